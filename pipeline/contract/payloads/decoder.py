@@ -66,6 +66,8 @@ class PayloadDecoder:
         if written.schema and written.has_schema:
             found_in = files_at(written.schema, written.encoding)
         self._revisions = Revisions(written.encoding, found_in)
+        self._may_be_gzip = written.compression is Compression.AUTO and written.encoding is not Encoding.AVRO
+        """Whether a payload that begins like gzip is: a record of Avro may begin so as well."""
 
     def decode(self, messages: Messages, asking: Asking) -> Decoded:
         """Decode the first messages: all of them, or so many that their content fills `PART_BYTES`. At least one. What
@@ -118,7 +120,7 @@ class PayloadDecoder:
         """Payloads of Avro or protobuf. Most messages of a batch name the same schema, which is looked up once."""
         names = (SCHEMA_NAME, SCHEMA_REVISION, SCHEMA_ENCODING, CONTENT_ENCODING)
         said = list(zip(*(messages.attributes.column(name).to_pylist() for name in names), strict=True))
-        known = dict[tuple[str | None, ...], tuple[Callable[[bytes], Any], bool]]()
+        known, may_be_gzip = dict[tuple[str | None, ...], tuple[Callable[[bytes], Any], bool]](), self._may_be_gzip
 
         def read(row: int, data: bytes) -> Any:
             found = known.get(said[row])
@@ -128,7 +130,7 @@ class PayloadDecoder:
                 found = codec.text if is_json(attributes) else codec.binary, self._is_compressed(attributes)
                 known[said[row]] = found
             decode, is_compressed = found
-            if is_compressed or self._is_gzip(data):
+            if is_compressed or (may_be_gzip and data[:3] == MAGIC):
                 data = room.inflated(data)
             return decode(data)
 
@@ -138,7 +140,7 @@ class PayloadDecoder:
         """Payloads in an envelope, whose attributes take the place of the message's."""
 
         def read(row: int, data: bytes) -> Any:
-            if self._is_compressed(held[row]) or self._is_gzip(data):
+            if self._is_compressed(held[row]) or (self._may_be_gzip and data[:3] == MAGIC):
                 data = room.inflated(data)
             attributes, data, value, is_value = cloudevents.opened(held[row], data)
             held[row] = attributes
@@ -159,8 +161,3 @@ class PayloadDecoder:
         if compression is not Compression.AUTO:
             return compression is Compression.GZIP
         return attributes.get(CONTENT_ENCODING, "").lower() == GZIP
-
-    def _is_gzip(self, data: bytes) -> bool:
-        """With AUTO, whether the payload begins like gzip. A record of Avro may as well."""
-        is_told = self._format.compression is Compression.AUTO and self._format.encoding is not Encoding.AVRO
-        return is_told and data[:3] == MAGIC
