@@ -111,9 +111,13 @@ def survives(mutant: Mutant) -> bool:
 
 
 def main() -> int:
-    words = sys.argv[1:]
-    survivors = []
-    for mutant in (one for one in MUTANTS if not words or any(word in one.what for word in words)):
+    words, survivors = sys.argv[1:], list[str]()
+    mutants = [one for one in MUTANTS if not words or any(word in one.what for word in words)]
+    for tests in {one.tests for one in mutants}:
+        if not survives(Mutant("nothing", TAKE, "import math", "import math", tests)):
+            print(f"without a mutant these fail: {' '.join(tests)}")
+            return 1
+    for mutant in mutants:
         lives = survives(mutant)
         print(f"{'SURVIVES' if lives else 'noticed '}  {mutant.module}: {mutant.what}", flush=True)
         survivors += [mutant.what] if lives else []

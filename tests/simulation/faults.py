@@ -379,7 +379,7 @@ _ALL = (
         patches=(("tidemark.pipeline.ingest.count.judge", judge_whatever_the_age),),
     ),
     _dropped("a dropped number is taken", 10000, both(two_trackers, dropped), _was_taken=taken_if_it_is_archived),
-    _dropped("an entry is taken back", 3000, dropped, _was_taken=taken_if_the_one_before_has_moved),
+    _logged("an entry is taken back", 10000, packed, _was_taken=taken_if_the_one_before_has_moved),
     _dropped("who was away for long takes the log for damaged", 100, dropped, _is_before_all=lambda *_: False),
     _read("a verdict depends on the batch", 300, in_json, (f"{DECODER}._Room.inflated", inflated_within_a_batch)),
     _read("nobody waits for a revision", 100, in_avro, (f"{TAKE}.Asking", asking_without_patience)),

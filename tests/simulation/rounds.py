@@ -193,6 +193,9 @@ class ModelReader(Reader):
         with closing(RoundSubscription(process, side, process.run)) as subscription:
             keeper = self.keeper(share, side)
             taken: Taken = process.world.planted.take(share, side, subscription, keeper, self.clock)
+        for left in (process.world.lease_left(str(side), ack_id) for ack_id in taken.ack_ids):
+            if process.world.calls_succeed and timedelta(0) < left < share.time + HANDED_OVER - timedelta(seconds=1):
+                process.world.fail(0, f"{process.name} hands over leases of {left}")
         if side is Side.TRACKING:
             ids = [process.run.pulled[ack_id].message_id for ack_id in taken.ack_ids]
             self._seen.counted(process.name, taken, ids)
@@ -313,7 +316,8 @@ class Driver(Worker):
             (str(one.side), run.pulled[ack_id].message_id)
             for one in taken
             for ack_id in one.ack_ids
-            if self.world.keeps_leases_for_certain and self.world.is_leased_for_long(str(one.side), ack_id)
+            if self.world.keeps_leases_for_certain
+            and self.world.lease_left(str(one.side), ack_id) > self.world.plan.ack_deadline / 3
         }
         run.kept |= kept
         self.taken.append(Taking(taken, kept))

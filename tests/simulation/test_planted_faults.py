@@ -37,7 +37,7 @@ def test_each_invariant_can_be_seen_to_break(invariant: int) -> None:
     assert found(PLANTED[BREAKS[invariant]], invariant) is not None
 
 
-@pytest.mark.parametrize(("invariant", "seed"), [(0, 3), (1, 111)])
+@pytest.mark.parametrize(("invariant", "seed"), [(0, 4), (1, 153)])
 def test_a_run_misses_what_readers_acknowledge_before_the_commit(invariant: int, seed: int) -> None:
     """Durable files are not enough: what is acknowledged is to be visible to each run that begins later. If it no
     longer shows there, search with `found(…, invariant)`."""

@@ -177,16 +177,17 @@ def _grid(rng: random.Random, band_us: int, whole: bool) -> list[int]:
 
 def shrinking_lag(rng: random.Random, band_us: int, whole: bool) -> list[Planned]:
     """Bursts between long silences; the lag between event and publish time never grows by more than the band, and
-    falls where a source catches up: after a silence, `pt - et <= recent lag + band`."""
+    falls where a source catches up: after a silence, `pt - et <= recent lag + band`. In whole milliseconds, so that no
+    rounding of an event time adds to its lag."""
     publish, times = START_US + rng.randrange(SECOND), []
     for _ in range(rng.randint(3, MOST // 2)):
         publish += round(rng.choice([0.5, 3, 3, 60, 200]) * rng.random() * SECOND)
-        times.append(_rounded(publish, whole))
+        times.append(_rounded(publish, whole) // 1000 * 1000)
     lag, planned = rng.randint(-60, 280) * SECOND, []
     catches_up = rng.choice([0, 0.3, 0.3])
-    for key, _, time in sorted((time + _within(rng, band_us), rng.random(), time) for time in times):
+    for key, _, time in sorted((time + _within(rng, band_us) // 1000 * 1000, rng.random(), time) for time in times):
         if rng.random() < catches_up:
-            lag -= rng.randrange(100 * SECOND)
+            lag -= rng.randrange(100 * SECOND) // 1000 * 1000
         planned.append(Planned(time, (key - lag) // 1000 * 1000, key))
     return planned
 

@@ -16,7 +16,7 @@ from tidemark.pipeline.errors import TidemarkError
 from tidemark.pipeline.pubsub.backlog import ReadingTimes
 from tidemark.pipeline.pubsub.pulls import GIVEN_BACK_SECONDS
 from tidemark.pipeline.pubsub.spending import BudgetedBacklog, Spending
-from tidemark.pipeline.pubsub.subscription import PulledBatch
+from tidemark.pipeline.pubsub.subscription import Acknowledged, PulledBatch
 from tidemark.pipeline.watermark.state import Released
 from tidemark.pipeline.watermark.usage import Usage
 
@@ -123,7 +123,7 @@ class Process:
 
     def acknowledging(self, subscription: str, messages: Sequence[Any]) -> None:
         """The oracle looks whether they may be."""
-        self.world.acknowledging(subscription, messages)
+        self.world.oracle.acknowledging(subscription, messages)
 
     def refuses_untruly(self) -> bool:
         """Not before the log has begun: then a refusal is taken to tell how old the backlog is."""
@@ -226,6 +226,11 @@ class WorkersSubscription(ModelSubscription):
         process: Any = self._outside
         process.world.delivered(self._name, [self._pulled[one].message_id for one in batch.ack_ids])
         return batch
+
+    def acknowledge(self, ack_ids: Sequence[str]) -> Acknowledged:
+        process: Any = self._outside
+        process.world.let_go(self._name, [self._pulled[one].message_id for one in ack_ids])
+        return super().acknowledge(ack_ids)
 
     def give_back(self, ack_ids: Sequence[str], seconds: int = GIVEN_BACK_SECONDS) -> None:
         process: Any = self._outside

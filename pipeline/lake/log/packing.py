@@ -7,13 +7,14 @@ point, and may run beside trackers, readers and other packings.
 
 import io
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from tidemark.pipeline.errors import CorruptObject, ObjectExists
+from tidemark.pipeline.errors import CorruptObject, ObjectExists, ObjectMissing
 from tidemark.pipeline.lake.log.archive import LogArchive, archive_name
 from tidemark.pipeline.lake.log.codec import decode
 from tidemark.pipeline.lake.log.tracking_log import TrackingLog, entry_name
@@ -118,7 +119,9 @@ class LogPacking:
     def _decided_at(self, numbers: range) -> datetime | None:
         """When the last decision in an archive was made."""
         for number in reversed(numbers):
-            content = self._archive.content(number)
+            content = None
+            with suppress(ObjectMissing):
+                content = self._archive.content(number)
             if content is None:  # another housekeeper has just dropped it
                 return None
             entry = decode(content, entry_name(number))

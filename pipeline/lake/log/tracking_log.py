@@ -300,17 +300,21 @@ class TrackingLog:
         Before the first, a gap behind it tells that ours was taken.
 
         The one before may also have moved since our write, with newer ones behind ours. Then ours is in the archive as
-        well, or it is a compacted entry, before which each archive ends. (A compacted one under a number that was taken
-        says nothing new: it does no harm.)"""
+        well, or it is a compacted entry, before which each archive ends, and what is kept goes on with the next number.
+        (Where that is so although the number was taken, it says nothing new, and the next entry is read.)"""
         if self._is_quick():
             return False
         if number == 0:
             return bool(self._archive.ranges()) or self.live_numbers()[1:2] not in ([], [1])
         with suppress(ObjectMissing):
             return self._tail is None or self._objects.read(entry_name(number - 1)) != self._tail[1]
-        if self._archive.covers(number):
+        archives = self._archive.ranges()
+        if any(number in numbers for numbers in archives):
             return self._archive.content(number) != content
-        return not isinstance(entry, Compacted) and max(self.live_numbers()) > number
+        newer = [one for one in self.live_numbers() if one > number]
+        if any(numbers[0] > number for numbers in archives) or newer[:1] not in ([], [number + 1]):
+            return True
+        return bool(newer) and not isinstance(entry, Compacted)
 
     def _now(self) -> tuple[datetime, float] | None:
         return None if self._clock is None else (self._clock.now(), self._clock.monotonic())
@@ -344,7 +348,7 @@ class TrackingLog:
         """Whether the last folded entry has moved to an archive, which may be dropped, so that newer entries exist.
         Raises CorruptObject if that entry is lost: nothing may be appended after it."""
         if number < 0:
-            return bool(self._archive.ranges())
+            return self._is_before_all(number)
         try:
             self._objects.read(entry_name(number))
         except ObjectMissing:
