@@ -11,6 +11,7 @@ from tests.watermark.builders import at, published, reading
 from tidemark.pipeline.errors import CorruptObject, LakeError, LakeUnreachable, ObjectExists, ObjectMissing
 from tidemark.pipeline.lake.log import packing as log_packing
 from tidemark.pipeline.lake.log.archive import LogArchive, archive_name
+from tidemark.pipeline.lake.log.codec import encode
 from tidemark.pipeline.lake.log.history import decision_in_force, standing_before
 from tidemark.pipeline.lake.log.packing import LogPacking, Packed
 from tidemark.pipeline.lake.log.tracking_log import TrackingLog, entry_name
@@ -403,3 +404,33 @@ def test_an_hour_of_ticks_is_a_few_objects(tmp_path: Path, monkeypatch: pytest.M
     (archived,) = LogArchive(objects).ranges()
     size = len(objects.read(archive_name(archived)))
     assert size < sum(singles[number] for number in archived) / 2
+
+
+def test_what_a_writer_left_under_a_dropped_number_is_deleted_although_no_archive_tells(tmp_path: Path) -> None:
+    objects = DiskObjects(tmp_path)
+    told(objects)
+    packing = LogPacking(objects)
+    packing.pack(at(END) + timedelta(hours=1))
+    packing.drop(at(END) + timedelta(hours=1))
+    assert not LogArchive(objects).ranges()
+    kept = log_on(objects).live_numbers()
+    late = kept[0] - 2
+    objects.create(entry_name(late), encode(Snapshot(published([(100, 99)])), "a writer that died"))
+    assert LogPacking(objects).pack(at(0), dry_run=True).leftovers == 1
+    assert log_on(objects).live_numbers() == [late, *kept]
+    assert LogPacking(objects).pack(at(0)).leftovers == 1
+    assert log_on(objects).live_numbers() == kept
+
+
+def test_an_entry_that_is_lost_behind_the_first_that_is_kept_has_nothing_deleted(tmp_path: Path) -> None:
+    objects = DiskObjects(tmp_path)
+    told(objects)
+    packing = LogPacking(objects)
+    packing.pack(at(END) + timedelta(hours=1))
+    packing.drop(at(END) + timedelta(hours=1))
+    tell(log_on(objects), TICKS, 10)
+    kept = log_on(objects).live_numbers()
+    objects.delete(entry_name(kept[1]))
+    with pytest.raises(CorruptObject, match=entry_name(kept[1])):
+        LogPacking(objects).pack(at(END) + timedelta(hours=1))
+    assert log_on(objects).live_numbers() == [kept[0], *kept[2:]]

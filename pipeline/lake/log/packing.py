@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
+from itertools import pairwise
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -53,6 +54,8 @@ class LogPacking:
         live = self._log.live_numbers()
         first = min(archived, default=0)
         leftovers = [number for number in live if number in archived or number < first]
+        if not archived:
+            leftovers = self._before_what_is_kept(live)
         if not dry_run:
             for number in leftovers:
                 self._archive.content(number)  # raises if the archive is damaged: the leftover is then the only copy
@@ -115,6 +118,15 @@ class LogPacking:
                     f"{self._objects.uri}/{archive_name(numbers)} holds other entries than the log; move it away, and "
                     "`tidemark housekeep` makes it anew"
                 ) from None
+
+    def _before_what_is_kept(self, live: list[int]) -> list[int]:
+        """Objects under numbers that were dropped, where no archive is left to tell: they are no compacted entries, a
+        gap follows them, and then one, as one follows each archive."""
+        gap = next((place for place, (one, other) in enumerate(pairwise(live), 1) if other > one + 1), 0)
+        if not gap or live[0] == 0:
+            return []
+        is_kept, follows = (isinstance(self._log.entry(live[place]), Compacted) for place in (0, gap))
+        return live[:gap] if follows and not is_kept else []
 
     def _decided_at(self, numbers: range) -> datetime | None:
         """When the last decision in an archive was made."""
