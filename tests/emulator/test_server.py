@@ -344,5 +344,6 @@ def test_messages_are_leased_to_a_caller_whose_deadline_has_passed(monkeypatch: 
         with pytest.raises(api.DeadlineExceeded):
             subscriber.pull(subscription=BASE, max_messages=1000, retry=None, timeout=1.0)
         publisher.publish(topic=TOPIC, messages=[{"data": b"x"}] * 3)
+        time.sleep(1.0)  # the pull of the one that is gone sleeps between two looks
         later = subscriber.pull(subscription=BASE, max_messages=1000, return_immediately=True)
         assert len(later.received_messages) == 0
