@@ -83,6 +83,7 @@ class TrackingLog:
         self._contents: LRUCache[Any, bytes] = LRUCache(kept_bytes, len)
         self._contents_lock = Lock()
         self._looked = Newest()
+        self._looked_at: tuple[datetime, float] | None = None
         self._judged_by: str | None = None
         """The contract that this process has stated."""
 
@@ -106,9 +107,11 @@ class TrackingLog:
 
     def catch_up_to_append(self) -> WatermarkState:
         """Like `catch_up`, for a caller that goes on to append: raises CorruptObject also if the log's end is lost."""
-        noted = self._witness.newest_number()  # before the log is read: what was noted is in it by then
+        # Before the log is read: what was noted is in it by then. Ticks that follow one another need no listing: they
+        # look at the entry that was the newest, and at the next.
+        noted = -1 if self._is_compared and self._is_quick(self._seen) else self._witness.newest_number()
         state = self.catch_up()
-        note = self._witness.newest() if noted > state.number else None  # every tick asks: a listing, and no read
+        note = self._witness.newest() if noted > state.number else None
         if note is not None:
             raise CorruptObject(lost_end(note, state.number))
         self._is_compared = True
@@ -182,12 +185,12 @@ class TrackingLog:
     def newest_watermark(self) -> datetime | None:
         """The newest watermark alone, without the histogram; None before the first one. It reads the entries since the
         previous call, or a listing and the entries since the newest decision. Raises CorruptObject if one of these is
-        damaged, or if the newest that it has seen is lost."""
+        damaged, or if the newest that it saw longer than QUICK ago is lost."""
         return self.newest().watermark
 
     def newest(self) -> Newest:
         """What the newest entries say, read as `newest_watermark` reads it."""
-        seen = self._looked
+        seen, looks_at = self._looked, self._now()
         found = self._entries_after(seen.number) if seen.number >= 0 else None
         if found is None:
             newest = max(self.live_numbers(), default=-1)
@@ -202,19 +205,20 @@ class TrackingLog:
             contract = judged_by or contract
             if isinstance(entry, DecisionRecord | Compacted):
                 record = entry if isinstance(entry, DecisionRecord) else entry.state.record
-        self._looked = Newest(newest, watermark, contract, record)
+        self._looked, self._looked_at = Newest(newest, watermark, contract, record), looks_at
         return self._looked
 
     def _entries_after(self, seen: int) -> tuple[int, list[Entry]] | None:
         """The newest entry's number and the few entries that follow this one; None if a listing has to tell."""
-        found: list[Entry] = []
+        found, was_there = list[Entry](), self._looked_at
         for number in range(seen + 1, seen + 1 + READ_ON):
             name = entry_name(number)
             try:
                 found.append(decode(self._objects.read(name), name))
             except ObjectMissing:
-                # Also where the one before was read just now: both may have moved to an archive since.
-                return None if self._is_overtaken(number - 1) else (number - 1, found)
+                # Also where the one before was read a while ago: both may have moved to an archive since.
+                is_newest = self._is_quick(was_there) or not self._is_overtaken(number - 1)
+                return (number - 1, found) if is_newest else None
         return None
 
     def _entries_back(self, newest: int, seen: int) -> Iterator[Entry]:
@@ -302,7 +306,7 @@ class TrackingLog:
         The one before may also have moved since our write, with newer ones behind ours. Then ours is in the archive as
         well, or it is a compacted entry, before which each archive ends, and what is kept goes on with the next number.
         (Where that is so although the number was taken, it says nothing new, and the next entry is read.)"""
-        if self._is_quick():
+        if self._is_quick(self._seen):
             return False
         if number == 0:
             return bool(self._archive.ranges()) or self.live_numbers()[1:2] not in ([], [1])
@@ -319,13 +323,13 @@ class TrackingLog:
     def _now(self) -> tuple[datetime, float] | None:
         return None if self._clock is None else (self._clock.now(), self._clock.monotonic())
 
-    def _is_quick(self) -> bool:
-        """Whether the state in memory was the newest a moment ago, by a clock that may be set, and by one that may
-        stand still while the machine sleeps."""
+    def _is_quick(self, seen: tuple[datetime, float] | None) -> bool:
+        """Whether what was `seen` then was seen a moment ago, by a clock that may be set, and by one that may stand
+        still while the machine sleeps."""
         now = self._now()
-        if now is None or self._seen is None:
+        if now is None or seen is None:
             return False
-        return abs(now[0] - self._seen[0]) < QUICK and now[1] - self._seen[1] < QUICK.total_seconds()
+        return abs(now[0] - seen[0]) < QUICK and now[1] - seen[1] < QUICK.total_seconds()
 
     def _live_entry(self, number: int) -> Entry:
         """An entry that is not archived. Raises CorruptObject if it is damaged or missing."""
