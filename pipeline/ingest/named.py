@@ -6,16 +6,15 @@ durable, create the manifest, acknowledge.
 
 import uuid
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime
 
 import orjson
 import pyarrow as pa
 
-from tidemark.pipeline.clock import Clock
+from tidemark.pipeline.clock import Clock, from_us, to_us
 from tidemark.pipeline.contract.heartbeat import HeartbeatReader
 from tidemark.pipeline.errors import CorruptObject, LandingOver, ObjectExists, ObjectMissing
-from tidemark.pipeline.ingest.outcome import Landed
 from tidemark.pipeline.ingest.settle import acknowledge
 from tidemark.pipeline.ingest.take import Budget, Landing, after_a_small_batch, pulled, take
 from tidemark.pipeline.lake.store.objects import ObjectStore
@@ -24,17 +23,20 @@ from tidemark.pipeline.lake.tables.new_files import NewFile, NewFiles
 from tidemark.pipeline.pubsub.subscription import Subscription
 from tidemark.pipeline.version import marks, refuse_newer
 
+OLDEST = "oldest_publish_time_us"
+
 
 @dataclass(frozen=True, slots=True)
 class NamedLanding:
     """What landed under a name. `pieces` are the objects that hold its heartbeats.
 
-    `is_served` says that it had landed before, or that another reader was first. Nothing was acknowledged for it then.
+    `oldest_publish_time` is of rejected messages as well. `is_served` says that it had landed before, or that another
+    reader was first. Nothing was acknowledged for it then.
     """
 
-    landed: Landed
-    pieces: tuple[str, ...] = ()
-    is_served: bool = False
+    pieces: tuple[str, ...]
+    oldest_publish_time: datetime | None
+    is_served: bool = True
 
 
 class _Pieces:
@@ -88,17 +90,19 @@ def land_named(
     ack_ids = taken.ack_ids
     try:
         quarantine.add(taken.rejected, {})
-        content = orjson.dumps({"pieces": pieces.written, **taken.landed.facts(), **marks()})
+        oldest = taken.landed.oldest_publish_time
+        said = {"pieces": pieces.written, OLDEST: None if oldest is None else to_us(oldest), **marks()}
         try:
-            objects.create(manifest_name(name), content)
+            objects.create(manifest_name(name), orjson.dumps(said))
         except ObjectExists:
             return _served_instead(name, pieces, objects)
         if is_over():
             raise _over(name)
-        acknowledged, ack_ids = acknowledge(subscription, taken.ack_ids), []
+        acknowledge(subscription, taken.ack_ids)
+        ack_ids = []
     finally:
         subscription.give_back(ack_ids)  # unless they were acknowledged
-    return NamedLanding(replace(taken.landed, acknowledged=acknowledged), tuple(pieces.written))
+    return NamedLanding(tuple(pieces.written), oldest, is_served=False)
 
 
 def landed_under(name: str, objects: ObjectStore) -> NamedLanding | None:
@@ -110,7 +114,7 @@ def landed_under(name: str, objects: ObjectStore) -> NamedLanding | None:
     try:
         said = orjson.loads(content)
         refuse_newer(f"{objects.uri}/{manifest_name(name)}", said)
-        return NamedLanding(Landed.of_facts(said), tuple(said["pieces"]), is_served=True)
+        return NamedLanding(tuple(said["pieces"]), None if said[OLDEST] is None else from_us(said[OLDEST]))
     except (orjson.JSONDecodeError, KeyError, TypeError, ValueError) as error:
         raise CorruptObject(
             f"{objects.uri}/{manifest_name(name)} is not a manifest ({error!r}); put back a copy: what it lists is "

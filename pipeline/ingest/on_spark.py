@@ -4,29 +4,26 @@ Every reader is given the whole subscription: Pub/Sub has no partitions, and sha
 split of FLINK-20625).
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from functools import partial
 from threading import Timer
-from typing import Any
+from typing import Any, cast
 
-import orjson
 import pyarrow as pa
+from pydantic import TypeAdapter
 from pyspark.sql import SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
 
-from tidemark.pipeline.clock import from_us, to_us
-from tidemark.pipeline.ingest.outcome import Landed, Side, Taken, Waiting
+from tidemark.pipeline.ingest.outcome import Taken
 from tidemark.pipeline.ingest.readers import Reader, Share
 from tidemark.pipeline.kept import Kept
 from tidemark.pipeline.lake.log.codec import decode, encode
-from tidemark.pipeline.lake.tables.new_files import NewFile
 from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.spark.executors import require_able
-from tidemark.pipeline.watermark.histogram import Histogram
 from tidemark.pipeline.watermark.state import Snapshot
-from tidemark.pipeline.watermark.usage import Usage
 
 IDS_IN_A_ROW = 20_000
 """Ids to acknowledge in one row of an answer, some 4 MB."""
@@ -39,6 +36,8 @@ TAKEN = pa.schema(
     {"reader": pa.int64(), "what": pa.binary(), "histogram": pa.binary(), "ack_ids": pa.list_(pa.string())}
 )
 """One row a reader, and further ones with no more than ids. `what` is JSON; `histogram` is an entry of the log."""
+
+AS_JSON = TypeAdapter(Taken)
 
 KEPT = Kept(at_most=2)
 """What a worker process of Spark keeps open: the same for all runs of the same settings."""
@@ -59,50 +58,21 @@ def read_share(share: Share, readers: Iterable[pa.RecordBatch], kept: Kept = KEP
 
 def rows_of(taken: Taken) -> Iterator[dict[str, Any]]:
     """What a reader has taken, as rows of TAKEN."""
-    waiting = taken.waiting
-    what = {
-        "side": taken.side,
-        "contract": taken.contract,
-        "landed": taken.landed.facts(),
-        "heartbeats": [asdict(file) for file in taken.heartbeats],
-        "rejected": [asdict(file) for file in taken.rejected],
-        "attempt": taken.attempt,
-        "waiting": [waiting.messages, waiting.oldest and to_us(waiting.oldest), waiting.why],
-        "used": asdict(taken.used),
-    }
-    is_tracked = taken.side is Side.TRACKING
-    yield {"what": orjson.dumps(what), "histogram": encode(Snapshot(taken.histogram), "") if is_tracked else None}
+    what = AS_JSON.dump_json(taken, exclude={"histogram", "ack_ids"})
+    yield {"what": what, "histogram": encode(Snapshot(taken.histogram), "")}
     for first in range(0, len(taken.ack_ids), IDS_IN_A_ROW):
         yield {"ack_ids": taken.ack_ids[first : first + IDS_IN_A_ROW]}
 
 
 def taken_of_rows(rows: pa.Table) -> list[Taken]:
     """What the readers of a round have taken: the inverse of `rows_of`, for all of them."""
-    ids, said = dict[int, list[str]](), dict[int, tuple[bytes, bytes | None]]()
+    ids, found = defaultdict[int, list[str]](list), dict[int, Taken]()
     for reader, what, histogram, ack_ids in zip(*(column.to_pylist() for column in rows.columns), strict=True):
-        ids.setdefault(reader, []).extend(ack_ids or ())
+        ids[reader] += ack_ids or ()
         if what is not None:
-            said[reader] = what, histogram
-    return [_taken(orjson.loads(what), histogram, ids[reader]) for reader, (what, histogram) in said.items()]
-
-
-def _taken(what: Mapping[str, Any], histogram: bytes | None, ack_ids: list[str]) -> Taken:
-    entry = Snapshot(Histogram.empty()) if histogram is None else decode(histogram, "the answer of a reader")
-    if not isinstance(entry, Snapshot):
-        raise TypeError(f"a reader answered with {type(entry).__name__}")
-    messages, oldest_us, why = what["waiting"]
-    return Taken(
-        Side(what["side"]),
-        what["contract"],
-        Landed.of_facts(what["landed"]),
-        heartbeats=[NewFile(**file) for file in what["heartbeats"]],
-        rejected=[NewFile(**file) for file in what["rejected"]],
-        histogram=entry.histogram,
-        attempt=what["attempt"],
-        ack_ids=ack_ids,
-        waiting=Waiting(messages, None if oldest_us is None else from_us(oldest_us), why),
-        used=Usage(**what["used"]),
-    )
+            entry = cast(Snapshot, decode(histogram, "the answer of a reader"))
+            found[reader] = replace(AS_JSON.validate_json(what), histogram=entry.histogram)
+    return [replace(taken, ack_ids=ids[reader]) for reader, taken in found.items()]
 
 
 @dataclass(frozen=True, slots=True)

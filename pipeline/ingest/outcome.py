@@ -1,19 +1,19 @@
-"""What readers have taken, and what became of it: values that add up, and that travel as JSON."""
+"""What readers have taken, and what became of it."""
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
-from typing import Any
 
 import pyarrow.compute as pc
+from pydantic import InstanceOf
 
-from tidemark.pipeline.clock import from_us, to_us
 from tidemark.pipeline.contract.heartbeat import RejectionReason
 from tidemark.pipeline.ingest.rows import JudgedRows
 from tidemark.pipeline.lake.tables.new_files import NewFile
 from tidemark.pipeline.pubsub.subscription import Acknowledged
+from tidemark.pipeline.sums import EITHER, NEWEST, OLDEST, Sums, oldest_of
 from tidemark.pipeline.watermark.histogram import Histogram
 from tidemark.pipeline.watermark.usage import Usage
 
@@ -25,21 +25,13 @@ class Side(StrEnum):
     BASE = "base"
 
 
-def oldest_of(*moments: datetime | None) -> datetime | None:
-    """The oldest of those that are known."""
-    return min((moment for moment in moments if moment is not None), default=None)
-
-
 @dataclass(frozen=True, slots=True)
-class Waiting:
+class Waiting(Sums):
     """Messages that are undecided: how many, the publish time of the oldest, and what one of them waits for."""
 
     messages: int = 0
-    oldest: datetime | None = None
-    why: str = ""
-
-    def __add__(self, other: "Waiting") -> "Waiting":
-        return Waiting(self.messages + other.messages, oldest_of(self.oldest, other.oldest), self.why or other.why)
+    oldest: datetime | None = field(default=None, metadata=OLDEST)
+    why: str = field(default="", metadata=EITHER)
 
     def sentence(self) -> str:
         """All of it, as a problem; empty without messages."""
@@ -49,7 +41,7 @@ class Waiting:
 
 
 @dataclass(frozen=True, slots=True)
-class Landed:
+class Landed(Sums):
     """What landed, or was taken to land.
 
     `messages` are those made durable, rejected ones included. `late` counts landings below the watermark of their
@@ -62,13 +54,13 @@ class Landed:
     rejected: Counter[RejectionReason] = field(default_factory=Counter)
     late: int = 0
     of_another_kind: Counter[str] = field(default_factory=Counter)
-    oldest_event_time: datetime | None = None
-    newest_event_time: datetime | None = None
-    oldest_publish_time: datetime | None = None
+    oldest_event_time: datetime | None = field(default=None, metadata=OLDEST)
+    newest_event_time: datetime | None = field(default=None, metadata=NEWEST)
+    oldest_publish_time: datetime | None = field(default=None, metadata=OLDEST)
     acknowledged: Acknowledged = field(default_factory=Acknowledged)
     messages: int = 0
     waiting: Waiting = field(default_factory=Waiting)
-    leaves_more: bool = False
+    leaves_more: bool = field(default=False, metadata=EITHER)
 
     @classmethod
     def of(cls, judged: JudgedRows) -> "Landed":
@@ -86,71 +78,18 @@ class Landed:
             messages=judged.messages - len(judged.undecided) - len(judged.left),
         )
 
-    def __add__(self, other: "Landed") -> "Landed":
-        newest = (self.newest_event_time, other.newest_event_time)
-        return Landed(
-            heartbeats=self.heartbeats + other.heartbeats,
-            rejected=self.rejected + other.rejected,
-            late=self.late + other.late,
-            of_another_kind=self.of_another_kind + other.of_another_kind,
-            oldest_event_time=oldest_of(self.oldest_event_time, other.oldest_event_time),
-            newest_event_time=max((moment for moment in newest if moment is not None), default=None),
-            oldest_publish_time=oldest_of(self.oldest_publish_time, other.oldest_publish_time),
-            acknowledged=self.acknowledged + other.acknowledged,
-            messages=self.messages + other.messages,
-            waiting=self.waiting + other.waiting,
-            leaves_more=self.leaves_more or other.leaves_more,
-        )
-
-    def facts(self) -> dict[str, Any]:
-        """What landed as JSON has it, without what was acknowledged or waits."""
-        times = ("oldest_event_time", "newest_event_time", "oldest_publish_time")
-        return {
-            "messages": self.messages,
-            "heartbeats": self.heartbeats,
-            "rejected": {reason.value: count for reason, count in self.rejected.items()},
-            "late": self.late,
-            "of_another_kind": dict(self.of_another_kind),
-            **{f"{name}_us": _us(getattr(self, name)) for name in times},
-        }
-
-    @classmethod
-    def of_facts(cls, said: Mapping[str, Any]) -> "Landed":
-        """The inverse of `facts`. Raises KeyError, TypeError, ValueError."""
-        rejected = Counter({RejectionReason(reason): count for reason, count in said["rejected"].items()})
-        return cls(
-            messages=said.get("messages", said["heartbeats"] + rejected.total()),
-            heartbeats=said["heartbeats"],
-            rejected=rejected,
-            late=said["late"],
-            of_another_kind=Counter(said["of_another_kind"]),
-            oldest_event_time=_moment(said["oldest_event_time_us"]),
-            newest_event_time=_moment(said["newest_event_time_us"]),
-            oldest_publish_time=_moment(said["oldest_publish_time_us"]),
-        )
-
 
 @dataclass(frozen=True, slots=True)
-class Persisted:
+class Persisted(Sums):
     """Messages that became part of the histogram, the log entries that hold them, and their least publish time.
     `waiting` messages did not. A tick `leaves_more` if it ended although there was more to pull."""
 
     messages: int = 0
     snapshots: int = 0
     acknowledged: Acknowledged = field(default_factory=Acknowledged)
-    oldest_publish_time: datetime | None = None
+    oldest_publish_time: datetime | None = field(default=None, metadata=OLDEST)
     waiting: Waiting = field(default_factory=Waiting)
-    leaves_more: bool = False
-
-    def __add__(self, other: "Persisted") -> "Persisted":
-        return Persisted(
-            self.messages + other.messages,
-            self.snapshots + other.snapshots,
-            self.acknowledged + other.acknowledged,
-            oldest_of(self.oldest_publish_time, other.oldest_publish_time),
-            self.waiting + other.waiting,
-            self.leaves_more or other.leaves_more,
-        )
+    leaves_more: bool = field(default=False, metadata=EITHER)
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,7 +106,7 @@ class Taken:
     landed: Landed = field(default_factory=Landed)
     heartbeats: Sequence[NewFile] = ()
     rejected: Sequence[NewFile] = ()
-    histogram: Histogram = field(default_factory=Histogram.empty)
+    histogram: InstanceOf[Histogram] = field(default_factory=Histogram.empty)
     attempt: str = ""
     ack_ids: Sequence[str] = ()
     waiting: Waiting = field(default_factory=Waiting)
@@ -175,7 +114,7 @@ class Taken:
 
 
 @dataclass(frozen=True, slots=True)
-class Settled:
+class Settled(Sums):
     """What was settled: visible, in the log, and acknowledged as far as that went. `unsaid` is what the next entry of
     the log has to note as used, because this had none."""
 
@@ -183,18 +122,7 @@ class Settled:
     persisted: Persisted = field(default_factory=Persisted)
     unsaid: Usage = field(default_factory=Usage)
 
-    def __add__(self, other: "Settled") -> "Settled":
-        return Settled(self.landed + other.landed, self.persisted + other.persisted, self.unsaid + other.unsaid)
-
     @property
     def waiting(self) -> Waiting:
         """The messages of either side that are undecided."""
         return self.landed.waiting + self.persisted.waiting
-
-
-def _us(moment: datetime | None) -> int | None:
-    return None if moment is None else to_us(moment)
-
-
-def _moment(microseconds: int | None) -> datetime | None:
-    return None if microseconds is None else from_us(microseconds)

@@ -273,7 +273,7 @@ class PubSubStreamReader(Landing, DataSourceStreamReader, SupportsTriggerAvailab
         objects = self._connections.objects()
         batches = LandedBatches(objects, offset.run)
         landings = [landed_under(batches.name(offset.batch, reader), objects) for reader in range(offset.readers)]
-        oldest = [landing.landed.oldest_publish_time for landing in landings if landing is not None]
+        oldest = [landing.oldest_publish_time for landing in landings if landing is not None]
         return all(moment is None or moment >= (self._available_at or moment) for moment in oldest)
 
 

@@ -22,6 +22,7 @@ from tidemark.pipeline.lake.tables.new_files import NewFiles
 from tidemark.pipeline.lake.tables.quarantine import EVERY, Quarantine, Rejected
 from tidemark.pipeline.lake.tables.rejudged import NOTHING_TOLD, TOLD, Rejudged, judged_otherwise
 from tidemark.pipeline.lake.tables.requeued import NO_IDS, Note, Requeued, without
+from tidemark.pipeline.sums import Sums
 from tidemark.pipeline.watermark.histogram import bucket_of, bucket_start
 
 BATCH_ROWS, BATCH_BYTES = 20_000, 64 << 20
@@ -33,7 +34,7 @@ Progress = Callable[[int], None]
 
 
 @dataclass(frozen=True, slots=True)
-class Requeue:
+class Requeue(Sums):
     """What a requeue did, or would do. `landed` heartbeats passed, `late` of them below the newest watermark of their
     moment; those `there` had landed before; `rejected` messages fail today as well, and wait on, by their reason of
     today. What a note names is in none of these."""
@@ -43,15 +44,6 @@ class Requeue:
     there: int = 0
     rejected: Counter[RejectionReason] = field(default_factory=Counter)
     of_another_kind: Counter[str] = field(default_factory=Counter)
-
-    def __add__(self, other: "Requeue") -> "Requeue":
-        return Requeue(
-            landed=self.landed + other.landed,
-            late=self.late + other.late,
-            there=self.there + other.there,
-            rejected=self.rejected + other.rejected,
-            of_another_kind=self.of_another_kind + other.of_another_kind,
-        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,6 +23,7 @@ from tidemark.pipeline.pubsub.pulls import GIVEN_BACK_SECONDS, Pulls
 from tidemark.pipeline.pubsub.received import ACK_ID, NOTHING
 from tidemark.pipeline.settings_sections import PullSettings
 from tidemark.pipeline.settings_types import ZERO
+from tidemark.pipeline.sums import HOW, Sums
 
 logger = logging.getLogger(__name__)
 
@@ -50,16 +51,16 @@ class PulledBatch:
         return len(self.messages)
 
 
+FIRST_FEW = {HOW: lambda one, other: (*one, *other)[:5]}
+
+
 @dataclass(frozen=True, slots=True)
-class Acknowledged:
+class Acknowledged(Sums):
     """The result of an acknowledgement. Messages for which it failed are durable, and are delivered again."""
 
     count: int = 0
     failed: int = 0
-    problems: tuple[str, ...] = field(default=())
-
-    def __add__(self, other: "Acknowledged") -> "Acknowledged":
-        return Acknowledged(self.count + other.count, self.failed + other.failed, (*self.problems, *other.problems)[:5])
+    problems: tuple[str, ...] = field(default=(), metadata=FIRST_FEW)
 
 
 class Subscription(Protocol):

@@ -3,10 +3,11 @@
 It decides no watermark. It is in the log so that the account of a day survives a restart.
 """
 
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from datetime import datetime
 
 from tidemark.pipeline.clock import to_us
+from tidemark.pipeline.sums import Sums
 
 HOUR_US = 3_600_000_000
 HOURS = 24
@@ -14,7 +15,7 @@ HOURS = 24
 
 
 @dataclass(frozen=True, slots=True)
-class Usage:
+class Usage(Sums):
     """What one process asked for in so many `seconds`; those of rounds are none, since ticks run beside them.
 
     `snapshots` were taken for readings, and kept messages of about `snapshot_bytes`. `pulls` are calls; they brought
@@ -31,9 +32,6 @@ class Usage:
     landed: int = 0
     landed_bytes: int = 0
     ticks: int = 0
-
-    def __add__(self, other: "Usage") -> "Usage":
-        return Usage(*(getattr(self, one.name) + getattr(other, one.name) for one in fields(Usage)))
 
 
 @dataclass(frozen=True, slots=True)
