@@ -1,6 +1,6 @@
 """The checks of late, missed and lost heartbeats, and the sensor that evaluates them and requests stale windows."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from itertools import islice
@@ -18,6 +18,7 @@ from tidemark.assets.watching import observer_of
 from tidemark.assets.watermark_age import watermark_age_check, watermark_age_result
 from tidemark.pipeline.clock import EPOCH, Clock, iso
 from tidemark.pipeline.durations import format_duration
+from tidemark.pipeline.errors import CorruptObject
 from tidemark.pipeline.printable import printable
 from tidemark.pipeline.quality.affected import MissedHeartbeats
 from tidemark.pipeline.quality.audit import audit
@@ -97,13 +98,14 @@ def missed_result(missed: MissedHeartbeats, settings: Settings) -> dg.AssetCheck
     return dg.AssetCheckResult(
         asset_key=key_of(settings, HEARTBEAT_DIFFS),
         check_name=MISSED,
-        passed=missed.total <= settings.checks.max_missed,
+        passed=missed.total <= settings.checks.max_missed and not missed.damaged,
         severity=(
             dg.AssetCheckSeverity.ERROR if settings.windows.recompute_missed == NEVER else dg.AssetCheckSeverity.WARN
         ),
         description=(
             f"{missed.total} heartbeats missed in {len(missed.by_window)} windows; {len(missed.stale)} windows are "
             f"stale; {missed.mended} were missed before and are not any more"
+            f"{f'; {missed.unknown}' if missed.damaged else ''}"
         ),
         metadata={
             "missed": missed.total,
@@ -117,18 +119,23 @@ def missed_result(missed: MissedHeartbeats, settings: Settings) -> dg.AssetCheck
     )
 
 
+def _of_unknown(hours: Sequence[str]) -> str:
+    return f". A file is damaged of {', '.join(hours)}: run `tidemark repair`" if hours else ""
+
+
 def late_result(lake: LakeResource, user: str, watermark: datetime | None, now: datetime) -> dg.AssetCheckResult:
     """The check `late`: a warning, since late heartbeats have landed and are computed with their windows."""
     late = lake.late(user).since(late_since(watermark, now))
     return dg.AssetCheckResult(
         asset_key=key_of(lake.settings, HEARTBEATS),
         check_name=LATE,
-        passed=late.share <= lake.settings.checks.max_late_share,
+        passed=late.share <= lake.settings.checks.max_late_share and not late.unknown,
         severity=dg.AssetCheckSeverity.WARN,
         description=(
             f"{late.total} late heartbeats of {late.rows} rows ({late.share:.3%}) with event times since "
             f"{iso(late.since)}, and {late.copies} late copies; `tidemark tune` says which band would have been "
             "enough. What a requeue landed is among them, whatever the band"
+            f"{_of_unknown(late.unknown)}"
         ),
         metadata={
             "late": late.total,
@@ -276,6 +283,9 @@ def staleness_sensor(
     settings: Settings, clock: Clock, backlog: dg.JobDefinition, asking: OneAsks
 ) -> dg.SensorDefinition:
     user, windows, memory = "staleness", settings.windows, Memory()
+    audits: list[Callable[[LakeResource, str, datetime], dg.AssetCheckResult]] = [lost_result, quarantine_result]
+    audits += [passed_over_result] if settings.watermark.max_lag is not None else []
+    audits += [fields_result] if settings.message.fields else []
 
     @ticking_sensor(
         settings,
@@ -300,14 +310,16 @@ def staleness_sensor(
             results.insert(0, missed_result(missed, settings))
             observer_of(lake).missed(missed.total)
         if now - memory.audited_at >= AUDIT_EVERY:
-            lost = lost_result(lake, user, now)
-            observer_of(lake).lost(cast("int", lost.metadata["lost_at_least"].value))
-            results.append(lost)
-            if settings.watermark.max_lag is not None:
-                results.append(passed_over_result(lake, user, now))
-            results.append(quarantine_result(lake, user, now))
-            if settings.message.fields:
-                results.append(fields_result(lake, user, now))
+            for one in audits:
+                try:
+                    results.append(one(lake, user, now))
+                except (
+                    CorruptObject
+                ) as error:  # the others, and the request, do not wait until somebody has repaired it
+                    context.log.error("%s is not known: %s", one.__name__, error)
+                    continue
+                if one is lost_result:
+                    observer_of(lake).lost(cast("int", results[-1].metadata["lost_at_least"].value))
             results += seen_subscriptions(settings, pubsub)
             memory.audited_at = now
         results.append(watermark_age_result(settings, watermark, now))

@@ -4,6 +4,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from functools import partial
 
 import dagster as dg
 from dagster._core.definitions.unresolved_asset_job_definition import UnresolvedAssetJobDefinition
@@ -132,10 +133,12 @@ def _noting(lake: LakeResource, table: str, run: str, windows: Sequence[Window])
 def compute_table(
     table: TableDefinition, windows: Sequence[Window], lake: LakeResource, spark: SparkResource, run: str
 ) -> Outcome:
-    """Compute windows of a table of one's own, and replace them in the lake. Raises WindowNotClosed and WindowExpired,
-    before Spark is used, and other TidemarkErrors."""
+    """Compute windows of a table of one's own, and replace them in the lake. Raises WindowNotClosed, before
+    Spark is used, WindowExpired, and other TidemarkErrors."""
     settings = lake.settings
-    lake.kept_windows().refuse_expired(windows, further_back(table.lookback, settings.windows.lookback))
+    further = further_back(table.lookback, settings.windows.lookback)
+    refuse_expired = partial(lake.kept_windows().refuse_expired, further=further)
+    refuse_expired(windows)
     decided = lake.tracking_log("run").newest_decision()
     watermark = None if decided is None else decided.decision.watermark
     refuse_open(windows, watermark)
@@ -151,6 +154,7 @@ def compute_table(
         watermark=watermark,
         run=run,
         clock=SystemClock(),
+        refuse_expired=refuse_expired,
     )
     return compute_own(batch, windows)
 

@@ -75,7 +75,7 @@ def heartbeat_diffs_asset(settings: Settings) -> dg.AssetsDefinition:
 
 def compute_range(windows: Sequence[Window], lake: LakeResource, spark: SparkResource, run: str) -> Computed:
     """Compute windows, which may have gaps between them, and replace them in the lake; if that fails, leave a note of
-    it there. Raises WindowNotClosed and WindowExpired, before Spark is used, and other TidemarkErrors."""
+    it there. Raises WindowNotClosed, before Spark is used, WindowExpired, and other TidemarkErrors."""
     stretches = [(stretch[0].key, stretch[-1].key) for stretch in runs_of_neighbours(windows)]
     with lake.whole().failed_runs().noting(run, stretches, lake.clock):
         return _compute_range(windows, lake, spark, run)
@@ -83,7 +83,8 @@ def compute_range(windows: Sequence[Window], lake: LakeResource, spark: SparkRes
 
 def _compute_range(windows: Sequence[Window], lake: LakeResource, spark: SparkResource, run: str) -> Computed:
     settings = lake.settings
-    lake.kept_windows().refuse_expired(windows)
+    kept = lake.kept_windows()
+    kept.refuse_expired(windows)
     decided = lake.tracking_log("run").newest_decision()
     watermark = None if decided is None else decided.decision.watermark
     refuse_open(windows, watermark)
@@ -101,6 +102,7 @@ def _compute_range(windows: Sequence[Window], lake: LakeResource, spark: SparkRe
         watermark=watermark,
         run=run,
         clock=SystemClock(),
+        refuse_expired=kept.refuse_expired,
     )
     return compute_windows(batch, windows)
 

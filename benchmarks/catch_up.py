@@ -116,5 +116,6 @@ def _compute(machine: Machine, world: World, windows: list[Window], watermark: d
         watermark=watermark,
         run="bench",
         clock=machine.clock,
+        refuse_expired=lambda _: None,
     )
     compute_windows(batch, windows)

@@ -108,6 +108,7 @@ def ours(machine: Machine, world: World, span: timedelta) -> Computed:
         watermark=START + span,
         run="bench",
         clock=machine.clock,
+        refuse_expired=lambda _: None,
     )
     return compute_windows(batch, list(world.settings.windowing.between(START, START + span)))
 

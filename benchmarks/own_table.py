@@ -73,6 +73,7 @@ def _compute(machine: Machine, world: World, table: TableDefinition) -> Outcome:
         watermark=START + SPAN,
         run="bench",
         clock=machine.clock,
+        refuse_expired=lambda _: None,
     )
     return compute_own(batch, list(windowing.between(START, START + SPAN)))
 

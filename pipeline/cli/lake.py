@@ -164,6 +164,8 @@ def loss_facts(losses: Losses) -> dict[str, Any]:
         "lost_at_most": lost.at_most,
         "lost_since": lost.since,
         **({"missed_not_checked": f"{missed.left} commits, manifests or hours are left"} if missed.left else {}),
+        **({"missed_unknown": missed.unknown} if missed.damaged else {}),
+        **({"late_unknown": f"files of the event hours {', '.join(late.unknown)} are damaged"} if late.unknown else {}),
     }
 
 

@@ -15,6 +15,9 @@ from tidemark.pipeline.lake.tables.table import microseconds
 from tidemark.pipeline.watermark.histogram import Ints
 from tidemark.pipeline.windows import Window, Windowing
 
+FEW = 5
+"""Hours that a sentence names."""
+
 NOT_COMPUTED = np.iinfo(np.int64).max
 """Stands for the version of a window that is not computed, or of which nobody knows what it was computed from."""
 
@@ -51,7 +54,8 @@ class MissedHeartbeats:
 
     A heartbeat counts once, in its own window, until that window is computed again. Then it counts as `mended`, since
     the lake's first check. While a long check is under way, `left` says how many commits, manifests or hours it still
-    has to read; until it is 0 the other figures are incomplete.
+    has to read; until it is 0 the other figures are incomplete. `damaged` has the files of `heartbeats` that
+    cannot be read, with their event hours: nothing of these hours counts.
     """
 
     heartbeats_version: int = -1
@@ -61,11 +65,24 @@ class MissedHeartbeats:
     stale: Sequence[StaleWindow] = ()
     mended: int = 0
     left: int = 0
+    damaged: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def total(self) -> int:
         """How many heartbeats are missed."""
         return sum(self.by_window.values())
+
+    @property
+    def unknown(self) -> str:
+        """What is not known because files are damaged, and what to do; empty if none is."""
+        if not self.damaged:
+            return ""
+        hours = sorted(set(self.damaged.values()))
+        named = f"{', '.join(hours[:FEW])}{' and more' if len(hours) > FEW else ''}"
+        return (
+            f"what is missed of the event hours {named} is not known: {len(self.damaged)} files of heartbeats are "
+            f"damaged, the first is {min(self.damaged)}; `tidemark repair` says what needs them, and what to do"
+        )
 
 
 @dataclass(frozen=True, slots=True)

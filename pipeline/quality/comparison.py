@@ -3,6 +3,7 @@
 It serves where the tables' logs do not say what landed when: commits or replaced files were removed.
 """
 
+import logging
 from collections.abc import Mapping
 from datetime import UTC, datetime
 
@@ -12,12 +13,23 @@ import pyarrow.compute as pc
 from deltalake import DeltaTable
 
 from tidemark.pipeline.errors import CorruptObject
-from tidemark.pipeline.lake.tables.heartbeats import HOUR, HOUR_FORMAT, IDENTITY, IDENTITY_SOURCE, identities
+from tidemark.pipeline.lake.tables.heartbeats import HOUR, HOUR_FORMAT, IDENTITY, identities
 from tidemark.pipeline.lake.tables.heartbeats import PARTITION as EVENT_HOUR
-from tidemark.pipeline.lake.tables.table import MOMENT, microseconds, table_errors
+from tidemark.pipeline.lake.tables.table import MOMENT, LakeTable, microseconds, table_errors
 from tidemark.pipeline.lake.tables.windowed import PARTITION as WINDOW
 from tidemark.pipeline.quality.affected import NOT_COMPUTED, AffectedWindows
-from tidemark.pipeline.quality.first_landings import LANDINGS, landings
+from tidemark.pipeline.quality.first_landings import (
+    EVERY,
+    LANDINGS,
+    NO_ROWS,
+    DamagedFile,
+    files_by_hour,
+    landings,
+    listed,
+    read_rows,
+)
+
+logger = logging.getLogger(__name__)
 
 HOURS_AT_ONCE = 6
 """Event hours in one step of a comparison. With 10,000 streams, reading an hour of both tables takes some seconds."""
@@ -31,17 +43,25 @@ class Comparison:
 
     `lacking` has the heartbeats found so far that their own window does not hold, as rows of LANDINGS. The version that
     they first landed with is not known, so the compared version stands for it. `unknown` has the windows found so far
-    that may or may not have read what landed in their lookback. One event hour is in memory at a time.
+    that may or may not have read what landed in their lookback. `damaged` has the files of `heartbeats` that cannot be
+    read, with their hours, of which nothing is told. One event hour is in memory at a time.
     """
 
     def __init__(
-        self, tables: tuple[str, str], heartbeats: DeltaTable, diffs: DeltaTable, affected: AffectedWindows
+        self,
+        tables: tuple[str, str],
+        landed: LakeTable,
+        heartbeats: DeltaTable,
+        diffs: DeltaTable,
+        affected: AffectedWindows,
     ) -> None:
-        """`tables` are the ids of the two tables."""
+        """`tables` are the ids of the two tables; `heartbeats` is a version of `landed`."""
         self.tables = tables
         self.heartbeats, self.diffs = heartbeats, diffs
         self.lacking = LANDINGS.empty_table()
         self.unknown: set[str] = set()
+        self.damaged: dict[str, str] = {}
+        self._landed, self._files = landed, listed(heartbeats)
         self._affected = affected
         self._hours = sorted({partition[EVENT_HOUR] for partition in heartbeats.partitions()})
 
@@ -56,7 +76,9 @@ class Comparison:
         return len(self._hours)
 
     def _compare(self, hour: str, versions: Mapping[str, int]) -> None:
-        rows = _read(self.heartbeats, (EVENT_HOUR, "=", hour), IDENTITY_SOURCE)
+        rows = self._rows(hour)
+        if rows is None:
+            return
         landed = identities(rows).append_column("message_id", rows["message_id"].cast(pa.string()))
         ((own, _), *_) = self._affected.starts(microseconds(landed["event_time"]))
         held = self._held([key for key in map(self._affected.key, np.unique(own).tolist()) if key in versions])
@@ -72,6 +94,18 @@ class Comparison:
             # A window has read for certain what another window holds that was computed from the same version or before.
             may_lack = ~is_lacking & affects & (self._affected.versions_of(starts, versions) < own_version)
             self.unknown.update(map(self._affected.key, np.unique(starts[may_lack]).tolist()))
+
+    def _rows(self, hour: str) -> pa.Table | None:
+        """What landed of an event hour; None if a file of it is damaged or gone."""
+        found = [NO_ROWS]
+        for file in files_by_hour(self.heartbeats, self._files, [hour]).get(hour, ()):
+            try:
+                found.append(read_rows(self._landed, file, EVERY).cast(NO_ROWS.schema))
+            except (DamagedFile, FileNotFoundError) as error:
+                logger.warning("what is missed of the event hour %s is not known: %s", hour, error)
+                self.damaged[file.path] = hour
+                return None
+        return pa.concat_tables(found)
 
     def _held(self, windows: list[str]) -> pa.Table:
         """The rows of these windows, each marked as held."""

@@ -1,5 +1,6 @@
 """Which heartbeats first landed with some files: the rows of the files, less what an earlier version held."""
 
+import logging
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from datetime import datetime
@@ -12,11 +13,13 @@ import pyarrow.parquet as pq
 from deltalake import DeltaTable
 
 from tidemark.pipeline.clock import to_us
-from tidemark.pipeline.errors import ObjectMissing
+from tidemark.pipeline.errors import CorruptObject, ObjectMissing
 from tidemark.pipeline.lake.tables.delta_log import AddedFile, Changes
 from tidemark.pipeline.lake.tables.heartbeats import IDENTITY, IDENTITY_SOURCE, PARTITION, event_times, identities
 from tidemark.pipeline.lake.tables.heartbeats import range_of as range_of_file
 from tidemark.pipeline.lake.tables.table import MOMENT, LakeTable, microseconds, table_errors
+
+logger = logging.getLogger(__name__)
 
 LANDINGS = pa.schema(
     {"stream_id": pa.string(), "event_time": MOMENT, "id": pa.string(), "version": pa.int64(), "missed": pa.bool_()}
@@ -28,29 +31,43 @@ NO_ROWS = pa.schema(
 ).empty_table()
 """The columns of IDENTITY_SOURCE without a row."""
 
-EVERY = pc.scalar(True)
-"""The filter that every row passes."""
+EVERY, NONE = pc.scalar(True), pc.scalar(False)
+"""The filters that every row passes, and none."""
+
+
+class DamagedFile(CorruptObject):
+    """A file of `heartbeats` that is there and cannot be read."""
+
+    def __init__(self, uri: str, path: str, why: object) -> None:
+        super().__init__(f"{uri}/{path} is damaged ({why}); `tidemark repair` says what needs it, and what to do")
+        self.path = path
 
 
 def first_landings(
     heartbeats: LakeTable, files: Sequence[AddedFile], before: datetime, now: DeltaTable, changed: Changes
-) -> pa.Table:
+) -> tuple[pa.Table, dict[str, str]]:
     """The heartbeats with event times before a moment that first landed with these files, each once: rows of LANDINGS.
     The version before the oldest of the files says what had landed by then. `now` is a later version, and `changed`
     tells what changed since then. Assumption: copies that landed later are in these files. Memory follows the files of
-    one event hour. Raises ObjectMissing if a file or that version is gone."""
+    one event hour. Of an hour with a damaged file nothing is told; these files are given with their hours. Raises
+    ObjectMissing if a file or that version is gone."""
     by_hour = defaultdict[str, list[AddedFile]](list)
     for file in files:
         by_hour[file.partition].append(file)
     held_by_hour = _held_before(heartbeats, min(file.version for file in files), by_hour, now, changed)
-    found = []
+    found, damaged = [LANDINGS.empty_table()], dict[str, str]()
     for hour, of_hour in sorted(by_hour.items()):
-        rows = earliest([_rows(heartbeats, file, before) for file in of_hour])
-        if rows.num_rows and (held_files := held_by_hour.get(hour)):
-            held = held_in(heartbeats, held_files, rows)
-            rows = rows.join(held, list(IDENTITY), join_type="left anti", use_threads=False).select(LANDINGS.names)
-        found.append(rows)
-    return pa.concat_tables(found)
+        try:
+            rows = earliest([_rows(heartbeats, file, before) for file in of_hour])
+            if rows.num_rows and (held_files := held_by_hour.get(hour)):
+                held = held_in(heartbeats, held_files, rows)
+                rows = rows.join(held, list(IDENTITY), join_type="left anti", use_threads=False).select(LANDINGS.names)
+        except DamagedFile as error:
+            logger.warning("what is missed of the event hour %s is not known: %s", hour, error)
+            damaged[error.path] = hour
+        else:
+            found.append(rows)
+    return pa.concat_tables(found), damaged
 
 
 def _held_before(
@@ -126,6 +143,12 @@ def held_in(heartbeats: LakeTable, files: Sequence[AddedFile], rows: pa.Table, o
 
 
 def read_rows(heartbeats: LakeTable, file: AddedFile, wanted: pc.Expression) -> pa.Table:
-    """The columns of IDENTITY_SOURCE of a file's rows that are wanted."""
-    with heartbeats.file_system().open_input_file(file.path) as opened:  # by its path, it would be looked up as well
-        return pq.read_table(opened, columns=list(IDENTITY_SOURCE), filters=wanted, use_threads=False)
+    """The columns of IDENTITY_SOURCE of a file's rows that are wanted. Raises DamagedFile, OSError."""
+    files = heartbeats.file_system()
+    try:
+        with files.open_input_file(file.path) as opened:  # by its path, it would be looked up as well
+            return pq.read_table(opened, columns=list(IDENTITY_SOURCE), filters=wanted, use_threads=False)
+    except (pa.ArrowException, OSError) as error:
+        with files.open_input_stream(file.path) as opened:  # raises where it is the storage that fails
+            opened.read()
+        raise DamagedFile(heartbeats.uri, file.path, error) from error

@@ -4,6 +4,7 @@ An event hour is read only if the statistics of a file allow a late row. When fi
 the others those that may hold a copy of what is late in them.
 """
 
+import logging
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
@@ -18,20 +19,22 @@ from tidemark.pipeline.clock import duration_us, from_us
 from tidemark.pipeline.lake.tables.delta_log import AddedFile
 from tidemark.pipeline.lake.tables.heartbeats import HOUR_FORMAT, IDENTITY, PARTITION, identities
 from tidemark.pipeline.lake.tables.table import LakeTable, microseconds, table_errors
-from tidemark.pipeline.quality.first_landings import NO_ROWS, files_by_hour, held_in, listed, read_rows
+from tidemark.pipeline.quality.first_landings import NO_ROWS, DamagedFile, files_by_hour, held_in, listed, read_rows
 from tidemark.pipeline.windows import Windowing
 
 
 @dataclass(frozen=True, slots=True)
 class Late:
     """Counts of event times from the hour of `since` on: landed rows, late heartbeats by window and by stream, and
-    late rows that are copies. A heartbeat is late if no copy of it landed in time, as in `heartbeat_diffs`."""
+    late rows that are copies. A heartbeat is late if no copy of it landed in time, as in `heartbeat_diffs`. Of the
+    `unknown` hours a file is damaged: what was read of them before counts."""
 
     since: datetime
     rows: int = 0
     by_window: Mapping[str, int] = field(default_factory=dict)
     by_stream: Mapping[str, int] = field(default_factory=dict)
     copies: int = 0
+    unknown: Sequence[str] = ()
 
     @property
     def total(self) -> int:
@@ -43,6 +46,8 @@ class Late:
         """Late heartbeats per row that landed."""
         return self.total / self.rows if self.rows else 0.0
 
+
+logger = logging.getLogger(__name__)
 
 NOTHING = identities(NO_ROWS)
 
@@ -83,7 +88,15 @@ class LateHeartbeats:
         suspects = _may_be_late(files)
         paths = set(map(unquote, suspects["path"].to_pylist()))
         of_hours = files_by_hour(table, files, set(suspects[f"partition.{PARTITION}"].to_pylist()))
-        self._hours = {hour: self._read(self._hours.get(hour, UNREAD), of_hours[hour], paths) for hour in of_hours}
+        unknown = list[str]()
+        known, self._hours = self._hours, {}
+        for name, of_hour in of_hours.items():
+            self._hours[name] = known.get(name, UNREAD)
+            try:
+                self._hours[name] = self._read(self._hours[name], of_hour, paths)
+            except DamagedFile as error:
+                logger.warning("what is late of the event hour %s is not known: %s", name, error)
+                unknown.append(name)
         by_window, by_stream, copies = Counter[int](), Counter[str](), 0
         for hour in self._hours.values():
             first = hour.first
@@ -97,6 +110,7 @@ class LateHeartbeats:
             by_window={self._windowing.containing(from_us(start)).key: by_window[start] for start in sorted(by_window)},
             by_stream=dict(by_stream.most_common()),
             copies=copies,
+            unknown=tuple(unknown),
         )
 
     def _read(self, known: _Hour, files: Sequence[AddedFile], may_be_late: AbstractSet[str]) -> _Hour:

@@ -10,9 +10,10 @@ end of that stretch, so a long check is a sequence of short ones.
 """
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from datetime import datetime, timedelta
+from itertools import chain
 
 from deltalake import DeltaTable
 
@@ -24,7 +25,15 @@ from tidemark.pipeline.lake.tables.heartbeats import range_of
 from tidemark.pipeline.lake.tables.table import microseconds
 from tidemark.pipeline.quality.affected import AffectedWindows, MissedHeartbeats, StaleWindow, missed_by
 from tidemark.pipeline.quality.comparison import Comparison
-from tidemark.pipeline.quality.first_landings import earliest, first_landings
+from tidemark.pipeline.quality.first_landings import (
+    NONE,
+    DamagedFile,
+    earliest,
+    files_by_hour,
+    first_landings,
+    listed,
+    read_rows,
+)
 from tidemark.pipeline.quality.staleness_checkpoint import CheckpointStore, StalenessCheckpoint
 from tidemark.pipeline.windows import Windowing
 
@@ -49,7 +58,8 @@ class Staleness:
     Assumptions: a heartbeat stays in the table as long as its window does, and copies share stream and event time. If
     commits or files since the checkpoint were removed (without a checkpoint: since the oldest run whose windows stand),
     the contents of the tables are compared instead. Then the missed heartbeats are exact all the same, and a window
-    that is not stale may be called stale, never the other way round.
+    that is not stale may be called stale, never the other way round. What an event hour with a damaged file holds is
+    not known, and counts for nothing until the file is put back or taken out.
     """
 
     def __init__(self, lake: Lake, windowing: Windowing, lookback: timedelta) -> None:
@@ -102,9 +112,8 @@ class Staleness:
                 return self._follow(before, heartbeats, diffs)
             except ObjectMissing as gone:
                 logger.info("the tables are compared as a whole, because %s", gone)
-                self._comparison = Comparison(
-                    before.tables, self.heartbeats.at(now[0]), self._diffs.table.at(now[1]), self._affected
-                )
+                landed, computed = self.heartbeats.at(now[0]), self._diffs.table.at(now[1])
+                self._comparison = Comparison(before.tables, self.heartbeats, landed, computed, self._affected)
         try:
             return self._compare(self._comparison, before, heartbeats.version())
         except CorruptObject:
@@ -117,9 +126,21 @@ class Staleness:
     def _checkpoint_for(self, heartbeats: DeltaTable, diffs: DeltaTable) -> StalenessCheckpoint:
         """The last checkpoint, unless it is of other tables: one may have been lost and begun again."""
         last = self.checkpoint or StalenessCheckpoint(("", ""))
+        if last.damaged and not last.damaged.keys() <= self._damaged(heartbeats, last.damaged.values()):
+            last = StalenessCheckpoint(("", ""))  # a file was put back or taken out: what it holds is known now
         tables = str(heartbeats.metadata().id), str(diffs.metadata().id)
         is_ahead = last.heartbeats_version > heartbeats.version() or last.diffs_version > diffs.version()
         return StalenessCheckpoint(tables) if is_ahead or last.tables != tables else last
+
+    def _damaged(self, heartbeats: DeltaTable, hours: Iterable[str]) -> set[str]:
+        """The files of these event hours that cannot be read."""
+        found = set[str]()
+        for file in chain.from_iterable(files_by_hour(heartbeats, listed(heartbeats), hours).values()):
+            try:
+                read_rows(self.heartbeats, file, NONE)
+            except (DamagedFile, FileNotFoundError):
+                found.add(file.path)
+        return found
 
     def _follow(self, before: StalenessCheckpoint, heartbeats: DeltaTable, diffs: DeltaTable) -> MissedHeartbeats:
         """One step along the log. Raises ObjectMissing if the log or the files do not go back far enough."""
@@ -133,7 +154,7 @@ class Staleness:
         unknown |= (before.unknown & runs.keys()) - changed.keys()
         after = min(read.values(), default=heartbeats.version())
         through = min(after + COMMITS_AT_ONCE, heartbeats.version())
-        unread = before.unread
+        unread, damaged = before.unread, dict[str, str]()
         if through > after:
             end = self._affected.windowing.named(max(runs)).end
             since = changes(self.heartbeats, after, through, "event_time")
@@ -149,13 +170,15 @@ class Staleness:
                 through = files[FILES_AT_ONCE - 1].version
                 files = [file for file in files if file.version <= through]
             if files:
-                unread = earliest([unread, first_landings(self.heartbeats, files, end, heartbeats, since)])
+                new, damaged = first_landings(self.heartbeats, files, end, heartbeats, since)
+                unread = earliest([unread, new])
         checkpoint = replace(
             before,
             heartbeats_version=through,
             diffs_version=diffs.version(),
             unread=unread,
             unknown=frozenset(unknown),
+            damaged={**before.damaged, **damaged},
         )
         reached = self._affected.keys_of(microseconds(unread["event_time"])) & runs.keys()
         versions, unknown, left = self._versions({key: runs[key] for key in reached})
@@ -191,6 +214,7 @@ class Staleness:
             diffs_version=comparison.diffs.version(),
             unread=comparison.lacking,
             unknown=frozenset(unknown | comparison.unknown),
+            damaged=comparison.damaged,
         )
         return self._judged(checkpoint, versions, heartbeats_version)
 
@@ -210,6 +234,7 @@ class Staleness:
             diffs_version=checkpoint.diffs_version,
             stale=sorted(stale.values()),
             mended=self.checkpoint.mended,
+            damaged=checkpoint.damaged,
             left=heartbeats_version - checkpoint.heartbeats_version,
         )
         return self._missed

@@ -3,6 +3,7 @@
 import io
 import json
 import logging
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, fields
 
@@ -28,7 +29,8 @@ class StalenessCheckpoint:
 
     `tables` are the ids of the two tables. `unread` has the heartbeats that some computed window lacks, as rows of
     LANDINGS. `unknown` has the computed windows of which nobody can say what they have read. `mended` counts the
-    heartbeats that were missed once and are not any more.
+    heartbeats that were missed once and are not any more. `damaged` has the files of `heartbeats` that could not be
+    read, with their event hours.
     """
 
     tables: tuple[str, str]
@@ -37,6 +39,7 @@ class StalenessCheckpoint:
     unread: pa.Table = field(default_factory=LANDINGS.empty_table)
     unknown: frozenset[str] = frozenset()
     mended: int = 0
+    damaged: Mapping[str, str] = field(default_factory=dict)
 
 
 class CheckpointStore:
@@ -77,7 +80,7 @@ def _is_news(kept: StalenessCheckpoint, new: StalenessCheckpoint) -> bool:
     commits = new.heartbeats_version - kept.heartbeats_version + new.diffs_version - kept.diffs_version
     return (
         commits >= COMMITS_BETWEEN
-        or (kept.tables, kept.unknown, kept.mended) != (new.tables, new.unknown, new.mended)
+        or (kept.tables, kept.unknown, kept.mended, kept.damaged) != (new.tables, new.unknown, new.mended, new.damaged)
         or not kept.unread.equals(new.unread)
     )
 

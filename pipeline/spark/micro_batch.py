@@ -5,7 +5,7 @@ import os
 import pickle
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import partial, reduce
@@ -66,7 +66,8 @@ class Computed:
 
 @dataclass(frozen=True, slots=True)
 class MicroBatch:
-    """What a micro-batch is computed with: a session, the lake's tables, the newest watermark, and the run's name."""
+    """What a micro-batch is computed with: a session, the lake's tables, the newest watermark, and the run's name.
+    `refuse_expired` raises WindowExpired for windows whose input is no longer kept in full."""
 
     spark: SparkSession
     heartbeats: Heartbeats
@@ -76,6 +77,7 @@ class MicroBatch:
     watermark: datetime | None
     run: str
     clock: Clock
+    refuse_expired: Callable[[Sequence[Window]], None]
 
 
 def compute_windows(batch: MicroBatch, windows: Sequence[Window]) -> Computed:
@@ -83,7 +85,8 @@ def compute_windows(batch: MicroBatch, windows: Sequence[Window]) -> Computed:
     status.
 
     Guarantee: readers see each window of each table whole, before or after; the same input gives the same rows. Raises
-    WindowNotClosed, before anything is read or written, if the watermark has not passed every window.
+    WindowNotClosed, before anything is read or written, if the watermark has not passed every window, and
+    WindowExpired, before any of an attempt's windows is written.
     """
     refuse_open(windows, batch.watermark)
     done = _compute(batch, windows)
@@ -110,6 +113,7 @@ def _compute(batch: MicroBatch, windows: Sequence[Window]) -> Outcome:
         batch.watermark,
         batch.run,
         batch.clock,
+        batch.refuse_expired,
     )
     if batch.spark not in UNABLE:
         try:

@@ -1,7 +1,7 @@
 """Computing windows of a table of one's own: its input as a frame, its rows into the lake."""
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -47,6 +47,7 @@ class OwnBatch:
 
     `inputs` is told before the heartbeats are listed. If `heartbeat_diffs` is computed again in between, the window
     counts as made from the earlier input, and is computed once more. It never counts as newer than it is.
+    `refuse_expired` raises WindowExpired for windows whose input is no longer kept in full.
     """
 
     spark: SparkSession
@@ -58,13 +59,15 @@ class OwnBatch:
     watermark: datetime | None
     run: str
     clock: Clock
+    refuse_expired: Callable[[Sequence[Window]], None]
 
 
 def compute_own(batch: OwnBatch, windows: Sequence[Window]) -> Outcome:
     """Compute windows of the table, which may have gaps between them, and replace them in the lake, stretch by stretch.
 
     Guarantee: readers see each window whole, before or after. Raises WindowNotClosed, before anything is read;
-    TableFailed, if the table's own function or SQL does, or gives rows that the lake cannot hold; LakeError.
+    WindowExpired, before anything of a stretch is written; TableFailed, if the table's own function or SQL does, or
+    gives rows that the lake cannot hold; LakeError.
     """
     refuse_open(windows, batch.watermark)
     tables = Tables(
@@ -74,6 +77,7 @@ def compute_own(batch: OwnBatch, windows: Sequence[Window]) -> Outcome:
         watermark=batch.watermark,
         run=batch.run,
         clock=batch.clock,
+        refuse_expired=batch.refuse_expired,
         note=partial(_note, batch),
     )
     with naming_what_lacks():

@@ -1,4 +1,4 @@
-"""How a run replaces windows in its tables: fence, input, manifest, files, commit, in this order.
+"""How a run replaces windows in its tables: fence, input, retention's boundary, manifest, files, commit, in this order.
 
 Each table by window is replaced like this: `heartbeat_diffs` and `stream_status` together, each table of your own
 alone.
@@ -26,7 +26,8 @@ Write = Callable[[Sequence[Window], HeartbeatFiles, str], WrittenFiles]
 @dataclass(frozen=True, slots=True)
 class Tables:
     """The tables that a run replaces, in the order of their commits. A window counts as computed once the last one has
-    it. `note` gives what a run's manifest says of its windows, beside their keys and its input."""
+    it. `refuse_expired` raises WindowExpired for windows whose input is no longer kept in full. `note` gives what a
+    run's manifest says of its windows, beside their keys and its input."""
 
     tables: Sequence[WindowedTable]
     heartbeats: Heartbeats
@@ -34,6 +35,7 @@ class Tables:
     watermark: datetime | None
     run: str
     clock: Clock
+    refuse_expired: Callable[[Sequence[Window]], None]
     note: Callable[[Sequence[Window]], Mapping[str, Any]] = lambda _: {}
 
 
@@ -75,7 +77,8 @@ def replace_windows(tables: Tables, windows: Sequence[Window], write: Write) -> 
     """Compute windows in order, which may have gaps between them, and replace them in each table.
 
     Guarantee: readers see each window of each table whole, before or after. Assumption: the watermark has passed them.
-    Raises what `write` raises, and LakeError; then nothing is visible, or only what the earlier tables got.
+    Raises what `write` raises, WindowExpired, and LakeError; then nothing is visible, or only what the earlier tables
+    got, or a stretch of windows before.
     """
     done = _attempt(tables, windows, write)
     # Another run that was first may have read less than we did: then what it wrote is replaced in its turn.
@@ -94,6 +97,8 @@ def _attempt(tables: Tables, windows: Sequence[Window], write: Write) -> Outcome
     # Before the input is listed, or a newer computation could be undone by an older one.
     fences = [table.fence(keys) for table in tables.tables]
     files = tables.heartbeats.files_between(windows[0].start - tables.lookback, windows[-1].end)
+    # After the input is listed: retention raises its boundary before it takes out a row. So what was listed is whole.
+    tables.refuse_expired(windows)
     attempt = DiffRun(
         name=f"{tables.run}-{uuid.uuid4().hex[:8]}",
         windows=keys,

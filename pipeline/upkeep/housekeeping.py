@@ -95,7 +95,9 @@ class Housekeeper:
             yield "there is no watermark yet", {}
             return
         hour = None if keep.heartbeats is None else _floor(until - keep.heartbeats, HOUR)
-        first = None if keep.windows is None else _floor(until - keep.windows, windowing.length)
+        # Windows of your own tables are as long as a day at most: by whole days, none is taken out before its end.
+        width = DAY if lake.own_tables() else windowing.length
+        first = None if keep.windows is None else _floor(until - keep.windows, width)
         needed = None if hour is None else _ceiling(hour + self._settings.windows.lookback, windowing.length)
         since = max(moment for moment in (first, needed) if moment is not None)
         kept, before = lake.kept_windows(windowing), windowing.number_of(since)

@@ -198,6 +198,22 @@ def test_the_check_of_what_max_lag_passes_over_counts_it_and_names_the_streams(
     assert "passed_over" not in evaluations(ticking_on(history, instance))
 
 
+def test_a_damaged_file_of_heartbeats_is_named_and_the_other_checks_go_on(
+    history: History, instance: dg.DagsterInstance
+) -> None:
+    ticking = ticking_on(history, instance)
+    ticking.tick("staleness")
+    history.land([Beat("late", 350, late=True)])
+    hour = history.folder / "lake/heartbeats/event_hour=2026-11-21T05Z"
+    newest = max(hour.glob("*.parquet"), key=lambda path: path.stat().st_mtime_ns)
+    newest.write_bytes(newest.read_bytes()[:-40])
+    tick = ticking.tick("staleness")
+    said = {event.check_name: event for event in tick.asset_events if isinstance(event, dg.AssetCheckEvaluation)}
+    assert not said["missed"].passed
+    assert f"event_hour=2026-11-21T05Z/{newest.name}" in (said["missed"].description or "")
+    assert "A file is damaged of 2026-11-21T05Z" in (said["late"].description or "")
+
+
 def test_a_new_code_server_goes_on_from_what_the_lake_keeps(history: History, instance: dg.DagsterInstance) -> None:
     history.land([Beat("b", 45)])
     ticking_on(history, instance, "never").tick("staleness")

@@ -64,7 +64,8 @@ def counted(lake: Lake, session: SparkSession, settings: LakeSettings) -> dict[t
 
     def compute(windows: Sequence[Window]) -> None:
         clock = ManualClock(at(2000))
-        compute_own(OwnBatch(session, counts, own, lake.heartbeats(), FIELDS, inputs, at(2000), "own", clock), windows)
+        parts = lake.heartbeats(), FIELDS, inputs, at(2000), "own", clock, lambda _: None
+        compute_own(OwnBatch(session, counts, own, *parts), windows)
 
     compute(WINDOWS)
     compute(WINDOWS[:1])

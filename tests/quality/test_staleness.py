@@ -14,8 +14,9 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from tests.gcs.apart import fresh_lake, server_apart
-from tests.lake.builders import Beat, lake_of
+from tests.lake.builders import Beat, lake_of, version_of
 from tests.quality.staleness_history import (
+    WINDOWING,
     WINDOWS,
     History,
     UnderWay,
@@ -25,7 +26,7 @@ from tests.quality.staleness_history import (
 )
 from tests.watermark.builders import at, bounded
 from tidemark.pipeline.errors import ObjectMissing
-from tidemark.pipeline.lake.tables.windowed import MANIFESTS
+from tidemark.pipeline.lake.tables.windowed import MANIFESTS, DiffRun
 from tidemark.pipeline.quality import comparison, first_landings
 from tidemark.pipeline.quality import staleness as staleness_module
 from tidemark.pipeline.quality.affected import MissedHeartbeats
@@ -272,6 +273,67 @@ def test_while_nothing_lands_late_no_file_of_heartbeats_is_opened(
     history.land([Beat("a", 20)])
     with pytest.raises(AssertionError, match="a file was opened"):
         staleness.check()
+
+
+@pytest.mark.parametrize("is_gone", [False, True], ids=["damaged", "gone"])
+def test_what_an_hour_with_a_damaged_or_missing_file_holds_is_unknown_until_it_is_put_back_and_all_else_is_told(
+    history: History, *, is_gone: bool
+) -> None:
+    history.land([Beat("a", 10), Beat("a", 2410)])
+    history.compute(0, 2)
+    other = compute_at(history, 2400)
+    staleness = history.staleness()
+    staleness.check()
+    history.land([Beat("b", 20)])
+    history.land([Beat("c", 2420)])
+    file = newest_file(history, "2026-11-21T05Z")
+    content = file.read_bytes()
+    file.write_bytes(content[:-40])
+    if is_gone:
+        file.unlink()
+    for check in (staleness, history.after_restart(staleness)):
+        missed = check.check()
+        assert (missed.by_window[other] >= 1, missed.left) == (True, 0)
+        assert WINDOWS[0].key not in missed.by_window
+        assert missed.damaged == {f"event_hour=2026-11-21T05Z/{file.name}": "2026-11-21T05Z"}
+        assert "event hours 2026-11-21T05Z is not known" in missed.unknown
+    file.write_bytes(content)
+    missed = staleness.check()
+    assert (missed.by_window[WINDOWS[0].key], missed.unknown) == (1, "")
+
+
+def compute_at(history: History, second: float) -> str:
+    """The key of the window that contains this moment, which a run has computed."""
+    window = WINDOWING.containing(at(second))
+    diffs, version = history.lake.diffs(), version_of(history.lake.heartbeats())
+    assert version is not None
+    run = DiffRun(f"at-{second}", [window.key], version, window.end, window.end)
+    fence = diffs.fence([window.key])
+    diffs.leave_manifest(run)
+    diffs.replace(run, fence)
+    return window.key
+
+
+def newest_file(history: History, hour: str) -> Path:
+    """The file of an event hour that was written last."""
+    files = (history.folder / f"lake/heartbeats/event_hour={hour}").glob("*.parquet")
+    return max(files, key=lambda path: path.stat().st_mtime_ns)
+
+
+def test_where_the_tables_are_compared_a_damaged_file_makes_its_hour_unknown_alone(history: History) -> None:
+    history.land([Beat("a", 10, message_id="m1")])
+    history.compute(0, 2)
+    history.land([Beat("b", 20, message_id="m2")])
+    history.compact()
+    history.vacuum()
+    file = newest_file(history, "2026-11-21T05Z")
+    content = file.read_bytes()
+    file.write_bytes(content[:-40])
+    staleness = history.staleness()
+    missed = staleness.check()
+    assert (missed.total, missed.left, list(missed.damaged.values())) == (0, 0, ["2026-11-21T05Z"])
+    file.write_bytes(content)
+    assert staleness.check().by_window == {WINDOWS[0].key: 1}
 
 
 def follow_from_the_beginning(history: History) -> None:

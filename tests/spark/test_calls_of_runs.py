@@ -74,6 +74,7 @@ def compute(spark: SparkSession, settings: Settings) -> None:
         watermark=now + timedelta(hours=1),
         run="run",
         clock=CLOCK,
+        refuse_expired=lambda _: None,
     )
     compute_windows(batch, [settings.windowing.containing(now - timedelta(seconds=2))])
 

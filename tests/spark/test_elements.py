@@ -107,6 +107,7 @@ def test_each_reading_of_each_message_is_one_row_of_heartbeat_diffs(
         watermark=watermark,
         run="run",
         clock=clock,
+        refuse_expired=lambda _: None,
     )
     windows = Windowing(MINUTE, contract.first_event_time).between(from_us(start_us), end)
     assert list(compute_windows(batch, list(windows)).rows.values()) == [12, 12]

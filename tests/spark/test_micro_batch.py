@@ -4,7 +4,7 @@ import io
 import os
 import signal
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
@@ -20,8 +20,8 @@ from tests.spark.beats import T0, at
 from tests.spark.machine import script
 from tidemark.pipeline.clock import ManualClock
 from tidemark.pipeline.contract.heartbeat import FieldKind
-from tidemark.pipeline.errors import WindowNotClosed
-from tidemark.pipeline.lake.layout import Lake
+from tidemark.pipeline.errors import WindowExpired, WindowNotClosed
+from tidemark.pipeline.lake.layout import HEARTBEATS, Lake
 from tidemark.pipeline.lake.tables.diffs import HeartbeatDiffs
 from tidemark.pipeline.lake.tables.heartbeats import Heartbeats
 from tidemark.pipeline.lake.tables.stream_status import StreamStatus
@@ -31,6 +31,7 @@ from tidemark.pipeline.spark import micro_batch
 from tidemark.pipeline.spark.executors import run_slices
 from tidemark.pipeline.spark.micro_batch import Computed, MicroBatch, compute_windows
 from tidemark.pipeline.spark.plan import DiffPlan
+from tidemark.pipeline.upkeep.compaction import drop_partitions
 from tidemark.pipeline.upkeep.orphans import find_orphans, remove_orphans
 from tidemark.pipeline.windows import Window, Windowing
 
@@ -74,6 +75,7 @@ class House:
         heartbeats: Heartbeats | None = None,
         diffs: HeartbeatDiffs | None = None,
         status: StreamStatus | None = None,
+        refuse_expired: Callable[[Sequence[Window]], None] = lambda _: None,
     ) -> Computed:
         batch = MicroBatch(
             self.spark,
@@ -84,6 +86,7 @@ class House:
             watermark=watermark or at(5000),
             run="run",
             clock=ManualClock(at(2000)),
+            refuse_expired=refuse_expired,
         )
         return compute_windows(batch, windows)
 
@@ -161,12 +164,40 @@ def test_a_window_that_is_not_closed_is_refused_and_nothing_is_written(
         watermark=watermark,
         run="run",
         clock=ManualClock(at(2000)),
+        refuse_expired=lambda _: None,
     )
     with pytest.raises(WindowNotClosed, match=r"cannot be trusted yet.*Nothing was written"):
         compute_windows(batch, WINDOWS)
     assert [path for path in sorted(house.folder.rglob("*")) if path.is_file()] == [
         path for path in before if path.is_file()
     ]
+
+
+@pytest.mark.parametrize("meanwhile", [False, True], ids=["before the listing", "before the boundary is read"])
+def test_a_run_writes_nothing_where_retention_has_taken_out_its_input_after_it_was_checked(
+    house: House, *, meanwhile: bool
+) -> None:
+    house.land(("a", 0), ("a", 30), ("b", 310))
+    house.compute(WINDOWS)
+    rows, manifests = house.rows(), sorted((house.folder / "diff_runs").iterdir())
+    kept = house.lake.kept_windows(WINDOWING)
+    kept.refuse_expired(WINDOWS)
+
+    def retention() -> None:
+        kept.raise_to(WINDOWING.containing(WINDOWS[-1].end))
+        drop_partitions(house.lake.table(HEARTBEATS), "9")
+
+    def refuse_expired(windows: Sequence[Window]) -> None:
+        if meanwhile:
+            retention()
+        kept.refuse_expired(windows)
+
+    if not meanwhile:
+        retention()
+    with pytest.raises(WindowExpired, match="Nothing was written"):
+        house.compute(WINDOWS, refuse_expired=refuse_expired)
+    assert house.rows() == rows
+    assert sorted((house.folder / "diff_runs").iterdir()) == manifests
 
 
 def test_computed_again_after_redeliveries_and_compaction_the_rows_are_the_same_byte_for_byte(house: House) -> None:

@@ -95,7 +95,7 @@ class House:
         """Compute windows of `heartbeat_diffs`."""
         lake, clock = self.lake, ManualClock(at(9000))
         parts = (lake.heartbeats(), lake.diffs(), lake.stream_status())
-        compute_windows(MicroBatch(self.spark, *parts, PLAN, at(9000), "base", clock), windows)
+        compute_windows(MicroBatch(self.spark, *parts, PLAN, at(9000), "base", clock, lambda _: None), windows)
 
     def inputs(self, table: TableDefinition) -> Any:
         return self.computed().inputs(table.windowing(OF_WINDOWS), table.lookback)
@@ -122,6 +122,7 @@ class House:
             watermark=watermark or at(9000),
             run="own",
             clock=ManualClock(at(9000)),
+            refuse_expired=lambda _: None,
         )
         return compute_own(batch, list(map(table.windowing(OF_WINDOWS).named, keys)))
 

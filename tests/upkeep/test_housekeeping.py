@@ -36,8 +36,9 @@ from tidemark.pipeline.upkeep.orphans import find_orphans
 from tidemark.pipeline.watermark.decision import Decision, Reason
 from tidemark.pipeline.watermark.policy import Policy
 from tidemark.pipeline.watermark.state import Beginning, DecisionRecord, Snapshot
+from tidemark.pipeline.windows import Windowing
 
-DAY, HOUR, NOTHING = timedelta(days=1), timedelta(hours=1), timedelta(0)
+DAY, HOUR, MINUTE, NOTHING = timedelta(days=1), timedelta(hours=1), timedelta(minutes=1), timedelta(0)
 MANY_DAYS = 30 * DAY
 LONG_AGO = 40 * DAY.total_seconds()
 
@@ -322,6 +323,47 @@ def test_windows_are_dropped_by_event_time_and_asked_for_no_more(tmp_path: Path)
     with pytest.raises(WindowExpired, match="no longer kept"):
         kept.refuse_expired(WINDOWS[2:4])
     kept.refuse_expired(WINDOWS[3:])
+
+
+def test_retention_that_dies_before_it_drops_a_row_has_raised_its_boundary(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    house = House(tmp_path)
+    house.history.compute(5, 9)
+    house.decide(DAY.total_seconds() + 190)
+
+    def dies(*_: object, **__: object) -> None:
+        raise Killed
+
+    monkeypatch.setattr(housekeeping, "drop_partitions", dies)
+    with pytest.raises(Killed):
+        house.tidy(windows="1d")
+    assert house.lake.kept_windows(WINDOWING).since() == at(180)
+    assert len(house.lake.diffs().computed()) == 10
+
+
+class Killed(BaseException):
+    """The process is gone."""
+
+
+def test_a_window_of_a_day_is_whole_for_as_long_as_windows_are_kept_and_goes_by_its_end(tmp_path: Path) -> None:
+    house = House(tmp_path)
+    house.history.compute(5, 9)
+    daily, whole_days = house.lake.own_table("daily"), Windowing(DAY, START)
+    day = whole_days.containing(START)
+    daily.prepare(daily.schema.append(pa.field("count", pa.int64())), "version", {day.key: "input"})
+    run = DiffRun("daily-1", [day.key], 15, day.end, day.end)
+    fence = daily.fence([day.key])
+    daily.leave_manifest(run)
+    daily.replace(run, fence)
+    for after, is_there in ((10 * MINUTE, True), (DAY - MINUTE, True), (DAY + 10 * MINUTE, False)):
+        house.decide((day.end + after - START).total_seconds())
+        assert not [chore for chore in house.tidy(windows="1d") if chore.failed]
+        assert (daily.computed() == {day.key}) is is_there
+        since = house.lake.kept_windows(WINDOWING).since()
+        assert since is not None
+        assert (since <= day.start) is is_there
+        assert (WINDOWS[0].key in house.lake.diffs().computed()) is is_there
 
 
 def test_heartbeats_are_dropped_by_the_hour_and_windows_that_need_them_are_not_computed_again(tmp_path: Path) -> None:

@@ -24,7 +24,14 @@ from deltalake.transaction import AddAction
 from tidemark.pipeline import version
 from tidemark.pipeline.clock import from_us, to_us
 from tidemark.pipeline.contract.messages import MOMENT as MOMENT
-from tidemark.pipeline.errors import LakeError, LakeUnreachable, NewerFormat, ObjectMissing, TableConflict
+from tidemark.pipeline.errors import (
+    CorruptObject,
+    LakeError,
+    LakeUnreachable,
+    NewerFormat,
+    ObjectMissing,
+    TableConflict,
+)
 from tidemark.pipeline.lake.store.admission import Admission
 from tidemark.pipeline.lake.tables.commit_sync import LOG_FOLDER, CommitSync
 from tidemark.pipeline.lake.tables.storage_errors import storage_error
@@ -381,6 +388,8 @@ def table_errors(uri: str, gone: Callable[[OSError], LakeError] | None = None) -
             f"{uri} has a column of another type than [message.fields] says now ({error}); give the field another "
             "name, or put back its kind"
         ) from error
+    except pa.ArrowInvalid as error:
+        raise CorruptObject(f"{uri} has a damaged file: {error}; run `tidemark repair`, which names it") from error
     except (DeltaError, OSError) as error:
         if gone is not None and isinstance(error, FileNotFoundError):
             raise gone(error) from error
