@@ -325,7 +325,7 @@ def staleness_sensor(
             def choose() -> Request:
                 return stale_request(Runs(context.instance, settings), lake, CHOICE, stale, watermark, now)
 
-            request = asking.request(user, choose)
+            request = asking.request(user, choose, context.log)
             memory.requested |= dict.fromkeys(request.windows, now)
         said = "; ".join(str(result.description) for result in results)
         return request.result(context, settings, f"{said}. ", memory.news(results))

@@ -1,12 +1,12 @@
 """Requests for runs: over live windows first, then over older and stale ones, one run at a time."""
 
+import logging
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures import TimeoutError as TookTooLong
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from itertools import takewhile
-from threading import Lock
 
 import dagster as dg
 
@@ -85,53 +85,46 @@ class Request:
         return dg.RunRequest(job_name=name_of(settings, COMPUTE_WINDOWS), tags=tags)
 
 
-@dataclass
-class Choosing:
-    """Chooses beside the tick: neither a failure of the choice nor its slowness fails what the tick has decided."""
-
-    _pool: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(1, thread_name_prefix="choice"))
-    _under_way: Future[Request] | None = None
-
-    def request(self, choose: Callable[[], Request], context: dg.SensorEvaluationContext) -> Request:
-        """The choice; a request without windows that says why if it fails, or takes longer than a tick waits."""
-        if self._under_way is not None and not self._under_way.done():
-            return Request((), "no window is requested: an earlier tick's choice of windows is still under way")
-        chosen = self._under_way = self._pool.submit(choose)
-        try:
-            return chosen.result(CHOOSE_WITHIN_SECONDS)
-        except TookTooLong:
-            return Request((), f"no window is requested: choosing takes longer than {CHOOSE_WITHIN_SECONDS:g} s")
-        except Exception as error:  # whatever it is, the decision is durable and is reported
-            context.log.error("the choice of windows failed", exc_info=error)
-            return Request((), f"no window is requested, because the choice failed: {error}")
-
-
 CHOICE = "choice"
 """The `user` of the lake's parts that a choice of windows reads, whichever sensor asks for it."""
 
 
 class OneAsks:
-    """Keeps the sensors that share it from asking for a run each before they see each other's. One chooses at a time:
-    what a choice has read serves the next."""
+    """Chooses for the sensors that share it, one choice at a time and beside their ticks.
+
+    What a choice has read serves the next. Neither a failure of a choice nor its slowness fails what a tick has done.
+    A sensor gets no run until it can see the one that another has just asked for.
+    """
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._lock = Lock()
+        self._one_at_a_time = ThreadPoolExecutor(1, thread_name_prefix="choice")
+        self._under_way: dict[str, Future[Request]] = {}
         self._asked: tuple[str, datetime] | None = None
 
-    def request(self, user: str, choose: Callable[[], Request]) -> Request:
-        """The choice of a sensor, `user`; a request without windows while another sensor chooses or has just asked."""
-        if not self._lock.acquire(timeout=CHOOSE_WITHIN_SECONDS):
-            return Request((), "no window is requested: another sensor is choosing windows")
+    def request(self, user: str, choose: Callable[[], Request], log: logging.Logger) -> Request:
+        """The choice of a sensor, `user`; a request without windows that says why if the choice fails, takes longer
+        than a tick waits, or follows another sensor's too closely."""
+        earlier = self._under_way.get(user)
+        if earlier is not None and not earlier.done():
+            return Request((), "no window is requested: an earlier tick's choice of windows is still under way")
+        chosen = self._under_way[user] = self._one_at_a_time.submit(self._chosen, user, choose)
         try:
-            if self._asked is not None and self._asked[0] != user and self._clock.now() - self._asked[1] < SEEN_WITHIN:
-                return Request((), "no window is requested: another sensor has just asked for a run")
-            request = choose()
-            if request.windows:
-                self._asked = user, self._clock.now()
-            return request
-        finally:
-            self._lock.release()
+            return chosen.result(CHOOSE_WITHIN_SECONDS)
+        except TookTooLong:
+            chosen.cancel()  # one that has not begun, because another sensor's choice is under way
+            return Request((), f"no window is requested: choosing takes longer than {CHOOSE_WITHIN_SECONDS:g} s")
+        except Exception as error:  # whatever it is, what the tick did is durable and is reported
+            log.error("the choice of windows failed", exc_info=error)
+            return Request((), f"no window is requested, because the choice failed: {error}")
+
+    def _chosen(self, user: str, choose: Callable[[], Request]) -> Request:
+        if self._asked is not None and self._asked[0] != user and self._clock.now() - self._asked[1] < SEEN_WITHIN:
+            return Request((), "no window is requested: another sensor has just asked for a run")
+        request = choose()
+        if request.windows:
+            self._asked = user, self._clock.now()
+        return request
 
 
 def next_request(runs: Runs, lake: LakeResource, user: str, watermark: datetime | None, now: datetime) -> Request:
