@@ -8,7 +8,7 @@ import dagster as dg
 from tidemark.assets.catalog import HEARTBEATS, QUARANTINED, TRACKING_HISTOGRAM, WATERMARK, Jobs, ticking_sensor
 from tidemark.assets.events import landing_events, landing_sentence, tracking_events
 from tidemark.assets.ingest import run_at_work, watch_of
-from tidemark.assets.requests import CHOICE, OneAsks, Request, next_request
+from tidemark.assets.requests import OneAsks, Request, next_request
 from tidemark.assets.runs import Runs
 from tidemark.assets.watching import note_problem, observer_of
 from tidemark.pipeline.clock import Clock
@@ -84,7 +84,7 @@ def tracking_sensor(
         cursor = f"entry {tracked.state.number}, watermark {'none' if watermark is None else watermark.isoformat()}"
 
         def choose() -> Request:
-            return next_request(Runs(context.instance, settings), lake, CHOICE, watermark, clock.now())
+            return next_request(Runs(context.instance, settings), lake, watermark, clock.now())
 
         request = asking.request("tracking", choose, context.log)
         return request.result(context, settings, said, tracking_events(settings, tracked), cursor)

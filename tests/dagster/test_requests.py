@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from tests.watermark.builders import START, bounded, seconds
 from tidemark.assets import requests
 from tidemark.assets.attempts import AtWork
-from tidemark.assets.requests import SEEN_WITHIN, OneAsks, Request, next_request, stale_request
+from tidemark.assets.requests import SEEN_WITHIN, OneAsks, Request, next_request
 from tidemark.assets.turns import Attempt
 from tidemark.pipeline.clock import ManualClock
 from tidemark.pipeline.errors import LakeError
@@ -67,9 +67,7 @@ class World:
             patched.setattr(requests, "attempts_of", lambda *_: self.attempts)
             patched.setattr(requests, "due_now", lambda *_: self.due())
             runs: Any = SimpleNamespace(settings=lake.settings)
-            if stale is not None:
-                return stale_request(runs, lake, "test", stale, self.watermark, self.now)
-            return next_request(runs, lake, "test", self.watermark, self.now)
+            return next_request(runs, lake, self.watermark, self.now, stale)
 
     def at_work(self) -> AtWork:
         """The runs that go on, with the windows of two before and after theirs, whose input they share."""
@@ -149,7 +147,8 @@ def test_live_windows_go_before_older_ones_and_stale_ones() -> None:
     world.hold(newest - 5000)
     live = world.ask()
     assert (live.is_backlog, [world.windowing.number_of(window.start) for window in live.windows]) == (False, [newest])
-    assert not world.ask([world.windowing.numbered(newest - 9000)]).windows, "stale windows wait"
+    waits = world.ask([world.windowing.numbered(newest - 9000)])
+    assert (waits.windows, waits.sentence) == ((), "1 stale windows wait, because live windows come first")
     world.run(live)
     assert world.ask().is_backlog
     assert world.ask([world.windowing.numbered(newest - 9000)]).is_backlog
