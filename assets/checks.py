@@ -11,7 +11,7 @@ import dagster as dg
 from tidemark.assets.catalog import HEARTBEAT_DIFFS, HEARTBEATS, QUARANTINED, key_of, ticking_sensor
 from tidemark.assets.fields import fields_check, fields_result
 from tidemark.assets.ingest import watch_of
-from tidemark.assets.requests import CHOICE, OneAsks, Request, stale_request
+from tidemark.assets.requests import OneAsks, Request, next_request
 from tidemark.assets.runs import Runs
 from tidemark.assets.subscriptions import seen_subscriptions, subscriptions_check
 from tidemark.assets.watching import observer_of
@@ -335,9 +335,9 @@ def staleness_sensor(
             stale = memory.requestable(stale, now)
 
             def choose() -> Request:
-                return stale_request(Runs(context.instance, settings), lake, CHOICE, stale, watermark, now)
+                return next_request(Runs(context.instance, settings), lake, watermark, now, stale)
 
-            request = asking.request(user, choose)
+            request = asking.request(user, choose, context.log)
             memory.requested |= dict.fromkeys(request.windows, now)
         said = "; ".join(str(result.description) for result in results)
         return request.result(context, settings, f"{said}. ", memory.news(results))

@@ -1,12 +1,12 @@
 """Requests for runs: over live windows first, then over older and stale ones, one run at a time."""
 
+import logging
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures import TimeoutError as TookTooLong
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from itertools import takewhile
-from threading import Lock
 
 import dagster as dg
 
@@ -85,120 +85,92 @@ class Request:
         return dg.RunRequest(job_name=name_of(settings, COMPUTE_WINDOWS), tags=tags)
 
 
-@dataclass
-class Choosing:
-    """Chooses beside the tick: neither a failure of the choice nor its slowness fails what the tick has decided."""
-
-    _pool: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(1, thread_name_prefix="choice"))
-    _under_way: Future[Request] | None = None
-
-    def request(self, choose: Callable[[], Request], context: dg.SensorEvaluationContext) -> Request:
-        """The choice; a request without windows that says why if it fails, or takes longer than a tick waits."""
-        if self._under_way is not None and not self._under_way.done():
-            return Request((), "no window is requested: an earlier tick's choice of windows is still under way")
-        chosen = self._under_way = self._pool.submit(choose)
-        try:
-            return chosen.result(CHOOSE_WITHIN_SECONDS)
-        except TookTooLong:
-            return Request((), f"no window is requested: choosing takes longer than {CHOOSE_WITHIN_SECONDS:g} s")
-        except Exception as error:  # whatever it is, the decision is durable and is reported
-            context.log.error("the choice of windows failed", exc_info=error)
-            return Request((), f"no window is requested, because the choice failed: {error}")
-
-
 CHOICE = "choice"
 """The `user` of the lake's parts that a choice of windows reads, whichever sensor asks for it."""
 
 
 class OneAsks:
-    """Keeps the sensors that share it from asking for a run each before they see each other's. One chooses at a time:
-    what a choice has read serves the next."""
+    """Chooses for the sensors that share it, one choice at a time and beside their ticks.
+
+    What a choice has read serves the next. Neither a failure of a choice nor its slowness fails what a tick has done.
+    A sensor gets no run until it can see the one that another has just asked for.
+    """
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._lock = Lock()
+        self._one_at_a_time = ThreadPoolExecutor(1, thread_name_prefix="choice")
+        self._under_way: dict[str, Future[Request]] = {}
         self._asked: tuple[str, datetime] | None = None
 
-    def request(self, user: str, choose: Callable[[], Request]) -> Request:
-        """The choice of a sensor, `user`; a request without windows while another sensor chooses or has just asked."""
-        if not self._lock.acquire(timeout=CHOOSE_WITHIN_SECONDS):
-            return Request((), "no window is requested: another sensor is choosing windows")
+    def request(self, user: str, choose: Callable[[], Request], log: logging.Logger) -> Request:
+        """The choice of a sensor, `user`; a request without windows that says why if the choice fails, takes longer
+        than a tick waits, or follows another sensor's too closely."""
+        earlier = self._under_way.get(user)
+        if earlier is not None and not earlier.done():
+            return Request((), "no window is requested: an earlier tick's choice of windows is still under way")
+        chosen = self._under_way[user] = self._one_at_a_time.submit(self._chosen, user, choose)
         try:
-            if self._asked is not None and self._asked[0] != user and self._clock.now() - self._asked[1] < SEEN_WITHIN:
-                return Request((), "no window is requested: another sensor has just asked for a run")
-            request = choose()
-            if request.windows:
-                self._asked = user, self._clock.now()
-            return request
-        finally:
-            self._lock.release()
+            return chosen.result(CHOOSE_WITHIN_SECONDS)
+        except TookTooLong:
+            chosen.cancel()  # one that has not begun, because another sensor's choice is under way
+            return Request((), f"no window is requested: choosing takes longer than {CHOOSE_WITHIN_SECONDS:g} s")
+        except Exception as error:  # whatever it is, what the tick did is durable and is reported
+            log.error("the choice of windows failed", exc_info=error)
+            return Request((), f"no window is requested, because the choice failed: {error}")
+
+    def _chosen(self, user: str, choose: Callable[[], Request]) -> Request:
+        if self._asked is not None and self._asked[0] != user and self._clock.now() - self._asked[1] < SEEN_WITHIN:
+            return Request((), "no window is requested: another sensor has just asked for a run")
+        request = choose()
+        if request.windows:
+            self._asked = user, self._clock.now()
+        return request
 
 
-def next_request(runs: Runs, lake: LakeResource, user: str, watermark: datetime | None, now: datetime) -> Request:
+def next_request(
+    runs: Runs, lake: LakeResource, watermark: datetime | None, now: datetime, stale: Sequence[Window] | None = None
+) -> Request:
     """Request what is due and does not rest: the newest live windows without a gap; if none is due, or if these keep
     the runs too busy, older ones, the newest first.
 
+    With `stale` windows, these take the place of the older ones, and live ones are left to the sensor that closes them.
     A window that ends in the future by this machine's clock is left for later, even if the sources' clocks are ahead:
     Dagster has no partition for it yet.
     """
-    windows = lake.settings.windows
-    working = at_work(runs, windows, lake.settings.windowing, now)
-    if (pause := pause_of_windows(runs, working, now)) is not None:
-        return Request((), pause)
-    windowing, front = lake.settings.windowing, front_of(lake, watermark, now)
-    due = due_now(lake, user, front)
-    if front is None or due is None:
-        return Request((), "no window is closed yet")
-    if not due:
-        return Request((), "every closed window is computed")
-    due = list(working.leaves(due))
-    if not due:
-        return Request((), working.sentence())
-    attempts, most = attempts_of(runs, windowing), windows.max_windows_per_run
-    live = take_turn(_cut(due, front.first_live, front.first_open), attempts, now, most, contiguous=True)
-    is_alone = windows.runs_at_once == 1
-    goes_first = is_alone and backlog_goes_first(attempts, now)
-    older = take_turn(_cut(due, 0, front.first_live), attempts, now, most)
-    of_which = f"of {sum(map(len, due))} windows that closed"
-    if live.windows and not (goes_first and older.windows):
-        return _request(live, windowing, of_which)
-    if older.windows and not is_alone and working.backlog >= windows.runs_at_once - 1:
-        return Request((), f"older windows wait: {working.sentence()}, and the last place is for live windows")
-    if older.windows and is_alone and not (goes_first or backlog_may_begin(attempts, front)):
-        return Request((), f"{sum(map(len, due))} older windows wait, because the next window is about to close")
-    return _request(older, windowing, of_which, is_backlog=True, besides=live)
-
-
-def stale_request(
-    runs: Runs,
-    lake: LakeResource,
-    user: str,
-    stale: Sequence[Window],
-    watermark: datetime | None,
-    now: datetime,
-) -> Request:
-    """Request the newest of these stale windows that do not rest, when backlog has its turn."""
-    if not stale:
+    if stale is not None and not stale:
         return Request((), "no stale window is to be computed again")
     windows, windowing = lake.settings.windows, lake.settings.windowing
     working = at_work(runs, windows, windowing, now)
     if (pause := pause_of_windows(runs, working, now)) is not None:
         return Request((), pause)
-    front, is_alone = front_of(lake, watermark, now), windows.runs_at_once == 1
-    if not is_alone and working.backlog >= windows.runs_at_once - 1:
-        return Request((), f"stale windows wait: {working.sentence()}")
-    if front is None:
-        return Request((), "there is no watermark yet")
+    front = front_of(lake, watermark, now)
+    due = due_now(lake, front)
+    if front is None or due is None:
+        return Request((), "no window is closed yet")
+    wanted = due if stale is None else _closed(stale, front)
+    if not wanted:
+        return Request((), "every closed window is computed")
+    due, wanted = list(working.leaves(due)), list(working.leaves(wanted))
+    if not wanted:
+        return Request((), working.sentence())
     attempts, most = attempts_of(runs, windowing), windows.max_windows_per_run
-    numbers = Spans(*(range(number, number + 1) for number in map(windowing.number_of, _starts(stale))))
-    turn = take_turn(working.leaves(numbers.within(range(front.first_open))), attempts, now, most)
-    if turn.windows and is_alone and not backlog_goes_first(attempts, now):
-        live = take_turn(
-            _cut(due_now(lake, user, front) or [], front.first_live, front.first_open), attempts, now, most
-        )
-        if live.windows or not backlog_may_begin(attempts, front):
-            return Request((), f"{len(stale)} stale windows wait, because live windows come first")
-    return _request(turn, windowing, f"of {len(stale)} stale windows again", is_backlog=True)
+    live = take_turn(_cut(due, front.first_live, front.first_open), attempts, now, most, contiguous=True)
+    first_kept_for_live = front.first_live if stale is None else front.first_open
+    older = take_turn(_cut(wanted, 0, first_kept_for_live), attempts, now, most)
+    is_alone = windows.runs_at_once == 1
+    goes_first = is_alone and bool(older.windows) and backlog_goes_first(attempts, now)
+    what, count = "older" if stale is None else "stale", sum(map(len, wanted))
+    of_which = f"of {count} " + ("windows that closed" if stale is None else "stale windows again")
+    if stale is None and live.windows and not goes_first:
+        return _request(live, windowing, of_which)
+    if older.windows and not is_alone and working.backlog >= windows.runs_at_once - 1:
+        return Request((), f"{what} windows wait: {working.sentence()}, and the last place is for live windows")
+    if older.windows and is_alone and not goes_first:
+        if live.windows:
+            return Request((), f"{count} {what} windows wait, because live windows come first")
+        if not backlog_may_begin(attempts, front):
+            return Request((), f"{count} {what} windows wait, because the next window is about to close")
+    return _request(older, windowing, of_which, is_backlog=True, besides=live)
 
 
 def front_of(lake: LakeResource, watermark: datetime | None, now: datetime) -> Front | None:
@@ -206,15 +178,15 @@ def front_of(lake: LakeResource, watermark: datetime | None, now: datetime) -> F
     return None if watermark is None else Front(lake.settings.windowing, min(watermark, now), now)
 
 
-def due_now(lake: LakeResource, user: str, front: Front | None) -> list[range] | None:
+def due_now(lake: LakeResource, front: Front | None) -> list[range] | None:
     """The closed windows that are not computed, as stretches, the newest first; None if no window with a heartbeat, or
     after one, is closed. Raises LakeError."""
     if front is None:
         return None
-    done = lake.kept.get((user, "nothing_due"), NothingDue)
+    done = lake.kept.get((CHOICE, "nothing_due"), NothingDue)
     if done.holds(front.first_open, front.at):
         return []
-    closed, index = lake.kept_windows().closed(front.watermark), lake.window_index(user).update()
+    closed, index = lake.kept_windows().closed(front.watermark), lake.window_index(CHOICE).update()
     if index.held.least is None or index.held.least >= closed.stop:
         return None
     due = list(index.due(closed))
@@ -238,8 +210,10 @@ class NothingDue:
         return self._found is not None and self._found[0] == known and now - self._found[1] < LOOK_EVERY
 
 
-def _starts(windows: Iterable[Window]) -> list[datetime]:
-    return [window.start for window in windows]
+def _closed(windows: Iterable[Window], front: Front) -> list[range]:
+    """Closed windows, as stretches, the newest first."""
+    numbers = (front.windowing.number_of(window.start) for window in windows)
+    return list(Spans(*(range(number, number + 1) for number in numbers)).within(range(front.first_open)))
 
 
 def _cut(stretches: Iterable[range], low: int, high: int) -> Iterator[range]:

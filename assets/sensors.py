@@ -8,7 +8,7 @@ import dagster as dg
 from tidemark.assets.catalog import HEARTBEATS, QUARANTINED, TRACKING_HISTOGRAM, WATERMARK, Jobs, ticking_sensor
 from tidemark.assets.events import landing_events, landing_sentence, tracking_events
 from tidemark.assets.ingest import run_at_work, watch_of
-from tidemark.assets.requests import CHOICE, Choosing, OneAsks, Request, next_request
+from tidemark.assets.requests import OneAsks, Request, next_request
 from tidemark.assets.runs import Runs
 from tidemark.assets.watching import note_problem, observer_of
 from tidemark.pipeline.clock import Clock
@@ -33,7 +33,7 @@ def tracking_sensor(
     settings: Settings, clock: Clock, pace: Pace, landing: AtWork, jobs: Jobs, asking: OneAsks
 ) -> dg.SensorDefinition:
     """Track what was published, decide the watermark, and request the windows that closed."""
-    policy, choosing, judged_by = settings.policy, Choosing(), settings.judged_by
+    policy, judged_by = settings.policy, settings.judged_by
     budget, closings = tick_budget(settings, Side.TRACKING), Closings(settings.windowing)
     copies = RememberedCopies(settings.ingest.copies_remembered)
 
@@ -84,9 +84,9 @@ def tracking_sensor(
         cursor = f"entry {tracked.state.number}, watermark {'none' if watermark is None else watermark.isoformat()}"
 
         def choose() -> Request:
-            return next_request(Runs(context.instance, settings), lake, CHOICE, watermark, clock.now())
+            return next_request(Runs(context.instance, settings), lake, watermark, clock.now())
 
-        request = choosing.request(lambda: asking.request("tracking", choose), context)
+        request = asking.request("tracking", choose, context.log)
         return request.result(context, settings, said, tracking_events(settings, tracked), cursor)
 
     return tracking

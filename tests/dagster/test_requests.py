@@ -1,8 +1,12 @@
 """Which runs are asked for, and how many, until everything that is due is computed: a model of sensor and runs."""
 
+import logging
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from functools import partial
 from itertools import pairwise
+from threading import Barrier, Event
 from types import SimpleNamespace
 from typing import Any
 
@@ -13,13 +17,14 @@ from hypothesis import strategies as st
 from tests.watermark.builders import START, bounded, seconds
 from tidemark.assets import requests
 from tidemark.assets.attempts import AtWork
-from tidemark.assets.requests import SEEN_WITHIN, OneAsks, Request, next_request, stale_request
+from tidemark.assets.requests import SEEN_WITHIN, OneAsks, Request, next_request
 from tidemark.assets.turns import Attempt
 from tidemark.pipeline.clock import ManualClock
 from tidemark.pipeline.errors import LakeError
 from tidemark.pipeline.spans import Spans
 from tidemark.pipeline.windows import DAY, Window, Windowing, due
 
+LOG = logging.getLogger(__name__)
 REACH = 2
 TICK, A_RUN = timedelta(seconds=10), timedelta(seconds=12)
 
@@ -62,9 +67,7 @@ class World:
             patched.setattr(requests, "attempts_of", lambda *_: self.attempts)
             patched.setattr(requests, "due_now", lambda *_: self.due())
             runs: Any = SimpleNamespace(settings=lake.settings)
-            if stale is not None:
-                return stale_request(runs, lake, "test", stale, self.watermark, self.now)
-            return next_request(runs, lake, "test", self.watermark, self.now)
+            return next_request(runs, lake, self.watermark, self.now, stale)
 
     def at_work(self) -> AtWork:
         """The runs that go on, with the windows of two before and after theirs, whose input they share."""
@@ -144,7 +147,8 @@ def test_live_windows_go_before_older_ones_and_stale_ones() -> None:
     world.hold(newest - 5000)
     live = world.ask()
     assert (live.is_backlog, [world.windowing.number_of(window.start) for window in live.windows]) == (False, [newest])
-    assert not world.ask([world.windowing.numbered(newest - 9000)]).windows, "stale windows wait"
+    waits = world.ask([world.windowing.numbered(newest - 9000)])
+    assert (waits.windows, waits.sentence) == ((), "1 stale windows wait, because live windows come first")
     world.run(live)
     assert world.ask().is_backlog
     assert world.ask([world.windowing.numbered(newest - 9000)]).is_backlog
@@ -225,12 +229,12 @@ def test_a_sensor_asks_for_nothing_until_it_sees_the_run_that_another_asked_for(
     asking = OneAsks(clock)
     some = Request([Windowing(timedelta(minutes=1), START).containing(START)], "a run")
     none = Request((), "nothing is due")
-    assert asking.request("staleness", lambda: none) is none
-    assert asking.request("tracking", lambda: some) is some
-    assert asking.request("staleness", lambda: some).sentence.endswith("another sensor has just asked for a run")
-    assert asking.request("tracking", lambda: some) is some  # it sees its own
+    assert asking.request("staleness", lambda: none, LOG) is none
+    assert asking.request("tracking", lambda: some, LOG) is some
+    assert asking.request("staleness", lambda: some, LOG).sentence.endswith("another sensor has just asked for a run")
+    assert asking.request("tracking", lambda: some, LOG) is some  # it sees its own
     clock.sleep(SEEN_WITHIN.total_seconds())
-    assert asking.request("staleness", lambda: some) is some
+    assert asking.request("staleness", lambda: some, LOG) is some
 
 
 def test_a_sensor_whose_choice_fails_lets_the_other_choose() -> None:
@@ -240,6 +244,42 @@ def test_a_sensor_whose_choice_fails_lets_the_other_choose() -> None:
     def fail() -> Request:
         raise LakeError("the lake is away")
 
-    with pytest.raises(LakeError):
-        asking.request("tracking", fail)
-    assert asking.request("staleness", lambda: none) is none
+    failed = asking.request("tracking", fail, LOG)
+    assert (failed.windows, failed.sentence) == (
+        (),
+        "no window is requested, because the choice failed: the lake is away",
+    )
+    assert asking.request("staleness", lambda: none, LOG) is none
+
+
+def test_of_two_sensors_in_the_same_moment_one_gets_the_run() -> None:
+    asking, both_ask = OneAsks(ManualClock(START)), Barrier(2)
+    some = Request([Windowing(timedelta(minutes=1), START).containing(START)], "a run")
+
+    def ask(user: str) -> Request:
+        both_ask.wait()
+        return asking.request(user, lambda: some, LOG)
+
+    with ThreadPoolExecutor(2) as sensors:
+        answers = list(sensors.map(ask, ["tracking", "staleness"]))
+    assert sorted(len(answer.windows) for answer in answers) == [0, 1]
+
+
+def test_a_choice_that_hangs_keeps_another_sensor_waiting_for_no_longer_than_a_tick_may(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asking, may_end, chosen = OneAsks(ManualClock(START)), Event(), list[str]()
+    none = Request((), "nothing is due")
+
+    def choose(user: str) -> Request:
+        chosen.append(user)
+        may_end.wait()
+        return none
+
+    monkeypatch.setattr(requests, "CHOOSE_WITHIN_SECONDS", 0.05)
+    for user in ("tracking", "staleness"):
+        assert "choosing takes longer than" in asking.request(user, partial(choose, user), LOG).sentence
+    may_end.set()
+    monkeypatch.setattr(requests, "CHOOSE_WITHIN_SECONDS", 15.0)
+    assert asking.request("staleness", lambda: none, LOG) is none
+    assert chosen == ["tracking"], "the other choice was given up before it began"
