@@ -10,7 +10,7 @@ end of that stretch, so a long check is a sequence of short ones.
 """
 
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from datetime import datetime, timedelta
 from itertools import chain
@@ -126,18 +126,19 @@ class Staleness:
     def _checkpoint_for(self, heartbeats: DeltaTable, diffs: DeltaTable) -> StalenessCheckpoint:
         """The last checkpoint, unless it is of other tables: one may have been lost and begun again."""
         last = self.checkpoint or StalenessCheckpoint(("", ""))
-        if last.damaged and not last.damaged.keys() <= self._damaged(heartbeats, last.damaged.values()):
+        if last.damaged and last.damaged.keys() - self._still_damaged(heartbeats, last.damaged):
             last = StalenessCheckpoint(("", ""))  # a file was put back or taken out: what it holds is known now
         tables = str(heartbeats.metadata().id), str(diffs.metadata().id)
         is_ahead = last.heartbeats_version > heartbeats.version() or last.diffs_version > diffs.version()
         return StalenessCheckpoint(tables) if is_ahead or last.tables != tables else last
 
-    def _damaged(self, heartbeats: DeltaTable, hours: Iterable[str]) -> set[str]:
-        """The files of these event hours that cannot be read."""
+    def _still_damaged(self, heartbeats: DeltaTable, damaged: Mapping[str, str]) -> set[str]:
+        """Those of the damaged files, given with their event hours, that the table still lists and nobody can read."""
         found = set[str]()
-        for file in chain.from_iterable(files_by_hour(heartbeats, listed(heartbeats), hours).values()):
+        for file in chain.from_iterable(files_by_hour(heartbeats, listed(heartbeats), damaged.values()).values()):
             try:
-                read_rows(self.heartbeats, file, NONE)
+                if file.path in damaged:
+                    read_rows(self.heartbeats, file, NONE)
             except (DamagedFile, FileNotFoundError):
                 found.add(file.path)
         return found
