@@ -80,8 +80,9 @@ def _unable(*modules: str) -> str:
     from importlib import import_module
 
     try:
-        found = [import_module(f"tidemark.pipeline.{name}") for name in modules or ("spark.slices",)]
-        there = found[0].CONTRACT
+        for name in modules or ("spark.slices",):
+            import_module(f"tidemark.pipeline.{name}")
+        there = import_module("tidemark.pipeline.spark.executors").CONTRACT
     except (ImportError, AttributeError) as error:
         return str(error)
     return "" if there == CONTRACT else f"it has another tidemark, whose contract is {there} and not {CONTRACT}"

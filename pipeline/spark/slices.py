@@ -26,7 +26,6 @@ from tidemark.pipeline.lake.tables.heartbeats import HeartbeatFiles, columns_rea
 from tidemark.pipeline.lake.tables.stream_status import STATUS
 from tidemark.pipeline.lake.tables.windowed import PARTITION, WindowedTable, Written
 from tidemark.pipeline.spark.columns import NUMBER, heartbeat_diffs, stream_status
-from tidemark.pipeline.spark.executors import CONTRACT as CONTRACT
 from tidemark.pipeline.spark.plan import OF_MANY_VALUES, DiffPlan
 from tidemark.pipeline.windows import Window
 

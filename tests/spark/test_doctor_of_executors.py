@@ -1,14 +1,17 @@
 """What doctor says of Spark's executors: each looks by itself, and says what a micro-batch would lack."""
 
+import pickle
 import sys
 
 import pyarrow as pa
 import pytest
+from pyspark import cloudpickle
 from pyspark.sql import SparkSession
 
 import tidemark.pipeline.spark
 from tidemark.pipeline.doctor.cluster import seen_executors
 from tidemark.pipeline.doctor.finding import Level
+from tidemark.pipeline.spark import executors
 from tidemark.pipeline.spark.executors import look
 
 
@@ -28,3 +31,12 @@ def test_an_executor_without_it_says_what_is_missing(monkeypatch: pytest.MonkeyP
     assert row["machine"]
     assert row["python"] == sys.executable
     assert "polars" in row["unable"]
+
+
+def test_an_executor_with_another_tidemark_says_which_contracts_differ(monkeypatch: pytest.MonkeyPatch) -> None:
+    ours = executors.CONTRACT
+    travelled = pickle.loads(cloudpickle.dumps(look))  # noqa: S301 (as Spark sends it, by value)
+    monkeypatch.setattr(executors, "CONTRACT", ours + 1)
+    (batch,) = travelled([pa.RecordBatch.from_pydict({"id": [1]})])
+    (row,) = batch.to_pylist()
+    assert row["unable"] == f"it has another tidemark, whose contract is {ours + 1} and not {ours}"
