@@ -164,7 +164,7 @@ def play(asked: Played, console: Console, clock: Clock, beside: Beside = lambda 
 
     folder = asked.folder.resolve()
     supervisor = Supervisor(folder, clock, say)
-    supervisor.stop_leftovers()
+    supervisor.take_over()
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     config = folder / "tidemark.toml"
