@@ -12,7 +12,7 @@ from tidemark.pipeline.clock import Clock, SystemClock
 from tidemark.pipeline.doctor.checks import CHECKS, ON_THE_SERVICE, SETTINGS, diagnose
 from tidemark.pipeline.doctor.finding import Finding, Level, Setup
 from tidemark.pipeline.errors import InvalidSettings
-from tidemark.pipeline.identity.components import RUNNING, Component
+from tidemark.pipeline.identity import RUNNING, Component
 from tidemark.pipeline.settings import Settings, load_settings
 
 MARKS = {Level.OK: "[green]ok[/]     ", Level.WARNING: "[yellow]warning[/]", Level.BROKEN: "[bold red]broken[/] "}

@@ -7,7 +7,7 @@ from threading import Thread
 
 from tidemark.pipeline.clock import Clock
 from tidemark.pipeline.errors import TidemarkError
-from tidemark.pipeline.identity.components import RUNNING, Component
+from tidemark.pipeline.identity import RUNNING, Component
 from tidemark.pipeline.settings import Settings
 
 RESOURCE_MANAGER = "https://cloudresourcemanager.googleapis.com"

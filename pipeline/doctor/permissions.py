@@ -12,9 +12,7 @@ from tidemark.pipeline.doctor.bucket import bucket_of, bucket_url
 from tidemark.pipeline.doctor.finding import RESOURCE_MANAGER, Level, Said, Setup
 from tidemark.pipeline.doctor.rest import Silent, ask
 from tidemark.pipeline.errors import PubSubUnreachable, SubscriptionMissing
-from tidemark.pipeline.identity.components import NEEDS, Component, permissions_of
-from tidemark.pipeline.identity.methods import On, Permission
-from tidemark.pipeline.identity.roles import role_id
+from tidemark.pipeline.identity import NEEDS, Component, On, Permission, permissions_of, role_id
 from tidemark.pipeline.pubsub.connection import publisher_client, reported, subscriber_client
 from tidemark.pipeline.pubsub.drift import LOOKS_WITHIN
 from tidemark.pipeline.services.stack import emulator_is_absent

@@ -11,7 +11,7 @@ from tidemark.pipeline.contract.payloads.definitions import DELETED_SCHEMA
 from tidemark.pipeline.contract.payloads.formats import Encoding, PayloadFormat
 from tidemark.pipeline.doctor.finding import Level, Said, Setup
 from tidemark.pipeline.errors import PermissionMissing, PubSubUnreachable, SubscriptionMissing
-from tidemark.pipeline.identity.components import SCHEMA, permissions_of
+from tidemark.pipeline.identity import SCHEMA, permissions_of
 from tidemark.pipeline.pubsub.connection import client_of, reported
 from tidemark.pipeline.pubsub.drift import LOOKS_WITHIN
 from tidemark.pipeline.pubsub.schemas import ENCODINGS, LIST

@@ -1,21 +1,34 @@
-"""Which permissions each part of tidemark needs, and on what. `tests/identity/` records what each part calls, and
-compares."""
+"""Which permissions each part of tidemark needs, on what, and under which roles they are granted. `tests/identity/`
+records what each part calls, and compares."""
 
 from collections.abc import Iterable
 from enum import StrEnum
 from typing import NamedTuple
 
-from tidemark.pipeline.identity.methods import (
-    BREAK_OFF,
-    CONSUME,
-    CREATE,
-    DELETE,
-    GET,
-    IN_PARTS,
-    LIST,
-    On,
-    Permission,
-)
+
+class On(StrEnum):
+    """What a permission is granted on."""
+
+    TOPIC = "topic"
+    SUBSCRIPTION = "subscription"
+    PROJECT = "project"
+    BUCKET = "bucket"
+
+
+class Permission(NamedTuple):
+    """A permission of IAM, and the kind of resource that it is checked on. Snapshots are the project's."""
+
+    name: str
+    on: On
+
+
+CONSUME = Permission("pubsub.subscriptions.consume", On.SUBSCRIPTION)
+GET = Permission("storage.objects.get", On.BUCKET)
+LIST = Permission("storage.objects.list", On.BUCKET)
+CREATE = Permission("storage.objects.create", On.BUCKET)
+DELETE = Permission("storage.objects.delete", On.BUCKET)
+IN_PARTS = Permission("storage.multipartUploads.create", On.BUCKET)
+BREAK_OFF = Permission("storage.multipartUploads.abort", On.BUCKET)
 
 
 class Component(StrEnum):
@@ -31,16 +44,6 @@ class Component(StrEnum):
 
 RUNNING = (Component.TRACKER, Component.LANDER, Component.CHECKS, Component.RUNS, Component.WEB)
 """What `tidemark up` runs. The first three are sensors, and share the code server's process and its identity."""
-
-IS = {
-    Component.TRACKER: "the sensors `tracking` and `ingest`: the watermark",
-    Component.LANDER: "the sensor `landing`",
-    Component.CHECKS: "the sensors `staleness` and `requeue`: what is late, missed or lost, and changes",
-    Component.RUNS: "runs, on Spark and beside it: windows, rounds of readers, housekeeping, repair, the tuning report",
-    Component.WEB: "Dagster's daemon and web server, which ask nothing of Google",
-    Component.PROVISION: "`tidemark provision`, once, under an account of its own",
-}
-"""What each of them is."""
 
 
 class Need(NamedTuple):
@@ -149,3 +152,8 @@ def _is_spared(name: str, reading: str) -> bool:
     if reading == "snapshot":
         return name == METRICS.permission.name
     return reading == "monitoring" and name in BY_CHOICE
+
+
+def role_id(component: Component, on: On) -> str:
+    """The role's name in the project: `tidemark.tracker.bucket`."""
+    return f"tidemark.{component}.{on}"
