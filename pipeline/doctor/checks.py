@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from tidemark.pipeline.doctor.bucket import check_lake
-from tidemark.pipeline.doctor.clocks import check_clock_if_answered
+from tidemark.pipeline.doctor.clocks import check_clock
 from tidemark.pipeline.doctor.cluster import check_executors
 from tidemark.pipeline.doctor.credentials import check_credentials
 from tidemark.pipeline.doctor.dagster_storage import check_dagster_storage
@@ -39,7 +39,7 @@ CHECKS = (
     Check(PERMISSIONS, check_project_permissions),
     Check(PERMISSIONS, check_bucket_permissions),
     Check(QUOTAS, check_quotas, overdue=Level.WARNING),
-    Check(CLOCK, check_clock_if_answered, is_quick=True, overdue=Level.WARNING),
+    Check(CLOCK, check_clock, is_quick=True, overdue=Level.WARNING),
     Check(LAKE, check_lake, is_quick=True),
     Check(VERSIONS, check_lake_version, is_quick=True, seconds=60.0),
     Check(VERSIONS, check_libraries),

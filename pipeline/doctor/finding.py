@@ -48,6 +48,21 @@ Said = tuple[Level, str]
 Look = Callable[[Setup], Iterable[Said]]
 
 
+def ok(sentence: str) -> Said:
+    """Nothing would break."""
+    return Level.OK, sentence
+
+
+def warning(sentence: str) -> Said:
+    """Something may go wrong, or is not known."""
+    return Level.WARNING, sentence
+
+
+def broken(sentence: str) -> Said:
+    """The pipeline would not run."""
+    return Level.BROKEN, sentence
+
+
 @dataclass(frozen=True, slots=True)
 class Check:
     """One look at a subject, which may take so many seconds. A `quick` one is taken by `tidemark up` as well."""
