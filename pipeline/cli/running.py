@@ -15,7 +15,7 @@ from tidemark.pipeline.cli.options import AsJson, config_file, duration_option, 
 from tidemark.pipeline.cli.output import console, print_json, progress_bar, safe, safe_lines
 from tidemark.pipeline.cli.trying import MOST_SAMPLED, SAMPLE_WAIT, try_topic
 from tidemark.pipeline.clock import SystemClock
-from tidemark.pipeline.demo.shapes.names import ShapeName
+from tidemark.pipeline.demo.shapes.shape import ShapeName
 from tidemark.pipeline.durations import format_duration
 from tidemark.pipeline.printable import printable
 from tidemark.pipeline.services.dagster_api import DagsterApi

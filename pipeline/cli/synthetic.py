@@ -15,9 +15,8 @@ from tidemark.pipeline.cli.options import AsJson, Span, config_file, duration_op
 from tidemark.pipeline.cli.output import WARNING, console, print_json, safe, text_of
 from tidemark.pipeline.clock import SystemClock, iso
 from tidemark.pipeline.demo.fitting import trial_of
-from tidemark.pipeline.demo.shapes.json_object import JsonObject
-from tidemark.pipeline.demo.shapes.names import ShapeName
-from tidemark.pipeline.demo.shapes.shape import Shape
+from tidemark.pipeline.demo.shapes.json_shapes import JsonObject
+from tidemark.pipeline.demo.shapes.shape import Shape, ShapeName
 from tidemark.pipeline.demo.synthetic import publish as publish_synthetic
 from tidemark.pipeline.demo.synthetic_beats import SyntheticSource
 from tidemark.pipeline.errors import InvalidSettings, ToolMissing
