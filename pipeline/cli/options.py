@@ -67,6 +67,14 @@ def moment(text: str, otherwise: str = "not a time") -> datetime:
     return read
 
 
+def ago(text: str) -> timedelta | datetime:
+    """Read a duration such as `2h`, or a time with its zone."""
+    try:
+        return parse_duration(text)
+    except ValueError:
+        return moment(text, "neither a duration such as 2h nor a time")
+
+
 def share(text: str | float) -> float:
     """Read a share from 0 up to, but not including, 1: `0.0001` or `0.01%`."""
     written = str(text)
@@ -87,6 +95,17 @@ def duration_option(help_text: str, *names: str, parser: Any = duration, **more:
 def time_option(help_text: str, *names: str, **more: Any) -> Any:
     """An option that takes a time with its zone."""
     return typer.Option(*names, parser=moment, metavar="<time>", help=help_text, **more)
+
+
+def since_option(what: str) -> Any:
+    """An option that takes how long ago, or since when: what `since_when` makes a time of."""
+    help_text = f"Only {what} since: 2h, or a time with its zone."
+    return typer.Option(parser=ago, metavar="<duration|time>", help=help_text)
+
+
+def since_when(since: timedelta | datetime | None, now: datetime) -> datetime | None:
+    """The moment of such an option; no duration reaches before the epoch."""
+    return now - min(since, now - EPOCH) if isinstance(since, timedelta) else since
 
 
 def window_named(settings: Settings, text: str) -> Window:

@@ -1,4 +1,4 @@
-"""What runs: `tidemark init`, `provision`, `connector`, `up`, and `recompute`, which asks Dagster for windows."""
+"""What runs: `tidemark init`, `provision`, `connector`, `pack`, `up`; and `recompute`, which asks Dagster for runs."""
 
 import signal
 from dataclasses import asdict
@@ -33,6 +33,8 @@ from tidemark.pipeline.services.processes import Supervisor
 from tidemark.pipeline.services.stack import provision_here, start_stack
 from tidemark.pipeline.settings import Settings, load_settings
 from tidemark.pipeline.spark.connector import CONNECTOR, connector_file, fetch
+from tidemark.pipeline.spark.executor_archive import own_manifest
+from tidemark.pipeline.spark.executor_archive import pack as write_archive
 from tidemark.pipeline.spark.table_definition import own_tables, read_table
 from tidemark.pipeline.windows import Window
 
@@ -118,6 +120,26 @@ def connector(
         task = bar.add_task("fetching", total=CONNECTOR.size)
         fetched = fetch(SystemClock(), source=source, progress=lambda done, _of: bar.update(task, completed=done))
     print(f"{'fetched' if fetched else 'found'} {printable(str(connector_file()))}")
+
+
+def pack(
+    file: Annotated[Path, typer.Argument(help="The archive to write, such as executors.tar.gz; it is replaced.")],
+) -> None:
+    """Pack tidemark and what it needs for Spark's executors, whose Python then needs neither.
+
+    The archive holds packages, as they are installed here, and no Python. It assumes that executors have a Python of
+    the same minor version, PySpark, the same kind of machine and system, and `sh`. It holds no settings and no
+    credentials. Pack it again after each upgrade.
+
+    Name it in the settings as spark.executor_environment: a path here, or an address that Spark's machines read,
+    such as gs://…
+    """
+    packed, manifest = write_archive(file), own_manifest()
+    print(
+        f"packed {len(packed)} distributions, tidemark {manifest.tidemark} among them, for Python {manifest.python} on "
+        f"{manifest.machine}: {printable(str(file))}, {file.stat().st_size >> 20} MB"
+    )
+    print(f'next: [spark] executor_environment = "{printable(str(file))}"')
 
 
 def up() -> None:

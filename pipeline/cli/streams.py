@@ -137,8 +137,5 @@ def _print(rows: list[dict[str, Any]], of: int, what: str, *, as_json: bool) -> 
         return
     terminal = console()
     if rows:
-        table = columns(*rows[0])
-        for row in rows:
-            table.add_row(*map(safe, row.values()))
-        terminal.print(table)
+        terminal.print(columns(*rows[0], rows=(row.values() for row in rows)))
     terminal.print(f"[dim]{len(rows)} of {of} {safe(what)}[/]")

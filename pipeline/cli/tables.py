@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from tidemark.pipeline.cli.options import MOST_ROWS, AsJsonLines, lake_of
-from tidemark.pipeline.cli.output import WARNING, columns, console, print_json, safe, show_failing_tables
+from tidemark.pipeline.cli.output import columns, console, print_json, safe, shown_rows, warn
 from tidemark.pipeline.clock import SystemClock
 from tidemark.pipeline.errors import InvalidSettings, LakeError
 from tidemark.pipeline.lake.layout import Lake
@@ -63,10 +63,8 @@ def tables(
         told = (each.name, each.newest, each.version, each.windows, each.rows, each.due, each.by_other_versions, failed)
         table.add_row(*map(safe, told))
     terminal.print(table if found else "the settings name no tables of your own, and the lake has none")
-    for each in found:
-        if each.wrong is not None:
-            terminal.print(f"\n{WARNING}{safe(each.wrong)}")
-    show_failing_tables([each.failing for each in found if each.failing is not None], terminal)
+    warn(terminal, [each.wrong for each in found if each.wrong is not None])
+    warn(terminal, [each.failing.sentence() for each in found if each.failing is not None])
 
 
 def _failing_facts(failing: FailingTable | None) -> dict[str, Any]:
@@ -135,9 +133,6 @@ def _rows(settings: Settings, name: str, window: str | None, limit: int, *, as_j
         for row in rows.to_pylist():
             print_json(row)
         return
-    shown = columns(*rows.column_names)
-    for row in rows.to_pylist():
-        shown.add_row(*("" if value is None else safe(value) for value in row.values()))
     terminal = console()
-    terminal.print(shown)
+    terminal.print(columns(*rows.column_names, rows=shown_rows(rows)))
     terminal.print(f"[dim]{rows.num_rows} of {found.num_rows} rows of window {key}[/]")

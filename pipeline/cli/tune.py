@@ -132,12 +132,10 @@ def _cells(outcome: Outcome) -> list[str]:
 
 
 def _print_targets(console: Console, report: TuningReport) -> None:
-    variants = report.tuning.variants
-    table = columns("for", *(variant.name for variant in variants), gap=2, title="\nthe smallest band that is enough")
-    for target in report.tuning.targets:
-        found = (report.tuning.recommended(variant, target) for variant in variants)
-        table.add_row(at_most(target), *map(str, found))
-    console.print(table)
+    variants, targets = report.tuning.variants, report.tuning.targets
+    found = ((at_most(target), *(report.tuning.recommended(each, target) for each in variants)) for target in targets)
+    names, title = [each.name for each in variants], "\nthe smallest band that is enough"
+    console.print(columns("for", *names, rows=found, gap=2, title=title))
 
 
 def _print_streams(console: Console, streams: Sequence[StreamDisorder], side: Side) -> None:
