@@ -37,14 +37,15 @@ def doctor(
     else:
         valid = Finding(SETTINGS, Level.OK, f"{config_file()} has no mistakes")
         findings = [valid, *diagnose(Setup(settings, SystemClock(), parts or RUNNING))]
-    counts = {level: sum(finding.level is level for finding in findings) for level in Level}
+    broken, warnings = (sum(one.level is level for one in findings) for level in (Level.BROKEN, Level.WARNING))
     if as_json:
         listed = [{"subject": one.subject, "level": one.level.value, "said": one.said} for one in findings]
-        print_json({"findings": listed, "broken": counts[Level.BROKEN], "warnings": counts[Level.WARNING]})
+        print_json({"findings": listed, "broken": broken, "warnings": warnings})
     else:
         _print(findings)
-        _print_end(counts[Level.BROKEN], counts[Level.WARNING])
-    if counts[Level.BROKEN]:
+        verdict = f"[bold red]{broken} broken[/]" if broken else "[green]nothing would break[/]"
+        console().print(f"{verdict}, {counted(warnings, 'warning')}")
+    if broken:
         raise typer.Exit(1)
 
 
@@ -63,8 +64,3 @@ def _print(findings: Sequence[Finding]) -> None:
         terminal.print(f"[bold]{safe(subject)}[/]")
         for finding in group:
             terminal.print(f"  {MARKS[finding.level]} {safe(finding.said)}", soft_wrap=True)
-
-
-def _print_end(broken: int, warnings: int) -> None:
-    verdict = f"[bold red]{broken} broken[/]" if broken else "[green]nothing would break[/]"
-    console().print(f"{verdict}, {counted(warnings, 'warning')}")

@@ -18,17 +18,9 @@ from tidemark.pipeline.clock import SystemClock
 from tidemark.pipeline.demo.shapes.shape import ShapeName
 from tidemark.pipeline.durations import format_duration
 from tidemark.pipeline.printable import printable
+from tidemark.pipeline.services import own_files
 from tidemark.pipeline.services.dagster_api import DagsterApi
 from tidemark.pipeline.services.dagster_names import COMPUTE_WINDOWS, RANGE_END, RANGE_START, compute_job
-from tidemark.pipeline.services.own_files import (
-    INSTANCE,
-    SETTINGS,
-    WORKSPACE,
-    brought,
-    put_down,
-    with_message,
-    with_other_ports,
-)
 from tidemark.pipeline.services.processes import Supervisor
 from tidemark.pipeline.services.stack import provision_here, start_stack
 from tidemark.pipeline.settings import Settings, load_settings
@@ -61,15 +53,16 @@ def init(
     ] = ShapeName.JSON,
 ) -> None:
     """Write a settings file to begin with: every setting, with what it means, for an emulator on this machine."""
-    files = {name: brought(name) for name in (SETTINGS, *((WORKSPACE, INSTANCE) if dagster else ()))}
-    files[SETTINGS] = with_other_ports(files[SETTINGS], port_offset)
+    of_dagster = (own_files.WORKSPACE, own_files.INSTANCE) if dagster else ()
+    files = {name: own_files.brought(name) for name in (own_files.SETTINGS, *of_dagster)}
+    settings = own_files.with_other_ports(files[own_files.SETTINGS], port_offset)
     if shape is not ShapeName.JSON:
         from tidemark.pipeline.demo.shapes.all_shapes import SHAPES  # loads what encodes Avro
 
-        files[SETTINGS] = with_message(files[SETTINGS], SHAPES[shape].settings)
+        settings = own_files.with_message(settings, SHAPES[shape].settings)
         files |= SHAPES[shape].files
-    for name, content in files.items():
-        print(f"wrote {put_down(name, folder, content)}")
+    for name, content in {**files, own_files.SETTINGS: settings}.items():
+        print(f"wrote {own_files.put_down(name, folder, content)}")
     inside = "" if folder == Path() else f"cd {folder}; "
     publish = "tidemark publish" if shape is ShapeName.JSON else f"tidemark publish --shape {shape}"
     print(f"next: {inside}tidemark up, and in another terminal {publish}, then tidemark status")

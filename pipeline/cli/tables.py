@@ -1,6 +1,7 @@
 """The command that shows tables of one's own: their windows, by which version, what is wrong, and their rows."""
 
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Annotated, Any
 
@@ -14,7 +15,7 @@ from tidemark.pipeline.lake.layout import Lake
 from tidemark.pipeline.quality.due_windows import ComputedWindows, Followed
 from tidemark.pipeline.quality.failing import FailingTable, read_failing_tables
 from tidemark.pipeline.settings import Settings, load_settings
-from tidemark.pipeline.spark.table_definition import TableDefinition, read_table
+from tidemark.pipeline.spark.table_definition import read_table
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,40 +74,23 @@ def _failing_facts(failing: FailingTable | None) -> dict[str, Any]:
     return {"failed_runs": failing.failures, "failed_last": failing.last, "failed_reason": failing.reason}
 
 
-def _found(settings: Settings) -> list[Shown]:
+def _found(settings: Settings) -> Iterator[Shown]:
     lake = lake_of(settings)
-    defined = {name: _read(settings, name) for name in settings.tables}
     failing = {each.table: each for each in read_failing_tables(lake, SystemClock().now())}
-    followed = _followed(settings, lake) if defined else None
-    names = sorted({*defined, *lake.own_tables(), *failing})
-    return [_shown(settings, lake, name, defined.get(name), followed, failing.get(name)) for name in names]
-
-
-def _read(settings: Settings, name: str) -> TableDefinition | InvalidSettings:
-    """The table by its file, or why it cannot be used."""
-    try:
-        return read_table(settings, name)
-    except InvalidSettings as error:
-        return error
-
-
-def _shown(
-    settings: Settings,
-    lake: Lake,
-    name: str,
-    definition: TableDefinition | InvalidSettings | None,
-    followed: Followed | None,
-    failing: FailingTable | None,
-) -> Shown:
-    made = lake.own_table(name).made()
-    facts: dict[str, Any] = {"failing": failing}
-    if isinstance(definition, InvalidSettings):
-        facts["wrong"] = str(definition)
-    elif definition is not None and followed is not None:
-        due = followed.due(definition.windowing(settings.windows), definition.lookback, made)
-        facts |= {"version": definition.version, "due": len(due)}
-    versions = dict(Counter(one.version for one in made.values()))
-    return Shown(name, len(made), sum(one.rows for one in made.values()), max(made, default=None), versions, **facts)
+    followed = _followed(settings, lake) if settings.tables else None
+    for name in sorted({*settings.tables, *lake.own_tables(), *failing}):
+        made = lake.own_table(name).made()
+        facts: dict[str, Any] = {"failing": failing.get(name)}
+        if name in settings.tables and followed is not None:
+            try:
+                definition = read_table(settings, name)
+            except InvalidSettings as error:
+                facts["wrong"] = str(error)
+            else:
+                due = followed.due(definition.windowing(settings.windows), definition.lookback, made)
+                facts |= {"version": definition.version, "due": len(due)}
+        rows, versions = sum(one.rows for one in made.values()), dict(Counter(one.version for one in made.values()))
+        yield Shown(name, len(made), rows, max(made, default=None), versions, **facts)
 
 
 def _followed(settings: Settings, lake: Lake) -> Followed:
