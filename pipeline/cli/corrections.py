@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from tidemark.pipeline.cli.options import MOST_ROWS, AsJsonLines, lake_of, since_option, since_when
+from tidemark.pipeline.cli.options import MOST_ROWS, AsJsonLines, lake_of, option, since_option, since_when
 from tidemark.pipeline.cli.output import console, grid, print_json, safe
 from tidemark.pipeline.clock import SystemClock, iso
 from tidemark.pipeline.errors import InvalidSettings
@@ -28,12 +28,12 @@ def window_key(text: str) -> str:
 
 
 def corrections(
-    table: Annotated[str | None, typer.Option(help="Only of this table, such as heartbeat_diffs.")] = None,
+    table: Annotated[str | None, option("Only of this table, such as heartbeat_diffs.")] = None,
     window: Annotated[
-        str | None, typer.Option(parser=window_key, metavar="<key>", help="Only of this window: 2026-11-21T05-20Z.")
+        str | None, option("Only of this window: 2026-11-21T05-20Z.", parser=window_key, metavar="<key>")
     ] = None,
     since: Annotated[Any, since_option("of windows replaced")] = None,
-    limit: Annotated[int, typer.Option(min=1, max=MOST_ROWS, help="The most corrections to print.")] = 20,
+    limit: Annotated[int, option("The most corrections to print.", min=1, max=MOST_ROWS)] = 20,
     as_json: AsJsonLines = False,
 ) -> None:
     """Show what changed in windows that were computed again, the newest first: each row as it was, and as it is.

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from tidemark.pipeline.cli.options import AsJson, config_file
+from tidemark.pipeline.cli.options import AsJson, config_file, option
 from tidemark.pipeline.cli.output import console, counted, print_json, safe
 from tidemark.pipeline.clock import Clock, SystemClock
 from tidemark.pipeline.doctor.checks import CHECKS, ON_THE_SERVICE, SETTINGS, diagnose
@@ -24,7 +24,7 @@ UP_WAITS_SECONDS = 4.0
 def doctor(
     parts: Annotated[
         list[Component] | None,
-        typer.Option("--for", help="Check permissions for this part; repeat for more. Without it: all that run."),
+        option("Check permissions for this part; repeat for more. Without it: all that run.", "--for"),
     ] = None,
     as_json: AsJson = False,
 ) -> None:

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import pyarrow.compute as pc
 import typer
 
-from tidemark.pipeline.cli.options import MOST_ROWS, AsJson, AsJsonLines, lake_of, no_window, window_named
+from tidemark.pipeline.cli.options import MOST_ROWS, AsJson, AsJsonLines, lake_of, no_window, option, window_named
 from tidemark.pipeline.cli.output import columns, console, facts_table, of_runs, print_json, safe, shown_rows, warn
 from tidemark.pipeline.clock import SystemClock
 from tidemark.pipeline.ingest.progress import progress_of, recent_looks
@@ -207,10 +207,10 @@ def loss_details(losses: Losses) -> dict[str, Any]:
 def diffs(
     window: Annotated[
         str | None,
-        typer.Option(help="A window's key (2026-11-21T05-20Z), or any time within it (2026-11-21T05:22:10Z)."),
+        option("A window's key (2026-11-21T05-20Z), or any time within it (2026-11-21T05:22:10Z)."),
     ] = None,
-    stream: Annotated[str | None, typer.Option(help="A stream's id.")] = None,
-    limit: Annotated[int, typer.Option(min=1, max=MOST_ROWS, help="The most rows to print; the newest are kept.")] = 20,
+    stream: Annotated[str | None, option("A stream's id.")] = None,
+    limit: Annotated[int, option("The most rows to print; the newest are kept.", min=1, max=MOST_ROWS)] = 20,
     as_json: AsJsonLines = False,
 ) -> None:
     """Print rows of heartbeat_diffs: of one window, of one stream, or of both."""

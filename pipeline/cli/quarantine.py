@@ -3,10 +3,9 @@
 import base64
 from typing import Annotated, Any
 
-import typer
 from rich.progress import MofNCompleteColumn
 
-from tidemark.pipeline.cli.options import AsJson, lake_of, since_option, since_when
+from tidemark.pipeline.cli.options import AsJson, lake_of, option, since_option, since_when
 from tidemark.pipeline.cli.output import (
     columns,
     console,
@@ -32,14 +31,14 @@ MOST_MESSAGES = 10_000
 SHOWN = 160
 """The most characters of attributes and of a payload that people see. A detail is shown whole: its end gives advice."""
 
-Reason = Annotated[RejectionReason | None, typer.Option(case_sensitive=False, help="Only what has this reason.")]
+Reason = Annotated[RejectionReason | None, option("Only what has this reason.", case_sensitive=False)]
 Since = Annotated[Any, since_option("what was rejected")]
 
 
 def quarantine(
     reason: Reason = None,
     since: Since = None,
-    limit: Annotated[int, typer.Option(min=1, max=MOST_MESSAGES, help="The most messages to show.")] = 20,
+    limit: Annotated[int, option("The most messages to show.", min=1, max=MOST_MESSAGES)] = 20,
     as_json: AsJson = False,
 ) -> None:
     """Show what was rejected: how many messages for each reason, and the newest that wait, with their details.
@@ -73,7 +72,7 @@ def quarantine(
 def requeue(
     reason: Reason = None,
     since: Since = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only judge, and say what would land.")] = False,
+    dry_run: Annotated[bool, option("Only judge, and say what would land.", "--dry-run")] = False,
     as_json: AsJson = False,
 ) -> None:
     """Judge what waits in quarantine again, by the settings of now, and land what passes.

@@ -11,7 +11,7 @@ import typer
 from rich.progress import DownloadColumn
 
 from tidemark.pipeline.cli.doctor import at_once
-from tidemark.pipeline.cli.options import AsJson, config_file, duration_option, positive, window_named
+from tidemark.pipeline.cli.options import AsJson, config_file, duration_option, option, positive, window_named
 from tidemark.pipeline.cli.output import console, print_json, progress_bar, safe, safe_lines
 from tidemark.pipeline.cli.trying import MOST_SAMPLED, SAMPLE_WAIT, try_topic
 from tidemark.pipeline.clock import SystemClock
@@ -41,15 +41,13 @@ MARKS = {
 
 def init(
     folder: Annotated[Path, typer.Argument(help="Where to write; it is made.")] = Path(),
-    dagster: Annotated[
-        bool, typer.Option("--dagster", help="Write workspace.yaml and dagster.yaml too, to change them.")
-    ] = False,
+    dagster: Annotated[bool, option("Write workspace.yaml and dagster.yaml too, to change them.", "--dagster")] = False,
     port_offset: Annotated[
         int,
-        typer.Option(min=0, max=50_000, help="Add this to every port, for a second pipeline on this machine."),
+        option("Add this to every port, for a second pipeline on this machine.", min=0, max=50_000),
     ] = 0,
     shape: Annotated[
-        ShapeName, typer.Option(help="Have the settings read messages of this shape of `tidemark publish`.")
+        ShapeName, option("Have the settings read messages of this shape of `tidemark publish`.")
     ] = ShapeName.JSON,
 ) -> None:
     """Write a settings file to begin with: every setting, with what it means, for an emulator on this machine."""
@@ -71,11 +69,11 @@ def init(
 def provision(
     sample: Annotated[
         int | None,
-        typer.Option(
+        option(
+            "Create nothing that stays. Show what the settings make of this many messages of the topic, as "
+            "`tidemark try` does; only what is published from now on is seen.",
             min=1,
             max=MOST_SAMPLED,
-            help="Create nothing that stays. Show what the settings make of this many messages of the topic, as "
-            "`tidemark try` does; only what is published from now on is seen.",
         ),
     ] = None,
     sample_wait: Annotated[
@@ -105,7 +103,7 @@ def provision(
 def connector(
     source: Annotated[
         str | None,
-        typer.Option("--from", help="A file, or a mirror's address, instead of Maven Central. The checksum decides."),
+        option("A file, or a mirror's address, instead of Maven Central. The checksum decides.", "--from"),
     ] = None,
 ) -> None:
     """Fetch the JAR by which Spark uses gs:// into the cache, unless it is there. `tidemark up` does the same."""
@@ -164,11 +162,9 @@ def up() -> None:
 
 
 def recompute(
-    first: Annotated[
-        str, typer.Option("--from", help="The first window: its key (2026-11-21T05-20Z), or any time within it.")
-    ],
-    last: Annotated[str, typer.Option("--to", help="The last window, in the same way; may be the first.")],
-    table: Annotated[str | None, typer.Option(help="A table of your own. Without it: heartbeat_diffs.")] = None,
+    first: Annotated[str, option("The first window: its key (2026-11-21T05-20Z), or any time within it.", "--from")],
+    last: Annotated[str, option("The last window, in the same way; may be the first.", "--to")],
+    table: Annotated[str | None, option("A table of your own. Without it: heartbeat_diffs.")] = None,
 ) -> None:
     """Compute a range of windows again, in one run of the Dagster at `dagster.url`; by default `tidemark up`'s.
 

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from tidemark.pipeline.cli.options import MOST_ROWS, AsJsonLines, lake_of
+from tidemark.pipeline.cli.options import MOST_ROWS, AsJsonLines, lake_of, option
 from tidemark.pipeline.cli.output import columns, console, print_json, safe, shown_rows, warn
 from tidemark.pipeline.clock import SystemClock
 from tidemark.pipeline.errors import InvalidSettings, LakeError
@@ -42,8 +42,8 @@ class Shown:
 
 def tables(
     name: Annotated[str | None, typer.Argument(help="A table, to see its rows.")] = None,
-    window: Annotated[str | None, typer.Option(help="The key of a window; without it, the newest computed.")] = None,
-    limit: Annotated[int, typer.Option(min=1, max=MOST_ROWS, help="The most rows to print.")] = 20,
+    window: Annotated[str | None, option("The key of a window; without it, the newest computed.")] = None,
+    limit: Annotated[int, option("The most rows to print.", min=1, max=MOST_ROWS)] = 20,
     as_json: AsJsonLines = False,
 ) -> None:
     """Show your own tables over closed windows: their windows and versions, or the rows of one."""

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
-from tidemark.pipeline.cli.options import AsJson, time_option
+from tidemark.pipeline.cli.options import AsJson, option, time_option
 from tidemark.pipeline.cli.output import WARNING, columns, console, counted, exact_iso, print_json, safe
 from tidemark.pipeline.clock import Clock, SystemClock
 from tidemark.pipeline.durations import format_duration
@@ -42,7 +42,7 @@ def try_(
     ],
     attribute: Annotated[
         list[str] | None,
-        typer.Option(metavar="KEY=VALUE", help="An attribute of every bare payload; repeat for more."),
+        option("An attribute of every bare payload; repeat for more.", metavar="KEY=VALUE"),
     ] = None,
     published: Annotated[
         datetime | None, time_option("The publish time of every message; otherwise the file's, or now.")
