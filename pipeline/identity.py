@@ -22,6 +22,8 @@ class Permission(NamedTuple):
     on: On
 
 
+LOOK = Permission("pubsub.subscriptions.get", On.SUBSCRIPTION)
+REMOVE = Permission("pubsub.subscriptions.delete", On.SUBSCRIPTION)
 CONSUME = Permission("pubsub.subscriptions.consume", On.SUBSCRIPTION)
 GET = Permission("storage.objects.get", On.BUCKET)
 LIST = Permission("storage.objects.list", On.BUCKET)
@@ -95,10 +97,7 @@ NEEDS: dict[Component, tuple[Need, ...]] = {
         *LARGE_FILES,
     ),
     Component.CHECKS: (
-        Need(
-            Permission("pubsub.subscriptions.get", On.SUBSCRIPTION),
-            "notice that a subscription no longer is what the method needs",
-        ),
+        Need(LOOK, "notice that a subscription no longer is what the method needs"),
         *OBJECTS,
         Need(DELETE, "replace the checkpoint of the check of missed heartbeats, and the note of the contract"),
     ),
@@ -116,12 +115,9 @@ NEEDS: dict[Component, tuple[Need, ...]] = {
         Need(Permission("pubsub.topics.get", On.TOPIC), "see whether the topic is there"),
         Need(Permission("pubsub.topics.create", On.PROJECT), "where it is missing"),
         Need(Permission("pubsub.topics.attachSubscription", On.TOPIC), "where a subscription is missing"),
-        Need(Permission("pubsub.subscriptions.get", On.SUBSCRIPTION), "compare both with the settings"),
+        Need(LOOK, "compare both with the settings"),
         Need(Permission("pubsub.subscriptions.create", On.PROJECT), "where one is missing"),
-        Need(
-            Permission("pubsub.subscriptions.delete", On.SUBSCRIPTION),
-            "with `--sample`: delete the subscription that it made",
-        ),
+        Need(REMOVE, "with `--sample`: delete the subscription that it made"),
         Need(CONSUME, "read base's backlog when tracking is new, and pull a sample"),
         *SNAPSHOTS,
     ),

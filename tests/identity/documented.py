@@ -8,7 +8,19 @@ a new one is noticed.
 import re
 from urllib.parse import parse_qs, urlsplit
 
-from tidemark.pipeline.identity import BREAK_OFF, CONSUME, CREATE, DELETE, GET, IN_PARTS, LIST, On, Permission
+from tidemark.pipeline.identity import (
+    BREAK_OFF,
+    CONSUME,
+    CREATE,
+    DELETE,
+    GET,
+    IN_PARTS,
+    LIST,
+    LOOK,
+    REMOVE,
+    On,
+    Permission,
+)
 
 UPDATE = Permission("storage.objects.update", On.BUCKET)
 LOOK_AT_BUCKET = Permission("storage.buckets.get", On.BUCKET)
@@ -17,12 +29,12 @@ RPC: dict[str, tuple[Permission, ...]] = {
     "/google.pubsub.v1.Subscriber/Pull": (CONSUME,),
     "/google.pubsub.v1.Subscriber/Acknowledge": (CONSUME,),
     "/google.pubsub.v1.Subscriber/ModifyAckDeadline": (CONSUME,),
-    "/google.pubsub.v1.Subscriber/GetSubscription": (Permission("pubsub.subscriptions.get", On.SUBSCRIPTION),),
+    "/google.pubsub.v1.Subscriber/GetSubscription": (LOOK,),
     "/google.pubsub.v1.Subscriber/CreateSubscription": (
         Permission("pubsub.subscriptions.create", On.PROJECT),
         Permission("pubsub.topics.attachSubscription", On.TOPIC),
     ),
-    "/google.pubsub.v1.Subscriber/DeleteSubscription": (Permission("pubsub.subscriptions.delete", On.SUBSCRIPTION),),
+    "/google.pubsub.v1.Subscriber/DeleteSubscription": (REMOVE,),
     "/google.pubsub.v1.Subscriber/CreateSnapshot": (Permission("pubsub.snapshots.create", On.PROJECT), CONSUME),
     "/google.pubsub.v1.Subscriber/DeleteSnapshot": (Permission("pubsub.snapshots.delete", On.PROJECT),),
     "/google.pubsub.v1.Subscriber/ListSnapshots": (Permission("pubsub.snapshots.list", On.PROJECT),),
