@@ -14,8 +14,7 @@ from tidemark.pipeline.clock import SystemClock, to_us
 from tidemark.pipeline.contract.heartbeat import Asking, HeartbeatReader
 from tidemark.pipeline.contract.messages import Messages
 from tidemark.pipeline.demo.shapes.all_shapes import SHAPES
-from tidemark.pipeline.demo.shapes.names import ShapeName
-from tidemark.pipeline.demo.shapes.shape import Beat, Shape
+from tidemark.pipeline.demo.shapes.shape import Beat, Shape, ShapeName
 from tidemark.pipeline.errors import ServiceFailed
 from tidemark.pipeline.ingest.copies import RememberedCopies
 from tidemark.pipeline.ingest.count import counted_parts

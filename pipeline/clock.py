@@ -34,25 +34,6 @@ class SystemClock:
         time.sleep(seconds)
 
 
-class ManualClock:
-    """A clock that moves only when told to, for tests and simulations."""
-
-    def __init__(self, start: datetime) -> None:
-        self._now = start
-
-    def now(self) -> datetime:
-        return self._now
-
-    def monotonic(self) -> float:
-        return (self._now - EPOCH).total_seconds()
-
-    def sleep(self, seconds: float) -> None:
-        self.advance(timedelta(seconds=seconds))
-
-    def advance(self, by: timedelta) -> None:
-        self._now += by
-
-
 def to_us(moment: datetime) -> int:
     """Microseconds since the epoch, exact. `moment` must be aware."""
     return (moment - EPOCH) // MICROSECOND

@@ -5,16 +5,13 @@ Dagster's own starts a new Python for each run, whose imports take longer than a
 """
 
 import multiprocessing
-import os
-import time
 from multiprocessing import forkserver
-from threading import Event, Thread
 from typing import Any
 
 from dagster._cli.api import grpc_command
 from dagster._grpc import server
 
-from tidemark.resources.ending import ENDS_WITHIN_SECONDS, end_soon_after_a_signal
+from tidemark.resources.ending import end_soon_after, end_soon_after_a_signal
 from tidemark.resources.json_logs import ask_for_json
 
 
@@ -28,15 +25,8 @@ class ForkingApiServer(server.DagsterApiServer):
         multiprocessing.set_forkserver_preload([served.module_name] if served and served.module_name else ["dagster"])
         forkserver.ensure_running()  # now, so that the first run finds it ready
         self._mp_ctx: Any = multiprocessing.get_context("forkserver")
-        Thread(target=end_after, args=(self._server_termination_event,), name="end", daemon=True).start()
-
-
-def end_after(asked: Event) -> None:
-    """End this process some seconds after it was asked to, whatever its threads do: Dagster waits for those of a tick,
-    and Python for those of a client."""
-    asked.wait()
-    time.sleep(ENDS_WITHIN_SECONDS)
-    os._exit(0)
+        # Whatever its threads do: Dagster waits for those of a tick, and Python for those of a client.
+        end_soon_after(self._server_termination_event.wait)
 
 
 def main() -> None:

@@ -3,11 +3,23 @@
 import os
 import signal
 import time
+from collections.abc import Callable
 from threading import Thread
 
 ENDS_WITHIN_SECONDS = 8.0
 """How long what is under way may go on: a supervisor kills after ten. What is cut short is as if the process had been
 killed: what was not acknowledged comes again."""
+
+
+def end_soon_after(asked: Callable[[], object]) -> None:
+    """Have this process end ENDS_WITHIN_SECONDS after a call of `asked` has returned, which waits in a thread."""
+
+    def end() -> None:
+        asked()
+        time.sleep(ENDS_WITHIN_SECONDS)
+        os._exit(0)
+
+    Thread(target=end, name="end", daemon=True).start()
 
 
 def end_soon_after_a_signal() -> None:
@@ -20,11 +32,9 @@ def end_soon_after_a_signal() -> None:
     come, told = os.pipe()
     os.set_blocking(told, False)
     signal.set_wakeup_fd(told, warn_on_full_buffer=False)
-    Thread(target=_end_after, args=(come,), name="end", daemon=True).start()
 
+    def signalled() -> None:
+        while os.read(come, 1)[0] not in (signal.SIGTERM, signal.SIGINT):
+            pass
 
-def _end_after(come: int) -> None:
-    while os.read(come, 1)[0] not in (signal.SIGTERM, signal.SIGINT):
-        pass
-    time.sleep(ENDS_WITHIN_SECONDS)
-    os._exit(0)
+    end_soon_after(signalled)

@@ -8,8 +8,9 @@ from typing import Any
 
 import pyarrow.parquet as pq
 
+from tests.clock import ManualClock
 from tests.watermark.builders import at
-from tidemark.pipeline.clock import Clock, ManualClock, iso
+from tidemark.pipeline.clock import Clock, iso
 from tidemark.pipeline.ingest.named import landed_under
 from tidemark.pipeline.lake.layout import Lake
 from tidemark.pipeline.lake.log.witness import LogWitness

@@ -1,10 +1,48 @@
-"""Writes deploy/roles/*.yaml from the table of permissions: python tools/write_roles.py. A test holds them together."""
+"""Writes deploy/roles/*.yaml from the table of permissions: python -m tools.write_roles. A test holds them together.
+
+They are custom roles for each part and each kind of resource, as files for `gcloud iam roles create`. `grant.sh` beside
+them creates and grants them.
+"""
 
 from pathlib import Path
 
-from tidemark.pipeline.identity.roles import role_files
+from tidemark.pipeline.identity import NEEDS, Component, On
 
 FOLDER = Path(__file__).resolve().parent.parent / "deploy" / "roles"
+
+IS = {
+    Component.TRACKER: "the sensors `tracking` and `ingest`: the watermark",
+    Component.LANDER: "the sensor `landing`",
+    Component.CHECKS: "the sensors `staleness` and `requeue`: what is late, missed or lost, and changes",
+    Component.RUNS: "runs, on Spark and beside it: windows, rounds of readers, housekeeping, repair, the tuning report",
+    Component.WEB: "Dagster's daemon and web server, which ask nothing of Google",
+    Component.PROVISION: "`tidemark provision`, once, under an account of its own",
+}
+"""What each of them is."""
+
+
+def role_files() -> dict[str, str]:
+    """The role files, by name: `tracker.bucket.yaml`."""
+    return {
+        f"{component}.{on}.yaml": role_file(component, on)
+        for component in Component
+        for on in On
+        if any(need.permission.on is on for need in NEEDS[component])
+    }
+
+
+def role_file(component: Component, on: On) -> str:
+    """A role as `gcloud iam roles create --file` reads it."""
+    lines = [
+        f"# {IS[component]}",
+        f'title: "tidemark {component}, {on}"',
+        f'description: "What the part {component} of tidemark needs on a {on}"',
+        "stage: GA",
+        "includedPermissions:",
+        *(f"  - {need.permission.name} # {need.why}" for need in NEEDS[component] if need.permission.on is on),
+    ]
+    return "\n".join(lines) + "\n"
+
 
 if __name__ == "__main__":
     for old in FOLDER.glob("*.yaml"):

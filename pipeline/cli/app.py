@@ -16,7 +16,6 @@ from typer.core import TyperGroup
 
 from tidemark.pipeline.cli.corrections import corrections
 from tidemark.pipeline.cli.doctor import doctor
-from tidemark.pipeline.cli.executor_archive import pack
 from tidemark.pipeline.cli.explain import explain
 from tidemark.pipeline.cli.lake import diffs, status
 from tidemark.pipeline.cli.pubsub import pubsub
@@ -24,7 +23,7 @@ from tidemark.pipeline.cli.quarantine import quarantine, requeue
 from tidemark.pipeline.cli.release import release
 from tidemark.pipeline.cli.repair import repair
 from tidemark.pipeline.cli.replay import replay
-from tidemark.pipeline.cli.running import connector, init, provision, recompute, up
+from tidemark.pipeline.cli.running import connector, init, pack, provision, recompute, up
 from tidemark.pipeline.cli.streams import streams
 from tidemark.pipeline.cli.synthetic import demo, publish
 from tidemark.pipeline.cli.tables import tables

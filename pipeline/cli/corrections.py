@@ -1,15 +1,14 @@
 """`tidemark corrections`: what changed in windows that were computed again. It needs the lake alone."""
 
 import json
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Annotated, Any
 
 import typer
 
-from tidemark.pipeline.cli.options import MOST_ROWS, AsJsonLines, lake_of
+from tidemark.pipeline.cli.options import MOST_ROWS, AsJsonLines, lake_of, option, since_option, since_when
 from tidemark.pipeline.cli.output import console, grid, print_json, safe
-from tidemark.pipeline.cli.quarantine import ago
-from tidemark.pipeline.clock import EPOCH, SystemClock, iso
+from tidemark.pipeline.clock import SystemClock, iso
 from tidemark.pipeline.errors import InvalidSettings
 from tidemark.pipeline.lake.layout import HEARTBEAT_DIFFS
 from tidemark.pipeline.lake.tables.corrections import Change, Sought
@@ -29,31 +28,24 @@ def window_key(text: str) -> str:
 
 
 def corrections(
-    table: Annotated[str | None, typer.Option(help="Only of this table, such as heartbeat_diffs.")] = None,
+    table: Annotated[str | None, option("Only of this table, such as heartbeat_diffs.")] = None,
     window: Annotated[
-        str | None, typer.Option(parser=window_key, metavar="<key>", help="Only of this window: 2026-11-21T05-20Z.")
+        str | None, option("Only of this window: 2026-11-21T05-20Z.", parser=window_key, metavar="<key>")
     ] = None,
-    since: Annotated[
-        Any,
-        typer.Option(
-            parser=ago, metavar="<duration|time>", help="Only of windows replaced since: 2h, or a time with its zone."
-        ),
-    ] = None,
-    limit: Annotated[int, typer.Option(min=1, max=MOST_ROWS, help="The most corrections to print.")] = 20,
+    since: Annotated[Any, since_option("of windows replaced")] = None,
+    limit: Annotated[int, option("The most corrections to print.", min=1, max=MOST_ROWS)] = 20,
     as_json: AsJsonLines = False,
 ) -> None:
     """Show what changed in windows that were computed again, the newest first: each row as it was, and as it is.
 
     Runs note it if `windows.corrections` is true.
     """
-    settings, clock = load_settings(), SystemClock()
-    if isinstance(since, timedelta):
-        since = clock.now() - min(since, clock.now() - EPOCH)
+    settings = load_settings()
     lake = lake_of(settings)
     known = {HEARTBEAT_DIFFS, *settings.tables, *lake.own_tables()}
     if table is not None and table not in known:
         raise InvalidSettings(f"there is no table {table}; there are {', '.join(sorted(known))}")
-    rows = lake.corrections().newest(Sought(table, window, since), limit)
+    rows = lake.corrections().newest(Sought(table, window, since_when(since, SystemClock().now())), limit)
     if as_json:
         for row in rows:
             print_json({**row, **{name: _object(row[name]) for name in JSON_COLUMNS}}, exact=True)
@@ -61,10 +53,8 @@ def corrections(
     terminal = console()
     for row in rows:
         terminal.print(f"\n[bold]{safe(_title(row))}[/]")
-        shown = grid(3)
-        for name, old, new in _shown(row):
-            shown.add_row(f"  [dim]{safe(name)}[/]", safe(old), safe(new))
-        terminal.print(shown)
+        told = ((f"  [dim]{safe(name)}[/]", safe(old), safe(new)) for name, old, new in _shown(row))
+        terminal.print(grid(3, told))
     if not rows:
         off = "" if settings.windows.corrections else "; runs note them if windows.corrections is true"
         terminal.print(f"no corrections were noted{off}")

@@ -6,13 +6,13 @@ from typing import Annotated
 
 import typer
 
-from tidemark.pipeline.cli.options import AsJson, config_file
+from tidemark.pipeline.cli.options import AsJson, config_file, option
 from tidemark.pipeline.cli.output import console, counted, print_json, safe
 from tidemark.pipeline.clock import Clock, SystemClock
 from tidemark.pipeline.doctor.checks import CHECKS, ON_THE_SERVICE, SETTINGS, diagnose
 from tidemark.pipeline.doctor.finding import Finding, Level, Setup
 from tidemark.pipeline.errors import InvalidSettings
-from tidemark.pipeline.identity.components import RUNNING, Component
+from tidemark.pipeline.identity import RUNNING, Component
 from tidemark.pipeline.settings import Settings, load_settings
 
 MARKS = {Level.OK: "[green]ok[/]     ", Level.WARNING: "[yellow]warning[/]", Level.BROKEN: "[bold red]broken[/] "}
@@ -24,7 +24,7 @@ UP_WAITS_SECONDS = 4.0
 def doctor(
     parts: Annotated[
         list[Component] | None,
-        typer.Option("--for", help="Check permissions for this part; repeat for more. Without it: all that run."),
+        option("Check permissions for this part; repeat for more. Without it: all that run.", "--for"),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
@@ -37,14 +37,15 @@ def doctor(
     else:
         valid = Finding(SETTINGS, Level.OK, f"{config_file()} has no mistakes")
         findings = [valid, *diagnose(Setup(settings, SystemClock(), parts or RUNNING))]
-    counts = {level: sum(finding.level is level for finding in findings) for level in Level}
+    broken, warnings = (sum(one.level is level for one in findings) for level in (Level.BROKEN, Level.WARNING))
     if as_json:
         listed = [{"subject": one.subject, "level": one.level.value, "said": one.said} for one in findings]
-        print_json({"findings": listed, "broken": counts[Level.BROKEN], "warnings": counts[Level.WARNING]})
+        print_json({"findings": listed, "broken": broken, "warnings": warnings})
     else:
         _print(findings)
-        _print_end(counts[Level.BROKEN], counts[Level.WARNING])
-    if counts[Level.BROKEN]:
+        verdict = f"[bold red]{broken} broken[/]" if broken else "[green]nothing would break[/]"
+        console().print(f"{verdict}, {counted(warnings, 'warning')}")
+    if broken:
         raise typer.Exit(1)
 
 
@@ -62,8 +63,3 @@ def _print(findings: Sequence[Finding]) -> None:
         terminal.print(f"[bold]{safe(subject)}[/]")
         for finding in group:
             terminal.print(f"  {MARKS[finding.level]} {safe(finding.said)}", soft_wrap=True)
-
-
-def _print_end(broken: int, warnings: int) -> None:
-    verdict = f"[bold red]{broken} broken[/]" if broken else "[green]nothing would break[/]"
-    console().print(f"{verdict}, {counted(warnings, 'warning')}")

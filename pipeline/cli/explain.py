@@ -9,16 +9,7 @@ from typing import Annotated, Any
 from rich.console import Console
 
 from tidemark.pipeline.cli.options import AsJson, lake_of, no_decision, time_option
-from tidemark.pipeline.cli.output import (
-    columns,
-    console,
-    grid,
-    print_json,
-    safe,
-    show_failing,
-    show_failing_ticks,
-    without_stop,
-)
+from tidemark.pipeline.cli.output import columns, console, grid, of_runs, print_json, safe, warn, without_stop
 from tidemark.pipeline.clock import SystemClock, from_us, iso, to_us
 from tidemark.pipeline.durations import format_duration, rough
 from tidemark.pipeline.errors import CorruptObject, LakeError
@@ -79,8 +70,7 @@ def explain(
         show_explanation(explanation, number, problem, console())
         show_rejected(rejected, _pinning(decided.decision, rejected), console())
         show_passed_over(over, console())
-        show_failing(failed, console())
-        show_failing_ticks(ticks, console())
+        warn(console(), [*of_runs(failed), *(one.sentence() for one in ticks)])
 
 
 def _rejected(lake: Lake, decision: Decision, settings: Settings) -> list[RejectedPayload]:
@@ -159,10 +149,7 @@ def show_explanation(explanation: Explanation, number: int, problem: str | None,
 
     def show(heading: str, *rows: tuple[str, ...]) -> None:
         terminal.print(f"\n[bold]{heading}[/]")
-        table = grid(len(rows[0]))
-        for row in rows:
-            table.add_row(*row)
-        terminal.print(table)
+        terminal.print(grid(len(rows[0]), rows))
 
     def bullets(*texts: str | None) -> list[tuple[str, str]]:
         return [("•", safe(text)) for text in texts if text]
@@ -196,11 +183,9 @@ def show_rejected(rejected: Sequence[RejectedPayload], pinning: Sequence[Rejecte
         f"quarantine for their payload, and {'one of them is the pin' if pins else 'none of them is the pin'}. Such a "
         "message holds the watermark by its times until it has landed and left the band, unless it lags more than that:"
     )
-    table = columns("stream", right=["messages", "at the pin"], gap=2)
     everywhere = by_stream(rejected)
-    for stream in islice({**pins, **everywhere}, NAMED):
-        table.add_row(safe(stream), f"{everywhere[stream]:,}", f"{pins.get(stream, 0):,}")
-    terminal.print(table)
+    rows = ((stream, everywhere[stream], pins.get(stream, 0)) for stream in islice({**pins, **everywhere}, NAMED))
+    terminal.print(columns("stream", right=["messages", "at the pin"], rows=rows, gap=2))
 
 
 def show_passed_over(over: PassedOver, terminal: Console) -> None:
@@ -211,10 +196,7 @@ def show_passed_over(over: PassedOver, terminal: Console) -> None:
         f"\n[bold]What max_lag passes over[/]\n{over.total:,} of the {over.rows:,} messages that were published in the "
         f"hour before and have landed, of {len(over.by_stream):,} streams:"
     )
-    table = columns("stream", right=["messages"], gap=2)
-    for stream, count in islice(over.by_stream.items(), NAMED):
-        table.add_row(safe(stream), f"{count:,}")
-    terminal.print(table)
+    terminal.print(columns("stream", right=["messages"], rows=islice(over.by_stream.items(), NAMED), gap=2))
 
 
 def _effect(other: Alternative) -> str:

@@ -8,17 +8,8 @@ from typing import Annotated, Any
 import pyarrow.compute as pc
 import typer
 
-from tidemark.pipeline.cli.options import MOST_ROWS, AsJson, AsJsonLines, lake_of, no_window, window_named
-from tidemark.pipeline.cli.output import (
-    columns,
-    console,
-    facts_table,
-    print_json,
-    safe,
-    show_failing,
-    show_failing_tables,
-    show_failing_ticks,
-)
+from tidemark.pipeline.cli.options import MOST_ROWS, AsJson, AsJsonLines, lake_of, no_window, option, window_named
+from tidemark.pipeline.cli.output import columns, console, facts_table, of_runs, print_json, safe, shown_rows, warn
 from tidemark.pipeline.clock import SystemClock
 from tidemark.pipeline.ingest.progress import progress_of, recent_looks
 from tidemark.pipeline.lake.layout import Lake
@@ -65,9 +56,7 @@ def status(as_json: AsJson = False) -> None:
     terminal = console()
     terminal.print(f"[dim]{safe(settings.lake.uri)}[/]")
     terminal.print(facts_table({name.replace("_", " "): value for name, value in facts.items()}))
-    show_failing(failed, terminal)
-    show_failing_tables(of_tables, terminal)
-    show_failing_ticks(ticks, terminal)
+    warn(terminal, [*of_runs(failed), *(one.sentence() for one in of_tables), *(one.sentence() for one in ticks)])
 
 
 def lake_facts(report: LakeReport, now: datetime) -> dict[str, Any]:
@@ -218,10 +207,10 @@ def loss_details(losses: Losses) -> dict[str, Any]:
 def diffs(
     window: Annotated[
         str | None,
-        typer.Option(help="A window's key (2026-11-21T05-20Z), or any time within it (2026-11-21T05:22:10Z)."),
+        option("A window's key (2026-11-21T05-20Z), or any time within it (2026-11-21T05:22:10Z)."),
     ] = None,
-    stream: Annotated[str | None, typer.Option(help="A stream's id.")] = None,
-    limit: Annotated[int, typer.Option(min=1, max=MOST_ROWS, help="The most rows to print; the newest are kept.")] = 20,
+    stream: Annotated[str | None, option("A stream's id.")] = None,
+    limit: Annotated[int, option("The most rows to print; the newest are kept.", min=1, max=MOST_ROWS)] = 20,
     as_json: AsJsonLines = False,
 ) -> None:
     """Print rows of heartbeat_diffs: of one window, of one stream, or of both."""
@@ -246,10 +235,8 @@ def diffs(
             print_json(row)
         return
     names = [name for name in rows.column_names if not name.startswith("previous_") and name not in LEFT_OUT]
-    shown = columns(*names)
+    shown = columns(*names, rows=shown_rows(rows.select(names)))
     shown.columns[names.index(PARTITION)].min_width = KEY_WIDTH
-    for row in rows.select(names).to_pylist():
-        shown.add_row(*("" if value is None else safe(value) for value in row.values()))
     terminal = console()
     terminal.print(shown)
     terminal.print(f"[dim]{rows.num_rows} of {found.num_rows} rows; --json has every column[/]")

@@ -14,8 +14,14 @@ from tidemark.pipeline.lake.layout import Lake
 from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.windows import Window
 
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, for scripts: one object.")]
-AsJsonLines = Annotated[bool, typer.Option("--json", help="Print JSON, for scripts: one object a line.")]
+
+def option(help_text: str, *names: str, **more: Any) -> Any:
+    """An option: what `--help` says of it, its names if they are not those of the parameter, and typer's own words."""
+    return typer.Option(*names, help=help_text, **more)
+
+
+AsJson = Annotated[bool, option("Print JSON, for scripts: one object.", "--json")]
+AsJsonLines = Annotated[bool, option("Print JSON, for scripts: one object a line.", "--json")]
 """For commands that list rows: each row is an object, and without rows nothing is printed."""
 
 
@@ -67,6 +73,14 @@ def moment(text: str, otherwise: str = "not a time") -> datetime:
     return read
 
 
+def ago(text: str) -> timedelta | datetime:
+    """Read a duration such as `2h`, or a time with its zone."""
+    try:
+        return parse_duration(text)
+    except ValueError:
+        return moment(text, "neither a duration such as 2h nor a time")
+
+
 def share(text: str | float) -> float:
     """Read a share from 0 up to, but not including, 1: `0.0001` or `0.01%`."""
     written = str(text)
@@ -81,12 +95,23 @@ def share(text: str | float) -> float:
 
 def duration_option(help_text: str, *names: str, parser: Any = duration, **more: Any) -> Any:
     """An option that takes a duration."""
-    return typer.Option(*names, parser=parser, metavar="<duration>", help=help_text, **more)
+    return option(help_text, *names, parser=parser, metavar="<duration>", **more)
 
 
 def time_option(help_text: str, *names: str, **more: Any) -> Any:
     """An option that takes a time with its zone."""
-    return typer.Option(*names, parser=moment, metavar="<time>", help=help_text, **more)
+    return option(help_text, *names, parser=moment, metavar="<time>", **more)
+
+
+def since_option(what: str) -> Any:
+    """An option that takes how long ago, or since when: what `since_when` makes a time of."""
+    help_text = f"Only {what} since: 2h, or a time with its zone."
+    return option(help_text, parser=ago, metavar="<duration|time>")
+
+
+def since_when(since: timedelta | datetime | None, now: datetime) -> datetime | None:
+    """The moment of such an option; no duration reaches before the epoch."""
+    return now - min(since, now - EPOCH) if isinstance(since, timedelta) else since
 
 
 def window_named(settings: Settings, text: str) -> Window:

@@ -8,7 +8,7 @@ exact value, written in ASCII.
 import json
 import math
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -20,9 +20,8 @@ from rich.table import Table
 
 from tidemark.pipeline.clock import iso
 from tidemark.pipeline.durations import format_duration
-from tidemark.pipeline.lake.tables.failed_ticks import FailedTick
 from tidemark.pipeline.printable import printable
-from tidemark.pipeline.quality.failing import Failing, FailingTable
+from tidemark.pipeline.quality.failing import Failing
 
 FILE_WIDTH = 150
 """Columns of a line that goes to a file or a pipe, where Rich would assume 80 and fold the tables."""
@@ -35,9 +34,13 @@ def console() -> Console:
     return Console(width=None if sys.stdout.isatty() else FILE_WIDTH, highlight=False, emoji=False)
 
 
-def safe(value: object) -> str:
-    """A value from outside as text for Rich: without control characters, and with its brackets taken literally."""
-    return escape(printable(text_of(value)))
+def safe(value: object, at_most: int | None = None) -> str:
+    """A value from outside as text for Rich: without control characters, and with its brackets taken literally. Of a
+    text that is longer than `at_most`, the beginning and an ellipsis."""
+    text = text_of(value)
+    if at_most is not None and len(text) > at_most:
+        text = f"{text[: at_most - 1]}…"
+    return escape(printable(text))
 
 
 def safe_lines(text: str) -> str:
@@ -112,48 +115,55 @@ def _strict(value: Any) -> Any:
             return value
 
 
-def grid(columns: int, *, gap: int = 2, bold_names: bool = False) -> Table:
-    """A table without a header. The last column wraps; with bold names the first stands out."""
+def grid(columns: int, rows: Iterable[Iterable[str]], *, gap: int = 2, bold_names: bool = False) -> Table:
+    """A table without a header, of rows in Rich's markup. The last column wraps; with bold names the first stands
+    out."""
     table = Table.grid(padding=(0, gap))
     for column in range(columns):
         table.add_column(style="bold" if bold_names and not column else None, no_wrap=column < columns - 1)
+    for row in rows:
+        table.add_row(*row)
     return table
 
 
 def facts_table(facts: Mapping[str, object]) -> Table:
     """Names in bold beside their values. Both may come from outside."""
-    table = grid(2, gap=3, bold_names=True)
-    for name, value in facts.items():
-        table.add_row(safe(name), safe(value))
-    return table
+    return grid(2, ((safe(name), safe(value)) for name, value in facts.items()), gap=3, bold_names=True)
 
 
-def columns(*left: str, right: Iterable[str] = (), gap: int = 1, title: str | None = None) -> Table:
-    """A table with a bold header and no lines: columns aligned left, then columns aligned right."""
+def columns(
+    *left: str,
+    right: Iterable[str] = (),
+    rows: Iterable[Iterable[object]] = (),
+    gap: int = 1,
+    title: str | None = None,
+) -> Table:
+    """A table with a bold header and no lines: columns aligned left, then columns aligned right. The values of the rows
+    may come from outside."""
     table = Table(box=None, header_style="bold", padding=(0, gap), title=title)
     for name in left:
         table.add_column(safe(name), no_wrap=True)
     for name in right:
         table.add_column(safe(name), justify="right", no_wrap=True)
+    for row in rows:
+        table.add_row(*map(safe, row))
     return table
 
 
-def show_failing(failed: Failing | None, terminal: Console) -> None:
-    """Print that runs fail, if they do, and where more is said of it."""
-    if failed is not None:
-        terminal.print(f"\n{WARNING}{safe(without_stop(failed.sentence()))}. Dagster's UI has each run's log")
+def shown_rows(rows: Any) -> Iterator[list[object]]:
+    """The rows of an Arrow table for `columns`. A null is empty."""
+    return (["" if value is None else value for value in row.values()] for row in rows.to_pylist())
 
 
-def show_failing_tables(failing: Iterable[FailingTable], terminal: Console) -> None:
-    """Print which tables of one's own have runs that fail."""
-    for each in failing:
-        terminal.print(f"\n{WARNING}{safe(each.sentence())}")
+def warn(terminal: Console, sentences: Iterable[str]) -> None:
+    """Print warnings, each below an empty line."""
+    for sentence in sentences:
+        terminal.print(f"\n{WARNING}{safe(sentence)}")
 
 
-def show_failing_ticks(failed: Sequence[FailedTick], terminal: Console) -> None:
-    """Print which sensors' ticks fail, if any do."""
-    for one in failed:
-        terminal.print(f"\n{WARNING}{safe(one.sentence())}")
+def of_runs(failed: Failing | None) -> list[str]:
+    """The warning that runs fail, if they do, and where more is said of it."""
+    return [] if failed is None else [f"{without_stop(failed.sentence())}. Dagster's UI has each run's log"]
 
 
 @contextmanager

@@ -6,8 +6,7 @@ from datetime import timedelta
 from threading import Event
 from typing import Annotated, Any
 
-import typer
-
+from tidemark.pipeline.cli.options import option
 from tidemark.pipeline.durations import parse_duration
 from tidemark.pipeline.emulator.faults import LIKE_THE_SERVICE, Faults
 from tidemark.pipeline.emulator.model import PubSubModel
@@ -25,32 +24,30 @@ FAULT_NAMES = tuple(field.name for field in fields(Faults))
 def pubsub(
     port: Annotated[
         int | None,
-        typer.Option(
+        option(
+            "The port; 0 takes a free one, which the ready line names. Without it: that of pubsub.emulator_host.",
             min=0,
             max=65535,
-            help="The port; 0 takes a free one, which the ready line names. Without it: that of pubsub.emulator_host.",
         ),
     ] = None,
     host: Annotated[
         str | None,
-        typer.Option(
-            help="The address, on loopback: there is no authentication. Without it: that of pubsub.emulator_host."
-        ),
+        option("The address, on loopback: there is no authentication. Without it: that of pubsub.emulator_host."),
     ] = None,
     seed: Annotated[
         int | None,
-        typer.Option(help="Draw the faults from this seed: the same calls in the same order meet the same faults."),
+        option("Draw the faults from this seed: the same calls in the same order meet the same faults."),
     ] = None,
     fault: Annotated[
         list[str] | None,
-        typer.Option(metavar="NAME=VALUE", help=f"A fault; repeat for more. Names: {', '.join(FAULT_NAMES)}."),
+        option(f"A fault; repeat for more. Names: {', '.join(FAULT_NAMES)}.", metavar="NAME=VALUE"),
     ] = None,
     like_the_service: Annotated[
         bool,
-        typer.Option(
-            "--like-the-service",
-            help="Behave as the service does at its worst: slow calls, small and empty answers beside a backlog, "
+        option(
+            "Behave as the service does at its worst: slow calls, small and empty answers beside a backlog, "
             "messages leased to a caller that has gone. --fault changes single ones.",
+            "--like-the-service",
         ),
     ] = False,
 ) -> None:

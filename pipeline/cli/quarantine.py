@@ -1,13 +1,11 @@
 """What was rejected: `tidemark quarantine` shows it, `tidemark requeue` lands what passes by today's contract."""
 
 import base64
-from datetime import datetime, timedelta
 from typing import Annotated, Any
 
-import typer
 from rich.progress import MofNCompleteColumn
 
-from tidemark.pipeline.cli.options import AsJson, lake_of, moment
+from tidemark.pipeline.cli.options import AsJson, lake_of, option, since_option, since_when
 from tidemark.pipeline.cli.output import (
     columns,
     console,
@@ -19,9 +17,8 @@ from tidemark.pipeline.cli.output import (
     safe,
     text_of,
 )
-from tidemark.pipeline.clock import EPOCH, SystemClock
+from tidemark.pipeline.clock import SystemClock
 from tidemark.pipeline.contract.heartbeat import RejectionReason
-from tidemark.pipeline.durations import parse_duration
 from tidemark.pipeline.ingest.requeue import Requeuer
 from tidemark.pipeline.lake.tables.quarantine import EVERY, Rejected
 from tidemark.pipeline.pubsub.schemas import reader_of
@@ -34,31 +31,14 @@ MOST_MESSAGES = 10_000
 SHOWN = 160
 """The most characters of attributes and of a payload that people see. A detail is shown whole: its end gives advice."""
 
-Ago = timedelta | datetime
-"""How long ago, or since when."""
-
-
-def ago(text: str) -> Ago:
-    """Read a duration such as `2h`, or a time with its zone."""
-    try:
-        return parse_duration(text)
-    except ValueError:
-        return moment(text, "neither a duration such as 2h nor a time")
-
-
-Reason = Annotated[RejectionReason | None, typer.Option(case_sensitive=False, help="Only what has this reason.")]
-Since = Annotated[
-    Any,
-    typer.Option(
-        parser=ago, metavar="<duration|time>", help="Only what was rejected since: 2h, or a time with its zone."
-    ),
-]
+Reason = Annotated[RejectionReason | None, option("Only what has this reason.", case_sensitive=False)]
+Since = Annotated[Any, since_option("what was rejected")]
 
 
 def quarantine(
     reason: Reason = None,
     since: Since = None,
-    limit: Annotated[int, typer.Option(min=1, max=MOST_MESSAGES, help="The most messages to show.")] = 20,
+    limit: Annotated[int, option("The most messages to show.", min=1, max=MOST_MESSAGES)] = 20,
     as_json: AsJson = False,
 ) -> None:
     """Show what was rejected: how many messages for each reason, and the newest that wait, with their details.
@@ -66,34 +46,33 @@ def quarantine(
     `tidemark requeue` lands what passes once the section `message` of the settings is mended.
     """
     settings, clock = load_settings(), SystemClock()
-    lake, meant = lake_of(settings, clock), _meant(reason, since, clock.now())
+    lake, meant = lake_of(settings, clock), Rejected(reason, since_when(since, clock.now()))
     counts, newest = read_reasons(lake, meant), newest_waiting(lake, meant, limit)
     if as_json:
         messages = [_facts(row) for row in newest]
         print_json({"waiting": dict(counts.waiting), "requeued": dict(counts.requeued), "messages": messages})
         return
-    terminal, table = console(), columns("reason", right=("waiting", "requeued"), gap=2)
-    for name in sorted({*counts.waiting, *counts.requeued}, key=lambda name: (-counts.waiting.get(name, 0), name)):
-        table.add_row(safe(name), *(text_of(of.get(name, 0)) for of in (counts.waiting, counts.requeued)))
-    terminal.print(table if table.row_count else "nothing was rejected")
+    names = sorted({*counts.waiting, *counts.requeued}, key=lambda name: (-counts.waiting.get(name, 0), name))
+    told = ((name, counts.waiting.get(name, 0), counts.requeued.get(name, 0)) for name in names)
+    terminal, table = console(), columns("reason", right=("waiting", "requeued"), rows=told, gap=2)
+    terminal.print(table if names else "nothing was rejected")
     for row in newest:
         terminal.print(f"\n[bold]{safe(row['reason'])}[/]  published {safe(row['publish_time'])}")
-        shown = grid(2)
         attributes = ", ".join(f"{name}={value}" for name, value in row["attributes"] or ())
-        for name, value in (
+        payload = (row["payload"] or b"")[: SHOWN + 1].decode(errors="backslashreplace")
+        shown = (
             *(("detail", row["detail"]), ("message", row["message_id"]), ("rejected", row["landed_at"])),
-            *(("ordering key", row["ordering_key"]), ("attributes", _short(attributes))),
-            ("payload", _short((row["payload"] or b"")[: SHOWN + 1].decode(errors="backslashreplace"))),
-        ):
-            if value:
-                shown.add_row(f"  [dim]{name}[/]", safe(value))
-        terminal.print(shown)
+            *(("ordering key", row["ordering_key"]), ("attributes", attributes), ("payload", payload)),
+        )
+        cut = {"attributes": SHOWN, "payload": SHOWN}
+        rows = ((f"  [dim]{name}[/]", safe(value, cut.get(name))) for name, value in shown if value)
+        terminal.print(grid(2, rows))
 
 
 def requeue(
     reason: Reason = None,
     since: Since = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only judge, and say what would land.")] = False,
+    dry_run: Annotated[bool, option("Only judge, and say what would land.", "--dry-run")] = False,
     as_json: AsJson = False,
 ) -> None:
     """Judge what waits in quarantine again, by the settings of now, and land what passes.
@@ -102,7 +81,7 @@ def requeue(
     fails waits on. Safe while everything runs, to be stopped anywhere, and to repeat: what has landed is passed over.
     """
     settings, clock = load_settings(), SystemClock()
-    lake, meant = lake_of(settings, clock), _meant(reason, since, clock.now())
+    lake, meant = lake_of(settings, clock), Rejected(reason, since_when(since, clock.now()))
     accepted = lake.accepted_schemas(settings.message.schema_names)
     requeuer = Requeuer.of(lake, reader_of(settings.contract, settings.pubsub, accepted), clock)
     with progress_bar(MofNCompleteColumn(), quiet=as_json) as progress:
@@ -131,10 +110,6 @@ def requeue(
     console().print(facts_table({name: value or "no value" for name, value in shown.items()}))
 
 
-def _meant(reason: RejectionReason | None, since: Ago | None, now: datetime) -> Rejected:
-    return Rejected(reason, now - min(since, now - EPOCH) if isinstance(since, timedelta) else since)
-
-
 def _facts(row: dict[str, Any]) -> dict[str, Any]:
     """A row for scripts. A payload that is not UTF-8 is in base64, under another name."""
     facts = {**row, "attributes": dict(row["attributes"] or ())}
@@ -143,7 +118,3 @@ def _facts(row: dict[str, Any]) -> dict[str, Any]:
         return {**facts, "payload": payload.decode()}
     except UnicodeDecodeError:
         return {**facts, "payload_base64": base64.b64encode(payload).decode()}
-
-
-def _short(text: str) -> str:
-    return text if len(text) <= SHOWN else f"{text[: SHOWN - 1]}…"

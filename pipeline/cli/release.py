@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
-from tidemark.pipeline.cli.options import lake_of, no_decision, time_option
+from tidemark.pipeline.cli.options import lake_of, no_decision, option, time_option
 from tidemark.pipeline.cli.output import columns, console, print_json, text_of
 from tidemark.pipeline.clock import MICROSECOND, SystemClock, from_us, iso
 from tidemark.pipeline.durations import format_duration, rough
@@ -30,10 +30,8 @@ LINES = 20
 
 def release(
     before: Annotated[datetime, time_option("A publish time with its zone, such as 2026-11-21T05:20:00Z.")],
-    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print JSON, for scripts; without --yes it only shows.")
-    ] = False,
+    yes: Annotated[bool, option("Do not ask.", "--yes")] = False,
+    as_json: Annotated[bool, option("Print JSON, for scripts; without --yes it only shows.", "--json")] = False,
 ) -> None:
     """Let go what was published before a time and has not landed, so that it no longer holds the watermark.
 

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 from rich.progress import MofNCompleteColumn, TaskID
 
-from tidemark.pipeline.cli.options import AsJson, Span, duration_option, window_named
+from tidemark.pipeline.cli.options import AsJson, Span, duration_option, option, window_named
 from tidemark.pipeline.cli.output import console, print_json, progress_bar
 from tidemark.pipeline.cli.running import launch
 from tidemark.pipeline.clock import SystemClock, iso
@@ -34,15 +34,13 @@ NAMED_OF_A_KIND = 50
 def repair(
     first: Annotated[
         str | None,
-        typer.Option("--from", help="The first window: its key (2026-11-21T05-20Z), or a time in it. Else the oldest."),
+        option("The first window: its key (2026-11-21T05-20Z), or a time in it. Else the oldest.", "--from"),
     ] = None,
     last: Annotated[
-        str | None, typer.Option("--to", help="The last window, in the same way. Else the newest that is closed.")
+        str | None, option("The last window, in the same way. Else the newest that is closed.", "--to")
     ] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only look, and say what would be done.")] = False,
-    remove_orphans: Annotated[
-        bool, typer.Option("--remove-orphans", help="Delete the orphans that are found.")
-    ] = False,
+    dry_run: Annotated[bool, option("Only look, and say what would be done.", "--dry-run")] = False,
+    remove_orphans: Annotated[bool, option("Delete the orphans that are found.", "--remove-orphans")] = False,
     grace: Annotated[
         timedelta, duration_option("Only older files are orphans: longer than any run takes.")
     ] = DEFAULT_GRACE,

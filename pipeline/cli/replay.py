@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from tidemark.pipeline.cli.options import AsJson, duration, duration_option, positive, share, time_option
+from tidemark.pipeline.cli.options import AsJson, duration, duration_option, option, positive, share, time_option
 from tidemark.pipeline.cli.output import WARNING, console, facts_table, print_json, progress_bar, text_of
 from tidemark.pipeline.cli.replay_lake import from_lake as derive_from_lake
 from tidemark.pipeline.cli.replay_views import Watched, facts_of, sentences_of
@@ -51,7 +51,7 @@ def _setting(name: str, parser: Any = duration) -> Any:
         more = {"parser": parser, "metavar": "<duration>"}
     if isinstance(default, float):
         more = {"parser": share, "metavar": "<share>"}
-    return typer.Option(help=HELP[name], show_default=_default(default), **more)
+    return option(HELP[name], show_default=_default(default), **more)
 
 
 def replay(
@@ -59,7 +59,7 @@ def replay(
         Path | None, typer.Argument(help="A Parquet file with one row for each message.", show_default=False)
     ] = None,
     from_lake: Annotated[
-        bool, typer.Option("--from-lake", help="Derive the decisions of the configured lake again, and compare.")
+        bool, option("Derive the decisions of the configured lake again, and compare.", "--from-lake")
     ] = False,
     since: Annotated[
         datetime | None, time_option("With --from-lake: begin at the compacted log entry before this time.")
@@ -73,9 +73,7 @@ def replay(
     near_real_time: Annotated[timedelta | None, _setting("near_real_time")] = None,
     quantile: Annotated[float | None, _setting("quantile")] = None,
     frontier_quantile: Annotated[float | None, _setting("frontier_quantile")] = None,
-    no_anchor: Annotated[
-        bool, typer.Option("--no-anchor", help="Decide without the anchor, to see what it saves.")
-    ] = False,
+    no_anchor: Annotated[bool, option("Decide without the anchor, to see what it saves.", "--no-anchor")] = False,
     idle: Annotated[Literal["advance", "hold"] | None, _setting("idle")] = None,
     max_idle_lag: Annotated[timedelta | None, _setting("max_idle_lag")] = None,
     max_reading_age: Annotated[timedelta | None, _setting("max_reading_age", positive)] = None,
@@ -87,9 +85,7 @@ def replay(
         datetime | None,
         time_option("Tracking knows everything published since then.", show_default="the first publish time"),
     ] = None,
-    out: Annotated[
-        Path | None, typer.Option(help="Write one row for each tick to this Parquet file.", show_default=False)
-    ] = None,
+    out: Annotated[Path | None, option("Write one row for each tick to this Parquet file.", show_default=False)] = None,
     as_json: AsJson = False,
 ) -> None:
     """Decide again, over a trace of messages or over what a real run recorded, without Pub/Sub.

@@ -1,4 +1,4 @@
-"""What runs: `tidemark init`, `provision`, `connector`, `up`, and `recompute`, which asks Dagster for windows."""
+"""What runs: `tidemark init`, `provision`, `connector`, `pack`, `up`; and `recompute`, which asks Dagster for runs."""
 
 import signal
 from dataclasses import asdict
@@ -11,30 +11,24 @@ import typer
 from rich.progress import DownloadColumn
 
 from tidemark.pipeline.cli.doctor import at_once
-from tidemark.pipeline.cli.options import AsJson, config_file, duration_option, positive, window_named
+from tidemark.pipeline.cli.options import AsJson, config_file, duration_option, option, positive, window_named
 from tidemark.pipeline.cli.output import console, print_json, progress_bar, safe, safe_lines
 from tidemark.pipeline.cli.trying import MOST_SAMPLED, SAMPLE_WAIT, try_topic
 from tidemark.pipeline.clock import SystemClock
-from tidemark.pipeline.demo.shapes.names import ShapeName
+from tidemark.pipeline.demo.shapes.shape import ShapeName
 from tidemark.pipeline.doctor.finding import Level
 from tidemark.pipeline.durations import format_duration
 from tidemark.pipeline.errors import ServiceFailed
 from tidemark.pipeline.printable import printable
+from tidemark.pipeline.services import own_files
 from tidemark.pipeline.services.dagster_api import DagsterApi
 from tidemark.pipeline.services.dagster_names import COMPUTE_WINDOWS, RANGE_END, RANGE_START, compute_job
-from tidemark.pipeline.services.own_files import (
-    INSTANCE,
-    SETTINGS,
-    WORKSPACE,
-    brought,
-    put_down,
-    with_message,
-    with_other_ports,
-)
 from tidemark.pipeline.services.processes import Supervisor
 from tidemark.pipeline.services.stack import provision_here, refuse_taken_ports, start_stack
 from tidemark.pipeline.settings import Settings, load_settings
 from tidemark.pipeline.spark.connector import CONNECTOR, connector_file, fetch
+from tidemark.pipeline.spark.executor_archive import own_manifest
+from tidemark.pipeline.spark.executor_archive import pack as write_archive
 from tidemark.pipeline.spark.table_definition import own_tables, read_table
 from tidemark.pipeline.windows import Window
 
@@ -49,27 +43,26 @@ MARKS = {
 
 def init(
     folder: Annotated[Path, typer.Argument(help="Where to write; it is made.")] = Path(),
-    dagster: Annotated[
-        bool, typer.Option("--dagster", help="Write workspace.yaml and dagster.yaml too, to change them.")
-    ] = False,
+    dagster: Annotated[bool, option("Write workspace.yaml and dagster.yaml too, to change them.", "--dagster")] = False,
     port_offset: Annotated[
         int,
-        typer.Option(min=0, max=50_000, help="Add this to every port, for a second pipeline on this machine."),
+        option("Add this to every port, for a second pipeline on this machine.", min=0, max=50_000),
     ] = 0,
     shape: Annotated[
-        ShapeName, typer.Option(help="Have the settings read messages of this shape of `tidemark publish`.")
+        ShapeName, option("Have the settings read messages of this shape of `tidemark publish`.")
     ] = ShapeName.JSON,
 ) -> None:
     """Write a settings file to begin with: every setting, with what it means, for an emulator on this machine."""
-    files = {name: brought(name) for name in (SETTINGS, *((WORKSPACE, INSTANCE) if dagster else ()))}
-    files[SETTINGS] = with_other_ports(files[SETTINGS], port_offset)
+    of_dagster = (own_files.WORKSPACE, own_files.INSTANCE) if dagster else ()
+    files = {name: own_files.brought(name) for name in (own_files.SETTINGS, *of_dagster)}
+    settings = own_files.with_other_ports(files[own_files.SETTINGS], port_offset)
     if shape is not ShapeName.JSON:
         from tidemark.pipeline.demo.shapes.all_shapes import SHAPES  # loads what encodes Avro
 
-        files[SETTINGS] = with_message(files[SETTINGS], SHAPES[shape].settings)
+        settings = own_files.with_message(settings, SHAPES[shape].settings)
         files |= SHAPES[shape].files
-    for name, content in files.items():
-        print(f"wrote {put_down(name, folder, content)}")
+    for name, content in {**files, own_files.SETTINGS: settings}.items():
+        print(f"wrote {own_files.put_down(name, folder, content)}")
     inside = "" if folder == Path() else f"cd {folder}; "
     publish = "tidemark publish" if shape is ShapeName.JSON else f"tidemark publish --shape {shape}"
     print(f"next: {inside}tidemark up, and in another terminal {publish}, then tidemark status")
@@ -78,11 +71,11 @@ def init(
 def provision(
     sample: Annotated[
         int | None,
-        typer.Option(
+        option(
+            "Create nothing that stays. Show what the settings make of this many messages of the topic, as "
+            "`tidemark try` does; only what is published from now on is seen.",
             min=1,
             max=MOST_SAMPLED,
-            help="Create nothing that stays. Show what the settings make of this many messages of the topic, as "
-            "`tidemark try` does; only what is published from now on is seen.",
         ),
     ] = None,
     sample_wait: Annotated[
@@ -112,7 +105,7 @@ def provision(
 def connector(
     source: Annotated[
         str | None,
-        typer.Option("--from", help="A file, or a mirror's address, instead of Maven Central. The checksum decides."),
+        option("A file, or a mirror's address, instead of Maven Central. The checksum decides.", "--from"),
     ] = None,
 ) -> None:
     """Fetch the JAR by which Spark uses gs:// into the cache, unless it is there. `tidemark up` does the same."""
@@ -120,6 +113,26 @@ def connector(
         task = bar.add_task("fetching", total=CONNECTOR.size)
         fetched = fetch(SystemClock(), source=source, progress=lambda done, _of: bar.update(task, completed=done))
     print(f"{'fetched' if fetched else 'found'} {printable(str(connector_file()))}")
+
+
+def pack(
+    file: Annotated[Path, typer.Argument(help="The archive to write, such as executors.tar.gz; it is replaced.")],
+) -> None:
+    """Pack tidemark and what it needs for Spark's executors, whose Python then needs neither.
+
+    The archive holds packages, as they are installed here, and no Python. It assumes that executors have a Python of
+    the same minor version, PySpark, the same kind of machine and system, and `sh`. It holds no settings and no
+    credentials. Pack it again after each upgrade.
+
+    Name it in the settings as spark.executor_environment: a path here, or an address that Spark's machines read,
+    such as gs://…
+    """
+    packed, manifest = write_archive(file), own_manifest()
+    print(
+        f"packed {len(packed)} distributions, tidemark {manifest.tidemark} among them, for Python {manifest.python} on "
+        f"{manifest.machine}: {printable(str(file))}, {file.stat().st_size >> 20} MB"
+    )
+    print(f'next: [spark] executor_environment = "{printable(str(file))}"')
 
 
 def up() -> None:
@@ -155,11 +168,9 @@ def up() -> None:
 
 
 def recompute(
-    first: Annotated[
-        str, typer.Option("--from", help="The first window: its key (2026-11-21T05-20Z), or any time within it.")
-    ],
-    last: Annotated[str, typer.Option("--to", help="The last window, in the same way; may be the first.")],
-    table: Annotated[str | None, typer.Option(help="A table of your own. Without it: heartbeat_diffs.")] = None,
+    first: Annotated[str, option("The first window: its key (2026-11-21T05-20Z), or any time within it.", "--from")],
+    last: Annotated[str, option("The last window, in the same way; may be the first.", "--to")],
+    table: Annotated[str | None, option("A table of your own. Without it: heartbeat_diffs.")] = None,
 ) -> None:
     """Compute a range of windows again, in one run of the Dagster at `dagster.url`; by default `tidemark up`'s.
 

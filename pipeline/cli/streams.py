@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from tidemark.pipeline.cli.options import MOST_ROWS, AsJsonLines, lake_of, no_window, window_named
+from tidemark.pipeline.cli.options import MOST_ROWS, AsJsonLines, lake_of, no_window, option, window_named
 from tidemark.pipeline.cli.output import columns, console, print_json, safe
 from tidemark.pipeline.clock import iso
 from tidemark.pipeline.errors import LakeError
@@ -30,21 +30,19 @@ SHOWN = {
 def streams(
     silent: Annotated[
         bool,
-        typer.Option(
-            "--silent",
-            help="Streams without a heartbeat in the newest computed window, however long silent. With --window: "
+        option(
+            "Streams without a heartbeat in the newest computed window, however long silent. With --window: "
             "streams that stopped in that window.",
+            "--silent",
         ),
     ] = False,
-    started: Annotated[bool, typer.Option("--started", help="Streams that started in the window.")] = False,
-    missing: Annotated[bool, typer.Option("--missing", help="Streams that missed heartbeats in the window.")] = False,
+    started: Annotated[bool, option("Streams that started in the window.", "--started")] = False,
+    missing: Annotated[bool, option("Streams that missed heartbeats in the window.", "--missing")] = False,
     window: Annotated[
         str | None,
-        typer.Option(
-            help="A window's key (2026-11-21T05-20Z), or any time within it; without it, the newest computed."
-        ),
+        option("A window's key (2026-11-21T05-20Z), or any time within it; without it, the newest computed."),
     ] = None,
-    limit: Annotated[int, typer.Option(min=1, max=MOST_ROWS, help="The most streams to print.")] = 20,
+    limit: Annotated[int, option("The most streams to print.", min=1, max=MOST_ROWS)] = 20,
     as_json: AsJsonLines = False,
 ) -> None:
     """Show which streams stopped, started or miss heartbeats: counts of the last windows, or the streams by name."""
@@ -137,8 +135,5 @@ def _print(rows: list[dict[str, Any]], of: int, what: str, *, as_json: bool) -> 
         return
     terminal = console()
     if rows:
-        table = columns(*rows[0])
-        for row in rows:
-            table.add_row(*map(safe, row.values()))
-        terminal.print(table)
+        terminal.print(columns(*rows[0], rows=(row.values() for row in rows)))
     terminal.print(f"[dim]{len(rows)} of {of} {safe(what)}[/]")

@@ -11,13 +11,12 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
-from tidemark.pipeline.cli.options import AsJson, Span, config_file, duration_option, positive
+from tidemark.pipeline.cli.options import AsJson, Span, config_file, duration_option, option, positive
 from tidemark.pipeline.cli.output import WARNING, console, print_json, safe, text_of
 from tidemark.pipeline.clock import SystemClock, iso
 from tidemark.pipeline.demo.fitting import trial_of
-from tidemark.pipeline.demo.shapes.json_object import JsonObject
-from tidemark.pipeline.demo.shapes.names import ShapeName
-from tidemark.pipeline.demo.shapes.shape import Shape
+from tidemark.pipeline.demo.shapes.json_shapes import JsonObject
+from tidemark.pipeline.demo.shapes.shape import Shape, ShapeName
 from tidemark.pipeline.demo.synthetic import publish as publish_synthetic
 from tidemark.pipeline.demo.synthetic_beats import SyntheticSource
 from tidemark.pipeline.errors import InvalidSettings, ToolMissing
@@ -70,7 +69,7 @@ def _checked(source: SyntheticSource, name: ShapeName, settings: Settings, now: 
 
 
 def publish(
-    streams: Annotated[int, typer.Option(min=1, help="The number of streams.")] = 10_000,
+    streams: Annotated[int, option("The number of streams.", min=1)] = 10_000,
     period: Annotated[timedelta, duration_option("The time between a stream's heartbeats.")] = Span(seconds=30),
     since: Annotated[
         timedelta, duration_option("How long ago the heartbeats begin; past ones are published at full speed.")
@@ -83,29 +82,21 @@ def publish(
     ),
     lag: Annotated[timedelta, duration_option("Every message is delayed by this much as well.")] = Span(0),
     duplicates: Annotated[
-        float, typer.Option(min=0, max=1, help="The share published twice; half of the copies come 60s later.")
+        float, option("The share published twice; half of the copies come 60s later.", min=0, max=1)
     ] = 0.01,
     broken: Annotated[
         float,
-        typer.Option(
-            min=0, max=1, help="The share of extra messages that are not valid heartbeats; at least 12 if not 0."
-        ),
+        option("The share of extra messages that are not valid heartbeats; at least 12 if not 0.", min=0, max=1),
     ] = 0.0001,
-    stragglers: Annotated[
-        float, typer.Option(min=0, max=1, help="The share delayed by --straggler-delay in addition.")
-    ] = 0.0,
+    stragglers: Annotated[float, option("The share delayed by --straggler-delay in addition.", min=0, max=1)] = 0.0,
     straggler_delay: Annotated[timedelta, duration_option("The additional delay of stragglers.")] = Span(minutes=1),
     speed_up: Annotated[
         float | None,
-        typer.Option(min=0.001, help="Publish the past at most this many times faster than it happened."),
+        option("Publish the past at most this many times faster than it happened.", min=0.001),
     ] = None,
-    seed: Annotated[int, typer.Option(help="The same seed gives the same heartbeats.")] = 20_260_101,
-    shape: Annotated[
-        ShapeName, typer.Option(help="How messages are written. The settings must read them.")
-    ] = ShapeName.JSON,
-    truth: Annotated[Path, typer.Option(help="The Parquet file that records what was published.")] = Path(
-        "build/truth.parquet"
-    ),
+    seed: Annotated[int, option("The same seed gives the same heartbeats.")] = 20_260_101,
+    shape: Annotated[ShapeName, option("How messages are written. The settings must read them.")] = ShapeName.JSON,
+    truth: Annotated[Path, option("The Parquet file that records what was published.")] = Path("build/truth.parquet"),
     as_json: AsJson = False,
 ) -> None:
     """Publish synthetic heartbeats, and record each of them in a Parquet file."""
@@ -160,12 +151,8 @@ def publish(
 
 
 def demo(
-    folder: Annotated[Path, typer.Option(help="Where everything goes. The folder is emptied first.")] = Path(
-        "build/demo"
-    ),
-    streams: Annotated[
-        int, typer.Option(min=1, help="The number of streams, each with a heartbeat every 30s.")
-    ] = 10_000,
+    folder: Annotated[Path, option("Where everything goes. The folder is emptied first.")] = Path("build/demo"),
+    streams: Annotated[int, option("The number of streams, each with a heartbeat every 30s.", min=1)] = 10_000,
     backlog: Annotated[
         timedelta, duration_option("The outage: how much is published before the pipeline starts.")
     ] = Span(minutes=20),
@@ -173,13 +160,11 @@ def demo(
     idle_timeout: Annotated[
         timedelta, duration_option("The silence after which the last windows close.", parser=positive)
     ] = Span(minutes=2),
-    shape: Annotated[ShapeName, typer.Option(help="How messages are written.")] = ShapeName.JSON,
+    shape: Annotated[ShapeName, option("How messages are written.")] = ShapeName.JSON,
     lake: Annotated[
-        str, typer.Option(help="Where the lake goes: in the folder, or gs://bucket/prefix, where nothing may be yet.")
+        str, option("Where the lake goes: in the folder, or gs://bucket/prefix, where nothing may be yet.")
     ] = "file:lake",
-    lake_endpoint: Annotated[
-        str | None, typer.Option(help="Another Cloud Storage address, such as a server on loopback.")
-    ] = None,
+    lake_endpoint: Annotated[str | None, option("Another Cloud Storage address, such as a server on loopback.")] = None,
 ) -> None:
     """Play an outage and live traffic on real parts, and compare every row with what was published."""
     try:

@@ -1,20 +1,21 @@
 """The command that shows tables of one's own: their windows, by which version, what is wrong, and their rows."""
 
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Annotated, Any
 
 import typer
 
-from tidemark.pipeline.cli.options import MOST_ROWS, AsJsonLines, lake_of
-from tidemark.pipeline.cli.output import WARNING, columns, console, print_json, safe, show_failing_tables
+from tidemark.pipeline.cli.options import MOST_ROWS, AsJsonLines, lake_of, option
+from tidemark.pipeline.cli.output import columns, console, print_json, safe, shown_rows, warn
 from tidemark.pipeline.clock import SystemClock
 from tidemark.pipeline.errors import InvalidSettings, LakeError
 from tidemark.pipeline.lake.layout import Lake
 from tidemark.pipeline.quality.due_windows import ComputedWindows, Followed
 from tidemark.pipeline.quality.failing import FailingTable, read_failing_tables
 from tidemark.pipeline.settings import Settings, load_settings
-from tidemark.pipeline.spark.table_definition import TableDefinition, read_table
+from tidemark.pipeline.spark.table_definition import read_table
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,8 +42,8 @@ class Shown:
 
 def tables(
     name: Annotated[str | None, typer.Argument(help="A table, to see its rows.")] = None,
-    window: Annotated[str | None, typer.Option(help="The key of a window; without it, the newest computed.")] = None,
-    limit: Annotated[int, typer.Option(min=1, max=MOST_ROWS, help="The most rows to print.")] = 20,
+    window: Annotated[str | None, option("The key of a window; without it, the newest computed.")] = None,
+    limit: Annotated[int, option("The most rows to print.", min=1, max=MOST_ROWS)] = 20,
     as_json: AsJsonLines = False,
 ) -> None:
     """Show your own tables over closed windows: their windows and versions, or the rows of one."""
@@ -63,10 +64,8 @@ def tables(
         told = (each.name, each.newest, each.version, each.windows, each.rows, each.due, each.by_other_versions, failed)
         table.add_row(*map(safe, told))
     terminal.print(table if found else "the settings name no tables of your own, and the lake has none")
-    for each in found:
-        if each.wrong is not None:
-            terminal.print(f"\n{WARNING}{safe(each.wrong)}")
-    show_failing_tables([each.failing for each in found if each.failing is not None], terminal)
+    warn(terminal, [each.wrong for each in found if each.wrong is not None])
+    warn(terminal, [each.failing.sentence() for each in found if each.failing is not None])
 
 
 def _failing_facts(failing: FailingTable | None) -> dict[str, Any]:
@@ -75,40 +74,23 @@ def _failing_facts(failing: FailingTable | None) -> dict[str, Any]:
     return {"failed_runs": failing.failures, "failed_last": failing.last, "failed_reason": failing.reason}
 
 
-def _found(settings: Settings) -> list[Shown]:
+def _found(settings: Settings) -> Iterator[Shown]:
     lake = lake_of(settings)
-    defined = {name: _read(settings, name) for name in settings.tables}
     failing = {each.table: each for each in read_failing_tables(lake, SystemClock().now())}
-    followed = _followed(settings, lake) if defined else None
-    names = sorted({*defined, *lake.own_tables(), *failing})
-    return [_shown(settings, lake, name, defined.get(name), followed, failing.get(name)) for name in names]
-
-
-def _read(settings: Settings, name: str) -> TableDefinition | InvalidSettings:
-    """The table by its file, or why it cannot be used."""
-    try:
-        return read_table(settings, name)
-    except InvalidSettings as error:
-        return error
-
-
-def _shown(
-    settings: Settings,
-    lake: Lake,
-    name: str,
-    definition: TableDefinition | InvalidSettings | None,
-    followed: Followed | None,
-    failing: FailingTable | None,
-) -> Shown:
-    made = lake.own_table(name).made()
-    facts: dict[str, Any] = {"failing": failing}
-    if isinstance(definition, InvalidSettings):
-        facts["wrong"] = str(definition)
-    elif definition is not None and followed is not None:
-        due = followed.due(definition.windowing(settings.windows), definition.lookback, made)
-        facts |= {"version": definition.version, "due": len(due)}
-    versions = dict(Counter(one.version for one in made.values()))
-    return Shown(name, len(made), sum(one.rows for one in made.values()), max(made, default=None), versions, **facts)
+    followed = _followed(settings, lake) if settings.tables else None
+    for name in sorted({*settings.tables, *lake.own_tables(), *failing}):
+        made = lake.own_table(name).made()
+        facts: dict[str, Any] = {"failing": failing.get(name)}
+        if name in settings.tables and followed is not None:
+            try:
+                definition = read_table(settings, name)
+            except InvalidSettings as error:
+                facts["wrong"] = str(error)
+            else:
+                due = followed.due(definition.windowing(settings.windows), definition.lookback, made)
+                facts |= {"version": definition.version, "due": len(due)}
+        rows, versions = sum(one.rows for one in made.values()), dict(Counter(one.version for one in made.values()))
+        yield Shown(name, len(made), rows, max(made, default=None), versions, **facts)
 
 
 def _followed(settings: Settings, lake: Lake) -> Followed:
@@ -135,9 +117,6 @@ def _rows(settings: Settings, name: str, window: str | None, limit: int, *, as_j
         for row in rows.to_pylist():
             print_json(row)
         return
-    shown = columns(*rows.column_names)
-    for row in rows.to_pylist():
-        shown.add_row(*("" if value is None else safe(value) for value in row.values()))
     terminal = console()
-    terminal.print(shown)
+    terminal.print(columns(*rows.column_names, rows=shown_rows(rows)))
     terminal.print(f"[dim]{rows.num_rows} of {found.num_rows} rows of window {key}[/]")

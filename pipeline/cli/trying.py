@@ -10,8 +10,8 @@ from typing import Annotated, Any
 
 import typer
 
-from tidemark.pipeline.cli.options import AsJson, time_option
-from tidemark.pipeline.cli.output import WARNING, columns, console, counted, exact_iso, print_json, safe, text_of
+from tidemark.pipeline.cli.options import AsJson, option, time_option
+from tidemark.pipeline.cli.output import WARNING, columns, console, counted, exact_iso, print_json, safe
 from tidemark.pipeline.clock import Clock, SystemClock
 from tidemark.pipeline.durations import format_duration
 from tidemark.pipeline.ingest.samples import Reading, Sample, read_samples
@@ -42,7 +42,7 @@ def try_(
     ],
     attribute: Annotated[
         list[str] | None,
-        typer.Option(metavar="KEY=VALUE", help="An attribute of every bare payload; repeat for more."),
+        option("An attribute of every bare payload; repeat for more.", metavar="KEY=VALUE"),
     ] = None,
     published: Annotated[
         datetime | None, time_option("The publish time of every message; otherwise the file's, or now.")
@@ -125,7 +125,7 @@ def _print(trial: Trial, settings: Settings) -> None:
             event_time = None if verdict.event_time is None else exact_iso(verdict.event_time)
             known = [verdict.sample, verdict.stream_id, event_time]
             ids = [verdict.publisher_id] if has_ids else []
-            table.add_row(*(_short(value) for value in (*known, *ids)), *(_field(verdict, name) for name in kinds))
+            table.add_row(*(safe(value, SHOWN) for value in (*known, *ids)), *(_field(verdict, name) for name in kinds))
         terminal.print(table)
     for verdict in trial.verdicts:
         if not verdict.is_heartbeat:
@@ -155,9 +155,4 @@ def _field(verdict: Verdict, name: str) -> str:
     if name in verdict.of_another_kind:
         return "[yellow]another kind[/]"
     value = verdict.fields[name]
-    return _short(value if isinstance(value, str) else json.dumps(value))
-
-
-def _short(value: object) -> str:
-    text = text_of(value)
-    return safe(text if len(text) <= SHOWN else f"{text[: SHOWN - 1]}…")
+    return safe(value if isinstance(value, str) else json.dumps(value), SHOWN)

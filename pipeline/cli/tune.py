@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from tidemark.pipeline.cli.options import AsJson, duration, duration_option, lake_of, share
+from tidemark.pipeline.cli.options import AsJson, duration, duration_option, lake_of, option, share
 from tidemark.pipeline.cli.output import columns, print_json, safe
 from tidemark.pipeline.cli.output import console as terminal
 from tidemark.pipeline.clock import SystemClock
@@ -46,22 +46,18 @@ def tune(
     ] = None,
     target: Annotated[
         float | None,
-        typer.Option(
-            parser=share, help="The late share to aim at, such as 0.01%.", show_default="tune.target_late_share"
-        ),
+        option("The late share to aim at, such as 0.01%.", parser=share, show_default="tune.target_late_share"),
     ] = None,
     bands: Annotated[
         str | None,
-        typer.Option(
-            help="Bands to try, such as 0,1s,5s,1m. Whole seconds around the one that is enough are added.",
+        option(
+            "Bands to try, such as 0,1s,5s,1m. Whole seconds around the one that is enough are added.",
             show_default="0 to 5m",
         ),
     ] = None,
     html: Annotated[
         Path | None,
-        typer.Option(
-            help="Write the report with its charts here, as one page; it needs no network.", show_default=False
-        ),
+        option("Write the report with its charts here, as one page; it needs no network.", show_default=False),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
@@ -132,12 +128,10 @@ def _cells(outcome: Outcome) -> list[str]:
 
 
 def _print_targets(console: Console, report: TuningReport) -> None:
-    variants = report.tuning.variants
-    table = columns("for", *(variant.name for variant in variants), gap=2, title="\nthe smallest band that is enough")
-    for target in report.tuning.targets:
-        found = (report.tuning.recommended(variant, target) for variant in variants)
-        table.add_row(at_most(target), *map(str, found))
-    console.print(table)
+    variants, targets = report.tuning.variants, report.tuning.targets
+    found = ((at_most(target), *(report.tuning.recommended(each, target) for each in variants)) for target in targets)
+    names, title = [each.name for each in variants], "\nthe smallest band that is enough"
+    console.print(columns("for", *names, rows=found, gap=2, title=title))
 
 
 def _print_streams(console: Console, streams: Sequence[StreamDisorder], side: Side) -> None:

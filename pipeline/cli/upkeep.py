@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from tidemark.pipeline.cli.options import AsJson, lake_of
+from tidemark.pipeline.cli.options import AsJson, lake_of, option
 from tidemark.pipeline.cli.output import console, print_json
 from tidemark.pipeline.clock import SystemClock, iso
 from tidemark.pipeline.printable import printable
@@ -15,7 +15,7 @@ from tidemark.pipeline.upkeep.repair import forget_entry
 
 
 def housekeep(
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Change nothing, and say what would be done.")] = False,
+    dry_run: Annotated[bool, option("Change nothing, and say what would be done.", "--dry-run")] = False,
     as_json: AsJson = False,
 ) -> None:
     """Do the lake's housekeeping: retention, log archives, compaction, earlier versions, orphans.

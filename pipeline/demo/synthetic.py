@@ -70,7 +70,6 @@ def publish(
     speed_up: float | None = None,
     progress: Callable[[int, datetime], None] = lambda _sent, _reached: None,
     stop: Callable[[], bool] = lambda: False,
-    call_timeout: timedelta = CALL_TIMEOUT,
 ) -> Published:
     """Publish every message with an event time in `[start, end)`, in the order of their publication times.
 
@@ -80,8 +79,8 @@ def publish(
 
     The truth can be read however the run ends, and holds every message that Pub/Sub confirmed; if Ctrl-C ends the run,
     its last request may be missing. A request that was retried because its answer was lost may be on the topic twice,
-    under different message ids. `call_timeout` is how long an answer is waited for. Raises PubSubUnreachable,
-    SubscriptionMissing (no such topic), PermissionMissing, LakeUnwritable (the truth) and InvalidSettings.
+    under different message ids. Raises PubSubUnreachable, SubscriptionMissing (no such topic), PermissionMissing,
+    LakeUnwritable (the truth) and InvalidSettings.
     """
     began = clock.monotonic()
 
@@ -91,10 +90,7 @@ def publish(
             return now_us
         return min(now_us, to_us(start) + int((clock.monotonic() - began) * 1e6 * speed_up))
 
-    with (
-        TruthFile(truth_path) as truth,
-        _Sender(source, publisher, topic_path, clock, truth, call_timeout) as sender,
-    ):
+    with TruthFile(truth_path) as truth, _Sender(source, publisher, topic_path, clock, truth) as sender:
         for batch in _when_due(messages(source, start, end), horizon_us, clock, stop):
             sender.send(batch)
             progress(sender.kinds.total(), from_us(batch["publish_us"][-1]))
@@ -136,7 +132,6 @@ class _Sender:
     topic: str
     clock: Clock
     truth: TruthFile
-    call_timeout: timedelta
     kinds: Counter[str] = field(default_factory=Counter)  # of the confirmed messages
     _range_ms: list[int] = field(default_factory=list)  # the first and the last event time of the heartbeats
     _thread: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(1, thread_name_prefix="publishing"))
@@ -163,7 +158,7 @@ class _Sender:
                 answer = self.publisher.publish(
                     request=PublishRequest.wrap(request),
                     retry=retrying(GIVE_UP_AFTER),
-                    timeout=self.call_timeout.total_seconds(),
+                    timeout=CALL_TIMEOUT.total_seconds(),
                 )
             return composed, list(answer.message_ids), published_at
 
@@ -210,7 +205,6 @@ class Source:
     truth: Path
     begin: datetime
     clock: Clock
-    call_timeout: timedelta = CALL_TIMEOUT
     sent: int = 0
     _stop: Event = field(default_factory=Event)
     _published: Future[Published] | None = None
@@ -230,7 +224,6 @@ class Source:
             truth_path=self.truth,
             progress=self._progress,
             stop=self._stop.is_set,
-            call_timeout=self.call_timeout,
         )
 
     def stop(self) -> Published | None:

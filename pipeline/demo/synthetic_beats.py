@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from tidemark.pipeline.clock import duration_us, iso, to_us
 from tidemark.pipeline.contract.heartbeat import RejectionReason
-from tidemark.pipeline.demo.shapes.json_object import JsonObject
+from tidemark.pipeline.demo.shapes.json_shapes import JsonObject
 from tidemark.pipeline.demo.shapes.shape import REASONS, Beat, Message, Shape
 from tidemark.pipeline.durations import format_duration
 from tidemark.pipeline.errors import InvalidSettings

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from tidemark.pipeline.doctor.finding import Level, Said, Setup
+from tidemark.pipeline.doctor.finding import Said, Setup, broken, ok, warning
 from tidemark.pipeline.doctor.rest import STORAGE, Silent, ask
 from tidemark.pipeline.settings_sections import LakeSettings
 
@@ -36,12 +36,12 @@ def _folder(folder: Path) -> Iterator[Said]:
     while not there.exists() and there != there.parent:
         there = there.parent
     if not there.is_dir() or not os.access(there, os.W_OK | os.X_OK):
-        yield Level.BROKEN, f"{there} cannot be written to, and the lake is {folder}: mend it, or set lake.uri"
+        yield broken(f"{there} cannot be written to, and the lake is {folder}: mend it, or set lake.uri")
         return
     free = shutil.disk_usage(there).free
     if free < LITTLE_BYTES:
-        yield Level.WARNING, f"{free >> 20} MiB are free where the lake is ({there}): make room"
-    yield Level.OK, f"the lake is the folder {folder}"
+        yield warning(f"{free >> 20} MiB are free where the lake is ({there}): make room")
+    yield ok(f"the lake is the folder {folder}")
 
 
 def _bucket(setup: Setup, lake: LakeSettings) -> Iterator[Said]:
@@ -49,23 +49,21 @@ def _bucket(setup: Setup, lake: LakeSettings) -> Iterator[Said]:
     try:
         answer = ask(bucket_url(lake), setup.clock, with_credentials=lake.endpoint is None)
     except Silent as error:
-        yield Level.BROKEN, f"{error}; check the network{' and lake.endpoint' if lake.endpoint else ''}"
+        yield broken(f"{error}; check the network{' and lake.endpoint' if lake.endpoint else ''}")
         return
     if answer.status == 404:
-        yield (
-            Level.BROKEN,
+        yield broken(
             f"there is no bucket gs://{name}: create it (`gcloud storage buckets create gs://{name} "
             "--uniform-bucket-level-access --public-access-prevention --location=<where the pipeline runs>`), or set "
-            "lake.uri to another one",
+            "lake.uri to another one"
         )
     elif answer.status in (401, 403):
-        yield (
-            Level.WARNING,
+        yield warning(
             f"how gs://{name} is configured cannot be looked at without storage.buckets.get on it, which the pipeline "
-            f"itself does not need ({answer.reason}). To check it yourself: `gcloud storage buckets describe gs://{name}`",
+            f"itself does not need ({answer.reason}). To check it yourself: `gcloud storage buckets describe gs://{name}`"
         )
     elif answer.status != 200:
-        yield Level.BROKEN, f"Cloud Storage refused to show gs://{name}: {answer.reason}"
+        yield broken(f"Cloud Storage refused to show gs://{name}: {answer.reason}")
     else:
         yield from configured(name, answer.said)
 
@@ -76,50 +74,39 @@ def configured(name: str, bucket: Mapping[str, Any]) -> Iterator[Said]:
     yield from _forbids_deletion(name, bucket, update)
     for rule in bucket.get("lifecycle", {}).get("rule", ()):
         if rule.get("action", {}).get("type") == "Delete" and _takes_live_objects(rule.get("condition", {})):
-            yield (
-                Level.BROKEN,
+            yield broken(
                 f"a lifecycle rule of gs://{name} deletes objects ({rule['condition']}), and log and tables need their "
-                f"old ones: take it off (`{update} --clear-lifecycle`), or have it match another prefix",
+                f"old ones: take it off (`{update} --clear-lifecycle`), or have it match another prefix"
             )
     if bucket.get("versioning", {}).get("enabled"):
-        yield (
-            Level.WARNING,
+        yield warning(
             f"gs://{name} keeps each object that is deleted or replaced (object versioning), for ever and billed: "
-            f"`{update} --no-versioning`, or a lifecycle rule for noncurrent versions",
+            f"`{update} --no-versioning`, or a lifecycle rule for noncurrent versions"
         )
     if soft := int(bucket.get("softDeletePolicy", {}).get("retentionDurationSeconds", 0)):
-        yield (
-            Level.WARNING,
+        yield warning(
             f"gs://{name} keeps what is deleted for {soft // 86400} more days and bills it (soft delete), also the "
-            f"files that compaction replaces: `{update} --clear-soft-delete`, unless you want it",
+            f"files that compaction replaces: `{update} --clear-soft-delete`, unless you want it"
         )
     access = bucket.get("iamConfiguration", {})
     if access.get("publicAccessPrevention") != "enforced":
-        yield Level.WARNING, f"gs://{name} could be made public: `{update} --public-access-prevention`"
+        yield warning(f"gs://{name} could be made public: `{update} --public-access-prevention`")
     if not access.get("uniformBucketLevelAccess", {}).get("enabled"):
-        yield (
-            Level.WARNING,
-            f"gs://{name} has access lists of single objects: `{update} --uniform-bucket-level-access`",
-        )
-    yield (
-        Level.OK,
-        f"the lake is in gs://{name} in {bucket.get('location', 'an unknown location')}: run the pipeline there",
-    )
+        yield warning(f"gs://{name} has access lists of single objects: `{update} --uniform-bucket-level-access`")
+    yield ok(f"the lake is in gs://{name} in {bucket.get('location', 'an unknown location')}: run the pipeline there")
 
 
 def _forbids_deletion(name: str, bucket: Mapping[str, Any], update: str) -> Iterator[Said]:
     if seconds := int(bucket.get("retentionPolicy", {}).get("retentionPeriod", 0)):
         locked = " It is locked, so take another bucket" if bucket["retentionPolicy"].get("isLocked") else ""
-        yield (
-            Level.BROKEN,
+        yield broken(
             f"the retention policy of gs://{name} forbids to delete or replace an object for {seconds} s, which "
-            f"commits and housekeeping do: `{update} --clear-retention-period`.{locked}",
+            f"commits and housekeeping do: `{update} --clear-retention-period`.{locked}"
         )
     if bucket.get("defaultEventBasedHold"):
-        yield (
-            Level.BROKEN,
+        yield broken(
             f"gs://{name} holds each new object (default event-based hold), so that it can neither be deleted nor "
-            f"replaced: `{update} --no-default-event-based-hold`",
+            f"replaced: `{update} --no-default-event-based-hold`"
         )
 
 

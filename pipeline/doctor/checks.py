@@ -2,59 +2,49 @@
 
 from collections.abc import Sequence
 
-from tidemark.pipeline.doctor.bucket import check_lake
-from tidemark.pipeline.doctor.clocks import check_clock_if_answered
-from tidemark.pipeline.doctor.cluster import check_executors
-from tidemark.pipeline.doctor.credentials import check_credentials
-from tidemark.pipeline.doctor.dagster_storage import check_dagster_storage
+from tidemark.pipeline.doctor import (
+    bucket,
+    clocks,
+    cluster,
+    credentials,
+    dagster_storage,
+    permissions,
+    quotas,
+    spark,
+    subscriptions,
+    tables,
+    versions,
+)
 from tidemark.pipeline.doctor.finding import Check, Finding, Level, Setup, examine
-from tidemark.pipeline.doctor.permissions import (
-    check_bucket_permissions,
-    check_project_permissions,
-    check_pubsub_permissions,
-)
-from tidemark.pipeline.doctor.quotas import check_quotas
-from tidemark.pipeline.doctor.spark import (
-    check_connector,
-    check_environment,
-    check_java,
-    check_places,
-    check_python,
-    check_spark,
-    check_token,
-)
-from tidemark.pipeline.doctor.subscriptions import check_subscriptions, check_topic
-from tidemark.pipeline.doctor.tables import check_own_tables
-from tidemark.pipeline.doctor.versions import check_lake_version, check_libraries
 
 SETTINGS, CREDENTIALS = "settings", "credentials"
 PUBSUB, PERMISSIONS, QUOTAS = "Pub/Sub", "permissions", "quotas"
 CLOCK, LAKE, VERSIONS, SPARK, DAGSTER = "clock", "lake", "versions", "Spark", "Dagster"
 
 CHECKS = (
-    Check(SETTINGS, check_own_tables, seconds=60.0),
-    Check(PUBSUB, check_topic),
-    Check(PUBSUB, check_subscriptions),
-    Check(PERMISSIONS, check_pubsub_permissions, seconds=40.0),
-    Check(PERMISSIONS, check_project_permissions),
-    Check(PERMISSIONS, check_bucket_permissions),
-    Check(QUOTAS, check_quotas, overdue=Level.WARNING),
-    Check(CLOCK, check_clock_if_answered, is_quick=True, overdue=Level.WARNING),
-    Check(LAKE, check_lake, is_quick=True),
-    Check(VERSIONS, check_lake_version, is_quick=True, seconds=60.0),
-    Check(VERSIONS, check_libraries),
-    Check(SPARK, check_java, is_quick=True, seconds=60.0),
-    Check(SPARK, check_python, is_quick=True),
-    Check(SPARK, check_spark),
-    Check(SPARK, check_places, is_quick=True),
-    Check(SPARK, check_token, is_quick=True),
-    Check(SPARK, check_environment, is_quick=True),
-    Check(SPARK, check_connector, is_quick=True),
-    Check(SPARK, check_executors, seconds=90.0, overdue=Level.WARNING),
-    Check(DAGSTER, check_dagster_storage, seconds=120.0),
+    Check(SETTINGS, tables.check_own_tables, seconds=60.0),
+    Check(PUBSUB, subscriptions.check_topic),
+    Check(PUBSUB, subscriptions.check_subscriptions),
+    Check(PERMISSIONS, permissions.check_pubsub_permissions, seconds=40.0),
+    Check(PERMISSIONS, permissions.check_project_permissions),
+    Check(PERMISSIONS, permissions.check_bucket_permissions),
+    Check(QUOTAS, quotas.check_quotas, overdue=Level.WARNING),
+    Check(CLOCK, clocks.check_clock, is_quick=True, overdue=Level.WARNING),
+    Check(LAKE, bucket.check_lake, is_quick=True),
+    Check(VERSIONS, versions.check_lake_version, is_quick=True, seconds=60.0),
+    Check(VERSIONS, versions.check_libraries),
+    Check(SPARK, spark.check_java, is_quick=True, seconds=60.0),
+    Check(SPARK, spark.check_python, is_quick=True),
+    Check(SPARK, spark.check_spark),
+    Check(SPARK, spark.check_places, is_quick=True),
+    Check(SPARK, spark.check_token, is_quick=True),
+    Check(SPARK, spark.check_environment, is_quick=True),
+    Check(SPARK, spark.check_connector, is_quick=True),
+    Check(SPARK, cluster.check_executors, seconds=90.0, overdue=Level.WARNING),
+    Check(DAGSTER, dagster_storage.check_dagster_storage, seconds=120.0),
 )
 
-ON_THE_SERVICE = (Check(PUBSUB, check_topic), Check(PUBSUB, check_subscriptions))
+ON_THE_SERVICE = (Check(PUBSUB, subscriptions.check_topic), Check(PUBSUB, subscriptions.check_subscriptions))
 """`tidemark up` takes these as well where it does not provision."""
 
 
@@ -65,7 +55,7 @@ def diagnose(setup: Setup, checks: Sequence[Check] = CHECKS, within: float | Non
     on_pubsub, in_a_bucket = not settings.emulated, settings.lake.folder is None and settings.lake.endpoint is None
     if not (on_pubsub or in_a_bucket):
         return examine(setup, checks, within)
-    found = examine(setup, [Check(CREDENTIALS, check_credentials)], within)
+    found = examine(setup, [Check(CREDENTIALS, credentials.check_credentials)], within)
     if any(finding.level is Level.BROKEN for finding in found):
         asking = {PUBSUB, PERMISSIONS, QUOTAS} if on_pubsub else set()
         asking |= {LAKE, VERSIONS} if in_a_bucket else set()

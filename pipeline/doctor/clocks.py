@@ -1,10 +1,11 @@
 """This machine's clock against the services', by the time that they put on an answer."""
 
 from collections.abc import Iterator
+from contextlib import suppress
 from datetime import timedelta
 
 from tidemark.pipeline.doctor.bucket import bucket_url
-from tidemark.pipeline.doctor.finding import Level, Said, Setup
+from tidemark.pipeline.doctor.finding import Said, Setup, broken, ok, warning
 from tidemark.pipeline.doctor.rest import PUBSUB, Answer, Silent, ask
 from tidemark.pipeline.durations import format_duration
 
@@ -16,45 +17,38 @@ AGREES = timedelta(seconds=1)
 
 
 def check_clock(setup: Setup) -> Iterator[Said]:
-    """Compared with Pub/Sub's clock; on an emulator, with that of Cloud Storage, if the lake is there."""
+    """Compares with Pub/Sub's clock; on an emulator, with that of Cloud Storage, if the lake is there. Says nothing
+    where nobody answers: other checks do."""
     settings = setup.settings
-    if not settings.emulated:
-        yield from compared(setup, ask(PUBSUB, setup.clock, with_credentials=False), "Pub/Sub")
-    elif settings.lake.folder is None:
-        answer = ask(bucket_url(settings.lake), setup.clock, with_credentials=settings.lake.endpoint is None)
-        yield from compared(setup, answer, "Cloud Storage")
-    else:
-        yield Level.OK, "emulator and lake are compared with nobody's clock"
-
-
-def check_clock_if_answered(setup: Setup) -> Iterator[Said]:
-    """The same, without a word where nobody answers: others say that."""
-    try:
-        yield from check_clock(setup)
-    except Silent:
-        return
+    with suppress(Silent):
+        if not settings.emulated:
+            yield from compared(setup, ask(PUBSUB, setup.clock, with_credentials=False), "Pub/Sub")
+        elif settings.lake.folder is None:
+            answer = ask(bucket_url(settings.lake), setup.clock, with_credentials=settings.lake.endpoint is None)
+            yield from compared(setup, answer, "Cloud Storage")
+        else:
+            yield ok("emulator and lake are compared with nobody's clock")
 
 
 def compared(setup: Setup, answer: Answer, whose: str) -> Iterator[Said]:
     """How far this machine's clock is from a server's, at least."""
     if answer.server_at is None:
-        yield Level.WARNING, f"{whose} puts no time on its answers, so this machine's clock could not be compared"
+        yield warning(f"{whose} puts no time on its answers, so this machine's clock could not be compared")
         return
     ahead = answer.asked_at - (answer.server_at + RESOLUTION)
     behind = answer.server_at - answer.answered_at
     near = setup.settings.watermark.near_real_time
     remedy = "have the machine's clock be set by NTP (`timedatectl set-ntp true`)"
     if ahead > near:
-        yield (
-            Level.BROKEN,
+        yield broken(
             f"this machine's clock is {_written(ahead)} ahead of {whose}'s, more than watermark.near_real_time "
-            f"({format_duration(near)}): the watermark holds (HELD_CLOCK_SKEW); {remedy}",
+            f"({format_duration(near)}): the watermark holds (HELD_CLOCK_SKEW); {remedy}"
         )
     elif max(ahead, behind) > AGREES:
         which = "ahead of" if ahead > behind else "behind"
-        yield Level.WARNING, f"this machine's clock is {_written(max(ahead, behind))} {which} {whose}'s: {remedy}"
+        yield warning(f"this machine's clock is {_written(max(ahead, behind))} {which} {whose}'s: {remedy}")
     else:
-        yield Level.OK, f"this machine's clock agrees with {whose}'s to about a second"
+        yield ok(f"this machine's clock agrees with {whose}'s to about a second")
 
 
 def _written(difference: timedelta) -> str:

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from pyspark.errors.exceptions.connect import SparkConnectGrpcException
 from pyspark.sql import SparkSession
 
-from tidemark.pipeline.doctor.finding import Level, Said, Setup
+from tidemark.pipeline.doctor.finding import Said, Setup, ok, warning
 from tidemark.pipeline.errors import SparkUnreachable
 from tidemark.pipeline.services.stack import is_ours_to_start
 from tidemark.pipeline.spark.executors import REMEDY, look_at
@@ -28,11 +28,10 @@ def check_executors(setup: Setup) -> Iterator[Said]:
     except SparkConnectGrpcException as error:
         if "UNAUTHENTICATED" not in str(error):
             raise
-        yield (
-            Level.WARNING,
+        yield warning(
             f"the executors were not looked at: the server at {named} wants its token: set "
             "SPARK_CONNECT_AUTHENTICATE_TOKEN to it for `tidemark doctor`. `tidemark up` tells nobody the token that "
-            "it makes: set the variable to a secret of yours before `tidemark up` as well",
+            "it makes: set the variable to a secret of yours before `tidemark up` as well"
         )
 
 
@@ -40,10 +39,9 @@ def seen_executors(session: SparkSession) -> Iterator[Said]:
     """What tasks on them say."""
     for machine, python, unable in look_at(session):
         if unable:
-            yield (
-                Level.WARNING,
+            yield warning(
                 f"the executor on {machine} cannot run tidemark ({python}: {unable}): windows are "
-                f"computed more slowly, and readers on Spark cannot pull; {REMEDY}",
+                f"computed more slowly, and readers on Spark cannot pull; {REMEDY}"
             )
         else:
-            yield Level.OK, f"the executor on {machine} has tidemark and Polars; Spark is {session.version}"
+            yield ok(f"the executor on {machine} has tidemark and Polars; Spark is {session.version}")

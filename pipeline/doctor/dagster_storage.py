@@ -7,7 +7,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from tidemark.pipeline.doctor.finding import Level, Said, Setup
+from tidemark.pipeline.doctor.finding import Said, Setup, broken, ok
 from tidemark.pipeline.services.own_files import INSTANCE, PACKAGE, dagster_home, given_home
 from tidemark.pipeline.services.stack import dagster_environment
 
@@ -20,7 +20,7 @@ def check_dagster_storage(setup: Setup) -> Iterator[Said]:
     settings, instance = setup.settings, (given_home() or PACKAGE) / INSTANCE
     config = Path(os.environ.get("TIDEMARK_CONFIG", "tidemark.toml")).resolve()
     if not Path(settings.dagster.storage).exists() and "sqlite" in instance.read_text():
-        yield Level.OK, f"Dagster's storage {settings.dagster.storage} is not there yet: `tidemark up` makes it"
+        yield ok(f"Dagster's storage {settings.dagster.storage} is not there yet: `tidemark up` makes it")
         return
     done = subprocess.run(
         [sys.executable, "-m", PROGRAM],
@@ -32,10 +32,9 @@ def check_dagster_storage(setup: Setup) -> Iterator[Said]:
     )
     if done.returncode:
         why = (done.stderr.strip().splitlines() or ["without a word"])[-1]
-        yield (
-            Level.BROKEN,
+        yield broken(
             f"Dagster's storage cannot be opened ({why}): check `storage` in {instance}, dagster.storage "
-            "in the settings, and that the database answers",
+            "in the settings, and that the database answers"
         )
         return
     yield from judged(json.loads(done.stdout.splitlines()[-1]))
@@ -45,10 +44,9 @@ def judged(state: dict[str, list[str | None]]) -> Iterator[Said]:
     """What the revisions of its tables mean: those that are there, and those that Dagster expects."""
     old = [name for name, (there, expected) in state.items() if there != expected]
     if old:
-        yield (
-            Level.BROKEN,
+        yield broken(
             f"the tables of Dagster's storage are of another version ({', '.join(old)}): stop everything, make a copy, "
-            "and run `dagster instance migrate` with the environment of `tidemark up`",
+            "and run `dagster instance migrate` with the environment of `tidemark up`"
         )
     else:
-        yield Level.OK, "Dagster's storage answers, and its tables are of the Dagster that runs"
+        yield ok("Dagster's storage answers, and its tables are of the Dagster that runs")

@@ -7,7 +7,7 @@ from threading import Thread
 
 from tidemark.pipeline.clock import Clock
 from tidemark.pipeline.errors import TidemarkError
-from tidemark.pipeline.identity.components import RUNNING, Component
+from tidemark.pipeline.identity import RUNNING, Component
 from tidemark.pipeline.settings import Settings
 
 RESOURCE_MANAGER = "https://cloudresourcemanager.googleapis.com"
@@ -46,6 +46,21 @@ class Setup:
 
 Said = tuple[Level, str]
 Look = Callable[[Setup], Iterable[Said]]
+
+
+def ok(sentence: str) -> Said:
+    """Nothing would break."""
+    return Level.OK, sentence
+
+
+def warning(sentence: str) -> Said:
+    """Something may go wrong, or is not known."""
+    return Level.WARNING, sentence
+
+
+def broken(sentence: str) -> Said:
+    """The pipeline would not run."""
+    return Level.BROKEN, sentence
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,12 +9,10 @@ from typing import Any
 from google.api_core import exceptions as api
 
 from tidemark.pipeline.doctor.bucket import bucket_of, bucket_url
-from tidemark.pipeline.doctor.finding import RESOURCE_MANAGER, Level, Said, Setup
+from tidemark.pipeline.doctor.finding import RESOURCE_MANAGER, Level, Said, Setup, ok, warning
 from tidemark.pipeline.doctor.rest import Silent, ask
 from tidemark.pipeline.errors import PubSubUnreachable, SubscriptionMissing
-from tidemark.pipeline.identity.components import NEEDS, Component, permissions_of
-from tidemark.pipeline.identity.methods import On, Permission
-from tidemark.pipeline.identity.roles import role_id
+from tidemark.pipeline.identity import NEEDS, Component, On, Permission, permissions_of, role_id
 from tidemark.pipeline.pubsub.connection import publisher_client, reported, subscriber_client
 from tidemark.pipeline.pubsub.drift import LOOKS_WITHIN
 from tidemark.pipeline.services.stack import emulator_is_absent
@@ -42,7 +40,7 @@ def check_pubsub_permissions(setup: Setup) -> Iterator[Said]:
             for path in resources:
                 had = _pubsub_has(client, path, wanted)
                 if had is None:
-                    yield Level.OK, f"{pubsub.emulator_host or 'Pub/Sub'} checks no permissions"
+                    yield ok(f"{pubsub.emulator_host or 'Pub/Sub'} checks no permissions")
                     return
                 yield from _compared(setup, on, path, had)
         except (SubscriptionMissing, PubSubUnreachable):  # the check of the subscriptions says it
@@ -57,7 +55,7 @@ def check_project_permissions(setup: Setup) -> Iterator[Said]:
     if not (wanted := _wanted(setup, On.PROJECT)):
         return
     if setup.settings.emulated and setup.resource_manager == RESOURCE_MANAGER:
-        yield Level.OK, "an emulator's project has no permissions"
+        yield ok("an emulator's project has no permissions")
         return
     listed = ", ".join(permission.name for permission in wanted)
     try:
@@ -69,14 +67,13 @@ def check_project_permissions(setup: Setup) -> Iterator[Said]:
             impersonate=pubsub.impersonate,
         )
     except Silent as error:
-        yield Level.WARNING, f"{error}; whether the project {project} grants {listed} is not known"
+        yield warning(f"{error}; whether the project {project} grants {listed} is not known")
         return
     if answer.status != 200:
-        yield (
-            Level.WARNING,
+        yield warning(
             f"whether the project {project} grants {listed} is not known ({answer.reason}): enable the API with "
             f"`gcloud services enable cloudresourcemanager.googleapis.com --project={project}`, or look yourself with "
-            f"`gcloud projects get-iam-policy {project}`",
+            f"`gcloud projects get-iam-policy {project}`"
         )
         return
     yield from _compared(setup, On.PROJECT, f"projects/{project}", answer.said.get("permissions", ()))
@@ -100,9 +97,9 @@ def check_bucket_permissions(setup: Setup) -> Iterator[Said]:
     if answer.status == 200:
         yield from _compared(setup, On.BUCKET, f"gs://{bucket_of(lake)}", answer.said.get("permissions", ()))
     elif lake.endpoint is not None:
-        yield Level.OK, f"{lake.endpoint} checks no permissions"
+        yield ok(f"{lake.endpoint} checks no permissions")
     elif answer.status != 404:  # the check of the bucket says it
-        yield Level.WARNING, f"permissions on gs://{bucket_of(lake)} are not known: {answer.reason}"
+        yield warning(f"permissions on gs://{bucket_of(lake)} are not known: {answer.reason}")
 
 
 def _wanted(setup: Setup, on: On) -> dict[Permission, list[Component]]:
@@ -148,7 +145,7 @@ def _compared(setup: Setup, on: On, resource: str, granted: Iterable[str]) -> It
             f"{'' if is_fatal else f'Without it {spared}. '}{_remedy(parts, permission)}",
         )
     if not lacking:
-        yield Level.OK, f"every permission on {resource} that {', '.join(setup.components)} need is there"
+        yield ok(f"every permission on {resource} that {', '.join(setup.components)} need is there")
 
 
 def _remedy(parts: Sequence[Component], permission: Permission) -> str:

@@ -9,7 +9,7 @@ from datetime import timedelta
 
 from google.cloud.monitoring_v3 import MetricServiceClient
 
-from tidemark.pipeline.doctor.finding import Level, Said, Setup
+from tidemark.pipeline.doctor.finding import Said, Setup, ok, warning
 from tidemark.pipeline.errors import PermissionMissing, PubSubError
 from tidemark.pipeline.pubsub.connection import reported
 from tidemark.pipeline.pubsub.drift import LOOKS_WITHIN
@@ -26,7 +26,7 @@ def check_quotas(setup: Setup) -> Iterator[Said]:
     """A quota of Pub/Sub that was exceeded within a day; else where to look."""
     pubsub = setup.settings.pubsub
     if setup.settings.emulated and pubsub.monitoring_endpoint is None:
-        yield Level.OK, "an emulator has no quotas"
+        yield ok("an emulator has no quotas")
         return
     where = f"https://console.cloud.google.com/iam-admin/quotas?project={pubsub.project}&service=pubsub.googleapis.com"
     a_minute = ADMINISTRATIVE_A_TICK * timedelta(minutes=1) / setup.settings.watermark.tick
@@ -35,19 +35,17 @@ def check_quotas(setup: Setup) -> Iterator[Said]:
     except PermissionMissing:  # the check of permissions says it
         return
     except PubSubError as error:
-        yield Level.WARNING, f"whether a quota was exceeded is not known ({error}): look at {where}"
+        yield warning(f"whether a quota was exceeded is not known ({error}): look at {where}")
         return
     for name in exceeded:
-        yield (
-            Level.WARNING,
+        yield warning(
             f"the quota {name} was exceeded within the last day: raise it at {where}, or have ticks be rarer "
-            "(watermark.tick)",
+            "(watermark.tick)"
         )
     if not exceeded:
-        yield (
-            Level.OK,
+        yield ok(
             f"no quota of Pub/Sub was exceeded within a day; readings take about {a_minute:.0f} administrative "
-            f"requests a minute. How high the quotas are: {where}",
+            f"requests a minute. How high the quotas are: {where}"
         )
 
 

@@ -5,7 +5,7 @@ from typing import Any
 
 from google.api_core import exceptions as api
 
-from tidemark.pipeline.doctor.finding import Level, Said, Setup
+from tidemark.pipeline.doctor.finding import Said, Setup, broken, ok, warning
 from tidemark.pipeline.doctor.topic_schema import look_at_schema
 from tidemark.pipeline.errors import PermissionMissing, PubSubUnreachable, SubscriptionMissing
 from tidemark.pipeline.pubsub.connection import publisher_client, reported, subscriber_client
@@ -17,27 +17,26 @@ def check_subscriptions(setup: Setup) -> Iterator[Said]:
     """Both subscriptions as they are, and whether anybody answers at all."""
     pubsub = setup.settings.pubsub
     if emulator_is_absent(setup.settings):
-        yield (
-            Level.WARNING,
+        yield warning(
             f"nothing answers at {pubsub.emulator_host}, so topic and subscriptions are not known: `tidemark up` "
-            "starts an emulator there",
+            "starts an emulator there"
         )
         return
     client = subscriber_client(*pubsub.server)
     try:
         drift = look_at_subscriptions(client, pubsub, setup.settings.contract)
     except PermissionMissing as error:
-        yield (Level.WARNING, f"{error}; until then nobody notices when a subscription is changed")
+        yield warning(f"{error}; until then nobody notices when a subscription is changed")
         return
     finally:
         client.transport.close()
-    yield from ((Level.BROKEN, sentence) for sentence in drift.breaks)
-    yield from ((Level.WARNING, sentence) for sentence in drift.dangers)
+    yield from (broken(sentence) for sentence in drift.breaks)
+    yield from (warning(sentence) for sentence in drift.dangers)
     for sentence in drift.differences:
         if " expires after " not in sentence:  # the dangers have said it
-            yield Level.WARNING, sentence
+            yield warning(sentence)
     if not drift.breaks:
-        yield Level.OK, f"{pubsub.tracking_path} and {pubsub.base_path} are what the method needs"
+        yield ok(f"{pubsub.tracking_path} and {pubsub.base_path} are what the method needs")
 
 
 def check_topic(setup: Setup) -> Iterator[Said]:
@@ -51,17 +50,15 @@ def check_topic(setup: Setup) -> Iterator[Said]:
             topic = client.get_topic(topic=pubsub.topic_path, retry=None, timeout=LOOKS_WITHIN.total_seconds())
     except SubscriptionMissing as error:
         if isinstance(error.__cause__, api.NotFound):
-            yield (
-                Level.BROKEN,
+            yield broken(
                 f"the topic {pubsub.topic_path} does not exist: run `tidemark provision`, or mend pubsub.topic and "
-                "pubsub.project",
+                "pubsub.project"
             )
         return
     except PermissionMissing:
-        yield (
-            Level.OK,
+        yield ok(
             f"the topic {pubsub.topic_path} cannot be looked at without pubsub.topics.get on it, which only "
-            "`tidemark provision` needs; whether its schema fits message.payload is not known",
+            "`tidemark provision` needs; whether its schema fits message.payload is not known"
         )
         return
     except PubSubUnreachable:  # the check of the subscriptions says it
@@ -70,15 +67,14 @@ def check_topic(setup: Setup) -> Iterator[Said]:
         client.transport.close()
     yield from look_at_schema(setup, topic)
     yield from _regions(topic, pubsub.endpoint)
-    yield Level.OK, f"the topic {pubsub.topic_path} is there"
+    yield ok(f"the topic {pubsub.topic_path} is there")
 
 
 def _regions(topic: Any, endpoint: str | None) -> Iterator[Said]:
     policy = topic.message_storage_policy
     regions = list(policy.allowed_persistence_regions)
     if policy.enforce_in_transit and regions and not any(region in (endpoint or "") for region in regions):
-        yield (
-            Level.BROKEN,
+        yield broken(
             f"{topic.name} may be asked in {', '.join(regions)} only, and pubsub.endpoint is "
-            f"{endpoint or 'empty'}: set it to {regions[0]}-pubsub.googleapis.com:443",
+            f"{endpoint or 'empty'}: set it to {regions[0]}-pubsub.googleapis.com:443"
         )

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from tidemark.pipeline.doctor.finding import Level, Said, Setup
+from tidemark.pipeline.doctor.finding import Said, Setup, broken, ok
 from tidemark.pipeline.errors import InvalidSettings
 from tidemark.pipeline.spark.table_definition import own_tables
 
@@ -14,6 +14,6 @@ def check_own_tables(setup: Setup) -> Iterator[Said]:
     try:
         found = own_tables(setup.settings)
     except InvalidSettings as error:
-        yield Level.BROKEN, str(error)
+        yield broken(str(error))
     else:
-        yield Level.OK, f"tables of your own: {', '.join(found)}"
+        yield ok(f"tables of your own: {', '.join(found)}")

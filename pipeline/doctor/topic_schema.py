@@ -9,9 +9,9 @@ from google.pubsub_v1 import SchemaServiceClient, types
 
 from tidemark.pipeline.contract.payloads.definitions import DELETED_SCHEMA
 from tidemark.pipeline.contract.payloads.formats import Encoding, PayloadFormat
-from tidemark.pipeline.doctor.finding import Level, Said, Setup
+from tidemark.pipeline.doctor.finding import Said, Setup, broken, ok, warning
 from tidemark.pipeline.errors import PermissionMissing, PubSubUnreachable, SubscriptionMissing
-from tidemark.pipeline.identity.components import SCHEMA, permissions_of
+from tidemark.pipeline.identity import SCHEMA, permissions_of
 from tidemark.pipeline.pubsub.connection import client_of, reported
 from tidemark.pipeline.pubsub.drift import LOOKS_WITHIN
 from tidemark.pipeline.pubsub.schemas import ENCODINGS, LIST
@@ -23,24 +23,21 @@ def look_at_schema(setup: Setup, topic: Any) -> Iterator[Said]:
     """Whether messages by the topic's schema can be read. Nothing is said of one that is as it should be."""
     written, schema = setup.settings.contract.payload, topic.schema_settings
     if schema.schema == DELETED_SCHEMA:
-        yield (
-            Level.WARNING,
+        yield warning(
             f"the schema of {topic.name} was deleted, so nobody can publish to it: take it off with `gcloud pubsub "
-            f"topics update {_short(topic.name)} --clear-schema-settings`",
+            f"topics update {_short(topic.name)} --clear-schema-settings`"
         )
     elif not schema.schema:
         if written.asks_for_schemas:
-            yield (
-                Level.BROKEN,
+            yield broken(
                 f"{topic.name} has no schema, and message.payload = {written.encoding.value!r} with an empty "
                 f"message.schema reads messages by that: {ALL_REJECTED}. Name a file in message.schema, or give the "
-                "topic a schema",
+                "topic a schema"
             )
     elif written.encoding is Encoding.JSON and schema.encoding == types.Encoding.BINARY:
-        yield (
-            Level.BROKEN,
+        yield broken(
             f"the schema {schema.schema} of {topic.name} has binary messages, and message.payload = 'json' reads JSON: "
-            f"{ALL_REJECTED}. Set message.payload to the schema's type, 'avro' or 'protobuf'",
+            f"{ALL_REJECTED}. Set message.payload to the schema's type, 'avro' or 'protobuf'"
         )
     elif written.has_schema:
         yield from _type(setup, schema.schema, topic.name, written)
@@ -58,12 +55,11 @@ def _type(setup: Setup, name: str, topic: str, written: PayloadFormat) -> Iterat
     except PermissionMissing as error:
         parts = permissions_of(setup.components, pubsub.reading, asks_for_schemas=written.asks_for_schemas)
         if SCHEMA.permission in parts:
-            yield Level.BROKEN, f"{error}: messages of {topic} are read by this schema"
+            yield broken(f"{error}: messages of {topic} are read by this schema")
         else:
-            yield (
-                Level.OK,
+            yield ok(
                 f"the schema {name} of {topic} cannot be looked at without {LIST} on it, which nothing here needs; "
-                f"whether it is {written.encoding} is not known",
+                f"whether it is {written.encoding} is not known"
             )
         return
     except PubSubUnreachable:  # the check of the subscriptions says it
@@ -71,15 +67,14 @@ def _type(setup: Setup, name: str, topic: str, written: PayloadFormat) -> Iterat
     except SubscriptionMissing as error:
         if not isinstance(error.__cause__, api.NotFound):
             raise
-        yield Level.WARNING, f"the schema {name} of {topic} does not exist (any more): give the topic another one"
+        yield warning(f"the schema {name} of {topic} does not exist (any more): give the topic another one")
         return
     found = ENCODINGS.get(kind)
     if found is not written.encoding:
         is_read = "" if found is None else f", or set message.payload = {found.value!r}"
-        yield (
-            Level.BROKEN,
+        yield broken(
             f"the schema {name} of {topic} is {'of an unknown type' if found is None else found.value}, and "
-            f"message.payload = {written.encoding.value!r}: {ALL_REJECTED}. Name another topic{is_read}",
+            f"message.payload = {written.encoding.value!r}: {ALL_REJECTED}. Name another topic{is_read}"
         )
 
 

@@ -11,20 +11,13 @@ import grpc
 from google.pubsub_v1 import types
 
 from tidemark.pipeline.clock import Clock, SystemClock
-from tidemark.pipeline.emulator import refusals
-from tidemark.pipeline.emulator.api import (
-    PULLS_WAIT_AT_MOST,
-    PublisherService,
-    SchemaService,
-    Shared,
-    SubscriberService,
-)
+from tidemark.pipeline.emulator import api, refusals
 from tidemark.pipeline.emulator.model import PubSubModel
 from tidemark.pipeline.errors import ServiceFailed
 
 logger = logging.getLogger(__name__)
 
-CALLS_AT_ONCE = PULLS_WAIT_AT_MOST + 64
+CALLS_AT_ONCE = api.PULLS_WAIT_AT_MOST + 64
 """The number of threads: one for each pull that waits, and some for other calls."""
 
 REQUEST_BYTES = 20_000_000
@@ -68,7 +61,7 @@ def served(
     to replace its `faults`. Raises ServiceFailed if the port is taken.
     """
     name = f"[{host}]" if ":" in host and not host.startswith("[") else host  # IPv6
-    shared = Shared(model or PubSubModel(rng=random.Random()), clock or SystemClock())  # noqa: S311 no secret
+    shared = api.Shared(model or PubSubModel(rng=random.Random()), clock or SystemClock())  # noqa: S311 no secret
     pool = ThreadPoolExecutor(CALLS_AT_ONCE, thread_name_prefix="pubsub")
     options = (
         ("grpc.so_reuseport", 0),  # with it, a second server could bind the same port and get half of the calls
@@ -89,12 +82,12 @@ def served(
         pool.shutdown()
 
 
-def handlers(shared: Shared) -> list[Any]:
+def handlers(shared: api.Shared) -> list[Any]:
     """The services as gRPC handlers over plain protobuf, since the client package has no generated servicers."""
     services = {
-        "google.pubsub.v1.Publisher": PublisherService(shared),
-        "google.pubsub.v1.Subscriber": SubscriberService(shared),
-        "google.pubsub.v1.SchemaService": SchemaService(shared),
+        "google.pubsub.v1.Publisher": api.PublisherService(shared),
+        "google.pubsub.v1.Subscriber": api.SubscriberService(shared),
+        "google.pubsub.v1.SchemaService": api.SchemaService(shared),
     }
     found = []
     for name, service in services.items():
@@ -107,7 +100,7 @@ def handlers(shared: Shared) -> list[Any]:
     return found
 
 
-def _unary(name: str, method: Callable[[Any, Any], Any], shared: Shared) -> Any:
+def _unary(name: str, method: Callable[[Any, Any], Any], shared: api.Shared) -> Any:
     request = REQUESTS.get(name) or getattr(types, f"{name}Request")
 
     def call(given: Any, context: Any) -> Any:

@@ -6,6 +6,7 @@ is a stream, a window or an id.
 
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import partial
 
 PIPELINE = "pipeline"
 """The attribute that each measurement has: `dagster.name`, or `tidemark` without one."""
@@ -26,123 +27,78 @@ class Kind(StrEnum):
 class Instrument:
     """One instrument, with OpenTelemetry's name and unit, and the attributes beside the pipeline."""
 
-    name: str
     kind: Kind
+    name: str
     unit: str
     description: str
     attributes: tuple[str, ...] = ()
 
-    @property
-    def in_prometheus(self) -> str:
-        """The name under which Prometheus has it; a histogram's is followed by _bucket, _sum or _count."""
-        suffix = {"s": "_seconds", "By": "_bytes"}.get(self.unit, "")
-        total = "_total" if self.kind is Kind.COUNTER else ""
-        return f"{self.name.replace('.', '_')}{suffix}{total}"
 
+counter, histogram, gauge = (partial(Instrument, kind) for kind in (Kind.COUNTER, Kind.HISTOGRAM, Kind.GAUGE))
 
-WATERMARK_AGE = Instrument(
-    "tidemark.watermark.age", Kind.GAUGE, "s", "How far the watermark is behind the clock, now. None without one."
+WATERMARK_AGE = gauge(
+    "tidemark.watermark.age", "s", "How far the watermark is behind the clock, now. None without one."
 )
-WATERMARK_MAX_AGE = Instrument(
-    "tidemark.watermark.max_age", Kind.GAUGE, "s", "The setting checks.max_watermark_age, to compare with."
-)
-DECISIONS = Instrument(
-    "tidemark.decisions", Kind.COUNTER, "{decision}", "Decisions about the watermark, by reason.", ("reason",)
-)
-READING_VIOLATIONS = Instrument(
+WATERMARK_MAX_AGE = gauge("tidemark.watermark.max_age", "s", "The setting checks.max_watermark_age, to compare with.")
+DECISIONS = counter("tidemark.decisions", "{decision}", "Decisions about the watermark, by reason.", ("reason",))
+READING_VIOLATIONS = gauge(
     "tidemark.reading.violations",
-    Kind.GAUGE,
     "{violation}",
     "Messages that a reading of a subscription should have known of and did not, since the lake began.",
 )
-BACKLOG_AGE = Instrument(
+BACKLOG_AGE = gauge(
     "tidemark.backlog.age",
-    Kind.GAUGE,
     "s",
     "Age of the oldest unacknowledged message, by the newest reading, and older by the time since.",
     ("subscription",),
 )
-BACKLOG_MESSAGES = Instrument(
+BACKLOG_MESSAGES = gauge(
     "tidemark.backlog.messages",
-    Kind.GAUGE,
     "{message}",
     "Messages published since the oldest unacknowledged one: at most so many are outstanding. An estimate on tracking.",
     ("subscription",),
 )
-BACKLOG_SIZE = Instrument(
-    "tidemark.backlog.size", Kind.GAUGE, "By", "Estimated size of these messages.", ("subscription",)
+BACKLOG_SIZE = gauge("tidemark.backlog.size", "By", "Estimated size of these messages.", ("subscription",))
+PULLED = counter(
+    "tidemark.messages.pulled", "{message}", "Messages that ticks and runs pulled and made durable.", ("subscription",)
 )
-PULLED = Instrument(
-    "tidemark.messages.pulled",
-    Kind.COUNTER,
-    "{message}",
-    "Messages that ticks and runs pulled and made durable.",
-    ("subscription",),
+LANDED = counter("tidemark.heartbeats.landed", "{heartbeat}", "Heartbeats that ticks and runs landed, copies included.")
+LATE = counter("tidemark.heartbeats.late", "{heartbeat}", "Those of them that landed below the watermark.")
+QUARANTINED = counter(
+    "tidemark.messages.quarantined", "{message}", "Messages that ticks and runs rejected, by reason.", ("reason",)
 )
-LANDED = Instrument(
-    "tidemark.heartbeats.landed", Kind.COUNTER, "{heartbeat}", "Heartbeats that ticks and runs landed, copies included."
-)
-LATE = Instrument(
-    "tidemark.heartbeats.late", Kind.COUNTER, "{heartbeat}", "Those of them that landed below the watermark."
-)
-QUARANTINED = Instrument(
-    "tidemark.messages.quarantined",
-    Kind.COUNTER,
-    "{message}",
-    "Messages that ticks and runs rejected, by reason.",
-    ("reason",),
-)
-MISSED = Instrument(
+MISSED = gauge(
     "tidemark.heartbeats.missed",
-    Kind.GAUGE,
     "{heartbeat}",
     "Heartbeats that landed after their window was computed, which was not computed again.",
 )
-LOST = Instrument(
+LOST = gauge(
     "tidemark.heartbeats.lost",
-    Kind.GAUGE,
     "{heartbeat}",
     "Messages that were tracked, and taken from base within the hour without having landed: at least so many.",
 )
-TICK_DURATION = Instrument(
+TICK_DURATION = histogram(
     "tidemark.tick.duration",
-    Kind.HISTOGRAM,
     "s",
     "How long a sensor's evaluation took, with the wait until its tick was due. result: ok or error.",
     ("sensor", "result"),
 )
-SENSOR_SILENCE = Instrument(
-    "tidemark.sensor.silence", Kind.GAUGE, "s", "How long ago a sensor's last tick without an error ended.", ("sensor",)
+SENSOR_SILENCE = gauge(
+    "tidemark.sensor.silence", "s", "How long ago a sensor's last tick without an error ended.", ("sensor",)
 )
-SENSOR_INTERVAL = Instrument(
-    "tidemark.sensor.interval", Kind.GAUGE, "s", "How often a sensor is to tick by the settings.", ("sensor",)
-)
-RUNS = Instrument(
+SENSOR_INTERVAL = gauge("tidemark.sensor.interval", "s", "How often a sensor is to tick by the settings.", ("sensor",))
+RUNS = counter(
     "tidemark.runs",
-    Kind.COUNTER,
     "{run}",
     "Runs that have ended, by job and result: success, failure or canceled.",
     ("job_name", "result"),
 )
-RUN_DURATION = Instrument(
-    "tidemark.run.duration",
-    Kind.HISTOGRAM,
-    "s",
-    "How long they took.",
-    ("job_name", "result"),
-)
-RUN_AGE = Instrument(
-    "tidemark.run.age", Kind.GAUGE, "s", "How long the oldest unfinished run of a job has been there.", ("job_name",)
-)
-SNAPSHOT_SIZE = Instrument(
-    "tidemark.snapshot.size", Kind.GAUGE, "By", "Estimated size of what the snapshots of the last day kept."
-)
-SNAPSHOT_BUDGET = Instrument(
-    "tidemark.snapshot.budget", Kind.GAUGE, "By", "The budget for that. None where there is none."
-)
-BUCKET_CALLS = Instrument(
+RUN_DURATION = histogram("tidemark.run.duration", "s", "How long they took.", ("job_name", "result"))
+RUN_AGE = gauge("tidemark.run.age", "s", "How long the oldest unfinished run of a job has been there.", ("job_name",))
+SNAPSHOT_SIZE = gauge("tidemark.snapshot.size", "By", "Estimated size of what the snapshots of the last day kept.")
+SNAPSHOT_BUDGET = gauge("tidemark.snapshot.budget", "By", "The budget for that. None where there is none.")
+BUCKET_CALLS = counter(
     "tidemark.bucket.calls",
-    Kind.COUNTER,
     "{call}",
     "Calls of the code server to the lake's bucket for single files, by class of charge (A, B, free) and call. Those "
     "of the Delta library and of runs are not among them.",

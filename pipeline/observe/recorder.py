@@ -50,14 +50,6 @@ class Outlet(Protocol):
         """Add to a counter, or to a histogram."""
 
 
-@dataclass(frozen=True, slots=True)
-class Seen:
-    """What the newest tick of tracking said, and when."""
-
-    state: WatermarkState
-    at: datetime
-
-
 def never_failing(tell: Callable[P, None]) -> Callable[P, None]:
     """A measurement that fails is logged, and fails no tick."""
 
@@ -96,7 +88,7 @@ class Recorder(Observer):
         self._every, self._jobs = dict(every), tuple(jobs)
         self._began = clock.now()
         self._heard: dict[str, datetime] = {}
-        self._seen: Seen | None = None
+        self._state: WatermarkState | None = None  # as the newest tick of tracking left it
         self._missed: int | None = None
         self._lost: int | None = None
         self._under_way: Mapping[str, datetime] = {}
@@ -132,7 +124,7 @@ class Recorder(Observer):
 
     @never_failing
     def tracked(self, tracked: Tracked) -> None:
-        self._seen = Seen(tracked.state, self._clock.now())
+        self._state = tracked.state
         self._add(them.DECISIONS, 1, reason=str(tracked.decision.reason))
         self._add(them.PULLED, tracked.persisted.messages, subscription=TRACKING)
 
@@ -205,8 +197,8 @@ class Recorder(Observer):
             yield self._now(them.RUN_AGE, max((now - since).total_seconds(), 0.0), job_name=job)
         if (budget := self._settings.pubsub.snapshot_bytes_a_day) is not None:
             yield self._now(them.SNAPSHOT_BUDGET, budget)
-        if self._seen is not None:
-            yield from self._of_state(self._seen.state, now)
+        if self._state is not None:
+            yield from self._of_state(self._state, now)
 
     def _of_state(self, state: WatermarkState, now: datetime) -> Iterator[Measured]:
         yield self._now(them.READING_VIOLATIONS, state.reading_violations)
@@ -220,7 +212,7 @@ class Recorder(Observer):
 
     @property
     def _watermark(self) -> datetime | None:
-        return None if self._seen is None else self._seen.state.watermark
+        return None if self._state is None else self._state.watermark
 
     def _beats(self) -> list[SensorBeat]:
         return [SensorBeat(name, every, self._heard.get(name, self._began)) for name, every in self._every.items()]

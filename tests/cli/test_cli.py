@@ -24,7 +24,7 @@ from tidemark.pipeline.cli.app import app
 from tidemark.pipeline.clock import SystemClock, iso
 from tidemark.pipeline.contract.heartbeat import HeartbeatReader
 from tidemark.pipeline.demo.shapes.all_shapes import SHAPES
-from tidemark.pipeline.demo.shapes.names import ShapeName
+from tidemark.pipeline.demo.shapes.shape import ShapeName
 from tidemark.pipeline.ingest.readers import new_files
 from tidemark.pipeline.ingest.take import Budget
 from tidemark.pipeline.ingest.ticks import land, track

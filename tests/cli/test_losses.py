@@ -6,12 +6,13 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from tests.clock import ManualClock
 from tests.lake.builders import Beat, append_beats, columns_of, lake_in
 from tests.quality.staleness_history import LOOKBACK, WINDOWING, WINDOWS, History, new_history
 from tests.watermark.builders import at, effective, published, seconds
 from tidemark.pipeline.cli.app import app
 from tidemark.pipeline.cli.lake import ingest_facts, loss_details, loss_facts
-from tidemark.pipeline.clock import ManualClock, SystemClock, iso
+from tidemark.pipeline.clock import SystemClock, iso
 from tidemark.pipeline.contract.heartbeat import FieldKind
 from tidemark.pipeline.lake.tables.heartbeats import heartbeat_rows
 from tidemark.pipeline.lake.tables.new_files import NewFiles

@@ -61,7 +61,7 @@ def test_lines_stay_lines_and_nothing_in_one_begins_another(capsys: pytest.Captu
 @pytest.mark.parametrize("reason", ["no Spark answers", "no Spark answers."])
 def test_runs_that_fail_are_said_with_one_full_stop(capsys: pytest.CaptureFixture[str], reason: str) -> None:
     at = datetime(2026, 11, 21, tzinfo=UTC)
-    output.show_failing(Failing(1, at, at, reason, None, None), output.console())
+    output.warn(output.console(), output.of_runs(Failing(1, at, at, reason, None, None)))
     assert capsys.readouterr().out.endswith("no Spark answers. Dagster's UI has each run's log\n")
 
 

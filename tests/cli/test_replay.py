@@ -13,13 +13,14 @@ import pytest
 from click.testing import Result
 from typer.testing import CliRunner
 
+from tests.clock import ManualClock
 from tests.lake.builders import Beat, append_beats, columns_of
 from tests.replay.test_log_ticks import record
 from tests.replay.traces import Held, sparse, steady, straggler, write_trace
 from tests.watermark.builders import START_US, at, flat, seconds
 from tests.watermark.exact_rule import exact_late
 from tidemark.pipeline.cli.app import app
-from tidemark.pipeline.clock import ManualClock, from_us, to_us
+from tidemark.pipeline.clock import from_us, to_us
 from tidemark.pipeline.errors import LakeError, TidemarkError, TraceUnusable
 from tidemark.pipeline.lake.layout import Lake
 from tidemark.pipeline.replay.replay import RULES_WITHOUT_ANCHOR, decide_again

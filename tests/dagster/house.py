@@ -13,11 +13,12 @@ from dagster._core.definitions.sensor_definition import SensorExecutionData
 from dagster._core.test_utils import create_run_for_test
 from google.pubsub_v1 import PublisherClient, PubsubMessage
 
+from tests.clock import ManualClock
 from tests.emulator.builders import a_subscription, a_topic
 from tests.ingest.model_subscription import ModelBacklog, ModelSubscription
 from tidemark.assets.definitions import build_definitions
 from tidemark.assets.runs import Runs, tags_of
-from tidemark.pipeline.clock import Clock, ManualClock, SystemClock, iso
+from tidemark.pipeline.clock import Clock, SystemClock, iso
 from tidemark.pipeline.contract.heartbeat import FieldKind
 from tidemark.pipeline.emulator.model import PubSubModel
 from tidemark.pipeline.kept import Kept

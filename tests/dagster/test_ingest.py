@@ -9,6 +9,7 @@ import dagster as dg
 import pytest
 from google.pubsub_v1 import PublisherClient
 
+from tests.clock import ManualClock
 from tests.dagster.house import (
     PUBSUB,
     ModelWorld,
@@ -31,7 +32,7 @@ from tidemark.assets.ingest import (
     why_no_run,
     why_readers,
 )
-from tidemark.pipeline.clock import ManualClock, SystemClock, to_us
+from tidemark.pipeline.clock import SystemClock, to_us
 from tidemark.pipeline.errors import ExecutorsUnable
 from tidemark.pipeline.ingest import on_spark, readers
 from tidemark.pipeline.ingest.outcome import Ingested, Settled, Side

@@ -9,12 +9,13 @@ import pytest
 
 import tidemark
 import tidemark.dagster as td
+from tests.clock import ManualClock
 from tests.dagster.house import Ticking
 from tests.dagster.test_diffs_asset import CLASSIC, MINUTE, START, WINDOWS, Materializing, failure_of
 from tidemark.assets.definitions import build_definitions
 from tidemark.assets.loaded_tables import LoadedTables
 from tidemark.assets.repair import REPAIR
-from tidemark.pipeline.clock import ManualClock, SystemClock
+from tidemark.pipeline.clock import SystemClock
 from tidemark.pipeline.quality.failing import FailingTable, read_failing, read_failing_tables
 from tidemark.pipeline.services.dagster_names import PIPELINE, RANGE_END, RANGE_START
 from tidemark.pipeline.settings import Settings

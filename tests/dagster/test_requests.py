@@ -14,12 +14,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.clock import ManualClock
 from tests.watermark.builders import START, bounded, seconds
 from tidemark.assets import requests
 from tidemark.assets.attempts import AtWork
 from tidemark.assets.requests import SEEN_WITHIN, OneAsks, Request, next_request
 from tidemark.assets.turns import Attempt
-from tidemark.pipeline.clock import ManualClock
 from tidemark.pipeline.errors import LakeError
 from tidemark.pipeline.spans import Spans
 from tidemark.pipeline.windows import DAY, Window, Windowing, due

@@ -6,6 +6,7 @@ from pathlib import Path
 import dagster as dg
 import pytest
 
+from tests.clock import ManualClock
 from tests.dagster.house import Ticking, keys
 from tests.dagster.test_diffs_asset import CLASSIC, START, WATERMARK, Materializing
 from tests.lake.builders import Beat
@@ -14,7 +15,6 @@ from tests.watermark.builders import at, published, seconds
 from tidemark.assets.checks import STEPS_AT_ONCE
 from tidemark.assets.definitions import COMPUTE_WINDOWS
 from tidemark.assets.requests import BACKLOG_OP
-from tidemark.pipeline.clock import ManualClock
 from tidemark.pipeline.quality import staleness as quality_staleness
 from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.settings_sections import (

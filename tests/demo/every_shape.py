@@ -10,7 +10,7 @@ from tidemark.pipeline.cli.output import columns, console
 from tidemark.pipeline.clock import SystemClock
 from tidemark.pipeline.demo.script import run_demo
 from tidemark.pipeline.demo.shapes.all_shapes import SHAPES
-from tidemark.pipeline.demo.shapes.names import ShapeName
+from tidemark.pipeline.demo.shapes.shape import ShapeName
 from tidemark.pipeline.demo.summary import Summary
 from tidemark.pipeline.demo.synthetic_beats import SyntheticSource
 from tidemark.pipeline.durations import parse_duration

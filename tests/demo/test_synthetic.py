@@ -14,9 +14,10 @@ from google.api_core import exceptions as api
 from google.pubsub_v1 import PublisherClient, PublishResponse, SubscriberClient
 
 from tests.cli.command import said_here
+from tests.clock import ManualClock
 from tests.pubsub.builders import subscription_of
-from tidemark.pipeline.clock import ManualClock, SystemClock, to_us
-from tidemark.pipeline.demo.shapes.json_object import JsonObject
+from tidemark.pipeline.clock import SystemClock, to_us
+from tidemark.pipeline.demo.shapes.json_shapes import JsonObject
 from tidemark.pipeline.demo.synthetic import BATCH, Published, publish
 from tidemark.pipeline.demo.synthetic_beats import SyntheticSource, messages
 from tidemark.pipeline.errors import LakeUnwritable, PermissionMissing, PubSubUnreachable, SubscriptionMissing

@@ -18,7 +18,7 @@ from tidemark.pipeline.contract.heartbeat import (
     Rejection,
     read_field,
 )
-from tidemark.pipeline.demo.shapes.json_object import JsonObject
+from tidemark.pipeline.demo.shapes.json_shapes import JsonObject
 from tidemark.pipeline.demo.shapes.shape import REASONS
 from tidemark.pipeline.demo.synthetic_beats import (
     DUPLICATE,

@@ -15,9 +15,7 @@ from tidemark.pipeline.doctor.permissions import (
     check_pubsub_permissions,
 )
 from tidemark.pipeline.emulator.server import served
-from tidemark.pipeline.identity.components import RUNNING, Component, permissions_of
-from tidemark.pipeline.identity.methods import On, Permission
-from tidemark.pipeline.identity.roles import role_id
+from tidemark.pipeline.identity import RUNNING, Component, On, Permission, permissions_of, role_id
 
 CHECKS = [
     Check("permissions", look)

@@ -26,8 +26,7 @@ from tidemark.pipeline.doctor.finding import Setup
 from tidemark.pipeline.emulator.api import Shared
 from tidemark.pipeline.emulator.model import PubSubModel
 from tidemark.pipeline.emulator.server import handlers
-from tidemark.pipeline.identity.components import Component, permissions_of
-from tidemark.pipeline.identity.methods import On, Permission
+from tidemark.pipeline.identity import Component, On, Permission, permissions_of
 from tidemark.pipeline.pubsub.requirements import wanted
 from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.settings_sections import LakeSettings, PubSubSettings, SparkSettings

@@ -16,10 +16,10 @@ from typing import Any
 import polars as pl
 from pyspark.sql import DataFrame, SparkSession
 
+from tests.clock import ManualClock
 from tests.lake.builders import append_beats
 from tests.spark.beats import FIELDS, at, batch_over
 from tests.spark.test_columns import WINDOWS, by_message, dirty, in_columns, landed, naive
-from tidemark.pipeline.clock import ManualClock
 from tidemark.pipeline.lake.layout import Lake
 from tidemark.pipeline.lake.store.address import scan_options, storage_options
 from tidemark.pipeline.quality.due_windows import ComputedWindows

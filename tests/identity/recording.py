@@ -13,7 +13,8 @@ import grpc
 
 from tests.gcs.server import CloudStorageServer
 from tests.gcs.xml_proxy import Answer, XmlHandler, XmlProxy
-from tidemark.pipeline.identity.methods import Permission, permissions_of_http, permissions_of_rpc
+from tests.identity.documented import permissions_of_http, permissions_of_rpc
+from tidemark.pipeline.identity import Permission
 
 STOP_SECONDS = 15.0
 OF_THE_TESTS = ("/storage/v1/b?", "/_internal/")

@@ -15,22 +15,14 @@ import pytest
 from tests.dagster.house import Hasty, Ticking, beats_between, publish, settings_of
 from tests.fixtures_emulator import unique_pubsub
 from tests.gcs.apart import fresh_lake
+from tests.identity.documented import Unlisted, permissions_of_http, permissions_of_rpc
 from tests.identity.recording import RecordedBuckets, Recorder, recorded_buckets
 from tests.pubsub.fake_monitoring import FakeMonitoring
 from tests.pubsub.fake_monitoring import served as serve_monitoring
 from tidemark.pipeline.clock import SystemClock, iso
 from tidemark.pipeline.emulator.model import PubSubModel
 from tidemark.pipeline.emulator.server import served as serve_pubsub
-from tidemark.pipeline.identity.components import NEEDS, SCHEMA, Component
-from tidemark.pipeline.identity.methods import (
-    BREAK_OFF,
-    IN_PARTS,
-    On,
-    Permission,
-    Unlisted,
-    permissions_of_http,
-    permissions_of_rpc,
-)
+from tidemark.pipeline.identity import BREAK_OFF, IN_PARTS, NEEDS, SCHEMA, Component, On, Permission
 from tidemark.pipeline.ingest.readers import new_files
 from tidemark.pipeline.lake.layout import Lake
 from tidemark.pipeline.lake.tables.new_files import NewFile

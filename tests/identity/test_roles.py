@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from tidemark.pipeline.identity.components import NEEDS, Component
-from tidemark.pipeline.identity.roles import role_files
+from tidemark.pipeline.identity import NEEDS, Component
+from tools.write_roles import role_files
 
 ROLES = Path(__file__).resolve().parents[2] / "deploy" / "roles"
 PAGE = (ROLES.parents[1] / "docs" / "identity.md").read_text()

@@ -14,11 +14,12 @@ from typing import Any
 
 from google.pubsub_v1 import PubsubMessage
 
+from tests.clock import ManualClock
 from tests.emulator.builders import a_subscription, a_topic
 from tests.ingest.judged import read_payload
 from tests.ingest.model_subscription import ModelBacklog, ModelSubscription
 from tests.watermark.builders import START, at
-from tidemark.pipeline.clock import ManualClock, from_us, to_us
+from tidemark.pipeline.clock import from_us, to_us
 from tidemark.pipeline.contract.heartbeat import (
     FieldKind,
     Heartbeat,

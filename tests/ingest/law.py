@@ -20,9 +20,10 @@ import pyarrow as pa
 import pytest
 from google.pubsub_v1 import PubsubMessage
 
+from tests.clock import ManualClock
 from tests.ingest.judged import messages_of
 from tests.watermark.builders import START, at
-from tidemark.pipeline.clock import ManualClock, to_us
+from tidemark.pipeline.clock import to_us
 from tidemark.pipeline.contract import elements
 from tidemark.pipeline.contract.heartbeat import PATIENCE, FieldKind, HeartbeatReader, MessageContract
 from tidemark.pipeline.contract.payloads import avro_count, bounds, decoder, gzipped, json_text

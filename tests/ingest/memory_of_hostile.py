@@ -10,10 +10,11 @@ from pathlib import Path
 
 from google.protobuf import descriptor_pb2
 
+from tests.clock import ManualClock
 from tests.ingest.judged import messages_of
 from tests.ingest.law import OF_THE_PAYLOAD, message
 from tests.watermark.builders import at
-from tidemark.pipeline.clock import ManualClock, to_us
+from tidemark.pipeline.clock import to_us
 from tidemark.pipeline.contract.heartbeat import HeartbeatReader
 from tidemark.pipeline.contract.payloads.formats import Encoding, PayloadFormat
 from tidemark.pipeline.ingest.take import Landing, take

@@ -4,9 +4,10 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any, Protocol
 
+from tests.clock import ManualClock
 from tests.emulator.builders import expiry
 from tests.ingest.judged import messages_of
-from tidemark.pipeline.clock import Clock, ManualClock
+from tidemark.pipeline.clock import Clock
 from tidemark.pipeline.emulator.faults import Faults
 from tidemark.pipeline.emulator.model import PubSubModel
 from tidemark.pipeline.emulator.refusals import DeadlineExceeded, ModelError, NotFound, Refused, Transient

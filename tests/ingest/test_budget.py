@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from google.pubsub_v1 import PubsubMessage
 
+from tests.clock import ManualClock
 from tests.ingest.judged import messages_of
 from tests.watermark.builders import at
-from tidemark.pipeline.clock import ManualClock
 from tidemark.pipeline.errors import ReadingUnavailable
 from tidemark.pipeline.ingest.take import Budget, after_a_small_batch, by_reading, pulled
 from tidemark.pipeline.pubsub.backlog import Backlog

@@ -7,8 +7,8 @@ from threading import Event, Thread
 
 import pytest
 
+from tests.clock import ManualClock
 from tests.watermark.builders import START, at, seconds
-from tidemark.pipeline.clock import ManualClock
 from tidemark.pipeline.ingest.pace import AtWork, Closings, Pace, least_interval
 from tidemark.pipeline.watermark.decision import Decision, Reason
 from tidemark.pipeline.windows import Windowing

@@ -13,10 +13,11 @@ import pyarrow as pa
 import pytest
 from google.pubsub_v1 import PubsubMessage
 
+from tests.clock import ManualClock
 from tests.ingest.fakes import CONTRACT, World
 from tests.ingest.judged import messages_of
 from tests.watermark.builders import START, at
-from tidemark.pipeline.clock import ManualClock, to_us
+from tidemark.pipeline.clock import to_us
 from tidemark.pipeline.contract.elements import MOST_ELEMENTS
 from tidemark.pipeline.contract.heartbeat import HeartbeatReader, MessageContract
 from tidemark.pipeline.contract.messages import Messages

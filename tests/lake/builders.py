@@ -8,8 +8,8 @@ from typing import Any
 
 import pyarrow as pa
 
+from tests.clock import ManualClock
 from tests.watermark.builders import at
-from tidemark.pipeline.clock import ManualClock
 from tidemark.pipeline.contract.heartbeat import FieldKind
 from tidemark.pipeline.lake.layout import Lake
 from tidemark.pipeline.lake.tables.heartbeats import Heartbeats, heartbeat_rows

@@ -12,10 +12,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from tests.clock import ManualClock
 from tests.lake.builders import Beat, append, append_beats, append_rejected, columns_of, lake_in, version_of
 from tests.lake.test_tables import event_times_in, rejected, rows_of, table_of
 from tests.watermark.builders import START_US, at
-from tidemark.pipeline.clock import ManualClock, SystemClock, from_us, to_us
+from tidemark.pipeline.clock import SystemClock, from_us, to_us
 from tidemark.pipeline.contract.heartbeat import FieldKind, RejectionReason
 from tidemark.pipeline.ingest.readers import new_files
 from tidemark.pipeline.lake.layout import Lake

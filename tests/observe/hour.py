@@ -15,6 +15,7 @@ from tests.lake.builders import version_of
 from tests.official_emulator import HOST, free_port
 from tidemark.pipeline.clock import to_us
 from tidemark.pipeline.lake.tables.windowed import DiffRun
+from tidemark.pipeline.observe.instruments import Instrument, Kind
 from tidemark.pipeline.observe.outlet import outlet_of
 from tidemark.pipeline.services.dagster_names import COMPUTE_WINDOWS, RANGE_END, RANGE_START
 from tidemark.pipeline.settings import Settings
@@ -131,6 +132,13 @@ class Hour:
             if each == name and labels.items() <= dict(its).items()
         ]
         return found[-1]
+
+
+def in_prometheus(one: Instrument) -> str:
+    """The name under which Prometheus has an instrument; a histogram's is followed by _bucket, _sum or _count."""
+    suffix = {"s": "_seconds", "By": "_bytes"}.get(one.unit, "")
+    total = "_total" if one.kind is Kind.COUNTER else ""
+    return f"{one.name.replace('.', '_')}{suffix}{total}"
 
 
 def get(metrics: MetricsSettings, path: str) -> str:

@@ -11,7 +11,7 @@ from typing import Any
 import dagster as dg
 import pytest
 
-from tests.observe.hour import an_hour
+from tests.observe.hour import an_hour, in_prometheus
 from tests.observe.promtool import answers
 from tidemark.assets import lost_runs
 from tidemark.pipeline.lake.store import calls
@@ -27,9 +27,9 @@ TOLD = {
     name: {*each.attributes, PIPELINE, "le"}
     for each in INSTRUMENTS
     for name in (
-        [f"{each.in_prometheus}_{part}" for part in ("bucket", "sum", "count")]
+        [f"{in_prometheus(each)}_{part}" for part in ("bucket", "sum", "count")]
         if each.kind is Kind.HISTOGRAM
-        else [each.in_prometheus]
+        else [in_prometheus(each)]
     )
 }
 """The labels of each series by its name."""

@@ -17,7 +17,7 @@ import dagster as dg
 import pytest
 
 from tests.dagster.house import ModelWorld, Ticking
-from tests.observe.hour import OLD_AFTER, STREAMS, TARGET, Hour, an_hour, get, settings_with
+from tests.observe.hour import OLD_AFTER, STREAMS, TARGET, Hour, an_hour, get, in_prometheus, settings_with
 from tests.observe.receiver import receiving
 from tests.official_emulator import HOST, free_port
 from tidemark.assets.catalog import HEARTBEATS, key_of
@@ -81,8 +81,8 @@ def test_a_scrape_has_every_instrument_with_its_unit_in_the_name(tmp_path: Path)
         runs = hour.ticking.instance.get_runs(dg.RunsFilter(job_name="compute_windows", statuses=succeeded))
     assert runs
     for one in INSTRUMENTS:
-        if one.in_prometheus not in ONLY_IF_RECORDED:
-            assert f"# TYPE {one.in_prometheus.removesuffix('_total')}" in text, one.name
+        if in_prometheus(one) not in ONLY_IF_RECORDED:
+            assert f"# TYPE {in_prometheus(one).removesuffix('_total')}" in text, one.name
     assert hour.value("tidemark_messages_pulled_total", subscription="base") == 7 * STREAMS
     assert hour.value("tidemark_messages_pulled_total", subscription="tracking") == 7 * STREAMS
     assert hour.value("tidemark_tick_duration_seconds_count", sensor="landing", result="ok") == 7

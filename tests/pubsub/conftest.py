@@ -5,8 +5,8 @@ from collections.abc import Iterator
 import pytest
 from google.cloud.monitoring_v3 import MetricServiceClient
 
+from tests.clock import ManualClock
 from tests.pubsub.fake_monitoring import START, FakeMonitoring, served
-from tidemark.pipeline.clock import ManualClock
 from tidemark.pipeline.pubsub.monitoring import monitoring_client
 
 

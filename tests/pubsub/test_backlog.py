@@ -7,9 +7,10 @@ from google.api_core import exceptions as api
 from google.pubsub_v1 import PublisherClient, SubscriberClient
 from google.pubsub_v1.types import Snapshot
 
+from tests.clock import ManualClock
 from tests.official_emulator import HOST, free_port
 from tests.pubsub.builders import Altered, ids_of, raising, send, subscription_of
-from tidemark.pipeline.clock import EPOCH, ManualClock, SystemClock, from_us
+from tidemark.pipeline.clock import EPOCH, SystemClock, from_us
 from tidemark.pipeline.errors import PermissionMissing, PubSubUnreachable, SnapshotRefused, SubscriptionMissing
 from tidemark.pipeline.pubsub.backlog import LIFETIME, NAME_PREFIX, ReadingTimes, SnapshotBacklog
 from tidemark.pipeline.pubsub.connection import reported, subscriber_client

@@ -6,9 +6,9 @@ import grpc
 import pytest
 from google.cloud.monitoring_v3 import MetricServiceClient
 
+from tests.clock import ManualClock
 from tests.official_emulator import free_port
 from tests.pubsub.fake_monitoring import PROJECT, START, FakeMonitoring, Series
-from tidemark.pipeline.clock import ManualClock
 from tidemark.pipeline.errors import PermissionMissing, PubSubError, ReadingUnavailable
 from tidemark.pipeline.pubsub.monitoring import (
     LOOK_BACK,

@@ -10,9 +10,10 @@ from google.api_core import exceptions as api
 from google.cloud.monitoring_v3 import MetricServiceClient
 from google.pubsub_v1 import PublisherClient, SubscriberClient
 
+from tests.clock import ManualClock
 from tests.pubsub.builders import Altered, raising, subscription_of
 from tests.pubsub.fake_monitoring import PROJECT, START, FakeMonitoring, served
-from tidemark.pipeline.clock import ManualClock, SystemClock
+from tidemark.pipeline.clock import SystemClock
 from tidemark.pipeline.contract.heartbeat import HeartbeatReader
 from tidemark.pipeline.errors import PermissionMissing, PubSubUnreachable, ReadingUnavailable, SnapshotRefused
 from tidemark.pipeline.ingest.take import Budget

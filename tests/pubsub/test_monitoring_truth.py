@@ -13,8 +13,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pydantic import TypeAdapter
 
+from tests.clock import ManualClock
 from tests.pubsub.fake_monitoring import PROJECT, START, FakeMonitoring, served
-from tidemark.pipeline.clock import ManualClock, to_us
+from tidemark.pipeline.clock import to_us
 from tidemark.pipeline.errors import ReadingUnavailable
 from tidemark.pipeline.pubsub.monitoring import SAMPLE_PERIOD, MonitoringBacklog, monitoring_client
 from tidemark.pipeline.watermark.decision import Reason

@@ -13,6 +13,7 @@ from google.pubsub_v1 import SchemaServiceClient, types
 
 from tests.contract.payloads.schemas import AVRO, BEAT, PLAIN, PROTO, avro, avro_text
 from tests.fixtures_emulator import unique_pubsub
+from tests.identity.documented import permissions_of_rpc
 from tests.identity.recording import Recorder
 from tests.ingest.judged import Judged, histogram_of, judged
 from tests.pubsub.denying import Denying
@@ -21,8 +22,7 @@ from tidemark.pipeline.contract.heartbeat import Asking
 from tidemark.pipeline.contract.payloads.formats import Encoding
 from tidemark.pipeline.emulator.model import PubSubModel
 from tidemark.pipeline.emulator.server import served
-from tidemark.pipeline.identity.components import SCHEMA
-from tidemark.pipeline.identity.methods import permissions_of_rpc
+from tidemark.pipeline.identity import SCHEMA
 from tidemark.pipeline.pubsub.connection import client_of, publisher_client, subscriber_client
 from tidemark.pipeline.pubsub.schemas import MOST_SCHEMAS, reader_of
 from tidemark.pipeline.settings_message import MessageSettings

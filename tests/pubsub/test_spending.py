@@ -6,8 +6,8 @@ from itertools import pairwise
 
 import pytest
 
+from tests.clock import ManualClock
 from tests.watermark.builders import START, at, seconds
-from tidemark.pipeline.clock import ManualClock
 from tidemark.pipeline.errors import ReadingPostponed, ReadingUnavailable
 from tidemark.pipeline.ingest.take import by_reading
 from tidemark.pipeline.lake.log.codec import decode, encode

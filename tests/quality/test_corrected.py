@@ -14,10 +14,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from tests.clock import ManualClock
 from tests.gcs.fault_proxy import FaultProxy, table
 from tests.lake.builders import lake_of
 from tests.watermark.builders import at
-from tidemark.pipeline.clock import ManualClock
 from tidemark.pipeline.contract.heartbeat import FieldKind
 from tidemark.pipeline.errors import LakeUnreachable, TableConflict
 from tidemark.pipeline.lake.layout import CORRECTIONS, HEARTBEAT_DIFFS, Lake

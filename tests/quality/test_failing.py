@@ -8,8 +8,8 @@ import pyarrow as pa
 import pytest
 from deltalake import write_deltalake
 
+from tests.clock import ManualClock
 from tests.watermark.builders import at
-from tidemark.pipeline.clock import ManualClock
 from tidemark.pipeline.errors import LakeFull, SparkUnreachable, TableFailed, WindowNotClosed
 from tidemark.pipeline.lake.layout import Lake
 from tidemark.pipeline.lake.store.disk import DiskObjects

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.clock import ManualClock
 from tests.ingest.fakes import World
 from tests.watermark.builders import START, at
-from tidemark.pipeline.clock import ManualClock
 from tidemark.pipeline.errors import CorruptObject, NewerFormat
 from tidemark.pipeline.quality.gate import LOOK_EVERY_SECONDS, Watermark, WatermarkReader
 from tidemark.pipeline.settings import Settings

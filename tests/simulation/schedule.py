@@ -12,8 +12,9 @@ from typing import Generic, TypeVar
 
 from greenlet import getcurrent, greenlet
 
+from tests.clock import ManualClock
 from tests.ingest.fakes import Crash
-from tidemark.pipeline.clock import ManualClock, to_us
+from tidemark.pipeline.clock import to_us
 from tidemark.pipeline.errors import TidemarkError
 
 Result = TypeVar("Result")

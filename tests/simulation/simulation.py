@@ -10,6 +10,7 @@ from datetime import timedelta
 from typing import Any, NoReturn
 from unittest.mock import patch
 
+from tests.clock import ManualClock
 from tests.emulator.builders import a_subscription, a_topic
 from tests.ingest.fakes import AMPLE
 from tests.simulation.ages import by_age
@@ -24,7 +25,7 @@ from tests.simulation.schedule import Schedule
 from tests.simulation.traffic import PATIENCE_US, SECOND, Planned
 from tests.simulation.worker import Lander, Operator, Packer, Runner, Tracker, Worker
 from tests.watermark.builders import START, START_US
-from tidemark.pipeline.clock import MICROSECOND, ManualClock, from_us, iso
+from tidemark.pipeline.clock import MICROSECOND, from_us, iso
 from tidemark.pipeline.contract.heartbeat import HeartbeatReader
 from tidemark.pipeline.emulator.faults import Faults
 from tidemark.pipeline.emulator.model import PubSubModel

@@ -9,7 +9,7 @@ from typing import Any
 
 from pyspark.sql import DataFrame, Row, SparkSession
 
-from tidemark.pipeline.clock import ManualClock
+from tests.clock import ManualClock
 from tidemark.pipeline.contract.heartbeat import FieldKind, compared_columns
 from tidemark.pipeline.lake.layout import Lake
 from tidemark.pipeline.spark.diffs import heartbeat_diffs, input_schema

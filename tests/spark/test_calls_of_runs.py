@@ -9,13 +9,13 @@ import pytest
 from pyspark.sql import SparkSession
 
 from tests.gcs.apart import fresh_lake
+from tests.identity.documented import LOOK_AT_BUCKET
 from tests.identity.recording import recorded_buckets
 from tests.identity.test_recorded_calls import ONLY_SOMETIMES, Servers, of, servers  # noqa: F401
 from tests.spark.pubsub_world import PubSubWorld
 from tests.spark.rounds import settings_of
 from tidemark.pipeline.clock import SystemClock
-from tidemark.pipeline.identity.components import Component
-from tidemark.pipeline.identity.methods import IN_PARTS, LOOK_AT_BUCKET
+from tidemark.pipeline.identity import IN_PARTS, Component
 from tidemark.pipeline.ingest.on_spark import SparkReaders
 from tidemark.pipeline.ingest.outcome import Side
 from tidemark.pipeline.ingest.rounds import Rounds

@@ -14,10 +14,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyspark.sql import SparkSession
 
+from tests.clock import ManualClock
 from tests.lake.builders import append_beats
 from tests.spark import test_silence
 from tests.spark.beats import FIELDS, LENGTH, LOOKBACK, PLAN, T0, Beat, at, diffs, expected
-from tidemark.pipeline.clock import ManualClock
 from tidemark.pipeline.lake.layout import Lake
 from tidemark.pipeline.lake.tables.diffs import diff_schema
 from tidemark.pipeline.lake.tables.heartbeats import columns_read

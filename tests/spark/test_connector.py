@@ -12,8 +12,9 @@ from threading import Thread
 import pytest
 
 from tests.cli.command import said_here
+from tests.clock import ManualClock
 from tests.official_emulator import free_port
-from tidemark.pipeline.clock import ManualClock, SystemClock
+from tidemark.pipeline.clock import SystemClock
 from tidemark.pipeline.errors import ToolMissing
 from tidemark.pipeline.services.processes import Supervisor
 from tidemark.pipeline.services.stack import have_connector, start_stack

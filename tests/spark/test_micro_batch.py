@@ -15,10 +15,10 @@ import pytest
 from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
+from tests.clock import ManualClock
 from tests.lake.builders import append_beats
 from tests.spark.beats import T0, at
 from tests.spark.machine import script
-from tidemark.pipeline.clock import ManualClock
 from tidemark.pipeline.contract.heartbeat import FieldKind
 from tidemark.pipeline.errors import WindowExpired, WindowNotClosed
 from tidemark.pipeline.lake.layout import HEARTBEATS, Lake

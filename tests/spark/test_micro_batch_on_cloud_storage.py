@@ -5,10 +5,10 @@ from datetime import timedelta
 import pytest
 from pyspark.sql import SparkSession
 
+from tests.clock import ManualClock
 from tests.lake.builders import append_beats
 from tests.spark.beats import FIELDS, at, batch_over
 from tests.spark.test_columns import WINDOWS, by_message, dirty, in_columns, landed, naive
-from tidemark.pipeline.clock import ManualClock
 from tidemark.pipeline.lake.layout import Lake
 from tidemark.pipeline.settings_sections import LakeSettings
 from tidemark.pipeline.spark.micro_batch import compute_windows

@@ -15,9 +15,9 @@ from deltalake import DeltaTable
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 (what everybody calls it)
 
+from tests.clock import ManualClock
 from tests.lake.builders import append_beats
 from tests.spark.beats import T0, at
-from tidemark.pipeline.clock import ManualClock
 from tidemark.pipeline.contract.heartbeat import FieldKind
 from tidemark.pipeline.errors import InvalidSettings, LakeError, TableFailed, WindowNotClosed
 from tidemark.pipeline.lake.layout import Lake

@@ -15,11 +15,11 @@ import pyarrow.parquet as pq
 import pytest
 from pydantic import ValidationError
 
+from tests.clock import ManualClock
 from tests.gcs.apart import fresh_lake, server_apart
 from tests.lake.builders import Beat, append_beats, append_rejected, columns_of, lake_of
 from tests.quality.staleness_history import LENGTH, LOOKBACK, WINDOWING, WINDOWS, History, new_history
 from tests.watermark.builders import START, at, published
-from tidemark.pipeline.clock import ManualClock
 from tidemark.pipeline.errors import WindowExpired
 from tidemark.pipeline.lake.layout import CORRECTIONS, HEARTBEAT_DIFFS, HEARTBEATS, QUARANTINE, STREAM_STATUS, Lake
 from tidemark.pipeline.lake.log.archive import LogArchive

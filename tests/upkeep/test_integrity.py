@@ -9,10 +9,10 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
+from tests.clock import ManualClock
 from tests.lake.builders import Beat
 from tests.quality.staleness_history import LENGTH, LOOKBACK, WINDOWS, History, new_history
 from tests.watermark.builders import START, at, published
-from tidemark.pipeline.clock import ManualClock
 from tidemark.pipeline.errors import CorruptObject
 from tidemark.pipeline.lake.log.tracking_log import entry_name
 from tidemark.pipeline.lake.log.witness import FOLDER, LogWitness, Note

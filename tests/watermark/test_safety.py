@@ -14,10 +14,11 @@ from typing import Any, Literal
 import pytest
 from google.pubsub_v1 import PubsubMessage
 
+from tests.clock import ManualClock
 from tests.emulator.builders import a_subscription, a_topic
 from tests.ingest.model_subscription import ModelBacklog, ModelSubscription
 from tests.watermark.builders import START_US, at, disorder, histogram_of, published, reading, situation_of
-from tidemark.pipeline.clock import MICROSECOND, ManualClock, from_us, to_us
+from tidemark.pipeline.clock import MICROSECOND, from_us, to_us
 from tidemark.pipeline.emulator.faults import Faults
 from tidemark.pipeline.emulator.model import PubSubModel
 from tidemark.pipeline.pubsub.subscription import PulledBatch

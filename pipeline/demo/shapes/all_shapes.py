@@ -2,26 +2,17 @@
 
 from collections.abc import Mapping
 
-from tidemark.pipeline.demo.shapes.arrays import Arrays
-from tidemark.pipeline.demo.shapes.attributes import Attributes
-from tidemark.pipeline.demo.shapes.avro import Avro
-from tidemark.pipeline.demo.shapes.cloudevents import CloudEvents
-from tidemark.pipeline.demo.shapes.gzipped import Gzipped
-from tidemark.pipeline.demo.shapes.json_object import JsonObject
-from tidemark.pipeline.demo.shapes.names import ShapeName
-from tidemark.pipeline.demo.shapes.nested import Nested
-from tidemark.pipeline.demo.shapes.protobuf import Protobuf
-from tidemark.pipeline.demo.shapes.seconds import Seconds
-from tidemark.pipeline.demo.shapes.shape import Shape
+from tidemark.pipeline.demo.shapes import json_shapes, schema_shapes
+from tidemark.pipeline.demo.shapes.shape import Shape, ShapeName
 
 SHAPES: Mapping[ShapeName, Shape] = {
-    ShapeName.JSON: JsonObject(),
-    ShapeName.NESTED: Nested(),
-    ShapeName.SECONDS: Seconds(),
-    ShapeName.ATTRIBUTES: Attributes(),
-    ShapeName.ARRAYS: Arrays(),
-    ShapeName.GZIP: Gzipped(),
-    ShapeName.CLOUDEVENTS: CloudEvents(),
-    ShapeName.AVRO: Avro(),
-    ShapeName.PROTOBUF: Protobuf(),
+    ShapeName.JSON: json_shapes.JsonObject(),
+    ShapeName.NESTED: json_shapes.Nested(),
+    ShapeName.SECONDS: json_shapes.Seconds(),
+    ShapeName.ATTRIBUTES: json_shapes.Attributes(),
+    ShapeName.ARRAYS: json_shapes.Arrays(),
+    ShapeName.GZIP: json_shapes.Gzipped(),
+    ShapeName.CLOUDEVENTS: json_shapes.CloudEvents(),
+    ShapeName.AVRO: schema_shapes.Avro(),
+    ShapeName.PROTOBUF: schema_shapes.Protobuf(),
 }

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import Any, ClassVar, NamedTuple
 
 from tidemark.pipeline.clock import from_us, iso
@@ -33,6 +34,20 @@ temperature = "number"
 status = "text"
 """
 """Settings of fields that are in the payload under their own names."""
+
+
+class ShapeName(StrEnum):
+    """How messages are written."""
+
+    JSON = "json"
+    NESTED = "nested"
+    SECONDS = "seconds"
+    ATTRIBUTES = "attributes"
+    ARRAYS = "arrays"
+    GZIP = "gzip"
+    CLOUDEVENTS = "cloudevents"
+    AVRO = "avro"
+    PROTOBUF = "protobuf"
 
 
 class Beat(NamedTuple):

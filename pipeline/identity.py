@@ -1,21 +1,36 @@
-"""Which permissions each part of tidemark needs, and on what. `tests/identity/` records what each part calls, and
-compares."""
+"""Which permissions each part of tidemark needs, on what, and under which roles they are granted. `tests/identity/`
+records what each part calls, and compares."""
 
 from collections.abc import Iterable
 from enum import StrEnum
 from typing import NamedTuple
 
-from tidemark.pipeline.identity.methods import (
-    BREAK_OFF,
-    CONSUME,
-    CREATE,
-    DELETE,
-    GET,
-    IN_PARTS,
-    LIST,
-    On,
-    Permission,
-)
+
+class On(StrEnum):
+    """What a permission is granted on."""
+
+    TOPIC = "topic"
+    SUBSCRIPTION = "subscription"
+    PROJECT = "project"
+    BUCKET = "bucket"
+
+
+class Permission(NamedTuple):
+    """A permission of IAM, and the kind of resource that it is checked on. Snapshots are the project's."""
+
+    name: str
+    on: On
+
+
+LOOK = Permission("pubsub.subscriptions.get", On.SUBSCRIPTION)
+REMOVE = Permission("pubsub.subscriptions.delete", On.SUBSCRIPTION)
+CONSUME = Permission("pubsub.subscriptions.consume", On.SUBSCRIPTION)
+GET = Permission("storage.objects.get", On.BUCKET)
+LIST = Permission("storage.objects.list", On.BUCKET)
+CREATE = Permission("storage.objects.create", On.BUCKET)
+DELETE = Permission("storage.objects.delete", On.BUCKET)
+IN_PARTS = Permission("storage.multipartUploads.create", On.BUCKET)
+BREAK_OFF = Permission("storage.multipartUploads.abort", On.BUCKET)
 
 
 class Component(StrEnum):
@@ -31,16 +46,6 @@ class Component(StrEnum):
 
 RUNNING = (Component.TRACKER, Component.LANDER, Component.CHECKS, Component.RUNS, Component.WEB)
 """What `tidemark up` runs. The first three are sensors, and share the code server's process and its identity."""
-
-IS = {
-    Component.TRACKER: "the sensors `tracking` and `ingest`: the watermark",
-    Component.LANDER: "the sensor `landing`",
-    Component.CHECKS: "the sensors `staleness` and `requeue`: what is late, missed or lost, and changes",
-    Component.RUNS: "runs, on Spark and beside it: windows, rounds of readers, housekeeping, repair, the tuning report",
-    Component.WEB: "Dagster's daemon and web server, which ask nothing of Google",
-    Component.PROVISION: "`tidemark provision`, once, under an account of its own",
-}
-"""What each of them is."""
 
 
 class Need(NamedTuple):
@@ -92,10 +97,7 @@ NEEDS: dict[Component, tuple[Need, ...]] = {
         *LARGE_FILES,
     ),
     Component.CHECKS: (
-        Need(
-            Permission("pubsub.subscriptions.get", On.SUBSCRIPTION),
-            "notice that a subscription no longer is what the method needs",
-        ),
+        Need(LOOK, "notice that a subscription no longer is what the method needs"),
         *OBJECTS,
         Need(DELETE, "replace the checkpoint of the check of missed heartbeats, and the note of the contract"),
     ),
@@ -113,12 +115,9 @@ NEEDS: dict[Component, tuple[Need, ...]] = {
         Need(Permission("pubsub.topics.get", On.TOPIC), "see whether the topic is there"),
         Need(Permission("pubsub.topics.create", On.PROJECT), "where it is missing"),
         Need(Permission("pubsub.topics.attachSubscription", On.TOPIC), "where a subscription is missing"),
-        Need(Permission("pubsub.subscriptions.get", On.SUBSCRIPTION), "compare both with the settings"),
+        Need(LOOK, "compare both with the settings"),
         Need(Permission("pubsub.subscriptions.create", On.PROJECT), "where one is missing"),
-        Need(
-            Permission("pubsub.subscriptions.delete", On.SUBSCRIPTION),
-            "with `--sample`: delete the subscription that it made",
-        ),
+        Need(REMOVE, "with `--sample`: delete the subscription that it made"),
         Need(CONSUME, "read base's backlog when tracking is new, and pull a sample"),
         *SNAPSHOTS,
     ),
@@ -149,3 +148,8 @@ def _is_spared(name: str, reading: str) -> bool:
     if reading == "snapshot":
         return name == METRICS.permission.name
     return reading == "monitoring" and name in BY_CHOICE
+
+
+def role_id(component: Component, on: On) -> str:
+    """The role's name in the project: `tidemark.tracker.bucket`."""
+    return f"tidemark.{component}.{on}"
