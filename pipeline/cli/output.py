@@ -20,7 +20,7 @@ from rich.table import Table
 
 from tidemark.pipeline.clock import iso
 from tidemark.pipeline.durations import format_duration
-from tidemark.pipeline.lake.tables.failed_ticks import FailedTick
+from tidemark.pipeline.lake.tables.failures import FailedTick
 from tidemark.pipeline.printable import printable
 from tidemark.pipeline.quality.failing import Failing, FailingTable
 

@@ -9,21 +9,19 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
 
-import orjson
 import pyarrow as pa
 
 from tidemark.pipeline.clock import Clock, from_us, to_us
 from tidemark.pipeline.contract.heartbeat import HeartbeatReader
-from tidemark.pipeline.errors import CorruptObject, LandingOver, ObjectExists, ObjectMissing
+from tidemark.pipeline.errors import LandingOver, ObjectExists, ObjectMissing
 from tidemark.pipeline.ingest.settle import acknowledge
 from tidemark.pipeline.ingest.take import Budget, Landing, after_a_small_batch, pulled, take
+from tidemark.pipeline.lake.store.notes import Notes
 from tidemark.pipeline.lake.store.objects import ObjectStore
-from tidemark.pipeline.lake.tables.landings import encode_piece, manifest_name, piece_name
+from tidemark.pipeline.lake.tables.heartbeats import PARTITION
+from tidemark.pipeline.lake.tables.landings import MANIFEST, PIECE, LandingManifest, piece_name
 from tidemark.pipeline.lake.tables.new_files import NewFile, NewFiles
 from tidemark.pipeline.pubsub.subscription import Subscription
-from tidemark.pipeline.version import marks, refuse_newer
-
-OLDEST = "oldest_publish_time_us"
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,18 +41,17 @@ class _Pieces:
     """Objects beside a manifest, as files that no version of a table lists."""
 
     def __init__(self, objects: ObjectStore, name: str) -> None:
-        self._objects, self._name, self._attempt = objects, name, uuid.uuid4().hex[:12]
+        self._notes, self._name, self._attempt = Notes(objects, PIECE), name, uuid.uuid4().hex[:12]
         self.written: list[str] = []
 
     def write(self, rows: pa.Table) -> list[NewFile]:
         piece = piece_name(self._name, self._attempt, len(self.written))
-        self._objects.create(piece, encode_piece(rows))
+        self._notes.create(piece, rows.drop_columns(PARTITION))
         self.written.append(piece)
         return [NewFile(piece, "", len(rows), 0, {})]
 
     def delete(self) -> None:
-        for piece in self.written:
-            self._objects.delete(piece)
+        self._notes.delete(*self.written)
 
 
 def land_named(
@@ -91,9 +88,9 @@ def land_named(
     try:
         quarantine.add(taken.rejected, {})
         oldest = taken.landed.oldest_publish_time
-        said = {"pieces": pieces.written, OLDEST: None if oldest is None else to_us(oldest), **marks()}
+        said = LandingManifest(pieces.written, None if oldest is None else to_us(oldest))
         try:
-            objects.create(manifest_name(name), orjson.dumps(said))
+            Notes(objects, MANIFEST).create(name, said)
         except ObjectExists:
             return _served_instead(name, pieces, objects)
         if is_over():
@@ -106,20 +103,13 @@ def land_named(
 
 
 def landed_under(name: str, objects: ObjectStore) -> NamedLanding | None:
-    """The landing under a name, or None. Raises CorruptObject, NewerFormat, LakeUnreachable."""
+    """The landing under a name, or None. Raises DamagedNote, NewerFormat, LakeUnreachable."""
     try:
-        content = objects.read(manifest_name(name))
+        said = Notes(objects, MANIFEST).read(name)
     except ObjectMissing:
         return None
-    try:
-        said = orjson.loads(content)
-        refuse_newer(f"{objects.uri}/{manifest_name(name)}", said)
-        return NamedLanding(tuple(said["pieces"]), None if said[OLDEST] is None else from_us(said[OLDEST]))
-    except (orjson.JSONDecodeError, KeyError, TypeError, ValueError) as error:
-        raise CorruptObject(
-            f"{objects.uri}/{manifest_name(name)} is not a manifest ({error!r}); put back a copy: what it lists is "
-            "acknowledged already"
-        ) from error
+    oldest = said.oldest_publish_time_us
+    return NamedLanding(tuple(said.pieces), None if oldest is None else from_us(oldest))
 
 
 def _served_instead(name: str, pieces: _Pieces, objects: ObjectStore) -> NamedLanding:

@@ -26,9 +26,10 @@ from tidemark.pipeline.ingest.named import land_named, landed_under
 from tidemark.pipeline.ingest.pubsub_options import WATERMARK, SourceOptions, read_options
 from tidemark.pipeline.kept import Kept
 from tidemark.pipeline.lake.layout import Lake
+from tidemark.pipeline.lake.store.notes import Notes
 from tidemark.pipeline.lake.store.objects import ObjectStore
 from tidemark.pipeline.lake.tables.heartbeats import PARTITION, heartbeat_schema
-from tidemark.pipeline.lake.tables.landings import FOLDER, LandedBatches, read_piece
+from tidemark.pipeline.lake.tables.landings import FOLDER, PIECE, LandedBatches
 from tidemark.pipeline.lake.tables.new_files import NewFiles
 from tidemark.pipeline.lake.tables.quarantine import QUARANTINE
 from tidemark.pipeline.lake.tables.table import MOMENT
@@ -179,7 +180,7 @@ class Landing:
             )
         columns = to_arrow_schema(self._schema, timezone="UTC")
         for piece in landing.pieces:
-            rows = read_piece(objects, piece)
+            rows = Notes(objects, PIECE).read(piece)
             marks = pa.array([watermark] * len(rows), MOMENT)
             asked = rows.append_column(WATERMARK, marks).select(columns.names).cast(columns)
             yield from asked.combine_chunks().to_batches(max_chunksize=ROWS_PER_ARROW_BATCH)

@@ -20,8 +20,16 @@ from tidemark.pipeline.lake.log.tracking_log import TrackingLog
 from tidemark.pipeline.lake.tables.heartbeats import Heartbeats, message_columns, messages_of
 from tidemark.pipeline.lake.tables.new_files import NewFiles
 from tidemark.pipeline.lake.tables.quarantine import EVERY, Quarantine, Rejected
-from tidemark.pipeline.lake.tables.rejudged import NOTHING_TOLD, TOLD, Rejudged, judged_otherwise
-from tidemark.pipeline.lake.tables.requeued import NO_IDS, Note, Requeued, without
+from tidemark.pipeline.lake.tables.requeued import (
+    NO_IDS,
+    NOTHING_TOLD,
+    TOLD,
+    Note,
+    Rejudged,
+    Requeued,
+    judged_otherwise,
+    without,
+)
 from tidemark.pipeline.sums import Sums
 from tidemark.pipeline.watermark.histogram import bucket_of, bucket_start
 

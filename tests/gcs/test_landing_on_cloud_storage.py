@@ -8,7 +8,7 @@ from tests.ingest.fakes import Crash
 from tests.ingest.test_named_landing import NAME, PiecesWorld, ids, publish
 from tidemark.pipeline.ingest import take as taking
 from tidemark.pipeline.ingest.named import NamedLanding, landed_under
-from tidemark.pipeline.lake.tables.landings import FOLDER, LandedBatches, manifest_name
+from tidemark.pipeline.lake.tables.landings import FOLDER, MANIFEST, LandedBatches
 from tidemark.pipeline.settings_sections import LakeSettings
 
 pytestmark = pytest.mark.gcs
@@ -60,7 +60,7 @@ def test_one_of_two_twins_wins_and_the_other_acknowledges_nothing_and_leaves_no_
 
     served = world.land_as(NAME, is_over=twin_first)
     assert (served.is_served, served.pieces) == (True, winners[0].pieces)
-    assert names_in(world) == {manifest_name(NAME), *winners[0].pieces}
+    assert names_in(world) == {MANIFEST.name(NAME), *winners[0].pieces}
     assert [message.message_id for message in world.base.unacknowledged] == ["4", "5"]
 
 

@@ -13,8 +13,9 @@ from tidemark.pipeline.errors import CorruptObject, LakeFull, LandingOver
 from tidemark.pipeline.ingest import take as taking
 from tidemark.pipeline.ingest.named import NamedLanding, land_named, landed_under
 from tidemark.pipeline.ingest.take import Budget
+from tidemark.pipeline.lake.store.notes import Notes
 from tidemark.pipeline.lake.store.objects import ObjectStore
-from tidemark.pipeline.lake.tables.landings import LandedBatches, manifest_name, read_piece
+from tidemark.pipeline.lake.tables.landings import MANIFEST, PIECE, LandedBatches
 from tidemark.pipeline.settings_sections import LakeSettings
 
 NAME = "run/000000001-0000"
@@ -58,7 +59,7 @@ def world(tmp_path: Path) -> PiecesWorld:
 
 def ids(landing: NamedLanding, objects: ObjectStore) -> list[str]:
     return sorted(
-        identity for piece in landing.pieces for identity in read_piece(objects, piece)["message_id"].to_pylist()
+        identity for piece in landing.pieces for identity in Notes(objects, PIECE).read(piece)["message_id"].to_pylist()
     )
 
 
@@ -75,7 +76,7 @@ def test_everything_is_durable_and_listed_before_anything_is_acknowledged(world:
     publish(world, 5)
     world.topic.publish("yesterday")
     landing = world.land_as(NAME)
-    manifest = manifest_name(NAME)
+    manifest = MANIFEST.name(NAME)
     assert world.steps.taken[-4:] == [
         f"create {manifest}",
         f"created {manifest}",
@@ -84,7 +85,7 @@ def test_everything_is_durable_and_listed_before_anything_is_acknowledged(world:
     ]
     assert len(world.steps.of_kind("acknowledge base")) == 1
     assert ids(landing, world.objects) == ["1", "2", "3", "4", "5"]
-    assert sum(read_piece(world.objects, piece)["late"].to_pylist().count(True) for piece in landing.pieces) == 2
+    assert sum(Notes(world.objects, PIECE).read(piece)["late"].to_pylist().count(True) for piece in landing.pieces) == 2
     assert (landing.oldest_publish_time, landing.is_served) == (at(1000), False)
     assert world.quarantined_ids() == ["6"]
     assert world.base.unacknowledged == []
@@ -232,8 +233,8 @@ def test_a_straggler_of_a_batch_that_is_over_acknowledges_nothing(world: PiecesW
 
 def test_a_damaged_manifest_is_named(world: PiecesWorld) -> None:
     world.land_as(NAME)
-    (world.folder / manifest_name(NAME)).write_bytes(b'{"pieces": 3')
-    with pytest.raises(CorruptObject, match=manifest_name(NAME)):
+    (world.folder / MANIFEST.name(NAME)).write_bytes(b'{"pieces": 3')
+    with pytest.raises(CorruptObject, match=MANIFEST.name(NAME)):
         world.land_as(NAME)
 
 
@@ -242,4 +243,4 @@ def test_a_damaged_piece_is_named(world: PiecesWorld) -> None:
     (piece,) = world.land_as(NAME).pieces
     (world.folder / piece).write_bytes(b"PAR1")
     with pytest.raises(CorruptObject, match=piece):
-        read_piece(world.objects, piece)
+        Notes(world.objects, PIECE).read(piece)

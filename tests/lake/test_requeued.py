@@ -8,7 +8,7 @@ import pytest
 from tests.lake.builders import LATER, Beat, append_beats, append_rejected, columns_of, lake_of
 from tests.watermark.builders import at
 from tidemark.pipeline.lake.layout import Lake
-from tidemark.pipeline.lake.tables.judged_by import NAME, UNREADABLE
+from tidemark.pipeline.lake.tables.requeued import JUDGED_BY, UNREADABLE
 from tidemark.pipeline.quality.quarantined import NEWEST_FILES, QuarantineShare, read_quarantine_share, read_reasons
 from tidemark.pipeline.settings_sections import LakeSettings
 
@@ -52,7 +52,8 @@ def test_the_note_of_the_contract_is_replaced_and_a_damaged_one_is_no_contract(l
         judged_by.note(digest, at(0))
         assert (judged_by.digest(), other.digest()) == (digest, digest)
     objects = lake.objects()
-    objects.replace(NAME, b"{", objects.read_generation(NAME)[1])
+    name = JUDGED_BY.name(JUDGED_BY.key)
+    objects.replace(name, b"{", objects.read_generation(name)[1])
     assert judged_by.digest() == UNREADABLE
     judged_by.note("c", at(0))
     assert (judged_by.digest(), lake.requeued().notes()) == ("c", [])
