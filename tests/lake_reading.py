@@ -10,11 +10,10 @@ import pyarrow.parquet as pq
 
 from tests.watermark.builders import at
 from tidemark.pipeline.clock import Clock, ManualClock, iso
-from tidemark.pipeline.ingest.named import landed_under
 from tidemark.pipeline.lake.layout import Lake
 from tidemark.pipeline.lake.log.witness import LogWitness
 from tidemark.pipeline.lake.store.notes import Notes
-from tidemark.pipeline.lake.tables.landings import PIECE, LandedBatches
+from tidemark.pipeline.lake.tables.landings import MANIFEST, PIECE, LandedBatches
 from tidemark.pipeline.lake.tables.table import LakeTable
 from tidemark.pipeline.quality.late import LateHeartbeats
 from tidemark.pipeline.quality.staleness import Staleness
@@ -126,7 +125,7 @@ def landings(lake: Lake) -> list[Any]:
     """What landed for Spark: rows by piece, and whether the batches are over."""
     objects = lake.objects()
     batches = LandedBatches(objects, RUN)
-    found = landed_under(batches.name(2, 0), objects)
+    found = Notes(objects, MANIFEST).find(batches.name(2, 0))
     assert found is not None
     pieces = [rows["message_id"].to_pylist() for rows in (Notes(objects, PIECE).read(piece) for piece in found.pieces)]
     return [sum(map(len, pieces)), pieces, batches.is_over(1), batches.is_over(2)]

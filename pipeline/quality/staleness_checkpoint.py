@@ -2,7 +2,6 @@
 
 import logging
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import ClassVar
 
@@ -10,7 +9,7 @@ import orjson
 import pyarrow as pa
 from pydantic import ConfigDict, TypeAdapter
 
-from tidemark.pipeline.errors import DamagedNote, ObjectExists, ObjectMissing
+from tidemark.pipeline.errors import DamagedNote
 from tidemark.pipeline.lake.store.notes import Notes, ParquetKind
 from tidemark.pipeline.lake.store.objects import ObjectStore
 from tidemark.pipeline.quality.first_landings import LANDINGS
@@ -60,13 +59,12 @@ class CheckpointStore:
         """The newest checkpoint that was kept. Raises NewerFormat, LakeUnreachable."""
         for key in reversed(self._notes.listed()):
             try:
-                self._kept = self._read(key)
-            except ObjectMissing:  # another process has replaced it meanwhile
-                continue
+                self._kept = self._found(key)
             except DamagedNote as error:
                 logger.warning("%s", error)
                 return None
-            return self._kept
+            if self._kept is not None:
+                return self._kept
         return None
 
     def keep(self, checkpoint: StalenessCheckpoint) -> None:
@@ -76,13 +74,16 @@ class CheckpointStore:
         earlier = self._notes.listed()
         key = f"{checkpoint.heartbeats_version:012d}-{checkpoint.diffs_version:012d}"
         checked = AS_JSON.dump_json(checkpoint, exclude={"unread"})
-        with suppress(ObjectExists):  # another process has checked the same versions
-            self._notes.create(key, checkpoint.unread.replace_schema_metadata({CHECKED: checked}))
+        # Another process may have checked the same versions.
+        self._notes.ensure(key, checkpoint.unread.replace_schema_metadata({CHECKED: checked}))
         self._notes.delete(*(old for old in earlier if old != key))
         self._kept = checkpoint
 
-    def _read(self, key: str) -> StalenessCheckpoint:
-        rows = self._notes.read(key)
+    def _found(self, key: str) -> StalenessCheckpoint | None:
+        """A checkpoint; None if another process has replaced it meanwhile."""
+        rows = self._notes.find(key)
+        if rows is None:
+            return None
         try:
             checked = orjson.loads((rows.schema.metadata or {}).get(CHECKED.encode(), b""))
             unread = rows.select(LANDINGS.names).cast(LANDINGS).replace_schema_metadata(None)

@@ -11,11 +11,11 @@ from tests.ingest.fakes import Crash, World
 from tests.watermark.builders import at
 from tidemark.pipeline.errors import CorruptObject, LakeFull, LandingOver
 from tidemark.pipeline.ingest import take as taking
-from tidemark.pipeline.ingest.named import NamedLanding, land_named, landed_under
+from tidemark.pipeline.ingest.named import land_named
 from tidemark.pipeline.ingest.take import Budget
 from tidemark.pipeline.lake.store.notes import Notes
 from tidemark.pipeline.lake.store.objects import ObjectStore
-from tidemark.pipeline.lake.tables.landings import MANIFEST, PIECE, LandedBatches
+from tidemark.pipeline.lake.tables.landings import MANIFEST, PIECE, LandedBatches, NamedLanding
 from tidemark.pipeline.settings_sections import LakeSettings
 
 NAME = "run/000000001-0000"
@@ -48,7 +48,9 @@ class PiecesWorld(World):
         """What the manifests list."""
         objects = self.stored()
         names = [name for name in objects.names("landings/") if name.endswith(".json")]
-        landings = [landed_under(name.removeprefix("landings/").removesuffix(".json"), objects) for name in names]
+        landings = [
+            Notes(objects, MANIFEST).find(name.removeprefix("landings/").removesuffix(".json")) for name in names
+        ]
         return [identity for landing in landings if landing is not None for identity in ids(landing, objects)]
 
 
@@ -205,8 +207,8 @@ def test_another_run_s_landings_are_left_alone(world: PiecesWorld) -> None:
     world.land_as("run-2/000000001-0000")
     world.land_as("run/000000001-0000")
     LandedBatches(world.objects, "run").end(1, keep=0)
-    assert landed_under("run-2/000000001-0000", world.objects) is not None
-    assert landed_under("run/000000001-0000", world.objects) is None
+    assert Notes(world.objects, MANIFEST).find("run-2/000000001-0000") is not None
+    assert Notes(world.objects, MANIFEST).find("run/000000001-0000") is None
 
 
 def test_a_straggler_of_a_batch_that_is_over_acknowledges_nothing(world: PiecesWorld) -> None:

@@ -3,12 +3,11 @@
 A writer notes each entry once it is durable, and only then acknowledges. So a note beyond the end tells of a loss.
 """
 
-from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 
 from tidemark.pipeline.clock import iso
-from tidemark.pipeline.errors import DamagedNote, ObjectExists, ObjectMissing
+from tidemark.pipeline.errors import DamagedNote, ObjectMissing
 from tidemark.pipeline.lake.store.notes import JsonKind, Notes
 from tidemark.pipeline.lake.store.objects import ObjectStore
 
@@ -59,8 +58,7 @@ class LogWitness:
         """Note that the log has this entry, and delete the note that this one makes superfluous."""
         key = f"{number:012d}"
         superfluous = [older for older in self._notes.listed() if older < key] if self._own is None else [self._own]
-        with suppress(ObjectExists):
-            self._notes.create(key, Noted(watermark))
+        self._notes.ensure(key, Noted(watermark))
         self._notes.delete(*superfluous)
         self._own = key
 

@@ -18,7 +18,14 @@ import pyarrow.parquet as pq
 from pydantic import AwareDatetime, PlainSerializer, TypeAdapter, ValidationError
 
 from tidemark.pipeline.clock import iso
-from tidemark.pipeline.errors import CorruptObject, DamagedNote, NewerFormat, ObjectMissing
+from tidemark.pipeline.errors import (
+    CorruptObject,
+    DamagedNote,
+    NewerFormat,
+    ObjectExists,
+    ObjectMissing,
+    ObjectReplaced,
+)
 from tidemark.pipeline.lake.store.objects import ObjectStore, ReplaceableObjects
 from tidemark.pipeline.version import marks, refuse_newer, without_marks
 
@@ -86,7 +93,7 @@ class JsonKind(NoteKind[Content]):
         except ValidationError as error:
             first = error.errors(include_url=False)[0]
             raise self.broken(place, " ".join([*map(str, first["loc"]), first["msg"]])) from error
-        except ValueError as error:
+        except (ArithmeticError, TypeError, ValueError) as error:
             raise self.broken(place, error) from error
         return found
 
@@ -138,9 +145,20 @@ class Notes(Generic[Content]):
             with suppress(ObjectMissing, CorruptObject, NewerFormat):
                 yield key, self.read(key)
 
+    def find(self, key: str) -> Content | None:
+        """A note; None if it does not exist. Raises DamagedNote, NewerFormat, LakeError."""
+        with suppress(ObjectMissing):
+            return self.read(key)
+        return None
+
     def create(self, key: str, content: Content) -> None:
         """Write a new note. Raises ObjectExists, LakeError."""
         self._objects.create(self.kind.name(key), self.kind.encode(content))
+
+    def ensure(self, key: str, content: Content) -> None:
+        """Write a new note, unless there is one: then that one stands. Raises LakeError."""
+        with suppress(ObjectExists):
+            self.create(key, content)
 
     def delete(self, *keys: str) -> None:
         """Delete notes, those that exist, by a request each. Raises LakeError."""
@@ -177,6 +195,11 @@ class ReplacedNotes(Notes[Content]):
     def replace(self, key: str, content: Content, generation: int) -> int:
         """Write a note over this generation of it, and return the new one. Raises ObjectReplaced, LakeError."""
         return self._replaceable.replace(self.kind.name(key), self.kind.encode(content), generation)
+
+    def offer(self, key: str, content: Content, generation: int) -> None:
+        """Like `replace`; if another writer is faster, its note stands. Raises LakeError."""
+        with suppress(ObjectReplaced):
+            self.replace(key, content, generation)
 
 
 @cache

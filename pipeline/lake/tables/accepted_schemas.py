@@ -1,10 +1,8 @@
 """`schemas/accepted.json`: the schema that the pipeline accepted first, create-only. All of its processes use it."""
 
 from collections.abc import Iterable
-from contextlib import suppress
 from dataclasses import dataclass
 
-from tidemark.pipeline.errors import ObjectExists, ObjectMissing
 from tidemark.pipeline.lake.store.notes import JsonKind, Notes
 from tidemark.pipeline.lake.store.objects import ObjectStore
 
@@ -36,11 +34,10 @@ class AcceptedSchemas:
 
     def accept(self, name: str) -> None:
         """Note the first schema, unless there is one already. Raises LakeError."""
-        with suppress(ObjectExists):
-            self._notes.create(ACCEPTED.key, AcceptedSchema(name))
+        self._notes.ensure(ACCEPTED.key, AcceptedSchema(name))
         self._read()
 
     def _read(self) -> None:
-        with suppress(ObjectMissing):
-            self._names |= {self._notes.read(ACCEPTED.key).schema}
+        if (accepted := self._notes.find(ACCEPTED.key)) is not None:
+            self._names |= {accepted.schema}
         self._has_read = True

@@ -7,7 +7,6 @@ changed, so that nothing is noted twice.
 import json
 import uuid
 from collections.abc import Iterable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
@@ -21,7 +20,7 @@ from deltalake import CommitProperties, DeltaTable, Transaction
 from deltalake.transaction import AddAction
 
 from tidemark.pipeline.clock import to_us
-from tidemark.pipeline.errors import ObjectReplaced, TableConflict
+from tidemark.pipeline.errors import TableConflict
 from tidemark.pipeline.lake.store.notes import JsonKind, ReplacedNotes
 from tidemark.pipeline.lake.store.objects import ReplaceableObjects
 from tidemark.pipeline.lake.tables.table import DAY_FORMAT, MOMENT, LakeTable, data_files, first_day, table_errors
@@ -120,8 +119,7 @@ class Corrections:
 
     def keep(self, name: str, position: Position, generation: int) -> None:
         """Keep how far a table was looked at, unless another follower has done so meanwhile. Raises LakeError."""
-        with suppress(ObjectReplaced):
-            self._followed.replace(name, position, generation)
+        self._followed.offer(name, position, generation)
 
     def noted(self, table_id: str) -> int | None:
         """Through which version of a table corrections stand here; None if there are none. Raises LakeError."""

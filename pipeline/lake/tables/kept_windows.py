@@ -4,10 +4,9 @@ An earlier window is not computed any more: its new rows would lack what was rem
 """
 
 from collections.abc import Sequence
-from contextlib import suppress
 from datetime import datetime, timedelta
 
-from tidemark.pipeline.errors import ObjectExists, WindowExpired
+from tidemark.pipeline.errors import WindowExpired
 from tidemark.pipeline.lake.store.notes import JsonKind, NoContent, Notes
 from tidemark.pipeline.lake.store.objects import ObjectStore
 from tidemark.pipeline.windows import Window, Windowing
@@ -37,8 +36,7 @@ class KeptWindows:
 
     def raise_to(self, window: Window) -> None:
         """Note that this window is the first that is kept. Durable on return; never moves back. Raises LakeError."""
-        with suppress(ObjectExists):
-            self._notes.create(window.key, NoContent())
+        self._notes.ensure(window.key, NoContent())
         self._notes.keep_newest(1)
 
     def refuse_expired(self, windows: Sequence[Window], further: timedelta = timedelta(0)) -> None:

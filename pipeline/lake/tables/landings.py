@@ -5,11 +5,13 @@ serve what it lists. Objects have no folder of their own, so that no empty folde
 """
 
 import re
-from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import dataclass
+from datetime import datetime
+from typing import Annotated
 
-from tidemark.pipeline.errors import ObjectExists
+from pydantic import BeforeValidator, Field, PlainSerializer
+
+from tidemark.pipeline.clock import from_us, to_us
 from tidemark.pipeline.lake.store.notes import JsonKind, NoContent, Notes, ParquetKind
 from tidemark.pipeline.lake.store.objects import ObjectStore
 
@@ -21,15 +23,22 @@ NUMBERED = re.compile(r"\d{9}")
 
 
 @dataclass(frozen=True, slots=True)
-class LandingManifest:
-    """What landed under a name: the objects with its heartbeats, and the oldest publish time, of rejected messages as
-    well."""
+class NamedLanding:
+    """What landed under a name. `pieces` are the objects that hold its heartbeats.
 
-    pieces: Sequence[str]
-    oldest_publish_time_us: int | None
+    `oldest_publish_time` is of rejected messages as well. `is_served` says that it had landed before, or that another
+    reader was first. Nothing was acknowledged for it then.
+    """
+
+    pieces: tuple[str, ...]
+    oldest_publish_time: Annotated[
+        Annotated[datetime, BeforeValidator(from_us), PlainSerializer(to_us)] | None,
+        Field(alias="oldest_publish_time_us"),
+    ]
+    is_served: Annotated[bool, Field(exclude=True)] = True
 
 
-MANIFEST = JsonKind(FOLDER, "put back a copy: what it lists is acknowledged already", holds=LandingManifest)
+MANIFEST = JsonKind(FOLDER, "put back a copy: what it lists is acknowledged already", holds=NamedLanding)
 """Its key is the name that something landed under."""
 
 PIECE = ParquetKind("", "put back a copy: its messages are acknowledged already", suffix="")
@@ -67,8 +76,7 @@ class LandedBatches:
     def end(self, batch: int, keep: int) -> int:
         """Say that all up to this batch are over, and delete what they landed but for the last `keep` of them. Safe to
         repeat, and to be killed at any point: the next end deletes what is left. How many objects it deleted."""
-        with suppress(ObjectExists):  # ended before, and perhaps not to the end
-            self._fences.create(f"{batch:09d}", NoContent())
+        self._fences.ensure(f"{batch:09d}", NoContent())  # it may have ended before, and not to the end
         landed = f"{FOLDER}{self._run}/"
         numbered = [(NUMBERED.match(name, len(landed)), name) for name in self._objects.names(landed)]
         done = [name for number, name in numbered if number and int(number[0]) <= batch - keep]

@@ -21,7 +21,6 @@ from tidemark.pipeline.lake.tables.windowed import PARTITION, RUNS_FOLDER, Windo
 FOLDER = "tables"
 """The folder of these tables in the lake."""
 
-"""What a run's manifest calls the digests of its windows' inputs, by key."""
 
 PARTS = (RUNS_FOLDER, "run", "version.digest", PARTITION, "file")
 """The parts of a file's path in the table. Another tool that rewrites files puts them elsewhere: their windows are

@@ -9,7 +9,6 @@ written. A lost note costs nothing: the next requeue finds the same again.
 
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from itertools import groupby
@@ -18,7 +17,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidemark.pipeline.clock import to_us
-from tidemark.pipeline.errors import ObjectMissing, ObjectReplaced
 from tidemark.pipeline.lake.store.notes import JsonKind, Moment, Notes, ParquetKind, ReplacedNotes
 from tidemark.pipeline.lake.store.objects import ObjectStore, ReplaceableObjects
 from tidemark.pipeline.lake.store.read_ahead import read_ahead
@@ -61,18 +59,13 @@ class OfDays:
 
     def rows(self, keys: Iterable[str]) -> list[pa.Table]:
         """The rows of each note. Retention may have deleted one meanwhile, and its messages."""
-        return [rows for _, rows in read_ahead(self._read, keys) if rows is not None]
+        return [rows for _, rows in read_ahead(self._notes.find, keys) if rows is not None]
 
     def forget_before(self, day: str, *, dry_run: bool = False) -> int:
         """Delete the notes of messages that were rejected before a day; how many. Raises LakeError."""
         old = [key for key in self.keys() if _day_of(key) < day]
         self._notes.delete(*(old if not dry_run else ()))
         return len(old)
-
-    def _read(self, key: str) -> pa.Table | None:
-        with suppress(ObjectMissing):
-            return self._notes.read(key)
-        return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,8 +139,7 @@ class JudgedBy:
         """Replace the note unless it says the same. If another writer is faster, its note stands. Raises LakeError."""
         there, generation = self._found()
         if there != digest:
-            with suppress(ObjectReplaced):
-                self._notes.replace(JUDGED_BY.key, Judgement(digest, at), generation)
+            self._notes.offer(JUDGED_BY.key, Judgement(digest, at), generation)
 
     def _found(self) -> tuple[str | None, int]:
         note, generation = self._notes.found(JUDGED_BY.key)
