@@ -238,11 +238,3 @@ def test_a_damaged_manifest_is_named(world: PiecesWorld) -> None:
     (world.folder / MANIFEST.name(NAME)).write_bytes(b'{"pieces": 3')
     with pytest.raises(CorruptObject, match=MANIFEST.name(NAME)):
         world.land_as(NAME)
-
-
-def test_a_damaged_piece_is_named(world: PiecesWorld) -> None:
-    publish(world, 1)
-    (piece,) = world.land_as(NAME).pieces
-    (world.folder / piece).write_bytes(b"PAR1")
-    with pytest.raises(CorruptObject, match=piece):
-        Notes(world.objects, PIECE).read(piece)
