@@ -22,11 +22,11 @@ WRITTEN_AGAIN_AFTER = timedelta(minutes=1)
 class Said:
     """What the object says: the outcome of the newest decision, and up to which entry the log was folded."""
 
-    watermark: str | None = None
-    decided_at: Moment = EPOCH
-    reason: str | None = None
+    watermark: str | None
+    decided_at: Moment
+    reason: str | None
+    log_entry: int
     sentence: str = ""
-    log_entry: int = -1
 
 
 WATERMARK = JsonKind("", key="watermark", holds=Said)
@@ -61,7 +61,7 @@ class WatermarkObject:
             return
         there, generation = self._known = self._known or self._read()
         watermark = None if state.watermark is None else iso(state.watermark)
-        now = Said(watermark, decision.at, str(decision.reason), decision.sentence(), state.number)
+        now = Said(watermark, decision.at, str(decision.reason), state.number, decision.sentence())
         is_old = abs(now.decided_at - there.decided_at) >= WRITTEN_AGAIN_AFTER
         if there.log_entry >= now.log_entry:
             if is_old and there.log_entry > now.log_entry:
@@ -75,4 +75,4 @@ class WatermarkObject:
     def _read(self) -> tuple[Said, int]:
         """What the object says, nothing if it is missing or damaged, and its generation. Raises NewerFormat."""
         there, generation = self._notes.found(WATERMARK.key)
-        return there or Said(), generation
+        return there or Said(None, EPOCH, None, -1), generation

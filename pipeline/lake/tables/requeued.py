@@ -52,7 +52,7 @@ class OfDays:
     def __init__(self, objects: ObjectStore) -> None:
         self._notes = Notes(objects, self.kind)
 
-    def keys(self, since: str = "", until: str = "") -> list[str]:
+    def between(self, since: str = "", until: str = "") -> list[str]:
         """The keys from one day to another, both included (empty: no bound)."""
         keys = self._notes.listed(since if since == until else "")
         return [key for key in keys if since <= _day_of(key) and (not until or _day_of(key) <= until)]
@@ -63,7 +63,7 @@ class OfDays:
 
     def forget_before(self, day: str, *, dry_run: bool = False) -> int:
         """Delete the notes of messages that were rejected before a day; how many. Raises LakeError."""
-        old = [key for key in self.keys() if _day_of(key) < day]
+        old = [key for key in self.between() if _day_of(key) < day]
         self._notes.delete(*(old if not dry_run else ()))
         return len(old)
 
@@ -83,8 +83,8 @@ class Requeued(OfDays):
     kind = REQUEUED
 
     def notes(self, since: str = "", until: str = "") -> list[Note]:
-        """The notes of messages that were rejected from one day to another, as `keys` has them."""
-        keys = self.keys(since, until)
+        """The notes of messages that were rejected from one day to another, as `between` has them."""
+        keys = self.between(since, until)
         return [Note(key, *map(int, key.partition("/")[2].split("-")[:2])) for key in keys]
 
     def ids(self, notes: Iterable[Note]) -> pa.Array:
@@ -112,9 +112,9 @@ class Rejudged(OfDays):
     kind = REJUDGED
 
     def by_day(self, since: str = "", until: str = "") -> Mapping[str, pa.Table]:
-        """By day, from one to another, as `keys` has them: `message_id`, and the newest reason and detail of each
+        """By day, from one to another, as `between` has them: `message_id`, and the newest reason and detail of each
         message that has some. Days without a note are left out."""
-        return {day: _newest(self.rows(of_day)) for day, of_day in groupby(self.keys(since, until), _day_of)}
+        return {day: _newest(self.rows(of_day)) for day, of_day in groupby(self.between(since, until), _day_of)}
 
     def note(self, day: str, rows: pa.Table, at: datetime) -> None:
         """Note the reason and the detail of messages that were rejected on a day, as they were judged at a moment.
