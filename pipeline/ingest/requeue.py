@@ -24,10 +24,10 @@ from tidemark.pipeline.lake.tables.requeued import (
     NO_IDS,
     NOTHING_TOLD,
     TOLD,
-    Note,
     Rejudged,
     Requeued,
     judged_otherwise,
+    touching,
     without,
 )
 from tidemark.pipeline.sums import Sums
@@ -85,19 +85,18 @@ class Requeuer:
         before stays, and the next requeue goes on."""
         done = Requeue()
         for day in self.quarantine.days(meant):
-            notes, told = self.requeued.notes(day, day), self.rejudged.by_day(day, day).get(day, NOTHING_TOLD)
+            notes, told = self.requeued.between(day, day), self.rejudged.by_day(day, day).get(day, NOTHING_TOLD)
             columns = [*TOLD, *(column.name for column in message_columns())]
             for rows in _batches(self.quarantine.rejected(columns, meant, day, told)):
                 done += self._requeue(rows, day, notes, dry_run=dry_run)
                 tell(len(rows))
         return done
 
-    def _requeue(self, rows: pa.Table, day: str, notes: list[Note], *, dry_run: bool) -> Requeue:
+    def _requeue(self, rows: pa.Table, day: str, notes: list[str], *, dry_run: bool) -> Requeue:
         """One batch of a day. Its note is added to the day's."""
         copies, rows = rows, _each_once(rows)
         first, last = (bucket_of(moment.as_py()) for moment in pc.min_max(rows["publish_time"]).values())
-        touching = [note for note in notes if note.first <= last and first <= note.last]
-        noted = self.requeued.ids(touching)
+        noted = self.requeued.ids(touching(notes, first, last))
         rows = without(rows, noted)
         if not len(rows):
             return Requeue()

@@ -68,41 +68,28 @@ class OfDays:
         return len(old)
 
 
-@dataclass(frozen=True, slots=True)
-class Note:
-    """A note's key, and the least and the greatest of its messages' publish seconds."""
-
-    key: str
-    first: int
-    last: int
-
-
 class Requeued(OfDays):
-    """Which quarantined messages were requeued."""
+    """Which quarantined messages were requeued. A key has the day, and the least and the greatest of the messages'
+    publish seconds."""
 
     kind = REQUEUED
 
-    def notes(self, since: str = "", until: str = "") -> list[Note]:
-        """The notes of messages that were rejected from one day to another, as `between` has them."""
-        keys = self.between(since, until)
-        return [Note(key, *map(int, key.partition("/")[2].split("-")[:2])) for key in keys]
-
-    def ids(self, notes: Iterable[Note]) -> pa.Array:
+    def ids(self, keys: Iterable[str]) -> pa.Array:
         """The ids of the messages that these notes name."""
-        found = self.rows(note.key for note in notes)
-        return pa.concat_arrays([NO_IDS, *(rows["message_id"].combine_chunks() for rows in found)])
+        found = (rows["message_id"].combine_chunks() for rows in self.rows(keys))
+        return pa.concat_arrays([NO_IDS, *found])
 
     def every_id(self) -> pa.Array:
         """The ids of all messages that were requeued."""
-        return self.ids(self.notes())
+        return self.ids(self.between())
 
-    def note(self, day: str, seconds: Sequence[int], ids: pa.Array) -> Note:
+    def note(self, day: str, seconds: Sequence[int], ids: pa.Array) -> str:
         """Note that messages which were rejected on a day, and published between two seconds, have landed. Raises
         LakeError; then the next requeue finds them in `heartbeats`, and notes them."""
         first, last = seconds
-        note = Note(f"{day}/{first}-{last}-{_attempt()}", first, last)
-        self._notes.create(note.key, pa.table({"message_id": ids}))
-        return note
+        key = f"{day}/{first}-{last}-{_attempt()}"
+        self._notes.create(key, pa.table({"message_id": ids}))
+        return key
 
 
 class Rejudged(OfDays):
@@ -133,19 +120,20 @@ class JudgedBy:
     def digest(self) -> str | None:
         """The digest of the contract, UNREADABLE if the note is damaged, or None if there is none. Raises NewerFormat,
         LakeError."""
-        return self._found()[0]
+        note, generation = self._notes.found(JUDGED_BY.key)
+        return note.contract if note is not None else UNREADABLE if generation else None
 
     def note(self, digest: str, at: datetime) -> None:
         """Replace the note unless it says the same. If another writer is faster, its note stands. Raises LakeError."""
-        there, generation = self._found()
-        if there != digest:
+        there, generation = self._notes.found(JUDGED_BY.key)
+        if there is None or there.contract != digest:
             self._notes.offer(JUDGED_BY.key, Judgement(digest, at), generation)
 
-    def _found(self) -> tuple[str | None, int]:
-        note, generation = self._notes.found(JUDGED_BY.key)
-        if note is None:
-            return UNREADABLE if generation else None, generation
-        return note.contract, generation
+
+def touching(keys: Iterable[str], first: int, last: int) -> list[str]:
+    """Those of the notes of Requeued with messages that were published in these seconds, or about then."""
+    spans = {key: [int(second) for second in key.partition("/")[2].split("-")[:2]] for key in keys}
+    return [key for key, (least, greatest) in spans.items() if least <= last and first <= greatest]
 
 
 def without(rows: pa.Table, ids: pa.Array) -> pa.Table:
