@@ -96,6 +96,11 @@ class LogPacking:
 
     def _move(self, entries: dict[int, bytes]) -> None:
         """Archive consecutive entries durably, then delete their own objects. Safe to repeat."""
+        self._keep(entries)
+        for number in sorted(entries):
+            self._objects.delete(entry_name(number))
+
+    def _keep(self, entries: dict[int, bytes]) -> None:
         try:
             self._archive.create(entries)
         except ObjectExists:
@@ -105,8 +110,6 @@ class LogPacking:
                     f"{self._archive.place(numbers)} holds other entries than the log; move it away, and `tidemark "
                     "housekeep` makes it anew"
                 ) from None
-        for number in sorted(entries):
-            self._objects.delete(entry_name(number))
 
     def _before_what_is_kept(self, live: list[int]) -> list[int]:
         """Objects under numbers that were dropped, where no archive is left to tell: they are no compacted entries, a
