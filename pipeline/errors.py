@@ -73,6 +73,10 @@ class CorruptObject(LakeError):
     """An object exists but cannot be read as what it should be."""
 
 
+class DamagedNote(CorruptObject):
+    """A note was read whole, and its content is not of its kind."""
+
+
 class NewerFormat(LakeError):
     """An object is whole, and was written by a version of tidemark that this one cannot read."""
 

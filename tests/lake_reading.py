@@ -11,10 +11,10 @@ import pyarrow.parquet as pq
 from tests.clock import ManualClock
 from tests.watermark.builders import at
 from tidemark.pipeline.clock import Clock, iso
-from tidemark.pipeline.ingest.named import landed_under
 from tidemark.pipeline.lake.layout import Lake
 from tidemark.pipeline.lake.log.witness import LogWitness
-from tidemark.pipeline.lake.tables.landings import LandedBatches, read_piece
+from tidemark.pipeline.lake.store.notes import Notes
+from tidemark.pipeline.lake.tables.landings import MANIFEST, PIECE, LandedBatches
 from tidemark.pipeline.lake.tables.table import LakeTable
 from tidemark.pipeline.quality.late import LateHeartbeats
 from tidemark.pipeline.quality.staleness import Staleness
@@ -25,7 +25,7 @@ from tidemark.pipeline.replay.trace_file import ParquetTrace
 from tidemark.pipeline.settings import Settings, load_settings
 from tidemark.pipeline.tuning.inputs import report_on_lake
 from tidemark.pipeline.tuning.report import facts_of
-from tidemark.pipeline.tuning.report_store import REPORTS
+from tidemark.pipeline.tuning.report_store import FIGURES
 from tidemark.pipeline.version import without_marks
 from tidemark.pipeline.watermark.state import Beginning, Compacted, DecisionRecord, Entry, Snapshot
 
@@ -126,16 +126,16 @@ def landings(lake: Lake) -> list[Any]:
     """What landed for Spark: rows by piece, and whether the batches are over."""
     objects = lake.objects()
     batches = LandedBatches(objects, RUN)
-    found = landed_under(batches.name(2, 0), objects)
+    found = Notes(objects, MANIFEST).find(batches.name(2, 0))
     assert found is not None
-    pieces = [rows["message_id"].to_pylist() for rows in (read_piece(objects, piece) for piece in found.pieces)]
+    pieces = [rows["message_id"].to_pylist() for rows in (Notes(objects, PIECE).read(piece) for piece in found.pieces)]
     return [sum(map(len, pieces)), pieces, batches.is_over(1), batches.is_over(2)]
 
 
 def reports(lake: Lake) -> Iterable[bytes]:
     """The figures of every tuning report."""
     objects = lake.objects()
-    return [objects.read(name) for name in objects.names(REPORTS) if name.endswith(".json")]
+    return [objects.read(name) for name in objects.names(FIGURES.prefix) if name.endswith(".json")]
 
 
 def tuning_facts(lake: Lake, settings: Settings) -> Mapping[str, Any]:

@@ -13,7 +13,7 @@ from tidemark.pipeline.cli.output import columns, console, facts_table, of_runs,
 from tidemark.pipeline.clock import SystemClock
 from tidemark.pipeline.ingest.progress import progress_of, recent_looks
 from tidemark.pipeline.lake.layout import Lake
-from tidemark.pipeline.lake.tables.failed_ticks import FailedTick
+from tidemark.pipeline.lake.tables.failures import FailedTick
 from tidemark.pipeline.lake.tables.rounds import last_round
 from tidemark.pipeline.lake.tables.windowed import PARTITION
 from tidemark.pipeline.quality.failing import Failing, read_failing, read_failing_tables, read_failing_ticks

@@ -6,55 +6,38 @@ durable, create the manifest, acknowledge.
 
 import uuid
 from collections.abc import Callable
-from dataclasses import dataclass
 from datetime import datetime
 
-import orjson
 import pyarrow as pa
 
-from tidemark.pipeline.clock import Clock, from_us, to_us
+from tidemark.pipeline.clock import Clock
 from tidemark.pipeline.contract.heartbeat import HeartbeatReader
-from tidemark.pipeline.errors import CorruptObject, LandingOver, ObjectExists, ObjectMissing
+from tidemark.pipeline.errors import LandingOver, ObjectExists
 from tidemark.pipeline.ingest.settle import acknowledge
 from tidemark.pipeline.ingest.take import Budget, Landing, after_a_small_batch, pulled, take
+from tidemark.pipeline.lake.store.notes import Notes
 from tidemark.pipeline.lake.store.objects import ObjectStore
-from tidemark.pipeline.lake.tables.landings import encode_piece, manifest_name, piece_name
+from tidemark.pipeline.lake.tables.heartbeats import PARTITION
+from tidemark.pipeline.lake.tables.landings import MANIFEST, PIECE, NamedLanding, piece_name
 from tidemark.pipeline.lake.tables.new_files import NewFile, NewFiles
 from tidemark.pipeline.pubsub.subscription import Subscription
-from tidemark.pipeline.version import marks, refuse_newer
-
-OLDEST = "oldest_publish_time_us"
-
-
-@dataclass(frozen=True, slots=True)
-class NamedLanding:
-    """What landed under a name. `pieces` are the objects that hold its heartbeats.
-
-    `oldest_publish_time` is of rejected messages as well. `is_served` says that it had landed before, or that another
-    reader was first. Nothing was acknowledged for it then.
-    """
-
-    pieces: tuple[str, ...]
-    oldest_publish_time: datetime | None
-    is_served: bool = True
 
 
 class _Pieces:
     """Objects beside a manifest, as files that no version of a table lists."""
 
     def __init__(self, objects: ObjectStore, name: str) -> None:
-        self._objects, self._name, self._attempt = objects, name, uuid.uuid4().hex[:12]
+        self._notes, self._name, self._attempt = Notes(objects, PIECE), name, uuid.uuid4().hex[:12]
         self.written: list[str] = []
 
     def write(self, rows: pa.Table) -> list[NewFile]:
         piece = piece_name(self._name, self._attempt, len(self.written))
-        self._objects.create(piece, encode_piece(rows))
+        self._notes.create(piece, rows.drop_columns(PARTITION))
         self.written.append(piece)
         return [NewFile(piece, "", len(rows), 0, {})]
 
     def delete(self) -> None:
-        for piece in self.written:
-            self._objects.delete(piece)
+        self._notes.delete(*self.written)
 
 
 def land_named(
@@ -79,7 +62,8 @@ def land_named(
     may be gone: raises LandingOver then, with nothing acknowledged. Raises PubSubError or LakeError; then nothing was
     acknowledged that is not durable, and the same name may be tried again.
     """
-    there = landed_under(name, objects)
+    manifests = Notes(objects, MANIFEST)
+    there = manifests.find(name)
     if there is not None:
         return there
     if is_over():
@@ -90,41 +74,23 @@ def land_named(
     ack_ids = taken.ack_ids
     try:
         quarantine.add(taken.rejected, {})
-        oldest = taken.ingested.oldest_publish_time
-        said = {"pieces": pieces.written, OLDEST: None if oldest is None else to_us(oldest), **marks()}
+        landing = NamedLanding(tuple(pieces.written), taken.ingested.oldest_publish_time, is_served=False)
         try:
-            objects.create(manifest_name(name), orjson.dumps(said))
+            manifests.create(name, landing)
         except ObjectExists:
-            return _served_instead(name, pieces, objects)
+            return _served_instead(name, pieces, manifests)
         if is_over():
             raise _over(name)
         acknowledge(subscription, taken.ack_ids)
         ack_ids = []
     finally:
         subscription.give_back(ack_ids)  # unless they were acknowledged
-    return NamedLanding(tuple(pieces.written), oldest, is_served=False)
+    return landing
 
 
-def landed_under(name: str, objects: ObjectStore) -> NamedLanding | None:
-    """The landing under a name, or None. Raises CorruptObject, NewerFormat, LakeUnreachable."""
-    try:
-        content = objects.read(manifest_name(name))
-    except ObjectMissing:
-        return None
-    try:
-        said = orjson.loads(content)
-        refuse_newer(f"{objects.uri}/{manifest_name(name)}", said)
-        return NamedLanding(tuple(said["pieces"]), None if said[OLDEST] is None else from_us(said[OLDEST]))
-    except (orjson.JSONDecodeError, KeyError, TypeError, ValueError) as error:
-        raise CorruptObject(
-            f"{objects.uri}/{manifest_name(name)} is not a manifest ({error!r}); put back a copy: what it lists is "
-            "acknowledged already"
-        ) from error
-
-
-def _served_instead(name: str, pieces: _Pieces, objects: ObjectStore) -> NamedLanding:
+def _served_instead(name: str, pieces: _Pieces, manifests: Notes[NamedLanding]) -> NamedLanding:
     """The landing of the reader that was first. Our messages come again; no manifest lists our pieces."""
-    winner = landed_under(name, objects)
+    winner = manifests.find(name)
     pieces.delete()
     if winner is None:
         raise _over(name)

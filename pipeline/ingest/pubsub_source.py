@@ -22,13 +22,14 @@ from pyspark.sql.streaming.datasource import ReadLimit, SupportsTriggerAvailable
 from tidemark.pipeline.clock import Clock, SystemClock, from_us, to_us
 from tidemark.pipeline.contract.heartbeat import HeartbeatReader
 from tidemark.pipeline.errors import InvalidSettings, ObjectExists, PubSubError
-from tidemark.pipeline.ingest.named import land_named, landed_under
+from tidemark.pipeline.ingest.named import land_named
 from tidemark.pipeline.ingest.pubsub_options import WATERMARK, SourceOptions, read_options
 from tidemark.pipeline.kept import Kept
 from tidemark.pipeline.lake.layout import Lake
+from tidemark.pipeline.lake.store.notes import Notes
 from tidemark.pipeline.lake.store.objects import ObjectStore
 from tidemark.pipeline.lake.tables.heartbeats import PARTITION, heartbeat_schema
-from tidemark.pipeline.lake.tables.landings import FOLDER, LandedBatches, read_piece
+from tidemark.pipeline.lake.tables.landings import FOLDER, MANIFEST, PIECE, LandedBatches
 from tidemark.pipeline.lake.tables.new_files import NewFiles
 from tidemark.pipeline.lake.tables.quarantine import QUARANTINE
 from tidemark.pipeline.lake.tables.table import MOMENT
@@ -179,7 +180,7 @@ class Landing:
             )
         columns = to_arrow_schema(self._schema, timezone="UTC")
         for piece in landing.pieces:
-            rows = read_piece(objects, piece)
+            rows = Notes(objects, PIECE).read(piece)
             marks = pa.array([watermark] * len(rows), MOMENT)
             asked = rows.append_column(WATERMARK, marks).select(columns.names).cast(columns)
             yield from asked.combine_chunks().to_batches(max_chunksize=ROWS_PER_ARROW_BATCH)
@@ -271,8 +272,8 @@ class PubSubStreamReader(Landing, DataSourceStreamReader, SupportsTriggerAvailab
 
     def _brought_nothing_older(self, offset: Offset) -> bool:
         objects = self._connections.objects()
-        batches = LandedBatches(objects, offset.run)
-        landings = [landed_under(batches.name(offset.batch, reader), objects) for reader in range(offset.readers)]
+        batches, manifests = LandedBatches(objects, offset.run), Notes(objects, MANIFEST)
+        landings = [manifests.find(batches.name(offset.batch, reader)) for reader in range(offset.readers)]
         oldest = [landing.oldest_publish_time for landing in landings if landing is not None]
         return all(moment is None or moment >= (self._available_at or moment) for moment in oldest)
 

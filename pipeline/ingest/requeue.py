@@ -20,8 +20,16 @@ from tidemark.pipeline.lake.log.tracking_log import TrackingLog
 from tidemark.pipeline.lake.tables.heartbeats import Heartbeats, message_columns, messages_of
 from tidemark.pipeline.lake.tables.new_files import NewFiles
 from tidemark.pipeline.lake.tables.quarantine import EVERY, Quarantine, Rejected
-from tidemark.pipeline.lake.tables.rejudged import NOTHING_TOLD, TOLD, Rejudged, judged_otherwise
-from tidemark.pipeline.lake.tables.requeued import NO_IDS, Note, Requeued, without
+from tidemark.pipeline.lake.tables.requeued import (
+    NO_IDS,
+    NOTHING_TOLD,
+    TOLD,
+    Rejudged,
+    Requeued,
+    judged_otherwise,
+    touching,
+    without,
+)
 from tidemark.pipeline.sums import Sums
 from tidemark.pipeline.watermark.histogram import bucket_of, bucket_start
 
@@ -77,19 +85,18 @@ class Requeuer:
         before stays, and the next requeue goes on."""
         done = Requeue()
         for day in self.quarantine.days(meant):
-            notes, told = self.requeued.notes(day, day), self.rejudged.by_day(day, day).get(day, NOTHING_TOLD)
+            notes, told = self.requeued.between(day, day), self.rejudged.by_day(day, day).get(day, NOTHING_TOLD)
             columns = [*TOLD, *(column.name for column in message_columns())]
             for rows in _batches(self.quarantine.rejected(columns, meant, day, told)):
                 done += self._requeue(rows, day, notes, dry_run=dry_run)
                 tell(len(rows))
         return done
 
-    def _requeue(self, rows: pa.Table, day: str, notes: list[Note], *, dry_run: bool) -> Requeue:
+    def _requeue(self, rows: pa.Table, day: str, notes: list[str], *, dry_run: bool) -> Requeue:
         """One batch of a day. Its note is added to the day's."""
         copies, rows = rows, _each_once(rows)
         first, last = (bucket_of(moment.as_py()) for moment in pc.min_max(rows["publish_time"]).values())
-        touching = [note for note in notes if note.first <= last and first <= note.last]
-        noted = self.requeued.ids(touching)
+        noted = self.requeued.ids(touching(notes, first, last))
         rows = without(rows, noted)
         if not len(rows):
             return Requeue()

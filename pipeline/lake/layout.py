@@ -15,13 +15,10 @@ from tidemark.pipeline.lake.store.admission import Admission, AdmittedObjects
 from tidemark.pipeline.lake.store.objects import ObjectStore, ReplaceableObjects
 from tidemark.pipeline.lake.tables import corrections, diffs, heartbeats, own_table, quarantine, windowed
 from tidemark.pipeline.lake.tables.accepted_schemas import AcceptedSchemas
-from tidemark.pipeline.lake.tables.failed_runs import FailedRuns, tables_with_notes
-from tidemark.pipeline.lake.tables.failed_ticks import FailedTicks
-from tidemark.pipeline.lake.tables.judged_by import JudgedBy
+from tidemark.pipeline.lake.tables.failures import FailedRuns, FailedTicks, tables_with_notes
 from tidemark.pipeline.lake.tables.kept_windows import KeptWindows
 from tidemark.pipeline.lake.tables.own_table import OwnTable
-from tidemark.pipeline.lake.tables.rejudged import Rejudged
-from tidemark.pipeline.lake.tables.requeued import Requeued
+from tidemark.pipeline.lake.tables.requeued import JudgedBy, Rejudged, Requeued
 from tidemark.pipeline.lake.tables.stream_status import STATUS, StreamStatus
 from tidemark.pipeline.lake.tables.streams import Streams
 from tidemark.pipeline.lake.tables.table import LakeTable, table_errors

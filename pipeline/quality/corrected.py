@@ -218,6 +218,6 @@ def _read(followed: FollowedTable, paths: Iterable[str]) -> pl.DataFrame:
 def _input_of(table: WindowedTable, run: str) -> int | None:
     """The version of `heartbeats` that a run read; None if its manifest is gone or damaged."""
     try:
-        return int(table.manifest(run)["heartbeats_version"])
+        return table.manifest(run).heartbeats_version
     except (ObjectMissing, CorruptObject):
         return None

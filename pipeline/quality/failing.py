@@ -7,8 +7,7 @@ from datetime import datetime, timedelta
 
 from tidemark.pipeline.clock import iso
 from tidemark.pipeline.lake.layout import OWN_TABLES, Lake
-from tidemark.pipeline.lake.tables.failed_runs import KEPT, FailedRun
-from tidemark.pipeline.lake.tables.failed_ticks import FailedTick
+from tidemark.pipeline.lake.tables.failures import KEPT, FailedRun, FailedTick
 from tidemark.pipeline.lake.tables.table import data_files
 from tidemark.pipeline.windows import Windowing
 

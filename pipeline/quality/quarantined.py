@@ -12,8 +12,7 @@ import pyarrow.parquet as pq
 from tidemark.pipeline.lake.layout import Lake
 from tidemark.pipeline.lake.tables.heartbeats import Heartbeats
 from tidemark.pipeline.lake.tables.quarantine import EVERY, PARTITION, QUARANTINE, Quarantine, Reasons, Rejected
-from tidemark.pipeline.lake.tables.rejudged import NOTHING_TOLD
-from tidemark.pipeline.lake.tables.requeued import without
+from tidemark.pipeline.lake.tables.requeued import NOTHING_TOLD, without
 from tidemark.pipeline.lake.tables.table import MOMENT, first_day, table_errors
 
 NEWEST_FILES = 10
@@ -23,7 +22,7 @@ NEWEST_FILES = 10
 def read_reasons(lake: Lake, meant: Rejected = EVERY) -> Reasons:
     """How many messages wait and how many were requeued, by the reason that was found last. Raises LakeError."""
     requeued, since = lake.requeued(), first_day(meant.since)
-    return lake.quarantine().reasons(meant, requeued.ids(requeued.notes(since=since)), lake.rejudged().by_day(since))
+    return lake.quarantine().reasons(meant, requeued.ids(requeued.between(since=since)), lake.rejudged().by_day(since))
 
 
 def newest_waiting(lake: Lake, meant: Rejected, limit: int) -> Sequence[dict[str, Any]]:
@@ -32,7 +31,7 @@ def newest_waiting(lake: Lake, meant: Rejected, limit: int) -> Sequence[dict[str
     read. Raises LakeError."""
     quarantine, requeued = lake.quarantine(), lake.requeued()
     since = first_day(meant.since)
-    gone, told = requeued.ids(requeued.notes(since=since)), lake.rejudged().by_day(since)
+    gone, told = requeued.ids(requeued.between(since=since)), lake.rejudged().by_day(since)
     columns = [name for name in QUARANTINE.names if name != PARTITION]
     found: list[dict[str, Any]] = []
     for day in reversed(quarantine.days(meant)):

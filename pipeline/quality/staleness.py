@@ -271,6 +271,6 @@ class Staleness:
 
     def _read_version(self, run: str) -> int | None:
         try:
-            return int(self._diffs.manifest(run)["heartbeats_version"])
+            return self._diffs.manifest(run).heartbeats_version
         except (ObjectMissing, CorruptObject):
             return None

@@ -1,24 +1,25 @@
 """How far a check of staleness has come, kept in the lake as one small object that can be derived again."""
 
-import io
-import json
 import logging
 from collections.abc import Mapping
-from contextlib import suppress
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
+from typing import ClassVar
 
+import orjson
 import pyarrow as pa
-import pyarrow.parquet as pq
+from pydantic import ConfigDict, TypeAdapter
 
-from tidemark.pipeline.errors import ObjectExists, ObjectMissing
+from tidemark.pipeline.errors import DamagedNote
+from tidemark.pipeline.lake.store.notes import Notes, ParquetKind
 from tidemark.pipeline.lake.store.objects import ObjectStore
 from tidemark.pipeline.quality.first_landings import LANDINGS
-from tidemark.pipeline.version import marks, refuse_newer
 
 logger = logging.getLogger(__name__)
 
-FOLDER = "staleness/"
-METADATA_KEY = "tidemark.checked"
+CHECKPOINTS = ParquetKind("staleness/", "the tables are checked from the beginning", columns=LANDINGS.names)
+"""What is unread, with all else as JSON in the metadata. The key has the versions of both tables."""
+
+CHECKED = "tidemark.checked"
 COMMITS_BETWEEN = 200
 """After this many commits a checkpoint is written even if it says nothing new: it bounds what a new process reads."""
 
@@ -33,6 +34,8 @@ class StalenessCheckpoint:
     read, with their event hours.
     """
 
+    __pydantic_config__: ClassVar = ConfigDict(arbitrary_types_allowed=True)
+
     tables: tuple[str, str]
     heartbeats_version: int = -1
     diffs_version: int = -1
@@ -42,38 +45,51 @@ class StalenessCheckpoint:
     damaged: Mapping[str, str] = field(default_factory=dict)
 
 
+AS_JSON = TypeAdapter(StalenessCheckpoint)
+
+
 class CheckpointStore:
     """Keeps the newest checkpoint. If there is none, or it is damaged, a check begins anew: slower, same result."""
 
     def __init__(self, objects: ObjectStore) -> None:
-        self._objects = objects
+        self._notes = Notes(objects, CHECKPOINTS)
         self._kept: StalenessCheckpoint | None = None
 
     def newest(self) -> StalenessCheckpoint | None:
         """The newest checkpoint that was kept. Raises NewerFormat, LakeUnreachable."""
-        for name in reversed(list(self._objects.names(FOLDER))):
+        for key in reversed(self._notes.listed()):
             try:
-                self._kept = _decoded(self._objects.read(name), f"{self._objects.uri}/{name}")
-            except ObjectMissing:  # another process has replaced it meanwhile
-                continue
-            except (pa.ArrowException, ValueError, KeyError, TypeError) as error:
-                logger.warning("%s is damaged (%s): the tables are checked from the beginning", name, error)
+                self._kept = self._found(key)
+            except DamagedNote as error:
+                logger.warning("%s", error)
                 return None
-            return self._kept
+            if self._kept is not None:
+                return self._kept
         return None
 
     def keep(self, checkpoint: StalenessCheckpoint) -> None:
         """Keep this one if it says something new, or is COMMITS_BETWEEN further. Raises LakeError."""
         if self._kept is not None and not _is_news(self._kept, checkpoint):
             return
-        earlier = list(self._objects.names(FOLDER))
-        name = f"{FOLDER}{checkpoint.heartbeats_version:012d}-{checkpoint.diffs_version:012d}.parquet"
-        with suppress(ObjectExists):  # another process has checked the same versions
-            self._objects.create(name, _encoded(checkpoint))
-        for old in earlier:
-            if old != name:
-                self._objects.delete(old)
+        earlier = self._notes.listed()
+        key = f"{checkpoint.heartbeats_version:012d}-{checkpoint.diffs_version:012d}"
+        checked = AS_JSON.dump_json(checkpoint, exclude={"unread"})
+        # Another process may have checked the same versions.
+        self._notes.ensure(key, checkpoint.unread.replace_schema_metadata({CHECKED: checked}))
+        self._notes.delete(*(old for old in earlier if old != key))
         self._kept = checkpoint
+
+    def _found(self, key: str) -> StalenessCheckpoint | None:
+        """A checkpoint; None if another process has replaced it meanwhile."""
+        rows = self._notes.find(key)
+        if rows is None:
+            return None
+        try:
+            checked = orjson.loads((rows.schema.metadata or {}).get(CHECKED.encode(), b""))
+            unread = rows.select(LANDINGS.names).cast(LANDINGS).replace_schema_metadata(None)
+            return AS_JSON.validate_python({**checked, "unread": unread})
+        except (pa.ArrowException, ValueError, TypeError) as error:
+            raise CHECKPOINTS.broken(self._notes.place(key), error) from error
 
 
 def _is_news(kept: StalenessCheckpoint, new: StalenessCheckpoint) -> bool:
@@ -83,21 +99,3 @@ def _is_news(kept: StalenessCheckpoint, new: StalenessCheckpoint) -> bool:
         or (kept.tables, kept.unknown, kept.mended, kept.damaged) != (new.tables, new.unknown, new.mended, new.damaged)
         or not kept.unread.equals(new.unread)
     )
-
-
-def _encoded(checkpoint: StalenessCheckpoint) -> bytes:
-    values = {field.name: getattr(checkpoint, field.name) for field in fields(checkpoint) if field.name != "unread"}
-    values["unknown"] = sorted(checkpoint.unknown)
-    sink = io.BytesIO()
-    rows = checkpoint.unread.replace_schema_metadata({METADATA_KEY: json.dumps(values), **marks()})
-    pq.write_table(rows, sink, compression="zstd")
-    return sink.getvalue()
-
-
-def _decoded(content: bytes, name: str) -> StalenessCheckpoint:
-    rows = pq.read_table(io.BytesIO(content), use_threads=False)
-    refuse_newer(name, rows.schema.metadata)
-    values = json.loads(rows.schema.metadata[METADATA_KEY.encode()])
-    values |= {"tables": tuple(values["tables"]), "unknown": frozenset(values["unknown"])}
-    unread = rows.select(LANDINGS.names).cast(LANDINGS).replace_schema_metadata(None)
-    return StalenessCheckpoint(unread=unread, **values)

@@ -20,7 +20,7 @@ from tidemark.pipeline.contract.heartbeat import FieldKind
 from tidemark.pipeline.errors import TableFailed, TidemarkError
 from tidemark.pipeline.lake.tables.heartbeats import PARTITION as EVENT_HOUR
 from tidemark.pipeline.lake.tables.heartbeats import HeartbeatFiles, Heartbeats, heartbeat_schema
-from tidemark.pipeline.lake.tables.own_table import INPUTS, OwnTable, stored_schema
+from tidemark.pipeline.lake.tables.own_table import OwnTable, stored_schema
 from tidemark.pipeline.lake.tables.windowed import PARTITION
 from tidemark.pipeline.quality.due_windows import Inputs
 from tidemark.pipeline.spark.connector import naming_what_lacks
@@ -88,7 +88,7 @@ def compute_own(batch: OwnBatch, windows: Sequence[Window]) -> Outcome:
 def _note(batch: OwnBatch, windows: Sequence[Window]) -> Mapping[str, Any]:
     """What the manifest of a run over these windows says."""
     definition = batch.definition
-    return {"table": definition.name, "version": definition.version, INPUTS: _inputs(batch, windows)}
+    return {"table": definition.name, "version": definition.version, "inputs": _inputs(batch, windows)}
 
 
 def _inputs(batch: OwnBatch, windows: Sequence[Window]) -> dict[str, str]:

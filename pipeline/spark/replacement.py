@@ -105,7 +105,7 @@ def _attempt(tables: Tables, windows: Sequence[Window], write: Write) -> Outcome
         heartbeats_version=files.version,
         watermark=tables.watermark or windows[-1].end,
         started_at=tables.clock.now(),
-        note=tables.note(windows),
+        **tables.note(windows),
     )
     tables.tables[-1].leave_manifest(attempt)
     written = write(windows, files, attempt.name)

@@ -66,7 +66,7 @@ def find_orphans(lake: Lake, settings: LakeSettings, before: datetime) -> list[O
             for path in _unnamed(keys, [table]):
                 run = _run_of(path.removeprefix(f"{name}/"))
                 what[path] = "no version of the table lists it" if run is None else f"left by run {run}"
-    manifests = {name: name.removeprefix(MANIFESTS).removesuffix(".json") for name in old if name.startswith(MANIFESTS)}
+    manifests = {name: key for name in old if (key := MANIFESTS.key_of(name)) is not None}
     what |= dict.fromkeys(
         _unnamed(manifests, [lake.table(name) for name in by_window]),
         "the manifest of a run that has committed nothing",

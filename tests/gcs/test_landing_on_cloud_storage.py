@@ -7,8 +7,8 @@ import pytest
 from tests.ingest.fakes import Crash
 from tests.ingest.test_named_landing import NAME, PiecesWorld, ids, publish
 from tidemark.pipeline.ingest import take as taking
-from tidemark.pipeline.ingest.named import NamedLanding, landed_under
-from tidemark.pipeline.lake.tables.landings import FOLDER, LandedBatches, manifest_name
+from tidemark.pipeline.lake.store.notes import Notes
+from tidemark.pipeline.lake.tables.landings import FOLDER, MANIFEST, LandedBatches, NamedLanding
 from tidemark.pipeline.settings_sections import LakeSettings
 
 pytestmark = pytest.mark.gcs
@@ -60,7 +60,7 @@ def test_one_of_two_twins_wins_and_the_other_acknowledges_nothing_and_leaves_no_
 
     served = world.land_as(NAME, is_over=twin_first)
     assert (served.is_served, served.pieces) == (True, winners[0].pieces)
-    assert names_in(world) == {manifest_name(NAME), *winners[0].pieces}
+    assert names_in(world) == {MANIFEST.name(NAME), *winners[0].pieces}
     assert [message.message_id for message in world.base.unacknowledged] == ["4", "5"]
 
 
@@ -87,7 +87,7 @@ def test_the_end_of_a_batch_deletes_what_landed_up_to_it(world: PiecesWorld) -> 
         world.land_as(batches.name(number, 0))
     batches.end(2, keep=1)
     assert batches.is_over(2)
-    assert landed_under(batches.name(1, 0), world.stored()) is None
-    left = landed_under(batches.name(2, 0), world.stored())
+    assert Notes(world.stored(), MANIFEST).find(batches.name(1, 0)) is None
+    left = Notes(world.stored(), MANIFEST).find(batches.name(2, 0))
     assert left is not None
     assert ids(left, world.stored()) == ["2"]

@@ -42,8 +42,7 @@ from tidemark.pipeline.lake.store.address import open_objects
 from tidemark.pipeline.lake.store.objects import ObjectStore
 from tidemark.pipeline.lake.tables.new_files import NewFile, NewFiles
 from tidemark.pipeline.lake.tables.quarantine import EVERY, Rejected
-from tidemark.pipeline.lake.tables.rejudged import Rejudged
-from tidemark.pipeline.lake.tables.requeued import Requeued
+from tidemark.pipeline.lake.tables.requeued import Rejudged, Requeued
 from tidemark.pipeline.pubsub.pulls import GIVEN_BACK_SECONDS
 from tidemark.pipeline.pubsub.subscription import Acknowledged
 from tidemark.pipeline.settings_sections import LakeSettings

@@ -23,9 +23,10 @@ from tidemark.pipeline.contract.heartbeat import FieldKind, Heartbeat, Heartbeat
 from tidemark.pipeline.contract.places import Element, Place, PlaceKind, WholePayload, finder, id_of
 from tidemark.pipeline.ingest import take as taking
 from tidemark.pipeline.ingest.copies import RememberedCopies
-from tidemark.pipeline.ingest.named import land_named, landed_under
+from tidemark.pipeline.ingest.named import land_named
 from tidemark.pipeline.ingest.rows import JudgedRows, judged_rows
-from tidemark.pipeline.lake.tables.landings import read_piece
+from tidemark.pipeline.lake.store.notes import Notes
+from tidemark.pipeline.lake.tables.landings import MANIFEST, PIECE
 from tidemark.pipeline.quality.audit import audit
 from tidemark.pipeline.quality.outstanding import landed_by_second, outstanding
 from tidemark.pipeline.quality.quarantined import read_reasons
@@ -440,7 +441,9 @@ def test_landing_under_a_name_has_the_same_rows_in_pieces(tmp_path: Path, monkey
         clock=world.clock,
         is_over=lambda: False,
     )
-    rows = [name for piece in landing.pieces for name in read_piece(world.objects, piece)["message_id"].to_pylist()]
+    rows = [
+        name for piece in landing.pieces for name in Notes(world.objects, PIECE).read(piece)["message_id"].to_pylist()
+    ]
     assert sorted(rows) == sorted(name for one in published for name in world.ids_of(one) if "#" in name)
     assert (len(rows), len(landing.pieces)) == (3, 2)
-    assert landed_under("n", world.objects) == replace(landing, is_served=True)
+    assert Notes(world.objects, MANIFEST).find("n") == replace(landing, is_served=True)

@@ -11,10 +11,11 @@ from tests.ingest.fakes import Crash, World
 from tests.watermark.builders import at
 from tidemark.pipeline.errors import CorruptObject, LakeFull, LandingOver
 from tidemark.pipeline.ingest import take as taking
-from tidemark.pipeline.ingest.named import NamedLanding, land_named, landed_under
+from tidemark.pipeline.ingest.named import land_named
 from tidemark.pipeline.ingest.take import Budget
+from tidemark.pipeline.lake.store.notes import Notes
 from tidemark.pipeline.lake.store.objects import ObjectStore
-from tidemark.pipeline.lake.tables.landings import LandedBatches, manifest_name, read_piece
+from tidemark.pipeline.lake.tables.landings import MANIFEST, PIECE, LandedBatches, NamedLanding
 from tidemark.pipeline.settings_sections import LakeSettings
 
 NAME = "run/000000001-0000"
@@ -47,7 +48,9 @@ class PiecesWorld(World):
         """What the manifests list."""
         objects = self.stored()
         names = [name for name in objects.names("landings/") if name.endswith(".json")]
-        landings = [landed_under(name.removeprefix("landings/").removesuffix(".json"), objects) for name in names]
+        landings = [
+            Notes(objects, MANIFEST).find(name.removeprefix("landings/").removesuffix(".json")) for name in names
+        ]
         return [identity for landing in landings if landing is not None for identity in ids(landing, objects)]
 
 
@@ -58,7 +61,7 @@ def world(tmp_path: Path) -> PiecesWorld:
 
 def ids(landing: NamedLanding, objects: ObjectStore) -> list[str]:
     return sorted(
-        identity for piece in landing.pieces for identity in read_piece(objects, piece)["message_id"].to_pylist()
+        identity for piece in landing.pieces for identity in Notes(objects, PIECE).read(piece)["message_id"].to_pylist()
     )
 
 
@@ -75,7 +78,7 @@ def test_everything_is_durable_and_listed_before_anything_is_acknowledged(world:
     publish(world, 5)
     world.topic.publish("yesterday")
     landing = world.land_as(NAME)
-    manifest = manifest_name(NAME)
+    manifest = MANIFEST.name(NAME)
     assert world.steps.taken[-4:] == [
         f"create {manifest}",
         f"created {manifest}",
@@ -84,7 +87,7 @@ def test_everything_is_durable_and_listed_before_anything_is_acknowledged(world:
     ]
     assert len(world.steps.of_kind("acknowledge base")) == 1
     assert ids(landing, world.objects) == ["1", "2", "3", "4", "5"]
-    assert sum(read_piece(world.objects, piece)["late"].to_pylist().count(True) for piece in landing.pieces) == 2
+    assert sum(Notes(world.objects, PIECE).read(piece)["late"].to_pylist().count(True) for piece in landing.pieces) == 2
     assert (landing.oldest_publish_time, landing.is_served) == (at(1000), False)
     assert world.quarantined_ids() == ["6"]
     assert world.base.unacknowledged == []
@@ -204,8 +207,8 @@ def test_another_run_s_landings_are_left_alone(world: PiecesWorld) -> None:
     world.land_as("run-2/000000001-0000")
     world.land_as("run/000000001-0000")
     LandedBatches(world.objects, "run").end(1, keep=0)
-    assert landed_under("run-2/000000001-0000", world.objects) is not None
-    assert landed_under("run/000000001-0000", world.objects) is None
+    assert Notes(world.objects, MANIFEST).find("run-2/000000001-0000") is not None
+    assert Notes(world.objects, MANIFEST).find("run/000000001-0000") is None
 
 
 def test_a_straggler_of_a_batch_that_is_over_acknowledges_nothing(world: PiecesWorld) -> None:
@@ -232,14 +235,6 @@ def test_a_straggler_of_a_batch_that_is_over_acknowledges_nothing(world: PiecesW
 
 def test_a_damaged_manifest_is_named(world: PiecesWorld) -> None:
     world.land_as(NAME)
-    (world.folder / manifest_name(NAME)).write_bytes(b'{"pieces": 3')
-    with pytest.raises(CorruptObject, match=manifest_name(NAME)):
+    (world.folder / MANIFEST.name(NAME)).write_bytes(b'{"pieces": 3')
+    with pytest.raises(CorruptObject, match=MANIFEST.name(NAME)):
         world.land_as(NAME)
-
-
-def test_a_damaged_piece_is_named(world: PiecesWorld) -> None:
-    publish(world, 1)
-    (piece,) = world.land_as(NAME).pieces
-    (world.folder / piece).write_bytes(b"PAR1")
-    with pytest.raises(CorruptObject, match=piece):
-        read_piece(world.objects, piece)

@@ -12,7 +12,7 @@ from tidemark.pipeline import version
 from tidemark.pipeline.errors import LakeUnreachable, NewerFormat
 from tidemark.pipeline.lake import layout
 from tidemark.pipeline.lake.store.address import open_objects
-from tidemark.pipeline.lake.store.admission import FOLDER, Admission
+from tidemark.pipeline.lake.store.admission import FORMATS, Admission
 from tidemark.pipeline.lake.store.disk import DiskObjects
 from tidemark.pipeline.lake.store.objects import ObjectStore
 from tidemark.pipeline.settings_sections import LakeSettings
@@ -57,9 +57,9 @@ def test_all_parts_of_a_lake_ask_once_and_the_mark_is_there_before_the_first_wri
         assert lake.diffs().computed() == set()
         assert lake.tracking_log().newest_watermark() is None
     counted = Counter(calls)
-    mark = f"{FOLDER}{FORMAT:06d}.json"
-    assert (counted[f"list {FOLDER}"], counted[f"create {mark}"], counted[f"read {mark}"]) == (1, 1, 0)
-    assert calls[:2] == [f"list {FOLDER}", f"create {mark}"]
+    mark = f"{FORMATS.prefix}{FORMAT:06d}.json"
+    assert (counted[f"list {FORMATS.prefix}"], counted[f"create {mark}"], counted[f"read {mark}"]) == (1, 1, 0)
+    assert calls[:2] == [f"list {FORMATS.prefix}", f"create {mark}"]
     assert json.loads((tmp_path / "lake" / mark).read_text()) == marks()
 
 
@@ -77,13 +77,13 @@ def test_a_lake_that_does_not_answer_is_asked_again(tmp_path: Path) -> None:
         admission.admit()
     for _ in range(3):
         admission.admit()
-    assert calls == [f"list {FOLDER}"] * 2
+    assert calls == [f"list {FORMATS.prefix}"] * 2
 
 
 @pytest.mark.parametrize("content", [b"", b"{}", b"[]", b'{"tidemark.format": "1"}'])
 def test_a_later_mark_that_is_damaged_is_refused_by_its_name(content: bytes, tmp_path: Path) -> None:
     objects = DiskObjects(tmp_path)
-    objects.create(f"{FOLDER}{FORMAT + 3:06d}.json", content)
+    objects.create(f"{FORMATS.prefix}{FORMAT + 3:06d}.json", content)
     for refuses in (Admission(lambda: objects).admit, Admission(lambda: objects).claim):
         with pytest.raises(NewerFormat, match=f"its format is {FORMAT + 3}, and {FORMAT} is the newest here"):
             refuses()
@@ -97,7 +97,7 @@ def test_an_earlier_mark_is_let_through_and_this_version_s_put_beside_it(
     monkeypatch.setattr(version, "FORMAT", FORMAT + 1)
     for _ in range(2):
         Admission(lambda: objects).claim()
-    assert [name.removeprefix(FOLDER) for name in objects.names(FOLDER)] == [
+    assert [name.removeprefix(FORMATS.prefix) for name in objects.names(FORMATS.prefix)] == [
         f"{FORMAT:06d}.json",
         f"{FORMAT + 1:06d}.json",
     ]

@@ -8,7 +8,7 @@ import pytest
 from tests.lake.builders import LATER, Beat, append_beats, append_rejected, columns_of, lake_of
 from tests.watermark.builders import at
 from tidemark.pipeline.lake.layout import Lake
-from tidemark.pipeline.lake.tables.judged_by import NAME, UNREADABLE
+from tidemark.pipeline.lake.tables.requeued import JUDGED_BY, UNREADABLE, touching
 from tidemark.pipeline.quality.quarantined import NEWEST_FILES, QuarantineShare, read_quarantine_share, read_reasons
 from tidemark.pipeline.settings_sections import LakeSettings
 
@@ -30,19 +30,20 @@ def test_notes_are_found_by_their_day_and_name_what_was_requeued(lake: Lake) -> 
     for name, landed_at in (("1", 10), ("2", 20), ("3", 86_400)):
         reject(lake, name, landed_at)
     requeued = lake.requeued()
-    assert (requeued.notes(), len(requeued.every_id())) == ([], 0)
+    assert (requeued.between(), len(requeued.every_id())) == ([], 0)
     early, late = (
         requeued.note("2026-11-21", (9, 10), pa.array(["1"])),
         requeued.note("2026-11-22", (7, 8), pa.array(["3"])),
     )
-    assert requeued.notes() == [early, late]
-    assert requeued.notes("2026-11-21", "2026-11-21") == [early]
-    assert requeued.notes(since="2026-11-22") == [late]
-    assert (early.first, early.last, requeued.every_id().to_pylist()) == (9, 10, ["1", "3"])
+    assert requeued.between() == [early, late]
+    assert requeued.between("2026-11-21", "2026-11-21") == [early]
+    assert requeued.between(since="2026-11-22") == [late]
+    assert requeued.every_id().to_pylist() == ["1", "3"]
+    assert [touching([early, late], *seconds) for seconds in ((0, 8), (10, 11), (0, 6))] == [[late], [early], []]
     counts = read_reasons(lake)
     assert (counts.waiting, counts.requeued) == ({"NO_STREAM_ID": 1}, {"NO_STREAM_ID": 2})
     assert [requeued.forget_before("2026-11-22", dry_run=dry_run) for dry_run in (True, False, False)] == [1, 1, 0]
-    assert requeued.notes() == [late]
+    assert requeued.between() == [late]
 
 
 def test_the_note_of_the_contract_is_replaced_and_a_damaged_one_is_no_contract(lake: Lake) -> None:
@@ -52,10 +53,11 @@ def test_the_note_of_the_contract_is_replaced_and_a_damaged_one_is_no_contract(l
         judged_by.note(digest, at(0))
         assert (judged_by.digest(), other.digest()) == (digest, digest)
     objects = lake.objects()
-    objects.replace(NAME, b"{", objects.read_generation(NAME)[1])
+    name = JUDGED_BY.name(JUDGED_BY.key)
+    objects.replace(name, b"{", objects.read_generation(name)[1])
     assert judged_by.digest() == UNREADABLE
     judged_by.note("c", at(0))
-    assert (judged_by.digest(), lake.requeued().notes()) == ("c", [])
+    assert (judged_by.digest(), lake.requeued().between()) == ("c", [])
 
 
 def test_what_has_landed_is_told_by_id_among_what_was_published_then(lake: Lake) -> None:

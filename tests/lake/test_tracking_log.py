@@ -14,7 +14,7 @@ from tests.watermark.builders import at, published, reading
 from tidemark.pipeline.cli.upkeep import forget
 from tidemark.pipeline.errors import CorruptObject, LakeUnreachable, ObjectMissing, TableConflict
 from tidemark.pipeline.lake.log.tracking_log import ATTEMPTS, TrackingLog, entry_name
-from tidemark.pipeline.lake.log.witness import FOLDER as NOTES
+from tidemark.pipeline.lake.log.witness import NOTED
 from tidemark.pipeline.lake.store.address import open_objects
 from tidemark.pipeline.lake.store.disk import DiskObjects
 from tidemark.pipeline.lake.store.objects import ObjectStore
@@ -488,7 +488,7 @@ def test_an_entry_whose_writer_was_killed_before_it_noted_it_is_an_entry_like_an
     log.begin(Beginning(at(0)))
 
     def kill(name: str) -> None:
-        if name.startswith(NOTES):
+        if name.startswith(NOTED.prefix):
             raise LakeUnreachable("killed")
 
     objects.before = kill
@@ -497,7 +497,7 @@ def test_an_entry_whose_writer_was_killed_before_it_noted_it_is_an_entry_like_an
     objects.before = nothing
     again = TrackingLog(objects, checkpoint_every=100)
     assert again.append(snapshot(110)).number == 2
-    assert list(objects.names(NOTES)) == [f"{NOTES}{2:012d}.json"]
+    assert list(objects.names(NOTED.prefix)) == [NOTED.name(f"{2:012d}")]
     assert log.append(snapshot(120)).number == 3
 
 
@@ -521,7 +521,7 @@ def test_the_notes_of_several_writers_never_go_beyond_the_log_and_do_not_pile_up
     logs[0].begin(Beginning(at(0)))
     for second in range(ROUNDS):
         number = random.Random(second).choice(logs).append(snapshot(100 + second)).number
-        notes = list(objects.names(NOTES))
-        assert notes[-1] == f"{NOTES}{number:012d}.json"
+        notes = list(objects.names(NOTED.prefix))
+        assert notes[-1] == NOTED.name(f"{number:012d}")
         assert len(notes) <= WRITERS
     assert TrackingLog(objects, checkpoint_every=100).catch_up_to_append().number == ROUNDS

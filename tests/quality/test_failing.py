@@ -13,7 +13,7 @@ from tests.watermark.builders import at
 from tidemark.pipeline.errors import LakeFull, SparkUnreachable, TableFailed, WindowNotClosed
 from tidemark.pipeline.lake.layout import Lake
 from tidemark.pipeline.lake.store.disk import DiskObjects
-from tidemark.pipeline.lake.tables.failed_runs import FOLDER, KEPT, OF_TABLES, REASON_LENGTH, FailedRun, FailedRuns
+from tidemark.pipeline.lake.tables.failures import KEPT, OF_TABLES, REASON_LENGTH, RUNS, FailedRun, FailedRuns
 from tidemark.pipeline.lake.tables.table import data_files
 from tidemark.pipeline.quality.failing import DRAINS_STAND_FOR, WINDOWS_STAND_FOR, failing, read_failing_tables
 from tidemark.pipeline.settings_sections import LakeSettings
@@ -64,7 +64,7 @@ def test_the_notes_of_a_job_that_reads_the_subscriptions_go_when_a_run_of_it_lan
     notes.mended("land_continuously")
     assert [one.job for one in notes.newest()] == ["", "drain"]
     assert standing(notes.newest()[1:], {}, 600).startswith("runs of drain failed once, at 2026-11-21T05:26:00Z")
-    (tmp_path / FOLDER / "broken.json").write_text("{")
+    (tmp_path / RUNS.prefix / "broken.json").write_text("{")
     notes.mended("drain")
     assert [one.stretches for one in notes.newest()] == [[(FIRST, FIRST)]]
 
@@ -83,7 +83,7 @@ def test_the_lake_keeps_the_newest_notes_alone(tmp_path: Path) -> None:
     for number in range(KEPT + 2):
         fail(notes, clock, ValueError(str(number)))
         clock.advance(MINUTE)
-    assert len(list(objects.names(FOLDER))) == KEPT
+    assert len(list(objects.names(RUNS.prefix))) == KEPT
     assert [one.reason for one in notes.newest()][:: KEPT - 1] == [f"ValueError: {KEPT + 1}", "ValueError: 2"]
 
 
@@ -100,9 +100,9 @@ def test_a_note_that_cannot_be_written_or_read_changes_nothing(tmp_path: Path) -
 
     fail(FailedRuns(Full(tmp_path)), ManualClock(at(0)), SparkUnreachable("gone"), (FIRST, FIRST))
     objects = DiskObjects(tmp_path)
-    objects.create(f"{FOLDER}a.json", b"\xff")
-    objects.create(f"{FOLDER}b.json", json.dumps({"tidemark.format": "2"}).encode())
-    objects.create(f"{FOLDER}c.json", b"[]")
+    objects.create(f"{RUNS.prefix}a.json", b"\xff")
+    objects.create(f"{RUNS.prefix}b.json", json.dumps({"tidemark.format": "2"}).encode())
+    objects.create(f"{RUNS.prefix}c.json", b"[]")
     assert FailedRuns(objects).newest() == []
 
 

@@ -30,7 +30,7 @@ from tidemark.pipeline.lake.tables.windowed import MANIFESTS, DiffRun
 from tidemark.pipeline.quality import comparison, first_landings
 from tidemark.pipeline.quality import staleness as staleness_module
 from tidemark.pipeline.quality.affected import MissedHeartbeats
-from tidemark.pipeline.quality.staleness_checkpoint import FOLDER, StalenessCheckpoint
+from tidemark.pipeline.quality.staleness_checkpoint import CHECKPOINTS, StalenessCheckpoint
 
 SYNC_IS_SLOW = "tidemark.pipeline.lake.tables.commit_sync.CommitSync._sync"
 
@@ -377,7 +377,7 @@ def test_after_the_log_is_gone_what_landed_where_a_manifest_is_gone_makes_stale_
     history.compute(1, 1)
     history.land([Beat("a", 10)])
     history.compute(0, 0)  # has read what the other has not
-    (history.folder / "lake" / MANIFESTS / "run2.json").unlink()
+    (history.folder / "lake" / MANIFESTS.prefix / "run2.json").unlink()
     history.compact()
     history.vacuum()
     assert [one.window for one in history.staleness().check().stale] == WINDOWS[:2]
@@ -401,7 +401,7 @@ def test_a_window_whose_manifest_is_gone_is_stale_until_it_is_computed_again(his
     history.land([Beat("a", 10)])
     history.compute(0, 0)
     history.compute(1, 1)
-    (history.folder / "lake" / MANIFESTS / "run1.json").unlink()
+    (history.folder / "lake" / MANIFESTS.prefix / "run1.json").unlink()
     staleness = history.staleness()
     (stale,) = staleness.check().stale
     assert (stale.window, stale.computed_from) == (WINDOWS[0], None)
@@ -487,7 +487,7 @@ def test_a_check_s_progress_is_kept_and_read_back_and_a_damaged_file_is_ignored(
         staleness.check()
         staleness.keep()
     assert history.restored().checkpoint == staleness.checkpoint
-    (kept,) = (history.folder / "lake" / FOLDER).iterdir()  # the earlier one is gone
+    (kept,) = (history.folder / "lake" / CHECKPOINTS.prefix).iterdir()  # the earlier one is gone
     assert history.restored().check() == staleness.check()
     kept.chmod(0o644)
     kept.write_bytes(kept.read_bytes()[:40])
@@ -502,7 +502,7 @@ def test_a_check_s_progress_is_not_written_again_while_it_is_the_same(history: H
         history.land([Beat("a", 100 + number)])
         staleness.check()
         staleness.keep()
-    (kept,) = (history.folder / "lake" / FOLDER).iterdir()
+    (kept,) = (history.folder / "lake" / CHECKPOINTS.prefix).iterdir()
     assert kept.name.startswith("000000000002-")
 
 
@@ -528,7 +528,7 @@ def test_a_checkpoint_that_an_earlier_version_wrote_is_read(history: History) ->
     rows = pa.table(
         [["a"], [at(20)], ["mm"], [2], [True]], columns.with_metadata({"tidemark.checked": json.dumps(said)})
     )
-    folder = history.folder / "lake" / FOLDER
+    folder = history.folder / "lake" / CHECKPOINTS.prefix
     folder.mkdir()
     pq.write_table(rows, folder / "000000000002-000000000001.parquet", compression="zstd")
     missed = history.restored().check()

@@ -30,7 +30,7 @@ from tidemark.pipeline.contract.heartbeat import HeartbeatReader
 from tidemark.pipeline.emulator.faults import Faults
 from tidemark.pipeline.emulator.model import PubSubModel
 from tidemark.pipeline.ingest.take import SOONEST, Budget
-from tidemark.pipeline.lake.log.archive import archived_numbers
+from tidemark.pipeline.lake.log.archive import ARCHIVES, archived_numbers
 from tidemark.pipeline.lake.log.tracking_log import FOLDER as LOG
 from tidemark.pipeline.lake.log.tracking_log import SUFFIX, TrackingLog
 from tidemark.pipeline.pubsub.pulls import GIVEN_BACK_SECONDS
@@ -141,9 +141,9 @@ class Simulation:
         raise Broken(self.seed, number, what, "\n".join(map(_told, self._last)), fault)
 
     def _on_create(self, name: str, content: bytes) -> None:
-        archived = archived_numbers(name)
+        archived = ARCHIVES.key_of(name)
         if archived is not None:
-            self.archived.update(archived)
+            self.archived.update(archived_numbers(archived))
             return
         if not name.startswith(LOG):  # a note of how far the log has come
             return
@@ -154,7 +154,8 @@ class Simulation:
         self.oracle.logged(self.codec.decode(content, name))
 
     def _on_delete(self, name: str) -> None:
-        self.dropped.update(archived_numbers(name) or ())
+        archived = ARCHIVES.key_of(name)
+        self.dropped.update(archived_numbers(archived) if archived is not None else ())
 
     def _on_add(self, table: str, file: Written, worker: Outside) -> None:
         worker.late_rows += sum(row["late"] for row in file.rows if table == "heartbeats")

@@ -238,7 +238,7 @@ class OvertakenOnce(HeartbeatDiffs):
     """A table in which another run, of what had landed before, commits between this one's fence and its commit."""
 
     def __init__(self, inner: HeartbeatDiffs, overtake: Any) -> None:
-        super().__init__(inner.table, inner._objects, inner.files, inner.schema, inner._clock)
+        super().__init__(inner.table, inner._manifests._objects, inner.files, inner.schema, inner._clock)
         self._overtake = overtake
 
     def leave_manifest(self, run: DiffRun) -> None:

@@ -15,7 +15,7 @@ from tests.quality.staleness_history import LENGTH, LOOKBACK, WINDOWS, History, 
 from tests.watermark.builders import START, at, published
 from tidemark.pipeline.errors import CorruptObject
 from tidemark.pipeline.lake.log.tracking_log import entry_name
-from tidemark.pipeline.lake.log.witness import FOLDER, LogWitness, Note
+from tidemark.pipeline.lake.log.witness import NOTED, LogWitness, Note
 from tidemark.pipeline.lake.tables.windowed import DiffRun
 from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.settings_sections import LakeSettings, WindowSettings
@@ -413,7 +413,7 @@ def test_notes_of_an_earlier_release_which_took_one_every_ten_entries_are_read(h
     last = noted(house, 20).number
     shutil.rmtree(house.folder / "log_witness")
     for number, said in ((last - 12, at(590)), (last - 2, at(600))):
-        name = f"{FOLDER}{number:012d}.json"
+        name = NOTED.name(f"{number:012d}")
         house.lake.objects().create(name, json.dumps({"watermark": said.isoformat()}).encode())
     assert house.look().log.is_whole
     cut(house, last - 3)

@@ -4,11 +4,11 @@ import re
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-DELETES = re.compile(r"\.(delete|unlink|vacuum|rmtree|rmdir)\(|cleanup_metadata\(|def remove_orphans\(")
+DELETES = re.compile(r"\.(delete|keep_newest|unlink|vacuum|rmtree|rmdir)\(|cleanup_metadata\(|def remove_orphans\(")
 ELSEWHERE = {"services/processes.py"}
 """Deletes its own notes of what runs, outside of the lake."""
 
-STORES = {"lake/store/gcs.py", "lake/store/bucket_files.py", "lake/store/admission.py"}
+STORES = {f"lake/store/{name}.py" for name in ("gcs", "bucket_files", "admission", "notes")}
 """They delete what they are told to, and nothing by themselves."""
 
 

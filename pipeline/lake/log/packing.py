@@ -5,22 +5,17 @@ and every archive after the first begins with a compacted entry, where a replay 
 point, and may run beside trackers, readers and other packings.
 """
 
-import io
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from itertools import pairwise
 
-import pyarrow as pa
-import pyarrow.parquet as pq
-
 from tidemark.pipeline.errors import CorruptObject, ObjectExists, ObjectMissing
-from tidemark.pipeline.lake.log.archive import LogArchive, archive_name
+from tidemark.pipeline.lake.log.archive import LogArchive
 from tidemark.pipeline.lake.log.codec import decode
 from tidemark.pipeline.lake.log.tracking_log import TrackingLog, entry_name
 from tidemark.pipeline.lake.store.objects import ObjectStore
-from tidemark.pipeline.version import marks
 from tidemark.pipeline.watermark.state import Compacted, DecisionRecord, Entry
 
 ENTRIES = 1000
@@ -75,7 +70,7 @@ class LogPacking:
             if decided_at is None or decided_at >= before:
                 break
             if not dry_run:
-                self._objects.delete(archive_name(numbers))
+                self._archive.delete(numbers)
             dropped = Packed(dropped.entries + len(numbers), dropped.archives + 1)
         return dropped
 
@@ -106,17 +101,14 @@ class LogPacking:
             self._objects.delete(entry_name(number))
 
     def _keep(self, entries: dict[int, bytes]) -> None:
-        numbers = range(min(entries), max(entries) + 1)
-        sink = io.BytesIO()
-        columns = {"number": pa.array(numbers, pa.int64()), "entry": [entries[number] for number in numbers]}
-        pq.write_table(pa.table(columns, metadata=marks()), sink, compression="zstd")
         try:
-            self._objects.create(archive_name(numbers), sink.getvalue())
+            self._archive.create(entries)
         except ObjectExists:
+            numbers = range(min(entries), max(entries) + 1)
             if self._archive.read(numbers) != entries:
                 raise CorruptObject(
-                    f"{self._objects.uri}/{archive_name(numbers)} holds other entries than the log; move it away, and "
-                    "`tidemark housekeep` makes it anew"
+                    f"{self._archive.place(numbers)} holds other entries than the log; move it away, and `tidemark "
+                    "housekeep` makes it anew"
                 ) from None
 
     def _before_what_is_kept(self, live: list[int]) -> list[int]:

@@ -26,8 +26,7 @@ from tidemark.pipeline.errors import (
     ObjectMissing,
     TableConflict,
 )
-from tidemark.pipeline.lake.log.archive import FOLDER as ARCHIVES
-from tidemark.pipeline.lake.log.archive import LogArchive
+from tidemark.pipeline.lake.log.archive import ARCHIVES, LogArchive
 from tidemark.pipeline.lake.log.codec import decode, encode
 from tidemark.pipeline.lake.log.watermark_object import NAME as WATERMARK_OBJECT
 from tidemark.pipeline.lake.log.witness import LogWitness, lost_end
@@ -256,8 +255,8 @@ class TrackingLog:
         version can read."""
         if self._archive.covers(number):
             raise LakeError(
-                f"entry {number} is in an archive under {self._objects.uri}/{ARCHIVES}, which no tracker needs: put "
-                "back a copy of that, or move it away"
+                f"entry {number} is in an archive under {self._objects.uri}/{ARCHIVES.prefix}, which no tracker needs: "
+                "put back a copy of that, or move it away"
             )
         with suppress(ObjectMissing, CorruptObject):
             self.entry(number)

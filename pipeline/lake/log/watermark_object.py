@@ -5,18 +5,14 @@ A tracker replaces only a generation of the object that it has read or written, 
 log. So the object never goes back, however many trackers there are.
 """
 
-import json
-from contextlib import suppress
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 
 from tidemark.pipeline.clock import EPOCH, iso
-from tidemark.pipeline.errors import LakeError, ObjectMissing, ObjectReplaced
+from tidemark.pipeline.errors import LakeError, ObjectReplaced
+from tidemark.pipeline.lake.store.notes import JsonKind, Moment, ReplacedNotes
 from tidemark.pipeline.lake.store.objects import ReplaceableObjects
-from tidemark.pipeline.version import marks, refuse_newer
 from tidemark.pipeline.watermark.state import WatermarkState
-
-NAME = "watermark.json"
 
 WRITTEN_AGAIN_AFTER = timedelta(minutes=1)
 """An object that says the same is written again after as long, so that its readers see that decisions go on."""
@@ -24,20 +20,25 @@ WRITTEN_AGAIN_AFTER = timedelta(minutes=1)
 
 @dataclass(frozen=True, slots=True)
 class Said:
-    """What the object says, as far as a writer needs it: up to which entry the log was folded, and the outcome."""
+    """What the object says: the outcome of the newest decision, and up to which entry the log was folded."""
 
-    log_entry: int = -1
-    watermark: str | None = None
-    reason: str | None = None
-    decided_at: datetime = EPOCH
+    watermark: str | None
+    decided_at: Moment
+    reason: str | None
+    log_entry: int
+    sentence: str = ""
+
+
+WATERMARK = JsonKind("", key="watermark", holds=Said)
+NAME = WATERMARK.name(WATERMARK.key)
 
 
 class WatermarkObject:
     """Writes the object of one lake. It remembers the generation that it knows: one user at a time."""
 
     def __init__(self, objects: ReplaceableObjects) -> None:
-        self._objects = objects
-        self._known: tuple[int, Said] | None = None
+        self._notes = ReplacedNotes(objects, WATERMARK)
+        self._known: tuple[Said, int] | None = None
 
     def tell(self, state: WatermarkState) -> str | None:
         """Replace the object if the state has another watermark or reason, or the object is a minute old.
@@ -58,9 +59,9 @@ class WatermarkObject:
         decision = state.decision
         if decision is None:
             return
-        generation, there = self._known = self._known or self._read()
+        there, generation = self._known = self._known or self._read()
         watermark = None if state.watermark is None else iso(state.watermark)
-        now = Said(state.number, watermark, str(decision.reason), decision.at)
+        now = Said(watermark, decision.at, str(decision.reason), state.number, decision.sentence())
         is_old = abs(now.decided_at - there.decided_at) >= WRITTEN_AGAIN_AFTER
         if there.log_entry >= now.log_entry:
             if is_old and there.log_entry > now.log_entry:
@@ -69,26 +70,9 @@ class WatermarkObject:
                 )
             return
         if is_old or (there.watermark, there.reason) != (now.watermark, now.reason):
-            facts = {
-                "watermark": watermark,
-                "decided_at": iso(decision.at),
-                "reason": now.reason,
-                "sentence": decision.sentence(),
-                "log_entry": now.log_entry,
-                **marks(),
-            }
-            content = json.dumps(facts).encode() + b"\n"
-            self._known = self._objects.replace(NAME, content, generation), now
+            self._known = now, self._notes.replace(WATERMARK.key, now, generation)
 
-    def _read(self) -> tuple[int, Said]:
-        """The generation that is there and what it says: nothing if it is missing or damaged. Raises NewerFormat."""
-        try:
-            content, generation = self._objects.read_generation(NAME)
-        except ObjectMissing:
-            return 0, Said()
-        with suppress(ValueError, KeyError, TypeError, OverflowError):
-            facts = json.loads(content)
-            refuse_newer(f"{self._objects.uri}/{NAME}", facts)
-            at = datetime.fromisoformat(facts["decided_at"]).astimezone(UTC)
-            return generation, Said(int(facts["log_entry"]), facts["watermark"], facts["reason"], at)
-        return generation, Said()
+    def _read(self) -> tuple[Said, int]:
+        """What the object says, nothing if it is missing or damaged, and its generation. Raises NewerFormat."""
+        there, generation = self._notes.found(WATERMARK.key)
+        return there or Said(None, EPOCH, None, -1), generation

@@ -4,19 +4,18 @@ Each format has an object, `format/<number>.json`, created by the first program 
 other marks stop an older program that runs on beside a newer one; this one stops it wherever it begins.
 """
 
-import contextlib
-import json
-import re
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from threading import Lock
 
 from tidemark.pipeline import version
-from tidemark.pipeline.errors import ObjectExists
+from tidemark.pipeline.errors import DamagedNote
+from tidemark.pipeline.lake.store.notes import JsonKind, NoContent, Notes
 from tidemark.pipeline.lake.store.objects import ObjectStore, ReplaceableObjects
-from tidemark.pipeline.version import WRITTEN_IN, marks, refuse_newer
+from tidemark.pipeline.version import WRITTEN_IN, refuse_newer
 
-FOLDER = "format/"
-NAME = re.compile(rf"{FOLDER}(\d{{6}})\.json")
+FORMATS = JsonKind("format/", key=r"\d{6}", holds=NoContent)
+"""Their keys are the formats."""
 
 
 class Admission:
@@ -27,14 +26,14 @@ class Admission:
         self._open_objects = open_objects
         self._lock = Lock()
         self._is_admitted = self._has_claimed = False
-        self._formats: frozenset[int] = frozenset()
+        self._formats: list[str] = []
 
     def admit(self) -> None:
         """Raise NewerFormat if a later version has written the lake, LakeError if it cannot be asked. One listing, at
         the first call."""
         with self._lock:
             if not self._is_admitted:
-                self._admit(self._open_objects())
+                self._admit(Notes(self._open_objects(), FORMATS))
 
     def claim(self) -> None:
         """Make sure that the lake has the mark of this version's format, before something is written in it. Raises
@@ -42,22 +41,21 @@ class Admission:
         with self._lock:
             if self._has_claimed:
                 return
-            objects = self._open_objects()
+            notes, own = Notes(self._open_objects(), FORMATS), f"{version.FORMAT:06d}"
             if not self._is_admitted:
-                self._admit(objects)
-            if version.FORMAT not in self._formats:
-                with contextlib.suppress(ObjectExists):
-                    objects.create(f"{FOLDER}{version.FORMAT:06d}.json", json.dumps(marks()).encode())
+                self._admit(notes)
+            if own not in self._formats:
+                notes.ensure(own, NoContent())
             self._has_claimed = True
 
-    def _admit(self, objects: ObjectStore) -> None:
-        found = {int(match[1]): name for name in objects.names(FOLDER) if (match := NAME.fullmatch(name))}
-        if (newest := max(found, default=0)) > version.FORMAT:
-            name = found[newest]
-            with contextlib.suppress(ValueError):  # a damaged mark still tells its format, by its name
-                refuse_newer(f"{objects.uri}/{name}", json.loads(objects.read(name)))
-            refuse_newer(f"{objects.uri}/{name}", {WRITTEN_IN: str(newest)})
-        self._formats, self._is_admitted = frozenset(found), True
+    def _admit(self, notes: Notes[NoContent]) -> None:
+        self._formats = notes.listed()
+        newest = max(self._formats, default="")
+        if newest and int(newest) > version.FORMAT:
+            with suppress(DamagedNote):  # a damaged mark still tells its format, by its name
+                notes.read(newest)
+            refuse_newer(notes.place(newest), {WRITTEN_IN: str(int(newest))})
+        self._is_admitted = True
 
 
 class AdmittedObjects:

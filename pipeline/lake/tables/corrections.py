@@ -7,7 +7,6 @@ changed, so that nothing is noted twice.
 import json
 import uuid
 from collections.abc import Iterable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
@@ -21,15 +20,12 @@ from deltalake import CommitProperties, DeltaTable, Transaction
 from deltalake.transaction import AddAction
 
 from tidemark.pipeline.clock import to_us
-from tidemark.pipeline.errors import ObjectMissing, ObjectReplaced, TableConflict
+from tidemark.pipeline.errors import TableConflict
+from tidemark.pipeline.lake.store.notes import JsonKind, ReplacedNotes
 from tidemark.pipeline.lake.store.objects import ReplaceableObjects
 from tidemark.pipeline.lake.tables.table import DAY_FORMAT, MOMENT, LakeTable, data_files, first_day, table_errors
-from tidemark.pipeline.version import marks, refuse_newer
 
 PARTITION = "noticed_on"
-
-FOLLOWED = "corrections_followed/"
-"""Begins the names of the objects that say how far each table was looked at: derived, and replaced."""
 
 COMMIT_ATTEMPTS = 20
 """Commits that are attempted. Each failed one means that another follower's commit, or a compaction, succeeded."""
@@ -82,6 +78,10 @@ class Position:
     version: int
 
 
+FOLLOWED = JsonKind("corrections_followed/", holds=Position)
+"""How far each table was looked at, by its name: derived, and replaced."""
+
+
 @dataclass(frozen=True, slots=True)
 class Sought:
     """Which corrections are meant: of a table, of a window, or of windows replaced since a moment. None: all. Where it
@@ -109,29 +109,17 @@ class Corrections:
 
     def __init__(self, table: LakeTable, objects: ReplaceableObjects, files: pafs.FileSystem) -> None:
         self.table = table
-        self._objects = objects
+        self._followed = ReplacedNotes(objects, FOLLOWED)
         self._files = files
 
     def looked_at(self, name: str) -> tuple[Position | None, int]:
         """How far a table was looked at, as it was kept, and the generation of that object. What cannot be read counts
         as not kept: `noted` has the truth. Raises LakeError."""
-        place = f"{FOLLOWED}{name}.json"
-        try:
-            content, generation = self._objects.read_generation(place)
-        except ObjectMissing:
-            return None, 0
-        try:
-            facts = json.loads(content)
-            refuse_newer(f"{self._objects.uri}/{place}", facts)
-            return Position(str(facts["table_id"]), int(facts["version"])), generation
-        except (ValueError, KeyError, TypeError):
-            return None, generation
+        return self._followed.found(name)
 
     def keep(self, name: str, position: Position, generation: int) -> None:
         """Keep how far a table was looked at, unless another follower has done so meanwhile. Raises LakeError."""
-        content = json.dumps({"table_id": position.table_id, "version": position.version, **marks()})
-        with suppress(ObjectReplaced):
-            self._objects.replace(f"{FOLLOWED}{name}.json", content.encode(), generation)
+        self._followed.offer(name, position, generation)
 
     def noted(self, table_id: str) -> int | None:
         """Through which version of a table corrections stand here; None if there are none. Raises LakeError."""

@@ -3,31 +3,28 @@
 An earlier window is not computed any more: its new rows would lack what was removed, and would replace the right ones.
 """
 
-import json
-import re
 from collections.abc import Sequence
-from contextlib import suppress
 from datetime import datetime, timedelta
 
-from tidemark.pipeline.errors import ObjectExists, WindowExpired
+from tidemark.pipeline.errors import WindowExpired
+from tidemark.pipeline.lake.store.notes import JsonKind, NoContent, Notes
 from tidemark.pipeline.lake.store.objects import ObjectStore
-from tidemark.pipeline.version import marks
 from tidemark.pipeline.windows import Window, Windowing
 
-FOLDER = "retention/"
-NAME = re.compile(rf"{FOLDER}windows-from-(.+)\.json")
+KEPT_FROM = JsonKind("retention/windows-from-", holds=NoContent)
+"""Its key is the window's."""
 
 
 class KeptWindows:
     """The note of that window. If there are several, the latest window counts."""
 
     def __init__(self, objects: ObjectStore, windowing: Windowing) -> None:
-        self._objects = objects
+        self._notes = Notes(objects, KEPT_FROM)
         self._windowing = windowing
 
     def since(self) -> datetime | None:
         """The start of the first window that is kept; None if all are. Raises LakeError."""
-        keys = self._keys()
+        keys = self._notes.listed()
         return self._windowing.named(keys[-1]).start if keys else None
 
     def closed(self, watermark: datetime | None) -> range:
@@ -39,10 +36,8 @@ class KeptWindows:
 
     def raise_to(self, window: Window) -> None:
         """Note that this window is the first that is kept. Durable on return; never moves back. Raises LakeError."""
-        with suppress(ObjectExists):
-            self._objects.create(_name(window.key), json.dumps(marks()).encode())
-        for earlier in self._keys()[:-1]:
-            self._objects.delete(_name(earlier))
+        self._notes.ensure(window.key, NoContent())
+        self._notes.keep_newest(1)
 
     def refuse_expired(self, windows: Sequence[Window], further: timedelta = timedelta(0)) -> None:
         """Raise WindowExpired if one of the windows is no longer kept, or begins less than `further` after the first
@@ -57,12 +52,3 @@ class KeptWindows:
                 f"has removed heartbeats that they are computed from. Nothing was written; ask for windows from "
                 f"{since:%Y-%m-%dT%H:%MZ} on"
             )
-
-    def _keys(self) -> list[str]:
-        """The noted windows, in order."""
-        found = (NAME.fullmatch(name) for name in self._objects.names(FOLDER))
-        return [match[1] for match in found if match]
-
-
-def _name(key: str) -> str:
-    return f"{FOLDER}windows-from-{key}.json"

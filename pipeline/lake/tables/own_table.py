@@ -21,8 +21,6 @@ from tidemark.pipeline.lake.tables.windowed import PARTITION, RUNS_FOLDER, Windo
 FOLDER = "tables"
 """The folder of these tables in the lake."""
 
-INPUTS = "inputs"
-"""What a run's manifest calls the digests of its windows' inputs, by key."""
 
 PARTS = (RUNS_FOLDER, "run", "version.digest", PARTITION, "file")
 """The parts of a file's path in the table. Another tool that rewrites files puts them elsewhere: their windows are
@@ -125,10 +123,9 @@ class OwnTable(WindowedTable):
         """The digest of the input of each window of a run, by its manifest; none if that is gone or damaged, so that
         its windows are computed again. Raises LakeError."""
         try:
-            noted = self.manifest(run).get(INPUTS)
+            return self.manifest(run).inputs or {}
         except (ObjectMissing, CorruptObject):
             return {}
-        return noted if isinstance(noted, Mapping) else {}
 
     def _stored(self) -> pa.Schema | None:
         table = self.table.current()

@@ -1,7 +1,7 @@
 """The `quarantine` table: every rejected message whole, with the reason. Nothing is lost, and nothing is repaired.
 
 A message waits here until its contract is mended and it is requeued. Its rows stay; `requeued.py` knows that it went,
-and `rejudged.py` for which other reason a requeue rejected it.
+or for which other reason a requeue rejected it.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -14,8 +14,7 @@ import pyarrow.compute as pc
 
 from tidemark.pipeline.contract.heartbeat import RejectionReason
 from tidemark.pipeline.lake.tables.heartbeats import message_columns
-from tidemark.pipeline.lake.tables.rejudged import NOTHING_TOLD, as_judged_last
-from tidemark.pipeline.lake.tables.requeued import NO_IDS
+from tidemark.pipeline.lake.tables.requeued import NO_IDS, NOTHING_TOLD, as_judged_last
 from tidemark.pipeline.lake.tables.table import DAY_FORMAT, MOMENT, LakeTable, data_files, first_day, rows_of
 
 PARTITION = "rejected_on"

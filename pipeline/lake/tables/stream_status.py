@@ -67,6 +67,6 @@ class StreamStatus(WindowedTable):
     def _version(self, run: str) -> int:
         """The version of `heartbeats` that a run read; -1, older than any, if its manifest is gone."""
         try:
-            return int(self.manifest(run)["heartbeats_version"])
+            return self.manifest(run).heartbeats_version
         except ObjectMissing:
             return -1

@@ -9,8 +9,7 @@ import json
 import random
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
-from typing import Any
+from typing import Annotated
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -18,16 +17,16 @@ import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 from deltalake import CommitProperties, DeltaTable
 from deltalake.transaction import AddAction, RemoveAction
+from pydantic import Field
 
-from tidemark.pipeline.clock import Clock, iso, to_us
-from tidemark.pipeline.errors import CorruptObject, LakeError, LakeUnreachable, TableConflict
+from tidemark.pipeline.clock import Clock, to_us
+from tidemark.pipeline.errors import LakeError, LakeUnreachable, TableConflict
+from tidemark.pipeline.lake.store.notes import JsonKind, Moment, Notes
 from tidemark.pipeline.lake.store.objects import ObjectStore
 from tidemark.pipeline.lake.tables.table import LakeTable, data_files, table_errors
-from tidemark.pipeline.version import marks, refuse_newer
 
 PARTITION = "window"
 RUNS_FOLDER = "runs"
-MANIFESTS = "diff_runs/"
 COMMIT_ATTEMPTS = 60
 """Commits that a run attempts before it gives up. Each failed attempt means that another run's commit succeeded."""
 
@@ -40,15 +39,24 @@ LONGEST_PAUSE_SECONDS = 0.5
 
 @dataclass(frozen=True, slots=True)
 class DiffRun:
-    """One computation: its name (a retry has another one), its windows, what it read, and when it started. `note` is
-    what else its manifest says."""
+    """One computation, as its manifest has it: its name (a retry has another one), its windows, what it read, and when
+    it started. For a custom table also its name, the version of its definition, and the digest of each window's
+    input."""
 
-    name: str
+    name: Annotated[str, Field(alias="run")]
     windows: Sequence[str]
     heartbeats_version: int
-    watermark: datetime
-    started_at: datetime
-    note: Mapping[str, Any] = field(default_factory=dict)
+    watermark: Moment
+    started_at: Moment
+    table: str | None = None
+    version: str | None = None
+    inputs: Mapping[str, str] | None = None
+
+
+MANIFESTS = JsonKind(
+    "diff_runs/", "run `tidemark repair`, which has the windows of that run computed again", holds=DiffRun
+)
+"""Its key is the run's name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,10 +84,10 @@ class WindowedTable:
         self, table: LakeTable, objects: ObjectStore, files: pafs.FileSystem, schema: pa.Schema, clock: Clock
     ) -> None:
         self.table = table
-        self._objects = objects
+        self._manifests = Notes(objects, MANIFESTS)
         self.files = files
         self._clock = clock
-        self._manifests: dict[str, Mapping[str, Any]] = {}
+        self._known: dict[str, DiffRun] = {}
         self.schema = schema
 
     def computed(self) -> set[str]:
@@ -102,7 +110,7 @@ class WindowedTable:
 
     def versions(self, windows: Iterable[str]) -> dict[str, int]:
         """The version of `heartbeats` that each computed window was made from, by its run's manifest."""
-        return {key: int(self.manifest(run)["heartbeats_version"]) for key, run in self.runs(windows).items()}
+        return {key: self.manifest(run).heartbeats_version for key, run in self.runs(windows).items()}
 
     def runs(self, windows: Iterable[str] | None = None, at: DeltaTable | None = None) -> dict[str, str]:
         """The run that wrote each computed one of these windows (None: all), in the newest version or in another."""
@@ -130,33 +138,13 @@ class WindowedTable:
 
     def leave_manifest(self, run: DiffRun) -> None:
         """Note which windows the run computes from which version: create-only, and before the commit."""
-        content = {
-            "run": run.name,
-            "windows": list(run.windows),
-            "heartbeats_version": run.heartbeats_version,
-            "watermark": iso(run.watermark),
-            "started_at": iso(run.started_at),
-            **run.note,
-            **marks(),
-        }
-        self._objects.create(f"{MANIFESTS}{run.name}.json", json.dumps(content, indent=1).encode())
+        self._manifests.create(run.name, run)
 
-    def manifest(self, run: str) -> Mapping[str, Any]:
-        """What a run noted before its commit; it is remembered. Raises ObjectMissing, CorruptObject, NewerFormat."""
-        if run not in self._manifests:
-            name = f"{MANIFESTS}{run}.json"
-            content = self._objects.read(name)
-            try:
-                manifest = json.loads(content)
-                refuse_newer(f"{self._objects.uri}/{name}", manifest)
-                int(manifest["heartbeats_version"]), datetime.fromisoformat(manifest["watermark"])
-            except (ValueError, KeyError, TypeError) as error:
-                raise CorruptObject(
-                    f"{self._objects.uri}/{name} cannot be read as the manifest of a run ({error!r}); run `tidemark "
-                    "repair`, which has the windows of that run computed again"
-                ) from error
-            self._manifests[run] = manifest
-        return self._manifests[run]
+    def manifest(self, run: str) -> DiffRun:
+        """What a run noted before its commit; it is remembered. Raises ObjectMissing, DamagedNote, NewerFormat."""
+        if run not in self._known:
+            self._known[run] = self._manifests.read(run)
+        return self._known[run]
 
     def replace(self, run: DiffRun, fence: Fence, written: Iterable[Written] | None = None) -> Replaced:
         """Commit what the run wrote, in one transaction: each window whose files are still those of the fence.

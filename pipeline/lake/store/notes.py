@@ -1,0 +1,207 @@
+"""Notes: the lake's small objects of one kind each, by one codec and with one set of errors.
+
+A kind is declared once: where its notes are, what they hold, and what to do about a damaged one. A note has a key: the
+part of its object's name that differs within the kind. All notes carry the mark of `version.py`.
+"""
+
+import io
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import cache
+from typing import Annotated, Any, Generic, TypeVar, cast
+
+import orjson
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pydantic import AwareDatetime, PlainSerializer, TypeAdapter, ValidationError
+
+from tidemark.pipeline.clock import iso
+from tidemark.pipeline.errors import (
+    CorruptObject,
+    DamagedNote,
+    NewerFormat,
+    ObjectExists,
+    ObjectMissing,
+    ObjectReplaced,
+)
+from tidemark.pipeline.lake.store.objects import ObjectStore, ReplaceableObjects
+from tidemark.pipeline.version import marks, refuse_newer, without_marks
+
+Content = TypeVar("Content")
+
+Moment = Annotated[AwareDatetime, PlainSerializer(iso)]
+"""A field of a note that is written as people and other systems read it, with milliseconds at most. A plain datetime is
+written with microseconds."""
+
+
+@dataclass(frozen=True, slots=True)
+class NoContent:
+    """Content of a note that says everything by its key."""
+
+
+@dataclass(frozen=True, slots=True)
+class NoteKind(Generic[Content]):
+    """A kind of note: its objects are named `<prefix><key><suffix>`. Objects whose key does not match `key` are not
+    notes. `damaged` says what to do about a damaged note, or what follows from it."""
+
+    prefix: str
+    damaged: str = "it can be derived again"
+    key: str = ".+"
+    suffix: str = ""
+
+    def name(self, key: str) -> str:
+        """The object that holds a note."""
+        return f"{self.prefix}{key}{self.suffix}"
+
+    def key_of(self, name: str) -> str | None:
+        """The inverse of `name`; None for an object that is not a note of this kind."""
+        key = name.removeprefix(self.prefix).removesuffix(self.suffix)
+        return key if self.name(key) == name and re.fullmatch(self.key, key) else None
+
+    def encode(self, content: Content) -> bytes:
+        """A note as the content of an object."""
+        raise NotImplementedError
+
+    def decode(self, written: bytes, place: str) -> Content:
+        """The inverse of `encode`, for an object at a place. Raises DamagedNote, NewerFormat."""
+        raise NotImplementedError
+
+    def broken(self, place: str, why: object) -> DamagedNote:
+        """The error about a damaged note at a place."""
+        return DamagedNote(f"{place} is damaged ({why}); {self.damaged}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JsonKind(NoteKind[Content]):
+    """A dataclass, or a dict, as a line of JSON. Keys that it does not know are left out, for what later versions add;
+    fields with a default may be missing, for what earlier ones did not write."""
+
+    holds: type[Content]
+    suffix: str = ".json"
+
+    def encode(self, content: Content) -> bytes:
+        facts = _adapter(cast(Any, self.holds)).dump_python(content, by_alias=True)
+        return orjson.dumps(facts | marks(), option=orjson.OPT_APPEND_NEWLINE | orjson.OPT_SERIALIZE_NUMPY)
+
+    def decode(self, written: bytes, place: str) -> Content:
+        try:
+            facts = orjson.loads(written)
+            refuse_newer(place, facts)
+            found: Content = _adapter(cast(Any, self.holds)).validate_python(facts)
+        except ValidationError as error:
+            first = error.errors(include_url=False)[0]
+            raise self.broken(place, " ".join([*map(str, first["loc"]), first["msg"]])) from error
+        except (ArithmeticError, TypeError, ValueError) as error:
+            raise self.broken(place, error) from error
+        return found
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ParquetKind(NoteKind[pa.Table]):
+    """A table as Parquet, with at least these columns. The metadata of its schema is kept."""
+
+    columns: Sequence[str] = ()
+    suffix: str = ".parquet"
+
+    def encode(self, content: pa.Table) -> bytes:
+        sink = io.BytesIO()
+        marked = content.replace_schema_metadata({**(content.schema.metadata or {}), **marks()})
+        pq.write_table(marked, sink, compression="zstd")
+        return sink.getvalue()
+
+    def decode(self, written: bytes, place: str) -> pa.Table:
+        try:
+            rows = pq.read_table(io.BytesIO(written), use_threads=False)
+        except (pa.ArrowException, OSError) as error:
+            raise self.broken(place, error) from error
+        metadata = {key.decode(): value for key, value in (rows.schema.metadata or {}).items()}
+        refuse_newer(place, metadata)
+        if missing := set(self.columns) - set(rows.column_names):
+            raise self.broken(place, f"it has no column {', '.join(sorted(missing))}")
+        return rows.replace_schema_metadata(without_marks(metadata) or None)
+
+
+class Notes(Generic[Content]):
+    """The create-only notes of a kind in one lake. Every call makes one request, or none."""
+
+    def __init__(self, objects: ObjectStore, kind: NoteKind[Content]) -> None:
+        self._objects = objects
+        self.kind = kind
+
+    def listed(self, within: str = "") -> list[str]:
+        """The keys that start with `within`, in the order of their objects' names. Raises LakeError."""
+        keys = map(self.kind.key_of, self._objects.names(self.kind.prefix + within))
+        return [key for key in keys if key is not None]
+
+    def read(self, key: str) -> Content:
+        """A note. Raises ObjectMissing, DamagedNote, NewerFormat, LakeError."""
+        return self.kind.decode(self._objects.read(self.kind.name(key)), self.place(key))
+
+    def readable(self, keys: Iterable[str]) -> Iterator[tuple[str, Content]]:
+        """Those of the notes that exist and can be read here; for notes that nothing depends on."""
+        for key in keys:
+            with suppress(ObjectMissing, CorruptObject, NewerFormat):
+                yield key, self.read(key)
+
+    def find(self, key: str) -> Content | None:
+        """A note; None if it does not exist. Raises DamagedNote, NewerFormat, LakeError."""
+        with suppress(ObjectMissing):
+            return self.read(key)
+        return None
+
+    def create(self, key: str, content: Content) -> None:
+        """Write a new note. Raises ObjectExists, LakeError."""
+        self._objects.create(self.kind.name(key), self.kind.encode(content))
+
+    def ensure(self, key: str, content: Content) -> None:
+        """Write a new note, unless there is one: then that one stands. Raises LakeError."""
+        with suppress(ObjectExists):
+            self.create(key, content)
+
+    def delete(self, *keys: str) -> None:
+        """Delete notes, those that exist, by a request each. Raises LakeError."""
+        for key in keys:
+            self._objects.delete(self.kind.name(key))
+
+    def keep_newest(self, count: int) -> None:
+        """List the notes, and delete all but the last. Raises LakeError."""
+        self.delete(*self.listed()[:-count])
+
+    def place(self, key: str) -> str:
+        """Where a note is, for people."""
+        return f"{self._objects.uri}/{self.kind.name(key)}"
+
+
+class ReplacedNotes(Notes[Content]):
+    """The notes of a kind that are replaced in place. Both calls try once, and wait a few seconds at most."""
+
+    def __init__(self, objects: ReplaceableObjects, kind: NoteKind[Content]) -> None:
+        super().__init__(objects, kind)
+        self._replaceable = objects
+
+    def found(self, key: str) -> tuple[Content | None, int]:
+        """A note and its generation: None and 0 if it does not exist, None and its generation if it is damaged. Raises
+        NewerFormat, LakeError."""
+        try:
+            written, generation = self._replaceable.read_generation(self.kind.name(key))
+        except ObjectMissing:
+            return None, 0
+        with suppress(DamagedNote):
+            return self.kind.decode(written, self.place(key)), generation
+        return None, generation
+
+    def replace(self, key: str, content: Content, generation: int) -> int:
+        """Write a note over this generation of it, and return the new one. Raises ObjectReplaced, LakeError."""
+        return self._replaceable.replace(self.kind.name(key), self.kind.encode(content), generation)
+
+    def offer(self, key: str, content: Content, generation: int) -> None:
+        """Like `replace`; if another writer is faster, its note stands. Raises LakeError."""
+        with suppress(ObjectReplaced):
+            self.replace(key, content, generation)
+
+
+@cache
+def _adapter(holds: type[Any]) -> TypeAdapter[Any]:
+    return TypeAdapter(holds)

@@ -1,0 +1,200 @@
+"""Notes of every kind: one codec, one set of errors, and the objects that earlier programs of this format wrote."""
+
+import io
+import json
+import subprocess
+import sys
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from tests.watermark.builders import at
+from tidemark.pipeline.errors import DamagedNote, NewerFormat, ObjectExists, ObjectMissing, ObjectReplaced
+from tidemark.pipeline.lake.log.archive import ARCHIVES
+from tidemark.pipeline.lake.log.witness import NOTED
+from tidemark.pipeline.lake.store.disk import DiskObjects
+from tidemark.pipeline.lake.store.notes import JsonKind, Moment, NoteKind, Notes, ParquetKind, ReplacedNotes
+from tidemark.pipeline.lake.tables.accepted_schemas import ACCEPTED
+from tidemark.pipeline.lake.tables.corrections import FOLLOWED
+from tidemark.pipeline.lake.tables.failures import RUNS, TICKS
+from tidemark.pipeline.lake.tables.landings import MANIFEST, PIECE
+from tidemark.pipeline.lake.tables.requeued import JUDGED_BY, REJUDGED, REQUEUED
+from tidemark.pipeline.lake.tables.windowed import MANIFESTS
+from tidemark.pipeline.quality.staleness_checkpoint import CHECKPOINTS
+from tidemark.pipeline.version import FORMAT, marks
+
+NEWER = {"tidemark.version": "9.0.0", "tidemark.format": str(FORMAT + 1)}
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    number: int
+    exact: datetime
+    shown: Moment | None = None
+
+
+FACTS = JsonKind("facts/", "put it back", r"[a-z]+", holds=Said)
+ROWS = ParquetKind("rows/", "put it back", columns=("id",))
+TABLE = pa.table({"id": ["a", "b"]})
+
+
+def parquet(table: pa.Table, mark: dict[str, str]) -> bytes:
+    sink = io.BytesIO()
+    pq.write_table(table.replace_schema_metadata(mark), sink)
+    return sink.getvalue()
+
+
+def test_a_note_is_create_only_and_read_as_it_was_written(tmp_path: Path) -> None:
+    facts, rows = Notes(DiskObjects(tmp_path), FACTS), Notes(DiskObjects(tmp_path), ROWS)
+    said = Said(1, at(0.123456), at(1))
+    facts.create("a", said)
+    facts.ensure("a", Said(2, at(0)))
+    with pytest.raises(ObjectExists):
+        facts.create("a", said)
+    assert facts.read("a") == facts.find("a") == said
+    assert json.loads((tmp_path / "facts/a.json").read_text()) == {
+        "number": 1,
+        "exact": at(0.123456).isoformat(),
+        "shown": "2026-11-21T05:20:01Z",
+        **marks(),
+    }
+    rows.create("day/b", TABLE.replace_schema_metadata({"kept": "yes"}))
+    assert rows.read("day/b").equals(TABLE)
+    assert rows.read("day/b").schema.metadata == {b"kept": b"yes"}
+    assert pq.read_schema(tmp_path / "rows/day/b.parquet").metadata[b"tidemark.format"] == str(FORMAT).encode()
+    assert (facts.find("b"), rows.find("b")) == (None, None)
+    with pytest.raises(ObjectMissing):
+        facts.read("b")
+
+
+def test_notes_are_listed_in_order_and_other_objects_are_none(tmp_path: Path) -> None:
+    objects = DiskObjects(tmp_path)
+    notes = Notes(objects, FACTS)
+    for name in ("facts/b.json", "facts/a.json", "facts/ab.json", "facts/1.json", "facts/c.parquet", "facts/d/e.json"):
+        objects.create(name, b"{}")
+    assert (notes.listed(), notes.listed("a")) == (["a", "ab", "b"], ["a", "ab"])
+    notes.keep_newest(1)
+    assert notes.listed() == ["b"]
+    notes.delete("b", "never written")
+    assert notes.listed() == []
+    assert len(list(objects.names("facts/"))) == 3
+
+
+def test_a_note_is_replaced_over_the_generation_that_was_found(tmp_path: Path) -> None:
+    notes = ReplacedNotes(DiskObjects(tmp_path), FACTS)
+    assert notes.found("a") == (None, 0)
+    first = notes.replace("a", Said(1, at(0)), 0)
+    assert notes.found("a") == (Said(1, at(0)), first)
+    notes.replace("a", Said(2, at(0)), first)
+    with pytest.raises(ObjectReplaced):
+        notes.replace("a", Said(3, at(0)), first)
+    notes.offer("a", Said(3, at(0)), first)
+    assert notes.found("a")[0] == Said(2, at(0))
+
+
+@pytest.mark.parametrize(
+    ("kind", "written"),
+    [
+        *((FACTS, written) for written in (b"", b"\xff", b"[]", b"{}", b"null", b'{"number": 1e999, "exact": 0}')),
+        (FACTS, b'{"number": 1, "exact": "2026-11-21T05:20:00", "shown": "2026-11-21T05:20:00"}'),
+        (MANIFEST, b'{"pieces": [], "oldest_publish_time_us": {}}'),
+        (ROWS, b"PAR1"),
+        (ROWS, b""),
+        (ROWS, parquet(TABLE, {})[:-10]),
+        (ROWS, parquet(TABLE.rename_columns(["other"]), {})),
+    ],
+)
+def test_a_damaged_note_is_named_with_what_to_do(kind: NoteKind[Any], written: bytes, tmp_path: Path) -> None:
+    objects = DiskObjects(tmp_path)
+    objects.create(kind.name("a"), written)
+    notes = ReplacedNotes(objects, kind)
+    with pytest.raises(DamagedNote) as damaged:
+        notes.read("a")
+    assert str(damaged.value).startswith(f"{notes.place('a')} is damaged (")
+    assert str(damaged.value).endswith(f"); {kind.damaged}")
+    assert "\n" not in str(damaged.value)
+    note, generation = notes.found("a")
+    assert (note, generation > 0, list(notes.readable(["a"]))) == (None, True, [])
+
+
+@pytest.mark.parametrize(
+    ("kind", "written"),
+    [(FACTS, json.dumps(NEWER).encode()), (ROWS, parquet(TABLE.rename_columns(["other"]), NEWER))],
+)
+def test_a_note_of_a_later_format_is_refused_whatever_it_holds(
+    kind: NoteKind[Any], written: bytes, tmp_path: Path
+) -> None:
+    objects = DiskObjects(tmp_path)
+    objects.create(kind.name("a"), written)
+    notes = ReplacedNotes(objects, kind)
+    for reads in (notes.read, notes.find, notes.found):
+        with pytest.raises(NewerFormat, match=rf"was written by tidemark 9.0.0.*{kind.name('a')} is undamaged"):
+            reads("a")
+    assert list(notes.readable(["a", "gone"])) == []
+
+
+EARLIER: dict[str, tuple[JsonKind[Any], str, dict[str, Any]]] = {
+    "failed run": (
+        RUNS,
+        "failed_runs/2026-11-21T05-25-00.000000Z-run.json",
+        {"run": "run", "at": "2026-11-21T05:25:00+00:00", "reason": "why", "stretches": [["a", "b"]]},
+    ),
+    "failed tick": (
+        TICKS,
+        "failed_ticks/landing.json",
+        {"sensor": "landing", "failures": 2, "since": "2026-11-21T05:25:00.123456+00:00", "reason": "why"}
+        | {"last": "2026-11-21T05:26:00+00:00"},
+    ),
+    "contract": (JUDGED_BY, "requeued/contract.json", {"contract": "x", "judged_at": "2026-11-21T05:25:00Z"}),
+    "schema": (ACCEPTED, "schemas/accepted.json", {"schema": "projects/p/schemas/s"}),
+    "position": (FOLLOWED, "corrections_followed/heartbeat_diffs.json", {"table_id": "x", "version": 2}),
+    "witness": (NOTED, "log_witness/000000000007.json", {"watermark": None}),
+    "landing": (MANIFEST, "landings/run/000000001-0000.json", {"pieces": ["p"], "oldest_publish_time_us": 5}),
+    "manifest": (
+        MANIFESTS,
+        "diff_runs/run-1.json",
+        {"run": "run-1", "windows": ["a"], "heartbeats_version": 3, "watermark": "2026-11-21T05:25:00.500Z"}
+        | {"started_at": "2026-11-21T05:25:00Z"},
+    ),
+}
+"""What a program without the store wrote, by hand: each kind's name, and its keys and values."""
+
+
+@pytest.mark.parametrize("earlier", EARLIER)
+def test_an_object_of_a_program_without_the_store_is_read_and_what_is_written_is_as_it_reads_it(earlier: str) -> None:
+    kind, name, facts = EARLIER[earlier]
+    key = kind.key_of(name)
+    assert key is not None
+    for mark in ({}, marks(), {"added": "by a later version"}):
+        note = kind.decode(json.dumps(facts | mark).encode(), name)
+        said = json.loads(kind.encode(note))
+        assert {field: said[field] for field in facts} == facts
+        assert kind.decode(kind.encode(note), name) == note
+
+
+@pytest.mark.parametrize(
+    ("kind", "name"),
+    [
+        (REQUEUED, "requeued/2026-11-21/9-10-0123456789ab.parquet"),
+        (REJUDGED, "rejudged/2026-11-21/0123456789ab.parquet"),
+        (CHECKPOINTS, "staleness/000000000003--00000000001.parquet"),
+        (ARCHIVES, "tracking/archive/000000000000-000000000999.parquet"),
+        (PIECE, "landings/run/000000001-0000-0123456789ab-0.parquet"),
+    ],
+)
+def test_the_names_of_notes_in_columns_are_what_they_were(kind: ParquetKind, name: str) -> None:
+    key = kind.key_of(name)
+    assert key is not None
+    assert kind.name(key) == name
+
+
+def test_importing_the_lake_imports_no_pandas() -> None:
+    """An empty array of Python values, or an empty table of a schema, built at import time would."""
+    code = "import sys, tidemark.pipeline.lake.layout; print('pandas' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "False"
