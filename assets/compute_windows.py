@@ -6,18 +6,17 @@ import dagster as dg
 from dagster._core.events import AssetMaterializationPlannedData, DagsterEvent
 from pydantic import Field
 
-from tidemark.assets.attempts import stretches_asked
 from tidemark.assets.catalog import HEARTBEAT_DIFFS, STREAM_STATUS, key_of
 from tidemark.assets.checks import evaluation_of
 from tidemark.assets.corrections import corrections_noted, diffs_followed
 from tidemark.assets.events import failing_run
 from tidemark.assets.lost_runs import beating
 from tidemark.assets.requests import COMPUTE_OP
-from tidemark.assets.runs import tags_of
+from tidemark.assets.runs import stretches_asked, tags_of
 from tidemark.assets.windowed import compute_range, metadata_of, silence_report, stopped_result
 from tidemark.pipeline.errors import WindowExpired, WindowNotClosed
 from tidemark.pipeline.quality.silence import WindowSilence
-from tidemark.pipeline.services.dagster_names import COMPUTE_WINDOWS, RANGE_START, name_of
+from tidemark.pipeline.services.dagster_names import BACKLOG, COMPUTE_WINDOWS, RANGE_START, name_of
 from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.windows import Window
 from tidemark.resources.keys import LAKE, SPARK, keys_of, lake_of, spark_of
@@ -50,7 +49,8 @@ def compute_windows_job(settings: Settings) -> dg.JobDefinition:
             windows = [windowing.numbered(number) for number in sorted({one for each in stretches for one in each})]
             if not windows:
                 raise ValueError(f"no window is named, neither in the op's config nor in the tag {RANGE_START}")
-            _plan(context, settings, windows)
+            if BACKLOG not in context.run.tags:
+                _plan(context, settings, windows)
             count, silence = yield from compute_and_report(windows, lake, spark, context.run_id)
         if silence:
             yield evaluation_of(stopped_result(settings, silence))
@@ -67,7 +67,7 @@ def compute_windows_job(settings: Settings) -> dg.JobDefinition:
 
 def _plan(context: dg.OpExecutionContext, settings: Settings, windows: Sequence[Window]) -> None:
     """Have the UI show these partitions as in progress, and as failed if the run fails, as it does for an asset's own
-    runs."""
+    runs. It costs an insertion each, so that runs over many older windows do without."""
     for key in (HEARTBEAT_DIFFS, STREAM_STATUS):
         for window in windows:
             planned = AssetMaterializationPlannedData(key_of(settings, key), partition=window.key)

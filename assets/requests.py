@@ -11,9 +11,8 @@ from typing import Any
 
 import dagster as dg
 
-from tidemark.assets.attempts import at_work, ended_at, ended_attempts, stretch_texts
 from tidemark.assets.lost_runs import report_dead
-from tidemark.assets.runs import Runs
+from tidemark.assets.runs import Runs, attempt_of, ended_at, ended_attempts, stretch_texts
 from tidemark.assets.turns import LONGEST_PAUSE, Front, rest_after, resting_sentence, room_for_older, take_turn
 from tidemark.pipeline.clock import EPOCH, Clock
 from tidemark.pipeline.services.dagster_names import BACKLOG, COMPUTE_WINDOWS, name_of
@@ -111,7 +110,8 @@ def next_request(
     clock is left for later, even if the sources' clocks are ahead: Dagster has no partition for it yet.
     """
     windows, windowing = lake.settings.windows, lake.settings.windowing
-    working, most = at_work(runs, windowing, now), windows.max_windows_per_run
+    working = [attempt_of(record, windowing, now) for record in report_dead(runs, COMPUTE_WINDOWS, now)]
+    most = windows.max_windows_per_run
     nothing = f"run {working[0].run_id[:8]} is computing windows" if working else "every closed window is computed"
     if len(working) >= windows.runs_at_once:
         return Request((), nothing)
@@ -121,6 +121,11 @@ def next_request(
         return Request((), "no window is closed yet")
     front = Front.of(windowing, reached, now)
     others, end = (_numbers(stale, windowing), front.first_open) if stale else (due, front.first_live)
+    older_wait = others.least is not None and others.least < end
+    waits = lake.kept.get((CHOICE, "waits since"), dict[bool, datetime])
+    waited = now - waits.setdefault(bool(stale), now)
+    if not older_wait:
+        del waits[bool(stale)]
     if not due and not stale:
         return Request((), nothing)
 
@@ -129,14 +134,16 @@ def next_request(
     for stretch in (one for run in working for one in run.windows.within(range(front.first_open))):
         taken.add(range(stretch.start - reach, stretch.stop + reach))  # they share input
     chosen, resting = take_turn(due.without(taken, range(front.first_live, front.first_open)), ended, now, most)
-    room, why = room_for_older(front, windows.runs_at_once, working, ended, now, live_due=bool(chosen))
+    room, why = room_for_older(front, windows.runs_at_once, working, ended, now, waited=waited, live_due=bool(chosen))
+    if room:
+        waits.pop(bool(stale), None)
     older, more = take_turn(others.without(taken, range(end)), ended, now, min(most, room)) if room else ([], [])
     asked = [windowing.numbered(number) for number in sorted(older or chosen)]
     said = [resting_sentence([*resting, *more], windowing)]
     if asked:
         kind, count = ("older", len(others)) if older else ("due", len(due))
         said.insert(0, f"computing {len(asked)} of {count} {kind} windows, from {asked[0]} on")
-    elif why and others.least is not None and others.least < end:
+    elif why and older_wait:
         said.append(f"older windows wait: {why}")
     return Request(asked, "; ".join(filter(None, said)) or nothing, bool(older))
 

@@ -29,9 +29,8 @@ AROUND = timedelta(seconds=5)
 FIRST, GROWTH = 48, 4
 """Older windows in a run, before the speed is known, and by how much the next run may have more than the last."""
 
-IN_A_ROW, PATIENCE = 2, timedelta(minutes=1)
-"""Runs over live windows after which older ones get a run, even if further live windows are due; and how long nothing
-runs until older ones do not wait for the next live window any more: the watermark may be held."""
+PATIENCE = timedelta(minutes=1)
+"""How long older windows wait until they get the shortest run although live windows are due, or about to close."""
 
 FIRST_REST, LONGEST_REST, LONGEST_PAUSE = timedelta(seconds=15), timedelta(minutes=10), timedelta(minutes=1)
 """The rest after the first failure, which doubles with each further one; its limit for a window, and for a job."""
@@ -136,28 +135,32 @@ def resting_sentence(resting: Sequence[Rest], windowing: Windowing) -> str:
 
 
 def room_for_older(
-    front: Front, at_once: int, working: Sequence[Attempt], ended: Sequence[Attempt], now: datetime, *, live_due: bool
+    front: Front,
+    at_once: int,
+    working: Sequence[Attempt],
+    ended: Sequence[Attempt],
+    now: datetime,
+    *,
+    waited: timedelta,
+    live_due: bool,
 ) -> tuple[int, str]:
-    """How many older windows a run that begins now may take; if none, why. `ended` are the newest first.
+    """How many older windows, which have `waited`, a run that begins now may take; if none, why. `ended` are the newest
+    first.
 
-    With one place for runs, older windows get the gaps between the runs over live ones, and a short run after IN_A_ROW
-    of these. With more places, one is kept for live windows. A run is sized by what the last one took.
+    With one place for runs, older windows get the gaps between the runs over live ones, or a short run after PATIENCE.
+    With more places, one is kept for live windows. A run is sized by what the last one took.
     """
-    failed, time = failures_in_a_row(run for run in ended if run.is_backlog), min(front.gap, LONGEST)
+    failed = failures_in_a_row(run for run in ended if run.is_backlog)
     if failed and now < (until := failed[0].ended_at + rest_after(len(failed), LONGEST_PAUSE)):
         return 0, f"the last {len(failed)} runs over such windows failed; the next is tried at {iso(until)}"
-    if at_once > 1:
-        if live_due or sum(run.is_backlog for run in working) >= at_once - 1:
-            return 0, "the last place is for live windows"
-        time = LONGEST
-    elif live_due:
-        if len(ended) < IN_A_ROW or any(run.is_backlog for run in ended[:IN_A_ROW]):
-            return 0, "live windows come first"
-        time = SHORTEST
-    elif time < SHORTEST:
-        if ended and now - ended[0].ended_at < PATIENCE:
-            return 0, "the next live window is about to close"
-        time = SHORTEST
+    time = LONGEST
+    if at_once == 1:
+        time = min(time, timedelta(0) if live_due else front.gap)
+        if time < SHORTEST and waited < PATIENCE:
+            return 0, "a live window is due, or about to close"
+    elif live_due or sum(run.is_backlog for run in working) >= at_once - 1:
+        return 0, "the last place is for live windows"
+    time = max(time, SHORTEST)
     last = next((run for run in ended if run.is_backlog and run.windows and not run.failed), None)
     if last is None:
         return FIRST, ""

@@ -15,10 +15,9 @@ from google.pubsub_v1 import PublisherClient, PubsubMessage
 
 from tests.emulator.builders import a_subscription, a_topic
 from tests.ingest.model_subscription import ModelBacklog, ModelSubscription
-from tidemark.assets.attempts import stretch_named
 from tidemark.assets.definitions import build_definitions
 from tidemark.assets.requests import COMPUTE_OP
-from tidemark.assets.runs import Runs, tags_of
+from tidemark.assets.runs import Runs, stretch_named, tags_of
 from tidemark.pipeline.clock import Clock, ManualClock, SystemClock, iso
 from tidemark.pipeline.contract.heartbeat import FieldKind
 from tidemark.pipeline.emulator.model import PubSubModel

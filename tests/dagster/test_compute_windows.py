@@ -8,11 +8,10 @@ import pytest
 
 from tests.dagster.test_diffs_asset import CLASSIC, START, WINDOWS, Materializing, failure_of
 from tests.dagster.test_repair import materialized
-from tidemark.assets.attempts import ended_attempts, stretch_named, stretch_texts
 from tidemark.assets.catalog import HEARTBEAT_DIFFS, STREAM_STATUS
 from tidemark.assets.definitions import build_definitions
 from tidemark.assets.requests import COMPUTE_OP
-from tidemark.assets.runs import Runs
+from tidemark.assets.runs import Runs, ended_attempts, stretch_named, stretch_texts
 from tidemark.pipeline.services.dagster_names import COMPUTE_WINDOWS, RANGE_END, RANGE_START
 from tidemark.pipeline.windows import Windowing
 

@@ -20,6 +20,7 @@ from tidemark.assets.requests import SEEN_WITHIN, OneAsks, Request, next_request
 from tidemark.assets.turns import Attempt
 from tidemark.pipeline.clock import ManualClock
 from tidemark.pipeline.errors import LakeError
+from tidemark.pipeline.kept import Kept
 from tidemark.pipeline.spans import Spans
 from tidemark.pipeline.windows import DAY, Window, Windowing, due
 
@@ -40,11 +41,13 @@ class World:
     attempts: list[Attempt] = field(default_factory=list)
     most: int = 288
     at_once: int = 1
+    behind: timedelta = timedelta(seconds=18)
+    kept: Kept = field(default_factory=Kept)
     working: list[tuple[datetime, Request]] = field(default_factory=list)
 
     @property
     def watermark(self) -> datetime:
-        return self.now - seconds(18)
+        return self.now - self.behind
 
     def hold(self, number: int, reach: int = 2) -> None:
         self.held.add(range(number, number + 1))
@@ -62,17 +65,14 @@ class World:
         windows = SimpleNamespace(
             max_windows_per_run=self.most, runs_at_once=self.at_once, length=length, lookback=REACH * length
         )
-        lake: Any = SimpleNamespace(settings=SimpleNamespace(windowing=self.windowing, windows=windows))
+        lake: Any = SimpleNamespace(settings=SimpleNamespace(windowing=self.windowing, windows=windows), kept=self.kept)
         with pytest.MonkeyPatch.context() as patched:
-            patched.setattr(requests, "at_work", lambda *_: self.at_work())
+            patched.setattr(requests, "report_dead", lambda *_: self.working)
+            patched.setattr(requests, "attempt_of", lambda one, *_: self.attempt(one[1], self.now, "run-0"))
             patched.setattr(requests, "ended_attempts", lambda *_: self.attempts)
             patched.setattr(requests, "due_now", lambda *_: Spans(*self.due()))
             runs: Any = SimpleNamespace(settings=lake.settings)
             return next_request(runs, lake, self.watermark, self.now, stale)
-
-    def at_work(self) -> list[Attempt]:
-        """The runs that go on."""
-        return [self.attempt(request, self.now, f"run-{place}") for place, (_, request) in enumerate(self.working)]
 
     def attempt(self, request: Request, began: datetime, run_id: str = "", *, failed: bool = False) -> Attempt:
         tried = Spans(*(range(number, number + 1) for number in self.numbers(request)))
@@ -153,7 +153,7 @@ def test_live_windows_go_before_older_ones_and_stale_ones() -> None:
     assert (again.is_backlog, again.windows) == (True, stale)
 
 
-def test_of_three_runs_one_is_over_older_windows_however_busy_live_ones_keep_the_runs() -> None:
+def test_older_windows_get_runs_however_busy_live_ones_keep_them() -> None:
     world = World(Windowing(timedelta(minutes=1), START - DAY), START)
     newest = world.windowing.number_of(world.watermark) - 1
     for number in range(newest - 1000, newest + 100):
@@ -164,6 +164,17 @@ def test_of_three_runs_one_is_over_older_windows_however_busy_live_ones_keep_the
         older.append(request.is_backlog)
         world.run(request, seconds(10 if request.is_backlog else 55))
     assert older == [False, False, True] * 4
+
+
+def test_a_live_window_goes_before_older_ones_that_came_just_before_it() -> None:
+    world = World(Windowing(timedelta(minutes=1), START - 2 * DAY), START + seconds(8))
+    for number in range(world.windowing.number_of(world.watermark) - 12, world.windowing.number_of(world.watermark)):
+        world.computed.add(range(number, number + 1))
+    world.hold(world.windowing.number_of(world.watermark) - 2000)
+    world.hold(world.windowing.number_of(world.watermark))
+    assert world.ask().sentence == "older windows wait: a live window is due, or about to close"
+    world.now += TICK
+    assert not world.ask().is_backlog
 
 
 def test_failures_of_older_windows_hold_back_no_live_ones() -> None:
@@ -189,12 +200,12 @@ def test_a_live_window_that_fails_rests_and_the_next_one_is_asked_for_at_once() 
 
 
 def test_older_windows_wait_for_a_live_one_that_is_about_to_close_unless_the_watermark_stays() -> None:
-    world = World(Windowing(timedelta(minutes=1), START - 2 * DAY), START + seconds(8))
+    world = World(Windowing(timedelta(minutes=1), START - 2 * DAY), START + seconds(8), behind=seconds(18))
     world.hold(world.windowing.number_of(world.watermark) - 2000)
-    world.run(Request([world.windowing.containing(START - seconds(9000))], ""), timedelta(0))
-    assert world.ask().sentence == "older windows wait: the next live window is about to close"
-    world.attempts = []
-    assert world.ask().is_backlog, "nothing has run for long"
+    for _ in range(6):
+        assert world.ask().sentence == "older windows wait: a live window is due, or about to close"
+        world.now, world.behind = world.now + TICK, world.behind + TICK
+    assert world.ask().is_backlog
 
 
 numbers = st.sets(st.integers(0, 3000), max_size=12)
