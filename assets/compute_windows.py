@@ -13,7 +13,7 @@ from tidemark.assets.events import failing_run
 from tidemark.assets.lost_runs import beating
 from tidemark.assets.requests import COMPUTE_OP
 from tidemark.assets.runs import stretches_asked, tags_of
-from tidemark.assets.windowed import compute_range, metadata_of, silence_report, stopped_result
+from tidemark.assets.windowed import compute_range, metadata_of, sentence_of, silence_report, stopped_result
 from tidemark.pipeline.errors import WindowExpired, WindowNotClosed
 from tidemark.pipeline.quality.silence import WindowSilence
 from tidemark.pipeline.services.dagster_names import BACKLOG, COMPUTE_WINDOWS, RANGE_START, name_of
@@ -80,6 +80,7 @@ def compute_and_report(
 ) -> Generator[dg.AssetMaterialization, None, tuple[int, Sequence[WindowSilence]]]:
     """Compute windows and report each of them as its partition; returns how many the run has, and their silence."""
     done = compute_range(windows, lake, spark, run_id)
+    dg.get_dagster_logger().info(sentence_of(done))
     diffs, status = (key_of(lake.settings, key) for key in (HEARTBEAT_DIFFS, STREAM_STATUS))
     for key in done.rows:  # yielded at once: one that is only logged is lost if the run fails in the end
         yield dg.AssetMaterialization(diffs, partition=key, metadata=metadata_of(done, key))
