@@ -279,9 +279,7 @@ class Memory:
         return [window for window in stale if window not in self.requested]
 
 
-def staleness_sensor(
-    settings: Settings, clock: Clock, backlog: dg.JobDefinition, asking: OneAsks
-) -> dg.SensorDefinition:
+def staleness_sensor(settings: Settings, clock: Clock, job: dg.JobDefinition, asking: OneAsks) -> dg.SensorDefinition:
     user, windows, memory = "staleness", settings.windows, Memory()
     audits: list[Callable[[LakeResource, str, datetime], dg.AssetCheckResult]] = [lost_result, quarantine_result]
     audits += [passed_over_result] if settings.watermark.max_lag is not None else []
@@ -291,7 +289,7 @@ def staleness_sensor(
         settings,
         user,
         at_least=CHECK_EVERY,
-        job=backlog,
+        job=job,
         required_resource_keys=keys_of(settings, LAKE, PUBSUB),
         description=(
             "Counts what is late, missed and lost outside of the pipeline, evaluates the asset checks of it, and "
@@ -335,12 +333,14 @@ def staleness_sensor(
             stale = memory.requestable(stale, now)
 
             def choose() -> Request:
+                if not stale:
+                    return Request((), "no stale window is to be computed again")
                 return next_request(Runs(context.instance, settings), lake, watermark, now, stale)
 
             request = asking.request(user, choose, context.log)
             memory.requested |= dict.fromkeys(request.windows, now)
         said = "; ".join(str(result.description) for result in results)
-        return request.result(context, settings, f"{said}. ", memory.news(results))
+        return request.result(settings, context.log, f"{said}. ", asset_events=memory.news(results))
 
     return staleness
 

@@ -4,9 +4,9 @@ from collections.abc import Iterable
 
 import dagster as dg
 
-from tidemark.assets.backlog import backlog_job
-from tidemark.assets.catalog import HEARTBEAT_DIFFS, STREAM_STATUS, Jobs, key_of, observed_assets
-from tidemark.assets.checks import MISSED, asset_checks, staleness_sensor
+from tidemark.assets.catalog import Jobs, observed_assets
+from tidemark.assets.checks import asset_checks, staleness_sensor
+from tidemark.assets.compute_windows import compute_windows_job
 from tidemark.assets.corrections import corrections_asset
 from tidemark.assets.housekeeping import housekeeping_job, housekeeping_schedule
 from tidemark.assets.ingest import ingest_job, ingest_sensor
@@ -14,7 +14,6 @@ from tidemark.assets.own_tables import own_table_definitions
 from tidemark.assets.repair import repair_job
 from tidemark.assets.requests import OneAsks
 from tidemark.assets.requeue import requeue_job, requeue_sensors
-from tidemark.assets.runs import tags_of
 from tidemark.assets.sensors import landing_sensor, tracking_sensor
 from tidemark.assets.tuning import tuning_asset, tuning_schedule
 from tidemark.assets.watching import keep_observer
@@ -22,7 +21,7 @@ from tidemark.assets.windowed import heartbeat_diffs_asset, stream_status_asset
 from tidemark.pipeline.clock import Clock, SystemClock
 from tidemark.pipeline.ingest.pace import AtWork, Pace
 from tidemark.pipeline.kept import Kept
-from tidemark.pipeline.services.dagster_names import COMPUTE_WINDOWS, name_of
+from tidemark.pipeline.services.dagster_names import name_of
 from tidemark.pipeline.services.own_files import spark_log
 from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.spark.session import session_config
@@ -41,31 +40,19 @@ def build_definitions(
     clock = clock or SystemClock()
     mine = loaded_tables(settings, tables)
     own = own_table_definitions(settings, clock, mine)
-    # The check `missed` is left out; the sensor `staleness` reports it. For a check of a partitioned asset, Dagster
-    # lists every partition, which for a year of windows takes longer than computing a few.
-    diffs, status = key_of(settings, HEARTBEAT_DIFFS), key_of(settings, STREAM_STATUS)
-    missed = dg.AssetSelection.checks(dg.AssetCheckKey(diffs, MISSED))
-    job = dg.define_asset_job(
-        name_of(settings, COMPUTE_WINDOWS),
-        selection=dg.AssetSelection.assets(diffs, status) - missed,
-        # A process for the step would cost more than the micro-batch, so the run's own process computes it.
-        executor_def=dg.in_process_executor,
-        description="Heartbeat diffs of a range of closed windows, and who was silent in them, in one run.",
-        tags=tags_of(settings),
-    )
-    backlog, housekeeping, kept = backlog_job(settings, clock), housekeeping_job(settings), Kept()
+    job, housekeeping, kept = compute_windows_job(settings), housekeeping_job(settings), Kept()
     requeue = requeue_job(settings, clock)
     tracking_pace, landing_pace = (Pace(settings.watermark.tick, clock) for _ in range(2))
     asking, landing = OneAsks(clock), AtWork()
     sensors = [
-        tracking_sensor(settings, clock, tracking_pace, landing, [job, backlog], asking),
+        tracking_sensor(settings, clock, tracking_pace, landing, [job], asking),
         landing_sensor(settings, clock, landing_pace, tracking_pace, landing),
         ingest_sensor(settings, clock),
-        staleness_sensor(settings, clock, backlog, asking),
+        staleness_sensor(settings, clock, job, asking),
         *own.sensors,
         *requeue_sensors(settings, clock, requeue),
     ]
-    jobs: Jobs = [job, backlog, ingest_job(settings, clock), repair_job(settings), requeue, housekeeping, *own.jobs]
+    jobs: Jobs = [job, ingest_job(settings, clock), repair_job(settings), requeue, housekeeping, *own.jobs]
     keep_observer(settings, kept, sensors, jobs, clock)
     return dg.Definitions(
         assets=[

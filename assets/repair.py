@@ -5,8 +5,8 @@ from typing import Any
 
 import dagster as dg
 
-from tidemark.assets.backlog import compute_and_report
 from tidemark.assets.checks import evaluation_of
+from tidemark.assets.compute_windows import compute_and_report
 from tidemark.assets.events import failing_run
 from tidemark.assets.runs import tags_of
 from tidemark.assets.windowed import stopped_result

@@ -1,42 +1,31 @@
-"""Requests for runs: over live windows first, then over older and stale ones, one run at a time."""
+"""Requests for runs over windows: which windows, and whether a run may begin now."""
 
 import logging
-from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures import TimeoutError as TookTooLong
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from itertools import takewhile
+from typing import Any
 
 import dagster as dg
 
-from tidemark.assets.attempts import AtWork, at_work, attempts_of, ended_at, stretch_texts
-from tidemark.assets.live_first import Front, backlog_goes_first, backlog_may_begin
 from tidemark.assets.lost_runs import report_dead
-from tidemark.assets.runs import Runs
-from tidemark.assets.turns import Turn, take_turn
-from tidemark.pipeline.clock import Clock
-from tidemark.pipeline.services.dagster_names import (
-    COMPUTE_BACKLOG,
-    COMPUTE_WINDOWS,
-    RANGE_END,
-    RANGE_START,
-    name_of,
-)
+from tidemark.assets.runs import Runs, attempt_of, ended_at, ended_attempts, stretch_texts
+from tidemark.assets.turns import LONGEST_PAUSE, Front, rest_after, resting_sentence, room_for_older, take_turn
+from tidemark.pipeline.clock import EPOCH, Clock
+from tidemark.pipeline.services.dagster_names import BACKLOG, COMPUTE_WINDOWS, name_of
 from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.spans import Spans
 from tidemark.pipeline.windows import Window, Windowing
 from tidemark.resources.lake import LakeResource
 
-FIRST_PAUSE, LONGEST_PAUSE = timedelta(seconds=15), timedelta(minutes=1)
-"""The pause before any run after one failure, which doubles with each further failure in a row, and its limit. A window
-that failed itself rests longer: see `take_turn`."""
-
 FAILURES_COUNTED = 10
 """Newest runs that are read to count failures in a row."""
 
-BACKLOG_OP = "compute_older"
-"""The op of the job COMPUTE_BACKLOG."""
+COMPUTE_OP = "compute_these"
+"""The op of the job COMPUTE_WINDOWS."""
 
 SEEN_WITHIN = timedelta(seconds=5)
 """How long a run that a sensor asks for may take until the others see it: Dagster creates it after the evaluation."""
@@ -50,39 +39,24 @@ CHOOSE_WITHIN_SECONDS = 15.0
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """A run over windows, and a sentence that says why; without windows, why there is none. Windows of a backlog may
-    have gaps between them and are computed in their order; others are a contiguous range, in order."""
+    """A run over windows, wherever they lie, and a sentence that says why; without windows, why there is none."""
 
     windows: Sequence[Window]
     sentence: str
     is_backlog: bool = False
 
-    def result(
-        self,
-        context: dg.SensorEvaluationContext,
-        settings: Settings,
-        said: str,
-        events: Sequence[dg.AssetMaterialization | dg.AssetCheckEvaluation],
-        cursor: str | None = None,
-    ) -> dg.SensorResult:
-        """What a sensor returns: the run, or after what it `said` why it requests none.
+    def result(self, settings: Settings, log: logging.Logger, said: str, **more: Any) -> dg.SensorResult:
+        """What a sensor returns, with `more` of its arguments: the run, or after what it `said` why it requests none.
 
         The run has no run key: a window whose run failed must be requested again.
         """
         if not self.windows:
-            skipped = dg.SkipReason(f"{said}{self.sentence}")
-            return dg.SensorResult(skip_reason=skipped, asset_events=events, cursor=cursor)
-        context.log.info(self.sentence)
-        return dg.SensorResult(run_requests=[self._run(settings)], asset_events=events, cursor=cursor)
-
-    def _run(self, settings: Settings) -> dg.RunRequest:
-        if self.is_backlog:
-            config = {
-                "ops": {name_of(settings, BACKLOG_OP): {"config": {"windows": list(stretch_texts(self.windows))}}}
-            }
-            return dg.RunRequest(job_name=name_of(settings, COMPUTE_BACKLOG), run_config=config)
-        tags = {RANGE_START: self.windows[0].key, RANGE_END: self.windows[-1].key}
-        return dg.RunRequest(job_name=name_of(settings, COMPUTE_WINDOWS), tags=tags)
+            return dg.SensorResult(skip_reason=dg.SkipReason(f"{said}{self.sentence}"), **more)
+        log.info(self.sentence)
+        config = {"ops": {name_of(settings, COMPUTE_OP): {"config": {"windows": stretch_texts(self.windows)}}}}
+        tags = {BACKLOG: "true"} if self.is_backlog else {}
+        asked = dg.RunRequest(job_name=name_of(settings, COMPUTE_WINDOWS), run_config=config, tags=tags)
+        return dg.SensorResult(run_requests=[asked], **more)
 
 
 CHOICE = "choice"
@@ -100,7 +74,7 @@ class OneAsks:
         self._clock = clock
         self._one_at_a_time = ThreadPoolExecutor(1, thread_name_prefix="choice")
         self._under_way: dict[str, Future[Request]] = {}
-        self._asked: tuple[str, datetime] | None = None
+        self._asked = ("", EPOCH)
 
     def request(self, user: str, choose: Callable[[], Request], log: logging.Logger) -> Request:
         """The choice of a sensor, `user`; a request without windows that says why if the choice fails, takes longer
@@ -119,7 +93,7 @@ class OneAsks:
             return Request((), f"no window is requested, because the choice failed: {error}")
 
     def _chosen(self, user: str, choose: Callable[[], Request]) -> Request:
-        if self._asked is not None and self._asked[0] != user and self._clock.now() - self._asked[1] < SEEN_WITHIN:
+        if self._asked[0] not in ("", user) and self._clock.now() - self._asked[1] < SEEN_WITHIN:
             return Request((), "no window is requested: another sensor has just asked for a run")
         request = choose()
         if request.windows:
@@ -128,69 +102,63 @@ class OneAsks:
 
 
 def next_request(
-    runs: Runs, lake: LakeResource, watermark: datetime | None, now: datetime, stale: Sequence[Window] | None = None
+    runs: Runs, lake: LakeResource, watermark: datetime | None, now: datetime, stale: Sequence[Window] = ()
 ) -> Request:
-    """Request what is due and does not rest: the newest live windows without a gap; if none is due, or if these keep
-    the runs too busy, older ones, the newest first.
+    """Request what is due and does not rest: live windows, and between them older ones, the newest first.
 
-    With `stale` windows, these take the place of the older ones, and live ones are left to the sensor that closes them.
-    A window that ends in the future by this machine's clock is left for later, even if the sources' clocks are ahead:
-    Dagster has no partition for it yet.
+    With `stale` windows, these take the place of the older ones. A window that ends in the future by this machine's
+    clock is left for later, even if the sources' clocks are ahead: Dagster has no partition for it yet.
     """
-    if stale is not None and not stale:
-        return Request((), "no stale window is to be computed again")
     windows, windowing = lake.settings.windows, lake.settings.windowing
-    working = at_work(runs, windows, windowing, now)
-    if (pause := pause_of_windows(runs, working, now)) is not None:
-        return Request((), pause)
-    front = front_of(lake, watermark, now)
-    due = due_now(lake, front)
-    if front is None or due is None:
+    working = [attempt_of(record, windowing, now) for record in report_dead(runs, COMPUTE_WINDOWS, now)]
+    most = windows.max_windows_per_run
+    nothing = f"run {working[0].run_id[:8]} is computing windows" if working else "every closed window is computed"
+    if len(working) >= windows.runs_at_once:
+        return Request((), nothing)
+    reached = now if watermark is None else min(watermark, now)
+    due = None if watermark is None else due_now(lake, reached, now)
+    if due is None:
         return Request((), "no window is closed yet")
-    wanted = due if stale is None else _closed(stale, front)
-    if not wanted:
-        return Request((), "every closed window is computed")
-    due, wanted = list(working.leaves(due)), list(working.leaves(wanted))
-    if not wanted:
-        return Request((), working.sentence())
-    attempts, most = attempts_of(runs, windowing), windows.max_windows_per_run
-    live = take_turn(_cut(due, front.first_live, front.first_open), attempts, now, most, contiguous=True)
-    first_kept_for_live = front.first_live if stale is None else front.first_open
-    older = take_turn(_cut(wanted, 0, first_kept_for_live), attempts, now, most)
-    is_alone = windows.runs_at_once == 1
-    goes_first = is_alone and bool(older.windows) and backlog_goes_first(attempts, now)
-    what, count = "older" if stale is None else "stale", sum(map(len, wanted))
-    of_which = f"of {count} " + ("windows that closed" if stale is None else "stale windows again")
-    if stale is None and live.windows and not goes_first:
-        return _request(live, windowing, of_which)
-    if older.windows and not is_alone and working.backlog >= windows.runs_at_once - 1:
-        return Request((), f"{what} windows wait: {working.sentence()}, and the last place is for live windows")
-    if older.windows and is_alone and not goes_first:
-        if live.windows:
-            return Request((), f"{count} {what} windows wait, because live windows come first")
-        if not backlog_may_begin(attempts, front):
-            return Request((), f"{count} {what} windows wait, because the next window is about to close")
-    return _request(older, windowing, of_which, is_backlog=True, besides=live)
+    front = Front.of(windowing, reached, now)
+    others, end = (_numbers(stale, windowing), front.first_open) if stale else (due, front.first_live)
+    older_wait = others.least is not None and others.least < end
+    waits = lake.kept.get((CHOICE, "waits since"), dict[bool, datetime])
+    waited = now - waits.setdefault(bool(stale), now)
+    if not older_wait:
+        del waits[bool(stale)]
+    if not due and not stale:
+        return Request((), nothing)
+
+    ended, taken = ended_attempts(runs, windowing), Spans()
+    reach = -(-windows.lookback // windows.length)
+    for stretch in (one for run in working for one in run.windows.within(range(front.first_open))):
+        taken.add(range(stretch.start - reach, stretch.stop + reach))  # they share input
+    chosen, resting = take_turn(due.without(taken, range(front.first_live, front.first_open)), ended, now, most)
+    room, why = room_for_older(front, windows.runs_at_once, working, ended, now, waited=waited, live_due=bool(chosen))
+    if room:
+        waits.pop(bool(stale), None)
+    older, more = take_turn(others.without(taken, range(end)), ended, now, min(most, room)) if room else ([], [])
+    asked = [windowing.numbered(number) for number in sorted(older or chosen)]
+    said = [resting_sentence([*resting, *more], windowing)]
+    if asked:
+        kind, count = ("older", len(others)) if older else ("due", len(due))
+        said.insert(0, f"computing {len(asked)} of {count} {kind} windows, from {asked[0]} on")
+    elif why and older_wait:
+        said.append(f"older windows wait: {why}")
+    return Request(asked, "; ".join(filter(None, said)) or nothing, bool(older))
 
 
-def front_of(lake: LakeResource, watermark: datetime | None, now: datetime) -> Front | None:
-    """Where the watermark is, not ahead of the clock; None if there is none."""
-    return None if watermark is None else Front(lake.settings.windowing, min(watermark, now), now)
-
-
-def due_now(lake: LakeResource, front: Front | None) -> list[range] | None:
-    """The closed windows that are not computed, as stretches, the newest first; None if no window with a heartbeat, or
-    after one, is closed. Raises LakeError."""
-    if front is None:
-        return None
-    done = lake.kept.get((CHOICE, "nothing_due"), NothingDue)
-    if done.holds(front.first_open, front.at):
-        return []
-    closed, index = lake.kept_windows().closed(front.watermark), lake.window_index(CHOICE).update()
+def due_now(lake: LakeResource, watermark: datetime, now: datetime) -> Spans | None:
+    """The closed windows that are not computed; None if no window with a heartbeat, or after one, is closed. Raises
+    LakeError."""
+    first_open, done = lake.settings.windowing.number_of(watermark), lake.kept.get((CHOICE, "nothing_due"), NothingDue)
+    if done.holds(first_open, now):
+        return Spans()
+    closed, index = lake.kept_windows().closed(watermark), lake.window_index(CHOICE).update()
     if index.held.least is None or index.held.least >= closed.stop:
         return None
-    due = list(index.due(closed))
-    done.note(front.first_open, front.at, is_due=bool(due))
+    due = Spans(*reversed(list(index.due(closed))))
+    done.note(first_open, now, is_due=bool(due))
     return due
 
 
@@ -210,38 +178,9 @@ class NothingDue:
         return self._found is not None and self._found[0] == known and now - self._found[1] < LOOK_EVERY
 
 
-def _closed(windows: Iterable[Window], front: Front) -> list[range]:
-    """Closed windows, as stretches, the newest first."""
-    numbers = (front.windowing.number_of(window.start) for window in windows)
-    return list(Spans(*(range(number, number + 1) for number in numbers)).within(range(front.first_open)))
-
-
-def _cut(stretches: Iterable[range], low: int, high: int) -> Iterator[range]:
-    """The parts of stretches, the newest first, in `[low, high)`."""
-    for stretch in takewhile(lambda stretch: stretch.stop > low, stretches):
-        if stretch.start < high:
-            yield range(max(low, stretch.start), min(high, stretch.stop))
-
-
-def _request(
-    turn: Turn, windowing: Windowing, of_which: str, *, is_backlog: bool = False, besides: Turn | None = None
-) -> Request:
-    resting = [*(besides.resting if besides else ()), *turn.resting]
-    rest = Turn((), resting).sentence(windowing)
-    if not turn.windows:
-        return Request((), rest)
-    windows = [windowing.numbered(number) for number in turn.windows]
-    first = min(windows)
-    sentence = f"computing {len(windows)} {of_which}, from {first} on"
-    return Request(windows if is_backlog else sorted(windows), f"{sentence}; {rest}" if rest else sentence, is_backlog)
-
-
-def pause_of_windows(runs: Runs, working: AtWork, now: datetime) -> str | None:
-    """Why no run over windows may be requested now: as many as the settings allow are at work, or the last ones failed
-    too recently. None if one may."""
-    if len(working.run_ids) >= runs.settings.windows.runs_at_once:
-        return working.sentence()
-    return pause_after_failures(runs, COMPUTE_WINDOWS, now) or pause_after_failures(runs, COMPUTE_BACKLOG, now)
+def _numbers(windows: Iterable[Window], windowing: Windowing) -> Spans:
+    numbers = sorted(windowing.number_of(window.start) for window in windows)
+    return Spans(*(range(number, number + 1) for number in numbers))
 
 
 def pause_of(
@@ -257,23 +196,9 @@ def pause_of(
     does. Runs whose process has died are reported as failed first."""
     if at_it := report_dead(runs, job_name, now):
         return f"run {at_it[0].dagster_run.run_id[:8]} {does}"
-    return pause_after_failures(runs, job_name, now, longest, counts)
-
-
-def pause_after_failures(
-    runs: Runs,
-    job_name: str,
-    now: datetime,
-    longest: timedelta = LONGEST_PAUSE,
-    counts: Callable[[dg.RunRecord], bool] = lambda _: True,
-) -> str | None:
-    """Why the next run waits after failures in a row; None if it does not."""
     latest = runs.newest(job_name, FAILURES_COUNTED)
     failed = takewhile(lambda record: record.dagster_run.status is dg.DagsterRunStatus.FAILURE, latest)
     failures = list(takewhile(counts, failed))
-    if not failures:
+    if not failures or now - ended_at(failures[0]) >= (pause := rest_after(len(failures), longest)):
         return None
-    pause = min(FIRST_PAUSE * 2 ** (len(failures) - 1), longest)
-    if now - ended_at(failures[0]) < pause:
-        return f"the last {len(failures)} runs failed; the next is tried {pause} after the last"
-    return None
+    return f"the last {len(failures)} runs failed; the next is tried {pause} after the last"

@@ -87,7 +87,8 @@ def tracking_sensor(
             return next_request(Runs(context.instance, settings), lake, watermark, clock.now())
 
         request = asking.request("tracking", choose, context.log)
-        return request.result(context, settings, said, tracking_events(settings, tracked), cursor)
+        events = tracking_events(settings, tracked)
+        return request.result(settings, context.log, said, asset_events=events, cursor=cursor)
 
     return tracking
 

@@ -1,114 +1,168 @@
-"""Which of the wanted windows are computed next: one that keeps failing rests, while the others go on.
+"""Which windows are computed next, as pure functions of time.
 
-Windows are named by their numbers. The newest come first.
+*Live* windows end close to the watermark, while the watermark is close to the clock. Everything else that is due, and
+every stale window, is *older*, or backlog. Live windows come first, older ones between them. A window that keeps
+failing rests while the others go on. Windows are named by their numbers.
 """
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from itertools import takewhile
 
 from tidemark.pipeline.clock import iso
 from tidemark.pipeline.spans import Spans
 from tidemark.pipeline.windows import Windowing
 
-FIRST_REST, LONGEST_REST = timedelta(seconds=15), timedelta(minutes=10)
-"""The rest after a window's first failure, which doubles with each further one, and its limit."""
+LIVE = timedelta(minutes=10)
+"""How close to the watermark a live window ends. The newest closed window is live, however long windows are."""
+
+LIVE_LAG = timedelta(hours=1)
+"""With a watermark further behind the clock, as after an outage, nothing is live; the newest come first even so."""
+
+SHORTEST, LONGEST = timedelta(seconds=15), timedelta(minutes=1)
+"""The shortest and the longest time that a run over older windows is given."""
+
+AROUND = timedelta(seconds=5)
+"""How much of that time goes by until a run begins and after it has computed."""
+
+FIRST, GROWTH = 48, 4
+"""Older windows in a run, before the speed is known, and by how much the next run may have more than the last."""
+
+PATIENCE = timedelta(minutes=1)
+"""How long older windows wait until they get the shortest run although live windows are due, or about to close."""
+
+FIRST_REST, LONGEST_REST, LONGEST_PAUSE = timedelta(seconds=15), timedelta(minutes=10), timedelta(minutes=1)
+"""The rest after the first failure, which doubles with each further one; its limit for a window, and for a job."""
 
 SUSPECT, STEP = 2, 4
 """After SUSPECT failures of windows together, a run takes one STEP-th of them, until the one that fails is alone. A
 single failure may have been an interruption."""
 
-NAMED = 3
-"""Resting windows that a sentence names."""
-
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """A run that has ended: the windows that it tried, whether it failed, and when it began and ended."""
+    """A run over windows: whether it failed, when it began, and when it ended; one at work has ended now."""
 
     windows: Spans
     failed: bool
     began_at: datetime
     ended_at: datetime
     is_backlog: bool = False
+    run_id: str = ""
 
 
 @dataclass(frozen=True, slots=True)
-class Failing:
-    """A window whose runs have failed since one succeeded: how many, when the last ended, how many windows it had."""
+class Front:
+    """Where the watermark is: the first live window, the first open one, and for how long no live one closes."""
+
+    first_live: int
+    first_open: int
+    gap: timedelta
+
+    @classmethod
+    def of(cls, windowing: Windowing, watermark: datetime, now: datetime) -> "Front":
+        """The front at a moment that the watermark has not passed. The watermark goes on as the clock does."""
+        first_open = windowing.number_of(watermark)
+        if now - watermark > LIVE_LAG:
+            return cls(first_open, first_open, LONGEST)
+        first_live = min(windowing.number_of(watermark - LIVE), first_open - 1)
+        return cls(first_live, first_open, windowing.numbered(first_open).end - watermark)
+
+
+@dataclass(frozen=True, slots=True)
+class Rest:
+    """The rest of a window whose newest runs failed: until when, and how many windows a run with it may have then."""
 
     window: int
-    failures: int
-    ended_at: datetime
-    together: int
-
-    @property
-    def rests_until(self) -> datetime:
-        """When it may be tried again."""
-        rest: timedelta = FIRST_REST * 2 ** min(self.failures - 1, 20)
-        return self.ended_at + min(rest, LONGEST_REST)
+    until: datetime
+    at_most: int
 
 
-@dataclass(frozen=True, slots=True)
-class Turn:
-    """The windows to compute now, the newest first, and those passed over because they rest."""
-
-    windows: Sequence[int]
-    resting: Sequence[Failing]
-
-    def sentence(self, windowing: Windowing) -> str:
-        """The first resting windows by name, and how many more there are; empty if none rests."""
-        if not self.resting:
-            return ""
-        named = ", ".join(
-            f"{windowing.numbered(rest.window).key} ({rest.failures} failed, again at {iso(rest.rests_until)})"
-            for rest in self.resting[:NAMED]
-        )
-        more = "" if len(self.resting) <= NAMED else f" and {len(self.resting) - NAMED} more"
-        return f"resting after failures: {named}{more}"
+def rest_after(failures: int, longest: timedelta = LONGEST_REST) -> timedelta:
+    """How long to wait after so many failures in a row."""
+    rest: timedelta = FIRST_REST * 2 ** min(failures - 1, 20)
+    return min(rest, longest)
 
 
 def take_turn(
-    wanted: Iterable[range],
-    attempts: Sequence[Attempt],
-    now: datetime,
-    max_windows: int,
-    *,
-    contiguous: bool = False,
-) -> Turn:
-    """The newest windows that do not rest, at most `max_windows`; if `contiguous`, without a gap. `wanted` are
-    stretches, the newest first, of which no more are looked at than it takes; `attempts` are newest first.
+    wanted: Iterable[range], attempts: Sequence[Attempt], now: datetime, most: int
+) -> tuple[list[int], list[Rest]]:
+    """The newest windows that do not rest, at most so many; and those passed over because they rest. `wanted` are
+    stretches, the newest first, of which no more are looked at than it takes; `attempts` have ended, the newest first.
 
-    A window rests after a run over it failed: FIRST_REST, doubled with each failure since the last success, at most
-    LONGEST_REST. Windows that keep failing together are tried in ever smaller parts, until the one that causes it rests
-    alone. However many windows fail, each other window gets its turn.
+    Windows that keep failing together are tried in ever smaller parts, until the one that causes it rests alone.
+    However many windows fail, each other window gets its turn.
     """
-    chosen: list[int] = []
-    resting: list[Failing] = []
-    most = max_windows
+    chosen, resting, bound = list[int](), list[Rest](), most
     for window in (number for stretch in wanted for number in reversed(stretch)):
-        failing = _failing(window, attempts)
-        if failing is not None and now < failing.rests_until:
-            resting.append(failing)
+        rest = _rest_of(window, attempts, most)
+        if rest is not None and now < rest.until:
+            resting.append(rest)
             continue
-        is_suspect = failing is not None and failing.failures >= SUSPECT
-        at_most = min(max_windows, max(1, failing.together // STEP)) if failing and is_suspect else max_windows
-        if not chosen:
-            most = at_most
-        elif at_most != most or (contiguous and chosen[-1] != window + 1):
+        at_most = most if rest is None else rest.at_most
+        if chosen and at_most != bound:
             break
+        bound = at_most
         chosen.append(window)
-        if len(chosen) == most:
+        if len(chosen) == bound:
             break
-    return Turn(chosen, resting)
+    return chosen, resting
 
 
-def _failing(window: int, attempts: Sequence[Attempt]) -> Failing | None:
-    """The failures of a window since its last success; None without any."""
-    failed = []
-    for attempt in attempts:
-        if window in attempt.windows:
-            if not attempt.failed:
-                break
-            failed.append(attempt)
-    return Failing(window, len(failed), failed[0].ended_at, len(failed[0].windows)) if failed else None
+def _rest_of(window: int, attempts: Sequence[Attempt], most: int) -> Rest | None:
+    """The rest after the failures of a window since its last success; None without any."""
+    failed = failures_in_a_row(attempt for attempt in attempts if window in attempt.windows)
+    if not failed:
+        return None
+    part = max(1, len(failed[0].windows) // STEP) if len(failed) >= SUSPECT else most
+    return Rest(window, failed[0].ended_at + rest_after(len(failed)), min(most, part))
+
+
+def failures_in_a_row(attempts: Iterable[Attempt]) -> list[Attempt]:
+    """The failures since the last success, the newest first, as the attempts are."""
+    return list(takewhile(lambda attempt: attempt.failed, attempts))
+
+
+def resting_sentence(resting: Sequence[Rest], windowing: Windowing) -> str:
+    """How many windows rest, and which is tried again first; empty if none does."""
+    if not resting:
+        return ""
+    first = min(resting, key=lambda rest: rest.until)
+    return (
+        f"{len(resting)} windows rest after failures, {windowing.numbered(first.window).key} until {iso(first.until)}"
+    )
+
+
+def room_for_older(
+    front: Front,
+    at_once: int,
+    working: Sequence[Attempt],
+    ended: Sequence[Attempt],
+    now: datetime,
+    *,
+    waited: timedelta,
+    live_due: bool,
+) -> tuple[int, str]:
+    """How many older windows, which have `waited`, a run that begins now may take; if none, why. `ended` are the newest
+    first.
+
+    With one place for runs, older windows get the gaps between the runs over live ones, or a short run after PATIENCE.
+    With more places, one is kept for live windows. A run is sized by what the last one took.
+    """
+    failed = failures_in_a_row(run for run in ended if run.is_backlog)
+    if failed and now < (until := failed[0].ended_at + rest_after(len(failed), LONGEST_PAUSE)):
+        return 0, f"the last {len(failed)} runs over such windows failed; the next is tried at {iso(until)}"
+    time = LONGEST
+    if at_once == 1:
+        time = min(time, timedelta(0) if live_due else front.gap)
+        if time < SHORTEST and waited < PATIENCE:
+            return 0, "a live window is due, or about to close"
+    elif live_due or sum(run.is_backlog for run in working) >= at_once - 1:
+        return 0, "the last place is for live windows"
+    time = max(time, SHORTEST)
+    last = next((run for run in ended if run.is_backlog and run.windows and not run.failed), None)
+    if last is None:
+        return FIRST, ""
+    count, took = len(last.windows), max(last.ended_at - last.began_at, timedelta(seconds=1))
+    return max(1, min(int(count * ((time - AROUND) / took)), max(FIRST, GROWTH * count))), ""

@@ -61,14 +61,7 @@ def heartbeat_diffs_asset(settings: Settings) -> dg.AssetsDefinition:
             context.add_asset_metadata(metadata_of(computed, key), asset_key=diffs, partition_key=key)
         for event in noted:
             context.log_event(event)
-        context.log.info(
-            f"computed {len(computed.rows)} windows, {sum(computed.rows.values())} rows, from version "
-            f"{computed.heartbeats_version} of heartbeats ({computed.input_rows} rows in its files)"
-        )
-        if computed.superseded:
-            context.log.info(
-                f"another run has computed these windows from input that is as new: {', '.join(computed.superseded)}"
-            )
+        context.log.info(sentence_of(computed))
 
     return heartbeat_diffs
 
@@ -105,6 +98,17 @@ def _compute_range(windows: Sequence[Window], lake: LakeResource, spark: SparkRe
         refuse_expired=kept.refuse_expired,
     )
     return compute_windows(batch, windows)
+
+
+def sentence_of(computed: Computed) -> str:
+    """What a run has computed, from which input, and what another run had computed already."""
+    said = (
+        f"computed {len(computed.rows)} windows, {sum(computed.rows.values())} rows, from version "
+        f"{computed.heartbeats_version} of heartbeats ({computed.input_rows} rows in its files)"
+    )
+    if not computed.superseded:
+        return said
+    return f"{said}; another run has computed these from input that is as new: {', '.join(computed.superseded)}"
 
 
 def metadata_of(computed: Computed, key: str) -> dict[str, Any]:

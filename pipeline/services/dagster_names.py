@@ -3,7 +3,7 @@
 from tidemark.pipeline.settings import Settings
 
 COMPUTE_WINDOWS = "compute_windows"
-"""The job that computes a range of windows."""
+"""The job that computes windows, wherever they lie."""
 
 INGEST = "ingest"
 """The job whose readers on Spark pull instead of the ticks, and the sensor that requests it."""
@@ -32,12 +32,8 @@ TICK = "tidemark/tick"
 RANGE_START, RANGE_END = "dagster/asset_partition_range_start", "dagster/asset_partition_range_end"
 """Dagster's tags for one run over a contiguous range of partitions."""
 
-COMPUTE_BACKLOG = "compute_backlog"
-"""The job that computes older and stale windows, which may have gaps between them, in parts."""
-
-TRIED = "tidemark/tried"
-"""The tag with the part of its windows that a run of that job has reached."""
-
+BACKLOG = "tidemark/backlog"
+"""The tag of a run of COMPUTE_WINDOWS over older and stale windows."""
 
 DEFINITION = "tidemark/definition"
 """The tag that says by which text of its file, and loaded with which, a run computes a table of one's own."""

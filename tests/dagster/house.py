@@ -17,7 +17,8 @@ from tests.clock import ManualClock
 from tests.emulator.builders import a_subscription, a_topic
 from tests.ingest.model_subscription import ModelBacklog, ModelSubscription
 from tidemark.assets.definitions import build_definitions
-from tidemark.assets.runs import Runs, tags_of
+from tidemark.assets.requests import COMPUTE_OP
+from tidemark.assets.runs import Runs, stretch_named, tags_of
 from tidemark.pipeline.clock import Clock, SystemClock, iso
 from tidemark.pipeline.contract.heartbeat import FieldKind
 from tidemark.pipeline.emulator.model import PubSubModel
@@ -36,6 +37,7 @@ from tidemark.pipeline.settings_sections import (
     WatermarkSettings,
     WindowSettings,
 )
+from tidemark.pipeline.windows import Windowing
 from tidemark.resources.pubsub import PubSubResource
 
 SECOND = timedelta(seconds=1)
@@ -215,6 +217,17 @@ class Ticking:
         tags = tags_of(self.settings) if tags is None else tags
         return create_run_for_test(self.instance, job_name=job_name, status=status, tags=dict(tags))
 
+    def launched(self, data: SensorExecutionData) -> dg.DagsterRun:
+        """The only run that a tick asks for, begun."""
+        (request,) = data.run_requests or []
+        return create_run_for_test(
+            self.instance,
+            job_name=request.job_name,
+            run_config=request.run_config,
+            status=dg.DagsterRunStatus.STARTED,
+            tags={**tags_of(self.settings), **request.tags},
+        )
+
     def report_by_a_run(self, events: Sequence[dg.AssetMaterialization]) -> None:
         """Materializations that a run reports, which does nothing else."""
 
@@ -250,6 +263,12 @@ class Ticking:
 
     def watermark(self) -> datetime | None:
         return self.lake().tracking_log().catch_up().watermark
+
+
+def windows_of(request: dg.RunRequest, windowing: Windowing) -> list[str]:
+    """The windows that a run of `compute_windows` is asked for, by their keys."""
+    asked = request.run_config["ops"][COMPUTE_OP]["config"]["windows"]
+    return [windowing.numbered(number).key for text in asked for number in stretch_named(text, windowing)]
 
 
 def keys(data: SensorExecutionData) -> list[str]:

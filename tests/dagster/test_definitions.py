@@ -18,7 +18,7 @@ from tidemark.assets.catalog import (
     cron_of,
     partitions_of,
 )
-from tidemark.assets.definitions import COMPUTE_WINDOWS, build_definitions
+from tidemark.assets.definitions import build_definitions
 from tidemark.assets.housekeeping import HOUSEKEEPING
 from tidemark.assets.repair import REPAIR
 from tidemark.assets.tuning import TUNE_WATERMARK, WATERMARK_TUNING
@@ -27,7 +27,7 @@ from tidemark.pipeline.durations import format_duration
 from tidemark.pipeline.errors import InvalidSettings
 from tidemark.pipeline.lake.tables.diffs import diff_schema
 from tidemark.pipeline.lake.tables.heartbeats import heartbeat_schema
-from tidemark.pipeline.services.dagster_names import COMPUTE_BACKLOG, INGEST, PIPELINE, REQUEUE
+from tidemark.pipeline.services.dagster_names import COMPUTE_WINDOWS, INGEST, PIPELINE, REQUEUE
 from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.settings_message import MessageSettings
 from tidemark.pipeline.settings_sections import LENGTHS, PubSubSettings, WatermarkSettings, WindowSettings
@@ -37,7 +37,7 @@ from tidemark.resources.pubsub import PubSubResource
 EVERY_ASSET = {TRACKING_HISTOGRAM, WATERMARK, HEARTBEATS, QUARANTINED, HEARTBEAT_DIFFS}
 FIELDS = {"temperature": FieldKind.NUMBER, "status": FieldKind.TEXT}
 JOBS = (
-    *(COMPUTE_WINDOWS, COMPUTE_BACKLOG, INGEST),
+    *(COMPUTE_WINDOWS, INGEST),
     *(REPAIR, REQUEUE, HOUSEKEEPING, TUNE_WATERMARK),
 )
 
@@ -130,14 +130,8 @@ def test_sensors_start_switched_on_and_tick_as_the_settings_say(definitions: dg.
 def test_only_tracking_requests_runs_and_only_of_the_one_job(definitions: dg.Definitions) -> None:
     assert [target.job_name for target in definitions.resolve_sensor_def("tracking").targets] == [
         COMPUTE_WINDOWS,
-        COMPUTE_BACKLOG,
     ]
     assert not definitions.resolve_sensor_def("landing").targets
-
-
-def test_a_run_makes_no_check_for_which_every_partition_would_be_listed(definitions: dg.Definitions) -> None:
-    steps = {node.name for node in definitions.resolve_job_def(COMPUTE_WINDOWS).nodes}
-    assert steps == {HEARTBEAT_DIFFS.to_python_identifier(), STREAM_STATUS.to_python_identifier()}
 
 
 def test_a_range_of_windows_is_one_run(definitions: dg.Definitions) -> None:

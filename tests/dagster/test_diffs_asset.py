@@ -1,4 +1,4 @@
-"""The asset that computes, materialized by Dagster on a real Spark session."""
+"""The job that computes windows, run by Dagster on a real Spark session."""
 
 import shutil
 from collections.abc import Sequence
@@ -17,10 +17,10 @@ from tests.dagster.house import beats_between, settings_of
 from tests.lake.builders import append_beats
 from tests.official_emulator import free_port
 from tidemark.assets.catalog import HEARTBEAT_DIFFS
-from tidemark.assets.definitions import COMPUTE_WINDOWS, build_definitions
+from tidemark.assets.definitions import build_definitions
 from tidemark.pipeline.clock import SystemClock, to_us
 from tidemark.pipeline.lake.layout import Lake
-from tidemark.pipeline.services.dagster_names import RANGE_END, RANGE_START
+from tidemark.pipeline.services.dagster_names import COMPUTE_WINDOWS, RANGE_END, RANGE_START
 from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.settings_sections import LakeSettings, PubSubSettings, SparkSettings
 from tidemark.pipeline.watermark.decision import Decision, Reason
@@ -78,7 +78,7 @@ class Materializing:
         append_beats(self.lake.heartbeats(), columns)
 
     def run(self, first: str, last: str, instance: dg.DagsterInstance) -> dg.ExecuteInProcessResult:
-        """One run of the job over a range, with the tags that the sensor's request carries."""
+        """One run of the job over a range, with the tags that `tidemark recompute` gives it."""
         job = build_definitions(self.settings).resolve_job_def(COMPUTE_WINDOWS)
         return job.execute_in_process(
             instance=instance, tags={RANGE_START: first, RANGE_END: last}, raise_on_error=False

@@ -73,7 +73,6 @@ def test_two_pipelines_and_a_project_with_the_same_names_are_one_project(folder:
         assert {pipeline.diffs, pipeline.heartbeats, pipeline.watermark} <= set(merged.resolve_all_asset_keys())
         for job in (
             "compute_windows",
-            "compute_backlog",
             "ingest",
             "repair",
             "requeue",
@@ -84,10 +83,7 @@ def test_two_pipelines_and_a_project_with_the_same_names_are_one_project(folder:
             assert resolved.tags["tidemark/pipeline"] == pipeline.settings.lake.uri
             assert resolved.executor_def is dg.in_process_executor
         tracking = merged.resolve_sensor_def(f"{name}_tracking")
-        assert {target.job_name for target in tracking.targets} == {
-            f"{name}_compute_windows",
-            f"{name}_compute_backlog",
-        }
+        assert {target.job_name for target in tracking.targets} == {f"{name}_compute_windows"}
     assert merged.executor is dg.multiprocess_executor
     assert merged.resolve_job_def("repair").executor_def is dg.multiprocess_executor
     ours = [definitions.assets or [] for definitions in (heartbeats.definitions(), orders.definitions())]

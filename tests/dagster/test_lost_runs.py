@@ -20,8 +20,9 @@ from tests.official_emulator import free_port
 from tidemark.assets import lost_runs
 from tidemark.assets.ingest import run_at_work
 from tidemark.assets.lost_runs import BEAT, SILENT_FOR, STARTS_WITHIN, beating, report_dead
-from tidemark.assets.requests import LONGEST_PAUSE, pause_of
+from tidemark.assets.requests import pause_of
 from tidemark.assets.runs import MAX_RUNTIME_SECONDS, Runs, tags_of
+from tidemark.assets.turns import LONGEST_PAUSE
 from tidemark.pipeline.clock import SystemClock
 from tidemark.pipeline.services.dagster_names import COMPUTE_WINDOWS, INGEST, READS
 from tidemark.pipeline.settings import Settings

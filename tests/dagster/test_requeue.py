@@ -10,7 +10,7 @@ import dagster as dg
 from tests.dagster.house import FIELDS, PUBSUB, SECOND, ModelWorld, Ticking, beats_between, publish, settings_of
 from tests.dagster.test_sensors import MINUTE, WINDOWS_OF_BACKLOG, backlog_start
 from tidemark.assets.definitions import build_definitions
-from tidemark.assets.requests import BACKLOG_OP
+from tidemark.assets.requests import COMPUTE_OP
 from tidemark.assets.requeue import MOST_REQUESTS
 from tidemark.pipeline.clock import iso
 from tidemark.pipeline.contract.heartbeat import HeartbeatReader
@@ -89,7 +89,7 @@ def test_a_topic_that_a_wrong_contract_parked_is_in_heartbeats_once_it_is_mended
 
     after = ticking.tick("staleness")
     (request,) = after.run_requests or []
-    assert request.run_config["ops"][BACKLOG_OP]["config"]["windows"] == [f"{computed[0]}..{computed[-1]}"]
+    assert request.run_config["ops"][COMPUTE_OP]["config"]["windows"] == [f"{computed[0]}..{computed[-1]}"]
     assert checks(after)["missed"].metadata["missed"].value == len(beats)
     assert checks(after)["lost_outside"].passed
     world.clock.advance(3600 * SECOND)

@@ -21,21 +21,22 @@ from tests.dagster.house import (
     metadata_of,
     publish,
     settings_of,
+    windows_of,
 )
 from tests.dagster.relay import Relay
 from tidemark.assets import requests
-from tidemark.assets.definitions import COMPUTE_WINDOWS
 from tidemark.assets.requests import pause_of
-from tidemark.pipeline.clock import Clock, SystemClock, iso
+from tidemark.pipeline.clock import EPOCH, Clock, SystemClock, iso
 from tidemark.pipeline.errors import CorruptObject, LakeUnwritable, PubSubUnreachable, SubscriptionMissing
 from tidemark.pipeline.lake.tables.windowed import DiffRun
-from tidemark.pipeline.services.dagster_names import INGEST, RANGE_END, RANGE_START
+from tidemark.pipeline.services.dagster_names import COMPUTE_WINDOWS, INGEST, REQUEUE
 from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.settings_sections import PubSubSettings
-from tidemark.pipeline.windows import Window
+from tidemark.pipeline.windows import Windowing
 
 CLOCK = SystemClock()
 MINUTE = timedelta(minutes=1)
+WINDOWING = Windowing(MINUTE, EPOCH)
 WINDOWS_OF_BACKLOG = 5
 ATTEMPTS = 30
 """Ticks that a mended part may take: leases run out after 10 s, and a client tries to connect again after seconds."""
@@ -55,8 +56,14 @@ def publish_backlog(publisher: PublisherClient | ModelWorld, settings: Settings)
 
 def requested(data: SensorExecutionData) -> tuple[str, str]:
     """The first and the last window of a tick's only request."""
+    windows = all_requested(data)
+    return windows[0], windows[-1]
+
+
+def all_requested(data: SensorExecutionData) -> list[str]:
+    """The windows of a tick's only request."""
     (request,) = data.run_requests
-    return request.tags[RANGE_START], request.tags[RANGE_END]
+    return windows_of(request, WINDOWING)
 
 
 def note_as_computed(ticking: Ticking, window_keys: list[str]) -> None:
@@ -206,14 +213,14 @@ def test_a_long_stretch_is_cut_at_the_most_windows_a_run_may_have(
     assert (first.end, last) == (last.start, ticking.report().waiting[-1])
 
 
-def test_what_is_computed_is_not_requested_again_and_the_newest_stretch_is_requested_first(
+def test_what_is_computed_is_not_requested_again_and_live_windows_with_a_gap_are_one_run(
     ticking: Ticking, world: ModelWorld
 ) -> None:
     windows = publish_backlog(world, ticking.settings)
     _, last = requested(ticking.land_and_close())
     note_as_computed(ticking, [windows[0]])
     note_as_computed(ticking, [windows[3]])
-    assert requested(ticking.track())[0] == windows[4]
+    assert all_requested(ticking.track())[:3] == [windows[1], windows[2], windows[4]]
     since = ticking.settings.windowing.named(windows[4])
     rest = ticking.settings.windowing.between(since.start, ticking.settings.windowing.named(last).end + 3 * MINUTE)
     note_as_computed(ticking, [window.key for window in rest])
@@ -248,27 +255,31 @@ def test_somebody_else_s_runs_of_jobs_with_our_names_stop_nothing(
     assert pause_of(ticking.runs, INGEST, CLOCK.now()) is None
 
 
-def test_after_failed_runs_the_pause_grows_and_a_success_ends_it(ticking: Ticking, world: ModelWorld) -> None:
-    publish_backlog(world, ticking.settings)
-    assert ticking.land_and_close().run_requests
-
+def test_after_failed_runs_the_pause_grows_and_a_success_ends_it(ticking: Ticking) -> None:
     def pauses(seconds: float) -> bool:
-        return pause_of(ticking.runs, COMPUTE_WINDOWS, CLOCK.now() + timedelta(seconds=seconds)) is not None
+        return pause_of(ticking.runs, REQUEUE, CLOCK.now() + timedelta(seconds=seconds)) is not None
 
-    for failures, pause in ((1, 15), (2, 30), (3, 60)):
-        run = ticking.run(COMPUTE_WINDOWS, dg.DagsterRunStatus.STARTED)
+    for pause in (15, 30, 60):
+        run = ticking.run(REQUEUE, dg.DagsterRunStatus.STARTED)
         ticking.instance.report_run_failed(run)
         assert pauses(pause - 5)
         assert not pauses(pause + 1)
-        tick = ticking.track()
-        assert not tick.run_requests
-        assert f"the last {failures} runs failed" in (tick.skip_message or "")
     for _ in range(8):
-        ticking.run(COMPUTE_WINDOWS, dg.DagsterRunStatus.FAILURE)
+        ticking.run(REQUEUE, dg.DagsterRunStatus.FAILURE)
     assert pauses(55)
     assert not pauses(61)
-    ticking.run(COMPUTE_WINDOWS, dg.DagsterRunStatus.SUCCESS)
-    assert ticking.track().run_requests
+    ticking.run(REQUEUE, dg.DagsterRunStatus.SUCCESS)
+    assert not pauses(0)
+
+
+def test_windows_whose_run_failed_rest_and_are_requested_again(ticking: Ticking, world: ModelWorld) -> None:
+    publish_backlog(world, ticking.settings)
+    tick = ticking.land_and_close()
+    failed = all_requested(tick)
+    ticking.instance.report_run_failed(ticking.launched(tick))
+    assert f"{len(failed)} windows rest after failures" in (ticking.track().skip_message or "")
+    world.clock.advance(timedelta(seconds=16))
+    assert all_requested(ticking.track())[: len(failed)] == failed
 
 
 # What is lost, missing or broken
@@ -332,7 +343,7 @@ def test_an_unreachable_pubsub_fails_the_tick_and_the_next_one_goes_on(
 
     def close() -> SensorExecutionData:
         tick = ticking.land_and_close()
-        asked.extend(request.tags[RANGE_START] for request in tick.run_requests)
+        asked.extend(windows_of(request, WINDOWING)[0] for request in tick.run_requests)
         return tick
 
     until_done(close, lambda: bool(asked), PubSubUnreachable)
@@ -441,5 +452,5 @@ def test_a_window_of_the_sources_future_is_left_until_the_clock_has_passed_it(
     watermark = ticking.watermark()
     assert watermark is not None
     assert watermark > world.clock.now() + 2 * MINUTE
-    asked: list[Window] = [ticking.settings.windowing.named(request.tags[RANGE_END]) for request in tick.run_requests]
+    asked = [ticking.settings.windowing.named(key) for one in tick.run_requests for key in windows_of(one, WINDOWING)]
     assert all(window.end <= world.clock.now() for window in asked)

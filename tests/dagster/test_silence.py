@@ -1,15 +1,14 @@
 """Silent streams in Dagster: by window, beside the diffs of the same run, with a check."""
 
 from datetime import timedelta
-from pathlib import Path
 from typing import Any
 
 import dagster as dg
 import pytest
 
 from tests.dagster.test_diffs_asset import CLASSIC, START, WINDOWS, Materializing
-from tidemark.assets.catalog import HEARTBEAT_DIFFS, STREAM_STATUS
-from tidemark.assets.definitions import COMPUTE_WINDOWS, build_definitions
+from tidemark.assets.catalog import STREAM_STATUS
+from tidemark.assets.definitions import build_definitions
 from tidemark.assets.windowed import FEW_STOPPED, stopped_result, stream_status_asset
 from tidemark.pipeline.quality.silence import WindowSilence
 from tidemark.pipeline.settings import Settings
@@ -113,8 +112,3 @@ def test_the_check_passes_up_to_the_tolerated_number(stopped: int, passed: bool)
 
 def test_without_a_computed_window_nothing_is_wrong() -> None:
     assert stopped_result(Settings(), []).passed
-
-
-def test_the_job_computes_both_tables(tmp_path: Path) -> None:
-    job = build_definitions(Materializing(tmp_path, CLASSIC).settings).resolve_job_def(COMPUTE_WINDOWS)
-    assert job.asset_layer.executable_asset_keys == {HEARTBEAT_DIFFS, STREAM_STATUS}

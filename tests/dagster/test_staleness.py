@@ -13,9 +13,9 @@ from tests.lake.builders import Beat
 from tests.quality.staleness_history import LENGTH, LOOKBACK, WINDOWS, History, new_history
 from tests.watermark.builders import at, published, seconds
 from tidemark.assets.checks import STEPS_AT_ONCE
-from tidemark.assets.definitions import COMPUTE_WINDOWS
-from tidemark.assets.requests import BACKLOG_OP
+from tidemark.assets.requests import COMPUTE_OP
 from tidemark.pipeline.quality import staleness as quality_staleness
+from tidemark.pipeline.services.dagster_names import COMPUTE_WINDOWS
 from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.settings_sections import (
     CheckSettings,
@@ -70,7 +70,7 @@ def asked(ticking: Ticking) -> list[str] | None:
     """The stretches of windows of the run that a tick asks for."""
     requests = ticking.tick("staleness").run_requests or []
     assert len(requests) <= 1
-    return requests[0].run_config["ops"][BACKLOG_OP]["config"]["windows"] if requests else None
+    return requests[0].run_config["ops"][COMPUTE_OP]["config"]["windows"] if requests else None
 
 
 def stretch(first: int, last: int) -> str:
@@ -102,7 +102,7 @@ def test_exactly_the_stale_windows_are_asked_for_in_one_run_and_once_they_are_co
     clock = ManualClock(at(1000))
     history.land([Beat("b", 45), Beat("b", 350, late=True)])
     ticking = ticking_on(history, instance, clock=clock)
-    assert asked(ticking) == [stretch(5, 7), stretch(0, 2)]
+    assert asked(ticking) == [stretch(0, 2), stretch(5, 7)]
     run = ticking.run(COMPUTE_WINDOWS, dg.DagsterRunStatus.STARTED)
     clock.advance(seconds(61))
     assert "is computing windows" in (ticking.tick("staleness").skip_message or "")
@@ -133,7 +133,7 @@ def test_a_window_that_late_heartbeats_drip_into_is_asked_for_once_a_minute(
 
 @pytest.mark.parametrize(
     ("policy", "request_of"),
-    [("never", None), ("within 4m", [stretch(7, 9)]), ("automatic", [stretch(7, 9), stretch(0, 1)])],
+    [("never", None), ("within 4m", [stretch(7, 9)]), ("automatic", [stretch(0, 1), stretch(7, 9)])],
 )
 def test_the_policy_says_which_stale_windows_are_computed_again(
     history: History, instance: dg.DagsterInstance, policy: str, request_of: list[str] | None

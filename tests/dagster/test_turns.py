@@ -1,13 +1,24 @@
 """Whose turn it is: a window that keeps failing is soon alone in its rest, and every other one gets its turn."""
 
 from collections.abc import Iterable
+from datetime import timedelta
+from itertools import pairwise
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.watermark.builders import START, at, bounded, seconds
-from tidemark.assets.turns import LONGEST_REST, Attempt, Turn, take_turn
+from tidemark.assets.turns import (
+    FIRST,
+    LONGEST,
+    LONGEST_REST,
+    Attempt,
+    Front,
+    resting_sentence,
+    room_for_older,
+    take_turn,
+)
 from tidemark.pipeline.spans import Spans
 from tidemark.pipeline.windows import Windowing
 
@@ -18,19 +29,16 @@ def attempt(windows: range, ended_at: float, *, failed: bool = True) -> Attempt:
     return Attempt(Spans(windows), failed, at(ended_at), at(ended_at))
 
 
-def turn_of(
-    wanted: Iterable[range], attempts: list[Attempt], now: float, most: int = 288, *, contiguous: bool = False
-) -> Turn:
-    return take_turn(wanted, attempts, at(now), most, contiguous=contiguous)
+def chosen(wanted: Iterable[range], attempts: list[Attempt], now: float, most: int = 288) -> list[int]:
+    return take_turn(wanted, attempts, at(now), most)[0]
 
 
 def test_without_attempts_the_newest_take_their_turn() -> None:
     wanted = [range(5, 8), range(3)]
-    turn = turn_of(wanted, [], 0)
-    assert (turn.windows, turn.resting, turn.sentence(WINDOWING)) == ([7, 6, 5, 2, 1, 0], [], "")
-    assert turn_of(wanted, [], 0, contiguous=True).windows == [7, 6, 5]
-    assert turn_of([range(100)], [], 0, 10).windows == list(range(99, 89, -1))
-    assert turn_of([], [], 0).windows == []
+    assert take_turn(wanted, [], at(0), 288) == ([7, 6, 5, 2, 1, 0], [])
+    assert resting_sentence([], WINDOWING) == ""
+    assert chosen([range(100)], [], 0, 10) == list(range(99, 89, -1))
+    assert chosen([], [], 0) == []
 
 
 def test_no_more_is_looked_at_than_a_turn_takes() -> None:
@@ -41,68 +49,123 @@ def test_no_more_is_looked_at_than_a_turn_takes() -> None:
             looked_at.append(number)
             yield range(number, number + 1)
 
-    assert len(turn_of(stretches(), [], 0, 10).windows) == len(looked_at) == 10
+    assert len(chosen(stretches(), [], 0, 10)) == len(looked_at) == 10
 
 
 def test_a_window_that_failed_rests_and_is_named_and_the_others_go_on() -> None:
     failing = WINDOWING.number_of(START)
     failed = [attempt(range(failing, failing + 1), ended) for ended in (100, 50, 0)]
-    turn = turn_of([range(failing, failing + 3)], failed, 101)
-    assert turn.windows == [failing + 2, failing + 1]
-    assert turn_of([range(failing, failing + 1)], failed, 101).windows == []
-    said = turn_of([range(failing, failing + 1)], failed, 101).sentence(WINDOWING)
-    assert said == "resting after failures: 2026-11-21T05-20Z (3 failed, again at 2026-11-21T05:22:40Z)"
-    assert turn_of([range(failing, failing + 1)], failed, 160).windows == [failing]
+    others, resting = take_turn([range(failing, failing + 3)], failed, at(101), 288)
+    assert others == [failing + 2, failing + 1]
+    said = resting_sentence(resting, WINDOWING)
+    assert said == "1 windows rest after failures, 2026-11-21T05-20Z until 2026-11-21T05:22:40Z"
+    assert chosen([range(failing, failing + 1)], failed, 160) == [failing]
 
 
 @pytest.mark.parametrize(("failures", "rest"), [(1, 15), (2, 30), (3, 60), (6, 480), (7, 600), (90, 600)])
 def test_its_rest_grows_up_to_ten_minutes(failures: int, rest: float) -> None:
     failed = [attempt(range(1), 0)] * failures
-    assert turn_of([range(1)], failed, rest - 1).windows == []
-    assert turn_of([range(1)], failed, rest).windows == [0]
+    assert chosen([range(1)], failed, rest - 1) == []
+    assert chosen([range(1)], failed, rest) == [0]
 
 
 def test_failures_before_a_success_do_not_count() -> None:
     history = [attempt(range(10), 50, failed=False), *[attempt(range(1), 49)] * 5]
-    assert turn_of([range(1)], history, 51).windows == [0]
+    assert chosen([range(1)], history, 51) == [0]
 
 
 def test_after_one_failure_all_are_tried_again_together_with_what_has_closed_since() -> None:
-    assert turn_of([range(70)], [attempt(range(64), 0)], 100).windows == list(range(69, -1, -1))
+    assert chosen([range(70)], [attempt(range(64), 0)], 100) == list(range(69, -1, -1))
 
 
 def test_windows_that_go_on_failing_together_are_tried_by_quarters_of_what_failed() -> None:
     history = [attempt(range(6, 70), number) for number in (2, 1, 0)]
-    assert turn_of([range(70)], history, 100).windows == list(range(69, 53, -1))
+    assert chosen([range(70)], history, 100) == list(range(69, 53, -1))
     history.insert(0, attempt(range(54, 70), 101, failed=False))
-    assert turn_of([range(54)], history, 102).windows == list(range(53, 37, -1))
-    assert turn_of([range(6)], history, 102).windows == list(range(5, -1, -1))  # those had never failed
+    assert chosen([range(54)], history, 102) == list(range(53, 37, -1))
+    assert chosen([range(6)], history, 102) == list(range(5, -1, -1))  # those had never failed
     history.insert(0, attempt(range(38, 54), 103))
-    assert turn_of([range(54)], history, 300).windows == list(range(53, 49, -1))
-
-
-def test_when_many_windows_rest_a_few_are_named_and_the_others_counted() -> None:
-    turn = turn_of([range(5)], [attempt(range(5), 0)], 1)
-    assert turn.windows == []
-    assert turn.sentence(WINDOWING).endswith("and 2 more")
+    assert chosen([range(54)], history, 300) == list(range(53, 49, -1))
 
 
 @bounded
-@given(st.sets(st.integers(0, 59), max_size=3), st.integers(1, 60), st.booleans())
-def test_all_but_the_windows_that_always_fail_are_computed_before_long(
-    bad: set[int], max_windows: int, contiguous: bool
-) -> None:
+@given(st.sets(st.integers(0, 59), max_size=3), st.integers(1, 60))
+def test_all_but_the_windows_that_always_fail_are_computed_before_long(bad: set[int], max_windows: int) -> None:
     """A model of the sensor: every ten seconds one run, which fails if any of its windows does."""
     left, attempts, now = set(range(60)), list[Attempt](), 0.0
     while left - bad:
         now += 10
         assert now < 4 * LONGEST_REST.total_seconds() + 10 * 60
         wanted = Spans(*(range(number, number + 1) for number in left)).within(range(60))
-        turn = turn_of(wanted, attempts, now, max_windows, contiguous=contiguous)
-        if turn.windows:
-            tried = Spans(*(range(number, number + 1) for number in turn.windows))
-            failed = bool(bad & set(turn.windows))
+        turn = chosen(wanted, attempts, now, max_windows)
+        if turn:
+            tried = Spans(*(range(number, number + 1) for number in turn))
+            failed = bool(bad & set(turn))
             attempts.insert(0, Attempt(tried, failed, at(now), at(now)))
             if not failed:
-                left -= set(turn.windows)
+                left -= set(turn)
     assert left <= bad
+
+
+# Live windows, and the room that they leave
+
+
+def front(watermark: float, now: float | None = None) -> Front:
+    return Front.of(WINDOWING, at(watermark), at(watermark + 18 if now is None else now))
+
+
+def room(now: float, *ended: Attempt, gap: float = 60, waited: float = 0, live_due: bool = False) -> int:
+    there = Front(0, 1000, seconds(gap))
+    return room_for_older(there, 1, [], ended, at(now), waited=seconds(waited), live_due=live_due)[0]
+
+
+def run_of(windows: int, began: float, ended: float, *, is_backlog: bool = True) -> Attempt:
+    return Attempt(Spans(range(windows)), False, at(began), at(ended), is_backlog)
+
+
+def test_live_windows_end_within_ten_minutes_of_the_watermark() -> None:
+    found = front(1205)
+    assert (found.first_live, found.first_open) == (WINDOWING.number_of(at(605)), WINDOWING.number_of(at(1200)))
+    assert found.gap == seconds(55), "the watermark goes on as the clock does"
+    day = Front.of(Windowing(timedelta(days=1), START), at(0), at(1))
+    assert day.first_live == day.first_open - 1, "the newest closed window, however long"
+
+
+def test_nothing_is_live_while_the_watermark_is_far_behind() -> None:
+    behind = front(0, 3601)
+    assert (behind.first_live, behind.gap) == (behind.first_open, LONGEST)
+
+
+@pytest.mark.parametrize("seconds_per_window", [0.01, 0.5, 20])
+@pytest.mark.parametrize("gap", [20, 60, 86_400])
+def test_a_run_over_older_windows_grows_until_it_fills_the_gap_between_live_ones(
+    seconds_per_window: float, gap: float
+) -> None:
+    sizes, now = [room(0, gap=gap)], 0.0
+    for _ in range(6):
+        took = sizes[-1] * seconds_per_window
+        sizes.append(room(now + took, run_of(sizes[-1], now, now + took), gap=gap))
+        now += took
+    assert sizes[0] == FIRST
+    assert all(later <= 4 * max(earlier, FIRST) for earlier, later in pairwise(sizes))
+    time = min(gap, 60) - 5
+    assert sizes[-1] * max(seconds_per_window, 1 / sizes[-1]) <= max(time, seconds_per_window)
+    assert sizes[-1] > 100 or sizes[-1] == max(1, int(time / seconds_per_window))
+
+
+@pytest.mark.parametrize(("gap", "live_due"), [(60, True), (14, False)])
+def test_older_windows_that_have_waited_for_a_minute_get_a_short_run_although_it_is_in_the_way(
+    gap: float, live_due: bool
+) -> None:
+    before = run_of(48, 0, 8)
+    assert room(170, before, gap=gap, live_due=live_due) == 0
+    assert room(170, before, gap=gap, live_due=live_due, waited=60) == int(48 * 10 / 8), "in ten seconds"
+
+
+def test_where_runs_go_side_by_side_one_place_is_kept_for_live_windows() -> None:
+    def given(places: int, *working: Attempt, live_due: bool = False) -> tuple[int, str]:
+        there = Front(0, 1000, seconds(1))
+        return room_for_older(there, places, working, [], at(9), waited=seconds(999), live_due=live_due)
+
+    assert given(2) == given(3, run_of(5, 0, 9)) == (FIRST, "")
+    assert given(2, run_of(5, 0, 9)) == given(2, live_due=True) == (0, "the last place is for live windows")

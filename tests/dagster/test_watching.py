@@ -160,17 +160,17 @@ def test_each_run_that_ends_is_counted_once_and_those_of_others_never(ticking: T
         ticking.run("compute_windows", dg.DagsterRunStatus.FAILURE, tags)
     ticking.run("compute_windows", dg.DagsterRunStatus.FAILURE)
     ticking.run("ingest", dg.DagsterRunStatus.CANCELED)
-    going_on = ticking.run("compute_backlog", dg.DagsterRunStatus.STARTED)
+    going_on = ticking.run("repair", dg.DagsterRunStatus.STARTED)
     for _ in range(3):
         looked.tell(ticking.runs, told)
     assert sorted((run.job, run.result) for run in told.ended) == [
         ("compute_windows", "failure"),
         ("ingest", "canceled"),
     ]
-    assert list(told.under_way) == ["compute_backlog"]
+    assert list(told.under_way) == ["repair"]
     ticking.instance.report_run_failed(going_on)
     looked.tell(ticking.runs, told)
-    assert [(run.job, run.result) for run in told.ended[2:]] == [("compute_backlog", "failure")]
+    assert [(run.job, run.result) for run in told.ended[2:]] == [("repair", "failure")]
     assert told.under_way == {}
 
 

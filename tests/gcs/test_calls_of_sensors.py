@@ -7,15 +7,12 @@ from datetime import datetime
 import dagster as dg
 import pytest
 
-from tests.dagster.house import SECOND, ModelWorld, Ticking, publish
+from tests.dagster.house import SECOND, ModelWorld, Ticking, publish, windows_of
 from tests.gcs.fault_proxy import FaultProxy, table
 from tests.gcs.test_calls import MOST_CLASS_A, MOST_CLASS_B
-from tidemark.assets.attempts import stretch_named
 from tidemark.assets.checks import AUDIT_EVERY, CHECK_EVERY
-from tidemark.assets.requests import BACKLOG_OP
 from tidemark.pipeline.lake.layout import Lake
 from tidemark.pipeline.lake.tables.windowed import DiffRun
-from tidemark.pipeline.services.dagster_names import RANGE_END, RANGE_START
 from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.settings_message import MessageSettings
 from tidemark.pipeline.settings_sections import LakeSettings, PubSubSettings, WatermarkSettings
@@ -32,13 +29,7 @@ STREAMS, LATE = 20, 0.1
 
 def compute(request: dg.RunRequest, lake: Lake, settings: Settings, name: str, now: datetime) -> None:
     """Commit the windows that a run was asked for, without rows."""
-    config, windowing = request.run_config, settings.windowing
-    asked = (
-        config["ops"][BACKLOG_OP]["config"]["windows"]
-        if config
-        else [f"{request.tags[RANGE_START]}..{request.tags[RANGE_END]}"]
-    )
-    keys = [windowing.numbered(number).key for text in asked for number in stretch_named(text, windowing)]
+    keys = windows_of(request, settings.windowing)
     landed, diffs = lake.heartbeats().pinned(), lake.diffs()
     assert landed is not None
     run = DiffRun(name, keys, landed.version(), now, now)

@@ -1,7 +1,7 @@
 """A pipeline of the real sensors on the model and on simulated time, scraped once a minute as Prometheus would."""
 
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -10,14 +10,14 @@ from typing import Any
 
 import dagster as dg
 
-from tests.dagster.house import FIELDS, ModelWorld, Ticking, publish
+from tests.dagster.house import FIELDS, ModelWorld, Ticking, publish, windows_of
 from tests.lake.builders import version_of
 from tests.official_emulator import HOST, free_port
 from tidemark.pipeline.clock import to_us
 from tidemark.pipeline.lake.tables.windowed import DiffRun
 from tidemark.pipeline.observe.instruments import Instrument, Kind
 from tidemark.pipeline.observe.outlet import outlet_of
-from tidemark.pipeline.services.dagster_names import COMPUTE_WINDOWS, RANGE_END, RANGE_START
+from tidemark.pipeline.services.dagster_names import COMPUTE_WINDOWS
 from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.settings_message import MessageSettings
 from tidemark.pipeline.settings_sections import (
@@ -96,13 +96,11 @@ class Hour:
         if request.job_name == COMPUTE_WINDOWS:
             self.ticking.run(COMPUTE_WINDOWS, self.result)
             if self.result is dg.DagsterRunStatus.SUCCESS:
-                self.compute(request.tags[RANGE_START], request.tags[RANGE_END])
+                self.compute(windows_of(request, self.ticking.settings.windowing))
 
-    def compute(self, first: str, last: str) -> None:
+    def compute(self, names: Sequence[str]) -> None:
         """What the run of Spark would leave of these windows, without the rows."""
-        lake, windowing = self.ticking.lake(), self.ticking.settings.windowing
-        numbers = [windowing.number_of(windowing.named(key).start) for key in (first, last)]
-        names = [windowing.numbered(number).key for number in range(numbers[0], numbers[1] + 1)]
+        lake = self.ticking.lake()
         diffs, version = lake.diffs(), version_of(lake.heartbeats())
         fence = diffs.fence(names)
         assert version is not None
