@@ -16,7 +16,7 @@ from tidemark.assets.requests import BACKLOG_OP, front_of
 from tidemark.assets.runs import tags_of
 from tidemark.assets.windowed import compute_range, metadata_of, silence_report, stopped_result
 from tidemark.pipeline.clock import Clock
-from tidemark.pipeline.errors import WindowExpired, WindowNotClosed
+from tidemark.pipeline.errors import ExecutorsUnable, WindowExpired, WindowNotClosed
 from tidemark.pipeline.quality.silence import WindowSilence
 from tidemark.pipeline.services.dagster_names import COMPUTE_BACKLOG, TRIED, name_of
 from tidemark.pipeline.settings import Settings
@@ -50,7 +50,7 @@ def backlog_job(settings: Settings, clock: Clock) -> dg.JobDefinition:
         silence = list[WindowSilence]()
         left = [number for text in config.windows for number in reversed(stretch_named(text, windowing))]
         total, computed = len(left), 0
-        with failing_run(WindowExpired, WindowNotClosed, ValueError), beating(context):
+        with failing_run(ExecutorsUnable, WindowExpired, WindowNotClosed, ValueError), beating(context):
             front = _front(lake, clock)
             is_alone = settings.windows.runs_at_once == 1
             parts = Parts(clock.monotonic(), 0 if front is None else front.first_open, makes_way=is_alone)

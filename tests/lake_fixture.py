@@ -34,7 +34,7 @@ from tidemark.pipeline.replay.replay import decide_again
 from tidemark.pipeline.replay.trace import ticks_of
 from tidemark.pipeline.replay.trace_file import ParquetTrace
 from tidemark.pipeline.settings import Settings
-from tidemark.pipeline.spark.plan import DiffPlan
+from tidemark.pipeline.spark.columns import DiffPlan
 from tidemark.pipeline.spark.slices import DIFFS, STATUSES, Work, compute, cut
 from tidemark.pipeline.tuning.report_store import write_report
 from tidemark.pipeline.watermark.policy import Policy

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from tidemark.pipeline.doctor.bucket import check_lake
 from tidemark.pipeline.doctor.clocks import check_clock_if_answered
-from tidemark.pipeline.doctor.cluster import check_executors
+from tidemark.pipeline.doctor.cluster import check_executors, check_python
 from tidemark.pipeline.doctor.credentials import check_credentials
 from tidemark.pipeline.doctor.dagster_storage import check_dagster_storage
 from tidemark.pipeline.doctor.finding import Check, Finding, Level, Setup, examine
@@ -19,7 +19,6 @@ from tidemark.pipeline.doctor.spark import (
     check_environment,
     check_java,
     check_places,
-    check_python,
     check_spark,
     check_token,
 )

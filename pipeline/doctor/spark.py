@@ -2,7 +2,6 @@
 
 import os
 import re
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -155,16 +154,3 @@ def _is_there(name: str) -> bool:
 
 def _jar_folder() -> Path:
     return Path(os.environ.get("SPARK_HOME") or Path(pyspark.__file__).parent) / "jars"
-
-
-def check_python(setup: Setup) -> Iterator[Said]:
-    """The Python that Spark's workers on this machine run."""
-    chosen = os.environ.get("PYSPARK_PYTHON", sys.executable)
-    if setup.settings.spark.master is None and not is_ours_to_start(setup.settings):
-        return
-    if chosen != sys.executable:
-        yield (
-            Level.WARNING,
-            f"$PYSPARK_PYTHON is {chosen}, and tidemark runs on {sys.executable}: without tidemark and Polars in it "
-            "windows are computed more slowly, and readers on Spark cannot pull",
-        )

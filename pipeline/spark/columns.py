@@ -1,10 +1,12 @@
 """Heartbeat diffs and the streams' status in columns: Polars expressions, for a task's Python worker.
 
-The same rows as `diffs` and `silence` make of DataFrames, which serve where executors lack Polars and which the tests
-compare these with. Nothing here reads or writes.
+Nothing here reads or writes, and nothing needs Spark. The tests compare the rows with those of DataFrame functions and
+of plain Python.
 """
 
-from datetime import datetime
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta
 
 import numpy as np
 import polars as pl
@@ -12,7 +14,6 @@ import polars as pl
 from tidemark.pipeline.clock import duration_us, to_us
 from tidemark.pipeline.contract.heartbeat import FieldKind, compared_columns
 from tidemark.pipeline.lake.tables.stream_status import Kind
-from tidemark.pipeline.spark.plan import DiffPlan
 
 NUMBER = "window_number"
 """The column that says which window of the range a row is of, from 0 on. It stands in place of the window's key."""
@@ -24,6 +25,16 @@ publication the same publisher's id."""
 ORDER = ("stream_id", "event_time", "id", "publish_time", "message_id")
 
 SECOND_US = 1_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class DiffPlan:
+    """The settings that a diff depends on."""
+
+    fields: Mapping[str, FieldKind]
+    lookback: timedelta
+    period: timedelta
+    window_length: timedelta
 
 
 def heartbeat_diffs(heartbeats: pl.DataFrame, plan: DiffPlan, start: datetime, end: datetime) -> pl.DataFrame:

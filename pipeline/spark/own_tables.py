@@ -24,8 +24,7 @@ from tidemark.pipeline.lake.tables.own_table import INPUTS, OwnTable, stored_sch
 from tidemark.pipeline.lake.tables.windowed import PARTITION
 from tidemark.pipeline.quality.due_windows import Inputs
 from tidemark.pipeline.spark.connector import naming_what_lacks
-from tidemark.pipeline.spark.diffs import identified, moment, spark_schema, without_copies
-from tidemark.pipeline.spark.micro_batch import write_by_window
+from tidemark.pipeline.spark.frames import identified, moment, spark_schema, without_copies
 from tidemark.pipeline.spark.replacement import Outcome, Tables, WrittenFiles, refuse_open, replace_windows
 from tidemark.pipeline.spark.table_definition import TableDefinition, Windows
 from tidemark.pipeline.windows import Window, runs_of_neighbours
@@ -102,7 +101,8 @@ def _write(batch: OwnBatch, windows: Sequence[Window], files: HeartbeatFiles, ru
             input_of(_read(batch, files), windows, definition.lookback), Windows(tuple(windows), definition.lookback)
         )
         batch.table.prepare(checked_schema(definition, rows), definition.version, _inputs(batch, windows))
-        write_by_window(_of_windows(rows, windows).repartition(PARTITION), batch.table.folder_of(run))
+        by_window = _of_windows(rows, windows).repartition(PARTITION).write.mode("error").partitionBy(PARTITION)
+        by_window.parquet(batch.table.folder_of(run))
     return (None,)
 
 

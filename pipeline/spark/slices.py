@@ -25,8 +25,7 @@ from tidemark.pipeline.lake.tables.diffs import diff_schema
 from tidemark.pipeline.lake.tables.heartbeats import HeartbeatFiles, columns_read
 from tidemark.pipeline.lake.tables.stream_status import STATUS
 from tidemark.pipeline.lake.tables.windowed import PARTITION, WindowedTable, Written
-from tidemark.pipeline.spark.columns import NUMBER, heartbeat_diffs, stream_status
-from tidemark.pipeline.spark.plan import OF_MANY_VALUES, DiffPlan
+from tidemark.pipeline.spark.columns import NUMBER, DiffPlan, heartbeat_diffs, stream_status
 from tidemark.pipeline.windows import Window
 
 ROWS_OF_A_SLICE = 1_200_000
@@ -34,6 +33,9 @@ ROWS_OF_A_SLICE = 1_200_000
 
 MOST_ROWS = 2 * ROWS_OF_A_SLICE
 """A slice with more rows, its lookback included, is cut by its streams as well. Each part reads the same files."""
+
+OF_MANY_VALUES = {"event_time", "previous_event_time", "gap_seconds", "publish_time", "message_id"}
+"""Columns that Parquet writes without a dictionary: it would be begun, found too large, and given up."""
 
 DIFFS, STATUSES = "diffs", "status"
 

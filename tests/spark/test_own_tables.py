@@ -26,9 +26,9 @@ from tidemark.pipeline.lake.tables.windowed import DiffRun, Written
 from tidemark.pipeline.quality.due_windows import ComputedWindows, Followed
 from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.settings_sections import LakeSettings, TableSettings, WindowSettings
+from tidemark.pipeline.spark.columns import DiffPlan
 from tidemark.pipeline.spark.micro_batch import MicroBatch, compute_windows
 from tidemark.pipeline.spark.own_tables import OwnBatch, compute_own
-from tidemark.pipeline.spark.plan import DiffPlan
 from tidemark.pipeline.spark.replacement import Outcome
 from tidemark.pipeline.spark.table_definition import TableDefinition, Windows, own_tables, read_table, windowed
 from tidemark.pipeline.windows import Window, Windowing

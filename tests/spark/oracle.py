@@ -1,26 +1,101 @@
-"""Which streams stopped, started or miss beats in a window, as DataFrame functions.
+"""Diffs and the streams' status as DataFrame functions, another way to the rows that the product computes in columns.
 
-Every function is `DataFrame -> DataFrame` and takes no session. The session's time zone must be UTC.
+Every function takes no session. The session's time zone must be UTC.
 """
 
+from collections.abc import Iterable, Mapping
 from datetime import datetime, timedelta
+from typing import Any
 
-from pyspark.sql import Column, DataFrame, Window
+from pyspark.sql import Column, DataFrame, SparkSession, Window
 from pyspark.sql import functions as F  # noqa: N812 (what everybody calls it)
+from pyspark.sql import types as T  # noqa: N812
 
+from tests.spark.beats import FIELDS, PLAN, Beat, at, by_kind, by_message
 from tidemark.pipeline.clock import duration_us, to_us
+from tidemark.pipeline.contract.heartbeat import FieldKind, compared_columns
+from tidemark.pipeline.lake.tables.heartbeats import columns_read
 from tidemark.pipeline.lake.tables.stream_status import Kind
-from tidemark.pipeline.spark.diffs import moment
-from tidemark.pipeline.spark.plan import DiffPlan
+from tidemark.pipeline.spark.columns import DiffPlan
+from tidemark.pipeline.spark.frames import identified, moment, same_stream, spark_schema, without_copies
+from tidemark.pipeline.windows import Windowing
 
-DIFFS_READ = "stream_id string, event_time timestamp, gap_seconds double, missed_heartbeats bigint"
-"""The columns of a run's diffs that are read."""
+SECONDS = 1_000_000
+
+
+def by_frames(
+    spark: SparkSession, beats: Iterable[Beat], start: float, end: float
+) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """What Spark makes of the beats, as `in_columns` orders it."""
+    landed = spark.createDataFrame([beat.row() for beat in beats], input_schema(FIELDS))
+    diffs = heartbeat_diffs(landed, PLAN, at(start), at(end))
+    status = stream_status(diffs, landed, PLAN, at(start), at(end))
+    return (
+        sorted((row.asDict() for row in diffs.collect()), key=by_message),
+        sorted((row.asDict() for row in status.collect()), key=by_kind),
+    )
+
+
+def input_schema(fields: Mapping[str, FieldKind]) -> T.StructType:
+    """The columns of `heartbeats` that diffs are made from; a field that a file lacks reads as null."""
+    return spark_schema(columns_read(fields))
+
+
+def heartbeat_diffs(heartbeats: DataFrame, plan: DiffPlan, start: datetime, end: datetime) -> DataFrame:
+    """The diffs of every heartbeat with an event time in `[start, end)`, sorted by stream within each partition.
+
+    `heartbeats` has the columns of `input_schema` and holds at least `[start - lookback, end)`. A row depends on
+    that interval alone, so any way of cutting a range into runs gives the same rows. `previous_...` is the stream's
+    heartbeat before, at most `lookback` earlier; null if there is none. Assumption: the range is of whole windows.
+    """
+    read = heartbeats.where(F.col("event_time").between(moment(start - plan.lookback), moment(end)))
+    return with_differences(without_copies(identified(read)), plan, start, end)
+
+
+def with_differences(single: DataFrame, plan: DiffPlan, start: datetime, end: datetime) -> DataFrame:
+    """Each heartbeat of `[start, end)` beside the one before it, by `(event_time, id)`."""
+    fields, length = plan.fields, plan.window_length
+    before = {f"before_{name}": F.lag(name).over(same_stream()) for name in ("event_time", *fields)}
+    event_us = F.unix_micros("event_time")
+    gap_us = event_us - F.unix_micros("before_event_time")
+    has_previous = gap_us <= F.lit(duration_us(plan.lookback))
+
+    def previous(column: str) -> Column:
+        return F.when(has_previous, F.col(f"before_{column}"))
+
+    compared: list[Column] = []
+    for name, kind in fields.items():
+        value, earlier, comparison = compared_columns(name, kind)
+        if kind is FieldKind.NUMBER:
+            delta = F.col(name) - previous(name)
+            outcome = F.when(F.abs(delta) < F.lit(float("inf")), delta)
+        else:
+            outcome = F.when(has_previous, ~F.col(name).eqNullSafe(previous(name)))
+        compared += [F.col(name).alias(value), previous(name).alias(earlier), outcome.alias(comparison)]
+
+    periods = F.floor(gap_us / F.lit(duration_us(plan.period)) + F.lit(0.5)).cast("bigint")
+    # By its number among the range's, since writing a date for each row takes as long as comparing it.
+    keys = F.array(*[F.lit(window.key) for window in Windowing(length, start).between(start, end)])
+    number = F.floor((event_us - F.lit(to_us(start))) / F.lit(duration_us(length))).cast("int")
+    with_previous = single.withColumns(before).select(
+        "stream_id",
+        "event_time",
+        previous("event_time").alias("previous_event_time"),
+        F.when(has_previous, gap_us / F.lit(SECONDS)).alias("gap_seconds"),
+        F.when(has_previous, F.greatest(periods - 1, F.lit(0).cast("bigint"))).alias("missed_heartbeats"),
+        *compared,
+        "publish_time",
+        "message_id",
+        "late",
+        F.get(keys, number).alias("window"),
+    )
+    return with_previous.where((F.col("event_time") >= moment(start)) & (F.col("event_time") < moment(end)))
 
 
 def stream_status(diffs: DataFrame, heartbeats: DataFrame, plan: DiffPlan, start: datetime, end: datetime) -> DataFrame:
     """One row for each window of `[start, end)`, stream, and what is remarkable about it: the columns of STATUS.
 
-    `diffs` has the columns of DIFFS_READ and is what `heartbeat_diffs` makes of the range; `heartbeats` holds at least
+    `diffs` is what `heartbeat_diffs` makes of the range; `heartbeats` holds at least
     `[start - lookback, start)`, copies do no harm. A row depends on `[its window's start - lookback, its end)` alone.
     """
     length_us, lookback_us = duration_us(plan.window_length), duration_us(plan.lookback)
