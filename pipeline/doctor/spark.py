@@ -122,7 +122,7 @@ def check_connector(setup: Setup) -> Iterator[Said]:
         yield (
             Level.OK,
             f"whether the server at {server} has Google's {CONNECTOR} cannot be seen from here: without "
-            "it runs fail with ClassNotFoundException: GoogleHadoopFileSystem",
+            "it tables of your own fail with ClassNotFoundException: GoogleHadoopFileSystem",
         )
         return
     named = _named_connectors(settings)
@@ -135,7 +135,7 @@ def check_connector(setup: Setup) -> Iterator[Said]:
     else:
         yield (
             Level.BROKEN,
-            f"the lake is {settings.lake.uri}, and Spark has no {CONNECTOR} JAR, so that runs fail with "
+            f"the lake is {settings.lake.uri}, and Spark has no {CONNECTOR} JAR, so that tables of your own fail with "
             f'ClassNotFoundException: name it in [spark.config] as "spark.jars", or put it into {_jar_folder()}',
         )
 
