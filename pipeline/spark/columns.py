@@ -44,11 +44,11 @@ def heartbeat_diffs(heartbeats: pl.DataFrame, plan: DiffPlan, start: datetime, e
     column `stream_id` of the result is an Enum. Assumption: the range is of whole windows.
     """
     needed = pl.col("event_time").is_between(start - plan.lookback, end, closed="left")
-    ordered = _in_order(heartbeats.filter(needed))
-    return _with_differences(_without_copies(ordered.lazy()), plan, start, end).collect()
+    ordered = in_order(heartbeats.filter(needed))
+    return _with_differences(without_copies(ordered.lazy()), plan, start, end).collect()
 
 
-def _in_order(heartbeats: pl.DataFrame) -> pl.DataFrame:
+def in_order(heartbeats: pl.DataFrame) -> pl.DataFrame:
     """By stream, event time, id, publish time and message id, with the streams as an Enum in the order of their names.
 
     Streams and times are sorted as one number each. Only rows that tie are compared by what else there is.
@@ -72,7 +72,7 @@ def _in_order(heartbeats: pl.DataFrame) -> pl.DataFrame:
     return rows[order]
 
 
-def _without_copies(ordered: pl.LazyFrame) -> pl.LazyFrame:
+def without_copies(ordered: pl.LazyFrame) -> pl.LazyFrame:
     """One row for each heartbeat: key `(stream_id, event_time, id)`, the copy with the smallest publish time, which is
     the first in order. A heartbeat is late only if none of its copies landed in time."""
     publisher, message = pl.col("publisher_id"), pl.col("message_id")

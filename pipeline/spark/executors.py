@@ -19,18 +19,6 @@ from tidemark.pipeline.errors import ExecutorsUnable
 CONTRACT = 1
 """Counts the changes of what travels to the tasks and what they do with it: another tidemark may be installed there."""
 
-ANSWER = pa.schema(
-    {
-        "unable": pa.string(),
-        "table": pa.string(),
-        "path": pa.string(),
-        "window": pa.string(),
-        "rows": pa.int64(),
-        "size": pa.int64(),
-    }
-)
-"""One row a file that a task wrote, or one that says which executor is unable to compute, and why."""
-
 LOOKS = 4
 """Tasks that look at executors: more than one, since executors may differ."""
 
@@ -63,19 +51,16 @@ CAUSES = re.compile(r"No module named .*|Cannot run program .*|.*PYTHON_VERSION_
 """Lines of Spark's errors that say why an executor's Python does not start."""
 
 
-def run_slices(work: bytes, numbers: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Compute the slices whose numbers are in the column `id`; yields rows of ANSWER."""
+def run_slices(work: bytes, of: pa.Schema, numbers: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Do the work on each slice whose number is in the column `id`; yields its answers, rows of this schema."""
     unable = _unable(WINDOWS)
     for batch in numbers:
         for number in batch["id"].to_pylist():
             if unable:
-                yield pa.RecordBatch.from_pylist([{"unable": unable}], ANSWER)
+                yield pa.RecordBatch.from_pylist([{"unable": unable}], of)
             else:
-                from tidemark.pipeline.spark import slices
-
                 given = pickle.loads(work)  # noqa: S301 (Spark itself pickles this function)
-                answers = list(slices.compute(given, given.slices[number]))
-                yield pa.RecordBatch.from_pylist(answers, ANSWER)
+                yield pa.RecordBatch.from_pylist(list(given.answers(given.slices[number])), of)
 
 
 def look(needs: Sequence[str], batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

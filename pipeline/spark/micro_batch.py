@@ -17,9 +17,9 @@ from tidemark.pipeline.lake.tables.heartbeats import HeartbeatFiles, Heartbeats
 from tidemark.pipeline.lake.tables.stream_status import Kind, StreamStatus
 from tidemark.pipeline.lake.tables.windowed import PARTITION, Written
 from tidemark.pipeline.spark.columns import DiffPlan
-from tidemark.pipeline.spark.executors import ANSWER, WINDOWS, answers_of, require_able, run_slices
+from tidemark.pipeline.spark.executors import WINDOWS, answers_of, require_able, run_slices
 from tidemark.pipeline.spark.replacement import Tables, WrittenFiles, refuse_open, replace_windows
-from tidemark.pipeline.spark.slices import DIFFS, STATUSES, Work, cut
+from tidemark.pipeline.spark.slices import ANSWER, DIFFS, STATUSES, Work, cut
 from tidemark.pipeline.windows import Window, runs_of_neighbours
 
 SILENT_NAMED = 20
@@ -100,7 +100,7 @@ def _write(batch: MicroBatch, windows: Sequence[Window], files: HeartbeatFiles, 
     ExecutorsUnable."""
     stretches = runs_of_neighbours(windows)
     cores = cores_of(batch.spark) if len(windows) > 1 and len(stretches) == 1 else 1
-    slices = [one for stretch in stretches for one in cut(stretch, files, batch.plan, cores)]
+    slices = [one for stretch in stretches for one in cut(stretch, files, batch.plan.lookback, cores)]
     work = Work(
         run=run,
         plan=batch.plan,
@@ -111,7 +111,7 @@ def _write(batch: MicroBatch, windows: Sequence[Window], files: HeartbeatFiles, 
         is_on_disk="://" not in batch.diffs.table.uri,
     )
     by_table = defaultdict[str, list[Written]](list)
-    for answer in answers_of(batch.spark, len(slices), partial(run_slices, pickle.dumps(work)), ANSWER):
+    for answer in answers_of(batch.spark, len(slices), partial(run_slices, pickle.dumps(work), ANSWER), ANSWER):
         by_table[answer["table"]].append(Written(*(answer[name] for name in ("path", "window", "rows", "size"))))
     return by_table[STATUSES], by_table[DIFFS]
 

@@ -24,7 +24,8 @@ from tidemark.pipeline.lake.tables.own_table import INPUTS, OwnTable, stored_sch
 from tidemark.pipeline.lake.tables.windowed import PARTITION
 from tidemark.pipeline.quality.due_windows import Inputs
 from tidemark.pipeline.spark.connector import naming_what_lacks
-from tidemark.pipeline.spark.frames import identified, moment, spark_schema, without_copies
+from tidemark.pipeline.spark.copies import without_landed_copies
+from tidemark.pipeline.spark.frames import moment, spark_schema
 from tidemark.pipeline.spark.replacement import Outcome, Tables, WrittenFiles, refuse_open, replace_windows
 from tidemark.pipeline.spark.table_definition import TableDefinition, Windows
 from tidemark.pipeline.windows import Window, runs_of_neighbours
@@ -98,7 +99,8 @@ def _write(batch: OwnBatch, windows: Sequence[Window], files: HeartbeatFiles, ru
     definition = batch.definition
     with _failing(definition):
         rows = definition(
-            input_of(_read(batch, files), windows, definition.lookback), Windows(tuple(windows), definition.lookback)
+            input_of(_read(batch, files, windows), windows, definition.lookback),
+            Windows(tuple(windows), definition.lookback),
         )
         batch.table.prepare(checked_schema(definition, rows), definition.version, _inputs(batch, windows))
         by_window = _of_windows(rows, windows).repartition(PARTITION).write.mode("error").partitionBy(PARTITION)
@@ -114,28 +116,29 @@ def _of_windows(rows: DataFrame, windows: Sequence[Window]) -> DataFrame:
     return rows.withColumn(PARTITION, F.when(is_of_one, window).otherwise(F.raise_error(of_none)))
 
 
-def _read(batch: OwnBatch, files: HeartbeatFiles) -> DataFrame:
-    """The rows of files of `heartbeats`. A column that a file lacks reads as null."""
+def _read(batch: OwnBatch, files: HeartbeatFiles, windows: Sequence[Window]) -> DataFrame:
+    """The heartbeats that are input of these windows, each once. A column that a file lacks reads as null."""
     columns = spark_schema(column for column in heartbeat_schema(batch.fields) if column.name != EVENT_HOUR)
     if not files.files:
         return batch.spark.createDataFrame([], columns)
-    return batch.spark.read.schema(columns).parquet(*files.paths).select(*columns.names)
+    landed = batch.spark.read.schema(columns).parquet(*files.paths)
+    start, end = windows[0].start - batch.definition.lookback, windows[-1].end
+    once = without_landed_copies(landed, files, batch.heartbeats.storage_options, start, windows)
+    return once.where((F.col("event_time") >= moment(start)) & (F.col("event_time") < moment(end)))
 
 
 def input_of(heartbeats: DataFrame, windows: Sequence[Window], lookback: timedelta) -> DataFrame:
-    """Each heartbeat once for each of these neighbouring windows whose input it is: those with event times in
-    `[window_start - lookback, window_end)`. A heartbeat with several copies is the one that `heartbeat_diffs` keeps."""
+    """Each of the heartbeats once for each of these neighbouring windows whose input it is: those with event times in
+    `[window_start - lookback, window_end)`."""
     start, end = windows[0].start, windows[-1].end
     length_us, lookback_us = duration_us(end - start) // len(windows), duration_us(lookback)
-    needed = (F.col("event_time") >= moment(start - lookback)) & (F.col("event_time") < moment(end))
-    single = without_copies(identified(heartbeats.where(needed))).drop("id", "stream_hash")
     since_us = F.unix_micros("event_time") - F.lit(to_us(start))
     first = F.greatest(_whole(since_us, length_us), F.lit(0))
     last = F.least(_whole(since_us + F.lit(lookback_us), length_us), F.lit(len(windows) - 1))
     number = F.explode(F.sequence(first, last)) if lookback_us else first
     keys = F.array(*(F.lit(window.key) for window in windows))
     start_us = F.lit(to_us(start)) + F.col("number") * F.lit(length_us)
-    return single.select("*", number.alias("number")).select(
+    return heartbeats.select("*", number.alias("number")).select(
         F.get(keys, F.col("number")).alias(PARTITION),
         F.timestamp_micros(start_us).alias(START),
         F.timestamp_micros(start_us + F.lit(length_us)).alias(END),

@@ -141,7 +141,7 @@ def test_however_a_range_is_cut_the_files_hold_the_same_rows(
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(slices, "ROWS_OF_A_SLICE", most)
         patched.setattr(slices, "MOST_ROWS", most)
-        cut = slices.cut(WINDOWS, files, PLAN, cores)
+        cut = slices.cut(WINDOWS, files, LOOKBACK, cores)
     assert sorted({window for one in cut for window in one.windows}) == WINDOWS
     work = slices.Work("run", PLAN, cut, {}, lake.diffs().files, lake.stream_status().files, is_on_disk=True)
     answers = [answer for one in cut for answer in slices.compute(work, one)]

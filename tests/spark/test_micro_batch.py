@@ -310,9 +310,11 @@ def test_a_session_is_looked_at_once(house: House, monkeypatch: pytest.MonkeyPat
     house.compute(WINDOWS[:1])
 
 
-def killed_once(marker: Path, work: bytes, numbers: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def killed_once(
+    marker: Path, work: bytes, of: pa.Schema, numbers: Iterable[pa.RecordBatch]
+) -> Iterator[pa.RecordBatch]:
     """The task, whose worker is killed once when it has written everything and answered nothing."""
-    answers = list(run_slices(work, numbers))
+    answers = list(run_slices(work, of, numbers))
     if not marker.exists():
         marker.touch()
         os.kill(os.getpid(), signal.SIGKILL)
