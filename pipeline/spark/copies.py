@@ -18,7 +18,7 @@ from pyspark.sql import functions as F  # noqa: N812 (what everybody calls it)
 
 from tidemark.pipeline.lake.tables.heartbeats import HeartbeatFiles
 from tidemark.pipeline.spark.columns import in_order, without_copies
-from tidemark.pipeline.spark.executors import WINDOWS, answers_of, require_able, run_slices
+from tidemark.pipeline.spark.executors import answers_of, run_slices
 from tidemark.pipeline.spark.micro_batch import cores_of
 from tidemark.pipeline.spark.slices import Slice, cut, scan
 from tidemark.pipeline.windows import Window
@@ -85,7 +85,6 @@ def without_landed_copies(
     with the smallest publish time. It is late only if none of its copies landed in time. Assumption: the windows are
     neighbours. Raises ExecutorsUnable."""
     session = landed.sparkSession
-    require_able(session, WINDOWS)
     reached = [Window(start, windows[0].start), *windows] if start < windows[0].start else windows
     search = Search(cut(reached, files, timedelta(0), cores_of(session)), storage_options)
     task = partial(run_slices, pickle.dumps(search), COPIES)

@@ -30,8 +30,7 @@ SILENT_NAMED = 20
 class Computed:
     """The result of a micro-batch: rows by window, and by window how many streams stopped and the first of their names.
 
-    `superseded` and `status_superseded` are windows whose diffs or status another run has replaced meanwhile, from
-    input at least as new.
+    `superseded` are windows whose diffs another run has replaced meanwhile, from input at least as new.
     """
 
     run: str
@@ -39,7 +38,6 @@ class Computed:
     watermark: datetime | None
     rows: Mapping[str, int]
     superseded: Sequence[str] = ()
-    status_superseded: Sequence[str] = ()
     silent: Mapping[str, tuple[int, list[str]]] = field(default_factory=dict)
     input_rows: int = 0
 
@@ -82,14 +80,12 @@ def compute_windows(batch: MicroBatch, windows: Sequence[Window]) -> Computed:
         batch.refuse_expired,
     )
     done = replace_windows(tables, windows, partial(_write, batch))
-    status_superseded, superseded = done.superseded
     return Computed(
         run=done.run,
         heartbeats_version=done.heartbeats_version,
         watermark=batch.watermark,
         rows=done.rows,
-        superseded=superseded,
-        status_superseded=status_superseded,
+        superseded=done.superseded[-1],
         silent=_silent(batch.status, done.rows),
         input_rows=done.input_rows,
     )

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from datetime import datetime, timedelta
 from typing import Any
 
-from pyspark.sql import Column, DataFrame, SparkSession, Window
+from pyspark.sql import Column, DataFrame, SparkSession, Window, WindowSpec
 from pyspark.sql import functions as F  # noqa: N812 (what everybody calls it)
 from pyspark.sql import types as T  # noqa: N812
 
@@ -17,7 +17,7 @@ from tidemark.pipeline.contract.heartbeat import FieldKind, compared_columns
 from tidemark.pipeline.lake.tables.heartbeats import columns_read
 from tidemark.pipeline.lake.tables.stream_status import Kind
 from tidemark.pipeline.spark.columns import DiffPlan
-from tidemark.pipeline.spark.frames import identified, moment, same_stream, spark_schema, without_copies
+from tidemark.pipeline.spark.frames import moment, spark_schema
 from tidemark.pipeline.windows import Windowing
 
 SECONDS = 1_000_000
@@ -50,6 +50,40 @@ def heartbeat_diffs(heartbeats: DataFrame, plan: DiffPlan, start: datetime, end:
     """
     read = heartbeats.where(F.col("event_time").between(moment(start - plan.lookback), moment(end)))
     return with_differences(without_copies(identified(read)), plan, start, end)
+
+
+def identified(heartbeats: DataFrame) -> DataFrame:
+    """Beside each message its `id`, the publisher's where there is one, else the message's: a redelivery has the same
+    message id, a retried publication the same publisher's id. And a number for its stream, since numbers are compared
+    much faster than names that begin alike."""
+    publishers, messages = F.concat(F.lit("p"), "publisher_id"), F.concat(F.lit("m"), "message_id")
+    return heartbeats.select(
+        "*", F.coalesce(publishers, messages).alias("id"), F.xxhash64("stream_id").alias("stream_hash")
+    )
+
+
+def same_stream() -> WindowSpec:
+    """One for all, so that rows are exchanged and sorted once. The copies of a heartbeat stand together."""
+    return Window.partitionBy("stream_hash", "stream_id").orderBy(
+        "event_time", "id", F.desc("publish_time"), F.desc("message_id")
+    )
+
+
+def without_copies(identified: DataFrame) -> DataFrame:
+    """One row for each heartbeat: key `(stream_id, event_time, id)`, the copy with the smallest publish time, which is
+    the last in order. A heartbeat is late only if none of its copies landed in time."""
+    stream = same_stream()
+    is_followed_by_copy = (F.lead("event_time").over(stream) == F.col("event_time")) & (
+        F.lead("id").over(stream) == F.col("id")
+    )
+    up_to_here = stream.rowsBetween(Window.unboundedPreceding, Window.currentRow)
+    in_time = F.count(F.when(~F.col("late"), 1)).over(up_to_here)
+    single = identified.withColumns(
+        {"is_copy": F.coalesce(is_followed_by_copy, F.lit(False)), "in_time": in_time}
+    ).where(~F.col("is_copy"))
+    # As many as up to the heartbeat before: none of this one's.
+    before = F.coalesce(F.lag("in_time").over(stream), F.lit(0))
+    return single.withColumn("late", F.col("in_time") == before).drop("is_copy", "in_time")
 
 
 def with_differences(single: DataFrame, plan: DiffPlan, start: datetime, end: datetime) -> DataFrame:
