@@ -14,7 +14,7 @@ from tidemark.assets.lost_runs import beating
 from tidemark.assets.requests import COMPUTE_OP
 from tidemark.assets.runs import stretches_asked, tags_of
 from tidemark.assets.windowed import compute_range, metadata_of, sentence_of, silence_report, stopped_result
-from tidemark.pipeline.errors import WindowExpired, WindowNotClosed
+from tidemark.pipeline.errors import ExecutorsUnable, WindowExpired, WindowNotClosed
 from tidemark.pipeline.quality.silence import WindowSilence
 from tidemark.pipeline.services.dagster_names import BACKLOG, COMPUTE_WINDOWS, RANGE_START, name_of
 from tidemark.pipeline.settings import Settings
@@ -44,7 +44,7 @@ def compute_windows_job(settings: Settings) -> dg.JobDefinition:
     ) -> Iterator[dg.AssetMaterialization | dg.AssetCheckEvaluation | dg.Output[None]]:
         """Computes windows and commits them at once. The sensors ask for few enough that live windows need not wait."""
         lake, spark = lake_of(context, settings), spark_of(context, settings)
-        with failing_run(WindowExpired, WindowNotClosed, ValueError), beating(context):
+        with failing_run(ExecutorsUnable, WindowExpired, WindowNotClosed, ValueError), beating(context):
             stretches = stretches_asked(config.windows, context.run.tags, windowing)
             windows = [windowing.numbered(number) for number in sorted({one for each in stretches for one in each})]
             if not windows:

@@ -17,7 +17,14 @@ from tidemark.assets.lost_runs import beating
 from tidemark.assets.requests import NothingDue, pause_of
 from tidemark.assets.runs import Runs, tags_of
 from tidemark.pipeline.clock import Clock, SystemClock
-from tidemark.pipeline.errors import InvalidSettings, TableFailed, TidemarkError, WindowExpired, WindowNotClosed
+from tidemark.pipeline.errors import (
+    ExecutorsUnable,
+    InvalidSettings,
+    TableFailed,
+    TidemarkError,
+    WindowExpired,
+    WindowNotClosed,
+)
 from tidemark.pipeline.lake.tables.windowed import PARTITION
 from tidemark.pipeline.quality.corrected import FollowedTable
 from tidemark.pipeline.quality.due_windows import ComputedWindows, Followed, further_back, newest_stretch
@@ -89,7 +96,7 @@ def _asset(settings: Settings, loaded: TableDefinition) -> dg.AssetsDefinition:
     def own_table(context: dg.AssetExecutionContext) -> Iterator[dg.MaterializeResult[None]]:
         lake, spark = lake_of(context, settings), spark_of(context, settings)
         windows = sorted(map(windowing.named, context.partition_keys))
-        lasting = (WindowExpired, WindowNotClosed, TableFailed, InvalidSettings)
+        lasting = (ExecutorsUnable, WindowExpired, WindowNotClosed, TableFailed, InvalidSettings)
         with failing_run(*lasting), beating(context), _noting(lake, loaded.name, context.run.run_id, windows):
             table = table_of_run(context, settings, loaded)
             done = compute_table(table, windows, lake, spark, context.run.run_id)

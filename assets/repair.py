@@ -12,6 +12,7 @@ from tidemark.assets.runs import tags_of
 from tidemark.assets.windowed import stopped_result
 from tidemark.pipeline.clock import SystemClock
 from tidemark.pipeline.durations import parse_duration
+from tidemark.pipeline.errors import ExecutorsUnable
 from tidemark.pipeline.quality.silence import WindowSilence
 from tidemark.pipeline.services.dagster_names import name_of
 from tidemark.pipeline.settings import Settings
@@ -49,7 +50,7 @@ def repair_job(settings: Settings) -> dg.JobDefinition:
         can be computed. Fails if something is left that this does not mend."""
         lake, spark = lake_of(context, settings), spark_of(context, settings)
         clock = SystemClock()
-        with failing_run(ValueError):
+        with failing_run(ExecutorsUnable, ValueError):
             surveyor = Surveyor(settings, clock)
             survey = _look(surveyor, settings, config)
             if survey is None:

@@ -16,14 +16,14 @@ from tidemark.assets.corrections import corrections_noted, diffs_followed
 from tidemark.assets.events import failing_run
 from tidemark.assets.lost_runs import beating
 from tidemark.pipeline.clock import SystemClock, iso
-from tidemark.pipeline.errors import WindowExpired, WindowNotClosed
+from tidemark.pipeline.errors import ExecutorsUnable, WindowExpired, WindowNotClosed
 from tidemark.pipeline.lake.tables.diffs import diff_schema
 from tidemark.pipeline.lake.tables.stream_status import STATUS, Kind
 from tidemark.pipeline.lake.tables.windowed import PARTITION
 from tidemark.pipeline.quality.silence import WindowSilence, silence_of
 from tidemark.pipeline.settings import Settings
+from tidemark.pipeline.spark.columns import DiffPlan
 from tidemark.pipeline.spark.micro_batch import Computed, MicroBatch, compute_windows
-from tidemark.pipeline.spark.plan import DiffPlan
 from tidemark.pipeline.spark.replacement import refuse_open
 from tidemark.pipeline.windows import Window, runs_of_neighbours
 from tidemark.resources.keys import LAKE, SPARK, keys_of, lake_of, spark_of
@@ -54,7 +54,7 @@ def heartbeat_diffs_asset(settings: Settings) -> dg.AssetsDefinition:
         or in a range, and gives the same rows."""
         lake, spark = lake_of(context, settings), spark_of(context, settings)
         windows = sorted(map(settings.windowing.named, context.partition_keys))
-        with failing_run(WindowExpired, WindowNotClosed), beating(context):
+        with failing_run(ExecutorsUnable, WindowExpired, WindowNotClosed), beating(context):
             computed = compute_range(windows, lake, spark, context.run.run_id)
             noted = list(corrections_noted(lake, [diffs_followed(lake)]))
         for key in computed.rows:
@@ -68,7 +68,7 @@ def heartbeat_diffs_asset(settings: Settings) -> dg.AssetsDefinition:
 
 def compute_range(windows: Sequence[Window], lake: LakeResource, spark: SparkResource, run: str) -> Computed:
     """Compute windows, which may have gaps between them, and replace them in the lake; if that fails, leave a note of
-    it there. Raises WindowNotClosed, before Spark is used, WindowExpired, and other TidemarkErrors."""
+    it there. Raises WindowNotClosed, before Spark is used, ExecutorsUnable, WindowExpired, and other TidemarkErrors."""
     stretches = [(stretch[0].key, stretch[-1].key) for stretch in runs_of_neighbours(windows)]
     with lake.whole().failed_runs().noting(run, stretches, lake.clock):
         return _compute_range(windows, lake, spark, run)

@@ -22,8 +22,8 @@ from tidemark.pipeline.ingest.readers import BATCH_MESSAGES, new_files
 from tidemark.pipeline.lake.tables.heartbeats import heartbeat_rows
 from tidemark.pipeline.quantiles import quantile
 from tidemark.pipeline.settings import Settings
+from tidemark.pipeline.spark.columns import DiffPlan
 from tidemark.pipeline.spark.micro_batch import Computed, MicroBatch, compute_windows
-from tidemark.pipeline.spark.plan import DiffPlan
 
 GOAL, WINDOW_GOAL = 0.8, 1.5
 SPAN = timedelta(hours=1)

@@ -119,7 +119,8 @@ class SparkUnreachable(TidemarkError):
 
 
 class ExecutorsUnable(TidemarkError):
-    """Spark's executors lack what a task of tidemark's needs, or have another tidemark. Nothing was pulled."""
+    """Spark's executors lack what a task of tidemark's needs, or have another tidemark. Nothing was pulled, and no
+    window was written."""
 
 
 class ToolMissing(TidemarkError):

@@ -1,7 +1,5 @@
 """dagster-pyspark's own resource, with the two things that a long-lived server needs of it."""
 
-import os
-import sys
 import uuid
 from contextlib import suppress
 from pathlib import Path
@@ -14,11 +12,7 @@ from pyspark.sql import SparkSession
 
 from tidemark.pipeline.errors import SparkUnreachable
 from tidemark.pipeline.services.log_ends import why_ended
-from tidemark.pipeline.settings_types import is_address
-from tidemark.pipeline.spark.connector import check_connector
-from tidemark.pipeline.spark.environment import ARCHIVE, carry_environment, check_environment
-from tidemark.pipeline.spark.java import set_java_home
-from tidemark.pipeline.spark.session import check_answers, shared_session
+from tidemark.pipeline.spark.session import check_answers, classic_session, shared_session
 
 
 class SparkResource(LazyPySparkResource):  # type: ignore[misc]
@@ -44,16 +38,9 @@ class SparkResource(LazyPySparkResource):  # type: ignore[misc]
         InvalidSettings where the executors' environment cannot be used."""
         if remote := self.spark_config.get("spark.remote"):
             self._check_answers(remote)
-        else:
-            check_connector(self.spark_config)
-            check_environment(self.spark_config)
-            set_java_home()
-            os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # for what runs in Python on it
         session: SparkSession = self.spark_session
-        if not self.spark_config.get("spark.remote"):
+        if not remote:
             session.sparkContext.setJobGroup(self._tag, "tidemark")
-            if is_address(archive := self.spark_config.get(ARCHIVE, "")):
-                carry_environment(session, archive)
         return session
 
     def _check_answers(self, remote: str) -> None:
@@ -70,7 +57,8 @@ class SparkResource(LazyPySparkResource):  # type: ignore[misc]
         if self._spark_session is None and self.spark_config.get("spark.remote"):
             self._spark_session = shared_session(self.spark_config)
             self._spark_session.addTag(self._tag)
-        super()._init_session()
+        elif self._spark_session is None:
+            self._spark_session = classic_session(self.spark_config)
 
     def interrupt(self) -> None:
         """End what this run has under way on Spark, from any thread: its call fails."""

@@ -34,7 +34,7 @@ from tidemark.pipeline.replay.replay import decide_again
 from tidemark.pipeline.replay.trace import ticks_of
 from tidemark.pipeline.replay.trace_file import ParquetTrace
 from tidemark.pipeline.settings import Settings
-from tidemark.pipeline.spark.plan import DiffPlan
+from tidemark.pipeline.spark.columns import DiffPlan
 from tidemark.pipeline.spark.slices import DIFFS, STATUSES, Work, compute, cut
 from tidemark.pipeline.tuning.report_store import write_report
 from tidemark.pipeline.watermark.policy import Policy
@@ -165,7 +165,7 @@ def compute_here(lake: Lake, settings: Settings, windows: Sequence[Window]) -> N
     files = lake.heartbeats().files_between(windows[0].start - plan.lookback, windows[-1].end)
     run = DiffRun(f"by-hand-{uuid.uuid4().hex[:8]}", keys, files.version, watermark, windows[-1].end)
     diffs.leave_manifest(run)
-    slices = cut(windows, files, plan, cores=1)
+    slices = cut(windows, files, plan.lookback, cores=1)
     work = Work(run.name, plan, slices, {}, diffs.files, status.files, is_on_disk=True)
     answers = [answer for one in slices for answer in compute(work, one)]
     for name, table, fence in ((STATUSES, status, fences[1]), (DIFFS, diffs, fences[0])):

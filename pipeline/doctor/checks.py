@@ -34,7 +34,7 @@ CHECKS = (
     Check(VERSIONS, versions.check_lake_version, is_quick=True, seconds=60.0),
     Check(VERSIONS, versions.check_libraries),
     Check(SPARK, spark.check_java, is_quick=True, seconds=60.0),
-    Check(SPARK, spark.check_python, is_quick=True),
+    Check(SPARK, cluster.check_python, is_quick=True),
     Check(SPARK, spark.check_spark),
     Check(SPARK, spark.check_places, is_quick=True),
     Check(SPARK, spark.check_token, is_quick=True),

@@ -2,7 +2,6 @@
 
 import os
 import re
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -123,7 +122,7 @@ def check_connector(setup: Setup) -> Iterator[Said]:
         yield (
             Level.OK,
             f"whether the server at {server} has Google's {CONNECTOR} cannot be seen from here: without "
-            "it runs fail with ClassNotFoundException: GoogleHadoopFileSystem",
+            "it tables of your own fail with ClassNotFoundException: GoogleHadoopFileSystem",
         )
         return
     named = _named_connectors(settings)
@@ -136,7 +135,7 @@ def check_connector(setup: Setup) -> Iterator[Said]:
     else:
         yield (
             Level.BROKEN,
-            f"the lake is {settings.lake.uri}, and Spark has no {CONNECTOR} JAR, so that runs fail with "
+            f"the lake is {settings.lake.uri}, and Spark has no {CONNECTOR} JAR, so that tables of your own fail with "
             f'ClassNotFoundException: name it in [spark.config] as "spark.jars", or put it into {_jar_folder()}',
         )
 
@@ -155,16 +154,3 @@ def _is_there(name: str) -> bool:
 
 def _jar_folder() -> Path:
     return Path(os.environ.get("SPARK_HOME") or Path(pyspark.__file__).parent) / "jars"
-
-
-def check_python(setup: Setup) -> Iterator[Said]:
-    """The Python that Spark's workers on this machine run."""
-    chosen = os.environ.get("PYSPARK_PYTHON", sys.executable)
-    if setup.settings.spark.master is None and not is_ours_to_start(setup.settings):
-        return
-    if chosen != sys.executable:
-        yield (
-            Level.WARNING,
-            f"$PYSPARK_PYTHON is {chosen}, and tidemark runs on {sys.executable}: without tidemark and Polars in it "
-            "windows are computed more slowly, and readers on Spark cannot pull",
-        )

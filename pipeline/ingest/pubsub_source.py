@@ -37,7 +37,7 @@ from tidemark.pipeline.pubsub.backlog import Backlog, SnapshotBacklog
 from tidemark.pipeline.pubsub.connection import subscriber_client
 from tidemark.pipeline.pubsub.schemas import reader_of
 from tidemark.pipeline.pubsub.subscription import PubSubSubscription, Subscription
-from tidemark.pipeline.spark.diffs import spark_schema
+from tidemark.pipeline.spark.frames import spark_schema
 from tidemark.pipeline.version import marks, refuse_newer, without_marks
 
 ROWS_PER_ARROW_BATCH = 10_000

@@ -1,10 +1,12 @@
 """Heartbeat diffs and the streams' status in columns: Polars expressions, for a task's Python worker.
 
-The same rows as `diffs` and `silence` make of DataFrames, which serve where executors lack Polars and which the tests
-compare these with. Nothing here reads or writes.
+Nothing here reads or writes, and nothing needs Spark. The tests compare the rows with those of DataFrame functions and
+of plain Python.
 """
 
-from datetime import datetime
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta
 
 import numpy as np
 import polars as pl
@@ -12,7 +14,6 @@ import polars as pl
 from tidemark.pipeline.clock import duration_us, to_us
 from tidemark.pipeline.contract.heartbeat import FieldKind, compared_columns
 from tidemark.pipeline.lake.tables.stream_status import Kind
-from tidemark.pipeline.spark.plan import DiffPlan
 
 NUMBER = "window_number"
 """The column that says which window of the range a row is of, from 0 on. It stands in place of the window's key."""
@@ -26,6 +27,16 @@ ORDER = ("stream_id", "event_time", "id", "publish_time", "message_id")
 SECOND_US = 1_000_000
 
 
+@dataclass(frozen=True, slots=True)
+class DiffPlan:
+    """The settings that a diff depends on."""
+
+    fields: Mapping[str, FieldKind]
+    lookback: timedelta
+    period: timedelta
+    window_length: timedelta
+
+
 def heartbeat_diffs(heartbeats: pl.DataFrame, plan: DiffPlan, start: datetime, end: datetime) -> pl.DataFrame:
     """The diffs of every heartbeat with an event time in `[start, end)`, by stream and event time.
 
@@ -33,11 +44,11 @@ def heartbeat_diffs(heartbeats: pl.DataFrame, plan: DiffPlan, start: datetime, e
     column `stream_id` of the result is an Enum. Assumption: the range is of whole windows.
     """
     needed = pl.col("event_time").is_between(start - plan.lookback, end, closed="left")
-    ordered = _in_order(heartbeats.filter(needed))
-    return _with_differences(_without_copies(ordered.lazy()), plan, start, end).collect()
+    ordered = in_order(heartbeats.filter(needed))
+    return _with_differences(without_copies(ordered.lazy()), plan, start, end).collect()
 
 
-def _in_order(heartbeats: pl.DataFrame) -> pl.DataFrame:
+def in_order(heartbeats: pl.DataFrame) -> pl.DataFrame:
     """By stream, event time, id, publish time and message id, with the streams as an Enum in the order of their names.
 
     Streams and times are sorted as one number each. Only rows that tie are compared by what else there is.
@@ -61,7 +72,7 @@ def _in_order(heartbeats: pl.DataFrame) -> pl.DataFrame:
     return rows[order]
 
 
-def _without_copies(ordered: pl.LazyFrame) -> pl.LazyFrame:
+def without_copies(ordered: pl.LazyFrame) -> pl.LazyFrame:
     """One row for each heartbeat: key `(stream_id, event_time, id)`, the copy with the smallest publish time, which is
     the first in order. A heartbeat is late only if none of its copies landed in time."""
     publisher, message = pl.col("publisher_id"), pl.col("message_id")

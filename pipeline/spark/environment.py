@@ -20,12 +20,10 @@ from tidemark.pipeline.errors import InvalidSettings
 from tidemark.pipeline.settings_types import is_address
 from tidemark.pipeline.spark.connector import naming_what_lacks
 from tidemark.pipeline.spark.executor_archive import PROGRAM, manifest_of, own_manifest
+from tidemark.pipeline.spark.executors import PYTHON
 
 FOLDER = "tidemark_environment"
 """The name under which Spark unpacks the archive, in the folder that an executor's Python workers start in."""
-
-PYTHON = "spark.sql.execution.pyspark.python"
-"""Which Python runs on executors. What Spark plans in Python, on the driver, goes on with the driver's."""
 
 ARCHIVE = "spark.tidemark.executor_environment"
 """The archive, in a session's configuration."""

@@ -1,38 +1,40 @@
 """What tasks run on an executor before anything of tidemark is known to be there. These functions travel by value, so
-that an executor without tidemark or Polars can say so. Then the DataFrame functions compute instead, and readers are
-refused before anything is pulled."""
+that an executor without tidemark or Polars can say so. Then a run over windows fails before it writes anything, and
+readers are refused before anything is pulled."""
 
 import pickle
 import re
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 
 import pyarrow as pa
 from pyspark import cloudpickle
 from pyspark.errors import PySparkException
-from pyspark.sql import SparkSession
+from pyspark.sql import Row, SparkSession
+from pyspark.sql.pandas.types import from_arrow_schema
 
 from tidemark.pipeline.errors import ExecutorsUnable
 
 CONTRACT = 1
 """Counts the changes of what travels to the tasks and what they do with it: another tidemark may be installed there."""
 
-ANSWER = pa.schema(
-    {
-        "unable": pa.string(),
-        "table": pa.string(),
-        "path": pa.string(),
-        "window": pa.string(),
-        "rows": pa.int64(),
-        "size": pa.int64(),
-    }
-)
-"""One row a file that a task wrote, or one that says why the executor is unable to compute in columns."""
-
 LOOKS = 4
 """Tasks that look at executors: more than one, since executors may differ."""
 
-SAYS = "machine string, python string, unable string"
+SAYS = pa.schema({"executor": pa.string(), "unable": pa.string()})
+"""What a look at an executor says: its Python and its machine, and why it is unable, or nothing."""
+
+WINDOWS = ("spark.slices",)
+READERS = (*WINDOWS, "ingest.on_spark", "ingest.pubsub_source")
+"""The modules of `tidemark.pipeline` that tasks need, those over windows and those that read Pub/Sub."""
+
+PYTHON = "spark.sql.execution.pyspark.python"
+"""Which Python runs on executors. What Spark plans in Python, on the driver, goes on with the driver's."""
+
+ABLE = "spark.tidemark.executors_able"
+"""Begins the names by which a session remembers the modules that its executors can run, by CONTRACT and PYTHON. All
+runs that share the session look once."""
 
 REMEDY = (
     "install tidemark in the Python of Spark's executors, in the version that runs here, or pack it with `tidemark "
@@ -49,70 +51,97 @@ CAUSES = re.compile(r"No module named .*|Cannot run program .*|.*PYTHON_VERSION_
 """Lines of Spark's errors that say why an executor's Python does not start."""
 
 
-def run_slices(work: bytes, numbers: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Compute the slices whose numbers are in the column `id`; yields rows of ANSWER."""
-    unable = _unable()
+def run_slices(work: bytes, of: pa.Schema, numbers: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Do the work on each slice whose number is in the column `id`; yields its answers, rows of this schema."""
+    unable = _unable(WINDOWS)
     for batch in numbers:
         for number in batch["id"].to_pylist():
             if unable:
-                yield pa.RecordBatch.from_pylist([{"unable": unable}], ANSWER)
+                yield pa.RecordBatch.from_pylist([{"unable": unable}], of)
             else:
-                from tidemark.pipeline.spark import slices
-
                 given = pickle.loads(work)  # noqa: S301 (Spark itself pickles this function)
-                answers = list(slices.compute(given, given.slices[number]))
-                yield pa.RecordBatch.from_pylist(answers, ANSWER)
+                yield pa.RecordBatch.from_pylist(list(given.answers(given.slices[number])), of)
 
 
-def look(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """One row a task: its machine, its Python, and why that cannot run tidemark, or nothing."""
+def look(needs: Sequence[str], batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """One row of SAYS for each batch, by whether this executor can run these modules."""
+    said = {"executor": _here(), "unable": _unable(needs)}
+    for _ in batches:
+        yield pa.RecordBatch.from_pylist([said], SAYS)
+
+
+def _here() -> str:
     import platform
 
-    unable = _unable("spark.slices", "ingest.on_spark", "ingest.pubsub_source")
-    for _ in batches:
-        said = {"machine": platform.node(), "python": sys.executable, "unable": unable}
-        yield pa.RecordBatch.from_pylist([said])
+    return f"{sys.executable} on {platform.node()}"
 
 
-def _unable(*modules: str) -> str:
-    """Why this executor cannot run these modules of `tidemark.pipeline` as the driver means them; "" if it can.
-    `spark.slices` alone, unless there are others."""
+def _unable(needs: Sequence[str]) -> str | None:
+    """Which executor this is, and why it cannot run these modules as the driver means them; None if it can."""
     from importlib import import_module
 
     try:
-        for name in modules or ("spark.slices",):
+        for name in needs:
             import_module(f"tidemark.pipeline.{name}")
         there = import_module("tidemark.pipeline.spark.executors").CONTRACT
     except (ImportError, AttributeError) as error:
-        return str(error)
-    return "" if there == CONTRACT else f"it has another tidemark, whose contract is {there} and not {CONTRACT}"
+        return f"{_here()}: {error}"
+    if there == CONTRACT:
+        return None
+    return f"{_here()}: it has another tidemark, whose contract is {there} and not {CONTRACT}"
 
 
-def look_at(session: SparkSession) -> list[tuple[str, str, str]]:
-    """Of the executors that got a task: machine, Python, and why that cannot run tidemark, or "". Raises
-    ExecutorsUnable where the Python does not even start there."""
+def answers_of(
+    session: SparkSession,
+    tasks: int,
+    task: Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]],
+    of: pa.Schema,
+) -> list[Row]:
+    """The rows of so many tasks, each of which gets its number in the column `id`.
+
+    Raises ExecutorsUnable if one answers that its executor is `unable`, or where the Python does not even start there.
+    The session is then looked at anew before the next run.
+    """
     try:
-        rows = session.range(0, LOOKS, 1, LOOKS).mapInArrow(look, SAYS).collect()
+        rows = session.range(0, tasks, 1, tasks).mapInArrow(task, from_arrow_schema(of)).collect()
     except PySparkException as error:
         cause = CAUSES.search(str(error))
         if cause is None:
             raise
+        _forget(session)
         raise ExecutorsUnable(
             f"the Python of Spark's executors does not start ({cause[0].strip()[:500]}): name one that is there in "
             "$PYSPARK_PYTHON of the process that starts Spark, with PySpark's own needs (pandas, pyarrow) and of this "
             f"minor version; then {REMEDY}"
         ) from error
-    return sorted({tuple(row) for row in rows})
-
-
-def require_able(session: SparkSession) -> None:
-    """Raise ExecutorsUnable, within seconds, unless the executors can run tidemark: by a few tiny tasks."""
-    lacking = [(machine, python, why) for machine, python, why in look_at(session) if why]
+    lacking = sorted({row["unable"] for row in rows if row["unable"]})
     if lacking:
-        named = "; ".join(f"{python} on {machine}: {why}" for machine, python, why in lacking)
+        _forget(session)
         is_local = (session.conf.get("spark.master", "") or "").startswith("local")
         remedy = LOCAL_REMEDY if is_local else REMEDY
-        raise ExecutorsUnable(f"Spark's executors cannot run tidemark ({named}): {remedy}")
+        raise ExecutorsUnable(f"Spark's executors cannot run tidemark ({'; '.join(lacking)}): {remedy}")
+    return rows
+
+
+def look_at(session: SparkSession, needs: Sequence[str] = READERS) -> list[str]:
+    """The executors that got one of a few tiny tasks: the Python of each, and its machine. Raises ExecutorsUnable,
+    within seconds, unless all of them can run these modules."""
+    return sorted({row["executor"] for row in answers_of(session, LOOKS, partial(look, needs), SAYS)})
+
+
+def require_able(session: SparkSession, needs: Sequence[str] = READERS) -> None:
+    """Raise ExecutorsUnable unless the executors can run these modules. What a session was found able to run is not
+    looked at again. Limit: executors that join later say it in their tasks."""
+    able = f"{CONTRACT} {session.conf.get(PYTHON, '')}"
+    if any(session.conf.get(f"{ABLE}.{name}", "") != able for name in needs):
+        look_at(session, needs)
+        for name in needs:
+            session.conf.set(f"{ABLE}.{name}", able)
+
+
+def _forget(session: SparkSession) -> None:
+    for name in READERS:
+        session.conf.unset(f"{ABLE}.{name}")
 
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])  # type: ignore[no-untyped-call]

@@ -5,8 +5,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from functools import partial, reduce
-from operator import add
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
@@ -24,8 +23,9 @@ from tidemark.pipeline.lake.tables.own_table import OwnTable, stored_schema
 from tidemark.pipeline.lake.tables.windowed import PARTITION
 from tidemark.pipeline.quality.due_windows import Inputs
 from tidemark.pipeline.spark.connector import naming_what_lacks
-from tidemark.pipeline.spark.diffs import identified, moment, spark_schema, without_copies
-from tidemark.pipeline.spark.micro_batch import write_by_window
+from tidemark.pipeline.spark.copies import without_landed_copies
+from tidemark.pipeline.spark.executors import WINDOWS, require_able
+from tidemark.pipeline.spark.frames import moment, spark_schema
 from tidemark.pipeline.spark.replacement import Outcome, Tables, WrittenFiles, refuse_open, replace_windows
 from tidemark.pipeline.spark.table_definition import TableDefinition, Windows
 from tidemark.pipeline.windows import Window, runs_of_neighbours
@@ -63,13 +63,14 @@ class OwnBatch:
 
 
 def compute_own(batch: OwnBatch, windows: Sequence[Window]) -> Outcome:
-    """Compute windows of the table, which may have gaps between them, and replace them in the lake, stretch by stretch.
+    """Compute windows of the table, which may have gaps between them, and replace them in the lake.
 
     Guarantee: readers see each window whole, before or after. Raises WindowNotClosed, before anything is read;
-    WindowExpired, before anything of a stretch is written; TableFailed, if the table's own function or SQL does, or
-    gives rows that the lake cannot hold; LakeError.
+    ExecutorsUnable and WindowExpired, before anything is written; TableFailed, if the table's own function or SQL does,
+    or gives rows that the lake cannot hold; LakeError.
     """
     refuse_open(windows, batch.watermark)
+    require_able(batch.spark, WINDOWS)
     tables = Tables(
         tables=(batch.table,),
         heartbeats=batch.heartbeats,
@@ -81,8 +82,7 @@ def compute_own(batch: OwnBatch, windows: Sequence[Window]) -> Outcome:
         note=partial(_note, batch),
     )
     with naming_what_lacks():
-        stretches = runs_of_neighbours(windows)
-        return reduce(add, (replace_windows(tables, stretch, partial(_write, batch)) for stretch in stretches))
+        return replace_windows(tables, windows, partial(_write, batch))
 
 
 def _note(batch: OwnBatch, windows: Sequence[Window]) -> Mapping[str, Any]:
@@ -98,11 +98,12 @@ def _inputs(batch: OwnBatch, windows: Sequence[Window]) -> dict[str, str]:
 def _write(batch: OwnBatch, windows: Sequence[Window], files: HeartbeatFiles, run: str) -> WrittenFiles:
     definition = batch.definition
     with _failing(definition):
-        rows = definition(
-            input_of(_read(batch, files), windows, definition.lookback), Windows(tuple(windows), definition.lookback)
-        )
-        batch.table.prepare(checked_schema(definition, rows), definition.version, _inputs(batch, windows))
-        write_by_window(_of_windows(rows, windows).repartition(PARTITION), batch.table.folder_of(run))
+        for stretch in runs_of_neighbours(windows):
+            input_rows = input_of(_read(batch, files, stretch), stretch, definition.lookback)
+            rows = definition(input_rows, Windows(tuple(stretch), definition.lookback))
+            batch.table.prepare(checked_schema(definition, rows), definition.version, _inputs(batch, windows))
+            by_window = _of_windows(rows, stretch).repartition(PARTITION).write.mode("append").partitionBy(PARTITION)
+            by_window.parquet(batch.table.folder_of(run))
     return (None,)
 
 
@@ -114,28 +115,31 @@ def _of_windows(rows: DataFrame, windows: Sequence[Window]) -> DataFrame:
     return rows.withColumn(PARTITION, F.when(is_of_one, window).otherwise(F.raise_error(of_none)))
 
 
-def _read(batch: OwnBatch, files: HeartbeatFiles) -> DataFrame:
-    """The rows of files of `heartbeats`. A column that a file lacks reads as null."""
+def _read(batch: OwnBatch, files: HeartbeatFiles, windows: Sequence[Window]) -> DataFrame:
+    """The heartbeats that are input of these neighbouring windows, each once. A column that a file lacks reads as
+    null."""
     columns = spark_schema(column for column in heartbeat_schema(batch.fields) if column.name != EVENT_HOUR)
-    if not files.files:
+    start, end = windows[0].start - batch.definition.lookback, windows[-1].end
+    reached = files.between(start, end)
+    if not reached.files:
         return batch.spark.createDataFrame([], columns)
-    return batch.spark.read.schema(columns).parquet(*files.paths).select(*columns.names)
+    landed = batch.spark.read.schema(columns).parquet(*reached.paths)
+    once = without_landed_copies(landed, reached, batch.heartbeats.storage_options, start, windows)
+    return once.where((F.col("event_time") >= moment(start)) & (F.col("event_time") < moment(end)))
 
 
 def input_of(heartbeats: DataFrame, windows: Sequence[Window], lookback: timedelta) -> DataFrame:
-    """Each heartbeat once for each of these neighbouring windows whose input it is: those with event times in
-    `[window_start - lookback, window_end)`. A heartbeat with several copies is the one that `heartbeat_diffs` keeps."""
+    """Each of the heartbeats once for each of these neighbouring windows whose input it is: those with event times in
+    `[window_start - lookback, window_end)`."""
     start, end = windows[0].start, windows[-1].end
     length_us, lookback_us = duration_us(end - start) // len(windows), duration_us(lookback)
-    needed = (F.col("event_time") >= moment(start - lookback)) & (F.col("event_time") < moment(end))
-    single = without_copies(identified(heartbeats.where(needed))).drop("id", "stream_hash")
     since_us = F.unix_micros("event_time") - F.lit(to_us(start))
     first = F.greatest(_whole(since_us, length_us), F.lit(0))
     last = F.least(_whole(since_us + F.lit(lookback_us), length_us), F.lit(len(windows) - 1))
     number = F.explode(F.sequence(first, last)) if lookback_us else first
     keys = F.array(*(F.lit(window.key) for window in windows))
     start_us = F.lit(to_us(start)) + F.col("number") * F.lit(length_us)
-    return single.select("*", number.alias("number")).select(
+    return heartbeats.select("*", number.alias("number")).select(
         F.get(keys, F.col("number")).alias(PARTITION),
         F.timestamp_micros(start_us).alias(START),
         F.timestamp_micros(start_us + F.lit(length_us)).alias(END),

@@ -50,16 +50,6 @@ class Outcome:
     superseded: Sequence[Sequence[str]]
     input_rows: int = 0
 
-    def __add__(self, other: "Outcome") -> "Outcome":
-        """Both together; the run is the first one."""
-        return Outcome(
-            run=self.run,
-            heartbeats_version=min(self.heartbeats_version, other.heartbeats_version),
-            rows={**self.rows, **other.rows},
-            superseded=[[*ours, *theirs] for ours, theirs in zip(self.superseded, other.superseded, strict=True)],
-            input_rows=self.input_rows + other.input_rows,
-        )
-
 
 def refuse_open(windows: Sequence[Window], watermark: datetime | None) -> None:
     """Raise WindowNotClosed if the watermark has not passed every window."""

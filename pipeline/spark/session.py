@@ -15,15 +15,18 @@ from pyspark.sql import SparkSession
 
 from tidemark.pipeline.errors import SparkUnreachable
 from tidemark.pipeline.settings import Settings
-from tidemark.pipeline.spark.connector import storage_config
+from tidemark.pipeline.settings_types import is_address
+from tidemark.pipeline.spark.connector import check_connector, storage_config
 from tidemark.pipeline.spark.environment import (
     ARCHIVE,
     ARCHIVES,
     archives_config,
     carry_environment,
+    check_environment,
     environment_config,
     identity,
 )
+from tidemark.pipeline.spark.java import set_java_home
 
 ANSWERS_WITHIN_SECONDS = 5.0
 
@@ -161,6 +164,19 @@ def shared_session(config: Mapping[str, str]) -> SparkSession:
         f"{without_options(remote)} has closed the session of this pipeline {GENERATIONS} times; restart it, or "
         "name a session in spark.remote: sc://host:port/;session_id=..."
     )
+
+
+def classic_session(config: Mapping[str, str]) -> SparkSession:
+    """A session whose driver is this process. Raises ToolMissing where there is no Java or connector, and
+    InvalidSettings where the executors' environment cannot be used."""
+    check_connector(config)
+    check_environment(config)
+    set_java_home()
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # for what runs in Python on it
+    session: SparkSession = SparkSession.builder.config(map={**config}).getOrCreate()
+    if is_address(archive := config.get(ARCHIVE, "")):
+        carry_environment(session, archive)
+    return session
 
 
 def with_session(remote: str, name: uuid.UUID) -> str:

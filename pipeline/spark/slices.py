@@ -8,7 +8,7 @@ import io
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from itertools import pairwise
 from math import ceil
 from typing import Any
@@ -20,13 +20,13 @@ import pyarrow as pa
 import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 
+from tidemark.pipeline.contract.heartbeat import FieldKind
 from tidemark.pipeline.lake.store.address import scan_options
 from tidemark.pipeline.lake.tables.diffs import diff_schema
 from tidemark.pipeline.lake.tables.heartbeats import HeartbeatFiles, columns_read
 from tidemark.pipeline.lake.tables.stream_status import STATUS
 from tidemark.pipeline.lake.tables.windowed import PARTITION, WindowedTable, Written
-from tidemark.pipeline.spark.columns import NUMBER, heartbeat_diffs, stream_status
-from tidemark.pipeline.spark.plan import OF_MANY_VALUES, DiffPlan
+from tidemark.pipeline.spark.columns import NUMBER, DiffPlan, heartbeat_diffs, stream_status
 from tidemark.pipeline.windows import Window
 
 ROWS_OF_A_SLICE = 1_200_000
@@ -35,7 +35,22 @@ ROWS_OF_A_SLICE = 1_200_000
 MOST_ROWS = 2 * ROWS_OF_A_SLICE
 """A slice with more rows, its lookback included, is cut by its streams as well. Each part reads the same files."""
 
+OF_MANY_VALUES = {"event_time", "previous_event_time", "gap_seconds", "publish_time", "message_id"}
+"""Columns that Parquet writes without a dictionary: it would be begun, found too large, and given up."""
+
 DIFFS, STATUSES = "diffs", "status"
+
+ANSWER = pa.schema(
+    {
+        "unable": pa.string(),
+        "table": pa.string(),
+        "path": pa.string(),
+        "window": pa.string(),
+        "rows": pa.int64(),
+        "size": pa.int64(),
+    }
+)
+"""One row a file that a task wrote, or one that says which executor is unable to compute, and why."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,8 +75,12 @@ class Work:
     status: pafs.FileSystem
     is_on_disk: bool
 
+    def answers(self, one: Slice) -> Iterator[dict[str, Any]]:
+        """What a task answers."""
+        return compute(self, one)
 
-def cut(windows: Sequence[Window], files: HeartbeatFiles, plan: DiffPlan, cores: int) -> list[Slice]:
+
+def cut(windows: Sequence[Window], files: HeartbeatFiles, lookback: timedelta, cores: int) -> list[Slice]:
     """Cut a contiguous range of windows into slices of about the same number of rows: one for each core, more where
     they would have more than ROWS_OF_A_SLICE, at most one a window, and by their streams beyond MOST_ROWS."""
     ends = [windows[0].start, *(window.end for window in windows)]
@@ -72,7 +91,7 @@ def cut(windows: Sequence[Window], files: HeartbeatFiles, plan: DiffPlan, cores:
     made = []
     for first, last in pairwise(bounds):
         own = windows[first:last]
-        low, high = own[0].start - plan.lookback, own[-1].end
+        low, high = own[0].start - lookback, own[-1].end
         reached = files.between(low, high)
         rows = np.ptp(reached.rows_before([low, high]))
         parts = ceil(rows / ROWS_OF_A_SLICE) if rows > MOST_ROWS else 1
@@ -87,7 +106,8 @@ def compute(work: Work, one: Slice) -> Iterator[dict[str, Any]]:
     alone: those of an attempt that was killed or overtaken are in no answer, hence orphans.
     """
     start, end = one.windows[0].start, one.windows[-1].end
-    read = _read(work, one, start, end)
+    since = start - work.plan.lookback
+    read = scan(one, one.paths, work.plan.fields, work.storage_options, since, end).collect()
     diffs = heartbeat_diffs(read, work.plan, start, end)
     status = stream_status(diffs, read, work.plan, start, end)
     yield from _write(work, one, DIFFS, _as_contracted(diffs, diff_schema(work.plan.fields)))
@@ -100,24 +120,34 @@ def _as_contracted(rows: pl.DataFrame, schema: pa.Schema) -> pl.DataFrame:
     return rows.select(*(pl.col(name).cast(kind) for name, kind in columns.items() if name != PARTITION), NUMBER)
 
 
-def _read(work: Work, one: Slice, start: datetime, end: datetime) -> pl.DataFrame:
-    """The slice's heartbeats and those of its lookback. A field that a file lacks reads as null."""
-    schema = pl.DataFrame(columns_read(work.plan.fields).empty_table()).schema
-    if not one.paths:
-        return pl.DataFrame(schema=schema)
+def scan(
+    one: Slice,
+    paths: Sequence[str],
+    fields: Mapping[str, FieldKind],
+    storage_options: Mapping[str, str],
+    since: datetime,
+    end: datetime,
+    row: str | None = None,
+) -> pl.LazyFrame:
+    """The heartbeats of these files with event times in `[since, end)`, those of the slice's part. A field that a file
+    lacks reads as null. `row` names a column for the number of the row among those of the files."""
+    schema = pl.DataFrame(columns_read(fields).empty_table()).schema
+    if not paths:
+        return pl.LazyFrame(schema=schema)
     found = pl.scan_parquet(
-        list(one.paths),
+        list(paths),
         schema=schema,
         missing_columns="insert",
         extra_columns="ignore",
         hive_partitioning=False,
         glob=False,
-        storage_options=scan_options(work.storage_options),
+        row_index_name=row,
+        storage_options=scan_options(storage_options),
         credential_provider=None,
-    ).filter(pl.col("event_time").is_between(start - work.plan.lookback, end, closed="left"))
+    ).filter(pl.col("event_time").is_between(since, end, closed="left"))
     if one.parts > 1:
         found = found.filter(pl.col("stream_id").map_batches(lambda names: _is_of(one, names), pl.Boolean))
-    return found.collect()
+    return found
 
 
 def _is_of(one: Slice, streams: pl.Series) -> pl.Series:

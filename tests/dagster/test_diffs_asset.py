@@ -16,13 +16,17 @@ import tidemark.dagster as td
 from tests.dagster.house import beats_between, settings_of
 from tests.lake.builders import append_beats
 from tests.official_emulator import free_port
+from tests.spark.machine import python_without
 from tidemark.assets.catalog import HEARTBEAT_DIFFS
 from tidemark.assets.definitions import build_definitions
+from tidemark.assets.runs import Runs, ended_attempts
+from tidemark.assets.turns import take_turn
 from tidemark.pipeline.clock import SystemClock, to_us
 from tidemark.pipeline.lake.layout import Lake
 from tidemark.pipeline.services.dagster_names import COMPUTE_WINDOWS, RANGE_END, RANGE_START
 from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.settings_sections import LakeSettings, PubSubSettings, SparkSettings
+from tidemark.pipeline.spark.executors import PYTHON
 from tidemark.pipeline.watermark.decision import Decision, Reason
 from tidemark.pipeline.watermark.policy import Policy
 from tidemark.pipeline.watermark.state import Beginning, DecisionRecord
@@ -182,6 +186,21 @@ def test_a_spark_server_that_is_away_fails_the_run_at_once_with_what_to_do(tmp_p
     said = failure_of(result)
     assert f"no Spark Connect server answers at {address}" in said
     assert "start it with `tidemark up`" in said
+    assert lake.written() == []
+
+
+def test_executors_that_cannot_run_tidemark_fail_the_run_before_it_writes_and_the_next_one_waits(
+    tmp_path: Path,
+) -> None:
+    python = {PYTHON: str(python_without(tmp_path, "polars"))}
+    lake = Materializing(tmp_path, CLASSIC.model_copy(update={"config": {**CLASSIC.config, **python}}))
+    with dg.DagsterInstance.ephemeral() as instance:
+        result = lake.run(WINDOWS[0], WINDOWS[-1], instance)
+        ended, now = ended_attempts(Runs(instance, lake.settings), lake.settings.windowing), SystemClock().now()
+        wanted = list(ended[0].windows.within(range(lake.settings.windowing.number_of(now))))
+        assert take_turn(wanted, ended, now, len(WINDOWS))[0] == []
+        assert len(take_turn(wanted, ended, now + MINUTE, len(WINDOWS))[0]) == len(WINDOWS)
+    assert "Spark's executors cannot run tidemark" in failure_of(result)
     assert lake.written() == []
 
 

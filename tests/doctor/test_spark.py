@@ -12,10 +12,11 @@ import pytest
 from pyspark.errors.exceptions.connect import SparkConnectGrpcException
 
 from tests.official_emulator import free_port
+from tests.spark.machine import script
 from tidemark.pipeline.clock import SystemClock
 from tidemark.pipeline.doctor import cluster
 from tidemark.pipeline.doctor import spark as spark_checks
-from tidemark.pipeline.doctor.cluster import check_executors
+from tidemark.pipeline.doctor.cluster import check_executors, check_python
 from tidemark.pipeline.doctor.dagster_storage import check_dagster_storage, judged
 from tidemark.pipeline.doctor.finding import Check, Finding, Level, Setup, examine
 from tidemark.pipeline.doctor.spark import (
@@ -23,7 +24,6 @@ from tidemark.pipeline.doctor.spark import (
     check_environment,
     check_java,
     check_places,
-    check_python,
     check_spark,
     check_token,
 )
@@ -106,14 +106,23 @@ def test_executors_behind_a_token_are_said_not_to_have_been_looked_at(monkeypatc
     assert "before `tidemark up`" in finding.said
 
 
-def test_another_python_of_the_executors_is_a_warning_that_says_what_cannot_run(
-    monkeypatch: pytest.MonkeyPatch,
+@pytest.mark.parametrize("spark", [here(), SparkSettings(master="local[2]")])
+def test_another_python_of_the_executors_has_to_run_tidemark(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, spark: SparkSettings
 ) -> None:
-    monkeypatch.setenv("PYSPARK_PYTHON", "/another/python")
-    (finding,) = findings(check_python, spark=here())
-    assert finding.level is Level.WARNING
-    assert "/another/python" in finding.said
-    assert "readers on Spark cannot pull" in finding.said
+    able = script(tmp_path / "able", f'exec {sys.executable} "$@"')
+    monkeypatch.setenv("PYSPARK_PYTHON", str(able))
+    (finding,) = findings(check_python, spark=spark)
+    assert finding.level is Level.OK
+    bare = script(tmp_path / "bare", f'exec {sys.executable} -I -S "$@"')
+    for unable, why in ((bare, "No module named 'tidemark'"), ("/another/python", "No such file or directory")):
+        monkeypatch.setenv("PYSPARK_PYTHON", str(unable))
+        (finding,) = findings(check_python, spark=spark)
+        assert finding.level is Level.BROKEN
+        assert f"$PYSPARK_PYTHON is {unable}" in finding.said
+        assert why in finding.said
+        assert f"a Python that has tidemark, such as {sys.executable}" in finding.said
+    assert findings(check_python, spark=SparkSettings(master="spark://host:7077")) == []
 
 
 def test_a_token_in_the_settings_is_a_warning_that_does_not_repeat_it() -> None:

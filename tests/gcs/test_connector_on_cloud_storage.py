@@ -36,7 +36,7 @@ def computed(endpoint: str, remote: str) -> Any:
     """What the program says that it computed in a new lake."""
     lake = fresh_lake(endpoint)
     done = subprocess.run(
-        [sys.executable, "-m", "tests.gcs.frames_in_a_bucket", lake.uri, endpoint, remote],
+        [sys.executable, "-m", "tests.gcs.own_table_in_a_bucket", lake.uri, endpoint, remote],
         cwd=Path(__file__).parents[2],
         env=os.environ | {"SPARK_LOCAL_IP": "127.0.0.1", TOKEN: SECRET},
         check=False,

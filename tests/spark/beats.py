@@ -7,14 +7,19 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from pyspark.sql import DataFrame, Row, SparkSession
+import polars as pl
+import pyarrow as pa
+from pyspark.sql import SparkSession
 
 from tests.clock import ManualClock
 from tidemark.pipeline.contract.heartbeat import FieldKind, compared_columns
 from tidemark.pipeline.lake.layout import Lake
-from tidemark.pipeline.spark.diffs import heartbeat_diffs, input_schema
+from tidemark.pipeline.lake.tables.diffs import diff_schema
+from tidemark.pipeline.lake.tables.heartbeats import columns_read
+from tidemark.pipeline.lake.tables.stream_status import STATUS
+from tidemark.pipeline.lake.tables.windowed import PARTITION
+from tidemark.pipeline.spark.columns import NUMBER, DiffPlan, heartbeat_diffs, stream_status
 from tidemark.pipeline.spark.micro_batch import MicroBatch
-from tidemark.pipeline.spark.plan import DiffPlan
 
 T0 = datetime(2026, 11, 21, 12, tzinfo=UTC)
 FIELDS = {
@@ -54,24 +59,51 @@ class Beat:
         )
 
 
-def frame(spark: SparkSession, beats: Iterable[Beat]) -> DataFrame:
-    """The beats as a DataFrame, in the order given."""
-    return spark.createDataFrame([beat.row() for beat in beats], input_schema(FIELDS))
-
-
-def diffs(spark: SparkSession, beats: Iterable[Beat], start: float = 0, end: float = 300) -> list[Row]:
-    """What Spark makes of them, by stream and event time."""
-    made = heartbeat_diffs(
-        frame(spark, beats),
-        PLAN,
-        at(start),
-        at(end),
+def table(beats: Iterable[Beat]) -> pl.DataFrame:
+    """The beats as a task reads them, in the order given."""
+    schema = columns_read(FIELDS)
+    made = pl.DataFrame(
+        pa.Table.from_pylist([dict(zip(schema.names, one.row(), strict=True)) for one in beats], schema)
     )
-    return sorted(made.collect(), key=lambda row: (row.stream_id, row.event_time, row.message_id))
+    assert isinstance(made, pl.DataFrame)
+    return made
 
 
-def expected(beats: Sequence[Beat], start: float, end: float) -> list[tuple[Any, ...]]:
-    """The same by another way: a dictionary of copies, and a loop over each stream."""
+def in_columns(beats: Iterable[Beat], start: float, end: float) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """The diffs and the status that the product makes of them, each with the columns of its table, by stream and event
+    time, and by window, stream and kind."""
+    rows = table(beats)
+    made = heartbeat_diffs(rows, PLAN, at(start), at(end))
+    status = stream_status(made, rows, PLAN, at(start), at(end))
+    return (
+        sorted(_with_windows(made, diff_schema(FIELDS).names, start), key=by_message),
+        sorted(_with_windows(status, STATUS.names, start), key=by_kind),
+    )
+
+
+def _with_windows(made: pl.DataFrame, names: Sequence[str], start: float) -> list[dict[str, Any]]:
+    return [
+        {name: naive(row[name]) for name in names if name != PARTITION}
+        | {PARTITION: at(start + row[NUMBER] * LENGTH.total_seconds()).strftime("%Y-%m-%dT%H-%MZ")}
+        for row in made.rows(named=True)
+    ]
+
+
+def naive(value: Any) -> Any:
+    """A moment as Spark gives it, without a time zone."""
+    return value.replace(tzinfo=None) if isinstance(value, datetime) else value
+
+
+def by_message(row: Mapping[str, Any]) -> tuple[Any, ...]:
+    return row["stream_id"], row["event_time"], row["message_id"]
+
+
+def by_kind(row: Mapping[str, Any]) -> tuple[Any, ...]:
+    return row["window"], row["stream_id"], row["kind"]
+
+
+def expected(beats: Sequence[Beat], start: float, end: float) -> list[dict[str, Any]]:
+    """The diffs by another way: a dictionary of copies, and a loop over each stream."""
     copies: dict[tuple[str, float, str], list[Beat]] = defaultdict(list)
     for beat in beats:
         if at(start) - LOOKBACK <= at(beat.event) <= at(end):
@@ -81,7 +113,7 @@ def expected(beats: Sequence[Beat], start: float, end: float) -> list[tuple[Any,
     for (stream, event, name), group in copies.items():
         first = min(group, key=lambda beat: (beat.row()[4], beat.message_id))
         streams[stream].append((event, name, first, all(beat.late for beat in group)))
-    rows: list[tuple[Any, ...]] = []
+    rows: list[dict[str, Any]] = []
     for stream, ordered in streams.items():
         ordered.sort(key=lambda one: (one[0], one[1]))
         for (event, _, beat, late), before in zip(ordered, [None, *ordered], strict=False):
@@ -110,8 +142,8 @@ def expected(beats: Sequence[Beat], start: float, end: float) -> list[tuple[Any,
             row |= {"publish_time": beat.row()[4].replace(tzinfo=None), "message_id": beat.message_id, "late": late}
             window = at(event - event % LENGTH.total_seconds())
             row["window"] = window.strftime("%Y-%m-%dT%H-%MZ")
-            rows.append(tuple(row.values()))
-    return sorted(rows, key=lambda one: (one[0], one[1], one[-3]))
+            rows.append(row)
+    return sorted(rows, key=by_message)
 
 
 def batch_over(lake: Lake, spark: SparkSession, watermark: datetime | None) -> MicroBatch:

@@ -19,7 +19,8 @@ from tests.spark.test_micro_batch import WINDOWING, WINDOWS, House
 from tidemark.pipeline.errors import ExecutorsUnable
 from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.settings_sections import PubSubSettings, SparkSettings
-from tidemark.pipeline.spark.micro_batch import UNABLE
+from tidemark.pipeline.spark.executors import ABLE, CONTRACT, PYTHON
+from tidemark.pipeline.spark.executors import WINDOWS as WINDOWS_NEED
 from tidemark.pipeline.spark.session import session_config
 from tidemark.resources.spark import SparkResource
 from tidemark.spark import register
@@ -30,10 +31,15 @@ STRETCHES = 300
 SPREAD = [WINDOWING.numbered(WINDOWING.number_of(WINDOWS[0].start) + 2 * number) for number in range(STRETCHES)]
 
 
-def windows(session: SparkSession, lake: str, first: int = STRETCHES) -> dict[str, Any]:
-    """Compute the first windows of SPREAD, and say whether executors did it in columns."""
-    computed = House(Path(lake), session).compute(SPREAD[:first], watermark=SPREAD[-1].end)
-    return {"rows": sum(computed.rows.values()), "in_columns": session not in UNABLE}
+def windows(session: SparkSession, lake: str, is_late: bool = False) -> dict[str, Any]:
+    """Compute the windows of SPREAD, or say why that is refused. Executors that are `is_late` come after the look."""
+    if is_late:
+        session.conf.set(f"{ABLE}.{WINDOWS_NEED[0]}", f"{CONTRACT} {session.conf.get(PYTHON, '')}")
+    try:
+        computed = House(Path(lake), session).compute(SPREAD, watermark=SPREAD[-1].end)
+    except ExecutorsUnable as error:
+        return {"refused": str(error)}
+    return {"rows": sum(computed.rows.values())}
 
 
 def rounds(session: SparkSession, pubsub: dict[str, Any], lake: str, messages: int) -> dict[str, Any]:

@@ -1,27 +1,23 @@
-"""Run as a program: the diffs of a few heartbeats over Spark Connect, as JSON. A process cannot hold both kinds of
-session, so that the tests start this one."""
+"""Run as a program: compute the windows of a lake over Spark Connect; as JSON, how many rows they have. A process holds
+one kind of session, so that the tests start this one."""
 
 import json
 import sys
+from pathlib import Path
 
 from pyspark.sql import SparkSession
 
-from tests.spark.beats import Beat, diffs
+from tests.spark.test_micro_batch import WINDOWS, House
 from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.settings_sections import SparkSettings
 from tidemark.pipeline.spark.session import session_config
 from tidemark.pipeline.spark.warm_up import warm_up
-
-BEATS = [
-    *(Beat("a", event, str(event), values={"temperature": event / 10}) for event in (-30, 0, 30, 119.9)),
-    Beat("a", 30, "30", published=90),
-    Beat("b", 60, "1", "x", late=True),
-]
 
 if __name__ == "__main__":
     session = SparkSession.builder.config(
         map={**session_config(Settings(spark=SparkSettings(remote=sys.argv[1])))}
     ).getOrCreate()
     groups = warm_up(session)
-    print(json.dumps({"groups": groups, "rows": [list(row) for row in diffs(session, BEATS)]}, default=str))
+    computed = House(Path(sys.argv[2]), session).compute(WINDOWS)
+    print(json.dumps({"groups": groups, "rows": sum(computed.rows.values())}))
     session.stop()

@@ -1,4 +1,4 @@
-"""A machine with little on it: programs that only say a version."""
+"""A machine with little on it: programs that only say a version, and a Python that lacks something."""
 
 import sys
 from pathlib import Path
@@ -25,3 +25,13 @@ def script(file: Path, text: str) -> Path:
     file.write_text(f"#!/bin/sh\n{text}\n")
     file.chmod(0o755)
     return file
+
+
+def python_without(folder: Path, lacks: str) -> Path:
+    """This Python for Spark's executors, which cannot import one package. It starts with Spark's own daemon, as where
+    tidemark is not installed."""
+    site = folder / "without"
+    site.mkdir()
+    (site / "sitecustomize.py").write_text(f"import sys; sys.modules[{lacks!r}] = None")
+    text = f'shift 2; PYTHONPATH="{site}:$PYTHONPATH" exec {sys.executable} -m pyspark.daemon "$@"'
+    return script(folder / "python-without", text)

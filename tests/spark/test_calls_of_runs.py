@@ -25,8 +25,8 @@ from tidemark.pipeline.lake.layout import Lake
 from tidemark.pipeline.pubsub.connection import publisher_client, subscriber_client
 from tidemark.pipeline.services.dagster_names import INGEST
 from tidemark.pipeline.settings import Settings
+from tidemark.pipeline.spark.columns import DiffPlan
 from tidemark.pipeline.spark.micro_batch import MicroBatch, compute_windows
-from tidemark.pipeline.spark.plan import DiffPlan
 from tidemark.pipeline.upkeep.housekeeping import Housekeeper
 from tidemark.resources.lake import LakeResource
 from tidemark.resources.pubsub import PubSubResource

@@ -140,24 +140,33 @@ def until(client: "subprocess.Popen[str]", what: str, reached: Callable[[], bool
         time.sleep(0.05)
 
 
-def test_without_the_archive_windows_are_computed_and_the_rest_is_refused_before_anything_is_pulled(
-    spread: Cluster, world: PubSubWorld, tmp_path: Path
+@pytest.mark.parametrize("kind", ["classic", "connect"])
+def test_without_the_archive_everything_is_refused_before_anything_is_pulled_or_visible(
+    spread: Cluster, world: PubSubWorld, tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     world.publish(100)
     lake = lake_with_beats(tmp_path / "windows")
     pubsub = world.settings.model_dump(mode="json")
-    windows, rounds, source = Place(spread, spread.classic()).do(
-        ("windows", {"lake": str(lake), "first": 3}),  # Spark's own functions take each stretch by itself
+    work = (
+        ("windows", {"lake": str(lake)}),
+        ("windows", {"lake": str(lake), "is_late": True}),
         ("rounds", {"pubsub": pubsub, "lake": str(world.lake), "messages": 100}),
         ("pubsub", {"options": world.options(), "folder": str(tmp_path)}),
-        python=bare_python(),
     )
-    assert windows == {"rows": STREAMS * 3 * 3, "in_columns": False}
-    for said in (rounds, source):
+    if kind == "classic":
+        answers = Place(spread, spread.classic()).do(*work, python=bare_python())
+    else:
+        monkeypatch.setenv("PYSPARK_PYTHON", str(bare_python()))  # which the server hands to executors
+        with cluster(tmp_path) as own, connect_server(tmp_path, own) as address:
+            answers = Place(own, SparkSettings(remote=address)).do(*work)
+    assert len(answers) == len(work)
+    for said in answers:
         assert "Spark's executors cannot run tidemark" in said["refused"]
         assert f"{bare_python()} on " in said["refused"]
         assert "No module named 'tidemark'" in said["refused"]
         assert "tidemark pack executors.tar.gz" in said["refused"]
+    assert len(list((lake / "diff_runs").iterdir())) == 1, "the first run left a manifest"
+    assert House(lake, None).lake.diffs().computed() == set()  # type: ignore[arg-type]
     assert landed_in(world.lake) == []
     assert not world.is_quiet(is_tracked=True)
 
@@ -168,13 +177,13 @@ def test_windows_have_the_same_rows_as_on_this_machine_although_a_worker_is_kill
 ) -> None:
     here, there = lake_with_beats(tmp_path / "here"), lake_with_beats(tmp_path / "there")
     local = Place(place.spread, SparkSettings(remote=None, master="local[2]", driver_memory="1g"))
-    assert local.do(("windows", {"lake": str(here)})) == [{"rows": STREAMS * 3 * len(SPREAD), "in_columns": True}]
+    assert local.do(("windows", {"lake": str(here)})) == [{"rows": STREAMS * 3 * len(SPREAD)}]
     client = place.start(("windows", {"lake": str(there)}))
     until(client, "tasks have written", lambda: len(list((there / "heartbeat_diffs").rglob("*.parquet"))) > 20)
     place.spread.kill_worker(0)
     is_computed = bool(House(there, None).lake.diffs().computed())  # type: ignore[arg-type]
     assert not is_computed, "it was killed after the end"
-    assert answer_of(client) == [{"rows": STREAMS * 3 * len(SPREAD), "in_columns": True}]
+    assert answer_of(client) == [{"rows": STREAMS * 3 * len(SPREAD)}]
     assert rows_of(there) == rows_of(here)
     assert place.spread.workers_that_ran() == {"worker-0", "worker-1"}
     place.spread.restart_worker(0)

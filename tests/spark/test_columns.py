@@ -2,11 +2,10 @@
 
 import random
 from collections.abc import Sequence
-from datetime import datetime, timedelta
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-import polars as pl
 import pyarrow as pa
 import pyarrow.dataset as ds
 import pytest
@@ -17,7 +16,22 @@ from pyspark.sql import SparkSession
 from tests.clock import ManualClock
 from tests.lake.builders import append_beats
 from tests.spark import test_silence
-from tests.spark.beats import FIELDS, LENGTH, LOOKBACK, PLAN, T0, Beat, at, diffs, expected
+from tests.spark.beats import (
+    FIELDS,
+    LENGTH,
+    LOOKBACK,
+    PLAN,
+    T0,
+    Beat,
+    at,
+    by_kind,
+    by_message,
+    expected,
+    in_columns,
+    naive,
+    table,
+)
+from tests.spark.oracle import by_frames
 from tidemark.pipeline.lake.layout import Lake
 from tidemark.pipeline.lake.tables.diffs import diff_schema
 from tidemark.pipeline.lake.tables.heartbeats import columns_read
@@ -25,7 +39,6 @@ from tidemark.pipeline.lake.tables.stream_status import STATUS
 from tidemark.pipeline.lake.tables.windowed import PARTITION
 from tidemark.pipeline.settings_sections import LakeSettings
 from tidemark.pipeline.spark import slices
-from tidemark.pipeline.spark.columns import NUMBER, heartbeat_diffs, stream_status
 from tidemark.pipeline.windows import Windowing
 
 WINDOW = int(LENGTH.total_seconds())
@@ -65,44 +78,6 @@ def traffic(draw: st.DrawFn) -> list[Beat]:
     return draw(st.permutations(beats))
 
 
-def table(beats: Sequence[Beat]) -> pl.DataFrame:
-    """The beats as a task reads them."""
-    schema = columns_read(FIELDS)
-    made = pl.DataFrame(
-        pa.Table.from_pylist([dict(zip(schema.names, one.row(), strict=True)) for one in beats], schema)
-    )
-    assert isinstance(made, pl.DataFrame)
-    return made
-
-
-def naive(value: Any) -> Any:
-    return value.replace(tzinfo=None) if isinstance(value, datetime) else value
-
-
-def with_windows(made: pl.DataFrame, names: Sequence[str], start: float) -> list[dict[str, Any]]:
-    """The rows with the columns of a table, and with their windows' names."""
-    return [
-        {name: naive(row[name]) for name in names if name != PARTITION}
-        | {PARTITION: at(start + row[NUMBER] * WINDOW).strftime("%Y-%m-%dT%H-%MZ")}
-        for row in made.rows(named=True)
-    ]
-
-
-def in_columns(beats: Sequence[Beat], start: float, end: float) -> tuple[list[Any], list[dict[str, Any]]]:
-    """Diffs and status by the expressions, in the order of what they are compared with."""
-    rows = table(beats)
-    made = heartbeat_diffs(rows, PLAN, at(start), at(end))
-    status = stream_status(made, rows, PLAN, at(start), at(end))
-    return (
-        sorted(map(tuple, map(dict.values, with_windows(made, diff_schema(FIELDS).names, start))), key=by_message),
-        sorted(with_windows(status, STATUS.names, start), key=test_silence.order),
-    )
-
-
-def by_message(row: Sequence[Any]) -> tuple[Any, ...]:
-    return row[0], row[1], row[-3]
-
-
 @settings(max_examples=60)
 @given(traffic())
 def test_every_row_equals_the_one_that_plain_python_computes(beats: list[Beat]) -> None:
@@ -117,7 +92,7 @@ def test_window_by_window_gives_the_same_rows(beats: list[Beat]) -> None:
     whole, status = in_columns(beats, 0, 900)
     pieces = [in_columns(beats, start, start + WINDOW) for start in (600, 0, 300)]
     assert sorted((row for made, _ in pieces for row in made), key=by_message) == whole
-    assert sorted((row for _, found in pieces for row in found), key=test_silence.order) == status
+    assert sorted((row for _, found in pieces for row in found), key=by_kind) == status
 
 
 def dirty(seed: int) -> list[Beat]:
@@ -145,9 +120,11 @@ def dirty(seed: int) -> list[Beat]:
 def test_the_dataframe_functions_give_the_same_rows(spark: SparkSession, seed: int) -> None:
     beats = dirty(seed)
     made, status = in_columns(beats, 0, 900)
-    assert made == sorted(map(tuple, diffs(spark, beats, 0, 900)), key=by_message)
-    assert status == test_silence.status(spark, beats, 0, 900)
-    assert any(row[7] is None and None not in (row[5], row[6]) for row in made), "no difference is beyond a double"
+    assert (made, status) == by_frames(spark, beats, 0, 900)
+    assert any(
+        row["temperature_delta"] is None and None not in (row["temperature"], row["previous_temperature"])
+        for row in made
+    ), "no difference is beyond a double"
 
 
 @settings(max_examples=15)
@@ -164,13 +141,13 @@ def test_however_a_range_is_cut_the_files_hold_the_same_rows(
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(slices, "ROWS_OF_A_SLICE", most)
         patched.setattr(slices, "MOST_ROWS", most)
-        cut = slices.cut(WINDOWS, files, PLAN, cores)
+        cut = slices.cut(WINDOWS, files, LOOKBACK, cores)
     assert sorted({window for one in cut for window in one.windows}) == WINDOWS
     work = slices.Work("run", PLAN, cut, {}, lake.diffs().files, lake.stream_status().files, is_on_disk=True)
     answers = [answer for one in cut for answer in slices.compute(work, one)]
     made, status = in_columns(beats, 0, 900)
-    assert sorted(map(tuple, map(dict.values, written(folder, "diffs", answers))), key=by_message) == made
-    assert sorted(written(folder, "status", answers), key=test_silence.order) == status
+    assert sorted(written(folder, "diffs", answers), key=by_message) == made
+    assert sorted(written(folder, "status", answers), key=by_kind) == status
 
 
 def landed(beats: Sequence[Beat]) -> dict[str, list[Any]]:

@@ -12,7 +12,7 @@ import tidemark.pipeline.spark
 from tidemark.pipeline.doctor.cluster import seen_executors
 from tidemark.pipeline.doctor.finding import Level
 from tidemark.pipeline.spark import executors
-from tidemark.pipeline.spark.executors import look
+from tidemark.pipeline.spark.executors import WINDOWS, look
 
 
 def test_an_executor_with_tidemark_says_so(spark: SparkSession) -> None:
@@ -26,10 +26,10 @@ def test_an_executor_without_it_says_what_is_missing(monkeypatch: pytest.MonkeyP
     for name in ("slices", "columns"):  # as if nothing had imported them yet
         monkeypatch.delitem(sys.modules, f"tidemark.pipeline.spark.{name}", raising=False)
         monkeypatch.delattr(tidemark.pipeline.spark, name, raising=False)
-    (batch,) = look([pa.RecordBatch.from_pydict({"id": [1]})])
+    (batch,) = look(WINDOWS, [pa.RecordBatch.from_pydict({"id": [1]})])
     (row,) = batch.to_pylist()
-    assert row["machine"]
-    assert row["python"] == sys.executable
+    assert row["executor"].startswith(f"{sys.executable} on ")
+    assert row["unable"].startswith(f"{row['executor']}: ")
     assert "polars" in row["unable"]
 
 
@@ -37,6 +37,6 @@ def test_an_executor_with_another_tidemark_says_which_contracts_differ(monkeypat
     ours = executors.CONTRACT
     travelled = pickle.loads(cloudpickle.dumps(look))  # noqa: S301 (as Spark sends it, by value)
     monkeypatch.setattr(executors, "CONTRACT", ours + 1)
-    (batch,) = travelled([pa.RecordBatch.from_pydict({"id": [1]})])
+    (batch,) = travelled(WINDOWS, [pa.RecordBatch.from_pydict({"id": [1]})])
     (row,) = batch.to_pylist()
-    assert row["unable"] == f"it has another tidemark, whose contract is {ours + 1} and not {ours}"
+    assert row["unable"].endswith(f": it has another tidemark, whose contract is {ours + 1} and not {ours}")

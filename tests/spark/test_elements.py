@@ -21,8 +21,8 @@ from tidemark.pipeline.pubsub.provision import provision
 from tidemark.pipeline.quality.audit import audit
 from tidemark.pipeline.settings_message import MessageSettings
 from tidemark.pipeline.settings_sections import LakeSettings, PubSubSettings
+from tidemark.pipeline.spark.columns import DiffPlan
 from tidemark.pipeline.spark.micro_batch import MicroBatch, compute_windows
-from tidemark.pipeline.spark.plan import DiffPlan
 from tidemark.pipeline.watermark.policy import Policy
 from tidemark.pipeline.windows import Windowing
 

@@ -3,7 +3,6 @@
 import io
 import os
 import signal
-import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from functools import partial
@@ -18,19 +17,20 @@ from pyspark.sql import SparkSession
 from tests.clock import ManualClock
 from tests.lake.builders import append_beats
 from tests.spark.beats import T0, at
-from tests.spark.machine import script
+from tests.spark.machine import python_without
 from tidemark.pipeline.contract.heartbeat import FieldKind
-from tidemark.pipeline.errors import WindowExpired, WindowNotClosed
+from tidemark.pipeline.errors import ExecutorsUnable, WindowExpired, WindowNotClosed
 from tidemark.pipeline.lake.layout import HEARTBEATS, Lake
 from tidemark.pipeline.lake.tables.diffs import HeartbeatDiffs
 from tidemark.pipeline.lake.tables.heartbeats import Heartbeats
 from tidemark.pipeline.lake.tables.stream_status import StreamStatus
 from tidemark.pipeline.lake.tables.windowed import DiffRun
 from tidemark.pipeline.settings_sections import LakeSettings
-from tidemark.pipeline.spark import micro_batch
-from tidemark.pipeline.spark.executors import run_slices
+from tidemark.pipeline.spark import executors, micro_batch
+from tidemark.pipeline.spark.columns import DiffPlan
+from tidemark.pipeline.spark.executors import ABLE, CONTRACT, PYTHON, run_slices
+from tidemark.pipeline.spark.executors import WINDOWS as WINDOWS_NEED
 from tidemark.pipeline.spark.micro_batch import Computed, MicroBatch, compute_windows
-from tidemark.pipeline.spark.plan import DiffPlan
 from tidemark.pipeline.upkeep.compaction import drop_partitions
 from tidemark.pipeline.upkeep.orphans import find_orphans, remove_orphans
 from tidemark.pipeline.windows import Window, Windowing
@@ -124,11 +124,9 @@ def test_a_range_is_computed_window_by_window_and_an_empty_one_counts(house: Hou
     assert computed.silent["2026-11-21T12-05Z"] == (2, ["a", "b"])
 
 
-@pytest.mark.parametrize("is_able", [True, False])
 def test_windows_with_gaps_between_them_are_computed_at_once_each_as_it_would_have_been_alone(
-    tmp_path: Path, spark: SparkSession, is_able: bool, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, spark: SparkSession
 ) -> None:
-    monkeypatch.setattr(micro_batch, "UNABLE", set() if is_able else {spark})
     windows = [WINDOWING.numbered(WINDOWING.number_of(at(0)) + number) for number in (0, 2, 3, 40)]
     beats = [(stream, 37.0 * number) for number in range(60) for stream in "ab"] + [
         ("c", 40 * 300.0 + 1),
@@ -273,34 +271,50 @@ def test_a_window_that_two_runs_made_of_the_same_input_stands_once(house: House)
     assert house.streams() == [("2026-11-21T12-00Z", "a", None), ("2026-11-21T12-00Z", "b", None)]
 
 
-@pytest.mark.parametrize("lacks", ["tidemark", "polars"])
-def test_on_executors_without_tidemark_or_polars_the_dataframe_functions_compute_the_windows(
-    house: House, tmp_path: Path, lacks: str
+@pytest.fixture(params=["tidemark", "polars"])
+def lacking(request: pytest.FixtureRequest, house: House, tmp_path: Path) -> Iterator[str]:
+    """What the executors' Python lacks."""
+    lacks: str = request.param
+    house.spark.conf.set(PYTHON, str(python_without(tmp_path, lacks)))
+    yield lacks
+    house.spark.conf.unset(PYTHON)
+
+
+def files_of(house: House) -> dict[Path, float]:
+    return {path: path.stat().st_mtime for path in house.folder.rglob("*") if path.is_file()}
+
+
+def test_on_executors_without_tidemark_or_polars_a_run_is_refused_before_it_writes_anything(
+    house: House, lacking: str
 ) -> None:
     house.land(("a", -30), ("a", 0), ("b", 310))
-    house.compute(WINDOWS)
-    in_columns = house.rows()
-    # With Spark's own daemon, as on machines where tidemark is not installed.
-    python = script(
-        tmp_path / "python-without",
-        f'shift 2; PYTHONPATH="{tmp_path / "without"}:$PYTHONPATH" exec {sys.executable} -m pyspark.daemon "$@"',
-    )
-    (tmp_path / "without").mkdir()
-    (tmp_path / "without" / "sitecustomize.py").write_text(f"import sys; sys.modules[{lacks!r}] = None")
-    house.spark.conf.set("spark.sql.execution.pyspark.python", str(python))
-    try:
-        assert house.spark not in micro_batch.UNABLE
+    before = files_of(house)
+    with pytest.raises(ExecutorsUnable, match=rf"cannot run tidemark \(.* on .*{lacking}.*\): .*\$PYSPARK_PYTHON"):
         house.compute(WINDOWS)
-        assert house.spark in micro_batch.UNABLE, "it would be tried again by this session"
-    finally:
-        micro_batch.UNABLE.discard(house.spark)
-        house.spark.conf.unset("spark.sql.execution.pyspark.python")
-    assert house.rows() == in_columns
+    assert files_of(house) == before
 
 
-def killed_once(marker: Path, work: bytes, numbers: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def test_an_executor_that_joins_late_and_lacks_something_is_refused_by_its_task(house: House, lacking: str) -> None:
+    house.land(("a", -30), ("a", 0), ("b", 310))
+    remembered = f"{ABLE}.{WINDOWS_NEED[0]}"
+    house.spark.conf.set(remembered, f"{CONTRACT} {house.spark.conf.get(PYTHON)}")  # as those before it were
+    with pytest.raises(ExecutorsUnable, match=rf"cannot run tidemark \(.* on .*{lacking}"):
+        house.compute(WINDOWS)
+    assert house.lake.diffs().computed() == house.lake.stream_status().computed() == set()
+    assert house.spark.conf.get(remembered, "") == "", "the next run would not look before it writes"
+
+
+def test_a_session_is_looked_at_once(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+    house.compute(WINDOWS[:1])
+    monkeypatch.setattr(executors, "look_at", lambda *_: pytest.fail("it was looked at again"))
+    house.compute(WINDOWS[:1])
+
+
+def killed_once(
+    marker: Path, work: bytes, of: pa.Schema, numbers: Iterable[pa.RecordBatch]
+) -> Iterator[pa.RecordBatch]:
     """The task, whose worker is killed once when it has written everything and answered nothing."""
-    answers = list(run_slices(work, numbers))
+    answers = list(run_slices(work, of, numbers))
     if not marker.exists():
         marker.touch()
         os.kill(os.getpid(), signal.SIGKILL)

@@ -7,8 +7,8 @@ from pyspark.sql import SparkSession
 
 from tests.clock import ManualClock
 from tests.lake.builders import append_beats
-from tests.spark.beats import FIELDS, at, batch_over
-from tests.spark.test_columns import WINDOWS, by_message, dirty, in_columns, landed, naive
+from tests.spark.beats import FIELDS, at, batch_over, by_message, in_columns, naive
+from tests.spark.test_columns import WINDOWS, dirty, landed
 from tidemark.pipeline.lake.layout import Lake
 from tidemark.pipeline.settings_sections import LakeSettings
 from tidemark.pipeline.spark.micro_batch import compute_windows
@@ -26,6 +26,6 @@ def test_windows_are_computed_from_a_bucket_into_it(spark: SparkSession, lake_ap
     table = lake.diffs().table.current()
     assert table is not None
     rows = table.to_pyarrow_table().to_pylist()
-    assert sorted((tuple(map(naive, row.values())) for row in rows), key=by_message) == made
+    assert sorted(({name: naive(value) for name, value in row.items()} for row in rows), key=by_message) == made
     assert sum(computed.rows.values()) == len(made)
     assert len(lake.stream_status().rows([window.key for window in WINDOWS])) == len(status)

@@ -17,7 +17,8 @@ from pyspark.sql import functions as F  # noqa: N812 (what everybody calls it)
 
 from tests.clock import ManualClock
 from tests.lake.builders import append_beats
-from tests.spark.beats import T0, at
+from tests.spark.beats import FIELDS, T0, Beat, at, by_message, expected, naive
+from tests.spark.test_columns import dirty, landed
 from tidemark.pipeline.contract.heartbeat import FieldKind
 from tidemark.pipeline.errors import InvalidSettings, LakeError, TableFailed, WindowNotClosed
 from tidemark.pipeline.lake.layout import Lake
@@ -26,9 +27,9 @@ from tidemark.pipeline.lake.tables.windowed import DiffRun, Written
 from tidemark.pipeline.quality.due_windows import ComputedWindows, Followed
 from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.settings_sections import LakeSettings, TableSettings, WindowSettings
+from tidemark.pipeline.spark.columns import DiffPlan
 from tidemark.pipeline.spark.micro_batch import MicroBatch, compute_windows
 from tidemark.pipeline.spark.own_tables import OwnBatch, compute_own
-from tidemark.pipeline.spark.plan import DiffPlan
 from tidemark.pipeline.spark.replacement import Outcome
 from tidemark.pipeline.spark.table_definition import TableDefinition, Windows, own_tables, read_table, windowed
 from tidemark.pipeline.windows import Window, Windowing
@@ -196,6 +197,30 @@ def test_an_example_has_the_rows_that_duckdb_makes_through_late_heartbeats_a_bac
     assert house.due(table, at(1500)) == [WINDOWS[1].key]
     house.compute(table, WINDOWS[1].key)
     assert house.rows(table) == before
+
+
+@pytest.mark.parametrize(("batches", "lookback"), [(1, "0s"), (4, "10m")])
+def test_of_copies_a_table_gets_the_one_that_heartbeat_diffs_keeps(
+    tmp_path: Path, spark: SparkSession, batches: int, lookback: str
+) -> None:
+    @windowed(lookback=lookback)
+    def single(heartbeats: DataFrame, windows: Windows) -> DataFrame:
+        own = heartbeats.where("event_time >= window_start")
+        return own.select("window", "stream_id", "event_time", "message_id", "publish_time", "late")
+
+    lake = Lake(LakeSettings(uri=f"file:{tmp_path}"), FIELDS, ManualClock(at(2000)))
+    landed_in_time = Beat("a", 10, "2", "x", published=70)  # and published after the copy that landed late
+    beats = [*dirty(20_261_125), Beat("a", 10, "1", "x", published=11, late=True), landed_in_time]
+    for first in range(batches):
+        append_beats(lake.heartbeats(), landed(beats[first::batches]))
+    table, windows = lake.own_table("single"), list(BASE.between(at(0), at(900)))
+    inputs = ComputedWindows.of({}, BASE).inputs(BASE, single.lookback)
+    parts = lake.heartbeats(), FIELDS, inputs, at(9000), "own", ManualClock(at(9000)), lambda _: None
+    compute_own(OwnBatch(spark, single, table, *parts), windows)
+    found = [{name: naive(value) for name, value in row.items()} for row in table.read(table.made()).to_pylist()]
+    assert len(found) < len([beat for beat in beats if 0 <= beat.event < 900]), "there are no copies"
+    wanted = [{name: row[name] for name in found[0]} for row in expected(beats, 0, 900)]
+    assert sorted(found, key=by_message) == wanted
 
 
 def test_a_window_of_an_hour_over_windows_of_five_minutes_waits_until_all_of_them_are_computed(house: House) -> None:

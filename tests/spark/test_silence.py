@@ -1,4 +1,4 @@
-"""What is remarkable about a stream in a window, on a real Spark, against a loop in plain Python."""
+"""What is remarkable about a stream in a window, against a loop in plain Python."""
 
 import random
 from collections import defaultdict
@@ -7,36 +7,25 @@ from datetime import datetime
 from typing import Any
 
 import pytest
-from pyspark.sql import SparkSession
 
-from tests.spark.beats import LENGTH, LOOKBACK, PERIOD, PLAN, Beat, at, frame
-from tidemark.pipeline.lake.tables.stream_status import STATUS
-from tidemark.pipeline.spark.diffs import heartbeat_diffs
-from tidemark.pipeline.spark.silence import stream_status
+from tests.spark.beats import LENGTH, LOOKBACK, PERIOD, Beat, at, by_kind, in_columns, naive
 
 WINDOW = int(LENGTH.total_seconds())
 BACK = LOOKBACK.total_seconds()
 BEAT = PERIOD.total_seconds()
 
 
-def status(spark: SparkSession, beats: Sequence[Beat], start: float = 0, end: float = 300) -> list[dict[str, Any]]:
-    """What Spark makes of them, by window, stream and kind."""
-    landed = frame(spark, beats)
-    diffs = heartbeat_diffs(landed, PLAN, at(start), at(end))
-    rows = [row.asDict() for row in stream_status(diffs, landed, PLAN, at(start), at(end)).collect()]
-    return sorted(rows, key=order)
+def status(beats: Sequence[Beat], start: float = 0, end: float = 300) -> list[dict[str, Any]]:
+    """The rows, by window, stream and kind."""
+    return in_columns(beats, start, end)[1]
 
 
-def order(row: dict[str, Any]) -> tuple[str, str, str]:
-    return row["window"], row["stream_id"], row["kind"]
-
-
-def naive(event: float | None) -> datetime | None:
-    return None if event is None else at(event).replace(tzinfo=None)
+def moment(event: float | None) -> datetime | None:
+    return None if event is None else naive(at(event))
 
 
 def expected(beats: Sequence[Beat], start: float, end: float) -> list[dict[str, Any]]:
-    """The same by another way: for each window and stream, what a person would look for."""
+    """The rows by another way: for each window and stream, what a person would look for."""
     events: dict[str, set[tuple[float, str]]] = defaultdict(set)
     for beat in beats:
         name = f"p{beat.publisher_id}" if beat.publisher_id is not None else f"m{beat.message_id}"
@@ -56,8 +45,8 @@ def expected(beats: Sequence[Beat], start: float, end: float) -> list[dict[str, 
             row = {
                 "stream_id": stream,
                 "kind": "",
-                "last_event_time": naive(before),
-                "first_event_time": naive(within[0] if within else None),
+                "last_event_time": moment(before),
+                "first_event_time": moment(within[0] if within else None),
                 "heartbeats": len(within) or None,
                 "gaps": None,
                 "missed_heartbeats": None,
@@ -73,7 +62,7 @@ def expected(beats: Sequence[Beat], start: float, end: float) -> list[dict[str, 
                 said = {"gaps": len(gaps), "missed_heartbeats": missed, "longest_gap_seconds": max(gaps)}
                 rows.append({**row, **said, "kind": "missed"})
         window += WINDOW
-    return sorted(rows, key=order)
+    return sorted(rows, key=by_kind)
 
 
 @pytest.fixture(scope="module")
@@ -97,34 +86,20 @@ def traffic() -> list[Beat]:
     return beats
 
 
-def test_every_row_equals_a_count_by_hand(spark: SparkSession, traffic: list[Beat]) -> None:
-    made = status(spark, traffic, 0, 1200)
+def test_every_row_equals_a_count_by_hand(traffic: list[Beat]) -> None:
+    made = status(traffic, 0, 1200)
     assert {row["kind"] for row in made} == {"stopped", "started", "missed"}
     assert made == expected(traffic, 0, 1200)
 
 
-def test_a_range_in_one_run_or_window_by_window_in_any_order_gives_the_same_rows(
-    spark: SparkSession, traffic: list[Beat]
-) -> None:
-    pieces = [row for start in (900, 0, 600, 300) for row in status(spark, traffic, start, start + 300)]
-    assert sorted(pieces, key=order) == expected(traffic, 0, 1200)  # as is the range in one run, above
+def test_a_stream_that_beats_as_promised_has_no_row() -> None:
+    assert status([Beat("a", 30 * number, str(number)) for number in range(-5, 20)], 0, 600) == []
 
 
-def test_a_stream_that_beats_as_promised_has_no_row(spark: SparkSession) -> None:
-    assert status(spark, [Beat("a", 30 * number, str(number)) for number in range(-5, 20)], 0, 600) == []
-
-
-def test_a_stream_is_called_stopped_in_each_window_whose_lookback_reaches_its_last_heartbeat(
-    spark: SparkSession,
-) -> None:
-    rows = status(spark, [Beat("a", -600, "1"), Beat("b", -600.000001, "2"), Beat("c", -1, "3")], 0, 900)
+def test_a_stream_is_called_stopped_in_each_window_whose_lookback_reaches_its_last_heartbeat() -> None:
+    rows = status([Beat("a", -600, "1"), Beat("b", -600.000001, "2"), Beat("c", -1, "3")], 0, 900)
     assert [(row["window"][-6:-1], row["stream_id"]) for row in rows] == [
         ("12-00", "a"),
         ("12-00", "c"),
         ("12-05", "c"),
     ]
-
-
-def test_the_columns_are_those_of_the_table(spark: SparkSession) -> None:
-    (row,) = status(spark, [Beat("a", 10, "1")])
-    assert list(row) == STATUS.names

@@ -37,7 +37,7 @@ ARROW_TYPES: Mapping[FieldKind, pa.DataType] = {
 
 IDENTITY = ("stream_id", "event_time", "id")
 """The columns that copies of a heartbeat share. `id` is the publisher's id after a `p` if there is one, else the
-message's id after an `m`. `tidemark.pipeline.spark.diffs` has the same key as a Spark expression."""
+message's id after an `m`. `tidemark.pipeline.spark.columns` has the same key as an expression."""
 
 IDENTITY_SOURCE = ("stream_id", "event_time", "publisher_id", "message_id")
 """The columns that `identities` makes them from."""
@@ -122,10 +122,6 @@ class HeartbeatFiles:
         share = (at[:, np.newaxis] - oldest) / np.maximum(newest - oldest, 1)
         before: npt.NDArray[np.float64] = (np.clip(share, 0, 1) * rows).sum(axis=1)
         return before
-
-    def with_any_before(self, moment: datetime) -> list[str]:
-        """The paths of those that may hold event times before a moment."""
-        return [file.path for file in self.files if file.oldest_event_time is None or file.oldest_event_time < moment]
 
 
 @dataclass(frozen=True, slots=True)

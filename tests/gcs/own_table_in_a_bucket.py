@@ -1,7 +1,7 @@
-"""Compute windows of a lake in a bucket with Spark's own functions, which read and write `gs://` through the connector,
-and those of a table of one's own over them. Print as JSON what came of it.
+"""Compute windows of a lake in a bucket, and those of a table of one's own over them, which Spark reads and writes at
+`gs://` through the connector. Print as JSON what came of it.
 
-`python -m tests.gcs.frames_in_a_bucket <lake.uri> <lake.endpoint> <spark.remote>`: a program of its own, because a
+`python -m tests.gcs.own_table_in_a_bucket <lake.uri> <lake.endpoint> <spark.remote>`: a program of its own, because a
 process cannot hold both kinds of session.
 """
 
@@ -18,14 +18,14 @@ from pyspark.sql import DataFrame, SparkSession
 
 from tests.clock import ManualClock
 from tests.lake.builders import append_beats
-from tests.spark.beats import FIELDS, at, batch_over
-from tests.spark.test_columns import WINDOWS, by_message, dirty, in_columns, landed, naive
+from tests.spark.beats import FIELDS, at, batch_over, by_message, in_columns, naive
+from tests.spark.test_columns import WINDOWS, dirty, landed
 from tidemark.pipeline.lake.layout import Lake
 from tidemark.pipeline.lake.store.address import scan_options, storage_options
 from tidemark.pipeline.quality.due_windows import ComputedWindows
 from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.settings_sections import LakeSettings, SparkSettings
-from tidemark.pipeline.spark.micro_batch import UNABLE, compute_windows
+from tidemark.pipeline.spark.micro_batch import compute_windows
 from tidemark.pipeline.spark.own_tables import OwnBatch, compute_own
 from tidemark.pipeline.spark.session import session_config, shared_session
 from tidemark.pipeline.spark.table_definition import windowed
@@ -39,15 +39,15 @@ def main(uri: str, endpoint: str, remote: str) -> None:
     lake, beats = Lake(settings, FIELDS, ManualClock(at(2000))), dirty(SEED)
     append_beats(lake.heartbeats(), landed(beats))
     session = shared_session(session_config(Settings(lake=settings, spark=SparkSettings(remote=remote))))
-    UNABLE.add(session)  # so that nothing is computed in columns, which would need no connector
     compute_windows(batch_over(lake, session, at(900) + timedelta(seconds=1)), WINDOWS)
     own = counted(lake, session, settings)
     session.stop()
     table = lake.diffs().table.current()
     assert table is not None
-    rows = sorted((tuple(map(naive, row.values())) for row in table.to_pyarrow_table().to_pylist()), key=by_message)
+    found = table.to_pyarrow_table().to_pylist()
+    rows = sorted(({name: naive(value) for name, value in row.items()} for row in found), key=by_message)
     expected = in_columns(beats, 0, 900)[0]
-    counts = Counter((row["window"], row["stream_id"]) for row in table.to_pyarrow_table().to_pylist())
+    counts = Counter((row["window"], row["stream_id"]) for row in found)
     print(json.dumps({"rows": len(rows), "are_right": rows == expected and own == counts}))
 
 

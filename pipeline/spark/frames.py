@@ -1,0 +1,22 @@
+"""Arrow's columns and moments as Spark's. The session's time zone must be UTC."""
+
+from collections.abc import Iterable
+from datetime import datetime
+
+import pyarrow as pa
+from pyspark.sql import Column
+from pyspark.sql import functions as F  # noqa: N812 (what everybody calls it)
+from pyspark.sql import types as T  # noqa: N812
+from pyspark.sql.pandas.types import from_arrow_schema
+
+from tidemark.pipeline.clock import to_us
+
+
+def spark_schema(columns: Iterable[pa.Field]) -> T.StructType:
+    """Arrow's columns as Spark's. Each may be null: Spark may not rely on what it reads from files."""
+    return from_arrow_schema(pa.schema([column.with_nullable(True) for column in columns]))
+
+
+def moment(at: datetime) -> Column:
+    """A moment as a literal, exact."""
+    return F.timestamp_micros(F.lit(to_us(at)).cast("bigint"))
