@@ -1,6 +1,6 @@
 """What the lake holds: `tidemark status` in figures, and `tidemark diffs`, rows of heartbeat_diffs."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from datetime import datetime, timedelta
 from typing import Annotated, Any
@@ -25,6 +25,7 @@ from tidemark.pipeline.lake.layout import Lake
 from tidemark.pipeline.lake.tables.failed_ticks import FailedTick
 from tidemark.pipeline.lake.tables.rounds import last_round
 from tidemark.pipeline.lake.tables.windowed import PARTITION
+from tidemark.pipeline.quality.affected import not_known
 from tidemark.pipeline.quality.failing import Failing, read_failing, read_failing_tables, read_failing_ticks
 from tidemark.pipeline.quality.null_fields import NullFields, read_null_fields
 from tidemark.pipeline.quality.passed_over import read_passed_over
@@ -164,9 +165,13 @@ def loss_facts(losses: Losses) -> dict[str, Any]:
         "lost_at_most": lost.at_most,
         "lost_since": lost.since,
         **({"missed_not_checked": f"{missed.left} commits, manifests or hours are left"} if missed.left else {}),
-        **({"missed_unknown": missed.unknown} if missed.damaged else {}),
-        **({"late_unknown": f"files of the event hours {', '.join(late.unknown)} are damaged"} if late.unknown else {}),
+        **unknown_facts({"missed": missed.damaged, "late": late.damaged, "lost": lost.damaged}),
     }
+
+
+def unknown_facts(damaged: Mapping[str, Mapping[str, str]]) -> dict[str, str]:
+    """Which figures leave out the event hours of damaged files, which are given with their hours for each figure."""
+    return {f"{what}_unknown": not_known(what.replace("_", " "), files) for what, files in damaged.items() if files}
 
 
 def passed_over_facts(report: LakeReport, lake: Lake, now: datetime) -> dict[str, Any]:
@@ -176,10 +181,12 @@ def passed_over_facts(report: LakeReport, lake: Lake, now: datetime) -> dict[str
     if record is None or record.policy.max_lag is None:
         return {}
     max_lag = record.policy.max_lag
+    found = read_passed_over(lake.heartbeats(), max_lag, now - LOST_WITHIN, now)
     return {
         "max_lag": max_lag,
         "passed_over": passed_over(report.state.histogram, max_lag),
-        "passed_over_by_stream": read_passed_over(lake.heartbeats(), max_lag, now - LOST_WITHIN, now).by_stream,
+        "passed_over_by_stream": found.by_stream,
+        **unknown_facts({"passed_over": found.damaged}),
     }
 
 

@@ -13,11 +13,11 @@ import pyarrow.parquet as pq
 from deltalake import DeltaTable
 
 from tidemark.pipeline.clock import to_us
-from tidemark.pipeline.errors import CorruptObject, ObjectMissing
+from tidemark.pipeline.errors import ObjectMissing
 from tidemark.pipeline.lake.tables.delta_log import AddedFile, Changes
 from tidemark.pipeline.lake.tables.heartbeats import IDENTITY, IDENTITY_SOURCE, PARTITION, event_times, identities
 from tidemark.pipeline.lake.tables.heartbeats import range_of as range_of_file
-from tidemark.pipeline.lake.tables.table import MOMENT, LakeTable, microseconds, table_errors
+from tidemark.pipeline.lake.tables.table import MOMENT, DamagedFile, LakeTable, microseconds, table_errors
 
 logger = logging.getLogger(__name__)
 
@@ -33,14 +33,6 @@ NO_ROWS = pa.schema(
 
 EVERY, NONE = pc.scalar(True), pc.scalar(False)
 """The filters that every row passes, and none."""
-
-
-class DamagedFile(CorruptObject):
-    """A file of `heartbeats` that is there and cannot be read."""
-
-    def __init__(self, uri: str, path: str, why: object) -> None:
-        super().__init__(f"{uri}/{path} is damaged ({why}); `tidemark repair` says what needs it, and what to do")
-        self.path = path
 
 
 def first_landings(
@@ -144,11 +136,8 @@ def held_in(heartbeats: LakeTable, files: Sequence[AddedFile], rows: pa.Table, o
 
 def read_rows(heartbeats: LakeTable, file: AddedFile, wanted: pc.Expression) -> pa.Table:
     """The columns of IDENTITY_SOURCE of a file's rows that are wanted. Raises DamagedFile, OSError."""
-    files = heartbeats.file_system()
-    try:
-        with files.open_input_file(file.path) as opened:  # by its path, it would be looked up as well
-            return pq.read_table(opened, columns=list(IDENTITY_SOURCE), filters=wanted, use_threads=False)
-    except (pa.ArrowException, OSError) as error:
-        with files.open_input_stream(file.path) as opened:  # raises where it is the storage that fails
-            opened.read()
-        raise DamagedFile(heartbeats.uri, file.path, error) from error
+    with (
+        heartbeats.naming_damage(file.path),
+        heartbeats.file_system().open_input_file(file.path) as opened,  # by its path, it would be looked up as well
+    ):
+        return pq.read_table(opened, columns=list(IDENTITY_SOURCE), filters=wanted, use_threads=False)

@@ -22,12 +22,11 @@ from tidemark.pipeline.lake.layout import Lake
 from tidemark.pipeline.lake.store.read_ahead import read_ahead
 from tidemark.pipeline.lake.tables.delta_log import AddedFile, changes
 from tidemark.pipeline.lake.tables.heartbeats import range_of
-from tidemark.pipeline.lake.tables.table import microseconds
+from tidemark.pipeline.lake.tables.table import DamagedFile, microseconds
 from tidemark.pipeline.quality.affected import AffectedWindows, MissedHeartbeats, StaleWindow, missed_by
 from tidemark.pipeline.quality.comparison import Comparison
 from tidemark.pipeline.quality.first_landings import (
     NONE,
-    DamagedFile,
     earliest,
     files_by_hour,
     first_landings,

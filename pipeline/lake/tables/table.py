@@ -20,6 +20,7 @@ from deltalake import CommitProperties, DeltaTable, Field, PostCommitHookPropert
 from deltalake.exceptions import CommitFailedError, DeltaError, SchemaMismatchError, TableNotFoundError
 from deltalake.fs import DeltaStorageHandler
 from deltalake.transaction import AddAction
+from pyarrow.dataset import get_partition_keys
 
 from tidemark.pipeline import version
 from tidemark.pipeline.clock import from_us, to_us
@@ -63,6 +64,14 @@ class DataFile:
     size: int
     partition: str
     added_at: datetime
+
+
+class DamagedFile(CorruptObject):
+    """A file of a table that is there and cannot be read."""
+
+    def __init__(self, uri: str, path: str, why: object) -> None:
+        super().__init__(f"{uri}/{path} is damaged ({why}); `tidemark repair` says what needs it, and what to do")
+        self.path = path
 
 
 class LakeTable:
@@ -168,18 +177,46 @@ class LakeTable:
             return self._bucket
         return pafs.PyFileSystem(DeltaStorageHandler(self.uri, self.storage_options))
 
+    @contextmanager
+    def naming_damage(self, path: str) -> Iterator[None]:
+        """Turn what Arrow raises while it reads a file into DamagedFile. Where it is the storage that fails, or the
+        file is gone, OSError is raised as it is."""
+        try:
+            yield
+        except (pa.ArrowException, OSError) as error:
+            with self.file_system().open_input_stream(path) as opened:
+                opened.read()
+            raise DamagedFile(self.uri, path, error) from error
+
     def published_between(
-        self, start: datetime, end: datetime, columns: Sequence[str] = ("message_id", "publish_time")
+        self,
+        start: datetime,
+        end: datetime,
+        columns: Sequence[str] = ("message_id", "publish_time"),
+        damaged: dict[str, str] | None = None,
     ) -> pa.Table | None:
         """These columns of each landing that was published in `[start, end)`, in whole seconds; None if the table was
-        never written. Files that hold none of them, by their statistics, are not opened."""
+        never written. Files that hold none of them, by their statistics, are not opened. Those that are damaged or gone
+        are noted in `damaged`, with their partitions, and left out; without it, they raise LakeError."""
         table, published = self.current(), pc.field("publish_time")
         if table is None:
             return None
         with table_errors(self.uri):
             wanted = (published >= pa.scalar(start, MOMENT)) & (published < pa.scalar(end, MOMENT))
             files = table.to_pyarrow_dataset(filesystem=self._bucket)
-            return files.to_table(list(columns), filter=wanted, use_threads=False)
+            try:
+                return files.to_table(list(columns), filter=wanted, use_threads=False)
+            except (pa.ArrowException, OSError):
+                if damaged is None:
+                    raise
+            read = [files.schema.empty_table().select(list(columns))]
+            for file in files.get_fragments(wanted):
+                try:
+                    with self.naming_damage(file.path):
+                        read.append(file.to_table(files.schema, list(columns), filter=wanted, use_threads=False))
+                except (DamagedFile, FileNotFoundError):
+                    damaged[file.path] = get_partition_keys(file.partition_expression)[self.partition_column]
+            return pa.concat_tables(read)
 
     def scanned(
         self, columns: Sequence[str], wanted: pc.Expression, partition: str | None = None
