@@ -15,7 +15,7 @@ from deltalake import DeltaTable
 from tidemark.pipeline.errors import CorruptObject
 from tidemark.pipeline.lake.tables.heartbeats import HOUR, HOUR_FORMAT, IDENTITY, identities
 from tidemark.pipeline.lake.tables.heartbeats import PARTITION as EVENT_HOUR
-from tidemark.pipeline.lake.tables.table import MOMENT, DamagedFile, LakeTable, microseconds, table_errors
+from tidemark.pipeline.lake.tables.table import MOMENT, DamagedFile, LakeTable, listed, microseconds, table_errors
 from tidemark.pipeline.lake.tables.windowed import PARTITION as WINDOW
 from tidemark.pipeline.quality.affected import NOT_COMPUTED, AffectedWindows
 from tidemark.pipeline.quality.first_landings import (
@@ -24,7 +24,6 @@ from tidemark.pipeline.quality.first_landings import (
     NO_ROWS,
     files_by_hour,
     landings,
-    listed,
     read_rows,
 )
 

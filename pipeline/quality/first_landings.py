@@ -17,7 +17,7 @@ from tidemark.pipeline.errors import ObjectMissing
 from tidemark.pipeline.lake.tables.delta_log import AddedFile, Changes
 from tidemark.pipeline.lake.tables.heartbeats import IDENTITY, IDENTITY_SOURCE, PARTITION, event_times, identities
 from tidemark.pipeline.lake.tables.heartbeats import range_of as range_of_file
-from tidemark.pipeline.lake.tables.table import MOMENT, DamagedFile, LakeTable, microseconds, table_errors
+from tidemark.pipeline.lake.tables.table import MOMENT, DamagedFile, LakeTable, listed, microseconds, table_errors
 
 logger = logging.getLogger(__name__)
 
@@ -105,11 +105,6 @@ def files_by_hour(table: DeltaTable, files: pa.Table, hours: Iterable[str]) -> d
     for path, hour, oldest, newest in zip(*(column.to_pylist() for column in columns), strict=True):
         found[hour].append(AddedFile(table.version(), unquote(path), hour, oldest, newest))
     return found
-
-
-def listed(table: DeltaTable) -> pa.Table:
-    """The files of a version with their partitions and statistics, a row each."""
-    return pa.table(table.get_add_actions(flatten=True))
 
 
 def held_in(heartbeats: LakeTable, files: Sequence[AddedFile], rows: pa.Table, only: pc.Expression = EVERY) -> pa.Table:

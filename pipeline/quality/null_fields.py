@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidemark.pipeline.clock import from_us, iso, to_us
-from tidemark.pipeline.lake.tables.table import MOMENT, LakeTable, microseconds
+from tidemark.pipeline.lake.tables.table import MOMENT, LakeTable, listed, microseconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +50,7 @@ def read_null_fields(heartbeats: LakeTable, names: Iterable[str], since: datetim
     table = heartbeats.current() if names else None
     if table is None:
         return NullFields()
-    actions = pa.table(table.get_add_actions(flatten=True))
+    actions = listed(table)
     if "max.landed_at" not in actions.column_names:
         return NullFields()
     known = [name for name in names if f"null_count.{name}" in actions.column_names]

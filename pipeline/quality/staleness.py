@@ -22,7 +22,7 @@ from tidemark.pipeline.lake.layout import Lake
 from tidemark.pipeline.lake.store.read_ahead import read_ahead
 from tidemark.pipeline.lake.tables.delta_log import AddedFile, changes
 from tidemark.pipeline.lake.tables.heartbeats import range_of
-from tidemark.pipeline.lake.tables.table import DamagedFile, microseconds
+from tidemark.pipeline.lake.tables.table import DamagedFile, listed, microseconds
 from tidemark.pipeline.quality.affected import AffectedWindows, MissedHeartbeats, StaleWindow, missed_by
 from tidemark.pipeline.quality.comparison import Comparison
 from tidemark.pipeline.quality.first_landings import (
@@ -30,7 +30,6 @@ from tidemark.pipeline.quality.first_landings import (
     earliest,
     files_by_hour,
     first_landings,
-    listed,
     read_rows,
 )
 from tidemark.pipeline.quality.staleness_checkpoint import CheckpointStore, StalenessCheckpoint
@@ -157,7 +156,7 @@ class Staleness:
         unread, damaged = before.unread, dict[str, str]()
         if through > after:
             end = self._affected.windowing.named(max(runs)).end
-            since = changes(self.heartbeats, after, through, "event_time")
+            since = changes(self.heartbeats, after, through)
             files = self._unread_files(since.added, read, end)
             # A window that stands as before may have been computed from a version that this check has yet to reach.
             touched = {key for file in files for key in self._affected.keys_between(*range_of(file))} & read.keys()

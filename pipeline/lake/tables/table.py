@@ -247,7 +247,7 @@ class LakeTable:
         table = self.current()
         if table is None:
             return 0, []
-        actions = pa.table(table.get_add_actions(flatten=True))
+        actions = listed(table)
         if "max.landed_at" not in actions.column_names:
             return 0, []
         first, last = (actions[f"{which}.landed_at"].cast(MOMENT) for which in ("min", "max"))
@@ -400,11 +400,16 @@ def microseconds(times: pa.ChunkedArray) -> Ints:
     return values
 
 
+def listed(table: DeltaTable) -> pa.Table:
+    """The files of a version with their partitions and statistics, a row each."""
+    return pa.table(table.get_add_actions(flatten=True))
+
+
 def data_files(table: DeltaTable | None, partition_column: str) -> list[DataFile]:
     """The files of a table's version; none of a table that was never written."""
     if table is None:
         return []
-    actions = pa.table(table.get_add_actions(flatten=True))
+    actions = listed(table)
     names = ("path", "num_records", "size_bytes", f"partition.{partition_column}", "modification_time")
     columns = (actions[name].to_pylist() for name in names)
     return [
