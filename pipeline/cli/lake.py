@@ -23,13 +23,15 @@ from tidemark.pipeline.clock import SystemClock
 from tidemark.pipeline.ingest.progress import progress_of, recent_looks
 from tidemark.pipeline.lake.layout import Lake
 from tidemark.pipeline.lake.tables.failed_ticks import FailedTick
+from tidemark.pipeline.lake.tables.quarantine import Reasons
 from tidemark.pipeline.lake.tables.rounds import last_round
 from tidemark.pipeline.lake.tables.windowed import PARTITION
 from tidemark.pipeline.quality.affected import not_known
 from tidemark.pipeline.quality.failing import Failing, read_failing, read_failing_tables, read_failing_ticks
 from tidemark.pipeline.quality.null_fields import NullFields, read_null_fields
 from tidemark.pipeline.quality.passed_over import read_passed_over
-from tidemark.pipeline.quality.status import LOST_WITHIN, LakeReport, Losses, read_losses, read_report
+from tidemark.pipeline.quality.quarantined import read_reasons
+from tidemark.pipeline.quality.status import LOST_WITHIN, LakeReport, Losses, read_losses, read_report, read_waiting
 from tidemark.pipeline.settings import load_settings
 from tidemark.pipeline.settings_sections import IngestSettings
 from tidemark.pipeline.watermark.holding import passed_over
@@ -45,12 +47,13 @@ def status(as_json: AsJson = False) -> None:
     """Show where the watermark stands, and what has landed and been computed."""
     settings, clock = load_settings(), SystemClock()
     now, lake = clock.now(), lake_of(settings, clock)
-    losses = read_losses(lake, settings.windowing, settings.windows.lookback, now, clock)
-    report = read_report(lake, settings.windowing, settings.windows.lookback)
-    failed, of_tables = read_failing(lake, settings.windowing, now), read_failing_tables(lake, now)
+    windowing, lookback = settings.windowing, settings.windows.lookback
+    losses, report = read_losses(lake, windowing, lookback, now, clock), read_report(lake)
+    waiting = read_waiting(lake, windowing, lookback, report.state.watermark)
+    failed, of_tables = read_failing(lake, windowing, now), read_failing_tables(lake, now)
     ticks = read_failing_ticks(lake, now)
     facts = {
-        **lake_facts(report, now),
+        **lake_facts(report, read_reasons(lake), len(waiting), now),
         **ingest_facts(lake, settings.ingest, report.state.number, now),
         **failing_facts(failed),
         **failing_ticks_facts(ticks),
@@ -71,8 +74,8 @@ def status(as_json: AsJson = False) -> None:
     show_failing_ticks(ticks, terminal)
 
 
-def lake_facts(report: LakeReport, now: datetime) -> dict[str, Any]:
-    """The newest decision, how far its watermark is behind `now`, and what the tables hold."""
+def lake_facts(report: LakeReport, quarantined: Reasons, waiting: int, now: datetime) -> dict[str, Any]:
+    """The newest decision, how far its watermark is behind `now`, what the tables hold, and how many windows wait."""
     decision, watermark = report.state.decision, report.state.watermark
     computed = list(report.computed)
     facts: dict[str, Any] = {
@@ -85,13 +88,13 @@ def lake_facts(report: LakeReport, now: datetime) -> dict[str, Any]:
         "histogram_cells": len(report.state.histogram),
         "landed_rows": report.landed.rows,
         "landed_through": report.landed.newest_event_time,
-        "quarantined": dict(report.quarantined.waiting),
-        "requeued": dict(report.quarantined.requeued),
+        "quarantined": dict(quarantined.waiting),
+        "requeued": dict(quarantined.requeued),
         "windows_computed": len(computed),
         "first_window": computed[0] if computed else None,
         "last_window": computed[-1] if computed else None,
         "rows_computed": sum(report.computed.values()),
-        "windows_waiting": len(report.waiting),
+        "windows_waiting": waiting,
     }
     if decision is not None and decision.base is not None:
         facts["base_oldest_unacked"] = decision.base.oldest_unacked

@@ -18,7 +18,7 @@ from itertools import chain
 from deltalake import DeltaTable
 
 from tidemark.pipeline.errors import CorruptObject, ObjectMissing
-from tidemark.pipeline.lake.layout import Lake
+from tidemark.pipeline.lake.layout import KEPT_BYTES, Lake
 from tidemark.pipeline.lake.store.read_ahead import read_ahead
 from tidemark.pipeline.lake.tables.delta_log import AddedFile, changes
 from tidemark.pipeline.lake.tables.heartbeats import range_of
@@ -42,9 +42,6 @@ COMMITS_AT_ONCE = 1000
 
 FILES_AT_ONCE = 200
 """Files of heartbeats that one step opens, beside what landed earlier in the same event hours."""
-
-KEPT_BYTES = 64 << 20
-"""Files of a bucket's heartbeats that are kept, to be read once for all that is checked: an hour of the design load."""
 
 MANIFESTS_AT_ONCE = 500
 """Manifests of runs that one step reads."""
