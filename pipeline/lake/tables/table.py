@@ -241,25 +241,28 @@ class LakeTable:
                 if len(batch):
                     yield pa.Table.from_batches([batch])
 
+    def landed(self) -> pa.Table:
+        """The newest version's files of landed rows, the last that landed first: their columns `rows`, and when the
+        `first` and the `last` of these landed (long ago if that is not known), beside those of `listed`."""
+        table = self.current()
+        files = pa.table({}) if table is None else listed(table)
+        if "max.landed_at" not in files.column_names:
+            columns = {"path": pa.string(), "first": MOMENT, "last": MOMENT, "rows": pa.int64()}
+            return pa.schema(columns).empty_table()
+        for name, bound in (("first", "min"), ("last", "max")):
+            files = files.append_column(name, pc.fill_null(files[f"{bound}.landed_at"].cast(MOMENT), from_us(0)))
+        files = files.append_column("rows", pc.fill_null(files["num_records"], 0))
+        return files.sort_by([("last", "descending")])
+
     def landed_since(self, since: datetime) -> tuple[int, list[str]]:
         """About how many rows landed since a moment, and the paths of the files that hold them, the newest first: by
         their statistics. The rows of a file that holds earlier ones as well count evenly over its time."""
-        table = self.current()
-        if table is None:
-            return 0, []
-        actions = listed(table)
-        if "max.landed_at" not in actions.column_names:
-            return 0, []
-        first, last = (actions[f"{which}.landed_at"].cast(MOMENT) for which in ("min", "max"))
-        rows = pc.fill_null(actions["num_records"], 0)
-        files = pa.table({"path": actions["path"], "rows": rows, "first": first, "last": last})
+        files = self.landed()
         files = files.filter(pc.greater_equal(files["last"], pa.scalar(since, MOMENT)))
-        files = files.sort_by([("last", "descending")])
         first_us, last_us, since_us = microseconds(files["first"]), microseconds(files["last"]), to_us(since)
         share = np.clip((last_us - since_us + 1) / (last_us - first_us + 1), 0, 1)
-        return round(float((files["rows"].to_numpy() * share).sum())), [
-            unquote(path) for path in files["path"].to_pylist()
-        ]
+        rows = round(float((files["rows"].to_numpy() * share).sum()))
+        return rows, list(map(unquote, files["path"].to_pylist()))
 
     def check(self) -> None:
         """Raise LakeError where rows by the settings do not fit the table."""
