@@ -112,6 +112,20 @@ def test_what_an_hour_with_a_damaged_file_may_hold_is_neither_lost_nor_landed(
     assert list(found.damaged.items()) == [(f"{file.parent.name}/{file.name}", file.parent.name.partition("=")[2])]
 
 
+def test_a_rejected_message_may_have_landed_in_a_damaged_file_of_its_second(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    world.wait(5)
+    world.topic.publish(2.0)
+    world.base.taken_by_somebody_else(world.topic.publish("yesterday"))
+    world.tick()
+    world.wait(2)
+    world.track()
+    assert (audited(world).at_least, audited(world).at_most) == (0, 1)
+    (file,) = (Path(path) for path in world.lake().heartbeats().files_between(at(0), at(9)).paths)
+    file.write_bytes(b"")
+    assert (audited(world).at_least, audited(world).at_most) == (0, 1)
+
+
 def test_in_a_cell_that_something_filled_a_loss_is_possible_and_not_certain(tmp_path: Path) -> None:
     world = World(tmp_path)
     lost = world.topic.publish(1.0)
