@@ -20,7 +20,7 @@ from deltalake import DeltaTable
 from tidemark.pipeline.errors import CorruptObject, ObjectMissing
 from tidemark.pipeline.lake.layout import KEPT_BYTES, Lake
 from tidemark.pipeline.lake.store.read_ahead import read_ahead
-from tidemark.pipeline.lake.tables.delta_log import AddedFile, changes
+from tidemark.pipeline.lake.tables.delta_log import AddedFile, commits
 from tidemark.pipeline.lake.tables.heartbeats import range_of
 from tidemark.pipeline.lake.tables.table import DamagedFile, listed, microseconds
 from tidemark.pipeline.quality.affected import AffectedWindows, MissedHeartbeats, StaleWindow, missed_by
@@ -153,8 +153,8 @@ class Staleness:
         unread, damaged = before.unread, dict[str, str]()
         if through > after:
             end = self._affected.windowing.named(max(runs)).end
-            since = changes(self.heartbeats, after, through)
-            files = self._unread_files(since.added, read, end)
+            since = commits(self.heartbeats, after, through)
+            files = self._unread_files([file for commit in since for file in commit.added], read, end)
             # A window that stands as before may have been computed from a version that this check has yet to reach.
             touched = {key for file in files for key in self._affected.keys_between(*range_of(file))} & read.keys()
             versions, _, left = self._versions({key: runs[key] for key in touched})

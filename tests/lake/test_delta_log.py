@@ -98,7 +98,7 @@ def test_a_compaction_is_no_news_and_a_commit_says_what_its_writer_noted(tmp_pat
     log.commit({"commitInfo": {"timestamp": 1_000, "who": "somebody"}}, {"remove": {"path": "a", "dataChange": False}})
     log.commit({"remove": {"path": "b%20c", "dataChange": True}})
     compacted, replaced = commits(cast("LakeTable", log), -1, 1)
-    assert (compacted.says["who"], compacted.replaces, compacted.removed) == ("somebody", True, [])
+    assert (compacted.says["who"], compacted.is_append, compacted.removed) == ("somebody", False, [])
     assert [(file.path, file.partition) for file in replaced.removed] == [("b c", None)]
 
 

@@ -51,7 +51,7 @@ class RemovedFile:
 class Commit:
     """What a version says: a digest of all of it, when it was committed, what its writer noted, and the files of rows
     that it `added` and `removed`, in order. A compaction puts the same rows into other files, so these are not among
-    them; it `replaces` files."""
+    them. `is_append`: it took no file out of the table, as a compaction does too."""
 
     version: int
     digest: bytes
@@ -59,17 +59,7 @@ class Commit:
     says: Mapping[str, Any]
     added: Sequence[AddedFile]
     removed: Sequence[RemovedFile]
-    replaces: bool
-
-
-@dataclass(frozen=True, slots=True)
-class Changes:
-    """What the versions up to `through` changed: the files of new rows that they `added`, in order, and whether they
-    `removed` files as well, a compaction's included."""
-
-    through: int
-    added: list[AddedFile]
-    removed: bool
+    is_append: bool
 
 
 _read: dict[str, Sequence[Commit]] = {}
@@ -130,13 +120,6 @@ def commits(table: LakeTable, after: int, through: int) -> Sequence[Commit]:
     if found:
         _remember(table, found)
     return found
-
-
-def changes(table: LakeTable, after: int, through: int) -> Changes:
-    """What the versions `after + 1` to `through` changed. Raises as `commits`."""
-    found = commits(table, after, through)
-    added = [file for commit in found for file in commit.added]
-    return Changes(through, added, any(commit.replaces or commit.removed for commit in found))
 
 
 def read_commit(table: LakeTable, version: int) -> Commit:
@@ -211,7 +194,7 @@ def _parsed(version: int, content: bytes, column: str) -> Commit:
             for remove in removes
             if remove["dataChange"]
         ],
-        replaces=any(not remove["dataChange"] for remove in removes),
+        is_append=not removes,
     )
 
 

@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 from deltalake import CommitProperties, DeltaTable, write_deltalake
 
 from tidemark.pipeline.errors import ObjectMissing, TableConflict
-from tidemark.pipeline.lake.tables.delta_log import changes, read_commit
+from tidemark.pipeline.lake.tables.delta_log import commits, read_commit
 from tidemark.pipeline.lake.tables.diffs import HeartbeatDiffs
 from tidemark.pipeline.lake.tables.table import MOMENT, LakeTable, data_files, table_errors
 
@@ -110,7 +110,8 @@ class Streams:
             if kept.diffs_version >= version:  # if it is newer, another process has seen more
                 return kept
             try:
-                added = [file.path for file in changes(self._diffs.table, kept.diffs_version, version).added]
+                new = commits(self._diffs.table, kept.diffs_version, version)
+                added = [file.path for commit in new for file in commit.added]
                 return KnownStreams(name, version, self._merged(kept.rows, added))
             except ObjectMissing as gone:
                 logger.info("the streams are gathered anew, because %s", gone)
