@@ -29,8 +29,8 @@ class Log:
         self.paths: list[str] = []
         """Of the file that each version adds."""
 
-    def follower(self) -> Follower:
-        return Follower(cast("LakeTable", self))
+    def user(self) -> "User":
+        return User(self)
 
     def read(self, after: int, through: int) -> list[str]:
         return paths_of(commits(cast("LakeTable", self), after, through))
@@ -58,6 +58,31 @@ class Log:
         del self.paths[versions:]
 
 
+class User:
+    """Who follows a table: the files that it was told, and how often it has begun anew."""
+
+    def __init__(self, log: Log) -> None:
+        self.told = list[str]()
+        self.begun = 0
+        self.fails = False
+        self._follower = Follower(cast("LakeTable", log))
+
+    def follow(self, at_most: int = 100) -> list[str]:
+        self._follower.follow(self._fold, self._begin, at_most)
+        return self.told
+
+    def _fold(self, commit: Commit) -> bool:
+        if self.fails:
+            raise OSError("no memory")
+        self.told += paths_of([commit])
+        return True
+
+    def _begin(self, log: Any) -> None:
+        if self.fails:
+            raise OSError("no memory")
+        self.told, self.begun = [] if log is None else list(log.paths), self.begun + 1
+
+
 def paths_of(found: Sequence[Commit]) -> list[str]:
     return [file.path for commit in found for file in commit.added]
 
@@ -78,19 +103,20 @@ def reads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 def test_a_commit_is_read_once_whoever_asks(tmp_path: Path, reads: list[str]) -> None:
     log = Log(tmp_path)
     log.commit()
-    first, second = log.follower(), log.follower()
-    assert first.begin() is log
-    assert second.begin() is log
+    first, second = log.user(), log.user()
+    first.follow()
+    second.follow()
     for _ in range(5):
         log.commit()
     reads.clear()
-    assert paths_of(first.news(100) or ()) == log.paths[1:]
+    assert first.follow() == log.paths
     assert len(reads) == 7, "the last one that was told, five new ones, and a look for the next"
     reads.clear()
-    assert paths_of(second.news(100) or ()) == log.paths[1:]
+    assert second.follow() == log.paths
     assert log.read(1, 4) == log.paths[2:5]
-    assert [first.news(100), second.news(100), log.read(3, 3)] == [[], [], []]
+    assert (first.follow(), second.follow(), log.read(3, 3)) == (log.paths, log.paths, [])
     assert len(reads) == 2 + 1 + 2 + 2, "of each, the newest that is needed, and a look for the next"
+    assert (first.begun, second.begun) == (1, 1)
 
 
 def test_a_compaction_is_no_news_and_a_commit_says_what_its_writer_noted(tmp_path: Path) -> None:
@@ -102,45 +128,53 @@ def test_a_compaction_is_no_news_and_a_commit_says_what_its_writer_noted(tmp_pat
     assert [(file.path, file.partition) for file in replaced.removed] == [("b c", None)]
 
 
-def test_more_commits_than_are_wanted_a_missing_one_and_a_damaged_one_are_no_news(tmp_path: Path) -> None:
+def test_where_commits_are_not_enough_the_user_begins_anew(tmp_path: Path) -> None:
     log = Log(tmp_path)
+    user = log.user()
+    assert (user.follow(), user.begun) == ([], 1), "there is no table yet"
     for _ in range(3):
         log.commit()
-    follower = log.follower()
-    assert follower.news(100) is None, "it has not begun"
-    follower.begin()
+    assert (user.follow(), user.begun) == (log.paths, 2)
     log.commit()
-    assert follower.news(0) is None
-    log.place(3).write_text('{"add"')
-    assert follower.news(100) is None
-    with pytest.raises(CorruptObject, match=r"3.json is damaged"):
-        log.read(1, 3)
-    log.place(2).unlink()
-    assert follower.news(100) is None
-    with pytest.raises(ObjectMissing, match=r"2.json is gone"):
-        log.read(1, 2)
+    assert (user.follow(at_most=0), user.begun) == (log.paths, 3)
+    log.commit()
+    log.place(3).unlink()
+    assert (user.follow(), user.begun) == (log.paths, 4)
+    with pytest.raises(ObjectMissing, match=r"3.json is gone"):
+        log.read(1, 4)
+    log.place(4).write_text('{"add"')
+    with pytest.raises(CorruptObject, match=r"4.json is damaged"):
+        user.follow()
     log.put_back(0)
-    assert follower.begin() is None
+    assert (user.follow(), user.begun) == ([], 5)
+
+
+@pytest.mark.parametrize("begins", [False, True])
+def test_what_a_user_failed_at_is_not_left_out(tmp_path: Path, *, begins: bool) -> None:
+    log = Log(tmp_path)
+    log.commit()
+    user = log.user()
+    if not begins:
+        user.follow()
+        log.commit()
+    user.fails = True
+    with pytest.raises(OSError, match="no memory"):
+        user.follow()
+    user.fails = False
+    assert user.follow() == log.paths
 
 
 @pytest.mark.parametrize("seed", range(40))
 def test_whatever_happens_to_a_table_its_commits_are_told_as_they_are(tmp_path: Path, seed: int) -> None:
     rng, log = random.Random(seed), Log(tmp_path)
-    told: dict[Follower, list[str]] = {log.follower(): [] for _ in range(3)}
+    users = [log.user() for _ in range(3)]
     for _ in range(60):
         match rng.choice(["commit", "commit", "commit", "follow", "follow", "follow", "read", "put back"]):
             case "commit":
                 for _ in range(rng.randint(1, 4)):
                     log.commit()
             case "follow":
-                follower = rng.choice(list(told))
-                news = follower.news(rng.choice([2, 100]))
-                if news is None:
-                    follower.begin()
-                    told[follower] = list(log.paths)
-                else:
-                    told[follower] += paths_of(news)
-                assert told[follower] == log.paths
+                assert rng.choice(users).follow(rng.choice([2, 100])) == log.paths
             case "read" if log.paths:
                 through = rng.randrange(len(log.paths))
                 after = rng.randint(-1, through)

@@ -5,7 +5,7 @@ A commit never changes. Each process reads it once, whoever asks, and remembers 
 
 import json
 from bisect import bisect_right
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
@@ -67,40 +67,46 @@ _read: dict[str, Sequence[Commit]] = {}
 
 
 class Follower:
-    """Tells a table's commits once, in order, from where it has begun. One user at a time."""
+    """Tells a table's commits once, in order, to one user."""
 
     def __init__(self, table: LakeTable) -> None:
-        self.table = table
+        self._table = table
         self._told: Commit | None = None
-        """The last commit that was told, or at which the table was opened. Those of two tables differ."""
+        """The last commit that was folded, or at which the table was opened. Those of two tables differ."""
 
-    def begin(self) -> DeltaTable | None:
-        """The table at its newest version, whose list of files tells everything up to there; None if there is none.
-        `news` tells what follows. Raises LakeError."""
-        current = self.table.current()
-        self._told = None if current is None else read_commit(self.table, current.version())
-        return current
+    def follow(self, fold: Callable[[Commit], bool], begin: Callable[[DeltaTable | None], None], at_most: int) -> None:
+        """Have each commit since the last call folded. Where these are not enough, `begin` gets the table at its newest
+        version, whose list of files tells everything up to there (None: there is no table). So it is at first, if a
+        commit is gone or damaged, if the table was deleted or begun anew, if there are more than `at_most` commits, and
+        after a `fold` that returned False.
 
-    def news(self, at_most: int) -> Sequence[Commit] | None:
-        """The commits since the last call. None if these are not enough, and the user has to `begin` anew: a commit is
-        gone or damaged, the table was deleted or begun anew, there are more than `at_most`, or nothing was told yet.
+        Guarantee: whatever is raised, the next call leaves nothing out. Raises LakeError, and what the two raise."""
+        news, told = self._news(at_most), self._told
+        self._told = None
+        if news is not None and all(map(fold, news)):
+            self._told = news[-1] if news else told
+            return
+        current = self._table.current()
+        newest = None if current is None else read_commit(self._table, current.version())
+        begin(current)
+        self._told = newest
 
-        The newest known commit is read again: it shows that the table is the same, and nothing is listed. Raises
-        LakeError if the lake does not answer."""
+    def _news(self, at_most: int) -> Sequence[Commit] | None:
+        """The commits since the last one that was told; None if that is not known, or there are more. The newest known
+        one is read again: it shows that the table is the same, and nothing is listed."""
         told = self._told
         if told is None:
             return None
-        known = _read.get(self.table.uri, ())
+        known = _read.get(self._table.uri, ())
         found = [told, *(commit for commit in known if commit.version > told.version and told in known)]
         try:
-            if read_commit(self.table, found[-1].version) != found[-1]:
+            if read_commit(self._table, found[-1].version) != found[-1]:
                 return None
             while len(found) <= at_most:
                 try:
-                    found.append(read_commit(self.table, found[-1].version + 1))
+                    found.append(read_commit(self._table, found[-1].version + 1))
                 except ObjectMissing:
-                    _remember(self.table, found)
-                    self._told = found[-1]
+                    _remember(self._table, found)
                     return found[1:]
         except (ObjectMissing, CorruptObject):
             pass

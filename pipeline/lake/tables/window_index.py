@@ -1,6 +1,6 @@
 """Which windows hold heartbeats and which are computed, kept up to date by the tables' new commits alone."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from datetime import timedelta
 
 import numpy as np
@@ -41,23 +41,16 @@ class WindowIndex:
     def update(self) -> "WindowIndex":
         """Fold what was committed since the last call. Raises LakeError."""
         # In this order: a window that is computed in between counts as computed.
-        if not self._folded(self._heartbeats, self._hold):
-            self.held, self.reached = self._data_of(self._heartbeats.begin())
-        if not self._folded(self._diffs, self._compute):
-            self.computed = self._computed_in(self._diffs.begin())
+        self._heartbeats.follow(self._hold, self._begin_data, COMMITS_AT_ONCE)
+        self._diffs.follow(self._compute, self._begin_computed, COMMITS_AT_ONCE)
         return self
 
     def due(self, closed: range) -> Iterator[range]:
         """The closed windows that are still to be computed, the newest first: see `tidemark.pipeline.windows.due`."""
         return due(self.held, self.reached, self.computed, closed, max(1, DAY // self._windowing.length))
 
-    def _folded(self, follower: Follower, fold: Callable[[Commit], bool]) -> bool:
-        """Fold the new commits. False if that is not enough."""
-        news = follower.news(COMMITS_AT_ONCE)
-        self.commits_read += len(news or ())
-        return news is not None and all(map(fold, news))
-
     def _hold(self, commit: Commit) -> bool:
+        self.commits_read += 1
         for file in commit.added:
             oldest, newest = range_of(file)
             first, number_of = self._windowing.number_of(oldest), self._windowing.number_of
@@ -67,14 +60,16 @@ class WindowIndex:
 
     def _compute(self, commit: Commit) -> bool:
         """False if the commit took windows away."""
+        self.commits_read += 1
         added = {file.partition for file in commit.added}
         for number in self._numbers(sorted(added)).tolist():
             self.computed.add(range(number, number + 1))
         return added.issuperset(file.partition for file in commit.removed)
 
-    def _data_of(self, heartbeats: DeltaTable | None) -> tuple[Spans, Spans]:
+    def _begin_data(self, heartbeats: DeltaTable | None) -> None:
         if heartbeats is None:
-            return Spans(), Spans()
+            self.held, self.reached = Spans(), Spans()
+            return
         files = listed(heartbeats)
         hours = pc.strptime(files[f"partition.{EVENT_HOUR}"], format=HOUR_FORMAT, unit="us").cast(MOMENT)
         # The library truncates a file's greatest time to the millisecond.
@@ -82,14 +77,12 @@ class WindowIndex:
         low = microseconds(pc.coalesce(event_times(files, "min"), hours))
         high = microseconds(pc.coalesce(newest, pc.add(hours, pa.scalar(HOUR, pa.duration("us")))))
         length_us = duration_us(self._windowing.length)
-        reached = Spans.of(low // length_us, (high + duration_us(self._lookback)) // length_us + 1)
-        return Spans.of(low // length_us, high // length_us + 1), reached
+        self.held = Spans.of(low // length_us, high // length_us + 1)
+        self.reached = Spans.of(low // length_us, (high + duration_us(self._lookback)) // length_us + 1)
 
-    def _computed_in(self, diffs: DeltaTable | None) -> Spans:
-        if diffs is None:
-            return Spans()
-        numbers = self._numbers(pc.unique(listed(diffs)[f"partition.{WINDOW}"]))
-        return Spans.of(numbers, numbers + 1)
+    def _begin_computed(self, diffs: DeltaTable | None) -> None:
+        numbers = self._numbers([] if diffs is None else pc.unique(listed(diffs)[f"partition.{WINDOW}"]))
+        self.computed = Spans.of(numbers, numbers + 1)
 
     def _numbers(self, keys: pa.Array | list[str]) -> Ints:
         """The numbers of the windows with these keys; keys of windows of another length are left out."""
