@@ -90,7 +90,7 @@ def land_named(
     ack_ids = taken.ack_ids
     try:
         quarantine.add(taken.rejected, {})
-        oldest = taken.landed.oldest_publish_time
+        oldest = taken.ingested.oldest_publish_time
         said = {"pieces": pieces.written, OLDEST: None if oldest is None else to_us(oldest), **marks()}
         try:
             objects.create(manifest_name(name), orjson.dumps(said))
