@@ -20,7 +20,7 @@ from tidemark.pipeline.clock import EPOCH, Clock, iso
 from tidemark.pipeline.durations import format_duration
 from tidemark.pipeline.errors import CorruptObject
 from tidemark.pipeline.printable import printable
-from tidemark.pipeline.quality.affected import MissedHeartbeats
+from tidemark.pipeline.quality.affected import MissedHeartbeats, not_known
 from tidemark.pipeline.quality.audit import audit
 from tidemark.pipeline.quality.passed_over import PassedOver, read_passed_over
 from tidemark.pipeline.quality.quarantined import read_quarantine_share
@@ -105,7 +105,7 @@ def missed_result(missed: MissedHeartbeats, settings: Settings) -> dg.AssetCheck
         description=(
             f"{missed.total} heartbeats missed in {len(missed.by_window)} windows; {len(missed.stale)} windows are "
             f"stale; {missed.mended} were missed before and are not any more"
-            f"{f'; {missed.unknown}' if missed.damaged else ''}"
+            f"{_unknown(MISSED, missed.damaged)}"
         ),
         metadata={
             "missed": missed.total,
@@ -119,8 +119,8 @@ def missed_result(missed: MissedHeartbeats, settings: Settings) -> dg.AssetCheck
     )
 
 
-def _of_unknown(hours: Sequence[str]) -> str:
-    return f". A file is damaged of {', '.join(hours)}: run `tidemark repair`" if hours else ""
+def _unknown(what: str, damaged: Mapping[str, str]) -> str:
+    return f"; {not_known(what, damaged)}" if damaged else ""
 
 
 def late_result(lake: LakeResource, user: str, watermark: datetime | None, now: datetime) -> dg.AssetCheckResult:
@@ -129,13 +129,13 @@ def late_result(lake: LakeResource, user: str, watermark: datetime | None, now: 
     return dg.AssetCheckResult(
         asset_key=key_of(lake.settings, HEARTBEATS),
         check_name=LATE,
-        passed=late.share <= lake.settings.checks.max_late_share and not late.unknown,
+        passed=late.share <= lake.settings.checks.max_late_share and not late.damaged,
         severity=dg.AssetCheckSeverity.WARN,
         description=(
             f"{late.total} late heartbeats of {late.rows} rows ({late.share:.3%}) with event times since "
             f"{iso(late.since)}, and {late.copies} late copies; `tidemark tune` says which band would have been "
             "enough. What a requeue landed is among them, whatever the band"
-            f"{_of_unknown(late.unknown)}"
+            f"{_unknown(LATE, late.damaged)}"
         ),
         metadata={
             "late": late.total,
@@ -158,11 +158,11 @@ def lost_result(lake: LakeResource, user: str, now: datetime) -> dg.AssetCheckRe
     return dg.AssetCheckResult(
         asset_key=key_of(lake.settings, HEARTBEATS),
         check_name=LOST_OUTSIDE,
-        passed=found.at_least <= lake.settings.checks.max_lost,
+        passed=found.at_least <= lake.settings.checks.max_lost and not found.damaged,
         severity=dg.AssetCheckSeverity.ERROR,
         description=(
             f"{found.at_least} messages lost for certain, {found.at_most} at most, of {found.tracked} tracked and "
-            f"{found.landed} landed, {where}"
+            f"{found.landed} landed, {where}{_unknown('lost', found.damaged)}"
         ),
         metadata={
             "lost_at_least": found.at_least,
@@ -186,12 +186,12 @@ def passed_over_result(lake: LakeResource, user: str, now: datetime) -> dg.Asset
         description = (
             f"{found.total} of the {found.rows} rows ({found.share:.3%}) that were published in the last hour lag more "
             f"than {format_duration(max_lag)} (max_lag) and hold nobody; by_stream names their streams. Mend their "
-            "clocks, or raise max_lag if they are to be waited for"
+            f"clocks, or raise max_lag if they are to be waited for{_unknown('passed over', found.damaged)}"
         )
     return dg.AssetCheckResult(
         asset_key=key_of(lake.settings, HEARTBEATS),
         check_name=PASSED_OVER,
-        passed=found.share <= lake.settings.checks.max_late_share,
+        passed=found.share <= lake.settings.checks.max_late_share and not found.damaged,
         severity=dg.AssetCheckSeverity.WARN,
         description=description,
         metadata={

@@ -23,6 +23,7 @@ from tidemark.pipeline.demo.synthetic_beats import SyntheticSource
 from tidemark.pipeline.demo.verification import Comparison, compare
 from tidemark.pipeline.durations import format_duration, parse_duration
 from tidemark.pipeline.errors import ServiceFailed
+from tidemark.pipeline.lake.layout import OpenLake
 from tidemark.pipeline.services.own_files import dagster_home
 from tidemark.pipeline.services.processes import Supervisor
 from tidemark.pipeline.services.stack import provision_here, start_emulator, start_stack
@@ -175,7 +176,8 @@ def _play(
         watched = reports(
             settings, publishing, supervisor.restart_what_died, say, clock, patience=asked.patience, every=LOOK_EVERY
         )
-        next(report for report in watched if report.landed.rows + sum(report.quarantined.waiting.values()) >= backlog)
+        rejected = OpenLake(settings.lake, settings.message.kinds, clock).quarantine()
+        next(report for report in watched if report.landed.rows + rejected.rows_of() >= backlog)
         landed_after = clock.monotonic() - pipeline_began
         say(f"the backlog has landed {landed_after:.0f} s after the pipeline was started")
         windows = {window.key for window in settings.windowing.closed_at(reached, start)}

@@ -17,8 +17,8 @@ from tidemark.pipeline.clock import Clock
 from tidemark.pipeline.demo.synthetic import Source
 from tidemark.pipeline.durations import format_duration
 from tidemark.pipeline.errors import LakeError, ServiceFailed
-from tidemark.pipeline.lake.layout import Lake
-from tidemark.pipeline.quality.status import LakeReport, read_report
+from tidemark.pipeline.lake.layout import OpenLake
+from tidemark.pipeline.quality.status import LakeReport, read_report, read_waiting
 from tidemark.pipeline.quantiles import quantile
 from tidemark.pipeline.services.dagster_names import ENDED, INGEST
 from tidemark.pipeline.services.processes import Running
@@ -62,20 +62,21 @@ def reports(
 ) -> Iterator[LakeReport]:
     """What the lake holds, again and again, said now and then; `keep_up` is called each time. Raises ServiceFailed when
     whoever looks has not seen enough within `patience`."""
-    lake = Lake(settings.lake, settings.message.kinds, clock)
-    log, said, began = lake.tracking_log(), 0.0, clock.monotonic()
+    lake = OpenLake(settings.lake, settings.message.kinds, clock)
+    said, began = 0.0, clock.monotonic()
     while clock.monotonic() - began < patience.total_seconds():
         keep_up()
         publishing.raise_failure()
         with suppress(LakeError):  # an instant in which a table is being made
-            report = read_report(lake, settings.windowing, settings.windows.lookback, log)
+            report = read_report(lake)
             if clock.monotonic() - said >= SAY_EVERY_SECONDS:
                 said = clock.monotonic()
-                decision = report.state.decision
+                decision, lookback = report.state.decision, settings.windows.lookback
+                waiting = read_waiting(lake, settings.windowing, lookback, report.state.watermark)
                 why = "no decision" if decision is None else decision.sentence()[:70]
                 say(
                     f"sent {publishing.sent:,}, landed {report.landed.rows:,}, windows computed "
-                    f"{len(report.computed)}, waiting {len(report.waiting)}; {why}"
+                    f"{len(report.computed)}, waiting {len(waiting)}; {why}"
                 )
             yield report
         clock.sleep(every.total_seconds())

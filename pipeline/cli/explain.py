@@ -17,6 +17,7 @@ from tidemark.pipeline.lake.layout import Lake
 from tidemark.pipeline.lake.log.history import decision_in_force, first_decision, standing_before
 from tidemark.pipeline.lake.log.tracking_log import TrackingLog
 from tidemark.pipeline.lake.tables.rejected_payloads import RejectedPayload, by_stream, rejected_payloads
+from tidemark.pipeline.quality.affected import not_known
 from tidemark.pipeline.quality.failing import read_failing, read_failing_ticks
 from tidemark.pipeline.quality.passed_over import PassedOver, read_passed_over
 from tidemark.pipeline.quality.status import LOST_WITHIN
@@ -189,7 +190,9 @@ def show_rejected(rejected: Sequence[RejectedPayload], pinning: Sequence[Rejecte
 
 
 def show_passed_over(over: PassedOver, terminal: Console) -> None:
-    """Print which streams `max_lag` passes over, if any."""
+    """Print which streams `max_lag` passes over, if any, and of which hours that is not known."""
+    if over.damaged:
+        terminal.print(f"\n{safe(not_known('passed over', over.damaged))}")
     if not over.total:
         return
     terminal.print(

@@ -1,6 +1,6 @@
 """What the lake holds: `tidemark status` in figures, and `tidemark diffs`, rows of heartbeat_diffs."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from datetime import datetime, timedelta
 from typing import Annotated, Any
@@ -14,12 +14,15 @@ from tidemark.pipeline.clock import SystemClock
 from tidemark.pipeline.ingest.progress import progress_of, recent_looks
 from tidemark.pipeline.lake.layout import Lake
 from tidemark.pipeline.lake.tables.failures import FailedTick
+from tidemark.pipeline.lake.tables.quarantine import Reasons
 from tidemark.pipeline.lake.tables.rounds import last_round
 from tidemark.pipeline.lake.tables.windowed import PARTITION
+from tidemark.pipeline.quality.affected import not_known
 from tidemark.pipeline.quality.failing import Failing, read_failing, read_failing_tables, read_failing_ticks
 from tidemark.pipeline.quality.null_fields import NullFields, read_null_fields
 from tidemark.pipeline.quality.passed_over import read_passed_over
-from tidemark.pipeline.quality.status import LOST_WITHIN, LakeReport, Losses, read_losses, read_report
+from tidemark.pipeline.quality.quarantined import read_reasons
+from tidemark.pipeline.quality.status import LOST_WITHIN, LakeReport, Losses, read_losses, read_report, read_waiting
 from tidemark.pipeline.settings import load_settings
 from tidemark.pipeline.settings_sections import IngestSettings
 from tidemark.pipeline.watermark.holding import passed_over
@@ -35,12 +38,13 @@ def status(as_json: AsJson = False) -> None:
     """Show where the watermark stands, and what has landed and been computed."""
     settings, clock = load_settings(), SystemClock()
     now, lake = clock.now(), lake_of(settings, clock)
-    losses = read_losses(lake, settings.windowing, settings.windows.lookback, now, clock)
-    report = read_report(lake, settings.windowing, settings.windows.lookback)
-    failed, of_tables = read_failing(lake, settings.windowing, now), read_failing_tables(lake, now)
+    windowing, lookback = settings.windowing, settings.windows.lookback
+    losses, report = read_losses(lake, windowing, lookback, now, clock), read_report(lake)
+    waiting = read_waiting(lake, windowing, lookback, report.state.watermark)
+    failed, of_tables = read_failing(lake, windowing, now), read_failing_tables(lake, now)
     ticks = read_failing_ticks(lake, now)
     facts = {
-        **lake_facts(report, now),
+        **lake_facts(report, read_reasons(lake), len(waiting), now),
         **ingest_facts(lake, settings.ingest, report.state.number, now),
         **failing_facts(failed),
         **failing_ticks_facts(ticks),
@@ -59,8 +63,8 @@ def status(as_json: AsJson = False) -> None:
     warn(terminal, [*of_runs(failed), *(one.sentence() for one in of_tables), *(one.sentence() for one in ticks)])
 
 
-def lake_facts(report: LakeReport, now: datetime) -> dict[str, Any]:
-    """The newest decision, how far its watermark is behind `now`, and what the tables hold."""
+def lake_facts(report: LakeReport, quarantined: Reasons, waiting: int, now: datetime) -> dict[str, Any]:
+    """The newest decision, how far its watermark is behind `now`, what the tables hold, and how many windows wait."""
     decision, watermark = report.state.decision, report.state.watermark
     computed = list(report.computed)
     facts: dict[str, Any] = {
@@ -73,13 +77,13 @@ def lake_facts(report: LakeReport, now: datetime) -> dict[str, Any]:
         "histogram_cells": len(report.state.histogram),
         "landed_rows": report.landed.rows,
         "landed_through": report.landed.newest_event_time,
-        "quarantined": dict(report.quarantined.waiting),
-        "requeued": dict(report.quarantined.requeued),
+        "quarantined": dict(quarantined.waiting),
+        "requeued": dict(quarantined.requeued),
         "windows_computed": len(computed),
         "first_window": computed[0] if computed else None,
         "last_window": computed[-1] if computed else None,
         "rows_computed": sum(report.computed.values()),
-        "windows_waiting": len(report.waiting),
+        "windows_waiting": waiting,
     }
     if decision is not None and decision.base is not None:
         facts["base_oldest_unacked"] = decision.base.oldest_unacked
@@ -153,9 +157,13 @@ def loss_facts(losses: Losses) -> dict[str, Any]:
         "lost_at_most": lost.at_most,
         "lost_since": lost.since,
         **({"missed_not_checked": f"{missed.left} commits, manifests or hours are left"} if missed.left else {}),
-        **({"missed_unknown": missed.unknown} if missed.damaged else {}),
-        **({"late_unknown": f"files of the event hours {', '.join(late.unknown)} are damaged"} if late.unknown else {}),
+        **unknown_facts({"missed": missed.damaged, "late": late.damaged, "lost": lost.damaged}),
     }
+
+
+def unknown_facts(damaged: Mapping[str, Mapping[str, str]]) -> dict[str, str]:
+    """Which figures leave out the event hours of damaged files, which are given with their hours for each figure."""
+    return {f"{what}_unknown": not_known(what.replace("_", " "), files) for what, files in damaged.items() if files}
 
 
 def passed_over_facts(report: LakeReport, lake: Lake, now: datetime) -> dict[str, Any]:
@@ -165,10 +173,12 @@ def passed_over_facts(report: LakeReport, lake: Lake, now: datetime) -> dict[str
     if record is None or record.policy.max_lag is None:
         return {}
     max_lag = record.policy.max_lag
+    found = read_passed_over(lake.heartbeats(), max_lag, now - LOST_WITHIN, now)
     return {
         "max_lag": max_lag,
         "passed_over": passed_over(report.state.histogram, max_lag),
-        "passed_over_by_stream": read_passed_over(lake.heartbeats(), max_lag, now - LOST_WITHIN, now).by_stream,
+        "passed_over_by_stream": found.by_stream,
+        **unknown_facts({"passed_over": found.damaged}),
     }
 
 

@@ -10,7 +10,7 @@ import typer
 from tidemark.pipeline.clock import EPOCH, Clock, SystemClock
 from tidemark.pipeline.durations import format_duration, parse_duration
 from tidemark.pipeline.errors import LakeError
-from tidemark.pipeline.lake.layout import Lake
+from tidemark.pipeline.lake.layout import OpenLake
 from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.windows import Window
 
@@ -133,9 +133,9 @@ def config_file() -> Path:
     return Path(os.environ.get("TIDEMARK_CONFIG", "tidemark.toml")).resolve()
 
 
-def lake_of(settings: Settings, clock: Clock | None = None) -> Lake:
-    """The configured lake."""
-    return Lake(settings.lake, settings.message.kinds, clock or SystemClock())
+def lake_of(settings: Settings, clock: Clock | None = None) -> OpenLake:
+    """The configured lake, of which a command opens each part once."""
+    return OpenLake(settings.lake, settings.message.kinds, clock or SystemClock())
 
 
 def no_decision(settings: Settings) -> LakeError:

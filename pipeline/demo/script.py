@@ -20,9 +20,9 @@ from tidemark.pipeline.demo.synthetic_beats import SyntheticSource
 from tidemark.pipeline.demo.verification import compare
 from tidemark.pipeline.durations import format_duration
 from tidemark.pipeline.errors import LakeError, ServiceFailed
-from tidemark.pipeline.lake.layout import HEARTBEAT_DIFFS, HEARTBEATS, QUARANTINE, Lake
+from tidemark.pipeline.lake.layout import HEARTBEAT_DIFFS, HEARTBEATS, QUARANTINE, OpenLake
 from tidemark.pipeline.lake.store.address import open_objects
-from tidemark.pipeline.quality.status import LakeReport, read_report
+from tidemark.pipeline.quality.status import LakeReport, read_report, read_waiting
 from tidemark.pipeline.services.processes import Supervisor
 from tidemark.pipeline.services.stack import provision_here, start_emulator, start_stack
 from tidemark.pipeline.settings import Settings, load_settings
@@ -104,21 +104,21 @@ class Watch:
     _said: float = 0.0
 
     def __post_init__(self) -> None:
-        self._lake = Lake(self.settings.lake, self.settings.message.kinds, self.clock)
-        self._log = self._lake.tracking_log()
+        self._lake = OpenLake(self.settings.lake, self.settings.message.kinds, self.clock)
 
-    def until(self, reached: Callable[[LakeReport], bool]) -> LakeReport:
-        """Wait until the lake is as it should be, and return its report. Raises ServiceFailed after `PATIENCE`."""
+    def until(self, reached: Callable[[LakeReport], bool], every: float = LOOK_EVERY_SECONDS) -> LakeReport:
+        """Wait until the lake is as it should be, looking after each so many seconds, and return its report. Raises
+        ServiceFailed after `PATIENCE`."""
         began = self.clock.monotonic()
         while self.clock.monotonic() - began < PATIENCE.total_seconds():
             self.supervisor.restart_what_died()
             self.source.raise_failure()
             with suppress(LakeError):  # a table that is being created cannot be read yet
-                report = read_report(self._lake, self.settings.windowing, self.settings.windows.lookback, self._log)
+                report = read_report(self._lake)
                 self._show(report)
                 if reached(report):
                     return report
-            self.clock.sleep(LOOK_EVERY_SECONDS)
+            self.clock.sleep(every)
         raise ServiceFailed(
             f"nothing came of waiting {format_duration(PATIENCE)}; the logs are in "
             f"{self.supervisor.state_folder}/logs, and `tidemark explain` says what holds the watermark"
@@ -127,7 +127,8 @@ class Watch:
     def _show(self, report: LakeReport) -> None:
         if self.clock.monotonic() - self._said < SAY_EVERY_SECONDS:
             return
-        self._said = self.clock.monotonic()
+        self._said, windows = self.clock.monotonic(), self.settings.windowing
+        waiting = read_waiting(self._lake, windows, self.settings.windows.lookback, report.state.watermark)
         decision = report.state.decision
         where = "no decision yet"
         if decision is not None:
@@ -135,7 +136,7 @@ class Watch:
             where = f"watermark {watermark} {decision.reason}"
         self.say(
             f"sent {self.source.sent:>9,}   landed {report.landed.rows:>9,}   windows {len(report.computed):>3} "
-            f"computed, {len(report.waiting)} waiting   {where}"
+            f"computed, {len(waiting)} waiting   {where}"
         )
 
 
@@ -210,7 +211,7 @@ def _play(folder: DemoFolder, watch: Watch, backlog: timedelta, live: timedelta)
     watch.until(lambda report: report.landed.rows >= messages)
     landed_after, live_from = clock.monotonic() - pipeline_began, clock.now()
     live_until = clock.monotonic() + live.total_seconds()
-    watch.until(lambda _: clock.monotonic() >= live_until)
+    watch.until(lambda _: clock.monotonic() >= live_until, every=SAY_EVERY_SECONDS)
     published, live_to = source.stop(), clock.now()
     if published is None or published.first_event_time is None or published.last_event_time is None:
         raise ServiceFailed("the source published no heartbeat")

@@ -1,8 +1,9 @@
 """The layout of a lake: where its tables and its log are, and the factory of its parts."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from datetime import timedelta
-from functools import cache
+from functools import cache, partial
+from typing import Any, TypeVar
 
 import pyarrow.fs as pafs
 
@@ -39,6 +40,15 @@ PARTITIONS = {
     CORRECTIONS: corrections.PARTITION,
 }
 """The lake's tables, and the column that each is partitioned by (empty: none)."""
+
+
+KEPT_BYTES = 64 << 20
+"""Files of a bucket's table that are kept, to be read once for all that is checked: an hour of the design load."""
+
+PAST_BYTES = 16 << 20
+"""Past entries of the log that are kept: some hours of the design load."""
+
+Part = TypeVar("Part")
 
 
 @cache
@@ -78,9 +88,10 @@ class Lake:
         BucketFiles."""
         return heartbeats.Heartbeats(*self._place(HEARTBEATS), self._fields, *self._extras(HEARTBEATS, kept_bytes))
 
-    def quarantine(self) -> quarantine.Quarantine:
-        """Rejected messages."""
-        return quarantine.Quarantine(*self._place(QUARANTINE), quarantine.PARTITION, *self._extras(QUARANTINE))
+    def quarantine(self, kept_bytes: int = 0) -> quarantine.Quarantine:
+        """Rejected messages. `kept_bytes` is as for `heartbeats`."""
+        extras = self._extras(QUARANTINE, kept_bytes)
+        return quarantine.Quarantine(*self._place(QUARANTINE), quarantine.PARTITION, *extras)
 
     def rejudged(self) -> Rejudged:
         """For which other reasons a requeue rejected messages again."""
@@ -164,3 +175,35 @@ class Lake:
 
     def _parts(self, name: str) -> tuple[LakeTable, ObjectStore, pafs.FileSystem]:
         return self.table(name), self.objects(), arrow_files(self._settings, name)
+
+
+class OpenLake(Lake):
+    """A lake whose log and tables stay open, for one user at a time: whatever asks for a part gets the one that is
+    open, and each further look reads what is new."""
+
+    def __init__(self, settings: LakeSettings, fields: Mapping[str, FieldKind], clock: Clock) -> None:
+        super().__init__(settings, fields, clock)
+        self._open: dict[str, Any] = {}
+
+    def tracking_log(self, kept_bytes: int = PAST_BYTES) -> TrackingLog:
+        return self._part("tracking", partial(super().tracking_log, kept_bytes))
+
+    def heartbeats(self, kept_bytes: int = KEPT_BYTES) -> heartbeats.Heartbeats:
+        return self._part(HEARTBEATS, partial(super().heartbeats, kept_bytes))
+
+    def quarantine(self, kept_bytes: int = KEPT_BYTES) -> quarantine.Quarantine:
+        return self._part(QUARANTINE, partial(super().quarantine, kept_bytes))
+
+    def window_index(self, windowing: Windowing, lookback: timedelta) -> WindowIndex:
+        return self._part(f"{windowing} {lookback}", partial(super().window_index, windowing, lookback))
+
+    def table(self, name: str) -> LakeTable:
+        if name == HEARTBEATS:
+            return self.heartbeats()
+        return self.quarantine() if name == QUARANTINE else self._part(name, partial(super().table, name))
+
+    def _part(self, name: str, make: Callable[[], Part]) -> Part:
+        if name not in self._open:
+            self._open[name] = make()
+        part: Part = self._open[name]
+        return part

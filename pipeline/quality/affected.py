@@ -22,6 +22,19 @@ NOT_COMPUTED = np.iinfo(np.int64).max
 """Stands for the version of a window that is not computed, or of which nobody knows what it was computed from."""
 
 
+def not_known(what: str, damaged: Mapping[str, str]) -> str:
+    """That something is not known because files of `heartbeats` are damaged, which are given with their event hours,
+    and what to do; empty if none is."""
+    if not damaged:
+        return ""
+    hours = sorted(set(damaged.values()))
+    named = f"{', '.join(hours[:FEW])}{' and more' if len(hours) > FEW else ''}"
+    return (
+        f"what is {what} of the event hours {named} is not known: {len(damaged)} files of heartbeats are damaged, the "
+        f"first is {min(damaged)}; `tidemark repair` says what needs them, and what to do"
+    )
+
+
 @dataclass(frozen=True, slots=True, order=True)
 class StaleWindow:
     """A computed window whose input has grown since. `missed` of the new heartbeats are its own, `missed_before` are in
@@ -71,18 +84,6 @@ class MissedHeartbeats:
     def total(self) -> int:
         """How many heartbeats are missed."""
         return sum(self.by_window.values())
-
-    @property
-    def unknown(self) -> str:
-        """What is not known because files are damaged, and what to do; empty if none is."""
-        if not self.damaged:
-            return ""
-        hours = sorted(set(self.damaged.values()))
-        named = f"{', '.join(hours[:FEW])}{' and more' if len(hours) > FEW else ''}"
-        return (
-            f"what is missed of the event hours {named} is not known: {len(self.damaged)} files of heartbeats are "
-            f"damaged, the first is {min(self.damaged)}; `tidemark repair` says what needs them, and what to do"
-        )
 
 
 @dataclass(frozen=True, slots=True)

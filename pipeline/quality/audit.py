@@ -4,9 +4,9 @@ A seek forward, an expiry, or another consumer that acknowledges on base takes m
 them as well, so the histogram shows, by publish second and event second, that they were there.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from datetime import datetime
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
 
 import numpy as np
 import pyarrow as pa
@@ -14,14 +14,14 @@ import pyarrow.compute as pc
 
 from tidemark.pipeline.lake.log.history import decision_in_force
 from tidemark.pipeline.lake.log.tracking_log import TrackingLog
-from tidemark.pipeline.lake.tables.heartbeats import Heartbeats
+from tidemark.pipeline.lake.tables.heartbeats import HOUR_FORMAT, Heartbeats
 from tidemark.pipeline.lake.tables.quarantine import Quarantine
 from tidemark.pipeline.quality.outstanding import cells_between, distinct_messages, with_seconds, without_requeued
 from tidemark.pipeline.replay.log_ticks import recorded_ticks
 from tidemark.pipeline.watermark.histogram import COPY, NO_EVENT, Histogram, Ints, bucket_of, bucket_start
 from tidemark.pipeline.watermark.state import DecisionRecord, Snapshot
 
-SECONDS_A_MINUTE = 60
+SECONDS_A_MINUTE, SECONDS_AN_HOUR = 60, 3600
 AT_ONCE = 10 * SECONDS_A_MINUTE
 """Publish seconds whose landed messages are in memory at a time."""
 
@@ -45,7 +45,8 @@ class Audit:
 
     `at_least` is certain: a cell of the histogram is occupied, and no landed message could have occupied it. `at_most`
     is certain if tracking saw everything. It is higher than the truth where tracking counted redeliveries, which cannot
-    be told from a lost message of the same second.
+    be told from a lost message of the same second. `damaged` has the files of `heartbeats` that cannot be read, with
+    their event hours: of what these hours may hold, nothing counts.
     """
 
     since: datetime | None = None
@@ -53,6 +54,7 @@ class Audit:
     tracked: int = 0
     landed: int = 0
     minutes: Sequence[AuditedMinute] = ()
+    damaged: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def at_least(self) -> int:
@@ -81,18 +83,21 @@ def audit(
     tracked = _tracked(log, passed_since)
     oldest = int(tracked.publish_bucket.min(initial=passed))
     since = oldest if from_then is None else from_then
-    minutes: list[AuditedMinute] = []
+    minutes, damaged = list[AuditedMinute](), dict[str, str]()
     for low in range(since - since % AT_ONCE, passed, AT_ONCE):
         start, end = max(low, since), min(low + AT_ONCE, passed)
         cells = cells_between(tracked, start, end)
         if len(cells):
-            minutes += _of_minutes(start, _compared(cells, heartbeats, quarantine, start, end))
+            seconds, unread = _compared(cells, heartbeats, quarantine, start, end)
+            minutes += _of_minutes(start, seconds)
+            damaged |= unread
     return Audit(
         since=bucket_start(since),
         before=bucket_start(max(since, passed)),
         tracked=sum(minute.tracked for minute in minutes),
         landed=sum(minute.landed for minute in minutes),
         minutes=[minute for minute in minutes if minute.at_most],
+        damaged=damaged,
     )
 
 
@@ -114,14 +119,21 @@ def _tracked(log: TrackingLog, since: datetime | None) -> Histogram:
     return histogram
 
 
-def _compared(cells: pa.Table, heartbeats: Heartbeats, quarantine: Quarantine, start: int, end: int) -> Ints:
-    """A row for each publish second from `start` on: tracked, landed, lost at least, lost at most. A landed heartbeat
+def _compared(
+    cells: pa.Table, heartbeats: Heartbeats, quarantine: Quarantine, start: int, end: int
+) -> tuple[Ints, Mapping[str, str]]:
+    """A row for each publish second from `start` on: tracked, landed, lost at least, lost at most; and the damaged
+    files with their event hours, of which nothing counts. A landed heartbeat
     fills its own cell, by its clamped event time as by its own: logs from before the clamp have that one. A rejected
     message, whose event time is not kept, may have filled any cell of its second. A cell of rejected messages counts as
     lost only if nothing at all landed from its second; a cell of copies never, because a redelivery may be in it."""
-    times = (bucket_start(start), bucket_start(end))
-    good = heartbeats.published_between(*times, ("message_id", "publish_time", "event_time"))
+    times, damaged = (bucket_start(start), bucket_start(end)), dict[str, str]()
+    good = heartbeats.published_between(*times, ("message_id", "publish_time", "event_time"), damaged)
     of_good, of_bad = with_seconds(good), with_seconds(quarantine.published_between(*times))
+    if damaged:
+        cells, of_good = (
+            _without(set(damaged.values()), rows, event) for rows, event in ((cells, "event"), (of_good, "counted"))
+        )
 
     def by_second(rows: pa.Table, weights: str | None = None) -> Ints:
         weight = None if weights is None else rows[weights].to_numpy()
@@ -129,7 +141,7 @@ def _compared(cells: pa.Table, heartbeats: Heartbeats, quarantine: Quarantine, s
         return counted
 
     rejected = by_second(distinct_messages(of_bad))
-    counted = without_requeued(of_good.select(of_bad.column_names), of_bad, heartbeats, quarantine, *times)
+    counted = without_requeued(of_good.select(of_bad.column_names), of_bad, heartbeats, quarantine, *times, damaged)
     landed = by_second(distinct_messages(pa.concat_tables([counted, of_bad])))
     has_event = pc.greater(cells["event"], COPY)
     empty = cells.filter(has_event)
@@ -139,9 +151,21 @@ def _compared(cells: pa.Table, heartbeats: Heartbeats, quarantine: Quarantine, s
                 of_good, ["second", "event"], ["second", event], join_type="left anti", use_threads=False
             )
     unreadable = by_second(cells.filter(pc.equal(cells["event"], NO_EVENT)))
-    at_least = np.maximum(by_second(empty) - rejected, 0) + np.where(landed == 0, unreadable, 0)
+    # Where a file is damaged, it may have what landed from that second.
+    nothing_landed = (landed == 0) & (not damaged)
+    at_least = np.maximum(by_second(empty) - rejected, 0) + np.where(nothing_landed, unreadable, 0)
     tracked = by_second(cells, "count")
-    return np.stack([tracked, landed, at_least, np.maximum(tracked - landed, at_least)], axis=1)
+    return np.stack([tracked, landed, at_least, np.maximum(tracked - landed, at_least)], axis=1), damaged
+
+
+def _without(hours: Collection[str], rows: pa.Table, event: str) -> pa.Table:
+    """The rows without those that may be of one of these event hours, by the event second that tracking counted: where
+    that is the publish second, the event time may lie in any later hour."""
+    begins = np.array([bucket_of(datetime.strptime(hour, HOUR_FORMAT).replace(tzinfo=UTC)) for hour in hours])
+    second, counted = rows["second"].to_numpy(), rows[event].to_numpy()
+    may_be = np.isin(counted // SECONDS_AN_HOUR, begins // SECONDS_AN_HOUR)
+    may_be |= (counted >= second) & (second < begins.max())
+    return rows.filter(pa.array(~may_be))
 
 
 def _of_minutes(start: int, seconds: Ints) -> list[AuditedMinute]:

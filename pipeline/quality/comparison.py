@@ -15,17 +15,15 @@ from deltalake import DeltaTable
 from tidemark.pipeline.errors import CorruptObject
 from tidemark.pipeline.lake.tables.heartbeats import HOUR, HOUR_FORMAT, IDENTITY, identities
 from tidemark.pipeline.lake.tables.heartbeats import PARTITION as EVENT_HOUR
-from tidemark.pipeline.lake.tables.table import MOMENT, LakeTable, microseconds, table_errors
+from tidemark.pipeline.lake.tables.table import MOMENT, DamagedFile, LakeTable, listed, microseconds, table_errors
 from tidemark.pipeline.lake.tables.windowed import PARTITION as WINDOW
 from tidemark.pipeline.quality.affected import NOT_COMPUTED, AffectedWindows
 from tidemark.pipeline.quality.first_landings import (
     EVERY,
     LANDINGS,
     NO_ROWS,
-    DamagedFile,
     files_by_hour,
     landings,
-    listed,
     read_rows,
 )
 

@@ -5,18 +5,18 @@ and be killed at any point: each replaced window is noted once.
 """
 
 import logging
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from itertools import chain
 from typing import Any
-from urllib.parse import unquote
 
 import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from tidemark.pipeline.clock import Clock, from_us
+from tidemark.pipeline.clock import Clock
 from tidemark.pipeline.errors import (
     CorruptObject,
     LakeError,
@@ -27,7 +27,7 @@ from tidemark.pipeline.errors import (
     TableConflict,
 )
 from tidemark.pipeline.lake.tables.corrections import CONTENT, Change, Corrections, Position
-from tidemark.pipeline.lake.tables.delta_log import committed, first_commit
+from tidemark.pipeline.lake.tables.delta_log import Commit, commits, first_commit
 from tidemark.pipeline.lake.tables.table import table_errors
 from tidemark.pipeline.lake.tables.windowed import PARTITION, WindowedTable, run_of
 from tidemark.pipeline.quality.row_changes import row_changes
@@ -65,8 +65,8 @@ class Replacement:
     version: int
     at: datetime | None
     window: str
-    old: list[str] = field(default_factory=list)
-    new: list[str] = field(default_factory=list)
+    old: list[str]
+    new: list[str]
 
 
 def follow(corrections: Corrections, followed: FollowedTable, clock: Clock) -> int:
@@ -138,27 +138,22 @@ def _gap(followed: FollowedTable, first: int, last: int) -> pa.Table:
 
 def _corrections(followed: FollowedTable, first: int, last: int) -> Iterator[pa.Table]:
     """The rows of each window that these versions replaced, unless it has the same rows as before."""
-    for version, commit in committed(followed.table.table, first - 1, last):
-        for replacement in _replaced(version, commit):
+    for commit in commits(followed.table.table, first - 1, last):
+        for replacement in _replaced(commit):
             rows = _compared(followed, replacement)
             if len(rows):
                 yield rows
 
 
-def _replaced(version: int, commit: Iterable[Mapping[str, Any]]) -> list[Replacement]:
+def _replaced(commit: Commit) -> list[Replacement]:
     """The windows that lost files and got others. A window that only got some is computed for the first time; one that
     only lost some is no longer kept."""
-    found, at = dict[str, Replacement](), None
-    for action in commit:
-        if stamp := (action.get("commitInfo") or {}).get("timestamp"):
-            at = from_us(stamp * 1000)
-        for kind in ("add", "remove"):
-            file = action.get(kind)
-            if file and file["dataChange"] and (window := (file.get("partitionValues") or {}).get(PARTITION)):
-                of_window = found.setdefault(window, Replacement(version, None, window))
-                (of_window.new if kind == "add" else of_window.old).append(unquote(file["path"]))
-    whole = (found[window] for window in sorted(found))
-    return [Replacement(version, at, one.window, one.old, one.new) for one in whole if one.old and one.new]
+    old, new = defaultdict[str | None, list[str]](list), defaultdict[str | None, list[str]](list)
+    for found, files in ((old, commit.removed), (new, commit.added)):
+        for file in files:
+            found[file.partition].append(file.path)
+    both = sorted(window for window in old if window and window in new)
+    return [Replacement(commit.version, commit.at, window, old[window], new[window]) for window in both]
 
 
 def _compared(followed: FollowedTable, replacement: Replacement) -> pa.Table:

@@ -13,11 +13,11 @@ import pyarrow.parquet as pq
 from deltalake import DeltaTable
 
 from tidemark.pipeline.clock import to_us
-from tidemark.pipeline.errors import CorruptObject, ObjectMissing
-from tidemark.pipeline.lake.tables.delta_log import AddedFile, Changes
+from tidemark.pipeline.errors import ObjectMissing
+from tidemark.pipeline.lake.tables.delta_log import AddedFile, Commit
 from tidemark.pipeline.lake.tables.heartbeats import IDENTITY, IDENTITY_SOURCE, PARTITION, event_times, identities
 from tidemark.pipeline.lake.tables.heartbeats import range_of as range_of_file
-from tidemark.pipeline.lake.tables.table import MOMENT, LakeTable, microseconds, table_errors
+from tidemark.pipeline.lake.tables.table import MOMENT, DamagedFile, LakeTable, listed, microseconds, table_errors
 
 logger = logging.getLogger(__name__)
 
@@ -35,26 +35,18 @@ EVERY, NONE = pc.scalar(True), pc.scalar(False)
 """The filters that every row passes, and none."""
 
 
-class DamagedFile(CorruptObject):
-    """A file of `heartbeats` that is there and cannot be read."""
-
-    def __init__(self, uri: str, path: str, why: object) -> None:
-        super().__init__(f"{uri}/{path} is damaged ({why}); `tidemark repair` says what needs it, and what to do")
-        self.path = path
-
-
 def first_landings(
-    heartbeats: LakeTable, files: Sequence[AddedFile], before: datetime, now: DeltaTable, changed: Changes
+    heartbeats: LakeTable, files: Sequence[AddedFile], before: datetime, now: DeltaTable, since: Sequence[Commit]
 ) -> tuple[pa.Table, dict[str, str]]:
     """The heartbeats with event times before a moment that first landed with these files, each once: rows of LANDINGS.
-    The version before the oldest of the files says what had landed by then. `now` is a later version, and `changed`
-    tells what changed since then. Assumption: copies that landed later are in these files. Memory follows the files of
-    one event hour. Of an hour with a damaged file nothing is told; these files are given with their hours. Raises
-    ObjectMissing if a file or that version is gone."""
+    The version before the oldest of the files says what had landed by then. `now` is a later version, and `since` has
+    the commits that added these files, and those after them. Assumption: copies that landed later are in these files.
+    Memory follows the files of one event hour. Of an hour with a damaged file nothing is told; these files are given
+    with their hours. Raises ObjectMissing if a file or that version is gone."""
     by_hour = defaultdict[str, list[AddedFile]](list)
     for file in files:
         by_hour[file.partition].append(file)
-    held_by_hour = _held_before(heartbeats, min(file.version for file in files), by_hour, now, changed)
+    held_by_hour = _held_before(heartbeats, min(file.version for file in files), by_hour, now, since)
     found, damaged = [LANDINGS.empty_table()], dict[str, str]()
     for hour, of_hour in sorted(by_hour.items()):
         try:
@@ -71,14 +63,14 @@ def first_landings(
 
 
 def _held_before(
-    heartbeats: LakeTable, version: int, hours: Iterable[str], now: DeltaTable, changed: Changes
+    heartbeats: LakeTable, version: int, hours: Iterable[str], now: DeltaTable, since: Sequence[Commit]
 ) -> dict[str, list[AddedFile]]:
     """The files of these event hours before a version."""
-    if changed.removed or changed.through != now.version():
+    if since[-1].version != now.version() or not all(commit.is_append for commit in since):
         earlier = heartbeats.at(version - 1) if version > 0 else None
         return {} if earlier is None else files_by_hour(earlier, listed(earlier), hours)
     # Opened at an earlier version, the table would be read from its checkpoint on.
-    later = {file.path for file in changed.added if file.version >= version}
+    later = {file.path for commit in since for file in commit.added if file.version >= version}
     found = files_by_hour(now, listed(now), hours)
     return {hour: [file for file in of_hour if file.path not in later] for hour, of_hour in found.items()}
 
@@ -115,11 +107,6 @@ def files_by_hour(table: DeltaTable, files: pa.Table, hours: Iterable[str]) -> d
     return found
 
 
-def listed(table: DeltaTable) -> pa.Table:
-    """The files of a version with their partitions and statistics, a row each."""
-    return pa.table(table.get_add_actions(flatten=True))
-
-
 def held_in(heartbeats: LakeTable, files: Sequence[AddedFile], rows: pa.Table, only: pc.Expression = EVERY) -> pa.Table:
     """The identities in these files that `rows` may have: of the same time range and streams, and of those `only`. A
     file is read only if one of the times may be in it. Raises ObjectMissing if it is gone."""
@@ -144,11 +131,8 @@ def held_in(heartbeats: LakeTable, files: Sequence[AddedFile], rows: pa.Table, o
 
 def read_rows(heartbeats: LakeTable, file: AddedFile, wanted: pc.Expression) -> pa.Table:
     """The columns of IDENTITY_SOURCE of a file's rows that are wanted. Raises DamagedFile, OSError."""
-    files = heartbeats.file_system()
-    try:
-        with files.open_input_file(file.path) as opened:  # by its path, it would be looked up as well
-            return pq.read_table(opened, columns=list(IDENTITY_SOURCE), filters=wanted, use_threads=False)
-    except (pa.ArrowException, OSError) as error:
-        with files.open_input_stream(file.path) as opened:  # raises where it is the storage that fails
-            opened.read()
-        raise DamagedFile(heartbeats.uri, file.path, error) from error
+    with (
+        heartbeats.naming_damage(file.path),
+        heartbeats.file_system().open_input_file(file.path) as opened,  # by its path, it would be looked up as well
+    ):
+        return pq.read_table(opened, columns=list(IDENTITY_SOURCE), filters=wanted, use_threads=False)

@@ -18,23 +18,23 @@ import pyarrow.compute as pc
 from tidemark.pipeline.clock import duration_us, from_us
 from tidemark.pipeline.lake.tables.delta_log import AddedFile
 from tidemark.pipeline.lake.tables.heartbeats import HOUR_FORMAT, IDENTITY, PARTITION, identities
-from tidemark.pipeline.lake.tables.table import LakeTable, microseconds, table_errors
-from tidemark.pipeline.quality.first_landings import NO_ROWS, DamagedFile, files_by_hour, held_in, listed, read_rows
+from tidemark.pipeline.lake.tables.table import DamagedFile, LakeTable, listed, microseconds, table_errors
+from tidemark.pipeline.quality.first_landings import NO_ROWS, files_by_hour, held_in, read_rows
 from tidemark.pipeline.windows import Windowing
 
 
 @dataclass(frozen=True, slots=True)
 class Late:
     """Counts of event times from the hour of `since` on: landed rows, late heartbeats by window and by stream, and
-    late rows that are copies. A heartbeat is late if no copy of it landed in time, as in `heartbeat_diffs`. Of the
-    `unknown` hours a file is damaged: what was read of them before counts."""
+    late rows that are copies. A heartbeat is late if no copy of it landed in time, as in `heartbeat_diffs`. `damaged`
+    has damaged files with their event hours: what was read of these hours before counts."""
 
     since: datetime
     rows: int = 0
     by_window: Mapping[str, int] = field(default_factory=dict)
     by_stream: Mapping[str, int] = field(default_factory=dict)
     copies: int = 0
-    unknown: Sequence[str] = ()
+    damaged: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def total(self) -> int:
@@ -88,7 +88,7 @@ class LateHeartbeats:
         suspects = _may_be_late(files)
         paths = set(map(unquote, suspects["path"].to_pylist()))
         of_hours = files_by_hour(table, files, set(suspects[f"partition.{PARTITION}"].to_pylist()))
-        unknown = list[str]()
+        damaged = dict[str, str]()
         known, self._hours = self._hours, {}
         for name, of_hour in of_hours.items():
             self._hours[name] = known.get(name, UNREAD)
@@ -96,7 +96,7 @@ class LateHeartbeats:
                 self._hours[name] = self._read(self._hours[name], of_hour, paths)
             except DamagedFile as error:
                 logger.warning("what is late of the event hour %s is not known: %s", name, error)
-                unknown.append(name)
+                damaged[error.path] = name
         by_window, by_stream, copies = Counter[int](), Counter[str](), 0
         for hour in self._hours.values():
             first = hour.first
@@ -110,7 +110,7 @@ class LateHeartbeats:
             by_window={self._windowing.containing(from_us(start)).key: by_window[start] for start in sorted(by_window)},
             by_stream=dict(by_stream.most_common()),
             copies=copies,
-            unknown=tuple(unknown),
+            damaged=damaged,
         )
 
     def _read(self, known: _Hour, files: Sequence[AddedFile], may_be_late: AbstractSet[str]) -> _Hour:

@@ -8,10 +8,9 @@ from dataclasses import dataclass
 from datetime import datetime
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from tidemark.pipeline.clock import from_us, iso, to_us
-from tidemark.pipeline.lake.tables.table import MOMENT, LakeTable, microseconds
+from tidemark.pipeline.lake.tables.table import LakeTable, microseconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,28 +45,16 @@ def read_null_fields(heartbeats: LakeTable, names: Iterable[str], since: datetim
     A file counts whole. A field that the statistics leave out, as those of a wide table's last columns, is not known to
     be null. Raises LakeError.
     """
-    names = list(names)
-    table = heartbeats.current() if names else None
-    if table is None:
+    names, since_us = list(names), to_us(since)
+    files = heartbeats.landed() if names else pa.table({})
+    if "rows" not in files.column_names:
         return NullFields()
-    actions = pa.table(table.get_add_actions(flatten=True))
-    if "max.landed_at" not in actions.column_names:
-        return NullFields()
-    known = [name for name in names if f"null_count.{name}" in actions.column_names]
-    moments = (actions[f"{which}.landed_at"].cast(MOMENT) for which in ("min", "max"))
-    first, last = (pc.fill_null(times, from_us(0)) for times in moments)
-    nulls = {f"nulls of {name}": actions[f"null_count.{name}"] for name in known}
-    files = pa.table({"first": first, "last": last, "rows": pc.fill_null(actions["num_records"], 0), **nulls})
-    return _newest_nulls(files.sort_by([("last", "descending")]), known, to_us(since))
-
-
-def _newest_nulls(files: pa.Table, names: Sequence[str], since_us: int) -> NullFields:
-    """The same, of files in the order in which they landed, the newest first."""
+    known = [name for name in names if f"null_count.{name}" in files.column_names]
     rows, first_us = files["rows"].to_pylist(), microseconds(files["first"]).tolist()
     recent = int((microseconds(files["last"]) >= since_us).sum())
     found = []
-    for name in names:
-        are_null = [count == of for count, of in zip(files[f"nulls of {name}"].to_pylist(), rows, strict=True)]
+    for name in known:
+        are_null = [count == of for count, of in zip(files[f"null_count.{name}"].to_pylist(), rows, strict=True)]
         until = are_null.index(False) if False in are_null else len(are_null)
         if recent and until >= recent and sum(rows[:until]):
             found.append(NullField(name, sum(rows[:until]), from_us(min(first_us[:until]))))

@@ -128,9 +128,16 @@ def landed_by_second(
 
 
 def without_requeued(
-    good: pa.Table, bad: pa.Table, heartbeats: Heartbeats, quarantine: Quarantine, since: datetime, before: datetime
+    good: pa.Table,
+    bad: pa.Table,
+    heartbeats: Heartbeats,
+    quarantine: Quarantine,
+    since: datetime,
+    before: datetime,
+    damaged: dict[str, str] | None = None,
 ) -> pa.Table:
     """The rows of `with_seconds` that landed, without elements of a message that landed after the message was rejected.
+    `damaged` is as for `published_between`, for `heartbeats`.
 
     Tracking counted each element that could be used, and the rejection. What a requeue landed later is in the latter.
     Nothing more is read unless messages hold several heartbeats and were rejected.
@@ -138,9 +145,12 @@ def without_requeued(
     messages = messages_of(good["message_id"])
     is_element = pc.not_equal(messages, good["message_id"])
     suspects = good["message_id"].filter(pc.and_(is_element, pc.is_in(messages, bad["message_id"].combine_chunks())))
-    times = [table.published_between(since, before, LANDINGS) for table in (heartbeats, quarantine) if len(suspects)]
-    if not times:
+    if not len(suspects):
         return good
+    times = [
+        heartbeats.published_between(since, before, LANDINGS, damaged),
+        quarantine.published_between(since, before, LANDINGS),
+    ]
     landed, rejected = (
         rows.group_by("message_id", use_threads=False).aggregate([("landed_at", "min")]) for rows in times if rows
     )

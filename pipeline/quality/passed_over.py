@@ -12,10 +12,12 @@ from tidemark.pipeline.lake.tables.table import microseconds
 
 @dataclass(frozen=True, slots=True)
 class PassedOver:
-    """How many of the `rows` that landed lag more than `max_lag`, by stream, the most first."""
+    """How many of the `rows` that landed lag more than `max_lag`, by stream, the most first. `damaged` has the files
+    that cannot be read, with their event hours: nothing of them counts."""
 
     rows: int = 0
     by_stream: Mapping[str, int] = field(default_factory=dict)
+    damaged: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def total(self) -> int:
@@ -34,9 +36,10 @@ def read_passed_over(heartbeats: Heartbeats, max_lag: timedelta, since: datetime
 
     Memory follows the rows of that time. Raises LakeError.
     """
-    rows = heartbeats.published_between(since, before, ("stream_id", "publish_time", "event_time"))
+    damaged = dict[str, str]()
+    rows = heartbeats.published_between(since, before, ("stream_id", "publish_time", "event_time"), damaged)
     if rows is None:
         return PassedOver()
     lag_us = microseconds(rows["publish_time"]) - microseconds(rows["event_time"])
     beyond = rows.filter(lag_us > duration_us(max_lag))
-    return PassedOver(len(rows), dict(Counter(beyond["stream_id"].to_pylist()).most_common()))
+    return PassedOver(len(rows), dict(Counter(beyond["stream_id"].to_pylist()).most_common()), damaged)

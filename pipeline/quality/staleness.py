@@ -18,20 +18,18 @@ from itertools import chain
 from deltalake import DeltaTable
 
 from tidemark.pipeline.errors import CorruptObject, ObjectMissing
-from tidemark.pipeline.lake.layout import Lake
+from tidemark.pipeline.lake.layout import KEPT_BYTES, Lake
 from tidemark.pipeline.lake.store.read_ahead import read_ahead
-from tidemark.pipeline.lake.tables.delta_log import AddedFile, changes
+from tidemark.pipeline.lake.tables.delta_log import AddedFile, commits
 from tidemark.pipeline.lake.tables.heartbeats import range_of
-from tidemark.pipeline.lake.tables.table import microseconds
+from tidemark.pipeline.lake.tables.table import DamagedFile, listed, microseconds
 from tidemark.pipeline.quality.affected import AffectedWindows, MissedHeartbeats, StaleWindow, missed_by
 from tidemark.pipeline.quality.comparison import Comparison
 from tidemark.pipeline.quality.first_landings import (
     NONE,
-    DamagedFile,
     earliest,
     files_by_hour,
     first_landings,
-    listed,
     read_rows,
 )
 from tidemark.pipeline.quality.staleness_checkpoint import CheckpointStore, StalenessCheckpoint
@@ -44,9 +42,6 @@ COMMITS_AT_ONCE = 1000
 
 FILES_AT_ONCE = 200
 """Files of heartbeats that one step opens, beside what landed earlier in the same event hours."""
-
-KEPT_BYTES = 64 << 20
-"""Files of a bucket's heartbeats that are kept, to be read once for all that is checked: an hour of the design load."""
 
 MANIFESTS_AT_ONCE = 500
 """Manifests of runs that one step reads."""
@@ -158,8 +153,8 @@ class Staleness:
         unread, damaged = before.unread, dict[str, str]()
         if through > after:
             end = self._affected.windowing.named(max(runs)).end
-            since = changes(self.heartbeats, after, through, "event_time")
-            files = self._unread_files(since.added, read, end)
+            since = commits(self.heartbeats, after, through)
+            files = self._unread_files([file for commit in since for file in commit.added], read, end)
             # A window that stands as before may have been computed from a version that this check has yet to reach.
             touched = {key for file in files for key in self._affected.keys_between(*range_of(file))} & read.keys()
             versions, _, left = self._versions({key: runs[key] for key in touched})

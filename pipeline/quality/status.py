@@ -6,15 +6,12 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from tidemark.pipeline.clock import Clock
-from tidemark.pipeline.lake.layout import Lake
-from tidemark.pipeline.lake.log.tracking_log import TrackingLog
+from tidemark.pipeline.lake.layout import HEARTBEAT_DIFFS, Lake
 from tidemark.pipeline.lake.tables.heartbeats import Extent
-from tidemark.pipeline.lake.tables.quarantine import Reasons
 from tidemark.pipeline.lake.tables.table import data_files
 from tidemark.pipeline.quality.affected import MissedHeartbeats
 from tidemark.pipeline.quality.audit import Audit, audit
 from tidemark.pipeline.quality.late import Late, LateHeartbeats
-from tidemark.pipeline.quality.quarantined import read_reasons
 from tidemark.pipeline.quality.staleness import Staleness
 from tidemark.pipeline.watermark.state import WatermarkState
 from tidemark.pipeline.windows import Window, Windowing
@@ -28,34 +25,29 @@ LATE_WITHIN, LOST_WITHIN = timedelta(days=1), timedelta(hours=1)
 
 @dataclass(frozen=True, slots=True)
 class LakeReport:
-    """The watermark's state, and what the tables hold. `waiting` are closed windows that are not computed yet."""
+    """The watermark's state, and what the tables hold: the computed windows' rows, and when they were committed."""
 
     state: WatermarkState
     landed: Extent
-    quarantined: Reasons
     computed: Mapping[str, int]
     computed_at: Mapping[str, datetime]
-    waiting: list[Window]
 
 
-def read_report(lake: Lake, windowing: Windowing, lookback: timedelta, log: TrackingLog | None = None) -> LakeReport:
-    """Read the report. Pass the same `log` to read it repeatedly: it then only catches up. Raises LakeError."""
-    state = (log or lake.tracking_log()).catch_up()
-    heartbeats, diffs = lake.heartbeats(), lake.diffs()
-    rows, computed_at = Counter[str](), dict[str, datetime]()
-    for file in data_files(diffs.table.current(), diffs.table.partition_column):
+def read_report(lake: Lake) -> LakeReport:
+    """Read the report. Raises LakeError."""
+    state, rows, computed_at = lake.tracking_log().catch_up(), Counter[str](), dict[str, datetime]()
+    diffs = lake.table(HEARTBEAT_DIFFS)
+    for file in data_files(diffs.current(), diffs.partition_column):
         rows[file.partition] += file.rows
         computed_at[file.partition] = max(file.added_at, computed_at.get(file.partition, file.added_at))
-    index = lake.window_index(windowing, lookback).update()
-    closed = lake.kept_windows(windowing).closed(state.watermark)
-    return LakeReport(
-        state=state,
-        landed=heartbeats.extent(),
-        quarantined=read_reasons(lake),
-        computed=dict(sorted(rows.items())),
-        computed_at=computed_at,
-        waiting=sorted(windowing.numbered(number) for stretch in index.due(closed) for number in stretch),
-    )
+    return LakeReport(state, lake.heartbeats().extent(), dict(sorted(rows.items())), computed_at)
+
+
+def read_waiting(lake: Lake, windowing: Windowing, lookback: timedelta, watermark: datetime | None) -> list[Window]:
+    """The windows that are closed and not computed yet, in order. Raises LakeError."""
+    closed = lake.kept_windows(windowing).closed(watermark)
+    due = lake.window_index(windowing, lookback).update().due(closed)
+    return sorted(windowing.numbered(number) for stretch in due for number in stretch)
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +69,7 @@ def read_losses(
     return Losses(
         missed=staleness.check(lambda: clock is None or clock.monotonic() - began < CHECKED_FOR_SECONDS),
         late=LateHeartbeats(staleness.heartbeats, windowing).since(late_since(log.newest_watermark(), now)),
-        lost=audit(log, lake.heartbeats(), lake.quarantine(), now - LOST_WITHIN),
+        lost=audit(log, staleness.heartbeats, lake.quarantine(), now - LOST_WITHIN),
     )
 
 

@@ -13,7 +13,7 @@ from datetime import timedelta
 from deltalake import DeltaTable
 from deltalake.table import FilterConjunctionType
 
-from tidemark.pipeline.lake.tables.delta_log import commits
+from tidemark.pipeline.lake.tables.delta_log import logged
 from tidemark.pipeline.lake.tables.heartbeats import HOUR
 from tidemark.pipeline.lake.tables.table import DataFile, LakeTable, data_files, table_errors
 
@@ -119,12 +119,12 @@ def trim(table: LakeTable, keep: timedelta, *, dry_run: bool = False) -> Trimmed
     _keep_commits_for(table, current, keep + SPARE)
     if files:
         files = vacuum(dry_run=False)
-    before = len(commits(table))
+    before = len(logged(table))
     with table_errors(table.uri):
         current.update_incremental()
         current.create_checkpoint()
         current.cleanup_metadata()
-    return Trimmed(files, max(0, before - len(commits(table))))
+    return Trimmed(files, max(0, before - len(logged(table))))
 
 
 def drop_partitions(table: LakeTable, before: str, *, dry_run: bool = False) -> Dropped:

@@ -18,7 +18,7 @@ from tidemark.pipeline.lake.store.disk import TEMPORARY
 from tidemark.pipeline.lake.store.objects import ObjectStore
 from tidemark.pipeline.lake.store.read_ahead import read_ahead
 from tidemark.pipeline.lake.tables.commit_sync import LOG_FOLDER
-from tidemark.pipeline.lake.tables.delta_log import actions, commits
+from tidemark.pipeline.lake.tables.delta_log import actions, logged
 from tidemark.pipeline.lake.tables.landings import FOLDER as LANDINGS
 from tidemark.pipeline.lake.tables.table import LakeTable, table_errors
 from tidemark.pipeline.lake.tables.windowed import MANIFESTS, RUNS_FOLDER
@@ -129,6 +129,6 @@ def _listed_ever(table: LakeTable) -> set[str]:
     if table.current() is None:
         return set()
     with table_errors(table.uri):
-        logged = read_ahead(partial(actions, table.file_system()), commits(table))
-        files = (action.get(kind) for _, of_commit in logged for action in of_commit for kind in ("add", "remove"))
+        commits = read_ahead(partial(actions, table.file_system()), logged(table))
+        files = (action.get(kind) for _, of_commit in commits for action in of_commit for kind in ("add", "remove"))
         return {unquote(file["path"]) for file in files if file}

@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from datetime import datetime
 from pathlib import Path
 
 import psutil
@@ -19,9 +20,10 @@ from tidemark.pipeline.demo.verification import Comparison, compare
 from tidemark.pipeline.errors import LakeError
 from tidemark.pipeline.lake.layout import Lake
 from tidemark.pipeline.pubsub.connection import publisher_client
-from tidemark.pipeline.quality.status import LakeReport, read_report
+from tidemark.pipeline.quality.status import LakeReport, read_report, read_waiting
 from tidemark.pipeline.services.processes import STATE_FILE
 from tidemark.pipeline.settings import Settings
+from tidemark.pipeline.windows import Window
 
 ROOT = Path(__file__).resolve().parents[2]
 TIDEMARK = str(Path(sys.executable).parent / "tidemark")
@@ -81,13 +83,17 @@ class House:
     def report(self) -> LakeReport | None:
         """Where the lake stands; None in the instant in which a table is being made."""
         try:
-            return read_report(
-                Lake(self.settings.lake, self.settings.message.kinds, SystemClock()),
-                self.settings.windowing,
-                self.settings.windows.lookback,
-            )
+            return read_report(self._whole_lake())
         except LakeError:
             return None
+
+    def waiting(self, watermark: datetime | None) -> list[Window]:
+        """The windows that are closed and not computed yet."""
+        windows = self.settings.windows
+        return read_waiting(self._whole_lake(), self.settings.windowing, windows.lookback, watermark)
+
+    def _whole_lake(self) -> Lake:
+        return Lake(self.settings.lake, self.settings.message.kinds, SystemClock())
 
     def compared(self) -> Comparison:
         """The lake against the truth, row by row."""

@@ -60,7 +60,7 @@ class GoesOn:
         if report is None or report.state.number < self.decided:
             return False
         if self.awaited is None:
-            self.awaited = {window.key for window in report.waiting}
+            self.awaited = {window.key for window in self.house.waiting(report.state.watermark)}
         return self.awaited <= report.computed.keys()
 
 

@@ -112,6 +112,31 @@ def test_status_names_the_fields_that_are_null_in_all_recent_rows(
     assert "1 temperature" in CliRunner().invoke(app, ["status"]).output
 
 
+def test_a_damaged_file_of_the_last_hour_is_named_with_its_hour_and_all_else_is_printed(
+    history: History, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings, now = history.folder / "tidemark.toml", SystemClock().now()
+    settings.write_text('[lake]\nuri = "file:lake"\n[windows]\nlength = "1m"\nlookback = "90s"\n')
+    monkeypatch.setenv("TIDEMARK_CONFIG", str(settings))
+    log = history.lake.tracking_log()
+    since = (now - at(0)).total_seconds()
+    log.append(Snapshot(published([(since - 60, 7200)])))
+    base = effective(since)
+    policy = Policy(max_lag=seconds(60))
+    decision = Decision(at=now, watermark=at(590), reason=Reason.ADVANCED, base=base, tracking=base)
+    log.append(DecisionRecord(decision, base.newest, base.newest, policy))
+    append_beats(history.lake.heartbeats(), {**columns_of([Beat("c", 7200)]), "publish_time": [now - seconds(60)]})
+    (file,) = (history.folder / "lake/heartbeats/event_hour=2026-11-21T07Z").glob("*.parquet")
+    file.write_bytes(file.read_bytes()[:-40])
+    done = CliRunner().invoke(app, ["status", "--json"])
+    assert done.exit_code == 0, done.output
+    facts = json.loads(done.output)
+    for what in ("lost", "passed_over"):
+        assert "event hours 2026-11-21T07Z is not known" in facts[f"{what}_unknown"]
+        assert f"event_hour=2026-11-21T07Z/{file.name}" in facts[f"{what}_unknown"]
+    assert (facts["landed_rows"], facts["missed"], facts["lost_at_least"]) == (4, 1, 0)
+
+
 def test_the_command_prints_them_to_people_and_to_programs(history: History, monkeypatch: pytest.MonkeyPatch) -> None:
     settings = history.folder / "tidemark.toml"
     settings.write_text('[lake]\nuri = "file:lake"\n[windows]\nlength = "1m"\nlookback = "90s"\n')

@@ -26,7 +26,7 @@ from tidemark.pipeline.kept import Kept
 from tidemark.pipeline.lake.layout import Lake
 from tidemark.pipeline.pubsub.spending import Meter
 from tidemark.pipeline.pubsub.subscription import PulledBatch
-from tidemark.pipeline.quality.status import LakeReport, read_report
+from tidemark.pipeline.quality.status import LakeReport, read_report, read_waiting
 from tidemark.pipeline.services.dagster_names import PIPELINE
 from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.settings_message import MessageSettings
@@ -37,7 +37,7 @@ from tidemark.pipeline.settings_sections import (
     WatermarkSettings,
     WindowSettings,
 )
-from tidemark.pipeline.windows import Windowing
+from tidemark.pipeline.windows import Window, Windowing
 from tidemark.resources.pubsub import PubSubResource
 
 SECOND = timedelta(seconds=1)
@@ -259,7 +259,10 @@ class Ticking:
         return Lake(self.settings.lake, self.settings.message.kinds, self.clock)
 
     def report(self) -> LakeReport:
-        return read_report(self.lake(), self.settings.windowing, self.settings.windows.lookback)
+        return read_report(self.lake())
+
+    def waiting(self) -> list[Window]:
+        return read_waiting(self.lake(), self.settings.windowing, self.settings.windows.lookback, self.watermark())
 
     def watermark(self) -> datetime | None:
         return self.lake().tracking_log().catch_up().watermark

@@ -16,6 +16,7 @@ from tidemark.pipeline.clock import iso
 from tidemark.pipeline.contract.heartbeat import HeartbeatReader
 from tidemark.pipeline.ingest.requeue import Requeue, Requeuer
 from tidemark.pipeline.lake.tables.windowed import DiffRun
+from tidemark.pipeline.quality.quarantined import read_reasons
 from tidemark.pipeline.services.dagster_names import CONTRACT, REQUEUE
 from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.settings_message import MessageSettings
@@ -36,7 +37,7 @@ def compute(ticking: Ticking, name: str) -> list[str]:
     """Note the windows that wait as computed from what has landed; their keys."""
     lake = ticking.lake()
     landed, diffs = lake.heartbeats().pinned(), lake.diffs()
-    keys = [window.key for window in ticking.report().waiting]
+    keys = [window.key for window in ticking.waiting()]
     assert landed is not None
     run = DiffRun(name, keys, landed.version(), ticking.clock.now(), ticking.clock.now())
     fence = diffs.fence(keys)
@@ -84,7 +85,7 @@ def test_a_topic_that_a_wrong_contract_parked_is_in_heartbeats_once_it_is_mended
     rows = landed.to_pyarrow_table(columns=["stream_id", "event_time", "message_id"]).to_pylist()
     assert len({row["message_id"] for row in rows}) == len(rows) == len(beats) + len(both)
     assert {(row["stream_id"], row["event_time"]) for row in rows} >= set(beats)
-    counts = ticking.report().quarantined
+    counts = read_reasons(ticking.lake())
     assert (counts.waiting, counts.requeued) == ({}, {"NO_STREAM_ID": len(beats)})
 
     after = ticking.tick("staleness")

@@ -210,7 +210,7 @@ def test_a_long_stretch_is_cut_at_the_most_windows_a_run_may_have(
     ticking = Ticking(settings_of(PUBSUB, tmp_path, max_windows_per_run=2), instance, world.clock, world)
     publish_backlog(world, ticking.settings)
     first, last = map(ticking.settings.windowing.named, requested(ticking.land_and_close()))
-    assert (first.end, last) == (last.start, ticking.report().waiting[-1])
+    assert (first.end, last) == (last.start, ticking.waiting()[-1])
 
 
 def test_what_is_computed_is_not_requested_again_and_live_windows_with_a_gap_are_one_run(

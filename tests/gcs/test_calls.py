@@ -16,7 +16,7 @@ from tests.watermark.builders import START
 from tidemark.pipeline.errors import LakeUnreachable, LakeUnwritable
 from tidemark.pipeline.lake.store import gcs
 from tidemark.pipeline.lake.store.address import BOUNDS
-from tidemark.pipeline.lake.tables.delta_log import added_files, commits
+from tidemark.pipeline.lake.tables.delta_log import commits, logged
 from tidemark.pipeline.settings_sections import LakeSettings
 
 pytestmark = pytest.mark.gcs
@@ -194,8 +194,8 @@ def what_the_code_server_asks(world: TickingOnABucket) -> list[Callable[[], obje
         opened.current,
         lambda: lake.heartbeats().at(1),
         lambda: lake.heartbeats().published_between(START, world.clock.now()),
-        lambda: added_files(opened, 0, 1),
-        lambda: commits(opened),
+        lambda: commits(opened, 0, 1),
+        lambda: logged(opened),
         lake.quarantine().reasons,
         lake.tracking_log().catch_up,
         lake.tracking_log().newest_watermark,

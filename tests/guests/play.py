@@ -16,7 +16,7 @@ from tidemark.pipeline.clock import Clock, SystemClock, iso
 from tidemark.pipeline.demo.verification import Comparison, compare
 from tidemark.pipeline.errors import LakeError
 from tidemark.pipeline.lake.layout import Lake
-from tidemark.pipeline.quality.status import read_report
+from tidemark.pipeline.quality.status import read_report, read_waiting
 from tidemark.pipeline.services.processes import ServiceSpec, Supervisor, listens
 from tidemark.pipeline.services.stack import CODE_SERVER, provision_here, spark_server, token_environment
 from tidemark.pipeline.settings import Settings, load_settings
@@ -137,7 +137,8 @@ def _until_computed(
 def _is_computed(name: str, settings: Settings, clock: Clock, say: Callable[[str], None]) -> bool:
     lake = Lake(settings.lake, settings.message.kinds, clock)
     try:
-        report = read_report(lake, settings.windowing, settings.windows.lookback)
+        report = read_report(lake)
+        waiting = read_waiting(lake, settings.windowing, settings.windows.lookback, report.state.watermark)
         heartbeats = lake.heartbeats().current()
     except LakeError:
         return False
@@ -145,8 +146,8 @@ def _is_computed(name: str, settings: Settings, clock: Clock, say: Callable[[str
     if heartbeats is None or watermark is None:
         return False
     newest = heartbeats.to_pyarrow_dataset().to_table(columns=["event_time"])["event_time"].to_pylist()
-    say(f"{name}: {len(newest)} landed, {len(report.computed)} windows computed, {len(report.waiting)} wait")
-    return not report.waiting and bool(report.computed) and watermark > max(newest) + settings.windows.length
+    say(f"{name}: {len(newest)} landed, {len(report.computed)} windows computed, {len(waiting)} wait")
+    return not waiting and bool(report.computed) and watermark > max(newest) + settings.windows.length
 
 
 @contextmanager

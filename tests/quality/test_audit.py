@@ -86,6 +86,46 @@ def test_beside_one_that_landed_in_its_publish_second_another_event_second_tells
     assert (audited(world).at_least, audited(world).at_most) == (1, 1)
 
 
+@pytest.mark.parametrize("is_gone", [False, True], ids=["damaged", "gone"])
+@pytest.mark.parametrize("apart", [-3600.0, 2405.0], ids=["an hour before", "a clock that is ahead, clamped"])
+def test_what_an_hour_with_a_damaged_file_may_hold_is_neither_lost_nor_landed(
+    tmp_path: Path, *, is_gone: bool, apart: float
+) -> None:
+    world = World(tmp_path)
+    world.wait(2390)
+    lost = [world.topic.publish(2386.0), world.topic.publish(apart)]
+    world.topic.publish(2387.0)
+    world.topic.publish(apart + 1)
+    for message in lost:
+        world.base.taken_by_somebody_else(message)
+    world.tick()
+    world.wait(2)
+    world.track()
+    assert audited(world).at_most == 2
+    hour = world.lake().heartbeats().files_between(at(apart), at(apart + 2)).paths
+    (file,) = (Path(path) for path in hour)
+    file.write_bytes(file.read_bytes()[:-40])
+    if is_gone:
+        file.unlink()
+    found = audited(world)
+    assert (found.tracked, found.landed, found.at_least, found.at_most) == (2, 1, 1, 1)
+    assert list(found.damaged.items()) == [(f"{file.parent.name}/{file.name}", file.parent.name.partition("=")[2])]
+
+
+def test_a_rejected_message_may_have_landed_in_a_damaged_file_of_its_second(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    world.wait(5)
+    world.topic.publish(2.0)
+    world.base.taken_by_somebody_else(world.topic.publish("yesterday"))
+    world.tick()
+    world.wait(2)
+    world.track()
+    assert (audited(world).at_least, audited(world).at_most) == (0, 1)
+    (file,) = (Path(path) for path in world.lake().heartbeats().files_between(at(0), at(9)).paths)
+    file.write_bytes(b"")
+    assert (audited(world).at_least, audited(world).at_most) == (0, 1)
+
+
 def test_in_a_cell_that_something_filled_a_loss_is_possible_and_not_certain(tmp_path: Path) -> None:
     world = World(tmp_path)
     lost = world.topic.publish(1.0)

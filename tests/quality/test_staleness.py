@@ -296,10 +296,9 @@ def test_what_an_hour_with_a_damaged_or_missing_file_holds_is_unknown_until_it_i
         assert (missed.by_window[other] >= 1, missed.left) == (True, 0)
         assert WINDOWS[0].key not in missed.by_window
         assert missed.damaged == {f"event_hour=2026-11-21T05Z/{file.name}": "2026-11-21T05Z"}
-        assert "event hours 2026-11-21T05Z is not known" in missed.unknown
     file.write_bytes(content)
     missed = staleness.check()
-    assert (missed.by_window[WINDOWS[0].key], missed.unknown) == (1, "")
+    assert (missed.by_window[WINDOWS[0].key], missed.damaged) == (1, {})
 
 
 def compute_at(history: History, second: float) -> str:

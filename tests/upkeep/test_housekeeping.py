@@ -26,7 +26,7 @@ from tidemark.pipeline.lake.log.archive import LogArchive
 from tidemark.pipeline.lake.log.tracking_log import entry_name
 from tidemark.pipeline.lake.tables.corrections import CONTENT, Position, Sought
 from tidemark.pipeline.lake.tables.windowed import DiffRun
-from tidemark.pipeline.quality.status import read_report
+from tidemark.pipeline.quality.status import read_waiting
 from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.settings_sections import HousekeepingSettings, LakeSettings, WindowSettings
 from tidemark.pipeline.upkeep import compaction, housekeeping
@@ -319,7 +319,8 @@ def test_windows_are_dropped_by_event_time_and_asked_for_no_more(tmp_path: Path)
     assert kept.since() == at(180)
     assert set(house.lake.diffs().computed()) == {window.key for window in WINDOWS[3:]}
     assert set(house.diffs()) < before
-    assert min(window.start for window in read_report(house.lake, WINDOWING, LOOKBACK).waiting) == first_to_come
+    watermark = house.lake.tracking_log().newest_watermark()
+    assert read_waiting(house.lake, WINDOWING, LOOKBACK, watermark)[0].start == first_to_come
     with pytest.raises(WindowExpired, match="no longer kept"):
         kept.refuse_expired(WINDOWS[2:4])
     kept.refuse_expired(WINDOWS[3:])

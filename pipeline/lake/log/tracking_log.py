@@ -266,6 +266,8 @@ class TrackingLog:
         self._witness.accept_end(max(self.numbers()))
         self._objects.delete(WATERMARK_OBJECT)  # it may know a number that is taken again; the next tick writes it
         self._standing = None
+        with self._contents_lock:
+            self._contents.clear()
 
     def _append(self, build: Callable[[WatermarkState], Entry | None]) -> WatermarkState:
         """Write what `build` makes of the state under the next number; None writes nothing. The state in memory is not

@@ -1,25 +1,36 @@
-"""A Delta table's own log: which files of new rows each commit added."""
+"""A Delta table's own log: what each commit added and removed.
+
+A commit never changes. Each process reads it once, whoever asks, and remembers it for as long as the table is the same.
+"""
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from bisect import bisect_right
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
+from hashlib import blake2b
+from itertools import accumulate
 from typing import Any
 from urllib.parse import unquote
 
 import pyarrow.fs as pafs
+from deltalake import DeltaTable
 
-from tidemark.pipeline.errors import ObjectMissing
+from tidemark.pipeline.clock import from_us
+from tidemark.pipeline.errors import CorruptObject, ObjectMissing
 from tidemark.pipeline.lake.store.read_ahead import read_ahead
 from tidemark.pipeline.lake.tables.commit_sync import LOG_FOLDER
 from tidemark.pipeline.lake.tables.table import LakeTable, table_errors
+
+FILES_REMEMBERED = 20_000
+"""Bounds what is remembered of a table's commits, by the files that they name: some ten megabytes."""
 
 
 @dataclass(frozen=True, slots=True)
 class AddedFile:
     """A file of new rows: the version that added it, its path within the table, its partition, and the least and the
-    greatest time in it (None: its statistics do not say). `newest` may be cut to the millisecond."""
+    greatest event time in it (None: its statistics do not say). `newest` may be cut to the millisecond."""
 
     version: int
     path: str
@@ -29,55 +40,117 @@ class AddedFile:
 
 
 @dataclass(frozen=True, slots=True)
-class Changes:
-    """What the versions up to `through` changed: the files of new rows that they `added`, in order, and whether they
-    `removed` files as well. A compaction adds no new rows."""
+class RemovedFile:
+    """A file whose rows a commit took out, and its partition (None: the commit does not say)."""
 
-    through: int
-    added: list[AddedFile]
-    removed: bool
+    path: str
+    partition: str | None
 
 
-def changes(table: LakeTable, after: int, through: int, column: str = "") -> Changes:
-    """What the versions `after + 1` to `through` changed. `column` names the time whose range each file has. Raises
-    ObjectMissing if one of the commits is gone from the log, which is cleaned up after checkpoints, or LakeError."""
-    added, removed = list[AddedFile](), False
-    for version, commit in committed(table, after, through):
-        added += new_files(table, version, commit, column)
-        removed = removed or any("remove" in action for action in commit)
-    return Changes(through, added, removed)
+@dataclass(frozen=True, slots=True)
+class Commit:
+    """What a version says: a digest of all of it, when it was committed, what its writer noted, and the files of rows
+    that it `added` and `removed`, in order. A compaction puts the same rows into other files, so these are not among
+    them. `is_append`: it took no file out of the table, as a compaction does too."""
+
+    version: int
+    digest: bytes
+    at: datetime | None
+    says: Mapping[str, Any]
+    added: Sequence[AddedFile]
+    removed: Sequence[RemovedFile]
+    is_append: bool
 
 
-def added_files(table: LakeTable, after: int, through: int) -> list[AddedFile]:
-    """The files of new rows that the versions `after + 1` to `through` added, in order. Raises as `changes`."""
-    return changes(table, after, through).added
+_read: dict[str, Sequence[Commit]] = {}
+"""By table: commits that follow each other, as this process has read them last."""
 
 
-def committed(table: LakeTable, after: int, through: int) -> Iterator[tuple[int, list[Mapping[str, Any]]]]:
-    """The versions `after + 1` to `through` with their actions, in order. Raises as `changes`."""
-    contents = read_ahead(partial(content_of, table), range(after + 1, through + 1))
-    return ((version, actions_in(content)) for version, content in contents)
+class Follower:
+    """Tells a table's commits once, in order, to one user."""
+
+    def __init__(self, table: LakeTable) -> None:
+        self._table = table
+        self._told: Commit | None = None
+        """The last commit that was folded, or at which the table was opened. Those of two tables differ."""
+
+    def follow(self, fold: Callable[[Commit], bool], begin: Callable[[DeltaTable | None], None], at_most: int) -> None:
+        """Have each commit since the last call folded. Where these are not enough, `begin` gets the table at its newest
+        version, whose list of files tells everything up to there (None: there is no table). So it is at first, if a
+        commit is gone or damaged, if the table was deleted or begun anew, if there are more than `at_most` commits, and
+        after a `fold` that returned False.
+
+        Guarantee: whatever is raised, the next call leaves nothing out. Raises LakeError, and what the two raise."""
+        news, told = self._news(at_most), self._told
+        self._told = None
+        if news is not None and all(map(fold, news)):
+            self._told = news[-1] if news else told
+            return
+        current = self._table.current()
+        newest = None if current is None else read_commit(self._table, current.version())
+        begin(current)
+        self._told = newest
+
+    def _news(self, at_most: int) -> Sequence[Commit] | None:
+        """The commits since the last one that was told; None if that is not known, or there are more. The newest known
+        one is read again: it shows that the table is the same, and nothing is listed."""
+        told = self._told
+        if told is None:
+            return None
+        known = _read.get(self._table.uri, ())
+        found = [told, *(commit for commit in known if commit.version > told.version and told in known)]
+        try:
+            if read_commit(self._table, found[-1].version) != found[-1]:
+                return None
+            while len(found) <= at_most:
+                try:
+                    found.append(read_commit(self._table, found[-1].version + 1))
+                except ObjectMissing:
+                    _remember(self._table, found)
+                    return found[1:]
+        except (ObjectMissing, CorruptObject):
+            pass
+        return None
 
 
-def content_of(table: LakeTable, version: int) -> bytes:
-    """A commit as it was written. Raises ObjectMissing if it is not in the log, LakeError."""
+def commits(table: LakeTable, after: int, through: int) -> Sequence[Commit]:
+    """The versions `after + 1` to `through`, in order. What this process has read of them is not read again, but for
+    the newest of it, which shows that the table is the same. Raises ObjectMissing if one of the commits is gone from
+    the log, which is cleaned up after checkpoints, CorruptObject, LakeError."""
+    versions = range(after + 1, through + 1)
+    known = {commit.version: commit for commit in _read.get(table.uri, ()) if commit.version in versions}
+    if known and read_commit(table, max(known)) != known[max(known)]:
+        known = {}
+    new = read_ahead(partial(read_commit, table), (version for version in versions if version not in known))
+    found = sorted([*known.values(), *(commit for _, commit in new)], key=lambda commit: commit.version)
+    if found:
+        _remember(table, found)
+    return found
+
+
+def read_commit(table: LakeTable, version: int) -> Commit:
+    """A commit as it is in the log now. Raises ObjectMissing if it is not there, CorruptObject, LakeError."""
     name = f"{LOG_FOLDER}/{version:020d}.json"
     gone = ObjectMissing(f"{table.uri}/{name} is gone: what it added is not known")
     with table_errors(table.uri, lambda _: gone):
-        return _read(table.folder, name)
+        content = _content(table.folder, name)
+    try:
+        return _parsed(version, content, table.partition_column)
+    except (KeyError, TypeError, ValueError) as error:
+        raise CorruptObject(f"{table.uri}/{name} is damaged ({error!r}); put back a copy") from error
 
 
-def new_files(table: LakeTable, version: int, commit: Iterable[Mapping[str, Any]], column: str) -> list[AddedFile]:
-    """The files of new rows that a commit added: see `changes`."""
-    adds = [action["add"] for action in commit if action.get("add")]
-    return [_file(table, version, add, column) for add in adds if add["dataChange"]]
+def _remember(table: LakeTable, found: Sequence[Commit]) -> None:
+    """Keep commits that follow each other, beside those that were kept before if some are the same.
 
-
-def commits(table: LakeTable) -> list[str]:
-    """The paths of the commits that are still in the log of a table. Raises LakeError."""
-    with table_errors(table.uri):
-        logged = table.file_system().get_file_info(pafs.FileSelector(LOG_FOLDER, allow_not_found=True))
-    return [info.path for info in logged if info.path.endswith(".json") and info.path.count("/") == 1]
+    Law: if a kept commit is still that of the table, so are all kept ones before it. A table that was put back to an
+    earlier state of itself may have other ones after it."""
+    kept = _read.get(table.uri, ())
+    if kept and (found[0] in kept or kept[0] in found):
+        both = {commit.version: commit for commit in (*kept, *found)}
+        found = [both[version] for version in sorted(both)]
+    weights = list(accumulate(1 + len(commit.added) + len(commit.removed) for commit in reversed(found)))
+    _read[table.uri] = found[len(found) - bisect_right(weights, FILES_REMEMBERED) :]
 
 
 def first_commit(table: LakeTable, after: int) -> int | None:
@@ -86,33 +159,58 @@ def first_commit(table: LakeTable, after: int) -> int | None:
         following = table.folder.get_file_info(f"{LOG_FOLDER}/{after + 1:020d}.json")
     if following.type == pafs.FileType.File:
         return after + 1
-    names = (path.rpartition("/")[2].removesuffix(".json") for path in commits(table))
+    names = (path.rpartition("/")[2].removesuffix(".json") for path in logged(table))
     return min((int(name) for name in names if name.isdigit() and int(name) > after), default=None)
+
+
+def logged(table: LakeTable) -> list[str]:
+    """The paths of the commits that are still in the log of a table. Raises LakeError."""
+    with table_errors(table.uri):
+        found = table.file_system().get_file_info(pafs.FileSelector(LOG_FOLDER, allow_not_found=True))
+    return [info.path for info in found if info.path.endswith(".json") and info.path.count("/") == 1]
 
 
 def actions(files: pafs.FileSystem, commit: str) -> list[Mapping[str, Any]]:
     """The actions of a commit."""
-    return actions_in(_read(files, commit))
+    return _actions(_content(files, commit))
 
 
-def actions_in(content: bytes) -> list[Mapping[str, Any]]:
-    """The actions of a commit with this content."""
+def _actions(content: bytes) -> list[Mapping[str, Any]]:
     return [json.loads(line) for line in content.splitlines() if line]
 
 
-def _read(files: pafs.FileSystem, name: str) -> bytes:
+def _content(files: pafs.FileSystem, name: str) -> bytes:
     with files.open_input_stream(name) as stream:
         content: bytes = stream.read()
         return content
 
 
-def _file(table: LakeTable, version: int, add: Mapping[str, Any], column: str) -> AddedFile:
+def _parsed(version: int, content: bytes, column: str) -> Commit:
+    found = _actions(content)
+    says: Mapping[str, Any] = next((action["commitInfo"] for action in found if action.get("commitInfo")), {})
+    adds, removes = ([action[kind] for action in found if action.get(kind)] for kind in ("add", "remove"))
+    return Commit(
+        version=version,
+        digest=blake2b(content, digest_size=16).digest(),
+        at=from_us(says["timestamp"] * 1000) if says.get("timestamp") else None,
+        says=says,
+        added=[_added(version, add, column) for add in adds if add["dataChange"]],
+        removed=[
+            RemovedFile(unquote(remove["path"]), (remove.get("partitionValues") or {}).get(column))
+            for remove in removes
+            if remove["dataChange"]
+        ],
+        is_append=not removes,
+    )
+
+
+def _added(version: int, add: Mapping[str, Any], column: str) -> AddedFile:
     stats = json.loads(add.get("stats") or "{}")
-    oldest, newest = ((stats.get(bound) or {}).get(column) for bound in ("minValues", "maxValues"))
+    oldest, newest = ((stats.get(bound) or {}).get("event_time") for bound in ("minValues", "maxValues"))
     return AddedFile(
         version=version,
         path=unquote(add["path"]),
-        partition=add["partitionValues"][table.partition_column],
+        partition=add["partitionValues"][column] if column else "",
         oldest=None if oldest is None else datetime.fromisoformat(oldest),
         newest=None if newest is None else datetime.fromisoformat(newest),
     )

@@ -22,7 +22,7 @@ from tidemark.pipeline.contract.messages import MESSAGE, MOMENT
 from tidemark.pipeline.errors import LakeError
 from tidemark.pipeline.lake.store.admission import Admission
 from tidemark.pipeline.lake.tables.delta_log import AddedFile
-from tidemark.pipeline.lake.tables.table import CUT, LakeTable, rows_of
+from tidemark.pipeline.lake.tables.table import CUT, LakeTable, listed, rows_of
 
 PARTITION = "event_hour"
 HOUR_FORMAT = "%Y-%m-%dT%HZ"
@@ -185,7 +185,7 @@ class Heartbeats(LakeTable):
         table = self.current()
         if table is None:
             return HeartbeatFiles(version=-1)
-        actions = pa.table(table.get_add_actions(flatten=True))
+        actions = listed(table)
         low, high = event_times(actions, "min"), event_times(actions, "max")
         # A file without statistics may hold anything; one that the library truncated to the millisecond holds
         # event times up to the next.
@@ -209,7 +209,7 @@ class Heartbeats(LakeTable):
         table = self.current()
         if table is None:
             return Extent()
-        actions = pa.table(table.get_add_actions(flatten=True))
+        actions = listed(table)
         return Extent(
             rows=pc.sum(actions["num_records"]).as_py() or 0,
             oldest_event_time=pc.min(event_times(actions, "min")).as_py(),

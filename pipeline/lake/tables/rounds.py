@@ -4,8 +4,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 
-from tidemark.pipeline.clock import from_us
-from tidemark.pipeline.lake.tables.table import LakeTable, table_errors
+from tidemark.pipeline.errors import ObjectMissing
+from tidemark.pipeline.lake.tables.delta_log import read_commit
+from tidemark.pipeline.lake.tables.table import LakeTable
 
 RUN, ROUND = "tidemark.run", "tidemark.round"
 
@@ -32,9 +33,12 @@ def last_round(table: LakeTable) -> LastRound | None:
     current = table.current()
     if current is None:
         return None
-    with table_errors(table.uri):
-        newest = current.history(COMMITS)
-    for commit in newest:
-        if ROUND in commit:
-            return LastRound(commit[RUN], int(commit[ROUND]), from_us(commit["timestamp"] * 1000))
+    newest = current.version()
+    for version in range(newest, max(newest - COMMITS, -1), -1):
+        try:
+            commit = read_commit(table, version)
+        except ObjectMissing:  # the log was cut
+            return None
+        if ROUND in commit.says and commit.at is not None:
+            return LastRound(commit.says[RUN], int(commit.says[ROUND]), commit.at)
     return None

@@ -5,10 +5,9 @@ merged in any order and repeatedly, so an update reads only the files that were 
 """
 
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -16,7 +15,7 @@ import pyarrow.parquet as pq
 from deltalake import CommitProperties, DeltaTable, write_deltalake
 
 from tidemark.pipeline.errors import ObjectMissing, TableConflict
-from tidemark.pipeline.lake.tables.delta_log import added_files, committed
+from tidemark.pipeline.lake.tables.delta_log import commits, read_commit
 from tidemark.pipeline.lake.tables.diffs import HeartbeatDiffs
 from tidemark.pipeline.lake.tables.table import MOMENT, LakeTable, data_files, table_errors
 
@@ -93,10 +92,9 @@ class Streams:
             return KnownStreams()
         version = table.version()
         try:
-            ((_, newest),) = committed(self.table, version - 1, version)
+            commit = read_commit(self.table, version).says
         except ObjectMissing:  # the log was cut
             return KnownStreams()
-        commit: Mapping[str, Any] = next((action["commitInfo"] for action in newest if "commitInfo" in action), {})
         if OF_TABLE not in commit or THROUGH not in commit:
             return KnownStreams()
         with table_errors(self.table.uri):
@@ -112,7 +110,8 @@ class Streams:
             if kept.diffs_version >= version:  # if it is newer, another process has seen more
                 return kept
             try:
-                added = [file.path for file in added_files(self._diffs.table, kept.diffs_version, version)]
+                new = commits(self._diffs.table, kept.diffs_version, version)
+                added = [file.path for commit in new for file in commit.added]
                 return KnownStreams(name, version, self._merged(kept.rows, added))
             except ObjectMissing as gone:
                 logger.info("the streams are gathered anew, because %s", gone)

@@ -20,6 +20,7 @@ from deltalake import CommitProperties, DeltaTable, Field, PostCommitHookPropert
 from deltalake.exceptions import CommitFailedError, DeltaError, SchemaMismatchError, TableNotFoundError
 from deltalake.fs import DeltaStorageHandler
 from deltalake.transaction import AddAction
+from pyarrow.dataset import get_partition_keys
 
 from tidemark.pipeline import version
 from tidemark.pipeline.clock import from_us, to_us
@@ -68,6 +69,14 @@ class DataFile:
     size: int
     partition: str
     added_at: datetime
+
+
+class DamagedFile(CorruptObject):
+    """A file of a table that is there and cannot be read."""
+
+    def __init__(self, uri: str, path: str, why: object) -> None:
+        super().__init__(f"{uri}/{path} is damaged ({why}); `tidemark repair` says what needs it, and what to do")
+        self.path = path
 
 
 class LakeTable:
@@ -173,18 +182,46 @@ class LakeTable:
             return self._bucket
         return pafs.PyFileSystem(DeltaStorageHandler(self.uri, self.storage_options))
 
+    @contextmanager
+    def naming_damage(self, path: str) -> Iterator[None]:
+        """Turn what Arrow raises while it reads a file into DamagedFile. Where it is the storage that fails, or the
+        file is gone, OSError is raised as it is."""
+        try:
+            yield
+        except (pa.ArrowException, OSError) as error:
+            with self.file_system().open_input_stream(path) as opened:
+                opened.read()
+            raise DamagedFile(self.uri, path, error) from error
+
     def published_between(
-        self, start: datetime, end: datetime, columns: Sequence[str] = ("message_id", "publish_time")
+        self,
+        start: datetime,
+        end: datetime,
+        columns: Sequence[str] = ("message_id", "publish_time"),
+        damaged: dict[str, str] | None = None,
     ) -> pa.Table | None:
         """These columns of each landing that was published in `[start, end)`, in whole seconds; None if the table was
-        never written. Files that hold none of them, by their statistics, are not opened."""
+        never written. Files that hold none of them, by their statistics, are not opened. Those that are damaged or gone
+        are noted in `damaged`, with their partitions, and left out; without it, they raise LakeError."""
         table, published = self.current(), pc.field("publish_time")
         if table is None:
             return None
         with table_errors(self.uri):
             wanted = (published >= pa.scalar(start, MOMENT)) & (published < pa.scalar(end, MOMENT))
             files = table.to_pyarrow_dataset(filesystem=self._bucket)
-            return files.to_table(list(columns), filter=wanted, use_threads=False)
+            try:
+                return files.to_table(list(columns), filter=wanted, use_threads=False)
+            except (pa.ArrowException, OSError):
+                if damaged is None:
+                    raise
+            read = [files.schema.empty_table().select(list(columns))]
+            for file in files.get_fragments(wanted):
+                try:
+                    with self.naming_damage(file.path):
+                        read.append(file.to_table(files.schema, list(columns), filter=wanted, use_threads=False))
+                except (DamagedFile, FileNotFoundError):
+                    damaged[file.path] = get_partition_keys(file.partition_expression)[self.partition_column]
+            return pa.concat_tables(read)
 
     def scanned(
         self, columns: Sequence[str], wanted: pc.Expression, partition: str | None = None
@@ -209,25 +246,28 @@ class LakeTable:
                 if len(batch):
                     yield pa.Table.from_batches([batch])
 
+    def landed(self) -> pa.Table:
+        """The newest version's files of landed rows, the last that landed first: their columns `rows`, and when the
+        `first` and the `last` of these landed (long ago if that is not known), beside those of `listed`."""
+        table = self.current()
+        files = pa.table({}) if table is None else listed(table)
+        if "max.landed_at" not in files.column_names:
+            columns = {"path": pa.string(), "first": MOMENT, "last": MOMENT, "rows": pa.int64()}
+            return pa.schema(columns).empty_table()
+        for name, bound in (("first", "min"), ("last", "max")):
+            files = files.append_column(name, pc.fill_null(files[f"{bound}.landed_at"].cast(MOMENT), from_us(0)))
+        files = files.append_column("rows", pc.fill_null(files["num_records"], 0))
+        return files.sort_by([("last", "descending")])
+
     def landed_since(self, since: datetime) -> tuple[int, list[str]]:
         """About how many rows landed since a moment, and the paths of the files that hold them, the newest first: by
         their statistics. The rows of a file that holds earlier ones as well count evenly over its time."""
-        table = self.current()
-        if table is None:
-            return 0, []
-        actions = pa.table(table.get_add_actions(flatten=True))
-        if "max.landed_at" not in actions.column_names:
-            return 0, []
-        first, last = (actions[f"{which}.landed_at"].cast(MOMENT) for which in ("min", "max"))
-        rows = pc.fill_null(actions["num_records"], 0)
-        files = pa.table({"path": actions["path"], "rows": rows, "first": first, "last": last})
+        files = self.landed()
         files = files.filter(pc.greater_equal(files["last"], pa.scalar(since, MOMENT)))
-        files = files.sort_by([("last", "descending")])
         first_us, last_us, since_us = microseconds(files["first"]), microseconds(files["last"]), to_us(since)
         share = np.clip((last_us - since_us + 1) / (last_us - first_us + 1), 0, 1)
-        return round(float((files["rows"].to_numpy() * share).sum())), [
-            unquote(path) for path in files["path"].to_pylist()
-        ]
+        rows = round(float((files["rows"].to_numpy() * share).sum()))
+        return rows, list(map(unquote, files["path"].to_pylist()))
 
     def check(self) -> None:
         """Raise LakeError where rows by the settings do not fit the table."""
@@ -369,11 +409,16 @@ def microseconds(times: pa.ChunkedArray) -> Ints:
     return values
 
 
+def listed(table: DeltaTable) -> pa.Table:
+    """The files of a version with their partitions and statistics, a row each."""
+    return pa.table(table.get_add_actions(flatten=True))
+
+
 def data_files(table: DeltaTable | None, partition_column: str) -> list[DataFile]:
     """The files of a table's version; none of a table that was never written."""
     if table is None:
         return []
-    actions = pa.table(table.get_add_actions(flatten=True))
+    actions = listed(table)
     names = ("path", "num_records", "size_bytes", f"partition.{partition_column}", "modification_time")
     columns = (actions[name].to_pylist() for name in names)
     return [

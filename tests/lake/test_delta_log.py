@@ -1,0 +1,192 @@
+"""A table's commits: each is told once and in order, and read once a process, whatever happens to the table."""
+
+import json
+import random
+import uuid
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, cast
+
+import pyarrow.fs as pafs
+import pytest
+
+from tidemark.pipeline.errors import CorruptObject, ObjectMissing
+from tidemark.pipeline.lake.tables import delta_log
+from tidemark.pipeline.lake.tables.delta_log import Commit, Follower, commits
+from tidemark.pipeline.lake.tables.table import LakeTable
+
+
+class Log:
+    """A table's log, made by hand: a table as far as who follows it asks."""
+
+    partition_column = "window"
+
+    def __init__(self, folder: Path) -> None:
+        self.uri = str(folder)
+        self._log = folder / "_delta_log"
+        self._log.mkdir(parents=True)
+        self.folder = pafs.SubTreeFileSystem(self.uri, pafs.LocalFileSystem())
+        self.paths: list[str] = []
+        """Of the file that each version adds."""
+
+    def user(self) -> "User":
+        return User(self)
+
+    def read(self, after: int, through: int) -> list[str]:
+        return paths_of(commits(cast("LakeTable", self), after, through))
+
+    def current(self) -> "Log | None":
+        return self if self.paths else None
+
+    def version(self) -> int:
+        return len(self.paths) - 1
+
+    def place(self, version: int) -> Path:
+        return self._log / f"{version:020d}.json"
+
+    def commit(self, *actions: dict[str, Any]) -> None:
+        path = uuid.uuid4().hex
+        add = {"path": path, "partitionValues": {"window": "w"}, "dataChange": True}
+        content = "\n".join(json.dumps(action) for action in ({"add": add}, *actions))
+        self.place(len(self.paths)).write_text(content)
+        self.paths.append(path)
+
+    def put_back(self, versions: int) -> None:
+        """To an earlier state of itself; with 0 versions it is deleted."""
+        for version in range(versions, len(self.paths)):
+            self.place(version).unlink(missing_ok=True)
+        del self.paths[versions:]
+
+
+class User:
+    """Who follows a table: the files that it was told, and how often it has begun anew."""
+
+    def __init__(self, log: Log) -> None:
+        self.told = list[str]()
+        self.begun = 0
+        self.fails = False
+        self._follower = Follower(cast("LakeTable", log))
+
+    def follow(self, at_most: int = 100) -> list[str]:
+        self._follower.follow(self._fold, self._begin, at_most)
+        return self.told
+
+    def _fold(self, commit: Commit) -> bool:
+        if self.fails:
+            raise OSError("no memory")
+        self.told += paths_of([commit])
+        return True
+
+    def _begin(self, log: Any) -> None:
+        if self.fails:
+            raise OSError("no memory")
+        self.told, self.begun = [] if log is None else list(log.paths), self.begun + 1
+
+
+def paths_of(found: Sequence[Commit]) -> list[str]:
+    return [file.path for commit in found for file in commit.added]
+
+
+@pytest.fixture
+def reads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The names of the files that were asked for."""
+    found, content = list[str](), delta_log._content
+
+    def counted(files: pafs.FileSystem, name: str) -> bytes:
+        found.append(name)
+        return content(files, name)
+
+    monkeypatch.setattr(delta_log, "_content", counted)
+    return found
+
+
+def test_a_commit_is_read_once_whoever_asks(tmp_path: Path, reads: list[str]) -> None:
+    log = Log(tmp_path)
+    log.commit()
+    first, second = log.user(), log.user()
+    first.follow()
+    second.follow()
+    for _ in range(5):
+        log.commit()
+    reads.clear()
+    assert first.follow() == log.paths
+    assert len(reads) == 7, "the last one that was told, five new ones, and a look for the next"
+    reads.clear()
+    assert second.follow() == log.paths
+    assert log.read(1, 4) == log.paths[2:5]
+    assert (first.follow(), second.follow(), log.read(3, 3)) == (log.paths, log.paths, [])
+    assert len(reads) == 2 + 1 + 2 + 2, "of each, the newest that is needed, and a look for the next"
+    assert (first.begun, second.begun) == (1, 1)
+
+
+def test_a_compaction_is_no_news_and_a_commit_says_what_its_writer_noted(tmp_path: Path) -> None:
+    log = Log(tmp_path)
+    log.commit({"commitInfo": {"timestamp": 1_000, "who": "somebody"}}, {"remove": {"path": "a", "dataChange": False}})
+    log.commit({"remove": {"path": "b%20c", "dataChange": True}})
+    compacted, replaced = commits(cast("LakeTable", log), -1, 1)
+    assert (compacted.says["who"], compacted.is_append, compacted.removed) == ("somebody", False, [])
+    assert [(file.path, file.partition) for file in replaced.removed] == [("b c", None)]
+
+
+def test_where_commits_are_not_enough_the_user_begins_anew(tmp_path: Path) -> None:
+    log = Log(tmp_path)
+    user = log.user()
+    assert (user.follow(), user.begun) == ([], 1), "there is no table yet"
+    for _ in range(3):
+        log.commit()
+    assert (user.follow(), user.begun) == (log.paths, 2)
+    log.commit()
+    assert (user.follow(at_most=0), user.begun) == (log.paths, 3)
+    log.commit()
+    log.place(3).unlink()
+    assert (user.follow(), user.begun) == (log.paths, 4)
+    with pytest.raises(ObjectMissing, match=r"3.json is gone"):
+        log.read(1, 4)
+    log.place(4).write_text('{"add"')
+    with pytest.raises(CorruptObject, match=r"4.json is damaged"):
+        user.follow()
+    log.put_back(0)
+    assert (user.follow(), user.begun) == ([], 5)
+
+
+@pytest.mark.parametrize("begins", [False, True])
+def test_what_a_user_failed_at_is_not_left_out(tmp_path: Path, *, begins: bool) -> None:
+    log = Log(tmp_path)
+    log.commit()
+    user = log.user()
+    if not begins:
+        user.follow()
+        log.commit()
+    user.fails = True
+    with pytest.raises(OSError, match="no memory"):
+        user.follow()
+    user.fails = False
+    assert user.follow() == log.paths
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_whatever_happens_to_a_table_its_commits_are_told_as_they_are(tmp_path: Path, seed: int) -> None:
+    rng, log = random.Random(seed), Log(tmp_path)
+    users = [log.user() for _ in range(3)]
+    for _ in range(60):
+        match rng.choice(["commit", "commit", "commit", "follow", "follow", "follow", "read", "put back"]):
+            case "commit":
+                for _ in range(rng.randint(1, 4)):
+                    log.commit()
+            case "follow":
+                assert rng.choice(users).follow(rng.choice([2, 100])) == log.paths
+            case "read" if log.paths:
+                through = rng.randrange(len(log.paths))
+                after = rng.randint(-1, through)
+                assert log.read(after, through) == log.paths[after + 1 : through + 1]
+            case "put back" if rng.random() < 0.3:
+                log.put_back(rng.randint(0, len(log.paths)))
+
+
+def test_what_is_remembered_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(delta_log, "FILES_REMEMBERED", 9)
+    log = Log(tmp_path)
+    for _ in range(20):
+        log.commit()
+    log.read(-1, 19)
+    assert [commit.version for commit in delta_log._read[log.uri]] == [16, 17, 18, 19]
