@@ -9,7 +9,7 @@ import dagster as dg
 
 from tidemark.assets.catalog import HEARTBEATS, QUARANTINED, TRACKING_HISTOGRAM, WATERMARK, key_of
 from tidemark.pipeline.errors import TidemarkError
-from tidemark.pipeline.ingest.outcome import Landed, Persisted
+from tidemark.pipeline.ingest.outcome import Ingested
 from tidemark.pipeline.ingest.ticks import Tracked
 from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.watermark.decision import BandEvidence
@@ -30,7 +30,7 @@ def tracking_events(settings: Settings, tracked: Tracked) -> list[dg.AssetMateri
     return [*added, dg.AssetMaterialization(key_of(settings, WATERMARK), metadata=watermark_metadata(tracked))]
 
 
-def histogram_events(settings: Settings, persisted: Persisted, **further: int) -> list[dg.AssetMaterialization]:
+def histogram_events(settings: Settings, persisted: Ingested, **further: int) -> list[dg.AssetMaterialization]:
     """The histogram, when something was added to it."""
     if not persisted.messages:
         return []
@@ -84,7 +84,7 @@ def watermark_metadata(tracked: Tracked) -> dict[str, Any]:
     return metadata
 
 
-def landing_events(settings: Settings, landed: Landed) -> list[dg.AssetMaterialization]:
+def landing_events(settings: Settings, landed: Ingested) -> list[dg.AssetMaterialization]:
     """Heartbeats and quarantine, each only when something landed there."""
     events = []
     if landed.heartbeats:
@@ -105,7 +105,7 @@ def landing_events(settings: Settings, landed: Landed) -> list[dg.AssetMateriali
     return events
 
 
-def landing_sentence(landed: Landed) -> str:
+def landing_sentence(landed: Ingested) -> str:
     """What a landing tick did."""
     if not landed.messages:
         return "nothing to land"

@@ -11,7 +11,7 @@ from tidemark.assets.events import ACCEPTED, REASON
 from tidemark.assets.runs import Runs
 from tidemark.assets.watching import observer_of
 from tidemark.pipeline.contract.heartbeat import RejectionReason
-from tidemark.pipeline.ingest.outcome import Landed
+from tidemark.pipeline.ingest.outcome import Ingested
 from tidemark.pipeline.observe.observer import Observer
 from tidemark.resources.lake import LakeResource
 
@@ -37,15 +37,15 @@ class LandedByRuns:
         """Tell the observer what runs have landed and tracked since the last look."""
         observer.by_runs(lambda: self._new(runs))
 
-    def _new(self, runs: Runs) -> tuple[Landed, int]:
-        landed = Landed()
+    def _new(self, runs: Runs) -> tuple[Ingested, int]:
+        landed = Ingested()
         for metadata in self._told(runs, HEARTBEATS):
             rows, late, accepted = (int(metadata.get(name, 0)) for name in ("rows", "late", ACCEPTED))
-            landed += Landed(heartbeats=rows, late=late, messages=accepted)
+            landed += Ingested(heartbeats=rows, late=late, messages=accepted)
         for metadata in self._told(runs, QUARANTINED):
             reasons = {name: int(count) for name, count in metadata.items() if name.startswith(REASON)}
             rejected = Counter({RejectionReason(name.removeprefix(REASON)): count for name, count in reasons.items()})
-            landed += Landed(rejected=rejected, messages=rejected.total())
+            landed += Ingested(rejected=rejected, messages=rejected.total())
         return landed, sum(int(metadata["messages"]) for metadata in self._told(runs, TRACKING_HISTOGRAM))
 
     def _told(self, runs: Runs, key: dg.AssetKey) -> list[dict[str, Any]]:

@@ -14,7 +14,7 @@ from tidemark.assets.watching import note_problem, observer_of
 from tidemark.pipeline.clock import Clock
 from tidemark.pipeline.durations import format_duration
 from tidemark.pipeline.ingest.copies import RememberedCopies
-from tidemark.pipeline.ingest.outcome import Landed, Persisted, Side
+from tidemark.pipeline.ingest.outcome import Ingested, Side
 from tidemark.pipeline.ingest.pace import AtWork, Closings, Pace
 from tidemark.pipeline.ingest.readers import tick_budget
 from tidemark.pipeline.ingest.ticks import land, track
@@ -141,7 +141,7 @@ def landing_sensor(
     return landing
 
 
-def _remember(lake: LakeResource, side: Side, sensor: str, came: Landed | Persisted) -> None:
+def _remember(lake: LakeResource, side: Side, sensor: str, came: Ingested) -> None:
     """Keep what other sensors and people are told of a tick."""
     watch, waits = watch_of(lake), came.waiting.sentence()
     watch.leaves_more[side], watch.waiting[side] = came.leaves_more, waits

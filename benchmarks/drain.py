@@ -132,7 +132,7 @@ def play(asked: Asked, console: Console, clock: Clock) -> Shown:
 
     start = _minute(clock.now()) - timedelta(seconds=asked.messages / PER_SECOND)
     supervisor = Supervisor(asked.folder.resolve(), clock, say)
-    supervisor.stop_leftovers()
+    supervisor.take_over()
     shutil.rmtree(asked.folder, ignore_errors=True)
     asked.folder.mkdir(parents=True)
     config = (asked.folder / "tidemark.toml").resolve()

@@ -17,7 +17,7 @@ from benchmarks.traffic import LIVE_RATE, REGULAR
 from tidemark.pipeline.clock import SystemClock
 from tidemark.pipeline.contract.heartbeat import HeartbeatReader
 from tidemark.pipeline.demo.synthetic import publish
-from tidemark.pipeline.ingest.outcome import Landed
+from tidemark.pipeline.ingest.outcome import Ingested
 from tidemark.pipeline.ingest.readers import new_files
 from tidemark.pipeline.ingest.take import Budget
 from tidemark.pipeline.ingest.ticks import Tracked, land, track
@@ -112,7 +112,7 @@ class World:
             until_gone=self.backlog(pubsub.tracking_path),
         )
 
-    def land(self, budget: Budget, subscription: Subscription | None = None) -> Landed:
+    def land(self, budget: Budget, subscription: Subscription | None = None) -> Ingested:
         """One landing tick."""
         heartbeats, quarantine = new_files(self.lake, self.clock)
         return land(

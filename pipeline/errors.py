@@ -131,6 +131,10 @@ class ServiceFailed(TidemarkError):
     is asked for a run does not answer, or does not take it."""
 
 
+class AlreadyRunning(ServiceFailed):
+    """Another process runs the pipeline in the same folder."""
+
+
 class TraceUnusable(TidemarkError):
     """A trace cannot be replayed: it is empty, or a column is missing or of an unusable type."""
 

@@ -38,11 +38,9 @@ TAKE, SETTLE, ROUNDS = "ingest/take.py", "ingest/settle.py", "ingest/rounds.py"
 TICKS, READERS, SPARK = "ingest/ticks.py", "ingest/readers.py", "ingest/on_spark.py"
 COPIES, BY_NAME = "ingest/copies.py", "ingest/named.py"
 THE_LOG, KEPT = "lake/log/tracking_log.py", "pubsub/leases.py"
-APPEND = "self.log.append(entry, judged_by=_contract(taken))"
-REMEMBER = "self.copies.settle({one.attempt for one in taken})"
-ACK_TRACKING = "acknowledged = acknowledge(self._of(Side.TRACKING), ack_ids)"
-ACK_BASE, QUARANTINE = "acknowledged = acknowledge(self._of(Side.BASE), ack_ids)", "self.quarantine.add("
-ADD = "self.heartbeats.add([file for one in taken for file in one.heartbeats], says)"
+APPEND = "self.log.append(entry, judged_by=_contract(tracked))"
+REMEMBER = "self.copies.settle({one.attempt for one in tracked})"
+VISIBLE, ACKNOWLEDGE = "make_visible(taken)", "acknowledged = acknowledge(self._of(side), ack_ids)"
 LINE = "\n        "
 
 MUTANTS = (
@@ -50,15 +48,14 @@ MUTANTS = (
     Mutant("what is not looked at is not given back", TAKE, "back += unread", "pass"),
     Mutant("what failed is not given back", TAKE, "subscription.give_back([*ack_ids, *back, *unread])", "pass"),
     Mutant("taking has no end", TAKE, "or keeper.is_full or clock", "or clock"),
-    Mutant("who waits goes on waiting", TAKE, "min(waited, self._patience - waited)", "waited"),
+    Mutant("who waits goes on waiting", TAKE, "min(waited, patience - waited)", "waited"),
     Mutant("a budget of messages is not spent", TAKE, "messages -= found", "messages -= 0"),
     Mutant("hours have no bound", TAKE, "room = HOURS_AT_ONCE - len(self._hours)", "room = len(new)"),
-    Mutant("acknowledged before it is in the log", SETTLE, f"{APPEND}{LINE}{REMEMBER}{LINE}{ACK_TRACKING}",
-           f"{ACK_TRACKING}{LINE}{APPEND}{LINE}{REMEMBER}"),
+    Mutant("acknowledged before it is visible", SETTLE, f"{VISIBLE}{LINE}{ACKNOWLEDGE}",
+           f"{ACKNOWLEDGE}{LINE}{VISIBLE}"),
     Mutant("remembered before it is in the log", SETTLE, f"{APPEND}{LINE}{REMEMBER}", f"{REMEMBER}{LINE}{APPEND}"),
-    Mutant("acknowledged before it is visible", SETTLE, f"{ADD}{LINE}{ACK_BASE}", f"{ACK_BASE}{LINE}{ADD}"),
-    Mutant("nothing is quarantined", SETTLE, QUARANTINE, "(lambda *_: None)("),
-    Mutant("base asks for no contract", SETTLE, "self.log.refuse_other(_contract(taken))", "pass"),
+    Mutant("nothing is quarantined", SETTLE, "self.quarantine.add(", "(lambda *_: None)("),
+    Mutant("base asks for no contract", SETTLE, "self.log.refuse_other(_contract(landed))", "pass"),
     Mutant("tracking asks for no contract", SETTLE, APPEND, "self.log.append(entry)"),
     Mutant("what was not settled is not given back", SETTLE, "self.give_back(taken)\n            raise", "raise"),
     Mutant("a driver keeps no leases", ROUNDS, "self.settling.hold(taken)", "pass"),

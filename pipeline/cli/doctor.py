@@ -1,6 +1,6 @@
 """`tidemark doctor`: whether the pipeline would run as it is set up, and what to do where it would not."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from itertools import groupby
 from typing import Annotated
 
@@ -48,13 +48,12 @@ def doctor(
         raise typer.Exit(1)
 
 
-def at_once(settings: Settings, clock: Clock) -> Iterator[str]:
+def at_once(settings: Settings, clock: Clock) -> list[Finding]:
     """The short form for `tidemark up`: what is wrong, as far as a few seconds tell."""
     quick = [check for check in CHECKS if check.is_quick]
     checks = quick if settings.emulated else [*ON_THE_SERVICE, *quick]
-    for finding in diagnose(Setup(settings, clock), checks, UP_WAITS_SECONDS):
-        if finding.level is not Level.OK:
-            yield f"{finding.level}: {finding.said}"
+    found = diagnose(Setup(settings, clock), checks, UP_WAITS_SECONDS)
+    return [finding for finding in found if finding.level is not Level.OK]
 
 
 def _print(findings: Sequence[Finding]) -> None:

@@ -16,7 +16,9 @@ from tidemark.pipeline.cli.output import console, print_json, progress_bar, safe
 from tidemark.pipeline.cli.trying import MOST_SAMPLED, SAMPLE_WAIT, try_topic
 from tidemark.pipeline.clock import SystemClock
 from tidemark.pipeline.demo.shapes.names import ShapeName
+from tidemark.pipeline.doctor.finding import Level
 from tidemark.pipeline.durations import format_duration
+from tidemark.pipeline.errors import ServiceFailed
 from tidemark.pipeline.printable import printable
 from tidemark.pipeline.services.dagster_api import DagsterApi
 from tidemark.pipeline.services.dagster_names import COMPUTE_WINDOWS, RANGE_END, RANGE_START, compute_job
@@ -30,7 +32,7 @@ from tidemark.pipeline.services.own_files import (
     with_other_ports,
 )
 from tidemark.pipeline.services.processes import Supervisor
-from tidemark.pipeline.services.stack import provision_here, start_stack
+from tidemark.pipeline.services.stack import provision_here, refuse_taken_ports, start_stack
 from tidemark.pipeline.settings import Settings, load_settings
 from tidemark.pipeline.spark.connector import CONNECTOR, connector_file, fetch
 from tidemark.pipeline.spark.table_definition import own_tables, read_table
@@ -132,11 +134,15 @@ def up() -> None:
         signal.signal(number, lambda *_: stopped.set())
     say(f"with the settings of {config_file()}, the lake in {settings.lake.uri}")
     own_tables(settings)  # raises what the code server would end by
-    for finding in at_once(settings, clock):
-        say(finding)
     supervisor = Supervisor(Path(settings.dagster.storage).parent, clock, say)
-    supervisor.stop_leftovers()
+    supervisor.take_over()
     try:
+        refuse_taken_ports(settings)
+        found = at_once(settings, clock)
+        for finding in found:
+            say(f"{finding.level}: {finding.said}")
+        if any(finding.level is Level.BROKEN for finding in found):
+            raise ServiceFailed("nothing was started, since something above would break; `tidemark doctor` looks again")
         start_stack(supervisor, settings, config_file())
         say(f"running: http://127.0.0.1:{settings.dagster.web_port}, logs in {supervisor.state_folder}/logs")
         say("Ctrl-C stops it all")

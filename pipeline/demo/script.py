@@ -164,7 +164,7 @@ def run_demo(
         console.print(f"[dim]{clock.monotonic() - began:5.0f} s[/]  {escape(text)}", highlight=False)
 
     supervisor = Supervisor(folder.root, clock, say)
-    supervisor.stop_leftovers()
+    supervisor.take_over()
     # The partitions begin an hour before the first heartbeat: Dagster shows few partitions sooner than a year of them.
     first_window = (clock.now() - backlog).replace(minute=0, second=0, microsecond=0) - timedelta(hours=1)
     folder.make_anew(first_window, lake, beats.shape, idle_timeout)

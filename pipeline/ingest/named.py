@@ -74,7 +74,7 @@ def land_named(
     ack_ids = taken.ack_ids
     try:
         quarantine.add(taken.rejected, {})
-        landing = NamedLanding(tuple(pieces.written), taken.landed.oldest_publish_time, is_served=False)
+        landing = NamedLanding(tuple(pieces.written), taken.ingested.oldest_publish_time, is_served=False)
         try:
             manifests.create(name, landing)
         except ObjectExists:

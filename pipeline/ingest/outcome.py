@@ -1,7 +1,7 @@
 """What readers have taken, and what became of it."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
@@ -41,75 +41,63 @@ class Waiting(Sums):
 
 
 @dataclass(frozen=True, slots=True)
-class Landed(Sums):
-    """What landed, or was taken to land.
+class Ingested(Sums):
+    """Messages of one subscription that were taken, and after settling have landed or are tracked.
 
-    `messages` are those made durable, rejected ones included. `late` counts landings below the watermark of their
-    moment, copies included. `of_another_kind` counts by field the values of another kind than configured, which are
-    landed as null. `oldest_publish_time` is of rejected ones as well. `waiting` messages did not land. A tick
-    `leaves_more` if it ended although there was more to pull.
+    `messages` are those made durable, rejected ones included, and `oldest_publish_time` is theirs. `waiting` messages
+    are not among them. A tick `leaves_more` if it ended although there was more to pull. `snapshots` are the entries of
+    the log that hold tracked messages. Of base alone: `late` counts landings below the watermark of their moment,
+    copies included; `of_another_kind` counts by field the values of another kind than configured, which are landed as
+    null.
     """
 
+    messages: int = 0
+    oldest_publish_time: datetime | None = field(default=None, metadata=OLDEST)
+    acknowledged: Acknowledged = field(default_factory=Acknowledged)
+    waiting: Waiting = field(default_factory=Waiting)
+    leaves_more: bool = field(default=False, metadata=EITHER)
+    snapshots: int = 0
     heartbeats: int = 0
     rejected: Counter[RejectionReason] = field(default_factory=Counter)
     late: int = 0
     of_another_kind: Counter[str] = field(default_factory=Counter)
     oldest_event_time: datetime | None = field(default=None, metadata=OLDEST)
     newest_event_time: datetime | None = field(default=None, metadata=NEWEST)
-    oldest_publish_time: datetime | None = field(default=None, metadata=OLDEST)
-    acknowledged: Acknowledged = field(default_factory=Acknowledged)
-    messages: int = 0
-    waiting: Waiting = field(default_factory=Waiting)
-    leaves_more: bool = field(default=False, metadata=EITHER)
 
     @classmethod
-    def of(cls, judged: JudgedRows) -> "Landed":
-        """What was judged."""
+    def of(cls, judged: JudgedRows) -> "Ingested":
+        """Judged messages of base."""
         events = pc.min_max(judged.heartbeats["event_time"]).as_py()
         published = (pc.min(rows["publish_time"]).as_py() for rows in (judged.heartbeats, judged.rejected))
         return cls(
+            messages=judged.messages - len(judged.undecided) - len(judged.left),
+            oldest_publish_time=oldest_of(*published),
             heartbeats=len(judged.heartbeats),
             rejected=Counter(RejectionReason(reason) for reason in judged.rejected["reason"].to_pylist()),
             late=pc.sum(judged.heartbeats["late"]).as_py() or 0,
             of_another_kind=judged.of_another_kind,
             oldest_event_time=events["min"],
             newest_event_time=events["max"],
-            oldest_publish_time=oldest_of(*published),
-            messages=judged.messages - len(judged.undecided) - len(judged.left),
         )
 
 
 @dataclass(frozen=True, slots=True)
-class Persisted(Sums):
-    """Messages that became part of the histogram, the log entries that hold them, and their least publish time.
-    `waiting` messages did not. A tick `leaves_more` if it ended although there was more to pull."""
-
-    messages: int = 0
-    snapshots: int = 0
-    acknowledged: Acknowledged = field(default_factory=Acknowledged)
-    oldest_publish_time: datetime | None = field(default=None, metadata=OLDEST)
-    waiting: Waiting = field(default_factory=Waiting)
-    leaves_more: bool = field(default=False, metadata=EITHER)
-
-
-@dataclass(frozen=True, slots=True)
 class Taken:
-    """What one reader has taken: durable where it has to be, visible nowhere, its leases kept.
+    """The messages that one reader has taken: durable where they have to be, visible nowhere, their leases kept.
 
-    Of base: what `landed` counts, in files that no version of a table lists yet. Of tracking: the histogram of its
-    messages, which is nowhere else yet; `attempt` names what its process remembers once that is durable. `ack_ids`
-    acknowledge the messages. `used` is what this asked of Pub/Sub. `contract` is what judged them.
+    Of base: files that no version of a table lists yet. Of tracking: the histogram of its messages, which is nowhere
+    else yet; `attempt` names what its process remembers once that is durable. `ack_ids` acknowledge the messages.
+    `used` is what this asked of Pub/Sub. `contract` is what judged them.
     """
 
     side: Side
     contract: str = ""
-    landed: Landed = field(default_factory=Landed)
+    ingested: Ingested = field(default_factory=Ingested)
     heartbeats: Sequence[NewFile] = ()
     rejected: Sequence[NewFile] = ()
     histogram: InstanceOf[Histogram] = field(default_factory=Histogram.empty)
     attempt: str = ""
     ack_ids: Sequence[str] = ()
-    waiting: Waiting = field(default_factory=Waiting)
     used: Usage = field(default_factory=Usage)
 
 
@@ -118,11 +106,11 @@ class Settled(Sums):
     """What was settled: visible, in the log, and acknowledged as far as that went. `unsaid` is what the next entry of
     the log has to note as used, because this had none."""
 
-    landed: Landed = field(default_factory=Landed)
-    persisted: Persisted = field(default_factory=Persisted)
+    landed: Ingested = field(default_factory=Ingested)
+    persisted: Ingested = field(default_factory=Ingested)
     unsaid: Usage = field(default_factory=Usage)
 
     @property
-    def waiting(self) -> Waiting:
-        """The messages of either side that are undecided."""
-        return self.landed.waiting + self.persisted.waiting
+    def sides(self) -> Mapping[Side, Ingested]:
+        """Both of them by their subscription."""
+        return {Side.BASE: self.landed, Side.TRACKING: self.persisted}

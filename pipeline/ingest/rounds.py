@@ -72,7 +72,7 @@ class RoundDone:
     @property
     def messages(self) -> int:
         """All that were landed, quarantined or tracked."""
-        return self.settled.landed.messages + self.settled.persisted.messages
+        return sum(one.messages for one in self.settled.sides.values())
 
     @property
     def is_dry(self) -> bool:
@@ -156,11 +156,8 @@ class Rounds:
         settled = self.settling.settle(taken, says_of(self.run, number), self._used)
         self._attempts.append(frozenset(one.attempt for one in taken if one.side is Side.TRACKING))
         self._used = settled.unsaid
-        oldest = {
-            Side.BASE: settled.landed.oldest_publish_time,
-            Side.TRACKING: settled.persisted.oldest_publish_time,
-        }
-        ages = {side: began - moment for side, moment in oldest.items() if moment is not None}
+        oldest = ((side, one.oldest_publish_time) for side, one in settled.sides.items())
+        ages = {side: began - moment for side, moment in oldest if moment is not None}
         done = RoundDone(number, share, settled, readers_seconds, self.clock.monotonic() - since, ages)
         self._tracking_is_dry = done.is_dry and not share.landers  # whatever an older decision says
         return done
@@ -175,8 +172,7 @@ class Rounds:
         """With the ages of both backlogs by the newest decision, or by readings where nobody decides. A backlog whose
         messages wait for a schema is left out."""
         decision, ages = self._decision(), dict[Side, timedelta]()
-        waits = {Side.BASE: done.settled.landed.waiting, Side.TRACKING: done.settled.persisted.waiting}
-        for side in (side for side in Side if not waits[side].messages):
+        for side in (side for side in Side if not done.settled.sides[side].waiting.messages):
             effective = None if decision is None else getattr(decision, str(side))
             if effective is not None and effective.newest.observed_at >= self.clock.now() - NEW:
                 ages[side] = effective.newest.age

@@ -4,16 +4,15 @@ One entry of the log, one transaction of each table, then acknowledge: the order
 is visible to every run that begins later, so the watermark needs to know nothing of rounds.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from datetime import datetime
 
-from tidemark.pipeline.clock import Clock, from_us
+from tidemark.pipeline.clock import Clock
 from tidemark.pipeline.errors import PubSubError
 from tidemark.pipeline.ingest.copies import RememberedCopies
-from tidemark.pipeline.ingest.outcome import Landed, Persisted, Settled, Side, Taken, Waiting
+from tidemark.pipeline.ingest.outcome import Ingested, Settled, Side, Taken
 from tidemark.pipeline.lake.log.tracking_log import TrackingLog
 from tidemark.pipeline.lake.tables.new_files import NewFiles
 from tidemark.pipeline.pubsub.subscription import Acknowledged, Subscription
@@ -68,35 +67,35 @@ class Settling:
         """
         try:
             usage = None if used is None else sum((one.used for one in taken), used)
-            persisted = self._settle_tracking([one for one in taken if one.side is Side.TRACKING], usage)
-            landed = self._settle_base([one for one in taken if one.side is Side.BASE], says)
+            persisted = self._settle(Side.TRACKING, taken, lambda tracked: self._persist(tracked, usage))
+            landed = self._settle(Side.BASE, taken, lambda landed: self._add(landed, says))
         except BaseException:
             self.give_back(taken)
             raise
         return Settled(landed, persisted, usage if usage is not None and not persisted.snapshots else Usage())
 
-    def _settle_tracking(self, taken: Sequence[Taken], usage: Usage | None) -> Persisted:
-        ack_ids, waiting = _ids(taken), sum((one.waiting for one in taken), Waiting())
+    def _settle(self, side: Side, taken: Sequence[Taken], make_visible: Callable[[Sequence[Taken]], None]) -> Ingested:
+        """Settle one side: make visible, then acknowledge."""
+        taken = [one for one in taken if one.side is side]
+        ingested, ack_ids = sum((one.ingested for one in taken), Ingested()), _ids(taken)
         if not ack_ids:
-            return Persisted(waiting=waiting)
-        histogram = sum((one.histogram for one in taken), Histogram.empty())
-        entry = Snapshot(histogram) if usage is None else Snapshot(histogram, usage, self.clock.now())
-        self.log.append(entry, judged_by=_contract(taken))
-        self.copies.settle({one.attempt for one in taken})
-        acknowledged = acknowledge(self._of(Side.TRACKING), ack_ids)
-        return Persisted(len(ack_ids), 1, acknowledged, _oldest(histogram), waiting)
+            return ingested
+        make_visible(taken)
+        acknowledged = acknowledge(self._of(side), ack_ids)
+        return replace(ingested, acknowledged=acknowledged, snapshots=1 if side is Side.TRACKING else 0)
 
-    def _settle_base(self, taken: Sequence[Taken], says: Mapping[str, str]) -> Landed:
-        ack_ids, waiting = _ids(taken), sum((one.waiting for one in taken), Waiting())
-        if not ack_ids:
-            return Landed(waiting=waiting)
+    def _persist(self, tracked: Sequence[Taken], usage: Usage | None) -> None:
+        histogram = sum((one.histogram for one in tracked), Histogram.empty())
+        entry = Snapshot(histogram) if usage is None else Snapshot(histogram, usage, self.clock.now())
+        self.log.append(entry, judged_by=_contract(tracked))
+        self.copies.settle({one.attempt for one in tracked})
+
+    def _add(self, landed: Sequence[Taken], says: Mapping[str, str]) -> None:
         if self.heartbeats is None or self.quarantine is None:
             raise ValueError("messages of base are settled by a process with both tables")
-        self.log.refuse_other(_contract(taken))
-        self.quarantine.add([file for one in taken for file in one.rejected], says)
-        self.heartbeats.add([file for one in taken for file in one.heartbeats], says)
-        acknowledged = acknowledge(self._of(Side.BASE), ack_ids)
-        return replace(sum((one.landed for one in taken), Landed()), acknowledged=acknowledged, waiting=waiting)
+        self.log.refuse_other(_contract(landed))
+        self.quarantine.add([file for one in landed for file in one.rejected], says)
+        self.heartbeats.add([file for one in landed for file in one.heartbeats], says)
 
     def _of(self, side: Side) -> Subscription:
         subscription = self.tracking if side is Side.TRACKING else self.base
@@ -123,7 +122,3 @@ def _contract(taken: Sequence[Taken]) -> str:
     """What judged these. Raises ValueError where readers were told differently."""
     (contract,) = {one.contract for one in taken}
     return contract
-
-
-def _oldest(histogram: Histogram) -> datetime | None:
-    return from_us(int(histogram.first_publish_us.min())) if len(histogram) else None

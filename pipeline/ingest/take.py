@@ -6,6 +6,7 @@ number of readers may take from one subscription at once.
 
 import logging
 import math
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
@@ -21,7 +22,7 @@ from tidemark.pipeline.contract.messages import Messages
 from tidemark.pipeline.errors import PubSubError, ReadingPostponed
 from tidemark.pipeline.ingest.copies import RememberedCopies
 from tidemark.pipeline.ingest.count import Counted, counted_parts
-from tidemark.pipeline.ingest.outcome import Landed, Side, Taken, Waiting
+from tidemark.pipeline.ingest.outcome import Ingested, Side, Taken, Waiting
 from tidemark.pipeline.ingest.rows import JudgedRows, judged_rows
 from tidemark.pipeline.lake.tables.heartbeats import PARTITION
 from tidemark.pipeline.lake.tables.new_files import NewFile
@@ -107,7 +108,7 @@ class Landing:
     clock: Clock
     contract: str = ""
     patience: timedelta = PATIENCE
-    _landed: Landed = field(default_factory=Landed)
+    _landed: Ingested = field(default_factory=Ingested)
     _hours: set[str] = field(default_factory=set)
 
     def __post_init__(self) -> None:
@@ -124,7 +125,7 @@ class Landing:
             kept = self._within_hours(judged)
             self._good.hold(kept.heartbeats)
             self._bad.hold(kept.rejected)
-            self._landed += Landed.of(kept)
+            self._landed += Ingested.of(kept)
             yield kept.messages, kept.undecided, kept.left
 
     def _within_hours(self, judged: JudgedRows) -> JudgedRows:
@@ -199,7 +200,9 @@ class Tracking:
             for name in ("keys", "publish_us")
         )
         attempt = self.copies.note(keys, publish_us)
-        return Taken(Side.TRACKING, self.contract, histogram=histogram, attempt=attempt)
+        oldest = from_us(int(histogram.first_publish_us.min())) if len(histogram) else None
+        tracked = Ingested(sum(one.messages - len(one.undecided) for one in self._parts), oldest)
+        return Taken(Side.TRACKING, self.contract, tracked, histogram=histogram, attempt=attempt)
 
 
 def take(
@@ -220,13 +223,13 @@ def take(
             for messages, undecided, left in keeper.keep(batch.messages):
                 ids, unread = unread[:messages], unread[messages:]
                 published_us = batch.messages.published_us[done : done + messages]
-                if undecided:
-                    waits = _Waits(clock.now(), keeper.patience)
-                    for position, why in undecided.items():
-                        waits.add(ids[position], int(published_us[position]), why)
-                    for seconds, these in waits.by_seconds.items():
-                        subscription.give_back(these, seconds)
-                    waiting += waits.all
+                now, waits = clock.now(), defaultdict[int, list[str]](list)
+                for position, why in undecided.items():
+                    published = from_us(int(published_us[position]))
+                    waits[seconds_of(now - published, keeper.patience)].append(ids[position])
+                    waiting += Waiting(1, published, why.why)
+                for seconds, these in waits.items():
+                    subscription.give_back(these, seconds)
                 back += [ids[position] for position in left]
                 apart = {*undecided, *left}
                 ack_ids += [one for position, one in enumerate(ids) if position not in apart] if apart else ids
@@ -247,25 +250,15 @@ def take(
     used = Usage(landed=len(ack_ids), landed_bytes=size)
     if kept.side is Side.TRACKING:
         used = Usage(tracked=len(ack_ids), tracked_bytes=size)
-    return replace(kept, ack_ids=ack_ids, waiting=waiting, used=used)
+    return replace(kept, ingested=replace(kept.ingested, waiting=waiting), ack_ids=ack_ids, used=used)
 
 
-class _Waits:
-    """Undecided messages that were judged together, by the seconds after which they are looked at again."""
-
-    def __init__(self, now: datetime, patience: timedelta) -> None:
-        self._now, self._patience = now, patience
-        self.by_seconds: dict[int, list[str]] = {}
-        self.all = Waiting()
-
-    def add(self, ack_id: str, published_us: int, undecided: Undecided) -> None:
-        published = from_us(published_us)
-        waited = self._now - published
-        wait = min(LATEST, waited)
-        if waited <= self._patience + SOONEST:
-            wait = max(SOONEST, min(waited, self._patience - waited))
-        self.by_seconds.setdefault(math.ceil(wait.total_seconds()), []).append(ack_id)
-        self.all += Waiting(1, published, undecided.why)
+def seconds_of(waited: timedelta, patience: timedelta) -> int:
+    """After how many seconds an undecided message is looked at again that has waited so long."""
+    wait = min(LATEST, waited)
+    if waited <= patience + SOONEST:
+        wait = max(SOONEST, min(waited, patience - waited))
+    return math.ceil(wait.total_seconds())
 
 
 def pulled(

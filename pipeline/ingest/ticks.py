@@ -14,7 +14,7 @@ from tidemark.pipeline.contract.heartbeat import HeartbeatReader
 from tidemark.pipeline.durations import rough
 from tidemark.pipeline.errors import ReadingPostponed, ReadingUnavailable, SnapshotRefused
 from tidemark.pipeline.ingest.copies import RememberedCopies
-from tidemark.pipeline.ingest.outcome import Landed, Persisted, Settled
+from tidemark.pipeline.ingest.outcome import Ingested, Settled
 from tidemark.pipeline.ingest.settle import Settling
 from tidemark.pipeline.ingest.take import (
     Budget,
@@ -48,7 +48,7 @@ class Tracked:
 
     decision: Decision
     state: WatermarkState
-    persisted: Persisted
+    persisted: Ingested
     problems: tuple[str, ...]
 
 
@@ -63,7 +63,7 @@ def land(
     clock: Clock,
     backlog: Backlog | None = None,
     contract: str = "",
-) -> Landed:
+) -> Ingested:
     """Pull, make durable, make visible, acknowledge, and report what landed.
 
     Guarantee: what is acknowledged on base is in `heartbeats` or in `quarantine`. Any number of readers may run
@@ -155,7 +155,11 @@ def _rounds(
     there was more to pull."""
     settled, clock = Settled(), settling.clock
     until = clock.monotonic() + budget.max_time.total_seconds()
-    told = after_a_small_batch if backlog is None else by_reading(backlog, lambda: settled.waiting.messages)
+    told = (
+        after_a_small_batch
+        if backlog is None
+        else by_reading(backlog, lambda: any(one.waiting.messages for one in settled.sides.values()))
+    )
     gone = False
 
     def is_gone(began: datetime, is_small: bool) -> bool:

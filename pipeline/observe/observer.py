@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from tidemark.pipeline.ingest.outcome import Landed
+from tidemark.pipeline.ingest.outcome import Ingested
 from tidemark.pipeline.ingest.ticks import Tracked
 
 RESULTS = SUCCESS, FAILURE, CANCELED = "success", "failure", "canceled"
@@ -34,10 +34,10 @@ class Observer:
     def tracked(self, tracked: Tracked) -> None:
         """A tick of tracking has decided."""
 
-    def landed(self, landed: Landed) -> None:
+    def landed(self, landed: Ingested) -> None:
         """A tick of landing has landed."""
 
-    def by_runs(self, look: Callable[[], tuple[Landed, int]]) -> None:
+    def by_runs(self, look: Callable[[], tuple[Ingested, int]]) -> None:
         """Look what runs have landed since the last look, and how many messages they have tracked."""
 
     def missed(self, heartbeats: int) -> None:

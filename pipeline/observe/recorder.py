@@ -10,7 +10,7 @@ from typing import NamedTuple, ParamSpec, Protocol
 
 from tidemark.pipeline.clock import Clock, to_us
 from tidemark.pipeline.contract.heartbeat import RejectionReason
-from tidemark.pipeline.ingest.outcome import Landed
+from tidemark.pipeline.ingest.outcome import Ingested
 from tidemark.pipeline.ingest.ticks import Tracked
 from tidemark.pipeline.observe import instruments as them
 from tidemark.pipeline.observe.health import SensorBeat, problems
@@ -137,7 +137,7 @@ class Recorder(Observer):
         self._add(them.PULLED, tracked.persisted.messages, subscription=TRACKING)
 
     @never_failing
-    def landed(self, landed: Landed) -> None:
+    def landed(self, landed: Ingested) -> None:
         self._add(them.PULLED, landed.messages, subscription=BASE)
         self._add(them.LANDED, landed.heartbeats)
         self._add(them.LATE, landed.late)
@@ -145,7 +145,7 @@ class Recorder(Observer):
             self._add(them.QUARANTINED, count, reason=str(reason))
 
     @never_failing
-    def by_runs(self, look: Callable[[], tuple[Landed, int]]) -> None:
+    def by_runs(self, look: Callable[[], tuple[Ingested, int]]) -> None:
         landed, tracked = look()
         self.landed(landed)
         self._add(them.PULLED, tracked, subscription=TRACKING)

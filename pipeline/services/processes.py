@@ -7,12 +7,14 @@ import subprocess
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import psutil
 
 from tidemark.pipeline.clock import Clock
-from tidemark.pipeline.errors import ServiceFailed
+from tidemark.pipeline.errors import AlreadyRunning, ServiceFailed
 from tidemark.pipeline.services.log_ends import log_end, why_ended
 from tidemark.pipeline.services.own_files import log_file
 from tidemark.pipeline.version import marks, refuse_newer
@@ -118,22 +120,27 @@ class Supervisor:
         self.once.clear()
         (self.state_folder / STATE_FILE).unlink(missing_ok=True)
 
-    def stop_leftovers(self) -> None:
-        """End the services that an earlier supervisor noted and did not stop, if they are still the same processes.
-        Raises NewerFormat."""
+    def take_over(self) -> None:
+        """Own the folder from now on, and end the services that its earlier owner noted and did not stop. Raises
+        AlreadyRunning, and ends nothing, if that owner lives; NewerFormat."""
         state = self.state_folder / STATE_FILE
-        try:
+        noted: Any = []
+        with suppress(FileNotFoundError, json.JSONDecodeError):
             noted = json.loads(state.read_text())
-        except (FileNotFoundError, json.JSONDecodeError):
-            return
         refuse_newer(str(state), noted, "state")
-        for name, pid, created in noted["services"] if isinstance(noted, dict) else noted:
-            with suppress(psutil.NoSuchProcess):
-                process = psutil.Process(pid)
-                if process.create_time() == created:
-                    self.say(f"stopping {name} (process {pid}), left over from an earlier start")
-                    _end(process)
-        state.unlink(missing_ok=True)
+        noted = noted if isinstance(noted, dict) else {"services": noted}
+        for pid, created in noted.get("owner", ()):
+            if pid != os.getpid() and _same_process(pid, created) is not None:
+                raise AlreadyRunning(
+                    f"it runs in {self.state_folder} already, as process {pid} since "
+                    f"{datetime.fromtimestamp(created, UTC):%Y-%m-%dT%H:%M:%SZ}. Stop that one first: Ctrl-C in its "
+                    f"terminal, or `kill {pid}`"
+                )
+        for name, pid, created in noted["services"]:
+            if (process := _same_process(pid, created)) is not None:
+                self.say(f"stopping {name} (process {pid}), left over from an earlier start")
+                _end(process)
+        self._note()
 
     def log_file(self, name: str) -> Path:
         """The file of a service's output."""
@@ -163,8 +170,9 @@ class Supervisor:
         for one in self.running:
             with suppress(psutil.NoSuchProcess):
                 noted.append((one.spec.name, one.process.pid, one.process.create_time()))
+        owner = [(os.getpid(), psutil.Process().create_time())]
         self.state_folder.mkdir(parents=True, exist_ok=True)
-        (self.state_folder / STATE_FILE).write_text(json.dumps({"services": noted, **marks()}))
+        (self.state_folder / STATE_FILE).write_text(json.dumps({"owner": owner, "services": noted, **marks()}))
 
     def _log_end(self, one: Running) -> str:
         return log_end(self.log_file(one.spec.name), one.log_from)
@@ -177,6 +185,14 @@ def listens(host: str, port: int) -> bool:
     except OSError:
         return False
     return True
+
+
+def _same_process(pid: int, created: float) -> psutil.Process | None:
+    """The process of this number, if it is the one that was created then."""
+    with suppress(psutil.NoSuchProcess):
+        process = psutil.Process(pid)
+        return process if process.create_time() == created else None
+    return None
 
 
 def _end(process: psutil.Process) -> None:

@@ -105,7 +105,7 @@ def start_stack(supervisor: Supervisor, settings: Settings, config: Path) -> Non
         token = token_environment()
         environment |= token
         supervisor.start(spark_server(settings, supervisor.state_folder, token), wait=False)
-    _refuse_taken_ports(settings)
+    refuse_taken_ports(settings)
     supervisor.say(f"starting Dagster; its UI will be at http://127.0.0.1:{settings.dagster.web_port}")
     # The storage's tables are created by one process: several that start at once would get in each other's way.
     run_dagster(["instance", "info"], environment, home, otherwise="Dagster cannot create its storage")
@@ -216,7 +216,8 @@ def spark_server(settings: Settings, scratch: Path, token: dict[str, str]) -> Se
     )
 
 
-def _refuse_taken_ports(settings: Settings) -> None:
+def refuse_taken_ports(settings: Settings) -> None:
+    """Raise ServiceFailed if something listens where Dagster would."""
     for name in ("code_port", "web_port"):
         port = getattr(settings.dagster, name)
         if listens("127.0.0.1", port):

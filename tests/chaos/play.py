@@ -118,7 +118,7 @@ def house_of(asked: Asked, clock: Clock) -> House:
     """An empty folder with its settings, on ports that are free; what an earlier run left there is stopped first."""
     folder = asked.folder.resolve()
     for state in ("state", *BESIDE):
-        Supervisor(folder / state, clock, print).stop_leftovers()
+        Supervisor(folder / state, clock, print).take_over()
     let_go(folder / "lake")
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)

@@ -411,9 +411,23 @@ def test_up_says_which_port_is_taken_and_leaves_nothing_running(empty: Place) ->
     assert "dagster.web_port" in said.err
     assert "stopped" in said.out
     assert not (empty.folder / "state" / "services.json").exists()
-    made = [path for path in (empty.folder / "state").rglob("*") if not path.is_symlink()]
-    assert made
+    made = [empty.folder / "state", *(empty.folder / "state").rglob("*")]
     assert not [path for path in made if path.stat().st_mode & 0o077], "others can read what `up` wrote"
+
+
+def test_up_starts_nothing_where_something_would_break(tmp_path: Path) -> None:
+    file = tmp_path / "file"
+    file.touch()
+    config = tmp_path / "tidemark.toml"
+    ports = f"web_port = {free_port()}\ncode_port = {free_port()}"
+    config.write_text(
+        f'[lake]\nuri = "file:{file}/lake"\n[pubsub]\nemulator_host = "127.0.0.1:1"\n[dagster]\n{ports}\n'
+    )
+    said = said_by_the_program(tmp_path, ("up",), {"PATH": os.environ["PATH"]})
+    assert said.code == 1
+    assert "broken: " in said.out
+    assert "starting" not in said.out
+    assert "nothing was started" in said.err
 
 
 def _port_of(process: "subprocess.Popen[bytes]") -> int:

@@ -34,7 +34,7 @@ from tidemark.assets.ingest import (
 from tidemark.pipeline.clock import ManualClock, SystemClock, to_us
 from tidemark.pipeline.errors import ExecutorsUnable
 from tidemark.pipeline.ingest import on_spark, readers
-from tidemark.pipeline.ingest.outcome import Landed, Persisted, Settled, Side
+from tidemark.pipeline.ingest.outcome import Ingested, Settled, Side
 from tidemark.pipeline.ingest.progress import Look, Watch
 from tidemark.pipeline.ingest.readers import Share
 from tidemark.pipeline.ingest.rounds import Ended, RoundDone
@@ -335,7 +335,7 @@ def test_a_line_of_the_log_tells_all_rounds_since_the_last_and_that_they_take_to
     report, share = Report(ManualClock(CLOCK.now()), settings), Share(settings, settings.ingest.round, 2, 1)
 
     def done(number: int, seconds: float = 5.5, **ages: timedelta) -> RoundDone:
-        settled = Settled(Landed(heartbeats=10, late=1, messages=10), Persisted(messages=11))
+        settled = Settled(Ingested(heartbeats=10, late=1, messages=10), Ingested(messages=11))
         return RoundDone(
             number, share, settled, seconds, number / 10, ages={Side(side): age for side, age in ages.items()}
         )

@@ -21,7 +21,7 @@ from tidemark.pipeline.contract.heartbeat import RejectionReason
 from tidemark.pipeline.contract.payloads.definitions import SCHEMA_ENCODING, SCHEMA_NAME, SCHEMA_REVISION
 from tidemark.pipeline.emulator.server import served
 from tidemark.pipeline.errors import PubSubUnreachable
-from tidemark.pipeline.ingest.outcome import Landed, Persisted
+from tidemark.pipeline.ingest.outcome import Ingested
 from tidemark.pipeline.observe.observer import EndedRun, Observer
 from tidemark.pipeline.services.dagster_names import TICK
 from tidemark.pipeline.settings_message import MessageSettings
@@ -175,10 +175,10 @@ def test_each_run_that_ends_is_counted_once_and_those_of_others_never(ticking: T
 
 
 def test_what_runs_have_landed_and_tracked_is_counted_once_and_what_ticks_have_is_not(ticking: Ticking) -> None:
-    landed = Landed(heartbeats=7, late=2, rejected=Counter({RejectionReason.NO_STREAM_ID: 3}), messages=10)
+    landed = Ingested(heartbeats=7, late=2, rejected=Counter({RejectionReason.NO_STREAM_ID: 3}), messages=10)
     events = [
         *landing_events(ticking.settings, landed),
-        *histogram_events(ticking.settings, Persisted(messages=11, snapshots=1)),
+        *histogram_events(ticking.settings, Ingested(messages=11, snapshots=1)),
     ]
 
     looked, told = LandedByRuns(), Told()
@@ -191,7 +191,7 @@ def test_what_runs_have_landed_and_tracked_is_counted_once_and_what_ticks_have_i
                 ticking.instance.report_runless_asset_event(event)
         looked.tell(ticking.runs, told)
         counted.append((told.landed, told.tracked_by_runs))
-    nothing = (Landed(), 0)
+    nothing = (Ingested(), 0)
     assert counted == [nothing, nothing, (landed, 11), nothing, nothing, (landed, 11)]
 
 

@@ -19,7 +19,7 @@ from tidemark.pipeline.emulator.faults import Faults
 from tidemark.pipeline.emulator.model import PubSubModel
 from tidemark.pipeline.emulator.server import served
 from tidemark.pipeline.errors import PubSubUnreachable, SnapshotRefused
-from tidemark.pipeline.ingest.outcome import Landed
+from tidemark.pipeline.ingest.outcome import Ingested
 from tidemark.pipeline.ingest.readers import new_files
 from tidemark.pipeline.ingest.take import Budget
 from tidemark.pipeline.ingest.ticks import Tracked, land, track
@@ -306,7 +306,7 @@ class Ticks:
             self.marks.append(tracked.decision.watermark)
         return tracked
 
-    def land(self) -> Landed:
+    def land(self) -> Ingested:
         heartbeats, quarantine = new_files(self.lake, self.house.clock)
         return land(
             self.house.base,

@@ -1,17 +1,18 @@
 """Counts calls to the Cloud Storage server on loopback: of which kind, about which folder of the lake, and by whom.
 
-`python -m tests.gcs.counting <file> <bucket>` serves a bucket until its standard input ends, prints the address, and
-writes a line of JSON for each call.
+`python -m tests.gcs.counting <file> <bucket> [like-the-service]` serves a bucket until its standard input ends, prints
+the address, and writes a line of JSON for each call.
 """
 
 import json
 import os
 import re
+import subprocess
 import sys
 import time
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
-from contextlib import suppress
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -22,12 +23,20 @@ from urllib.parse import parse_qs, unquote, urlsplit
 import psutil
 
 from tests.gcs.server import CloudStorageServer
+from tests.gcs.tools import fake_gcs_server
 from tests.gcs.xml_proxy import Answer, XmlHandler
+from tidemark.pipeline.errors import ServiceFailed
 
 OBJECT = re.compile(r"(?:/download)?/storage/v1/b/(?P<bucket>[^/]+)/o/(?P<name>[^?]+)")
 NAME_IN_BODY = re.compile(rb'"name"\s*:\s*"([^"]*)"')
 LOOKED_AT = 4096
 """Bytes of an upload's body that have its object's name."""
+
+BUCKET = "tidemark-demo"
+STOP_SECONDS = 15.0
+
+LIKE_THE_SERVICE: Mapping[str, float] = {"read": 0.03, "look up": 0.03, "list": 0.04, "create": 0.06, "delete": 0.04}
+"""Seconds that Cloud Storage takes for calls of each kind, from a machine in the bucket's region."""
 
 
 class Class(StrEnum):
@@ -88,6 +97,7 @@ class CountingHandler(XmlHandler):
 
     written: TextIO
     lock = Lock()
+    takes: Mapping[str, float] = {}
 
     def setup(self) -> None:
         super().setup()
@@ -98,10 +108,35 @@ class CountingHandler(XmlHandler):
         answered = super().answer(body)
         if not self.path.startswith("/_internal/"):
             what = kind_of(self.command, self.path, body)
+            time.sleep(self.takes.get(what[0], 0.0))
             call = Call(time.time(), self._connection, self._process, *what, int(answered[0]))
             with self.lock:
                 self.written.write(json.dumps(asdict(call)) + "\n")
         return answered
+
+
+@contextmanager
+def counting_server(calls: Path, *, like_the_service: bool = False) -> Iterator[str]:
+    """The address of a server with an empty BUCKET that writes its calls down, until the block is left. It may take as
+    long for each as the service does."""
+    fake_gcs_server()
+    process = subprocess.Popen(
+        [sys.executable, "-m", "tests.gcs.counting", str(calls), BUCKET, *["like-the-service"] * like_the_service],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    assert process.stdin is not None
+    assert process.stdout is not None
+    try:
+        if not (endpoint := process.stdout.readline().strip()):
+            raise ServiceFailed("the Cloud Storage server did not start")
+        yield endpoint
+    finally:
+        process.stdin.close()  # which ends it
+        process.wait(STOP_SECONDS)
+        process.stdout.close()
 
 
 def process_at(port: int) -> str:
@@ -158,6 +193,7 @@ def _part_of(call: Call, written: set[str]) -> str:
 
 if __name__ == "__main__":
     CountingHandler.written = Path(sys.argv[1]).open("w", buffering=1)  # noqa: SIM115 (closed by the process's end)
+    CountingHandler.takes = LIKE_THE_SERVICE if sys.argv[3:] else {}
     with CloudStorageServer(CountingHandler) as server:
         server.create_bucket(sys.argv[2])
         print(server.endpoint, flush=True)

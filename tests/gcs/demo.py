@@ -5,11 +5,9 @@ The server is started for it, in a process of its own, and ends with it.
 """
 
 import argparse
-import subprocess
 import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -17,47 +15,34 @@ from typing import Self
 
 from rich.table import Table
 
-from tests.gcs.counting import ELSE, LANDING, LOOKS, RUNS, TRACKING, Call, Class, by_part, calls_in, place_of
-from tests.gcs.tools import fake_gcs_server
+from tests.gcs.counting import (
+    BUCKET,
+    ELSE,
+    LANDING,
+    LOOKS,
+    RUNS,
+    TRACKING,
+    Call,
+    Class,
+    by_part,
+    calls_in,
+    counting_server,
+    place_of,
+)
 from tidemark.pipeline.cli.output import columns, console
 from tidemark.pipeline.clock import SystemClock
 from tidemark.pipeline.demo.script import run_demo
 from tidemark.pipeline.demo.summary import Summary
 from tidemark.pipeline.demo.synthetic_beats import SyntheticSource
 from tidemark.pipeline.durations import parse_duration
-from tidemark.pipeline.errors import ServiceFailed, TidemarkError
+from tidemark.pipeline.errors import TidemarkError
 from tidemark.pipeline.lake.layout import Lake
 from tidemark.pipeline.settings_sections import LakeSettings
 from tidemark.pipeline.watermark.state import DecisionRecord
 
-BUCKET = "tidemark-demo"
 COMMIT = "/heartbeats/_delta_log/"
 OK = 200
 PARTS = (TRACKING, LANDING, LOOKS, RUNS, ELSE)
-STOP_SECONDS = 15.0
-
-
-@contextmanager
-def counting_server(calls: Path) -> Iterator[str]:
-    """The address of a server with an empty BUCKET that writes its calls down, until the block is left."""
-    fake_gcs_server()
-    process = subprocess.Popen(
-        [sys.executable, "-m", "tests.gcs.counting", str(calls), BUCKET],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    )
-    assert process.stdin is not None
-    assert process.stdout is not None
-    try:
-        if not (endpoint := process.stdout.readline().strip()):
-            raise ServiceFailed("the Cloud Storage server did not start")
-        yield endpoint
-    finally:
-        process.stdin.close()  # which ends it
-        process.wait(STOP_SECONDS)
-        process.stdout.close()
 
 
 @dataclass(frozen=True, slots=True)

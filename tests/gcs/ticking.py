@@ -7,7 +7,7 @@ from tests.gcs.fault_proxy import FaultProxy
 from tests.ingest.fakes import AMPLE, CONTRACT, FIELDS, World
 from tests.watermark.builders import START
 from tidemark.pipeline.contract.heartbeat import HeartbeatReader
-from tidemark.pipeline.ingest.outcome import Landed
+from tidemark.pipeline.ingest.outcome import Ingested
 from tidemark.pipeline.ingest.readers import new_files
 from tidemark.pipeline.ingest.take import Budget
 from tidemark.pipeline.ingest.ticks import land
@@ -50,7 +50,7 @@ class TickingOnABucket(World):
             self.published.append(message.message_id)
         self.rejected.append(self.topic.publish("yesterday").message_id)
 
-    def land(self, budget: Budget = AMPLE) -> Landed:
+    def land(self, budget: Budget = AMPLE) -> Ingested:
         return land(
             self.base,
             heartbeats=self.landed_in,

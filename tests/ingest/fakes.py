@@ -30,7 +30,7 @@ from tidemark.pipeline.contract.places import Place
 from tidemark.pipeline.emulator.faults import Faults
 from tidemark.pipeline.emulator.model import PubSubModel
 from tidemark.pipeline.ingest.copies import RememberedCopies
-from tidemark.pipeline.ingest.outcome import Landed
+from tidemark.pipeline.ingest.outcome import Ingested
 from tidemark.pipeline.ingest.readers import new_files
 from tidemark.pipeline.ingest.requeue import Requeue, Requeuer
 from tidemark.pipeline.ingest.take import Budget
@@ -309,7 +309,7 @@ class World:
             watermark_object=self.watermark_object,
         )
 
-    def land(self, budget: Budget = AMPLE) -> Landed:
+    def land(self, budget: Budget = AMPLE) -> Ingested:
         return land(
             self.base,
             heartbeats=self.heartbeats,

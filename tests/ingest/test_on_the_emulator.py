@@ -10,7 +10,7 @@ from tests.ingest.fakes import CONTRACT
 from tests.pubsub.builders import subscription_of
 from tidemark.pipeline.clock import SystemClock, to_us
 from tidemark.pipeline.contract.heartbeat import HeartbeatReader
-from tidemark.pipeline.ingest.outcome import Landed
+from tidemark.pipeline.ingest.outcome import Ingested
 from tidemark.pipeline.ingest.readers import new_files
 from tidemark.pipeline.ingest.take import Budget
 from tidemark.pipeline.ingest.ticks import land, track
@@ -51,7 +51,7 @@ def test_a_backlog_is_tracked_and_landed_whole_and_the_watermark_passes_it(
         for path in (fresh_pubsub.tracking_path, fresh_pubsub.base_path)
     )
     heartbeats, quarantine = new_files(lake, clock)
-    marks, landed, tracked = [], Landed(), 0
+    marks, landed, tracked = [], Ingested(), 0
     for _ in range(TICKS_AT_MOST):
         outcome = track(
             tracking,

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from tests.ingest.fakes import AMPLE, World, WorldSubscription
 from tests.watermark.builders import at, bounded, effective, published
-from tidemark.pipeline.ingest.outcome import Landed, Side
+from tidemark.pipeline.ingest.outcome import Ingested, Side
 from tidemark.pipeline.ingest.progress import (
     AT_LEAST,
     BEHIND,
@@ -228,7 +228,7 @@ def test_a_tick_that_gets_little_of_a_backlog_leaves_more_and_one_that_gets_all_
         world.topic.publish(second)
     world.wait(5)
 
-    def landed(messages: int) -> Landed:
+    def landed(messages: int) -> Ingested:
         return land(
             Slow(world, messages),
             heartbeats=world.heartbeats,

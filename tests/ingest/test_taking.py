@@ -125,7 +125,7 @@ def test_small_messages_with_much_work_are_taken_until_the_time_is_over_and_the_
     assert taken.ack_ids == batch.ack_ids[:looked_at]
     assert subscription.back == ({GIVEN_BACK_SECONDS: batch.ack_ids[looked_at:]} if looked_at < 3 else {})
     if side is Side.BASE:
-        assert (taken.landed.heartbeats, taken.landed.rejected.total()) == (looked_at * MOST_ELEMENTS, 0)
+        assert (taken.ingested.heartbeats, taken.ingested.rejected.total()) == (looked_at * MOST_ELEMENTS, 0)
     else:
         assert int(taken.histogram.count.sum()) == looked_at * MOST_ELEMENTS
         assert NO_EVENT not in taken.histogram.event_bucket
@@ -136,7 +136,7 @@ def test_no_batch_is_asked_for_once_the_time_is_over() -> None:
     batches = (batch_of([message(number, b"{}", {"stream_id": "a"})]) for number in range(3))
     reader = SlowReader(replace(OLD, event_time=Place.of("publish_time")), clock)
     taken = take(batches, subscription, keeper_of(Side.BASE, reader, clock), clock, clock.monotonic() + 5)
-    assert (taken.landed.heartbeats, subscription.back) == (2, {})
+    assert (taken.ingested.heartbeats, subscription.back) == (2, {})
     assert [batch.ack_ids for batch in batches] == [["ack m2"]]
 
 
@@ -160,7 +160,7 @@ def landed(batches: Sequence[PulledBatch], contract: MessageContract = OLD) -> t
     clock, subscription, files = ManualClock(NOW), Leased(), Files()
     keeper = keeper_of(Side.BASE, HeartbeatReader(contract), clock, files)
     taken = take(batches, subscription, keeper, clock, clock.monotonic() + 60)
-    assert taken.landed.rejected.total() == 0
+    assert taken.ingested.rejected.total() == 0
     return taken, files, subscription.back.get(GIVEN_BACK_SECONDS, [])
 
 
@@ -172,8 +172,8 @@ def test_messages_of_two_thousand_hours_are_taken_a_few_hours_at_a_time_the_newe
         assert len(files.hours) == HOURS_AT_ONCE
         assert set(files.hours.values()) == {1}, "one file an hour"
         assert sorted([*taken.ack_ids, *back]) == sorted(left)
-        assert taken.landed.oldest_event_time is not None
-        newest.append(round((NOW - taken.landed.oldest_event_time) / HOUR))
+        assert taken.ingested.oldest_event_time is not None
+        newest.append(round((NOW - taken.ingested.oldest_event_time) / HOUR))
         left = {ack_id: left[ack_id] for ack_id in back}
     assert newest == [HOURS_AT_ONCE * (number + 1) - 1 for number in range(2000 // HOURS_AT_ONCE)]
 
@@ -194,7 +194,7 @@ def test_a_message_of_more_hours_than_a_taking_may_have_is_taken_alone() -> None
     batch = batch_of([message(number, data, {"stream_id": "a"}) for number in range(2)])
     taken, files, back = landed([batch], replace(OF_ELEMENTS, first_event_time=OLD.first_event_time))
     assert (taken.ack_ids, back) == (batch.ack_ids[:1], batch.ack_ids[1:])
-    assert (taken.landed.heartbeats, taken.landed.messages, len(files.hours)) == (len(hours), 1, len(hours))
+    assert (taken.ingested.heartbeats, taken.ingested.messages, len(files.hours)) == (len(hours), 1, len(hours))
 
 
 def test_ticks_land_messages_of_many_hours_a_few_hours_at_a_time_and_each_once(

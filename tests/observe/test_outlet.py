@@ -25,7 +25,7 @@ from tidemark.assets.definitions import build_definitions
 from tidemark.assets.events import histogram_events, landing_events
 from tidemark.pipeline.contract.heartbeat import RejectionReason
 from tidemark.pipeline.errors import ToolMissing
-from tidemark.pipeline.ingest.outcome import Landed, Persisted
+from tidemark.pipeline.ingest.outcome import Ingested
 from tidemark.pipeline.observe import outlet
 from tidemark.pipeline.observe.instruments import INSTRUMENTS, Kind
 from tidemark.pipeline.observe.outlet import check_libraries, outlet_of
@@ -123,7 +123,7 @@ def test_what_is_rejected_is_counted_by_reason_and_a_failed_tick_as_an_error(tmp
 def test_a_scrape_counts_what_a_run_reports_and_pulls_only_what_base_gave(tmp_path: Path) -> None:
     """Some messages hold several heartbeats, and one is rejected for one of its elements; a requeue pulls nothing."""
     rejected = Counter({RejectionReason.NO_STREAM_ID: 3})
-    landed, tracked = Landed(heartbeats=40, late=2, rejected=rejected, messages=10), Persisted(messages=11)
+    landed, tracked = Ingested(heartbeats=40, late=2, rejected=rejected, messages=10), Ingested(messages=11)
     with an_hour(tmp_path, ingest=IngestSettings(mode="continuous")) as hour:
         settings = hour.ticking.settings
         hour.play(2)

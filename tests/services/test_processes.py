@@ -1,6 +1,7 @@
 """The supervisor over real processes."""
 
 import json
+import os
 import subprocess
 import sys
 import time
@@ -12,7 +13,7 @@ import pytest
 
 from tests.official_emulator import HOST, free_port
 from tidemark.pipeline.clock import SystemClock
-from tidemark.pipeline.errors import NewerFormat, ServiceFailed
+from tidemark.pipeline.errors import AlreadyRunning, NewerFormat, ServiceFailed
 from tidemark.pipeline.services.processes import RESTARTS_AT_MOST, STATE_FILE, ServiceSpec, Supervisor, listens
 from tidemark.pipeline.version import FORMAT
 
@@ -218,10 +219,27 @@ print("started", flush=True)
     child = int(house.log("left behind"))
     assert is_alive(left)
     assert is_alive(child)
-    house.supervisor.stop_leftovers()
+    house.supervisor.take_over()
     until("they have ended", lambda: not is_alive(left) and not is_alive(child))
     assert house.said == [f"stopping left behind (process {left}), left over from an earlier start"]
-    assert not (house.supervisor.state_folder / STATE_FILE).exists()
+    assert house.noted() == []
+
+
+def test_a_folder_whose_owner_lives_is_not_taken_over(house: House) -> None:
+    owner = subprocess.Popen([sys.executable, "-c", FOR_EVER])
+    try:
+        house.supervisor.state_folder.mkdir(parents=True)
+        left = [("its service", owner.pid, psutil.Process(owner.pid).create_time())]
+        state = {"owner": [left[0][1:]], "services": left}
+        (house.supervisor.state_folder / STATE_FILE).write_text(json.dumps(state))
+        with pytest.raises(AlreadyRunning, match=rf"as process {owner.pid} since 20.*`kill {owner.pid}`"):
+            house.supervisor.take_over()
+        assert is_alive(owner.pid)
+    finally:
+        owner.kill()
+        owner.wait()
+    house.supervisor.take_over()
+    assert json.loads((house.supervisor.state_folder / STATE_FILE).read_text())["owner"][0][0] == os.getpid()
 
 
 def test_another_process_with_the_number_of_a_left_one_is_not_touched(house: House) -> None:
@@ -231,7 +249,7 @@ def test_another_process_with_the_number_of_a_left_one_is_not_touched(house: Hou
         created = psutil.Process(innocent.pid).create_time()
         noted = [("left behind", innocent.pid, created - 100)]
         (house.supervisor.state_folder / STATE_FILE).write_text(json.dumps(noted))
-        house.supervisor.stop_leftovers()
+        house.supervisor.take_over()
         assert is_alive(innocent.pid)
         assert house.said == []
     finally:
@@ -247,10 +265,10 @@ def test_notes_of_an_earlier_version_are_read_and_those_of_a_later_one_refused(h
         later = {"services": noted, "tidemark.version": "9.0.0", "tidemark.format": str(FORMAT + 1)}
         (house.supervisor.state_folder / STATE_FILE).write_text(json.dumps(later))
         with pytest.raises(NewerFormat, match=r"this state was written by tidemark 9\.0\.0"):
-            house.supervisor.stop_leftovers()
+            house.supervisor.take_over()
         assert is_alive(left.pid)
         (house.supervisor.state_folder / STATE_FILE).write_text(json.dumps(noted))
-        house.supervisor.stop_leftovers()
+        house.supervisor.take_over()
         left.wait(timeout=60)
     finally:
         left.kill()
@@ -261,5 +279,5 @@ def test_notes_of_an_earlier_version_are_read_and_those_of_a_later_one_refused(h
 def test_notes_that_cannot_be_read_stop_nothing_and_do_no_harm(house: House, content: str) -> None:
     house.supervisor.state_folder.mkdir(parents=True)
     (house.supervisor.state_folder / STATE_FILE).write_text(content)
-    house.supervisor.stop_leftovers()
+    house.supervisor.take_over()
     assert house.said == []

@@ -3,13 +3,11 @@
 from datetime import timedelta
 from typing import Any
 
-from tidemark.pipeline.clock import from_us
-from tidemark.pipeline.contract.heartbeat import PATIENCE, Undecided
+from tidemark.pipeline.contract.heartbeat import PATIENCE
 from tidemark.pipeline.contract.payloads import decoder
 from tidemark.pipeline.contract.payloads.rejections import Unreadable
 from tidemark.pipeline.contract.payloads.revisions import Asking
 from tidemark.pipeline.ingest import take
-from tidemark.pipeline.ingest.outcome import Waiting
 
 INFLATED = 100
 """Bytes that a batch may have."""
@@ -33,9 +31,6 @@ def tracking_with_the_patience_of_base(*parts: Any) -> take.Tracking:
     return take.Tracking(*parts, patience=PATIENCE)
 
 
-def wait_as_long_as_before(waits: Any, ack_id: str, published_us: int, undecided: Undecided) -> None:
+def wait_as_long_as_before(waited: timedelta, _patience: timedelta) -> int:
     """However soon the message's patience ends."""
-    published = from_us(published_us)
-    wait = max(timedelta(seconds=5), waits._now - published)
-    waits.by_seconds.setdefault(int(wait.total_seconds()), []).append(ack_id)
-    waits.all += Waiting(1, published, undecided.why)
+    return int(max(timedelta(seconds=5), waited).total_seconds())

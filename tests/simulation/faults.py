@@ -386,7 +386,7 @@ _ALL = (
     _read(
         "tracking loses patience with base", 1000, in_avro, (f"{TICKS}.Tracking", tracking_with_the_patience_of_base)
     ),
-    _read("who waits goes on waiting", 100, in_avro, (f"{TAKE}._Waits.add", wait_as_long_as_before)),
+    _read("who waits goes on waiting", 100, in_avro, (f"{TAKE}.seconds_of", wait_as_long_as_before)),
     _of_rounds("readers acknowledge what they have written", 100, take=take_acknowledging_base),
     _of_rounds(
         "readers acknowledge files, which count as durable", 100, take=take_acknowledging_base, files_are_durable=True

@@ -44,6 +44,11 @@ APPEND_RETRIES = 50
 SCHEMA_CHANGES = 20
 """How many of those by others an append outlasts; each reader makes one at most."""
 
+CHECKPOINTS: Mapping[str, str] = {"delta.checkpointInterval": "30"}
+"""Commits from one checkpoint to the next. Each process that opens the table reads one and the commits since, in a
+bucket with a call for each: 15 on average, 50 by the library's own interval. A shorter one would write the checkpoints
+of long tables often."""
+
 SCANNED_ROWS = 5_000
 """Rows that a scan holds at a time, with a few times as many read ahead: payloads may be large."""
 
@@ -288,9 +293,10 @@ class LakeTable:
             table = self.current()
         if table is None:
             raise TableConflict(f"{self.uri} vanished while it was written; run again")
-        if format_of(table.metadata().configuration) < version.FORMAT:
+        properties = table.metadata().configuration
+        if format_of(properties) < version.FORMAT or not CHECKPOINTS.keys() <= properties.keys():
             with table_errors(self.uri):
-                table.alter.set_table_properties(marks(), raise_if_not_exists=False)
+                table.alter.set_table_properties({**CHECKPOINTS, **marks()}, raise_if_not_exists=False)
                 (self._commit,) = self._commits(table.version())
         return table
 
@@ -301,7 +307,7 @@ class LakeTable:
                 schema,
                 mode="error",
                 partition_by=[self.partition_column] if self.partition_column else None,
-                configuration=marks(),
+                configuration={**CHECKPOINTS, **marks()},
                 raise_if_key_not_exists=False,  # the mark is none of Delta's own properties
                 storage_options=self.storage_options,
                 # With retries, the loser of a race to create the table would create it over again.
