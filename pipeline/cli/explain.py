@@ -18,7 +18,7 @@ from tidemark.pipeline.lake.log.history import decision_in_force, first_decision
 from tidemark.pipeline.lake.log.tracking_log import TrackingLog
 from tidemark.pipeline.lake.tables.rejected_payloads import RejectedPayload, by_stream, rejected_payloads
 from tidemark.pipeline.quality.affected import not_known
-from tidemark.pipeline.quality.failing import read_failing, read_failing_ticks
+from tidemark.pipeline.quality.failing import read_failing, read_failing_ticks, standstill
 from tidemark.pipeline.quality.passed_over import PassedOver, read_passed_over
 from tidemark.pipeline.quality.status import LOST_WITHIN
 from tidemark.pipeline.settings import Settings, load_settings
@@ -56,6 +56,7 @@ def explain(
     now = SystemClock().now()
     failed = read_failing(lake, settings.windowing, now) if at is None else None
     ticks = read_failing_ticks(lake, now) if at is None else []
+    standing = standstill(decided.decision, settings.watermark.tick, now) if at is None else []
     if as_json:
         facts = {
             "log_entry": number,
@@ -71,7 +72,7 @@ def explain(
         show_explanation(explanation, number, problem, console())
         show_rejected(rejected, _pinning(decided.decision, rejected), console())
         show_passed_over(over, console())
-        warn(console(), [*of_runs(failed), *(one.sentence() for one in ticks)])
+        warn(console(), [*standing, *of_runs(failed), *(one.sentence() for one in ticks)])
 
 
 def _rejected(lake: Lake, decision: Decision, settings: Settings) -> list[RejectedPayload]:

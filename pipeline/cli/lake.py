@@ -18,7 +18,13 @@ from tidemark.pipeline.lake.tables.quarantine import Reasons
 from tidemark.pipeline.lake.tables.rounds import last_round
 from tidemark.pipeline.lake.tables.windowed import PARTITION
 from tidemark.pipeline.quality.affected import not_known
-from tidemark.pipeline.quality.failing import Failing, read_failing, read_failing_tables, read_failing_ticks
+from tidemark.pipeline.quality.failing import (
+    Failing,
+    read_failing,
+    read_failing_tables,
+    read_failing_ticks,
+    standstill,
+)
 from tidemark.pipeline.quality.null_fields import NullFields, read_null_fields
 from tidemark.pipeline.quality.passed_over import read_passed_over
 from tidemark.pipeline.quality.quarantined import read_reasons
@@ -43,9 +49,11 @@ def status(as_json: AsJson = False) -> None:
     waiting = read_waiting(lake, windowing, lookback, report.state.watermark)
     failed, of_tables = read_failing(lake, windowing, now), read_failing_tables(lake, now)
     ticks = read_failing_ticks(lake, now)
+    standing = standstill(report.state.decision, settings.watermark.tick, now)
     facts = {
         **lake_facts(report, read_reasons(lake), len(waiting), now),
         **ingest_facts(lake, settings.ingest, report.state.number, now),
+        **({"standing_still": standing[0]} if standing and as_json else {}),
         **failing_facts(failed),
         **failing_ticks_facts(ticks),
         "tables_failing": {each.table: each.failures for each in of_tables},
@@ -60,7 +68,8 @@ def status(as_json: AsJson = False) -> None:
     terminal = console()
     terminal.print(f"[dim]{safe(settings.lake.uri)}[/]")
     terminal.print(facts_table({name.replace("_", " "): value for name, value in facts.items()}))
-    warn(terminal, [*of_runs(failed), *(one.sentence() for one in of_tables), *(one.sentence() for one in ticks)])
+    failures = [*(one.sentence() for one in of_tables), *(one.sentence() for one in ticks)]
+    warn(terminal, [*standing, *of_runs(failed), *failures])
 
 
 def lake_facts(report: LakeReport, quarantined: Reasons, waiting: int, now: datetime) -> dict[str, Any]:

@@ -20,7 +20,7 @@ ANSWER: Any = PullResponse.pb()
 NEVER = pa.scalar(0, pa.int64()).cast(MOMENT)
 """The publish time of a message without one, as protobuf has it."""
 
-NOTHING = RECEIVED.empty_table()
+NOTHING = pa.Table.from_batches([], RECEIVED)
 
 
 @cache

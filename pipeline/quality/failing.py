@@ -6,9 +6,11 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from tidemark.pipeline.clock import iso
+from tidemark.pipeline.durations import format_duration, rough
 from tidemark.pipeline.lake.layout import OWN_TABLES, Lake
 from tidemark.pipeline.lake.tables.failures import KEPT, FailedRun, FailedTick
 from tidemark.pipeline.lake.tables.table import data_files
+from tidemark.pipeline.watermark.decision import Decision
 from tidemark.pipeline.windows import Windowing
 
 WINDOWS_STAND_FOR = timedelta(days=1)
@@ -16,6 +18,22 @@ WINDOWS_STAND_FOR = timedelta(days=1)
 
 DRAINS_STAND_FOR = timedelta(hours=1)
 """The same for a run that reads the subscriptions, whose notes a later one deletes."""
+
+
+TICKS_MISSED = 3
+"""Ticks without a decision after which nobody seems to decide any more."""
+
+
+def standstill(decision: Decision | None, tick: timedelta, now: datetime) -> list[str]:
+    """The sentence that nobody decides, where the newest decision is too old; none where it is new, or where there is
+    none yet. Told by what is not in the lake: a full one takes no note."""
+    if decision is None or now - decision.at <= TICKS_MISSED * tick:
+        return []
+    return [
+        f"nobody decides: the newest decision is {rough(now - decision.at)} old, and one is due every "
+        f"{format_duration(tick)}. Is the pipeline running, and is there room for its lake? The logs of its code "
+        "server and daemon say why ticks fail"
+    ]
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,7 +20,6 @@ from deltalake import CommitProperties, DeltaTable, Field, PostCommitHookPropert
 from deltalake.exceptions import CommitFailedError, DeltaError, SchemaMismatchError, TableNotFoundError
 from deltalake.fs import DeltaStorageHandler
 from deltalake.transaction import AddAction
-from pyarrow.dataset import get_partition_keys
 
 from tidemark.pipeline import version
 from tidemark.pipeline.clock import from_us, to_us
@@ -214,6 +213,8 @@ class LakeTable:
             except (pa.ArrowException, OSError):
                 if damaged is None:
                     raise
+            from pyarrow.dataset import get_partition_keys  # it loads pandas
+
             read = [files.schema.empty_table().select(list(columns))]
             for file in files.get_fragments(wanted):
                 try:
