@@ -151,14 +151,17 @@ def next_request(
 def due_now(lake: LakeResource, watermark: datetime, now: datetime) -> Spans | None:
     """The closed windows that are not computed; None if no window with a heartbeat, or after one, is closed. Raises
     LakeError."""
-    first_open, done = lake.settings.windowing.number_of(watermark), lake.kept.get((CHOICE, "nothing_due"), NothingDue)
-    if done.holds(first_open, now):
+    windowing, done = lake.settings.windowing, lake.kept.get((CHOICE, "nothing_due"), NothingDue)
+    front = Front.of(windowing, watermark, now)
+    if done.holds(front.first_open, now):
         return Spans()
-    closed, index = lake.kept_windows().closed(watermark), lake.window_index(CHOICE).update()
-    if index.held.least is None or index.held.least >= closed.stop:
+    index = lake.window_index(CHOICE).update()
+    if index.held.least is None or index.held.least >= front.first_open:
         return None
-    due = Spans(*reversed(list(index.due(closed))))
-    done.note(first_open, now, is_due=bool(due))
+    due = Spans(*index.due(range(windowing.number_of(windowing.first), front.first_open)))
+    if due.least is not None and due.least < front.first_live:  # live windows are never the first that are not kept
+        due = Spans(*due.within(lake.kept_windows().closed(watermark)))
+    done.note(front.first_open, now, is_due=bool(due))
     return due
 
 

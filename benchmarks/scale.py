@@ -57,7 +57,7 @@ ROUND_CLASS_A, ROUND_CLASS_B = 11, 25
 """The most calls to Cloud Storage of a round, beside one of class A for each file; quarantine has a commit of its own.
 `tests/gcs/test_calls_of_rounds.py` counts them."""
 
-DECISION_CLASS_A, DECISION_CLASS_B = 4, 12
+DECISION_CLASS_A, DECISION_CLASS_B = 3, 12
 """Calls of a tick that only decides. `tests/gcs/test_calls.py` counts those of class A; B is half of a tick's."""
 
 DAYS_KEPT = 30
