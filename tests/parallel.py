@@ -38,6 +38,7 @@ SHARED_JVM = {
     "tests/spark/test_elements.py": SPARK_SESSION,
     "tests/spark/test_micro_batch.py": SPARK_SESSION,
     "tests/spark/test_micro_batch_on_cloud_storage.py": SPARK_SESSION,
+    "tests/spark/test_own_tables.py": SPARK_SESSION,
     "tests/spark/test_private_files.py": SPARK_SESSION,
     "tests/spark/test_pubsub_source.py": SPARK_SESSION,
     "tests/spark/test_rounds.py": SPARK_SESSION,

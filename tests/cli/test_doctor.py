@@ -18,6 +18,7 @@ from tests.lake.test_log_codec import of_a_later_version
 from tests.official_emulator import free_port
 from tidemark.pipeline.cli.doctor import at_once
 from tidemark.pipeline.clock import SystemClock
+from tidemark.pipeline.doctor.finding import Level
 from tidemark.pipeline.lake.log.tracking_log import entry_name
 from tidemark.pipeline.spark import java
 
@@ -203,7 +204,7 @@ def test_a_set_up_that_would_break_is_told_with_what_to_do(
 
 def test_up_says_what_is_wrong_at_once_and_nothing_else(house: House) -> None:
     settings = house.place.settings
-    assert list(at_once(settings, SystemClock())) == []
+    assert at_once(settings, SystemClock()) == []
     house.monkeypatch.setattr(java, "_candidates", lambda: iter(()))
-    (said,) = at_once(settings, SystemClock())
-    assert said.startswith("broken: Spark needs a Java")
+    (found,) = at_once(settings, SystemClock())
+    assert (found.level, found.said[:18]) == (Level.BROKEN, "Spark needs a Java")
