@@ -17,7 +17,7 @@ from tidemark.pipeline.clock import to_us
 from tidemark.pipeline.lake.tables.windowed import DiffRun
 from tidemark.pipeline.observe.instruments import Instrument, Kind
 from tidemark.pipeline.observe.outlet import outlet_of
-from tidemark.pipeline.services.dagster_names import COMPUTE_WINDOWS
+from tidemark.pipeline.services.dagster_names import BACKLOG, COMPUTE_WINDOWS
 from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.settings_message import MessageSettings
 from tidemark.pipeline.settings_sections import (
@@ -61,6 +61,7 @@ class Hour:
     sensors: list[str] = field(default_factory=lambda: ["landing", "tracking", "ingest", "staleness"])
     each_minute: Callable[["Hour"], None] = lambda _: None
     result: dg.DagsterRunStatus = dg.DagsterRunStatus.SUCCESS
+    computes_again: bool = True
     beats: int = STREAMS
     broken: int = 0
     is_scraped: bool = True
@@ -93,7 +94,7 @@ class Hour:
             self._run(request)
 
     def _run(self, request: dg.RunRequest) -> None:
-        if request.job_name == COMPUTE_WINDOWS:
+        if request.job_name == COMPUTE_WINDOWS and (self.computes_again or BACKLOG not in request.tags):
             self.ticking.run(COMPUTE_WINDOWS, self.result)
             if self.result is dg.DagsterRunStatus.SUCCESS:
                 self.compute(windows_of(request, self.ticking.settings.windowing))

@@ -49,6 +49,7 @@ def some_are_late(hour: Hour) -> None:
 
 
 def some_are_missed(hour: Hour) -> None:
+    hour.computes_again = False
     publish(hour.world, hour.ticking.settings, [("slow", hour.now - 10 * MINUTE - 3 * SECOND)])
 
 
