@@ -5,9 +5,11 @@ Dagster's own starts a new Python for each run, whose imports take longer than a
 """
 
 import multiprocessing
+from functools import cache
 from multiprocessing import forkserver
 from typing import Any
 
+from alembic import util
 from dagster._cli.api import grpc_command
 from dagster._grpc import server
 
@@ -34,6 +36,9 @@ def main() -> None:
     and wait for all that are under way."""
     end_soon_after_a_signal()
     ask_for_json()
+    # Dagster opens its storage at each tick. Each time Alembic would look its scripts up anew, and keep what it found
+    # until the process ends.
+    util.coerce_resource_to_filename = cache(util.coerce_resource_to_filename)
     server.DagsterApiServer = ForkingApiServer  # type: ignore[misc]
     grpc_command(prog_name="tidemark.resources.code_server")
 

@@ -69,6 +69,17 @@ def test_hours_before_the_one_asked_for_do_not_count_and_compaction_changes_noth
     assert late.since(START).total == 3
 
 
+def test_what_is_kept_for_a_day_takes_as_much_memory_as_its_rows(tmp_path: Path) -> None:
+    lake, steps = lake_in(tmp_path), 20
+    late = LateHeartbeats(lake.heartbeats(), WINDOWING)
+    append_beats(lake.heartbeats(), columns_of([Beat("a", number) for number in range(steps)]))
+    before = pa.total_allocated_bytes()
+    for number in range(steps):
+        append_beats(lake.heartbeats(), columns_of([Beat("a", number, late=True)]))
+        assert late.since(START).copies == number + 1
+    assert pa.total_allocated_bytes() - before < steps * 10_000
+
+
 class Reads:
     """The files that are read, by their paths, since it was last asked."""
 
