@@ -122,11 +122,5 @@ class _Rows:
         return _histogram(published_us[every], event_us[every]), keys[first], published_us[first]
 
 
-def histogram_of(messages: Messages, reader: HeartbeatReader, asking: Asking) -> Histogram:
-    """The histogram of messages, each of which counts in full."""
-    counted = counted_parts(messages, reader, RememberedCopies(), asking)
-    return sum((one.histogram for one in counted), Histogram.empty())
-
-
 def _histogram(publish_us: Ints, event_us: Ints) -> Histogram:
     return Histogram.of_cells(cells_of(publish_us, event_us))

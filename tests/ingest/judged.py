@@ -13,7 +13,6 @@ from tidemark.pipeline.contract.heartbeat import Asking, HeartbeatReader, Undeci
 from tidemark.pipeline.contract.messages import Messages
 from tidemark.pipeline.contract.payloads.decoder import PayloadDecoder
 from tidemark.pipeline.contract.payloads.formats import PayloadFormat
-from tidemark.pipeline.ingest import count
 from tidemark.pipeline.ingest.copies import RememberedCopies
 from tidemark.pipeline.ingest.count import Counted, counted_parts
 from tidemark.pipeline.ingest.rows import JudgedRows, judged_rows
@@ -101,7 +100,8 @@ def counted(
 
 def histogram_of(messages: Sequence[Any], reader: HeartbeatReader) -> Histogram:
     """The histogram of messages, each of which counts in full."""
-    return count.histogram_of(messages_of(messages), reader, LATER)
+    parts = counted_parts(messages_of(messages), reader, RememberedCopies(), LATER)
+    return sum((one.histogram for one in parts), Histogram.empty())
 
 
 def read_payload(data: bytes) -> Any:
