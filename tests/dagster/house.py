@@ -74,18 +74,13 @@ class Hasty(SystemClock):
         """At once."""
 
 
-def a_quiet_moment() -> datetime:
-    """The last twentieth second of a minute: no window of a minute is about to close, when older ones would wait."""
-    return (SystemClock().now() - 20 * SECOND).replace(second=20, microsecond=0)
-
-
 class ModelWorld:
     """A topic of the model with base and tracking, on a clock that moves when told to. It is its own publisher, and
     what a subscription of the model asks of a process. `at_most` bounds what a pull of a subscription brings."""
 
     def __init__(self, pubsub: PubSubSettings) -> None:
         self.at_most = dict[str, int]()
-        self.clock = ManualClock(a_quiet_moment())  # Dagster notes its runs by the machine's clock
+        self.clock = ManualClock(SystemClock().now())  # Dagster notes its runs by the machine's clock
         self.model = PubSubModel(rng=random.Random(0))
         self.model.create_topic(a_topic(pubsub.topic_path))
         for path in (pubsub.tracking_path, pubsub.base_path):
