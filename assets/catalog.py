@@ -8,6 +8,7 @@ import dagster as dg
 import pyarrow as pa
 from dagster._core.definitions.unresolved_asset_job_definition import UnresolvedAssetJobDefinition
 
+from tidemark.assets.partitions import Partitions
 from tidemark.assets.watching import watched
 from tidemark.pipeline.ingest.pace import last_look, least_interval
 from tidemark.pipeline.lake.log.codec import CELLS
@@ -15,7 +16,6 @@ from tidemark.pipeline.lake.tables.heartbeats import heartbeat_schema
 from tidemark.pipeline.lake.tables.quarantine import QUARANTINE
 from tidemark.pipeline.services.dagster_names import name_of
 from tidemark.pipeline.settings import Settings
-from tidemark.pipeline.windows import KEY_FORMAT, Windowing
 
 TRACKING_HISTOGRAM = dg.AssetKey("tracking_histogram")
 WATERMARK = dg.AssetKey("watermark")
@@ -30,15 +30,21 @@ ASSETS = (
     *(CORRECTIONS, WATERMARK_TUNING),
 )
 
-ON_COMPUTED = dg.AutomationCondition.eager().without(dg.AutomationCondition.in_latest_time_window())
-"""Requests a partition of an asset of your own when the window that it depends on is computed, or computed again.
-`eager()` alone looks at the newest partition only, whose window is still open or waits."""
+ON_COMPUTED: dg.AutomationCondition[Any] = (
+    dg.AutomationCondition.any_deps_match(dg.AutomationCondition.newly_updated()).since(
+        dg.AutomationCondition.newly_requested()
+    )
+    & ~dg.AutomationCondition.any_deps_missing()
+    & ~dg.AutomationCondition.in_progress()
+)
+"""Requests a partition of an asset of your own when the one that it depends on is computed, or computed again, also
+while a run of yours reads it. `eager()` alone looks at the newest partition only, and forgets what was computed again
+while your run was at work."""
 
 Jobs = Sequence[dg.JobDefinition | UnresolvedAssetJobDefinition]
 """The jobs that a sensor requests runs of."""
 
 GROUP = "tidemark"
-HOUR = timedelta(hours=1)
 
 
 def key_of(settings: Settings, key: dg.AssetKey) -> dg.AssetKey:
@@ -112,15 +118,14 @@ def windowed_asset(
     key: dg.AssetKey,
     schema: pa.Schema | None,
     deps: Sequence[dg.AssetKey],
-    windowing: Windowing | None = None,
+    partitions: Partitions,
     **more: Any,
 ) -> Callable[..., dg.AssetsDefinition]:
-    """The decorator of an asset that Spark computes, one partition a window, by default of the pipeline's windows. The
-    docstring describes it in the UI."""
+    """The decorator of an asset that Spark computes by window. The docstring describes it in the UI."""
     decorator: Callable[..., dg.AssetsDefinition] = dg.asset(
         key=key_of(settings, key),
         deps=[key_of(settings, dep) for dep in deps],
-        partitions_def=partitions_of(windowing or settings.windowing),
+        partitions_def=partitions.definition(),
         backfill_policy=dg.BackfillPolicy.single_run(),
         kinds={"pyspark", "deltalake"},
         **_shown(settings, schema),
@@ -140,23 +145,6 @@ def ticking_sensor(
     running = dg.DefaultSensorStatus.RUNNING
     sensor = dg.sensor(name=name_of(settings, name), minimum_interval_seconds=least, default_status=running, **more)
     return lambda evaluate: sensor(watched(settings, name, evaluate))
-
-
-def partitions_of(windowing: Windowing) -> dg.TimeWindowPartitionsDefinition:
-    """One partition for each window, from the first window on, in UTC: the same keys, the same boundaries."""
-    return dg.TimeWindowPartitionsDefinition(
-        start=windowing.first,
-        cron_schedule=cron_of(windowing.length),
-        fmt=KEY_FORMAT,
-        timezone="UTC",
-    )
-
-
-def cron_of(length: timedelta) -> str:
-    """The cron schedule whose ticks are the windows' starts. `length` divides a day, and an hour if it is less."""
-    if length < HOUR:
-        return f"*/{length // timedelta(minutes=1)} * * * *"
-    return "0 0 * * *" if length == timedelta(days=1) else f"0 */{length // HOUR} * * *"
 
 
 def _shown(settings: Settings, schema: pa.Schema | None) -> dict[str, Any]:

@@ -6,18 +6,18 @@ import dagster as dg
 
 from tidemark.assets.catalog import Jobs, observed_assets
 from tidemark.assets.checks import asset_checks, staleness_sensor
-from tidemark.assets.compute_windows import compute_windows_job
 from tidemark.assets.corrections import corrections_asset
 from tidemark.assets.housekeeping import housekeeping_job, housekeeping_schedule
 from tidemark.assets.ingest import ingest_job, ingest_sensor
 from tidemark.assets.own_tables import own_table_definitions
+from tidemark.assets.partitions import Partitions
 from tidemark.assets.repair import repair_job
 from tidemark.assets.requests import OneAsks
 from tidemark.assets.requeue import requeue_job, requeue_sensors
 from tidemark.assets.sensors import landing_sensor, tracking_sensor
 from tidemark.assets.tuning import tuning_asset, tuning_schedule
 from tidemark.assets.watching import keep_observer
-from tidemark.assets.windowed import heartbeat_diffs_asset, stream_status_asset
+from tidemark.assets.windowed import compute_windows_job, heartbeat_diffs_asset, stream_status_asset
 from tidemark.pipeline.clock import Clock, SystemClock
 from tidemark.pipeline.ingest.pace import AtWork, Pace
 from tidemark.pipeline.kept import Kept
@@ -40,7 +40,8 @@ def build_definitions(
     clock = clock or SystemClock()
     mine = loaded_tables(settings, tables)
     own = own_table_definitions(settings, clock, mine)
-    job, housekeeping, kept = compute_windows_job(settings), housekeeping_job(settings), Kept()
+    partitions = Partitions(settings.windowing, clock.now())
+    job, housekeeping, kept = compute_windows_job(settings, partitions), housekeeping_job(settings), Kept()
     requeue = requeue_job(settings, clock)
     tracking_pace, landing_pace = (Pace(settings.watermark.tick, clock) for _ in range(2))
     asking, landing = OneAsks(clock), AtWork()
@@ -52,13 +53,13 @@ def build_definitions(
         *own.sensors,
         *requeue_sensors(settings, clock, requeue),
     ]
-    jobs: Jobs = [job, ingest_job(settings, clock), repair_job(settings), requeue, housekeeping, *own.jobs]
+    jobs: Jobs = [job, ingest_job(settings, clock), repair_job(settings, partitions), requeue, housekeeping, *own.jobs]
     keep_observer(settings, kept, sensors, jobs, clock)
     return dg.Definitions(
         assets=[
             *observed_assets(settings),
-            heartbeat_diffs_asset(settings),
-            stream_status_asset(settings),
+            heartbeat_diffs_asset(settings, partitions),
+            stream_status_asset(settings, partitions),
             tuning_asset(settings),
             *own.assets,
             *corrections_asset(settings, mine),

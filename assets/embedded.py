@@ -7,8 +7,10 @@ from pathlib import Path
 import dagster as dg
 import pyarrow as pa
 
-from tidemark.assets.catalog import HEARTBEAT_DIFFS, HEARTBEATS, ON_COMPUTED, WATERMARK, key_of, partitions_of
+from tidemark.assets.catalog import HEARTBEAT_DIFFS, HEARTBEATS, ON_COMPUTED, WATERMARK, key_of
 from tidemark.assets.definitions import build_definitions
+from tidemark.assets.partitions import Partitions
+from tidemark.assets.runs import windows_of
 from tidemark.pipeline.clock import SystemClock
 from tidemark.pipeline.lake.layout import Lake
 from tidemark.pipeline.settings import Settings, load_settings
@@ -39,7 +41,8 @@ class Pipeline:
 
     @property
     def diffs(self) -> dg.AssetKey:
-        """The key of heartbeat_diffs: one partition a window, materialized when the window is computed."""
+        """The key of heartbeat_diffs. A partition is an hour of windows, or a longer window, and is materialized once
+        all of them are computed."""
         return key_of(self.settings, HEARTBEAT_DIFFS)
 
     @property
@@ -54,19 +57,26 @@ class Pipeline:
 
     @property
     def windows(self) -> dg.TimeWindowPartitionsDefinition:
-        """The partitions of heartbeat_diffs, for an asset with a partition for each window."""
-        return partitions_of(self.settings.windowing)
+        """The partitions of heartbeat_diffs, for an asset with the same ones."""
+        return self._partitions.definition()
 
     @property
     def on_computed(self) -> dg.AutomationCondition[dg.AssetKey]:
-        """Requests a partition of an asset over `windows` when its window is computed, or computed again."""
+        """Requests a partition of an asset over `windows` when all of its windows are computed, and when any of them is
+        computed again."""
         return ON_COMPUTED
 
     def read_diffs(self, partition_keys: Iterable[str]) -> pa.Table:
-        """The rows of heartbeat_diffs of these windows, as the lake has them now, with the columns of `diff_schema`.
-        A window that is not computed has no rows. Raises LakeError."""
+        """The rows of heartbeat_diffs in these partitions, as the lake has them now, with the columns of `diff_schema`.
+        A window that is not computed has no rows. Raises LakeError, and ValueError for a key that names no
+        partition."""
         lake = Lake(self.settings.lake, self.settings.message.kinds, SystemClock())
-        return lake.diffs().read(partition_keys)
+        windows = windows_of(self._partitions.windows_in(partition_keys), self.settings.windowing)
+        return lake.diffs().read(window.key for window in windows)
+
+    @property
+    def _partitions(self) -> Partitions:
+        return Partitions(self.settings.windowing, SystemClock().now())
 
 
 def pipeline(config: str | Path, *, name: str | None = None, tables: Sequence[TableDefinition] = ()) -> Pipeline:

@@ -21,7 +21,9 @@ LOAD_AGAIN = (
 )
 
 
-def table_of_run(context: dg.AssetExecutionContext, settings: Settings, loaded: TableDefinition) -> TableDefinition:
+def table_of_run(
+    context: dg.AssetExecutionContext | dg.OpExecutionContext, settings: Settings, loaded: TableDefinition
+) -> TableDefinition:
     """The table by its file as it is now, for a run, which gets a tag with what it has found. Raises InvalidSettings if
     the file cannot be used, and TableFailed if Dagster must load it again."""
     context.instance.add_run_tags(context.run.run_id, {DEFINITION: _mark(settings, loaded)})

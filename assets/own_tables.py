@@ -1,34 +1,46 @@
 """Tables of one's own in Dagster: an asset, a check and a job for each, and the sensor that requests what is due."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import partial
+from typing import Any
 
 import dagster as dg
-from dagster._core.definitions.unresolved_asset_job_definition import UnresolvedAssetJobDefinition
+from dagster._core.definitions.data_version import (
+    CODE_VERSION_TAG,
+    DEFAULT_DATA_VERSION,
+    NULL_EVENT_POINTER,
+    extract_data_version_from_entry,
+    get_input_data_version_tag,
+    get_input_event_pointer_tag,
+)
 
+from tidemark.assets.by_window import (
+    LASTING,
+    Event,
+    index_of,
+    materialized,
+    reports,
+    watermark_of,
+    windows_job,
+    windows_of_partitions,
+)
 from tidemark.assets.catalog import HEARTBEAT_DIFFS, HEARTBEATS, Jobs, key_of, ticking_sensor, windowed_asset
 from tidemark.assets.corrections import corrections_noted
 from tidemark.assets.events import failing_run
 from tidemark.assets.loaded_tables import LoadedTables, table_of_run
 from tidemark.assets.lost_runs import beating
-from tidemark.assets.requests import NothingDue, pause_of
-from tidemark.assets.runs import Runs, tags_of
+from tidemark.assets.partitions import Partitions
+from tidemark.assets.requests import NothingDue, pause_of, run_over
+from tidemark.assets.runs import Runs
 from tidemark.pipeline.clock import Clock, SystemClock
-from tidemark.pipeline.errors import (
-    ExecutorsUnable,
-    InvalidSettings,
-    TableFailed,
-    TidemarkError,
-    WindowExpired,
-    WindowNotClosed,
-)
+from tidemark.pipeline.errors import TidemarkError
+from tidemark.pipeline.lake.tables.window_index import WindowIndex
 from tidemark.pipeline.lake.tables.windowed import PARTITION
 from tidemark.pipeline.quality.corrected import FollowedTable
-from tidemark.pipeline.quality.due_windows import ComputedWindows, Followed, further_back, newest_stretch
-from tidemark.pipeline.services.dagster_names import DEFINITION, RANGE_END, RANGE_START, compute_job, name_of
+from tidemark.pipeline.quality.due_windows import ComputedWindows, Followed, further_back
+from tidemark.pipeline.services.dagster_names import DEFINITION, compute_job
 from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.spark.own_tables import OwnBatch, compute_own
 from tidemark.pipeline.spark.replacement import Outcome, refuse_open
@@ -54,91 +66,118 @@ class OwnTables:
     """What Dagster gets for the tables of one's own; nothing without any."""
 
     assets: Sequence[dg.AssetsDefinition] = ()
-    jobs: Sequence[UnresolvedAssetJobDefinition] = ()
+    jobs: Sequence[dg.JobDefinition] = ()
     sensors: Sequence[dg.SensorDefinition] = ()
 
 
 def own_table_definitions(settings: Settings, clock: Clock, tables: Mapping[str, TableDefinition]) -> OwnTables:
     if not tables:
         return OwnTables()
-    assets = [_asset(settings, table) for table in tables.values()]
-    jobs = [
-        dg.define_asset_job(
-            name_of(settings, compute_job(name)),
-            selection=dg.AssetSelection.assets(key_of(settings, dg.AssetKey(name))),
-            executor_def=dg.in_process_executor,
-            description=f"Windows of {name}, in one run.",
-            tags=tags_of(settings),
-        )
-        for name in tables
-    ]
+    assets, jobs = [], list[dg.JobDefinition]()
+    for table in tables.values():
+        partitions = Partitions(table.windowing(settings.windows), clock.now())
+        assets.append(_asset(settings, table, partitions))
+        jobs.append(_job(settings, table, partitions))
     return OwnTables(assets, jobs, [_sensor(settings, clock, tables, jobs)])
 
 
-def _asset(settings: Settings, loaded: TableDefinition) -> dg.AssetsDefinition:
+def _asset(settings: Settings, loaded: TableDefinition, partitions: Partitions) -> dg.AssetsDefinition:
     key = key_of(settings, dg.AssetKey(loaded.name))
     unique = dg.AssetCheckSpec(UNIQUE, asset=key, description=f"One row of a window for each {', '.join(loaded.key)}.")
     doc = (loaded.build.__doc__ or "").strip()
     shown = loaded.source[:SHOWN_SOURCE]
-    windowing = loaded.windowing(settings.windows)
 
     @windowed_asset(
         settings,
         dg.AssetKey(loaded.name),
         None,
         deps=[HEARTBEATS, HEARTBEAT_DIFFS],
-        windowing=windowing,
+        partitions=partitions,
         required_resource_keys=keys_of(settings, LAKE, SPARK),
         check_specs=[unique] if loaded.key else [],
         code_version=loaded.version,
         description=f"{doc}\n\n```\n{shown}\n```".strip(),
     )
     def own_table(context: dg.AssetExecutionContext) -> Iterator[dg.MaterializeResult[None]]:
-        lake, spark = lake_of(context, settings), spark_of(context, settings)
-        windows = sorted(map(windowing.named, context.partition_keys))
-        lasting = (ExecutorsUnable, WindowExpired, WindowNotClosed, TableFailed, InvalidSettings)
-        with failing_run(*lasting), beating(context), _noting(lake, loaded.name, context.run.run_id, windows):
-            table = table_of_run(context, settings, loaded)
-            done = compute_table(table, windows, lake, spark, context.run.run_id)
-            within = [column for column in table.key if column != PARTITION]
-            twice = lake.own_table("run", table.name).twice(done.rows, within) if table.key else 0
-            followed = FollowedTable(table.name, lake.own_table("run", table.name), table.key)
-            noted = list(corrections_noted(lake, [followed]))
-        for window, rows in done.rows.items():
-            said = {
-                "dagster/partition_row_count": rows,
-                "version": table.version,
-                "heartbeats_version": done.heartbeats_version,
-            }
-            context.add_asset_metadata(said, asset_key=key, partition_key=window)
-        for event in noted:
-            context.log_event(event)
-        context.log.info(
-            f"computed {len(done.rows)} windows, {sum(done.rows.values())} rows, by version {table.version}"
-        )
-        checked = dg.AssetCheckResult(
-            asset_key=key,
-            check_name=UNIQUE,
-            passed=not twice,
-            severity=dg.AssetCheckSeverity.WARN,
-            description=f"{twice} rows of {len(done.rows)} windows have the key of another row",
-            metadata={"rows": twice},
-        )
-        yield dg.MaterializeResult(check_results=[checked] if loaded.key else [])
+        lake = lake_of(context, settings)
+        further = further_back(loaded.lookback, settings.windows.lookback)
+        with failing_run(*LASTING), beating(context):
+            windows = windows_of_partitions(context, lake, partitions, _index(lake, loaded, partitions), further)
+            yield materialized(context, key, _computed(context, settings, loaded, partitions, windows))
 
     return own_table
 
 
-@contextmanager
-def _noting(lake: LakeResource, table: str, run: str, windows: Sequence[Window]) -> Iterator[None]:
-    """Leave a note in the lake of what fails a run of a table of one's own."""
+def _job(settings: Settings, loaded: TableDefinition, partitions: Partitions) -> dg.JobDefinition:
+    def compute(context: dg.OpExecutionContext, windows: Sequence[Window]) -> Iterator[Event]:
+        return _computed(context, settings, loaded, partitions, windows)
+
+    key, about = key_of(settings, dg.AssetKey(loaded.name)), f"Windows of {loaded.name}, in one run."
+    return windows_job(settings, compute_job(loaded.name), partitions, [key], compute, about)
+
+
+def _computed(
+    context: dg.AssetExecutionContext | dg.OpExecutionContext,
+    settings: Settings,
+    loaded: TableDefinition,
+    partitions: Partitions,
+    windows: Sequence[Window],
+) -> Iterator[Event]:
+    """Compute windows by the table's file as it is now, and say what Dagster is to know. A failure leaves a note in the
+    lake."""
+    lake, spark, run = lake_of(context, settings), spark_of(context, settings), context.run.run_id
+    key, watermark = key_of(settings, dg.AssetKey(loaded.name)), watermark_of(lake)
     stretches = [(stretch[0].key, stretch[-1].key) for stretch in runs_of_neighbours(windows)]
-    with lake.whole().failed_runs(table).noting(run, stretches, lake.clock):
-        yield
+    with lake.whole().failed_runs(loaded.name).noting(run, stretches, lake.clock):
+        table = table_of_run(context, settings, loaded)
+        done = compute_table(table, windows, watermark, lake, spark, run) if windows else Outcome(run, 0, {}, ())
+        within = [column for column in table.key if column != PARTITION]
+        twice = lake.own_table("run", table.name).twice(done.rows, within) if table.key else 0
+
+    def said(held: Sequence[Window]) -> dict[str, Any]:
+        rows = sum(done.rows[window.key] for window in held)
+        return {"rows": rows, "version": table.version, "heartbeats_version": done.heartbeats_version}
+
+    context.log.info(f"computed {len(done.rows)} windows, {sum(done.rows.values())} rows, by version {table.version}")
+    computed = [window for window in windows if window.key in done.rows]
+    tags = provenance(context.instance, table.version, settings)
+    yield from reports(key, partitions, computed, watermark, _index(lake, loaded, partitions), said, tags)
+    if loaded.key:
+        about = f"{twice} rows of {len(done.rows)} windows have the key of another row"
+        yield dg.AssetCheckEvaluation(
+            asset_key=key,
+            check_name=UNIQUE,
+            passed=not twice,
+            severity=dg.AssetCheckSeverity.WARN,
+            description=about,
+            metadata={"rows": twice},
+        )
+    yield from corrections_noted(lake, [FollowedTable(table.name, lake.own_table("run", table.name), table.key)])
+
+
+def provenance(instance: dg.DagsterInstance, version: str, settings: Settings) -> dict[str, str]:
+    """The tags by which Dagster shows an asset whose code has changed since a job has computed it, as it does after an
+    asset's own run."""
+    tags = {CODE_VERSION_TAG: version}
+    for key in (key_of(settings, one) for one in (HEARTBEATS, HEARTBEAT_DIFFS)):
+        newest = instance.get_latest_materialization_event(key)
+        version_of = None if newest is None else extract_data_version_from_entry(newest)
+        tags[get_input_data_version_tag(key)] = (version_of or DEFAULT_DATA_VERSION).value
+        tags[get_input_event_pointer_tag(key)] = NULL_EVENT_POINTER
+    return tags
+
+
+def _index(lake: LakeResource, table: TableDefinition, partitions: Partitions) -> WindowIndex:
+    return index_of(lake, lake.own_table("run", table.name), partitions.windowing, table.lookback)
 
 
 def compute_table(
-    table: TableDefinition, windows: Sequence[Window], lake: LakeResource, spark: SparkResource, run: str
+    table: TableDefinition,
+    windows: Sequence[Window],
+    watermark: datetime | None,
+    lake: LakeResource,
+    spark: SparkResource,
+    run: str,
 ) -> Outcome:
     """Compute windows of a table of one's own, and replace them in the lake. Raises WindowNotClosed, before
     Spark is used, WindowExpired, and other TidemarkErrors."""
@@ -146,8 +185,6 @@ def compute_table(
     further = further_back(table.lookback, settings.windows.lookback)
     refuse_expired = partial(lake.kept_windows().refuse_expired, further=further)
     refuse_expired(windows)
-    decided = lake.tracking_log("run").newest_decision()
-    watermark = None if decided is None else decided.decision.watermark
     refuse_open(windows, watermark)
     # Before the heartbeats are listed: see `OwnBatch`.
     computed = ComputedWindows.of(lake.diffs("run").runs(), settings.windowing)
@@ -221,21 +258,12 @@ def _sensor(settings: Settings, clock: Clock, tables: Mapping[str, TableDefiniti
                 said.append(f"{table.name}: {due}")
             elif due:
                 windowing = table.windowing(settings.windows)
-                stretch = newest_stretch(due, settings.windows.max_windows_per_run)
-                first, last = (windowing.numbered(number) for number in (stretch[0], stretch[-1]))
+                newest = [windowing.numbered(number) for number in due[-settings.windows.max_windows_per_run :]]
                 context.log.info(
-                    "%s: computing %d of %d windows, from %s on", table.name, len(stretch), len(due), first
+                    "%s: computing %d of %d windows, from %s on", table.name, len(newest), len(due), newest[0]
                 )
-                requests.append(
-                    dg.RunRequest(
-                        job_name=name_of(settings, compute_job(table.name)),
-                        tags={
-                            RANGE_START: first.key,
-                            RANGE_END: last.key,
-                            DEFINITION: found[table.name].mark,
-                        },
-                    )
-                )
+                tags = {DEFINITION: found[table.name].mark}
+                requests.append(run_over(settings, compute_job(table.name), newest, tags))
         skipped = None if requests else dg.SkipReason("; ".join(said) or "every closed window is computed")
         return dg.SensorResult(run_requests=requests, skip_reason=skipped)
 

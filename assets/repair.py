@@ -5,11 +5,12 @@ from typing import Any
 
 import dagster as dg
 
+from tidemark.assets.by_window import Event
 from tidemark.assets.checks import evaluation_of
-from tidemark.assets.compute_windows import compute_and_report
 from tidemark.assets.events import failing_run
+from tidemark.assets.partitions import Partitions
 from tidemark.assets.runs import tags_of
-from tidemark.assets.windowed import stopped_result
+from tidemark.assets.windowed import compute_and_report, stopped_result
 from tidemark.pipeline.clock import SystemClock
 from tidemark.pipeline.durations import parse_duration
 from tidemark.pipeline.errors import ExecutorsUnable
@@ -37,7 +38,7 @@ class RepairConfig(dg.Config):
     grace: str = "1d"
 
 
-def repair_job(settings: Settings) -> dg.JobDefinition:
+def repair_job(settings: Settings, partitions: Partitions) -> dg.JobDefinition:
     @dg.op(
         name=name_of(settings, "look_and_compute_again"),
         out=dg.Out(dg.Nothing),
@@ -45,7 +46,7 @@ def repair_job(settings: Settings) -> dg.JobDefinition:
     )
     def look_and_compute_again(
         context: dg.OpExecutionContext, config: RepairConfig
-    ) -> Iterator[dg.AssetMaterialization | dg.AssetCheckEvaluation | dg.Output[None]]:
+    ) -> Iterator[Event | dg.Output[None]]:
         """Looks at each window of the range, names what is stale, missing, damaged or orphaned, and computes again what
         can be computed. Fails if something is left that this does not mend."""
         lake, spark = lake_of(context, settings), spark_of(context, settings)
@@ -66,9 +67,8 @@ def repair_job(settings: Settings) -> dg.JobDefinition:
             forget_damaged(surveyor.lake, own)
             computed, silence = 0, list[WindowSilence]()
             for windows in () if config.dry_run else survey.runs(settings.windows.max_windows_per_run):
-                ours, report = yield from compute_and_report(windows, lake, spark, context.run_id)
-                silence += report
-                computed += ours
+                silence += yield from compute_and_report(windows, lake, spark, context.run_id, partitions)
+                computed += len(windows)
             if silence:
                 yield evaluation_of(stopped_result(settings, silence))
         figures: dict[str, Any] = {

@@ -1,7 +1,7 @@
 """Requests for runs over windows: which windows, and whether a run may begin now."""
 
 import logging
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures import TimeoutError as TookTooLong
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ from tidemark.assets.lost_runs import report_dead
 from tidemark.assets.runs import Runs, attempt_of, ended_at, ended_attempts, stretch_texts
 from tidemark.assets.turns import LONGEST_PAUSE, Front, rest_after, resting_sentence, room_for_older, take_turn
 from tidemark.pipeline.clock import EPOCH, Clock
-from tidemark.pipeline.services.dagster_names import BACKLOG, COMPUTE_WINDOWS, name_of
+from tidemark.pipeline.services.dagster_names import BACKLOG, COMPUTE_WINDOWS, name_of, op_of
 from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.spans import Spans
 from tidemark.pipeline.windows import Window, Windowing
@@ -23,9 +23,6 @@ from tidemark.resources.lake import LakeResource
 
 FAILURES_COUNTED = 10
 """Newest runs that are read to count failures in a row."""
-
-COMPUTE_OP = "compute_these"
-"""The op of the job COMPUTE_WINDOWS."""
 
 SEEN_WITHIN = timedelta(seconds=5)
 """How long a run that a sensor asks for may take until the others see it: Dagster creates it after the evaluation."""
@@ -53,10 +50,15 @@ class Request:
         if not self.windows:
             return dg.SensorResult(skip_reason=dg.SkipReason(f"{said}{self.sentence}"), **more)
         log.info(self.sentence)
-        config = {"ops": {name_of(settings, COMPUTE_OP): {"config": {"windows": stretch_texts(self.windows)}}}}
         tags = {BACKLOG: "true"} if self.is_backlog else {}
-        asked = dg.RunRequest(job_name=name_of(settings, COMPUTE_WINDOWS), run_config=config, tags=tags)
+        asked = run_over(settings, COMPUTE_WINDOWS, self.windows, tags)
         return dg.SensorResult(run_requests=[asked], **more)
+
+
+def run_over(settings: Settings, job: str, windows: Iterable[Window], tags: Mapping[str, str]) -> dg.RunRequest:
+    """A request for a run of a job over these windows."""
+    config = {"ops": {name_of(settings, op_of(job)): {"config": {"windows": stretch_texts(windows)}}}}
+    return dg.RunRequest(job_name=name_of(settings, job), run_config=config, tags=tags)
 
 
 CHOICE = "choice"
@@ -107,7 +109,7 @@ def next_request(
     """Request what is due and does not rest: live windows, and between them older ones, the newest first.
 
     With `stale` windows, these take the place of the older ones. A window that ends in the future by this machine's
-    clock is left for later, even if the sources' clocks are ahead: Dagster has no partition for it yet.
+    clock is left for later, even if the sources' clocks are ahead.
     """
     windows, windowing = lake.settings.windows, lake.settings.windowing
     working = [attempt_of(record, windowing, now) for record in report_dead(runs, COMPUTE_WINDOWS, now)]

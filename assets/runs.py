@@ -10,14 +10,15 @@ from typing import Any
 import dagster as dg
 from dagster._core.storage.dagster_run import FINISHED_STATUSES
 from dagster._core.storage.tags import MAX_RUNTIME_SECONDS_TAG
+from pydantic import Field
 
 from tidemark.assets.turns import Attempt
 from tidemark.pipeline.services.dagster_names import (
     BACKLOG,
     COMPUTE_WINDOWS,
     PIPELINE,
-    RANGE_END,
-    RANGE_START,
+    TO,
+    WINDOWS,
     name_of,
 )
 from tidemark.pipeline.settings import Settings
@@ -30,8 +31,12 @@ MAX_RUNTIME_SECONDS = 7200
 RUNS_LOOKED_AT = 200
 """Newest ended runs that tell which windows keep failing."""
 
-TO = ".."
-"""Stands between the first and the last key of a stretch in the config of a run."""
+
+class WindowsConfig(dg.Config):
+    """The windows to compute: keys such as 2026-11-21T05-20Z, and stretches such as
+    2026-11-21T05-20Z..2026-11-21T06-10Z. Without any: those of the run's tag tidemark/windows."""
+
+    windows: list[str] = Field(default_factory=list)
 
 
 def tags_of(settings: Settings) -> dict[str, str]:
@@ -88,11 +93,14 @@ def stretch_named(text: str, windowing: Windowing) -> range:
 
 
 def stretches_asked(texts: Iterable[str], tags: Mapping[str, str], windowing: Windowing) -> list[range]:
-    """The windows that a run of COMPUTE_WINDOWS is to compute: those of its config, or else the range in its tags.
-    Raises ValueError."""
-    first = tags.get(RANGE_START)
-    in_tags = [] if first is None else [f"{first}{TO}{tags.get(RANGE_END, first)}"]
+    """The windows that a run is to compute: those of its config, or else of its tag. Raises ValueError."""
+    in_tags = [tags[WINDOWS]] if WINDOWS in tags else []
     return [stretch_named(text, windowing) for text in list(texts) or in_tags]
+
+
+def windows_of(stretches: Iterable[range], windowing: Windowing) -> list[Window]:
+    """The windows with these numbers, each once, in order."""
+    return [windowing.numbered(number) for number in sorted({one for each in stretches for one in each})]
 
 
 def ended_attempts(runs: Runs, windowing: Windowing) -> Sequence[Attempt]:

@@ -1,8 +1,9 @@
-"""The assets that a run computes, one partition a window: `heartbeat_diffs` and `stream_status`."""
+"""The assets that a run computes by window: `heartbeat_diffs` and `stream_status`."""
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from itertools import groupby, islice
 from operator import itemgetter
 from typing import Any
@@ -11,16 +12,30 @@ import dagster as dg
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from tidemark.assets.by_window import (
+    LASTING,
+    Event,
+    index_of,
+    materialized,
+    reports,
+    watermark_of,
+    which,
+    windows_job,
+    windows_of_partitions,
+)
 from tidemark.assets.catalog import HEARTBEAT_DIFFS, HEARTBEATS, STREAM_STATUS, WATERMARK, key_of, windowed_asset
+from tidemark.assets.checks import evaluation_of
 from tidemark.assets.corrections import corrections_noted, diffs_followed
 from tidemark.assets.events import failing_run
 from tidemark.assets.lost_runs import beating
+from tidemark.assets.partitions import Partitions
 from tidemark.pipeline.clock import SystemClock, iso
-from tidemark.pipeline.errors import ExecutorsUnable, WindowExpired, WindowNotClosed
 from tidemark.pipeline.lake.tables.diffs import diff_schema
 from tidemark.pipeline.lake.tables.stream_status import STATUS, Kind
+from tidemark.pipeline.lake.tables.window_index import WindowIndex
 from tidemark.pipeline.lake.tables.windowed import PARTITION
 from tidemark.pipeline.quality.silence import WindowSilence, silence_of
+from tidemark.pipeline.services.dagster_names import COMPUTE_WINDOWS
 from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.spark.columns import DiffPlan
 from tidemark.pipeline.spark.micro_batch import Computed, MicroBatch, compute_windows
@@ -38,32 +53,67 @@ NAMED = 5
 """Streams of each kind that the metadata of a window's status names; `tidemark streams` names all."""
 
 
-def heartbeat_diffs_asset(settings: Settings) -> dg.AssetsDefinition:
-    diffs = key_of(settings, HEARTBEAT_DIFFS)
-
+def heartbeat_diffs_asset(settings: Settings, partitions: Partitions) -> dg.AssetsDefinition:
     @windowed_asset(
         settings,
         HEARTBEAT_DIFFS,
         diff_schema(settings.message.kinds),
         deps=[HEARTBEATS, WATERMARK],
+        partitions=partitions,
         required_resource_keys=keys_of(settings, LAKE, SPARK),
     )
-    def heartbeat_diffs(context: dg.AssetExecutionContext) -> None:
+    def heartbeat_diffs(context: dg.AssetExecutionContext) -> Iterator[dg.MaterializeResult[None]]:
         """Each stream's heartbeats beside the one before: gap, missed heartbeats, and how the compared fields changed.
-        One partition a window, computed once the watermark has passed its end; any window can be computed again, alone
-        or in a range, and gives the same rows."""
-        lake, spark = lake_of(context, settings), spark_of(context, settings)
-        windows = sorted(map(settings.windowing.named, context.partition_keys))
-        with failing_run(ExecutorsUnable, WindowExpired, WindowNotClosed), beating(context):
-            computed = compute_range(windows, lake, spark, context.run.run_id)
-            noted = list(corrections_noted(lake, [diffs_followed(lake)]))
-        for key in computed.rows:
-            context.add_asset_metadata(metadata_of(computed, key), asset_key=diffs, partition_key=key)
-        for event in noted:
-            context.log_event(event)
-        context.log.info(sentence_of(computed))
+        A window is computed once the watermark has passed its end; any window can be computed again, alone or in a
+        range, and gives the same rows. Materializing a partition computes its windows; the job compute_windows computes
+        any."""
+        lake = lake_of(context, settings)
+        with failing_run(*LASTING), beating(context):
+            windows = windows_of_partitions(context, lake, partitions, _index(lake))
+            told = compute_and_report(windows, lake, spark_of(context, settings), context.run.run_id, partitions)
+            yield materialized(context, key_of(settings, HEARTBEAT_DIFFS), told)
 
     return heartbeat_diffs
+
+
+def compute_windows_job(settings: Settings, partitions: Partitions) -> dg.JobDefinition:
+    def compute(context: dg.OpExecutionContext, windows: Sequence[Window]) -> Iterator[Event]:
+        lake, spark = lake_of(context, settings), spark_of(context, settings)
+        silence = yield from compute_and_report(windows, lake, spark, context.run_id, partitions)
+        if silence:
+            yield evaluation_of(stopped_result(settings, silence))
+
+    return windows_job(
+        settings,
+        COMPUTE_WINDOWS,
+        partitions,
+        [key_of(settings, key) for key in (HEARTBEAT_DIFFS, STREAM_STATUS)],
+        compute,
+        "Heartbeat diffs of closed windows, and who was silent in them, in one run. The sensors request it; so does "
+        "`tidemark recompute`.",
+    )
+
+
+def compute_and_report(
+    windows: Sequence[Window], lake: LakeResource, spark: SparkResource, run_id: str, partitions: Partitions
+) -> Generator[dg.AssetMaterialization | dg.AssetObservation, None, Sequence[WindowSilence]]:
+    """Compute windows, and report them by the partitions that hold them; returns their silence."""
+    if not windows:
+        return []
+    done = compute_range(windows, lake, spark, run_id)
+    dg.get_dagster_logger().info(sentence_of(done))
+    diffs, status = (key_of(lake.settings, key) for key in (HEARTBEAT_DIFFS, STREAM_STATUS))
+    told = partitions, [window for window in windows if window.key in done.rows], done.watermark, _index(lake)
+    # Yielded at once: an event that is only logged is lost if the run fails in the end.
+    yield from reports(diffs, *told, partial(diffs_metadata, done))
+    report = silence_report(lake, done.rows)
+    yield from reports(status, *told, partial(status_metadata, report))
+    yield from corrections_noted(lake, [diffs_followed(lake)])
+    return report.windows
+
+
+def _index(lake: LakeResource) -> WindowIndex:
+    return index_of(lake, lake.diffs("run"), lake.settings.windowing, lake.settings.windows.lookback)
 
 
 def compute_range(windows: Sequence[Window], lake: LakeResource, spark: SparkResource, run: str) -> Computed:
@@ -78,8 +128,7 @@ def _compute_range(windows: Sequence[Window], lake: LakeResource, spark: SparkRe
     settings = lake.settings
     kept = lake.kept_windows()
     kept.refuse_expired(windows)
-    decided = lake.tracking_log("run").newest_decision()
-    watermark = None if decided is None else decided.decision.watermark
+    watermark = watermark_of(lake)
     refuse_open(windows, watermark)
     batch = MicroBatch(
         spark.session(),
@@ -111,11 +160,11 @@ def sentence_of(computed: Computed) -> str:
     return f"{said}; another run has computed these from input that is as new: {', '.join(computed.superseded)}"
 
 
-def metadata_of(computed: Computed, key: str) -> dict[str, Any]:
-    """The metadata of a computed window."""
-    count, names = computed.silent.get(key, (0, []))
+def diffs_metadata(computed: Computed, windows: Sequence[Window]) -> dict[str, Any]:
+    """The metadata of a partition with these computed windows, and who was silent in the last of them."""
+    count, names = computed.silent.get(windows[-1].key, (0, []))
     return {
-        "dagster/partition_row_count": computed.rows[key],
+        "rows": sum(computed.rows[window.key] for window in windows),
         "silent_streams": count,
         "silent_streams_first": ", ".join(names[:SILENT_NAMED]),
         "heartbeats_version": computed.heartbeats_version,
@@ -123,7 +172,7 @@ def metadata_of(computed: Computed, key: str) -> dict[str, Any]:
     }
 
 
-def stream_status_asset(settings: Settings) -> dg.AssetsDefinition:
+def stream_status_asset(settings: Settings, partitions: Partitions) -> dg.AssetsDefinition:
     key = key_of(settings, STREAM_STATUS)
     few_stopped = dg.AssetCheckSpec(
         FEW_STOPPED,
@@ -136,6 +185,7 @@ def stream_status_asset(settings: Settings) -> dg.AssetsDefinition:
         STREAM_STATUS,
         STATUS,
         deps=[HEARTBEAT_DIFFS],
+        partitions=partitions,
         required_resource_keys=keys_of(settings, LAKE),
         check_specs=[few_stopped],
     )
@@ -143,10 +193,13 @@ def stream_status_asset(settings: Settings) -> dg.AssetsDefinition:
         """Which streams stopped, started or miss beats, by window: rows that the window's run commits beside its diffs.
         Materializing it alone brings `streams`, each stream's first and last heartbeat, up to date, and reports again
         what stands."""
-        with failing_run(), beating(context):
-            report = silence_report(lake_of(context, settings), context.partition_keys)
-        for window, metadata in report.metadata.items():
-            context.add_asset_metadata(metadata, asset_key=key, partition_key=window)
+        lake = lake_of(context, settings)
+        with failing_run(*LASTING), beating(context):
+            windows = windows_of_partitions(context, lake, partitions, _index(lake))
+            report = silence_report(lake, [window.key for window in windows])
+        for partition, held in partitions.holding(windows).items():
+            said = which(held) | status_metadata(report, held)
+            context.add_asset_metadata(said, asset_key=key, partition_key=partition)
         if report.behind:
             context.log.warning(
                 f"{len(report.behind)} windows have a status of older input than their diffs, or none: "
@@ -205,6 +258,12 @@ def stopped_result(settings: Settings, windows: Sequence[WindowSilence]) -> dg.A
             "stopped": sum(window.stopped for window in windows),
         },
     )
+
+
+def status_metadata(report: SilenceReport, windows: Sequence[Window]) -> dict[str, Any]:
+    """The metadata of a partition with these windows: the figures are those of the last one that is computed."""
+    last = next((window.key for window in reversed(windows) if window.key in report.metadata), None)
+    return {} if last is None else {"of_window": last, **report.metadata[last]}
 
 
 def _metadata(window: WindowSilence, named: Sequence[dg.TableRecord]) -> dict[str, Any]:

@@ -23,7 +23,7 @@ MEMORY_DISK, ITS_BYTES = Path("/dev/shm"), 4 << 30  # noqa: S108 (a folder of ou
 SPARK_SESSION = "the session of tests/spark"
 DAGSTER_ON_SPARK = "the session of Dagster's runs"
 SHARED_JVM = {
-    "tests/dagster/test_compute_windows.py": DAGSTER_ON_SPARK,
+    "tests/dagster/test_by_window.py": DAGSTER_ON_SPARK,
     "tests/dagster/test_corrections.py": DAGSTER_ON_SPARK,
     "tests/dagster/test_diffs_asset.py": DAGSTER_ON_SPARK,
     "tests/dagster/test_ingest.py": DAGSTER_ON_SPARK,

@@ -22,7 +22,7 @@ from tidemark.pipeline.errors import ServiceFailed
 from tidemark.pipeline.printable import printable
 from tidemark.pipeline.services import own_files
 from tidemark.pipeline.services.dagster_api import DagsterApi
-from tidemark.pipeline.services.dagster_names import COMPUTE_WINDOWS, RANGE_END, RANGE_START, compute_job
+from tidemark.pipeline.services.dagster_names import COMPUTE_WINDOWS, TO, WINDOWS, compute_job
 from tidemark.pipeline.services.processes import Supervisor
 from tidemark.pipeline.services.stack import provision_here, refuse_taken_ports, start_stack
 from tidemark.pipeline.settings import Settings, load_settings
@@ -193,6 +193,6 @@ def recompute(
 def launch(settings: Settings, first: Window, last: Window, job: str = COMPUTE_WINDOWS) -> str:
     """Have Dagster compute a range of windows in one run, and say where the run can be watched. Raises ServiceFailed if
     Dagster does not answer, or does not take the run."""
-    asked = {RANGE_START: first.key, RANGE_END: last.key}
+    asked = {WINDOWS: f"{first.key}{TO}{last.key}"}
     run = DagsterApi(settings.dagster).launch(job, settings.lake.uri, asked)
     return f"the run is at {run}"

@@ -120,15 +120,6 @@ def further_back(lookback: timedelta, of_diffs: timedelta) -> timedelta:
     return max(lookback - of_diffs, NO_TIME)
 
 
-def newest_stretch(due: Iterable[int], at_most: int) -> range:
-    """The newest due windows without a gap between them, at most so many."""
-    newest = sorted(due)[-at_most:]
-    first, there = newest[-1], set(newest)
-    while first - 1 in there:
-        first -= 1
-    return range(first, newest[-1] + 1)
-
-
 def _hash(text: str) -> int:
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "big")
 

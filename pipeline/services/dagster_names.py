@@ -29,8 +29,11 @@ PIPELINE = "tidemark/pipeline"
 TICK = "tidemark/tick"
 """The tag with the id of the tick that requested a run."""
 
-RANGE_START, RANGE_END = "dagster/asset_partition_range_start", "dagster/asset_partition_range_end"
-"""Dagster's tags for one run over a contiguous range of partitions."""
+WINDOWS = "tidemark/windows"
+"""The tag that says which windows a run computes, where its config names none: `first..last`, by their keys."""
+
+TO = ".."
+"""Stands between the first and the last key of a stretch of windows."""
 
 BACKLOG = "tidemark/backlog"
 """The tag of a run of COMPUTE_WINDOWS over older and stale windows."""
@@ -42,6 +45,11 @@ DEFINITION = "tidemark/definition"
 def compute_job(table: str) -> str:
     """The job that computes windows of a table of one's own."""
     return f"compute_{table}"
+
+
+def op_of(job: str) -> str:
+    """The op of a job that computes windows."""
+    return f"{job}_by_name"
 
 
 def name_of(settings: Settings, name: str) -> str:

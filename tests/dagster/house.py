@@ -17,7 +17,6 @@ from tests.clock import ManualClock
 from tests.emulator.builders import a_subscription, a_topic
 from tests.ingest.model_subscription import ModelBacklog, ModelSubscription
 from tidemark.assets.definitions import build_definitions
-from tidemark.assets.requests import COMPUTE_OP
 from tidemark.assets.runs import Runs, stretch_named, tags_of
 from tidemark.pipeline.clock import Clock, SystemClock, iso
 from tidemark.pipeline.contract.heartbeat import FieldKind
@@ -27,7 +26,7 @@ from tidemark.pipeline.lake.layout import Lake
 from tidemark.pipeline.pubsub.spending import Meter
 from tidemark.pipeline.pubsub.subscription import PulledBatch
 from tidemark.pipeline.quality.status import LakeReport, read_report, read_waiting
-from tidemark.pipeline.services.dagster_names import PIPELINE
+from tidemark.pipeline.services.dagster_names import COMPUTE_WINDOWS, PIPELINE, op_of
 from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.settings_message import MessageSettings
 from tidemark.pipeline.settings_sections import (
@@ -270,7 +269,7 @@ class Ticking:
 
 def windows_of(request: dg.RunRequest, windowing: Windowing) -> list[str]:
     """The windows that a run of `compute_windows` is asked for, by their keys."""
-    asked = request.run_config["ops"][COMPUTE_OP]["config"]["windows"]
+    asked = request.run_config["ops"][op_of(COMPUTE_WINDOWS)]["config"]["windows"]
     return [windowing.numbered(number).key for text in asked for number in stretch_named(text, windowing)]
 
 

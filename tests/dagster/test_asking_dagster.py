@@ -20,7 +20,7 @@ from tidemark.assets.runs import tags_of
 from tidemark.pipeline.errors import InvalidSettings, ServiceFailed
 from tidemark.pipeline.services import dagster_api
 from tidemark.pipeline.services.dagster_api import HEADERS, DagsterApi
-from tidemark.pipeline.services.dagster_names import PIPELINE, RANGE_END, RANGE_START
+from tidemark.pipeline.services.dagster_names import PIPELINE, WINDOWS
 from tidemark.pipeline.services.processes import listens
 from tidemark.pipeline.services.stack import CODE_SERVER, DEFINITIONS, WEBSERVER
 from tidemark.pipeline.settings import load_settings
@@ -113,7 +113,7 @@ def test_recompute_requests_one_run_over_the_range_and_prints_its_address(servin
     (run,) = serving.runs()
     assert said.out.split()[-1] == f"http://127.0.0.1:{serving.web}/runs/{run.run_id}"
     assert (run.job_name, run.status) == ("orders_compute_windows", dg.DagsterRunStatus.QUEUED)
-    assert (run.tags[RANGE_START], run.tags[RANGE_END]) == (FIRST, LAST)
+    assert run.tags[WINDOWS] == f"{FIRST}..{LAST}"
     assert run.tags[PIPELINE] == LAKE, "the sensors would not know the run as theirs"
     assert run.tags[PIPELINE] == tags_of(load_settings(serving.folder / "tidemark.toml"))[PIPELINE]
 

@@ -10,7 +10,7 @@ import pytest
 from pyspark.sql import DataFrame
 
 import tidemark
-from tests.dagster.test_compute_windows import computed
+from tests.dagster.test_by_window import computed
 from tests.dagster.test_diffs_asset import CLASSIC, START, WINDOWS, Materializing
 from tidemark.assets import corrections
 from tidemark.assets.catalog import CORRECTIONS, HEARTBEAT_DIFFS

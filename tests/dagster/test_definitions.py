@@ -15,22 +15,19 @@ from tidemark.assets.catalog import (
     STREAM_STATUS,
     TRACKING_HISTOGRAM,
     WATERMARK,
-    cron_of,
-    partitions_of,
 )
 from tidemark.assets.definitions import build_definitions
 from tidemark.assets.housekeeping import HOUSEKEEPING
 from tidemark.assets.repair import REPAIR
 from tidemark.assets.tuning import TUNE_WATERMARK, WATERMARK_TUNING
 from tidemark.pipeline.contract.heartbeat import FieldKind
-from tidemark.pipeline.durations import format_duration
 from tidemark.pipeline.errors import InvalidSettings
 from tidemark.pipeline.lake.tables.diffs import diff_schema
 from tidemark.pipeline.lake.tables.heartbeats import heartbeat_schema
 from tidemark.pipeline.services.dagster_names import COMPUTE_WINDOWS, INGEST, PIPELINE, REQUEUE
 from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.settings_message import MessageSettings
-from tidemark.pipeline.settings_sections import LENGTHS, PubSubSettings, WatermarkSettings, WindowSettings
+from tidemark.pipeline.settings_sections import PubSubSettings, WatermarkSettings
 from tidemark.resources.lake import LakeResource
 from tidemark.resources.pubsub import PubSubResource
 
@@ -138,25 +135,6 @@ def test_a_range_of_windows_is_one_run(definitions: dg.Definitions) -> None:
     asset = definitions.resolve_assets_def(HEARTBEAT_DIFFS)
     assert asset.backfill_policy == dg.BackfillPolicy.single_run()
     assert isinstance(asset.partitions_def, dg.TimeWindowPartitionsDefinition)
-
-
-@pytest.mark.parametrize("length", LENGTHS, ids=format_duration)
-def test_partitions_are_the_windows_with_the_same_keys_and_bounds(length: timedelta) -> None:
-    settings = Settings(windows=WindowSettings(length=length))
-    partitions, windowing = partitions_of(settings.windowing), settings.windowing
-    until = windowing.first + timedelta(days=2, hours=5, minutes=7)
-    windows = list(windowing.between(windowing.first, until))
-    assert len(windows) > 1
-    assert list(partitions.get_partition_keys(current_time=until)) == [window.key for window in windows]
-    for window in windows[:: max(1, len(windows) // 50)]:
-        bounds = partitions.time_window_for_partition_key(window.key)
-        assert (bounds.start, bounds.end) == (window.start, window.end)
-
-
-def test_the_schedule_of_each_length_is_a_cron_that_repeats_evenly() -> None:
-    assert cron_of(timedelta(minutes=5)) == "*/5 * * * *"
-    assert cron_of(timedelta(hours=6)) == "0 */6 * * *"
-    assert cron_of(timedelta(days=1)) == "0 0 * * *"
 
 
 def test_the_resources_take_the_settings_as_they_are() -> None:

@@ -8,7 +8,6 @@ from typing import Any
 
 import dagster as dg
 import pyarrow as pa
-import pyarrow.compute as pc
 import pytest
 from pyspark.sql import SparkSession
 
@@ -23,7 +22,8 @@ from tidemark.assets.runs import Runs, ended_attempts
 from tidemark.assets.turns import take_turn
 from tidemark.pipeline.clock import SystemClock, to_us
 from tidemark.pipeline.lake.layout import Lake
-from tidemark.pipeline.services.dagster_names import COMPUTE_WINDOWS, RANGE_END, RANGE_START
+from tidemark.pipeline.services.dagster_names import COMPUTE_WINDOWS, TO
+from tidemark.pipeline.services.dagster_names import WINDOWS as WINDOWS_TAG
 from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.settings_sections import LakeSettings, PubSubSettings, SparkSettings
 from tidemark.pipeline.spark.executors import PYTHON
@@ -33,6 +33,9 @@ from tidemark.pipeline.watermark.state import Beginning, DecisionRecord
 
 START = datetime(2026, 11, 21, 5, 20, tzinfo=UTC)
 MINUTE = timedelta(minutes=1)
+HOUR = "2026-11-21T05-00Z"
+"""The partition that holds them."""
+
 WINDOWS = ["2026-11-21T05-20Z", "2026-11-21T05-21Z", "2026-11-21T05-22Z"]
 WATERMARK = START + 3 * MINUTE
 CLASSIC = SparkSettings(
@@ -59,9 +62,13 @@ class Materializing:
             return
         log = self.lake.tracking_log()
         log.begin(Beginning(START))
-        decision = Decision(at=WATERMARK, watermark=WATERMARK, reason=Reason.ADVANCED)
-        log.append(DecisionRecord(decision, None, None, Policy()))
+        self.decide(WATERMARK)
         self.land([("silent", START + timedelta(seconds=5)), *beats_between(START, START + 4 * MINUTE)])
+
+    def decide(self, watermark: datetime) -> None:
+        """Put the watermark there."""
+        decision = Decision(at=watermark, watermark=watermark, reason=Reason.ADVANCED)
+        self.lake.tracking_log().append(DecisionRecord(decision, None, None, Policy()))
 
     def land(self, beats: Sequence[tuple[str, datetime]]) -> None:
         count = len(beats)
@@ -84,9 +91,7 @@ class Materializing:
     def run(self, first: str, last: str, instance: dg.DagsterInstance) -> dg.ExecuteInProcessResult:
         """One run of the job over a range, with the tags that `tidemark recompute` gives it."""
         job = build_definitions(self.settings).resolve_job_def(COMPUTE_WINDOWS)
-        return job.execute_in_process(
-            instance=instance, tags={RANGE_START: first, RANGE_END: last}, raise_on_error=False
-        )
+        return job.execute_in_process(instance=instance, tags={WINDOWS_TAG: f"{first}{TO}{last}"}, raise_on_error=False)
 
     def rows(self) -> pa.Table:
         table = self.lake.diffs().table.current()
@@ -133,29 +138,34 @@ def test_an_asset_of_ones_own_reads_the_rows_of_its_windows(
 ) -> None:
     lake, _ = materialized
     pipeline = td.Pipeline(lake.settings)
-    rows, (first, second, _) = lake.rows(), WINDOWS
-    assert pipeline.read_diffs([second]).num_rows == rows.filter(pc.field("window") == second).num_rows == 4
-    assert set(pipeline.read_diffs([first, second])["window"].to_pylist()) == {first, second}
-    assert pipeline.read_diffs([first]).schema.equals(rows.schema)
-    assert pipeline.read_diffs([]).num_rows == pipeline.read_diffs(["2020-01-01T00-00Z"]).num_rows == 0
-    assert pipeline.windows.get_partition_keys_in_range(dg.PartitionKeyRange(first, second)) == [first, second]
+    rows = lake.rows()
+    assert pipeline.read_diffs([HOUR]).sort_by([("stream_id", "ascending"), ("event_time", "ascending")]).equals(rows)
+    assert pipeline.read_diffs([]).num_rows == pipeline.read_diffs(["2026-11-21T06-00Z"]).num_rows == 0
+    assert pipeline.windows.has_partition_key(HOUR)
+    with pytest.raises(ValueError, match="not the start of a window of 1h"):
+        pipeline.read_diffs([WINDOWS[0]])
 
 
-def test_every_partition_has_its_own_rows_and_silent_streams_as_metadata(
+def test_what_a_run_computed_in_an_hour_that_goes_on_is_observed_with_rows_and_silent_streams(
     materialized: tuple[Materializing, dg.ExecuteInProcessResult],
 ) -> None:
     _, result = materialized
-    found = {}
-    for event in result.all_events:
-        if event.is_step_materialization and event.asset_key == HEARTBEAT_DIFFS:
-            materialization = event.step_materialization_data.materialization
-            found[event.partition] = {name: value.value for name, value in materialization.metadata.items()}
-    assert sorted(key or "" for key in found) == WINDOWS
-    assert [found[key]["dagster/partition_row_count"] for key in WINDOWS] == [5, 4, 4]
-    assert [found[key]["silent_streams"] for key in WINDOWS] == [0, 1, 1]
-    assert found[WINDOWS[1]]["silent_streams_first"] == "silent"
-    assert found[WINDOWS[0]]["watermark_when_computed"] == "2026-11-21T05:23:00Z"
-    assert found[WINDOWS[0]]["heartbeats_version"] == 1
+    assert [event for event in result.all_events if event.is_step_materialization and event.partition] == []
+    observed = [
+        event.asset_observation_data.asset_observation for event in result.all_events if event.is_asset_observation
+    ]
+    (found,) = [event for event in observed if event.asset_key == HEARTBEAT_DIFFS]
+    said = {name: value.value for name, value in found.metadata.items()}
+    assert found.partition == HOUR
+    assert said == {
+        "windows": 3,
+        "windows_computed": f"{WINDOWS[0]}..{WINDOWS[-1]}",
+        "rows": 13,
+        "silent_streams": 1,
+        "silent_streams_first": "silent",
+        "heartbeats_version": 1,
+        "watermark_when_computed": "2026-11-21T05:23:00Z",
+    }
 
 
 def test_the_session_is_stopped_when_the_run_ends(

@@ -1,45 +1,113 @@
 """An asset of a user's own, downstream of the windows."""
 
+from datetime import timedelta
 from pathlib import Path
 
 import dagster as dg
 import pytest
+from dagster._core.events import AssetMaterializationPlannedData, DagsterEvent
+from dagster._core.test_utils import create_run_for_test
 
 from tests.dagster.house import settings_of
-from tests.watermark.builders import seconds
-from tidemark.assets.catalog import HEARTBEAT_DIFFS, ON_COMPUTED, partitions_of
+from tidemark.assets.catalog import HEARTBEAT_DIFFS, ON_COMPUTED
 from tidemark.assets.definitions import build_definitions
+from tidemark.assets.partitions import Partitions
 from tidemark.pipeline.clock import SystemClock
 from tidemark.pipeline.settings_sections import PubSubSettings
-from tidemark.pipeline.windows import Window
 
 NOW = SystemClock().now()
 
 
-@pytest.fixture
-def windows(tmp_path: Path) -> list[Window]:
-    """Closed ones, the newest of which is older than those that have begun since."""
-    windowing = settings_of(PubSubSettings(), tmp_path).windowing
-    return list(windowing.between(NOW - seconds(600), NOW - seconds(120)))
+class Downstream:
+    """An asset over the hours of windows, and what its condition asks for."""
+
+    def __init__(
+        self, folder: Path, instance: dg.DagsterInstance, condition: dg.AutomationCondition[dg.AssetKey]
+    ) -> None:
+        settings = settings_of(PubSubSettings(), folder)
+        partitions = Partitions(settings.windowing, NOW).definition()
+        self.hour = partitions.get_partition_keys(current_time=NOW)[-3]
+
+        @dg.asset(deps=[HEARTBEAT_DIFFS], partitions_def=partitions, automation_condition=condition)
+        def anomalies() -> None: ...
+
+        self.key, self.instance = anomalies.key, instance
+        self.definitions = dg.Definitions.merge(build_definitions(settings), dg.Definitions(assets=[anomalies]))
+        self._cursor = None
+        assert self.asked() == set()
+
+    def computed(self) -> None:
+        """Windows of the hour, as the run reports it that computes its last one, or one of them again."""
+        self.instance.report_runless_asset_event(dg.AssetMaterialization(HEARTBEAT_DIFFS, partition=self.hour))
+
+    def asked(self) -> set[str]:
+        """The partitions that the condition asks for now."""
+        found = dg.evaluate_automation_conditions(
+            self.definitions, self.instance, evaluation_time=SystemClock().now(), cursor=self._cursor
+        )
+        self._cursor = found.cursor
+        return found.get_requested_partitions(self.key)
+
+    def begun(self) -> dg.DagsterRun:
+        """The asset's run over the hour, at work."""
+        run = create_run_for_test(self.instance, job_name="theirs", status=dg.DagsterRunStatus.STARTED)
+        planned = AssetMaterializationPlannedData(self.key, partition=self.hour)
+        event = DagsterEvent.build_asset_materialization_planned_event("theirs", "anomalies", planned)
+        self.instance.report_dagster_event(event, run.run_id)
+        return run
+
+    def ended(self, run: dg.DagsterRun) -> None:
+        self.instance.report_runless_asset_event(dg.AssetMaterialization(self.key, partition=self.hour))
+        self.instance.report_dagster_event(DagsterEvent("PIPELINE_SUCCESS", "theirs"), run.run_id)
 
 
 @pytest.mark.parametrize(("condition", "fires"), [(ON_COMPUTED, True), (dg.AutomationCondition.eager(), False)])
-def test_its_partition_is_requested_when_the_window_is_computed_and_when_it_is_computed_again(
-    tmp_path: Path, windows: list[Window], condition: dg.AutomationCondition[dg.AssetKey], fires: bool
+def test_its_partition_is_requested_when_the_hour_is_computed_and_when_it_is_computed_again(
+    tmp_path: Path, condition: dg.AutomationCondition[dg.AssetKey], fires: bool
 ) -> None:
-    settings = settings_of(PubSubSettings(), tmp_path)
-
-    @dg.asset(deps=[HEARTBEAT_DIFFS], partitions_def=partitions_of(settings.windowing), automation_condition=condition)
-    def anomalies() -> None: ...
-
-    definitions = dg.Definitions.merge(build_definitions(settings), dg.Definitions(assets=[anomalies]))
     with dg.DagsterInstance.ephemeral() as instance:
-        cursor = None
+        theirs = Downstream(tmp_path, instance, condition)
         for _ in range(2):
-            quiet = dg.evaluate_automation_conditions(definitions, instance, evaluation_time=NOW, cursor=cursor)
-            assert quiet.total_requested == 0
-            instance.report_runless_asset_event(dg.AssetMaterialization(HEARTBEAT_DIFFS, partition=windows[3].key))
-            asked = dg.evaluate_automation_conditions(definitions, instance, evaluation_time=NOW, cursor=quiet.cursor)
-            assert asked.get_requested_partitions(anomalies.key) == ({windows[3].key} if fires else set())
-            instance.report_runless_asset_event(dg.AssetMaterialization(anomalies.key, partition=windows[3].key))
-            cursor = asked.cursor
+            theirs.computed()
+            assert theirs.asked() == ({theirs.hour} if fires else set())
+            theirs.ended(theirs.begun())
+            assert theirs.asked() == set()
+
+
+def test_an_hour_that_is_computed_again_while_it_is_read_is_requested_again_afterwards(tmp_path: Path) -> None:
+    with dg.DagsterInstance.ephemeral() as instance:
+        theirs = Downstream(tmp_path, instance, ON_COMPUTED)
+        theirs.computed()
+        assert theirs.asked() == {theirs.hour}
+        run = theirs.begun()
+        assert theirs.asked() == set()
+        theirs.computed()
+        assert theirs.asked() == set()
+        theirs.ended(run)
+        assert theirs.asked() == {theirs.hour}
+
+
+def test_a_day_of_theirs_waits_for_each_of_its_hours(tmp_path: Path) -> None:
+    settings = settings_of(PubSubSettings(), tmp_path)
+    day = (NOW - timedelta(days=2)).strftime("%Y-%m-%d")
+    hours = Partitions(settings.windowing, NOW).definition()
+
+    @dg.asset(
+        deps=[HEARTBEAT_DIFFS],
+        partitions_def=dg.DailyPartitionsDefinition(settings.windowing.first.strftime("%Y-%m-%d")),
+        automation_condition=ON_COMPUTED,
+    )
+    def daily() -> None: ...
+
+    definitions = dg.Definitions.merge(build_definitions(settings), dg.Definitions(assets=[daily]))
+    of_day = [key for key in hours.get_partition_keys(current_time=NOW) if key.startswith(day)]
+    assert len(of_day) == 24
+    with dg.DagsterInstance.ephemeral() as instance:
+        found = dg.evaluate_automation_conditions(definitions, instance, evaluation_time=NOW)
+        for number, key in enumerate(of_day, 1):
+            instance.report_runless_asset_event(dg.AssetMaterialization(HEARTBEAT_DIFFS, partition=key))
+            if number >= 23:
+                found = dg.evaluate_automation_conditions(
+                    definitions, instance, evaluation_time=NOW, cursor=found.cursor
+                )
+                assert found.get_requested_partitions(daily.key) == ({day} if number == 24 else set())

@@ -10,7 +10,7 @@ from tests.cli.command import said_here
 from tests.dagster.test_diffs_asset import WINDOWS, Materializing
 from tests.official_emulator import free_port
 from tidemark.assets.definitions import build_definitions
-from tidemark.pipeline.services.dagster_names import RANGE_END, RANGE_START
+from tidemark.pipeline.services.dagster_names import WINDOWS as WINDOWS_TAG
 from tidemark.pipeline.settings import load_settings
 from tidemark.pipeline.settings_sections import SparkSettings
 
@@ -77,7 +77,7 @@ def test_status_and_tables_say_which_tables_of_ones_own_fail_and_which_file_cann
     loaded = build_definitions(lake.settings.model_copy(update={"tables": {"fine": of_files["fine"]}}))
     with dg.DagsterInstance.ephemeral() as instance:
         for _ in range(2):
-            tags = {RANGE_START: WINDOWS[0], RANGE_END: WINDOWS[-1]}
+            tags = {WINDOWS_TAG: f"{WINDOWS[0]}..{WINDOWS[-1]}"}
             job = loaded.resolve_job_def("compute_fine")
             assert not job.execute_in_process(instance=instance, tags=tags, raise_on_error=False).success
     facts = json.loads(said("status", "--json"))

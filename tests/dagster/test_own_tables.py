@@ -12,12 +12,14 @@ import tidemark.dagster as td
 from tests.clock import ManualClock
 from tests.dagster.house import Ticking
 from tests.dagster.test_diffs_asset import CLASSIC, MINUTE, START, WINDOWS, Materializing, failure_of
+from tests.dagster.test_repair import told
 from tidemark.assets.definitions import build_definitions
 from tidemark.assets.loaded_tables import LoadedTables
 from tidemark.assets.repair import REPAIR
 from tidemark.pipeline.clock import SystemClock
 from tidemark.pipeline.quality.failing import FailingTable, read_failing, read_failing_tables
-from tidemark.pipeline.services.dagster_names import PIPELINE, RANGE_END, RANGE_START
+from tidemark.pipeline.services.dagster_names import PIPELINE, op_of
+from tidemark.pipeline.services.dagster_names import WINDOWS as WINDOWS_TAG
 from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.settings_sections import DagsterSettings, TableSettings
 from tidemark.pipeline.spark.table_definition import TableDefinition, read_table
@@ -44,13 +46,15 @@ def with_tables(settings: Settings, folder: Path, **texts: str) -> Settings:
 def run(house: Materializing, instance: dg.DagsterInstance, request: dg.RunRequest) -> dg.ExecuteInProcessResult:
     """What the daemon makes of a request."""
     job = build_definitions(house.settings).resolve_job_def(str(request.job_name))
-    return job.execute_in_process(instance=instance, tags=request.tags, raise_on_error=False)
+    return job.execute_in_process(
+        instance=instance, run_config=request.run_config, tags=request.tags, raise_on_error=False
+    )
 
 
-def asked(ticking: Ticking) -> dict[str, tuple[str, str]]:
-    """The first and the last window of each run that the sensor requests, by job."""
+def asked(ticking: Ticking) -> dict[str, list[str]]:
+    """The windows of each run that the sensor requests, by job."""
     return {
-        str(request.job_name): (request.tags[RANGE_START], request.tags[RANGE_END])
+        str(request.job_name): request.run_config["ops"][op_of(str(request.job_name))]["config"]["windows"]
         for request in ticking.tick("tables").run_requests or ()
     }
 
@@ -79,7 +83,7 @@ def test_a_table_follows_the_windows_of_heartbeat_diffs_and_one_that_fails_stops
         ticking = Ticking(house.settings, instance)
 
         assert house.run(WINDOWS[2], WINDOWS[2], instance).success
-        assert asked(ticking) == {"compute_counts": (WINDOWS[2], WINDOWS[2])}
+        assert asked(ticking) == {"compute_counts": [WINDOWS[2]]}
         for request in ticking.tick("tables").run_requests or ():
             assert run(house, instance, request).success
         own = house.lake.own_table("counts")
@@ -89,7 +93,7 @@ def test_a_table_follows_the_windows_of_heartbeat_diffs_and_one_that_fails_stops
 
         house.land([("late", START + 1.5 * MINUTE)])
         assert house.run(WINDOWS[1], WINDOWS[2], instance).success  # as the check of missed heartbeats requests it
-        assert asked(ticking) == {"compute_counts": (WINDOWS[1], WINDOWS[2])}
+        assert asked(ticking) == {"compute_counts": [f"{WINDOWS[1]}..{WINDOWS[2]}"]}
         for request in ticking.tick("tables").run_requests or ():
             assert run(house, instance, request).success
 
@@ -102,14 +106,14 @@ def test_a_table_follows_the_windows_of_heartbeat_diffs_and_one_that_fails_stops
         path.write_bytes(b"no Parquet")
         repair = build_definitions(house.settings).resolve_job_def(REPAIR).execute_in_process(instance=instance)
         assert repair.success
-        assert asked(Ticking(house.settings, instance, clock)) == {"compute_counts": (WINDOWS[0], WINDOWS[0])}
+        assert asked(Ticking(house.settings, instance, clock)) == {"compute_counts": [WINDOWS[0]]}
 
 
 def test_a_key_that_is_not_unique_is_a_warning(tmp_path: Path) -> None:
     house = Materializing(tmp_path, CLASSIC)
     house.settings = with_tables(house.settings, tmp_path, counts="SELECT window, stream_id FROM {heartbeats}")
     with dg.DagsterInstance.ephemeral() as instance:
-        tags = {RANGE_START: WINDOWS[0], RANGE_END: WINDOWS[0]}
+        tags = {WINDOWS_TAG: WINDOWS[0]}
         result = run(house, instance, dg.RunRequest(job_name="compute_counts", tags=tags))
         (checked,) = result.get_asset_check_evaluations()
     assert (checked.passed, checked.severity) == (False, dg.AssetCheckSeverity.WARN)
@@ -191,7 +195,7 @@ class Live:
         """What a tick requests, computed by the definitions that were loaded at the beginning."""
         return [
             self.loaded.resolve_job_def(str(request.job_name)).execute_in_process(
-                instance=self.instance, tags=request.tags, raise_on_error=False
+                instance=self.instance, run_config=request.run_config, tags=request.tags, raise_on_error=False
             )
             for request in self.ticking.tick("tables").run_requests or ()
         ]
@@ -244,8 +248,8 @@ def test_a_table_that_failed_several_times_is_computed_at_the_first_tick_after_i
         (result,) = live.runs()
         assert result.success, "no restart, and no pause"
         assert live.versions(kind) == {live.definition(kind).version}
-        (materialized, *_) = result.asset_materializations_for_node(kind)
-        assert materialized.metadata["version"].value == live.definition(kind).version
+        (observed,) = told(result)
+        assert observed.metadata["version"].value == live.definition(kind).version
         assert live.failing() == {}
         assert live.skipped() == "every closed window is computed"
         assert read_failing(live.house.lake, live.settings.windowing, SystemClock().now()) is None

@@ -10,7 +10,6 @@ import dagster as dg
 from tests.dagster.house import FIELDS, PUBSUB, SECOND, ModelWorld, Ticking, beats_between, publish, settings_of
 from tests.dagster.test_sensors import MINUTE, WINDOWS_OF_BACKLOG, backlog_start
 from tidemark.assets.definitions import build_definitions
-from tidemark.assets.requests import COMPUTE_OP
 from tidemark.assets.requeue import MOST_REQUESTS
 from tidemark.assets.turns import PATIENCE
 from tidemark.pipeline.clock import iso
@@ -18,7 +17,7 @@ from tidemark.pipeline.contract.heartbeat import HeartbeatReader
 from tidemark.pipeline.ingest.requeue import Requeue, Requeuer
 from tidemark.pipeline.lake.tables.windowed import DiffRun
 from tidemark.pipeline.quality.quarantined import read_reasons
-from tidemark.pipeline.services.dagster_names import CONTRACT, REQUEUE
+from tidemark.pipeline.services.dagster_names import COMPUTE_WINDOWS, CONTRACT, REQUEUE, op_of
 from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.settings_message import MessageSettings
 from tidemark.pipeline.settings_sections import (
@@ -93,7 +92,7 @@ def test_a_topic_that_a_wrong_contract_parked_is_in_heartbeats_once_it_is_mended
     if not after.run_requests:  # a live window is about to close: older ones wait so long at most
         world.clock.advance(PATIENCE)
     (request,) = after.run_requests or ticking.tick("staleness").run_requests or []
-    assert request.run_config["ops"][COMPUTE_OP]["config"]["windows"] == [f"{computed[0]}..{computed[-1]}"]
+    assert request.run_config["ops"][op_of(COMPUTE_WINDOWS)]["config"]["windows"] == [f"{computed[0]}..{computed[-1]}"]
     assert checks(after)["missed"].metadata["missed"].value == len(beats)
     assert checks(after)["lost_outside"].passed
     world.clock.advance(3600 * SECOND)

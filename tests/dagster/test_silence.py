@@ -6,10 +6,13 @@ from typing import Any
 import dagster as dg
 import pytest
 
-from tests.dagster.test_diffs_asset import CLASSIC, START, WINDOWS, Materializing
+from tests.dagster.test_diffs_asset import CLASSIC, HOUR, START, WINDOWS, Materializing
+from tests.dagster.test_repair import told
 from tidemark.assets.catalog import STREAM_STATUS
 from tidemark.assets.definitions import build_definitions
-from tidemark.assets.windowed import FEW_STOPPED, stopped_result, stream_status_asset
+from tidemark.assets.partitions import Partitions
+from tidemark.assets.windowed import FEW_STOPPED, silence_report, stopped_result, stream_status_asset
+from tidemark.pipeline.clock import SystemClock
 from tidemark.pipeline.quality.silence import WindowSilence
 from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.settings_sections import CheckSettings
@@ -27,24 +30,28 @@ def materialized(tmp_path_factory: pytest.TempPathFactory) -> tuple[Materializin
 
 
 def metadata_of(result: dg.ExecuteInProcessResult) -> dict[str, dict[str, Any]]:
-    """What each partition of the status says."""
-    return {
-        event.partition or "": {
+    """What is said of the status, by the window that it is of."""
+    found = [
+        {
             name: value.value if not isinstance(value, dg.TableMetadataValue) else value.records
-            for name, value in event.step_materialization_data.materialization.metadata.items()
+            for name, value in event.metadata.items()
         }
-        for event in result.all_events
-        if event.is_step_materialization and event.asset_key == STREAM_STATUS
-    }
+        for event in told(result)
+        if event.asset_key == STREAM_STATUS
+    ]
+    return {said["of_window"]: said for said in found}
 
 
 def test_each_window_has_its_counts_as_numbers(
     materialized: tuple[Materializing, dg.ExecuteInProcessResult],
 ) -> None:
-    _, result = materialized
+    lake, result = materialized
     assert result.success
-    found = metadata_of(result)
+    resource = (build_definitions(lake.settings).resources or {})["lake"]
+    found = silence_report(resource, WINDOWS).metadata
     assert sorted(found) == WINDOWS
+    (last,) = metadata_of(result).items()
+    assert (last[0], last[1]["streams"], last[1]["windows"]) == (WINDOWS[2], 3, 3)
     counts = ("streams", "absent", "stopped", "started", "new", "missing", "missed_heartbeats")
     assert [[found[key][name] for name in counts] for key in WINDOWS] == [
         [4, 0, 0, 4, 4, 0, 0],
@@ -91,16 +98,18 @@ def test_materialized_alone_it_computes_nothing_and_reports_what_stands(
     materialized: tuple[Materializing, dg.ExecuteInProcessResult],
 ) -> None:
     lake, before = materialized
+    lake.decide(START + timedelta(hours=1))
     version = lake.lake.diffs().table.current().version()
     with dg.DagsterInstance.ephemeral() as instance:
         again = dg.materialize(
-            [stream_status_asset(lake.settings)],
+            [stream_status_asset(lake.settings, Partitions(lake.settings.windowing, SystemClock().now()))],
             instance=instance,
-            partition_key=WINDOWS[2],
+            partition_key=HOUR,
             resources={"lake": (build_definitions(lake.settings).resources or {})["lake"]},
         )
     assert again.success
-    assert metadata_of(again)[WINDOWS[2]] == metadata_of(before)[WINDOWS[2]]
+    (now,), (then,) = (metadata_of(result).values() for result in (again, before))
+    assert {**now, "windows": 3, "windows_computed": then["windows_computed"]} == then
     assert lake.lake.diffs().table.current().version() == version
 
 

@@ -13,9 +13,8 @@ from tests.lake.builders import Beat
 from tests.quality.staleness_history import LENGTH, LOOKBACK, WINDOWS, History, new_history
 from tests.watermark.builders import at, published, seconds
 from tidemark.assets.checks import STEPS_AT_ONCE
-from tidemark.assets.requests import COMPUTE_OP
 from tidemark.pipeline.quality import staleness as quality_staleness
-from tidemark.pipeline.services.dagster_names import COMPUTE_WINDOWS
+from tidemark.pipeline.services.dagster_names import COMPUTE_WINDOWS, op_of
 from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.settings_sections import (
     CheckSettings,
@@ -70,7 +69,7 @@ def asked(ticking: Ticking) -> list[str] | None:
     """The stretches of windows of the run that a tick asks for."""
     requests = ticking.tick("staleness").run_requests or []
     assert len(requests) <= 1
-    return requests[0].run_config["ops"][COMPUTE_OP]["config"]["windows"] if requests else None
+    return requests[0].run_config["ops"][op_of(COMPUTE_WINDOWS)]["config"]["windows"] if requests else None
 
 
 def stretch(first: int, last: int) -> str:

@@ -22,7 +22,8 @@ from tidemark.pipeline.services.stack import CODE_SERVER, provision_here, spark_
 from tidemark.pipeline.settings import Settings, load_settings
 
 NAMES = ("heartbeats", "orders")
-BACKLOG, LIVE = timedelta(minutes=3), timedelta(minutes=1)
+BACKLOG, LIVE = timedelta(minutes=62), timedelta(minutes=1)
+"""An hour ends in the backlog: their asset is asked for it."""
 WITHIN_SECONDS = 480.0
 LOOK_EVERY_SECONDS = 3.0
 
@@ -73,7 +74,7 @@ def _written(
     (folder / "their_definitions.py").write_text(their_project.DEFINITIONS)
     (folder / "workspace.yaml").write_text(their_project.WORKSPACE.format(**ports))
     (folder / "dagster.yaml").write_text(their_project.INSTANCE + (their_project.POSTGRES if postgres else ""))
-    first = iso(clock.now().replace(minute=0, second=0, microsecond=0) - timedelta(hours=1))
+    first = iso(clock.now().replace(minute=0, second=0, microsecond=0) - timedelta(hours=2))
     for name in NAMES:
         text = their_project.SETTINGS.format(name=name, emulator=emulator, first=first, **ports)
         (folder / f"{name}.toml").write_text(text)

@@ -6,23 +6,26 @@ from pathlib import Path
 import dagster as dg
 import pytest
 
-from tests.dagster.test_diffs_asset import CLASSIC, START, WINDOWS, Materializing, failure_of
-from tests.dagster.test_repair import materialized
+from tests.dagster.test_diffs_asset import CLASSIC, HOUR, START, WINDOWS, Materializing, failure_of
+from tests.dagster.test_repair import materialized, told
 from tidemark.assets.catalog import HEARTBEAT_DIFFS, STREAM_STATUS
 from tidemark.assets.definitions import build_definitions
-from tidemark.assets.requests import COMPUTE_OP
 from tidemark.assets.runs import Runs, ended_attempts, stretch_named, stretch_texts
-from tidemark.pipeline.services.dagster_names import COMPUTE_WINDOWS, RANGE_END, RANGE_START
+from tidemark.pipeline.services.dagster_names import COMPUTE_WINDOWS, op_of
 from tidemark.pipeline.windows import Windowing
 
 pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning")  # sockets that py4j leaves to the collector
+
+RANGE_START, RANGE_END = "dagster/asset_partition_range_start", "dagster/asset_partition_range_end"
+LAST = "2026-11-21T05-23Z"
+"""The last window that holds a heartbeat."""
 
 MINUTES = Windowing(timedelta(minutes=1), START)
 
 
 def computed(house: Materializing, instance: dg.DagsterInstance, *windows: str) -> dg.ExecuteInProcessResult:
     job = build_definitions(house.settings).resolve_job_def(COMPUTE_WINDOWS)
-    config = {"ops": {COMPUTE_OP: {"config": {"windows": list(windows)}}}}
+    config = {"ops": {op_of(COMPUTE_WINDOWS): {"config": {"windows": list(windows)}}}}
     return job.execute_in_process(instance=instance, run_config=config, raise_on_error=False)
 
 
@@ -83,21 +86,62 @@ def test_partitions_of_a_run_that_fails_are_shown_as_failed_until_they_are_compu
             )
             return set(attempts(HEARTBEAT_DIFFS))
 
-        assert not computed(house, instance, WINDOWS[0], "2026-11-21T05-23Z").success
-        assert shown() == {WINDOWS[0], "2026-11-21T05-23Z"}
-        assert computed(house, instance, WINDOWS[0]).success
-        assert shown() == {"2026-11-21T05-23Z"}
+        house.decide(START + timedelta(hours=1))
+        assert not computed(house, instance, WINDOWS[0], "2026-11-21T06-23Z").success
+        assert shown() == {HOUR, "2026-11-21T06-00Z"}
+        assert computed(house, instance, *WINDOWS, LAST).success
+        assert shown() == {"2026-11-21T06-00Z"}
 
 
-def test_a_range_that_is_picked_in_the_ui_gives_the_same_rows_in_one_run(tmp_path: Path) -> None:
+def test_an_hour_is_materialized_once_it_is_over_and_all_of_its_windows_with_heartbeats_are_computed(
+    tmp_path: Path,
+) -> None:
+    house = Materializing(tmp_path, CLASSIC)
+    with dg.DagsterInstance.ephemeral() as instance:
+
+        def whole(*windows: str) -> list[tuple[str, str | None]]:
+            result = computed(house, instance, *windows)
+            assert result.success
+            return [
+                (event.asset_key.to_user_string(), event.partition)
+                for event in told(result)
+                if isinstance(event, dg.AssetMaterialization)
+            ]
+
+        assert whole(*WINDOWS) == []
+        house.decide(START + timedelta(minutes=40) - timedelta(seconds=1))
+        assert whole(LAST) == [], "all is computed, and the hour goes on"
+        house.land([("again", START + timedelta(minutes=30))])
+        house.decide(START + timedelta(hours=1))
+        assert whole(LAST) == [], "05-50 waits"
+        both = [("heartbeat_diffs", HOUR), ("stream_status", HOUR)]
+        assert whole("2026-11-21T05-50Z") == both
+        assert whole(WINDOWS[1]) == both, "computed again"
+
+
+def test_a_partition_that_is_picked_in_the_ui_gives_the_same_rows_and_one_that_goes_on_is_refused(
+    tmp_path: Path,
+) -> None:
     ours, theirs = Materializing(tmp_path / "ours", CLASSIC), Materializing(tmp_path / "theirs", CLASSIC)
     with dg.DagsterInstance.ephemeral() as instance:
-        assert ours.run(WINDOWS[0], WINDOWS[-1], instance).success
+        for house in (ours, theirs):
+            house.decide(START + timedelta(minutes=40) - timedelta(seconds=1))
+        assert ours.run(WINDOWS[0], LAST, instance).success
         job = build_definitions(theirs.settings).resolve_implicit_global_asset_job_def()
-        result = job.execute_in_process(
-            instance=instance,
-            tags={RANGE_START: WINDOWS[0], RANGE_END: WINDOWS[-1]},
-            asset_selection=[HEARTBEAT_DIFFS, STREAM_STATUS],
-        )
-        assert materialized(result) == materialized(result, STREAM_STATUS) == WINDOWS
+
+        def picked(last: str) -> dg.ExecuteInProcessResult:
+            return job.execute_in_process(
+                instance=instance,
+                tags={RANGE_START: HOUR, RANGE_END: last},
+                asset_selection=[HEARTBEAT_DIFFS, STREAM_STATUS],
+                raise_on_error=False,
+            )
+
+        assert "cannot be trusted yet" in failure_of(picked(HOUR))
+        theirs.decide(START + timedelta(hours=3))
+        result = picked("2026-11-21T07-00Z")
+        assert result.success
+        events = [event for event in told(result) if event.asset_key == HEARTBEAT_DIFFS]
+        assert [event.partition for event in events] == [HOUR, "2026-11-21T06-00Z", "2026-11-21T07-00Z"]
+        assert events[0].metadata["rows"].value == ours.rows().num_rows
     assert theirs.rows().equals(ours.rows())
