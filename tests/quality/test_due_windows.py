@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tidemark.pipeline.lake.tables.own_table import Made, MadeWindows, digest_of
-from tidemark.pipeline.quality.due_windows import ComputedWindows, Followed, newest_stretch
+from tidemark.pipeline.quality.due_windows import ComputedWindows, Followed
 from tidemark.pipeline.windows import Windowing
 
 START = datetime(2026, 11, 21, tzinfo=UTC)
@@ -112,9 +112,3 @@ def test_windows_of_a_length_that_the_settings_had_once_are_left_out() -> None:
     with_earlier, without = (ComputedWindows.of(found, BASE) for found in (runs, {BASE.numbered(FIRST).key: "run"}))
     assert with_earlier.numbers.tolist() == without.numbers.tolist() == [FIRST]
     assert with_earlier.sums.tolist() == without.sums.tolist()
-
-
-def test_the_newest_windows_come_first_and_as_one_stretch() -> None:
-    assert newest_stretch([1, 2, 5, 6, 7], 10) == range(5, 8)
-    assert newest_stretch([1, 2, 5, 6, 7], 2) == range(6, 8)
-    assert newest_stretch([4], 10) == range(4, 5)
