@@ -6,7 +6,6 @@ from typing import Any
 
 import dagster as dg
 import pyarrow as pa
-from dagster._core.definitions.unresolved_asset_job_definition import UnresolvedAssetJobDefinition
 
 from tidemark.assets.partitions import Partitions
 from tidemark.assets.watching import watched
@@ -40,9 +39,6 @@ ON_COMPUTED: dg.AutomationCondition[Any] = (
 """Requests a partition of an asset of your own when the one that it depends on is computed, or computed again, also
 while a run of yours reads it. `eager()` alone looks at the newest partition only, and forgets what was computed again
 while your run was at work."""
-
-Jobs = Sequence[dg.JobDefinition | UnresolvedAssetJobDefinition]
-"""The jobs that a sensor requests runs of."""
 
 GROUP = "tidemark"
 

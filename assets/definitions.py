@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 import dagster as dg
 
-from tidemark.assets.catalog import Jobs, observed_assets
+from tidemark.assets.catalog import observed_assets
 from tidemark.assets.checks import asset_checks, staleness_sensor
 from tidemark.assets.corrections import corrections_asset
 from tidemark.assets.housekeeping import housekeeping_job, housekeeping_schedule
@@ -16,7 +16,7 @@ from tidemark.assets.requests import OneAsks
 from tidemark.assets.requeue import requeue_job, requeue_sensors
 from tidemark.assets.sensors import landing_sensor, tracking_sensor
 from tidemark.assets.tuning import tuning_asset, tuning_schedule
-from tidemark.assets.watching import keep_observer
+from tidemark.assets.watching import Jobs, keep_observer
 from tidemark.assets.windowed import compute_windows_job, heartbeat_diffs_asset, stream_status_asset
 from tidemark.pipeline.clock import Clock, SystemClock
 from tidemark.pipeline.ingest.pace import AtWork, Pace

@@ -26,14 +26,15 @@ from tidemark.assets.by_window import (
     windows_job,
     windows_of_partitions,
 )
-from tidemark.assets.catalog import HEARTBEAT_DIFFS, HEARTBEATS, Jobs, key_of, ticking_sensor, windowed_asset
+from tidemark.assets.catalog import HEARTBEAT_DIFFS, HEARTBEATS, key_of, ticking_sensor, windowed_asset
 from tidemark.assets.corrections import corrections_noted
 from tidemark.assets.events import failing_run
 from tidemark.assets.loaded_tables import LoadedTables, table_of_run
 from tidemark.assets.lost_runs import beating
 from tidemark.assets.partitions import Partitions
 from tidemark.assets.requests import NothingDue, pause_of, run_over
-from tidemark.assets.runs import Runs
+from tidemark.assets.runs import Runs, stretch_ends
+from tidemark.assets.watching import Jobs
 from tidemark.pipeline.clock import Clock, SystemClock
 from tidemark.pipeline.errors import TidemarkError
 from tidemark.pipeline.lake.tables.window_index import WindowIndex
@@ -45,7 +46,7 @@ from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.spark.own_tables import OwnBatch, compute_own
 from tidemark.pipeline.spark.replacement import Outcome, refuse_open
 from tidemark.pipeline.spark.table_definition import TableDefinition
-from tidemark.pipeline.windows import Window, runs_of_neighbours
+from tidemark.pipeline.windows import Window
 from tidemark.resources.keys import LAKE, SPARK, keys_of, lake_of, spark_of
 from tidemark.resources.lake import LakeResource
 from tidemark.resources.spark import SparkResource
@@ -127,8 +128,7 @@ def _computed(
     lake."""
     lake, spark, run = lake_of(context, settings), spark_of(context, settings), context.run.run_id
     key, watermark = key_of(settings, dg.AssetKey(loaded.name)), watermark_of(lake)
-    stretches = [(stretch[0].key, stretch[-1].key) for stretch in runs_of_neighbours(windows)]
-    with lake.whole().failed_runs(loaded.name).noting(run, stretches, lake.clock):
+    with lake.whole().failed_runs(loaded.name).noting(run, stretch_ends(windows), lake.clock):
         table = table_of_run(context, settings, loaded)
         done = compute_table(table, windows, watermark, lake, spark, run) if windows else Outcome(run, 0, {}, ())
         within = [column for column in table.key if column != PARTITION]

@@ -81,8 +81,12 @@ class Runs:
 
 def stretch_texts(windows: Iterable[Window]) -> list[str]:
     """Windows as keys, in order; neighbours together, as `first..last`."""
-    ends = ((stretch[0].key, stretch[-1].key) for stretch in runs_of_neighbours(windows))
-    return [first if first == last else f"{first}{TO}{last}" for first, last in ends]
+    return [first if first == last else f"{first}{TO}{last}" for first, last in stretch_ends(windows)]
+
+
+def stretch_ends(windows: Iterable[Window]) -> list[tuple[str, str]]:
+    """The keys of the first and the last window of each stretch of neighbours, in order."""
+    return [(stretch[0].key, stretch[-1].key) for stretch in runs_of_neighbours(windows)]
 
 
 def stretch_named(text: str, windowing: Windowing) -> range:

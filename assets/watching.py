@@ -8,7 +8,6 @@ from functools import wraps
 from uuid import uuid4
 
 import dagster as dg
-from dagster._core.definitions.unresolved_asset_job_definition import UnresolvedAssetJobDefinition
 from dagster._core.storage.dagster_run import FINISHED_STATUSES, NOT_FINISHED_STATUSES
 
 from tidemark.assets.runs import Runs
@@ -43,7 +42,7 @@ RESULTS = {
 OF_THE_UI, BY_THE_UI = "__ASSET_JOB", "materialize"
 """Dagster's name for the job of assets that somebody materializes in the UI, and ours."""
 
-Jobs = Sequence[dg.JobDefinition | UnresolvedAssetJobDefinition]
+Jobs = Sequence[dg.JobDefinition]
 Tick = Callable[[dg.SensorEvaluationContext], dg.SensorResult]
 
 

@@ -29,6 +29,7 @@ from tidemark.assets.corrections import corrections_noted, diffs_followed
 from tidemark.assets.events import failing_run
 from tidemark.assets.lost_runs import beating
 from tidemark.assets.partitions import Partitions
+from tidemark.assets.runs import stretch_ends
 from tidemark.pipeline.clock import SystemClock, iso
 from tidemark.pipeline.lake.tables.diffs import diff_schema
 from tidemark.pipeline.lake.tables.stream_status import STATUS, Kind
@@ -40,7 +41,7 @@ from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.spark.columns import DiffPlan
 from tidemark.pipeline.spark.micro_batch import Computed, MicroBatch, compute_windows
 from tidemark.pipeline.spark.replacement import refuse_open
-from tidemark.pipeline.windows import Window, runs_of_neighbours
+from tidemark.pipeline.windows import Window
 from tidemark.resources.keys import LAKE, SPARK, keys_of, lake_of, spark_of
 from tidemark.resources.lake import LakeResource
 from tidemark.resources.spark import SparkResource
@@ -119,8 +120,7 @@ def _index(lake: LakeResource) -> WindowIndex:
 def compute_range(windows: Sequence[Window], lake: LakeResource, spark: SparkResource, run: str) -> Computed:
     """Compute windows, which may have gaps between them, and replace them in the lake; if that fails, leave a note of
     it there. Raises WindowNotClosed, before Spark is used, ExecutorsUnable, WindowExpired, and other TidemarkErrors."""
-    stretches = [(stretch[0].key, stretch[-1].key) for stretch in runs_of_neighbours(windows)]
-    with lake.whole().failed_runs().noting(run, stretches, lake.clock):
+    with lake.whole().failed_runs().noting(run, stretch_ends(windows), lake.clock):
         return _compute_range(windows, lake, spark, run)
 
 
