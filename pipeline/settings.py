@@ -6,13 +6,11 @@ is relative to the file.
 
 import hashlib
 import json
-import logging
 import os
 import re
 import tomllib
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from datetime import timedelta
 from difflib import get_close_matches
 from pathlib import Path
@@ -21,7 +19,6 @@ from typing import Any, Self
 from pydantic import ValidationError, model_validator
 from pydantic_settings import (
     BaseSettings,
-    EnvSettingsSource,
     PydanticBaseSettingsSource,
     SettingsConfigDict,
     SettingsError,
@@ -36,8 +33,6 @@ from tidemark.pipeline.settings_message import MessageSettings
 from tidemark.pipeline.settings_types import is_address
 from tidemark.pipeline.watermark.policy import Policy
 from tidemark.pipeline.windows import Windowing
-
-logger = logging.getLogger(__name__)
 
 PREFIX = "TIDEMARK_"
 NOT_SETTINGS = frozenset({"TIDEMARK_CONFIG", "TIDEMARK_DAGSTER_STORAGE", "TIDEMARK_DAGSTER_HEADERS"})
@@ -61,48 +56,8 @@ WRITTEN_BOUND = re.compile(r"datetime\.timedelta\((?:0|(?:days=(?P<days>\d+))?(?
 """The bound of a duration as pydantic writes it in an error."""
 
 
-@dataclass(frozen=True, slots=True)
-class Renamed:
-    """A setting's old name and its new one, as `section.key`, and the release that does not know the old one. With a
-    `place`, the value is written behind it now, and an empty one said nothing."""
-
-    old: str
-    new: str
-    goes_in: str
-    place: str = ""
-
-
-REPLACED = {
-    "track.max_seconds": "pull_for",
-    "track.copies_remembered": "copies_remembered",
-    "land.max_seconds": "pull_for",
-    "landing.mode": "mode",
-    "landing.landers": "readers",
-    "landing.trackers": "readers",
-    "landing.round": "round",
-    "landing.run_for": "run_for",
-    "drain.start_after": "start_after",
-    "drain.start_size": "start_size",
-    "drain.stop_below": "stop_below",
-    "drain.readers": "readers",
-    "drain.round_seconds": "round",
-    "drain.max_seconds": "run_for",
-}
-"""Settings of sections that became `[ingest]`, and their names there. The others of these sections are gone."""
-
-REPLACED_SECTIONS = frozenset(name.partition(".")[0] for name in REPLACED)
-
-RENAMED = (
-    Renamed("message.event_time_field", "message.event_time", "0.2.0", "payload:"),
-    Renamed("message.event_time_attribute", "message.event_time", "0.2.0", "attribute:"),
-    Renamed("message.stream_id_field", "message.stream_id", "0.2.0", "payload:"),
-    Renamed("message.stream_id_attribute", "message.stream_id", "0.2.0", "attribute:"),
-    Renamed("message.publisher_id_attribute", "message.publisher_id", "0.2.0", "attribute:"),
-)
-"""Old names that are still read, with a warning; each for one release. Of two that became one, the first counts."""
-
-TOLD: set[str] = set()
-"""Old names that this process has warned of: it warns once of each."""
+BECAME = dict.fromkeys(("track", "land", "landing", "drain"), "ingest")
+"""Sections that went, and the one that has their meaning now: an error says so."""
 
 
 class Settings(BaseSettings):
@@ -135,8 +90,6 @@ class Settings(BaseSettings):
         dotenv_settings: PydanticBaseSettingsSource,  # noqa: ARG003 (pydantic's signature)
         file_secret_settings: PydanticBaseSettingsSource,  # noqa: ARG003 (pydantic's signature)
     ) -> tuple[PydanticBaseSettingsSource, ...]:
-        if isinstance(env_settings, EnvSettingsSource):
-            env_settings.env_vars = _variables_by_new_names(env_settings.env_vars, env_settings.env_prefix)
         return env_settings, init_settings  # a variable wins over the file
 
     @model_validator(mode="after")
@@ -223,8 +176,6 @@ def load_settings(path: Path | None = None, *, needs_file: bool = True, name: st
     file = Path("tidemark.toml" if named is None else named).resolve()
     how = "name one that is there" if path else NO_FILE if named is None else "mend --config or $TIDEMARK_CONFIG"
     written = _read_toml(file, how) if needs_file or named is not None or file.exists() else {}
-    _refuse_replaced(written, str(file))
-    _move_to_new_names(written, file)
     prefix = f"{name.upper()}_{PREFIX}" if name else PREFIX
     _refuse_unknown_variables(os.environ, prefix)
     if name:
@@ -257,79 +208,10 @@ def _refuse_unknown_variables(environ: Mapping[str, str], prefix: str) -> None:
         if not name.startswith(prefix) or name in NOT_SETTINGS or of_kubernetes:
             continue
         section, _, key = name.removeprefix(prefix).lower().partition("__")
-        if any(renamed.old == f"{section}.{key}" for renamed in RENAMED):
-            continue
-        if section in REPLACED_SECTIONS:
-            _refuse_replaced({section: {key: value}}, f"${name}")
         if section not in Settings.model_fields or not key:
             known = ", ".join(f"{prefix}{known.upper()}__<KEY>" for known in Settings.model_fields)
-            raise InvalidSettings(f"the variable {name} is not a setting; the variables of settings are {known}")
-
-
-def _refuse_replaced(written: Mapping[str, Any], where: str) -> None:
-    """Raise InvalidSettings for sections that became `[ingest]`."""
-    found = [section for section in written if section in REPLACED_SECTIONS]
-    if not found:
-        return
-    tables = {section: written[section] for section in found if isinstance(written[section], dict)}
-    names = [f"{section}.{key}" for section, table in tables.items() for key in table]
-    new = [f"{name} is ingest.{REPLACED[name]}" for name in names if name in REPLACED]
-    gone = [f"{name} is gone" for name in names if name not in REPLACED]
-    said = "".join(f"; {one}" for one in (*new, *gone))
-    raise InvalidSettings(
-        f"the sections [track], [land], [landing] and [drain] are [ingest] now (from {where}){said}: see docs/ingest.md"
-    )
-
-
-def _move_to_new_names(written: dict[str, Any], file: Path) -> None:
-    """Move what the file says under old names to the new ones. Raises InvalidSettings where it says both."""
-    moved = set[str]()
-    for renamed in RENAMED:
-        (old_section, old), (section, key) = (name.split(".") for name in (renamed.old, renamed.new))
-        there = written.get(old_section)
-        if not isinstance(there, dict) or old not in there:
-            continue
-        into = written.setdefault(section, {})
-        if isinstance(into, dict):
-            value = there.pop(old)
-            if not there and old_section not in Settings.model_fields:
-                del written[old_section]
-            if renamed.new in moved or (renamed.place and value == ""):
-                continue
-            if key in into:
-                raise _named_twice(renamed, f"{renamed.old} and {renamed.new}", str(file))
-            moved.add(renamed.new)
-            into[key] = f"{renamed.place}{value}" if renamed.place else value
-            _warn(renamed, f"{renamed.old} (from {file})", renamed.new, into[key])
-
-
-def _variables_by_new_names(variables: Mapping[str, str | None], prefix: str) -> Mapping[str, str | None]:
-    """The variables, whose names are in lower case, with the old names of settings replaced. Raises InvalidSettings
-    where both are set."""
-    found, moved = dict(variables), set[str]()
-    for renamed in RENAMED:
-        old, new = (f"{prefix}{name.replace('.', '__')}".lower() for name in (renamed.old, renamed.new))
-        if old in found:
-            value = found.pop(old)
-            if new in moved or (renamed.place and not value):
-                continue
-            if new in found:
-                raise _named_twice(renamed, f"${old.upper()} and ${new.upper()}", "the environment")
-            moved.add(new)
-            found[new] = f"{renamed.place}{value}" if renamed.place else value
-            _warn(renamed, f"the variable {old.upper()}", new.upper(), found[new])
-    return found
-
-
-def _named_twice(renamed: Renamed, both: str, where: str) -> InvalidSettings:
-    return InvalidSettings(f"{both} are both in {where}, and are one setting; write {renamed.new} alone")
-
-
-def _warn(renamed: Renamed, old: str, new: str, value: object) -> None:
-    if renamed.old not in TOLD:
-        TOLD.add(renamed.old)
-        now = f'now {new} = "{value}"' if renamed.place else f"called {new} now"
-        logger.warning("%s is %s; write that, because %s will not know the old name", old, now, renamed.goes_in)
+            hint = f"; did you mean {prefix}{BECAME[section].upper()}__<KEY>?" if section in BECAME else ""
+            raise InvalidSettings(f"the variable {name} is not a setting{hint}; the variables of settings are {known}")
 
 
 def _explain(error: ValidationError, file: Path, prefix: str) -> str:
@@ -357,8 +239,7 @@ def _source(place: list[str], file: Path, prefix: str) -> str:
     for name in sorted(os.environ):
         if not name.upper().startswith(prefix):
             continue
-        plain = name[len(prefix) :].lower().replace("__", ".")
-        set_here = next((renamed.new for renamed in RENAMED if renamed.old == plain), plain).split(".")
+        set_here = name[len(prefix) :].lower().split("__")
         if set_here == path:
             return f"${name}"
         shared = min(len(set_here), len(path))
@@ -375,7 +256,7 @@ def _nearest(place: list[str]) -> str:
     if len(place) > 1 and section is not None and isinstance(section.annotation, type):
         fields = getattr(section.annotation, "model_fields", {})
         known = [field.alias or name for name, field in fields.items()]
-    close = get_close_matches(place[-1], known, n=1)
+    close = [BECAME[place[-1]]] if place[-1] in BECAME else get_close_matches(place[-1], known, n=1)
     return f"; did you mean {close[0]}?" if close else f"; known here: {', '.join(known)}"
 
 

@@ -144,33 +144,18 @@ def test_an_unknown_key_that_is_like_no_other_is_refused_with_those_that_there_a
     assert message.endswith(f"there is no such setting; known here: {known}")
 
 
-@pytest.mark.parametrize(
-    ("lines", "place"),
-    [
-        (['event_time_attribute = "ts"', 'event_time_field = ""'], ("event_time", "attribute:ts")),
-        (['event_time_attribute = "ts"', 'event_time_field = "at"'], ("event_time", "payload:at")),
-        (['stream_id_field = "who"'], ("stream_id", "payload:who")),
-        (['stream_id_field = ""'], ("stream_id", "attribute:stream_id")),
-        (['publisher_id_attribute = "id"'], ("publisher_id", "attribute:id")),
-    ],
-)
-def test_attributes_and_fields_of_messages_may_have_their_old_names(
-    lines: list[str],
-    place: tuple[str, str],
-    written: Written,
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
+@pytest.mark.parametrize("section", ["track", "land", "landing", "drain"])
+def test_a_section_that_became_ingest_is_refused_with_that_name(
+    section: str, written: Written, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(settings, "TOLD", set[str]())
-    assert getattr(load_settings(written("\n".join(["[message]", *lines]))).message, place[0]) == place[1]
-    told = [record.getMessage() for record in caplog.records]
-    assert [f'is now message.{place[0]} = "{place[1]}"; write that' in one for one in told] == (
-        [] if lines == ['stream_id_field = ""'] else [True]
+    assert refusal(written(f"[{section}]\nmode = 'continuous'")).endswith(
+        "there is no such setting; did you mean ingest?"
     )
-    for line in lines:
-        name, _, value = line.partition(" = ")
-        monkeypatch.setenv(f"TIDEMARK_MESSAGE__{name.upper()}", value.strip('"'))
-    assert getattr(load_settings(written("")).message, place[0]) == place[1]
+    monkeypatch.setenv(f"ORDERS_TIDEMARK_{section.upper()}__START_AFTER", "10m")
+    with pytest.raises(
+        InvalidSettings, match=rf"{section.upper()}__START_AFTER is not .*; did you mean ORDERS_TIDEMARK_INGEST__"
+    ):
+        load_settings(written(""), name="orders")
 
 
 def test_a_variable_may_hold_a_list_of_places(written: Written, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,7 +15,6 @@ from tidemark.pipeline.contract.heartbeat import MessageContract
 from tidemark.pipeline.contract.payloads.definitions import NAME
 from tidemark.pipeline.errors import InvalidSettings
 from tidemark.pipeline.ingest.take import Budget
-from tidemark.pipeline.settings import RENAMED
 from tidemark.pipeline.settings_message import ComparedFields, MessageSettings
 from tidemark.pipeline.settings_sections import LakeSettings, PullSettings, ResourceId
 from tidemark.pipeline.settings_types import OptionalText, Positive
@@ -96,10 +95,6 @@ def read_options(written: Mapping[str, str], environ: Mapping[str, str] | None =
         if _plain(name) not in known:
             close = get_close_matches(_plain(name), known, n=1)
             hint = f"; did you mean {to_camel(known[close[0]])}?" if close else ""
-            for old in RENAMED:
-                section, _, option = old.new.partition(".")
-                if _plain(old.old) == _plain(f"{section}.{name}"):
-                    hint = f'; write {to_camel(option)} = "{old.place}{value}"'
             raise InvalidSettings(f"{name} = {value!r}: the source pubsub has no such option{hint}")
         given[known[_plain(name)]] = value
     given.setdefault("emulator_host", environ.get("PUBSUB_EMULATOR_HOST", ""))

@@ -293,7 +293,7 @@ def test_options_are_read_in_any_letters_and_have_the_pipeline_s_bounds() -> Non
         ({"firstEventTime": "2026-01-01"}, "firstEventTime"),
         ({"landing": "../up"}, "landing"),
         ({"payload": "bytes", "streamId": "payload:id"}, "stream_id takes values from the payload"),
-        ({"eventTimeField": "at"}, 'no such option; write eventTime = "payload:at"'),
+        ({"eventTimes": "at"}, "no such option; did you mean eventTime?"),
         ({"streamId": "["}, "streamId = '['"),
         ({"subscription": ""}, "subscription"),
     ],
