@@ -1,0 +1,51 @@
+"""Runs, backfills, repair and retention beside each other: what must hold does, and a planted fault is found."""
+
+from collections.abc import Iterator
+from contextlib import AbstractContextManager
+from dataclasses import replace
+from typing import Any
+from unittest.mock import patch
+
+import pytest
+
+from tests.upkeep.play import Wrong, play
+from tidemark.pipeline.lake.tables.kept_windows import KeptWindows
+from tidemark.pipeline.spark import replacement
+
+ATTEMPT = replacement._attempt
+
+
+def _unchecked(tables: replacement.Tables, *args: Any) -> replacement.Outcome:
+    return ATTEMPT(replace(tables, refuse_expired=lambda _: None), *args)
+
+
+FAULTS: dict[str, AbstractContextManager[Any]] = {
+    "retention drops rows and raises no boundary": patch.object(KeptWindows, "raise_to", lambda *_: None),
+    "an attempt does not look at the boundary again": patch.object(replacement, "_attempt", _unchecked),
+}
+SEEDS = 40
+"""A planted fault is looked for in so many; half of them are played without one."""
+
+
+def _played(seeds: int) -> Iterator[int]:
+    for seed in range(seeds):
+        played = play(seed)
+        assert played.died
+        assert played.started > len(played.landed)
+        yield seed
+
+
+def test_whatever_the_order_a_computed_window_is_right_or_gone_by_rule() -> None:
+    assert len(list(_played(2))) == 2
+
+
+@pytest.mark.slow
+def test_many_seeds() -> None:
+    assert len(list(_played(SEEDS // 2))) == SEEDS // 2
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_planted_fault_is_found(fault: str) -> None:
+    with FAULTS[fault], pytest.raises(Wrong, match="and not"):
+        list(_played(SEEDS))
