@@ -73,7 +73,7 @@ class Pulls:
         at_once: int,
         lease_seconds: float,
         keeps: bool,
-        on_call: Callable[[], None] | None = None,
+        on_call: Callable[[], object],
     ) -> None:
         self._transport = client.transport
         self._pull = client.transport.grpc_channel.unary_unary(PULL, request_serializer=PullRequest.serialize)
@@ -228,8 +228,7 @@ class Pulls:
         return asks
 
     def _ask(self, asks: int) -> None:
-        if self._on_call is not None:
-            self._on_call()
+        self._on_call()
         request = PullRequest(subscription=self._path, max_messages=asks)
         call = self._pull.future(request, timeout=DEADLINE_SECONDS, metadata=self._metadata)
         call.add_done_callback(partial(self._done, asks))

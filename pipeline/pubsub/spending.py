@@ -110,10 +110,6 @@ class Spending:
             with self._lock:
                 self._backlog(path).reached = oldest
 
-    def meter(self, path: str) -> "Meter":
-        """Counts what is pulled from a subscription."""
-        return Meter(self, path)
-
     def count(self, usage: Usage) -> None:
         """Add to what this process used."""
         with self._lock:
@@ -213,29 +209,6 @@ class Spending:
 
     def _pace(self, path: str, user: str) -> Pace:
         return self._paces.setdefault((path, user), Pace())
-
-    def pulled_from(self, path: str, messages: int, size_bytes: int) -> None:
-        """Messages that were pulled from a subscription, and their size."""
-        if path == self._tracking_path:
-            self.count(Usage(tracked=messages, tracked_bytes=size_bytes))
-        else:
-            self.count(Usage(landed=messages, landed_bytes=size_bytes))
-
-
-@dataclass(frozen=True, slots=True)
-class Meter:
-    """Counts what is pulled from one subscription."""
-
-    spending: Spending
-    path: str
-
-    def called(self) -> None:
-        """A pull was sent."""
-        self.spending.count(Usage(pulls=1))
-
-    def pulled(self, messages: int, size_bytes: int) -> None:
-        """Messages were pulled."""
-        self.spending.pulled_from(self.path, messages, size_bytes)
 
 
 class BudgetedBacklog:

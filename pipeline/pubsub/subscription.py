@@ -87,21 +87,12 @@ class Subscription(Protocol):
         """Nothing is pulled for a while."""
 
 
-class PullMeter(Protocol):
-    """Counts pulls, from any thread."""
-
-    def called(self) -> None:
-        """A pull was sent."""
-
-    def pulled(self, messages: int, size_bytes: int) -> None:
-        """Messages were pulled."""
-
-
 class PubSubSubscription:
     """A subscription of the service or of the emulator.
 
     A pull that is under way when a batch ends goes on, and belongs to the next batch: keep the instance, or close it.
     `idle` says how long nobody may pull in between; what comes meanwhile is given back if its lease would not last.
+    `on_call` is called, from any thread, when a pull is sent.
     """
 
     def __init__(
@@ -111,7 +102,7 @@ class PubSubSubscription:
         clock: Clock,
         settings: PullSettings,
         idle: timedelta = ZERO,
-        meter: PullMeter | None = None,
+        on_call: Callable[[], object] = lambda: None,
     ) -> None:
         self._client = client
         self._path = path
@@ -125,10 +116,9 @@ class PubSubSubscription:
             at_once=settings.most_pulls_at_once,
             lease_seconds=self._lease_seconds,
             keeps=idle.total_seconds() <= self._lease_seconds * KEPT_SHARE,
-            on_call=None if meter is None else meter.called,
+            on_call=on_call,
         )
         self._leases = leases = Leases(path, self._lease_seconds, _extending(client, path, settings))
-        self._meter = meter
         self._given_at = clock.monotonic()
         finalize(self, _end, self._pulls, leases)
 
@@ -166,8 +156,6 @@ class PubSubSubscription:
             messages += len(taken)
             found.append(taken)
         self._pulls.pause()
-        if self._meter is not None:
-            self._meter.pulled(messages, size)
         batch = pa.concat_tables(found)
         ack_ids = batch[ACK_ID].to_pylist()
         self._leases.hold(ack_ids)

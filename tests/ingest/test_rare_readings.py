@@ -41,7 +41,7 @@ class Budgeted:
             world.wait(1)
             happened = (world.clock.now() - seconds(1)).timestamp()
             world.topic.publish(str(round(happened * 1000)))
-        self.spending.count(Usage(tracked=TICK, tracked_bytes=TICK * SIZE, landed=TICK, landed_bytes=TICK * SIZE))
+        self.spending.count(Usage(landed=TICK, landed_bytes=TICK * SIZE))
         self.spending.reached(world.base.path, world.clock.now() - seconds(TICK))
         tracked = track(
             world.tracking,

@@ -68,8 +68,8 @@ class House:
     def pulled(self, within: timedelta) -> None:
         """What was published within so long is pulled from both."""
         messages = RATE * within // seconds(1)
-        for path in (BASE, TRACKING):
-            self.spending.meter(path).pulled(messages, messages * SIZE)
+        size = messages * SIZE
+        self.spending.count(Usage(tracked=messages, tracked_bytes=size, landed=messages, landed_bytes=size))
 
     def read(self, path: str, user: str = "") -> Reading | None:
         try:
