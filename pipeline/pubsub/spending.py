@@ -7,6 +7,7 @@ day's budget is spread over a day.
 """
 
 import math
+from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
@@ -83,8 +84,8 @@ class Spending:
         self._base_path, self._tracking_path = base, tracking
         self._lock = Lock()
         self._known = self._last_day = Usage()
-        self._backlogs: dict[str, Backlogged] = {}
-        self._paces: dict[tuple[str, str], Pace] = {}
+        self._backlogs = defaultdict[str, Backlogged](Backlogged)
+        self._paces = defaultdict[tuple[str, str], Pace](Pace)
         self._usage = Usage()
         self._began, self._since = clock.now(), clock.monotonic()
 
@@ -108,7 +109,7 @@ class Spending:
         """
         if oldest is not None:
             with self._lock:
-                self._backlog(path).reached = oldest
+                self._backlogs[path].reached = oldest
 
     def count(self, usage: Usage) -> None:
         """Add to what this process used."""
@@ -144,7 +145,7 @@ class Spending:
         """When the next reading is due. The first one of all is due at once."""
         now = self._clock.now()
         with self._lock:
-            pace = self._pace(path, user)
+            pace = self._paces[path, user]
             age = self._age(path, now + pace.clock_behind)
             if self._budget is None or age is None:
                 return Turn(None)
@@ -157,7 +158,7 @@ class Spending:
     def took(self, path: str, user: str, reading: Reading) -> Reading:
         """Account for a reading by snapshot, and return it with the promise of when the next one is due."""
         with self._lock:
-            backlog, pace = self._backlog(path), self._pace(path, user)
+            backlog, pace = self._backlogs[path], self._paces[path, user]
             backlog.oldest = reading.oldest_unacked
             age = self._age(path, reading.observed_at)
             price = self._price(path, reading.age if age is None else min(age, reading.age))
@@ -170,8 +171,8 @@ class Spending:
     def _follow(self, path: str, reading: EffectiveReading | None) -> None:
         if reading is None:
             return
-        self._backlog(path).oldest = reading.oldest_unacked
-        pace, newest = self._pace(path, ""), reading.newest
+        self._backlogs[path].oldest = reading.oldest_unacked
+        pace, newest = self._paces[path, ""], reading.newest
         is_new = pace.observed_at is None or newest.observed_at > pace.observed_at
         if newest.source == "snapshot" and is_new:
             pace.last, pace.observed_at = min(newest.observed_at, self._clock.now()), newest.observed_at
@@ -179,7 +180,7 @@ class Spending:
 
     def _age(self, path: str, now: datetime) -> timedelta | None:
         """How far back the backlog goes, as far as it is known."""
-        known = self._backlog(path)
+        known = self._backlogs[path]
         froms = [moment for moment in (known.oldest, known.reached) if moment is not None]
         return max(now - max(froms), NOTHING) if froms else None
 
@@ -203,12 +204,6 @@ class Spending:
 
     def _spent(self) -> int:
         return self._last_day.snapshot_bytes + self._usage.snapshot_bytes
-
-    def _backlog(self, path: str) -> Backlogged:
-        return self._backlogs.setdefault(path, Backlogged())
-
-    def _pace(self, path: str, user: str) -> Pace:
-        return self._paces.setdefault((path, user), Pace())
 
 
 class BudgetedBacklog:

@@ -120,7 +120,8 @@ class PubSubSubscription:
         )
         self._leases = leases = Leases(path, self._lease_seconds, _extending(client, path, settings))
         self._given_at = clock.monotonic()
-        finalize(self, _end, self._pulls, leases)
+        finalize(self, leases.close)
+        finalize(self, self._pulls.close)
 
     @property
     def path(self) -> str:
@@ -221,8 +222,3 @@ def _extending(client: SubscriberClient, path: str, settings: PullSettings) -> C
         )
 
     return extend
-
-
-def _end(pulls: Pulls, leases: Leases) -> None:
-    pulls.close()
-    leases.close()
