@@ -128,17 +128,9 @@ def track(
         )
     state = log.compact_if_due()
     untold = None if watermark_object is None else watermark_object.tell(state)
-    problems = (persisted.waiting.sentence(), tracking_problem, base_problem, untold)
-    return Tracked(
-        decision=decided.decision,
-        state=state,
-        persisted=persisted,
-        problems=(
-            *persisted.acknowledged.problems,
-            *(problem for problem in problems if problem),
-            *_clock_problem(tracking, base),
-        ),
-    )
+    waits, clock_problem = persisted.waiting.sentence(), _clock_problem(tracking, base)
+    problems = filter(None, (waits, tracking_problem, base_problem, untold, clock_problem))
+    return Tracked(decided.decision, state, persisted, (*persisted.acknowledged.problems, *problems))
 
 
 def _rounds(
@@ -197,14 +189,14 @@ def begin_where_new(log: TrackingLog, tracking_backlog: Backlog, clock: Clock) -
     return log.begin(Beginning(known_from))
 
 
-def _clock_problem(*readings: Reading | None) -> tuple[str, ...]:
+def _clock_problem(*readings: Reading | None) -> str | None:
     """What to do about a clock that is provably behind the server's."""
     behind = max((reading.clock_is_behind_by for reading in readings if reading is not None), default=NO_TIME)
     if behind <= TOLERATED:
-        return ()
+        return None
     return (
         f"this machine's clock is at least {rough(behind)} behind Pub/Sub's; synchronize it (chrony, "
-        "systemd-timesyncd): windows are computed only once their end is past by it",
+        "systemd-timesyncd): windows are computed only once their end is past by it"
     )
 
 

@@ -135,12 +135,6 @@ class Spending:
 
     # What is asked
 
-    @property
-    def spent(self) -> int:
-        """Bytes that the snapshots of the last day kept, by estimate."""
-        with self._lock:
-            return self._spent()
-
     def turn(self, path: str, user: str) -> Turn:
         """When the next reading is due. The first one of all is due at once."""
         now = self._clock.now()
@@ -203,6 +197,7 @@ class Spending:
         return timedelta(seconds=min(seconds, LONGEST.total_seconds()))
 
     def _spent(self) -> int:
+        """Bytes that the snapshots of the last day kept, by estimate."""
         return self._last_day.snapshot_bytes + self._usage.snapshot_bytes
 
 

@@ -91,7 +91,7 @@ def test_between_rare_readings_the_watermark_goes_as_far_as_the_last_one_allows_
         assert one.watermark <= one.base.oldest_unacked
     lags = [one.lag for one in later if one.lag is not None]
     assert max(lags) < EVERY + RISES + seconds(TICK)
-    assert house.spending.spent < BUDGET
+    assert house.spending._spent() < BUDGET
 
 
 def test_with_the_budget_unspent_the_watermark_follows_each_tick(tmp_path: Path) -> None:
