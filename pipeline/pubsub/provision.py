@@ -31,17 +31,12 @@ CREATE = {
 
 @dataclass(frozen=True, slots=True)
 class ProvisionReport:
-    """What was done. `created` and `found` are full resource names; the others are sentences for people.
-
-    `tracking_created_at` is a moment just after tracking was created, None if it existed before. Every message
-    published from then on is on tracking, provided that this clock is not behind Pub/Sub's.
-    """
+    """What was done. `created` and `found` are full resource names; the others are sentences for people."""
 
     created: list[str]
     found: list[str]
     differences: list[str]
     warnings: list[str]
-    tracking_created_at: datetime | None = None
 
 
 def provision(
@@ -83,7 +78,6 @@ def provision(
         found=[path for path, is_new in created.items() if not is_new],
         differences=[sentence for role, one in existing for sentence in differences(settings, role, one)],
         warnings=warnings,
-        tracking_created_at=tracking_created_at,
     )
 
 
