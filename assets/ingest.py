@@ -20,7 +20,7 @@ from tidemark.pipeline.durations import format_duration, rough
 from tidemark.pipeline.errors import ExecutorsUnable
 from tidemark.pipeline.ingest.on_spark import SparkReaders, readers_for
 from tidemark.pipeline.ingest.outcome import Settled, Side
-from tidemark.pipeline.ingest.progress import Watch
+from tidemark.pipeline.ingest.progress import Watch, readings_of
 from tidemark.pipeline.ingest.rounds import Ended, RoundDone, Rounds, sentence_of
 from tidemark.pipeline.ingest.settle import Settling
 from tidemark.pipeline.services.dagster_names import ENDED, INGEST, READS, STAYS, name_of
@@ -227,16 +227,12 @@ def why_readers(state: WatermarkState, now: datetime, settings: Settings, watch:
     decision, chosen = state.decision, settings.ingest
     if decision is None:
         return None
-    readings = {Side.BASE: decision.base, Side.TRACKING: decision.tracking}
-    recent = {
-        side: reading
-        for side, reading in readings.items()
-        if reading is not None and now - reading.newest.observed_at <= settings.watermark.max_reading_age
-    }
-    for side, reading in recent.items():
-        if reading.newest.age >= chosen.start_after:
-            age = format_duration(timedelta(seconds=int(reading.newest.age.total_seconds())))
-            return f"{side} holds a message that is {age} old"
+    longest = settings.watermark.max_reading_age
+    recent = {side: one for side, one in readings_of(decision).items() if now - one.newest.observed_at <= longest}
+    for side in sorted(recent):  # base first
+        if (age := recent[side].newest.age) >= chosen.start_after:
+            whole = format_duration(timedelta(seconds=int(age.total_seconds())))
+            return f"{side} holds a message that is {whole} old"
     if (base := recent.get(Side.BASE)) is not None:
         size = state.histogram.messages_at(state.histogram.since(to_us(base.oldest_unacked), bucket_of(now)))
         if size >= chosen.start_size:

@@ -131,11 +131,11 @@ def landing_sensor(
                 budget=budget,
                 clock=clock,
                 backlog=pubsub.base_backlog("landing"),
+                spending=pubsub.spending(),
                 contract=judged_by,
             )
         _remember(lake, Side.BASE, "landing", landed)
         observer_of(lake).landed(landed)
-        pubsub.spending().reached(pubsub.base().path, landed.oldest_publish_time)
         said = dg.SkipReason(landing_sentence(landed))
         return dg.SensorResult(skip_reason=said, asset_events=landing_events(settings, landed))
 

@@ -119,7 +119,7 @@ class Ticks:
     def play(self) -> None:
         """Both."""
         pubsub = self.pubsub
-        landed = land(
+        land(
             pubsub.base(),
             heartbeats=self.heartbeats,
             quarantine=self.quarantine,
@@ -128,8 +128,8 @@ class Ticks:
             budget=AMPLE,
             clock=CLOCK,
             backlog=pubsub.base_backlog("landing"),
+            spending=pubsub.spending(),
         )
-        pubsub.spending().reached(pubsub.base().path, landed.oldest_publish_time)
         CLOCK.sleep(1)
         pubsub.sweep()
         track(

@@ -1,5 +1,7 @@
 """The two subscriptions as a Dagster resource."""
 
+from functools import partial
+
 import dagster as dg
 from google.pubsub_v1 import SubscriberClient
 
@@ -12,6 +14,7 @@ from tidemark.pipeline.pubsub.monitoring import AutoBacklog, MonitoringBacklog, 
 from tidemark.pipeline.pubsub.spending import BudgetedBacklog, Spending
 from tidemark.pipeline.pubsub.subscription import PubSubSubscription
 from tidemark.pipeline.settings import Settings
+from tidemark.pipeline.watermark.usage import Usage
 
 
 class PubSubResource(dg.ConfigurableResource):  # type: ignore[type-arg]
@@ -59,8 +62,8 @@ class PubSubResource(dg.ConfigurableResource):  # type: ignore[type-arg]
 
     def _subscription(self, path: str) -> PubSubSubscription:
         pubsub, tick = self.settings.pubsub, self.settings.watermark.tick
-        meter = self.spending().meter(path)
-        return self.kept.get(path, lambda: PubSubSubscription(self._client(), path, self.clock, pubsub, tick, meter))
+        count = partial(self.spending().count, Usage(pulls=1))
+        return self.kept.get(path, lambda: PubSubSubscription(self._client(), path, self.clock, pubsub, tick, count))
 
     def _backlog(self, path: str, snapshot_max_backlog: int | None, user: str = "") -> Backlog:
         pubsub = self.settings.pubsub

@@ -56,7 +56,8 @@ class Judged:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """Messages that were judged together, and their rows: one each, or, with `elements`, one for each element."""
+    """Messages that were judged together, and their rows: one each, or, with `elements`, one for each element. Without
+    payloads where these were not asked for."""
 
     messages: Messages
     attributes: Attributes

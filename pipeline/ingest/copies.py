@@ -37,9 +37,6 @@ class RememberedCopies:
         self._keys, self._publish_us = np.empty((2, 0), dtype=np.int64)
         self._noted: dict[str, tuple[Ints, Ints]] = {}
 
-    def __len__(self) -> int:
-        return len(self._keys)
-
     @property
     def is_on(self) -> bool:
         """Whether anything is ever remembered."""

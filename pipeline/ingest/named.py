@@ -63,9 +63,8 @@ def land_named(
     acknowledged that is not durable, and the same name may be tried again.
     """
     manifests = Notes(objects, MANIFEST)
-    there = manifests.find(name)
-    if there is not None:
-        return there
+    if (landed := manifests.find(name)) is not None:
+        return landed
     if is_over():
         raise _over(name)
     pieces, until = _Pieces(objects, name), clock.monotonic() + budget.max_time.total_seconds()
@@ -77,8 +76,12 @@ def land_named(
         landing = NamedLanding(tuple(pieces.written), taken.ingested.oldest_publish_time, is_served=False)
         try:
             manifests.create(name, landing)
-        except ObjectExists:
-            return _served_instead(name, pieces, manifests)
+        except ObjectExists:  # another reader was first: our messages come again, and no manifest lists our pieces
+            first = manifests.find(name)
+            pieces.delete()
+            if first is None:
+                raise _over(name) from None
+            return first
         if is_over():
             raise _over(name)
         acknowledge(subscription, taken.ack_ids)
@@ -86,15 +89,6 @@ def land_named(
     finally:
         subscription.give_back(ack_ids)  # unless they were acknowledged
     return landing
-
-
-def _served_instead(name: str, pieces: _Pieces, manifests: Notes[NamedLanding]) -> NamedLanding:
-    """The landing of the reader that was first. Our messages come again; no manifest lists our pieces."""
-    winner = manifests.find(name)
-    pieces.delete()
-    if winner is None:
-        raise _over(name)
-    return winner
 
 
 def _over(name: str) -> LandingOver:

@@ -8,6 +8,7 @@ from tidemark.pipeline.durations import rough
 from tidemark.pipeline.ingest.outcome import Side
 from tidemark.pipeline.lake.log.tracking_log import TrackingLog
 from tidemark.pipeline.watermark.decision import Decision
+from tidemark.pipeline.watermark.readings import EffectiveReading
 from tidemark.pipeline.watermark.state import DecisionRecord, Entry, Snapshot, WatermarkState
 from tidemark.pipeline.watermark.usage import Usage
 
@@ -26,6 +27,12 @@ MOST_ENTRIES = 100
 NOTHING = Usage()
 
 
+def readings_of(decision: Decision) -> dict[Side, EffectiveReading]:
+    """The reading of each side by which it was decided."""
+    readings = {Side.TRACKING: decision.tracking, Side.BASE: decision.base}
+    return {side: one for side, one in readings.items() if one is not None}
+
+
 @dataclass(frozen=True, slots=True)
 class Look:
     """What a decision says of the backlogs: the publish time of each side's oldest unread message. `used` counts what
@@ -38,8 +45,7 @@ class Look:
     @classmethod
     def of(cls, decision: Decision, used: Usage) -> "Look":
         """Of a decision, with what was pulled until then."""
-        readings = {Side.TRACKING: decision.tracking, Side.BASE: decision.base}
-        oldest = {side: one.newest.oldest_unacked for side, one in readings.items() if one is not None}
+        oldest = {side: one.newest.oldest_unacked for side, one in readings_of(decision).items()}
         return cls(decision.at, oldest, used)
 
 
@@ -94,14 +100,11 @@ class Progress:
 
 def progress_of(looks: Sequence[Look]) -> list[Progress]:
     """The progress of each side that is behind, the oldest backlog first; none where the looks are too few to tell."""
-    last = looks[-1] if looks else None
-    if last is None:
+    recent = [one for one in looks if one.at >= looks[-1].at - WATCHED]
+    if not recent or recent[-1].at - recent[0].at < AT_LEAST:
         return []
-    first = next(one for one in looks if one.at >= last.at - WATCHED)
+    first, last, found = recent[0], recent[-1], []
     seconds = (last.at - first.at).total_seconds()
-    if seconds < AT_LEAST.total_seconds():
-        return []
-    found = []
     for side, oldest in last.oldest.items():
         age, before = last.at - oldest, first.oldest.get(side)
         if age >= BEHIND and before is not None:

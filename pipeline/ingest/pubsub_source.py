@@ -6,7 +6,7 @@ that: a task that is tried again, or a query that starts from its checkpoint, is
 
 import uuid
 from collections.abc import Iterator, Mapping
-from contextlib import closing, contextmanager
+from contextlib import AbstractContextManager, closing
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime
 from typing import Any
@@ -57,12 +57,9 @@ class Connections:
         self.clock = clock or SystemClock()
         self.lake = Lake(options.place, options.contract.fields, self.clock)
 
-    @contextmanager
-    def subscription(self) -> Iterator[Subscription]:
+    def subscription(self) -> AbstractContextManager[Subscription]:
         """The subscription, for as long as the block runs."""
-        options = self.options
-        with closing(PubSubSubscription(self.client(), options.path, self.clock, options)) as subscription:
-            yield subscription
+        return closing(PubSubSubscription(self.client(), self.options.path, self.clock, self.options))
 
     def client(self) -> SubscriberClient:
         """The client, which a process keeps."""

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from contextlib import closing
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
+from functools import partial
 from itertools import count
 
 from tidemark.pipeline.clock import Clock, SystemClock
@@ -85,11 +86,12 @@ class Reader:
     def take(self, share: Share, side: Side) -> Taken:
         """Take until the time of the round is over. Its leases last until the driver keeps them. Raises PubSubError or
         LakeError."""
-        pubsub, calls = self.settings.pubsub, Calls()
+        pubsub, calls = self.settings.pubsub, count()
         path = pubsub.base_path if side is Side.BASE else pubsub.tracking_path
-        with closing(PubSubSubscription(self.client, path, self.clock, pubsub, meter=calls)) as subscription:
+        on_call = partial(next, calls)
+        with closing(PubSubSubscription(self.client, path, self.clock, pubsub, on_call=on_call)) as subscription:
             taken = taken_of(share, side, subscription, self.keeper(share, side), self.clock)
-        return replace(taken, used=taken.used + calls.usage)
+        return replace(taken, used=taken.used + Usage(pulls=next(calls)))
 
     def keeper(self, share: Share, side: Side) -> Keeper:
         """What judges one reader's messages."""
@@ -112,23 +114,3 @@ def new_files(lake: Lake, clock: Clock) -> tuple[NewFiles, NewFiles]:
     """`heartbeats` and `quarantine` as readers and settling see them."""
     heartbeats = lake.heartbeats()
     return NewFiles(heartbeats, heartbeats.schema, clock), NewFiles(lake.quarantine(), QUARANTINE, clock)
-
-
-class Calls:
-    """Counts the pulls of one reader, which its client sends from several threads."""
-
-    def __init__(self) -> None:
-        self._numbers = count(1)
-        self._sent = 0
-
-    def called(self) -> None:
-        """A pull was sent."""
-        self._sent = next(self._numbers)
-
-    def pulled(self, messages: int, size_bytes: int) -> None:
-        """The reader counts them itself."""
-
-    @property
-    def usage(self) -> Usage:
-        """The calls as the account has them."""
-        return Usage(pulls=self._sent)

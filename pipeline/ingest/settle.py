@@ -77,7 +77,8 @@ class Settling:
     def _settle(self, side: Side, taken: Sequence[Taken], make_visible: Callable[[Sequence[Taken]], None]) -> Ingested:
         """Settle one side: make visible, then acknowledge."""
         taken = [one for one in taken if one.side is side]
-        ingested, ack_ids = sum((one.ingested for one in taken), Ingested()), _ids(taken)
+        ingested = sum((one.ingested for one in taken), Ingested())
+        ack_ids = [ack_id for one in taken for ack_id in one.ack_ids]
         if not ack_ids:
             return ingested
         make_visible(taken)
@@ -112,10 +113,6 @@ def acknowledge(subscription: Subscription, ack_ids: Sequence[str]) -> Acknowled
     chunks = [ack_ids[first : first + ACKNOWLEDGED_IN_A_CALL] for first in firsts]
     with ThreadPoolExecutor(ACKNOWLEDGED_AT_ONCE, thread_name_prefix="acknowledge") as pool:
         return sum(pool.map(subscription.acknowledge, chunks), Acknowledged())
-
-
-def _ids(taken: Sequence[Taken]) -> list[str]:
-    return [ack_id for one in taken for ack_id in one.ack_ids]
 
 
 def _contract(taken: Sequence[Taken]) -> str:

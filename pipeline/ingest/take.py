@@ -10,7 +10,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -78,28 +78,15 @@ class Files(Protocol):
         """Write rows into files, and make them durable. Raises LakeError."""
 
 
-class Keeper(Protocol):
-    """Judges messages, and keeps what they become."""
-
-    @property
-    def patience(self) -> timedelta:
-        """For how long after its publish time a message of it may be undecided."""
-
-    @property
-    def is_full(self) -> bool:
-        """Whether it should be given nothing more."""
-
-    def keep(self, messages: Messages) -> Iterator[tuple[int, Mapping[int, Undecided], Sequence[int]]]:
-        """Judge and keep messages part by part: how many these were, and the positions in it of those that are
-        undecided, and of those that are left for another time. Raises LakeError."""
-
-    def kept(self) -> Taken:
-        """What was kept, without its ids. Raises LakeError."""
+Part = tuple[int, Mapping[int, Undecided], Sequence[int]]
+"""Messages that were judged and kept together: how many, and the positions in the part of those that are undecided, and
+of those that are left for another time."""
 
 
 @dataclass
 class Landing:
-    """Keeps messages of base as files. A heartbeat below `watermark` is late."""
+    """Keeps messages of base as files. A heartbeat below `watermark` is late. One may be undecided for `patience` after
+    its publish time."""
 
     heartbeats: Files
     quarantine: Files
@@ -116,9 +103,11 @@ class Landing:
 
     @property
     def is_full(self) -> bool:
+        """Whether it should be given nothing more."""
         return len(self._hours) >= HOURS_AT_ONCE
 
-    def keep(self, messages: Messages) -> Iterator[tuple[int, Mapping[int, Undecided], Sequence[int]]]:
+    def keep(self, messages: Messages) -> Iterator[Part]:
+        """Judge and keep messages part by part. Raises LakeError."""
         now = self.clock.now()
         asking = Asking(to_us(now), duration_us(self.patience))
         for judged in judged_rows(messages, self.reader, asking, self.watermark, now):
@@ -145,6 +134,7 @@ class Landing:
         return judged.without(left[1:])
 
     def kept(self) -> Taken:
+        """What was kept, without its ids. Raises LakeError."""
         return Taken(
             Side.BASE, self.contract, self._landed, heartbeats=self._good.written(), rejected=self._bad.written()
         )
@@ -175,8 +165,8 @@ class _Held:
 
 @dataclass
 class Tracking:
-    """Keeps the times of messages of tracking as a histogram. One that lags more than `laggard` is judged by its
-    payload as well."""
+    """Keeps the times of messages of tracking as a histogram, likewise. One that lags more than `laggard` is judged by
+    its payload as well."""
 
     reader: HeartbeatReader
     copies: RememberedCopies
@@ -187,13 +177,15 @@ class Tracking:
     is_full: bool = False
     _parts: list[Counted] = field(default_factory=list)
 
-    def keep(self, messages: Messages) -> Iterator[tuple[int, Mapping[int, Undecided], Sequence[int]]]:
+    def keep(self, messages: Messages) -> Iterator[Part]:
+        """Judge and count messages part by part."""
         asking = Asking(to_us(self.clock.now()), duration_us(self.patience))
         for counted in counted_parts(messages, self.reader, self.copies, asking, self.laggard):
             self._parts.append(counted)
             yield counted.messages, counted.undecided, ()
 
     def kept(self) -> Taken:
+        """What was counted, without its ids."""
         histogram = sum((one.histogram for one in self._parts), Histogram.empty())
         keys, publish_us = (
             np.concatenate([np.empty(0, dtype=np.int64), *(getattr(one, name) for one in self._parts)])
@@ -203,6 +195,10 @@ class Tracking:
         oldest = from_us(int(histogram.first_publish_us.min())) if len(histogram) else None
         tracked = Ingested(sum(one.messages - len(one.undecided) for one in self._parts), oldest)
         return Taken(Side.TRACKING, self.contract, tracked, histogram=histogram, attempt=attempt)
+
+
+Keeper = Landing | Tracking
+"""Judges messages, and keeps what they become."""
 
 
 def take(
@@ -301,7 +297,7 @@ def after_a_small_batch(_began: datetime, is_small: bool) -> bool:
     return is_small
 
 
-def by_reading(backlog: Backlog, waits: Callable[[], Any]) -> Callable[[datetime, bool], bool]:
+def by_reading(backlog: Backlog, waits: Callable[[], object]) -> Callable[[datetime, bool], bool]:
     """Whether there is no backlog by a reading of it: an empty pull does not prove that. What cannot be read now counts
     as gone: the next tick goes on. Where no reading is due, or an undecided message `waits`, a small batch tells it."""
 

@@ -14,7 +14,7 @@ from tidemark.pipeline.contract.heartbeat import HeartbeatReader
 from tidemark.pipeline.durations import rough
 from tidemark.pipeline.errors import ReadingPostponed, ReadingUnavailable, SnapshotRefused
 from tidemark.pipeline.ingest.copies import RememberedCopies
-from tidemark.pipeline.ingest.outcome import Ingested, Settled
+from tidemark.pipeline.ingest.outcome import Ingested, Side
 from tidemark.pipeline.ingest.settle import Settling
 from tidemark.pipeline.ingest.take import (
     Budget,
@@ -62,13 +62,14 @@ def land(
     budget: Budget,
     clock: Clock,
     backlog: Backlog | None = None,
+    spending: Spending | None = None,
     contract: str = "",
 ) -> Ingested:
     """Pull, make durable, make visible, acknowledge, and report what landed.
 
     Guarantee: what is acknowledged on base is in `heartbeats` or in `quarantine`. Any number of readers may run
-    at once. With base's `backlog` it goes on until that is gone; without, until a batch is nearly empty. Raises
-    PubSubError or LakeError; then nothing that is not durable was acknowledged.
+    at once. With base's `backlog` it goes on until that is gone; without, until a batch is nearly empty. `spending`
+    learns what the tick tells. Raises PubSubError or LakeError; then nothing that is not durable was acknowledged.
     """
     watermarks = [log.newest_watermark()]  # before anything is pulled: with a damaged log nothing could be judged
     settling = Settling(log, clock, base=subscription, heartbeats=heartbeats, quarantine=quarantine)
@@ -77,8 +78,7 @@ def land(
         watermark = watermarks.pop() if watermarks else log.newest_watermark()
         return Landing(heartbeats, quarantine, reader, watermark, clock, contract)
 
-    settled, leaves_more = _rounds(subscription, settling, keeper, budget, backlog)
-    return replace(settled.landed, leaves_more=leaves_more)
+    return _rounds(subscription, settling, Side.BASE, keeper, budget, backlog, spending)
 
 
 def track(
@@ -118,10 +118,7 @@ def track(
     def keeper() -> Tracking:
         return Tracking(reader, remembered, policy.band, clock, contract)
 
-    settled, leaves_more = _rounds(subscription, settling, keeper, budget, until_gone)
-    persisted = replace(settled.persisted, leaves_more=leaves_more)
-    if spending is not None:
-        spending.reached(subscription.path, persisted.oldest_publish_time)
+    persisted = _rounds(subscription, settling, Side.TRACKING, keeper, budget, until_gone, spending)
     # Tracking first: a message seen outstanding on base and older than T must then be in the histogram.
     tracking, tracking_problem = _reading(tracking_backlog)
     base, base_problem = _reading(base_backlog)
@@ -131,36 +128,24 @@ def track(
         )
     state = log.compact_if_due()
     untold = None if watermark_object is None else watermark_object.tell(state)
-    problems = (persisted.waiting.sentence(), tracking_problem, base_problem, untold)
-    return Tracked(
-        decision=decided.decision,
-        state=state,
-        persisted=persisted,
-        problems=(
-            *persisted.acknowledged.problems,
-            *(problem for problem in problems if problem),
-            *_clock_problem(tracking, base),
-        ),
-    )
+    waits, clock_problem = persisted.waiting.sentence(), _clock_problem(tracking, base)
+    problems = filter(None, (waits, tracking_problem, base_problem, untold, clock_problem))
+    return Tracked(decided.decision, state, persisted, (*persisted.acknowledged.problems, *problems))
 
 
 def _rounds(
     subscription: Subscription,
     settling: Settling,
+    side: Side,
     keeper: Callable[[], Keeper],
     budget: Budget,
     backlog: Backlog | None,
-) -> tuple[Settled, bool]:
-    """Rounds of one batch each until the budget is spent, there is no backlog, or hardly anything comes; and whether
-    there was more to pull."""
-    settled, clock = Settled(), settling.clock
+    spending: Spending | None,
+) -> Ingested:
+    """Rounds of one batch each until the budget is spent, there is no backlog, or hardly anything comes."""
+    ingested, gone, clock = Ingested(), False, settling.clock
     until = clock.monotonic() + budget.max_time.total_seconds()
-    told = (
-        after_a_small_batch
-        if backlog is None
-        else by_reading(backlog, lambda: any(one.waiting.messages for one in settled.sides.values()))
-    )
-    gone = False
+    told = after_a_small_batch if backlog is None else by_reading(backlog, lambda: ingested.waiting.messages)
 
     def is_gone(began: datetime, is_small: bool) -> bool:
         nonlocal gone
@@ -174,11 +159,16 @@ def _rounds(
             except BaseException:
                 subscription.give_back(batch.ack_ids)
                 raise
-            settled += settling.settle([take([batch], subscription, judge, clock, until)])
-            del batch
+            taken = take([batch], subscription, judge, clock, until)
+            ingested += settling.settle([taken]).sides[side]
+            if spending is not None:
+                spending.count(taken.used)
+            del batch, taken  # before the next one is pulled
     finally:
         subscription.pause()
-    return settled, budget.max_messages > 0 and not gone
+    if spending is not None:
+        spending.reached(subscription.path, ingested.oldest_publish_time)
+    return replace(ingested, leaves_more=budget.max_messages > 0 and not gone)
 
 
 def begin_where_new(log: TrackingLog, tracking_backlog: Backlog, clock: Clock) -> WatermarkState:
@@ -199,14 +189,14 @@ def begin_where_new(log: TrackingLog, tracking_backlog: Backlog, clock: Clock) -
     return log.begin(Beginning(known_from))
 
 
-def _clock_problem(*readings: Reading | None) -> tuple[str, ...]:
+def _clock_problem(*readings: Reading | None) -> str | None:
     """What to do about a clock that is provably behind the server's."""
     behind = max((reading.clock_is_behind_by for reading in readings if reading is not None), default=NO_TIME)
     if behind <= TOLERATED:
-        return ()
+        return None
     return (
         f"this machine's clock is at least {rough(behind)} behind Pub/Sub's; synchronize it (chrony, "
-        "systemd-timesyncd): windows are computed only once their end is past by it",
+        "systemd-timesyncd): windows are computed only once their end is past by it"
     )
 
 

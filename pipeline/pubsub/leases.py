@@ -21,16 +21,13 @@ class Leases:
     and tried again: at worst the messages are delivered twice.
     """
 
-    def __init__(self, path: str, seconds: float, extend: Callable[[Sequence[str]], None]) -> None:
+    def __init__(self, path: str, seconds: float, extend: Callable[[Sequence[str]], object]) -> None:
         self._path = path
         self._every = seconds / SHARE
         self._extend = extend
         self._lock = Lock()
         self._held: dict[str, None] = {}
         self._is_done = Event()
-
-    def __len__(self) -> int:
-        return len(self._held)
 
     def hold(self, ack_ids: Iterable[str]) -> None:
         """Keep these from now on."""

@@ -242,11 +242,9 @@ class AutoBacklog:
         return size is not None and now - size.sampled_by < LOOK_BACK and size.messages > self._max_backlog
 
     def _ask_size(self) -> None:
-        problem = ""
         try:
-            self._size = self._monitoring.undelivered()
+            self._size, self._problem = self._monitoring.undelivered(), ""
         except PubSubError as error:
-            problem = str(error)
-        if problem and problem != self._problem:
-            logger.warning("the backlog's size is unknown, so snapshots are taken at any size: %s", problem)
-        self._problem = problem
+            if str(error) != self._problem:
+                logger.warning("the backlog's size is unknown, so snapshots are taken at any size: %s", error)
+            self._problem = str(error)

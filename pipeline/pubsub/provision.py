@@ -31,17 +31,12 @@ CREATE = {
 
 @dataclass(frozen=True, slots=True)
 class ProvisionReport:
-    """What was done. `created` and `found` are full resource names; the others are sentences for people.
-
-    `tracking_created_at` is a moment just after tracking was created, None if it existed before. Every message
-    published from then on is on tracking, provided that this clock is not behind Pub/Sub's.
-    """
+    """What was done. `created` and `found` are full resource names; the others are sentences for people."""
 
     created: list[str]
     found: list[str]
     differences: list[str]
     warnings: list[str]
-    tracking_created_at: datetime | None = None
 
 
 def provision(
@@ -57,39 +52,32 @@ def provision(
     anything. Raises ProvisionRefused with all reasons at once, PubSubUnreachable, PermissionMissing.
     """
     server = _Server(subscriber, publisher, settings.call_timeout)
-    topic = server.find("topic", settings.topic_path)
-    tracking = server.find("subscription", settings.tracking_path)
-    base = server.find("subscription", settings.base_path)
-    _refuse(refusals(settings, contract, tracking, base))
+    topic, paths = settings.topic_path, {"tracking": settings.tracking_path, "base": settings.base_path}
+    created = {topic: server.find("topic", topic) is None}
+    found = {role: server.find("subscription", path) for role, path in paths.items()}
+    _refuse(refusals(settings, contract, **found))
 
-    topic_created = topic is None and server.create("topic", {"name": settings.topic_path})
-    tracking_created = tracking is None and server.create("subscription", wanted(settings, settings.tracking_path))
-    tracking_created_at = clock.now() if tracking_created else None
-    base_created = base is None and server.create("subscription", wanted(settings, settings.base_path))
+    created[topic] = created[topic] and server.create("topic", {"name": topic})
+    tracking_created_at = None
+    for role, path in paths.items():
+        created[path] = found[role] is None and server.create("subscription", wanted(settings, path))
+        if found[role] is None and not created[path]:  # another provisioning was quicker: look at its subscription
+            found[role] = server.find("subscription", path)
+        if role == "tracking" and created[path]:
+            tracking_created_at = clock.now()
+    _refuse(refusals(settings, contract, **found))
 
-    if tracking is None and not tracking_created:  # another provisioning was quicker: look at its subscription
-        tracking = server.find("subscription", settings.tracking_path)
-    if base is None and not base_created:
-        base = server.find("subscription", settings.base_path)
-    _refuse(refusals(settings, contract, tracking, base))
-
-    existing = [(role, found) for role, found in (("tracking", tracking), ("base", base)) if found is not None]
-    warnings = [sentence for role, found in existing for sentence in dangers(role, found)]
-    if tracking_created_at is not None and not base_created:
+    existing = [(role, one) for role, one in found.items() if one is not None]
+    warnings = [sentence for role, one in existing for sentence in dangers(role, one)]
+    if tracking_created_at is not None and not created[settings.base_path]:
         warnings += _older_backlog(subscriber, settings, clock, tracking_created_at)
     if settings.metadata_only and settings.emulator_host is not None:
         warnings.append("pubsub.metadata_only: the emulator ignores message transforms, tracking carries the payload")
-    outcome = {
-        settings.topic_path: topic_created,
-        settings.tracking_path: tracking_created,
-        settings.base_path: base_created,
-    }
     return ProvisionReport(
-        created=[path for path, created in outcome.items() if created],
-        found=[path for path, created in outcome.items() if not created],
-        differences=[sentence for role, found in existing for sentence in differences(settings, role, found)],
+        created=[path for path, is_new in created.items() if is_new],
+        found=[path for path, is_new in created.items() if not is_new],
+        differences=[sentence for role, one in existing for sentence in differences(settings, role, one)],
         warnings=warnings,
-        tracking_created_at=tracking_created_at,
     )
 
 

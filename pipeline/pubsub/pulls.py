@@ -23,6 +23,7 @@ from google.pubsub_v1 import ModifyAckDeadlineRequest, PullRequest, SubscriberCl
 from tidemark.pipeline.clock import Clock
 from tidemark.pipeline.pubsub.leases import IDS_PER_CALL
 from tidemark.pipeline.pubsub.received import ACK_ID, NOTHING, received_of
+from tidemark.pipeline.settings_sections import PullSettings
 
 logger = logging.getLogger(__name__)
 
@@ -55,13 +56,13 @@ REST_SECONDS = 0.2
 
 
 class Pulls:
-    """The pulls of one subscription that are under way, at most `at_once`, and what they brought that is not taken yet.
+    """The pulls of one subscription that are under way, and what they brought that is not taken yet.
 
     A pull that brought something sends the next one from gRPC's thread, while more is wanted. What waits is bounded by
-    what was wanted and by `at_once` answers. Its leases are extended when it is taken late; what waits until they are
-    nearly over comes again. Unless it `keeps`, an answer that comes while nobody takes is given back at once.
-    `on_call` is called, from any thread, when a pull is sent. Assumption: one thread at a time takes, goes ahead,
-    pauses and closes.
+    what was wanted and by as many answers as pulls may be under way. Its leases are extended when it is taken late;
+    what waits until they are nearly over comes again. Unless it `keeps`, an answer that comes while nobody takes is
+    given back at once. `on_call` is called, from any thread, when a pull is sent. Assumption: one thread at a time
+    takes, goes ahead, pauses and closes.
     """
 
     def __init__(
@@ -69,19 +70,18 @@ class Pulls:
         client: SubscriberClient,
         path: str,
         clock: Clock,
+        settings: PullSettings,
         *,
-        at_once: int,
-        lease_seconds: float,
         keeps: bool,
-        on_call: Callable[[], None] | None = None,
+        on_call: Callable[[], object],
     ) -> None:
         self._transport = client.transport
         self._pull = client.transport.grpc_channel.unary_unary(PULL, request_serializer=PullRequest.serialize)
         self._path = path
         self._metadata = (to_grpc_metadata((("subscription", path),)),)
         self._clock = clock
-        self._at_once = at_once
-        self._lease_seconds = lease_seconds
+        self._at_once = settings.most_pulls_at_once
+        self._lease_seconds = settings.ack_deadline.total_seconds()
         self._keeps = keeps
         self._on_call = on_call
         self._answers: SimpleQueue[tuple[float, bool, int, Any]] = SimpleQueue()
@@ -228,8 +228,7 @@ class Pulls:
         return asks
 
     def _ask(self, asks: int) -> None:
-        if self._on_call is not None:
-            self._on_call()
+        self._on_call()
         request = PullRequest(subscription=self._path, max_messages=asks)
         call = self._pull.future(request, timeout=DEADLINE_SECONDS, metadata=self._metadata)
         call.add_done_callback(partial(self._done, asks))

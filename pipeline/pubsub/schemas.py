@@ -14,7 +14,7 @@ from tidemark.pipeline.contract.payloads.formats import Encoding
 from tidemark.pipeline.contract.payloads.rejections import Unknown, Unreadable, quoted
 from tidemark.pipeline.errors import PubSubError
 from tidemark.pipeline.pubsub.connection import client_of, reported, retrying
-from tidemark.pipeline.settings_sections import Server
+from tidemark.pipeline.settings_sections import PullSettings, Server
 
 ENCODINGS: Mapping[Any, Encoding] = {
     types.Schema.Type.AVRO: Encoding.AVRO,
@@ -113,17 +113,7 @@ def _definition(name: str, schema: Any) -> Definition | None:
     return None if encoding is None else Definition(name, encoding, schema.definition.encode())
 
 
-class Asked(Protocol):
-    """Settings that say where Pub/Sub is asked."""
-
-    @property
-    def server(self) -> Server: ...
-
-    @property
-    def call_timeout(self) -> timedelta: ...
-
-
-def reader_of(contract: MessageContract, asked: Asked, accepted: Accepted | None = None) -> HeartbeatReader:
-    """The reader of a contract. It asks Pub/Sub for the schemas that are `accepted`, where the contract needs them and
-    names no file."""
+def reader_of(contract: MessageContract, asked: PullSettings, accepted: Accepted | None = None) -> HeartbeatReader:
+    """The reader of a contract. It asks Pub/Sub, as these settings say, for the schemas that are `accepted`, where the
+    contract needs them and names no file."""
     return HeartbeatReader(contract, PubSubSchemas(asked.server, asked.call_timeout, accepted))

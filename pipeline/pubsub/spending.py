@@ -7,6 +7,7 @@ day's budget is spread over a day.
 """
 
 import math
+from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
@@ -83,8 +84,8 @@ class Spending:
         self._base_path, self._tracking_path = base, tracking
         self._lock = Lock()
         self._known = self._last_day = Usage()
-        self._backlogs: dict[str, Backlogged] = {}
-        self._paces: dict[tuple[str, str], Pace] = {}
+        self._backlogs = defaultdict[str, Backlogged](Backlogged)
+        self._paces = defaultdict[tuple[str, str], Pace](Pace)
         self._usage = Usage()
         self._began, self._since = clock.now(), clock.monotonic()
 
@@ -108,11 +109,7 @@ class Spending:
         """
         if oldest is not None:
             with self._lock:
-                self._backlog(path).reached = oldest
-
-    def meter(self, path: str) -> "Meter":
-        """Counts what is pulled from a subscription."""
-        return Meter(self, path)
+                self._backlogs[path].reached = oldest
 
     def count(self, usage: Usage) -> None:
         """Add to what this process used."""
@@ -138,17 +135,11 @@ class Spending:
 
     # What is asked
 
-    @property
-    def spent(self) -> int:
-        """Bytes that the snapshots of the last day kept, by estimate."""
-        with self._lock:
-            return self._spent()
-
     def turn(self, path: str, user: str) -> Turn:
         """When the next reading is due. The first one of all is due at once."""
         now = self._clock.now()
         with self._lock:
-            pace = self._pace(path, user)
+            pace = self._paces[path, user]
             age = self._age(path, now + pace.clock_behind)
             if self._budget is None or age is None:
                 return Turn(None)
@@ -161,7 +152,7 @@ class Spending:
     def took(self, path: str, user: str, reading: Reading) -> Reading:
         """Account for a reading by snapshot, and return it with the promise of when the next one is due."""
         with self._lock:
-            backlog, pace = self._backlog(path), self._pace(path, user)
+            backlog, pace = self._backlogs[path], self._paces[path, user]
             backlog.oldest = reading.oldest_unacked
             age = self._age(path, reading.observed_at)
             price = self._price(path, reading.age if age is None else min(age, reading.age))
@@ -174,8 +165,8 @@ class Spending:
     def _follow(self, path: str, reading: EffectiveReading | None) -> None:
         if reading is None:
             return
-        self._backlog(path).oldest = reading.oldest_unacked
-        pace, newest = self._pace(path, ""), reading.newest
+        self._backlogs[path].oldest = reading.oldest_unacked
+        pace, newest = self._paces[path, ""], reading.newest
         is_new = pace.observed_at is None or newest.observed_at > pace.observed_at
         if newest.source == "snapshot" and is_new:
             pace.last, pace.observed_at = min(newest.observed_at, self._clock.now()), newest.observed_at
@@ -183,7 +174,7 @@ class Spending:
 
     def _age(self, path: str, now: datetime) -> timedelta | None:
         """How far back the backlog goes, as far as it is known."""
-        known = self._backlog(path)
+        known = self._backlogs[path]
         froms = [moment for moment in (known.oldest, known.reached) if moment is not None]
         return max(now - max(froms), NOTHING) if froms else None
 
@@ -206,36 +197,8 @@ class Spending:
         return timedelta(seconds=min(seconds, LONGEST.total_seconds()))
 
     def _spent(self) -> int:
+        """Bytes that the snapshots of the last day kept, by estimate."""
         return self._last_day.snapshot_bytes + self._usage.snapshot_bytes
-
-    def _backlog(self, path: str) -> Backlogged:
-        return self._backlogs.setdefault(path, Backlogged())
-
-    def _pace(self, path: str, user: str) -> Pace:
-        return self._paces.setdefault((path, user), Pace())
-
-    def pulled_from(self, path: str, messages: int, size_bytes: int) -> None:
-        """Messages that were pulled from a subscription, and their size."""
-        if path == self._tracking_path:
-            self.count(Usage(tracked=messages, tracked_bytes=size_bytes))
-        else:
-            self.count(Usage(landed=messages, landed_bytes=size_bytes))
-
-
-@dataclass(frozen=True, slots=True)
-class Meter:
-    """Counts what is pulled from one subscription."""
-
-    spending: Spending
-    path: str
-
-    def called(self) -> None:
-        """A pull was sent."""
-        self.spending.count(Usage(pulls=1))
-
-    def pulled(self, messages: int, size_bytes: int) -> None:
-        """Messages were pulled."""
-        self.spending.pulled_from(self.path, messages, size_bytes)
 
 
 class BudgetedBacklog:

@@ -7,6 +7,7 @@ import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
+from functools import partial
 from typing import Protocol
 from weakref import finalize
 
@@ -87,21 +88,12 @@ class Subscription(Protocol):
         """Nothing is pulled for a while."""
 
 
-class PullMeter(Protocol):
-    """Counts pulls, from any thread."""
-
-    def called(self) -> None:
-        """A pull was sent."""
-
-    def pulled(self, messages: int, size_bytes: int) -> None:
-        """Messages were pulled."""
-
-
 class PubSubSubscription:
     """A subscription of the service or of the emulator.
 
     A pull that is under way when a batch ends goes on, and belongs to the next batch: keep the instance, or close it.
     `idle` says how long nobody may pull in between; what comes meanwhile is given back if its lease would not last.
+    `on_call` is called, from any thread, when a pull is sent.
     """
 
     def __init__(
@@ -111,30 +103,27 @@ class PubSubSubscription:
         clock: Clock,
         settings: PullSettings,
         idle: timedelta = ZERO,
-        meter: PullMeter | None = None,
+        on_call: Callable[[], object] = lambda: None,
     ) -> None:
         self._client = client
-        self._path = path
+        self.path = path
         self._clock = clock
         self._settings = settings
         self._lease_seconds = settings.ack_deadline.total_seconds()
-        self._pulls = Pulls(
-            client,
-            path,
-            clock,
-            at_once=settings.most_pulls_at_once,
-            lease_seconds=self._lease_seconds,
-            keeps=idle.total_seconds() <= self._lease_seconds * KEPT_SHARE,
-            on_call=None if meter is None else meter.called,
+        keeps = idle.total_seconds() <= self._lease_seconds * KEPT_SHARE
+        self._pulls = Pulls(client, path, clock, settings, keeps=keeps, on_call=on_call)
+        extend = partial(
+            client.modify_ack_deadline,
+            subscription=path,
+            ack_deadline_seconds=int(self._lease_seconds),
+            retry=None,
+            timeout=settings.call_timeout.total_seconds(),
         )
-        self._leases = leases = Leases(path, self._lease_seconds, _extending(client, path, settings))
-        self._meter = meter
+        # It knows nothing of this object, whose end ends the keeper of its leases.
+        self._leases = leases = Leases(path, self._lease_seconds, lambda ack_ids: extend(ack_ids=list(ack_ids)))
         self._given_at = clock.monotonic()
-        finalize(self, _end, self._pulls, leases)
-
-    @property
-    def path(self) -> str:
-        return self._path
+        finalize(self, leases.close)
+        finalize(self, self._pulls.close)
 
     def pull(self, max_messages: int, max_bytes: int, seconds: float, ahead: int = 0) -> PulledBatch:
         """Pull until one of the bounds is reached, or nothing comes for as long as an empty pull waits.
@@ -150,7 +139,7 @@ class PubSubSubscription:
         messages = size = 0
         while messages < max_messages and size < max_bytes and (left := until - self._clock.monotonic()) > 0:
             try:
-                with reported("pull from", self._path, CONSUME):
+                with reported("pull from", self.path, CONSUME):
                     taken, taken_bytes = self._pulls.take(max_messages - messages, min(wait, left))
             except PubSubError as error:
                 if not messages:
@@ -166,8 +155,6 @@ class PubSubSubscription:
             messages += len(taken)
             found.append(taken)
         self._pulls.pause()
-        if self._meter is not None:
-            self._meter.pulled(messages, size)
         batch = pa.concat_tables(found)
         ack_ids = batch[ACK_ID].to_pylist()
         self._leases.hold(ack_ids)
@@ -202,10 +189,10 @@ class PubSubSubscription:
         outcome = Acknowledged()
         for start in range(0, len(ack_ids), IDS_PER_CALL):
             chunk = list(ack_ids[start : start + IDS_PER_CALL])
-            with reported("acknowledge on", self._path, CONSUME):
+            with reported("acknowledge on", self.path, CONSUME):
                 try:
                     self._client.acknowledge(
-                        subscription=self._path,
+                        subscription=self.path,
                         ack_ids=chunk,
                         retry=retrying(self._settings.call_timeout),
                         timeout=self._settings.call_timeout.total_seconds(),
@@ -216,25 +203,5 @@ class PubSubSubscription:
                 finally:
                     self._leases.let_go(chunk)
         if outcome.failed:
-            logger.warning("%s: %d acknowledgements failed: %s", self._path, outcome.failed, outcome.problems)
+            logger.warning("%s: %d acknowledgements failed: %s", self.path, outcome.failed, outcome.problems)
         return outcome
-
-
-def _extending(client: SubscriberClient, path: str, settings: PullSettings) -> Callable[[Sequence[str]], None]:
-    """A function that extends leases: no part of the subscription, whose end ends the keeper of its leases."""
-
-    def extend(ack_ids: Sequence[str]) -> None:
-        client.modify_ack_deadline(
-            subscription=path,
-            ack_ids=list(ack_ids),
-            ack_deadline_seconds=int(settings.ack_deadline.total_seconds()),
-            retry=None,
-            timeout=settings.call_timeout.total_seconds(),
-        )
-
-    return extend
-
-
-def _end(pulls: Pulls, leases: Leases) -> None:
-    pulls.close()
-    leases.close()

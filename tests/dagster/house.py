@@ -23,7 +23,7 @@ from tidemark.pipeline.contract.heartbeat import FieldKind
 from tidemark.pipeline.emulator.model import PubSubModel
 from tidemark.pipeline.kept import Kept
 from tidemark.pipeline.lake.layout import Lake
-from tidemark.pipeline.pubsub.spending import Meter
+from tidemark.pipeline.pubsub.spending import Spending
 from tidemark.pipeline.pubsub.subscription import PulledBatch
 from tidemark.pipeline.quality.status import LakeReport, read_report, read_waiting
 from tidemark.pipeline.services.dagster_names import COMPUTE_WINDOWS, PIPELINE, op_of
@@ -36,6 +36,7 @@ from tidemark.pipeline.settings_sections import (
     WatermarkSettings,
     WindowSettings,
 )
+from tidemark.pipeline.watermark.usage import Usage
 from tidemark.pipeline.windows import Window, Windowing
 from tidemark.resources.pubsub import PubSubResource
 
@@ -107,15 +108,14 @@ class ModelWorld:
 class MeteredSubscription(ModelSubscription):
     """A subscription of the model whose pulls are counted, as the client counts them."""
 
-    def __init__(self, world: ModelWorld, path: str, meter: Meter) -> None:
+    def __init__(self, world: ModelWorld, path: str, spending: Spending) -> None:
         super().__init__(world.model, path, world)
-        self._world, self._meter = world, meter
+        self._world, self._spending = world, spending
 
     def pull(self, max_messages: int, max_bytes: int, seconds: float, ahead: int = 0) -> PulledBatch:
         at_most = self._world.at_most.get(self._name, max_messages)
         batch = super().pull(min(max_messages, at_most), max_bytes, seconds, ahead)
-        self._meter.called()
-        self._meter.pulled(len(batch), batch.size_bytes)
+        self._spending.count(Usage(pulls=1))
         return batch
 
 
@@ -140,7 +140,7 @@ class ModelPubSub(PubSubResource):
         return 0
 
     def _of_model(self, path: str) -> ModelSubscription:
-        return MeteredSubscription(self.world, path, self.spending().meter(path))
+        return MeteredSubscription(self.world, path, self.spending())
 
 
 def publish(

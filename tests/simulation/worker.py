@@ -297,7 +297,7 @@ class Tracker(Worker):
             **more,
         )
         messages = tracked.persisted.messages
-        self.spending.count(Usage(0, 0, 0, 1, messages, messages * SIZE, messages, messages * SIZE))
+        self.spending.count(Usage(pulls=1, landed=messages, landed_bytes=messages * SIZE))  # as if base had them now
         self.world.note(self.name, tracked.decision.sentence())
 
 

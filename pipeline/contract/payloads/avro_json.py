@@ -4,6 +4,7 @@ fastavro's decoder of it takes values of any type, and time by the square of an 
 """
 
 from collections.abc import Callable, Mapping
+from types import NoneType
 from typing import Any
 
 from tidemark.pipeline.contract.payloads.avro_values import OWN, READERS
@@ -109,11 +110,6 @@ def _of(kind: type, value: Any, words: str) -> Any:
     return value
 
 
-def _null(value: Any) -> None:
-    if value is not None:
-        raise ValueError(f"a {type(value).__name__} where null belongs")
-
-
 def _whole(bits: int) -> Read:
     def read(value: Any) -> Any:
         if type(value) is not int or not -(1 << (bits - 1)) <= value < 1 << (bits - 1):
@@ -136,7 +132,7 @@ def _bytes(value: Any) -> bytes:
 
 
 PRIMITIVES: Mapping[str, Read] = {
-    "null": _null,
+    "null": lambda value: _of(NoneType, value, "null"),
     "boolean": lambda value: _of(bool, value, "a boolean"),
     "int": _whole(32),
     "long": _whole(64),

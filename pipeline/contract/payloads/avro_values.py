@@ -1,8 +1,8 @@
 """Avro's values that JSON has no form for, as plain values: times as RFC 3339 text, bytes as base64, decimals as
 numbers, NaN as null.
 
-They are readers of logical types of our own, which `avro_schema` writes into each schema. fastavro calls them, and no
-value is looked at twice.
+They are readers of logical types of our own, which `avro_schema` writes into each schema. fastavro calls them with the
+value and the schemas of writer and reader, and no value is looked at twice.
 """
 
 import base64
@@ -24,11 +24,11 @@ LONGEST_DECIMAL = 416
 """Bytes of so many digits. Reading a decimal takes time by the square of its length."""
 
 
-def _finite(value: float) -> float | None:
+def _finite(value: float, *_: Any) -> float | None:
     return value if math.isfinite(value) else None
 
 
-def _base64(value: bytes) -> str:
+def _base64(value: bytes, *_: Any) -> str:
     return base64.b64encode(value).decode()
 
 
@@ -41,7 +41,7 @@ def _nanos(value: int) -> str:
     return _written(value // 1000, f"{value % 1000:03d}" if value % 1000 else "")
 
 
-def _date(value: int) -> str:
+def _date(value: int, *_: Any) -> str:
     return date.fromordinal(EPOCH.toordinal() + value).isoformat()
 
 
@@ -49,10 +49,6 @@ def _time(microseconds: int) -> str:
     if not 0 <= microseconds < 86_400_000_000:
         raise ValueError(f"{microseconds} microseconds are no time of a day")
     return (EPOCH + timedelta(microseconds=microseconds)).time().isoformat()
-
-
-def _time_millis(value: int) -> str:
-    return _time(value * 1000)
 
 
 def plain_number(value: Decimal) -> int | float | str:
@@ -63,7 +59,7 @@ def plain_number(value: Decimal) -> int | float | str:
     return number if math.isfinite(number) and Decimal(repr(number)) == value else format(value, "f")
 
 
-def _decimal(value: bytes, schema: Mapping[str, Any]) -> int | float | str:
+def _decimal(value: bytes, schema: Mapping[str, Any], *_: Any) -> int | float | str:
     if len(value) > LONGEST_DECIMAL:
         raise ValueError(f"a decimal of {len(value)} bytes")
     unscaled = Decimal(int.from_bytes(value, "big", signed=True))
@@ -88,30 +84,20 @@ OF_LOGICAL: Mapping[tuple[str, str], str] = {
 OF_TYPE: Mapping[str, str] = {"float": "finite", "double": "finite", "bytes": "base64", "fixed": "base64"}
 """What reads a type without a logical one, where that is needed."""
 
-SIMPLE: Mapping[str, Callable[[Any], Any]] = {
+READERS: Mapping[str, Callable[..., Any]] = {
     "finite": _finite,
     "base64": _base64,
-    "utc-millis": lambda value: _written(value * 1000, "Z"),
-    "utc-micros": lambda value: _written(value, "Z"),
-    "utc-nanos": lambda value: _nanos(value) + "Z",
-    "local-millis": lambda value: _written(value * 1000),
-    "local-micros": _written,
-    "local-nanos": _nanos,
+    "utc-millis": lambda value, *_: _written(value * 1000, "Z"),
+    "utc-micros": lambda value, *_: _written(value, "Z"),
+    "utc-nanos": lambda value, *_: _nanos(value) + "Z",
+    "local-millis": lambda value, *_: _written(value * 1000),
+    "local-micros": lambda value, *_: _written(value),
+    "local-nanos": lambda value, *_: _nanos(value),
     "date": _date,
-    "time-millis": _time_millis,
-    "time-micros": _time,
+    "time-millis": lambda value, *_: _time(value * 1000),
+    "time-micros": lambda value, *_: _time(value),
+    "decimal": _decimal,
 }
-
-
-def _ignoring_schemas(read: Callable[[Any], Any]) -> Callable[..., Any]:
-    def reader(value: Any, _: Any = None, __: Any = None) -> Any:
-        return read(value)
-
-    return reader
-
-
-READERS: dict[str, Callable[..., Any]] = {name: _ignoring_schemas(read) for name, read in SIMPLE.items()}
-READERS["decimal"] = lambda value, schema, _=None: _decimal(value, schema)
 
 
 def register() -> None:

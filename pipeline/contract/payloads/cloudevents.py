@@ -63,14 +63,9 @@ def _context(event: Mapping[str, Any]) -> dict[str, str]:
     for name, value in event.items():
         if name in CONTENT or value is None:
             continue
-        if type(value) is str:
-            said[PREFIX + name] = value
-        elif type(value) is bool:
-            said[PREFIX + name] = "true" if value else "false"
-        elif type(value) is int:
-            said[PREFIX + name] = str(value)
-        else:
+        if not isinstance(value, str | bool | int):
             raise Unreadable(f"not a CloudEvent: its {quoted(name)} is {json_kind(value)}")
+        said[PREFIX + name] = str(value).lower() if isinstance(value, bool) else str(value)
     return said
 
 

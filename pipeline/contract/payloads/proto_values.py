@@ -16,8 +16,6 @@ from tidemark.pipeline.contract.payloads.bounds import Budget
 BYTES_A_VALUE = 2
 """The least bytes of a value in a google.protobuf.Struct."""
 
-Convert = Callable[[Any], Any]
-
 
 class MessageValues:
     """Converts the messages of one type. It looks at the type's descriptor once."""
