@@ -10,7 +10,7 @@ from dagster._core.events import AssetMaterializationPlannedData, DagsterEvent
 from tidemark.assets.events import failing_run
 from tidemark.assets.lost_runs import beating
 from tidemark.assets.partitions import Partitions
-from tidemark.assets.runs import WindowsConfig, stretch_texts, stretches_asked, tags_of, windows_of
+from tidemark.assets.runs import WindowsConfig, job_of, stretch_texts, stretches_asked, windows_of
 from tidemark.pipeline.errors import (
     ExecutorsUnable,
     InvalidSettings,
@@ -20,11 +20,11 @@ from tidemark.pipeline.errors import (
 )
 from tidemark.pipeline.lake.tables.window_index import WindowIndex
 from tidemark.pipeline.lake.tables.windowed import WindowedTable
-from tidemark.pipeline.services.dagster_names import WINDOWS, name_of, op_of
+from tidemark.pipeline.services.dagster_names import WINDOWS, op_of
 from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.spark.replacement import refuse_open
 from tidemark.pipeline.windows import Window, Windowing
-from tidemark.resources.keys import LAKE, SPARK, keys_of
+from tidemark.resources.keys import LAKE, SPARK
 from tidemark.resources.lake import LakeResource
 
 LASTING = (ExecutorsUnable, InvalidSettings, TableFailed, WindowExpired, WindowNotClosed)
@@ -45,12 +45,8 @@ def windows_job(
     """A job over the windows that its config or its tag names. `compute` computes them for these `assets`, commits
     them, and says what Dagster is to know."""
 
-    @dg.op(
-        name=name_of(settings, op_of(name)),
-        out=dg.Out(dg.Nothing),
-        required_resource_keys=keys_of(settings, LAKE, SPARK),
-    )
-    def compute_these(context: dg.OpExecutionContext, config: WindowsConfig) -> Iterator[Event | dg.Output[None]]:
+    @job_of(settings, name, op_of(name), description, LAKE, SPARK)
+    def job(context: dg.OpExecutionContext, config: WindowsConfig) -> Iterator[Event | dg.Output[None]]:
         """Computes windows and commits them at once. The sensors ask for few enough that live windows need not wait."""
         with failing_run(*LASTING, ValueError), beating(context):
             stretches = stretches_asked(config.windows, context.run.tags, partitions.windowing)
@@ -61,15 +57,6 @@ def windows_job(
                 _plan(context, op_of(name), asset, partitions.holding(windows))
             yield from compute(context, windows)
         yield dg.Output(None, metadata={"windows": len(windows)})
-
-    @dg.job(
-        name=name_of(settings, name),
-        description=description,
-        executor_def=dg.in_process_executor,
-        tags=tags_of(settings),
-    )
-    def job() -> None:
-        compute_these()
 
     return job
 

@@ -1,6 +1,6 @@
 """The checks of late, missed and lost heartbeats, and the sensor that evaluates them and requests stale windows."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from itertools import islice
@@ -8,14 +8,15 @@ from typing import cast
 
 import dagster as dg
 
-from tidemark.assets.catalog import HEARTBEAT_DIFFS, HEARTBEATS, QUARANTINED, key_of, ticking_sensor
-from tidemark.assets.fields import fields_check, fields_result
+from tidemark.assets.catalog import HEARTBEAT_DIFFS, HEARTBEATS, QUARANTINED, ticking_sensor
+from tidemark.assets.declared_check import Look, check_of
+from tidemark.assets.fields import fields_present
 from tidemark.assets.ingest import watch_of
 from tidemark.assets.requests import OneAsks, Request, next_request
 from tidemark.assets.runs import Runs
-from tidemark.assets.subscriptions import seen_subscriptions, subscriptions_check
+from tidemark.assets.subscriptions import seen_subscriptions, subscriptions
 from tidemark.assets.watching import observer_of
-from tidemark.assets.watermark_age import watermark_age_check, watermark_age_result
+from tidemark.assets.watermark_age import watermark_age
 from tidemark.pipeline.clock import EPOCH, Clock, iso
 from tidemark.pipeline.durations import format_duration
 from tidemark.pipeline.errors import CorruptObject
@@ -27,13 +28,10 @@ from tidemark.pipeline.quality.quarantined import read_quarantine_share
 from tidemark.pipeline.quality.status import LOST_WITHIN, late_since
 from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.settings_sections import NEVER
-from tidemark.pipeline.watermark.holding import passed_over
+from tidemark.pipeline.watermark.holding import passed_over as count_passed_over
 from tidemark.pipeline.windows import Window
 from tidemark.resources.keys import LAKE, PUBSUB, keys_of, lake_of, pubsub_of
-from tidemark.resources.lake import LakeResource
 
-MISSED, LATE, LOST_OUTSIDE, PASSED_OVER = "missed", "late", "lost_outside", "passed_over"
-QUARANTINE_SHARE = "quarantine_share"
 NAMED = 20
 """Windows, streams or minutes that a check's metadata names."""
 
@@ -57,47 +55,18 @@ COUNTS = (
 
 def asset_checks(settings: Settings, clock: Clock) -> list[dg.AssetChecksDefinition]:
     """The checks for running by hand. The sensor `staleness` evaluates them on its own."""
-    user, needed = "checks", keys_of(settings, LAKE)
-    diffs, heartbeats = key_of(settings, HEARTBEAT_DIFFS), key_of(settings, HEARTBEATS)
+    return [check.by_hand(settings, clock.now) for check in CHECKS]
 
-    @dg.asset_check(asset=diffs, name=MISSED, required_resource_keys=needed)
-    def missed(context: dg.AssetCheckExecutionContext) -> dg.AssetCheckResult:
-        """How many heartbeats landed after their window was computed, which has not been computed again."""
-        return missed_result(lake_of(context, settings).staleness(user).check(), settings)
 
-    @dg.asset_check(asset=heartbeats, name=LATE, required_resource_keys=needed)
-    def late(context: dg.AssetCheckExecutionContext) -> dg.AssetCheckResult:
-        """How many of the last day's heartbeats first landed below the watermark."""
-        lake = lake_of(context, settings)
-        return late_result(lake, user, lake.state(user).watermark, clock.now())
-
-    @dg.asset_check(asset=heartbeats, name=LOST_OUTSIDE, required_resource_keys=needed)
-    def lost_outside(context: dg.AssetCheckExecutionContext) -> dg.AssetCheckResult:
-        """Messages that tracking saw, that base has passed within an hour, and that never landed: after a seek forward,
-        an expiry, or another consumer's acknowledgements on base."""
-        return lost_result(lake_of(context, settings), user, clock.now())
-
-    @dg.asset_check(asset=heartbeats, name=PASSED_OVER, required_resource_keys=needed)
-    def passed_over(context: dg.AssetCheckExecutionContext) -> dg.AssetCheckResult:
-        """How many of the last hour's heartbeats lag more than `watermark.max_lag` and do not hold the watermark."""
-        return passed_over_result(lake_of(context, settings), user, clock.now())
-
-    @dg.asset_check(asset=key_of(settings, QUARANTINED), name=QUARANTINE_SHARE, required_resource_keys=needed)
-    def quarantine_share(context: dg.AssetCheckExecutionContext) -> dg.AssetCheckResult:
-        """Which share of what landed within an hour was rejected, mostly for which reason: a contract that does not fit
-        the messages parks them."""
-        return quarantine_result(lake_of(context, settings), user, clock.now())
-
-    of_heartbeats = [late, lost_outside, passed_over, fields_check(settings, clock)]
-    of_others = [quarantine_share, subscriptions_check(settings), watermark_age_check(settings, clock)]
-    return [missed, *of_heartbeats, *of_others]
+@check_of(HEARTBEAT_DIFFS)
+def missed(look: Look) -> dg.AssetCheckResult:
+    """How many heartbeats landed after their window was computed, which has not been computed again."""
+    return missed_result(look.lake.staleness(look.user).check(), look.lake.settings)
 
 
 def missed_result(missed: MissedHeartbeats, settings: Settings) -> dg.AssetCheckResult:
     """The check `missed`: an error if stale windows are never computed again automatically, else a warning."""
     return dg.AssetCheckResult(
-        asset_key=key_of(settings, HEARTBEAT_DIFFS),
-        check_name=MISSED,
         passed=missed.total <= settings.checks.max_missed and not missed.damaged,
         severity=(
             dg.AssetCheckSeverity.ERROR if settings.windows.recompute_missed == NEVER else dg.AssetCheckSeverity.WARN
@@ -105,7 +74,7 @@ def missed_result(missed: MissedHeartbeats, settings: Settings) -> dg.AssetCheck
         description=(
             f"{missed.total} heartbeats missed in {len(missed.by_window)} windows; {len(missed.stale)} windows are "
             f"stale; {missed.mended} were missed before and are not any more"
-            f"{_unknown(MISSED, missed.damaged)}"
+            f"{_unknown('missed', missed.damaged)}"
         ),
         metadata={
             "missed": missed.total,
@@ -123,42 +92,43 @@ def _unknown(what: str, damaged: Mapping[str, str]) -> str:
     return f"; {not_known(what, damaged)}" if damaged else ""
 
 
-def late_result(lake: LakeResource, user: str, watermark: datetime | None, now: datetime) -> dg.AssetCheckResult:
-    """The check `late`: a warning, since late heartbeats have landed and are computed with their windows."""
-    late = lake.late(user).since(late_since(watermark, now))
+@check_of(HEARTBEATS)
+def late(look: Look) -> dg.AssetCheckResult:
+    """How many of the last day's heartbeats first landed below the watermark."""
+    # A warning, since late heartbeats have landed and are computed with their windows.
+    found = look.lake.late(look.user).since(late_since(look.watermark, look.now))
     return dg.AssetCheckResult(
-        asset_key=key_of(lake.settings, HEARTBEATS),
-        check_name=LATE,
-        passed=late.share <= lake.settings.checks.max_late_share and not late.damaged,
+        passed=found.share <= look.lake.settings.checks.max_late_share and not found.damaged,
         severity=dg.AssetCheckSeverity.WARN,
         description=(
-            f"{late.total} late heartbeats of {late.rows} rows ({late.share:.3%}) with event times since "
-            f"{iso(late.since)}, and {late.copies} late copies; `tidemark tune` says which band would have been "
+            f"{found.total} late heartbeats of {found.rows} rows ({found.share:.3%}) with event times since "
+            f"{iso(found.since)}, and {found.copies} late copies; `tidemark tune` says which band would have been "
             "enough. What a requeue landed is among them, whatever the band"
-            f"{_unknown(LATE, late.damaged)}"
+            f"{_unknown('late', found.damaged)}"
         ),
         metadata={
-            "late": late.total,
-            "late_copies": late.copies,
-            "late_share": late.share,
-            "rows": late.rows,
-            "by_window": dg.MetadataValue.json(first_of(late.by_window)),
-            "by_stream": dg.MetadataValue.json(most_of(late.by_stream)),
+            "late": found.total,
+            "late_copies": found.copies,
+            "late_share": found.share,
+            "rows": found.rows,
+            "by_window": dg.MetadataValue.json(first_of(found.by_window)),
+            "by_stream": dg.MetadataValue.json(most_of(found.by_stream)),
         },
     )
 
 
-def lost_result(lake: LakeResource, user: str, now: datetime) -> dg.AssetCheckResult:
-    """The check `lost_outside`: an error, since only a seek of base to before the loss brings the messages back."""
-    landed = lake.staleness(user).heartbeats
-    found = audit(lake.past(user), landed, lake.quarantine(user), now - LOST_WITHIN)
+@check_of(HEARTBEATS)
+def lost_outside(look: Look) -> dg.AssetCheckResult:
+    """Messages that tracking saw, that base has passed within an hour, and that never landed: after a seek forward, an
+    expiry, or another consumer's acknowledgements on base."""
+    # An error, since only a seek of base to before the loss brings the messages back.
+    lake, user = look.lake, look.user
+    found = audit(lake.past(user), lake.staleness(user).heartbeats, lake.quarantine(user), look.now - LOST_WITHIN)
     where = "base has passed nothing yet"
     if found.since is not None and found.before is not None:
         where = f"published from {iso(found.since)} to {iso(found.before)}"
     return dg.AssetCheckResult(
-        asset_key=key_of(lake.settings, HEARTBEATS),
-        check_name=LOST_OUTSIDE,
-        passed=found.at_least <= lake.settings.checks.max_lost and not found.damaged,
+        passed=found.at_least <= look.lake.settings.checks.max_lost and not found.damaged,
         severity=dg.AssetCheckSeverity.ERROR,
         description=(
             f"{found.at_least} messages lost for certain, {found.at_most} at most, of {found.tracked} tracked and "
@@ -176,22 +146,23 @@ def lost_result(lake: LakeResource, user: str, now: datetime) -> dg.AssetCheckRe
     )
 
 
-def passed_over_result(lake: LakeResource, user: str, now: datetime) -> dg.AssetCheckResult:
-    """The check `passed_over`: a warning, since what is passed over has landed and is computed with its windows."""
-    max_lag, description = lake.settings.watermark.max_lag, "max_lag is not set: nothing is passed over"
+@check_of(HEARTBEATS)
+def passed_over(look: Look) -> dg.AssetCheckResult:
+    """How many of the last hour's heartbeats lag more than `watermark.max_lag` and do not hold the watermark."""
+    # A warning, since what is passed over has landed and is computed with its windows.
+    lake, now = look.lake, look.now
+    max_lag, description = look.lake.settings.watermark.max_lag, "max_lag is not set: nothing is passed over"
     found, tracked = PassedOver(), 0
     if max_lag is not None:
-        found = read_passed_over(lake.staleness(user).heartbeats, max_lag, now - LOST_WITHIN, now)
-        tracked = passed_over(lake.state(user).histogram, max_lag)
+        found = read_passed_over(lake.staleness(look.user).heartbeats, max_lag, now - LOST_WITHIN, now)
+        tracked = count_passed_over(lake.state(look.user).histogram, max_lag)
         description = (
             f"{found.total} of the {found.rows} rows ({found.share:.3%}) that were published in the last hour lag more "
             f"than {format_duration(max_lag)} (max_lag) and hold nobody; by_stream names their streams. Mend their "
             f"clocks, or raise max_lag if they are to be waited for{_unknown('passed over', found.damaged)}"
         )
     return dg.AssetCheckResult(
-        asset_key=key_of(lake.settings, HEARTBEATS),
-        check_name=PASSED_OVER,
-        passed=found.share <= lake.settings.checks.max_late_share and not found.damaged,
+        passed=found.share <= look.lake.settings.checks.max_late_share and not found.damaged,
         severity=dg.AssetCheckSeverity.WARN,
         description=description,
         metadata={
@@ -204,9 +175,13 @@ def passed_over_result(lake: LakeResource, user: str, now: datetime) -> dg.Asset
     )
 
 
-def quarantine_result(lake: LakeResource, user: str, now: datetime) -> dg.AssetCheckResult:
-    """The check `quarantine_share`: a warning, since a requeue lands what waits once the contract is mended."""
-    found = read_quarantine_share(lake.staleness(user).heartbeats, lake.quarantine(user), now - LOST_WITHIN)
+@check_of(QUARANTINED)
+def quarantine_share(look: Look) -> dg.AssetCheckResult:
+    """Which share of what landed within an hour was rejected, mostly for which reason: a contract that does not fit the
+    messages parks them."""
+    # A warning, since a requeue lands what waits once the contract is mended.
+    lake, user = look.lake, look.user
+    found = read_quarantine_share(lake.staleness(user).heartbeats, lake.quarantine(user), look.now - LOST_WITHIN)
     detail, mostly = printable(found.detail or ""), ""
     waiting = "".join(f"; {printable(said)}" for said in watch_of(lake).waiting.values() if said)
     if found.reason is not None:
@@ -215,9 +190,7 @@ def quarantine_result(lake: LakeResource, user: str, now: datetime) -> dg.AssetC
             "`tidemark requeue` lands what passes"
         )
     return dg.AssetCheckResult(
-        asset_key=key_of(lake.settings, QUARANTINED),
-        check_name=QUARANTINE_SHARE,
-        passed=found.share <= lake.settings.checks.max_quarantine_share,
+        passed=found.share <= look.lake.settings.checks.max_quarantine_share,
         severity=dg.AssetCheckSeverity.WARN,
         description=(
             f"about {found.quarantined} of the {found.landed + found.quarantined} rows that landed in the last hour "
@@ -233,9 +206,10 @@ def quarantine_result(lake: LakeResource, user: str, now: datetime) -> dg.AssetC
     )
 
 
-def evaluation_of(result: dg.AssetCheckResult) -> dg.AssetCheckEvaluation:
-    """A check's result as the event that a sensor reports."""
-    return dg.AssetCheckEvaluation(**result._asdict())
+AUDITS = (lost_outside, quarantine_share, passed_over, fields_present)
+"""The checks that are evaluated every AUDIT_EVERY, beside `subscriptions`."""
+
+CHECKS = (missed, late, *AUDITS, subscriptions, watermark_age)
 
 
 def first_of(counts: Mapping[str, int]) -> dict[str, int]:
@@ -262,11 +236,10 @@ class Memory:
     audited_at: datetime = EPOCH
     requested: dict[Window, datetime] = field(default_factory=dict)
 
-    def news(self, results: Sequence[dg.AssetCheckResult]) -> list[dg.AssetCheckEvaluation]:
-        """The results that differ from the last one of the same check."""
+    def news(self, evaluations: Sequence[dg.AssetCheckEvaluation]) -> list[dg.AssetCheckEvaluation]:
+        """The evaluations that differ from the last one of the same check."""
         found = []
-        for result in results:
-            evaluation = evaluation_of(result)
+        for evaluation in evaluations:
             outcome = (evaluation.passed, [evaluation.metadata.get(name) for name in COUNTS])
             if self.reported.get(evaluation.check_name) != outcome:
                 self.reported[evaluation.check_name] = outcome
@@ -281,9 +254,8 @@ class Memory:
 
 def staleness_sensor(settings: Settings, clock: Clock, job: dg.JobDefinition, asking: OneAsks) -> dg.SensorDefinition:
     user, windows, memory = "staleness", settings.windows, Memory()
-    audits: list[Callable[[LakeResource, str, datetime], dg.AssetCheckResult]] = [lost_result, quarantine_result]
-    audits += [passed_over_result] if settings.watermark.max_lag is not None else []
-    audits += [fields_result] if settings.message.fields else []
+    idle = {passed_over: settings.watermark.max_lag is None, fields_present: not settings.message.fields}
+    audits = [check for check in AUDITS if not idle.get(check)]
 
     @ticking_sensor(
         settings,
@@ -297,39 +269,37 @@ def staleness_sensor(settings: Settings, clock: Clock, job: dg.JobDefinition, as
         ),
     )
     def staleness(context: dg.SensorEvaluationContext) -> dg.SensorResult:
-        lake, pubsub = lake_of(context, settings), pubsub_of(context, settings)
-        now, watermark = clock.now(), lake.state(user).watermark
-        check = lake.staleness(user)
+        look = Look(lake_of(context, settings), pubsub_of(context, settings), user, clock.now())
+        lake, now, watermark = look.lake, look.now, look.watermark
+        staleness = lake.staleness(user)
         steps = iter(range(1, STEPS_AT_ONCE))
-        missed = check.check(lambda: next(steps, None) is not None)
-        check.keep()
-        results = [late_result(lake, user, watermark, now)]
-        if not missed.left:
-            results.insert(0, missed_result(missed, settings))
-            observer_of(lake).missed(missed.total)
+        found = staleness.check(lambda: next(steps, None) is not None)
+        staleness.keep()
+        results = [late.reported(look)]
+        if not found.left:
+            results.insert(0, missed.reported(look, missed_result(found, settings)))
+            observer_of(lake).missed(found.total)
         if now - memory.audited_at >= AUDIT_EVERY:
-            for one in audits:
+            for audited in audits:
                 try:
-                    results.append(one(lake, user, now))
-                except (
-                    CorruptObject
-                ) as error:  # the others, and the request, do not wait until somebody has repaired it
-                    context.log.error("%s is not known: %s", one.__name__, error)
+                    results.append(audited.reported(look))
+                except CorruptObject as error:  # the others, and the request, do not wait until somebody repairs it
+                    context.log.error("%s is not known: %s", audited.name, error)
                     continue
-                if one is lost_result:
+                if audited is lost_outside:
                     observer_of(lake).lost(cast("int", results[-1].metadata["lost_at_least"].value))
-            results += seen_subscriptions(settings, pubsub)
+            results += [subscriptions.reported(look, seen) for seen in seen_subscriptions(look)]
             memory.audited_at = now
-        results.append(watermark_age_result(settings, watermark, now))
-        if missed.left:
+        results.append(watermark_age.reported(look))
+        if found.left:
             request = Request(
                 (),
-                f"A long check of what is missed is under way: {missed.left} commits, manifests or hours of the "
+                f"A long check of what is missed is under way: {found.left} commits, manifests or hours of the "
                 "tables are left, and perhaps more after them; the next tick goes on",
             )
         else:
             kept_since = lake.kept_windows().since()
-            stale = to_compute_again(missed, watermark, windows.recompute_within, kept_since)
+            stale = to_compute_again(found, watermark, windows.recompute_within, kept_since)
             stale = memory.requestable(stale, now)
 
             def choose() -> Request:

@@ -11,7 +11,7 @@ from tidemark.assets.checks import CHECK_EVERY
 from tidemark.assets.events import failing_run
 from tidemark.assets.lost_runs import beating
 from tidemark.assets.requests import pause_of
-from tidemark.assets.runs import Runs, tags_of
+from tidemark.assets.runs import Runs, job_of
 from tidemark.pipeline.clock import Clock
 from tidemark.pipeline.ingest.requeue import Requeuer
 from tidemark.pipeline.lake.layout import Lake
@@ -21,6 +21,11 @@ from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.settings_sections import BY_HAND, ON_CHANGE
 from tidemark.resources.keys import LAKE, keys_of, lake_of
 
+ABOUT = (
+    "Judges what waits in quarantine again, by the settings of now, and lands what passes. It is safe while everything "
+    "runs, to kill, and to start again."
+)
+
 MOST_REQUESTS = 3
 """Runs that one code server requests for its contract. A run that fails is requested again, with a growing pause; one
 that keeps failing needs a person."""
@@ -29,10 +34,8 @@ that keeps failing needs a person."""
 def requeue_job(settings: Settings, clock: Clock) -> dg.JobDefinition:
     """The job: what `tidemark requeue` does, in a run."""
 
-    @dg.op(
-        name=name_of(settings, "judge_again"), out=dg.Out(dg.Nothing), required_resource_keys=keys_of(settings, LAKE)
-    )
-    def judge_again(context: dg.OpExecutionContext) -> Iterator[dg.AssetMaterialization | dg.Output[None]]:
+    @job_of(settings, REQUEUE, "judge_again", ABOUT, LAKE)
+    def requeue(context: dg.OpExecutionContext) -> Iterator[dg.AssetMaterialization | dg.Output[None]]:
         """Judges what waits in quarantine by the message contract of now, and lands what passes."""
         lake = lake_of(context, settings).whole()
         accepted = lake.accepted_schemas(settings.message.schema_names)
@@ -51,12 +54,6 @@ def requeue_job(settings: Settings, clock: Clock) -> dg.JobDefinition:
             landed = {"rows": done.landed, "late": done.late}
             yield dg.AssetMaterialization(key_of(settings, HEARTBEATS), metadata=landed)
         yield dg.Output(None, metadata=metadata)
-
-    @dg.job(name=name_of(settings, REQUEUE), executor_def=dg.in_process_executor, tags=tags_of(settings))
-    def requeue() -> None:
-        """Judges what waits in quarantine again, by the settings of now, and lands what passes. It is safe while
-        everything runs, to kill, and to start again."""
-        judge_again()
 
     return requeue
 

@@ -1,7 +1,7 @@
 """The runs of this pipeline's jobs, and the windows of those that compute windows. Others may share the instance, with
 jobs of the same names."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -24,6 +24,7 @@ from tidemark.pipeline.services.dagster_names import (
 from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.spans import Spans
 from tidemark.pipeline.windows import Window, Windowing, runs_of_neighbours
+from tidemark.resources.keys import keys_of
 
 MAX_RUNTIME_SECONDS = 7200
 """How long a run may take, where the instance monitors runs. Ours does in any case: `max_runtime_seconds`."""
@@ -42,6 +43,21 @@ class WindowsConfig(dg.Config):
 def tags_of(settings: Settings) -> dict[str, str]:
     """The tags of this pipeline's jobs, and so of their runs: a lake is one pipeline's."""
     return {**_mark_of(settings), MAX_RUNTIME_SECONDS_TAG: str(MAX_RUNTIME_SECONDS)}
+
+
+def job_of(
+    settings: Settings, job: str, op: str, description: str, *resources: str
+) -> Callable[[Callable[..., Iterator[Any]]], dg.JobDefinition]:
+    """The decorator that makes a job of one op, which runs in the run's own process. Its docstring describes the op."""
+
+    def decorator(compute: Callable[..., Iterator[Any]]) -> dg.JobDefinition:
+        only = dg.op(
+            name=name_of(settings, op), out=dg.Out(dg.Nothing), required_resource_keys=keys_of(settings, *resources)
+        )(compute)
+        graph = dg.GraphDefinition(name=name_of(settings, job), description=description, node_defs=[only])
+        return graph.to_job(executor_def=dg.in_process_executor, tags=tags_of(settings))
+
+    return decorator
 
 
 def _mark_of(settings: Settings) -> dict[str, str]:

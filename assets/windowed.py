@@ -24,8 +24,8 @@ from tidemark.assets.by_window import (
     windows_of_partitions,
 )
 from tidemark.assets.catalog import HEARTBEAT_DIFFS, HEARTBEATS, STREAM_STATUS, WATERMARK, key_of, windowed_asset
-from tidemark.assets.checks import evaluation_of
 from tidemark.assets.corrections import corrections_noted, diffs_followed
+from tidemark.assets.declared_check import evaluation_of
 from tidemark.assets.events import failing_run
 from tidemark.assets.lost_runs import beating
 from tidemark.assets.partitions import Partitions
