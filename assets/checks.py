@@ -1,61 +1,93 @@
-"""The checks of late, missed and lost heartbeats, and the sensor that evaluates them and requests stale windows."""
+"""The checks of what landed, of the subscriptions and of the watermark. Each is declared once: the sensor `staleness`
+evaluates it, and people run it by hand."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime, timedelta
+from functools import cached_property
+from inspect import getdoc
 from itertools import islice
-from typing import cast
 
 import dagster as dg
 
-from tidemark.assets.catalog import HEARTBEAT_DIFFS, HEARTBEATS, QUARANTINED, ticking_sensor
-from tidemark.assets.declared_check import Look, check_of
-from tidemark.assets.fields import fields_present
+from tidemark.assets.catalog import HEARTBEAT_DIFFS, HEARTBEATS, QUARANTINED, WATERMARK, key_of
 from tidemark.assets.ingest import watch_of
-from tidemark.assets.requests import OneAsks, Request, next_request
-from tidemark.assets.runs import Runs
-from tidemark.assets.subscriptions import seen_subscriptions, subscriptions
-from tidemark.assets.watching import observer_of
-from tidemark.assets.watermark_age import watermark_age
-from tidemark.pipeline.clock import EPOCH, Clock, iso
-from tidemark.pipeline.durations import format_duration
-from tidemark.pipeline.errors import CorruptObject
+from tidemark.pipeline.clock import iso
+from tidemark.pipeline.durations import format_duration, rough
+from tidemark.pipeline.errors import PermissionMissing, PubSubError
 from tidemark.pipeline.printable import printable
+from tidemark.pipeline.pubsub.drift import Drift
 from tidemark.pipeline.quality.affected import MissedHeartbeats, not_known
 from tidemark.pipeline.quality.audit import audit
+from tidemark.pipeline.quality.null_fields import read_null_fields
 from tidemark.pipeline.quality.passed_over import PassedOver, read_passed_over
 from tidemark.pipeline.quality.quarantined import read_quarantine_share
 from tidemark.pipeline.quality.status import LOST_WITHIN, late_since
 from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.settings_sections import NEVER
 from tidemark.pipeline.watermark.holding import passed_over as count_passed_over
-from tidemark.pipeline.windows import Window
 from tidemark.resources.keys import LAKE, PUBSUB, keys_of, lake_of, pubsub_of
+from tidemark.resources.lake import LakeResource
+from tidemark.resources.pubsub import PubSubResource
+
+logger = logging.getLogger(__name__)
 
 NAMED = 20
 """Windows, streams or minutes that a check's metadata names."""
 
-AUDIT_EVERY = timedelta(minutes=5)
-"""The audit and the check `passed_over` read an hour of the tables, `quarantine_share` the newest files,
-`fields_present` their statistics, the check `subscriptions` asks Pub/Sub twice, and what they find is not urgent."""
 
-CHECK_EVERY, STEPS_AT_ONCE = timedelta(minutes=1), 3
-"""How often what is late and missed is counted, if ticks are not further apart, and how many steps of a long check are
-taken then. In a bucket, each look at the tables' newest commits costs a dozen calls."""
+@dataclass(frozen=True)
+class Look:
+    """What a check looks at: the lake, by the parts of its `user`, and the subscriptions, at a moment."""
 
-REQUEST_EVERY = timedelta(minutes=1)
-"""A window that late heartbeats drip into is requested at most this often."""
+    lake: LakeResource
+    pubsub: PubSubResource
+    user: str
+    now: datetime
 
-COUNTS = (
-    *("missed", "stale_windows", "mended", "late", "late_copies", "lost_at_least", "lost_at_most", "passed_over"),
-    *("breaks", "dangers", "quarantined", "most_frequent_reason", "null_fields"),
-)
-"""A check is reported again when one of these changes; a growing number of rows alone is no news."""
+    @cached_property
+    def watermark(self) -> datetime | None:
+        """The watermark, read once. Raises as `LakeResource.state`."""
+        return self.lake.state(self.user).watermark
 
 
-def asset_checks(settings: Settings, clock: Clock) -> list[dg.AssetChecksDefinition]:
-    """The checks for running by hand. The sensor `staleness` evaluates them on its own."""
-    return [check.by_hand(settings, clock.now) for check in CHECKS]
+@dataclass(frozen=True, slots=True)
+class Check:
+    """A check of an asset. The docstring of the function that evaluates it describes it in the UI."""
+
+    asset: dg.AssetKey
+    name: str
+    evaluate: Callable[[Look], dg.AssetCheckResult]
+
+    def by_hand(self, settings: Settings, now: Callable[[], datetime]) -> dg.AssetChecksDefinition:
+        """The check for running by hand."""
+
+        @dg.asset_check(
+            asset=key_of(settings, self.asset),
+            name=self.name,
+            description=getdoc(self.evaluate),
+            required_resource_keys=keys_of(settings, LAKE, PUBSUB),
+        )
+        def checked(context: dg.AssetCheckExecutionContext) -> dg.AssetCheckResult:
+            return self.evaluate(Look(lake_of(context, settings), pubsub_of(context, settings), "checks", now()))
+
+        return checked
+
+    def reported(self, look: Look, result: dg.AssetCheckResult | None = None) -> dg.AssetCheckEvaluation:
+        """What a sensor reports: this result, or what is found now."""
+        found = result or self.evaluate(look)
+        return evaluation_of(found._replace(asset_key=key_of(look.lake.settings, self.asset), check_name=self.name))
+
+
+def check_of(asset: dg.AssetKey) -> Callable[[Callable[[Look], dg.AssetCheckResult]], Check]:
+    """The decorator that makes a function the check of an asset, of the same name."""
+    return lambda evaluate: Check(asset, evaluate.__name__, evaluate)
+
+
+def evaluation_of(result: dg.AssetCheckResult) -> dg.AssetCheckEvaluation:
+    """A result that names its check, as the event that a sensor or a job reports."""
+    return dg.AssetCheckEvaluation(**result._asdict())
 
 
 @check_of(HEARTBEAT_DIFFS)
@@ -206,6 +238,89 @@ def quarantine_share(look: Look) -> dg.AssetCheckResult:
     )
 
 
+@check_of(HEARTBEATS)
+def fields_present(look: Look) -> dg.AssetCheckResult:
+    """Whether each compared field has a value in what landed within an hour: one that no payload has, or that is always
+    of another kind, is null in every row."""
+    # A warning, since the heartbeats land all the same, with their payloads.
+    names = look.lake.settings.message.kinds
+    found = read_null_fields(look.lake.staleness(look.user).heartbeats, names, look.now - LOST_WITHIN)
+    description = f"each of the {len(names)} compared fields has values in the {found.rows} rows of the last hour"
+    if not names or not found.rows:
+        description = "no field is compared" if not names else "nothing landed in the last hour"
+    elif found.fields:
+        description = (
+            f"{'; '.join(field.sentence() for field in found.fields)}: absent, null, or of another kind than "
+            "configured. Mend [message.fields] or the publisher; `tidemark try` shows what samples have"
+        )
+    return dg.AssetCheckResult(
+        passed=not found.fields,
+        severity=dg.AssetCheckSeverity.WARN,
+        description=description,
+        metadata={
+            "null_fields": found.names,
+            "rows": found.rows,
+            "null_rows": dg.MetadataValue.json({field.name: field.rows for field in found.fields}),
+            "null_since": dg.MetadataValue.json({field.name: iso(field.since) for field in found.fields}),
+        },
+    )
+
+
+@check_of(HEARTBEATS)
+def subscriptions(look: Look) -> dg.AssetCheckResult:
+    """Whether both subscriptions still are what the method needs, whoever has changed them."""
+    return subscriptions_result(look.pubsub.drift())
+
+
+def subscriptions_result(drift: Drift) -> dg.AssetCheckResult:
+    """An error where the method does not hold any more, a warning of what will lose messages later."""
+    wrong = [*drift.breaks, *drift.dangers]
+    return dg.AssetCheckResult(
+        passed=not wrong,
+        severity=dg.AssetCheckSeverity.ERROR if drift.breaks else dg.AssetCheckSeverity.WARN,
+        description="; ".join(wrong) or "both subscriptions are what the method needs",
+        metadata={
+            "breaks": dg.MetadataValue.md(listed(drift.breaks)),
+            "dangers": dg.MetadataValue.md(listed(drift.dangers)),
+            "differences": dg.MetadataValue.md(listed(drift.differences)),
+        },
+    )
+
+
+def seen_subscriptions(look: Look) -> list[dg.AssetCheckResult]:
+    """The check beside a tick: a warning where it may not look, and nothing where nobody answers, which the ticks that
+    pull say themselves."""
+    try:
+        return [subscriptions.evaluate(look)]
+    except PermissionMissing as error:
+        unseen = Drift(dangers=(f"a change of the subscriptions would not be noticed: {error}",))
+        return [subscriptions_result(unseen)]
+    except PubSubError as error:
+        logger.warning("whether the subscriptions have changed is not known: %s", error)
+        return []
+
+
+@check_of(WATERMARK)
+def watermark_age(look: Look) -> dg.AssetCheckResult:
+    """Whether the watermark is behind the clock by no more than `checks.max_watermark_age`."""
+    # An error, since no window closes meanwhile. Without a watermark there is no age.
+    watermark, bound, age = look.watermark, look.lake.settings.checks.max_watermark_age, timedelta(0)
+    if watermark is None:
+        description = "there is no watermark yet"
+    else:
+        age = max(look.now - watermark, age)
+        description = (
+            f"the watermark {iso(watermark)} is {rough(age)} behind the clock; {rough(bound)} are allowed by "
+            "checks.max_watermark_age. `tidemark explain` says what holds it"
+        )
+    return dg.AssetCheckResult(
+        passed=age <= bound,
+        severity=dg.AssetCheckSeverity.ERROR,
+        description=description,
+        metadata={"age_seconds": age.total_seconds(), "max_age_seconds": bound.total_seconds()},
+    )
+
+
 AUDITS = (lost_outside, quarantine_share, passed_over, fields_present)
 """The checks that are evaluated every AUDIT_EVERY, beside `subscriptions`."""
 
@@ -226,100 +341,3 @@ def listed(sentences: Sequence[str]) -> str:
     """A Markdown list of at most NAMED sentences, and how many more there are."""
     lines = [f"- {sentence}" for sentence in sentences[:NAMED]]
     return "\n".join([*lines, *([f"- and {len(sentences) - NAMED} more"] if len(sentences) > NAMED else [])])
-
-
-@dataclass
-class Memory:
-    """What one code server remembers between ticks. A new one reports once more, and requests once more."""
-
-    reported: dict[str, tuple[bool, Sequence[object]]] = field(default_factory=dict)
-    audited_at: datetime = EPOCH
-    requested: dict[Window, datetime] = field(default_factory=dict)
-
-    def news(self, evaluations: Sequence[dg.AssetCheckEvaluation]) -> list[dg.AssetCheckEvaluation]:
-        """The evaluations that differ from the last one of the same check."""
-        found = []
-        for evaluation in evaluations:
-            outcome = (evaluation.passed, [evaluation.metadata.get(name) for name in COUNTS])
-            if self.reported.get(evaluation.check_name) != outcome:
-                self.reported[evaluation.check_name] = outcome
-                found.append(evaluation)
-        return found
-
-    def requestable(self, stale: Sequence[Window], now: datetime) -> list[Window]:
-        """The stale windows that were not requested just now."""
-        self.requested = {window: at for window, at in self.requested.items() if now - at < REQUEST_EVERY}
-        return [window for window in stale if window not in self.requested]
-
-
-def staleness_sensor(settings: Settings, clock: Clock, job: dg.JobDefinition, asking: OneAsks) -> dg.SensorDefinition:
-    user, windows, memory = "staleness", settings.windows, Memory()
-    idle = {passed_over: settings.watermark.max_lag is None, fields_present: not settings.message.fields}
-    audits = [check for check in AUDITS if not idle.get(check)]
-
-    @ticking_sensor(
-        settings,
-        user,
-        at_least=CHECK_EVERY,
-        job=job,
-        required_resource_keys=keys_of(settings, LAKE, PUBSUB),
-        description=(
-            "Counts what is late, missed and lost outside of the pipeline, evaluates the asset checks of it, and "
-            f'requests stale windows again: recompute_missed = "{windows.recompute_missed}".'
-        ),
-    )
-    def staleness(context: dg.SensorEvaluationContext) -> dg.SensorResult:
-        look = Look(lake_of(context, settings), pubsub_of(context, settings), user, clock.now())
-        lake, now, watermark = look.lake, look.now, look.watermark
-        staleness = lake.staleness(user)
-        steps = iter(range(1, STEPS_AT_ONCE))
-        found = staleness.check(lambda: next(steps, None) is not None)
-        staleness.keep()
-        results = [late.reported(look)]
-        if not found.left:
-            results.insert(0, missed.reported(look, missed_result(found, settings)))
-            observer_of(lake).missed(found.total)
-        if now - memory.audited_at >= AUDIT_EVERY:
-            for audited in audits:
-                try:
-                    results.append(audited.reported(look))
-                except CorruptObject as error:  # the others, and the request, do not wait until somebody repairs it
-                    context.log.error("%s is not known: %s", audited.name, error)
-                    continue
-                if audited is lost_outside:
-                    observer_of(lake).lost(cast("int", results[-1].metadata["lost_at_least"].value))
-            results += [subscriptions.reported(look, seen) for seen in seen_subscriptions(look)]
-            memory.audited_at = now
-        results.append(watermark_age.reported(look))
-        if found.left:
-            request = Request(
-                (),
-                f"A long check of what is missed is under way: {found.left} commits, manifests or hours of the "
-                "tables are left, and perhaps more after them; the next tick goes on",
-            )
-        else:
-            kept_since = lake.kept_windows().since()
-            stale = to_compute_again(found, watermark, windows.recompute_within, kept_since)
-            stale = memory.requestable(stale, now)
-
-            def choose() -> Request:
-                if not stale:
-                    return Request((), "no stale window is to be computed again")
-                return next_request(Runs(context.instance, settings), lake, watermark, now, stale)
-
-            request = asking.request(user, choose, context.log)
-            memory.requested |= dict.fromkeys(request.windows, now)
-        said = "; ".join(str(result.description) for result in results)
-        return request.result(settings, context.log, f"{said}. ", asset_events=memory.news(results))
-
-    return staleness
-
-
-def to_compute_again(
-    missed: MissedHeartbeats, watermark: datetime | None, within: timedelta, kept_since: datetime | None
-) -> list[Window]:
-    """The stale windows that end less than `within` before the watermark, and are kept."""
-    if watermark is None:
-        return []
-    stale = [found.window for found in missed.stale if watermark - found.window.end < within]
-    return [window for window in stale if kept_since is None or window.start >= kept_since]

@@ -9,7 +9,7 @@ The instance may be shared: of assets, checks and runs that are not this pipelin
 
 from collections import Counter
 from collections.abc import Callable, Container, Iterator
-from contextlib import AbstractContextManager, suppress
+from contextlib import AbstractContextManager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -148,8 +148,7 @@ def prune_runs(runs: Runs, before: datetime, but: str) -> int:
             instance.delete_run(run_id)
             instance.compute_log_manager.delete_logs(prefix=[run_id])
             if isinstance(instance.event_log_storage, SqliteEventLogStorage):
-                with suppress(FileNotFoundError):
-                    Path(instance.event_log_storage.path_for_shard(run_id)).unlink()
+                Path(instance.event_log_storage.path_for_shard(run_id)).unlink(missing_ok=True)
         deleted += len(found)
     return deleted
 

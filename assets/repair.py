@@ -6,7 +6,7 @@ from typing import Any
 import dagster as dg
 
 from tidemark.assets.by_window import Event
-from tidemark.assets.declared_check import evaluation_of
+from tidemark.assets.checks import evaluation_of
 from tidemark.assets.events import failing_run
 from tidemark.assets.partitions import Partitions
 from tidemark.assets.runs import job_of

@@ -7,18 +7,18 @@ from typing import Any
 import dagster as dg
 
 from tidemark.assets.catalog import HEARTBEATS, key_of, ticking_sensor
-from tidemark.assets.checks import CHECK_EVERY
 from tidemark.assets.events import failing_run
 from tidemark.assets.lost_runs import beating
 from tidemark.assets.requests import pause_of
 from tidemark.assets.runs import Runs, job_of
+from tidemark.assets.staleness import CHECK_EVERY
 from tidemark.pipeline.clock import Clock
 from tidemark.pipeline.ingest.requeue import Requeuer
 from tidemark.pipeline.lake.layout import Lake
 from tidemark.pipeline.pubsub.schemas import reader_of
 from tidemark.pipeline.services.dagster_names import CONTRACT, REQUEUE, name_of
 from tidemark.pipeline.settings import Settings
-from tidemark.pipeline.settings_sections import BY_HAND, ON_CHANGE
+from tidemark.pipeline.settings_sections import BY_HAND
 from tidemark.resources.keys import LAKE, keys_of, lake_of
 
 ABOUT = (
@@ -66,11 +66,6 @@ class Memory:
     requests: int = 0
 
 
-def requeue_sensors(settings: Settings, clock: Clock, job: dg.JobDefinition) -> list[dg.SensorDefinition]:
-    """The sensor, if the settings ask for it."""
-    return [requeue_sensor(settings, clock, job)] if settings.quarantine.requeue == ON_CHANGE else []
-
-
 def requeue_sensor(settings: Settings, clock: Clock, job: dg.JobDefinition) -> dg.SensorDefinition:
     """Request a run when quarantine was last judged by another contract than that of the settings."""
     memory = Memory()
@@ -87,13 +82,11 @@ def requeue_sensor(settings: Settings, clock: Clock, job: dg.JobDefinition) -> d
         ),
     )
     def requeue(context: dg.SensorEvaluationContext) -> dg.SensorResult:
+        memory.is_done = memory.is_done or is_judged(lake_of(context, settings).whole(), settings, clock)
         if memory.is_done:
             return _nothing("quarantine has been judged by this contract")
         if pause := pause_of(Runs(context.instance, settings), REQUEUE, clock.now(), "judges quarantine again"):
             return _nothing(pause)
-        memory.is_done = is_judged(lake_of(context, settings).whole(), settings, clock)
-        if memory.is_done:
-            return _nothing("quarantine has been judged by this contract")
         if memory.requests == MOST_REQUESTS:
             return _nothing(
                 f"{MOST_REQUESTS} runs were requested for this contract and none has ended well: look at their logs, "
