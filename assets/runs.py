@@ -12,15 +12,8 @@ from dagster._core.storage.dagster_run import FINISHED_STATUSES
 from dagster._core.storage.tags import MAX_RUNTIME_SECONDS_TAG
 from pydantic import Field
 
-from tidemark.assets.turns import Attempt
-from tidemark.pipeline.services.dagster_names import (
-    BACKLOG,
-    COMPUTE_WINDOWS,
-    PIPELINE,
-    TO,
-    WINDOWS,
-    name_of,
-)
+from tidemark.assets.turns import Attempt, Attempts
+from tidemark.pipeline.services.dagster_names import BACKLOG, COMPUTE_WINDOWS, PIPELINE, TO, WINDOWS, name_of
 from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.spans import Spans
 from tidemark.pipeline.windows import Window, Windowing, runs_of_neighbours
@@ -42,7 +35,7 @@ class WindowsConfig(dg.Config):
 
 def tags_of(settings: Settings) -> dict[str, str]:
     """The tags of this pipeline's jobs, and so of their runs: a lake is one pipeline's."""
-    return {**_mark_of(settings), MAX_RUNTIME_SECONDS_TAG: str(MAX_RUNTIME_SECONDS)}
+    return {PIPELINE: settings.lake.uri, MAX_RUNTIME_SECONDS_TAG: str(MAX_RUNTIME_SECONDS)}
 
 
 def job_of(
@@ -60,11 +53,6 @@ def job_of(
     return decorator
 
 
-def _mark_of(settings: Settings) -> dict[str, str]:
-    """The tag by which runs are found."""
-    return {PIPELINE: settings.lake.uri}
-
-
 @dataclass(frozen=True, slots=True)
 class Runs:
     """The runs in `instance` of the jobs of the pipeline with these settings."""
@@ -76,23 +64,22 @@ class Runs:
         self, job_name: str, limit: int, statuses: Sequence[dg.DagsterRunStatus] | None = None
     ) -> Sequence[dg.RunRecord]:
         """The newest runs of a job, newest first: all, or those with one of the statuses."""
-        job, tags = name_of(self.settings, job_name), _mark_of(self.settings)
-        wanted = dg.RunsFilter(job_name=job, statuses=statuses, tags=tags)
+        wanted = self._ours(job_name=name_of(self.settings, job_name), statuses=statuses)
         return self.instance.get_run_records(wanted, limit=limit)
 
     def updated(
         self, statuses: Sequence[dg.DagsterRunStatus], limit: int, after: datetime | None = None
     ) -> Sequence[dg.RunRecord]:
         """Runs whatever their job: the first that changed after a moment, in that order; without one, the last."""
-        wanted = dg.RunsFilter(statuses=statuses, updated_after=after, tags=_mark_of(self.settings))
-        return self.instance.get_run_records(
-            wanted, limit=limit, order_by="update_timestamp", ascending=after is not None
-        )
+        wanted, order = self._ours(statuses=statuses, updated_after=after), "update_timestamp"
+        return self.instance.get_run_records(wanted, limit, order, ascending=after is not None)
 
-    def finished_before(self, moment: datetime, at_most: int) -> Iterator[str]:
+    def finished_before(self, moment: datetime, at_most: int) -> Sequence[str]:
         """The ids of runs that finished before a moment, whatever their job."""
-        wanted = dg.RunsFilter(statuses=FINISHED_STATUSES, updated_before=moment, tags=_mark_of(self.settings))
-        return (run.run_id for run in self.instance.get_runs(wanted, limit=at_most))
+        return self.instance.get_run_ids(self._ours(statuses=FINISHED_STATUSES, updated_before=moment), limit=at_most)
+
+    def _ours(self, **more: Any) -> dg.RunsFilter:
+        return dg.RunsFilter(tags={PIPELINE: self.settings.lake.uri}, **more)
 
 
 def stretch_texts(windows: Iterable[Window]) -> list[str]:
@@ -123,7 +110,7 @@ def windows_of(stretches: Iterable[range], windowing: Windowing) -> list[Window]
     return [windowing.numbered(number) for number in sorted({one for each in stretches for one in each})]
 
 
-def ended_attempts(runs: Runs, windowing: Windowing) -> Sequence[Attempt]:
+def ended_attempts(runs: Runs, windowing: Windowing) -> Attempts:
     """The newest runs that have succeeded or failed, the newest first."""
     statuses = [dg.DagsterRunStatus.SUCCESS, dg.DagsterRunStatus.FAILURE]
     records = runs.newest(COMPUTE_WINDOWS, RUNS_LOOKED_AT, statuses)
