@@ -17,11 +17,7 @@ from typing import Any
 import dagster as dg
 from dagster._core.events.log import EventLogEntry
 from dagster._core.instance.utils import RUNLESS_RUN_ID
-from dagster._core.storage.event_log.schema import (
-    AssetCheckExecutionsTable,
-    AssetEventTagsTable,
-    SqlEventLogStorageTable,
-)
+from dagster._core.storage.event_log import schema
 from dagster._core.storage.event_log.sql_event_log import SqlEventLogStorage
 from dagster._core.storage.event_log.sqlite import SqliteEventLogStorage
 from dagster_shared.serdes import deserialize_value
@@ -119,7 +115,7 @@ def prune_events(instance: dg.DagsterInstance, settings: Settings, before: datet
     connects: list[Connect] = [storage.index_connection]
     if storage.is_run_sharded:
         connects.append(lambda: storage.run_connection(RUNLESS_RUN_ID))
-    events, evaluations = SqlEventLogStorageTable, AssetCheckExecutionsTable
+    events, evaluations = schema.SqlEventLogStorageTable, schema.AssetCheckExecutionsTable
     of_ticks, is_old = events.c.run_id == RUNLESS_RUN_ID, events.c.timestamp < moment
     reported = of_ticks & events.c.asset_key.in_(ours)
     is_of_a_check = events.c.dagster_event_type == dg.DagsterEventType.ASSET_CHECK_EVALUATION.value
@@ -185,8 +181,9 @@ def _delete_old(
                     ids += [newest[group]] if group in newest else []
                     newest[group] = position
             connection.execute(delete(table).where(table.c.id.in_(ids)))
-            if table is SqlEventLogStorageTable:
-                connection.execute(delete(AssetEventTagsTable).where(AssetEventTagsTable.c.event_id.in_(ids)))
+            if table is schema.SqlEventLogStorageTable:
+                tags = schema.AssetEventTagsTable
+                connection.execute(delete(tags).where(tags.c.event_id.in_(ids)))
         deleted += len(ids)
 
 

@@ -6,14 +6,7 @@ from functools import partial
 from typing import Any
 
 import dagster as dg
-from dagster._core.definitions.data_version import (
-    CODE_VERSION_TAG,
-    DEFAULT_DATA_VERSION,
-    NULL_EVENT_POINTER,
-    extract_data_version_from_entry,
-    get_input_data_version_tag,
-    get_input_event_pointer_tag,
-)
+from dagster._core.definitions import data_version
 
 from tidemark.assets.by_window import LASTING, Compute, Event, materialized, reports, windows_job, windows_of_partitions
 from tidemark.assets.catalog import HEARTBEAT_DIFFS, HEARTBEATS, key_of, ticking_sensor, windowed_asset
@@ -131,12 +124,12 @@ def _computed(
 def provenance(instance: dg.DagsterInstance, version: str, settings: Settings) -> dict[str, str]:
     """The tags by which Dagster shows an asset whose code has changed since a job has computed it, as it does after an
     asset's own run."""
-    tags = {CODE_VERSION_TAG: version}
+    tags = {data_version.CODE_VERSION_TAG: version}
     for key in (key_of(settings, one) for one in (HEARTBEATS, HEARTBEAT_DIFFS)):
         newest = instance.get_latest_materialization_event(key)
-        version_of = None if newest is None else extract_data_version_from_entry(newest)
-        tags[get_input_data_version_tag(key)] = (version_of or DEFAULT_DATA_VERSION).value
-        tags[get_input_event_pointer_tag(key)] = NULL_EVENT_POINTER
+        version_of = None if newest is None else data_version.extract_data_version_from_entry(newest)
+        tags[data_version.get_input_data_version_tag(key)] = (version_of or data_version.DEFAULT_DATA_VERSION).value
+        tags[data_version.get_input_event_pointer_tag(key)] = data_version.NULL_EVENT_POINTER
     return tags
 
 

@@ -84,7 +84,7 @@ def watched(settings: Settings, sensor: str, tick: Tick) -> Tick:
                 lake.whole().failed_ticks().note(sensor, error, lake.clock.now())
             raise
         observer.ticked(sensor, clock.monotonic() - began, failed=False)
-        cleared, problem = lake.kept.get(CLEARED, set[str]), _problems(lake).pop(sensor, "")
+        cleared, problem = lake.kept.get(CLEARED, set[str]), lake.kept.get(PROBLEMS, dict[str, str]).pop(sensor, "")
         if problem:
             cleared.discard(sensor)
             lake.whole().failed_ticks().note(sensor, problem, lake.clock.now())
@@ -100,11 +100,7 @@ def watched(settings: Settings, sensor: str, tick: Tick) -> Tick:
 
 def note_problem(lake: LakeResource, sensor: str, problem: str) -> None:
     """Have what a tick could not do noted in the lake, although it did not fail; nothing if there is no problem."""
-    _problems(lake)[sensor] = problem
-
-
-def _problems(lake: LakeResource) -> dict[str, str]:
-    return lake.kept.get(PROBLEMS, dict[str, str])
+    lake.kept.get(PROBLEMS, dict[str, str])[sensor] = problem
 
 
 def _id_of(context: dg.SensorEvaluationContext) -> str:

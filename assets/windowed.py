@@ -72,15 +72,12 @@ def compute_windows_job(settings: Settings, partitions: Partitions) -> dg.JobDef
         if silence:
             yield evaluation_of(stopped_result(settings, silence))
 
-    return windows_job(
-        settings,
-        COMPUTE_WINDOWS,
-        partitions,
-        [key_of(settings, key) for key in (HEARTBEAT_DIFFS, STREAM_STATUS)],
-        compute,
+    assets = [key_of(settings, key) for key in (HEARTBEAT_DIFFS, STREAM_STATUS)]
+    about = (
         "Heartbeat diffs of closed windows, and who was silent in them, in one run. The sensors request it; so does "
-        "`tidemark recompute`.",
+        "`tidemark recompute`."
     )
+    return windows_job(settings, COMPUTE_WINDOWS, partitions, assets, compute, about)
 
 
 def compute_and_report(

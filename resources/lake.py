@@ -32,6 +32,9 @@ Part = TypeVar("Part")
 PAST_BYTES = 16 << 20
 """Past entries that are kept: some hours of the design load."""
 
+NEWEST_FOLD = "newest fold"
+"""Its key among what the process keeps."""
+
 FOLDS_SERVE = 2
 """For how many ticks the fold of a tracking tick serves those who need no newer one."""
 
@@ -73,12 +76,12 @@ class LakeResource(dg.ConfigurableResource):  # type: ignore[type-arg]
 
     def folded(self, state: WatermarkState) -> None:
         """Note the log's fold as a tick of `tracking` has left it."""
-        self._newest_fold().noted = state, self.clock.now()
+        self.kept.get(NEWEST_FOLD, NewestFold).noted = state, self.clock.now()
 
     def state(self, user: str) -> WatermarkState:
         """The log's fold as of the last tick of `tracking`; read by this user if that is long ago, or was elsewhere.
         Raises as `TrackingLog.catch_up`."""
-        noted, now = self._newest_fold().noted, self.clock.now()
+        noted, now = self.kept.get(NEWEST_FOLD, NewestFold).noted, self.clock.now()
         if noted is not None and now - noted[1] <= FOLDS_SERVE * self.settings.watermark.tick:
             return noted[0]
         return self.tracking_log(user).catch_up()
@@ -131,9 +134,6 @@ class LakeResource(dg.ConfigurableResource):  # type: ignore[type-arg]
     def kept_windows(self) -> KeptWindows:
         """The first window whose input the lake still keeps."""
         return self.whole().kept_windows(self.settings.windowing)
-
-    def _newest_fold(self) -> NewestFold:
-        return self.kept.get("newest_fold", NewestFold)
 
     def _part(self, user: str, make: Callable[[Lake], Part], name: str = "") -> Part:
         return self.kept.get((user, name or make.__name__), lambda: make(self.whole()))
