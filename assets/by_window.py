@@ -8,23 +8,16 @@ import dagster as dg
 from dagster._core.events import AssetMaterializationPlannedData, DagsterEvent
 
 from tidemark.assets.events import failing_run
-from tidemark.assets.lost_runs import beating
+from tidemark.assets.lost_runs import Context, beating
 from tidemark.assets.partitions import Partitions
-from tidemark.assets.runs import WindowsConfig, stretch_texts, stretches_asked, tags_of, windows_of
-from tidemark.pipeline.errors import (
-    ExecutorsUnable,
-    InvalidSettings,
-    TableFailed,
-    WindowExpired,
-    WindowNotClosed,
-)
+from tidemark.assets.runs import WindowsConfig, job_of, stretch_texts, stretches_asked, windows_of
+from tidemark.pipeline.errors import ExecutorsUnable, InvalidSettings, TableFailed, WindowExpired, WindowNotClosed
 from tidemark.pipeline.lake.tables.window_index import WindowIndex
-from tidemark.pipeline.lake.tables.windowed import WindowedTable
-from tidemark.pipeline.services.dagster_names import WINDOWS, name_of, op_of
+from tidemark.pipeline.services.dagster_names import WINDOWS, op_of
 from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.spark.replacement import refuse_open
-from tidemark.pipeline.windows import Window, Windowing
-from tidemark.resources.keys import LAKE, SPARK, keys_of
+from tidemark.pipeline.windows import Window
+from tidemark.resources.keys import LAKE, SPARK
 from tidemark.resources.lake import LakeResource
 
 LASTING = (ExecutorsUnable, InvalidSettings, TableFailed, WindowExpired, WindowNotClosed)
@@ -32,25 +25,17 @@ LASTING = (ExecutorsUnable, InvalidSettings, TableFailed, WindowExpired, WindowN
 
 
 Event: TypeAlias = dg.AssetMaterialization | dg.AssetObservation | dg.AssetCheckEvaluation
+Compute: TypeAlias = Callable[[Context, Sequence[Window]], Iterator[Event]]
 
 
 def windows_job(
-    settings: Settings,
-    name: str,
-    partitions: Partitions,
-    assets: Sequence[dg.AssetKey],
-    compute: Callable[[dg.OpExecutionContext, Sequence[Window]], Iterator[Event]],
-    description: str,
+    settings: Settings, name: str, partitions: Partitions, assets: Sequence[dg.AssetKey], compute: Compute, about: str
 ) -> dg.JobDefinition:
     """A job over the windows that its config or its tag names. `compute` computes them for these `assets`, commits
     them, and says what Dagster is to know."""
 
-    @dg.op(
-        name=name_of(settings, op_of(name)),
-        out=dg.Out(dg.Nothing),
-        required_resource_keys=keys_of(settings, LAKE, SPARK),
-    )
-    def compute_these(context: dg.OpExecutionContext, config: WindowsConfig) -> Iterator[Event | dg.Output[None]]:
+    @job_of(settings, name, op_of(name), about, LAKE, SPARK)
+    def job(context: dg.OpExecutionContext, config: WindowsConfig) -> Iterator[Event | dg.Output[None]]:
         """Computes windows and commits them at once. The sensors ask for few enough that live windows need not wait."""
         with failing_run(*LASTING, ValueError), beating(context):
             stretches = stretches_asked(config.windows, context.run.tags, partitions.windowing)
@@ -61,15 +46,6 @@ def windows_job(
                 _plan(context, op_of(name), asset, partitions.holding(windows))
             yield from compute(context, windows)
         yield dg.Output(None, metadata={"windows": len(windows)})
-
-    @dg.job(
-        name=name_of(settings, name),
-        description=description,
-        executor_def=dg.in_process_executor,
-        tags=tags_of(settings),
-    )
-    def job() -> None:
-        compute_these()
 
     return job
 
@@ -110,18 +86,13 @@ def windows_of_partitions(
     computed. Where some are no longer kept, the others; a table may look back `further`. Raises WindowNotClosed unless
     all of the partitions are over, and LakeError."""
     windowing, asked = partitions.windowing, partitions.windows_in(context.partition_keys)
-    refuse_open([windowing.numbered(bounds.stop - 1) for bounds in asked], watermark_of(lake))
+    refuse_open([windowing.numbered(bounds.stop - 1) for bounds in asked], lake.watermark())
     index.update()
     found = [
         stretch for bounds in asked for spans in (index.reached, index.computed) for stretch in spans.within(bounds)
     ]
     windows, since = windows_of(found, windowing), lake.kept_windows().since()
     return [window for window in windows if since is None or window.start >= since + further] or windows
-
-
-def index_of(lake: LakeResource, table: WindowedTable, windowing: Windowing, lookback: timedelta) -> WindowIndex:
-    """Which windows of a table hold heartbeats, and which are computed, by what the run has opened."""
-    return WindowIndex(lake.heartbeats("run"), table.table, windowing, lookback)
 
 
 def reports(
@@ -144,12 +115,6 @@ def reports(
             is_over = next(index.held.without(index.computed, bounds), None) is None
         event = dg.AssetMaterialization if is_over else dg.AssetObservation
         yield event(asset, partition=key, metadata={**which(held), **said(held)}, tags=tags)
-
-
-def watermark_of(lake: LakeResource) -> datetime | None:
-    """The newest decision's."""
-    decided = lake.tracking_log("run").newest().record
-    return None if decided is None else decided.decision.watermark
 
 
 def which(windows: Sequence[Window]) -> dict[str, Any]:

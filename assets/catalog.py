@@ -92,21 +92,14 @@ def spec(
     key: dg.AssetKey,
     description: str,
     *,
-    kinds: set[str],
     schema: pa.Schema | None = None,
     deps: Sequence[dg.AssetKey] = (),
-    freshness_policy: dg.FreshnessPolicy | None = None,
+    **more: Any,
 ) -> dg.AssetSpec:
     """The spec of an asset that is not partitioned."""
     within = [key_of(settings, dep) for dep in deps]
-    return dg.AssetSpec(
-        key_of(settings, key),
-        deps=within,
-        description=description,
-        kinds=kinds,
-        freshness_policy=freshness_policy,
-        **_shown(settings, schema),
-    )
+    shown = _shown(settings, schema)
+    return dg.AssetSpec(key_of(settings, key), deps=within, description=description, **shown, **more)
 
 
 def windowed_asset(

@@ -6,7 +6,7 @@ import dagster as dg
 
 from tidemark.assets.catalog import CORRECTIONS, HEARTBEAT_DIFFS, key_of, spec
 from tidemark.pipeline.lake.tables.corrections import CORRECTIONS as COLUMNS
-from tidemark.pipeline.quality.corrected import DIFFS_KEY, FollowedTable, follow
+from tidemark.pipeline.quality.corrected import FollowedTable, follow
 from tidemark.pipeline.settings import Settings
 from tidemark.resources.lake import LakeResource
 
@@ -23,24 +23,17 @@ def corrections_asset(settings: Settings, tables: Iterable[str] = ()) -> Sequenc
     return [spec(settings, CORRECTIONS, about, kinds={"deltalake"}, schema=COLUMNS, deps=deps)]
 
 
-def diffs_followed(lake: LakeResource) -> FollowedTable:
-    """`heartbeat_diffs`, as `corrections_noted` takes it."""
-    return FollowedTable(str(HEARTBEAT_DIFFS.path[-1]), lake.diffs("run"), DIFFS_KEY)
-
-
-def corrections_noted(lake: LakeResource, tables: Iterable[FollowedTable]) -> Iterator[dg.AssetMaterialization]:
-    """Note what changed in these tables since the last look, if the settings say so, and materialize the asset if
-    anything did. A failure is logged and not raised, because the windows themselves stand: the next run tries again."""
+def corrections_noted(lake: LakeResource, table: FollowedTable) -> Iterator[dg.AssetMaterialization]:
+    """Note what changed in a table since the last look, if the settings say so, and materialize the asset if anything
+    did. A failure is logged and not raised, because the windows themselves stand: the next run tries again."""
     if not lake.settings.windows.corrections:
         return
-    corrections, log, rows = lake.whole().corrections(), dg.get_dagster_logger(), dict[str, int]()
-    for table in tables:
-        try:
-            rows[table.name] = follow(corrections, table, lake.clock)
-        except Exception as error:
-            log.warning(f"the corrections of {table.name} were not noted, the next run tries again: {error!r}")
-    if any(rows.values()):
-        by_table = {f"rows/{name}": count for name, count in rows.items()}
-        yield dg.AssetMaterialization(
-            key_of(lake.settings, CORRECTIONS), metadata={"rows": sum(rows.values()), **by_table}
-        )
+    try:
+        rows = follow(lake.whole().corrections(), table, lake.clock)
+    except Exception as error:
+        log = dg.get_dagster_logger()
+        log.warning(f"the corrections of {table.name} were not noted, the next run tries again: {error!r}")
+        return
+    if rows:
+        metadata = {"rows": rows, f"rows/{table.name}": rows}
+        yield dg.AssetMaterialization(key_of(lake.settings, CORRECTIONS), metadata=metadata)

@@ -5,16 +5,17 @@ from collections.abc import Iterable
 import dagster as dg
 
 from tidemark.assets.catalog import observed_assets
-from tidemark.assets.checks import asset_checks, staleness_sensor
+from tidemark.assets.checks import CHECKS
 from tidemark.assets.corrections import corrections_asset
 from tidemark.assets.housekeeping import housekeeping_job, housekeeping_schedule
 from tidemark.assets.ingest import ingest_job, ingest_sensor
-from tidemark.assets.own_tables import own_table_definitions
+from tidemark.assets.own_tables import own_table_definitions, tables_sensor
 from tidemark.assets.partitions import Partitions
 from tidemark.assets.repair import repair_job
 from tidemark.assets.requests import OneAsks
-from tidemark.assets.requeue import requeue_job, requeue_sensors
+from tidemark.assets.requeue import requeue_job, requeue_sensor
 from tidemark.assets.sensors import landing_sensor, tracking_sensor
+from tidemark.assets.staleness import staleness_sensor
 from tidemark.assets.tuning import tuning_asset, tuning_schedule
 from tidemark.assets.watching import Jobs, keep_observer
 from tidemark.assets.windowed import compute_windows_job, heartbeat_diffs_asset, stream_status_asset
@@ -24,6 +25,7 @@ from tidemark.pipeline.kept import Kept
 from tidemark.pipeline.services.dagster_names import name_of
 from tidemark.pipeline.services.own_files import spark_log
 from tidemark.pipeline.settings import Settings
+from tidemark.pipeline.settings_sections import ON_CHANGE
 from tidemark.pipeline.spark.session import session_config
 from tidemark.pipeline.spark.table_definition import TableDefinition, loaded_tables
 from tidemark.resources.keys import LAKE, PUBSUB, SPARK
@@ -39,7 +41,7 @@ def build_definitions(
     `[tables]` and these. Raises InvalidSettings."""
     clock = clock or SystemClock()
     mine = loaded_tables(settings, tables)
-    own = own_table_definitions(settings, clock, mine)
+    own_assets, own_jobs = own_table_definitions(settings, clock, mine.values())
     partitions = Partitions(settings.windowing, clock.now())
     job, housekeeping, kept = compute_windows_job(settings, partitions), housekeeping_job(settings), Kept()
     requeue = requeue_job(settings, clock)
@@ -50,10 +52,10 @@ def build_definitions(
         landing_sensor(settings, clock, landing_pace, tracking_pace, landing),
         ingest_sensor(settings, clock),
         staleness_sensor(settings, clock, job, asking),
-        *own.sensors,
-        *requeue_sensors(settings, clock, requeue),
+        *([tables_sensor(settings, clock, mine, own_jobs)] if mine else []),
+        *([requeue_sensor(settings, clock, requeue)] if settings.quarantine.requeue == ON_CHANGE else []),
     ]
-    jobs: Jobs = [job, ingest_job(settings, clock), repair_job(settings, partitions), requeue, housekeeping, *own.jobs]
+    jobs: Jobs = [job, ingest_job(settings, clock), repair_job(settings, partitions), requeue, housekeeping, *own_jobs]
     keep_observer(settings, kept, sensors, jobs, clock)
     return dg.Definitions(
         assets=[
@@ -61,11 +63,11 @@ def build_definitions(
             heartbeat_diffs_asset(settings, partitions),
             stream_status_asset(settings, partitions),
             tuning_asset(settings),
-            *own.assets,
+            *own_assets,
             *corrections_asset(settings, mine),
         ],
         jobs=jobs,
-        asset_checks=asset_checks(settings, clock),
+        asset_checks=[check.by_hand(settings, clock.now) for check in CHECKS],
         sensors=sensors,
         schedules=[tuning_schedule(settings), housekeeping_schedule(settings, housekeeping)],
         resources={

@@ -89,9 +89,7 @@ def pipeline(config: str | Path, *, name: str | None = None, tables: Sequence[Ta
     """
     settings = load_settings(Path(config), name=name)
     if settings.dagster.name is None:
-        settings = settings.model_copy(
-            update={"dagster": settings.dagster.model_copy(update={"name": DEFAULT_NAME})},
-        )
+        settings = settings.model_copy(update={"dagster": settings.dagster.model_copy(update={"name": DEFAULT_NAME})})
     return Pipeline(settings, tuple(tables))
 
 

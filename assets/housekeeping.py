@@ -8,8 +8,8 @@ The instance may be shared: of assets, checks and runs that are not this pipelin
 """
 
 from collections import Counter
-from collections.abc import Callable, Container, Iterator, Sequence
-from contextlib import AbstractContextManager, suppress
+from collections.abc import Callable, Container, Iterator
+from contextlib import AbstractContextManager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -17,20 +17,16 @@ from typing import Any
 import dagster as dg
 from dagster._core.events.log import EventLogEntry
 from dagster._core.instance.utils import RUNLESS_RUN_ID
-from dagster._core.storage.event_log.schema import (
-    AssetCheckExecutionsTable,
-    AssetEventTagsTable,
-    SqlEventLogStorageTable,
-)
+from dagster._core.storage.event_log import schema
 from dagster._core.storage.event_log.sql_event_log import SqlEventLogStorage
 from dagster._core.storage.event_log.sqlite import SqliteEventLogStorage
 from dagster_shared.serdes import deserialize_value
-from sqlalchemy import Table, delete, func, or_, select
+from sqlalchemy import Table, delete, or_, select
 from sqlalchemy.engine import Connection
 from sqlalchemy.sql.elements import ColumnElement
 
 from tidemark.assets.catalog import ASSETS, key_of
-from tidemark.assets.runs import Runs, tags_of
+from tidemark.assets.runs import Runs, job_of
 from tidemark.pipeline.clock import SystemClock
 from tidemark.pipeline.services.dagster_names import name_of
 from tidemark.pipeline.settings import Settings
@@ -46,6 +42,8 @@ ROWS_AT_ONCE = 500
 RUNS_AT_ONCE = 100
 
 Connect = Callable[[], AbstractContextManager[Connection]]
+Columns = tuple[ColumnElement[Any], ...]
+Group = tuple[str, str]
 
 
 class HousekeepingConfig(dg.Config):
@@ -55,8 +53,8 @@ class HousekeepingConfig(dg.Config):
 
 
 def housekeeping_job(settings: Settings) -> dg.JobDefinition:
-    @dg.op(name=name_of(settings, "keep_house"), out=dg.Out(dg.Nothing))
-    def keep_house(context: dg.OpExecutionContext, config: HousekeepingConfig) -> Iterator[dg.Output[None]]:
+    @job_of(settings, HOUSEKEEPING, "keep_house", KEEPS_SMALL)
+    def housekeeping(context: dg.OpExecutionContext, config: HousekeepingConfig) -> Iterator[dg.Output[None]]:
         """Removes what is no longer kept, archives old entries of the tracking log, rewrites small files as sorted
         larger ones, deletes earlier versions and orphans, and prunes Dagster's own events. It can be killed at any
         point, and runs beside everything else."""
@@ -73,15 +71,6 @@ def housekeeping_job(settings: Settings) -> dg.JobDefinition:
         if failed:
             raise dg.Failure(description="; ".join(failed), metadata=dict(figures), allow_retries=False)
         yield dg.Output(None, metadata=dict(figures))
-
-    @dg.job(
-        name=name_of(settings, HOUSEKEEPING),
-        description=KEEPS_SMALL,
-        executor_def=dg.in_process_executor,
-        tags=tags_of(settings),
-    )
-    def housekeeping() -> None:
-        keep_house()
 
     return housekeeping
 
@@ -126,23 +115,24 @@ def prune_events(instance: dg.DagsterInstance, settings: Settings, before: datet
     connects: list[Connect] = [storage.index_connection]
     if storage.is_run_sharded:
         connects.append(lambda: storage.run_connection(RUNLESS_RUN_ID))
-    events, evaluations = SqlEventLogStorageTable, AssetCheckExecutionsTable
-    of_ticks = (events.c.run_id == RUNLESS_RUN_ID) & (events.c.timestamp < moment)
+    events, evaluations = schema.SqlEventLogStorageTable, schema.AssetCheckExecutionsTable
+    of_ticks, is_old = events.c.run_id == RUNLESS_RUN_ID, events.c.timestamp < moment
     reported = of_ticks & events.c.asset_key.in_(ours)
     is_of_a_check = events.c.dagster_event_type == dg.DagsterEventType.ASSET_CHECK_EVALUATION.value
     # Others' events stay and would be read again each hour: the database finds those that may be ours.
     checked = of_ticks & is_of_a_check & or_(*(events.c.event.contains(key, autoescape=True) for key in ours))
     evaluated = (evaluations.c.run_id == RUNLESS_RUN_ID) & evaluations.c.asset_key.in_(ours)
     was_long_ago = evaluations.c.evaluation_event_timestamp < moment
-    check = evaluations.c.asset_key, evaluations.c.check_name
+    kind, check = (events.c.asset_key, events.c.dagster_event_type), (evaluations.c.asset_key, evaluations.c.check_name)
     with storage.index_connection() as connection:
-        again = {tuple(row) for row in connection.execute(select(*check).distinct().where(evaluated, ~was_long_ago))}
+        reported_again = _groups(connection, kind, reported & ~is_old)
+        evaluated_again = _groups(connection, check, evaluated & ~was_long_ago)
     deleted = [
-        _delete_old(connect, ours, events, reported, (events.c.asset_key, events.c.dagster_event_type))
-        + _delete_old_of_checks(connect, ours, checked, again)
+        _delete_old(connect, ours, events, reported & is_old, kind, reported_again)
+        + _delete_old(connect, ours, events, checked & is_old, (events.c.event,), evaluated_again, _check_of)
         for connect in connects
     ]
-    gone = _delete_old(storage.index_connection, ours, evaluations, evaluated & was_long_ago, check)
+    gone = _delete_old(storage.index_connection, ours, evaluations, evaluated & was_long_ago, check, evaluated_again)
     return {"events": deleted[0], "evaluations": gone}
 
 
@@ -154,65 +144,50 @@ def prune_runs(runs: Runs, before: datetime, but: str) -> int:
             instance.delete_run(run_id)
             instance.compute_log_manager.delete_logs(prefix=[run_id])
             if isinstance(instance.event_log_storage, SqliteEventLogStorage):
-                with suppress(FileNotFoundError):
-                    Path(instance.event_log_storage.path_for_shard(run_id)).unlink()
+                Path(instance.event_log_storage.path_for_shard(run_id)).unlink(missing_ok=True)
         deleted += len(found)
     return deleted
 
 
+def _groups(connection: Connection, columns: Columns, wanted: ColumnElement[bool]) -> set[Group]:
+    """The different values of these columns in the wanted rows."""
+    return {(row[0], row[1]) for row in connection.execute(select(*columns).distinct().where(wanted))}
+
+
 def _delete_old(
     connect: Connect,
-    ours: frozenset[str],
+    ours: Container[str],
     table: Table,
     old: ColumnElement[bool],
-    alike: tuple[ColumnElement[Any], ...],
+    columns: Columns,
+    again: Container[Group],
+    group_of: Callable[..., Group] = lambda *values: values,
 ) -> int:
-    """Delete our rows that are `old`, except the newest of each group with equal columns `alike`; the number."""
-    with connect() as connection:
-        kept = select(func.max(table.c.id)).where(table.c.asset_key.in_(ours)).group_by(*alike)
-        newest = [row[0] for row in connection.execute(kept)]
-    deleted = 0
+    """Delete our rows that are `old`, except the newest of each group that did not come `again` since; the number.
+    The `columns` of a row say of which group it is: of an asset, and of a check or a kind of events."""
+    newest, deleted, position = dict[Group, int](), 0, 0
     while True:
         with connect() as connection:
-            wanted = select(table.c.id).where(old, table.c.id.not_in(newest)).order_by(table.c.id).limit(ROWS_AT_ONCE)
-            ids = [row[0] for row in connection.execute(wanted)]
-            if not ids:
-                return deleted
-            _delete_rows(connection, table, ids)
-        deleted += len(ids)
-
-
-def _delete_old_of_checks(
-    connect: Connect, ours: frozenset[str], old: ColumnElement[bool], again: Container[tuple[str, str]]
-) -> int:
-    """Delete the `old` events of our checks, except the newest of each check that was not evaluated `again` since; the
-    number. Such an event says only in its text which check it is of."""
-    table, newest, deleted, position = SqlEventLogStorageTable, dict[tuple[str, str], int](), 0, 0
-    while True:
-        with connect() as connection:
-            wanted = select(table.c.id, table.c.event).where(old, table.c.id > position)
+            wanted = select(table.c.id, *columns).where(old, table.c.id > position)
             rows = connection.execute(wanted.order_by(table.c.id).limit(ROWS_AT_ONCE)).all()
             if not rows:
                 return deleted
             ids = []
-            for position, text in rows:
-                check = _check_of(text)
-                if check in again:
+            for position, *values in rows:
+                group = group_of(*values)
+                if group in again:
                     ids.append(position)
-                elif check[0] in ours:
-                    ids += [newest[check]] if check in newest else []
-                    newest[check] = position
-            _delete_rows(connection, table, ids)
+                elif group[0] in ours:
+                    ids += [newest[group]] if group in newest else []
+                    newest[group] = position
+            connection.execute(delete(table).where(table.c.id.in_(ids)))
+            if table is schema.SqlEventLogStorageTable:
+                tags = schema.AssetEventTagsTable
+                connection.execute(delete(tags).where(tags.c.event_id.in_(ids)))
         deleted += len(ids)
 
 
-def _check_of(event: str) -> tuple[str, str]:
-    """The asset and the name of the check that an event is of."""
+def _check_of(event: str) -> Group:
+    """The asset and the name of the check that an event is of, which only its text says."""
     found: Any = deserialize_value(event, EventLogEntry).get_dagster_event().event_specific_data
     return found.asset_key.to_string(), found.check_name
-
-
-def _delete_rows(connection: Connection, table: Table, ids: Sequence[int]) -> None:
-    connection.execute(delete(table).where(table.c.id.in_(ids)))
-    if table is SqlEventLogStorageTable:
-        connection.execute(delete(AssetEventTagsTable).where(AssetEventTagsTable.c.event_id.in_(ids)))

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 import dagster as dg
 
+from tidemark.assets.lost_runs import Context
 from tidemark.pipeline.durations import format_duration
 from tidemark.pipeline.errors import TableFailed, TidemarkError
 from tidemark.pipeline.services.dagster_names import DEFINITION
@@ -21,9 +22,7 @@ LOAD_AGAIN = (
 )
 
 
-def table_of_run(
-    context: dg.AssetExecutionContext | dg.OpExecutionContext, settings: Settings, loaded: TableDefinition
-) -> TableDefinition:
+def table_of_run(context: Context, settings: Settings, loaded: TableDefinition) -> TableDefinition:
     """The table by its file as it is now, for a run, which gets a tag with what it has found. Raises InvalidSettings if
     the file cannot be used, and TableFailed if Dagster must load it again."""
     context.instance.add_run_tags(context.run.run_id, {DEFINITION: _mark(settings, loaded)})

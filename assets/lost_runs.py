@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime, timedelta
 from threading import Event, Thread
+from typing import TypeAlias
 
 import dagster as dg
 from dagster._core.storage.dagster_run import NOT_FINISHED_STATUSES
@@ -35,9 +36,11 @@ LOOKED_AT = 20
 STARTING = (dg.DagsterRunStatus.NOT_STARTED, dg.DagsterRunStatus.STARTING)
 AT_WORK = (dg.DagsterRunStatus.STARTED, dg.DagsterRunStatus.CANCELING)
 
+Context: TypeAlias = dg.OpExecutionContext | dg.AssetExecutionContext
+
 
 @contextmanager
-def beating(context: dg.OpExecutionContext | dg.AssetExecutionContext) -> Iterator[None]:
+def beating(context: Context) -> Iterator[None]:
     """Say in the run's log every BEAT that it is at work, and have what is logged meanwhile carry its ids."""
     ended = Event()
 

@@ -1,36 +1,19 @@
 """Tables of one's own in Dagster: an asset, a check and a job for each, and the sensor that requests what is due."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import partial
 from typing import Any
 
 import dagster as dg
-from dagster._core.definitions.data_version import (
-    CODE_VERSION_TAG,
-    DEFAULT_DATA_VERSION,
-    NULL_EVENT_POINTER,
-    extract_data_version_from_entry,
-    get_input_data_version_tag,
-    get_input_event_pointer_tag,
-)
+from dagster._core.definitions import data_version
 
-from tidemark.assets.by_window import (
-    LASTING,
-    Event,
-    index_of,
-    materialized,
-    reports,
-    watermark_of,
-    windows_job,
-    windows_of_partitions,
-)
+from tidemark.assets.by_window import LASTING, Compute, Event, materialized, reports, windows_job, windows_of_partitions
 from tidemark.assets.catalog import HEARTBEAT_DIFFS, HEARTBEATS, key_of, ticking_sensor, windowed_asset
 from tidemark.assets.corrections import corrections_noted
 from tidemark.assets.events import failing_run
 from tidemark.assets.loaded_tables import LoadedTables, table_of_run
-from tidemark.assets.lost_runs import beating
+from tidemark.assets.lost_runs import Context, beating
 from tidemark.assets.partitions import Partitions
 from tidemark.assets.requests import NothingDue, pause_of, run_over
 from tidemark.assets.runs import Runs, stretch_ends
@@ -49,7 +32,6 @@ from tidemark.pipeline.spark.table_definition import TableDefinition
 from tidemark.pipeline.windows import Window
 from tidemark.resources.keys import LAKE, SPARK, keys_of, lake_of, spark_of
 from tidemark.resources.lake import LakeResource
-from tidemark.resources.spark import SparkResource
 
 TABLES = "tables"
 """The sensor, and the `user` of the parts of the lake that it reads."""
@@ -62,27 +44,23 @@ SHOWN_SOURCE = 20_000
 """Characters of a function or of SQL that the UI shows."""
 
 
-@dataclass(frozen=True)
-class OwnTables:
-    """What Dagster gets for the tables of one's own; nothing without any."""
-
-    assets: Sequence[dg.AssetsDefinition] = ()
-    jobs: Sequence[dg.JobDefinition] = ()
-    sensors: Sequence[dg.SensorDefinition] = ()
-
-
-def own_table_definitions(settings: Settings, clock: Clock, tables: Mapping[str, TableDefinition]) -> OwnTables:
-    if not tables:
-        return OwnTables()
-    assets, jobs = [], list[dg.JobDefinition]()
-    for table in tables.values():
+def own_table_definitions(
+    settings: Settings, clock: Clock, tables: Iterable[TableDefinition]
+) -> tuple[list[dg.AssetsDefinition], list[dg.JobDefinition]]:
+    """An asset and a job for each table of one's own."""
+    assets, jobs = [], []
+    for table in tables:
         partitions = Partitions(table.windowing(settings.windows), clock.now())
-        assets.append(_asset(settings, table, partitions))
-        jobs.append(_job(settings, table, partitions))
-    return OwnTables(assets, jobs, [_sensor(settings, clock, tables, jobs)])
+        compute, key = partial(_computed, settings, table, partitions), key_of(settings, dg.AssetKey(table.name))
+        about = f"Windows of {table.name}, in one run."
+        assets.append(_asset(settings, table, partitions, compute))
+        jobs.append(windows_job(settings, compute_job(table.name), partitions, [key], compute, about))
+    return assets, jobs
 
 
-def _asset(settings: Settings, loaded: TableDefinition, partitions: Partitions) -> dg.AssetsDefinition:
+def _asset(
+    settings: Settings, loaded: TableDefinition, partitions: Partitions, compute: Compute
+) -> dg.AssetsDefinition:
     key = key_of(settings, dg.AssetKey(loaded.name))
     unique = dg.AssetCheckSpec(UNIQUE, asset=key, description=f"One row of a window for each {', '.join(loaded.key)}.")
     doc = (loaded.build.__doc__ or "").strip()
@@ -104,33 +82,21 @@ def _asset(settings: Settings, loaded: TableDefinition, partitions: Partitions) 
         further = further_back(loaded.lookback, settings.windows.lookback)
         with failing_run(*LASTING), beating(context):
             windows = windows_of_partitions(context, lake, partitions, _index(lake, loaded, partitions), further)
-            yield materialized(context, key, _computed(context, settings, loaded, partitions, windows))
+            yield materialized(context, key, compute(context, windows))
 
     return own_table
 
 
-def _job(settings: Settings, loaded: TableDefinition, partitions: Partitions) -> dg.JobDefinition:
-    def compute(context: dg.OpExecutionContext, windows: Sequence[Window]) -> Iterator[Event]:
-        return _computed(context, settings, loaded, partitions, windows)
-
-    key, about = key_of(settings, dg.AssetKey(loaded.name)), f"Windows of {loaded.name}, in one run."
-    return windows_job(settings, compute_job(loaded.name), partitions, [key], compute, about)
-
-
 def _computed(
-    context: dg.AssetExecutionContext | dg.OpExecutionContext,
-    settings: Settings,
-    loaded: TableDefinition,
-    partitions: Partitions,
-    windows: Sequence[Window],
+    settings: Settings, loaded: TableDefinition, partitions: Partitions, context: Context, windows: Sequence[Window]
 ) -> Iterator[Event]:
     """Compute windows by the table's file as it is now, and say what Dagster is to know. A failure leaves a note in the
     lake."""
-    lake, spark, run = lake_of(context, settings), spark_of(context, settings), context.run.run_id
-    key, watermark = key_of(settings, dg.AssetKey(loaded.name)), watermark_of(lake)
+    lake, run = lake_of(context, settings), context.run.run_id
+    key, watermark = key_of(settings, dg.AssetKey(loaded.name)), lake.watermark()
     with lake.whole().failed_runs(loaded.name).noting(run, stretch_ends(windows), lake.clock):
         table = table_of_run(context, settings, loaded)
-        done = compute_table(table, windows, watermark, lake, spark, run) if windows else Outcome(run, 0, {}, ())
+        done = compute_table(table, windows, watermark, lake, context) if windows else Outcome(run, 0, {}, ())
         within = [column for column in table.key if column != PARTITION]
         twice = lake.own_table("run", table.name).twice(done.rows, within) if table.key else 0
 
@@ -152,32 +118,30 @@ def _computed(
             description=about,
             metadata={"rows": twice},
         )
-    yield from corrections_noted(lake, [FollowedTable(table.name, lake.own_table("run", table.name), table.key)])
+    yield from corrections_noted(lake, FollowedTable(table.name, lake.own_table("run", table.name), table.key))
 
 
 def provenance(instance: dg.DagsterInstance, version: str, settings: Settings) -> dict[str, str]:
     """The tags by which Dagster shows an asset whose code has changed since a job has computed it, as it does after an
     asset's own run."""
-    tags = {CODE_VERSION_TAG: version}
+    tags = {data_version.CODE_VERSION_TAG: version}
     for key in (key_of(settings, one) for one in (HEARTBEATS, HEARTBEAT_DIFFS)):
         newest = instance.get_latest_materialization_event(key)
-        version_of = None if newest is None else extract_data_version_from_entry(newest)
-        tags[get_input_data_version_tag(key)] = (version_of or DEFAULT_DATA_VERSION).value
-        tags[get_input_event_pointer_tag(key)] = NULL_EVENT_POINTER
+        version_of = None if newest is None else data_version.extract_data_version_from_entry(newest)
+        tags[data_version.get_input_data_version_tag(key)] = (version_of or data_version.DEFAULT_DATA_VERSION).value
+        tags[data_version.get_input_event_pointer_tag(key)] = data_version.NULL_EVENT_POINTER
     return tags
 
 
 def _index(lake: LakeResource, table: TableDefinition, partitions: Partitions) -> WindowIndex:
-    return index_of(lake, lake.own_table("run", table.name), partitions.windowing, table.lookback)
+    """By what the run has opened."""
+    return WindowIndex(
+        lake.heartbeats("run"), lake.own_table("run", table.name).table, partitions.windowing, table.lookback
+    )
 
 
 def compute_table(
-    table: TableDefinition,
-    windows: Sequence[Window],
-    watermark: datetime | None,
-    lake: LakeResource,
-    spark: SparkResource,
-    run: str,
+    table: TableDefinition, windows: Sequence[Window], watermark: datetime | None, lake: LakeResource, context: Context
 ) -> Outcome:
     """Compute windows of a table of one's own, and replace them in the lake. Raises WindowNotClosed, before
     Spark is used, WindowExpired, and other TidemarkErrors."""
@@ -189,14 +153,14 @@ def compute_table(
     # Before the heartbeats are listed: see `OwnBatch`.
     computed = ComputedWindows.of(lake.diffs("run").runs(), settings.windowing)
     batch = OwnBatch(
-        spark.session(),
+        spark_of(context, settings).session(),
         definition=table,
         table=lake.own_table("run", table.name),
         heartbeats=lake.heartbeats("run"),
         fields=settings.message.kinds,
         inputs=computed.inputs(table.windowing(settings.windows), table.lookback),
         watermark=watermark,
-        run=run,
+        run=context.run.run_id,
         clock=SystemClock(),
         refuse_expired=refuse_expired,
     )
@@ -230,7 +194,9 @@ def due_windows(
         yield table, due
 
 
-def _sensor(settings: Settings, clock: Clock, tables: Mapping[str, TableDefinition], jobs: Jobs) -> dg.SensorDefinition:
+def tables_sensor(
+    settings: Settings, clock: Clock, tables: Mapping[str, TableDefinition], jobs: Jobs
+) -> dg.SensorDefinition:
     loaded = LoadedTables(settings, tables)
 
     @ticking_sensor(

@@ -39,10 +39,7 @@ class Partitions:
         """The partitions for Dagster, in UTC, of which it lists those that have ended."""
         listed = self.listed
         return dg.TimeWindowPartitionsDefinition(
-            start=listed.first,
-            cron_schedule=cron_of(listed.length),
-            fmt=KEY_FORMAT,
-            timezone="UTC",
+            start=listed.first, cron_schedule=cron_of(listed.length), fmt=KEY_FORMAT, timezone="UTC"
         )
 
     def windows_in(self, keys: Iterable[str]) -> list[range]:

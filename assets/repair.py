@@ -9,20 +9,23 @@ from tidemark.assets.by_window import Event
 from tidemark.assets.checks import evaluation_of
 from tidemark.assets.events import failing_run
 from tidemark.assets.partitions import Partitions
-from tidemark.assets.runs import tags_of
+from tidemark.assets.runs import job_of
 from tidemark.assets.windowed import compute_and_report, stopped_result
 from tidemark.pipeline.clock import SystemClock
 from tidemark.pipeline.durations import parse_duration
 from tidemark.pipeline.errors import ExecutorsUnable
 from tidemark.pipeline.quality.silence import WindowSilence
-from tidemark.pipeline.services.dagster_names import name_of
 from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.upkeep.integrity import forget_damaged
 from tidemark.pipeline.upkeep.orphans import remove_orphans
 from tidemark.pipeline.upkeep.repair import Survey, Surveyor, findings
-from tidemark.resources.keys import LAKE, SPARK, keys_of, lake_of, spark_of
+from tidemark.resources.keys import LAKE, SPARK, lake_of, spark_of
 
 REPAIR = "repair"
+ABOUT = (
+    "After an outage: looks at a range of windows, the tracking log and the folders of the lake, says what is stale, "
+    "missing, damaged or orphaned, and computes just that again."
+)
 NAMED_IN_LOG = 200
 """Findings that go to the run's log and metadata, which Dagster keeps in its database."""
 
@@ -39,14 +42,8 @@ class RepairConfig(dg.Config):
 
 
 def repair_job(settings: Settings, partitions: Partitions) -> dg.JobDefinition:
-    @dg.op(
-        name=name_of(settings, "look_and_compute_again"),
-        out=dg.Out(dg.Nothing),
-        required_resource_keys=keys_of(settings, LAKE, SPARK),
-    )
-    def look_and_compute_again(
-        context: dg.OpExecutionContext, config: RepairConfig
-    ) -> Iterator[Event | dg.Output[None]]:
+    @job_of(settings, REPAIR, "look_and_compute_again", ABOUT, LAKE, SPARK)
+    def repair(context: dg.OpExecutionContext, config: RepairConfig) -> Iterator[Event | dg.Output[None]]:
         """Looks at each window of the range, names what is stale, missing, damaged or orphaned, and computes again what
         can be computed. Fails if something is left that this does not mend."""
         lake, spark = lake_of(context, settings), spark_of(context, settings)
@@ -87,12 +84,6 @@ def repair_job(settings: Settings, partitions: Partitions) -> dg.JobDefinition:
             grave = "; ".join(finding.text for finding in found if finding.is_grave)
             raise dg.Failure(description=grave, metadata=figures, allow_retries=False)
         yield dg.Output(None, metadata=figures)
-
-    @dg.job(name=name_of(settings, REPAIR), executor_def=dg.in_process_executor, tags=tags_of(settings))
-    def repair() -> None:
-        """After an outage: looks at a range of windows, the tracking log and the folders of the lake, says what is
-        stale, missing, damaged or orphaned, and computes just that again."""
-        look_and_compute_again()
 
     return repair
 

@@ -117,11 +117,9 @@ def next_request(
     nothing = f"run {working[0].run_id[:8]} is computing windows" if working else "every closed window is computed"
     if len(working) >= windows.runs_at_once:
         return Request((), nothing)
-    reached = now if watermark is None else min(watermark, now)
-    due = None if watermark is None else due_now(lake, reached, now)
-    if due is None:
+    if watermark is None or (due := due_now(lake, min(watermark, now), now)) is None:
         return Request((), "no window is closed yet")
-    front = Front.of(windowing, reached, now)
+    front = Front.of(windowing, min(watermark, now), now)
     others, end = (_numbers(stale, windowing), front.first_open) if stale else (due, front.first_live)
     older_wait = others.least is not None and others.least < end
     waits = lake.kept.get((CHOICE, "waits since"), dict[bool, datetime])
@@ -202,8 +200,8 @@ def pause_of(
     if at_it := report_dead(runs, job_name, now):
         return f"run {at_it[0].dagster_run.run_id[:8]} {does}"
     latest = runs.newest(job_name, FAILURES_COUNTED)
-    failed = takewhile(lambda record: record.dagster_run.status is dg.DagsterRunStatus.FAILURE, latest)
-    failures = list(takewhile(counts, failed))
+    failure = dg.DagsterRunStatus.FAILURE
+    failures = list(takewhile(lambda record: record.dagster_run.status is failure and counts(record), latest))
     if not failures or now - ended_at(failures[0]) >= (pause := rest_after(len(failures), longest)):
         return None
     return f"the last {len(failures)} runs failed; the next is tried {pause} after the last"

@@ -7,19 +7,24 @@ from typing import Any
 import dagster as dg
 
 from tidemark.assets.catalog import HEARTBEATS, key_of, ticking_sensor
-from tidemark.assets.checks import CHECK_EVERY
 from tidemark.assets.events import failing_run
 from tidemark.assets.lost_runs import beating
 from tidemark.assets.requests import pause_of
-from tidemark.assets.runs import Runs, tags_of
+from tidemark.assets.runs import Runs, job_of
+from tidemark.assets.staleness import CHECK_EVERY
 from tidemark.pipeline.clock import Clock
 from tidemark.pipeline.ingest.requeue import Requeuer
 from tidemark.pipeline.lake.layout import Lake
 from tidemark.pipeline.pubsub.schemas import reader_of
 from tidemark.pipeline.services.dagster_names import CONTRACT, REQUEUE, name_of
 from tidemark.pipeline.settings import Settings
-from tidemark.pipeline.settings_sections import BY_HAND, ON_CHANGE
+from tidemark.pipeline.settings_sections import BY_HAND
 from tidemark.resources.keys import LAKE, keys_of, lake_of
+
+ABOUT = (
+    "Judges what waits in quarantine again, by the settings of now, and lands what passes. It is safe while everything "
+    "runs, to kill, and to start again."
+)
 
 MOST_REQUESTS = 3
 """Runs that one code server requests for its contract. A run that fails is requested again, with a growing pause; one
@@ -29,10 +34,8 @@ that keeps failing needs a person."""
 def requeue_job(settings: Settings, clock: Clock) -> dg.JobDefinition:
     """The job: what `tidemark requeue` does, in a run."""
 
-    @dg.op(
-        name=name_of(settings, "judge_again"), out=dg.Out(dg.Nothing), required_resource_keys=keys_of(settings, LAKE)
-    )
-    def judge_again(context: dg.OpExecutionContext) -> Iterator[dg.AssetMaterialization | dg.Output[None]]:
+    @job_of(settings, REQUEUE, "judge_again", ABOUT, LAKE)
+    def requeue(context: dg.OpExecutionContext) -> Iterator[dg.AssetMaterialization | dg.Output[None]]:
         """Judges what waits in quarantine by the message contract of now, and lands what passes."""
         lake = lake_of(context, settings).whole()
         accepted = lake.accepted_schemas(settings.message.schema_names)
@@ -52,12 +55,6 @@ def requeue_job(settings: Settings, clock: Clock) -> dg.JobDefinition:
             yield dg.AssetMaterialization(key_of(settings, HEARTBEATS), metadata=landed)
         yield dg.Output(None, metadata=metadata)
 
-    @dg.job(name=name_of(settings, REQUEUE), executor_def=dg.in_process_executor, tags=tags_of(settings))
-    def requeue() -> None:
-        """Judges what waits in quarantine again, by the settings of now, and lands what passes. It is safe while
-        everything runs, to kill, and to start again."""
-        judge_again()
-
     return requeue
 
 
@@ -67,11 +64,6 @@ class Memory:
 
     is_done: bool = False
     requests: int = 0
-
-
-def requeue_sensors(settings: Settings, clock: Clock, job: dg.JobDefinition) -> list[dg.SensorDefinition]:
-    """The sensor, if the settings ask for it."""
-    return [requeue_sensor(settings, clock, job)] if settings.quarantine.requeue == ON_CHANGE else []
 
 
 def requeue_sensor(settings: Settings, clock: Clock, job: dg.JobDefinition) -> dg.SensorDefinition:
@@ -90,13 +82,11 @@ def requeue_sensor(settings: Settings, clock: Clock, job: dg.JobDefinition) -> d
         ),
     )
     def requeue(context: dg.SensorEvaluationContext) -> dg.SensorResult:
+        memory.is_done = memory.is_done or is_judged(lake_of(context, settings).whole(), settings, clock)
         if memory.is_done:
             return _nothing("quarantine has been judged by this contract")
         if pause := pause_of(Runs(context.instance, settings), REQUEUE, clock.now(), "judges quarantine again"):
             return _nothing(pause)
-        memory.is_done = is_judged(lake_of(context, settings).whole(), settings, clock)
-        if memory.is_done:
-            return _nothing("quarantine has been judged by this contract")
         if memory.requests == MOST_REQUESTS:
             return _nothing(
                 f"{MOST_REQUESTS} runs were requested for this contract and none has ended well: look at their logs, "

@@ -1,7 +1,7 @@
 """The runs of this pipeline's jobs, and the windows of those that compute windows. Others may share the instance, with
 jobs of the same names."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -12,18 +12,12 @@ from dagster._core.storage.dagster_run import FINISHED_STATUSES
 from dagster._core.storage.tags import MAX_RUNTIME_SECONDS_TAG
 from pydantic import Field
 
-from tidemark.assets.turns import Attempt
-from tidemark.pipeline.services.dagster_names import (
-    BACKLOG,
-    COMPUTE_WINDOWS,
-    PIPELINE,
-    TO,
-    WINDOWS,
-    name_of,
-)
+from tidemark.assets.turns import Attempt, Attempts
+from tidemark.pipeline.services.dagster_names import BACKLOG, COMPUTE_WINDOWS, PIPELINE, TO, WINDOWS, name_of
 from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.spans import Spans
 from tidemark.pipeline.windows import Window, Windowing, runs_of_neighbours
+from tidemark.resources.keys import keys_of
 
 MAX_RUNTIME_SECONDS = 7200
 """How long a run may take, where the instance monitors runs. Ours does in any case: `max_runtime_seconds`."""
@@ -41,12 +35,22 @@ class WindowsConfig(dg.Config):
 
 def tags_of(settings: Settings) -> dict[str, str]:
     """The tags of this pipeline's jobs, and so of their runs: a lake is one pipeline's."""
-    return {**_mark_of(settings), MAX_RUNTIME_SECONDS_TAG: str(MAX_RUNTIME_SECONDS)}
+    return {PIPELINE: settings.lake.uri, MAX_RUNTIME_SECONDS_TAG: str(MAX_RUNTIME_SECONDS)}
 
 
-def _mark_of(settings: Settings) -> dict[str, str]:
-    """The tag by which runs are found."""
-    return {PIPELINE: settings.lake.uri}
+def job_of(
+    settings: Settings, job: str, op: str, description: str, *resources: str
+) -> Callable[[Callable[..., Iterator[Any]]], dg.JobDefinition]:
+    """The decorator that makes a job of one op, which runs in the run's own process. Its docstring describes the op."""
+
+    def decorator(compute: Callable[..., Iterator[Any]]) -> dg.JobDefinition:
+        only = dg.op(
+            name=name_of(settings, op), out=dg.Out(dg.Nothing), required_resource_keys=keys_of(settings, *resources)
+        )(compute)
+        graph = dg.GraphDefinition(name=name_of(settings, job), description=description, node_defs=[only])
+        return graph.to_job(executor_def=dg.in_process_executor, tags=tags_of(settings))
+
+    return decorator
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,23 +64,22 @@ class Runs:
         self, job_name: str, limit: int, statuses: Sequence[dg.DagsterRunStatus] | None = None
     ) -> Sequence[dg.RunRecord]:
         """The newest runs of a job, newest first: all, or those with one of the statuses."""
-        job, tags = name_of(self.settings, job_name), _mark_of(self.settings)
-        wanted = dg.RunsFilter(job_name=job, statuses=statuses, tags=tags)
+        wanted = self._ours(job_name=name_of(self.settings, job_name), statuses=statuses)
         return self.instance.get_run_records(wanted, limit=limit)
 
     def updated(
         self, statuses: Sequence[dg.DagsterRunStatus], limit: int, after: datetime | None = None
     ) -> Sequence[dg.RunRecord]:
         """Runs whatever their job: the first that changed after a moment, in that order; without one, the last."""
-        wanted = dg.RunsFilter(statuses=statuses, updated_after=after, tags=_mark_of(self.settings))
-        return self.instance.get_run_records(
-            wanted, limit=limit, order_by="update_timestamp", ascending=after is not None
-        )
+        wanted, order = self._ours(statuses=statuses, updated_after=after), "update_timestamp"
+        return self.instance.get_run_records(wanted, limit, order, ascending=after is not None)
 
-    def finished_before(self, moment: datetime, at_most: int) -> Iterator[str]:
+    def finished_before(self, moment: datetime, at_most: int) -> Sequence[str]:
         """The ids of runs that finished before a moment, whatever their job."""
-        wanted = dg.RunsFilter(statuses=FINISHED_STATUSES, updated_before=moment, tags=_mark_of(self.settings))
-        return (run.run_id for run in self.instance.get_runs(wanted, limit=at_most))
+        return self.instance.get_run_ids(self._ours(statuses=FINISHED_STATUSES, updated_before=moment), limit=at_most)
+
+    def _ours(self, **more: Any) -> dg.RunsFilter:
+        return dg.RunsFilter(tags={PIPELINE: self.settings.lake.uri}, **more)
 
 
 def stretch_texts(windows: Iterable[Window]) -> list[str]:
@@ -107,7 +110,7 @@ def windows_of(stretches: Iterable[range], windowing: Windowing) -> list[Window]
     return [windowing.numbered(number) for number in sorted({one for each in stretches for one in each})]
 
 
-def ended_attempts(runs: Runs, windowing: Windowing) -> Sequence[Attempt]:
+def ended_attempts(runs: Runs, windowing: Windowing) -> Attempts:
     """The newest runs that have succeeded or failed, the newest first."""
     statuses = [dg.DagsterRunStatus.SUCCESS, dg.DagsterRunStatus.FAILURE]
     records = runs.newest(COMPUTE_WINDOWS, RUNS_LOOKED_AT, statuses)

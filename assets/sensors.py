@@ -2,13 +2,14 @@
 
 from dataclasses import replace
 from datetime import timedelta
+from functools import partial
 
 import dagster as dg
 
 from tidemark.assets.catalog import HEARTBEATS, QUARANTINED, TRACKING_HISTOGRAM, WATERMARK, ticking_sensor
 from tidemark.assets.events import landing_events, landing_sentence, tracking_events
 from tidemark.assets.ingest import run_at_work, watch_of
-from tidemark.assets.requests import OneAsks, Request, next_request
+from tidemark.assets.requests import OneAsks, next_request
 from tidemark.assets.runs import Runs
 from tidemark.assets.watching import Jobs, note_problem, observer_of
 from tidemark.pipeline.clock import Clock
@@ -83,9 +84,7 @@ def tracking_sensor(
         # A hint for people: the next tick goes on from the lake.
         cursor = f"entry {tracked.state.number}, watermark {'none' if watermark is None else watermark.isoformat()}"
 
-        def choose() -> Request:
-            return next_request(Runs(context.instance, settings), lake, watermark, clock.now())
-
+        choose = partial(next_request, runs, lake, watermark, clock.now())
         request = asking.request("tracking", choose, context.log)
         events = tracking_events(settings, tracked)
         return request.result(settings, context.log, said, asset_events=events, cursor=cursor)

@@ -9,8 +9,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from itertools import takewhile
+from typing import TypeAlias
 
-from tidemark.pipeline.clock import iso
+from tidemark.pipeline.clock import EPOCH, iso
 from tidemark.pipeline.spans import Spans
 from tidemark.pipeline.windows import Windowing
 
@@ -52,6 +53,9 @@ class Attempt:
     run_id: str = ""
 
 
+Attempts: TypeAlias = Sequence[Attempt]
+
+
 @dataclass(frozen=True, slots=True)
 class Front:
     """Where the watermark is: the first live window, the first open one, and for how long no live one closes."""
@@ -85,36 +89,32 @@ def rest_after(failures: int, longest: timedelta = LONGEST_REST) -> timedelta:
     return min(rest, longest)
 
 
-def take_turn(
-    wanted: Iterable[range], attempts: Sequence[Attempt], now: datetime, most: int
-) -> tuple[list[int], list[Rest]]:
+def take_turn(wanted: Iterable[range], attempts: Attempts, now: datetime, most: int) -> tuple[list[int], list[Rest]]:
     """The newest windows that do not rest, at most so many; and those passed over because they rest. `wanted` are
     stretches, the newest first, of which no more are looked at than it takes; `attempts` have ended, the newest first.
 
     Windows that keep failing together are tried in ever smaller parts, until the one that causes it rests alone.
     However many windows fail, each other window gets its turn.
     """
-    chosen, resting, bound = list[int](), list[Rest](), most
+    chosen, resting = list[Rest](), list[Rest]()
     for window in (number for stretch in wanted for number in reversed(stretch)):
         rest = _rest_of(window, attempts, most)
-        if rest is not None and now < rest.until:
+        if now < rest.until:
             resting.append(rest)
             continue
-        at_most = most if rest is None else rest.at_most
-        if chosen and at_most != bound:
+        if chosen and rest.at_most != chosen[0].at_most:
             break
-        bound = at_most
-        chosen.append(window)
-        if len(chosen) == bound:
+        chosen.append(rest)
+        if len(chosen) == rest.at_most:
             break
-    return chosen, resting
+    return [rest.window for rest in chosen], resting
 
 
-def _rest_of(window: int, attempts: Sequence[Attempt], most: int) -> Rest | None:
-    """The rest after the failures of a window since its last success; None without any."""
+def _rest_of(window: int, attempts: Attempts, most: int) -> Rest:
+    """The rest after the failures of a window since its last success; without any, it is over."""
     failed = failures_in_a_row(attempt for attempt in attempts if window in attempt.windows)
     if not failed:
-        return None
+        return Rest(window, EPOCH, most)
     part = max(1, len(failed[0].windows) // STEP) if len(failed) >= SUSPECT else most
     return Rest(window, failed[0].ended_at + rest_after(len(failed)), min(most, part))
 
@@ -135,14 +135,7 @@ def resting_sentence(resting: Sequence[Rest], windowing: Windowing) -> str:
 
 
 def room_for_older(
-    front: Front,
-    at_once: int,
-    working: Sequence[Attempt],
-    ended: Sequence[Attempt],
-    now: datetime,
-    *,
-    waited: timedelta,
-    live_due: bool,
+    front: Front, at_once: int, working: Attempts, ended: Attempts, now: datetime, *, waited: timedelta, live_due: bool
 ) -> tuple[int, str]:
     """How many older windows, which have `waited`, a run that begins now may take; if none, why. `ended` are the newest
     first.

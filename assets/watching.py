@@ -14,7 +14,7 @@ from tidemark.assets.runs import Runs
 from tidemark.pipeline.clock import EPOCH, Clock, SystemClock
 from tidemark.pipeline.errors import NewerFormat
 from tidemark.pipeline.kept import Kept
-from tidemark.pipeline.observe.observer import CANCELED, FAILURE, OFF, SUCCESS, EndedRun, Observer
+from tidemark.pipeline.observe.observer import OFF, EndedRun, Observer
 from tidemark.pipeline.observe.outlet import check_libraries, outlet_of
 from tidemark.pipeline.observe.recorder import observed, pipeline_name
 from tidemark.pipeline.services.dagster_names import INGEST, TICK, name_of
@@ -32,12 +32,6 @@ RUNS_AT_ONCE = 200
 OVERLAP, REMEMBERED = timedelta(seconds=5), 2000
 """How far before the newest run that it knows a look begins, since their times come from several processes, and how
 many runs are remembered so that each counts once."""
-
-RESULTS = {
-    dg.DagsterRunStatus.SUCCESS: SUCCESS,
-    dg.DagsterRunStatus.FAILURE: FAILURE,
-    dg.DagsterRunStatus.CANCELED: CANCELED,
-}
 
 OF_THE_UI, BY_THE_UI = "__ASSET_JOB", "materialize"
 """Dagster's name for the job of assets that somebody materializes in the UI, and ours."""
@@ -90,11 +84,13 @@ def watched(settings: Settings, sensor: str, tick: Tick) -> Tick:
                 lake.whole().failed_ticks().note(sensor, error, lake.clock.now())
             raise
         observer.ticked(sensor, clock.monotonic() - began, failed=False)
-        if problem := _problems(lake).pop(sensor, ""):
-            lake.kept.get(CLEARED, set[str]).discard(sensor)
+        cleared, problem = lake.kept.get(CLEARED, set[str]), lake.kept.get(PROBLEMS, dict[str, str]).pop(sensor, "")
+        if problem:
+            cleared.discard(sensor)
             lake.whole().failed_ticks().note(sensor, problem, lake.clock.now())
-        else:
-            _clear_note(lake, sensor)
+        elif sensor not in cleared:  # an earlier process may have left one
+            lake.whole().failed_ticks().clear(sensor)
+            cleared.add(sensor)
         if observer.is_on and sensor == INGEST:
             lake.kept.get(ENDED, EndedRuns).tell(Runs(context.instance, settings), observer)
         return _tagged(result, tick_id)
@@ -104,20 +100,7 @@ def watched(settings: Settings, sensor: str, tick: Tick) -> Tick:
 
 def note_problem(lake: LakeResource, sensor: str, problem: str) -> None:
     """Have what a tick could not do noted in the lake, although it did not fail; nothing if there is no problem."""
-    if problem:
-        _problems(lake)[sensor] = problem
-
-
-def _problems(lake: LakeResource) -> dict[str, str]:
-    return lake.kept.get(PROBLEMS, dict[str, str])
-
-
-def _clear_note(lake: LakeResource, sensor: str) -> None:
-    """Delete the sensor's note of failing ticks, if there may be one: an earlier process may have left it."""
-    cleared = lake.kept.get(CLEARED, set[str])
-    if sensor not in cleared:
-        lake.whole().failed_ticks().clear(sensor)
-        cleared.add(sensor)
+    lake.kept.get(PROBLEMS, dict[str, str])[sensor] = problem
 
 
 def _id_of(context: dg.SensorEvaluationContext) -> str:
@@ -145,23 +128,19 @@ class EndedRuns:
         observer.runs(lambda: (self._new(runs), _under_way(runs)))
 
     def _new(self, runs: Runs) -> list[EndedRun]:
-        is_first = self.since is None
-        if self.since is None:
-            newest = runs.updated(FINISHED_STATUSES, limit=1)
-            self.since = newest[0].update_timestamp if newest else EPOCH
-        found = runs.updated(FINISHED_STATUSES, limit=RUNS_AT_ONCE, after=self.since - OVERLAP)
+        after = None if self.since is None else self.since - OVERLAP
+        found = runs.updated(FINISHED_STATUSES, RUNS_AT_ONCE, after)
         new = [record for record in found if record.dagster_run.run_id not in self.known]
         self.known.extend(record.dagster_run.run_id for record in new)
-        if found:
-            self.since = max(self.since, found[-1].update_timestamp)
-        return [] if is_first else [_ended(runs.settings, record) for record in new]
+        self.since = max([self.since or EPOCH, *(record.update_timestamp for record in found)])
+        return [] if after is None else [_ended(runs.settings, record) for record in new]
 
 
 def _ended(settings: Settings, record: dg.RunRecord) -> EndedRun:
     created = record.create_timestamp.timestamp()
     began = record.start_time or created
     took = timedelta(seconds=max((record.end_time or created) - began, 0.0))
-    return EndedRun(_job(settings, record), RESULTS[record.dagster_run.status], took)
+    return EndedRun(_job(settings, record), record.dagster_run.status.value.lower(), took)
 
 
 def _under_way(runs: Runs) -> dict[str, datetime]:

@@ -4,37 +4,25 @@ from collections import defaultdict
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
-from itertools import groupby, islice
-from operator import itemgetter
 from typing import Any
 
 import dagster as dg
+import polars as pl
 import pyarrow as pa
-import pyarrow.compute as pc
 
-from tidemark.assets.by_window import (
-    LASTING,
-    Event,
-    index_of,
-    materialized,
-    reports,
-    watermark_of,
-    which,
-    windows_job,
-    windows_of_partitions,
-)
+from tidemark.assets.by_window import LASTING, Event, materialized, reports, which, windows_job, windows_of_partitions
 from tidemark.assets.catalog import HEARTBEAT_DIFFS, HEARTBEATS, STREAM_STATUS, WATERMARK, key_of, windowed_asset
 from tidemark.assets.checks import evaluation_of
-from tidemark.assets.corrections import corrections_noted, diffs_followed
+from tidemark.assets.corrections import corrections_noted
 from tidemark.assets.events import failing_run
-from tidemark.assets.lost_runs import beating
+from tidemark.assets.lost_runs import Context, beating
 from tidemark.assets.partitions import Partitions
 from tidemark.assets.runs import stretch_ends
 from tidemark.pipeline.clock import SystemClock, iso
 from tidemark.pipeline.lake.tables.diffs import diff_schema
 from tidemark.pipeline.lake.tables.stream_status import STATUS, Kind
-from tidemark.pipeline.lake.tables.window_index import WindowIndex
 from tidemark.pipeline.lake.tables.windowed import PARTITION
+from tidemark.pipeline.quality.corrected import DIFFS_KEY, FollowedTable
 from tidemark.pipeline.quality.silence import WindowSilence, silence_of
 from tidemark.pipeline.services.dagster_names import COMPUTE_WINDOWS
 from tidemark.pipeline.settings import Settings
@@ -70,7 +58,7 @@ def heartbeat_diffs_asset(settings: Settings, partitions: Partitions) -> dg.Asse
         any."""
         lake = lake_of(context, settings)
         with failing_run(*LASTING), beating(context):
-            windows = windows_of_partitions(context, lake, partitions, _index(lake))
+            windows = windows_of_partitions(context, lake, partitions, lake.window_index("run"))
             told = compute_and_report(windows, lake, spark_of(context, settings), context.run.run_id, partitions)
             yield materialized(context, key_of(settings, HEARTBEAT_DIFFS), told)
 
@@ -78,21 +66,18 @@ def heartbeat_diffs_asset(settings: Settings, partitions: Partitions) -> dg.Asse
 
 
 def compute_windows_job(settings: Settings, partitions: Partitions) -> dg.JobDefinition:
-    def compute(context: dg.OpExecutionContext, windows: Sequence[Window]) -> Iterator[Event]:
+    def compute(context: Context, windows: Sequence[Window]) -> Iterator[Event]:
         lake, spark = lake_of(context, settings), spark_of(context, settings)
-        silence = yield from compute_and_report(windows, lake, spark, context.run_id, partitions)
+        silence = yield from compute_and_report(windows, lake, spark, context.run.run_id, partitions)
         if silence:
             yield evaluation_of(stopped_result(settings, silence))
 
-    return windows_job(
-        settings,
-        COMPUTE_WINDOWS,
-        partitions,
-        [key_of(settings, key) for key in (HEARTBEAT_DIFFS, STREAM_STATUS)],
-        compute,
+    assets = [key_of(settings, key) for key in (HEARTBEAT_DIFFS, STREAM_STATUS)]
+    about = (
         "Heartbeat diffs of closed windows, and who was silent in them, in one run. The sensors request it; so does "
-        "`tidemark recompute`.",
+        "`tidemark recompute`."
     )
+    return windows_job(settings, COMPUTE_WINDOWS, partitions, assets, compute, about)
 
 
 def compute_and_report(
@@ -104,49 +89,42 @@ def compute_and_report(
     done = compute_range(windows, lake, spark, run_id)
     dg.get_dagster_logger().info(sentence_of(done))
     diffs, status = (key_of(lake.settings, key) for key in (HEARTBEAT_DIFFS, STREAM_STATUS))
-    told = partitions, [window for window in windows if window.key in done.rows], done.watermark, _index(lake)
+    computed = [window for window in windows if window.key in done.rows]
+    told = partitions, computed, done.watermark, lake.window_index("run")
     # Yielded at once: an event that is only logged is lost if the run fails in the end.
     yield from reports(diffs, *told, partial(diffs_metadata, done))
     report = silence_report(lake, done.rows)
     yield from reports(status, *told, partial(status_metadata, report))
-    yield from corrections_noted(lake, [diffs_followed(lake)])
+    yield from corrections_noted(lake, FollowedTable(HEARTBEAT_DIFFS.to_user_string(), lake.diffs("run"), DIFFS_KEY))
     return report.windows
-
-
-def _index(lake: LakeResource) -> WindowIndex:
-    return index_of(lake, lake.diffs("run"), lake.settings.windowing, lake.settings.windows.lookback)
 
 
 def compute_range(windows: Sequence[Window], lake: LakeResource, spark: SparkResource, run: str) -> Computed:
     """Compute windows, which may have gaps between them, and replace them in the lake; if that fails, leave a note of
     it there. Raises WindowNotClosed, before Spark is used, ExecutorsUnable, WindowExpired, and other TidemarkErrors."""
-    with lake.whole().failed_runs().noting(run, stretch_ends(windows), lake.clock):
-        return _compute_range(windows, lake, spark, run)
-
-
-def _compute_range(windows: Sequence[Window], lake: LakeResource, spark: SparkResource, run: str) -> Computed:
     settings = lake.settings
-    kept = lake.kept_windows()
-    kept.refuse_expired(windows)
-    watermark = watermark_of(lake)
-    refuse_open(windows, watermark)
-    batch = MicroBatch(
-        spark.session(),
-        heartbeats=lake.heartbeats("run"),
-        diffs=lake.diffs("run"),
-        status=lake.whole().stream_status(),
-        plan=DiffPlan(
-            fields=settings.message.kinds,
-            lookback=settings.windows.lookback,
-            period=settings.windows.heartbeat_period,
-            window_length=settings.windows.length,
-        ),
-        watermark=watermark,
-        run=run,
-        clock=SystemClock(),
-        refuse_expired=kept.refuse_expired,
-    )
-    return compute_windows(batch, windows)
+    with lake.whole().failed_runs().noting(run, stretch_ends(windows), lake.clock):
+        kept = lake.kept_windows()
+        kept.refuse_expired(windows)
+        watermark = lake.watermark()
+        refuse_open(windows, watermark)
+        batch = MicroBatch(
+            spark.session(),
+            heartbeats=lake.heartbeats("run"),
+            diffs=lake.diffs("run"),
+            status=lake.whole().stream_status(),
+            plan=DiffPlan(
+                fields=settings.message.kinds,
+                lookback=settings.windows.lookback,
+                period=settings.windows.heartbeat_period,
+                window_length=settings.windows.length,
+            ),
+            watermark=watermark,
+            run=run,
+            clock=SystemClock(),
+            refuse_expired=kept.refuse_expired,
+        )
+        return compute_windows(batch, windows)
 
 
 def sentence_of(computed: Computed) -> str:
@@ -195,7 +173,7 @@ def stream_status_asset(settings: Settings, partitions: Partitions) -> dg.Assets
         what stands."""
         lake = lake_of(context, settings)
         with failing_run(*LASTING), beating(context):
-            windows = windows_of_partitions(context, lake, partitions, _index(lake))
+            windows = windows_of_partitions(context, lake, partitions, lake.window_index("run"))
             report = silence_report(lake, [window.key for window in windows])
         for partition, held in partitions.holding(windows).items():
             said = which(held) | status_metadata(report, held)
@@ -278,23 +256,16 @@ def _metadata(window: WindowSilence, named: Sequence[dg.TableRecord]) -> dict[st
 
 def _named(rows: pa.Table) -> Mapping[str, list[dg.TableRecord]]:
     """The first streams of each kind, by window; those that missed heartbeats begin with the most missed."""
-    kinds = pa.array([str(kind) for kind in Kind])
-    ordered = rows.append_column("kind_number", pc.index_in(rows["kind"], kinds))
-    ordered = ordered.append_column("rank", pc.negate(pc.fill_null(rows["missed_heartbeats"], 0))).sort_by(
-        [(name, "ascending") for name in (PARTITION, "kind_number", "rank", "stream_id")]
-    )
+    most_missed, kind = -pl.col("missed_heartbeats").fill_null(0), pl.col("kind").cast(pl.Enum(map(str, Kind)))
+    ordered = pl.DataFrame(rows).sort(PARTITION, kind, most_missed, "stream_id")
     named = defaultdict[str, list[dg.TableRecord]](list)
-    for (window, kind), of_kind in groupby(ordered.to_pylist(), key=itemgetter(PARTITION, "kind")):
-        named[window] += [
-            dg.TableRecord(
-                {
-                    "stream": row["stream_id"],
-                    "kind": kind,
-                    "last": row["last_event_time"] and iso(row["last_event_time"]),
-                    "first": row["first_event_time"] and iso(row["first_event_time"]),
-                    "missed_heartbeats": row["missed_heartbeats"],
-                }
-            )
-            for row in islice(of_kind, NAMED)
-        ]
+    for row in ordered.group_by(PARTITION, "kind", maintain_order=True).head(NAMED).iter_rows(named=True):
+        shown = {
+            "stream": row["stream_id"],
+            "kind": row["kind"],
+            "last": row["last_event_time"] and iso(row["last_event_time"]),
+            "first": row["first_event_time"] and iso(row["first_event_time"]),
+            "missed_heartbeats": row["missed_heartbeats"],
+        }
+        named[row[PARTITION]].append(dg.TableRecord(shown))
     return named

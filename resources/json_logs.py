@@ -73,10 +73,8 @@ class JsonHandler(logging.StreamHandler):  # type: ignore[type-arg]
     def __init__(self) -> None:
         super().__init__(sys.stderr)
         self.setLevel(logging.INFO)
-        shown: list[Any] = [
-            *(ProcessorFormatter.remove_processors_meta, _with_ids_of_a_run),
-            *(format_exc_info, JSONRenderer()),
-        ]
+        plain = ProcessorFormatter.remove_processors_meta
+        shown: list[Any] = [plain, _with_ids_of_a_run, format_exc_info, JSONRenderer()]
         given = get_structlog_shared_processors()  # type: ignore[no-untyped-call]
         self.setFormatter(ProcessorFormatter(foreign_pre_chain=given, processors=shown))
 

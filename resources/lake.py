@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import TypeVar
 
 import dagster as dg
@@ -32,6 +32,9 @@ Part = TypeVar("Part")
 PAST_BYTES = 16 << 20
 """Past entries that are kept: some hours of the design load."""
 
+NEWEST_FOLD = "newest fold"
+"""Its key among what the process keeps."""
+
 FOLDS_SERVE = 2
 """For how many ticks the fold of a tracking tick serves those who need no newer one."""
 
@@ -40,16 +43,7 @@ FOLDS_SERVE = 2
 class NewestFold:
     """The log's fold as one thread has left it, and when; others read it. A state never changes."""
 
-    _noted: tuple[WatermarkState, datetime] | None = None
-
-    def note(self, state: WatermarkState, now: datetime) -> None:
-        """Replace it."""
-        self._noted = state, now
-
-    def within(self, age: timedelta, now: datetime) -> WatermarkState | None:
-        """The fold, if it is at most so old."""
-        noted = self._noted
-        return noted[0] if noted is not None and now - noted[1] <= age else None
+    noted: tuple[WatermarkState, datetime] | None = None
 
 
 class LakeResource(dg.ConfigurableResource):  # type: ignore[type-arg]
@@ -67,6 +61,11 @@ class LakeResource(dg.ConfigurableResource):  # type: ignore[type-arg]
         """The numbered log of snapshots and decisions, with its live histogram."""
         return self._part(user, Lake.tracking_log)
 
+    def watermark(self) -> datetime | None:
+        """The watermark of the newest decision, for a run."""
+        decided = self.tracking_log("run").newest().record
+        return None if decided is None else decided.decision.watermark
+
     def watermark_object(self, user: str) -> WatermarkObject:
         """The newest decision in one object, with the generation that this user has written."""
         return self._part(user, Lake.watermark_object)
@@ -77,13 +76,15 @@ class LakeResource(dg.ConfigurableResource):  # type: ignore[type-arg]
 
     def folded(self, state: WatermarkState) -> None:
         """Note the log's fold as a tick of `tracking` has left it."""
-        self._newest_fold().note(state, self.clock.now())
+        self.kept.get(NEWEST_FOLD, NewestFold).noted = state, self.clock.now()
 
     def state(self, user: str) -> WatermarkState:
         """The log's fold as of the last tick of `tracking`; read by this user if that is long ago, or was elsewhere.
         Raises as `TrackingLog.catch_up`."""
-        noted = self._newest_fold().within(FOLDS_SERVE * self.settings.watermark.tick, self.clock.now())
-        return self.tracking_log(user).catch_up() if noted is None else noted
+        noted, now = self.kept.get(NEWEST_FOLD, NewestFold).noted, self.clock.now()
+        if noted is not None and now - noted[1] <= FOLDS_SERVE * self.settings.watermark.tick:
+            return noted[0]
+        return self.tracking_log(user).catch_up()
 
     def heartbeats(self, user: str) -> Heartbeats:
         """Landed messages."""
@@ -127,14 +128,12 @@ class LakeResource(dg.ConfigurableResource):  # type: ignore[type-arg]
     def window_index(self, user: str) -> WindowIndex:
         """Which windows hold heartbeats, and which are computed."""
         windowing, lookback = self.settings.windowing, self.settings.windows.lookback
-        return self._part(user, lambda lake: lake.window_index(windowing, lookback), "window_index")
+        tables = self.heartbeats(user), self.diffs(user).table
+        return self._part(user, lambda _: WindowIndex(*tables, windowing, lookback), "window_index")
 
     def kept_windows(self) -> KeptWindows:
         """The first window whose input the lake still keeps."""
         return self.whole().kept_windows(self.settings.windowing)
-
-    def _newest_fold(self) -> NewestFold:
-        return self.kept.get("newest_fold", NewestFold)
 
     def _part(self, user: str, make: Callable[[Lake], Part], name: str = "") -> Part:
         return self.kept.get((user, name or make.__name__), lambda: make(self.whole()))

@@ -52,12 +52,10 @@ class PageGuard:
                 f"the host {', '.join(hosts)!a} is not one of this page's; where people reach it under this name, add "
                 "it to dagster.allowed_hosts in the settings"
             )
-        if any(not self._is_own(origin, hosts[0]) for origin in headers.getlist("origin")):
+        is_a_link = headers.get("sec-fetch-mode") == "navigate" and method in SAFE_METHODS
+        comes_from_here = headers.get("sec-fetch-site", "none") in ("none", "same-origin") or is_a_link
+        if not (comes_from_here and all(self._is_own(origin, hosts[0]) for origin in headers.getlist("origin"))):
             return 403, "a page of another origin asks; only this page's own may"
-        if headers.get("sec-fetch-site", "none") not in ("none", "same-origin"):
-            is_a_link = headers.get("sec-fetch-mode") == "navigate" and method in SAFE_METHODS
-            if not is_a_link:
-                return 403, "a page of another origin asks; only this page's own may"
         if method not in SAFE_METHODS:
             types = [one.partition(";")[0].strip().lower() for one in headers.getlist("content-type")]
             if not types or not NEEDS_PERMISSION.issuperset(types):

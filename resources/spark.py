@@ -72,10 +72,7 @@ class SparkResource(LazyPySparkResource):  # type: ignore[misc]
 
     def teardown_after_execution(self, context: dg.InitResourceContext) -> None:  # noqa: ARG002 (Dagster's signature)
         """End what this run has started on the server, and stop the client, or the classic session."""
-        started = self._spark_session
-        if started is None:
-            return
-        if self.spark_config.get("spark.remote"):
+        if self._spark_session is not None:
             with suppress(Exception):  # the server is gone, and with it what it did
-                started.interruptTag(self._tag)
-        started.stop()
+                self.interrupt()
+            self._spark_session.stop()

@@ -10,11 +10,7 @@ from dagster._core.workspace.context import WorkspaceProcessContext
 from dagster._core.workspace.load_target import WorkspaceFileTarget
 from dagster._utils.interrupts import setup_interrupt_handlers
 from dagster_webserver.app import create_app_from_workspace_process_context
-from dagster_webserver.cli import (
-    DEFAULT_DB_STATEMENT_TIMEOUT,
-    DEFAULT_POOL_MAX_OVERFLOW,
-    DEFAULT_POOL_RECYCLE,
-)
+from dagster_webserver.cli import DEFAULT_DB_STATEMENT_TIMEOUT, DEFAULT_POOL_MAX_OVERFLOW, DEFAULT_POOL_RECYCLE
 from dagster_webserver.version import __version__
 
 from tidemark.pipeline.settings import load_settings

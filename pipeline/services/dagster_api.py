@@ -77,11 +77,7 @@ class DagsterApi:
         A request whose answer is lost may have been carried out. It is not repeated.
         """
         repository, name = self._found(job, lake)
-        selector = {
-            "repositoryLocationName": self._location,
-            "repositoryName": repository,
-            "pipelineName": name,
-        }
+        selector = {"repositoryLocationName": self._location, "repositoryName": repository, "pipelineName": name}
         marks = [{"key": key, "value": value} for key, value in tags.items()]
         run = {"selector": selector, "mode": "default", "executionMetadata": {"tags": marks}}
         answer = self._ask(LAUNCH, {"run": run})["launchRun"]
@@ -96,9 +92,8 @@ class DagsterApi:
         answer = self._ask(LOCATION, {"location": self._location})
         entry = answer["workspaceLocationEntryOrError"]
         if entry is None:
-            names = (
-                ", ".join(sorted(one["name"] for one in answer["locationStatusesOrError"].get("entries", ()))) or "none"
-            )
+            entries = answer["locationStatusesOrError"].get("entries", ())
+            names = ", ".join(sorted(one["name"] for one in entries)) or "none"
             raise ServiceFailed(
                 f"the Dagster at {self._ui} has no code location {self._location!r}; it has: {_quoted(names)}. Name "
                 "the one with tidemark's jobs in dagster.location"
@@ -145,7 +140,8 @@ class DagsterApi:
             with requests.post(
                 f"{self._ui}/graphql",
                 json=query,
-                auth=self._login,
+                headers=self._headers,
+                auth=lambda request: request,  # else requests would send a login that it finds in ~/.netrc
                 timeout=(CONNECT_SECONDS, ANSWER_SECONDS),
                 allow_redirects=False,  # it could lead the headers elsewhere
                 proxies=proxies,
@@ -172,11 +168,6 @@ class DagsterApi:
                 f"{_quoted(response.headers.get('location') or body)}. If it wants a login, set ${HEADERS}"
             )
         return response.status_code, body
-
-    def _login(self, request: requests.PreparedRequest) -> requests.PreparedRequest:
-        """Add the headers. Without this, requests would send a login that it finds in ~/.netrc."""
-        request.headers.update(self._headers)
-        return request
 
 
 def headers_of_the_environment(ui: str) -> dict[str, str]:

@@ -31,7 +31,8 @@ STATE_FILE = "services.json"
 class ServiceSpec:
     """A process to run: its command, and the test that it serves.
 
-    `when_back` is called once it serves again after a restart, to recreate what it held in memory.
+    `when_back` is called once it serves again after a restart, to recreate what it held in memory. One that `ends` by
+    itself is not restarted, only stopped.
     """
 
     name: str
@@ -41,6 +42,7 @@ class ServiceSpec:
     is_ready: Callable[[], bool] = lambda: True
     ready_within_seconds: float = 60
     when_back: Callable[[], None] | None = None
+    ends: bool = False
 
 
 @dataclass(slots=True)
@@ -65,7 +67,6 @@ class Supervisor:
     clock: Clock
     say: Callable[[str], None]
     running: list[Running] = field(default_factory=list)
-    once: list[Running] = field(default_factory=list)
 
     def start(self, spec: ServiceSpec, *, wait: bool = True) -> None:
         """Start a service. Raises ServiceFailed with the end of its log if it ends, or is not ready in time."""
@@ -86,15 +87,11 @@ class Supervisor:
                 raise ServiceFailed(f"{name} was not ready within {within:g} s; {self._log_end(one)}")
             self.clock.sleep(POLL_SECONDS)
 
-    def run_once(self, spec: ServiceSpec) -> None:
-        """Start a process that ends by itself. It is not restarted, only stopped."""
-        self.once.append(self._started(spec))
-
     def restart_what_died(self) -> None:
         """Restart services that have ended. Raises ServiceFailed for one that keeps ending."""
         for one in self.running:
             code = one.process.poll()
-            if code is None:
+            if code is None or one.spec.ends:
                 continue
             if one.restarts >= RESTARTS_AT_MOST:
                 raise ServiceFailed(f"{one.spec.name} ended {one.restarts + 1} times; {self._log_end(one)}")
@@ -111,13 +108,12 @@ class Supervisor:
 
     def stop(self) -> None:
         """End every service with all its descendants: SIGTERM first, then SIGKILL."""
-        for one in (*self.once, *reversed(self.running)):
+        for one in reversed(self.running):
             if one.process.poll() is None:
                 _end(one.process)
             else:
                 _kill(_orphans_of(one.process.pid))
         self.running.clear()
-        self.once.clear()
         (self.state_folder / STATE_FILE).unlink(missing_ok=True)
 
     def take_over(self) -> None:
@@ -148,14 +144,11 @@ class Supervisor:
 
     def _started(self, spec: ServiceSpec) -> Running:
         log = self.log_file(spec.name)
-        return Running(spec, log_from=log.stat().st_size if log.exists() else 0, process=self._spawn(spec))
-
-    def _spawn(self, spec: ServiceSpec) -> psutil.Popen:
-        log = self.log_file(spec.name)
         log.parent.mkdir(parents=True, exist_ok=True)
         with log.open("ab") as output:
+            begins = output.tell()
             # A session of its own: Ctrl-C at the terminal reaches only us, and we stop the services in order.
-            return psutil.Popen(
+            process = psutil.Popen(
                 list(spec.command),
                 cwd=spec.folder,
                 env={**os.environ, **spec.environment},
@@ -164,6 +157,7 @@ class Supervisor:
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
             )
+        return Running(spec, process, begins)
 
     def _note(self) -> None:
         noted = []

@@ -115,7 +115,7 @@ def start_stack(supervisor: Supervisor, settings: Settings, config: Path) -> Non
         supervisor.wait_until_ready(one.spec.name)
     if settings.spark.master is None:
         warm_up = [sys.executable, "-m", "tidemark.pipeline.spark.warm_up"]
-        supervisor.run_once(ServiceSpec("Spark warm-up", warm_up, home, environment))
+        supervisor.start(ServiceSpec("Spark warm-up", warm_up, home, environment, ends=True), wait=False)
 
 
 def have_connector(supervisor: Supervisor, settings: Settings) -> None:
@@ -140,19 +140,16 @@ def dagster_services(settings: Settings, environment: dict[str, str], home: Path
     """The code server, the daemon that ticks the sensors, and the UI."""
     code_port, web_port = settings.dagster.code_port, settings.dagster.web_port
 
-    def service(name: str, command: list[str], is_ready: Callable[[], bool]) -> ServiceSpec:
+    def service(name: str, module: str, arguments: list[str], is_ready: Callable[[], bool]) -> ServiceSpec:
+        command = [sys.executable, "-m", module, *arguments]
         return ServiceSpec(name, command, home, environment, is_ready, ready_within_seconds=120)
 
-    workspace = ["-w", str(home / WORKSPACE)]
-    listen = ["-h", "127.0.0.1"]
-    threads = ["--max-workers", str(CODE_SERVER_THREADS)]
-    code = [sys.executable, "-m", CODE_SERVER, "-m", DEFINITIONS, *listen, "-p", str(code_port), *threads]
-    daemon = [sys.executable, "-m", DAEMON, "run", *workspace]
-    web = [sys.executable, "-m", WEBSERVER]
+    code = ["-m", DEFINITIONS, "-h", "127.0.0.1", "-p", str(code_port), "--max-workers", str(CODE_SERVER_THREADS)]
+    daemon = ["run", "-w", str(home / WORKSPACE)]
     return [
-        service("Dagster code server", code, lambda: listens("127.0.0.1", code_port)),
-        service("Dagster daemon", daemon, lambda: listens("127.0.0.1", code_port)),
-        service("Dagster webserver", web, lambda: _answers(f"http://127.0.0.1:{web_port}/server_info")),
+        service("Dagster code server", CODE_SERVER, code, lambda: listens("127.0.0.1", code_port)),
+        service("Dagster daemon", DAEMON, daemon, lambda: listens("127.0.0.1", code_port)),
+        service("Dagster webserver", WEBSERVER, [], lambda: _answers(f"http://127.0.0.1:{web_port}/server_info")),
     ]
 
 

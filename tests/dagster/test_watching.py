@@ -4,6 +4,7 @@ import json
 from collections import Counter
 from collections.abc import Mapping
 from datetime import datetime, timedelta
+from functools import partial
 from pathlib import Path
 
 import dagster as dg
@@ -13,7 +14,7 @@ from typer.testing import CliRunner
 from tests.dagster.house import PUBSUB, SOMEBODY_ELSES, ModelWorld, Ticking, beats_between, publish, settings_of
 from tests.dagster.test_requeue import checks
 from tidemark.assets.events import histogram_events, landing_events
-from tidemark.assets.landed_by_runs import LandedByRuns
+from tidemark.assets.landed_by_runs import landed_by_runs
 from tidemark.assets.watching import EndedRuns
 from tidemark.pipeline.cli.app import app
 from tidemark.pipeline.clock import iso
@@ -181,7 +182,7 @@ def test_what_runs_have_landed_and_tracked_is_counted_once_and_what_ticks_have_i
         *histogram_events(ticking.settings, Ingested(messages=11, snapshots=1)),
     ]
 
-    looked, told = LandedByRuns(), Told()
+    look, told = partial(landed_by_runs, ticking.runs, {}), Told()
     counted = []
     for does in ("nothing", "before", "run", "nothing", "tick", "run"):
         if does == "run":
@@ -189,7 +190,7 @@ def test_what_runs_have_landed_and_tracked_is_counted_once_and_what_ticks_have_i
         if does == "tick":
             for event in events:
                 ticking.instance.report_runless_asset_event(event)
-        looked.tell(ticking.runs, told)
+        told.by_runs(look)
         counted.append((told.landed, told.tracked_by_runs))
     nothing = (Ingested(), 0)
     assert counted == [nothing, nothing, (landed, 11), nothing, nothing, (landed, 11)]

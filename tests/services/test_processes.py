@@ -160,16 +160,24 @@ def test_a_service_that_keeps_ending_is_a_failure(house: House) -> None:
         restarted_for_ever()
 
 
-def test_stopping_ends_services_with_all_their_descendants_and_what_was_started_once(house: House) -> None:
+def test_stopping_ends_services_with_all_their_descendants_and_those_that_would_end_by_themselves(house: House) -> None:
     house.supervisor.start(house.spec("parent", WITH_A_DISTANT_CHILD))
-    house.supervisor.run_once(house.spec("once", FOR_EVER))
+    house.supervisor.start(house.spec("once", FOR_EVER, ends=True))
     until("the child runs", lambda: house.log("parent").strip().isdigit())
     child, parent = int(house.log("parent")), house.pid("parent")
-    once = house.supervisor.once[0].process.pid
+    once = house.pid("once")
     assert is_alive(child)
     house.supervisor.stop()
     assert [pid for pid in (child, parent, once) if is_alive(pid)] == []
     assert not (house.supervisor.state_folder / STATE_FILE).exists()
+
+
+def test_a_process_that_ends_by_itself_is_not_restarted(house: House) -> None:
+    house.supervisor.start(house.spec("once", "pass", ends=True), wait=False)
+    (once,) = house.supervisor.running
+    until("it has ended", lambda: once.process.poll() is not None)
+    house.supervisor.restart_what_died()
+    assert (once.restarts, house.said) == (0, [])
 
 
 def test_a_process_that_does_not_end_when_asked_is_killed(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
