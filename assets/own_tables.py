@@ -130,7 +130,7 @@ def _computed(
     key, watermark = key_of(settings, dg.AssetKey(loaded.name)), watermark_of(lake)
     with lake.whole().failed_runs(loaded.name).noting(run, stretch_ends(windows), lake.clock):
         table = table_of_run(context, settings, loaded)
-        done = compute_table(table, windows, watermark, lake, spark, run) if windows else Outcome(run, 0, {}, ())
+        done = compute_table(table, windows, watermark, lake, spark, run) if windows else Outcome(0, watermark, {}, ())
         within = [column for column in table.key if column != PARTITION]
         twice = lake.own_table("run", table.name).twice(done.rows, within) if table.key else 0
 
@@ -193,7 +193,6 @@ def compute_table(
         definition=table,
         table=lake.own_table("run", table.name),
         heartbeats=lake.heartbeats("run"),
-        fields=settings.message.kinds,
         inputs=computed.inputs(table.windowing(settings.windows), table.lookback),
         watermark=watermark,
         run=run,
