@@ -28,7 +28,8 @@ ENCODINGS = {int(types.Encoding.JSON): "JSON", int(types.Encoding.BINARY): "BINA
 
 
 Snapshot = tuple[Any, dict[int, Any]]
-"""A snapshot, and its messages by number: those unacknowledged when it was taken, and those published since."""
+"""A snapshot, and its messages by number: those unacknowledged when it was taken, and those published since. Taking one
+costs a step for each unacknowledged message."""
 
 
 class State:

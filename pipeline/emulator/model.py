@@ -253,7 +253,7 @@ class PubSubModel(Catalogue):
         return None if number is None else from_us(_publish_us(state.outstanding.messages[number]))
 
     def _state_at(self, subscription: str, at: datetime) -> State:
-        """The subscription, after the leases, acknowledgements' undoing and messages' expiry that are due by then.
+        """The subscription as it is then: due leases are ended, due acknowledgements undone, expired messages dropped.
         Raises NotFound."""
         state = self._state(subscription)
         state.outstanding.pass_time(to_us(at))
