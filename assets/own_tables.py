@@ -96,7 +96,7 @@ def _computed(
     key, watermark = key_of(settings, dg.AssetKey(loaded.name)), lake.watermark()
     with lake.whole().failed_runs(loaded.name).noting(run, stretch_ends(windows), lake.clock):
         table = table_of_run(context, settings, loaded)
-        done = compute_table(table, windows, watermark, lake, context) if windows else Outcome(run, 0, {}, ())
+        done = compute_table(table, windows, watermark, lake, context) if windows else Outcome(0, watermark, {}, ())
         within = [column for column in table.key if column != PARTITION]
         twice = lake.own_table("run", table.name).twice(done.rows, within) if table.key else 0
 
@@ -157,7 +157,6 @@ def compute_table(
         definition=table,
         table=lake.own_table("run", table.name),
         heartbeats=lake.heartbeats("run"),
-        fields=settings.message.kinds,
         inputs=computed.inputs(table.windowing(settings.windows), table.lookback),
         watermark=watermark,
         run=context.run.run_id,

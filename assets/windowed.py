@@ -27,17 +27,14 @@ from tidemark.pipeline.quality.silence import WindowSilence, silence_of
 from tidemark.pipeline.services.dagster_names import COMPUTE_WINDOWS
 from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.spark.columns import DiffPlan
-from tidemark.pipeline.spark.micro_batch import Computed, MicroBatch, compute_windows
-from tidemark.pipeline.spark.replacement import refuse_open
+from tidemark.pipeline.spark.micro_batch import MicroBatch, Silent, compute_windows, silent_in
+from tidemark.pipeline.spark.replacement import Outcome, refuse_open
 from tidemark.pipeline.windows import Window
 from tidemark.resources.keys import LAKE, SPARK, keys_of, lake_of, spark_of
 from tidemark.resources.lake import LakeResource
 from tidemark.resources.spark import SparkResource
 
 FEW_STOPPED = "few_streams_stopped"
-SILENT_NAMED = 10
-"""Silent streams that the metadata of a window's diffs names."""
-
 NAMED = 5
 """Streams of each kind that the metadata of a window's status names; `tidemark streams` names all."""
 
@@ -92,14 +89,15 @@ def compute_and_report(
     computed = [window for window in windows if window.key in done.rows]
     told = partitions, computed, done.watermark, lake.window_index("run")
     # Yielded at once: an event that is only logged is lost if the run fails in the end.
-    yield from reports(diffs, *told, partial(diffs_metadata, done))
+    silent = silent_in(lake.whole().stream_status(), done.rows)
+    yield from reports(diffs, *told, partial(diffs_metadata, done, silent))
     report = silence_report(lake, done.rows)
     yield from reports(status, *told, partial(status_metadata, report))
     yield from corrections_noted(lake, FollowedTable(HEARTBEAT_DIFFS.to_user_string(), lake.diffs("run"), DIFFS_KEY))
     return report.windows
 
 
-def compute_range(windows: Sequence[Window], lake: LakeResource, spark: SparkResource, run: str) -> Computed:
+def compute_range(windows: Sequence[Window], lake: LakeResource, spark: SparkResource, run: str) -> Outcome:
     """Compute windows, which may have gaps between them, and replace them in the lake; if that fails, leave a note of
     it there. Raises WindowNotClosed, before Spark is used, ExecutorsUnable, WindowExpired, and other TidemarkErrors."""
     settings = lake.settings
@@ -127,24 +125,25 @@ def compute_range(windows: Sequence[Window], lake: LakeResource, spark: SparkRes
         return compute_windows(batch, windows)
 
 
-def sentence_of(computed: Computed) -> str:
+def sentence_of(computed: Outcome) -> str:
     """What a run has computed, from which input, and what another run had computed already."""
     said = (
         f"computed {len(computed.rows)} windows, {sum(computed.rows.values())} rows, from version "
         f"{computed.heartbeats_version} of heartbeats ({computed.input_rows} rows in its files)"
     )
-    if not computed.superseded:
+    superseded = computed.superseded[-1]
+    if not superseded:
         return said
-    return f"{said}; another run has computed these from input that is as new: {', '.join(computed.superseded)}"
+    return f"{said}; another run has computed these from input that is as new: {', '.join(superseded)}"
 
 
-def diffs_metadata(computed: Computed, windows: Sequence[Window]) -> dict[str, Any]:
+def diffs_metadata(computed: Outcome, silent: Silent, windows: Sequence[Window]) -> dict[str, Any]:
     """The metadata of a partition with these computed windows, and who was silent in the last of them."""
-    count, names = computed.silent.get(windows[-1].key, (0, []))
+    count, names = silent.get(windows[-1].key, (0, []))
     return {
         "rows": sum(computed.rows[window.key] for window in windows),
         "silent_streams": count,
-        "silent_streams_first": ", ".join(names[:SILENT_NAMED]),
+        "silent_streams_first": ", ".join(names),
         "heartbeats_version": computed.heartbeats_version,
         "watermark_when_computed": "none" if computed.watermark is None else iso(computed.watermark),
     }

@@ -23,7 +23,8 @@ from tidemark.pipeline.lake.tables.heartbeats import heartbeat_rows
 from tidemark.pipeline.quantiles import quantile
 from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.spark.columns import DiffPlan
-from tidemark.pipeline.spark.micro_batch import Computed, MicroBatch, compute_windows
+from tidemark.pipeline.spark.micro_batch import MicroBatch, compute_windows, silent_in
+from tidemark.pipeline.spark.replacement import Outcome
 
 GOAL, WINDOW_GOAL = 0.8, 1.5
 SPAN = timedelta(hours=1)
@@ -97,7 +98,7 @@ def _measure(
     )
 
 
-def ours(machine: Machine, world: World, span: timedelta) -> Computed:
+def ours(machine: Machine, world: World, span: timedelta) -> Outcome:
     """Compute the windows of a span from START on, and replace them in the world's lake."""
     batch = MicroBatch(
         machine.spark,
@@ -151,7 +152,7 @@ def _columns(source_rows: Rows, number: int, landed_at: datetime) -> dict[str, o
     }
 
 
-def _refuse_other_rows(name: str, world: World, work: Work, computed: Computed, out: Path) -> None:
+def _refuse_other_rows(name: str, world: World, work: Work, computed: Outcome, out: Path) -> None:
     """Raise ServiceFailed if an engine does not write the rows that we write: then it did other work."""
     shutil.rmtree(out, ignore_errors=True)
     silent = ENGINES[name](work, out)
@@ -168,7 +169,8 @@ def _refuse_other_rows(name: str, world: World, work: Work, computed: Computed, 
         differing = connection.execute(
             "select count(*) from ((from ours except all from theirs) union all (from theirs except all from ours))"
         ).fetchall()[0][0]
-    if differing or silent != sum(count for count, _ in computed.silent.values()):
+    ours_silent = silent_in(world.lake.stream_status(), computed.rows)
+    if differing or silent != sum(count for count, _ in ours_silent.values()):
         raise ServiceFailed(
             f"{name} and compute_windows differ in {differing} rows, or in the silent streams ({silent}): their speeds "
             "cannot be compared; mend benchmarks/engines.py"

@@ -68,7 +68,6 @@ def _compute(machine: Machine, world: World, table: TableDefinition) -> Outcome:
         definition=table,
         table=world.lake.own_table(table.name),
         heartbeats=world.heartbeats,
-        fields=world.settings.message.kinds,
         inputs=ComputedWindows.of(world.lake.diffs().runs(), windowing).inputs(windowing, table.lookback),
         watermark=START + SPAN,
         run="bench",

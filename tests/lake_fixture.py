@@ -35,7 +35,7 @@ from tidemark.pipeline.replay.trace import ticks_of
 from tidemark.pipeline.replay.trace_file import ParquetTrace
 from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.spark.columns import DiffPlan
-from tidemark.pipeline.spark.slices import DIFFS, STATUSES, Work, compute, cut
+from tidemark.pipeline.spark.slices import DIFFS, STATUSES, Work, cut
 from tidemark.pipeline.tuning.report_store import write_report
 from tidemark.pipeline.watermark.policy import Policy
 from tidemark.pipeline.windows import Window
@@ -167,7 +167,7 @@ def compute_here(lake: Lake, settings: Settings, windows: Sequence[Window]) -> N
     diffs.leave_manifest(run)
     slices = cut(windows, files, plan.lookback, cores=1)
     work = Work(run.name, plan, slices, {}, diffs.files, status.files, is_on_disk=True)
-    answers = [answer for one in slices for answer in compute(work, one)]
+    answers = [answer for one in slices for answer in work.answers(one)]
     for name, table, fence in ((STATUSES, status, fences[1]), (DIFFS, diffs, fences[0])):
         table.replace(run, fence, [written(answer) for answer in answers if answer["table"] == name])
 

@@ -9,7 +9,7 @@ import typer
 from tidemark.pipeline.cli.options import AsJson, config_file, option
 from tidemark.pipeline.cli.output import console, counted, print_json, safe
 from tidemark.pipeline.clock import Clock, SystemClock
-from tidemark.pipeline.doctor.checks import CHECKS, ON_THE_SERVICE, SETTINGS, diagnose
+from tidemark.pipeline.doctor.checks import CHECKS, PUBSUB, SETTINGS, diagnose
 from tidemark.pipeline.doctor.finding import Finding, Level, Setup
 from tidemark.pipeline.errors import InvalidSettings
 from tidemark.pipeline.identity import RUNNING, Component
@@ -51,8 +51,8 @@ def doctor(
 
 def at_once(settings: Settings, clock: Clock) -> list[Finding]:
     """The short form for `tidemark up`: what is wrong, as far as a few seconds tell."""
-    quick = [check for check in CHECKS if check.is_quick]
-    checks = quick if settings.emulated else [*ON_THE_SERVICE, *quick]
+    # Of Pub/Sub only on the service: on an emulator `tidemark up` provisions by itself.
+    checks = [check for check in CHECKS if check.is_quick or (check.subject == PUBSUB and not settings.emulated)]
     found = diagnose(Setup(settings, clock), checks, UP_WAITS_SECONDS)
     return [finding for finding in found if finding.level is not Level.OK]
 

@@ -124,14 +124,8 @@ def failing_facts(failed: Failing | None) -> dict[str, Any]:
     """How many of the newest failures of runs still stand, and what they have in common."""
     if failed is None:
         return {"runs_failed": 0}
-    return {
-        "runs_failed": failed.failures,
-        "runs_failed_since": failed.since,
-        "runs_failed_last": failed.last,
-        "runs_failed_first_window": failed.first_window,
-        "runs_failed_last_window": failed.last_window,
-        "runs_failed_reason": failed.reason,
-    }
+    names = ("since", "last", "first_window", "last_window", "reason")
+    return {"runs_failed": failed.failures, **{f"runs_failed_{name}": getattr(failed, name) for name in names}}
 
 
 def failing_ticks_facts(failed: Sequence[FailedTick]) -> dict[str, Any]:

@@ -91,20 +91,19 @@ def listening(host: str | None, port: int | None) -> tuple[str, int]:
 
 def faults_of(written: list[str], others: Faults | None = None) -> Faults:
     """Read faults that are written as `name=value`; those that are not are as the `others`. Raises InvalidSettings."""
-    values: dict[str, Any] = {}
+    faults = others or Faults()
     for one in written:
         name, equals, value = one.partition("=")
         if not equals or name not in FAULT_NAMES:
             raise InvalidSettings(f"--fault {one}: write NAME=VALUE, with one of {', '.join(FAULT_NAMES)}")
         try:
-            values[name] = _value(name, value)
-            Faults(**{name: values[name]})
+            faults = replace(faults, **{name: _value(name, value)})
         except ValueError as error:
             raise InvalidSettings(f"--fault {one}: {error}") from error
-    return replace(others or Faults(), **values)
+    return faults
 
 
-def _value(name: str, written: str) -> bool | float | timedelta:
+def _value(name: str, written: str) -> Any:
     """Read a value of the type that the fault's default has."""
     default = getattr(Faults(), name)
     if isinstance(default, bool):

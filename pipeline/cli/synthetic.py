@@ -27,6 +27,9 @@ from tidemark.pipeline.settings import Settings, load_settings
 from tidemark.pipeline.settings_message import MessageSettings
 from tidemark.pipeline.settings_sections import LakeSettings
 
+OF_THE_SOURCE = ["streams", "period", "jitter", "lag", "duplicates", "broken", "stragglers", "straggler_delay", "seed"]
+"""The options of `publish` that the source has under the same names."""
+
 PUBLISHER_SAYS = ("event_time", "stream_id", "publisher_id")
 
 
@@ -100,19 +103,8 @@ def publish(
     as_json: AsJson = False,
 ) -> None:
     """Publish synthetic heartbeats, and record each of them in a Parquet file."""
-    settings, clock = load_settings(), SystemClock()
-    source = SyntheticSource(
-        streams=streams,
-        period=period,
-        jitter=jitter,
-        lag=lag,
-        duplicates=duplicates,
-        broken=broken,
-        stragglers=stragglers,
-        straggler_delay=straggler_delay,
-        seed=seed,
-        shape=_shape(settings.message, shape),
-    )
+    arguments, settings, clock = locals(), load_settings(), SystemClock()
+    source = SyntheticSource(shape=_shape(settings.message, shape), **{name: arguments[name] for name in OF_THE_SOURCE})
     now = clock.now()
     for warning in _checked(source, shape, settings, now):
         Console(stderr=True).print(f"{WARNING}{safe(warning)}", soft_wrap=True)

@@ -2,7 +2,6 @@
 
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Annotated, Any
 
 import typer
@@ -18,28 +17,6 @@ from tidemark.pipeline.settings import Settings, load_settings
 from tidemark.pipeline.spark.table_definition import read_table
 
 
-@dataclass(frozen=True, slots=True)
-class Shown:
-    """A table: its windows, by the version that computed them, its rows, and its failed runs. Only its file tells the
-    present version and how many windows are due. Both are None for a table that the settings do not name, and for one
-    whose file cannot be used: `wrong` says why."""
-
-    name: str
-    windows: int
-    rows: int
-    newest: str | None
-    versions: dict[str, int]
-    version: str | None = None
-    due: int | None = None
-    wrong: str | None = None
-    failing: FailingTable | None = None
-
-    @property
-    def by_other_versions(self) -> int | None:
-        """Windows that another version of the definition has computed."""
-        return None if self.version is None else self.windows - self.versions.get(self.version, 0)
-
-
 def tables(
     name: Annotated[str | None, typer.Argument(help="A table, to see its rows.")] = None,
     window: Annotated[str | None, option("The key of a window; without it, the newest computed.")] = None,
@@ -53,19 +30,18 @@ def tables(
         return
     found = list(_found(settings))
     if as_json:
-        for each in found:
-            facts = ("name", "windows", "rows", "newest", "version", "versions", "by_other_versions", "due", "wrong")
-            print_json({**{fact: getattr(each, fact) for fact in facts}, **_failing_facts(each.failing)})
+        for facts, failing in found:
+            print_json({**facts, **_failing_facts(failing)})
         return
     counts = ("windows", "rows", "due", "by other versions", "failed runs")
     table, terminal = columns("table", "newest window", "version", right=counts), console()
-    for each in found:
-        failed = 0 if each.failing is None else each.failing.failures
-        told = (each.name, each.newest, each.version, each.windows, each.rows, each.due, each.by_other_versions, failed)
-        table.add_row(*map(safe, told))
+    told = ("name", "newest", "version", "windows", "rows", "due", "by_other_versions")
+    for facts, failing in found:
+        failed = 0 if failing is None else failing.failures
+        table.add_row(*map(safe, (*(facts[name] for name in told), failed)))
     terminal.print(table if found else "the settings name no tables of your own, and the lake has none")
-    warn(terminal, [each.wrong for each in found if each.wrong is not None])
-    warn(terminal, [each.failing.sentence() for each in found if each.failing is not None])
+    warn(terminal, [facts["wrong"] for facts, _ in found if facts["wrong"] is not None])
+    warn(terminal, [failing.sentence() for _, failing in found if failing is not None])
 
 
 def _failing_facts(failing: FailingTable | None) -> dict[str, Any]:
@@ -74,13 +50,25 @@ def _failing_facts(failing: FailingTable | None) -> dict[str, Any]:
     return {"failed_runs": failing.failures, "failed_last": failing.last, "failed_reason": failing.reason}
 
 
-def _found(settings: Settings) -> Iterator[Shown]:
+def _found(settings: Settings) -> Iterator[tuple[dict[str, Any], FailingTable | None]]:
+    """Each table: its windows, by the version that computed them, its rows, and beside that its failed runs. Only its
+    file tells the present version and how many windows are due. These are None for a table that the settings do not
+    name, and for one whose file cannot be used: `wrong` says why."""
     lake = lake_of(settings)
     failing = {each.table: each for each in read_failing_tables(lake, SystemClock().now())}
     followed = _followed(settings, lake) if settings.tables else None
     for name in sorted({*settings.tables, *lake.own_tables(), *failing}):
         made = lake.own_table(name).made()
-        facts: dict[str, Any] = {"failing": failing.get(name)}
+        versions = Counter(one.version for one in made.values())
+        facts: dict[str, Any] = {
+            "name": name,
+            "windows": len(made),
+            "rows": sum(one.rows for one in made.values()),
+            "newest": max(made, default=None),
+            "version": None,
+            "versions": dict(versions),
+            **dict.fromkeys(("by_other_versions", "due", "wrong")),
+        }
         if name in settings.tables and followed is not None:
             try:
                 definition = read_table(settings, name)
@@ -88,9 +76,9 @@ def _found(settings: Settings) -> Iterator[Shown]:
                 facts["wrong"] = str(error)
             else:
                 due = followed.due(definition.windowing(settings.windows), definition.lookback, made)
-                facts |= {"version": definition.version, "due": len(due)}
-        rows, versions = sum(one.rows for one in made.values()), dict(Counter(one.version for one in made.values()))
-        yield Shown(name, len(made), rows, max(made, default=None), versions, **facts)
+                by_others = len(made) - versions[definition.version]
+                facts |= {"version": definition.version, "by_other_versions": by_others, "due": len(due)}
+        yield facts, failing.get(name)
 
 
 def _followed(settings: Settings, lake: Lake) -> Followed:

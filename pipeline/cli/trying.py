@@ -2,7 +2,7 @@
 same of messages of the topic."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator
 from dataclasses import asdict
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -139,16 +139,11 @@ def _print(trial: Trial, settings: Settings) -> None:
     )
 
 
-def _warnings(trial: Trial) -> Sequence[str]:
-    named = ", ".join
-    return [
-        *([f"no sample has a value for {named(trial.absent)}: mend [message.fields]"] if trial.absent else []),
-        *(
-            [f"every value of {named(trial.of_another_kind)} is of another kind than [message.fields] says"]
-            if trial.of_another_kind
-            else []
-        ),
-    ]
+def _warnings(trial: Trial) -> Iterator[str]:
+    if trial.absent:
+        yield f"no sample has a value for {', '.join(trial.absent)}: mend [message.fields]"
+    if trial.of_another_kind:
+        yield f"every value of {', '.join(trial.of_another_kind)} is of another kind than [message.fields] says"
 
 
 def _field(verdict: Verdict, name: str) -> str:

@@ -44,9 +44,6 @@ CHECKS = (
     Check(DAGSTER, dagster_storage.check_dagster_storage, seconds=120.0),
 )
 
-ON_THE_SERVICE = (Check(PUBSUB, subscriptions.check_topic), Check(PUBSUB, subscriptions.check_subscriptions))
-"""`tidemark up` takes these as well where it does not provision."""
-
 
 def diagnose(setup: Setup, checks: Sequence[Check] = CHECKS, within: float | None = None) -> list[Finding]:
     """What the checks find. Where Google's services are used and there are no credentials for them, that is said once,

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pyspark
 
-from tidemark.pipeline.doctor.finding import Level, Said, Setup
+from tidemark.pipeline.doctor.finding import Said, Setup, broken, ok, warning
 from tidemark.pipeline.errors import ToolMissing
 from tidemark.pipeline.services.stack import TOKEN, is_ours_to_start
 from tidemark.pipeline.settings import WINDOW_PLACES, Settings
@@ -34,31 +34,30 @@ def check_java(setup: Setup) -> Iterator[Said]:
     if settings.spark.master is None and not is_ours_to_start(settings):
         return
     try:
-        yield Level.OK, f"Java: {find_java()}"
+        yield ok(f"Java: {find_java()}")
     except ToolMissing as error:
-        yield Level.BROKEN, f"Spark needs a Java, and {error}"
+        yield broken(f"Spark needs a Java, and {error}")
 
 
 def check_spark(setup: Setup) -> Iterator[Said]:
     """The Spark that computes answers, or is one that `tidemark up` starts."""
     spark = setup.settings.spark
     if spark.master is not None:
-        yield Level.OK, f"a classic session of PySpark {pyspark.__version__} on {spark.master}, started with each run"
+        yield ok(f"a classic session of PySpark {pyspark.__version__} on {spark.master}, started with each run")
         return
     named = without_options(spark.remote or "")
     if is_ours_to_start(setup.settings):
         host, _ = host_and_port(spark.remote)
         if host != "localhost":
-            yield (
-                Level.BROKEN,
+            yield broken(
                 f"spark.remote = {named!r}: for the server that `tidemark up` starts write sc://localhost:PORT; "
                 "with another name the client wants TLS",
             )
             return
-        yield Level.OK, f"nothing answers at {named} yet: `tidemark up` starts Spark {pyspark.__version__} there"
+        yield ok(f"nothing answers at {named} yet: `tidemark up` starts Spark {pyspark.__version__} there")
         return
     check_answers(spark.remote or "")
-    yield Level.OK, f"a Spark Connect server answers at {named}; the client is PySpark {pyspark.__version__}"
+    yield ok(f"a Spark Connect server answers at {named}; the client is PySpark {pyspark.__version__}")
 
 
 def check_places(setup: Setup) -> Iterator[Said]:
@@ -71,21 +70,19 @@ def check_places(setup: Setup) -> Iterator[Said]:
     places = int(threads[1] or 1) if threads else readers + 1
     if places <= readers:
         named = "spark.master" if settings.spark.master else "spark.server_master"
-        yield (
-            Level.WARNING,
+        yield warning(
             f"{named} = {master!r} has {places} places for {readers} readers of [ingest] and the windows: fewer read; "
             f'"local[{readers + WINDOW_PLACES},4]" has enough',
         )
     elif threads:
-        yield Level.OK, f"Spark on {master} has a place for each of {readers} readers, and for windows"
+        yield ok(f"Spark on {master} has a place for each of {readers} readers, and for windows")
 
 
 def check_token(setup: Setup) -> Iterator[Said]:
     """The secret of a Spark Connect server stands in no file and in no message."""
     remote = setup.settings.spark.remote or ""
     if setup.settings.spark.master is None and "token=" in remote:
-        yield (
-            Level.WARNING,
+        yield warning(
             f"spark.remote holds the token of the server at {without_options(remote)}, which so is in a file, in "
             f"messages and in Dagster's logs: leave it out there, and set ${TOKEN}, which the client sends as well",
         )
@@ -98,15 +95,14 @@ def check_environment(setup: Setup) -> Iterator[Said]:
         return
     if is_address(archive):
         by = ", with Google's connector" if archive.startswith("gs:") else ""
-        yield Level.OK, f"executors get tidemark from {archive}, which Spark's machines read{by}"
+        yield ok(f"executors get tidemark from {archive}, which Spark's machines read{by}")
         return
     environment.check_environment({environment.ARCHIVE: archive})
     packed, ours = manifest_of(Path(archive)), own_manifest()
     if packed == ours:
-        yield Level.OK, f"executors get tidemark {packed.tidemark} for Python {packed.python} from {archive}"
+        yield ok(f"executors get tidemark {packed.tidemark} for Python {packed.python} from {archive}")
     else:
-        yield (
-            Level.WARNING,
+        yield warning(
             f"{archive} holds tidemark {packed.tidemark}, and {ours.tidemark} runs here: pack it again with "
             f"`tidemark pack {archive}`",
         )
@@ -119,8 +115,7 @@ def check_connector(setup: Setup) -> Iterator[Said]:
         return
     if settings.spark.master is None and not is_ours_to_start(settings):
         server = without_options(settings.spark.remote or "")
-        yield (
-            Level.OK,
+        yield ok(
             f"whether the server at {server} has Google's {CONNECTOR} cannot be seen from here: without "
             "it tables of your own fail with ClassNotFoundException: GoogleHadoopFileSystem",
         )
@@ -129,12 +124,11 @@ def check_connector(setup: Setup) -> Iterator[Said]:
     found = [name for name in named if _is_there(name)] or sorted(map(str, _jar_folder().glob(f"*{CONNECTOR}*.jar")))
     own = [name for name in named if not any(name in value for value in settings.spark.config.values())]
     if found:
-        yield Level.OK, f"Spark has Google's connector for gs://: {found[-1]}"
+        yield ok(f"Spark has Google's connector for gs://: {found[-1]}")
     elif own:  # not named in the settings
-        yield Level.OK, f"Google's connector for gs:// is not there yet: `tidemark up` fetches it to {own[0]}"
+        yield ok(f"Google's connector for gs:// is not there yet: `tidemark up` fetches it to {own[0]}")
     else:
-        yield (
-            Level.BROKEN,
+        yield broken(
             f"the lake is {settings.lake.uri}, and Spark has no {CONNECTOR} JAR, so that tables of your own fail with "
             f'ClassNotFoundException: name it in [spark.config] as "spark.jars", or put it into {_jar_folder()}',
         )

@@ -16,7 +16,7 @@ from tidemark.pipeline.emulator.refusals import (
     Throttled,
     Unavailable,
 )
-from tidemark.pipeline.emulator.unacknowledged import Journal, Outstanding
+from tidemark.pipeline.emulator.unacknowledged import Outstanding
 
 Found = TypeVar("Found")
 
@@ -25,6 +25,11 @@ DELETED_TOPIC = "_deleted-topic_"
 
 
 ENCODINGS = {int(types.Encoding.JSON): "JSON", int(types.Encoding.BINARY): "BINARY"}
+
+
+Snapshot = tuple[Any, dict[int, Any]]
+"""A snapshot, and its messages by number: those unacknowledged when it was taken, and those published since. Taking one
+costs a step for each unacknowledged message."""
 
 
 class State:
@@ -109,7 +114,7 @@ class Catalogue:
         self.schemas = Schemas(rng)
         self._topics: dict[str, Any] = {}
         self._subscriptions: dict[str, State] = {}
-        self._snapshots: dict[str, tuple[Any, Journal]] = {}
+        self._snapshots: dict[str, Snapshot] = {}
         self._next_tag = 1
         self._newest_publish_us = 0
 
@@ -185,7 +190,7 @@ class Catalogue:
     def _state(self, name: str) -> State:
         return _found(self._subscriptions, "subscription", name)
 
-    def _snapshot(self, name: str, at: datetime) -> tuple[Any, Journal]:
+    def _snapshot(self, name: str, at: datetime) -> Snapshot:
         self._expire_snapshots(at)
         return _found(self._snapshots, "snapshot", name)
 

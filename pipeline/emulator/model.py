@@ -15,15 +15,13 @@ from tidemark.pipeline.clock import duration_us, from_us, iso, to_us
 from tidemark.pipeline.emulator.catalogue import Catalogue, State
 from tidemark.pipeline.emulator.faults import FEW, Faults
 from tidemark.pipeline.emulator.refusals import AlreadyExists, Invalid, Refused
-from tidemark.pipeline.emulator.unacknowledged import Delivered, Journal
+from tidemark.pipeline.emulator.unacknowledged import Delivered
 
 SNAPSHOT_LIFETIME = timedelta(days=7)
 """A snapshot expires this long after the publish time of its oldest message. Source: `Snapshot.expire_time`."""
 
 SNAPSHOT_AT_LEAST = timedelta(hours=1)
 """A snapshot that would expire sooner is refused. Source: `CreateSnapshot`."""
-
-Snapshot = types.Snapshot.pb()
 
 READINGS_KEPT = 16
 """A stale reading repeats one of this many earlier ones."""
@@ -74,9 +72,9 @@ class PubSubModel(Catalogue):
             for number, message in zip(numbers, messages, strict=True):
                 visible_us = max(to_us(at), publish_us + self._rng.randint(0, delay_us))
                 state.outstanding.add_unseen(number, message, visible_us)
-        for snapshot, journal in self._snapshots.values():
+        for snapshot, held in self._snapshots.values():
             if snapshot.topic == topic:
-                journal.published(numbers, messages)
+                held.update(zip(numbers, messages, strict=True))
         self._after()
         return ids
 
@@ -97,8 +95,7 @@ class PubSubModel(Catalogue):
         """
         if not goes_on:
             self._before()
-        state = self._state(subscription)
-        self._pass_time(state, at)
+        state = self._state_at(subscription, at)
         until_us = to_us(at + state.ack_deadline)
         faults = self.faults
         if not goes_on and self._happens(faults.small_answer):
@@ -125,9 +122,8 @@ class PubSubModel(Catalogue):
         Raises NotFound, and Invalid if any id is not this subscription's; then nothing is acknowledged.
         """
         self._before()
-        state = self._state(subscription)
+        state = self._state_at(subscription, at)
         ids = _parsed(ack_ids, state)
-        self._pass_time(state, at)
         faults, now_us, chance = self.faults, to_us(at), self._rng.random
         for delivery, number in ids:
             if faults.acknowledgement_lost and chance() < faults.acknowledgement_lost:
@@ -151,9 +147,8 @@ class PubSubModel(Catalogue):
         No effect on an id whose lease has ended. Raises as `acknowledge` does.
         """
         self._before()
-        state = self._state(subscription)
+        state = self._state_at(subscription, at)
         ids = _parsed(ack_ids, state)
-        self._pass_time(state, at)
         state.outstanding.extend(ids, to_us(at) + seconds * 1_000_000, to_us(at))
         self._after()
 
@@ -164,8 +159,7 @@ class PubSubModel(Catalogue):
 
     def oldest_unacked(self, subscription: str, at: datetime) -> datetime | None:
         """The publish time of the oldest visible unacknowledged message, without faults."""
-        state = self._state(subscription)
-        self._pass_time(state, at)
+        state = self._state_at(subscription, at)
         return self._oldest(state)
 
     def unacknowledged(self, subscription: str) -> Iterable[Any]:
@@ -183,8 +177,7 @@ class PubSubModel(Catalogue):
         `reading_unavailable` strike here.
         """
         self._before()
-        state = self._state(subscription)
-        self._pass_time(state, at)
+        state = self._state_at(subscription, at)
         self._expire_snapshots(at)
         if name in self._snapshots:
             raise AlreadyExists(f"snapshot {name} exists already")
@@ -200,9 +193,9 @@ class PubSubModel(Catalogue):
                 f"a snapshot of {subscription} would expire at {iso(expire_time)}, in less than an hour: its oldest "
                 "unacknowledged message is too old"
             )
-        snapshot = Snapshot(name=name, topic=state.config.topic, labels=labels)
+        snapshot = types.Snapshot.pb()(name=name, topic=state.config.topic, labels=labels)
         snapshot.expire_time.FromDatetime(expire_time)
-        self._snapshots[name] = (snapshot, Journal(state.outstanding, self._next_number))
+        self._snapshots[name] = (snapshot, dict(state.outstanding.messages))
         self._after()
         return snapshot
 
@@ -220,8 +213,8 @@ class PubSubModel(Catalogue):
     def update_snapshot(self, changed: Any, at: datetime) -> None:
         """Replace the snapshot of that name by a changed description of it. Raises NotFound."""
         self._before()
-        _, journal = self._snapshot(changed.name, at)
-        self._snapshots[changed.name] = (changed, journal)
+        _, held = self._snapshot(changed.name, at)
+        self._snapshots[changed.name] = (changed, held)
         self._after()
 
     def delete_snapshot(self, name: str, at: datetime) -> None:
@@ -240,13 +233,11 @@ class PubSubModel(Catalogue):
         a snapshot of another topic.
         """
         self._before()
-        state = self._state(subscription)
-        self._pass_time(state, at)
+        state = self._state_at(subscription, at)
         if isinstance(to, str):
-            snapshot, journal = self._snapshot(to, at)
+            snapshot, wanted = self._snapshot(to, at)
             if snapshot.topic != state.config.topic:
                 raise Refused(f"snapshot {to} is of {snapshot.topic}, {subscription} is of {state.config.topic}")
-            wanted = journal.messages()
             void = [number for number in state.outstanding.messages if number not in wanted]
         else:
             to_time_us = to_us(to)
@@ -261,8 +252,10 @@ class PubSubModel(Catalogue):
         number = state.outstanding.oldest()
         return None if number is None else from_us(_publish_us(state.outstanding.messages[number]))
 
-    def _pass_time(self, state: State, at: datetime) -> None:
-        """End leases, undo acknowledgements and drop expired messages that are due by now."""
+    def _state_at(self, subscription: str, at: datetime) -> State:
+        """The subscription as it is then: due leases are ended, due acknowledgements undone, expired messages dropped.
+        Raises NotFound."""
+        state = self._state(subscription)
         state.outstanding.pass_time(to_us(at))
         kept_since_us = to_us(at - state.retention)
         while True:
@@ -275,6 +268,7 @@ class PubSubModel(Catalogue):
             if _publish_us(message) >= kept_since_us:
                 break
             del state.retained[number]
+        return state
 
     def _forget(self, state: State, number: int) -> Any | None:
         """Acknowledge a message and return it; None if it was acknowledged already."""

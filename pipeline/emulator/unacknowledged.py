@@ -1,4 +1,4 @@
-"""One subscription's unacknowledged messages: their leases, the order of their delivery, and snapshots of them.
+"""One subscription's unacknowledged messages: their leases, and the order of their delivery.
 
 A message is known by its number, which rises with publication. The cost of every operation follows what it handles,
 not what is waiting: numbers of acknowledged messages stay in the queues and are dropped when they surface.
@@ -10,7 +10,6 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
-from weakref import WeakSet
 
 
 class Delivered(NamedTuple):
@@ -32,7 +31,6 @@ class Outstanding:
 
     def __init__(self, tag: str, rng: random.Random) -> None:
         self.messages: dict[int, Any] = {}  # those not visible yet included
-        self.journals: WeakSet[Journal] = WeakSet()  # of the snapshots that exist
         self._tag = tag
         self._rng = rng
         self._order: list[int] = []  # a heap of visible messages, acknowledged ones included
@@ -63,17 +61,11 @@ class Outstanding:
                 self.messages[number] = message
                 heapq.heappush(self._order, number)
                 self._ready.appendleft(number)
-                for journal in self.journals:
-                    journal.restored(number)
 
     def forget(self, number: int) -> Any | None:
         """Acknowledge a message and return it; None if it was acknowledged already."""
         self._leases.pop(number, None)
-        message = self.messages.pop(number, None)
-        if message is not None and self.journals:
-            for journal in self.journals:
-                journal.forgotten(number, message)
-        return message
+        return self.messages.pop(number, None)
 
     def undo_later(self, number: int, message: Any, at_us: int) -> None:
         """Plan to undo the message's acknowledgement at that moment, unless one of it was undone before."""
@@ -175,42 +167,3 @@ class Outstanding:
         chosen = self._rng.randrange(len(self._pool))
         self._pool[chosen], self._pool[-1] = self._pool[-1], self._pool[chosen]
         return self._pool.pop()
-
-
-class Journal:
-    """A snapshot's messages, without a copy of them: those unacknowledged when it was taken, and those published since.
-
-    It keeps only messages that the subscription forgets afterwards. Cost: one step for each message acknowledged or
-    published while the snapshot exists.
-    """
-
-    def __init__(self, source: Outstanding, next_number: int) -> None:
-        self._source = source  # stays as it is if the subscription is deleted
-        self._next = next_number
-        self._kept: dict[int, Any] = {}
-        self._since: dict[int, Any] = {}
-        self._restored: set[int] = set()  # unacknowledged again since: the snapshot's only if kept
-        source.journals.add(self)
-
-    def published(self, numbers: range, messages: Sequence[Any]) -> None:
-        """Messages of the topic were published."""
-        self._since.update(zip(numbers, messages, strict=True))
-
-    def forgotten(self, number: int, message: Any) -> None:
-        """The subscription acknowledged a message."""
-        if number < self._next and number not in self._restored:
-            self._kept[number] = message
-
-    def restored(self, number: int) -> None:
-        """The subscription has an acknowledged message again."""
-        if number < self._next:
-            self._restored.add(number)
-
-    def messages(self) -> dict[int, Any]:
-        """All messages by number, in as many steps."""
-        still_there = {
-            number: message
-            for number, message in self._source.messages.items()
-            if number < self._next and number not in self._restored
-        }
-        return still_there | self._kept | self._since

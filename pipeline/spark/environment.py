@@ -7,7 +7,6 @@ the server was started with. So a server that brings the archive serves both: it
 """
 
 import gzip
-import io
 import tarfile
 import tempfile
 from collections.abc import Mapping
@@ -19,7 +18,7 @@ from pyspark.sql import SparkSession
 from tidemark.pipeline.errors import InvalidSettings
 from tidemark.pipeline.settings_types import is_address
 from tidemark.pipeline.spark.connector import naming_what_lacks
-from tidemark.pipeline.spark.executor_archive import PROGRAM, manifest_of, own_manifest
+from tidemark.pipeline.spark.executor_archive import PROGRAM, add_content, manifest_of, own_manifest
 from tidemark.pipeline.spark.executors import PYTHON
 
 FOLDER = "tidemark_environment"
@@ -107,12 +106,11 @@ def is_out_of_reach_of_streams(session: SparkSession) -> bool:
 def _link(session: SparkSession) -> None:
     """Send the session an archive that only leads to the executor's own. It is the same for whoever sends it: a server
     refuses another of the same name."""
-    program, content = tarfile.TarInfo(PROGRAM), LINK.format(folder=FOLDER, program=PROGRAM).encode()
-    program.size, program.mode = len(content), 0o755
+    program = LINK.format(folder=FOLDER, program=PROGRAM).encode()
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / f"{FOLDER}_link.tar.gz"
         with gzip.GzipFile(file, "wb", mtime=0) as zipped, tarfile.open(fileobj=zipped, mode="w") as archive:
-            archive.addfile(program, io.BytesIO(content))
+            add_content(archive, PROGRAM, program, mode=0o755)
         session.addArtifacts(f"{file}#{FOLDER}", archive=True)
 
 

@@ -89,9 +89,9 @@ def pack(file: Path) -> list[str]:
     with tempfile.TemporaryDirectory(dir=file.parent, prefix=f".{file.name}-") as folder:
         made = Path(folder) / file.name
         with tarfile.open(made, "w:gz", compresslevel=COMPRESSION, dereference=True) as archive:
-            _add_text(archive, MANIFEST, orjson.dumps(manifest))
+            add_content(archive, MANIFEST, orjson.dumps(manifest))
             launcher = LAUNCHER.format(python=manifest.python, packages=PACKAGES)
-            _add_text(archive, PROGRAM, launcher.encode(), mode=0o755)
+            add_content(archive, PROGRAM, launcher.encode(), mode=0o755)
             for name, source in _files(packed):
                 archive.add(source, f"{PACKAGES}/{name}", recursive=False, filter=_of_nobody)
         made.replace(file)
@@ -166,7 +166,8 @@ def _own_files() -> Iterator[tuple[str, Path]]:
                 yield str(PurePosixPath("tidemark", *file.relative_to(root).parts)), file
 
 
-def _add_text(archive: tarfile.TarFile, name: str, content: bytes, mode: int = 0o644) -> None:
+def add_content(archive: tarfile.TarFile, name: str, content: bytes, mode: int = 0o644) -> None:
+    """Add a file of this content, which is the same whoever adds it and whenever."""
     entry = tarfile.TarInfo(name)
     entry.size, entry.mode = len(content), mode
     archive.addfile(entry, io.BytesIO(content))

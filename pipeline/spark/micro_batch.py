@@ -4,61 +4,39 @@ import os
 import pickle
 import re
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from datetime import datetime
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 
 from pyspark.sql import SparkSession
 
-from tidemark.pipeline.clock import Clock
 from tidemark.pipeline.lake.tables.diffs import HeartbeatDiffs
-from tidemark.pipeline.lake.tables.heartbeats import HeartbeatFiles, Heartbeats
+from tidemark.pipeline.lake.tables.heartbeats import HeartbeatFiles
 from tidemark.pipeline.lake.tables.stream_status import Kind, StreamStatus
 from tidemark.pipeline.lake.tables.windowed import PARTITION, Written
 from tidemark.pipeline.spark.columns import DiffPlan
-from tidemark.pipeline.spark.executors import WINDOWS, answers_of, require_able, run_slices
-from tidemark.pipeline.spark.replacement import Tables, WrittenFiles, refuse_open, replace_windows
+from tidemark.pipeline.spark.executors import answers_of, run_slices
+from tidemark.pipeline.spark.replacement import Batch, Outcome, WrittenFiles, replace_windows
 from tidemark.pipeline.spark.slices import ANSWER, DIFFS, STATUSES, Work, cut
 from tidemark.pipeline.windows import Window, runs_of_neighbours
 
-SILENT_NAMED = 20
+SILENT_NAMED = 10
 """Silent streams that are named for each window; all are counted."""
 
-
-@dataclass(frozen=True, slots=True)
-class Computed:
-    """The result of a micro-batch: rows by window, and by window how many streams stopped and the first of their names.
-
-    `superseded` are windows whose diffs another run has replaced meanwhile, from input at least as new.
-    """
-
-    run: str
-    heartbeats_version: int
-    watermark: datetime | None
-    rows: Mapping[str, int]
-    superseded: Sequence[str] = ()
-    silent: Mapping[str, tuple[int, list[str]]] = field(default_factory=dict)
-    input_rows: int = 0
+Silent = Mapping[str, tuple[int, list[str]]]
+"""By window, how many streams stopped, and the first of their names."""
 
 
 @dataclass(frozen=True, slots=True)
-class MicroBatch:
-    """What a micro-batch is computed with: a session, the lake's tables, the newest watermark, and the run's name.
-    `refuse_expired` raises WindowExpired for windows whose input is no longer kept in full."""
+class MicroBatch(Batch):
+    """What a micro-batch is computed with: also the two tables that it replaces."""
 
-    spark: SparkSession
-    heartbeats: Heartbeats
     diffs: HeartbeatDiffs
     status: StreamStatus
     plan: DiffPlan
-    watermark: datetime | None
-    run: str
-    clock: Clock
-    refuse_expired: Callable[[Sequence[Window]], None]
 
 
-def compute_windows(batch: MicroBatch, windows: Sequence[Window]) -> Computed:
+def compute_windows(batch: MicroBatch, windows: Sequence[Window]) -> Outcome:
     """Compute windows, which may have gaps between them, and replace them in the lake, their diffs and their streams'
     status.
 
@@ -67,28 +45,9 @@ def compute_windows(batch: MicroBatch, windows: Sequence[Window]) -> Computed:
     before anything is visible, where executors cannot run tidemark; and WindowExpired, before any of an attempt's
     windows is written.
     """
-    refuse_open(windows, batch.watermark)
-    require_able(batch.spark, WINDOWS)
-    tables = Tables(
-        # The status first: a window whose diffs stand counts as computed, and nobody would ask for its status again.
-        (batch.status, batch.diffs),
-        batch.heartbeats,
-        batch.plan.lookback,
-        batch.watermark,
-        batch.run,
-        batch.clock,
-        batch.refuse_expired,
-    )
-    done = replace_windows(tables, windows, partial(_write, batch))
-    return Computed(
-        run=done.run,
-        heartbeats_version=done.heartbeats_version,
-        watermark=batch.watermark,
-        rows=done.rows,
-        superseded=done.superseded[-1],
-        silent=_silent(batch.status, done.rows),
-        input_rows=done.input_rows,
-    )
+    # The status first: a window whose diffs stand counts as computed, and nobody would ask for its status again.
+    tables = batch.status, batch.diffs
+    return replace_windows(batch, tables, windows, batch.plan.lookback, partial(_write, batch))
 
 
 def _write(batch: MicroBatch, windows: Sequence[Window], files: HeartbeatFiles, run: str) -> WrittenFiles:
@@ -122,8 +81,8 @@ def cores_of(spark: SparkSession) -> int:
     return int(conf.get("spark.executor.instances", "1") or 1) * int(conf.get("spark.executor.cores", "2") or 2)
 
 
-def _silent(status: StreamStatus, windows: Iterable[str]) -> dict[str, tuple[int, list[str]]]:
-    """By window, how many streams stopped, and the first of their names."""
+def silent_in(status: StreamStatus, windows: Iterable[str]) -> Silent:
+    """Who was silent in computed windows, by their keys."""
     stopped: dict[str, list[str]] = {}
     for row in status.rows(set(windows), Kind.STOPPED).select([PARTITION, "stream_id"]).to_pylist():
         stopped.setdefault(row[PARTITION], []).append(row["stream_id"])

@@ -1,32 +1,30 @@
 """Computing windows of a table of one's own: its input as a frame, its rows into the lake."""
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import timedelta
 from functools import partial
 from typing import Any
 
 import pyarrow as pa
-from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 (what everybody calls it)
 from pyspark.sql import types as T  # noqa: N812
 from pyspark.sql.pandas.types import to_arrow_schema
 
-from tidemark.pipeline.clock import Clock, duration_us, to_us
-from tidemark.pipeline.contract.heartbeat import FieldKind
+from tidemark.pipeline.clock import duration_us, to_us
 from tidemark.pipeline.errors import TableFailed, TidemarkError
 from tidemark.pipeline.lake.tables.heartbeats import PARTITION as EVENT_HOUR
-from tidemark.pipeline.lake.tables.heartbeats import HeartbeatFiles, Heartbeats, heartbeat_schema
+from tidemark.pipeline.lake.tables.heartbeats import HeartbeatFiles
 from tidemark.pipeline.lake.tables.own_table import OwnTable, stored_schema
 from tidemark.pipeline.lake.tables.windowed import PARTITION
 from tidemark.pipeline.quality.due_windows import Inputs
 from tidemark.pipeline.spark.connector import naming_what_lacks
 from tidemark.pipeline.spark.copies import without_landed_copies
-from tidemark.pipeline.spark.executors import WINDOWS, require_able
 from tidemark.pipeline.spark.frames import moment, spark_schema
-from tidemark.pipeline.spark.replacement import Outcome, Tables, WrittenFiles, refuse_open, replace_windows
+from tidemark.pipeline.spark.replacement import Batch, Outcome, WrittenFiles, replace_windows
 from tidemark.pipeline.spark.table_definition import TableDefinition, Windows
 from tidemark.pipeline.windows import Window, runs_of_neighbours
 
@@ -42,24 +40,16 @@ MEND_FUNCTION = "Mend the function: it is read again when the code location is l
 
 
 @dataclass(frozen=True, slots=True)
-class OwnBatch:
-    """What windows of a table of one's own are computed with.
+class OwnBatch(Batch):
+    """What windows of a table of one's own are computed with: also the table, and what it is made of.
 
     `inputs` is told before the heartbeats are listed. If `heartbeat_diffs` is computed again in between, the window
     counts as made from the earlier input, and is computed once more. It never counts as newer than it is.
-    `refuse_expired` raises WindowExpired for windows whose input is no longer kept in full.
     """
 
-    spark: SparkSession
     definition: TableDefinition
     table: OwnTable
-    heartbeats: Heartbeats
-    fields: Mapping[str, FieldKind]
     inputs: Inputs
-    watermark: datetime | None
-    run: str
-    clock: Clock
-    refuse_expired: Callable[[Sequence[Window]], None]
 
 
 def compute_own(batch: OwnBatch, windows: Sequence[Window]) -> Outcome:
@@ -69,20 +59,9 @@ def compute_own(batch: OwnBatch, windows: Sequence[Window]) -> Outcome:
     ExecutorsUnable and WindowExpired, before anything is written; TableFailed, if the table's own function or SQL does,
     or gives rows that the lake cannot hold; LakeError.
     """
-    refuse_open(windows, batch.watermark)
-    require_able(batch.spark, WINDOWS)
-    tables = Tables(
-        tables=(batch.table,),
-        heartbeats=batch.heartbeats,
-        lookback=batch.definition.lookback,
-        watermark=batch.watermark,
-        run=batch.run,
-        clock=batch.clock,
-        refuse_expired=batch.refuse_expired,
-        note=partial(_note, batch),
-    )
+    lookback, write, note = batch.definition.lookback, partial(_write, batch), partial(_note, batch)
     with naming_what_lacks():
-        return replace_windows(tables, windows, partial(_write, batch))
+        return replace_windows(batch, (batch.table,), windows, lookback, write, note)
 
 
 def _note(batch: OwnBatch, windows: Sequence[Window]) -> Mapping[str, Any]:
@@ -118,7 +97,7 @@ def _of_windows(rows: DataFrame, windows: Sequence[Window]) -> DataFrame:
 def _read(batch: OwnBatch, files: HeartbeatFiles, windows: Sequence[Window]) -> DataFrame:
     """The heartbeats that are input of these neighbouring windows, each once. A column that a file lacks reads as
     null."""
-    columns = spark_schema(column for column in heartbeat_schema(batch.fields) if column.name != EVENT_HOUR)
+    columns = spark_schema(column for column in batch.heartbeats.schema if column.name != EVENT_HOUR)
     start, end = windows[0].start - batch.definition.lookback, windows[-1].end
     reached = files.between(start, end)
     if not reached.files:

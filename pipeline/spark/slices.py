@@ -76,8 +76,18 @@ class Work:
     is_on_disk: bool
 
     def answers(self, one: Slice) -> Iterator[dict[str, Any]]:
-        """What a task answers."""
-        return compute(self, one)
+        """Compute a slice and write its files; yields one answer for each, with the columns of ANSWER.
+
+        Each window gets a file of each table, from the first part even if it has no rows. A file's name is of this
+        attempt alone: those of an attempt that was killed or overtaken are in no answer, hence orphans.
+        """
+        start, end = one.windows[0].start, one.windows[-1].end
+        since = start - self.plan.lookback
+        read = scan(one, one.paths, self.plan.fields, self.storage_options, since, end).collect()
+        diffs = heartbeat_diffs(read, self.plan, start, end)
+        status = stream_status(diffs, read, self.plan, start, end)
+        yield from _write(self, one, DIFFS, _as_contracted(diffs, diff_schema(self.plan.fields)))
+        yield from _write(self, one, STATUSES, _as_contracted(status, STATUS))
 
 
 def cut(windows: Sequence[Window], files: HeartbeatFiles, lookback: timedelta, cores: int) -> list[Slice]:
@@ -97,21 +107,6 @@ def cut(windows: Sequence[Window], files: HeartbeatFiles, lookback: timedelta, c
         parts = ceil(rows / ROWS_OF_A_SLICE) if rows > MOST_ROWS else 1
         made += [Slice(own, reached.paths, part, parts) for part in range(parts)]
     return made
-
-
-def compute(work: Work, one: Slice) -> Iterator[dict[str, Any]]:
-    """Compute a slice and write its files; yields one answer for each, with the columns of ANSWER.
-
-    Each window gets a file of each table, from the first part even if it has no rows. A file's name is of this attempt
-    alone: those of an attempt that was killed or overtaken are in no answer, hence orphans.
-    """
-    start, end = one.windows[0].start, one.windows[-1].end
-    since = start - work.plan.lookback
-    read = scan(one, one.paths, work.plan.fields, work.storage_options, since, end).collect()
-    diffs = heartbeat_diffs(read, work.plan, start, end)
-    status = stream_status(diffs, read, work.plan, start, end)
-    yield from _write(work, one, DIFFS, _as_contracted(diffs, diff_schema(work.plan.fields)))
-    yield from _write(work, one, STATUSES, _as_contracted(status, STATUS))
 
 
 def _as_contracted(rows: pl.DataFrame, schema: pa.Schema) -> pl.DataFrame:

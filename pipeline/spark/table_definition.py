@@ -133,15 +133,15 @@ def windowed(
     return define
 
 
-def own_tables(settings: Settings, more: Iterable[TableDefinition] = ()) -> dict[str, TableDefinition]:
-    """The tables of `[tables]`, read from their files now, and `more` of them, by name. Raises InvalidSettings."""
-    return _named({name: read_table(settings, name) for name in settings.tables}, more, settings)
+def own_tables(settings: Settings) -> dict[str, TableDefinition]:
+    """The tables of `[tables]`, read from their files now, by name. Raises InvalidSettings."""
+    return {name: read_table(settings, name) for name in settings.tables}
 
 
 def loaded_tables(settings: Settings, more: Iterable[TableDefinition] = ()) -> dict[str, TableDefinition]:
-    """Like `own_tables`, for what Dagster loads: a table whose file cannot be used keeps nobody else from working. It
-    stands there with what `[tables]` says of it, and its runs fail until its file is mended. Raises InvalidSettings if
-    `[tables]` itself is wrong."""
+    """Like `own_tables`, and `more` of them, for what Dagster loads: a table whose file cannot be used keeps nobody
+    else from working. It stands there with what `[tables]` says of it, and its runs fail until its file is mended.
+    Raises InvalidSettings if `[tables]` itself is wrong."""
     found = dict[str, TableDefinition]()
     for name in settings.tables:
         try:
@@ -149,7 +149,11 @@ def loaded_tables(settings: Settings, more: Iterable[TableDefinition] = ()) -> d
         except InvalidSettings as error:
             found[name] = _checked(_unusable(name, settings.tables[name], error), settings.windows)
             logger.error("%s; its runs fail until that is mended", error)
-    return _named(found, more, settings)
+    for definition in more:
+        if definition.name in found:
+            raise InvalidSettings(f"two tables are called {definition.name}; give one of them another name")
+        found[definition.name] = _checked(definition, settings.windows)
+    return found
 
 
 def _unusable(name: str, table: TableSettings, why: InvalidSettings) -> TableDefinition:
@@ -159,16 +163,6 @@ def _unusable(name: str, table: TableSettings, why: InvalidSettings) -> TableDef
     return TableDefinition(
         name, build, str(why), UNUSABLE, tuple(table.key), table.lookback, table.window, file=UNUSABLE
     )
-
-
-def _named(
-    named: dict[str, TableDefinition], more: Iterable[TableDefinition], settings: Settings
-) -> dict[str, TableDefinition]:
-    for definition in more:
-        if definition.name in named:
-            raise InvalidSettings(f"two tables are called {definition.name}; give one of them another name")
-        named[definition.name] = _checked(definition, settings.windows)
-    return named
 
 
 def read_table(settings: Settings, name: str, known: TableDefinition | None = None) -> TableDefinition:

@@ -64,8 +64,8 @@ def counted(lake: Lake, session: SparkSession, settings: LakeSettings) -> dict[t
 
     def compute(windows: Sequence[Window]) -> None:
         clock = ManualClock(at(2000))
-        parts = lake.heartbeats(), FIELDS, inputs, at(2000), "own", clock, lambda _: None
-        compute_own(OwnBatch(session, counts, own, *parts), windows)
+        batch = session, lake.heartbeats(), at(2000), "own", clock, lambda _: None
+        compute_own(OwnBatch(*batch, counts, own, inputs), windows)
 
     compute(WINDOWS)
     compute(WINDOWS[:1])

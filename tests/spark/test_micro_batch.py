@@ -30,7 +30,8 @@ from tidemark.pipeline.spark import executors, micro_batch
 from tidemark.pipeline.spark.columns import DiffPlan
 from tidemark.pipeline.spark.executors import ABLE, CONTRACT, PYTHON, run_slices
 from tidemark.pipeline.spark.executors import WINDOWS as WINDOWS_NEED
-from tidemark.pipeline.spark.micro_batch import Computed, MicroBatch, compute_windows
+from tidemark.pipeline.spark.micro_batch import MicroBatch, compute_windows, silent_in
+from tidemark.pipeline.spark.replacement import Outcome
 from tidemark.pipeline.upkeep.compaction import drop_partitions
 from tidemark.pipeline.upkeep.orphans import find_orphans, remove_orphans
 from tidemark.pipeline.windows import Window, Windowing
@@ -76,7 +77,7 @@ class House:
         diffs: HeartbeatDiffs | None = None,
         status: StreamStatus | None = None,
         refuse_expired: Callable[[Sequence[Window]], None] = lambda _: None,
-    ) -> Computed:
+    ) -> Outcome:
         batch = MicroBatch(
             self.spark,
             heartbeats=heartbeats or self.lake.heartbeats(),
@@ -121,7 +122,8 @@ def test_a_range_is_computed_window_by_window_and_an_empty_one_counts(house: Hou
         ("2026-11-21T12-00Z", "b", None),
         ("2026-11-21T12-10Z", "a", None),  # its previous heartbeat is more than the lookback before
     ]
-    assert computed.silent["2026-11-21T12-05Z"] == (2, ["a", "b"])
+    silent = silent_in(house.lake.stream_status(), computed.rows)
+    assert silent["2026-11-21T12-05Z"] == (2, ["a", "b"])
 
 
 def test_windows_with_gaps_between_them_are_computed_at_once_each_as_it_would_have_been_alone(
@@ -260,14 +262,14 @@ def test_a_window_that_an_overtaking_run_made_of_older_input_is_computed_once_mo
     house.land(("b", 10))
     computed = house.compute(WINDOWS[:1], diffs=OvertakenOnce(house.lake.diffs(), overtake))
     assert dict(computed.rows) == {"2026-11-21T12-00Z": 2}
-    assert not computed.superseded
+    assert not computed.superseded[-1]
     assert house.streams() == [("2026-11-21T12-00Z", "a", None), ("2026-11-21T12-00Z", "b", None)]
 
 
 def test_a_window_that_two_runs_made_of_the_same_input_stands_once(house: House) -> None:
     house.land(("a", 0), ("b", 10))
     computed = house.compute(WINDOWS[:1], diffs=OvertakenOnce(house.lake.diffs(), lambda: house.compute(WINDOWS[:1])))
-    assert list(computed.superseded) == ["2026-11-21T12-00Z"]
+    assert list(computed.superseded[-1]) == ["2026-11-21T12-00Z"]
     assert house.streams() == [("2026-11-21T12-00Z", "a", None), ("2026-11-21T12-00Z", "b", None)]
 
 

@@ -95,8 +95,8 @@ class House:
     def compute_base(self, *windows: Window) -> None:
         """Compute windows of `heartbeat_diffs`."""
         lake, clock = self.lake, ManualClock(at(9000))
-        parts = (lake.heartbeats(), lake.diffs(), lake.stream_status())
-        compute_windows(MicroBatch(self.spark, *parts, PLAN, at(9000), "base", clock, lambda _: None), windows)
+        batch = (self.spark, lake.heartbeats(), at(9000), "base", clock, lambda _: None)
+        compute_windows(MicroBatch(*batch, lake.diffs(), lake.stream_status(), PLAN), windows)
 
     def inputs(self, table: TableDefinition) -> Any:
         return self.computed().inputs(table.windowing(OF_WINDOWS), table.lookback)
@@ -118,7 +118,6 @@ class House:
             definition=table,
             table=self.lake.own_table(table.name),
             heartbeats=self.lake.heartbeats(),
-            fields=KINDS,
             inputs=self.inputs(table),
             watermark=watermark or at(9000),
             run="own",
@@ -215,8 +214,8 @@ def test_of_copies_a_table_gets_the_one_that_heartbeat_diffs_keeps(
         append_beats(lake.heartbeats(), landed(beats[first::batches]))
     table, windows = lake.own_table("single"), list(BASE.between(at(0), at(900)))
     inputs = ComputedWindows.of({}, BASE).inputs(BASE, single.lookback)
-    parts = lake.heartbeats(), FIELDS, inputs, at(9000), "own", ManualClock(at(9000)), lambda _: None
-    compute_own(OwnBatch(spark, single, table, *parts), windows)
+    batch = spark, lake.heartbeats(), at(9000), "own", ManualClock(at(9000)), lambda _: None
+    compute_own(OwnBatch(*batch, single, table, inputs), windows)
     found = [{name: naive(value) for name, value in row.items()} for row in table.read(table.made()).to_pylist()]
     assert len(found) < len([beat for beat in beats if 0 <= beat.event < 900]), "there are no copies"
     wanted = [{name: row[name] for name in found[0]} for row in expected(beats, 0, 900)]

@@ -35,9 +35,8 @@ publisher_id = "attribute:heartbeat_id"
     heartbeat_id: str = "heartbeat_id"
 
     def encode(self, beat: Beat) -> tuple[dict[str, str], bytes]:
-        usual = beat.rfc_3339 if beat.is_rfc_3339 else str(beat.event_ms)
         attributes = {
-            self.event_time: beat.time_or_spoilt(usual),
+            self.event_time: beat.time_or_spoilt(str(beat.time)),
             self.stream_id: beat.stream_or_spoilt,
             self.heartbeat_id: beat.heartbeat_id,
         }
@@ -70,11 +69,10 @@ status = { path = "metrics.states[-1].text", kind = "text" }
 
     def encode(self, beat: Beat) -> tuple[dict[str, str], bytes]:
         site, name = beat.stream.split("/")
-        usual = beat.rfc_3339 if beat.is_rfc_3339 else beat.event_ms
         spoilt_name = beat.stream_or_spoilt and name  # absent or empty where the stream is to be
         last = [] if beat.status is None else [{"text": beat.status}]
         payload = {
-            "meta": present({"at": beat.time_or_spoilt(usual), "id": beat.heartbeat_id, "sequence": beat.sequence}),
+            "meta": present({"at": beat.time_or_spoilt(beat.time), "id": beat.heartbeat_id, "sequence": beat.sequence}),
             "device": present({"site": site, "name": spoilt_name}),
             "metrics": {"temperature": {"celsius": beat.temperature}, "states": [{"text": None}, *last]},
         }
@@ -94,13 +92,8 @@ publisher_id = "payload:id"
 {SAME_NAMES}"""
 
     def encode(self, beat: Beat) -> tuple[dict[str, str], bytes]:
-        payload = {
-            "ts": beat.time_or_spoilt(beat.event_ms / 1000),
-            "sensor": beat.stream_or_spoilt,
-            "id": beat.heartbeat_id,
-            "temperature": beat.temperature,
-            "status": beat.status,
-        }
+        time = beat.time_or_spoilt(beat.event_ms / 1000)
+        payload = {"ts": time, "sensor": beat.stream_or_spoilt, **beat.rest}
         return {}, beat.broken_payload(orjson.dumps(present(payload)), b'"21.5"')
 
 
@@ -122,7 +115,7 @@ status = { path = "attribute:status", kind = "text" }
     def encode(self, beat: Beat) -> tuple[dict[str, str], bytes]:
         temperature = beat.temperature
         attributes = {
-            "event_time": beat.time_or_spoilt(beat.rfc_3339 if beat.is_rfc_3339 else str(beat.event_ms)),
+            "event_time": beat.time_or_spoilt(str(beat.time)),
             "stream_id": beat.stream_or_spoilt,
             "heartbeat_id": beat.heartbeat_id,
             "temperature": f"{temperature} C" if isinstance(temperature, str) else temperature and str(temperature),
@@ -161,15 +154,7 @@ def _message(beats: Sequence[Beat]) -> Message:
 
 
 def _reading(beat: Beat) -> dict[str, Any]:
-    return present(
-        {
-            "at": beat.time_or_spoilt(beat.rfc_3339 if beat.is_rfc_3339 else beat.event_ms),
-            "device": beat.stream_or_spoilt,
-            "id": beat.heartbeat_id,
-            "temperature": beat.temperature,
-            "status": beat.status,
-        }
-    )
+    return present({"at": beat.time_or_spoilt(beat.time), "device": beat.stream_or_spoilt, **beat.rest})
 
 
 def _grouped(beats: Sequence[Beat]) -> Iterator[list[Beat]]:

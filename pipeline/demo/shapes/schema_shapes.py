@@ -79,13 +79,7 @@ class Avro(OfSchema):
     files: ClassVar = {f"schemas/{revision}.avsc": json.dumps(schema, indent=1) for revision, schema in SCHEMAS.items()}
 
     def written(self, beat: Beat, revision: str) -> bytes:
-        record = {
-            "at": beat.time_or_spoilt(beat.rfc_3339 if beat.is_rfc_3339 else beat.event_ms),
-            "device": beat.stream_or_spoilt,
-            "temperature": beat.temperature,
-            "status": beat.status,
-            "id": beat.heartbeat_id,
-        }
+        record = {"at": beat.time_or_spoilt(beat.time), "device": beat.stream_or_spoilt, **beat.rest}
         whole = io.BytesIO()
         fastavro.schemaless_writer(whole, PARSED[revision], record)
         return whole.getvalue()

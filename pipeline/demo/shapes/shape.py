@@ -69,6 +69,16 @@ class Beat(NamedTuple):
     variant: int = 0
 
     @property
+    def time(self) -> str | int:
+        """The event time as most shapes write it: milliseconds, or text."""
+        return self.rfc_3339 if self.is_rfc_3339 else self.event_ms
+
+    @property
+    def rest(self) -> dict[str, Any]:
+        """What a shape with flat objects says beside the event time and the stream."""
+        return {"id": self.heartbeat_id, "temperature": self.temperature, "status": self.status}
+
+    @property
     def rfc_3339(self) -> str:
         """The event time as text."""
         return iso(from_us(self.event_ms * 1000))
