@@ -18,14 +18,7 @@ from tidemark.pipeline.lake.tables.heartbeats import PARTITION as EVENT_HOUR
 from tidemark.pipeline.lake.tables.table import MOMENT, DamagedFile, LakeTable, listed, microseconds, table_errors
 from tidemark.pipeline.lake.tables.windowed import PARTITION as WINDOW
 from tidemark.pipeline.quality.affected import NOT_COMPUTED, AffectedWindows
-from tidemark.pipeline.quality.first_landings import (
-    EVERY,
-    LANDINGS,
-    NO_ROWS,
-    files_by_hour,
-    landings,
-    read_rows,
-)
+from tidemark.pipeline.quality.first_landings import EVERY, LANDINGS, NO_ROWS, files_by_hour, landings, read_rows
 
 logger = logging.getLogger(__name__)
 

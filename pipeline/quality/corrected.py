@@ -18,7 +18,6 @@ import pyarrow.parquet as pq
 
 from tidemark.pipeline.clock import Clock
 from tidemark.pipeline.errors import (
-    CorruptObject,
     LakeError,
     LakeFull,
     LakeUnreachable,
@@ -176,8 +175,8 @@ def _compared(followed: FollowedTable, replacement: Replacement) -> pa.Table:
         "window": replacement.window,
         "old_run": old_run,
         "new_run": new_run,
-        "old_heartbeats_version": _input_of(followed.table, old_run),
-        "new_heartbeats_version": _input_of(followed.table, new_run),
+        "old_heartbeats_version": followed.table.input_version(old_run),
+        "new_heartbeats_version": followed.table.input_version(new_run),
         "corrected_at": replacement.at,
         "table_version": replacement.version,
         "detail": detail,
@@ -208,11 +207,3 @@ def _read(followed: FollowedTable, paths: Iterable[str]) -> pl.DataFrame:
             rows = pl.DataFrame(pq.read_table(opened, use_threads=False))
         read.append(rows.drop(PARTITION, strict=False))
     return pl.concat(read, how="diagonal_relaxed")
-
-
-def _input_of(table: WindowedTable, run: str) -> int | None:
-    """The version of `heartbeats` that a run read; None if its manifest is gone or damaged."""
-    try:
-        return table.manifest(run).heartbeats_version
-    except (ObjectMissing, CorruptObject):
-        return None

@@ -25,13 +25,7 @@ from tidemark.pipeline.lake.tables.heartbeats import range_of
 from tidemark.pipeline.lake.tables.table import DamagedFile, listed, microseconds
 from tidemark.pipeline.quality.affected import AffectedWindows, MissedHeartbeats, StaleWindow, missed_by
 from tidemark.pipeline.quality.comparison import Comparison
-from tidemark.pipeline.quality.first_landings import (
-    NONE,
-    earliest,
-    files_by_hour,
-    first_landings,
-    read_rows,
-)
+from tidemark.pipeline.quality.first_landings import NONE, earliest, files_by_hour, first_landings, read_rows
 from tidemark.pipeline.quality.staleness_checkpoint import CheckpointStore, StalenessCheckpoint
 from tidemark.pipeline.windows import Windowing
 
@@ -258,14 +252,8 @@ class Staleness:
         """The version that each of these windows was computed from, given its run; the windows of which nobody knows it
         any more; and how many manifests are left to be read before that can be said."""
         absent = sorted(set(runs.values()) - self._version_of_run.keys())
-        self._version_of_run |= read_ahead(self._read_version, absent[:MANIFESTS_AT_ONCE])
+        self._version_of_run |= read_ahead(self._diffs.input_version, absent[:MANIFESTS_AT_ONCE])
         if len(absent) > MANIFESTS_AT_ONCE:
             return {}, set(), len(absent) - MANIFESTS_AT_ONCE
         known = {key: version for key, run in runs.items() if (version := self._version_of_run[run]) is not None}
         return known, runs.keys() - known.keys(), 0
-
-    def _read_version(self, run: str) -> int | None:
-        try:
-            return self._diffs.manifest(run).heartbeats_version
-        except (ObjectMissing, CorruptObject):
-            return None
