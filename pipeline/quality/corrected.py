@@ -17,14 +17,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from tidemark.pipeline.clock import Clock
-from tidemark.pipeline.errors import (
-    LakeError,
-    LakeFull,
-    LakeUnreachable,
-    LakeUnwritable,
-    ObjectMissing,
-    TableConflict,
-)
+from tidemark.pipeline.errors import LakeError, LakeFull, LakeUnreachable, LakeUnwritable, ObjectMissing, TableConflict
 from tidemark.pipeline.lake.tables.corrections import CONTENT, Change, Corrections, Position
 from tidemark.pipeline.lake.tables.delta_log import Commit, commits, first_commit
 from tidemark.pipeline.lake.tables.table import table_errors

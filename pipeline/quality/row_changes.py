@@ -42,12 +42,10 @@ def row_changes(old: pl.DataFrame, new: pl.DataFrame, key: Sequence[str]) -> pl.
     found = copies.group_by("key", pair).agg(
         old_row=pl.col("row").filter(~is_new).first(), new_row=pl.col("row").filter(is_new).first()
     )
-    change = (
-        pl.when(pl.col("old_row").is_null())
-        .then(pl.lit(Change.ADDED.value))
-        .when(pl.col("new_row").is_null())
-        .then(pl.lit(Change.REMOVED.value))
-        .otherwise(pl.lit(Change.CHANGED.value))
+    change = pl.coalesce(
+        pl.when(pl.col("old_row").is_null()).then(pl.lit(Change.ADDED.value)),
+        pl.when(pl.col("new_row").is_null()).then(pl.lit(Change.REMOVED.value)),
+        pl.lit(Change.CHANGED.value),
     )
     return found.select(change.alias("change"), "key", "old_row", "new_row").sort("key", "old_row", "new_row")
 
