@@ -16,7 +16,7 @@ from tidemark.pipeline.errors import NewerFormat
 from tidemark.pipeline.kept import Kept
 from tidemark.pipeline.observe.observer import OFF, EndedRun, Observer
 from tidemark.pipeline.observe.outlet import check_libraries, outlet_of
-from tidemark.pipeline.observe.recorder import observed, pipeline_name
+from tidemark.pipeline.observe.recorder import Recorder, pipeline_name
 from tidemark.pipeline.services.dagster_names import INGEST, TICK, name_of
 from tidemark.pipeline.settings import Settings
 from tidemark.resources.json_logs import ids_in_logs
@@ -48,7 +48,8 @@ def keep_observer(
     check_libraries(settings.metrics)
     every, names = intervals(settings, sensors), [_plain(settings, job.name) for job in jobs]
     hosts = settings.dagster.allowed_hosts
-    kept.get(OBSERVER, lambda: observed(settings, every, names, clock, lambda: outlet_of(settings.metrics, hosts)))
+    if settings.metrics.is_on:
+        kept.get(OBSERVER, lambda: Recorder(settings, every, names, clock, lambda: outlet_of(settings.metrics, hosts)))
 
 
 def intervals(settings: Settings, sensors: Iterable[dg.SensorDefinition]) -> dict[str, timedelta]:

@@ -69,9 +69,11 @@ class ProcessOutlet:
         return Telemetry(self._chosen, lambda: list(self._recorders))
 
     def join(self, recorder: Recorder) -> None:
+        """Ask this one, too, for its values of the moment and its health."""
         self._recorders.append(recorder)
 
     def add(self, measured: Measured) -> None:
+        """Add to a counter, or to a histogram."""
         if self._telemetry is not None:
             self._telemetry.add(measured)
 

@@ -1,12 +1,11 @@
-"""Turns what ticks return into measurements. It does no I/O: an `Outlet` takes them away."""
+"""Turns what ticks return into measurements. It does no I/O: a `ProcessOutlet` takes them away."""
 
 import logging
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import wraps
-from typing import NamedTuple, ParamSpec, Protocol
+from typing import TYPE_CHECKING, NamedTuple, ParamSpec
 
 from tidemark.pipeline.clock import Clock, to_us
 from tidemark.pipeline.contract.heartbeat import RejectionReason
@@ -20,6 +19,9 @@ from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.watermark.decision import Reason
 from tidemark.pipeline.watermark.histogram import bucket_of
 from tidemark.pipeline.watermark.state import WatermarkState
+
+if TYPE_CHECKING:
+    from tidemark.pipeline.observe.outlet import ProcessOutlet
 
 logger = logging.getLogger(__name__)
 
@@ -38,16 +40,6 @@ class Measured(NamedTuple):
     instrument: Instrument
     value: float
     attributes: Mapping[str, str]
-
-
-class Outlet(Protocol):
-    """The way out of the process, which several pipelines may share."""
-
-    def join(self, recorder: "Recorder") -> None:
-        """Ask this one, too, for its values of the moment and its health."""
-
-    def add(self, measured: Measured) -> None:
-        """Add to a counter, or to a histogram."""
 
 
 def never_failing(tell: Callable[P, None]) -> Callable[P, None]:
@@ -79,7 +71,7 @@ class Recorder(Observer):
         every: Mapping[str, timedelta],
         jobs: Sequence[str],
         clock: Clock,
-        open_outlet: Callable[[], Outlet],
+        open_outlet: Callable[[], "ProcessOutlet"],
     ) -> None:
         self._settings = settings
         self._clock = clock
@@ -89,10 +81,9 @@ class Recorder(Observer):
         self._began = clock.now()
         self._heard: dict[str, datetime] = {}
         self._state: WatermarkState | None = None  # as the newest tick of tracking left it
-        self._missed: int | None = None
-        self._lost: int | None = None
+        self._counted: dict[Instrument, int] = {}  # what the last checks found
         self._under_way: Mapping[str, datetime] = {}
-        self._outlet: Outlet | None = None
+        self._outlet: ProcessOutlet | None = None
         self._outlet_tried_at: datetime | None = None
         self._process = os.getpid()
 
@@ -144,11 +135,11 @@ class Recorder(Observer):
 
     @never_failing
     def missed(self, heartbeats: int) -> None:
-        self._missed = heartbeats
+        self._counted[them.MISSED] = heartbeats
 
     @never_failing
     def lost(self, at_least: int) -> None:
-        self._lost = at_least
+        self._counted[them.LOST] = at_least
 
     @never_failing
     def runs(self, look: Callable[[], tuple[Iterable[EndedRun], Mapping[str, datetime]]]) -> None:
@@ -189,26 +180,17 @@ class Recorder(Observer):
         yield self._now(them.WATERMARK_MAX_AGE, self._settings.checks.max_watermark_age.total_seconds())
         if (watermark := self._watermark) is not None:
             yield self._now(them.WATERMARK_AGE, (now - watermark).total_seconds())
-        if self._missed is not None:
-            yield self._now(them.MISSED, self._missed)
-        if self._lost is not None:
-            yield self._now(them.LOST, self._lost)
+        for check, count in self._counted.copy().items():
+            yield self._now(check, count)
         for job, since in self._under_way.items():
             yield self._now(them.RUN_AGE, max((now - since).total_seconds(), 0.0), job_name=job)
         if (budget := self._settings.pubsub.snapshot_bytes_a_day) is not None:
             yield self._now(them.SNAPSHOT_BUDGET, budget)
         if self._state is not None:
-            yield from self._of_state(self._state, now)
-
-    def _of_state(self, state: WatermarkState, now: datetime) -> Iterator[Measured]:
-        yield self._now(them.READING_VIOLATIONS, state.reading_violations)
-        yield self._now(them.SNAPSHOT_SIZE, state.account.last_day(now).snapshot_bytes)
-        for subscription, backlog in backlogs(state, now).items():
-            yield self._now(them.BACKLOG_AGE, backlog.age.total_seconds(), subscription=subscription)
-            if backlog.messages is not None:
-                yield self._now(them.BACKLOG_MESSAGES, backlog.messages, subscription=subscription)
-            if backlog.size is not None:
-                yield self._now(them.BACKLOG_SIZE, backlog.size, subscription=subscription)
+            yield self._now(them.READING_VIOLATIONS, self._state.reading_violations)
+            yield self._now(them.SNAPSHOT_SIZE, self._state.account.last_day(now).snapshot_bytes)
+            for instrument, subscription, value in backlogs(self._state, now):
+                yield self._now(instrument, value, subscription=subscription)
 
     @property
     def _watermark(self) -> datetime | None:
@@ -230,26 +212,16 @@ def pipeline_name(settings: Settings) -> str:
     return settings.dagster.name or DEFAULT_NAME
 
 
-@dataclass(frozen=True, slots=True)
-class BacklogSize:
-    """What a subscription holds by its newest reading: the age of the oldest message, at most how many messages, and
-    about how many bytes; None where nothing is known of it."""
-
-    age: timedelta
-    messages: int | None
-    size: int | None
-
-
-def backlogs(state: WatermarkState, now: datetime) -> dict[str, BacklogSize]:
-    """The backlog of each subscription that the newest decision has a reading of.
+def backlogs(state: WatermarkState, now: datetime) -> Iterator[tuple[Instrument, str, float]]:
+    """The backlog of each subscription that the newest decision has a reading of, as values of instruments: the age of
+    the oldest message, at most how many messages, and about how many bytes; none where nothing is known of it.
 
     A backlog is as old as its oldest message was when it was read, and older by the time since: nobody knows better
     until the next reading. One that was empty then counts as empty.
     """
     decision, used = state.decision, state.account.known
     if decision is None:
-        return {}
-    found = {}
+        return
     for name, reading in ((BASE, decision.base), (TRACKING, decision.tracking)):
         if reading is None:
             continue
@@ -262,19 +234,8 @@ def backlogs(state: WatermarkState, now: datetime) -> dict[str, BacklogSize]:
         elif not was_empty and used.seconds > 0:
             messages = round(used.tracked / used.seconds * age.total_seconds())
         pulled, size = (used.landed, used.landed_bytes) if name == BASE else (used.tracked, used.tracked_bytes)
-        estimate = (
-            None if messages is None else 0 if not messages else round(messages * size / pulled) if pulled else None
-        )
-        found[name] = BacklogSize(age, messages, estimate)
-    return found
-
-
-def observed(
-    settings: Settings,
-    every: Mapping[str, timedelta],
-    jobs: Sequence[str],
-    clock: Clock,
-    open_outlet: Callable[[], Outlet],
-) -> Observer:
-    """The observer that the settings ask for."""
-    return Recorder(settings, every, jobs, clock, open_outlet) if settings.metrics.is_on else Observer()
+        yield them.BACKLOG_AGE, name, age.total_seconds()
+        if messages is not None:
+            yield them.BACKLOG_MESSAGES, name, messages
+            if pulled or not messages:
+                yield them.BACKLOG_SIZE, name, round(messages * size / max(pulled, 1))

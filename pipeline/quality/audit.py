@@ -18,7 +18,7 @@ from tidemark.pipeline.lake.tables.heartbeats import HOUR_FORMAT, Heartbeats
 from tidemark.pipeline.lake.tables.quarantine import Quarantine
 from tidemark.pipeline.quality.outstanding import cells_between, distinct_messages, with_seconds, without_requeued
 from tidemark.pipeline.replay.log_ticks import recorded_ticks
-from tidemark.pipeline.watermark.histogram import COPY, NO_EVENT, Histogram, Ints, bucket_of, bucket_start
+from tidemark.pipeline.watermark.histogram import COPY, NO_EVENT, Histogram, Ints, bucket_of, bucket_start, grouped
 from tidemark.pipeline.watermark.state import DecisionRecord, Snapshot
 
 SECONDS_A_MINUTE, SECONDS_AN_HOUR = 60, 3600
@@ -171,10 +171,5 @@ def _without(hours: Collection[str], rows: pa.Table, event: str) -> pa.Table:
 def _of_minutes(start: int, seconds: Ints) -> list[AuditedMinute]:
     """The rows of `_compared` summed up by minute; minutes in which nothing was tracked are left out."""
     minutes = (start + np.arange(len(seconds))) // SECONDS_A_MINUTE
-    each, firsts = np.unique(minutes, return_index=True)
-    sums = np.add.reduceat(seconds, firsts, axis=0)
-    return [
-        AuditedMinute(bucket_start(minute * SECONDS_A_MINUTE), *counts)
-        for minute, counts in zip(each.tolist(), sums.tolist(), strict=True)
-        if counts[0]
-    ]
+    sums = zip(*(column.tolist() for column in grouped([minutes, *seconds.T], [np.add] * 4)), strict=True)
+    return [AuditedMinute(bucket_start(each * SECONDS_A_MINUTE), *counts) for each, *counts in sums if counts[0]]

@@ -18,14 +18,7 @@ from tidemark.pipeline.lake.tables.heartbeats import PARTITION as EVENT_HOUR
 from tidemark.pipeline.lake.tables.table import MOMENT, DamagedFile, LakeTable, listed, microseconds, table_errors
 from tidemark.pipeline.lake.tables.windowed import PARTITION as WINDOW
 from tidemark.pipeline.quality.affected import NOT_COMPUTED, AffectedWindows
-from tidemark.pipeline.quality.first_landings import (
-    EVERY,
-    LANDINGS,
-    NO_ROWS,
-    files_by_hour,
-    landings,
-    read_rows,
-)
+from tidemark.pipeline.quality.first_landings import EVERY, LANDINGS, NO_ROWS, files_by_hour, landings, read_rows
 
 logger = logging.getLogger(__name__)
 
@@ -34,6 +27,11 @@ HOURS_AT_ONCE = 6
 
 HELD = pa.schema({"stream_id": pa.string(), "event_time": MOMENT, "message_id": pa.string()})
 """What a row of `heartbeat_diffs` says of the copy that it was made from."""
+
+
+def ids_of(heartbeats: DeltaTable, diffs: DeltaTable) -> tuple[str, str]:
+    """The ids of the two tables: a table that was lost and begun again has another one."""
+    return str(heartbeats.metadata().id), str(diffs.metadata().id)
 
 
 class Comparison:
@@ -45,16 +43,9 @@ class Comparison:
     read, with their hours, of which nothing is told. One event hour is in memory at a time.
     """
 
-    def __init__(
-        self,
-        tables: tuple[str, str],
-        landed: LakeTable,
-        heartbeats: DeltaTable,
-        diffs: DeltaTable,
-        affected: AffectedWindows,
-    ) -> None:
-        """`tables` are the ids of the two tables; `heartbeats` is a version of `landed`."""
-        self.tables = tables
+    def __init__(self, landed: LakeTable, heartbeats: DeltaTable, diffs: DeltaTable, affected: AffectedWindows) -> None:
+        """`heartbeats` is a version of `landed`."""
+        self.tables = ids_of(heartbeats, diffs)
         self.heartbeats, self.diffs = heartbeats, diffs
         self.lacking = LANDINGS.empty_table()
         self.unknown: set[str] = set()
@@ -107,14 +98,10 @@ class Comparison:
 
     def _held(self, windows: list[str]) -> pa.Table:
         """The rows of these windows, each marked as held."""
-        rows = _read(self.diffs, (WINDOW, "in", windows), HELD.names).cast(HELD) if windows else HELD.empty_table()
+        table, rows = self.diffs, HELD.empty_table()
+        lost = f"{table.table_uri} lost a file of version {table.version()}"
+        with table_errors(table.table_uri, lambda error: CorruptObject(f"{lost}: {error}; put back a copy")):
+            if windows:
+                files = table.to_pyarrow_dataset(file_pruning_predicate=[(WINDOW, "in", windows)])
+                rows = files.to_table(columns=HELD.names, use_threads=False).cast(HELD)
         return rows.append_column("is_held", pa.array([True] * rows.num_rows, pa.bool_()))
-
-
-def _read(table: DeltaTable, partition: tuple[str, str, object], columns: list[str] | tuple[str, ...]) -> pa.Table:
-    def gone(error: OSError) -> CorruptObject:
-        return CorruptObject(f"{table.table_uri} lost a file of version {table.version()}: {error}; put back a copy")
-
-    with table_errors(table.table_uri, gone):
-        dataset = table.to_pyarrow_dataset(file_pruning_predicate=[partition])
-        return dataset.to_table(columns=list(columns), use_threads=False)

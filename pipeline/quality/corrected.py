@@ -17,15 +17,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from tidemark.pipeline.clock import Clock
-from tidemark.pipeline.errors import (
-    CorruptObject,
-    LakeError,
-    LakeFull,
-    LakeUnreachable,
-    LakeUnwritable,
-    ObjectMissing,
-    TableConflict,
-)
+from tidemark.pipeline.errors import LakeError, LakeFull, LakeUnreachable, LakeUnwritable, ObjectMissing, TableConflict
 from tidemark.pipeline.lake.tables.corrections import CONTENT, Change, Corrections, Position
 from tidemark.pipeline.lake.tables.delta_log import Commit, commits, first_commit
 from tidemark.pipeline.lake.tables.table import table_errors
@@ -176,8 +168,8 @@ def _compared(followed: FollowedTable, replacement: Replacement) -> pa.Table:
         "window": replacement.window,
         "old_run": old_run,
         "new_run": new_run,
-        "old_heartbeats_version": _input_of(followed.table, old_run),
-        "new_heartbeats_version": _input_of(followed.table, new_run),
+        "old_heartbeats_version": followed.table.input_version(old_run),
+        "new_heartbeats_version": followed.table.input_version(new_run),
         "corrected_at": replacement.at,
         "table_version": replacement.version,
         "detail": detail,
@@ -208,11 +200,3 @@ def _read(followed: FollowedTable, paths: Iterable[str]) -> pl.DataFrame:
             rows = pl.DataFrame(pq.read_table(opened, use_threads=False))
         read.append(rows.drop(PARTITION, strict=False))
     return pl.concat(read, how="diagonal_relaxed")
-
-
-def _input_of(table: WindowedTable, run: str) -> int | None:
-    """The version of `heartbeats` that a run read; None if its manifest is gone or damaged."""
-    try:
-        return table.manifest(run).heartbeats_version
-    except (ObjectMissing, CorruptObject):
-        return None

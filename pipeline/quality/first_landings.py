@@ -26,12 +26,9 @@ LANDINGS = pa.schema(
 )
 """One row a heartbeat: the version that it first landed with, and whether its own window was computed without it."""
 
-NO_ROWS = pa.Table.from_batches(
-    [],
-    pa.schema(
-        [("stream_id", pa.string()), ("event_time", MOMENT), ("publisher_id", pa.string()), ("message_id", pa.string())]
-    ),
-)
+NO_ROWS = pa.schema(
+    {"stream_id": pa.string(), "event_time": MOMENT, "publisher_id": pa.string(), "message_id": pa.string()}
+).empty_table()
 """The columns of IDENTITY_SOURCE without a row."""
 
 EVERY, NONE = pc.scalar(True), pc.scalar(False)
@@ -120,11 +117,7 @@ def held_in(heartbeats: LakeTable, files: Sequence[AddedFile], rows: pa.Table, o
     least, greatest = (pa.scalar(int(time), pa.int64()).cast(MOMENT) for time in (times[0], times[-1]))
     of_streams = pc.field("stream_id").isin(pc.unique(rows["stream_id"]))
     alike = (pc.field("event_time") >= least) & (pc.field("event_time") <= greatest) & of_streams & only
-
-    def gone(error: OSError) -> ObjectMissing:
-        return ObjectMissing(f"{heartbeats.uri} lost a file: {error}")
-
-    with table_errors(heartbeats.uri, gone):
+    with table_errors(heartbeats.uri, lambda error: ObjectMissing(f"{heartbeats.uri} lost a file: {error}")):
         for file in files:
             oldest, newest = map(to_us, range_of_file(file))
             if np.searchsorted(times, oldest) < np.searchsorted(times, newest, side="right"):

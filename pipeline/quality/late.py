@@ -123,14 +123,10 @@ class LateHeartbeats:
         late = pa.concat_tables([NOTHING, *map(identities, rows)])
         every_late = _compact([known.late, late])
         before = [file for file in files if file.path in known.files]
-        in_time = [
-            held_in(self._heartbeats, of_files, sought, ~pc.field("late"))
-            for of_files, sought in ((new, every_late), (before, late))
-        ]
-        in_time = [
-            found.join(every_late, list(IDENTITY), join_type="left semi", use_threads=False) for found in in_time
-        ]
-        return _Hour(frozenset(file.path for file in files), every_late, _compact([known.in_time, *in_time]))
+        sought = ((new, every_late), (before, late))
+        held = pa.concat_tables(held_in(self._heartbeats, *each, ~pc.field("late")) for each in sought)
+        in_time = held.join(every_late, list(IDENTITY), join_type="left semi", use_threads=False)
+        return _Hour(frozenset(file.path for file in files), every_late, _compact([known.in_time, in_time]))
 
 
 def _compact(tables: Sequence[pa.Table]) -> pa.Table:

@@ -30,28 +30,22 @@ def row_changes(old: pl.DataFrame, new: pl.DataFrame, key: Sequence[str]) -> pl.
         SIDE,
     )
     differing = rows.group_by("key", "row").agg(net=pl.col(SIDE).sum()).filter(pl.col("net") != 0)
+    copies = differing.select(pl.all().repeat_by(pl.col("net").abs())).explode(pl.all())
     if has_key:
-        keys = rows.join(differing.select("key").unique(), on="key", how="semi")
-        twice = keys.group_by("key", SIDE).len().filter(pl.col("len") > 1).select("key").unique()
-        alone = differing.join(twice, on="key", how="anti")
+        twice = rows.group_by("key", SIDE).len().filter(pl.col("len") > 1)["key"].unique()
+        is_alone = ~pl.col("key").is_in(twice.implode())
     else:
-        twice, alone = differing.select("key").unique(), differing.clear()
-    copies = differing.join(twice, on="key", how="semi", nulls_equal=True)
-    copies = copies.select(pl.all().repeat_by(pl.col("net").abs())).explode(pl.all())
+        is_alone = pl.lit(False)
+    # Rows that share a pair are one change; the pair of a row that is not alone has no other.
+    pair = pl.when(is_alone).then(-1).otherwise(pl.int_range(pl.len())).alias("pair")
     is_new = pl.col("net") > 0
-    paired = alone.filter(~is_new).join(alone.filter(is_new), on="key", how="full", coalesce=True, suffix="_new")
-    found = pl.concat(
-        [
-            paired.select("key", old_row="row", new_row="row_new"),
-            copies.select("key", old_row=pl.when(~is_new).then("row"), new_row=pl.when(is_new).then("row")),
-        ]
+    found = copies.group_by("key", pair).agg(
+        old_row=pl.col("row").filter(~is_new).first(), new_row=pl.col("row").filter(is_new).first()
     )
-    change = (
-        pl.when(pl.col("old_row").is_null())
-        .then(pl.lit(Change.ADDED.value))
-        .when(pl.col("new_row").is_null())
-        .then(pl.lit(Change.REMOVED.value))
-        .otherwise(pl.lit(Change.CHANGED.value))
+    change = pl.coalesce(
+        pl.when(pl.col("old_row").is_null()).then(pl.lit(Change.ADDED.value)),
+        pl.when(pl.col("new_row").is_null()).then(pl.lit(Change.REMOVED.value)),
+        pl.lit(Change.CHANGED.value),
     )
     return found.select(change.alias("change"), "key", "old_row", "new_row").sort("key", "old_row", "new_row")
 

@@ -24,14 +24,8 @@ from tidemark.pipeline.lake.tables.delta_log import AddedFile, commits
 from tidemark.pipeline.lake.tables.heartbeats import range_of
 from tidemark.pipeline.lake.tables.table import DamagedFile, listed, microseconds
 from tidemark.pipeline.quality.affected import AffectedWindows, MissedHeartbeats, StaleWindow, missed_by
-from tidemark.pipeline.quality.comparison import Comparison
-from tidemark.pipeline.quality.first_landings import (
-    NONE,
-    earliest,
-    files_by_hour,
-    first_landings,
-    read_rows,
-)
+from tidemark.pipeline.quality.comparison import Comparison, ids_of
+from tidemark.pipeline.quality.first_landings import NONE, earliest, files_by_hour, first_landings, read_rows
 from tidemark.pipeline.quality.staleness_checkpoint import CheckpointStore, StalenessCheckpoint
 from tidemark.pipeline.windows import Windowing
 
@@ -108,7 +102,7 @@ class Staleness:
             except ObjectMissing as gone:
                 logger.info("the tables are compared as a whole, because %s", gone)
                 landed, computed = self.heartbeats.at(now[0]), self._diffs.table.at(now[1])
-                self._comparison = Comparison(before.tables, self.heartbeats, landed, computed, self._affected)
+                self._comparison = Comparison(self.heartbeats, landed, computed, self._affected)
         try:
             return self._compare(self._comparison, before, heartbeats.version())
         except CorruptObject:
@@ -123,7 +117,7 @@ class Staleness:
         last = self.checkpoint or StalenessCheckpoint(("", ""))
         if last.damaged and last.damaged.keys() - self._still_damaged(heartbeats, last.damaged):
             last = StalenessCheckpoint(("", ""))  # a file was put back or taken out: what it holds is known now
-        tables = str(heartbeats.metadata().id), str(diffs.metadata().id)
+        tables = ids_of(heartbeats, diffs)
         is_ahead = last.heartbeats_version > heartbeats.version() or last.diffs_version > diffs.version()
         return StalenessCheckpoint(tables) if is_ahead or last.tables != tables else last
 
@@ -258,14 +252,8 @@ class Staleness:
         """The version that each of these windows was computed from, given its run; the windows of which nobody knows it
         any more; and how many manifests are left to be read before that can be said."""
         absent = sorted(set(runs.values()) - self._version_of_run.keys())
-        self._version_of_run |= read_ahead(self._read_version, absent[:MANIFESTS_AT_ONCE])
+        self._version_of_run |= read_ahead(self._diffs.input_version, absent[:MANIFESTS_AT_ONCE])
         if len(absent) > MANIFESTS_AT_ONCE:
             return {}, set(), len(absent) - MANIFESTS_AT_ONCE
         known = {key: version for key, run in runs.items() if (version := self._version_of_run[run]) is not None}
         return known, runs.keys() - known.keys(), 0
-
-    def _read_version(self, run: str) -> int | None:
-        try:
-            return self._diffs.manifest(run).heartbeats_version
-        except (ObjectMissing, CorruptObject):
-            return None

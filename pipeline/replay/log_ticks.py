@@ -16,18 +16,15 @@ from tidemark.pipeline.lake.tables.requeued import NO_IDS, without
 from tidemark.pipeline.lake.tables.table import MOMENT, microseconds, table_errors
 from tidemark.pipeline.replay.replay import Tick
 from tidemark.pipeline.replay.trace import NEVER, Batch
-from tidemark.pipeline.replay.trace_file import streams_of
 from tidemark.pipeline.watermark.state import Compacted, DecisionRecord, Entry, WatermarkState
 
 
-def recorded_ticks(
-    log: TrackingLog, since: datetime | None = None, until: datetime | None = None
-) -> tuple[WatermarkState, Iterator[Tick]]:
+def recorded_ticks(log: TrackingLog, since: datetime | None = None) -> tuple[WatermarkState, Iterator[Tick]]:
     """The state at which the ticks begin, and one tick for each decision of the log, with the entries before it.
 
     The ticks begin at the newest compacted entry from before `since`; without `since`, at the log's first entry, or at
-    the first compacted one if earlier entries were dropped. They end before the first decision made after `until`.
-    Entries after the last decision are left out. Raises CorruptObject and ObjectMissing for entries it cannot read.
+    the first compacted one if earlier entries were dropped. Entries after the last decision are left out. Raises
+    CorruptObject and ObjectMissing for entries it cannot read.
     """
     numbers = log.numbers()
     if not numbers:
@@ -35,21 +32,19 @@ def recorded_ticks(
     first = numbers[0] if since is None else _compacted_before(log, numbers, since)
     entries = read_ahead(log.entry, range(first, numbers[-1] + 1))
     if first == 0:
-        return WatermarkState(), _ticks(entries, until)
+        return WatermarkState(), _ticks(entries)
     for number, entry in entries:
         if isinstance(entry, Compacted):
-            return WatermarkState().after(number, entry), _ticks(entries, until)
+            return WatermarkState().after(number, entry), _ticks(entries)
     return WatermarkState(), iter(())
 
 
-def _ticks(entries: Iterator[tuple[int, Entry]], until: datetime | None) -> Iterator[Tick]:
+def _ticks(entries: Iterator[tuple[int, Entry]]) -> Iterator[Tick]:
     before: list[Entry] = []
     for _, entry in entries:
         if not isinstance(entry, DecisionRecord):
             before.append(entry)
             continue
-        if until is not None and entry.decision.at > until:
-            return
         yield Tick(entry.decision.at, tuple(before), entry.base, entry.tracking, recorded=entry)
         before = []
 
@@ -105,7 +100,7 @@ class LakeLandings:
                 event_us=microseconds(first["event_time_min"])[wanted],
                 tracked_us=np.full(np.count_nonzero(wanted), NEVER, dtype=np.int64),
                 landed_us=landed_us[wanted],
-                streams=streams_of(first["stream_id_min"].combine_chunks().filter(wanted)) if streams else None,
+                streams=first["stream_id_min"].combine_chunks().filter(wanted).dictionary_encode() if streams else None,
             )
 
 

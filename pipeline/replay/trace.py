@@ -7,17 +7,17 @@ follows the time that the trace spans, not the number of its messages.
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from itertools import pairwise
 from typing import Protocol
 
 import numpy as np
-import numpy.typing as npt
+import pyarrow as pa
 
 from tidemark.pipeline.clock import duration_us, from_us, to_us
 from tidemark.pipeline.durations import format_duration
 from tidemark.pipeline.errors import TraceUnusable
 from tidemark.pipeline.replay.replay import Tick
-from tidemark.pipeline.watermark.histogram import BUCKET_US, NO_MINIMUM, Histogram, Ints, cells_of, grouped
+from tidemark.pipeline.replay.totals import Totals
+from tidemark.pipeline.watermark.histogram import BUCKET_US, MERGES, NO_MINIMUM, Histogram, Ints, cells_of
 from tidemark.pipeline.watermark.readings import Reading
 from tidemark.pipeline.watermark.state import Beginning, Entry, Snapshot
 
@@ -33,30 +33,21 @@ NO_WATERMARK = np.iinfo(np.int64).min
 MOST_TICKS = 2_000_000
 """A trace with more ticks has a publish time far from the others, or the tick is too short for it."""
 
-FEWEST_CELLS_TO_MERGE = 1 << 17
-
-
-@dataclass(frozen=True, slots=True)
-class Streams:
-    """The messages' streams: `names[codes[i]]` is the stream of message i; the code -1 means none."""
-
-    codes: npt.NDArray[np.int32]
-    names: tuple[str, ...]
-
 
 @dataclass(frozen=True, slots=True)
 class Batch:
     """Some messages of a trace, in any order: four int64 arrays of one length, in microseconds since the epoch.
 
     `event_us` is `NO_EVENT_TIME` for a rejected message. `tracked_us` and `landed_us` are the moments at which the
-    acknowledgements on tracking and on base took effect, or `NEVER`. `streams` is None unless it was asked for.
+    acknowledgements on tracking and on base took effect, or `NEVER`. `streams` has each message's
+    stream, null without one; it is None unless it was asked for.
     """
 
     publish_us: Ints
     event_us: Ints
     tracked_us: Ints
     landed_us: Ints
-    streams: Streams | None = None
+    streams: pa.DictionaryArray | None = None
 
     def __len__(self) -> int:
         return len(self.publish_us)
@@ -68,7 +59,7 @@ class Batch:
             return self
         times = (self.publish_us, self.event_us, self.tracked_us, self.landed_us)
         publish_us, event_us, tracked_us, landed_us = (column[kept] for column in times)
-        streams = self.streams and Streams(self.streams.codes[kept], self.streams.names)
+        streams = None if self.streams is None else self.streams.filter(pa.array(kept))
         return Batch(publish_us, event_us, tracked_us, landed_us, streams)
 
 
@@ -147,16 +138,17 @@ def ticks_of(
     extent = extent_of(trace) if extent is None else extent
     tick_us = tick_times(extent.first_publish_us, extent.last_us, tick, idle_timeout)
     landed_us, read_us = np.full((2, len(tick_us) + 1), NEVER)
-    deltas = _Deltas(len(tick_us))
+    deltas = Totals(3, MERGES)  # by tick, publish bucket and event bucket
     for batch in trace.batches():
         tracked = first_tick_at(tick_us, batch.tracked_us)
         np.minimum.at(landed_us, first_tick_at(tick_us, batch.landed_us), batch.publish_us)
         np.minimum.at(read_us, tracked, batch.publish_us)
-        deltas.add(batch, tracked)
+        seen = tracked < len(tick_us)
+        deltas.add(*cells_of(batch.publish_us[seen], batch.event_us[seen], tracked[seen]))
     entries: list[list[Entry]] = [[] for _ in tick_us]
     entries[0].append(Beginning(from_us(extent.first_publish_us) if complete_from is None else complete_from))
-    for number, histogram in deltas.by_tick():
-        entries[number].append(Snapshot(histogram))
+    for number, cells in deltas.groups():
+        entries[number].append(Snapshot(Histogram.of_cells(cells)))
     readings = zip(entries, _readings(landed_us, tick_us), _readings(read_us, tick_us), strict=True)
     return [Tick(base.observed_at, tuple(new), base, tracking) for new, base, tracking in readings]
 
@@ -194,39 +186,6 @@ def _readings(least_publish_us: Ints, tick_us: Ints) -> list[Reading]:
         Reading(observed_at=from_us(tick), oldest_unacked=from_us(min(tick, oldest)), names_a_message=oldest <= tick)
         for tick, oldest in zip(tick_us.tolist(), later_us.tolist(), strict=True)
     ]
-
-
-class _Deltas:
-    """The cells that each tick adds to the histogram: (tick, publish bucket, event bucket) -> values.
-
-    Cells are merged whenever their number has doubled, so merging costs a constant factor and memory follows the number
-    of distinct cells.
-    """
-
-    def __init__(self, ticks: int) -> None:
-        self._ticks = ticks
-        self._parts = [cells_of(*np.empty((3, 0), dtype=np.int64))]  # those that are merged, and then those that wait
-        self._waiting = 0
-
-    def add(self, batch: Batch, tracked_by: Ints) -> None:
-        """Add messages, each with the index of the tick by which it was tracked."""
-        seen = tracked_by < self._ticks
-        self._parts.append(cells_of(batch.publish_us[seen], batch.event_us[seen], tracked_by[seen]))
-        self._waiting += len(self._parts[-1][0])
-        if self._waiting > max(len(self._parts[0][0]), FEWEST_CELLS_TO_MERGE):
-            self._merge()
-
-    def by_tick(self) -> Iterator[tuple[int, Histogram]]:
-        """The histogram that each tick adds, by the tick's index; ticks that add nothing are left out."""
-        self._merge()
-        tracked, *cells = self._parts[0]
-        numbers, starts = np.unique(tracked, return_index=True)
-        for number, (low, high) in zip(numbers.tolist(), pairwise([*starts.tolist(), len(tracked)]), strict=True):
-            yield number, Histogram.of_cells([column[low:high] for column in cells])
-
-    def _merge(self) -> None:
-        self._parts = [grouped([np.concatenate(column) for column in zip(*self._parts, strict=True)])]
-        self._waiting = 0
 
 
 def watermarks_us(watermarks: Sequence[datetime | None]) -> Ints:

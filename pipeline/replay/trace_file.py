@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 
 from tidemark.pipeline.errors import TraceUnusable
 from tidemark.pipeline.lake.tables.table import MOMENT
-from tidemark.pipeline.replay.trace import NEVER, NO_EVENT_TIME, Batch, Streams
+from tidemark.pipeline.replay.trace import NEVER, NO_EVENT_TIME, Batch
 from tidemark.pipeline.version import refuse_newer
 from tidemark.pipeline.watermark.histogram import Ints
 
@@ -103,7 +103,9 @@ class ParquetTrace:
                 "those rows out or write it"
             )
         publish_us, event_us, tracked_us, landed_us = (self._times(name, rows[name]) for name in TIMES)
-        known = streams_of(rows["stream_id"]) if streams else None
+        known = rows["stream_id"] if streams else None
+        if known is not None and not pa.types.is_dictionary(known.type):
+            known = known.dictionary_encode()
         return Batch(publish_us, event_us, tracked_us, landed_us, known)
 
     def _times(self, name: str, column: pa.Array) -> Ints:
@@ -124,10 +126,3 @@ class ParquetTrace:
             )
         times: Ints = present.fill_null(TIMES[name]).to_numpy(zero_copy_only=False)
         return times
-
-
-def streams_of(column: pa.Array) -> Streams:
-    """A column of stream ids as codes and names."""
-    encoded = column if pa.types.is_dictionary(column.type) else column.dictionary_encode()
-    codes = encoded.indices.fill_null(-1).cast(pa.int32()).to_numpy(zero_copy_only=False)
-    return Streams(codes, tuple(str(name) for name in encoded.dictionary.to_pylist()))

@@ -20,9 +20,10 @@ import numpy as np
 
 from tidemark.pipeline.clock import duration_us
 from tidemark.pipeline.quantiles import quantile
+from tidemark.pipeline.replay.totals import Totals
 from tidemark.pipeline.replay.trace import Batch, Trace
 from tidemark.pipeline.tuning.stream_disorder import SIDES, STEP_US, Blame, Side, StreamTable
-from tidemark.pipeline.tuning.tally import Tally, Totals, columns_of
+from tidemark.pipeline.tuning.tally import Tally
 from tidemark.pipeline.watermark.histogram import Ints
 
 TOGETHER_US = 5_000_000
@@ -94,16 +95,16 @@ class _Order:
         self.messages = self.rejected = 0
         self.first_publish_us, self.last_publish_us = int(np.iinfo(np.int64).max), int(np.iinfo(np.int64).min)
         self.lag = Tally()
-        extremes = Totals(["step"], {"least": "min", "greatest": "max"})
+        extremes = Totals(1, (np.minimum, np.maximum))
         for whole in trace.batches():
             batch = whole.valid()
             self.messages += len(batch)
             self.rejected += len(whole) - len(batch)
             self.first_publish_us = int(batch.publish_us.min(initial=self.first_publish_us))
             self.last_publish_us = int(batch.publish_us.max(initial=self.last_publish_us))
-            extremes.add(step=batch.publish_us // STEP_US, least=batch.event_us, greatest=batch.event_us)
+            extremes.add(batch.publish_us // STEP_US, batch.event_us, batch.event_us)
             self.lag.add(batch.event_us // TOGETHER_US, (batch.publish_us - batch.event_us) // STEP_US)
-        self.step, least, greatest = columns_of(extremes.rows(), "step", "least", "greatest")
+        self.step, least, greatest = extremes.rows()
         self.reached = np.maximum.accumulate(greatest)
         self.yet_to_come = np.minimum.accumulate(least[::-1])[::-1]
         self.together, self.typical = _typical(self.lag)

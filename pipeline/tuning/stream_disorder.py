@@ -8,8 +8,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidemark.pipeline.quantiles import quantile
+from tidemark.pipeline.replay.totals import Totals
 from tidemark.pipeline.replay.trace import Batch
-from tidemark.pipeline.tuning.tally import Tally, Totals
+from tidemark.pipeline.tuning.tally import Tally
 from tidemark.pipeline.watermark.histogram import Ints
 
 STEP_US = 100_000
@@ -74,7 +75,7 @@ class StreamTable:
     def __init__(self, band_us: int) -> None:
         self._band_us = band_us
         self._codes: dict[str, int] = {}
-        self._totals = Totals(["stream"], {**dict.fromkeys(COUNTED, "sum"), **dict.fromkeys(GREATEST, "max")})
+        self._totals = Totals(1, [np.add] * len(COUNTED) + [np.maximum] * len(GREATEST))
         self._disorder, self._blame, self._behind = Tally(), Tally(), Tally()
 
     def add(self, batch: Batch, disorder: Ints, blame: Ints, behind: Ints) -> None:
@@ -82,16 +83,8 @@ class StreamTable:
         `NO_STREAM`."""
         codes = self._codes_of(batch)
         slow, fast = np.maximum(blame, 0), np.maximum(-blame, 0)
-        self._totals.add(
-            stream=codes,
-            messages=np.ones_like(codes),
-            beyond_band=self._beyond_band(disorder),
-            slow_beyond_band=self._beyond_band(slow),
-            fast_beyond_band=self._beyond_band(fast),
-            disorder_max=disorder,
-            slow_max=slow,
-            fast_max=fast,
-        )
+        judged = (disorder, slow, fast)
+        self._totals.add(codes, np.ones_like(codes), *map(self._beyond_band, judged), *judged)
         for tally, steps in ((self._disorder, disorder), (self._blame, blame), (self._behind, behind)):
             tally.add(codes, (steps + STEPS_IN_A_SECOND // 2) // STEPS_IN_A_SECOND)
 
@@ -101,12 +94,12 @@ class StreamTable:
 
     def beyond_band(self) -> int:
         """How many messages have a disorder above the band, those without a stream included."""
-        return int(pc.sum(self._totals.rows()["beyond_band"]).as_py())
+        return int(pc.sum(self._rows()["beyond_band"]).as_py())
 
     def blame(self, side: Side, count: int) -> Blame:
         """One side, with its worst streams: those with the most messages to blame for more than the band first, then
         those with the worst message. A stream that is to blame for nothing is not among them."""
-        whole, streams, names = self._totals.rows(), self._streams(), list(self._codes)
+        whole, streams, names = self._rows(), self._streams(), list(self._codes)
         beyond, most = f"{side}_beyond_band", f"{side}_max"
         order = [(beyond, "descending"), (most, "descending"), ("stream", "ascending")]
         worst = streams.filter(pc.field(most) > 0).sort_by(order).slice(0, count).to_pylist()
@@ -117,8 +110,11 @@ class StreamTable:
             worst=tuple(self._described(names[row["stream"]], row) for row in worst),
         )
 
+    def _rows(self) -> pa.Table:
+        return pa.table(self._totals.rows(), ["stream", *COUNTED, *GREATEST])
+
     def _streams(self) -> pa.Table:
-        return self._totals.rows().filter(pc.field("stream") != NO_STREAM)
+        return self._rows().filter(pc.field("stream") != NO_STREAM)
 
     def _described(self, name: str, row: dict[str, Any]) -> StreamDisorder:
         def at(tally: Tally, share: float) -> float:
@@ -141,8 +137,10 @@ class StreamTable:
         """Each message's stream, by a number that holds for the whole trace."""
         if batch.streams is None:
             return np.full(len(batch), NO_STREAM, dtype=np.int64)
-        own = [self._codes.setdefault(name, len(self._codes)) for name in batch.streams.names]
-        return np.array([*own, NO_STREAM], dtype=np.int64)[batch.streams.codes]
+        names = batch.streams.dictionary.to_pylist()
+        codes: Ints = batch.streams.indices.fill_null(-1).to_numpy(zero_copy_only=False)
+        own = [self._codes.setdefault(str(name), len(self._codes)) for name in names]
+        return np.array([*own, NO_STREAM], dtype=np.int64)[codes]
 
     def _beyond_band(self, steps: Ints) -> Ints:
         return (steps * STEP_US > self._band_us).astype(np.int64)

@@ -37,6 +37,36 @@ class Reason(StrEnum):
         return self.name.startswith("HELD_")
 
 
+BECAUSE = {
+    Reason.UNCHANGED: "messages still to land may have event times from {candidate} on, which is no higher",
+    Reason.PINNED_BY_BACKLOG: "base has a backlog from publish time {base} on, and tracking saw an event time as old "
+    "as {candidate} in it",
+    Reason.HELD_TRACKING_BEHIND: "tracking has read up to {tracking}, which is neither near now nor a band ahead of "
+    "base ({base}); the watermark moves when tracking has caught up",
+    Reason.HELD_INCOMPLETE: "tracking knows what was published since {complete_from}, and base may hold older messages "
+    "(its reading is {base}, before slack); the watermark moves when base has landed them",
+    Reason.HELD_NO_DATA: "tracking knows no event time published more than a band before its reading ({tracking}); "
+    "`tidemark explain` says what would move it, and `tidemark quarantine` what was rejected",
+    Reason.HELD_STALE_READING: "the oldest unacknowledged publish time of base or tracking is unknown or too old",
+    Reason.HELD_CLOCK_SKEW: "this machine's clock and Pub/Sub's disagree; the watermark moves when the clock is right",
+    Reason.HELD_SEEK: "somebody sought a subscription back (base {base}, tracking {tracking}); replayed messages may "
+    "be late",
+    Reason.IDLE_ADVANCED: "nothing valid was published since {newest}, and there is no backlog",
+    Reason.IDLE_HELD: 'nothing valid was published since {newest}, and idle = "hold"',
+    Reason.RELEASED: "an operator released the messages published before {released_before}",
+}
+"""Why the watermark stands where it stands, by the reason; `ADVANCED` names its evidence instead."""
+
+PINNED_BY_WHAT_WAS_RELEASED = (
+    "base still holds released messages (published at {base}), so its reading says nothing about messages published "
+    "from {released_before} on"
+)
+PINNED_UNTIL_THE_NEXT_READING = (
+    "base was last read at {read_at}, and is read again by {next_by} (snapshot_budget); of what was published since "
+    "{base}, tracking saw an event time as old as {candidate}"
+)
+
+
 @dataclass(frozen=True, slots=True)
 class SilenceEvidence:
     """Nothing is published any more. The candidate follows the clock, `recent_lag` and the band behind it."""
@@ -136,59 +166,23 @@ class Decision:
         return f"{self.reason}: {where}; {self._because()}"
 
     def _because(self) -> str:
-        base = "unknown" if self.base is None else iso(self.base.oldest_unacked)
-        tracking = "unknown" if self.tracking is None else iso(self.tracking.oldest_unacked)
-        match self.reason:
-            case Reason.ADVANCED:
-                return self._least()
-            case Reason.UNCHANGED:
-                return f"messages still to land may have event times from {when(self.candidate)} on, which is no higher"
-            case Reason.PINNED_BY_BACKLOG if self.released_before is not None:
-                return (
-                    f"base still holds released messages (published at {base}), so its reading says nothing about "
-                    f"messages published from {when(self.released_before)} on"
-                )
-            case Reason.PINNED_BY_BACKLOG if self.base is not None and self.base.is_read_rarely:
-                return (
-                    f"base was last read at {iso(self.base.newest.observed_at)}, and is read again by "
-                    f"{iso(self.base.next_by)} (snapshot_budget); of what was published since {base}, tracking saw an "
-                    f"event time as old as {when(self.candidate)}"
-                )
-            case Reason.PINNED_BY_BACKLOG:
-                return (
-                    f"base has a backlog from publish time {base} on, and tracking saw an event time as old as "
-                    f"{when(self.candidate)} in it"
-                )
-            case Reason.HELD_TRACKING_BEHIND:
-                return (
-                    f"tracking has read up to {tracking}, which is neither near now nor a band ahead of base ({base}); "
-                    "the watermark moves when tracking has caught up"
-                )
-            case Reason.HELD_INCOMPLETE:
-                return (
-                    f"tracking knows what was published since {when(self.complete_from)}, and base may hold older "
-                    f"messages (its reading is {base}, before slack); the watermark moves when base has landed them"
-                )
-            case Reason.HELD_NO_DATA:
-                return (
-                    f"tracking knows no event time published more than a band before its reading ({tracking}); "
-                    "`tidemark explain` says what would move it, and `tidemark quarantine` what was rejected"
-                )
-            case Reason.HELD_STALE_READING:
-                return "the oldest unacknowledged publish time of base or tracking is unknown or too old"
-            case Reason.HELD_CLOCK_SKEW:
-                return "this machine's clock and Pub/Sub's disagree; the watermark moves when the clock is right"
-            case Reason.HELD_SEEK:
-                return (
-                    f"somebody sought a subscription back (base {base}, tracking {tracking}); replayed messages may be "
-                    "late"
-                )
-            case Reason.IDLE_ADVANCED:
-                return f"nothing valid was published since {when(self.newest_publish_time)}, and there is no backlog"
-            case Reason.IDLE_HELD:
-                return f'nothing valid was published since {when(self.newest_publish_time)}, and idle = "hold"'
-            case Reason.RELEASED:
-                return f"an operator released the messages published before {when(self.released_before)}"
+        base, text = self.base, BECAUSE.get(self.reason)
+        if text is None:
+            return self._least()
+        if self.reason is Reason.PINNED_BY_BACKLOG and self.released_before is not None:
+            text = PINNED_BY_WHAT_WAS_RELEASED
+        elif self.reason is Reason.PINNED_BY_BACKLOG and base is not None and base.is_read_rarely:
+            text = PINNED_UNTIL_THE_NEXT_READING
+        return text.format(
+            base="unknown" if base is None else iso(base.oldest_unacked),
+            tracking="unknown" if self.tracking is None else iso(self.tracking.oldest_unacked),
+            read_at=when(None if base is None else base.newest.observed_at),
+            next_by=when(None if base is None else base.next_by),
+            candidate=when(self.candidate),
+            complete_from=when(self.complete_from),
+            released_before=when(self.released_before),
+            newest=when(self.newest_publish_time),
+        )
 
     def _least(self) -> str:
         bound = self.bound

@@ -12,22 +12,9 @@ from collections.abc import Sequence
 
 from tidemark.pipeline.clock import from_us
 from tidemark.pipeline.watermark.decision import Bound, Decision, Reason
-from tidemark.pipeline.watermark.histogram import Cell, Histogram, bucket_of
-from tidemark.pipeline.watermark.holding import holding
-from tidemark.pipeline.watermark.policy import Policy
-from tidemark.pipeline.watermark.readings import EffectiveReading
-from tidemark.pipeline.watermark.rules import (
-    RULES,
-    Candidate,
-    Finding,
-    Held,
-    Passed,
-    Rule,
-    Verdict,
-    anchor_before,
-    band_start,
-)
-from tidemark.pipeline.watermark.situation import Situation, base_after_slack, tracking_after_slack
+from tidemark.pipeline.watermark.histogram import Cell, bucket_of
+from tidemark.pipeline.watermark.rules import RULES, Candidate, Finding, Held, Passed, Rule, Verdict
+from tidemark.pipeline.watermark.situation import Situation
 
 
 def estimate(situation: Situation, rules: Sequence[Rule] = RULES) -> Decision:
@@ -85,11 +72,3 @@ def _unmoved(s: Situation, verdicts: Sequence[Verdict]) -> Reason:
 def is_pinned_by_backlog(s: Situation, pin: Cell) -> bool:
     """Whether base is behind by the band, and the pin was published within its backlog."""
     return s.oldest_base < s.band_edge and pin.publish_bucket >= bucket_of(s.oldest_base)
-
-
-def reachable_from(histogram: Histogram, base: EffectiveReading, tracking: EffectiveReading, policy: Policy) -> int:
-    """The first publish-time bucket that this band or a later one of the same epoch can reach: buckets below it may be
-    pruned. The anchor is never below it."""
-    edge = tracking_after_slack(tracking, policy) - policy.band
-    anchor = anchor_before(holding(histogram, policy.max_lag), edge)
-    return bucket_of(band_start(base_after_slack(base, policy), edge, anchor))

@@ -210,10 +210,7 @@ class Histogram:
         A bucket with n messages passes over the `floor(quantile * n)` least event times and takes the cell of the next
         one with its exact minimum: never above the true quantile.
         """
-        positions, below, size, total = self._ranks(low, high)
-        skipped = np.floor(quantile * total)
-        holding = positions[(below <= skipped) & (skipped < below + size)]
-        return self.minimum_at(holding)
+        return self.minimum_at(self._at_rank(low, high, quantile))
 
     def frontier_before(self, limit_us: int, not_before: int, quantile: float = 0.0) -> Cell | None:
         """The cell with the greatest event time published below a moment, in the buckets from `not_before` on.
@@ -224,24 +221,26 @@ class Histogram:
         """
         bucket = limit_us // BUCKET_US
         if quantile > 0:
-            positions, below, size, total = self._ranks(not_before, bucket - 1)
-            above, skipped = total - below - size, np.floor(quantile * total)
-            holding = positions[(above <= skipped) & (skipped < above + size)]
+            holding = self._at_rank(not_before, bucket - 1, quantile, from_the_greatest=True)
         else:
             cells = self._valid(not_before, bucket)
             holding = cells[self.first_publish_us[cells] < limit_us]
         return self._cell(holding[self.min_event_us[holding].argmax()]) if len(holding) else None
 
-    def _ranks(self, low: int, high: int) -> tuple[Ints, Ints, Ints, Ints]:
-        """The cells with event times that were published in the buckets low to high: their positions, how many
-        messages of the same bucket have a lesser event bucket, their own counts, and their buckets' totals."""
+    def _at_rank(self, low: int, high: int, quantile: float, *, from_the_greatest: bool = False) -> Ints:
+        """The position of one cell in each of the buckets low to high that holds messages with event times: the cell of
+        the first message beyond the `floor(quantile * n)` of its n that have the least event times, or the greatest."""
         positions = self._valid(low, high)
         size, bucket = self.count[positions], self.publish_bucket[positions]
         first = np.diff(bucket, prepend=bucket[:1] - 1).nonzero()[0]
         cells = np.diff(first, append=len(bucket))
         running = np.cumsum(size) - size
-        below = running - np.repeat(running[first], cells)
-        return positions, below, size, np.repeat(np.add.reduceat(size, first), cells)
+        before = running - np.repeat(running[first], cells)  # messages of the bucket with a lesser event bucket
+        total = np.repeat(np.add.reduceat(size, first), cells)
+        if from_the_greatest:
+            before = total - before - size
+        skipped = np.floor(quantile * total)
+        return positions[(before <= skipped) & (skipped < before + size)]
 
     def _cell(self, position: np.int64) -> Cell:
         return Cell(
@@ -311,10 +310,10 @@ def clamped(event_us: Ints, publish_us: Ints) -> Ints:
     return np.minimum(event_us, publish_us)
 
 
-def grouped(columns: Sequence[Ints]) -> list[Ints]:
-    """Rows merged where their keys are equal, in the order of the keys. The last columns are merged by `MERGES`; those
+def grouped(columns: Sequence[Ints], merges: Sequence[np.ufunc] = MERGES) -> list[Ints]:
+    """Rows merged where their keys are equal, in the order of the keys. The last columns are merged by `merges`; those
     before them are the keys."""
-    keys, values = columns[: -len(MERGES)], columns[-len(MERGES) :]
+    keys, values = columns[: -len(merges)], columns[-len(merges) :]
     if not len(keys[0]):
         return list(columns)
     order = np.lexsort(tuple(reversed(keys)))
@@ -322,7 +321,7 @@ def grouped(columns: Sequence[Ints]) -> list[Ints]:
     begins = np.ones(len(order), dtype=bool)
     begins[1:] = np.logical_or.reduce([key[1:] != key[:-1] for key in ordered])
     starts = np.flatnonzero(begins)
-    merged = [merge.reduceat(value[order], starts) for merge, value in zip(MERGES, values, strict=True)]
+    merged = [merge.reduceat(value[order], starts) for merge, value in zip(merges, values, strict=True)]
     return [*(key[starts] for key in ordered), *merged]
 
 

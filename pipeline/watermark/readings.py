@@ -5,7 +5,7 @@ not below it. So the effective reading is the largest of its epoch, and a lower 
 means that somebody sought the subscription, which starts a new epoch.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
 
@@ -80,26 +80,19 @@ def follow(previous: EffectiveReading | None, reading: Reading | None, tolerance
     if reading is None:
         return previous
     if previous is None:
-        return _effective(reading, 1, reading.observed_at, reading)
+        return _effective(reading, 1, reading.observed_at)
     if reading.observed_at < previous.epoch_began:
         return previous
     newer = reading.observed_at > previous.newest.observed_at
     if newer and reading.no_later_than < previous.oldest_unacked - tolerance:
-        return _effective(reading, previous.epoch + 1, reading.observed_at, reading)
-    newest = reading if newer else previous.newest
+        return _effective(reading, previous.epoch + 1, reading.observed_at)
     is_seen_again = reading.oldest_unacked == previous.oldest_unacked and reading.observed_at > previous.observed_at
     is_largest = reading.oldest_unacked > previous.oldest_unacked or is_seen_again
-    return _effective(reading if is_largest else previous, previous.epoch, previous.epoch_began, newest)
+    largest = _effective(reading, previous.epoch, previous.epoch_began) if is_largest else previous
+    return replace(largest, newest=reading if newer else previous.newest)
 
 
-def _effective(
-    largest: Reading | EffectiveReading, epoch: int, epoch_began: datetime, newest: Reading
-) -> EffectiveReading:
-    return EffectiveReading(
-        oldest_unacked=largest.oldest_unacked,
-        names_a_message=largest.names_a_message,
-        observed_at=largest.observed_at,
-        epoch=epoch,
-        epoch_began=epoch_began,
-        newest=newest,
-    )
+def _effective(reading: Reading, epoch: int, epoch_began: datetime) -> EffectiveReading:
+    """The reading as the largest and the newest of its epoch."""
+    named = (reading.oldest_unacked, reading.names_a_message, reading.observed_at)
+    return EffectiveReading(*named, epoch, epoch_began, newest=reading)

@@ -10,27 +10,11 @@ from enum import StrEnum
 
 from tidemark.pipeline.clock import from_us, to_us
 from tidemark.pipeline.watermark.decision import BandEvidence, FrontierEvidence, Reason, SilenceEvidence
-from tidemark.pipeline.watermark.histogram import (
-    AFTER_ALL,
-    BEFORE_ALL,
-    BUCKET_US,
-    Cell,
-    Histogram,
-    bucket_of,
-    bucket_start,
-)
+from tidemark.pipeline.watermark.histogram import AFTER_ALL, BEFORE_ALL, Cell, Histogram, bucket_of, bucket_start
 from tidemark.pipeline.watermark.holding import holding, passed_over
 from tidemark.pipeline.watermark.policy import Policy
 from tidemark.pipeline.watermark.readings import EffectiveReading, Reading
-from tidemark.pipeline.watermark.situation import (
-    Situation,
-    clock_ahead,
-    clock_went_back,
-    has_no_backlog,
-    is_stale,
-    known,
-    was_sought,
-)
+from tidemark.pipeline.watermark.situation import Situation, has_no_backlog, is_stale, known, was_sought
 
 
 class Finding(StrEnum):
@@ -94,7 +78,7 @@ def fresh_readings(s: Situation) -> Verdict:
     for reading in (s.base, s.tracking):
         if reading is None or is_stale(reading, s.at, s.policy):
             return Held(Finding.STALE, Reason.HELD_STALE_READING)
-    if clock_went_back(s):
+    if s.clock_went_back:
         return Held(Finding.CLOCK_WENT_BACK, Reason.HELD_CLOCK_SKEW)
     return Passed(Finding.FRESH)
 
@@ -124,7 +108,7 @@ def ready(s: Situation) -> Verdict:
         return Passed(Finding.NEAR_NOW)
     if s.oldest_tracking - s.oldest_base >= s.policy.band:
         return Passed(Finding.AHEAD_OF_BASE)
-    if clock_ahead(s) is not None:
+    if s.clock_ahead is not None:
         return Held(Finding.CLOCK_AHEAD, Reason.HELD_CLOCK_SKEW)
     return Held(Finding.BEHIND, Reason.HELD_TRACKING_BEHIND)
 
@@ -263,7 +247,7 @@ def _least(s: Situation, start: datetime, high: int) -> tuple[Cell | None, int, 
     A quantile is a share of a whole bucket, so with one the whole bucket of `start` counts.
     """
     is_whole = s.policy.quantile > 0
-    start_us = bucket_of(start) * BUCKET_US if is_whole else to_us(start)
+    start_us = to_us(bucket_start(bucket_of(start)) if is_whole else start)
     positions, holds = s.histogram.since(start_us, high), s.holding
     if is_whole:
         least = holds.quantile_between(bucket_of(start), high, s.policy.quantile)

@@ -67,6 +67,28 @@ class Situation:
         """T - D: a message published before it is older than the band."""
         return self.oldest_tracking - self.policy.band
 
+    @property
+    def clock_ahead(self) -> timedelta | None:
+        """How far this machine's clock is ahead of the server's, if the readings say so: both subscriptions trail it by
+        the same time, at this decision and at the one before. A backlog is another on each, and changes; an error does
+        not."""
+        before = self.previous
+        effective = (self.base, self.tracking) + ((before.base, before.tracking) if before else ())
+        readings = {one.newest for one in effective if one is not None and one.newest.answered_at is not None}
+        if len(readings) < 4:
+            return None
+        at_least = max(one.observed_at - one.oldest_unacked for one in readings)
+        at_most = min((one.answered_at or one.observed_at) - one.oldest_unacked for one in readings)
+        return at_least if at_least <= at_most + CLOCKS_AGREE else None
+
+    @property
+    def clock_went_back(self) -> bool:
+        """Whether a reading is from the future, by this machine's own clock then and now."""
+        both = (self.base, self.tracking)
+        newest = [one.newest for one in both if one is not None and one.newest.answered_at is not None]
+        latest = self.at + self.policy.near_real_time
+        return any(one.observed_at > latest and not one.clock_is_behind_by for one in newest)
+
 
 def base_after_slack(base: EffectiveReading, policy: Policy) -> datetime:
     """Base's reading, less `base_slack`."""
@@ -92,25 +114,6 @@ def was_sought(reading: EffectiveReading | None, before: EffectiveReading | None
 def has_no_backlog(reading: EffectiveReading, policy: Policy, beyond: timedelta = timedelta(0)) -> bool:
     """Whether the reading is within `near_real_time` of the moment at which it was observed, or so much `beyond`."""
     return reading.observed_at - reading.oldest_unacked <= policy.near_real_time + beyond
-
-
-def clock_ahead(s: Situation) -> timedelta | None:
-    """How far this machine's clock is ahead of the server's, if the readings say so: both subscriptions trail it by the
-    same time, at this decision and at the one before. A backlog is another on each, and changes; an error does not."""
-    before = s.previous
-    effective = (s.base, s.tracking) + ((before.base, before.tracking) if before else ())
-    readings = {one.newest for one in effective if one is not None and one.newest.answered_at is not None}
-    if len(readings) < 4:
-        return None
-    at_least = max(one.observed_at - one.oldest_unacked for one in readings)
-    at_most = min((one.answered_at or one.observed_at) - one.oldest_unacked for one in readings)
-    return at_least if at_least <= at_most + CLOCKS_AGREE else None
-
-
-def clock_went_back(s: Situation) -> bool:
-    """Whether a reading is from the future, by this machine's own clock then and now."""
-    newest = [one.newest for one in (s.base, s.tracking) if one is not None and one.newest.answered_at is not None]
-    return any(one.observed_at > s.at + s.policy.near_real_time and not one.clock_is_behind_by for one in newest)
 
 
 def known(reading: EffectiveReading | None) -> EffectiveReading:

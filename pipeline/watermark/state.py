@@ -9,12 +9,13 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 
 from tidemark.pipeline.watermark.decision import Decision
-from tidemark.pipeline.watermark.estimator import estimate, reachable_from
+from tidemark.pipeline.watermark.estimator import estimate
 from tidemark.pipeline.watermark.histogram import Cell, Histogram, bucket_of, bucket_start
+from tidemark.pipeline.watermark.holding import holding
 from tidemark.pipeline.watermark.policy import Policy
-from tidemark.pipeline.watermark.readings import Reading, follow
-from tidemark.pipeline.watermark.rules import RULES, Rule, frontier_of
-from tidemark.pipeline.watermark.situation import Situation, was_sought
+from tidemark.pipeline.watermark.readings import EffectiveReading, Reading, follow
+from tidemark.pipeline.watermark.rules import RULES, Rule, anchor_before, band_start, frontier_of
+from tidemark.pipeline.watermark.situation import Situation, base_after_slack, tracking_after_slack, was_sought
 from tidemark.pipeline.watermark.usage import Account, Usage
 
 
@@ -210,6 +211,14 @@ class WatermarkState:
         return self.histogram.new_below(
             delta, before=bucket_of(self.decision.tracking.oldest_unacked), not_before=self.pruned_before
         )
+
+
+def reachable_from(histogram: Histogram, base: EffectiveReading, tracking: EffectiveReading, policy: Policy) -> int:
+    """The first publish-time bucket that this band or a later one of the same epoch can reach: buckets below it may be
+    pruned. The anchor is never below it."""
+    edge = tracking_after_slack(tracking, policy) - policy.band
+    anchor = anchor_before(holding(histogram, policy.max_lag), edge)
+    return bucket_of(band_start(base_after_slack(base, policy), edge, anchor))
 
 
 def _latest(*moments: datetime | None) -> datetime | None:

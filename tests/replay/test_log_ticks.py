@@ -116,13 +116,6 @@ def test_since_a_time_they_begin_at_the_newest_compacted_entry_that_knows_nothin
     assert [tick.recorded for tick in from_the_first] == decided
 
 
-def test_until_a_time_they_end_with_the_last_decision_made_by_then(tmp_path: Path) -> None:
-    log = log_on(LakeSettings(uri=f"file:{tmp_path}/lake"))
-    decided = record(log, steady(1, per_second=1, minutes=2), Policy())
-    _, ticks = recorded_ticks(log, until=decided[7].decision.at)
-    assert [tick.recorded for tick in ticks] == decided[:8]
-
-
 def test_a_log_whose_beginning_was_removed_begins_at_its_first_compacted_entry(tmp_path: Path) -> None:
     settings = LakeSettings(uri=f"file:{tmp_path}/lake")
     log = log_on(settings)
@@ -232,4 +225,4 @@ def test_the_trace_names_the_streams_of_landed_messages(tmp_path: Path) -> None:
     append_beats(lake.heartbeats(), columns_of([Beat("a", 1, "1"), Beat("b", 2, "2"), Beat("a", 3, "3")]))
     (batch,) = LakeLandings(lake.heartbeats()).batches(streams=True)
     assert batch.streams is not None
-    assert sorted(batch.streams.names[code] for code in batch.streams.codes) == ["a", "a", "b"]
+    assert sorted(batch.streams.to_pylist()) == ["a", "a", "b"]

@@ -116,7 +116,7 @@ def test_how_a_trace_is_cut_into_batches_and_ordered_makes_no_difference(trace: 
 
 def test_many_batches_are_merged_on_the_way_to_the_same_ticks(monkeypatch: pytest.MonkeyPatch) -> None:
     expected = ticks_in(Held(steady(1, minutes=3)))
-    monkeypatch.setattr("tidemark.pipeline.replay.trace.FEWEST_CELLS_TO_MERGE", 50)
+    monkeypatch.setattr("tidemark.pipeline.replay.totals.FEWEST_ROWS_TO_MERGE", 50)
     assert ticks_in(Held(steady(1, minutes=3), part=17)) == expected
 
 

@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 from tests.watermark.builders import START_US
 from tidemark.pipeline.clock import duration_us
 from tidemark.pipeline.lake.tables.table import MOMENT
-from tidemark.pipeline.replay.trace import NEVER, NO_EVENT_TIME, Batch, Streams, Trace, late_in
+from tidemark.pipeline.replay.trace import NEVER, NO_EVENT_TIME, Batch, Trace, late_in
 from tidemark.pipeline.watermark.histogram import Ints
 
 SECOND_US = 1_000_000
@@ -37,7 +37,8 @@ class Held:
         whole = self.messages
         for start in range(0, len(whole), self.part):
             rows = slice(start, start + self.part)
-            ids = Streams((np.arange(len(whole)) % STREAMS)[rows].astype(np.int32), tuple(map(str, range(STREAMS))))
+            codes, names = (np.arange(len(whole)) % STREAMS)[rows], list(map(str, range(STREAMS)))
+            ids = pa.DictionaryArray.from_arrays(codes.astype(np.int32), names)
             yield Batch(
                 whole.publish_us[rows],
                 whole.event_us[rows],

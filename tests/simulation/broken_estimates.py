@@ -11,7 +11,7 @@ import numpy as np
 from tests.watermark.builders import LONG_AGO
 from tidemark.pipeline.clock import duration_us
 from tidemark.pipeline.replay.replay import bound_without_anchor
-from tidemark.pipeline.watermark import estimator, readings, rules
+from tidemark.pipeline.watermark import estimator, readings, rules, state
 from tidemark.pipeline.watermark.decision import Decision, SilenceEvidence
 from tidemark.pipeline.watermark.histogram import BUCKET_US, COPY, Cell, Histogram, Ints, bucket_of
 from tidemark.pipeline.watermark.policy import Policy
@@ -239,5 +239,5 @@ def occupied_by_heartbeats_alone(histogram: Histogram, publish_bucket: int) -> b
     return len(histogram._valid(publish_bucket, publish_bucket)) > 0
 
 
-original_reachable, original_since = estimator.reachable_from, Histogram.since
+original_reachable, original_since = state.reachable_from, Histogram.since
 original_frontier_of = rules.frontier_of

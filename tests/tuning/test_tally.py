@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.watermark.builders import bounded, ints
-from tidemark.pipeline.tuning.tally import Tally, Totals
+from tidemark.pipeline.replay.totals import Totals
+from tidemark.pipeline.tuning.tally import Tally
 
 pairs = st.lists(st.tuples(st.integers(-3, 3), st.integers(-20, 20)), max_size=60)
 
@@ -40,16 +41,15 @@ def test_pairs_are_counted_whatever_their_batches(batches: list[list[tuple[int, 
 @given(st.lists(pairs, max_size=4))
 @bounded
 def test_totals_are_merged_column_by_column_whatever_their_batches(batches: list[list[tuple[int, int]]]) -> None:
-    totals = Totals(["key"], {"sum": "sum", "least": "min", "greatest": "max"})
+    totals = Totals(1, [np.add, np.minimum, np.maximum])
     for batch in batches:
         keys, values = ints(key for key, _ in batch), ints(value for _, value in batch)
-        totals.add(key=keys, sum=values, least=values, greatest=values)
+        totals.add(keys, values, values, values)
     by_key: dict[int, list[int]] = {}
     for key, value in (pair for batch in batches for pair in batch):
         by_key.setdefault(key, []).append(value)
-    assert totals.rows().to_pylist() == [
-        {"key": key, "sum": sum(own), "least": min(own), "greatest": max(own)} for key, own in sorted(by_key.items())
-    ]
+    rows = zip(*(column.tolist() for column in totals.rows()), strict=True)
+    assert list(rows) == [(key, sum(own), min(own), max(own)) for key, own in sorted(by_key.items())]
 
 
 def test_values_of_any_size_are_counted_exactly() -> None:

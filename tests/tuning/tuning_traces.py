@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from tests.watermark.builders import START_US
-from tidemark.pipeline.replay.trace import NEVER, Batch, Streams
+from tidemark.pipeline.replay.trace import NEVER, Batch
 from tidemark.pipeline.watermark.histogram import Ints
 
 SECOND_US = 1_000_000
@@ -84,12 +84,14 @@ class MemoryTrace:
     def batches(self, *, streams: bool = False) -> Iterator[Batch]:
         for low in range(0, len(self.publish_us), 3_000):
             part = slice(low, low + 3_000)
+            codes = pa.array(self.stream[part], pa.int32(), mask=self.stream[part] < 0)
+            ids = pa.DictionaryArray.from_arrays(codes, list(self.names))
             yield Batch(
                 self.publish_us[part],
                 self.event_us[part],
                 self.tracked_us[part],
                 self.landed_us[part],
-                Streams(self.stream[part].astype(np.int32), self.names) if streams else None,
+                ids if streams else None,
             )
 
     def write(self, path: Path, names: Sequence[str] | None = None) -> Path:

@@ -28,10 +28,11 @@ from tests.watermark.exact_rule import least_in_band
 from tidemark.pipeline.clock import duration_us, from_us, to_us
 from tidemark.pipeline.replay.replay import RULES_WITHOUT_ANCHOR
 from tidemark.pipeline.watermark.decision import Decision, Reason
-from tidemark.pipeline.watermark.estimator import estimate, reachable_from
+from tidemark.pipeline.watermark.estimator import estimate
 from tidemark.pipeline.watermark.histogram import BUCKET_US, Histogram, bucket_of
 from tidemark.pipeline.watermark.policy import Policy
 from tidemark.pipeline.watermark.readings import EffectiveReading, Reading, follow
+from tidemark.pipeline.watermark.state import reachable_from
 
 # ------------------------------------------------------------------------------------- against plain lists
 

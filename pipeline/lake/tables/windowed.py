@@ -20,7 +20,7 @@ from deltalake.transaction import AddAction, RemoveAction
 from pydantic import Field
 
 from tidemark.pipeline.clock import Clock, to_us
-from tidemark.pipeline.errors import LakeError, LakeUnreachable, TableConflict
+from tidemark.pipeline.errors import CorruptObject, LakeError, LakeUnreachable, ObjectMissing, TableConflict
 from tidemark.pipeline.lake.store.notes import JsonKind, Moment, Notes
 from tidemark.pipeline.lake.store.objects import ObjectStore
 from tidemark.pipeline.lake.tables.table import LakeTable, data_files, table_errors
@@ -145,6 +145,13 @@ class WindowedTable:
         if run not in self._known:
             self._known[run] = self._manifests.read(run)
         return self._known[run]
+
+    def input_version(self, run: str) -> int | None:
+        """The version of `heartbeats` that a run read; None if its manifest is gone or damaged."""
+        try:
+            return self.manifest(run).heartbeats_version
+        except (ObjectMissing, CorruptObject):
+            return None
 
     def replace(self, run: DiffRun, fence: Fence, written: Iterable[Written] | None = None) -> Replaced:
         """Commit what the run wrote, in one transaction: each window whose files are still those of the fence.

@@ -10,7 +10,7 @@ from tidemark.pipeline.durations import format_duration, rough
 from tidemark.pipeline.watermark.decision import BandEvidence, Bound, Decision, FrontierEvidence, SilenceEvidence, when
 from tidemark.pipeline.watermark.readings import EffectiveReading
 from tidemark.pipeline.watermark.rules import Finding, Held, Verdict, naming
-from tidemark.pipeline.watermark.situation import Situation, clock_ahead, has_no_backlog, is_stale, known, was_sought
+from tidemark.pipeline.watermark.situation import Situation, has_no_backlog, is_stale, known, was_sought
 
 ZERO, A_MOMENT = timedelta(0), timedelta(seconds=1)
 
@@ -61,12 +61,7 @@ def conditions(s: Situation, verdicts: Sequence[Verdict], decision: Decision) ->
 def _text(verdict: Verdict, s: Situation, decision: Decision) -> str:
     match verdict.finding:
         case Finding.FRESH:
-            told = (
-                text
-                for name, reading in _readings(s)
-                for text in (_backlog(name, reading, s), *_rarely(name, reading, s))
-            )
-            return " ".join([*told, *_clock_behind(s)])
+            return " ".join(_fresh(s))
         case Finding.STALE:
             return " ".join(_stale(s))
         case Finding.CLOCK_WENT_BACK:
@@ -103,7 +98,7 @@ def _text(verdict: Verdict, s: Situation, decision: Decision) -> str:
             )
         case Finding.CLOCK_AHEAD:
             return (
-                f"Both subscriptions trail this machine's clock by the same {rough(clock_ahead(s) or ZERO)}, now and "
+                f"Both subscriptions trail this machine's clock by the same {rough(s.clock_ahead or ZERO)}, now and "
                 "at the decision before. That is no backlog: the clock is ahead of Pub/Sub's by as much."
             )
         case Finding.BAND | Finding.FRONTIER | Finding.NO_ANCHOR | Finding.NO_FRONTIER:
@@ -197,16 +192,15 @@ def _backlog(name: str, reading: EffectiveReading, s: Situation) -> str:
     return f"{name} has acknowledged everything that was published before {iso(reading.oldest_unacked)}."
 
 
-def _rarely(name: str, reading: EffectiveReading, s: Situation) -> Iterator[str]:
-    if reading.is_read_rarely:
-        age, every = rough(s.at - reading.newest.observed_at), rough(reading.newest.next_within)
-        yield (
-            f"{name} was last read {age} before. It is read again within {every} of that, or sooner if its backlog is "
-            "gone: a snapshot of it takes more than its share of a day's budget (snapshot_budget)."
-        )
-
-
-def _clock_behind(s: Situation) -> Iterator[str]:
+def _fresh(s: Situation) -> Iterator[str]:
+    for name, reading in _readings(s):
+        yield _backlog(name, reading, s)
+        if reading.is_read_rarely:
+            age, every = rough(s.at - reading.newest.observed_at), rough(reading.newest.next_within)
+            yield (
+                f"{name} was last read {age} before. It is read again within {every} of that, or sooner if its backlog "
+                "is gone: a snapshot of it takes more than its share of a day's budget (snapshot_budget)."
+            )
     behind = max(reading.newest.clock_is_behind_by for _, reading in _readings(s))
     if behind > A_MOMENT:
         yield f"This machine's clock is at least {rough(behind)} behind Pub/Sub's: windows wait for it."

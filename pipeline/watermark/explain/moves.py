@@ -16,7 +16,7 @@ from tidemark.pipeline.watermark.estimator import is_pinned_by_backlog
 from tidemark.pipeline.watermark.explain.conditions import messages
 from tidemark.pipeline.watermark.histogram import AFTER_ALL, BUCKET_US, COPY, NO_EVENT, bucket_of, bucket_start
 from tidemark.pipeline.watermark.holding import passed_over
-from tidemark.pipeline.watermark.situation import Situation, clock_ahead, has_no_backlog, known
+from tidemark.pipeline.watermark.situation import Situation, has_no_backlog, known
 
 ZERO, MICROSECOND, SECOND = timedelta(0), timedelta(microseconds=1), timedelta(microseconds=BUCKET_US)
 
@@ -46,7 +46,7 @@ def moves(s: Situation, decision: Decision) -> Iterator[str]:
                 "`pubsub.ack_deadline`."
             )
         case Reason.HELD_CLOCK_SKEW:
-            ahead = clock_ahead(s)
+            ahead = s.clock_ahead
             until = max(known(reading).newest.observed_at for reading in (s.base, s.tracking))
             waits = f"it is {iso(until)}" if ahead is None else "the clock is right"
             yield f"It is held until {waits}. Synchronize this machine's clock (chrony, systemd-timesyncd)."
@@ -84,16 +84,20 @@ def published_since(s: Situation, moment: datetime) -> int | None:
 
 
 def _no_data(s: Situation) -> Iterator[str]:
-    first = _known_from(s)
-    if first is None and (over := passed_over(s.histogram, s.policy.max_lag)):
+    if (first := _known_from(s)) is not None:
+        yield (
+            f"It is held until tracking has read beyond {iso(first + s.policy.band + s.policy.reading_slack)}, "
+            f"{_reach(s)} after the first publish time that it knows a message of."
+        )
+        return
+    if over := passed_over(s.histogram, s.policy.max_lag):
         yield (
             f"All {messages(over)} that tracking knows of lag more than "
             f"{format_duration(s.policy.max_lag or ZERO)} (max_lag), so none of them holds the watermark, and none "
             "moves it. Raise max_lag if they are not the exception."
         )
-    if first is None:
-        yield from _rejected(s, None)
-    yield _until_known(s, first)
+    yield from _rejected(s, None)
+    yield f"It is held until tracking has read to {_reach(s)} after a message with an event time."
 
 
 def _rejected(s: Situation, after: datetime | None) -> Iterator[str]:
@@ -107,15 +111,6 @@ def _rejected(s: Situation, after: datetime | None) -> Iterator[str]:
             f"What was published{since} is rejected: tracking knows of {messages(count)} without an event time that "
             "counts. `tidemark quarantine` says why; mend [message] or the publisher."
         )
-
-
-def _until_known(s: Situation, first: datetime | None) -> str:
-    if first is None:
-        return f"It is held until tracking has read to {_reach(s)} after a message with an event time."
-    return (
-        f"It is held until tracking has read beyond {iso(first + s.policy.band + s.policy.reading_slack)}, "
-        f"{_reach(s)} after the first publish time that it knows a message of."
-    )
 
 
 def _known_from(s: Situation) -> datetime | None:

@@ -1,0 +1,42 @@
+"""Figures added up by key, batch by batch: memory follows the number of different keys, not of rows."""
+
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+
+import numpy as np
+
+from tidemark.pipeline.watermark.histogram import Ints, grouped
+
+FEWEST_ROWS_TO_MERGE = 1 << 17
+"""Batches wait until they have this many rows and at least as many as the table so far, so merging stays cheap."""
+
+
+class Totals:
+    """Rows of int64 columns, one for each key: the first `keys` columns tell the rows apart, and each of the others is
+    combined by its function of `merges`."""
+
+    def __init__(self, keys: int, merges: Sequence[np.ufunc]) -> None:
+        self._merges = merges
+        self._parts = [list(np.empty((keys + len(merges), 0), dtype=np.int64))]  # what is merged, then what waits
+        self._waiting = 0
+
+    def add(self, *columns: Ints) -> None:
+        """Add rows: arrays of one length."""
+        self._parts.append(grouped(columns, self._merges))
+        self._waiting += len(self._parts[-1][0])
+        if self._waiting > max(len(self._parts[0][0]), FEWEST_ROWS_TO_MERGE):
+            self.rows()
+
+    def rows(self) -> list[Ints]:
+        """One row for each key, in the order of the keys, as columns."""
+        if len(self._parts) > 1:
+            joined = [np.concatenate(column) for column in zip(*self._parts, strict=True)]
+            self._parts, self._waiting = [grouped(joined, self._merges)], 0
+        return self._parts[0]
+
+    def groups(self) -> Iterator[tuple[int, list[Ints]]]:
+        """Each value of the first column, in order, with the other columns of its rows."""
+        first, *others = self.rows()
+        present, starts = np.unique(first, return_index=True)
+        for value, (low, high) in zip(present.tolist(), pairwise([*starts.tolist(), len(first)]), strict=True):
+            yield value, [column[low:high] for column in others]
