@@ -16,12 +16,13 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 from unittest.mock import patch
 
 import pyarrow as pa
 from deltalake import DeltaTable
 from deltalake.table import TableOptimizer
+from pyspark.sql import SparkSession
 
 from tests.clock import ManualClock
 from tidemark.pipeline.errors import TidemarkError
@@ -166,8 +167,6 @@ class Play:
     def run(self) -> None:
         """Play it. Raises Wrong."""
         self.lake().tracking_log().begin(Beginning(BEGIN))
-        self.land(KEPT_HOURS)
-        self.compute_due()
         kinds: dict[str, Callable[[], None]] = {
             "land": self.land,
             "compute": self.compute_due,
@@ -177,6 +176,8 @@ class Play:
         }
         weights = [3, 2, 4, 4, 1]
         with self._watched():
+            self.land(KEPT_HOURS)
+            self.compute_due()
             while self._hour < self.hours:
                 if len(self._live) < AT_ONCE:
                     (kind,) = self.random.choices(list(kinds), weights)
@@ -263,15 +264,16 @@ class Play:
             for stretch in runs_of_neighbours(windows):
                 for one in slices.cut(stretch, files, LOOKBACK, 1):
                     self.step(f"reads for {len(one.windows)} windows")
-                    for answer in slices.compute(work, one):
+                    for answer in work.answers(one):
                         told = (answer[name] for name in ("path", "window", "rows", "size"))
                         by_table[answer["table"]].append(Written(*told))
             return by_table[slices.STATUSES], by_table[slices.DIFFS]
 
         self.trace.append(f"computes {' '.join(window.key for window in windows)}")
         run = f"run-{self.started}"
-        parts = (status, diffs), lake.heartbeats(), LOOKBACK, watermark, run, self.clock, kept.refuse_expired
-        replacement.replace_windows(replacement.Tables(*parts), windows, write)
+        spark = cast(SparkSession, None)  # what its tasks would do is done here
+        batch = replacement.Batch(spark, lake.heartbeats(), watermark, run, self.clock, kept.refuse_expired)
+        replacement.replace_windows(batch, (status, diffs), windows, LOOKBACK, write)
 
     # What must hold.
 
@@ -334,6 +336,7 @@ class Play:
             DiskObjects: {"create": "creates", "replace": "replaces", "delete": "deletes"},
         }
         with ExitStack() as patched:
+            patched.enter_context(patch.object(replacement, "require_able"))
             for owner, methods in at.items():
                 for name, what in methods.items():
                     patched.enter_context(patch.object(owner, name, self._stopping(getattr(owner, name), what)))

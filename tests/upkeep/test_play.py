@@ -15,8 +15,8 @@ from tidemark.pipeline.spark import replacement
 ATTEMPT = replacement._attempt
 
 
-def _unchecked(tables: replacement.Tables, *args: Any) -> replacement.Outcome:
-    return ATTEMPT(replace(tables, refuse_expired=lambda _: None), *args)
+def _unchecked(batch: replacement.Batch, *args: Any) -> replacement.Outcome:
+    return ATTEMPT(replace(batch, refuse_expired=lambda _: None), *args)
 
 
 FAULTS: dict[str, AbstractContextManager[Any]] = {
