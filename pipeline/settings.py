@@ -256,7 +256,8 @@ def _nearest(place: list[str]) -> str:
     if len(place) > 1 and section is not None and isinstance(section.annotation, type):
         fields = getattr(section.annotation, "model_fields", {})
         known = [field.alias or name for name, field in fields.items()]
-    close = [BECAME[place[-1]]] if place[-1] in BECAME else get_close_matches(place[-1], known, n=1)
+    became = BECAME.get(place[0]) if len(place) == 1 else None
+    close = [became] if became else get_close_matches(place[-1], known, n=1)
     return f"; did you mean {close[0]}?" if close else f"; known here: {', '.join(known)}"
 
 

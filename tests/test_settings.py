@@ -151,6 +151,7 @@ def test_a_section_that_became_ingest_is_refused_with_that_name(
     assert refusal(written(f"[{section}]\nmode = 'continuous'")).endswith(
         "there is no such setting; did you mean ingest?"
     )
+    assert "did you mean ingest" not in refusal(written(f"[watermark]\n{section} = '1m'"))
     monkeypatch.setenv(f"ORDERS_TIDEMARK_{section.upper()}__START_AFTER", "10m")
     with pytest.raises(
         InvalidSettings, match=rf"{section.upper()}__START_AFTER is not .*; did you mean ORDERS_TIDEMARK_INGEST__"
