@@ -71,6 +71,7 @@ class Settings(BaseSettings):
     tables: dict[sections.TableName, sections.TableSettings] = {}
     checks: sections.CheckSettings = sections.CheckSettings()
     watermark: sections.WatermarkSettings = sections.WatermarkSettings()
+    signal: sections.SignalSettings = sections.SignalSettings()
     ingest: sections.IngestSettings = sections.IngestSettings()
     tune: sections.TuneSettings = sections.TuneSettings()
     quarantine: sections.QuarantineSettings = sections.QuarantineSettings()
@@ -153,9 +154,10 @@ class Settings(BaseSettings):
     @property
     def policy(self) -> Policy:
         """How the watermark is decided. On the service an empty reading_slack is 1 s, and an empty base_slack the
-        band; on the emulator both are zero."""
+        band; on the emulator both are zero. An empty `idle` holds where somebody else reads base."""
         chosen = dict(self.watermark)
         del chosen["tick"]
+        chosen["idle"] = chosen["idle"] or ("hold" if self.pubsub.attach else "advance")
         for name, on_the_service in (("reading_slack", timedelta(seconds=1)), ("base_slack", self.watermark.band)):
             if chosen[name] is None:
                 chosen[name] = timedelta() if self.emulated else on_the_service

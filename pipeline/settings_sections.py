@@ -121,6 +121,8 @@ class PubSubSettings(PullSettings):
     topic: ResourceId = "heartbeats"
     base_subscription: ResourceId = "heartbeats-base"
     tracking_subscription: ResourceId = "heartbeats-tracking"
+    filter: Annotated[str, BeforeValidator(str.strip), Field(max_length=256)] = ""
+    attach: bool = False
     emulator_host: OptionalAddress = None
     emulator: EmulatorKind = "auto"
     retention: Annotated[Duration, Field(ge=timedelta(minutes=10), le=timedelta(days=31))] = timedelta(days=7)
@@ -239,7 +241,7 @@ class WatermarkSettings(Section):
     tick: TickLong = timedelta(seconds=10)
     near_real_time: NotNegative = timedelta(seconds=10)
     idle_timeout: Positive = timedelta(minutes=2)
-    idle: Literal["advance", "hold"] = "advance"
+    idle: Annotated[Literal["advance", "hold"] | None, EmptyIsNone] = None
     max_idle_lag: NotNegative = timedelta(minutes=5)
     max_reading_age: Positive = timedelta(minutes=5)
     seek_tolerance: NotNegative = timedelta(seconds=30)
@@ -280,6 +282,12 @@ class IngestSettings(Section):
     def is_continuous(self) -> bool:
         """Whether readers on Spark pull all the time, and ticks only while none is at work."""
         return self.mode == "continuous"
+
+
+class SignalSettings(Section):
+    """Where the watermark is sent besides the lake."""
+
+    publish_to: Annotated[ResourceId | None, EmptyIsNone] = None
 
 
 class TuneSettings(Section):
@@ -400,6 +408,7 @@ class MetricsSettings(Section):
     endpoint: OptionalUrl = "http://127.0.0.1:4318"
     every: Annotated[Duration, Field(ge=timedelta(seconds=1), le=timedelta(minutes=10))] = timedelta(seconds=15)
     health: bool = False
+    page: Annotated[bool | None, EmptyIsNone] = None
     host: str = Field("127.0.0.1", min_length=1)
     port: Port = 9464
 
