@@ -13,10 +13,8 @@ from tidemark.assets.partitions import Partitions
 from tidemark.assets.runs import windows_of
 from tidemark.pipeline.clock import SystemClock
 from tidemark.pipeline.lake.layout import Lake
-from tidemark.pipeline.settings import Settings, load_settings
+from tidemark.pipeline.settings import DEFAULT_NAME, Settings, load_settings
 from tidemark.pipeline.spark.table_definition import TableDefinition
-
-DEFAULT_NAME = "tidemark"
 
 
 @dataclass(frozen=True)
@@ -37,7 +35,7 @@ class Pipeline:
     @property
     def name(self) -> str:
         """What the names of its assets, jobs, sensors, schedules and resources begin with."""
-        return self.settings.dagster.name or DEFAULT_NAME
+        return self.settings.pipeline_name
 
     @property
     def diffs(self) -> dg.AssetKey:

@@ -72,7 +72,7 @@ def tracking_sensor(
             clock=clock,
             until_gone=pubsub.tracking_backlog("pulling"),
             spending=pubsub.spending(),
-            watermark_object=lake.watermark_object("tracking"),
+            signals=lake.signals("tracking"),
             contract=judged_by,
         )
         _remember(lake, Side.TRACKING, "tracking", tracked.persisted)

@@ -30,12 +30,14 @@ def check_pubsub_permissions(setup: Setup) -> Iterator[Said]:
     pubsub = setup.settings.pubsub
     if emulator_is_absent(setup.settings):
         return
-    paths = {On.TOPIC: (pubsub.topic_path,), On.SUBSCRIPTION: (pubsub.tracking_path, pubsub.base_path)}
-    makers: dict[On, Any] = {On.TOPIC: publisher_client, On.SUBSCRIPTION: subscriber_client}
+    paths = {On.TOPIC: [pubsub.topic_path], On.SUBSCRIPTION: [pubsub.tracking_path, pubsub.base_path]}
+    if (signal := setup.settings.signal_topic) is not None:
+        paths[On.SIGNAL] = [signal]
     for on, resources in paths.items():
         if not (wanted := _wanted(setup, on)):
             continue
-        client = makers[on](*pubsub.server)
+        maker: Any = subscriber_client if on is On.SUBSCRIPTION else publisher_client
+        client = maker(*pubsub.server)
         try:
             for path in resources:
                 had = _pubsub_has(client, path, wanted)
@@ -107,8 +109,13 @@ def _wanted(setup: Setup, on: On) -> dict[Permission, list[Component]]:
     a topic or subscription that is not there yet grants nothing."""
     found: dict[Permission, list[Component]] = {}
     settings = setup.settings
-    asks = settings.contract.payload.asks_for_schemas
-    for permission, parts in permissions_of(setup.components, settings.pubsub.reading, asks_for_schemas=asks).items():
+    needed = permissions_of(
+        setup.components,
+        settings.pubsub.reading,
+        asks_for_schemas=settings.contract.payload.asks_for_schemas,
+        publishes=settings.signal_topic is not None,
+    )
+    for permission, parts in needed.items():
         for part in parts:
             if on is (On.PROJECT if part is Component.PROVISION else permission.on):
                 found.setdefault(permission, []).append(part)
@@ -134,7 +141,8 @@ def _pubsub_has(client: Any, path: str, wanted: Iterable[Permission]) -> Sequenc
 def _compared(setup: Setup, on: On, resource: str, granted: Iterable[str]) -> Iterator[Said]:
     had, reading = set(granted), setup.settings.pubsub.reading
     lacking = {permission: parts for permission, parts in _wanted(setup, on).items() if permission.name not in had}
-    nothing = " (which has nothing granted, or is not there)" if not had and on in (On.TOPIC, On.SUBSCRIPTION) else ""
+    is_pubsub = on not in (On.PROJECT, On.BUCKET)
+    nothing = " (which has nothing granted, or is not there)" if not had and is_pubsub else ""
     for permission, parts in lacking.items():
         why = next(need.why for need in NEEDS[parts[0]] if need.permission == permission)
         spared = NOT_FATAL.get(permission.name)
