@@ -26,8 +26,8 @@ class SignalTopic(WatermarkObject):
 
     kind = SENT
 
-    def __init__(self, objects: ReplaceableObjects, of: str, topic: str, settings: Settings) -> None:
-        super().__init__(objects, of)
+    def __init__(self, objects: ReplaceableObjects, promise: str, topic: str, settings: Settings) -> None:
+        super().__init__(objects, promise)
         self.failed = f"{topic} is told by a later tick, because this one could not send or note it"
         self._topic, self._settings = topic, settings
 
@@ -39,7 +39,7 @@ class SignalTopic(WatermarkObject):
         windows = closed_between(there.watermark, now.watermark, self._settings.windowing)
         name = self._settings.pipeline_name
         message = Sent(**asdict(now), pipeline=name, since=there.watermark, windows=windows)
-        attributes = {"pipeline": name, "reason": now.reason, "of": now.of, "log_entry": str(now.log_entry)}
+        attributes = {"pipeline": name, "reason": now.reason, "promise": now.promise, "log_entry": str(now.log_entry)}
         attributes |= {} if now.watermark is None else {"watermark": now.watermark}
         sent = {"data": SENT.encode(message), "attributes": attributes, "ordering_key": name}
         with reported("publish to", self._topic, "pubsub.topics.publish on it"):
@@ -60,7 +60,7 @@ def closed_between(since: str | None, watermark: str | None, windowing: Windowin
 
 def signals_of(settings: Settings, lake: Lake) -> tuple[WatermarkObject, ...]:
     """All of them that the settings name, for one tracker."""
-    of = ACKNOWLEDGED if settings.pubsub.attach else LANDED
-    written = WatermarkObject(lake.objects(), of)
+    promise = ACKNOWLEDGED if settings.pubsub.attach else LANDED
+    written = WatermarkObject(lake.objects(), promise)
     topic = settings.signal_topic
-    return (written,) if topic is None else (written, SignalTopic(lake.objects(), of, topic, settings))
+    return (written,) if topic is None else (written, SignalTopic(lake.objects(), promise, topic, settings))

@@ -30,15 +30,15 @@ Written = Annotated[str, AfterValidator(lambda text: iso(datetime.fromisoformat(
 
 @dataclass(frozen=True, slots=True)
 class Said:
-    """What the object says: the outcome of the newest decision, up to which entry the log was folded, what the
-    watermark is a promise `of`, and how many messages were `rejected`, of which it promises nothing."""
+    """What the object says: the outcome of the newest decision, up to which entry the log was folded, what became of
+    the messages below the watermark, which is the `promise`, and how many were `rejected`, which are not among them."""
 
     watermark: Written | None
     decided_at: Moment
     reason: str | None
     log_entry: int
     sentence: str = ""
-    of: str = LANDED
+    promise: str = LANDED
     rejected: int = 0
 
 
@@ -73,9 +73,9 @@ class WatermarkObject:
     kind: JsonKind[Said] = WATERMARK
     failed = f"{NAME}, which other systems read, was not written"
 
-    def __init__(self, objects: ReplaceableObjects, of: str = LANDED) -> None:
+    def __init__(self, objects: ReplaceableObjects, promise: str = LANDED) -> None:
         self._notes = ReplacedNotes(objects, self.kind)
-        self._of = of
+        self._promise = promise
         self._known: tuple[Said, int] | None = None
 
     def tell(self, state: WatermarkState) -> str | None:
@@ -100,7 +100,7 @@ class WatermarkObject:
         there, generation = self._known = self._known or self._read()
         watermark = None if state.watermark is None else iso(state.watermark)
         reason, sentence = str(decision.reason), decision.sentence()
-        now = Said(watermark, decision.at, reason, state.number, sentence, self._of, state.rejected)
+        now = Said(watermark, decision.at, reason, state.number, sentence, self._promise, state.rejected)
         is_old = abs(now.decided_at - there.decided_at) >= WRITTEN_AGAIN_AFTER
         if there.log_entry >= now.log_entry:
             if is_old and there.log_entry > now.log_entry:
