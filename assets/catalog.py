@@ -24,10 +24,12 @@ HEARTBEAT_DIFFS = dg.AssetKey("heartbeat_diffs")
 STREAM_STATUS = dg.AssetKey("stream_status")
 CORRECTIONS = dg.AssetKey("corrections")
 WATERMARK_TUNING = dg.AssetKey("watermark_tuning")
+COMPLETE_WINDOWS = dg.AssetKey("complete_windows")
 ASSETS = (
     *(TRACKING_HISTOGRAM, WATERMARK, HEARTBEATS, QUARANTINED, HEARTBEAT_DIFFS, STREAM_STATUS),
     *(CORRECTIONS, WATERMARK_TUNING),
 )
+"""Those whose old events of ticks are deleted. Each of `complete_windows` says that a partition is materialized."""
 
 ON_COMPUTED: dg.AutomationCondition[Any] = (
     dg.AutomationCondition.any_deps_match(dg.AutomationCondition.newly_updated()).since(
@@ -49,8 +51,10 @@ def key_of(settings: Settings, key: dg.AssetKey) -> dg.AssetKey:
 
 
 def observed_assets(settings: Settings) -> list[dg.AssetSpec]:
-    """Specs of the assets that no run computes: the histogram and the watermark, heartbeats and quarantine."""
-    return [
+    """Specs of the assets that no run computes: the histogram and the watermark, and where we land heartbeats and
+    quarantine."""
+    becomes = "be acknowledged for the first time on base" if settings.pubsub.attach else "land"
+    tracked = [
         spec(
             settings,
             TRACKING_HISTOGRAM,
@@ -62,13 +66,18 @@ def observed_assets(settings: Settings) -> list[dg.AssetSpec]:
         spec(
             settings,
             WATERMARK,
-            "No message with an event time below it will still land, if the disorder is at most the band. Each tick "
-            "decides it from the histogram and from the oldest unacknowledged messages of base and tracking; the "
+            f"No message with an event time below it will still {becomes}, if the disorder is at most the band. Each "
+            "tick decides it from the histogram and from the oldest unacknowledged messages of base and tracking; the "
             "metadata has the reason and the evidence.",
             kinds={"pubsub", "parquet"},
             deps=[TRACKING_HISTOGRAM],
             freshness_policy=dg.FreshnessPolicy.time_window(settings.checks.max_watermark_age),
         ),
+    ]
+    if settings.pubsub.attach:
+        return tracked
+    return [
+        *tracked,
         spec(
             settings,
             HEARTBEATS,

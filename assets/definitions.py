@@ -4,6 +4,7 @@ from collections.abc import Iterable
 
 import dagster as dg
 
+from tidemark.assets.attached import attached_definitions
 from tidemark.assets.catalog import observed_assets
 from tidemark.assets.checks import CHECKS
 from tidemark.assets.corrections import corrections_asset
@@ -14,12 +15,13 @@ from tidemark.assets.partitions import Partitions
 from tidemark.assets.repair import repair_job
 from tidemark.assets.requests import OneAsks
 from tidemark.assets.requeue import requeue_job, requeue_sensor
-from tidemark.assets.sensors import landing_sensor, tracking_sensor
+from tidemark.assets.sensors import landing_sensor, requesting, tracking_sensor
 from tidemark.assets.staleness import staleness_sensor
 from tidemark.assets.tuning import tuning_asset, tuning_schedule
 from tidemark.assets.watching import Jobs, keep_observer
 from tidemark.assets.windowed import compute_windows_job, heartbeat_diffs_asset, stream_status_asset
 from tidemark.pipeline.clock import Clock, SystemClock
+from tidemark.pipeline.errors import InvalidSettings
 from tidemark.pipeline.ingest.pace import AtWork, Pace
 from tidemark.pipeline.kept import Kept
 from tidemark.pipeline.services.dagster_names import name_of
@@ -38,8 +40,12 @@ def build_definitions(
     settings: Settings, clock: Clock | None = None, tables: Iterable[TableDefinition] = ()
 ) -> dg.Definitions:
     """Assets, sensors, jobs and resources for these settings, on the machine's clock or another one, with the tables of
-    `[tables]` and these. Raises InvalidSettings."""
+    `[tables]` and these. With `pubsub.attach`, what needs no landing, and no tables. Raises InvalidSettings."""
     clock = clock or SystemClock()
+    if settings.pubsub.attach:
+        if tables:
+            raise InvalidSettings("pubsub.attach lands nothing and computes no windows: give no tables")
+        return attached_definitions(settings, clock)
     mine = loaded_tables(settings, tables)
     own_assets, own_jobs = own_table_definitions(settings, clock, mine.values())
     partitions = Partitions(settings.windowing, clock.now())
@@ -48,7 +54,7 @@ def build_definitions(
     tracking_pace, landing_pace = (Pace(settings.watermark.tick, clock) for _ in range(2))
     asking, landing = OneAsks(clock), AtWork()
     sensors = [
-        tracking_sensor(settings, clock, tracking_pace, landing, [job], asking),
+        tracking_sensor(settings, clock, tracking_pace, requesting(settings, clock, asking), landing, [job]),
         landing_sensor(settings, clock, landing_pace, tracking_pace, landing),
         ingest_sensor(settings, clock),
         staleness_sensor(settings, clock, job, asking),

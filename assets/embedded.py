@@ -7,16 +7,14 @@ from pathlib import Path
 import dagster as dg
 import pyarrow as pa
 
-from tidemark.assets.catalog import HEARTBEAT_DIFFS, HEARTBEATS, ON_COMPUTED, WATERMARK, key_of
+from tidemark.assets.catalog import COMPLETE_WINDOWS, HEARTBEAT_DIFFS, HEARTBEATS, ON_COMPUTED, WATERMARK, key_of
 from tidemark.assets.definitions import build_definitions
 from tidemark.assets.partitions import Partitions
 from tidemark.assets.runs import windows_of
 from tidemark.pipeline.clock import SystemClock
 from tidemark.pipeline.lake.layout import Lake
-from tidemark.pipeline.settings import Settings, load_settings
+from tidemark.pipeline.settings import DEFAULT_NAME, Settings, load_settings
 from tidemark.pipeline.spark.table_definition import TableDefinition
-
-DEFAULT_NAME = "tidemark"
 
 
 @dataclass(frozen=True)
@@ -37,7 +35,7 @@ class Pipeline:
     @property
     def name(self) -> str:
         """What the names of its assets, jobs, sensors, schedules and resources begin with."""
-        return self.settings.dagster.name or DEFAULT_NAME
+        return self.settings.pipeline_name
 
     @property
     def diffs(self) -> dg.AssetKey:
@@ -56,14 +54,20 @@ class Pipeline:
         return key_of(self.settings, WATERMARK)
 
     @property
+    def complete_windows(self) -> dg.AssetKey:
+        """The key of complete_windows, where somebody else reads base (`pubsub.attach`): there `diffs` and `heartbeats`
+        are not. A partition is materialized once the watermark has passed it."""
+        return key_of(self.settings, COMPLETE_WINDOWS)
+
+    @property
     def windows(self) -> dg.TimeWindowPartitionsDefinition:
-        """The partitions of heartbeat_diffs, for an asset with the same ones."""
+        """The partitions of heartbeat_diffs and of complete_windows, for an asset with the same ones."""
         return self._partitions.definition()
 
     @property
     def on_computed(self) -> dg.AutomationCondition[dg.AssetKey]:
-        """Requests a partition of an asset over `windows` when all of its windows are computed, and when any of them is
-        computed again."""
+        """Requests a partition of an asset over `windows` when all of its windows are computed, or complete, and when
+        any of them is computed again."""
         return ON_COMPUTED
 
     def read_diffs(self, partition_keys: Iterable[str]) -> pa.Table:

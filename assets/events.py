@@ -55,6 +55,7 @@ def watermark_metadata(tracked: Tracked) -> dict[str, Any]:
         "histogram_cells": len(tracked.state.histogram),
         "reading_violations": tracked.state.reading_violations,
         "log_entry": tracked.state.number,
+        "rejected": tracked.state.rejected,
         "snapshot_bytes_last_day": tracked.state.account.last_day(decision.at).snapshot_bytes,
         **_moments(
             watermark=decision.watermark,

@@ -1,15 +1,23 @@
 """The two ticks as sensors: each gathers what its tick needs and reports the result to Dagster."""
 
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import timedelta
 from functools import partial
 
 import dagster as dg
 
-from tidemark.assets.catalog import HEARTBEATS, QUARANTINED, TRACKING_HISTOGRAM, WATERMARK, ticking_sensor
+from tidemark.assets.catalog import (
+    COMPLETE_WINDOWS,
+    HEARTBEATS,
+    QUARANTINED,
+    TRACKING_HISTOGRAM,
+    WATERMARK,
+    ticking_sensor,
+)
 from tidemark.assets.events import landing_events, landing_sentence, tracking_events
 from tidemark.assets.ingest import run_at_work, watch_of
-from tidemark.assets.requests import OneAsks, next_request
+from tidemark.assets.requests import OneAsks, Request, next_request
 from tidemark.assets.runs import Runs
 from tidemark.assets.watching import Jobs, note_problem, observer_of
 from tidemark.pipeline.clock import Clock
@@ -20,6 +28,7 @@ from tidemark.pipeline.ingest.pace import AtWork, Closings, Pace
 from tidemark.pipeline.ingest.readers import tick_budget
 from tidemark.pipeline.ingest.ticks import land, track
 from tidemark.pipeline.settings import Settings
+from tidemark.pipeline.watermark.state import WatermarkState
 from tidemark.resources.keys import LAKE, PUBSUB, keys_of, lake_of, pubsub_of
 from tidemark.resources.lake import LakeResource
 
@@ -29,37 +38,55 @@ LANDS_BEFORE = timedelta(seconds=1)
 LANDS_WITHIN = timedelta(seconds=1)
 """How long a tracking tick waits for a landing tick at work: with a short tick the daemon may begin both late."""
 
+Told = tuple[Request, Sequence[dg.AssetMaterialization]]
+Closed = Callable[[dg.SensorEvaluationContext, LakeResource, WatermarkState], Told]
+"""What follows from a decision for the windows that it closed: a run, or why there is none, and what is reported."""
+
+
+def requesting(settings: Settings, clock: Clock, asking: OneAsks) -> Closed:
+    """A run is requested over those that are due."""
+
+    def closed(context: dg.SensorEvaluationContext, lake: LakeResource, state: WatermarkState) -> Told:
+        choose = partial(next_request, Runs(context.instance, settings), lake, state.watermark, clock.now())
+        return asking.request("tracking", choose, context.log), ()
+
+    return closed
+
 
 def tracking_sensor(
-    settings: Settings, clock: Clock, pace: Pace, landing: AtWork, jobs: Jobs, asking: OneAsks
+    settings: Settings, clock: Clock, pace: Pace, closed: Closed, landing: AtWork | None = None, jobs: Jobs = ()
 ) -> dg.SensorDefinition:
-    """Track what was published, decide the watermark, and request the windows that closed."""
+    """Track what was published, and decide the watermark, from which follows what `closed` says. Without `landing`
+    nothing lands here, and no run pulls."""
     policy, judged_by = settings.policy, settings.judged_by
     budget, closings = tick_budget(settings, Side.TRACKING), Closings(settings.windowing)
     copies = RememberedCopies(settings.copies_remembered)
+    follows = "requests one run over the windows that closed"
+    if landing is None:
+        follows = f"materializes the partitions of {COMPLETE_WINDOWS.to_user_string()} that it passed"
 
     @ticking_sensor(
         settings,
         "tracking",
         waits=True,
         required_resource_keys=keys_of(settings, PUBSUB, LAKE),
-        jobs=jobs,
+        jobs=jobs or None,
         description=(
             f"Every {format_duration(settings.watermark.tick)}: pulls the tracking subscription, persists the "
-            f"histogram snapshot, decides {WATERMARK.to_user_string()}, and requests one run over the windows that "
-            f"closed. Keeps {TRACKING_HISTOGRAM.to_user_string()} up to date."
+            f"histogram snapshot, decides {WATERMARK.to_user_string()}, and {follows}. Keeps "
+            f"{TRACKING_HISTOGRAM.to_user_string()} up to date."
         ),
     )
     def tracking(context: dg.SensorEvaluationContext) -> dg.SensorResult:
         pubsub, lake = pubsub_of(context, settings), lake_of(context, settings)
         pubsub.sweep()
         pace.wait()
-        landing.wait(LANDS_WITHIN)
-        runs, now = Runs(context.instance, settings), clock.now()
         pulls = budget
-        if run_at_work(runs, now, settings) is not None:
-            pubsub.tracking().close()
-            pulls = replace(budget, max_messages=0)
+        if landing is not None:
+            landing.wait(LANDS_WITHIN)
+            if run_at_work(Runs(context.instance, settings), clock.now(), settings) is not None:
+                pubsub.tracking().close()
+                pulls = replace(budget, max_messages=0)
         tracked = track(
             pubsub.tracking(),
             tracking_backlog=pubsub.tracking_backlog(),
@@ -72,7 +99,7 @@ def tracking_sensor(
             clock=clock,
             until_gone=pubsub.tracking_backlog("pulling"),
             spending=pubsub.spending(),
-            watermark_object=lake.watermark_object("tracking"),
+            signals=lake.signals("tracking"),
             contract=judged_by,
         )
         _remember(lake, Side.TRACKING, "tracking", tracked.persisted)
@@ -84,9 +111,8 @@ def tracking_sensor(
         # A hint for people: the next tick goes on from the lake.
         cursor = f"entry {tracked.state.number}, watermark {'none' if watermark is None else watermark.isoformat()}"
 
-        choose = partial(next_request, runs, lake, watermark, clock.now())
-        request = asking.request("tracking", choose, context.log)
-        events = tracking_events(settings, tracked)
+        request, reported = closed(context, lake, tracked.state)
+        events = [*tracking_events(settings, tracked), *reported]
         return request.result(settings, context.log, said, asset_events=events, cursor=cursor)
 
     return tracking

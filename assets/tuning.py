@@ -37,7 +37,7 @@ def tuning_asset(settings: Settings) -> dg.AssetsDefinition:
         "rules: the late share, the watermark's lag, the band that is enough for the late share that is aimed at, and "
         "which streams are out of order. The page with its pictures is in the lake.",
         kinds={"python"},
-        deps=[WATERMARK, HEARTBEATS],
+        deps=[WATERMARK] if settings.pubsub.attach else [WATERMARK, HEARTBEATS],
     )
 
     @dg.multi_asset(

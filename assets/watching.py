@@ -16,7 +16,7 @@ from tidemark.pipeline.errors import NewerFormat
 from tidemark.pipeline.kept import Kept
 from tidemark.pipeline.observe.observer import OFF, EndedRun, Observer
 from tidemark.pipeline.observe.outlet import check_libraries, outlet_of
-from tidemark.pipeline.observe.recorder import Recorder, pipeline_name
+from tidemark.pipeline.observe.recorder import Recorder
 from tidemark.pipeline.services.dagster_names import INGEST, TICK, name_of
 from tidemark.pipeline.settings import Settings
 from tidemark.resources.json_logs import ids_in_logs
@@ -76,7 +76,7 @@ def watched(settings: Settings, sensor: str, tick: Tick) -> Tick:
         observer, began, tick_id = observer_of(lake), clock.monotonic(), _id_of(context)
         observer.begin()
         try:
-            with ids_in_logs(pipeline=pipeline_name(settings), sensor=sensor, tick=tick_id):
+            with ids_in_logs(pipeline=settings.pipeline_name, sensor=sensor, tick=tick_id):
                 result = tick(context)
         except Exception as error:
             observer.ticked(sensor, clock.monotonic() - began, failed=True)

@@ -7,9 +7,11 @@ from typing import NamedTuple
 
 
 class On(StrEnum):
-    """What a permission is granted on. `SUBSCRIPTION` is both; with `pubsub.attach` each has its own."""
+    """What a permission is granted on. `SUBSCRIPTION` is both; with `pubsub.attach` each has its own. A signal is the
+    topic of `signal.publish_to`."""
 
     TOPIC = "topic"
+    SIGNAL = "signal"
     SUBSCRIPTION = "subscription"
     TRACKING = "tracking"
     BASE = "base"
@@ -70,6 +72,7 @@ SCHEMA = Need(
     Permission("pubsub.schemas.listRevisions", On.PROJECT),
     "read the revisions of the topic's schema, where payloads have one",
 )
+PUBLISH = Need(Permission("pubsub.topics.publish", On.SIGNAL), "send the watermark, with signal.publish_to")
 OBJECTS = (
     Need(GET, "read the log and the tables"),
     Need(LIST, "find their newest entries"),
@@ -87,6 +90,7 @@ NEEDS: dict[Component, tuple[Need, ...]] = {
         Need(Permission("pubsub.snapshots.list", On.PROJECT), "find what a crash during a reading left behind"),
         METRICS,
         SCHEMA,
+        PUBLISH,
         *OBJECTS,
         Need(DELETE, "replace the note of how far the log has come"),
     ),
@@ -134,6 +138,7 @@ NEEDS: dict[Component, tuple[Need, ...]] = {
         SCHEMA,
         *OBJECTS,
         Need(DELETE, "replace the object that says where the watermark is"),
+        PUBLISH,
     ),
 }
 """What each of them needs."""
@@ -149,16 +154,21 @@ BY_CHOICE = frozenset({"pubsub.snapshots.create", "pubsub.snapshots.delete", "pu
 
 
 def permissions_of(
-    components: Iterable[Component], reading: str = "auto", *, asks_for_schemas: bool = False
+    components: Iterable[Component],
+    reading: str = "auto",
+    *,
+    asks_for_schemas: bool = False,
+    publishes: bool = False,
 ) -> dict[Permission, list[Component]]:
     """The permissions that these need with `pubsub.reading`, in the table's order, and which of them need each.
-    `asks_for_schemas`: payloads are read by the topic's own schema."""
+    `asks_for_schemas`: payloads are read by the topic's own schema. `publishes`: the watermark is sent to a topic."""
+    spared = {SCHEMA.permission: not asks_for_schemas, PUBLISH.permission: not publishes}
     found: dict[Permission, list[Component]] = {}
     for component in components:
         for permission, _ in needs_of(component, reading):
             if component is not Component.PROVISION and _is_spared(permission.name, reading):
                 continue
-            if permission == SCHEMA.permission and not asks_for_schemas:
+            if spared.get(permission):
                 continue
             found.setdefault(permission, []).append(component)
     return found

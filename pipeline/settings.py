@@ -35,6 +35,7 @@ from tidemark.pipeline.watermark.policy import Policy
 from tidemark.pipeline.windows import Windowing
 
 PREFIX = "TIDEMARK_"
+DEFAULT_NAME = "tidemark"
 NOT_SETTINGS = frozenset({"TIDEMARK_CONFIG", "TIDEMARK_DAGSTER_STORAGE", "TIDEMARK_DAGSTER_HEADERS"})
 """Variables that have the prefix and set nothing in the tree: they say where files are, or hold a secret."""
 
@@ -125,11 +126,31 @@ class Settings(BaseSettings):
             )
         return self
 
+    @model_validator(mode="after")
+    def _tells_another_topic(self) -> Self:
+        if self.signal.publish_to == self.pubsub.topic:
+            raise ValueError(
+                f"signal.publish_to is {self.signal.publish_to}, the topic that this pipeline reads: it would read its "
+                "own signal. Name another one; `tidemark provision` creates it"
+            )
+        return self
+
     @property
     def copies_remembered(self) -> timedelta:
         """For how long tracking remembers messages to tell copies of them. With `attach` not at all: whether another
         copy was read says nothing about this one, so each counts in full."""
         return timedelta() if self.pubsub.attach else self.ingest.copies_remembered
+
+    @property
+    def signal_topic(self) -> str | None:
+        """The full name of the topic that is told of the watermark."""
+        name = self.signal.publish_to
+        return None if name is None else f"projects/{self.pubsub.project}/topics/{name}"
+
+    @property
+    def pipeline_name(self) -> str:
+        """What measurements, logs and signals call the pipeline."""
+        return self.dagster.name or DEFAULT_NAME
 
     @property
     def server_master(self) -> str:

@@ -1,6 +1,6 @@
 """The lake as a Dagster resource."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import TypeVar
@@ -10,6 +10,7 @@ import dagster as dg
 from tidemark.pipeline.clock import Clock
 from tidemark.pipeline.contract.heartbeat import HeartbeatReader
 from tidemark.pipeline.ingest.readers import new_files
+from tidemark.pipeline.ingest.signals import signals_of
 from tidemark.pipeline.kept import Kept
 from tidemark.pipeline.lake.layout import Lake
 from tidemark.pipeline.lake.log.tracking_log import TrackingLog
@@ -66,9 +67,9 @@ class LakeResource(dg.ConfigurableResource):  # type: ignore[type-arg]
         decided = self.tracking_log("run").newest().record
         return None if decided is None else decided.decision.watermark
 
-    def watermark_object(self, user: str) -> WatermarkObject:
-        """The newest decision in one object, with the generation that this user has written."""
-        return self._part(user, Lake.watermark_object)
+    def signals(self, user: str) -> Sequence[WatermarkObject]:
+        """Where the newest decision is told, with what this user has told."""
+        return self._part(user, lambda lake: signals_of(self.settings, lake), "signals")
 
     def past(self, user: str) -> TrackingLog:
         """The log for looking at past entries again and again, each of which is read once."""

@@ -6,6 +6,7 @@
 #   MEMBER=serviceAccount:tidemark@my-project.iam.gserviceaccount.com \
 #   sh deploy/roles/grant.sh tracker lander checks runs
 #
+# SIGNAL=topic as well, if signal.publish_to names one.
 # It needs roles/iam.roleAdmin on the project, and the right to grant roles on what is named.
 set -eu
 cd "$(dirname "$0")"
@@ -14,6 +15,7 @@ cd "$(dirname "$0")"
 for part in "$@"; do
   for file in "$part".*.yaml; do
     [ -e "$file" ] || { echo "grant.sh: there is no part $part" >&2; exit 2; }
+    case $file in *.signal.yaml) [ -n "${SIGNAL:-}" ] || continue ;; esac
     role="tidemark.${file%.yaml}"
     gcloud iam roles create "$role" --project="$PROJECT" --file="$file" --quiet ||
       gcloud iam roles update "$role" --project="$PROJECT" --file="$file" --quiet
@@ -24,6 +26,9 @@ for part in "$@"; do
       ;;
     provision.* | *.project.yaml) # what provisioning creates is not there yet to be granted on
       gcloud projects add-iam-policy-binding "$PROJECT" --condition=None "$@"
+      ;;
+    *.signal.yaml)
+      gcloud pubsub topics add-iam-policy-binding "$SIGNAL" --project="$PROJECT" "$@"
       ;;
     *.subscription.yaml)
       gcloud pubsub subscriptions add-iam-policy-binding "${TRACKING:?}" --project="$PROJECT" "$@"

@@ -10,7 +10,7 @@ locals {
     for name, role in local.roles : name => {
       part  = split(".", name)[0]
       scope = split(".", name)[1]
-    } if contains(keys(var.accounts), split(".", name)[0])
+    } if contains(keys(var.accounts), split(".", name)[0]) && (split(".", name)[1] != "signal" || var.signal_topic != null)
   }
   subscriptions = {
     base     = google_pubsub_subscription.base.name
@@ -50,6 +50,14 @@ resource "google_project_iam_member" "part" {
 resource "google_pubsub_topic_iam_member" "part" {
   for_each = { for name, of in local.scopes : name => of if of.scope == "topic" }
   topic    = local.topic
+  role     = google_project_iam_custom_role.part[each.key].id
+  member   = local.member_of[each.key]
+}
+
+resource "google_pubsub_topic_iam_member" "signal" {
+  for_each = { for name, of in local.scopes : name => of if of.scope == "signal" }
+  project  = var.project
+  topic    = var.signal_topic
   role     = google_project_iam_custom_role.part[each.key].id
   member   = local.member_of[each.key]
 }

@@ -21,6 +21,12 @@ variable "create_topic" {
   default     = false
 }
 
+variable "signal_topic" {
+  description = "As signal.publish_to: a topic that is there, or null. The tracker may publish to it."
+  type        = string
+  default     = null
+}
+
 variable "base_subscription" {
   description = "As pubsub.base_subscription."
   type        = string

@@ -13,6 +13,7 @@ from tidemark.pipeline.errors import InvalidSettings, NewerFormat, ProvisionRefu
 from tidemark.pipeline.ingest.copies import RememberedCopies
 from tidemark.pipeline.ingest.outcome import Side
 from tidemark.pipeline.ingest.readers import tick_budget
+from tidemark.pipeline.ingest.signals import signals_of
 from tidemark.pipeline.ingest.ticks import Tracked, track
 from tidemark.pipeline.kept import Kept
 from tidemark.pipeline.observe.observer import OFF
@@ -75,7 +76,7 @@ class Attached:
         self._readings = Readings(settings, Kept(), clock)
         self._spending = self._readings.spending()
         self._lake = lake_of(settings, clock)
-        self._log, self._object = self._lake.tracking_log(), self._lake.watermark_object()
+        self._log, self._signals = self._lake.tracking_log(), signals_of(settings, self._lake)
         self._tracking = PubSubSubscription(
             self._readings.client(),
             settings.pubsub.tracking_path,
@@ -156,7 +157,7 @@ class Attached:
             clock=self._clock,
             until_gone=readings.tracking("pulling"),
             spending=self._spending,
-            watermark_object=self._object,
+            signals=self._signals,
             contract=settings.judged_by,
         )
 

@@ -31,15 +31,18 @@ def check_pubsub_permissions(setup: Setup) -> Iterator[Said]:
     if emulator_is_absent(setup.settings):
         return
     paths = {
-        On.TOPIC: (pubsub.topic_path,),
-        On.SUBSCRIPTION: (pubsub.tracking_path, pubsub.base_path),
-        On.TRACKING: (pubsub.tracking_path,),
-        On.BASE: (pubsub.base_path,),
+        On.TOPIC: [pubsub.topic_path],
+        On.SUBSCRIPTION: [pubsub.tracking_path, pubsub.base_path],
+        On.TRACKING: [pubsub.tracking_path],
+        On.BASE: [pubsub.base_path],
     }
+    if (signal := setup.settings.signal_topic) is not None:
+        paths[On.SIGNAL] = [signal]
     for on, resources in paths.items():
         if not (wanted := _wanted(setup, on)):
             continue
-        client = (publisher_client if on is On.TOPIC else subscriber_client)(*pubsub.server)
+        maker: Any = publisher_client if on in (On.TOPIC, On.SIGNAL) else subscriber_client
+        client = maker(*pubsub.server)
         try:
             for path in resources:
                 had = _pubsub_has(client, path, wanted)
@@ -111,8 +114,13 @@ def _wanted(setup: Setup, on: On) -> dict[Permission, list[Component]]:
     a topic or subscription that is not there yet grants nothing."""
     found: dict[Permission, list[Component]] = {}
     settings = setup.settings
-    asks = settings.contract.payload.asks_for_schemas
-    for permission, parts in permissions_of(setup.components, settings.pubsub.reading, asks_for_schemas=asks).items():
+    needed = permissions_of(
+        setup.components,
+        settings.pubsub.reading,
+        asks_for_schemas=settings.contract.payload.asks_for_schemas,
+        publishes=settings.signal_topic is not None,
+    )
+    for permission, parts in needed.items():
         for part in parts:
             if on is (On.PROJECT if part is Component.PROVISION else permission.on):
                 found.setdefault(permission, []).append(part)

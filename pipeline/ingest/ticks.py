@@ -95,7 +95,7 @@ def track(
     rules: Sequence[Rule] = RULES,
     until_gone: Backlog | None = None,
     spending: Spending | None = None,
-    watermark_object: WatermarkObject | None = None,
+    signals: Sequence[WatermarkObject] = (),
     contract: str = "",
 ) -> Tracked:
     """Pull, persist, acknowledge; read T and B; fold the log; decide, and make the decision durable. Pull until a batch
@@ -104,8 +104,8 @@ def track(
     Guarantee: what is acknowledged on tracking is in the log. Any number of trackers may run at once. Raises
     PubSubError or LakeError; then nothing unpersisted was acknowledged, and the next tick goes on from the log.
     `copies` is what the process remembers from tick to tick; without it every copy counts in full. `spending` learns
-    what the log and the tick tell, and the decision notes what was used. `watermark_object` is told of the decision
-    last; if that fails, it is one of the problems. `contract` is what messages are judged by: from the first tick of a
+    what the log and the tick tell, and the decision notes what was used. The `signals` are told of the decision
+    last; what fails there is among the problems. `contract` is what messages are judged by: from the first tick of a
     process on, the log says so, and others are refused.
     """
     state = begin_where_new(log, tracking_backlog, clock)
@@ -127,9 +127,9 @@ def track(
             lambda state: replace(state.decide(base, tracking, policy, clock.now(), rules), usage=usage)
         )
     state = log.compact_if_due()
-    untold = None if watermark_object is None else watermark_object.tell(state)
+    untold = [signal.tell(state) for signal in signals]
     waits, clock_problem = persisted.waiting.sentence(), _clock_problem(tracking, base)
-    problems = filter(None, (waits, tracking_problem, base_problem, untold, clock_problem))
+    problems = filter(None, (waits, tracking_problem, base_problem, *untold, clock_problem))
     return Tracked(decided.decision, state, persisted, (*persisted.acknowledged.problems, *problems))
 
 

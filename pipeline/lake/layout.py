@@ -10,7 +10,6 @@ import pyarrow.fs as pafs
 from tidemark.pipeline.clock import Clock
 from tidemark.pipeline.contract.heartbeat import FieldKind
 from tidemark.pipeline.lake.log.tracking_log import TrackingLog
-from tidemark.pipeline.lake.log.watermark_object import WatermarkObject
 from tidemark.pipeline.lake.store.address import arrow_files, open_objects, storage_options, table_uri
 from tidemark.pipeline.lake.store.admission import Admission, AdmittedObjects
 from tidemark.pipeline.lake.store.objects import ObjectStore, ReplaceableObjects
@@ -78,10 +77,6 @@ class Lake:
             kept_bytes=kept_bytes,
             clock=self._clock,
         )
-
-    def watermark_object(self) -> WatermarkObject:
-        """The newest decision in one object, for other systems."""
-        return WatermarkObject(self.objects())
 
     def heartbeats(self, kept_bytes: int = 0) -> heartbeats.Heartbeats:
         """Landed messages. With `kept_bytes`, for who reads the newest files of a bucket again and again: see

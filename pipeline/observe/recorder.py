@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-DEFAULT_NAME = "tidemark"
 BASE, TRACKING = "base", "tracking"
 
 OPEN_AGAIN_AFTER = timedelta(minutes=1)
@@ -76,7 +75,7 @@ class Recorder(Observer):
         self._settings = settings
         self._clock = clock
         self._open_outlet = open_outlet
-        self._pipeline = {PIPELINE: pipeline_name(settings)}
+        self._pipeline = {PIPELINE: settings.pipeline_name}
         self._every, self._jobs = dict(every), tuple(jobs)
         self._began = clock.now()
         self._heard: dict[str, datetime] = {}
@@ -205,11 +204,6 @@ class Recorder(Observer):
     def _add(self, instrument: Instrument, value: float, **attributes: str) -> None:
         if self._outlet is not None and os.getpid() == self._process:
             self._outlet.add(self._now(instrument, value, **attributes))
-
-
-def pipeline_name(settings: Settings) -> str:
-    """What measurements and logs call the pipeline."""
-    return settings.dagster.name or DEFAULT_NAME
 
 
 def backlogs(state: WatermarkState, now: datetime) -> Iterator[tuple[Instrument, str, float]]:

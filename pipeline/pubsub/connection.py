@@ -93,7 +93,7 @@ def reported(
         yield
     except api.NotFound as error:
         raise SubscriptionMissing(
-            f"{resource} does not exist (while trying to {action}); run `tidemark provision`, or mend [pubsub] in "
+            f"{resource} does not exist (while trying to {action}); run `tidemark provision`, or mend its name in "
             "tidemark.toml"
         ) from error
     except (api.PermissionDenied, api.Unauthorized, api.Unauthenticated) as error:

@@ -45,9 +45,11 @@ def provision(
     settings: PubSubSettings,
     contract: MessageContract,
     clock: Clock,
+    signal_topic: str | None = None,
 ) -> ProvisionReport:
     """Create what is missing: the topic, then tracking, then base, so that tracking has every message that base has.
-    With `pubsub.attach` tracking alone, with base's filter.
+    With `pubsub.attach` tracking alone, with base's filter. At last the
+    topic that is told of the watermark, if there is to be one.
 
     Idempotent, and safe beside another provisioning. It changes nothing that exists, and creates nothing if it refuses
     anything. Raises ProvisionRefused with all reasons at once, PubSubUnreachable, PermissionMissing.
@@ -68,6 +70,9 @@ def provision(
         if role == "tracking" and created[path]:
             tracking_created_at = clock.now()
     _refuse(refusals(settings, contract, **found))
+    if signal_topic is not None:
+        is_missing = server.find("topic", signal_topic) is None
+        created[signal_topic] = is_missing and server.create("topic", {"name": signal_topic})
 
     existing = [(role, one) for role, one in found.items() if one is not None]
     warnings = [sentence for role, one in existing for sentence in dangers(role, one, attach=settings.attach)]

@@ -81,7 +81,7 @@ def provision_here(settings: Settings, clock: Clock) -> ProvisionReport:
     """Create the topic and both subscriptions of the settings where they are missing."""
     server = settings.pubsub.server
     clients = subscriber_client(*server), publisher_client(*server)
-    return provision(*clients, settings.pubsub, settings.contract, clock)
+    return provision(*clients, settings.pubsub, settings.contract, clock, settings.signal_topic)
 
 
 def start_stack(supervisor: Supervisor, settings: Settings, config: Path) -> None:

@@ -121,6 +121,11 @@ class Histogram:
         """How many messages, rejected ones included; an upper bound, since redeliveries count again."""
         return int(self.count.sum())
 
+    @property
+    def rejected(self) -> int:
+        """How many messages have no event time that counts; an upper bound likewise."""
+        return int(self.count[self.event_bucket == NO_EVENT].sum())
+
     def __add__(self, other: "Histogram") -> "Histogram":
         """Both together. Costs a copy, and a sort of only those cells whose publish times overlap."""
         large, small = (self, other) if len(self) >= len(other) else (other, self)

@@ -83,7 +83,8 @@ class WatermarkState:
     publish-time buckets below `pruned_before` were dropped; `pruned_frontier` is their frontier. `is_missing_entries`
     holds from the note of a loss until a decision has raised `complete_from`. The watermark is never below
     `watermark_at_least`, the floor that such a note left. `released_before` holds until base is sought. `account` is
-    what the decisions of a day noted. `contract` is the newest that messages are judged by.
+    what the decisions of a day noted. `contract` is the newest that messages are judged by. `rejected` sums the
+    rejected messages of all snapshots, pruned ones too: copies count again, and what a lost entry held does not count.
     """
 
     number: int = -1
@@ -99,6 +100,7 @@ class WatermarkState:
     released_before: datetime | None = None
     account: Account = field(default_factory=Account)
     contract: str = ""
+    rejected: int = 0
 
     @property
     def decision(self) -> Decision | None:
@@ -119,9 +121,15 @@ class WatermarkState:
                 return replace(self, number=number, complete_from=entry.complete_from)
             case Snapshot():
                 violations = self.reading_violations + self._violations(entry.histogram)
-                histogram = self.histogram + entry.histogram
                 account = self.account if entry.at is None else self.account.after(entry.at, entry.usage)
-                return replace(self, number=number, histogram=histogram, reading_violations=violations, account=account)
+                return replace(
+                    self,
+                    number=number,
+                    histogram=self.histogram + entry.histogram,
+                    reading_violations=violations,
+                    account=account,
+                    rejected=self.rejected + entry.histogram.rejected,
+                )
             case DecisionRecord():
                 return self._after_decision(number, entry)
             case Lost():

@@ -78,9 +78,9 @@ class ModelWorld:
     """A topic of the model with base and tracking, on a clock that moves when told to. It is its own publisher, and
     what a subscription of the model asks of a process. `at_most` bounds what a pull of a subscription brings."""
 
-    def __init__(self, pubsub: PubSubSettings) -> None:
+    def __init__(self, pubsub: PubSubSettings, start: datetime | None = None) -> None:
         self.at_most = dict[str, int]()
-        self.clock = ManualClock(SystemClock().now())  # Dagster notes its runs by the machine's clock
+        self.clock = ManualClock(start or SystemClock().now())  # Dagster notes its runs by the machine's clock
         self.model = PubSubModel(rng=random.Random(0))
         self.model.create_topic(a_topic(pubsub.topic_path))
         for path in (pubsub.tracking_path, pubsub.base_path):

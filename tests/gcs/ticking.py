@@ -12,6 +12,7 @@ from tidemark.pipeline.ingest.readers import new_files
 from tidemark.pipeline.ingest.take import Budget
 from tidemark.pipeline.ingest.ticks import land
 from tidemark.pipeline.lake.layout import Lake
+from tidemark.pipeline.lake.log.watermark_object import WatermarkObject
 from tidemark.pipeline.lake.tables.windowed import DiffRun, Replaced
 from tidemark.pipeline.settings_sections import LakeSettings
 from tidemark.pipeline.watermark.state import Snapshot
@@ -37,7 +38,7 @@ class TickingOnABucket(World):
         super().restart()
         self.behind_proxy = Lake(self.through_proxy, FIELDS, self.clock)
         self.log, self.landing_log = self.behind_proxy.tracking_log(), self.behind_proxy.tracking_log()
-        self.watermark_object = self.behind_proxy.watermark_object()
+        self.signals = [WatermarkObject(self.behind_proxy.objects())]
         self.landed_in, self.rejected_in = new_files(self.behind_proxy, self.clock)
         self.index = self.behind_proxy.window_index(*self.windows)
         self.diffs = self.behind_proxy.diffs()

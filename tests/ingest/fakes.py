@@ -38,6 +38,7 @@ from tidemark.pipeline.ingest.take import Budget
 from tidemark.pipeline.ingest.ticks import Tracked, land, track
 from tidemark.pipeline.lake.layout import Lake
 from tidemark.pipeline.lake.log.tracking_log import TrackingLog
+from tidemark.pipeline.lake.log.watermark_object import WatermarkObject
 from tidemark.pipeline.lake.store.address import open_objects
 from tidemark.pipeline.lake.store.objects import ObjectStore
 from tidemark.pipeline.lake.tables.new_files import NewFile, NewFiles
@@ -283,7 +284,7 @@ class World:
         self.objects = StepwiseObjects(self.stored(), self.steps)
         self.log = TrackingLog(self.objects, checkpoint_every=4)
         self.copies = RememberedCopies()
-        self.watermark_object = lake.watermark_object()
+        self.signals = [WatermarkObject(lake.objects())]
         heartbeats, quarantine = new_files(lake, self.clock)
         self.heartbeats = StepwiseFiles("heartbeats", heartbeats, self.steps)
         self.quarantine = StepwiseFiles("quarantine", quarantine, self.steps)
@@ -307,7 +308,7 @@ class World:
             copies=self.copies,
             budget=budget,
             clock=self.clock,
-            watermark_object=self.watermark_object,
+            signals=self.signals,
         )
 
     def land(self, budget: Budget = AMPLE) -> Ingested:

@@ -92,6 +92,8 @@ def test_the_object_is_one_line_of_json_with_the_decision_and_the_format_mark(ob
         "reason": "ADVANCED",
         "sentence": told.decision.sentence(),
         "log_entry": 7,
+        "promise": "landed",
+        "rejected": 0,
         **marks(),
     }
     assert content.count(b"\n") == 1

@@ -28,7 +28,7 @@ from tidemark.pipeline.errors import (
 )
 from tidemark.pipeline.lake.log.archive import ARCHIVES, LogArchive
 from tidemark.pipeline.lake.log.codec import decode, encode
-from tidemark.pipeline.lake.log.watermark_object import NAME as WATERMARK_OBJECT
+from tidemark.pipeline.lake.log.watermark_object import SENT, WATERMARK
 from tidemark.pipeline.lake.log.witness import LogWitness, lost_end
 from tidemark.pipeline.lake.store.objects import ObjectStore
 from tidemark.pipeline.watermark.state import Beginning, Compacted, DecisionRecord, Entry, Lost, WatermarkState
@@ -264,7 +264,8 @@ class TrackingLog:
         self._objects.delete(entry_name(number))
         self._objects.create(entry_name(number), note)
         self._witness.accept_end(max(self.numbers()))
-        self._objects.delete(WATERMARK_OBJECT)  # it may know a number that is taken again; the next tick writes it
+        for told in (WATERMARK, SENT):  # they may know a number that is taken again; the next tick writes them
+            self._objects.delete(told.name(told.key))
         self._standing = None
         with self._contents_lock:
             self._contents.clear()

@@ -2,14 +2,17 @@
 there: the log is the truth.
 
 A tracker replaces only a generation of the object that it has read or written, and only if that one knows less of the
-log. So the object never goes back, however many trackers there are.
+log. So the object never goes back, however many trackers there are. What is sent elsewhere is noted by the same rule.
 """
 
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
+from typing import Annotated
+
+from pydantic import AfterValidator
 
 from tidemark.pipeline.clock import EPOCH, iso
-from tidemark.pipeline.errors import LakeError, ObjectReplaced
+from tidemark.pipeline.errors import LakeError, ObjectReplaced, PubSubError
 from tidemark.pipeline.lake.store.notes import JsonKind, Moment, ReplacedNotes
 from tidemark.pipeline.lake.store.objects import ReplaceableObjects
 from tidemark.pipeline.watermark.state import WatermarkState
@@ -17,42 +20,77 @@ from tidemark.pipeline.watermark.state import WatermarkState
 WRITTEN_AGAIN_AFTER = timedelta(minutes=1)
 """An object that says the same is written again after as long, so that its readers see that decisions go on."""
 
+LANDED, ACKNOWLEDGED = "landed", "acknowledged"
+"""What every valid message with an event time below the watermark is: landed in this lake, or acknowledged at least
+once by whoever reads base."""
+
+Written = Annotated[str, AfterValidator(lambda text: iso(datetime.fromisoformat(text)))]
+"""A moment as it is written."""
+
 
 @dataclass(frozen=True, slots=True)
 class Said:
-    """What the object says: the outcome of the newest decision, and up to which entry the log was folded."""
+    """What the object says: the outcome of the newest decision, up to which entry the log was folded, what became of
+    the messages below the watermark, which is the `promise`, and how many were `rejected`, which are not among them."""
 
-    watermark: str | None
+    watermark: Written | None
     decided_at: Moment
     reason: str | None
     log_entry: int
     sentence: str = ""
+    promise: str = LANDED
+    rejected: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Closed:
+    """The windows between two watermarks: the keys of the first and the last (None if there is none), and how many."""
+
+    first: str | None
+    last: str | None
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class Sent(Said):
+    """A message: what the object says, of which pipeline, and what has closed `since` the watermark of the message
+    before. Without one before, both are None: all windows that end at or below the watermark are closed."""
+
+    pipeline: str = ""
+    since: Written | None = None
+    windows: Closed | None = None
 
 
 WATERMARK = JsonKind("", key="watermark", holds=Said)
 NAME = WATERMARK.name(WATERMARK.key)
+SENT: JsonKind[Said] = JsonKind("signal/", key="sent", holds=Sent)
+"""The note of the last message that was sent. It is the message's data."""
 
 
 class WatermarkObject:
     """Writes the object of one lake. It remembers the generation that it knows: one user at a time."""
 
-    def __init__(self, objects: ReplaceableObjects) -> None:
-        self._notes = ReplacedNotes(objects, WATERMARK)
+    kind: JsonKind[Said] = WATERMARK
+    failed = f"{NAME}, which other systems read, was not written"
+
+    def __init__(self, objects: ReplaceableObjects, promise: str = LANDED) -> None:
+        self._notes = ReplacedNotes(objects, self.kind)
+        self._promise = promise
         self._known: tuple[Said, int] | None = None
 
     def tell(self, state: WatermarkState) -> str | None:
         """Replace the object if the state has another watermark or reason, or the object is a minute old.
 
         One write at most, after at most one read where the generation is not known. Both try once, for two seconds.
-        Returns a failure as a sentence and raises no LakeError, because the decision itself is durable. If another
-        tracker was faster, the next call looks at what that one wrote.
+        Returns a failure as a sentence and raises no LakeError or PubSubError, because the decision itself is durable.
+        If another tracker was faster, the next call looks at what that one wrote.
         """
         try:
             self._tell(state)
-        except LakeError as error:
+        except (LakeError, PubSubError) as error:
             self._known = None
             if not isinstance(error, ObjectReplaced):
-                return f"{NAME}, which other systems read, was not written: {error}"
+                return f"{self.failed}: {error}"
         return None
 
     def _tell(self, state: WatermarkState) -> None:
@@ -61,7 +99,8 @@ class WatermarkObject:
             return
         there, generation = self._known = self._known or self._read()
         watermark = None if state.watermark is None else iso(state.watermark)
-        now = Said(watermark, decision.at, str(decision.reason), state.number, decision.sentence())
+        reason, sentence = str(decision.reason), decision.sentence()
+        now = Said(watermark, decision.at, reason, state.number, sentence, self._promise, state.rejected)
         is_old = abs(now.decided_at - there.decided_at) >= WRITTEN_AGAIN_AFTER
         if there.log_entry >= now.log_entry:
             if is_old and there.log_entry > now.log_entry:
@@ -70,9 +109,14 @@ class WatermarkObject:
                 )
             return
         if is_old or (there.watermark, there.reason) != (now.watermark, now.reason):
-            self._known = now, self._notes.replace(WATERMARK.key, now, generation)
+            told = self._sent(there, now)
+            self._known = told, self._notes.replace(self.kind.key, told, generation)
+
+    def _sent(self, there: Said, now: Said) -> Said:  # noqa: ARG002 (what was said before is for those who send)
+        """Send what is to be said elsewhere, if anywhere, and return what is noted then."""
+        return now
 
     def _read(self) -> tuple[Said, int]:
         """What the object says, nothing if it is missing or damaged, and its generation. Raises NewerFormat."""
-        there, generation = self._notes.found(WATERMARK.key)
+        there, generation = self._notes.found(self.kind.key)
         return there or Said(None, EPOCH, None, -1), generation

@@ -1,0 +1,66 @@
+"""Where the watermark is told besides the log: `watermark.json`, and a topic of `signal.publish_to`."""
+
+from dataclasses import asdict
+from datetime import datetime, timedelta
+from functools import cached_property
+
+from google.pubsub_v1 import PublisherClient
+
+from tidemark.pipeline.lake.layout import Lake
+from tidemark.pipeline.lake.log.watermark_object import ACKNOWLEDGED, LANDED, SENT, Closed, Said, Sent, WatermarkObject
+from tidemark.pipeline.lake.store.objects import ReplaceableObjects
+from tidemark.pipeline.pubsub.connection import publisher_client, reported
+from tidemark.pipeline.settings import Settings
+from tidemark.pipeline.windows import Windowing
+
+SENT_WITHIN = timedelta(seconds=2)
+"""How long a tick waits until Pub/Sub has a message. It tries once: a later tick sends what this one could not."""
+
+
+class SignalTopic(WatermarkObject):
+    """Sends a message where the object would be written, and notes it then in the lake.
+
+    Guarantee: each message begins at the watermark at which one that Pub/Sub has ended, so that together they leave
+    out no window, whatever crashes and however many trackers there are. A message may come twice, and two may overlap.
+    """
+
+    kind = SENT
+
+    def __init__(self, objects: ReplaceableObjects, promise: str, topic: str, settings: Settings) -> None:
+        super().__init__(objects, promise)
+        self.failed = f"{topic} is told by a later tick, because this one could not send or note it"
+        self._topic, self._settings = topic, settings
+
+    @cached_property
+    def _client(self) -> PublisherClient:
+        return publisher_client(*self._settings.pubsub.server)
+
+    def _sent(self, there: Said, now: Said) -> Said:
+        windows = closed_between(there.watermark, now.watermark, self._settings.windowing)
+        name = self._settings.pipeline_name
+        message = Sent(**asdict(now), pipeline=name, since=there.watermark, windows=windows)
+        attributes = {"pipeline": name, "reason": now.reason, "promise": now.promise, "log_entry": str(now.log_entry)}
+        attributes |= {} if now.watermark is None else {"watermark": now.watermark}
+        sent = {"data": SENT.encode(message), "attributes": attributes, "ordering_key": name}
+        with reported("publish to", self._topic, "pubsub.topics.publish on it"):
+            request = {"topic": self._topic, "messages": [sent]}
+            self._client.publish(request=request, retry=None, timeout=SENT_WITHIN.total_seconds())
+        return message
+
+
+def closed_between(since: str | None, watermark: str | None, windowing: Windowing) -> Closed | None:
+    """The windows that closed when the watermark went from one written moment to another; None without the first."""
+    if since is None or watermark is None:
+        return None
+    first, end = (windowing.number_of(datetime.fromisoformat(moment)) for moment in (since, watermark))
+    if first >= end:
+        return Closed(None, None, 0)
+    return Closed(windowing.numbered(first).key, windowing.numbered(end - 1).key, end - first)
+
+
+def signals_of(settings: Settings, lake: Lake) -> tuple[WatermarkObject, ...]:
+    """All of them that the settings name, for one tracker."""
+    promise = ACKNOWLEDGED if settings.pubsub.attach else LANDED
+    written = WatermarkObject(lake.objects(), promise)
+    topic = settings.signal_topic
+    return (written,) if topic is None else (written, SignalTopic(lake.objects(), promise, topic, settings))

@@ -1,0 +1,258 @@
+"""Dagster where somebody else reads base: what there is, and that an hour is materialized once it is complete, once."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import dagster as dg
+import pytest
+from dagster._core.definitions.sensor_definition import SensorExecutionData
+
+from tests.dagster.house import ModelWorld, Ticking, keys, metadata_of, publish, settings_of
+from tests.ingest.model_subscription import ModelSubscription
+from tidemark.assets import attached
+from tidemark.assets.catalog import COMPLETE_WINDOWS, ON_COMPUTED
+from tidemark.assets.definitions import build_definitions
+from tidemark.assets.housekeeping import prune_events
+from tidemark.pipeline.clock import SystemClock
+from tidemark.pipeline.errors import InvalidSettings
+from tidemark.pipeline.settings_sections import MetricsSettings, PubSubSettings
+from tidemark.pipeline.windows import KEY_FORMAT
+
+HOUR, MINUTE, SECOND = timedelta(hours=1), timedelta(minutes=1), timedelta(seconds=1)
+PUBSUB = PubSubSettings(attach=True, ack_deadline=timedelta(seconds=10))
+NOON = SystemClock().now().replace(hour=12, minute=0, second=0, microsecond=0, tzinfo=UTC) - timedelta(days=2)
+"""Two days ago: Dagster lists hours that are over by the machine's clock."""
+
+
+def hour(number: int) -> str:
+    """The key of an hour after noon."""
+    return (NOON + number * HOUR).strftime(KEY_FORMAT)
+
+
+@dataclass
+class Attached(Ticking):
+    """The sensors beside somebody who reads base, on a clock that moves when told to."""
+
+    world: ModelWorld = field(default_factory=lambda: ModelWorld(PUBSUB))
+
+    def lives(self, until: datetime, *, every: timedelta = 10 * MINUTE) -> SensorExecutionData:
+        """Publishers publish and the reader acknowledges until a moment, with a tick now and then; the last tick."""
+        theirs = ModelSubscription(self.world.model, self.settings.pubsub.base_path, self.world)
+        while True:
+            publish(self.world, self.settings, [("stream-0", self.clock.now())])
+            self.world.clock.advance(3 * SECOND)
+            theirs.acknowledge(theirs.pull(100, 1 << 20, 0.1).ack_ids)
+            data = self.track()
+            if self.clock.now() >= until:
+                return data
+            self.world.clock.advance(min(every, until - self.clock.now()))
+
+    def materialized(self) -> list[str]:
+        """The partitions of complete_windows, in the order in which they were reported."""
+        found = self.instance.fetch_materializations(COMPLETE_WINDOWS, limit=1000, ascending=True)
+        return [str(record.partition_key) for record in found.records]
+
+
+def attached_at(start: datetime, folder: Path, instance: dg.DagsterInstance) -> Attached:
+    world = ModelWorld(PUBSUB, start)
+    return Attached(settings_of(PUBSUB, folder), instance, world.clock, world)
+
+
+@pytest.fixture
+def house(tmp_path: Path, instance: dg.DagsterInstance) -> Attached:
+    """From half past noon on."""
+    return attached_at(NOON + HOUR / 2, tmp_path, instance)
+
+
+# What there is
+
+
+def test_there_is_what_needs_no_tables_and_no_spark(tmp_path: Path) -> None:
+    settings = settings_of(PUBSUB, tmp_path).model_copy(update={"metrics": MetricsSettings(health=True)})
+    definitions = build_definitions(settings)
+    dg.Definitions.validate_loadable(definitions)
+    repository = definitions.get_repository_def()
+    assert {key.to_user_string() for key in definitions.resolve_all_asset_keys()} == {
+        "tracking_histogram",
+        "watermark",
+        "complete_windows",
+        "watermark_tuning",
+    }
+    assert {sensor.name for sensor in repository.sensor_defs} == {"tracking", "staleness"}
+    assert {schedule.name for schedule in repository.schedule_defs} == {"daily_tuning", "hourly_housekeeping"}
+    assert set(definitions.resources or {}) == {"pubsub", "lake"}
+    jobs = {job.name for job in repository.get_all_jobs() if not job.name.startswith("__")}
+    assert jobs == {"housekeeping", "tune_watermark"}
+    checks = {(key.asset_key.to_user_string(), key.name) for key in repository.asset_graph.asset_check_keys}
+    assert checks == {("watermark", "subscriptions"), ("watermark", "watermark_age")}
+
+
+def test_tables_of_ones_own_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(InvalidSettings, match="computes no windows: give no tables"):
+        build_definitions(settings_of(PUBSUB, tmp_path), tables=[object()])  # type: ignore[list-item]
+
+
+def test_a_tick_reports_the_watermark_and_asks_for_no_run(house: Attached) -> None:
+    data = house.lives(NOON + HOUR / 2 + MINUTE)
+    assert keys(data) == ["tracking_histogram", "watermark"]
+    assert data.run_requests == []
+    assert "no further partition of complete_windows is complete" in (data.skip_message or "")
+    assert metadata_of(data, "watermark")["rejected"] == 0
+
+
+# Hours that are complete
+
+
+def test_an_hour_is_materialized_once_the_watermark_has_passed_all_of_its_windows(house: Attached) -> None:
+    house.lives(NOON + HOUR - SECOND)
+    assert house.materialized() == []
+    data = house.lives(NOON + HOUR + MINUTE)
+    told = metadata_of(data, "complete_windows")
+    watermark = house.watermark()
+    assert watermark is not None
+    assert (told["windows"], told["first_window"]) == (60, hour(0))
+    assert told["last_window"] == (NOON + 59 * MINUTE).strftime(KEY_FORMAT)
+    assert (told["watermark"], told["decided_at"]) == (watermark.timestamp(), house.clock.now().timestamp())
+    house.lives(NOON + HOUR + 40 * MINUTE)
+    assert house.materialized() == [hour(0)]
+
+
+def test_hours_follow_in_order_and_once_across_restarts_of_the_code_server(house: Attached) -> None:
+    for number in range(1, 5):
+        house.restart()
+        house.lives(NOON + number * HOUR + MINUTE)
+    assert house.materialized() == [hour(number) for number in range(4)]
+
+
+def test_after_an_outage_each_hour_of_it_follows_a_bounded_number_a_tick(
+    house: Attached, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(attached, "AT_ONCE", 3)
+    house.lives(NOON + HOUR + MINUTE)
+    house.world.clock.advance(7 * HOUR)
+    house.restart()
+    per_tick = [keys(house.lives(house.clock.now() + SECOND, every=SECOND)).count("complete_windows") for _ in range(4)]
+    assert max(per_tick) == 3
+    house.lives(house.clock.now() + MINUTE, every=SECOND)
+    assert house.materialized() == [hour(number) for number in range(8)]
+
+
+def test_a_report_that_dagster_never_got_is_made_again(house: Attached, monkeypatch: pytest.MonkeyPatch) -> None:
+    house.lives(NOON + HOUR - SECOND)
+    with monkeypatch.context() as patch:
+        patch.setattr(house.instance, "report_runless_asset_event", lambda _: None)
+        data = house.lives(NOON + HOUR + MINUTE)
+    assert "complete_windows" in keys(data)
+    assert house.materialized() == []
+    house.lives(NOON + HOUR + 2 * MINUTE, every=MINUTE)
+    house.lives(NOON + HOUR + 3 * MINUTE, every=MINUTE)
+    assert house.materialized() == [hour(0)]
+
+
+def test_while_no_hour_ends_dagster_is_not_asked(house: Attached, monkeypatch: pytest.MonkeyPatch) -> None:
+    house.lives(NOON + HOUR + 2 * MINUTE, every=MINUTE)
+    asked: list[dg.AssetKey] = []
+    real: Callable[..., set[str]] = house.instance.get_materialized_partitions
+
+    def counted(key: dg.AssetKey, *more: Any, **named: Any) -> set[str]:
+        asked.append(key)
+        return real(key, *more, **named)
+
+    monkeypatch.setattr(house.instance, "get_materialized_partitions", counted)
+    house.lives(NOON + HOUR + 30 * MINUTE)
+    assert asked == []
+    house.lives(NOON + 2 * HOUR + 10 * MINUTE)
+    assert len(asked) == 2, "once to materialize it, and once to see that it is"
+
+
+def test_hours_before_a_loss_was_noticed_follow_all_the_same(house: Attached) -> None:
+    house.lives(NOON + HOUR + MINUTE)
+    house.world.clock.advance(2 * HOUR)
+    log = house.lake().tracking_log()
+    log.forget(log.catch_up().number, "lost")
+    house.restart()
+    house.lives(house.clock.now() + 5 * MINUTE, every=MINUTE)
+    state = house.lake().tracking_log().catch_up()
+    assert state.complete_from is not None
+    assert state.complete_from > NOON + 3 * HOUR, "tracking is complete from here on alone"
+    assert house.materialized() == [hour(number) for number in range(3)]
+
+
+def test_what_somebody_reported_by_hand_hides_no_hour_and_fails_no_tick(house: Attached) -> None:
+    for key in (hour(2), hour(-30), "whenever"):
+        house.instance.report_runless_asset_event(dg.AssetMaterialization(COMPLETE_WINDOWS, partition=key))
+    house.lives(NOON + 4 * HOUR + MINUTE)
+    assert house.materialized() == [hour(2), hour(-30), "whenever", hour(0), hour(1), hour(3)]
+
+
+def test_housekeeping_keeps_a_lake_without_tables_and_never_forgets_an_hour(house: Attached) -> None:
+    house.lives(NOON + 3 * HOUR + MINUTE)
+    job = house.definitions.resolve_job_def("housekeeping")
+    assert job.execute_in_process(instance=house.instance, resources=house.resources).success
+    assert house.lake().tracking_log().numbers()
+    prune_events(house.instance, house.settings, SystemClock().now() + HOUR)
+    assert house.materialized() == [hour(number) for number in range(3)]
+
+
+# Assets of others
+
+
+@dataclass
+class Guest:
+    """Somebody's asset over the hours, and what its condition asks for."""
+
+    house: Attached
+    condition: dg.AutomationCondition[Any]
+    cursor: Any = None
+
+    def __post_init__(self) -> None:
+        specs = self.house.definitions.resolve_all_asset_specs()
+        (partitions,) = (spec.partitions_def for spec in specs if spec.key == COMPLETE_WINDOWS)
+
+        @dg.asset(deps=[COMPLETE_WINDOWS], partitions_def=partitions, automation_condition=self.condition)
+        def report() -> None: ...
+
+        self.definitions = dg.Definitions.merge(self.house.definitions, dg.Definitions(assets=[report]))
+        assert self.asked() == set()
+
+    def asked(self) -> set[str]:
+        found = dg.evaluate_automation_conditions(
+            self.definitions, self.house.instance, evaluation_time=self.house.clock.now(), cursor=self.cursor
+        )
+        self.cursor = found.cursor
+        return found.get_requested_partitions(dg.AssetKey("report"))
+
+
+@pytest.mark.parametrize(
+    "condition",
+    [
+        ON_COMPUTED,
+        dg.AutomationCondition.eager(),
+        dg.AutomationCondition.on_missing(),
+    ],
+    ids=["on_computed", "eager", "on_missing"],
+)
+def test_their_asset_is_asked_for_when_its_hour_is_complete_and_not_before(
+    house: Attached, condition: dg.AutomationCondition[Any]
+) -> None:
+    house.lives(NOON + HOUR / 2 + MINUTE)
+    theirs = Guest(house, condition)
+    for number in range(2):
+        house.lives(NOON + (number + 1) * HOUR - SECOND)
+        assert theirs.asked() == set()
+        house.lives(NOON + (number + 1) * HOUR + MINUTE)
+        assert theirs.asked() == {hour(number)}
+        house.lives(NOON + (number + 1) * HOUR + 10 * MINUTE)
+        assert theirs.asked() == set()
+
+
+def test_after_an_outage_their_asset_is_asked_for_each_hour_of_it(house: Attached) -> None:
+    house.lives(NOON + HOUR / 2 + MINUTE)
+    theirs = Guest(house, ON_COMPUTED)
+    house.world.clock.advance(5 * HOUR)
+    house.restart()
+    house.lives(house.clock.now() + MINUTE, every=10 * SECOND)
+    assert theirs.asked() == {hour(number) for number in range(5)}

@@ -1,0 +1,410 @@
+"""The topic that is told of the watermark: what a message says, and that no window is left out, whatever crashes."""
+
+import json
+import random
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from google.api_core import exceptions as api
+from google.pubsub_v1 import PublisherClient, PubsubMessage, SubscriberClient
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.fixtures_emulator import unique_pubsub
+from tests.ingest.fakes import World
+from tests.lake.test_watermark_object import Memory, state
+from tests.watermark.builders import at
+from tidemark.pipeline.clock import SystemClock, iso
+from tidemark.pipeline.emulator.model import PubSubModel
+from tidemark.pipeline.emulator.server import served
+from tidemark.pipeline.errors import InvalidSettings, LakeUnreachable
+from tidemark.pipeline.ingest.signals import SignalTopic, closed_between, signals_of
+from tidemark.pipeline.lake.log.watermark_object import ACKNOWLEDGED, LANDED, NAME, SENT, Closed
+from tidemark.pipeline.pubsub.connection import publisher_client, subscriber_client
+from tidemark.pipeline.services.stack import provision_here
+from tidemark.pipeline.settings import Settings, load_settings
+from tidemark.pipeline.settings_sections import PubSubSettings, SignalSettings
+from tidemark.pipeline.watermark.decision import Reason
+from tidemark.pipeline.windows import Windowing
+
+MINUTE = timedelta(minutes=1)
+WINDOWING = Windowing(5 * MINUTE, at(0))
+NOTE = SENT.name(SENT.key)
+
+
+@dataclass
+class Published:
+    """A publisher of which some calls fail."""
+
+    messages: list[dict[str, Any]] = field(default_factory=list)
+    fails: Exception | None = None
+    bounds: list[tuple[Any, float]] = field(default_factory=list)
+
+    def publish(self, *, request: dict[str, Any], retry: Any, timeout: float) -> None:
+        self.bounds.append((retry, timeout))
+        if self.fails is not None:
+            raise self.fails
+        self.messages += [
+            PubsubMessage.to_dict(PubsubMessage(one)) | {"data": one["data"]} for one in request["messages"]
+        ]
+
+    def said(self) -> list[dict[str, Any]]:
+        return [json.loads(message["data"]) for message in self.messages]
+
+
+def topic_of(memory: Any, published: Any, **settings: Any) -> SignalTopic:
+    """One tracker's."""
+    made = SignalTopic(memory, LANDED, "projects/p/topics/signal", Settings(**settings))
+    made.__dict__["_client"] = published
+    return made
+
+
+@dataclass
+class Subscriber:
+    """Somebody who does what the page says: drops what is not above the last entry, and counts windows as closed."""
+
+    entry: int = -1
+    closed: set[int] = field(default_factory=set)
+
+    def take(self, said: dict[str, Any]) -> None:
+        if said["log_entry"] <= self.entry:
+            return
+        self.entry = said["log_entry"]
+        if said["watermark"] is None:
+            return
+        end = WINDOWING.number_of(datetime.fromisoformat(said["watermark"]))
+        if said["windows"] is None:
+            self.closed |= set(range(WINDOWING.number_of(at(0)), end))
+        elif said["windows"]["count"]:
+            first, last = (
+                WINDOWING.number_of(WINDOWING.named(said["windows"][one]).start) for one in ("first", "last")
+            )
+            assert last - first + 1 == said["windows"]["count"]
+            self.closed |= set(range(first, last + 1))
+
+
+def number_named(key: str) -> int:
+    return WINDOWING.number_of(WINDOWING.named(key).start)
+
+
+# What a message says
+
+
+def test_a_message_has_the_decision_the_windows_that_closed_and_attributes_for_filters() -> None:
+    memory, published = Memory(), Published()
+    told = topic_of(memory, published, dagster={"name": "orders"})
+    assert told.tell(state(7, 299, 300)) is None
+    assert told.tell(state(9, 905, 910)) is None
+    first, second = published.said()
+    assert (first["since"], first["windows"]) == (None, None)
+    decision = state(9, 905, 910).decision
+    assert decision is not None
+    assert second | {"tidemark.version": 0, "tidemark.format": 0} == {
+        "watermark": iso(at(905)),
+        "decided_at": iso(at(910)),
+        "reason": "ADVANCED",
+        "sentence": decision.sentence(),
+        "log_entry": 9,
+        "promise": "landed",
+        "rejected": 0,
+        "pipeline": "orders",
+        "since": iso(at(299)),
+        "windows": {"first": WINDOWING.containing(at(0)).key, "last": WINDOWING.containing(at(600)).key, "count": 3},
+        "tidemark.version": 0,
+        "tidemark.format": 0,
+    }
+    assert published.messages[1]["attributes"] == {
+        "watermark": iso(at(905)),
+        "reason": "ADVANCED",
+        "log_entry": "9",
+        "promise": "landed",
+        "pipeline": "orders",
+    }
+    assert {message["ordering_key"] for message in published.messages} == {"orders"}
+    assert set(published.bounds) == {(None, 2.0)}, "one try, of two seconds"
+    assert memory.content == published.messages[1]["data"], "the note is the message"
+
+
+def test_before_there_is_a_watermark_a_message_says_so() -> None:
+    memory, published = Memory(), Published()
+    told = topic_of(memory, published)
+    told.tell(state(1, None, 10, Reason.HELD_NO_DATA))
+    told.tell(state(2, 700, 20))
+    without, first = published.said()
+    assert (without["watermark"], without["windows"], "watermark" in published.messages[0]["attributes"]) == (
+        None,
+        None,
+        False,
+    )
+    assert (first["since"], first["windows"]) == (None, None), "all that end at or below it are closed"
+
+
+def test_a_message_of_a_decade_is_no_longer_than_one_of_a_window() -> None:
+    memory, published = Memory(), Published()
+    told = topic_of(memory, published)
+    for entry, watermark in enumerate((1, 301, 301 + 10 * 365 * 86_400)):
+        told.tell(state(entry, watermark, watermark + 1))
+    _, of_one, of_many = published.messages
+    assert json.loads(of_many["data"])["windows"]["count"] > 1_000_000
+    assert len(of_many["data"]) < len(of_one["data"]) + 50 < 1000
+    assert all(len(value) < 100 for value in of_many["attributes"].values())
+
+
+@pytest.mark.parametrize(
+    ("since", "watermark", "closed"),
+    [
+        (0, 299.999, (None, None, 0)),
+        (0, 300, (0, 0, 1)),
+        (300, 300, (None, None, 0)),
+        (299.999, 300, (0, 0, 1)),
+        (300, 600, (300, 300, 1)),
+        (301, 1500, (300, 1200, 4)),
+    ],
+)
+def test_a_window_has_closed_when_the_watermark_has_passed_its_end(
+    since: float, watermark: float, closed: tuple[float | None, float | None, int]
+) -> None:
+    keys = [None if start is None else WINDOWING.containing(at(start)).key for start in closed[:2]]
+    assert closed_between(iso(at(since)), iso(at(watermark)), WINDOWING) == Closed(keys[0], keys[1], closed[2])
+
+
+def test_it_is_sent_when_something_changed_or_a_minute_has_passed() -> None:
+    memory, published = Memory(), Published()
+    told = topic_of(memory, published)
+    for tick in range(12):
+        told.tell(state(tick, 0, tick * 10, Reason.UNCHANGED))
+    assert [said["log_entry"] for said in published.said()] == [0, 6]
+    told.tell(state(12, 0, 115, Reason.PINNED_BY_BACKLOG))
+    told.tell(state(13, 1, 116, Reason.PINNED_BY_BACKLOG))
+    assert [said["log_entry"] for said in published.said()[2:]] == [12, 13]
+
+
+# No window is left out
+
+
+def test_what_could_not_be_sent_is_a_sentence_and_is_in_the_next_message() -> None:
+    memory, published = Memory(), Published()
+    told = topic_of(memory, published)
+    told.tell(state(1, 0, 10))
+    published.fails = api.PermissionDenied("no")
+    sentence = told.tell(state(2, 300, 310)) or ""
+    assert "projects/p/topics/signal is told by a later tick" in sentence
+    assert "grant pubsub.topics.publish on it" in sentence
+    published.fails = api.NotFound("no topic")
+    assert "run `tidemark provision`" in (told.tell(state(3, 600, 610)) or "")
+    published.fails = None
+    assert told.tell(state(4, 900, 910)) is None
+    assert published.said()[-1]["windows"]["count"] == 3
+
+
+def test_a_death_between_sending_and_noting_sends_it_again_and_leaves_no_gap() -> None:
+    memory, published = Memory(), Published()
+    topic_of(memory, published).tell(state(1, 0, 10))
+
+    class Killed(BaseException):
+        pass
+
+    memory.fails = Killed()  # type: ignore[assignment]
+    with pytest.raises(Killed):
+        topic_of(memory, published).tell(state(2, 300, 310))
+    memory.fails = None
+    assert topic_of(memory, published).tell(state(2, 300, 310)) is None
+    assert topic_of(memory, published).tell(state(3, 600, 610)) is None
+    assert [said["log_entry"] for said in published.said()] == [1, 2, 2, 3]
+    assert [said["since"] for said in published.said()[1:]] == [iso(at(0)), iso(at(0)), iso(at(300))]
+
+
+def test_a_note_that_somebody_damaged_begins_anew_and_fails_no_tick() -> None:
+    for damaged in (
+        b'{"watermark": "soon", "decided_at": "2026-11-21T05:20:00Z", "reason": null, "log_entry": 1}',
+        b"{",
+    ):
+        memory, published = Memory(), Published()
+        memory.content, memory.generation = damaged, 1
+        assert topic_of(memory, published).tell(state(2, 300, 310)) is None
+        assert published.said()[0]["windows"] is None
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.integers(0, 2),
+            st.integers(0, 3),
+            st.sampled_from(["", "restarts", "unsent", "unnoted"]),
+            st.lists(st.integers(0, 2), max_size=2),
+        ),
+        max_size=30,
+    )
+)
+def test_a_subscriber_knows_each_closed_window_however_trackers_meet_fail_and_restart(
+    turns: list[tuple[int, int, str, list[int]]],
+) -> None:
+    """A turn: who tells, how far its fold is behind the log's end, what goes wrong, and who tells between its message
+    and its note."""
+    memory, published, subscriber = Memory(), Published(), Subscriber()
+    trackers = [topic_of(memory, published) for _ in range(3)]
+
+    def told(entry: int) -> Any:
+        return state(entry, entry * 200, entry * 200 + 10)
+
+    for end, (who, behind, wrong, between) in enumerate(turns):
+        if wrong == "restarts":
+            trackers[who] = topic_of(memory, published)
+
+        def others(between: list[int] = between, end: int = end) -> None:
+            memory.fails, published.fails = None, None
+            for other in between:
+                assert trackers[other].tell(told(end)) is None
+
+        memory.before_write = others if between else lambda: None
+        published.fails = api.ServiceUnavailable("down") if wrong == "unsent" else None
+        memory.fails = LakeUnreachable("down") if wrong == "unnoted" else None
+        trackers[who].tell(told(max(end - behind, 0)))
+    memory.fails, published.fails, memory.before_write = None, None, lambda: None
+    assert topic_of(memory, published).tell(told(len(turns) + 1)) is None
+    for said in published.said():
+        subscriber.take(said)
+    whole = range(WINDOWING.number_of(at(0)), WINDOWING.number_of(at((len(turns) + 1) * 200)))
+    assert subscriber.closed == set(whole)
+    assert subscriber.entry == len(turns) + 1
+
+
+# On a server
+
+
+@dataclass
+class Server:
+    """tidemark's own Pub/Sub, with the settings of a pipeline that tells a topic there."""
+
+    settings: Settings
+    subscriber: SubscriberClient
+    publisher: PublisherClient
+
+    @property
+    def topic(self) -> str:
+        return str(self.settings.signal_topic)
+
+    def subscribe(self) -> str:
+        path = f"projects/{self.settings.pubsub.project}/subscriptions/theirs"
+        self.subscriber.create_subscription(
+            request={"name": path, "topic": self.topic, "enable_message_ordering": True}, timeout=5
+        )
+        return path
+
+    def pulled(self, path: str) -> list[PubsubMessage]:
+        answer = self.subscriber.pull(subscription=path, max_messages=100, timeout=5)
+        return [each.message for each in answer.received_messages]
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[Server]:
+    with served(PubSubModel(rng=random.Random(0)), clock=SystemClock()) as address:
+        pubsub = unique_pubsub(address)
+        settings = Settings(
+            pubsub=pubsub, signal=SignalSettings(publish_to="signal"), lake={"uri": f"file:{tmp_path}/lake"}
+        )
+        subscriber, publisher = subscriber_client(address), publisher_client(address)
+        yield Server(settings, subscriber, publisher)
+        subscriber.transport.close()
+        publisher.transport.close()
+
+
+def test_provision_creates_the_topic_and_a_tick_tells_it_what_it_writes(server: Server, tmp_path: Path) -> None:
+    world = World(tmp_path)
+    world.signals = list(signals_of(server.settings, world.lake()))
+    world.topic.publish(5)
+    (problem,) = world.track().problems
+    assert f"{server.topic} does not exist" in problem
+    assert "run `tidemark provision`" in problem
+
+    done = provision_here(server.settings, SystemClock())
+    assert server.topic in done.created
+    assert server.topic in provision_here(server.settings, SystemClock()).found
+    theirs = server.subscribe()
+    world.clock.advance(20 * timedelta(seconds=1))
+    tracked = world.track()
+    assert tracked.problems == ()
+    (message,) = server.pulled(theirs)
+    said, written = json.loads(message.data), json.loads((world.folder / NAME).read_bytes())
+    assert {name: said[name] for name in written} == written
+    assert said["log_entry"] == tracked.state.number
+    assert dict(message.attributes)["log_entry"] == str(said["log_entry"])
+    assert message.ordering_key == "tidemark"
+    assert (world.folder / NOTE).read_bytes() == message.data
+
+
+def test_a_server_that_is_away_is_told_of_in_seconds_and_fails_no_tick(tmp_path: Path) -> None:
+    nobody = PubSubSettings(emulator_host="127.0.0.1:9")
+    settings = Settings(pubsub=nobody, signal=SignalSettings(publish_to="signal"))
+    world = World(tmp_path)
+    world.signals = list(signals_of(settings, world.lake()))
+    began = SystemClock().monotonic()
+    (problem,) = world.track().problems
+    assert "Pub/Sub did not answer when asked to publish to projects/tidemark-local/topics/signal" in problem
+    assert SystemClock().monotonic() - began < 10
+    assert (world.folder / NAME).exists(), "what can be written is written"
+
+
+def test_with_attach_the_promise_is_another_one(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    attached = PubSubSettings(attach=True)
+    for pubsub, promise in ((PubSubSettings(), LANDED), (attached, ACKNOWLEDGED)):
+        world.restart()
+        world.signals = list(signals_of(Settings(pubsub=pubsub), world.lake()))
+        world.clock.advance(2 * MINUTE)
+        world.track()
+        assert json.loads((world.folder / NAME).read_bytes())["promise"] == promise
+
+
+@pytest.mark.parametrize(("name", "is_refused"), [("heartbeats", True), ("signal", False)])
+def test_the_pipelines_own_topic_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, is_refused: bool
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("tidemark.toml").write_text(f'[signal]\npublish_to = "{name}"\n')
+    read: Callable[[], object] = load_settings
+    if is_refused:
+        with pytest.raises(InvalidSettings, match="it would read its own signal"):
+            read()
+    else:
+        read()
+
+
+# What is outside of the promise
+
+
+def test_the_rejected_are_counted_once_by_all_trackers_across_restarts_and_compacted_entries(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    beside, rejected = World(tmp_path), 0
+    beside.model, beside.clock = world.model, world.clock
+    beside.restart()
+    for turn in range(12):
+        if turn % 3 == 0:
+            world.restart()
+        for number in range(turn % 3):
+            world.topic.publish("yesterday", stream=f"stream-{number}")
+            rejected += 1
+        world.topic.publish(turn * 10)
+        world.clock.advance(10 * timedelta(seconds=1))
+        (world if turn % 2 else beside).track()
+    world.clock.advance(MINUTE)
+    assert world.track().state.rejected == rejected > 0
+    assert beside.track().state.rejected == rejected
+    world.restart()
+    world.clock.advance(MINUTE)
+    assert world.log.catch_up().checkpoint > 0, "a compacted entry carries it"
+    assert world.track().state.rejected == rejected
+    assert json.loads((world.folder / NAME).read_bytes())["rejected"] == rejected
+
+
+def test_a_rejected_message_that_comes_again_counts_again_so_that_the_number_is_an_upper_bound(tmp_path: Path) -> None:
+    world = World(tmp_path, redelivered=1.0)
+    world.topic.publish("yesterday")
+    for _ in range(3):
+        world.clock.advance(20 * timedelta(seconds=1))
+        counted = world.track().state.rejected
+    assert counted > 1
