@@ -25,7 +25,7 @@ function keepMetadata(message, metadata) {
 
 
 def wanted(settings: PubSubSettings, path: str) -> dict[str, Any]:
-    """The request that creates the subscription at `path`: pulled, unfiltered, and never expiring."""
+    """The request that creates the subscription at `path`: pulled, with `pubsub.filter`, and never expiring."""
     request: dict[str, Any] = {
         "name": path,
         "topic": settings.topic_path,
@@ -33,6 +33,8 @@ def wanted(settings: PubSubSettings, path: str) -> dict[str, Any]:
         "message_retention_duration": settings.retention,
         "expiration_policy": {},  # set without a time: it never expires
     }
+    if settings.filter:
+        request["filter"] = settings.filter
     if settings.metadata_only and path == settings.tracking_path:
         function = {"function_name": "keepMetadata", "code": TRANSFORM_CODE}
         request["message_transforms"] = [{"javascript_udf": function}]
@@ -66,6 +68,17 @@ def refusals(
         )
 
 
+def ignored(settings: PubSubSettings) -> Iterator[str]:
+    """A sentence for each setting that an emulator keeps and ignores."""
+    if settings.emulator_host is not None and settings.metadata_only:
+        yield "pubsub.metadata_only: the emulator ignores message transforms, tracking carries the payload"
+    if settings.emulator_host is not None and settings.filter and settings.emulator != "local":
+        yield (
+            "pubsub.filter: Google's official emulator keeps filters and ignores them, so that both subscriptions "
+            'would get every message: tidemark\'s own Pub/Sub applies them, pubsub.emulator = "local"'
+        )
+
+
 def _breaks(contract: MessageContract, role: str, found: Any, settings: PubSubSettings) -> Iterator[str]:
     name = found.name
     another = f"name another subscription in pubsub.{role}_subscription"
@@ -76,8 +89,12 @@ def _breaks(contract: MessageContract, role: str, found: Any, settings: PubSubSe
         yield f"{name} is attached to {found.topic}, not to {settings.topic_path}: {again}"
     if found.detached:
         yield f"{name} is detached from its topic, and gets no messages: {again}"
-    if found.filter:
-        yield f"{name} has the filter {found.filter!r}, which cannot be taken off: {again}"
+    if found.filter != settings.filter:
+        has, wants = (f"the filter {text!r}" if text else "no filter" for text in (found.filter, settings.filter))
+        yield (
+            f"{name} has {has}, and pubsub.filter asks for {wants}. A filter is fixed for a subscription's life: set "
+            f"pubsub.filter to what both subscriptions have, or {again}"
+        )
     if found.dead_letter_policy.dead_letter_topic:
         yield (
             f"{name} moves messages to the dead-letter topic {found.dead_letter_policy.dead_letter_topic}: run "
