@@ -16,6 +16,7 @@ from tidemark.pipeline.settings_types import (
     ZERO,
     CallLong,
     EmptyIsNone,
+    FilterText,
     KeptDays,
     KeptHours,
     NotNegative,
@@ -126,7 +127,7 @@ class PubSubSettings(PullSettings):
     topic: ResourceId = "heartbeats"
     base_subscription: ResourceId = "heartbeats-base"
     tracking_subscription: ResourceId = "heartbeats-tracking"
-    filter: Annotated[str, BeforeValidator(str.strip), Field(max_length=256)] = ""
+    filter: FilterText = ""
     attach: bool = False
     emulator_host: OptionalAddress = None
     emulator: EmulatorKind = "auto"

@@ -12,6 +12,7 @@ from tidemark.pipeline.durations import Duration
 ZERO = timedelta(0)
 DAY = timedelta(days=1)
 CENTURY = timedelta(days=36_500)
+FILTER_BYTES = 256
 
 
 CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
@@ -51,6 +52,15 @@ KeptHours = Annotated[Annotated[Duration, Field(ge=timedelta(hours=1))] | None, 
 TickLong = Annotated[Duration, Field(ge=timedelta(seconds=1), le=timedelta(minutes=10))]
 CallLong = Annotated[Duration, Field(ge=timedelta(seconds=1), le=timedelta(seconds=30))]
 OptionalText = Annotated[str | None, EmptyIsNone]
+
+
+def _short_filter(value: str) -> str:
+    if (size := len(value.strip().encode())) > FILTER_BYTES:
+        raise ValueError(f"this filter has {size} bytes, and Pub/Sub takes at most {FILTER_BYTES}")
+    return value.strip()
+
+
+FilterText = Annotated[str, AfterValidator(_short_filter)]
 OptionalAddress = Annotated[str | None, AfterValidator(_host_and_port), EmptyIsNone]
 OptionalUrl = Annotated[str | None, AfterValidator(_http_address), EmptyIsNone]
 OptionalAccount = Annotated[Annotated[str, Field(pattern=r"^[^@\s]+@[^@\s]+\.[^@\s]+$")] | None, EmptyIsNone]

@@ -321,6 +321,8 @@ def test_monitoring_may_be_asked_on_the_service_or_where_a_server_is_named(writt
         ("[windows]\nfirst = 1969-12-31T00:00:00Z", "first must be the start of a window"),
         ("[pubsub]\nbase_subscription = 'same'\ntracking_subscription = 'same'", "two different subscriptions"),
         ("[pubsub]\nemulator_host = '8085'", "host:port"),
+        (f"[pubsub]\nfilter = '{'é' * 129}'", "this filter has 258 bytes, and Pub/Sub takes at most 256"),
+        ("[pubsub]\nfilter = 5", "valid string"),
         ("[pubsub]\nemulator_host = 'localhost:http'", "host:port"),
         ("[pubsub]\nemulator_host = 'http://localhost:8085'", "host:port"),
         ("[pubsub]\nemulator_host = 'localhost:80850'", "host:port"),

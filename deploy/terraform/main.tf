@@ -1,5 +1,5 @@
 # The topic, both subscriptions and the bucket, as `tidemark provision` and the settings' defaults have them. Subscriptions
-# have no filter, no dead letter, no push and no ordering: each would make the two see different messages, or none.
+# have the same filter, no dead letter, no push and no ordering: each would make the two see different messages, or none.
 data "google_pubsub_topic" "heartbeats" {
   count = var.create_topic ? 0 : 1
   name  = var.topic
@@ -19,6 +19,7 @@ resource "google_pubsub_subscription" "tracking" {
   topic                        = local.topic
   ack_deadline_seconds         = var.ack_deadline_seconds
   message_retention_duration   = var.retention
+  filter                       = var.filter
   retain_acked_messages        = false
   enable_exactly_once_delivery = false
   enable_message_ordering      = false
@@ -38,6 +39,7 @@ resource "google_pubsub_subscription" "base" {
   topic                        = local.topic
   ack_deadline_seconds         = var.ack_deadline_seconds
   message_retention_duration   = var.retention
+  filter                       = var.filter
   retain_acked_messages        = false
   enable_exactly_once_delivery = false
   enable_message_ordering      = false

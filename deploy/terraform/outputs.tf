@@ -5,6 +5,7 @@ output "settings" {
     "pubsub.topic"                 = var.topic
     "pubsub.base_subscription"     = google_pubsub_subscription.base.name
     "pubsub.tracking_subscription" = google_pubsub_subscription.tracking.name
+    "pubsub.filter"                = var.filter
     "lake.uri"                     = "gs://${google_storage_bucket.lake.name}"
   }
 }

@@ -39,6 +39,12 @@ variable "tracking_subscription" {
   default     = "heartbeats-tracking"
 }
 
+variable "filter" {
+  description = "As pubsub.filter, of both subscriptions. It is fixed for their life: another one needs subscriptions of other names."
+  type        = string
+  default     = ""
+}
+
 variable "ack_deadline_seconds" {
   description = "As pubsub.ack_deadline."
   type        = number

@@ -20,7 +20,7 @@ from tidemark.pipeline.doctor.finding import Level
 from tidemark.pipeline.durations import format_duration
 from tidemark.pipeline.errors import ServiceFailed
 from tidemark.pipeline.printable import printable
-from tidemark.pipeline.services import own_files
+from tidemark.pipeline.services import cohort_files, own_files
 from tidemark.pipeline.services.dagster_api import DagsterApi
 from tidemark.pipeline.services.dagster_names import COMPUTE_WINDOWS, TO, WINDOWS, compute_job
 from tidemark.pipeline.services.processes import Supervisor
@@ -51,8 +51,21 @@ def init(
     shape: Annotated[
         ShapeName, option("Have the settings read messages of this shape of `tidemark publish`.")
     ] = ShapeName.JSON,
+    cohort: Annotated[
+        list[str] | None,
+        option(
+            "Write a project with a pipeline for each cohort, and one for the rest, instead; repeat for more. FILTER "
+            'is Pub/Sub\'s, such as eu=attributes.region = "eu".',
+            metavar="[NAME=]FILTER",
+        ),
+    ] = None,
 ) -> None:
     """Write a settings file to begin with: every setting, with what it means, for an emulator on this machine."""
+    if cohort:
+        if dagster or shape is not ShapeName.JSON:
+            raise typer.BadParameter("--cohort writes a project of its own, without --dagster and --shape")
+        _init_cohorts(folder, port_offset, cohort)
+        return
     of_dagster = (own_files.WORKSPACE, own_files.INSTANCE) if dagster else ()
     files = {name: own_files.brought(name) for name in (own_files.SETTINGS, *of_dagster)}
     settings = own_files.with_other_ports(files[own_files.SETTINGS], port_offset)
@@ -66,6 +79,19 @@ def init(
     inside = "" if folder == Path() else f"cd {folder}; "
     publish = "tidemark publish" if shape is ShapeName.JSON else f"tidemark publish --shape {shape}"
     print(f"next: {inside}tidemark up, and in another terminal {publish}, then tidemark status")
+
+
+def _init_cohorts(folder: Path, port_offset: int, cohorts: list[str]) -> None:
+    filters = cohort_files.cohorts_of(cohorts)
+    for name, content in cohort_files.project_files(filters).items():
+        print(f"wrote {own_files.put_down(name, folder, own_files.with_other_ports(content, port_offset))}")
+    print("next, on this machine, with tidemark's own Pub/Sub in a terminal of its own:")
+    steps = [f"cd {folder}"] * (folder != Path())
+    steps += ["tidemark --config rest.toml pubsub"]
+    steps += [f"for name in {' '.join(filters)}; do tidemark --config $name.toml provision; done"]
+    steps += ["DAGSTER_HOME=$PWD dagster dev -f definitions.py", "tidemark --config rest.toml status"]
+    print(*(f"  {step}" for step in steps), sep="\n")
+    print("docs/cohorts.md says what to change for Google's service")
 
 
 def provision(

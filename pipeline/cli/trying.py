@@ -77,6 +77,7 @@ def try_topic(settings: Settings, clock: Clock, count: int, wait: timedelta, *, 
     pubsub = settings.pubsub
     if not as_json:
         said = f"waiting {format_duration(wait)} at most for {count:,} messages of {pubsub.topic_path}"
+        said += f" that pass {pubsub.filter}" * bool(pubsub.filter)
         console().print(f"[dim]{safe(said)}; only what is published from now on is seen[/]", soft_wrap=True)
     client = subscriber_client(*pubsub.server)
     try:

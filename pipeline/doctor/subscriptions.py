@@ -10,6 +10,7 @@ from tidemark.pipeline.doctor.topic_schema import look_at_schema
 from tidemark.pipeline.errors import PermissionMissing, PubSubUnreachable, SubscriptionMissing
 from tidemark.pipeline.pubsub.connection import publisher_client, reported, subscriber_client
 from tidemark.pipeline.pubsub.drift import LOOKS_WITHIN, look_at_subscriptions
+from tidemark.pipeline.pubsub.requirements import ignored
 from tidemark.pipeline.services.stack import emulator_is_absent
 
 
@@ -38,8 +39,10 @@ def check_subscriptions(setup: Setup) -> Iterator[Said]:
         if " expires after " not in sentence:  # the dangers have said it
             yield warning(sentence)
     yield from (ok(sentence) for sentence in drift.promises)
+    yield from map(warning, ignored(pubsub))
     if not drift.breaks:
-        yield ok(f"{pubsub.tracking_path} and {pubsub.base_path} are what the method needs")
+        both = f", both with the filter {pubsub.filter!r}" if pubsub.filter else ""
+        yield ok(f"{pubsub.tracking_path} and {pubsub.base_path} are what the method needs{both}")
 
 
 def check_topic(setup: Setup) -> Iterator[Said]:

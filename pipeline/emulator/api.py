@@ -47,7 +47,6 @@ IGNORED = frozenset(
         "dead_letter_policy",
         "enable_exactly_once_delivery",
         "enable_message_ordering",
-        "filter",
         "message_transforms",
         "push_config",
         "retry_policy",
@@ -55,7 +54,7 @@ IGNORED = frozenset(
 )
 """The same, of a subscription."""
 
-CHANGEABLE = IGNORED - {"enable_message_ordering", "filter"} | {
+CHANGEABLE = IGNORED - {"enable_message_ordering"} | {
     "ack_deadline_seconds",
     "expiration_policy",
     "labels",

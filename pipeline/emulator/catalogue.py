@@ -1,6 +1,7 @@
 """Topics, subscriptions and schemas by name, and the faults that may strike any call."""
 
 import random
+from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
 from typing import Any, TypeVar
 
@@ -8,6 +9,7 @@ from google.pubsub_v1 import types
 
 from tidemark.pipeline.clock import to_us
 from tidemark.pipeline.emulator.faults import Faults
+from tidemark.pipeline.emulator.filters import parse_filter
 from tidemark.pipeline.emulator.refusals import (
     AlreadyExists,
     DeadlineExceeded,
@@ -33,14 +35,22 @@ costs a step for each unacknowledged message."""
 
 
 class State:
-    """A subscription with its messages."""
+    """A subscription with its messages. `passes` is its filter, which never changes; None lets every message pass.
+    Raises Invalid for a filter that is not in the language."""
 
     def __init__(self, config: Any, tag: str, rng: random.Random) -> None:
         self.configure(config)
+        self.passes = parse_filter(config.filter) if config.filter else None
         self.tag = tag
         self.outstanding = Outstanding(tag, rng)
         self.retained: dict[int, Any] = {}  # acknowledged and kept for a seek, in the order of acknowledgement
         self.readings: list[datetime] = []  # when the last snapshots expired
+
+    def passing(self, numbered: Iterable[tuple[int, Any]]) -> dict[int, Any]:
+        """Those of the numbered messages that the filter lets pass. The others are acknowledged for this
+        subscription."""
+        passes = self.passes
+        return dict(numbered) if passes is None else {n: one for n, one in numbered if passes(one.attributes)}
 
     def configure(self, config: Any) -> None:
         """Replace the settings; the messages stay."""
@@ -148,7 +158,8 @@ class Catalogue:
     def create_subscription(self, config: Any, at: datetime) -> None:
         """Create a subscription. It gets what is published from now on, with publish times of at least `at`.
 
-        Assumption: the config has an ack deadline and a retention. Raises AlreadyExists, NotFound (the topic).
+        Assumption: the config has an ack deadline and a retention. Raises AlreadyExists, NotFound (the topic), and
+        Invalid for a filter that is not in the language.
         """
         self._before()
         if config.name in self._subscriptions:

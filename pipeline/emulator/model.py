@@ -43,7 +43,8 @@ class PubSubModel(Catalogue):
         """Publish to every subscription of the topic, and return the messages' ids, in order.
 
         Sets each message's `message_id` and `publish_time`, and keeps the object: the caller must not change it later.
-        Publish times never go back. Raises NotFound.
+        Publish times never go back. For a subscription whose filter it does not pass, a message is acknowledged at
+        once. Raises NotFound.
         """
         self._before()
         added = self.schemas.attributes(self._topic(topic).schema_settings)
@@ -66,10 +67,11 @@ class PubSubModel(Catalogue):
         for state in self._subscriptions.values():
             if state.config.topic != topic:
                 continue
+            passing = state.passing(zip(numbers, messages, strict=True))
             if not delay_us:
-                state.outstanding.add(numbers, messages)
+                state.outstanding.add(passing)
                 continue
-            for number, message in zip(numbers, messages, strict=True):
+            for number, message in passing.items():
                 visible_us = max(to_us(at), publish_us + self._rng.randint(0, delay_us))
                 state.outstanding.add_unseen(number, message, visible_us)
         for snapshot, held in self._snapshots.values():
@@ -245,7 +247,7 @@ class PubSubModel(Catalogue):
             void = [n for n, message in state.outstanding.messages.items() if _publish_us(message) < to_time_us]
         for number in void:
             self._forget(state, number)
-        state.outstanding.restore(wanted)
+        state.outstanding.restore(state.passing(wanted.items()))
         self._after()
 
     def _oldest(self, state: State) -> datetime | None:

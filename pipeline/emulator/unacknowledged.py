@@ -43,11 +43,11 @@ class Outstanding:
         self._duplicates: set[int] = set()
         self._deliveries = 0
 
-    def add(self, numbers: range, messages: Sequence[Any]) -> None:
-        """Add newly published messages, visible at once. Their numbers are larger than all before."""
-        self.messages.update(zip(numbers, messages, strict=True))
-        self._order.extend(numbers)  # still a heap: nothing in it is larger
-        self._ready.extend(numbers)
+    def add(self, messages: Mapping[int, Any]) -> None:
+        """Add newly published messages, visible at once. Their numbers rise, and are larger than all before."""
+        self.messages.update(messages)
+        self._order.extend(messages)  # still a heap: nothing in it is larger
+        self._ready.extend(messages)
 
     def add_unseen(self, number: int, message: Any, visible_us: int) -> None:
         """Add a newly published message that becomes visible later."""

@@ -19,7 +19,7 @@ from tidemark.pipeline.durations import format_duration
 from tidemark.pipeline.errors import ProvisionRefused, PubSubError, SnapshotRefused
 from tidemark.pipeline.pubsub.backlog import SnapshotBacklog
 from tidemark.pipeline.pubsub.connection import ONCE_MORE, reported, retrying
-from tidemark.pipeline.pubsub.requirements import dangers, differences, followed, refusals, wanted
+from tidemark.pipeline.pubsub.requirements import dangers, differences, followed, ignored, refusals, wanted
 from tidemark.pipeline.settings_sections import PubSubSettings
 
 CREATE = {
@@ -78,8 +78,7 @@ def provision(
     warnings = [sentence for role, one in existing for sentence in dangers(role, one, attach=settings.attach)]
     if tracking_created_at is not None and not created[settings.base_path]:
         warnings += _older_backlog(subscriber, settings, clock, tracking_created_at)
-    if settings.metadata_only and settings.emulator_host is not None:
-        warnings.append("pubsub.metadata_only: the emulator ignores message transforms, tracking carries the payload")
+    warnings += ignored(settings)
     return ProvisionReport(
         created=[path for path, is_new in created.items() if is_new],
         found=[path for path, is_new in created.items() if not is_new],

@@ -25,7 +25,7 @@ function keepMetadata(message, metadata) {
 
 
 def wanted(settings: PubSubSettings, path: str) -> dict[str, Any]:
-    """The request that creates the subscription at `path`: pulled, with the filter of the settings, never expiring."""
+    """The request that creates the subscription at `path`: pulled, with `pubsub.filter`, and never expiring."""
     request: dict[str, Any] = {
         "name": path,
         "topic": settings.topic_path,
@@ -77,6 +77,17 @@ def refusals(
         yield (
             f"{settings.tracking_path} keeps messages for {format_duration(tracked)} and {settings.base_path} for "
             f"{format_duration(kept)}, so that tracking could lose what base still delivers: {mend}"
+        )
+
+
+def ignored(settings: PubSubSettings) -> Iterator[str]:
+    """A sentence for each setting that an emulator keeps and ignores."""
+    if settings.emulator_host is not None and settings.metadata_only:
+        yield "pubsub.metadata_only: the emulator ignores message transforms, tracking carries the payload"
+    if settings.emulator_host is not None and settings.filter and settings.emulator != "local":
+        yield (
+            "pubsub.filter: Google's official emulator keeps filters and ignores them, so that both subscriptions "
+            'would get every message: tidemark\'s own Pub/Sub applies them, pubsub.emulator = "local"'
         )
 
 

@@ -76,6 +76,7 @@ def _throw_away(client: SubscriberClient, settings: PubSubSettings) -> Iterator[
         "ack_deadline_seconds": int(LEASE.total_seconds()),
         "message_retention_duration": KEPT,
         "expiration_policy": {"ttl": EXPIRES_AFTER},
+        "filter": settings.filter,
     }
     is_made = True
     try:

@@ -41,7 +41,7 @@ def default(expression: str) -> str:
 @pytest.mark.parametrize("role", ["tracking", "base"])
 def test_a_subscription_is_what_provision_would_create(role: str) -> None:
     path = getattr(SETTINGS, f"{role}_path")
-    asked = wanted(SETTINGS, path)
+    asked = {"filter": "", **wanted(SETTINGS, path)}
     block = resources()["google_pubsub_subscription", role]
     said = {name: default(value) for name, value in block.arguments.items()}
     assert f"projects/{SETTINGS.project}/subscriptions/{said.pop('name')}" == asked.pop("name") == path
@@ -49,12 +49,13 @@ def test_a_subscription_is_what_provision_would_create(role: str) -> None:
     assert asked.pop("topic").endswith(f"/{default('var.topic')}")
     assert int(said.pop("ack_deadline_seconds")) == asked.pop("ack_deadline_seconds")
     assert said.pop("message_retention_duration") == f"{asked.pop('message_retention_duration').total_seconds():.0f}s"
+    assert said.pop("filter") == asked.pop("filter")
     assert asked.pop("expiration_policy") == {}
     assert block.one("expiration_policy").arguments == {"ttl": '""'}, "it never expires"
     assert asked == {}, "provision asks for something that the module does not"
     assert said.pop("depends_on", None) == ("[google_pubsub_subscription.tracking]" if role == "base" else None)
     assert set(said.values()) == {"false"}
-    assert {inner.type for inner in block.blocks} == {"expiration_policy", "lifecycle"}, "no filter, no dead letter"
+    assert {inner.type for inner in block.blocks} == {"expiration_policy", "lifecycle"}, "no dead letter"
 
 
 def test_each_argument_is_one_of_the_providers_and_none_that_it_needs_is_missing() -> None:

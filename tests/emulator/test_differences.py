@@ -28,6 +28,24 @@ def test_the_official_one_loses_a_snapshot_s_labels(server: Server) -> None:
     assert dict(labels) == ({} if server.is_official else {"tidemark": "reading"})
 
 
+def test_the_official_one_keeps_a_filter_and_ignores_it(server: Server) -> None:
+    topic = server.topic()
+    subscription = server.subscription(topic, filter='attributes.number = "1" OR attributes.number = "3"')
+    assert server.subscriber.get_subscription(subscription=subscription).filter.startswith("attributes.number")
+    server.publish(topic, 5)
+    passed = [one.message.attributes["number"] for one in server.pull(subscription)]
+    assert sorted(passed) == (["0", "1", "2", "3", "4"] if server.is_official else ["1", "3"])
+
+
+def test_the_official_one_takes_any_text_as_a_filter(server: Server) -> None:
+    topic = server.topic()
+    if server.is_official:
+        server.subscription(topic, filter="region = eu")
+        return
+    with pytest.raises(api.InvalidArgument, match="at character 1: expected attributes"):
+        server.subscription(topic, filter="region = eu")
+
+
 def test_the_official_one_cannot_change_a_snapshot(server: Server) -> None:
     name, subscription = server.snapshot_name(), server.subscription(server.topic())
     server.subscriber.create_snapshot(name=name, subscription=subscription)

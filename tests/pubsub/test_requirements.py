@@ -9,11 +9,12 @@ from google.pubsub_v1 import types
 
 from tidemark.pipeline.contract.heartbeat import MessageContract
 from tidemark.pipeline.contract.places import Place
-from tidemark.pipeline.pubsub.requirements import dangers, differences, refusals, wanted
+from tidemark.pipeline.pubsub.requirements import dangers, differences, ignored, refusals, wanted
 from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.settings_sections import PubSubSettings
 
 SETTINGS = PubSubSettings()
+ROLES = ("tracking", "base")
 CONTRACT: MessageContract = Settings().contract
 
 
@@ -33,7 +34,7 @@ def refused(**found: types.Subscription) -> list[str]:
         ({"topic": "projects/tidemark-local/topics/another"}, "is attached to projects/tidemark-local/topics/another"),
         ({"topic": "_deleted-topic_"}, "belonged to a topic that was deleted"),
         ({"detached": True}, "is detached"),
-        ({"filter": 'attributes.a = "b"'}, "has the filter"),
+        ({"filter": 'attributes.a = "b"'}, "asks for no filter"),
         ({"dead_letter_policy": {"dead_letter_topic": "projects/p/topics/dead"}}, "--clear-dead-letter-policy"),
         ({"push_config": {"push_endpoint": "https://example.org/"}}, "modify-push-config"),
         ({"bigquery_config": {"table": "a.b.c"}}, "exports by its bigquery_config"),
@@ -59,6 +60,26 @@ def test_subscriptions_as_they_are_created_are_neither_refused_nor_different() -
     assert [
         text for role, found in both.items() for text in (*differences(SETTINGS, role, found), *dangers(role, found))
     ] == []
+
+
+def test_both_subscriptions_must_have_the_filter_of_the_settings_and_are_created_with_it() -> None:
+    settings = SETTINGS.model_copy(update={"filter": 'attributes.region = "eu"'})
+    made = {role: types.Subscription(wanted(settings, getattr(settings, f"{role}_path"))) for role in ROLES}
+    assert [one.filter for one in made.values()] == [settings.filter] * 2
+    assert list(refusals(settings, CONTRACT, **made)) == []
+    for role in ROLES:
+        (reason,) = refusals(settings, CONTRACT, **{**made, role: existing(role, filter="attributes:a")})
+        assert f"has the filter 'attributes:a', and pubsub.filter asks for the filter {settings.filter!r}" in reason
+        assert f"name another subscription in pubsub.{role}_subscription" in reason
+        (reason,) = refusals(settings, CONTRACT, **{**made, role: existing(role)})
+        assert "has no filter" in reason
+
+
+@pytest.mark.parametrize(("kind", "warns"), [("auto", True), ("official", True), ("local", False)])
+def test_a_filter_that_the_official_emulator_would_ignore_is_warned_of(kind: str, warns: bool) -> None:
+    changes = {"filter": "attributes:a", "emulator": kind, "emulator_host": "127.0.0.1:8085"}
+    assert [text[:13] for text in ignored(SETTINGS.model_copy(update=changes))] == ["pubsub.filter"] * warns
+    assert list(ignored(SETTINGS.model_copy(update={**changes, "emulator_host": None}))) == []
 
 
 def test_an_empty_push_config_is_a_pull_subscription() -> None:

@@ -11,7 +11,7 @@ from typing import Any, NoReturn
 from unittest.mock import patch
 
 from tests.clock import ManualClock
-from tests.emulator.builders import a_subscription, a_topic
+from tests.emulator.builders import a_subscription, a_topic, plain
 from tests.ingest.fakes import AMPLE
 from tests.simulation.ages import by_age
 from tests.simulation.faults import AS_IT_IS, Planted
@@ -74,10 +74,19 @@ class Outcome:
 
 
 class Simulation:
-    """A topic, its two subscriptions, a lake, and the workers that tick; `planted` is what is broken on purpose."""
+    """A topic, its two subscriptions, a lake, and the workers that tick; `planted` is what is broken on purpose. With a
+    filter, messages of others are published beside each of ours: one that came through would be known to nobody."""
 
-    def __init__(self, seed: int, *, planted: Planted = AS_IT_IS, trace: Callable[[str], None] | None = None) -> None:
+    def __init__(
+        self,
+        seed: int,
+        *,
+        planted: Planted = AS_IT_IS,
+        trace: Callable[[str], None] | None = None,
+        filtered: bool = False,
+    ) -> None:
         self.seed = seed
+        self.filtered = filtered
         self.planted = planted
         # A planted fault is looked for without bounds on age, rounds, and so on, unless it is about them.
         self.plan: Plan = plan_of(
@@ -329,6 +338,7 @@ class Simulation:
     def _subscribe(self, name: str) -> None:
         with self.faultless():
             subscription = a_subscription(name, TOPIC, self.plan.ack_deadline, retain_acked_messages=True)
+            subscription.filter = "NOT attributes:of_others" * self.filtered
             self.model.create_subscription(subscription, self.clock.now())
         self.note("somebody", f"created {name}")
 
@@ -338,8 +348,9 @@ class Simulation:
             planned = self.plan.payloads.of_old(planned)
         planned = by_age(planned, self.plan.max_age_us)
         message: Any = planned.as_message()
+        others = [plain("{}", of_others="", stream_id="other", event_time="1"), plain("", of_others="")] * self.filtered
         with self.faultless():
-            self.model.publish(TOPIC, [message], self.clock.now())
+            self.model.publish(TOPIC, [*others, message], self.clock.now())
         self.oracle.published(message, planned)
         self.note("a source", f"published message {message.message_id}, {planned}")
 

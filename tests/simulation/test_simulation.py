@@ -54,6 +54,11 @@ def test_one_seed_is_one_run() -> None:
     assert steps(7) != steps(8)
 
 
+def test_every_invariant_holds_for_what_passes_a_filter() -> None:
+    windows = [Simulation(seed, filtered=True).run().windows for seed in SEEDS[::10]]
+    assert sum(windows) > 2 * len(windows)
+
+
 def test_bounds_on_age_change_no_other_draw_of_a_seed() -> None:
     for seed in SEEDS:
         plan, without = plan_of(seed), plan_of(seed, ages=False)

@@ -1,0 +1,1 @@
+"""Pipelines side by side over one topic, each with the filter of a cohort."""

@@ -1,0 +1,225 @@
+"""Cohorts side by side: a late one does not hold the others, each message is of one pipeline, and the project that
+`tidemark init --cohort` writes loads in Dagster."""
+
+import statistics
+import tomllib
+from collections.abc import Mapping
+from datetime import datetime, timedelta
+from itertools import product
+from pathlib import Path
+
+import dagster as dg
+import pytest
+from dagster._core.definitions.sensor_definition import SensorExecutionData
+from dagster._core.workspace.autodiscovery import loadable_targets_from_python_file
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.cli.command import Said, said_here
+from tests.cohorts.play import COHORTS, play
+from tests.ingest.fakes import World
+from tests.watermark.builders import at
+from tidemark.pipeline.clock import SystemClock
+from tidemark.pipeline.emulator.filters import parse_filter
+from tidemark.pipeline.emulator.server import served
+from tidemark.pipeline.errors import InvalidSettings
+from tidemark.pipeline.lake.layout import Lake
+from tidemark.pipeline.pubsub.connection import publisher_client, subscriber_client
+from tidemark.pipeline.pubsub.provision import provision
+from tidemark.pipeline.services.cohort_files import cohorts_of
+from tidemark.pipeline.settings import load_settings
+
+LATE_BY, TICK, WINDOW, LASTING = 300, 30, 60, 600
+"""In seconds of the clock of the play."""
+
+OF_LATE = 'hasPrefix(attributes.stream_id, "late-")'
+EU_AND_OTHERS = ('attributes.region = "eu"', 'america=attributes.region = "us" OR attributes.region = "ca"')
+
+
+class Played:
+    """A pipeline on a clock that moves when told to, and when it saw which window closed."""
+
+    def __init__(self, folder: Path, text: str) -> None:
+        self.world = World(folder, passes=text)
+        self.closed: dict[int, datetime] = {}
+
+    def publish(self, streams: Mapping[str, int], second: int) -> None:
+        """A message of each stream, so many seconds after its event."""
+        self.world.clock.advance(max(at(second) - self.world.clock.now(), timedelta(0)))
+        for stream, behind in streams.items():
+            self.world.topic.publish(second - behind, stream=stream)
+
+    def tick(self, number: int) -> None:
+        self.world.land()
+        decision = self.world.track().decision
+        for end in range(-LATE_BY, LASTING, WINDOW):
+            if decision.watermark is not None and at(end) <= decision.watermark:
+                self.closed.setdefault(end, at(number * TICK))
+
+
+def test_the_windows_of_a_punctual_cohort_close_as_if_the_late_one_did_not_exist(tmp_path: Path) -> None:
+    punctual, late = {"a": 0, "b": 1}, {"late-a": LATE_BY, "late-b": LATE_BY + 1}
+    played = {
+        "punctual": (Played(tmp_path / "punctual", f"NOT {OF_LATE}"), punctual | late),
+        "late": (Played(tmp_path / "late", OF_LATE), punctual | late),
+        "both": (Played(tmp_path / "both", ""), punctual | late),
+        "alone": (Played(tmp_path / "alone", ""), punctual),
+    }
+    for second in range(0, LASTING + 1, 10):
+        for one, streams in played.values():
+            one.publish(streams, second)
+            if second % TICK == 0:
+                one.tick(second // TICK)
+    closed = {name: one.closed for name, (one, _) in played.items()}
+    assert closed["punctual"] == closed["alone"]
+    waited = {
+        name: {end: (moment - at(end)).total_seconds() for end, moment in ends.items() if 0 < end < LASTING - LATE_BY}
+        for name, ends in closed.items()
+    }
+    assert len(waited["punctual"]) == 4
+    assert max(waited["punctual"].values()) <= 2 * TICK
+    for name in ("late", "both"):
+        assert waited[name].keys() <= waited["punctual"].keys()
+        assert all(LATE_BY <= seconds <= LATE_BY + 2 * TICK for seconds in waited[name].values())
+        assert waited[name]
+    landed = {name: len(one.world.landed_ids()) for name, (one, _) in played.items()}
+    assert landed["punctual"] == landed["alone"] == landed["both"] - landed["late"]
+
+
+VALUE = st.sampled_from(["eu", "us", 'x"y', ""])
+COMPARISON = st.one_of(
+    st.sampled_from(["attributes:a", "attributes:b"]),
+    st.builds('attributes.{} = "{}"'.format, st.sampled_from("ab"), st.sampled_from(["eu", "us"])),
+    st.builds('hasPrefix(attributes.{}, "{}")'.format, st.sampled_from("ab"), st.sampled_from("eu")),
+)
+EXPRESSION = st.one_of(
+    COMPARISON, *(st.builds(f"{{}} {word} {{}}".format, COMPARISON, COMPARISON) for word in ("AND", "OR"))
+)
+
+
+@given(st.lists(EXPRESSION, min_size=1, max_size=3))
+def test_the_rest_is_what_no_cohort_lets_pass(expressions: list[str]) -> None:
+    filters = cohorts_of([f"c{number}={text}" for number, text in enumerate(expressions)])
+    assert list(filters) == [*(f"c{number}" for number in range(len(expressions))), "rest"]
+    passes = {name: parse_filter(text) for name, text in filters.items()}
+    rest = passes.pop("rest")
+    for a, b in product([None, "eu", "us", "e", ""], repeat=2):
+        message = {key: value for key, value in (("a", a), ("b", b)) if value is not None}
+        assert rest(message) != any(cohort(message) for cohort in passes.values())
+
+
+@pytest.mark.parametrize(
+    ("written", "name"),
+    [
+        ('attributes.region = "eu"', "eu"),
+        ('hasPrefix(attributes.firmware, "3.")', "firmware_3"),
+        ("attributes:premium", "premium"),
+        ('europe=attributes.region = "eu"', "europe"),
+        ('e = attributes.a = "1" OR attributes.a = "2"', "e"),
+    ],
+)
+def test_a_cohort_s_name_is_given_or_derived_from_its_filter(written: str, name: str) -> None:
+    assert list(cohorts_of([written])) == [name, "rest"]
+
+
+@pytest.mark.parametrize(
+    ("written", "said"),
+    [
+        (['attributes.region != "eu"'], "give one, as in eu=attributes.region"),
+        (['attributes.a = "x" OR attributes.a = "y"'], "a name cannot be derived"),
+        (["-attributes:premium"], "a name cannot be derived"),
+        (['attributes.region = "eu'], "eu cannot have this filter, .*at character 21"),
+        (["attributes:a", "a=attributes:b"], "two pipelines would be called a: give another name, NAME=attributes:b"),
+        (["rest=attributes:a"], "two pipelines would be called rest"),
+        (
+            [f'a=attributes.a = "{"x" * 120}"', f'b=attributes.b = "{"x" * 120}"'],
+            "rest cannot .*at most 256; name fewer",
+        ),
+        ([f'a=attributes.a = "{"é" * 121}"'], "a cannot have this filter, a filter of 259 bytes"),
+    ],
+)
+def test_cohorts_that_could_not_stand_side_by_side_are_refused(written: list[str], said: str) -> None:
+    with pytest.raises(InvalidSettings, match=said):
+        cohorts_of(written)
+
+
+def init(folder: Path, *more: str) -> Said:
+    return said_here(
+        folder.parent, ("init", str(folder), *(x for text in EU_AND_OTHERS for x in ("--cohort", text)), *more), {}
+    )
+
+
+def test_init_writes_pipelines_side_by_side_that_share_nothing_but_the_topic(tmp_path: Path) -> None:
+    folder = tmp_path / "project"
+    said = init(folder, "--port-offset", "100")
+    assert (said.code, said.err) == (0, "")
+    assert "for name in eu america rest; do tidemark --config $name.toml provision; done" in said.out
+    settings = [load_settings(folder / f"{name}.toml") for name in ("eu", "america", "rest")]
+    assert [one.dagster.name for one in settings] == ["eu", "america", "rest"]
+    assert {one.pubsub.topic_path for one in settings} == {"projects/tidemark-local/topics/heartbeats"}
+    assert {one.pubsub.emulator_host for one in settings} == {"127.0.0.1:8185"}
+    own = [(one.pubsub.base_path, one.pubsub.tracking_path, one.lake.uri, one.metrics.port) for one in settings]
+    assert len({part for parts in own for part in parts}) == 4 * 3
+    assert [one.pubsub.filter for one in settings] == list(cohorts_of(EU_AND_OTHERS).values())
+    assert tomllib.loads((folder / "eu.toml").read_text())["pubsub"]["filter"] == EU_AND_OTHERS[0]
+    again = init(folder)
+    assert (again.code, "nothing was written over it" in again.err) == (1, True)
+    assert init(tmp_path / "other", "--shape", "avro").code == 2
+
+
+def tick(defs: dg.Definitions, instance: dg.DagsterInstance, name: str, sensor: str) -> SensorExecutionData:
+    """One tick of a pipeline's sensor, as the daemon evaluates it."""
+    resources = {
+        key: value for key, value in (defs.resources or {}).items() if key in (f"{name}_pubsub", f"{name}_lake")
+    }
+    named = f"{name}_{sensor}"
+    with dg.build_sensor_context(instance, definitions=defs, sensor_name=named, resources=resources) as context:
+        return defs.resolve_sensor_def(named).evaluate_tick(context)
+
+
+@pytest.mark.filterwarnings("ignore::dagster.BetaWarning")
+def test_the_project_loads_in_dagster_and_each_of_its_pipelines_ticks_over_its_cohort(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "project"
+    assert init(folder).code == 0
+    with served() as address, dg.DagsterInstance.ephemeral() as instance:
+        monkeypatch.setenv("PUBSUB_EMULATOR_HOST", address)
+        (target,) = loadable_targets_from_python_file(str(folder / "definitions.py"))
+        defs = target.target_definition
+        dg.Definitions.validate_loadable(defs)
+        groups = {defs.resolve_assets_def(key).group_names_by_key[key] for key in defs.resolve_all_asset_keys()}
+        assert groups == {"eu", "america", "rest"}
+        subscriber, publisher = subscriber_client(address), publisher_client(address)
+        every = {name: load_settings(folder / f"{name}.toml", name=name) for name in ("eu", "america", "rest")}
+        for settings in every.values():
+            made = provision(subscriber, publisher, settings.pubsub, settings.contract, SystemClock())
+            assert made.warnings == []
+        now = SystemClock().now().isoformat()
+        publisher.publish(
+            topic=every["eu"].pubsub.topic_path,
+            messages=[
+                {"data": b"{}", "attributes": {"region": region, "stream_id": region, "event_time": now}}
+                for region in ("eu", "us", "ca", "jp", "eu")
+            ],
+        )
+        landed = {}
+        for name, settings in every.items():
+            tick(defs, instance, name, "landing")
+            seen = {event.asset_key for event in tick(defs, instance, name, "tracking").asset_events}
+            assert dg.AssetKey([name, "watermark"]) in seen
+            table = Lake(settings.lake, settings.message.kinds, SystemClock()).heartbeats().pinned()
+            landed[name] = sorted(table.to_pyarrow_table()["stream_id"].to_pylist())
+        for client in (subscriber, publisher):
+            client.transport.close()
+    assert landed == {"eu": ["eu", "eu"], "america": ["ca", "us"], "rest": ["jp"]}
+
+
+@pytest.mark.slow
+def test_live_a_late_cohort_does_not_hold_the_punctual_one(tmp_path: Path) -> None:
+    found = play(tmp_path, timedelta(minutes=2), timedelta(minutes=5))
+    lags = {name: statistics.median(followed.lags) for name, followed in found.items() if followed.lags}
+    assert lags.keys() >= set(COHORTS)
+    assert lags["punctual"] < 30
+    assert lags["late"] >= LATE_BY
+    assert lags["all"] >= LATE_BY
