@@ -10,6 +10,7 @@ import pyarrow.parquet as pq
 
 from tidemark.pipeline.errors import TraceUnusable
 from tidemark.pipeline.lake.tables.table import MOMENT
+from tidemark.pipeline.replay.cohort_key import CohortKey
 from tidemark.pipeline.replay.trace import NEVER, NO_EVENT_TIME, Batch
 from tidemark.pipeline.version import refuse_newer
 from tidemark.pipeline.watermark.histogram import Ints
@@ -17,6 +18,7 @@ from tidemark.pipeline.watermark.histogram import Ints
 TIMES = {"publish_time": NEVER, "event_time": NO_EVENT_TIME, "tracked_at": NEVER, "landed_at": NEVER}
 """The columns of times, and the value of each where it is null."""
 
+ATTRIBUTES = pa.map_(pa.string(), pa.string())
 COLUMNS = ("message_id", "stream_id", *TIMES)
 ROWS = 1 << 16
 """Rows read at a time."""
@@ -30,14 +32,16 @@ class ParquetTrace:
     """The messages of a Parquet file with the columns `COLUMNS`; other columns are ignored.
 
     Times are timestamps of any unit whose values are whole microseconds. If no column has a time zone, they are taken
-    for UTC. A null event time means a rejected message; a null `tracked_at` or `landed_at` means never.
+    for UTC. A null event time means a rejected message; a null `tracked_at` or `landed_at` means never. With `by`, the
+    streams of its batches are that key's values: `stream_id`, a column `attributes` (a map of text), or one of that
+    name.
 
     Raises TraceUnusable for any other file: it names the column, its content and the remedy. Raises NewerFormat
     for one that a later version of tidemark has marked as its own.
     """
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
+    def __init__(self, path: Path, by: CohortKey | None = None) -> None:
+        self.path, self._by = path, by
         with self._open() as file:
             schema = file.schema_arrow
             self.rows: int = file.metadata.num_rows
@@ -59,11 +63,18 @@ class ParquetTrace:
                 f"as {MOMENT}"
             )
         self.is_taken_for_utc = bool(zoneless)
-        self._refuse_streams(schema.field("stream_id").type)
+        named = "stream_id" if by is None else by.column(schema.names)
+        if named is None:
+            raise TraceUnusable(
+                f"{path} cannot be split by {by}: it has neither a column attributes (a map of text) nor one of that "
+                f"name; it has {', '.join(schema.names)}"
+            )
+        self._named = named
+        self._refuse_names(named, schema.field(named).type)
 
     def batches(self, *, streams: bool = False) -> Iterator[Batch]:
         """All messages, in the file's order, at most `ROWS` at a time."""
-        wanted = [*TIMES, "stream_id"] if streams else list(TIMES)
+        wanted = [*TIMES, self._named] if streams else list(TIMES)
         with self._open() as file:
             try:
                 # The library's threads could outlive the interpreter and abort a command as it ends.
@@ -90,11 +101,15 @@ class ParquetTrace:
             'pa.timestamp("us", tz="UTC"))'
         )
 
-    def _refuse_streams(self, kind: pa.DataType) -> None:
+    def _refuse_names(self, name: str, kind: pa.DataType) -> None:
+        if name == "attributes":
+            if kind != ATTRIBUTES:
+                raise TraceUnusable(f"attributes in {self.path} is of the type {kind}; write it as {ATTRIBUTES}")
+            return
         plain = kind.value_type if pa.types.is_dictionary(kind) else kind
         readable = (pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view, pa.types.is_integer)
         if not (pa.types.is_null(plain) or any(is_readable(plain) for is_readable in readable)):
-            raise TraceUnusable(f"stream_id in {self.path} is of the type {kind}; write it as text")
+            raise TraceUnusable(f"{name} in {self.path} is of the type {kind}; write it as text")
 
     def _batch(self, rows: pa.RecordBatch, *, streams: bool) -> Batch:
         if unpublished := rows["publish_time"].null_count:
@@ -103,7 +118,9 @@ class ParquetTrace:
                 "those rows out or write it"
             )
         publish_us, event_us, tracked_us, landed_us = (self._times(name, rows[name]) for name in TIMES)
-        known = rows["stream_id"] if streams else None
+        known = rows[self._named] if streams else None
+        if known is not None and self._by is not None:
+            known = self._by.values(known)
         if known is not None and not pa.types.is_dictionary(known.type):
             known = known.dictionary_encode()
         return Batch(publish_us, event_us, tracked_us, landed_us, known)

@@ -1,8 +1,9 @@
 """Makes a report on a trace in a file, or on what a lake has recently recorded and landed."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
+from functools import partial
 from pathlib import Path
 
 from tidemark.pipeline.clock import iso, to_us
@@ -10,17 +11,25 @@ from tidemark.pipeline.durations import format_duration
 from tidemark.pipeline.errors import NothingToTune, TraceUnusable
 from tidemark.pipeline.lake.layout import Lake
 from tidemark.pipeline.lake.tables.rejected_payloads import rejected_payloads
-from tidemark.pipeline.replay.log_ticks import LakeLandings, recorded_ticks
-from tidemark.pipeline.replay.trace import NEVER, ticks_of
+from tidemark.pipeline.replay.cohort_key import CohortKey
+from tidemark.pipeline.replay.log_ticks import LakeLandings, TrackedLandings, recorded_ticks
+from tidemark.pipeline.replay.trace import NEVER, ticks_at, ticks_of
 from tidemark.pipeline.replay.trace_file import ParquetTrace
 from tidemark.pipeline.settings import Settings
+from tidemark.pipeline.tuning.cohorts import Cohorts, cohorts_of
 from tidemark.pipeline.tuning.disorder import disorder_of
 from tidemark.pipeline.tuning.report import TuningReport, make_report
 from tidemark.pipeline.tuning.sweep import BANDS, Workload
 
 
 def report_on_trace(
-    path: Path, settings: Settings, made_at: datetime, *, target: float, bands: Iterable[timedelta] = BANDS
+    path: Path,
+    settings: Settings,
+    made_at: datetime,
+    *,
+    target: float,
+    bands: Iterable[timedelta] = BANDS,
+    with_quantiles: bool = True,
 ) -> TuningReport:
     """Tune on a trace, at the ticks that a run would have had, without slack because a trace's times are exact.
 
@@ -43,8 +52,16 @@ def report_on_trace(
         from_us=disorder.first_publish_us,
         until_us=disorder.last_publish_us,
     )
-    source = f"{path}, its times taken for UTC" if trace.is_taken_for_utc else str(path)
-    return make_report(workload, disorder, settings, source=source, made_at=made_at, target=target, bands=bands)
+    return make_report(
+        workload,
+        disorder,
+        settings,
+        source=_named(trace),
+        made_at=made_at,
+        target=target,
+        bands=bands,
+        with_quantiles=with_quantiles,
+    )
 
 
 def report_on_lake(
@@ -71,13 +88,77 @@ def report_on_lake(
     landings = LakeLandings(lake.heartbeats(), begins, decided[-1].at if decided else None, requeued)
     disorder = disorder_of(landings, settings.watermark.band)
     if disorder is None or not decided:
-        raise NothingToTune(
-            f"nothing has landed in {settings.lake.uri} since {iso(begins)}; name a longer time with --since, now "
-            f"{format_duration(since)}, or start the pipeline with `tidemark up`"
-        )
+        raise _nothing_landed(settings, begins, since)
     workload = Workload(decided, landings, to_us(begins), until_us=disorder.last_publish_us, state=state)
     report = make_report(
         workload, disorder, settings, source=settings.lake.uri, made_at=made_at, target=target, bands=bands
     )
     rejected = rejected_payloads(lake.quarantine(), settings.contract, begins, made_at, requeued)
     return replace(report, rejected_payloads=rejected)
+
+
+def cohorts_of_trace(
+    path: Path, by: CohortKey, settings: Settings, made_at: datetime, *, target: float, bands: Sequence[timedelta]
+) -> Cohorts:
+    """Report on each cohort of a trace as `report_on_trace` would on a file with its messages alone.
+
+    Raises TraceUnusable and NothingToTune.
+    """
+    trace = ParquetTrace(path, by)
+    chosen = {"made_at": made_at, "target": target, "bands": bands, "with_quantiles": False}
+    report_on = partial(report_on_trace, settings=settings, **chosen)
+    return cohorts_of(trace, by, _named(trace), report_on)
+
+
+def cohorts_of_lake(
+    lake: Lake,
+    by: CohortKey,
+    settings: Settings,
+    made_at: datetime,
+    since: timedelta,
+    *,
+    target: float,
+    bands: Sequence[timedelta],
+) -> Cohorts:
+    """Report on each cohort of what a lake has landed in the time `since` before `made_at`.
+
+    Each is decided at the recorded ticks, from the beginning of that time. Its readings are those that its own messages
+    would have given at the moments at which the recorded ones were observed. Raises NothingToTune.
+    """
+    begins = made_at - since
+    decided = [tick for tick in recorded_ticks(lake.tracking_log(), begins)[1] if tick.at >= begins]
+    if not decided:
+        raise _nothing_landed(settings, begins, since)
+    landings = LakeLandings(lake.heartbeats(), begins, decided[-1].at, lake.requeued().every_id(), by)
+    tracked = TrackedLandings(landings, decided)
+
+    def report_on(part: Path) -> TuningReport:
+        messages = ParquetTrace(part)
+        disorder = disorder_of(messages, settings.watermark.band)
+        if disorder is None:
+            raise _nothing_landed(settings, begins, since)
+        ticks = ticks_at(messages, tracked.moments, begins)
+        workload = Workload(ticks, messages, to_us(begins), until_us=disorder.last_publish_us)
+        return make_report(
+            workload,
+            disorder,
+            settings,
+            source="",
+            made_at=made_at,
+            target=target,
+            bands=bands,
+            with_quantiles=False,
+        )
+
+    return cohorts_of(tracked, by, settings.lake.uri, report_on)
+
+
+def _named(trace: ParquetTrace) -> str:
+    return f"{trace.path}, its times taken for UTC" if trace.is_taken_for_utc else str(trace.path)
+
+
+def _nothing_landed(settings: Settings, begins: datetime, since: timedelta) -> NothingToTune:
+    return NothingToTune(
+        f"nothing has landed in {settings.lake.uri} since {iso(begins)}; name a longer time with --since, now "
+        f"{format_duration(since)}, or start the pipeline with `tidemark up`"
+    )
