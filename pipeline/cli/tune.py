@@ -17,7 +17,7 @@ from tidemark.pipeline.errors import TidemarkError
 from tidemark.pipeline.replay.cohort_key import CohortKey
 from tidemark.pipeline.settings import load_settings
 from tidemark.pipeline.tuning.cohorts import Cohort, Cohorts, facts_of_cohorts
-from tidemark.pipeline.tuning.inputs import cohorts_of_lake, cohorts_of_trace, report_on_lake, report_on_trace
+from tidemark.pipeline.tuning.inputs import cohorts_on, report_on_lake, report_on_trace
 from tidemark.pipeline.tuning.page import page_of
 from tidemark.pipeline.tuning.phrases import at_most, percent, words
 from tidemark.pipeline.tuning.report import TuningReport, facts_of, sentences
@@ -100,11 +100,8 @@ def tune(
     tried = BANDS if bands is None else durations(bands)
     reach = settings.tune.since if since is None else since
     if by is not None:
-        if trace is not None:
-            cohorts = cohorts_of_trace(trace, by, settings, clock.now(), target=target, bands=tried)
-        else:
-            lake = lake_of(settings, clock)
-            cohorts = cohorts_of_lake(lake, by, settings, clock.now(), reach, target=target, bands=tried)
+        source = trace or lake_of(settings, clock)
+        cohorts = cohorts_on(source, by, settings, clock.now(), reach, target=target, bands=tried)
         if as_json:
             print_json(facts_of_cohorts(cohorts))
         else:
@@ -161,7 +158,7 @@ def _print_bands(console: Console, report: TuningReport) -> None:
 
 def _print_cohorts(console: Console, found: Cohorts) -> None:
     """For each rule a table: all together and each cohort, with the settings' band and with its own that is enough."""
-    whole, count = found.together, sum(part.delivered for part in found.parts)
+    whole = found.together
     console.print(f"{safe(whole.source)} by {safe(found.by)}: each cohort by itself, for {at_most(whole.target)}")
     if found.values_in_rest:
         console.print(
@@ -173,13 +170,13 @@ def _print_cohorts(console: Console, found: Cohorts) -> None:
     for variant in whole.rules:
         title = f"\nrule {variant.name}: late, and how far the watermark is behind"
         table = columns("", right=figures, gap=2, title=title)
-        for name, part in [("all together", Cohort(None, count, whole)), *named]:
-            cells, report = ["—"] * 7, part.report
-            if report is not None:
-                enough = report.recommended(variant)
+        for name, part in [("all together", Cohort(None, found.messages, whole)), *named]:
+            cells = ["—"] * 7
+            if part.report is not None:
+                enough = part.report.recommended(variant)
                 own = ["—"] * 3 if enough.outcome is None else _cells(enough.outcome)
-                cells = [*_cells(report.tuning.at(variant, report.band)), str(enough), *own]
-            table.add_row(safe(name, NAME_WIDTH), f"{part.delivered:,}", percent(found.share(part)), *cells)
+                cells = [*_cells(part.report.tuning.at(variant, whole.band)), str(enough), *own]
+            table.add_row(safe(name, NAME_WIDTH), safe(part.messages), percent(part.messages / found.messages), *cells)
         console.print(table)
 
 

@@ -1,7 +1,6 @@
 """A run's records as ticks that can be decided again: the tracking log in order, and what landed when."""
 
-from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Iterator
 from datetime import datetime
 
 import numpy as np
@@ -15,9 +14,9 @@ from tidemark.pipeline.lake.store.read_ahead import read_ahead
 from tidemark.pipeline.lake.tables.heartbeats import PARTITION, Heartbeats, messages_of
 from tidemark.pipeline.lake.tables.requeued import NO_IDS, without
 from tidemark.pipeline.lake.tables.table import MOMENT, microseconds, table_errors
-from tidemark.pipeline.replay.cohort_key import CohortKey
+from tidemark.pipeline.replay.cohort_key import BY_STREAM, CohortKey
 from tidemark.pipeline.replay.replay import Tick
-from tidemark.pipeline.replay.trace import NEVER, Batch, Moments, Trace
+from tidemark.pipeline.replay.trace import NEVER, Batch
 from tidemark.pipeline.watermark.state import Compacted, DecisionRecord, Entry, WatermarkState
 
 
@@ -62,7 +61,7 @@ def _compacted_before(log: TrackingLog, numbers: list[int], since: datetime) -> 
 
 
 class LakeLandings:
-    """The messages that have landed in a lake, each once, by its first landing: a trace without tracking.
+    """The messages that have landed in a lake, each once, by its first landing: a trace whose tracking keeps up.
 
     It reads one version of the table, whatever lands or is compacted meanwhile. A message's copies share its event time
     and so its partition; memory follows the largest partition.
@@ -74,10 +73,11 @@ class LakeLandings:
         since: datetime | None = None,
         until: datetime | None = None,
         left_out: pa.Array = NO_IDS,
-        by: CohortKey | None = None,
+        by: CohortKey = BY_STREAM,
     ) -> None:
-        """Take the messages that landed from `since` to `until`, inclusive, but for those with the ids `left_out`. With
-        `by`, their streams are that key's values."""
+        """Take the messages that landed from `since` to `until`, inclusive, but for those with the ids `left_out`.
+
+        Their streams are the key's values."""
         self._by = by
         self._table = heartbeats.pinned()
         self._since_us = np.iinfo(np.int64).min if since is None else to_us(since)
@@ -85,19 +85,18 @@ class LakeLandings:
         self._until_us = NEVER if until is None else to_us(until)
 
     def batches(self, *, streams: bool = False) -> Iterator[Batch]:
-        """One pass, an hour of event time at a time. `tracked_us` is `NEVER`, since the lake does not know it."""
+        """One pass, an hour of event time at a time. `tracked_us` is the publish time, since the lake knows of none."""
         if self._table is None:
             return
-        times = ["message_id", "publish_time", "event_time", "landed_at"]
-        named = "attributes" if self._by is not None and self._by.kind == "attribute" else "stream_id"
-        columns = [*times, *([named] if streams else [])]
-        least = [(name, "min") for name in (*times[1:], *(["stream_id"] if streams else []))]
+        columns = ["message_id", "publish_time", "event_time", "landed_at"]
+        named = self._by.column(["attributes"])
+        least = [(name, "min") for name in (*columns[1:], *(["stream_id"] if streams else []))]
         for hour in _hours_since(self._table, self._since_us):
             with table_errors(self._table.table_uri):
                 files = self._table.to_pyarrow_dataset(file_pruning_predicate=[(PARTITION, "=", hour)])
-                rows = files.to_table(columns=columns, use_threads=False)
-            if streams and self._by is not None:
-                rows = rows.select(times).append_column("stream_id", self._by.values(rows[named]))
+                rows = files.to_table(columns=[*columns, *([named] if streams else [])], use_threads=False)
+            if streams:
+                rows = rows.select(columns).append_column("stream_id", self._by.values(rows[named]))
             if len(self._left_out):  # a note names a message, or a heartbeat of one
                 rows = without(rows, self._left_out)
                 rows = rows.filter(pc.invert(pc.is_in(messages_of(rows["message_id"]), self._left_out)))
@@ -107,36 +106,10 @@ class LakeLandings:
             yield Batch(
                 publish_us=microseconds(first["publish_time_min"])[wanted],
                 event_us=microseconds(first["event_time_min"])[wanted],
-                tracked_us=np.full(np.count_nonzero(wanted), NEVER, dtype=np.int64),
+                tracked_us=microseconds(first["publish_time_min"])[wanted],
                 landed_us=landed_us[wanted],
                 streams=first["stream_id_min"].combine_chunks().filter(wanted).dictionary_encode() if streams else None,
             )
-
-
-class TrackedLandings:
-    """Landings with the moments at which tracking had passed them, by the recorded readings of a log's ticks.
-
-    A message counts as tracked from the first reading that is above its publish time, so never too early.
-    """
-
-    def __init__(self, landings: Trace, ticks: Sequence[Tick]) -> None:
-        """Take the moments of the ticks. Where a tick lacks a reading, its last one stays the newest."""
-        at_us = np.array([to_us(tick.at) for tick in ticks], dtype=np.int64)
-        base_us, tracking_us = (
-            np.maximum.accumulate([to_us(each.observed_at) if each else 0 for each in readings])
-            for readings in ([tick.base for tick in ticks], [tick.tracking for tick in ticks])
-        )
-        self.moments = Moments(at_us, np.minimum(base_us, at_us), np.minimum(tracking_us, at_us))
-        self._landings = landings
-        passed = [to_us(tick.tracking.oldest_unacked) if tick.tracking else 0 for tick in ticks]
-        self._passed_us = np.maximum.accumulate(passed)
-
-    def batches(self, *, streams: bool = False) -> Iterator[Batch]:
-        """One pass, as the landings give it."""
-        observed_us = np.append(self.moments.tracking_us, NEVER)
-        for batch in self._landings.batches(streams=streams):
-            first = np.searchsorted(self._passed_us, batch.publish_us, side="right")
-            yield replace(batch, tracked_us=observed_us[first])
 
 
 def _hours_since(table: DeltaTable, since_us: int) -> list[str]:

@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 from tidemark.pipeline.errors import NothingToTune
 from tidemark.pipeline.lake.tables.table import MOMENT
 from tidemark.pipeline.replay.cohort_key import CohortKey
-from tidemark.pipeline.replay.trace import NEVER, NO_EVENT_TIME, Trace
+from tidemark.pipeline.replay.trace import Batch, Trace
 from tidemark.pipeline.replay.trace_file import COLUMNS, TIMES, ParquetTrace
 from tidemark.pipeline.tuning.report import TuningReport, facts_of
 
@@ -31,11 +31,11 @@ SCHEMA = pa.schema([(name, MOMENT if name in TIMES else pa.null()) for name in C
 
 @dataclass(frozen=True, slots=True)
 class Cohort:
-    """The messages with one value of the key; None: the rest. `delivered` counts the rejected ones too. The report is
+    """The messages with one value of the key, rejected ones included; None: the rest, or all together. The report is
     None where none with an event time has landed."""
 
     value: str | None
-    delivered: int
+    messages: int
     report: TuningReport | None
 
 
@@ -49,57 +49,55 @@ class Cohorts:
     parts: Sequence[Cohort]
     values_in_rest: int
 
-    def share(self, cohort: Cohort) -> float:
-        """The cohort's share of all that was delivered."""
-        return cohort.delivered / sum(part.delivered for part in self.parts)
+    @property
+    def messages(self) -> int:
+        """All messages."""
+        return sum(part.messages for part in self.parts)
 
 
-def cohorts_of(trace: Trace, by: CohortKey, source: str, report_on: Callable[[Path], TuningReport]) -> Cohorts:
+def cohorts_of(trace: Trace, by: CohortKey, source: str, report_on: Callable[[Trace], TuningReport | None]) -> Cohorts:
     """Report on a trace, whose batches have the key's values as their streams, and on each part of it by itself.
 
-    It is read twice; the parts are traces in a temporary folder, so memory does not follow the number of messages.
-    Raises NothingToTune if none that landed with an event time has a value, or if there are more than `MOST_VALUES`.
+    The parts are traces in a temporary folder, so memory does not follow the number of messages. Raises NothingToTune
+    if no message with an event time has landed, if none has a value, or if there are more than `MOST_VALUES`.
     """
-    landed: Counter[str | None] = Counter()
+    counts: Counter[str | None] = Counter()
     for batch in trace.batches(streams=True):
-        is_judged = pa.array((batch.event_us != NO_EVENT_TIME) & (batch.landed_us != NEVER))
-        counted = pc.value_counts(pc.cast(batch.streams, pa.string()).filter(is_judged))
-        landed.update({each["values"]: each["counts"] for each in counted.to_pylist()})
-        if len(landed) > MOST_VALUES:
+        counts.update({each["values"]: each["counts"] for each in pc.value_counts(_values(batch)).to_pylist()})
+        if len(counts) > MOST_VALUES:
             raise NothingToTune(f"{by} has more than {MOST_VALUES:,} values in {source}; split by one that has few")
-    total, without = landed.total(), landed.pop(None, 0)
-    if not landed:
+    without = counts.pop(None, 0)
+    if not counts:
         raise NothingToTune(
-            f"in {source} {total:,} messages with an event time have landed, and none has a value of {by}"
+            f"none of {without:,} messages in {source} has a value of {by}; split by one that some have"
         )
-    values = [value for value, _ in landed.most_common(MOST_COHORTS)]
-    smaller = landed.total() - sum(landed[value] for value in values)
+    together = report_on(trace)
+    if together is None:
+        raise NothingToTune(f"in {source} no message with an event time has landed; there is nothing to judge")
+    values = [value for value, _ in counts.most_common(MOST_COHORTS)]
     with TemporaryDirectory(prefix="tidemark-cohorts-") as folder:
+        parts = map(ParquetTrace, _split(trace, values, Path(folder)))
+        named = zip([*values, None], parts, strict=True)
+        cohorts = [Cohort(value, part.rows, report_on(part)) for value, part in named if part.rows]
+    return Cohorts(by, together, cohorts, len(counts) - len(values))
 
-        def cohort(value: str | None, part: Path) -> Cohort:
-            has_landed = part != parts[-1] or without + smaller > 0
-            report = replace(report_on(part), source=source) if has_landed else None
-            return Cohort(value, ParquetTrace(part).rows, report)
 
-        whole, *parts = _split(trace, values, Path(folder))
-        cohorts = [cohort(value, part) for value, part in zip([*values, None], parts, strict=True)]
-        together = replace(report_on(whole), source=source)
-        return Cohorts(by, together, [each for each in cohorts if each.delivered], len(landed) - len(values))
+def _values(batch: Batch) -> Any:
+    return pc.cast(batch.streams, pa.string())
 
 
 def _split(trace: Trace, values: Sequence[str | None], folder: Path) -> list[Path]:
-    """Write all messages, those of each value, and the others, each as a trace."""
-    paths = [folder / f"{number}.parquet" for number in range(len(values) + 2)]
+    """Write the messages with each value, and the others, each as a trace."""
+    paths = [folder / f"{number}.parquet" for number in range(len(values) + 1)]
     with ExitStack() as stack:
-        whole, *parts = [stack.enter_context(pq.ParquetWriter(path, SCHEMA)) for path in paths]
+        parts = [stack.enter_context(pq.ParquetWriter(path, SCHEMA)) for path in paths]
         for batch in trace.batches(streams=True):
-            times = zip(
-                TIMES.values(), (batch.publish_us, batch.event_us, batch.tracked_us, batch.landed_us), strict=True
-            )
-            columns = [pa.array(moments_us, mask=moments_us == null).cast(MOMENT) for null, moments_us in times]
+            times = (batch.publish_us, batch.event_us, batch.tracked_us, batch.landed_us)
+            columns = [
+                pa.array(us, mask=us == null).cast(MOMENT) for us, null in zip(times, TIMES.values(), strict=True)
+            ]
             rows = pa.table([*[pa.nulls(len(batch))] * 2, *columns], schema=SCHEMA)
-            part_of = pc.index_in(pc.cast(batch.streams, pa.string()), pa.array(values)).fill_null(len(values))
-            whole.write_table(rows)
+            part_of = pc.index_in(_values(batch), pa.array(values)).fill_null(len(values))
             for number, part in enumerate(parts):
                 part.write_table(rows.filter(pc.equal(part_of, number)))
     return paths
@@ -110,7 +108,12 @@ def facts_of_cohorts(found: Cohorts) -> dict[str, Any]:
 
     def facts(cohort: Cohort) -> dict[str, Any]:
         figures = {} if cohort.report is None else facts_of(cohort.report)
-        return {"value": cohort.value, "delivered": cohort.delivered, "share": found.share(cohort), **figures}
+        return {
+            "value": cohort.value,
+            "share": cohort.messages / found.messages,
+            "all_messages": cohort.messages,
+            **figures,
+        }
 
     return {
         "by": str(found.by),

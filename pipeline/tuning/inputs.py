@@ -6,14 +6,16 @@ from datetime import datetime, timedelta
 from functools import partial
 from pathlib import Path
 
+import numpy as np
+
 from tidemark.pipeline.clock import iso, to_us
 from tidemark.pipeline.durations import format_duration
 from tidemark.pipeline.errors import NothingToTune, TraceUnusable
 from tidemark.pipeline.lake.layout import Lake
 from tidemark.pipeline.lake.tables.rejected_payloads import rejected_payloads
 from tidemark.pipeline.replay.cohort_key import CohortKey
-from tidemark.pipeline.replay.log_ticks import LakeLandings, TrackedLandings, recorded_ticks
-from tidemark.pipeline.replay.trace import NEVER, ticks_at, ticks_of
+from tidemark.pipeline.replay.log_ticks import LakeLandings, recorded_ticks
+from tidemark.pipeline.replay.trace import NEVER, Trace, ticks_at, ticks_of
 from tidemark.pipeline.replay.trace_file import ParquetTrace
 from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.tuning.cohorts import Cohorts, cohorts_of
@@ -23,21 +25,14 @@ from tidemark.pipeline.tuning.sweep import BANDS, Workload
 
 
 def report_on_trace(
-    path: Path,
-    settings: Settings,
-    made_at: datetime,
-    *,
-    target: float,
-    bands: Iterable[timedelta] = BANDS,
-    with_quantiles: bool = True,
+    path: Path, settings: Settings, made_at: datetime, *, target: float, bands: Iterable[timedelta] = BANDS
 ) -> TuningReport:
     """Tune on a trace, at the ticks that a run would have had, without slack because a trace's times are exact.
 
     Raises TraceUnusable.
     """
-    exact = settings.watermark.model_copy(update=dict.fromkeys(("reading_slack", "base_slack"), timedelta(0)))
-    settings = settings.model_copy(update={"watermark": exact})
-    trace = ParquetTrace(path)
+    settings = _without_slack(settings)
+    trace, exact = ParquetTrace(path), settings.watermark
     disorder = disorder_of(trace, exact.band)
     if disorder is None:
         raise TraceUnusable(f"{path} has no message with an event time; there is nothing to tune on")
@@ -52,16 +47,7 @@ def report_on_trace(
         from_us=disorder.first_publish_us,
         until_us=disorder.last_publish_us,
     )
-    return make_report(
-        workload,
-        disorder,
-        settings,
-        source=_named(trace),
-        made_at=made_at,
-        target=target,
-        bands=bands,
-        with_quantiles=with_quantiles,
-    )
+    return make_report(workload, disorder, settings, source=_named(trace), made_at=made_at, target=target, bands=bands)
 
 
 def report_on_lake(
@@ -97,21 +83,8 @@ def report_on_lake(
     return replace(report, rejected_payloads=rejected)
 
 
-def cohorts_of_trace(
-    path: Path, by: CohortKey, settings: Settings, made_at: datetime, *, target: float, bands: Sequence[timedelta]
-) -> Cohorts:
-    """Report on each cohort of a trace as `report_on_trace` would on a file with its messages alone.
-
-    Raises TraceUnusable and NothingToTune.
-    """
-    trace = ParquetTrace(path, by)
-    chosen = {"made_at": made_at, "target": target, "bands": bands, "with_quantiles": False}
-    report_on = partial(report_on_trace, settings=settings, **chosen)
-    return cohorts_of(trace, by, _named(trace), report_on)
-
-
-def cohorts_of_lake(
-    lake: Lake,
+def cohorts_on(
+    source: Path | Lake,
     by: CohortKey,
     settings: Settings,
     made_at: datetime,
@@ -120,37 +93,46 @@ def cohorts_of_lake(
     target: float,
     bands: Sequence[timedelta],
 ) -> Cohorts:
-    """Report on each cohort of what a lake has landed in the time `since` before `made_at`.
+    """Report on each cohort of a trace in a file by its messages alone, or of what a lake has landed in the time
+    `since` before `made_at`.
 
-    Each is decided at the recorded ticks, from the beginning of that time. Its readings are those that its own messages
-    would have given at the moments at which the recorded ones were observed. Raises NothingToTune.
+    Cohorts of a lake are decided at its recorded ticks. Their readings are those that their own messages would have
+    given when base was read, with a tracking that keeps up. Raises TraceUnusable and NothingToTune.
     """
-    begins = made_at - since
-    decided = [tick for tick in recorded_ticks(lake.tracking_log(), begins)[1] if tick.at >= begins]
-    if not decided:
-        raise _nothing_landed(settings, begins, since)
-    landings = LakeLandings(lake.heartbeats(), begins, decided[-1].at, lake.requeued().every_id(), by)
-    tracked = TrackedLandings(landings, decided)
-
-    def report_on(part: Path) -> TuningReport:
-        messages = ParquetTrace(part)
-        disorder = disorder_of(messages, settings.watermark.band)
-        if disorder is None:
+    trace: Trace
+    if isinstance(source, Path):
+        settings = _without_slack(settings)
+        trace = ParquetTrace(source, by)
+        name, watermark = _named(trace), settings.watermark
+        ticks = partial(ticks_of, tick=watermark.tick, idle_timeout=watermark.idle_timeout)
+    else:
+        name, begins = settings.lake.uri, made_at - since
+        decided = [tick for tick in recorded_ticks(source.tracking_log(), begins)[1] if tick.at >= begins]
+        if not decided:
             raise _nothing_landed(settings, begins, since)
-        ticks = ticks_at(messages, tracked.moments, begins)
-        workload = Workload(ticks, messages, to_us(begins), until_us=disorder.last_publish_us)
-        return make_report(
-            workload,
-            disorder,
-            settings,
-            source="",
-            made_at=made_at,
-            target=target,
-            bands=bands,
-            with_quantiles=False,
-        )
+        trace = LakeLandings(source.heartbeats(), begins, decided[-1].at, source.requeued().every_id(), by)
+        tick_us = np.array([to_us(each.at) for each in decided], dtype=np.int64)
+        read = [begins if each.base is None else each.base.observed_at for each in decided]
+        observed_us = np.array([to_us(moment) for moment in read], dtype=np.int64)
+        ticks = partial(ticks_at, tick_us=tick_us, observed_us=observed_us, complete_from=begins)
 
-    return cohorts_of(tracked, by, settings.lake.uri, report_on)
+    def report_on(part: Trace) -> TuningReport | None:
+        disorder = disorder_of(part, settings.watermark.band)
+        if disorder is None:
+            return None
+        workload = Workload(ticks(part), part, disorder.first_publish_us, disorder.last_publish_us)
+        report = make_report(
+            workload, disorder, settings, source=name, made_at=made_at, target=target, bands=bands, with_quantiles=False
+        )
+        return report if report.now.landed else None
+
+    return cohorts_of(trace, by, name, report_on)
+
+
+def _without_slack(settings: Settings) -> Settings:
+    """The settings for a trace, whose times are exact."""
+    exact = settings.watermark.model_copy(update=dict.fromkeys(("reading_slack", "base_slack"), timedelta(0)))
+    return settings.model_copy(update={"watermark": exact})
 
 
 def _named(trace: ParquetTrace) -> str:

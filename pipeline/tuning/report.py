@@ -72,8 +72,8 @@ def make_report(
     targets: Iterable[float] = TARGETS,
     with_quantiles: bool = True,
 ) -> TuningReport:
-    """Compare both rules, and by default each with a quantile as well, on the same ticks. A slack that follows the settings' band
-    follows each band that is tried."""
+    """Compare both rules, and each with a quantile as well if wanted, on the same ticks. A slack that follows the
+    settings' band follows each band that is tried."""
 
     def policy_of(variant: Variant, band: timedelta) -> Policy:
         watermark = settings.watermark.model_copy(update={**asdict(variant), "band": band})
