@@ -169,7 +169,7 @@ def _print_cohorts(console: Console, found: Cohorts) -> None:
     figures = ("messages", "share", f"late with {band}", *lags, "enough", "late with that", *lags)
     for variant in whole.rules:
         title = f"\nrule {variant.name}: late, and how far the watermark is behind"
-        table = columns("", right=figures, gap=2, title=title)
+        table = columns("", right=figures, title=title)
         for name, part in [("all together", Cohort(None, found.messages, whole)), *named]:
             cells = ["—"] * 7
             if part.report is not None:

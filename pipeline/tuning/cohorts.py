@@ -67,7 +67,7 @@ def cohorts_of(trace: Trace, by: CohortKey, source: str, report_on: Callable[[Tr
         if len(counts) > MOST_VALUES:
             raise NothingToTune(f"{by} has more than {MOST_VALUES:,} values in {source}; split by one that has few")
     without = counts.pop(None, 0)
-    if not counts:
+    if without and not counts:
         raise NothingToTune(
             f"none of {without:,} messages in {source} has a value of {by}; split by one that some have"
         )

@@ -196,7 +196,7 @@ def test_cohorts_with_hostile_names_are_shown_as_text(folder: Path, by: str) -> 
     values = [cohort["value"] for cohort in told["cohorts"]]
     assert values[-1] is None
     assert all(any(name.startswith(value) for name in HOSTILE) for value in values[:-1])
-    rows = [line.split('"')[1].replace("\\", "") for line in shown.out.splitlines() if line.startswith('  "')]
+    rows = [line.split('"')[1].replace("\\", "") for line in shown.out.splitlines() if line.startswith(' "')]
     assert [printable(value).replace("\\", "")[:4] for value in values[:-1]] * 2 == [row[:4] for row in rows]
 
 

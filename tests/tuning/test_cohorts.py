@@ -26,6 +26,7 @@ from tidemark.pipeline.tuning.cohorts import Cohort, Cohorts, facts_of_cohorts
 from tidemark.pipeline.tuning.inputs import cohorts_on, report_on_lake, report_on_trace
 from tidemark.pipeline.tuning.report import TuningReport, facts_of
 
+COLUMNS = ("publish_us", "event_us", "tracked_us", "landed_us", "stream")
 BANDS = [seconds(n) for n in (0, 10, 60, 600)]
 BY_REGION = CohortKey.of("attribute:region")
 MAP = pa.map_(pa.string(), pa.string())
@@ -177,8 +178,9 @@ def test_what_cannot_be_split_is_refused_with_the_reason(tmp_path: Path, monkeyp
 def test_a_trace_of_which_nothing_has_landed_is_refused(tmp_path: Path) -> None:
     trace = Source(seconds=60, rate=10).trace()
     never = replace(trace, landed_us=np.full_like(trace.landed_us, NEVER))
-    with pytest.raises(NothingToTune, match="no message with an event time has landed"):
-        on_trace(never.write(tmp_path / "trace"), "stream_prefix:-")
+    for nothing in (never, replace(never, **{name: getattr(never, name)[:0] for name in COLUMNS})):
+        with pytest.raises(NothingToTune, match="no message with an event time has landed"):
+            on_trace(nothing.write(tmp_path / "trace"), "stream_prefix:-")
 
 
 def test_the_cohorts_of_a_lake_are_those_of_a_lake_with_their_messages_alone(tmp_path: Path) -> None:
@@ -186,8 +188,7 @@ def test_the_cohorts_of_a_lake_are_those_of_a_lake_with_their_messages_alone(tmp
     now = clock.now()
     trace = ending_before(LATE.trace(), to_us(now))
     is_late = trace.stream < 10
-    parts = [trace.publish_us, trace.event_us, trace.tracked_us, trace.landed_us, trace.stream]
-    punctual = MemoryTrace(*(column[~is_late] for column in parts), trace.streams)
+    punctual = replace(trace, **{name: getattr(trace, name)[~is_late] for name in COLUMNS})
 
     def lake_with(name: str, *landed: MemoryTrace) -> Lake:
         lake = Lake(LakeSettings(uri=f"file:{tmp_path}/{name}"), settings.message.kinds, clock)
