@@ -14,8 +14,10 @@ from tidemark.pipeline.cli.output import console as terminal
 from tidemark.pipeline.clock import SystemClock
 from tidemark.pipeline.durations import format_duration
 from tidemark.pipeline.errors import TidemarkError
+from tidemark.pipeline.replay.cohort_key import CohortKey
 from tidemark.pipeline.settings import load_settings
-from tidemark.pipeline.tuning.inputs import report_on_lake, report_on_trace
+from tidemark.pipeline.tuning.cohorts import Cohort, Cohorts, facts_of_cohorts
+from tidemark.pipeline.tuning.inputs import cohorts_on, report_on_lake, report_on_trace
 from tidemark.pipeline.tuning.page import page_of
 from tidemark.pipeline.tuning.phrases import at_most, percent, words
 from tidemark.pipeline.tuning.report import TuningReport, facts_of, sentences
@@ -26,12 +28,24 @@ NAMED = 5
 """At most this many slow and fast streams are printed; the page and the JSON have more."""
 
 
+NAME_WIDTH = 40
+"""The most characters of a cohort's value that are printed; the JSON has it whole."""
+
+
 def durations(text: str) -> tuple[timedelta, ...]:
     """Durations between commas: `0,1s,5s,1m`."""
     try:
         return tuple(duration(part.strip()) for part in text.split(","))
     except typer.BadParameter as error:
         raise typer.BadParameter(f"--bands {text}: {error}") from error
+
+
+def cohort_key(text: str) -> CohortKey:
+    """Read what tells cohorts apart."""
+    try:
+        return CohortKey.of(text)
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from error
 
 
 def tune(
@@ -59,6 +73,16 @@ def tune(
         Path | None,
         option("Write the report with its charts here, as one page; it needs no network.", show_default=False),
     ] = None,
+    by: Annotated[
+        CohortKey | None,
+        option(
+            "Split the messages into cohorts and judge each by itself: attribute:NAME, or stream_prefix:- for the "
+            "stream's id up to its first -.",
+            parser=cohort_key,
+            metavar="<key>",
+            show_default=False,
+        ),
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Show what every band costs and gives under both rules: late messages, freshness, and which band is enough.
@@ -68,14 +92,24 @@ def tune(
     """
     if trace is not None and since is not None:
         raise typer.BadParameter("--since is for the lake; a trace is looked at whole")
+    if by is not None and html is not None:
+        raise typer.BadParameter("--html shows all messages together; leave it out, or --by")
     _refuse_page_at(html, trace)
     settings, clock = load_settings(needs_file=trace is None), SystemClock()
     target = settings.tune.target_late_share if target is None else target
     tried = BANDS if bands is None else durations(bands)
+    reach = settings.tune.since if since is None else since
+    if by is not None:
+        source = trace or lake_of(settings, clock)
+        cohorts = cohorts_on(source, by, settings, clock.now(), reach, target=target, bands=tried)
+        if as_json:
+            print_json(facts_of_cohorts(cohorts))
+        else:
+            _print_cohorts(terminal(), cohorts)
+        return
     if trace is not None:
         report = report_on_trace(trace, settings, clock.now(), target=target, bands=tried)
     else:
-        reach = settings.tune.since if since is None else since
         report = report_on_lake(lake_of(settings, clock), settings, clock.now(), reach, target=target, bands=tried)
     if html is not None:
         try:
@@ -120,6 +154,30 @@ def _print_bands(console: Console, report: TuningReport) -> None:
             cells = [cell for outcomes in found for cell in (_cells(outcomes[0]) if outcomes else ["·"] * 3)]
             table.add_row(format_duration(band), *cells, style="bold" if band == report.band else "")
     console.print(table)
+
+
+def _print_cohorts(console: Console, found: Cohorts) -> None:
+    """For each rule a table: all together and each cohort, with the settings' band and with its own that is enough."""
+    whole = found.together
+    console.print(f"{safe(whole.source)} by {safe(found.by)}: each cohort by itself, for {at_most(whole.target)}")
+    if found.values_in_rest:
+        console.print(
+            f"the rest: {found.values_in_rest:,} values with fewer messages, and the messages without a value"
+        )
+    named = [("the rest" if part.value is None else f'"{part.value}"', part) for part in found.parts]
+    band, lags = format_duration(whole.band), ("median", "99 %")
+    figures = ("messages", "share", f"late with {band}", *lags, "enough", "late with that", *lags)
+    for variant in whole.rules:
+        title = f"\nrule {variant.name}: late, and how far the watermark is behind"
+        table = columns("", right=figures, title=title)
+        for name, part in [("all together", Cohort(None, found.messages, whole)), *named]:
+            cells = ["—"] * 7
+            if part.report is not None:
+                enough = part.report.recommended(variant)
+                own = ["—"] * 3 if enough.outcome is None else _cells(enough.outcome)
+                cells = [*_cells(part.report.tuning.at(variant, whole.band)), str(enough), *own]
+            table.add_row(safe(name, NAME_WIDTH), safe(part.messages), percent(part.messages / found.messages), *cells)
+        console.print(table)
 
 
 def _cells(outcome: Outcome) -> list[str]:

@@ -14,6 +14,7 @@ from tidemark.pipeline.lake.store.read_ahead import read_ahead
 from tidemark.pipeline.lake.tables.heartbeats import PARTITION, Heartbeats, messages_of
 from tidemark.pipeline.lake.tables.requeued import NO_IDS, without
 from tidemark.pipeline.lake.tables.table import MOMENT, microseconds, table_errors
+from tidemark.pipeline.replay.cohort_key import BY_STREAM, CohortKey
 from tidemark.pipeline.replay.replay import Tick
 from tidemark.pipeline.replay.trace import NEVER, Batch
 from tidemark.pipeline.watermark.state import Compacted, DecisionRecord, Entry, WatermarkState
@@ -60,7 +61,7 @@ def _compacted_before(log: TrackingLog, numbers: list[int], since: datetime) -> 
 
 
 class LakeLandings:
-    """The messages that have landed in a lake, each once, by its first landing: a trace without tracking.
+    """The messages that have landed in a lake, each once, by its first landing: a trace whose tracking keeps up.
 
     It reads one version of the table, whatever lands or is compacted meanwhile. A message's copies share its event time
     and so its partition; memory follows the largest partition.
@@ -72,23 +73,30 @@ class LakeLandings:
         since: datetime | None = None,
         until: datetime | None = None,
         left_out: pa.Array = NO_IDS,
+        by: CohortKey = BY_STREAM,
     ) -> None:
-        """Take the messages that landed from `since` to `until`, inclusive, but for those with the ids `left_out`."""
+        """Take the messages that landed from `since` to `until`, inclusive, but for those with the ids `left_out`.
+
+        Their streams are the key's values."""
+        self._by = by
         self._table = heartbeats.pinned()
         self._since_us = np.iinfo(np.int64).min if since is None else to_us(since)
         self._left_out = left_out
         self._until_us = NEVER if until is None else to_us(until)
 
     def batches(self, *, streams: bool = False) -> Iterator[Batch]:
-        """One pass, an hour of event time at a time. `tracked_us` is `NEVER`, since the lake does not know it."""
+        """One pass, an hour of event time at a time. `tracked_us` is the publish time, since the lake knows of none."""
         if self._table is None:
             return
-        columns = ["message_id", "publish_time", "event_time", "landed_at", *(["stream_id"] if streams else [])]
-        least = [(name, "min") for name in columns[1:]]
+        columns = ["message_id", "publish_time", "event_time", "landed_at"]
+        named = self._by.column(["attributes"])
+        least = [(name, "min") for name in (*columns[1:], *(["stream_id"] if streams else []))]
         for hour in _hours_since(self._table, self._since_us):
             with table_errors(self._table.table_uri):
                 files = self._table.to_pyarrow_dataset(file_pruning_predicate=[(PARTITION, "=", hour)])
-                rows = files.to_table(columns=columns, use_threads=False)
+                rows = files.to_table(columns=[*columns, *([named] if streams else [])], use_threads=False)
+            if streams:
+                rows = rows.select(columns).append_column("stream_id", self._by.values(rows[named]))
             if len(self._left_out):  # a note names a message, or a heartbeat of one
                 rows = without(rows, self._left_out)
                 rows = rows.filter(pc.invert(pc.is_in(messages_of(rows["message_id"]), self._left_out)))
@@ -98,7 +106,7 @@ class LakeLandings:
             yield Batch(
                 publish_us=microseconds(first["publish_time_min"])[wanted],
                 event_us=microseconds(first["event_time_min"])[wanted],
-                tracked_us=np.full(np.count_nonzero(wanted), NEVER, dtype=np.int64),
+                tracked_us=microseconds(first["publish_time_min"])[wanted],
                 landed_us=landed_us[wanted],
                 streams=first["stream_id_min"].combine_chunks().filter(wanted).dictionary_encode() if streams else None,
             )

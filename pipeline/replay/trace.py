@@ -137,20 +137,26 @@ def ticks_of(
     """
     extent = extent_of(trace) if extent is None else extent
     tick_us = tick_times(extent.first_publish_us, extent.last_us, tick, idle_timeout)
+    return ticks_at(trace, tick_us, tick_us, complete_from or from_us(extent.first_publish_us))
+
+
+def ticks_at(trace: Trace, tick_us: Ints, observed_us: Ints, complete_from: datetime) -> list[Tick]:
+    """The same at other moments, which rise, with the newest readings of each that were observed by then."""
+    observed_us = np.minimum(np.maximum.accumulate(observed_us), tick_us)
     landed_us, read_us = np.full((2, len(tick_us) + 1), NEVER)
     deltas = Totals(3, MERGES)  # by tick, publish bucket and event bucket
     for batch in trace.batches():
         tracked = first_tick_at(tick_us, batch.tracked_us)
-        np.minimum.at(landed_us, first_tick_at(tick_us, batch.landed_us), batch.publish_us)
-        np.minimum.at(read_us, tracked, batch.publish_us)
+        np.minimum.at(landed_us, first_tick_at(observed_us, batch.landed_us), batch.publish_us)
+        np.minimum.at(read_us, first_tick_at(observed_us, batch.tracked_us), batch.publish_us)
         seen = tracked < len(tick_us)
         deltas.add(*cells_of(batch.publish_us[seen], batch.event_us[seen], tracked[seen]))
     entries: list[list[Entry]] = [[] for _ in tick_us]
-    entries[0].append(Beginning(from_us(extent.first_publish_us) if complete_from is None else complete_from))
+    entries[0].append(Beginning(complete_from))
     for number, cells in deltas.groups():
         entries[number].append(Snapshot(Histogram.of_cells(cells)))
-    readings = zip(entries, _readings(landed_us, tick_us), _readings(read_us, tick_us), strict=True)
-    return [Tick(base.observed_at, tuple(new), base, tracking) for new, base, tracking in readings]
+    readings = zip(tick_us, entries, _readings(landed_us, observed_us), _readings(read_us, observed_us), strict=True)
+    return [Tick(from_us(int(at)), tuple(new), base, tracking) for at, new, base, tracking in readings]
 
 
 def first_tick_at(tick_us: Ints, moments: Ints) -> Ints:

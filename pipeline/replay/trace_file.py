@@ -10,6 +10,7 @@ import pyarrow.parquet as pq
 
 from tidemark.pipeline.errors import TraceUnusable
 from tidemark.pipeline.lake.tables.table import MOMENT
+from tidemark.pipeline.replay.cohort_key import BY_STREAM, CohortKey
 from tidemark.pipeline.replay.trace import NEVER, NO_EVENT_TIME, Batch
 from tidemark.pipeline.version import refuse_newer
 from tidemark.pipeline.watermark.histogram import Ints
@@ -30,19 +31,21 @@ class ParquetTrace:
     """The messages of a Parquet file with the columns `COLUMNS`; other columns are ignored.
 
     Times are timestamps of any unit whose values are whole microseconds. If no column has a time zone, they are taken
-    for UTC. A null event time means a rejected message; a null `tracked_at` or `landed_at` means never.
+    for UTC. A null event time means a rejected message; a null `tracked_at` or `landed_at` means never. The streams of
+    its batches are the key's values: an attribute is in `attributes`, a map of text, or in a column of its own.
 
     Raises TraceUnusable for any other file: it names the column, its content and the remedy. Raises NewerFormat
     for one that a later version of tidemark has marked as its own.
     """
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
+    def __init__(self, path: Path, by: CohortKey = BY_STREAM) -> None:
+        self.path, self._by = path, by
         with self._open() as file:
             schema = file.schema_arrow
             self.rows: int = file.metadata.num_rows
         refuse_newer(str(path), schema.metadata, "trace")
-        missing = [name for name in COLUMNS if name not in schema.names]
+        self._named = by.column(schema.names)
+        missing = [name for name in (*COLUMNS, self._named) if name not in schema.names]
         if missing:
             raise TraceUnusable(
                 f"{path} lacks the column{'s' if len(missing) > 1 else ''} {', '.join(missing)} (it has "
@@ -59,11 +62,11 @@ class ParquetTrace:
                 f"as {MOMENT}"
             )
         self.is_taken_for_utc = bool(zoneless)
-        self._refuse_streams(schema.field("stream_id").type)
+        self._refuse_names(schema.field(self._named).type)
 
     def batches(self, *, streams: bool = False) -> Iterator[Batch]:
         """All messages, in the file's order, at most `ROWS` at a time."""
-        wanted = [*TIMES, "stream_id"] if streams else list(TIMES)
+        wanted = [*TIMES, self._named] if streams else list(TIMES)
         with self._open() as file:
             try:
                 # The library's threads could outlive the interpreter and abort a command as it ends.
@@ -90,11 +93,15 @@ class ParquetTrace:
             'pa.timestamp("us", tz="UTC"))'
         )
 
-    def _refuse_streams(self, kind: pa.DataType) -> None:
+    def _refuse_names(self, kind: pa.DataType) -> None:
+        if self._named == "attributes":
+            if not (pa.types.is_map(kind) and kind.key_type == kind.item_type == pa.string()):
+                raise TraceUnusable(f"attributes in {self.path} is of the type {kind}; write it as a map of text")
+            return
         plain = kind.value_type if pa.types.is_dictionary(kind) else kind
         readable = (pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view, pa.types.is_integer)
         if not (pa.types.is_null(plain) or any(is_readable(plain) for is_readable in readable)):
-            raise TraceUnusable(f"stream_id in {self.path} is of the type {kind}; write it as text")
+            raise TraceUnusable(f"{self._named} in {self.path} is of the type {kind}; write it as text")
 
     def _batch(self, rows: pa.RecordBatch, *, streams: bool) -> Batch:
         if unpublished := rows["publish_time"].null_count:
@@ -103,7 +110,7 @@ class ParquetTrace:
                 "those rows out or write it"
             )
         publish_us, event_us, tracked_us, landed_us = (self._times(name, rows[name]) for name in TIMES)
-        known = rows["stream_id"] if streams else None
+        known = self._by.values(rows[self._named]) if streams else None
         if known is not None and not pa.types.is_dictionary(known.type):
             known = known.dictionary_encode()
         return Batch(publish_us, event_us, tracked_us, landed_us, known)

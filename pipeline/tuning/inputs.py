@@ -1,19 +1,24 @@
 """Makes a report on a trace in a file, or on what a lake has recently recorded and landed."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
+from functools import partial
 from pathlib import Path
+
+import numpy as np
 
 from tidemark.pipeline.clock import iso, to_us
 from tidemark.pipeline.durations import format_duration
 from tidemark.pipeline.errors import NothingToTune, TraceUnusable
 from tidemark.pipeline.lake.layout import Lake
 from tidemark.pipeline.lake.tables.rejected_payloads import rejected_payloads
+from tidemark.pipeline.replay.cohort_key import CohortKey
 from tidemark.pipeline.replay.log_ticks import LakeLandings, recorded_ticks
-from tidemark.pipeline.replay.trace import NEVER, ticks_of
+from tidemark.pipeline.replay.trace import NEVER, Trace, ticks_at, ticks_of
 from tidemark.pipeline.replay.trace_file import ParquetTrace
 from tidemark.pipeline.settings import Settings
+from tidemark.pipeline.tuning.cohorts import Cohorts, cohorts_of
 from tidemark.pipeline.tuning.disorder import disorder_of
 from tidemark.pipeline.tuning.report import TuningReport, make_report
 from tidemark.pipeline.tuning.sweep import BANDS, Workload
@@ -26,9 +31,8 @@ def report_on_trace(
 
     Raises TraceUnusable.
     """
-    exact = settings.watermark.model_copy(update=dict.fromkeys(("reading_slack", "base_slack"), timedelta(0)))
-    settings = settings.model_copy(update={"watermark": exact})
-    trace = ParquetTrace(path)
+    settings = _without_slack(settings)
+    trace, exact = ParquetTrace(path), settings.watermark
     disorder = disorder_of(trace, exact.band)
     if disorder is None:
         raise TraceUnusable(f"{path} has no message with an event time; there is nothing to tune on")
@@ -43,8 +47,7 @@ def report_on_trace(
         from_us=disorder.first_publish_us,
         until_us=disorder.last_publish_us,
     )
-    source = f"{path}, its times taken for UTC" if trace.is_taken_for_utc else str(path)
-    return make_report(workload, disorder, settings, source=source, made_at=made_at, target=target, bands=bands)
+    return make_report(workload, disorder, settings, source=_named(trace), made_at=made_at, target=target, bands=bands)
 
 
 def report_on_lake(
@@ -71,13 +74,73 @@ def report_on_lake(
     landings = LakeLandings(lake.heartbeats(), begins, decided[-1].at if decided else None, requeued)
     disorder = disorder_of(landings, settings.watermark.band)
     if disorder is None or not decided:
-        raise NothingToTune(
-            f"nothing has landed in {settings.lake.uri} since {iso(begins)}; name a longer time with --since, now "
-            f"{format_duration(since)}, or start the pipeline with `tidemark up`"
-        )
+        raise _nothing_landed(settings, begins, since)
     workload = Workload(decided, landings, to_us(begins), until_us=disorder.last_publish_us, state=state)
     report = make_report(
         workload, disorder, settings, source=settings.lake.uri, made_at=made_at, target=target, bands=bands
     )
     rejected = rejected_payloads(lake.quarantine(), settings.contract, begins, made_at, requeued)
     return replace(report, rejected_payloads=rejected)
+
+
+def cohorts_on(
+    source: Path | Lake,
+    by: CohortKey,
+    settings: Settings,
+    made_at: datetime,
+    since: timedelta,
+    *,
+    target: float,
+    bands: Sequence[timedelta],
+) -> Cohorts:
+    """Report on each cohort of a trace in a file by its messages alone, or of what a lake has landed in the time
+    `since` before `made_at`.
+
+    Cohorts of a lake are decided at its recorded ticks. Their readings are those that their own messages would have
+    given when base was read, with a tracking that keeps up. Raises TraceUnusable and NothingToTune.
+    """
+    trace: Trace
+    if isinstance(source, Path):
+        settings = _without_slack(settings)
+        trace = ParquetTrace(source, by)
+        name, watermark = _named(trace), settings.watermark
+        ticks = partial(ticks_of, tick=watermark.tick, idle_timeout=watermark.idle_timeout)
+    else:
+        name, begins = settings.lake.uri, made_at - since
+        decided = [tick for tick in recorded_ticks(source.tracking_log(), begins)[1] if tick.at >= begins]
+        if not decided:
+            raise _nothing_landed(settings, begins, since)
+        trace = LakeLandings(source.heartbeats(), begins, decided[-1].at, source.requeued().every_id(), by)
+        tick_us = np.array([to_us(each.at) for each in decided], dtype=np.int64)
+        read = [begins if each.base is None else each.base.observed_at for each in decided]
+        observed_us = np.array([to_us(moment) for moment in read], dtype=np.int64)
+        ticks = partial(ticks_at, tick_us=tick_us, observed_us=observed_us, complete_from=begins)
+
+    def report_on(part: Trace) -> TuningReport | None:
+        disorder = disorder_of(part, settings.watermark.band)
+        if disorder is None:
+            return None
+        workload = Workload(ticks(part), part, disorder.first_publish_us, disorder.last_publish_us)
+        report = make_report(
+            workload, disorder, settings, source=name, made_at=made_at, target=target, bands=bands, with_quantiles=False
+        )
+        return report if report.now.landed else None
+
+    return cohorts_of(trace, by, name, report_on)
+
+
+def _without_slack(settings: Settings) -> Settings:
+    """The settings for a trace, whose times are exact."""
+    exact = settings.watermark.model_copy(update=dict.fromkeys(("reading_slack", "base_slack"), timedelta(0)))
+    return settings.model_copy(update={"watermark": exact})
+
+
+def _named(trace: ParquetTrace) -> str:
+    return f"{trace.path}, its times taken for UTC" if trace.is_taken_for_utc else str(trace.path)
+
+
+def _nothing_landed(settings: Settings, begins: datetime, since: timedelta) -> NothingToTune:
+    return NothingToTune(
+        f"nothing has landed in {settings.lake.uri} since {iso(begins)}; name a longer time with --since, now "
+        f"{format_duration(since)}, or start the pipeline with `tidemark up`"
+    )

@@ -70,16 +70,17 @@ def make_report(
     target: float,
     bands: Iterable[timedelta] = BANDS,
     targets: Iterable[float] = TARGETS,
+    with_quantiles: bool = True,
 ) -> TuningReport:
-    """Compare both rules, and each with a quantile as well, on the same ticks. A slack that follows the settings' band
-    follows each band that is tried."""
+    """Compare both rules, and each with a quantile as well if wanted, on the same ticks. A slack that follows the
+    settings' band follows each band that is tried."""
 
     def policy_of(variant: Variant, band: timedelta) -> Policy:
         watermark = settings.watermark.model_copy(update={**asdict(variant), "band": band})
         return settings.model_copy(update={"watermark": watermark}).policy
 
     present = settings.policy
-    variants = variants_of(present)
+    variants = variants_of(present)[: None if with_quantiles else 2]
     tuning = tune(workload, variants, policy_of, bands={*bands, present.band}, targets={*targets, target})
     own = variants[1 if present.rule == "frontier" else 0]
     return TuningReport(source, made_at, own, present.band, target, tuning, disorder)

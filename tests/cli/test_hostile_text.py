@@ -128,6 +128,8 @@ def test_one_stream_is_found_by_its_exact_name_and_shown_harmlessly(folder: Path
         lambda name: ("explain", "--at", name),
         lambda name: ("repair", "--from", name),
         lambda name: ("tune", "--bands", name),
+        lambda name: ("tune", "--by", name),
+        lambda name: ("tune", "hostile.parquet", "--by", f"attribute:{name}"),
         lambda name: ("tune", "--html", f"nowhere/{name}"),
         lambda name: ("replay", name),
         lambda name: ("replay", "hostile.parquet", "--band", name),
@@ -183,6 +185,19 @@ def test_the_tuning_page_and_its_words_show_hostile_names_as_text(
     assert "<script" not in html
     assert "javascript:alert" in html or "&lt;script&gt;" in html or "\\x1b" in html  # some of them are named
     assert "{{ 7 * 7 }}" in html
+
+
+@pytest.mark.parametrize("by", ["attribute:stream_id", "stream_prefix:["])
+def test_cohorts_with_hostile_names_are_shown_as_text(folder: Path, by: str) -> None:
+    shown = said(folder, "tune", "hostile.parquet", "--bands", "1s", "--by", by)
+    assert shown.code == 0, shown.err
+    assert is_harmless(shown.out)
+    told = json.loads(said(folder, "tune", "hostile.parquet", "--bands", "1s", "--by", by, "--json").out)
+    values = [cohort["value"] for cohort in told["cohorts"]]
+    assert values[-1] is None
+    assert all(any(name.startswith(value) for name in HOSTILE) for value in values[:-1])
+    rows = [line.split('"')[1].replace("\\", "") for line in shown.out.splitlines() if line.startswith(' "')]
+    assert [printable(value).replace("\\", "")[:4] for value in values[:-1]] * 2 == [row[:4] for row in rows]
 
 
 def test_dagsters_markdown_shows_hostile_names_as_text(folder: Path) -> None:

@@ -177,6 +177,21 @@ def test_on_a_lake_it_reports_on_the_ticks_and_the_landings_of_the_run(lake: tup
     assert "up to 5m: 1 of broken." in told["says"][-1]
 
 
+def test_cohorts_of_a_lake_are_printed_beside_all_together(lake: tuple[Path, MemoryTrace]) -> None:
+    folder, trace = lake
+    told = tidemark(folder, "tune", "--bands", "10s,60s", "--by", "stream_prefix:-")
+    assert told.code == 0, told.err
+    assert "/lake by stream_prefix:-: each cohort by itself, for at most 0.1 % late" in told.out
+    rows = [
+        line[len("  all together") :] for line in told.out.splitlines() if line.startswith(("  all together", '  "'))
+    ]
+    assert len(rows) == 4
+    assert rows[::2] == rows[1::2]  # one cohort, which is all of them
+    assert all(f" {len(trace.publish_us):,} " in row for row in rows)
+    told = tidemark(folder, "tune", "--since", "1s", "--by", "attribute:region")
+    assert (told.code, "since" in told.err) == (1, True)
+
+
 def test_with_since_only_messages_that_landed_later_are_counted(lake: tuple[Path, MemoryTrace]) -> None:
     folder, trace = lake
     now_us = to_us(SystemClock().now())
@@ -210,6 +225,8 @@ def test_a_trace_without_a_valid_message_is_an_error(folder: Path) -> None:
         (["late.parquet", "--target", "nan"], "up to, but not including, 1 (100%)"),
         (["late.parquet", "--bands", "10s,20"], "write a duration with its unit"),
         (["late.parquet", "--since", "1h"], "a trace is looked at whole"),
+        (["late.parquet", "--by", "region"], "region is neither attribute:NAME nor stream_prefix:SEPARATOR"),
+        (["late.parquet", "--by", "attribute:region", "--html", "page.html"], "--html shows all messages together"),
     ],
 )
 def test_impossible_options_are_refused(folder: Path, arguments: list[str], says: str) -> None:

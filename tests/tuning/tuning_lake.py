@@ -1,5 +1,6 @@
 """A lake as a run of an invented source would have left it: the tracking log with its decisions, and what landed."""
 
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
 
 import numpy as np
@@ -22,8 +23,12 @@ def ending_before(trace: MemoryTrace, now_us: int) -> MemoryTrace:
     return trace.shifted((now_us - ended - LAST_SECONDS * SECOND_US) // (10 * SECOND_US) * (10 * SECOND_US))
 
 
-def record(lake: Lake, trace: MemoryTrace, policy: Policy) -> None:
-    """Write the log and `heartbeats`; every tenth message landed a second time, later, as a redelivery does."""
+def record(
+    lake: Lake, trace: MemoryTrace, policy: Policy, attributes: Sequence[Mapping[str, str]] | None = None
+) -> None:
+    """Write the log and `heartbeats`; every tenth message landed a second time, later, as a redelivery does.
+
+    `attributes` are those of each message; without them, none has any."""
     log = lake.tracking_log()
     last_us = int(trace.landed_us.max())
     ticks = [
@@ -46,7 +51,7 @@ def record(lake: Lake, trace: MemoryTrace, policy: Policy) -> None:
             "message_id": [f"m{number}" for number in rows],
             "publish_time": trace.publish_us[rows],
             "ordering_key": [None] * len(rows),
-            "attributes": [[]] * len(rows),
+            "attributes": [list(attributes[row].items()) if attributes else [] for row in rows],
             "payload": [b"{}"] * len(rows),
             "landed_at": landed,
             "late": [False] * len(rows),

@@ -1,0 +1,51 @@
+"""What groups a trace's messages, in columns: the stream, an attribute's value, or how a stream's id begins."""
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+
+@dataclass(frozen=True, slots=True)
+class CohortKey:
+    """`attribute:NAME`, `stream_prefix:SEPARATOR` (the stream's id up to and with its first separator), or `BY_STREAM`.
+
+    The first can be a filter of Pub/Sub, `attributes.NAME = "value"`, and so can the second where the stream is an
+    attribute, `hasPrefix(attributes.stream_id, "prefix")`.
+    """
+
+    kind: str
+    name: str = ""
+
+    @classmethod
+    def of(cls, text: str) -> "CohortKey":
+        """Read a key. Raises ValueError, which says how to write one."""
+        kind, _, name = text.partition(":")
+        if kind not in ("attribute", "stream_prefix") or not name:
+            raise ValueError(f"{text} is neither attribute:NAME nor stream_prefix:SEPARATOR, such as stream_prefix:-")
+        return cls(kind, name)
+
+    def __str__(self) -> str:
+        return f"{self.kind}:{self.name}"
+
+    def column(self, names: Collection[str]) -> str:
+        """The column to look at: `stream_id`; for an attribute `attributes` if it is among the names, else its own."""
+        return "stream_id" if self.kind != "attribute" else "attributes" if "attributes" in names else self.name
+
+    def values(self, column: Any) -> Any:
+        """Each row's value as text, by that array; null where the message has none."""
+        if pa.types.is_map(column.type):
+            return pc.map_lookup(column, self.name, "first")
+        if self.kind == "stream":
+            return column
+        text = column.cast(pa.string())
+        if self.kind == "attribute":
+            return text
+        before = pc.list_element(pc.split_pattern(text, self.name, max_splits=1), 0)
+        prefix = pc.binary_join_element_wise(before, self.name, "")
+        return pc.if_else(pc.match_substring(text, self.name), prefix, pa.scalar(None, pa.string()))
+
+
+BY_STREAM = CohortKey("stream")

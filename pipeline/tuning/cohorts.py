@@ -1,0 +1,123 @@
+"""What cohorts would give: each is decided and judged by itself, as if it had two subscriptions with its own filter."""
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from tidemark.pipeline.errors import NothingToTune
+from tidemark.pipeline.lake.tables.table import MOMENT
+from tidemark.pipeline.replay.cohort_key import CohortKey
+from tidemark.pipeline.replay.trace import Batch, Trace
+from tidemark.pipeline.replay.trace_file import COLUMNS, TIMES, ParquetTrace
+from tidemark.pipeline.tuning.report import TuningReport, facts_of
+
+MOST_COHORTS = 8
+"""The most cohorts that are judged by themselves. Each costs two subscriptions, and a whole report here."""
+
+MOST_VALUES = 10_000
+"""A key with more values than this tells messages apart, not cohorts."""
+
+SCHEMA = pa.schema([(name, MOMENT if name in TIMES else pa.null()) for name in COLUMNS])
+"""A part of a trace, as a trace without ids and streams."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cohort:
+    """The messages with one value of the key, rejected ones included; None: the rest, or all together. The report is
+    None where none with an event time has landed."""
+
+    value: str | None
+    messages: int
+    report: TuningReport | None
+
+
+@dataclass(frozen=True, slots=True)
+class Cohorts:
+    """All messages together; the largest cohorts in order, then the rest if there is any. `values_in_rest` counts the
+    values that are too small for a cohort of their own; the other messages of the rest have none."""
+
+    by: CohortKey
+    together: TuningReport
+    parts: Sequence[Cohort]
+    values_in_rest: int
+
+    @property
+    def messages(self) -> int:
+        """All messages."""
+        return sum(part.messages for part in self.parts)
+
+
+def cohorts_of(trace: Trace, by: CohortKey, source: str, report_on: Callable[[Trace], TuningReport | None]) -> Cohorts:
+    """Report on a trace, whose batches have the key's values as their streams, and on each part of it by itself.
+
+    The parts are traces in a temporary folder, so memory does not follow the number of messages. Raises NothingToTune
+    if no message with an event time has landed, if none has a value, or if there are more than `MOST_VALUES`.
+    """
+    counts: Counter[str | None] = Counter()
+    for batch in trace.batches(streams=True):
+        counts.update({each["values"]: each["counts"] for each in pc.value_counts(_values(batch)).to_pylist()})
+        if len(counts) > MOST_VALUES:
+            raise NothingToTune(f"{by} has more than {MOST_VALUES:,} values in {source}; split by one that has few")
+    without = counts.pop(None, 0)
+    if without and not counts:
+        raise NothingToTune(
+            f"none of {without:,} messages in {source} has a value of {by}; split by one that some have"
+        )
+    together = report_on(trace)
+    if together is None:
+        raise NothingToTune(f"in {source} no message with an event time has landed; there is nothing to judge")
+    values = [value for value, _ in counts.most_common(MOST_COHORTS)]
+    with TemporaryDirectory(prefix="tidemark-cohorts-") as folder:
+        parts = map(ParquetTrace, _split(trace, values, Path(folder)))
+        named = zip([*values, None], parts, strict=True)
+        cohorts = [Cohort(value, part.rows, report_on(part)) for value, part in named if part.rows]
+    return Cohorts(by, together, cohorts, len(counts) - len(values))
+
+
+def _values(batch: Batch) -> Any:
+    return pc.cast(batch.streams, pa.string())
+
+
+def _split(trace: Trace, values: Sequence[str | None], folder: Path) -> list[Path]:
+    """Write the messages with each value, and the others, each as a trace."""
+    paths = [folder / f"{number}.parquet" for number in range(len(values) + 1)]
+    with ExitStack() as stack:
+        parts = [stack.enter_context(pq.ParquetWriter(path, SCHEMA)) for path in paths]
+        for batch in trace.batches(streams=True):
+            times = (batch.publish_us, batch.event_us, batch.tracked_us, batch.landed_us)
+            columns = [
+                pa.array(us, mask=us == null).cast(MOMENT) for us, null in zip(times, TIMES.values(), strict=True)
+            ]
+            rows = pa.table([*[pa.nulls(len(batch))] * 2, *columns], schema=SCHEMA)
+            part_of = pc.index_in(_values(batch), pa.array(values)).fill_null(len(values))
+            for number, part in enumerate(parts):
+                part.write_table(rows.filter(pc.equal(part_of, number)))
+    return paths
+
+
+def facts_of_cohorts(found: Cohorts) -> dict[str, Any]:
+    """All figures as plain values for JSON: of each cohort those of its report, if it has one."""
+
+    def facts(cohort: Cohort) -> dict[str, Any]:
+        figures = {} if cohort.report is None else facts_of(cohort.report)
+        return {
+            "value": cohort.value,
+            "share": cohort.messages / found.messages,
+            "all_messages": cohort.messages,
+            **figures,
+        }
+
+    return {
+        "by": str(found.by),
+        "together": facts_of(found.together),
+        "cohorts": [facts(part) for part in found.parts],
+        "values_in_rest": found.values_in_rest,
+    }

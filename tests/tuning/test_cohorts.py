@@ -1,0 +1,213 @@
+"""Each cohort is judged by its own messages alone, as a trace or a lake with only these would be."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from tests.tuning.tuning_lake import ending_before, record
+from tests.tuning.tuning_traces import SECOND_US, MemoryTrace, Source
+from tests.watermark.builders import START, START_US, seconds
+from tidemark.pipeline.clock import SystemClock, to_us
+from tidemark.pipeline.errors import NothingToTune, TraceUnusable
+from tidemark.pipeline.lake.layout import Lake
+from tidemark.pipeline.replay.cohort_key import CohortKey
+from tidemark.pipeline.replay.trace import NEVER, NO_EVENT_TIME
+from tidemark.pipeline.settings import Settings
+from tidemark.pipeline.settings_sections import LakeSettings
+from tidemark.pipeline.tuning import cohorts
+from tidemark.pipeline.tuning.cohorts import Cohort, Cohorts, facts_of_cohorts
+from tidemark.pipeline.tuning.inputs import cohorts_on, report_on_lake, report_on_trace
+from tidemark.pipeline.tuning.report import TuningReport, facts_of
+
+COLUMNS = ("publish_us", "event_us", "tracked_us", "landed_us", "stream")
+BANDS = [seconds(n) for n in (0, 10, 60, 600)]
+BY_REGION = CohortKey.of("attribute:region")
+MAP = pa.map_(pa.string(), pa.string())
+LATE = Source(seconds=900, rate=20, streams=20, slow=10, slow_by=300, left=0)
+"""Half of the streams are five minutes late."""
+
+
+def on_trace(path: Path, by: str, bands: Sequence[timedelta] = BANDS, target: float = 0.0001) -> Cohorts:
+    return cohorts_on(path, CohortKey.of(by), Settings(), START, seconds(0), target=target, bands=bands)
+
+
+def written(trace: MemoryTrace, path: Path, regions: Sequence[str | None], *, as_map: bool = False) -> Path:
+    """The trace in a file, with each message's region as a column or as an attribute among others; None: none."""
+    table = pq.read_table(trace.write(path))
+    if as_map:
+        attributes = [[("kind", "beat"), *([("region", region)] if region else [])] for region in regions]
+        pq.write_table(table.append_column("attributes", pa.array(attributes, MAP)), path)
+    else:
+        pq.write_table(table.append_column("region", pa.array(regions, pa.string())), path)
+    return path
+
+
+def region_of(trace: MemoryTrace, *names: str | None) -> list[str | None]:
+    """Each message's region: the streams are dealt out in as many equal parts, in order."""
+    return [names[number * len(names) // trace.streams] for number in trace.stream.tolist()]
+
+
+def figures(report: TuningReport | None) -> dict[str, Any]:
+    """What a report says of both rules without a further quantile, but for the streams, which a part does not have."""
+    assert report is not None
+    facts = facts_of(report)
+    kept = ("messages", "rejected", "published_from", "published_until", "ticks", "present", "disorder_seconds")
+    tried = [each for each in facts["outcomes"] if not each["quantile"] + each["frontier_quantile"]]
+    recommended = [each for each in facts["recommended"] if not each["quantile"] + each["frontier_quantile"]]
+    return {**{name: facts[name] for name in kept}, "outcomes": tried, "recommended": recommended}
+
+
+def troubled() -> MemoryTrace:
+    """A trace with rejected messages, some that never landed, and a backlog of the first streams alone."""
+    trace = LATE.trace()
+    event, landed, tracked = trace.event_us.copy(), trace.landed_us.copy(), trace.tracked_us.copy()
+    event[::17] = NO_EVENT_TIME
+    held = (trace.stream < 10) & (landed > START_US + 500 * SECOND_US) & (landed < START_US + 600 * SECOND_US)
+    landed[held] = START_US + 600 * SECOND_US
+    landed[5::1000] = tracked[7::1000] = NEVER
+    return replace(trace, event_us=event, landed_us=landed, tracked_us=tracked)
+
+
+def test_together_a_late_cohort_costs_all_five_minutes_and_apart_the_punctual_one_needs_seconds(tmp_path: Path) -> None:
+    trace = LATE.trace()
+    found = on_trace(written(trace, tmp_path / "trace", region_of(trace, "us", "eu")), "attribute:region")
+    band, frontier = found.together.rules
+    needed = found.together.recommended(frontier).outcome
+    assert needed is not None
+    assert seconds(290) < needed.band <= seconds(305)
+    assert (found.together.tuning.at(band, seconds(10)).lag_p50 or 0) > 300
+    punctual, late = sorted(found.parts, key=lambda part: str(part.value))
+    assert (punctual.value, late.value, found.values_in_rest) == ("eu", "us", 0)
+    assert punctual.messages + late.messages == found.messages == len(trace.publish_us)
+    assert punctual.report is not None
+    for rule in (band, frontier):
+        own = punctual.report.recommended(rule).outcome
+        assert own is not None
+        assert own.band <= seconds(5)
+        assert (own.lag_p99 or 99) < 15
+
+
+@pytest.mark.parametrize("as_map", [True, False], ids=["attributes", "a column"])
+def test_each_cohort_has_the_figures_of_a_trace_that_was_filtered_by_hand(tmp_path: Path, as_map: bool) -> None:
+    trace = troubled()
+    regions = region_of(trace, "us", "eu", None)
+    path = written(trace, tmp_path / "trace", regions, as_map=as_map)
+    table, settings = pq.read_table(path), Settings()
+    assert table["event_time"].null_count > 500
+    found = on_trace(path, "attribute:region")
+    assert [part.value for part in found.parts[-1:]] == [None]
+    assert {part.value for part in found.parts} == {"us", "eu", None}
+    for part, among in [
+        (Cohort(None, found.messages, found.together), regions),
+        *((part, [part.value]) for part in found.parts),
+    ]:
+        by_hand = tmp_path / "by-hand"
+        pq.write_table(table.filter(pa.array([region in among for region in regions])), by_hand)
+        expected = report_on_trace(by_hand, settings, START, target=0.0001, bands=BANDS)
+        assert figures(part.report) == figures(expected)
+        assert part.messages == expected.disorder.messages + expected.disorder.rejected
+
+
+def test_a_streams_prefix_ends_with_its_first_separator_and_without_one_it_is_in_the_rest(tmp_path: Path) -> None:
+    trace = Source(seconds=60, rate=10, streams=6).trace()
+    names = ["eu::a", "eu::b::c", "us::", "eu:d", "::e", "us"]
+    found = on_trace(trace.write(tmp_path / "trace", names), "stream_prefix:::", [seconds(5)])
+    counts = np.bincount(trace.stream).tolist()
+    expected = {"eu::": counts[0] + counts[1], "us::": counts[2], "::": counts[4], None: counts[3] + counts[5]}
+    assert {part.value: part.messages for part in found.parts} == expected
+
+
+def test_the_largest_are_apart_and_the_smaller_ones_together_with_what_has_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cohorts, "MOST_COHORTS", 2)
+    trace = Source(seconds=60, rate=20, streams=10).trace()
+    regions = region_of(trace, "a", "b", "b", "c", "c", "c", "d", None, "c", "b")
+    found = on_trace(written(trace, tmp_path / "trace", regions), "attribute:region", [seconds(5)])
+    assert [part.value for part in found.parts] == ["c", "b", None]
+    assert [part.messages for part in found.parts] == [
+        regions.count("c"),
+        regions.count("b"),
+        regions.count("a") + regions.count("d") + regions.count(None),
+    ]
+    assert found.values_in_rest == 2
+
+
+def test_a_cohort_of_which_nothing_has_landed_has_no_figures(tmp_path: Path) -> None:
+    trace = Source(seconds=60, rate=10, streams=2).trace()
+    landed = np.where(trace.stream == 1, NEVER, trace.landed_us)
+    path = written(replace(trace, landed_us=landed), tmp_path / "trace", region_of(trace, "eu", "us"))
+    found = on_trace(path, "attribute:region", [seconds(5)])
+    facts = {each["value"]: each for each in facts_of_cohorts(found)["cohorts"]}
+    assert set(facts["us"]) == {"value", "share", "all_messages"}
+    assert facts["eu"]["all_messages"] == facts["eu"]["messages"] == int((trace.stream == 0).sum())
+    assert facts["us"]["share"] + facts["eu"]["share"] == pytest.approx(1)
+
+
+def test_what_cannot_be_split_is_refused_with_the_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    trace = Source(seconds=60, rate=10).trace()
+    plain = trace.write(tmp_path / "plain")
+    with pytest.raises(TraceUnusable, match=r"lacks the column region \(it has message_id"):
+        on_trace(plain, "attribute:region")
+    attributes = written(trace, tmp_path / "map", ["eu"] * len(trace.publish_us), as_map=True)
+    with pytest.raises(NothingToTune, match=r"none of 600 messages in .* has a value of attribute:fleet"):
+        on_trace(attributes, "attribute:fleet")
+    with pytest.raises(NothingToTune, match="has a value of stream_prefix:/"):
+        on_trace(plain, "stream_prefix:/")
+    table = pq.read_table(plain)
+    pq.write_table(table.append_column("attributes", pa.array(["{}"] * len(table))), tmp_path / "text")
+    with pytest.raises(TraceUnusable, match=r"attributes in .* is of the type string; write it as a map of text"):
+        on_trace(tmp_path / "text", "attribute:region")
+    with pytest.raises(TraceUnusable, match=r"landed_at in .* is of the type timestamp.* write it as text"):
+        on_trace(plain, "attribute:landed_at")
+    monkeypatch.setattr(cohorts, "MOST_VALUES", 500)
+    with pytest.raises(NothingToTune, match="attribute:message_id has more than 500 values"):
+        on_trace(plain, "attribute:message_id")
+    for key in ("region", "attribute:", "payload:region", "stream_prefix", ""):
+        with pytest.raises(ValueError, match="is neither attribute:NAME nor stream_prefix:SEPARATOR"):
+            CohortKey.of(key)
+
+
+def test_a_trace_of_which_nothing_has_landed_is_refused(tmp_path: Path) -> None:
+    trace = Source(seconds=60, rate=10).trace()
+    never = replace(trace, landed_us=np.full_like(trace.landed_us, NEVER))
+    for nothing in (never, replace(never, **{name: getattr(never, name)[:0] for name in COLUMNS})):
+        with pytest.raises(NothingToTune, match="no message with an event time has landed"):
+            on_trace(nothing.write(tmp_path / "trace"), "stream_prefix:-")
+
+
+def test_the_cohorts_of_a_lake_are_those_of_a_lake_with_their_messages_alone(tmp_path: Path) -> None:
+    settings, clock = Settings(), SystemClock()
+    now = clock.now()
+    trace = ending_before(LATE.trace(), to_us(now))
+    is_late = trace.stream < 10
+    punctual = replace(trace, **{name: getattr(trace, name)[~is_late] for name in COLUMNS})
+
+    def lake_with(name: str, *landed: MemoryTrace) -> Lake:
+        lake = Lake(LakeSettings(uri=f"file:{tmp_path}/{name}"), settings.message.kinds, clock)
+        for each in landed:
+            regions = region_of(each, "us", "eu")
+            record(lake, each, settings.policy, [{"region": str(region)} for region in regions])
+        return lake
+
+    both, alone = lake_with("both", trace), lake_with("alone", punctual)
+    since, asked = timedelta(hours=2), {"target": 0.0001, "bands": BANDS}
+    found = cohorts_on(both, BY_REGION, settings, now, since, **asked)  # type: ignore[arg-type]
+    filtered = cohorts_on(alone, BY_REGION, settings, now, since, **asked)  # type: ignore[arg-type]
+    by_value = {part.value: part for part in found.parts}
+    assert by_value["eu"].messages == len(punctual.publish_us)
+    assert found.messages == len(trace.publish_us)
+    assert figures(filtered.together) == figures(filtered.parts[0].report)
+    whole = report_on_lake(both, settings, now, since, target=0.0001, bands=BANDS)
+    for rule in whole.rules:
+        recorded, derived = whole.tuning.at(rule, seconds(10)), found.together.tuning.at(rule, seconds(10))
+        assert derived.landed == recorded.landed
+        assert derived.late_share == pytest.approx(recorded.late_share, abs=0.01)
+        assert derived.lag_p50 == pytest.approx(recorded.lag_p50, abs=1.5)
