@@ -1,13 +1,14 @@
 """The report as one HTML page that needs neither a network nor a script."""
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
 
+from tidemark.pipeline.charts import STYLE, svg
 from tidemark.pipeline.clock import from_us, iso
 from tidemark.pipeline.durations import format_duration
+from tidemark.pipeline.phrases import at_most, percent, stands, words
 from tidemark.pipeline.printable import printable
-from tidemark.pipeline.tuning import charts
 from tidemark.pipeline.tuning.blame import blame_sentence
-from tidemark.pipeline.tuning.phrases import at_most, percent, stands, words
 from tidemark.pipeline.tuning.pictures import charts_of
 from tidemark.pipeline.tuning.report import TuningReport, behind, recommendation_sentence, sentences
 
@@ -21,7 +22,7 @@ TEMPLATES = Environment(
 )
 TEMPLATES.filters |= {write.__name__: write for write in (at_most, behind, percent, stands, words)}
 TEMPLATES.filters["duration"] = format_duration
-TEMPLATES.globals |= {name: getattr(charts, name) for name in ("LEFT", "RIGHT", "TOP", "BOTTOM")}
+TEMPLATES.globals |= {"draw": lambda chart: Markup(svg(chart)), "chart_style": Markup(STYLE)}  # noqa: S704 (escaped)
 
 
 def page_of(report: TuningReport) -> str:
