@@ -5,7 +5,7 @@ from markupsafe import Markup
 
 from tidemark.pipeline.charts import STYLE, svg
 from tidemark.pipeline.clock import from_us, iso
-from tidemark.pipeline.durations import format_duration
+from tidemark.pipeline.durations import format_duration, rough
 from tidemark.pipeline.phrases import at_most, percent, stands, words
 from tidemark.pipeline.printable import printable
 from tidemark.pipeline.tuning.blame import blame_sentence
@@ -21,8 +21,11 @@ TEMPLATES = Environment(
     lstrip_blocks=True,
 )
 TEMPLATES.filters |= {write.__name__: write for write in (at_most, behind, percent, stands, words)}
-TEMPLATES.filters["duration"] = format_duration
-TEMPLATES.globals |= {"draw": lambda chart: Markup(svg(chart)), "chart_style": Markup(STYLE)}  # noqa: S704 (escaped)
+TEMPLATES.filters |= {"duration": format_duration, "iso": iso, "rough": rough}
+TEMPLATES.globals |= {
+    "draw": lambda chart, more="": Markup(svg(chart, more)),  # noqa: S704 (it escapes all text)
+    "chart_style": Markup(STYLE),  # noqa: S704
+}
 
 
 def page_of(report: TuningReport) -> str:
