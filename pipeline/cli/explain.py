@@ -13,10 +13,12 @@ from tidemark.pipeline.cli.output import columns, console, grid, print_json, saf
 from tidemark.pipeline.clock import SystemClock, iso
 from tidemark.pipeline.durations import format_duration, rough
 from tidemark.pipeline.lake.tables.rejected_payloads import RejectedPayload, by_stream
-from tidemark.pipeline.observe.explained import read_explained
+from tidemark.pipeline.observe.explained import read_by_stream, read_decided, read_explained
+from tidemark.pipeline.observe.facts import of_runs
 from tidemark.pipeline.observe.plane import drawn
 from tidemark.pipeline.printable import printable
 from tidemark.pipeline.quality.affected import not_known
+from tidemark.pipeline.quality.failing import read_failing, read_failing_ticks, standstill
 from tidemark.pipeline.quality.passed_over import PassedOver
 from tidemark.pipeline.settings import load_settings
 from tidemark.pipeline.watermark.explain.conditions import Outcome
@@ -39,19 +41,28 @@ def explain(
 ) -> None:
     """Explain why the watermark stands where it does, what would move it, and which setting would."""
     settings, now = load_settings(), SystemClock().now()
-    explained = read_explained(lake_of(settings), settings, now, at)
-    if explained is None:
+    lake, tick = lake_of(settings), settings.watermark.tick
+    log = lake.tracking_log()
+    found = read_decided(log, at)
+    if found is None:
         raise no_decision(settings)
+    explained = read_explained(log, *found, tick, now if at is None else found[1].decision.at)
     if picture is not None:
         picture.write_text(drawn(explained.facts), encoding="utf-8")
         print(f"wrote {printable(str(picture))}")
-    elif as_json:
-        print_json(explained.facts)
+        return
+    of_streams = read_by_stream(lake, settings, found[1])
+    failed = read_failing(lake, settings.windowing, now) if at is None else None
+    ticks = [one.sentence() for one in read_failing_ticks(lake, now)] if at is None else []
+    standing = standstill(found[1].decision, tick, now) if at is None else []
+    if as_json:
+        failing = {"runs_failing": None if failed is None else failed.sentence(), "ticks_failing": ticks}
+        print_json({**explained.facts, **of_streams.facts, **failing})
     else:
         show_explanation(explained.explanation, explained.number, explained.problem, console())
-        show_rejected(explained.rejected, explained.pinning, console())
-        show_passed_over(explained.over, console())
-        warn(console(), explained.warnings)
+        show_rejected(of_streams.rejected, of_streams.pinning, console())
+        show_passed_over(of_streams.over, console())
+        warn(console(), [*standing, *of_runs(failed), *ticks])
 
 
 def show_explanation(explanation: Explanation, number: int, problem: str | None, terminal: Console) -> None:

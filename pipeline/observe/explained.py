@@ -18,17 +18,15 @@ from tidemark.pipeline.lake.log.tracking_log import TrackingLog
 from tidemark.pipeline.lake.tables.heartbeats import Heartbeats
 from tidemark.pipeline.lake.tables.rejected_payloads import RejectedPayload, by_stream, rejected_payloads
 from tidemark.pipeline.lake.tables.table import MOMENT
-from tidemark.pipeline.observe.facts import of_runs
 from tidemark.pipeline.observe.plane import HOURS, history_facts, plane_facts
-from tidemark.pipeline.quality.failing import read_failing, read_failing_ticks, standstill
 from tidemark.pipeline.quality.passed_over import PassedOver, read_passed_over
 from tidemark.pipeline.quality.status import LOST_WITHIN
 from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.watermark.decision import Decision
 from tidemark.pipeline.watermark.explain.explanation import Alternative, Explanation
 from tidemark.pipeline.watermark.explain.explanation import explain as explain_decision
-from tidemark.pipeline.watermark.histogram import bucket_of
-from tidemark.pipeline.watermark.state import DecisionRecord
+from tidemark.pipeline.watermark.histogram import Cell, bucket_of, bucket_start
+from tidemark.pipeline.watermark.state import DecisionRecord, WatermarkState
 
 SECOND = timedelta(seconds=1)
 
@@ -38,63 +36,89 @@ NAMED_STREAMS = 20
 
 @dataclass(frozen=True, slots=True)
 class Explained:
-    """The explanation, what tables and notes add to it, what to warn of in sentences, and all of it as facts."""
+    """The explanation by the log alone, with its facts; `problem` says why it is not known."""
 
     number: int
     explanation: Explanation
     problem: str | None
-    over: PassedOver
-    rejected: Sequence[RejectedPayload]
-    pinning: Sequence[RejectedPayload]
-    warnings: Sequence[str]
     facts: Mapping[str, Any]
 
 
-def read_explained(
-    lake: Lake, settings: Settings, now: datetime, at: datetime | None = None, recent: Sequence[Decision] | None = None
-) -> Explained | None:
-    """Explain the decision in force at a moment, or the newest one; None where there is none yet. `recent` are the
-    decisions of the last hours, where they are known; otherwise some are read from the log. Raises LakeError, also
-    where the log begins after that moment."""
-    log = lake.tracking_log()
-    found = _decision(log, at)
-    if found is None:
-        return None
-    number, decided = found
-    decision, before, problem = decided.decision, None, None
+@dataclass(frozen=True, slots=True)
+class ByStream:
+    """What the tables add: which streams `max_lag` passes over, and whose payloads were rejected, at the pin or
+    elsewhere; with the facts."""
+
+    over: PassedOver
+    rejected: Sequence[RejectedPayload]
+    pinning: Sequence[RejectedPayload]
+    facts: Mapping[str, Any]
+
+
+def read_decided(log: TrackingLog, at: datetime | None = None) -> tuple[int, DecisionRecord] | None:
+    """The decision in force at a moment, or the newest one, with its number; None where there is none yet. Raises
+    LakeError, also where the log begins after that moment."""
+    # Times are printed to the millisecond: a copied one must find a decision anywhere within that millisecond.
+    found = decision_in_force(log, None if at is None else at.replace(microsecond=at.microsecond // 1000 * 1000 + 999))
+    first = first_decision(log) if found is None and at is not None else None
+    if at is not None and first is not None:
+        raise LakeError(
+            f"no decision was in force at {iso(at)}: the first in the log was made at {iso(first.decision.at)}"
+        )
+    return found
+
+
+def read_explained(log: TrackingLog, number: int, decided: DecisionRecord, tick: timedelta, now: datetime) -> Explained:
+    """Explain a decision by the log, as of a moment. Raises LakeError."""
+    recent = sampled(log, number, decided.decision.at - HOURS)
     try:
         before = standing_before(log, number)
-        explanation = explain_decision(decided, before)
     except CorruptObject as error:
-        explanation, problem = Explanation(decision), str(error)
-    if explanation.alternatives is None and problem is None:
+        explanation = Explanation(decided.decision)
+        facts = {**explanation_facts(explanation), "plane": None, **history_facts(recent, tick, now)}
+        return Explained(number, explanation, str(error), {**facts, "log_entry": number, "problem": str(error)})
+    return explained(number, decided, before, recent, tick, now)
+
+
+def explained(
+    number: int,
+    decided: DecisionRecord,
+    before: WatermarkState,
+    recent: Sequence[Decision],
+    tick: timedelta,
+    now: datetime,
+) -> Explained:
+    """Explain a decision from the state before it and the decisions of the last hours."""
+    explanation, problem = explain_decision(decided, before), None
+    if explanation.alternatives is None:
         problem = "the decision does not follow from the entries before it; `tidemark replay --from-lake` compares them"
-    over, rejected = _passed_over(lake, decided), _rejected(lake, decision, settings)
-    pinning = _pinning(decision, rejected)
-    failed = read_failing(lake, settings.windowing, now) if at is None else None
-    ticks = [one.sentence() for one in read_failing_ticks(lake, now)] if at is None else []
-    standing = standstill(decision, settings.watermark.tick, now) if at is None else []
-    if recent is None:
-        recent = sampled(log, number, decision.at - HOURS)
-    pin = decision.pin
-    happened = None if pin is None else from_us(to_us(pin.min_event_time) // 1_000_000 * 1_000_000)
     facts = {
         **explanation_facts(explanation),
         "log_entry": number,
         "problem": problem,
+        "plane": plane_facts(before.histogram, decided),
+        **history_facts(recent, tick, now),
+    }
+    return Explained(number, explanation, problem, facts)
+
+
+def read_by_stream(lake: Lake, settings: Settings, decided: DecisionRecord) -> ByStream:
+    """What the tables say of the messages that a decision looked at. Raises LakeError."""
+    over, rejected = _passed_over(lake, decided), _rejected(lake, decided.decision, settings)
+    pin, pinning = decided.decision.pin, _pinning(decided.decision, rejected)
+    landed = {} if pin is None else landed_by_stream(lake.heartbeats(), pin.published_from, _second(pin), SECOND)
+    facts = {
         "passed_over_by_stream": over.by_stream,
         "rejected_payloads_by_stream": by_stream(rejected),
         "rejected_payloads_that_pin": by_stream(pinning),
-        "landed_at_pin_by_stream": {}
-        if pin is None or happened is None
-        else landed_by_stream(lake.heartbeats(), pin.published_from, happened, SECOND),
-        "runs_failing": None if failed is None else failed.sentence(),
-        "ticks_failing": ticks,
-        "plane": None if before is None else plane_facts(before.histogram, decided),
-        **history_facts(recent, settings.watermark.tick, now if at is None else decision.at),
+        "landed_at_pin_by_stream": landed,
     }
-    warnings = [*standing, *of_runs(failed), *ticks]
-    return Explained(number, explanation, problem, over, rejected, pinning, warnings, facts)
+    return ByStream(over, rejected, pinning, facts)
+
+
+def _second(pin: Cell) -> datetime:
+    """The second of the pin's event time."""
+    return bucket_start(bucket_of(pin.min_event_time))
 
 
 def landed_by_stream(
@@ -135,17 +159,6 @@ def _passed_over(lake: Lake, decided: DecisionRecord) -> PassedOver:
     return PassedOver() if max_lag is None else read_passed_over(lake.heartbeats(), max_lag, at - LOST_WITHIN, at)
 
 
-def _decision(log: TrackingLog, at: datetime | None) -> tuple[int, DecisionRecord] | None:
-    # Times are printed to the millisecond: a copied one must find a decision anywhere within that millisecond.
-    found = decision_in_force(log, None if at is None else at.replace(microsecond=at.microsecond // 1000 * 1000 + 999))
-    if found is not None:
-        return found
-    first = first_decision(log)
-    if at is None or first is None:
-        return None
-    raise LakeError(f"no decision was in force at {iso(at)}: the first in the log was made at {iso(first.decision.at)}")
-
-
 def explanation_facts(explanation: Explanation) -> dict[str, Any]:
     """The explanation as plain facts: its sentences, and the numbers by themselves."""
     others, facts = explanation.alternatives, decision_facts(explanation.decision)
@@ -153,6 +166,8 @@ def explanation_facts(explanation: Explanation) -> dict[str, Any]:
     return {
         **facts,
         "pin": None if pin is None else {**pin, "text": explanation.pin},
+        "base_oldest_unacked": explanation.decision.base and explanation.decision.base.oldest_unacked,
+        "tracking_oldest_unacked": explanation.decision.tracking and explanation.decision.tracking.oldest_unacked,
         "conditions": [asdict(condition) for condition in explanation.conditions],
         "messages_since_base": explanation.since_base,
         "messages_since_pin": explanation.since_pin,
