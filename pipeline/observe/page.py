@@ -220,7 +220,9 @@ class Page:
         return {**told.facts, "ticks_failing": failing}
 
     def _look_at_tables(self, now: datetime) -> LakeStatus:
-        lake, place = self._lakes[1], self._place
+        lake = self._lakes[1]
+        self._log.wait(WAIT_SECONDS)  # the streams are those of the decision that is shown
+        place = self._place
         status = read_status(lake, self._settings, now, self._clock)
         streams = {} if place is None else read_by_stream(lake, self._settings, place.decided).facts
         return replace(status, details={**status.details, **streams})

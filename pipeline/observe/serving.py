@@ -8,6 +8,7 @@ streams. Nothing here tells what else a message says.
 import base64
 import hashlib
 import json
+import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from http import HTTPStatus
@@ -22,6 +23,8 @@ from tidemark.pipeline.hosts import is_ours
 
 if TYPE_CHECKING:
     from tidemark.pipeline.observe.page import Page
+
+logger = logging.getLogger(__name__)
 
 TEXT, JSON = "text/plain; version=0.0.4; charset=utf-8", "application/json"
 
@@ -45,6 +48,8 @@ HEADERS = {
     "img-src data:; connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
 }
 """Those of each answer. No other page may read, embed or frame it; it runs its own script and asks its own address."""
+
+FAILED = b'{"error": "this failed; the log says why"}\n'
 
 IDLE_SECONDS = 10.0
 """How long a connection may say nothing."""
@@ -99,7 +104,11 @@ def serve(host: str, port: int, asked: Asked) -> ThreadingHTTPServer:
         timeout = IDLE_SECONDS
 
         def do_GET(self) -> None:
-            status, content_type, content = asked.answer(self.path, self.headers.get_all("Host", []))
+            try:
+                status, content_type, content = asked.answer(self.path, self.headers.get_all("Host", []))
+            except Exception:
+                logger.exception("%a cannot be answered", self.path)
+                status, content_type, content = HTTPStatus.INTERNAL_SERVER_ERROR, JSON, FAILED
             self.send_response(status)
             self.send_header("Content-Type", content_type)
             self.send_header("Content-Length", str(len(content)))
