@@ -431,7 +431,7 @@ class MetricsSettings(Section):
     @property
     def listens(self) -> bool:
         """Whether something is served at `port`."""
-        return self.health or self.export == "prometheus"
+        return self.health or self.page is True or self.export == "prometheus"
 
     @property
     def is_on(self) -> bool:

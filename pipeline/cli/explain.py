@@ -1,33 +1,28 @@
 """`tidemark explain`: a decision's explanation, for people and as JSON."""
 
 from collections.abc import Sequence
-from dataclasses import asdict
 from datetime import datetime, timedelta
 from itertools import islice
-from typing import Annotated, Any
+from pathlib import Path
+from typing import Annotated
 
 from rich.console import Console
 
-from tidemark.pipeline.cli.options import AsJson, lake_of, no_decision, time_option
-from tidemark.pipeline.cli.output import columns, console, grid, of_runs, print_json, safe, warn, without_stop
-from tidemark.pipeline.clock import SystemClock, from_us, iso, to_us
+from tidemark.pipeline.cli.options import AsJson, lake_of, no_decision, option, time_option
+from tidemark.pipeline.cli.output import columns, console, grid, print_json, safe, warn, without_stop
+from tidemark.pipeline.clock import SystemClock, iso
 from tidemark.pipeline.durations import format_duration, rough
-from tidemark.pipeline.errors import CorruptObject, LakeError
-from tidemark.pipeline.lake.layout import Lake
-from tidemark.pipeline.lake.log.history import decision_in_force, first_decision, standing_before
-from tidemark.pipeline.lake.log.tracking_log import TrackingLog
-from tidemark.pipeline.lake.tables.rejected_payloads import RejectedPayload, by_stream, rejected_payloads
+from tidemark.pipeline.lake.tables.rejected_payloads import RejectedPayload, by_stream
+from tidemark.pipeline.observe.explained import read_by_stream, read_decided, read_explained
+from tidemark.pipeline.observe.facts import of_runs
+from tidemark.pipeline.observe.plane import drawn
+from tidemark.pipeline.printable import printable
 from tidemark.pipeline.quality.affected import not_known
 from tidemark.pipeline.quality.failing import read_failing, read_failing_ticks, standstill
-from tidemark.pipeline.quality.passed_over import PassedOver, read_passed_over
-from tidemark.pipeline.quality.status import LOST_WITHIN
-from tidemark.pipeline.settings import Settings, load_settings
-from tidemark.pipeline.watermark.decision import Decision
+from tidemark.pipeline.quality.passed_over import PassedOver
+from tidemark.pipeline.settings import load_settings
 from tidemark.pipeline.watermark.explain.conditions import Outcome
 from tidemark.pipeline.watermark.explain.explanation import TRIED, Alternative, Explanation
-from tidemark.pipeline.watermark.explain.explanation import explain as explain_decision
-from tidemark.pipeline.watermark.histogram import bucket_of
-from tidemark.pipeline.watermark.state import DecisionRecord
 
 NAMED = 5
 """Streams that are named, those with the most messages; the JSON has all."""
@@ -39,111 +34,35 @@ def explain(
     at: Annotated[
         datetime | None, time_option("Explain the decision in force at this time, instead of the newest.")
     ] = None,
+    picture: Annotated[
+        Path | None, option("Write a picture instead: an SVG file of the histogram and of the lag, for a ticket.")
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Explain why the watermark stands where it does, what would move it, and which setting would."""
-    settings = load_settings()
-    lake = lake_of(settings)
+    settings, now = load_settings(), SystemClock().now()
+    lake, tick = lake_of(settings), settings.watermark.tick
     log = lake.tracking_log()
-    number, decided = _decision(log, at, settings)
-    try:
-        explanation, problem = explain_decision(decided, standing_before(log, number)), None
-    except CorruptObject as error:
-        explanation, problem = Explanation(decided.decision), str(error)
-    if explanation.alternatives is None and problem is None:
-        problem = "the decision does not follow from the entries before it; `tidemark replay --from-lake` compares them"
-    over, rejected = _passed_over(lake, decided), _rejected(lake, decided.decision, settings)
-    now = SystemClock().now()
-    failed = read_failing(lake, settings.windowing, now) if at is None else None
-    ticks = read_failing_ticks(lake, now) if at is None else []
-    standing = standstill(decided.decision, settings.watermark.tick, now) if at is None else []
-    if as_json:
-        facts = {
-            "log_entry": number,
-            "problem": problem,
-            "passed_over_by_stream": over.by_stream,
-            "rejected_payloads_by_stream": by_stream(rejected),
-            "rejected_payloads_that_pin": by_stream(_pinning(decided.decision, rejected)),
-            "runs_failing": None if failed is None else failed.sentence(),
-            "ticks_failing": [one.sentence() for one in ticks],
-        }
-        print_json({**explanation_facts(explanation), **facts})
-    else:
-        show_explanation(explanation, number, problem, console())
-        show_rejected(rejected, _pinning(decided.decision, rejected), console())
-        show_passed_over(over, console())
-        warn(console(), [*standing, *of_runs(failed), *(one.sentence() for one in ticks)])
-
-
-def _rejected(lake: Lake, decision: Decision, settings: Settings) -> list[RejectedPayload]:
-    """The messages that the decision looked at and that are in quarantine for their payload alone."""
-    if decision.bound is None:
-        return []
-    start, requeued = decision.bound.start, lake.requeued().every_id()
-    return rejected_payloads(lake.quarantine(), settings.contract, start, decision.at, requeued)
-
-
-def _pinning(decision: Decision, rejected: Sequence[RejectedPayload]) -> list[RejectedPayload]:
-    """Those with the times of the pin: its publish second, and its event time."""
-    pin = decision.pin
-    if pin is None:
-        return []
-    times = pin.publish_bucket, to_us(pin.min_event_time)
-    return [message for message in rejected if (bucket_of(from_us(message.publish_us)), message.event_us) == times]
-
-
-def _passed_over(lake: Lake, decided: DecisionRecord) -> PassedOver:
-    """What its `max_lag` passes over, of what was published in the hour before the decision and has landed since."""
-    max_lag, at = decided.policy.max_lag, decided.decision.at
-    return PassedOver() if max_lag is None else read_passed_over(lake.heartbeats(), max_lag, at - LOST_WITHIN, at)
-
-
-def _decision(log: TrackingLog, at: datetime | None, settings: Settings) -> tuple[int, DecisionRecord]:
-    # Times are printed to the millisecond: a copied one must find a decision anywhere within that millisecond.
-    found = decision_in_force(log, None if at is None else at.replace(microsecond=at.microsecond // 1000 * 1000 + 999))
-    if found is not None:
-        return found
-    first = first_decision(log)
-    if at is None or first is None:
+    found = read_decided(log, at)
+    if found is None:
         raise no_decision(settings)
-    raise LakeError(f"no decision was in force at {iso(at)}: the first in the log was made at {iso(first.decision.at)}")
-
-
-def explanation_facts(explanation: Explanation) -> dict[str, Any]:
-    """The explanation as plain facts: its sentences, and the numbers by themselves."""
-    others, facts = explanation.alternatives, decision_facts(explanation.decision)
-    pin = facts["pin"]
-    return {
-        **facts,
-        "pin": None if pin is None else {**pin, "text": explanation.pin},
-        "conditions": [asdict(condition) for condition in explanation.conditions],
-        "messages_since_base": explanation.since_base,
-        "messages_since_pin": explanation.since_pin,
-        "moves": explanation.moves,
-        "alternatives": None if others is None else [_alternative(other) for other in others],
-        "explanation": explanation.sentences(),
-    }
-
-
-def decision_facts(decision: Decision) -> dict[str, Any]:
-    """A decision as plain facts, without the entries that it was made from."""
-    pin = decision.pin
-    return {
-        "at": decision.at,
-        "watermark": decision.watermark,
-        "reason": decision.reason,
-        "candidate": decision.candidate,
-        "released_before": decision.released_before,
-        "pin": None
-        if pin is None
-        else {"published_from": pin.published_from, "event_time": pin.min_event_time, "messages": pin.count},
-    }
-
-
-def _alternative(other: Alternative) -> dict[str, Any]:
-    facts = asdict(other)
-    further = facts.pop("further")
-    return {**facts, "further_seconds": further}
+    explained = read_explained(log, *found, tick, now if at is None else found[1].decision.at)
+    if picture is not None:
+        picture.write_text(drawn(explained.facts), encoding="utf-8")
+        print(f"wrote {printable(str(picture))}")
+        return
+    of_streams = read_by_stream(lake, settings, found[1])
+    failed = read_failing(lake, settings.windowing, now) if at is None else None
+    ticks = [one.sentence() for one in read_failing_ticks(lake, now)] if at is None else []
+    standing = standstill(found[1].decision, tick, now) if at is None else []
+    if as_json:
+        failing = {"runs_failing": None if failed is None else failed.sentence(), "ticks_failing": ticks}
+        print_json({**explained.facts, **of_streams.facts, **failing})
+    else:
+        show_explanation(explained.explanation, explained.number, explained.problem, console())
+        show_rejected(of_streams.rejected, of_streams.pinning, console())
+        show_passed_over(of_streams.over, console())
+        warn(console(), [*standing, *of_runs(failed), *ticks])
 
 
 def show_explanation(explanation: Explanation, number: int, problem: str | None, terminal: Console) -> None:

@@ -21,7 +21,6 @@ from rich.table import Table
 from tidemark.pipeline.clock import iso
 from tidemark.pipeline.durations import format_duration
 from tidemark.pipeline.printable import printable
-from tidemark.pipeline.quality.failing import Failing
 
 FILE_WIDTH = 150
 """Columns of a line that goes to a file or a pipe, where Rich would assume 80 and fold the tables."""
@@ -159,11 +158,6 @@ def warn(terminal: Console, sentences: Iterable[str]) -> None:
     """Print warnings, each below an empty line."""
     for sentence in sentences:
         terminal.print(f"\n{WARNING}{safe(sentence)}")
-
-
-def of_runs(failed: Failing | None) -> list[str]:
-    """The warning that runs fail, if they do, and where more is said of it."""
-    return [] if failed is None else [f"{without_stop(failed.sentence())}. Dagster's UI has each run's log"]
 
 
 @contextmanager

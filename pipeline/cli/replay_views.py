@@ -10,11 +10,11 @@ from rich.progress import Progress
 from rich.table import Table
 
 from tidemark.pipeline.cli.output import exact_iso, safe, text_of
+from tidemark.pipeline.phrases import words
 from tidemark.pipeline.replay.outcome import Replayed
 from tidemark.pipeline.replay.replay import Difference
 from tidemark.pipeline.replay.trace import Batch
 from tidemark.pipeline.replay.trace_file import ParquetTrace
-from tidemark.pipeline.tuning.phrases import words
 from tidemark.pipeline.watermark.histogram import Histogram
 from tidemark.pipeline.watermark.state import DecisionRecord
 

@@ -24,7 +24,13 @@ from tidemark.pipeline.services import cohort_files, own_files
 from tidemark.pipeline.services.dagster_api import DagsterApi
 from tidemark.pipeline.services.dagster_names import COMPUTE_WINDOWS, TO, WINDOWS, compute_job
 from tidemark.pipeline.services.processes import Supervisor
-from tidemark.pipeline.services.stack import provision_here, refuse_taken_ports, start_stack
+from tidemark.pipeline.services.stack import (
+    has_page,
+    page_sentence,
+    provision_here,
+    refuse_taken_ports,
+    start_stack,
+)
 from tidemark.pipeline.settings import Settings, load_settings
 from tidemark.pipeline.spark.connector import CONNECTOR, connector_file, fetch
 from tidemark.pipeline.spark.executor_archive import own_manifest
@@ -182,7 +188,10 @@ def up() -> None:
             say(f"{finding.level}: {finding.said}")
         if any(finding.level is Level.BROKEN for finding in found):
             raise ServiceFailed("nothing was started, since something above would break; `tidemark doctor` looks again")
+        page = page_sentence(settings) if has_page(settings) else ""
         start_stack(supervisor, settings, config_file())
+        if page:
+            say(page)
         say(f"running: http://127.0.0.1:{settings.dagster.web_port}, logs in {supervisor.state_folder}/logs")
         say("Ctrl-C stops it all")
         while not stopped.wait(LOOK_EVERY_SECONDS):

@@ -6,12 +6,12 @@ from typing import Annotated, Any
 
 import typer
 
-from tidemark.pipeline.cli.explain import decision_facts
 from tidemark.pipeline.cli.options import AsJson, duration_option, time_option
 from tidemark.pipeline.cli.output import console, print_json, safe
 from tidemark.pipeline.clock import SystemClock, iso
 from tidemark.pipeline.durations import format_duration, rough
 from tidemark.pipeline.errors import WatermarkNotReached
+from tidemark.pipeline.observe.explained import decision_facts
 from tidemark.pipeline.quality.gate import Watermark, WatermarkReader
 from tidemark.pipeline.settings import load_settings
 

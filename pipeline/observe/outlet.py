@@ -15,6 +15,7 @@ from tidemark.pipeline.observe.serving import Asked, serve
 from tidemark.pipeline.settings_sections import MetricsSettings
 
 if TYPE_CHECKING:
+    from tidemark.pipeline.observe.page import Page
     from tidemark.pipeline.observe.telemetry import Telemetry
 
 EXTRA = "tidemark-pubsub[metrics]"
@@ -58,7 +59,7 @@ class ProcessOutlet:
         self.allowed_hosts = set[str]()
         self._telemetry = self._exporting() if chosen.export else None
         scrape = None if self._telemetry is None else self._telemetry.scrape
-        asked = Asked(self.problems, self.allowed_hosts, scrape)
+        asked = Asked(self.problems, self._pages, self.allowed_hosts, scrape)
         self._server = serve(chosen.host, chosen.port, asked) if chosen.listens else None
         if chosen.export == "otlp":
             Thread(target=self._send, name="metrics", daemon=True).start()
@@ -80,6 +81,10 @@ class ProcessOutlet:
     def problems(self) -> list[str]:
         """What is wrong with the pipelines of this process."""
         return [problem for recorder in self._recorders for problem in recorder.problems()]
+
+    def _pages(self) -> dict[str, "Page"]:
+        pages = (recorder.page for recorder in self._recorders)
+        return {page.name: page for page in pages if page is not None}
 
     def close(self) -> None:
         """Serve and send nothing any more."""

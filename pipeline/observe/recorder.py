@@ -22,6 +22,7 @@ from tidemark.pipeline.watermark.state import WatermarkState
 
 if TYPE_CHECKING:
     from tidemark.pipeline.observe.outlet import ProcessOutlet
+    from tidemark.pipeline.observe.page import Page
 
 logger = logging.getLogger(__name__)
 
@@ -85,6 +86,12 @@ class Recorder(Observer):
         self._outlet: ProcessOutlet | None = None
         self._outlet_tried_at: datetime | None = None
         self._process = os.getpid()
+        self.page = self._page_of(settings) if settings.metrics.page else None
+
+    def _page_of(self, settings: Settings) -> "Page":
+        from tidemark.pipeline.observe.page import Page  # only now: it imports templates and what reads the lake
+
+        return Page(settings, self._clock, settings.pipeline_name)
 
     # What is told
 
@@ -99,8 +106,8 @@ class Recorder(Observer):
         try:
             outlet = self._open_outlet()
         except (OSError, ImportError) as error:
-            again = "" if tried is None else " again"
-            logger.warning("metrics and health cannot be served%s: %s. It is tried every minute", again, error)
+            if tried is None:
+                logger.warning("metrics, health and the page cannot be served: %s. It is tried every minute", error)
             return
         outlet.join(self)
         self._outlet = outlet
@@ -115,6 +122,8 @@ class Recorder(Observer):
     @never_failing
     def tracked(self, tracked: Tracked) -> None:
         self._state = tracked.state
+        if self.page is not None:
+            self.page.decided(tracked.decision)
         self._add(them.DECISIONS, 1, reason=str(tracked.decision.reason))
         self._add(them.PULLED, tracked.persisted.messages, subscription=TRACKING)
 

@@ -1,18 +1,55 @@
-"""The port that a monitoring system, a load balancer or Kubernetes asks: `/metrics`, `/healthz` and `/livez`.
+"""The port that a monitoring system, a load balancer or Kubernetes asks: `/metrics`, `/healthz` and `/livez`; and a
+browser, for the page.
 
-It answers GET, changes nothing, and tells counts, ages and names of sensors, never what a message says.
+It answers GET and changes nothing. All but the page tells counts, ages and names of sensors alone; the page also names
+streams. Nothing here tells what else a message says.
 """
 
+import base64
+import hashlib
 import json
-from collections.abc import Callable, Collection, Sequence
+import logging
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from importlib.resources import files
 from threading import Thread
+from typing import TYPE_CHECKING
+from urllib.parse import parse_qs
 
+from tidemark.pipeline.charts import STYLE as CHART_STYLE
 from tidemark.pipeline.hosts import is_ours
 
+if TYPE_CHECKING:
+    from tidemark.pipeline.observe.page import Page
+
+logger = logging.getLogger(__name__)
+
 TEXT, JSON = "text/plain; version=0.0.4; charset=utf-8", "application/json"
+
+HTML, PLAIN = "text/html; charset=utf-8", "text/plain; charset=utf-8"
+
+FOLDER = files("tidemark.pipeline.observe").joinpath("templates")
+SCRIPT, STYLE = FOLDER.joinpath("page.js").read_text(), CHART_STYLE + FOLDER.joinpath("page.css").read_text()
+"""What the page has within it. Nothing else may run there, or change how it looks."""
+
+
+def _hashed(text: str) -> str:
+    return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
+
+
+HEADERS = {
+    "Cache-Control": "no-store",
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Content-Security-Policy": f"default-src 'none'; script-src {_hashed(SCRIPT)}; style-src {_hashed(STYLE)}; "
+    "img-src data:; connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
+}
+"""Those of each answer. No other page may read, embed or frame it; it runs its own script and asks its own address."""
+
+FAILED = b'{"error": "this failed; the log says why"}\n'
 
 IDLE_SECONDS = 10.0
 """How long a connection may say nothing."""
@@ -24,6 +61,7 @@ class Asked:
     `scrape` there are no metrics here."""
 
     problems: Callable[[], list[str]]
+    pages: Callable[[], "Mapping[str, Page]"] = dict
     allowed_hosts: Collection[str] = ()
     scrape: Callable[[], bytes] | None = None
 
@@ -32,7 +70,8 @@ class Asked:
         if not is_ours(hosts, self.allowed_hosts, any_address=True):
             refused = {"error": f"the host {', '.join(hosts)!a} is not ours; add it to dagster.allowed_hosts"}
             return HTTPStatus.FORBIDDEN, JSON, json.dumps(refused).encode() + b"\n"
-        match path.partition("?")[0]:
+        where, _, query = path.partition("?")
+        match where:
             case "/livez":
                 return HTTPStatus.OK, JSON, b'{"alive": true}\n'
             case "/healthz":
@@ -42,7 +81,20 @@ class Asked:
                 return status, JSON, json.dumps(said).encode() + b"\n"
             case "/metrics" if self.scrape is not None:
                 return HTTPStatus.OK, TEXT, self.scrape()
+        asked = {name: values[-1] for name, values in parse_qs(query).items()}
+        pages = self.pages()
+        page = pages.get(asked.get("pipeline", ""), next(iter(pages.values()), None))
+        match where:
+            case "/" | "/live" if page is not None:
+                return HTTPStatus.OK, HTML, page.html(list(pages), self.problems, whole=where == "/")
+            case "/cell" if page is not None:
+                x, y = (float(asked[name]) if _is_number(asked.get(name)) else -1.0 for name in "xy")
+                return HTTPStatus.OK, PLAIN, page.cell(x, y, asked.get("at", "")).encode()
         return HTTPStatus.NOT_FOUND, JSON, b'{"error": "ask for /metrics, /healthz or /livez"}\n'
+
+
+def _is_number(text: str | None) -> bool:
+    return text is not None and text.replace(".", "", 1).isdecimal() and len(text) < 20
 
 
 def serve(host: str, port: int, asked: Asked) -> ThreadingHTTPServer:
@@ -52,11 +104,16 @@ def serve(host: str, port: int, asked: Asked) -> ThreadingHTTPServer:
         timeout = IDLE_SECONDS
 
         def do_GET(self) -> None:
-            status, content_type, content = asked.answer(self.path, self.headers.get_all("Host", []))
+            try:
+                status, content_type, content = asked.answer(self.path, self.headers.get_all("Host", []))
+            except Exception:
+                logger.exception("%a cannot be answered", self.path)
+                status, content_type, content = HTTPStatus.INTERNAL_SERVER_ERROR, JSON, FAILED
             self.send_response(status)
             self.send_header("Content-Type", content_type)
             self.send_header("Content-Length", str(len(content)))
-            self.send_header("Cache-Control", "no-store")
+            for name, value in HEADERS.items():
+                self.send_header(name, value)
             self.end_headers()
             self.wfile.write(content)
 

@@ -34,12 +34,17 @@ CODE_SERVER_THREADS = 16
 TOKEN = "SPARK_CONNECT_AUTHENTICATE_TOKEN"  # noqa: S105 (the variable's name)
 """The environment variable that holds the secret shared by server and clients. It is never written to disk."""
 
+PAGE = "TIDEMARK_METRICS__PAGE"
+"""The setting `metrics.page` as a variable."""
+
 SERVER_CLASS = "org.apache.spark.sql.connect.service.SparkConnectServer"
 
 
 def dagster_environment(settings: Settings, config: Path, home: Path) -> dict[str, str]:
-    """The environment of Dagster's processes: where their storage is, and which settings to read."""
+    """The environment of Dagster's processes: where their storage is, which settings to read, and that the code server
+    has the page on loopback, unless the settings say whether it does."""
     return {
+        **({PAGE: "true"} if has_page(settings) else {}),
         "DAGSTER_HOME": str(home),
         "TIDEMARK_CONFIG": str(config),
         "TIDEMARK_DAGSTER_STORAGE": settings.dagster.storage,
@@ -47,6 +52,20 @@ def dagster_environment(settings: Settings, config: Path, home: Path) -> dict[st
         # gRPC's fork handlers abort some of the forks by which PySpark starts a JVM. Nothing here uses gRPC in a fork.
         "GRPC_ENABLE_FORK_SUPPORT": "0",
     }
+
+
+def has_page(settings: Settings) -> bool:
+    """Whether the code server of `tidemark up` serves the page."""
+    chosen = settings.metrics
+    return is_loopback(chosen.host) if chosen.page is None else chosen.page
+
+
+def page_sentence(settings: Settings) -> str:
+    """Where the page is, or that its port is taken. To be asked before the code server starts."""
+    host, port = settings.metrics.host, settings.metrics.port
+    if listens(host, port):
+        return f"no page: something listens at port {port} of {host} already; choose another with metrics.port"
+    return f"the page, from the first tick on: http://{host}:{port}/"
 
 
 def emulator_is_absent(settings: Settings) -> bool:

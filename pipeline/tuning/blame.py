@@ -5,8 +5,8 @@ from itertools import accumulate
 
 from tidemark.pipeline.durations import format_duration
 from tidemark.pipeline.lake.tables.rejected_payloads import RejectedPayload, by_stream
+from tidemark.pipeline.phrases import percent, words
 from tidemark.pipeline.tuning.disorder import Disorder
-from tidemark.pipeline.tuning.phrases import percent, words
 from tidemark.pipeline.tuning.stream_disorder import Side
 
 SECOND_US = 1_000_000

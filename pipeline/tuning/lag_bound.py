@@ -4,8 +4,8 @@ from dataclasses import dataclass
 from datetime import timedelta
 
 from tidemark.pipeline.durations import format_duration
+from tidemark.pipeline.phrases import percent, words
 from tidemark.pipeline.tuning.disorder import Distribution
-from tidemark.pipeline.tuning.phrases import percent, words
 
 BOUNDS = tuple(timedelta(seconds=60 * minutes) for minutes in (1, 2, 5, 10, 30, 60, 120, 360, 720, 1440, 10080))
 """The bounds to choose from: round numbers, from a minute to a week."""

@@ -1,13 +1,14 @@
 """The report as one HTML page that needs neither a network nor a script."""
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
 
+from tidemark.pipeline.charts import STYLE, svg
 from tidemark.pipeline.clock import from_us, iso
-from tidemark.pipeline.durations import format_duration
+from tidemark.pipeline.durations import format_duration, rough
+from tidemark.pipeline.phrases import at_most, percent, stands, words
 from tidemark.pipeline.printable import printable
-from tidemark.pipeline.tuning import charts
 from tidemark.pipeline.tuning.blame import blame_sentence
-from tidemark.pipeline.tuning.phrases import at_most, percent, stands, words
 from tidemark.pipeline.tuning.pictures import charts_of
 from tidemark.pipeline.tuning.report import TuningReport, behind, recommendation_sentence, sentences
 
@@ -20,8 +21,11 @@ TEMPLATES = Environment(
     lstrip_blocks=True,
 )
 TEMPLATES.filters |= {write.__name__: write for write in (at_most, behind, percent, stands, words)}
-TEMPLATES.filters["duration"] = format_duration
-TEMPLATES.globals |= {name: getattr(charts, name) for name in ("LEFT", "RIGHT", "TOP", "BOTTOM")}
+TEMPLATES.filters |= {"duration": format_duration, "iso": iso, "rough": rough}
+TEMPLATES.globals |= {
+    "draw": lambda chart, more="": Markup(svg(chart, more)),  # noqa: S704 (it escapes all text)
+    "chart_style": Markup(STYLE),  # noqa: S704
+}
 
 
 def page_of(report: TuningReport) -> str:

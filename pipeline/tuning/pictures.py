@@ -3,10 +3,10 @@
 from collections.abc import Callable, Sequence
 from itertools import accumulate, pairwise
 
+from tidemark.pipeline.charts import Axis, Bar, Chart, Line, Mark, counts, linear, round_step, shares, stretched
 from tidemark.pipeline.durations import format_duration
-from tidemark.pipeline.tuning.charts import Axis, Bar, Chart, Line, Mark, counts, linear, round_step, shares, stretched
+from tidemark.pipeline.phrases import at_most, percent, stands, words
 from tidemark.pipeline.tuning.disorder import Distribution
-from tidemark.pipeline.tuning.phrases import at_most, percent, stands, words
 from tidemark.pipeline.tuning.report import TuningReport
 from tidemark.pipeline.tuning.stream_disorder import STEP_US
 from tidemark.pipeline.tuning.sweep import Outcome

@@ -8,11 +8,11 @@ from typing import Any
 from tidemark.pipeline.clock import from_us, iso
 from tidemark.pipeline.durations import format_duration
 from tidemark.pipeline.lake.tables.rejected_payloads import RejectedPayload, by_stream
+from tidemark.pipeline.phrases import at_most, percent, stands, words
 from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.tuning.blame import blame_sentence, rejected_sentence, those_that_delay
 from tidemark.pipeline.tuning.disorder import Disorder, Distribution
 from tidemark.pipeline.tuning.lag_bound import LagBound, lag_bound, lag_bound_sentence
-from tidemark.pipeline.tuning.phrases import at_most, percent, stands, words
 from tidemark.pipeline.tuning.sweep import BANDS, TARGETS, Outcome, Recommendation, Tuning, Variant, Workload, tune
 from tidemark.pipeline.watermark.policy import Policy
 

@@ -17,13 +17,13 @@ from hypothesis import strategies as st
 from tests.tuning.tuning_traces import SECOND_US, MemoryTrace, Source
 from tests.watermark.builders import START, START_US, ints
 from tidemark.pipeline.lake.tables.rejected_payloads import RejectedPayload
+from tidemark.pipeline.phrases import percent, stands, words
 from tidemark.pipeline.printable import printable
 from tidemark.pipeline.replay.trace import extent_of, ticks_of
 from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.settings_sections import WatermarkSettings
 from tidemark.pipeline.tuning.disorder import disorder_of
 from tidemark.pipeline.tuning.page import page_of
-from tidemark.pipeline.tuning.phrases import percent, stands, words
 from tidemark.pipeline.tuning.pictures import disorder_of_messages, lag_of_messages
 from tidemark.pipeline.tuning.report import (
     TuningReport,

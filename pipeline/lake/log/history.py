@@ -5,7 +5,11 @@ from datetime import datetime
 
 from tidemark.pipeline.errors import CorruptObject
 from tidemark.pipeline.lake.log.tracking_log import TrackingLog, entry_name, folded_up_to
+from tidemark.pipeline.watermark.decision import Decision
 from tidemark.pipeline.watermark.state import DecisionRecord, Entry, WatermarkState
+
+SAMPLES = 120
+"""The most entries that are sampled: each is a read."""
 
 
 def decision_in_force(log: TrackingLog, moment: datetime | None = None) -> tuple[int, DecisionRecord] | None:
@@ -33,6 +37,20 @@ def first_decision(log: TrackingLog) -> DecisionRecord | None:
     """The oldest decision in the log."""
     found = _first_of(log, log.numbers())
     return None if found is None else found[1]
+
+
+def sampled(log: TrackingLog, number: int, since: datetime) -> list[Decision]:
+    """Decisions from a moment up to an entry of the log, in order: every so many, at most SAMPLES, so that a long time
+    costs no more reads than a short one. Raises LakeError."""
+    numbers = [one for one in log.numbers() if one <= number]
+    begun = decision_in_force(log, since)
+    first = numbers[0] if begun is None else begun[0]
+    wanted = [one for one in numbers if one >= first][::-1]
+    step, found = 1 + len(wanted) // SAMPLES, list[Decision]()
+    for place in range(0, len(wanted), step):
+        record = _first_of(log, wanted[place : place + step])
+        found += [] if record is None else [record[1].decision]
+    return found[::-1]
 
 
 def standing_before(log: TrackingLog, number: int) -> WatermarkState:

@@ -1,0 +1,292 @@
+"""Charts as values, and as SVG: the page, the tuning report and the documentation's pictures draw with it.
+
+Colours are classes of `chart.css`, which a picture of its own carries and a page includes. All text is escaped.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from html import escape
+from importlib.resources import files
+from math import ceil, copysign, floor, log1p, log10
+
+from tidemark.pipeline.phrases import percent, words
+from tidemark.pipeline.printable import printable
+
+WIDTH, LEFT, RIGHT, TOP, BELOW = 620, 96, 602, 18, 46
+"""The drawing's width, the plot's edges in it, and the room below the plot, in units of the drawing."""
+
+STYLE = files("tidemark.pipeline").joinpath("chart.css").read_text()
+"""The style sheet of a chart, light or dark as the reader has it."""
+
+DAY = 86_400
+STEPS = (0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 30, 60, 120, 300, 600, 1800, 3600, 2 * 3600, 6 * 3600, 12 * 3600, DAY)
+"""Round numbers of seconds, for the ticks of an even axis and the widths of bars."""
+
+STRETCHED_TICKS = (
+    *(0, 1, 2, 5, 10, 20, 40, 60, 120, 300, 600, 1800, 3600, 4 * 3600, 12 * 3600),
+    *(DAY, 5 * DAY, 30 * DAY, 365 * DAY),
+)
+"""Seconds at which a stretched axis may have a tick."""
+
+CLOSEST_TICKS = 0.07
+"""Ticks of a stretched axis are at least this share of its length apart, so that their texts do not touch."""
+
+HEADING = 58
+"""The room above a chart of a picture for its title and its legend."""
+
+ZERO_GAP = 0.1
+"""The share of a logarithmic axis of shares that lies between zero, which has no logarithm, and the least decade."""
+
+
+@dataclass(frozen=True, slots=True)
+class Axis:
+    """Maps values to positions between 0 and 1. A tick is a value and its text."""
+
+    title: str
+    place: Callable[[float], float]
+    ticks: Sequence[tuple[float, str]]
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """A curve. `style` is a class of the style sheet; each point is x, y and the text shown for it. Without a name it
+    is not in the legend."""
+
+    name: str
+    style: str
+    points: Sequence[tuple[float, float, str]]
+    has_dots: bool = True
+    is_joined: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Bar:
+    """A bar over `[start, end)` of the x axis."""
+
+    start: float
+    end: float
+    height: float
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """A line across the whole plot, upright at `x` or level at `y`, with a text beside it."""
+
+    text: str
+    style: str
+    x: float | None = None
+    y: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Area:
+    """A shaded stretch of the x axis, over the whole height."""
+
+    start: float
+    end: float
+    style: str
+    text: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Heat:
+    """Cells of one colour, each by its left and lower corner; all are `size` wide and high. `text` says what the colour
+    means."""
+
+    style: str
+    size: float
+    corners: Sequence[tuple[float, float]]
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Chart:
+    """One chart, with its title and a note."""
+
+    title: str
+    note: str
+    x: Axis
+    y: Axis
+    lines: Sequence[Line] = ()
+    bars: Sequence[Bar] = ()
+    marks: Sequence[Mark] = ()
+    areas: Sequence[Area] = ()
+    heat: Sequence[Heat] = ()
+    height: int = 340
+
+    def across(self, value: float) -> float:
+        """Where a value of the x axis lies in the drawing; a value beyond the axis lies at its end."""
+        return round(LEFT + min(max(self.x.place(value), 0.0), 1.0) * (RIGHT - LEFT), 1)
+
+    def up(self, value: float) -> float:
+        """The same for a value of the y axis."""
+        bottom = self.height - BELOW
+        return round(bottom - min(max(self.y.place(value), 0.0), 1.0) * (bottom - TOP), 1)
+
+    def path(self, line: Line) -> str:
+        """The curve as SVG path data."""
+        return "M" + "L".join(f"{self.across(x)} {self.up(y)}" for x, y, _ in line.points)
+
+
+def svg(chart: Chart, attributes: str = "") -> str:
+    """The chart as one SVG element. Its size is its place's; `attributes` are further ones of the element."""
+    size = f'viewBox="0 0 {WIDTH} {chart.height}" role="img" aria-label="{_text(chart.title)}"'
+    return f"<svg {size}{attributes}>{''.join(_parts(chart))}</svg>"
+
+
+def picture(charts: Sequence[Chart], title: str = "", columns: int = 1) -> str:
+    """Charts side by side as an SVG file of its own, with their titles, legends and notes."""
+    top, parts = 44 if title else 8, []
+    for number, chart in enumerate(charts):
+        across, down = number % columns * WIDTH, top + number // columns * (chart.height + HEADING)
+        named = [line for line in chart.lines if line.name]
+        parts.append(f'<text class="heading" x="{across + 14}" y="{down + 16}">{_text(chart.title)}</text>')
+        for place, line in enumerate(named):
+            x, y = across + 14 + place % 3 * 200, down + 34 + place // 3 * 16
+            sample = f'<path class="line {line.style}" d="M{x} {y}h22"/>' if line.is_joined else _dot(x + 11, y, line)
+            parts.append(f'{sample}<text x="{x + 28}" y="{y + 4}">{_text(line.name)}</text>')
+        parts.append(svg(chart, f' x="{across}" y="{down + HEADING}" width="{WIDTH}" height="{chart.height}"'))
+    rows = ceil(len(charts) / columns)
+    width, height = WIDTH * columns, top + 8 + rows * (max(chart.height for chart in charts) + HEADING)
+    heading = f'<text class="title" x="14" y="30">{_text(title)}</text>' if title else ""
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" height="{height}">'
+        f'<style>{STYLE}</style><rect class="paper" width="100%" height="100%"/>{heading}{"".join(parts)}</svg>\n'
+    )
+
+
+def _parts(chart: Chart) -> Iterator[str]:
+    bottom = chart.height - BELOW
+    for area in chart.areas:
+        left, right = chart.across(area.start), chart.across(area.end)
+        width = max(round(right - left, 1), 1.5)
+        yield f'<rect class="area {area.style}" x="{left}" y="{TOP}" width="{width}" height="{bottom - TOP}">'
+        yield f"<title>{_text(area.text)}</title></rect>"
+    for value, text in chart.y.ticks:
+        y = chart.up(value)
+        yield f'<path class="grid" d="M{LEFT} {y}H{RIGHT}"/>'
+        yield f'<text x="{LEFT - 8}" y="{y + 4:g}" text-anchor="end">{_text(text)}</text>'
+    for value, text in chart.x.ticks:
+        x = chart.across(value)
+        yield f'<path class="grid" d="M{x} {bottom}v4"/>'
+        yield f'<text x="{x}" y="{bottom + 17}" text-anchor="middle">{_text(text)}</text>'
+    middle = f'x="{(LEFT + RIGHT) / 2}" y="{chart.height - 8}"'
+    turned = f'transform="translate(13 {(TOP + bottom) / 2}) rotate(-90)"'
+    for place, axis in ((middle, chart.x), (turned, chart.y)):
+        yield f'<text class="axis" {place} text-anchor="middle">{_text(axis.title)}</text>'
+    for heat in chart.heat:
+        yield f'<path class="heat {heat.style}" d="{_squares(chart, heat)}"><title>{_text(heat.text)}</title></path>'
+    for bar in chart.bars:
+        left, top = chart.across(bar.start), chart.up(bar.height)
+        size = f'width="{max(round(chart.across(bar.end) - left - 0.6, 1), 0.8)}" height="{round(bottom - top, 1)}"'
+        yield f'<rect class="bar" x="{left}" y="{top}" {size}><title>{_text(bar.text)}</title></rect>'
+    for mark in chart.marks:
+        where = (
+            f"M{LEFT} {chart.up(mark.y)}H{RIGHT}"
+            if mark.y is not None
+            else f"M{chart.across(mark.x or 0)} {TOP}V{bottom}"
+        )
+        yield f'<path class="mark {mark.style}" d="{where}"/>'
+    for line in chart.lines:
+        if line.is_joined and len(line.points) > 1:
+            yield f'<path class="line {line.style}" d="{chart.path(line)}"/>'
+        if line.has_dots:
+            yield from (_dot(chart.across(x), chart.up(y), line, text) for x, y, text in line.points)
+    for number, mark in enumerate(one for one in chart.marks if one.text):
+        yield _label(chart, mark, TOP + 11 + 15 * number)
+
+
+def _label(chart: Chart, mark: Mark, y: float) -> str:
+    """A mark's text, beside it and within the plot."""
+    if mark.y is not None:
+        x, y, side = RIGHT - 4.0, chart.up(mark.y) - 5, "end"
+    else:
+        x, side = chart.across(mark.x or 0), "end" if chart.across(mark.x or 0) > RIGHT - 136 else "start"
+        x += -6 if side == "end" else 6
+    return f'<text class="marked" x="{x:g}" y="{y:g}" text-anchor="{side}">{_text(mark.text)}</text>'
+
+
+def _dot(x: float, y: float, line: Line, text: str = "") -> str:
+    return f'<circle class="dot {line.style}" cx="{x:g}" cy="{y:g}" r="3.2"><title>{_text(text)}</title></circle>'
+
+
+def _squares(chart: Chart, heat: Heat) -> str:
+    """The cells as path data: whole units, and at least two of them, so that a lone cell is seen."""
+    parts = []
+    for x, y in heat.corners:
+        left, top = round(chart.across(x)), round(chart.up(y + heat.size))
+        width, height = round(chart.across(x + heat.size)) - left, round(chart.up(y)) - top
+        parts.append(f"M{left} {min(top, chart.height - BELOW - 2)}h{max(width, 2)}v{max(height, 2)}H{left}")
+    return "".join(parts)
+
+
+def _text(text: str) -> str:
+    return escape(printable(text))
+
+
+def round_step(least: float) -> float:
+    """The smallest of `STEPS` that is not below `least` seconds, else a number of whole days."""
+    return next((step for step in STEPS if step >= least), DAY * ceil(least / DAY))
+
+
+def linear(low: float, high: float, title: str) -> Axis:
+    """An even axis for durations in seconds, with about six round ticks."""
+    span = (high - low) or 1.0
+    step = round_step(span / 6)
+    ticks = [step * number for number in range(ceil(low / step - 1e-9), floor(high / step + 1e-9) + 1)]
+    return Axis(title, lambda value: (value - low) / span, [(tick, _time(tick)) for tick in ticks])
+
+
+def moments(low: float, high: float, title: str) -> Axis:
+    """An even axis for moments, in seconds since the epoch, with about five round ticks in UTC."""
+    span = (high - low) or 1.0
+    step = max(round_step(span / 5), 1)
+    form = "%H:%M:%S" if step < 60 else "%H:%M" if step < DAY else "%d %b"
+    ticks = [step * number for number in range(ceil(low / step), floor(high / step) + 1)]
+    named = [(tick, datetime.fromtimestamp(tick, UTC).strftime(form)) for tick in ticks]
+    return Axis(title, lambda value: (value - low) / span, named)
+
+
+def stretched(low: float, high: float, title: str) -> Axis:
+    """An axis for durations in seconds of either sign: nearly even close to zero, logarithmic further out."""
+    start, end = _stretch(low), _stretch(high)
+
+    def place(value: float) -> float:
+        return (_stretch(value) - start) / ((end - start) or 1.0)
+
+    ticks: list[float] = []
+    for tick in sorted({*STRETCHED_TICKS, *(-tick for tick in STRETCHED_TICKS)}):
+        if low <= tick <= high and (not ticks or place(tick) - place(ticks[-1]) > CLOSEST_TICKS):
+            ticks.append(float(tick))
+    return Axis(title, place, [(tick, _time(tick)) for tick in ticks])
+
+
+def shares(least: float, title: str) -> Axis:
+    """A logarithmic axis from the decade of `least` to one; zero has a place of its own below a gap."""
+    lowest = min(floor(log10(least)), -1) if least > 0 else -4
+
+    def place(value: float) -> float:
+        return ZERO_GAP + (1 - ZERO_GAP) * max(0.0, 1 - log10(value) / lowest) if value > 0 else 0.0
+
+    decades = [(10.0**power, percent(10.0**power)) for power in range(lowest, 1)]
+    return Axis(title, place, [(0.0, "0"), *decades])
+
+
+def counts(most: float, title: str) -> Axis:
+    """A logarithmic axis for counts from one; nothing is at the bottom."""
+    decades = max(1, ceil(log10(max(most, 2))))
+
+    def place(value: float) -> float:
+        return (log10(value) + 0.15) / (decades + 0.15) if value >= 1 else 0.0
+
+    return Axis(title, place, [(10.0**power, f"{10**power:,}") for power in range(decades + 1)])
+
+
+def _time(seconds: float) -> str:
+    return words(seconds) if seconds else "0"
+
+
+def _stretch(value: float) -> float:
+    return copysign(log1p(abs(value) / 2), value)

@@ -1,0 +1,294 @@
+"""The page: what `tidemark status --json` and `tidemark explain --json` say, for a browser.
+
+A look at the lake happens in a thread of its own, and only when somebody asks. A request waits for it for a moment and
+is otherwise answered from the look before, so that a lake that does not answer delays nobody.
+"""
+
+import logging
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from itertools import islice
+from threading import Event, Lock, Thread
+from typing import Any, Generic, TypeVar
+
+from jinja2 import PackageLoader
+from markupsafe import Markup
+
+from tidemark.pipeline.clock import EPOCH, Clock, iso
+from tidemark.pipeline.durations import rough
+from tidemark.pipeline.errors import ObjectMissing, TidemarkError
+from tidemark.pipeline.lake.layout import OpenLake
+from tidemark.pipeline.lake.log.history import sampled, standing_before
+from tidemark.pipeline.lake.log.tracking_log import TrackingLog
+from tidemark.pipeline.observe.explained import explained, landed_by_stream, read_by_stream, read_decided
+from tidemark.pipeline.observe.facts import LakeStatus, read_status
+from tidemark.pipeline.observe.plane import HOURS, lag_chart, plane_chart
+from tidemark.pipeline.observe.serving import SCRIPT, STYLE
+from tidemark.pipeline.printable import printable
+from tidemark.pipeline.quality.failing import TICKS_MISSED, read_failing_ticks
+from tidemark.pipeline.settings import Settings
+from tidemark.pipeline.tuning.page import TEMPLATES
+from tidemark.pipeline.watermark.decision import Decision
+from tidemark.pipeline.watermark.state import DecisionRecord, WatermarkState
+
+logger = logging.getLogger(__name__)
+
+LOG_SECONDS, TABLES_SECONDS = 1.0, 30.0
+"""How long a look at the log, and one at the tables, is good; at least ten times as long as it took."""
+
+WAIT_SECONDS = 2.0
+"""The longest that a request waits for a look that is under way."""
+
+MOST_RECENT = 12_000
+"""Decisions that are remembered: three hours of a tick a second."""
+
+FOLLOWS_FOR = timedelta(minutes=5)
+"""A page that nobody has asked for longer begins anew, which reads less than all that was written since."""
+
+Found = TypeVar("Found")
+
+
+class Looker(Generic[Found]):
+    """Looks at the lake in a thread of its own when asked, one at a time, so that nobody waits long for a lake that
+    does not answer. `found` is the newest that a look found, at the moment `found_at`; `problem` says why the last one
+    failed, and `since` since when one is under way."""
+
+    def __init__(self, look: Callable[[datetime], Found], good_for: float, clock: Clock) -> None:
+        self.found: Found | None = None
+        self.found_at: datetime | None = None
+        self.since: datetime | None = None
+        self.problem = ""
+        self._look = look
+        self._good_for = good_for
+        self._clock = clock
+        self._next_at = clock.now()
+        self._ended = Event()
+        self._lock = Lock()
+
+    def begin(self, now: datetime) -> None:
+        """Begin a look, unless one is under way or the last is still good."""
+        with self._lock:
+            if self.since is None and now >= self._next_at:
+                self.since = now
+                self._ended.clear()
+                Thread(target=self._run, args=(now,), name="page", daemon=True).start()
+
+    def wait(self, seconds: float) -> None:
+        """Wait for the look that is under way, if there is one, but no longer."""
+        if self.since is not None:
+            self._ended.wait(seconds)
+
+    def problems(self, now: datetime) -> list[str]:
+        """Why the newest look found nothing, in a sentence."""
+        since = self.since
+        if since is not None and now - since > timedelta(seconds=WAIT_SECONDS):
+            return [f"the lake has not answered for {rough(now - since)}"]
+        return [self.problem] if self.problem else []
+
+    def _run(self, now: datetime) -> None:
+        began = self._clock.monotonic()
+        try:
+            self.found, self.found_at, self.problem = self._look(now), now, ""
+        except TidemarkError as error:
+            self.problem = str(error)
+        except Exception:
+            logger.exception("the page cannot be made")
+            self.problem = "the page cannot be made; the code server's log says why"
+        took = self._clock.monotonic() - began
+        with self._lock:
+            self._next_at = now + timedelta(seconds=max(self._good_for, 10 * took))
+            self.since = None
+            self._ended.set()
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """How far the log was followed: the state after its entry `state.number`; and the newest decision, with its number
+    and the state that it was made from."""
+
+    state: WatermarkState
+    number: int
+    decided: DecisionRecord
+    before: WatermarkState
+    at: datetime
+
+
+class Page:
+    """The page of one pipeline. Safe from several threads."""
+
+    def __init__(self, settings: Settings, clock: Clock, name: str) -> None:
+        self.name = name
+        self._settings = settings
+        self._clock = clock
+        self._recent: deque[Decision] = deque(maxlen=MOST_RECENT)
+        self._place: Place | None = None
+        self._lakes = [OpenLake(settings.lake, settings.message.kinds, clock) for _ in range(3)]
+        self._log = Looker(self._look_at_log, LOG_SECONDS, clock)
+        self._tables = Looker(self._look_at_tables, TABLES_SECONDS, clock)
+        self._cells_lock = Lock()
+        self._rendered: dict[bool, tuple[datetime, bytes]] = {}
+
+    def decided(self, decision: Decision) -> None:
+        """Remember a decision that a tick made, or that the log tells; each once."""
+        if not self._recent or decision.at > self._recent[-1].at:
+            self._recent.append(decision)
+
+    def html(self, names: Sequence[str], health: Callable[[], list[str]], *, whole: bool) -> bytes:
+        """The page, or only what changes in it, made anew at most once a second. `names` are the pipelines that have
+        one here, and `health` says what is wrong with their sensors."""
+        now = self._clock.now()
+        made_at, content = self._rendered.get(whole, (EPOCH, b""))
+        if now - made_at >= timedelta(seconds=LOG_SECONDS):
+            for looker in (self._log, self._tables):
+                looker.begin(now)
+            for looker, seconds in (
+                (self._log, WAIT_SECONDS),
+                (self._tables, 0 if self._tables.found else WAIT_SECONDS),
+            ):
+                looker.wait(seconds)
+            content = self._made(names, health(), whole=whole)
+            self._rendered[whole] = now, content
+        return content
+
+    def _made(self, names: Sequence[str], health: Sequence[str], *, whole: bool) -> bytes:
+        now, status = self._clock.now(), self._tables.found
+        found = self._log.found or {}
+        why = found if "at" in found else None
+        problems = list(dict.fromkeys([*self._log.problems(now), *self._tables.problems(now), *health]))
+        is_known = self._log.found_at is not None or bool(problems)
+        shown = VIEW.get_template("page.html" if whole else "live.html").render(
+            name=self.name,
+            names=names,
+            lake=self._settings.lake.uri,
+            now=now,
+            verdict=verdict_of(self._settings, found, status, problems, now) if is_known else LOOKING,
+            facts={} if status is None else {**status.facts, **status.details},
+            tables_at=self._tables.found_at,
+            why=why,
+            lag=None if why is None else lag_chart(why),
+            plane=None if why is None else plane_chart(why["plane"]),
+            every=int(min(max(self._settings.watermark.tick.total_seconds() / 2, 1), 10)),
+            style=Markup(STYLE),  # noqa: S704 (our own files)
+            script=Markup(SCRIPT),  # noqa: S704
+        )
+        return shown.encode()
+
+    def cell(self, x: float, y: float, drawn_at: str) -> str:
+        """What is in the cell at this point of the drawing, in words, with its streams where they have landed. Empty
+        where there is none, and where the plane has been drawn anew."""
+        plane = (self._log.found or {}).get("plane")
+        if plane is None or iso(plane["at"]) != drawn_at:
+            return ""
+        chart, seconds = plane_chart(plane), plane["cell_seconds"]
+        for start, event, count in plane["cells"]:  # noqa: B007 (the one that is found)
+            left, top = chart.across(start), chart.up(event + seconds)
+            width, height = chart.across(start + seconds) - left, chart.up(event) - top
+            if left <= x <= left + max(width, 2) and top <= y <= top + max(height, 2):
+                break
+        else:
+            return ""
+        since, of, size = *(EPOCH + timedelta(seconds=each) for each in (start, event)), timedelta(seconds=seconds)
+        said = f"At most {count:,} published within {rough(size)} of {iso(since)}, with event times from {iso(of)} on."
+        if not self._cells_lock.acquire(timeout=WAIT_SECONDS):
+            return f"{said} The lake has not answered for their streams."
+        try:
+            streams = landed_by_stream(self._lakes[2].heartbeats(), since, of, size)
+        except TidemarkError as error:
+            return printable(f"{said} {error}")
+        finally:
+            self._cells_lock.release()
+        names = ", ".join(f"{stream} ({rows:,})" for stream, rows in streams.items())
+        return printable(f"{said} Landed: {names}" if names else f"{said} None of them has landed.")
+
+    def _look_at_log(self, now: datetime) -> Mapping[str, Any]:
+        lake = self._lakes[0]
+        log, failing = lake.tracking_log(), [one.sentence() for one in read_failing_ticks(lake, now)]
+        place = self._place
+        if place is None or now - place.at > FOLLOWS_FOR:
+            found = read_decided(log)
+            if found is None:
+                return {"ticks_failing": failing}
+            before = standing_before(log, found[0])
+            place = Place(before.after(*found), *found, before, now)
+            recent = {one.at: one for one in [*sampled(log, found[0], now - HOURS), *self._recent]}
+            self._recent = deque([recent[at] for at in sorted(recent)], MOST_RECENT)
+        place = self._place = followed(log, replace(place, at=now), self.decided)
+        decisions, tick = list(self._recent), self._settings.watermark.tick
+        told = explained(place.number, place.decided, place.before, decisions, tick, now)
+        return {**told.facts, "ticks_failing": failing}
+
+    def _look_at_tables(self, now: datetime) -> LakeStatus:
+        lake = self._lakes[1]
+        self._log.wait(WAIT_SECONDS)  # the streams are those of the decision that is shown
+        place = self._place
+        status = read_status(lake, self._settings, now, self._clock)
+        streams = {} if place is None else read_by_stream(lake, self._settings, place.decided).facts
+        return replace(status, details={**status.details, **streams})
+
+
+def followed(log: TrackingLog, place: Place, tell: Callable[[Decision], None]) -> Place:
+    """Go on from a place to the log's newest entry, and tell the decisions on the way. Raises LakeError."""
+    while True:
+        number = place.state.number + 1
+        try:
+            entry = log.entry(number)
+        except ObjectMissing:
+            return place
+        if isinstance(entry, DecisionRecord):
+            place = replace(place, number=number, decided=entry, before=place.state)
+            tell(entry.decision)
+        place = replace(place, state=place.state.after(number, entry))
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """How things stand: the colour, a headline, and sentences."""
+
+    level: str
+    headline: str
+    sentences: Sequence[str]
+
+
+LOOKING = Verdict("new", "Looking at the lake", ["The first look takes some seconds."])
+
+
+def verdict_of(
+    settings: Settings, why: Mapping[str, Any], status: LakeStatus | None, problems: Sequence[str], now: datetime
+) -> Verdict:
+    """All is well, or what is not: `bad` where nobody decides or something fails, `hold` where the watermark waits.
+    `why` explains the newest decision, if there is one, and `status` is that of the tables."""
+    facts = {} if status is None else status.facts
+    failing = why.get("ticks_failing", [])
+    of_tables = [] if status is None else [one for one in status.warnings if one not in failing]
+    said = [*problems, *failing, *of_tables]
+    if "at" not in why:
+        headline = "Something is wrong" if said else "No decision yet"
+        return Verdict("bad" if said else "new", headline, said or ["The first tick of tracking decides."])
+    told = [*said, str(why["explanation"][0])]
+    if now - why["at"] > TICKS_MISSED * settings.watermark.tick:
+        return Verdict("bad", f"Nobody has decided for {rough(now - why['at'])}", told)
+    if said:
+        return Verdict("bad", "Something is wrong", told)
+    held = next((hold for hold in why["holds"] if hold["until"] is None), None)
+    if held is not None:
+        return Verdict("hold", f"The watermark has stood still for {rough(held['lasted'])}", told)
+    if facts.get("missed") or facts.get("lost_at_least"):
+        return Verdict("hold", "Live, and heartbeats are missing", told)
+    return Verdict("good", "All is well", told)
+
+
+def after_end(seconds: float | None, state: str) -> str:
+    """How long after its end a window was computed, or how long ago it ended, or in how long it does."""
+    if seconds is None or state == "empty":
+        return ""
+    said = rough(timedelta(seconds=abs(seconds)))
+    if seconds < 0:
+        return f"ends in {said}"
+    return said if state in ("computed", "stale") else f"{said} so far"
+
+
+VIEW = TEMPLATES.overlay(loader=PackageLoader("tidemark.pipeline.observe"))
+VIEW.filters |= {"after_end": after_end, "first_of": islice}
+VIEW.globals |= {"hours": HOURS}
