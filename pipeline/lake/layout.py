@@ -22,7 +22,7 @@ from tidemark.pipeline.lake.tables.own_table import OwnTable
 from tidemark.pipeline.lake.tables.requeued import JudgedBy, Rejudged, Requeued
 from tidemark.pipeline.lake.tables.stream_status import STATUS, StreamStatus
 from tidemark.pipeline.lake.tables.streams import Streams
-from tidemark.pipeline.lake.tables.table import LakeTable, table_errors
+from tidemark.pipeline.lake.tables.table import LakeTable, TablePlace, table_errors
 from tidemark.pipeline.lake.tables.window_index import WindowIndex
 from tidemark.pipeline.settings_sections import LakeSettings
 from tidemark.pipeline.windows import Windowing
@@ -86,12 +86,11 @@ class Lake:
     def heartbeats(self, kept_bytes: int = 0) -> heartbeats.Heartbeats:
         """Landed messages. With `kept_bytes`, for who reads the newest files of a bucket again and again: see
         BucketFiles."""
-        return heartbeats.Heartbeats(*self._place(HEARTBEATS), self._fields, *self._extras(HEARTBEATS, kept_bytes))
+        return heartbeats.Heartbeats(self._place(HEARTBEATS, kept_bytes), self._fields)
 
     def quarantine(self, kept_bytes: int = 0) -> quarantine.Quarantine:
         """Rejected messages. `kept_bytes` is as for `heartbeats`."""
-        extras = self._extras(QUARANTINE, kept_bytes)
-        return quarantine.Quarantine(*self._place(QUARANTINE), quarantine.PARTITION, *extras)
+        return quarantine.Quarantine(self._place(QUARANTINE, kept_bytes), quarantine.PARTITION)
 
     def rejudged(self) -> Rejudged:
         """For which other reasons a requeue rejected messages again."""
@@ -134,8 +133,7 @@ class Lake:
 
     def corrections(self) -> corrections.Corrections:
         """What changed in windows that were computed again."""
-        bucket = arrow_files(self._settings, CORRECTIONS)
-        return corrections.Corrections(self.table(CORRECTIONS), self.objects(), bucket)
+        return corrections.Corrections(self.table(CORRECTIONS), self.objects())
 
     def kept_windows(self, windowing: Windowing) -> KeptWindows:
         """From which window on the lake keeps what a window is computed from."""
@@ -159,22 +157,19 @@ class Lake:
 
     def table(self, name: str) -> LakeTable:
         """One of PARTITIONS, or `tables/NAME`, as a table and nothing more."""
-        return LakeTable(*self._place(name), PARTITIONS.get(name, windowed.PARTITION), *self._extras(name))
+        return LakeTable(self._place(name), PARTITIONS.get(name, windowed.PARTITION))
 
     def by_window(self) -> list[str]:
         """The tables by window, as `table` takes them: diffs, status, and your own. Raises LakeError."""
         return [HEARTBEAT_DIFFS, STREAM_STATUS, *(f"{OWN_TABLES}/{name}" for name in self.own_tables())]
 
-    def _place(self, name: str) -> tuple[str, dict[str, str]]:
-        return table_uri(self._settings, name), storage_options(self._settings)
+    def _place(self, name: str, kept_bytes: int = 0) -> TablePlace:
+        lake = self._settings
+        files = arrow_files(lake, name, kept_bytes)
+        return TablePlace(table_uri(lake, name), storage_options(lake), files, admission_to(lake))
 
-    def _extras(self, name: str, kept_bytes: int = 0) -> tuple[pafs.FileSystem | None, Admission]:
-        """A table's folder in a bucket, and whether the lake admits this version."""
-        bucket = None if self._settings.folder is not None else arrow_files(self._settings, name, kept_bytes)
-        return bucket, admission_to(self._settings)
-
-    def _parts(self, name: str) -> tuple[LakeTable, ObjectStore, pafs.FileSystem]:
-        return self.table(name), self.objects(), arrow_files(self._settings, name)
+    def _parts(self, name: str) -> tuple[LakeTable, ObjectStore]:
+        return self.table(name), self.objects()
 
 
 class OpenLake(Lake):

@@ -129,6 +129,6 @@ def read_rows(heartbeats: LakeTable, file: AddedFile, wanted: pc.Expression) -> 
     """The columns of IDENTITY_SOURCE of a file's rows that are wanted. Raises DamagedFile, OSError."""
     with (
         heartbeats.naming_damage(file.path),
-        heartbeats.file_system().open_input_file(file.path) as opened,  # by its path, it would be looked up as well
+        heartbeats.folder.open_input_file(file.path) as opened,  # by its path, it would be looked up as well
     ):
         return pq.read_table(opened, columns=list(IDENTITY_SOURCE), filters=wanted, use_threads=False)

@@ -69,7 +69,7 @@ def read_quarantine_share(heartbeats: Heartbeats, quarantine: Quarantine, since:
     if not quarantined:
         return QuarantineShare(landed)
     columns, wanted = ["reason", "detail", "landed_at"], pc.field("landed_at") >= pa.scalar(since, MOMENT)
-    files, newest = quarantine.file_system(), []
+    files, newest = quarantine.folder, []
     with table_errors(quarantine.uri):
         for path in paths[:NEWEST_FILES]:
             with files.open_input_file(path) as opened:  # by its path, it would be looked up as well

@@ -228,7 +228,7 @@ def _looked_at(table: LakeTable, files: Sequence[DataFile], tell: Progress) -> I
         return
     what = f"files of {table.uri.rpartition('/')[2]}"
     tell(what, 0, len(files))
-    for number, (file, why) in enumerate(read_ahead(partial(_damage_of, table.file_system()), files), start=1):
+    for number, (file, why) in enumerate(read_ahead(partial(_damage_of, table.folder), files), start=1):
         if why is not None:
             yield file, why
         tell(what, number, len(files))

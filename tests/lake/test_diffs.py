@@ -209,7 +209,7 @@ class Faulty(HeartbeatDiffs):
 
 def faulty(lake: Lake, *faults: tuple[bool, Exception]) -> Faulty:
     whole = lake.diffs()
-    diffs = Faulty(whole.table, lake.objects(), whole.files, whole.schema, whole._clock)
+    diffs = Faulty(whole.table, lake.objects(), whole.schema, whole._clock)
     diffs.faults = list(faults)
     return diffs
 

@@ -14,7 +14,6 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 from deltalake import CommitProperties, DeltaTable, Transaction
 from deltalake.transaction import AddAction
@@ -105,12 +104,11 @@ class Sought:
 
 
 class Corrections:
-    """The table, and how far each table was looked at. `files` is a file system whose root is the table's folder."""
+    """The table, and how far each table was looked at."""
 
-    def __init__(self, table: LakeTable, objects: ReplaceableObjects, files: pafs.FileSystem) -> None:
+    def __init__(self, table: LakeTable, objects: ReplaceableObjects) -> None:
         self.table = table
         self._followed = ReplacedNotes(objects, FOLLOWED)
-        self._files = files
 
     def looked_at(self, name: str) -> tuple[Position | None, int]:
         """How far a table was looked at, as it was kept, and the generation of that object. What cannot be read counts
@@ -141,7 +139,7 @@ class Corrections:
         self.table.make_files_durable([path])
         added = AddAction(
             path=path,
-            size=self._files.get_file_info(path).size,
+            size=self.table.folder.get_file_info(path).size,
             partition_values={PARTITION: day},
             modification_time=to_us(noticed_at) // 1000,
             data_change=True,
@@ -182,8 +180,8 @@ class Corrections:
             for table in tables:
                 with table_errors(self.table.uri):
                     if writer is None:
-                        self._files.create_dir(path.rpartition("/")[0], recursive=True)
-                        writer = pq.ParquetWriter(path, CONTENT, filesystem=self._files)
+                        self.table.folder.create_dir(path.rpartition("/")[0], recursive=True)
+                        writer = pq.ParquetWriter(path, CONTENT, filesystem=self.table.folder)
                     writer.write_table(table)
                 rows += len(table)
         finally:

@@ -166,7 +166,7 @@ def first_commit(table: LakeTable, after: int) -> int | None:
 def logged(table: LakeTable) -> list[str]:
     """The paths of the commits that are still in the log of a table. Raises LakeError."""
     with table_errors(table.uri):
-        found = table.file_system().get_file_info(pafs.FileSelector(LOG_FOLDER, allow_not_found=True))
+        found = table.folder.get_file_info(pafs.FileSelector(LOG_FOLDER, allow_not_found=True))
     return [info.path for info in found if info.path.endswith(".json") and info.path.count("/") == 1]
 
 

@@ -12,7 +12,6 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.fs as pafs
 from deltalake import DeltaTable
 
 from tidemark.pipeline.clock import to_us
@@ -20,9 +19,8 @@ from tidemark.pipeline.contract.elements import ELEMENT
 from tidemark.pipeline.contract.heartbeat import FieldKind
 from tidemark.pipeline.contract.messages import MESSAGE, MOMENT
 from tidemark.pipeline.errors import LakeError
-from tidemark.pipeline.lake.store.admission import Admission
 from tidemark.pipeline.lake.tables.delta_log import AddedFile
-from tidemark.pipeline.lake.tables.table import CUT, LakeTable, listed, rows_of
+from tidemark.pipeline.lake.tables.table import CUT, LakeTable, TablePlace, listed, rows_of
 
 PARTITION = "event_hour"
 HOUR_FORMAT = "%Y-%m-%dT%HZ"
@@ -136,15 +134,8 @@ class Extent:
 class Heartbeats(LakeTable):
     """The table of landed messages."""
 
-    def __init__(
-        self,
-        uri: str,
-        storage_options: dict[str, str],
-        fields: Mapping[str, FieldKind],
-        bucket: pafs.FileSystem | None = None,
-        admission: Admission | None = None,
-    ) -> None:
-        super().__init__(uri, storage_options, PARTITION, bucket, admission)
+    def __init__(self, place: TablePlace, fields: Mapping[str, FieldKind]) -> None:
+        super().__init__(place, PARTITION)
         self._fields = fields
         self._is_checked = False
 

@@ -84,8 +84,7 @@ class NewFiles:
     def _write(self, partition: str, rows: pa.Table) -> NewFile:
         table, folder = self._table, f"{self._table.partition_column}={partition}"
         path, content = f"{folder}/part-{uuid.uuid4().hex}.parquet", _as_parquet(rows)
-        if table.is_on_disk:
-            table.folder.create_dir(folder, recursive=True)
+        table.folder.create_dir(folder, recursive=True)
         with table.folder.open_output_stream(path) as out:
             out.write(content)
         return NewFile(path, partition, len(rows), len(content), _bounds(rows), _nulls(rows))

@@ -18,7 +18,6 @@ import pyarrow.compute as pc
 import pyarrow.fs as pafs
 from deltalake import CommitProperties, DeltaTable, Field, PostCommitHookProperties, Schema
 from deltalake.exceptions import CommitFailedError, DeltaError, SchemaMismatchError, TableNotFoundError
-from deltalake.fs import DeltaStorageHandler
 from deltalake.transaction import AddAction
 
 from tidemark.pipeline import version
@@ -78,42 +77,40 @@ class DamagedFile(CorruptObject):
         self.path = path
 
 
-class LakeTable:
-    """One Delta table, partitioned by one text column, or by none (empty). Not shared between threads.
+@dataclass(frozen=True, slots=True)
+class TablePlace:
+    """Where a table is: its address and the options that `deltalake` takes with it, its folder as Arrow reads and
+    writes files there, whether or not it is there yet, and whether the lake admits this version."""
 
-    `bucket` is the table's folder where the lake is a bucket: no call to it, and no call of the methods here, keeps
-    Python's lock while it waits for an answer.
+    uri: str
+    storage_options: dict[str, str]
+    folder: pafs.FileSystem
+    admission: Admission
+
+
+class LakeTable:
+    """One Delta table, partitioned by one text column, or by none (empty). Not shared between threads. No call of the
+    methods here keeps Python's lock while it waits for a bucket's answer.
 
     Its properties carry the mark of the newest version that has written it. Whatever opens it raises NewerFormat if
     that version's format is newer than this one's, or if the lake does not admit this version.
     """
 
-    def __init__(
-        self,
-        uri: str,
-        storage_options: dict[str, str],
-        partition_column: str,
-        bucket: pafs.FileSystem | None = None,
-        admission: Admission | None = None,
-    ) -> None:
-        self.uri = uri
-        self.storage_options = storage_options
+    def __init__(self, place: TablePlace, partition_column: str) -> None:
+        self.place = place
+        self.uri, self.folder, self.storage_options = place.uri, place.folder, place.storage_options
         self.partition_column = partition_column
-        self._admission = admission
+        self._admission = place.admission
         self._table: DeltaTable | None = None
-        self._bucket = bucket
-        self.folder = pafs.SubTreeFileSystem(uri, pafs.LocalFileSystem()) if bucket is None else bucket
-        """The table's folder without a look at whether it is there: for single files of its log."""
         self._commit: tuple[int, int] | None = None
-        self._sync = None if "://" in uri else CommitSync(Path(uri))
+        self._sync = None if "://" in self.uri else CommitSync(Path(self.uri))
         """None for a bucket, which is durable by itself."""
 
     def current(self) -> DeltaTable | None:
         """The table at its newest version, or None if it was never written, or is gone. That it was deleted, or deleted
         and begun anew, is noticed: the file of the commit that is held is looked at. While nothing is committed, that
         and a look for the next commit are all that it asks for."""
-        if self._admission is not None:
-            self._admission.admit()
+        self._admission.admit()
         with table_errors(self.uri):
             held = self._updated()
             if held is not None:
@@ -175,12 +172,6 @@ class LakeTable:
         except LakeError as error:
             raise ObjectMissing(f"version {version} of {self.uri} cannot be read any more: {error}") from error
 
-    def file_system(self) -> pafs.FileSystem:
-        """The table's folder as Arrow reads it, including files that no version lists any more."""
-        if self._bucket is not None:
-            return self._bucket
-        return pafs.PyFileSystem(DeltaStorageHandler(self.uri, self.storage_options))
-
     @contextmanager
     def naming_damage(self, path: str) -> Iterator[None]:
         """Turn what Arrow raises while it reads a file into DamagedFile. Where it is the storage that fails, or the
@@ -188,7 +179,7 @@ class LakeTable:
         try:
             yield
         except (pa.ArrowException, OSError) as error:
-            with self.file_system().open_input_stream(path) as opened:
+            with self.folder.open_input_stream(path) as opened:
                 opened.read()
             raise DamagedFile(self.uri, path, error) from error
 
@@ -207,7 +198,7 @@ class LakeTable:
             return None
         with table_errors(self.uri):
             wanted = (published >= pa.scalar(start, MOMENT)) & (published < pa.scalar(end, MOMENT))
-            files = table.to_pyarrow_dataset(filesystem=self._bucket)
+            files = table.to_pyarrow_dataset(filesystem=self.folder)
             try:
                 return files.to_table(list(columns), filter=wanted, use_threads=False)
             except (pa.ArrowException, OSError):
@@ -234,7 +225,7 @@ class LakeTable:
             return
         with table_errors(self.uri):
             pruned = None if partition is None else [(self.partition_column, "=", partition)]
-            files = table.to_pyarrow_dataset(filesystem=self._bucket, file_pruning_predicate=pruned)
+            files = table.to_pyarrow_dataset(filesystem=self.folder, file_pruning_predicate=pruned)
             scanner = files.scanner(
                 list(columns),
                 filter=wanted,
@@ -289,8 +280,7 @@ class LakeTable:
         """Add files that are durable in the table's folder, in one transaction, which notes what it `says`. When it
         returns, every reader sees them. Raises LakeFull, LakeUnwritable, LakeUnreachable, TableConflict; then nothing
         was added, or all was and the answer was lost, which a redelivery repeats and the micro-batch drops."""
-        if self._admission is not None:
-            self._admission.claim()
+        self._admission.claim()
         self._outlasting(lambda is_first: self._add(files, self._complete(schema, as_open=is_first), says))
 
     def _add(self, files: Sequence[AddAction], held: DeltaTable, says: Mapping[str, str]) -> None:
@@ -325,8 +315,7 @@ class LakeTable:
     def created(self, schema: pa.Schema) -> DeltaTable:
         """The table at its newest version, with the mark of this version's format or of a newer one that it can read;
         created with this schema if it is not there. Raises TableConflict, NewerFormat, LakeError."""
-        if self._admission is not None:
-            self._admission.claim()
+        self._admission.claim()
         table = self.current()
         if table is None:
             with table_errors(self.uri):
@@ -363,11 +352,6 @@ class LakeTable:
         if self._sync is not None:
             with table_errors(self.uri):
                 self._sync.sync_commits()
-
-    @property
-    def is_on_disk(self) -> bool:
-        """Whether folders have to be made before files."""
-        return self._sync is not None
 
     def make_files_durable(self, paths: Iterable[str]) -> None:
         """Make files durable before a commit names them, by their paths in the table. Raises LakeFull, LakeError."""

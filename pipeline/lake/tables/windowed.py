@@ -78,14 +78,12 @@ class Replaced:
 
 
 class WindowedTable:
-    """A table that runs replace window by window. `files` is a file system whose root is the table's folder."""
+    """A table that runs replace window by window."""
 
-    def __init__(
-        self, table: LakeTable, objects: ObjectStore, files: pafs.FileSystem, schema: pa.Schema, clock: Clock
-    ) -> None:
+    def __init__(self, table: LakeTable, objects: ObjectStore, schema: pa.Schema, clock: Clock) -> None:
         self.table = table
         self._manifests = Notes(objects, MANIFESTS)
-        self.files = files
+        self.files = table.folder
         self._clock = clock
         self._known: dict[str, DiffRun] = {}
         self.schema = schema
