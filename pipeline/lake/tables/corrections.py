@@ -4,7 +4,6 @@ It is append-only. Each commit carries, as an application transaction, through w
 changed, so that nothing is noted twice.
 """
 
-import json
 import uuid
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -22,6 +21,7 @@ from tidemark.pipeline.clock import to_us
 from tidemark.pipeline.errors import TableConflict
 from tidemark.pipeline.lake.store.notes import JsonKind, ReplacedNotes
 from tidemark.pipeline.lake.store.objects import ReplaceableObjects
+from tidemark.pipeline.lake.tables.new_files import NewFile
 from tidemark.pipeline.lake.tables.table import DAY_FORMAT, MOMENT, LakeTable, data_files, first_day, table_errors
 
 PARTITION = "noticed_on"
@@ -137,20 +137,13 @@ class Corrections:
         if not rows:
             return 0
         self.table.make_files_durable([path])
-        added = AddAction(
-            path=path,
-            size=self.table.folder.get_file_info(path).size,
-            partition_values={PARTITION: day},
-            modification_time=to_us(noticed_at) // 1000,
-            data_change=True,
-            stats=json.dumps({"numRecords": rows}),
-        )
+        added = NewFile(path, day, rows, self.table.folder.get_file_info(path).size)
         for _ in range(COMMIT_ATTEMPTS):
             table = self.table.created(CORRECTIONS)
             if self._noted(table, through.table_id) != before:
                 raise TableConflict(f"another follower has noted corrections in {self.table.uri} meanwhile; look again")
             try:
-                self._commit(table, added, through)
+                self._commit(table, added.add_action(PARTITION, to_us(noticed_at)), through)
             except TableConflict:
                 continue
             self.table.make_durable()
@@ -191,17 +184,9 @@ class Corrections:
         return rows
 
     def _commit(self, table: DeltaTable, added: AddAction, through: Position) -> None:
-        with table_errors(self.table.uri):
-            table.create_write_transaction(
-                [added],
-                mode="append",
-                schema=table.schema(),
-                partition_by=[PARTITION],
-                commit_properties=CommitProperties(
-                    max_commit_retries=0,  # the library would commit beside another follower
-                    app_transactions=[Transaction(through.table_id, through.version)],
-                ),
-            )
+        noted = [Transaction(through.table_id, through.version)]
+        # With retries, the library would commit beside another follower.
+        self.table.transact(table, [added], CommitProperties(max_commit_retries=0, app_transactions=noted))
 
     @staticmethod
     def _noted(table: DeltaTable | None, table_id: str) -> int | None:

@@ -9,6 +9,7 @@ import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from typing import Any
 
 import orjson
 import pyarrow as pa
@@ -36,20 +37,23 @@ Bound = bool | int | float | str
 @dataclass(frozen=True, slots=True)
 class NewFile:
     """A durable file in a table's folder that no version lists yet: its path in the table, the value of its partition,
-    its rows, its size in bytes, and bounds of what each column holds: times in microseconds, and texts cut. `nulls`
+    its rows, its size in bytes, and bounds of what each column holds, if they are known: times in microseconds, and
+    texts cut. `nulls`
     counts those of each column that has any."""
 
     path: str
     partition: str
     rows: int
     size: int
-    bounds: Mapping[str, tuple[Bound, Bound]]
+    bounds: Mapping[str, tuple[Bound, Bound]] = field(default_factory=dict)
     nulls: Mapping[str, int] = field(default_factory=dict)
 
     def add_action(self, partition_column: str, at_us: int) -> AddAction:
         """How a transaction at this time adds it."""
-        least, greatest = ({name: _said(bounds[end]) for name, bounds in self.bounds.items()} for end in (0, 1))
-        stats = {"numRecords": self.rows, "minValues": least, "maxValues": greatest, "nullCount": self.nulls}
+        stats: dict[str, Any] = {"numRecords": self.rows}
+        if self.bounds or self.nulls:
+            least, greatest = ({name: _said(bounds[end]) for name, bounds in self.bounds.items()} for end in (0, 1))
+            stats |= {"minValues": least, "maxValues": greatest, "nullCount": self.nulls}
         return AddAction(
             path=self.path,
             size=self.size,

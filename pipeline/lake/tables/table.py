@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 import pyarrow.fs as pafs
 from deltalake import CommitProperties, DeltaTable, Field, PostCommitHookProperties, Schema
 from deltalake.exceptions import CommitFailedError, DeltaError, SchemaMismatchError, TableNotFoundError
-from deltalake.transaction import AddAction
+from deltalake.transaction import AddAction, RemoveAction
 
 from tidemark.pipeline import version
 from tidemark.pipeline.clock import from_us, to_us
@@ -264,43 +264,44 @@ class LakeTable:
     def check(self) -> None:
         """Raise LakeError where rows by the settings do not fit the table."""
 
-    def _outlasting(self, commit: Callable[[bool], None]) -> None:
-        """Commit, again after each change of the schema by others, and make it durable. `commit` is told whether it is
-        the first time."""
-        for changes in range(SCHEMA_CHANGES):
-            try:
-                commit(changes == 0)
-                break
-            except TableConflict:
-                if changes == SCHEMA_CHANGES - 1:
-                    raise
-        self.make_durable()
-
     def add(self, files: Sequence[AddAction], schema: pa.Schema, says: Mapping[str, str]) -> None:
         """Add files that are durable in the table's folder, in one transaction, which notes what it `says`. When it
         returns, every reader sees them. Raises LakeFull, LakeUnwritable, LakeUnreachable, TableConflict; then nothing
         was added, or all was and the answer was lost, which a redelivery repeats and the micro-batch drops."""
         self._admission.claim()
-        self._outlasting(lambda is_first: self._add(files, self._complete(schema, as_open=is_first), says))
-
-    def _add(self, files: Sequence[AddAction], held: DeltaTable, says: Mapping[str, str]) -> None:
+        properties = CommitProperties(max_commit_retries=APPEND_RETRIES, custom_metadata=dict(says))
+        for changes in range(SCHEMA_CHANGES):
+            try:
+                held = self.complete(schema, as_open=changes == 0)
+                self.transact(held, files, properties, PostCommitHookProperties(cleanup_expired_logs=False))
+                break
+            except TableConflict:
+                if changes == SCHEMA_CHANGES - 1:
+                    raise
         with table_errors(self.uri):
-            held.create_write_transaction(
+            held.update_incremental()  # the transaction leaves the version at what it was
+            (self._commit,) = self._commits(held.version())
+        self.make_durable()
+
+    def transact(
+        self,
+        table: DeltaTable,
+        files: Sequence[AddAction | RemoveAction],
+        properties: CommitProperties,
+        hooks: PostCommitHookProperties | None = None,
+    ) -> None:
+        """Add and remove files in one transaction. Raises TableConflict, LakeError."""
+        with table_errors(self.uri):
+            table.create_write_transaction(
                 [*files],
                 mode="append",
-                schema=held.schema(),
+                schema=table.schema(),
                 partition_by=[self.partition_column],
-                commit_properties=CommitProperties(max_commit_retries=APPEND_RETRIES, custom_metadata=dict(says)),
-                post_commithook_properties=PostCommitHookProperties(cleanup_expired_logs=False),
+                commit_properties=properties,
+                post_commithook_properties=hooks,
             )
-            held.update_incremental()  # this call leaves the version at what it was
-            (self._commit,) = self._commits(held.version())
 
-    def created_with(self, schema: pa.Schema) -> DeltaTable:
-        """The table as `created` gives it, with every column of the schema."""
-        return self._complete(schema, as_open=False)
-
-    def _complete(self, schema: pa.Schema, *, as_open: bool) -> DeltaTable:
+    def complete(self, schema: pa.Schema, *, as_open: bool = False) -> DeltaTable:
         """The table with every column of the schema: as it is open, if it is, or as `created` gives it."""
         table = (self._open() if as_open else None) or self.created(schema)
         self.check()
