@@ -15,7 +15,7 @@ from deltalake import DeltaTable
 from tidemark.pipeline.clock import to_us
 from tidemark.pipeline.errors import ObjectMissing
 from tidemark.pipeline.lake.tables.delta_log import AddedFile, Commit
-from tidemark.pipeline.lake.tables.heartbeats import IDENTITY, IDENTITY_SOURCE, PARTITION, event_times, identities
+from tidemark.pipeline.lake.tables.heartbeats import IDENTITY, IDENTITY_SOURCE, PARTITION, identities
 from tidemark.pipeline.lake.tables.heartbeats import range_of as range_of_file
 from tidemark.pipeline.lake.tables.table import MOMENT, DamagedFile, LakeTable, listed, microseconds, table_errors
 
@@ -100,7 +100,7 @@ def _rows(heartbeats: LakeTable, file: AddedFile, before: datetime) -> pa.Table:
 def files_by_hour(table: DeltaTable, files: pa.Table, hours: Iterable[str]) -> dict[str, list[AddedFile]]:
     """The files of some event hours, of all that `listed` lists. A table may have thousands of hours."""
     files = files.filter(pc.is_in(files[f"partition.{PARTITION}"], pa.array(sorted(hours), pa.string())))
-    columns = files["path"], files[f"partition.{PARTITION}"], event_times(files, "min"), event_times(files, "max")
+    columns = files["path"], files[f"partition.{PARTITION}"], files["oldest"], files["newest"]
     found = defaultdict[str, list[AddedFile]](list)
     for path, hour, oldest, newest in zip(*(column.to_pylist() for column in columns), strict=True):
         found[hour].append(AddedFile(table.version(), unquote(path), hour, oldest, newest))

@@ -60,13 +60,20 @@ CUT = timedelta(milliseconds=1)
 
 @dataclass(frozen=True, slots=True)
 class DataFile:
-    """A file of a table: its path relative to the table, its rows, its partition's value, and when it was added."""
+    """A file of a table: its path relative to the table, its rows, its partition's value, when it was added, and the
+    range of its event times, both ends included, by its statistics; None where these do not tell."""
 
     path: str
     rows: int
     size: int
     partition: str
     added_at: datetime
+    oldest: datetime | None
+    newest: datetime | None
+
+    def may_have(self, start: datetime, end: datetime) -> bool:
+        """Whether it may hold event times in `[start, end]`."""
+        return (self.oldest is None or self.oldest <= end) and (self.newest is None or self.newest >= start)
 
 
 class DamagedFile(CorruptObject):
@@ -362,7 +369,7 @@ class LakeTable:
 
     def file_location(self, path: str) -> str:
         """Where a file of the table is, as Spark and Arrow name it."""
-        return f"{self.uri}/{path}" if "://" in self.uri else str(Path(self.uri) / path)
+        return f"{self.uri}/{path}"
 
 
 def first_day(since: datetime | None) -> str:
@@ -396,20 +403,30 @@ def microseconds(times: pa.ChunkedArray) -> Ints:
 
 
 def listed(table: DeltaTable) -> pa.Table:
-    """The files of a version with their partitions and statistics, a row each."""
-    return pa.table(table.get_add_actions(flatten=True))
+    """The files of a version with their partitions and statistics, a row each, and the range of their event times as
+    DataFile has it."""
+    files = pa.table(table.get_add_actions(flatten=True))
+    oldest, newest = (
+        files[name].cast(MOMENT) if name in files.column_names else pa.chunked_array([pa.nulls(len(files), MOMENT)])
+        for name in ("min.event_time", "max.event_time")
+    )
+    # The library truncates a file's greatest time to the millisecond.
+    newest = pc.add(newest, pa.scalar(CUT, pa.duration("us")))
+    return files.append_column("oldest", oldest).append_column("newest", newest)
 
 
 def data_files(table: DeltaTable | None, partition_column: str) -> list[DataFile]:
     """The files of a table's version; none of a table that was never written."""
-    if table is None:
-        return []
-    actions = listed(table)
+    return [] if table is None else as_data_files(listed(table), partition_column)
+
+
+def as_data_files(files: pa.Table, partition_column: str) -> list[DataFile]:
+    """Rows of `listed`."""
     names = ("path", "num_records", "size_bytes", f"partition.{partition_column}", "modification_time")
-    columns = (actions[name].to_pylist() for name in names)
+    columns = (files[name].to_pylist() for name in (*names, "oldest", "newest"))
     return [
-        DataFile(path, rows or 0, size, partition, from_us(added_ms * 1000))
-        for path, rows, size, partition, added_ms in zip(*columns, strict=True)
+        DataFile(path, rows or 0, size, partition, from_us(added_ms * 1000), oldest, newest)
+        for path, rows, size, partition, added_ms, oldest, newest in zip(*columns, strict=True)
     ]
 
 

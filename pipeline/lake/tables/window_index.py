@@ -11,9 +11,9 @@ from deltalake import DeltaTable
 
 from tidemark.pipeline.clock import duration_us
 from tidemark.pipeline.lake.tables.delta_log import Commit, Follower
-from tidemark.pipeline.lake.tables.heartbeats import HOUR, HOUR_FORMAT, event_times, range_of
+from tidemark.pipeline.lake.tables.heartbeats import HOUR, HOUR_FORMAT, range_of
 from tidemark.pipeline.lake.tables.heartbeats import PARTITION as EVENT_HOUR
-from tidemark.pipeline.lake.tables.table import CUT, MOMENT, LakeTable, listed, microseconds
+from tidemark.pipeline.lake.tables.table import MOMENT, LakeTable, listed, microseconds
 from tidemark.pipeline.lake.tables.windowed import PARTITION as WINDOW
 from tidemark.pipeline.spans import Spans
 from tidemark.pipeline.watermark.histogram import Ints
@@ -72,10 +72,8 @@ class WindowIndex:
             return
         files = listed(heartbeats)
         hours = pc.strptime(files[f"partition.{EVENT_HOUR}"], format=HOUR_FORMAT, unit="us").cast(MOMENT)
-        # The library truncates a file's greatest time to the millisecond.
-        newest = pc.add(event_times(files, "max"), pa.scalar(CUT, pa.duration("us")))
-        low = microseconds(pc.coalesce(event_times(files, "min"), hours))
-        high = microseconds(pc.coalesce(newest, pc.add(hours, pa.scalar(HOUR, pa.duration("us")))))
+        low = microseconds(pc.coalesce(files["oldest"], hours))
+        high = microseconds(pc.coalesce(files["newest"], pc.add(hours, pa.scalar(HOUR, pa.duration("us")))))
         length_us = duration_us(self._windowing.length)
         self.held = Spans.of(low // length_us, high // length_us + 1)
         self.reached = Spans.of(low // length_us, (high + duration_us(self._lookback)) // length_us + 1)
