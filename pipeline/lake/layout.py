@@ -16,7 +16,7 @@ from tidemark.pipeline.lake.store.admission import Admission, AdmittedObjects
 from tidemark.pipeline.lake.store.objects import ObjectStore, ReplaceableObjects
 from tidemark.pipeline.lake.tables import corrections, diffs, heartbeats, own_table, quarantine, windowed
 from tidemark.pipeline.lake.tables.accepted_schemas import AcceptedSchemas
-from tidemark.pipeline.lake.tables.failures import FailedRuns, FailedTicks, tables_with_notes
+from tidemark.pipeline.lake.tables.failures import OF_TABLES, FailedRuns, FailedTicks
 from tidemark.pipeline.lake.tables.kept_windows import KeptWindows
 from tidemark.pipeline.lake.tables.own_table import OwnTable
 from tidemark.pipeline.lake.tables.requeued import JudgedBy, Rejudged, Requeued
@@ -145,7 +145,7 @@ class Lake:
 
     def own_tables_with_failed_runs(self) -> list[str]:
         """The names of your own tables of whose failed runs there are notes. Raises LakeError."""
-        return tables_with_notes(self.objects())
+        return sorted({name.split("/")[1] for name in self.objects().names(OF_TABLES)})
 
     def failed_ticks(self) -> FailedTicks:
         """Notes of sensors whose ticks fail."""

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
+from itertools import chain
 from typing import Any
 
 import pyarrow as pa
@@ -22,7 +23,7 @@ from tidemark.pipeline.errors import TableConflict
 from tidemark.pipeline.lake.store.notes import JsonKind, ReplacedNotes
 from tidemark.pipeline.lake.store.objects import ReplaceableObjects
 from tidemark.pipeline.lake.tables.new_files import NewFile
-from tidemark.pipeline.lake.tables.table import DAY_FORMAT, MOMENT, LakeTable, data_files, first_day, table_errors
+from tidemark.pipeline.lake.tables.table import DAY_FORMAT, MOMENT, LakeTable, table_errors
 
 PARTITION = "noticed_on"
 
@@ -156,8 +157,7 @@ class Corrections:
         """The newest corrections, at most so many: the columns of CONTENT. Days before the last that is needed are not
         read. Raises LakeError."""
         found: list[dict[str, Any]] = []
-        days = {file.partition for file in data_files(self.table.current(), PARTITION)}
-        for day in sorted((day for day in days if day >= first_day(sought.since)), reverse=True):
+        for day in reversed(self.table.days(sought.since)):
             newest = CONTENT.empty_table()
             for rows in self.table.scanned(CONTENT.names, sought.filter, day):
                 held = pa.concat_tables([newest, rows.cast(CONTENT)])
@@ -168,19 +168,15 @@ class Corrections:
         return found
 
     def _written(self, path: str, tables: Iterable[pa.Table]) -> int:
-        rows, writer = 0, None
-        try:
-            for table in tables:
-                with table_errors(self.table.uri):
-                    if writer is None:
-                        self.table.folder.create_dir(path.rpartition("/")[0], recursive=True)
-                        writer = pq.ParquetWriter(path, CONTENT, filesystem=self.table.folder)
-                    writer.write_table(table)
-                rows += len(table)
-        finally:
-            if writer is not None:
-                with table_errors(self.table.uri):
-                    writer.close()
+        rows, rest = 0, iter(tables)
+        first = next(rest, None)
+        if first is not None:
+            with table_errors(self.table.uri):
+                self.table.folder.create_dir(path.rpartition("/")[0], recursive=True)
+                with pq.ParquetWriter(path, CONTENT, filesystem=self.table.folder) as writer:
+                    for table in chain([first], rest):
+                        writer.write_table(table)
+                        rows += len(table)
         return rows
 
     def _commit(self, table: DeltaTable, added: AddAction, through: Position) -> None:

@@ -107,15 +107,8 @@ class NewFiles:
 
 def _by_partition(rows: pa.Table, column: str) -> Iterator[tuple[str, pa.Table]]:
     """The rows of each value of a column, without it, in the order of the values."""
-    if not len(rows):
-        return
-    ordered = rows.sort_by(column)
-    values = ordered[column].combine_chunks()
-    runs = pc.run_end_encode(values)
-    start = 0
-    for value, end in zip(runs.values.to_pylist(), runs.run_ends.to_pylist(), strict=True):
-        yield value, ordered.slice(start, end - start).drop_columns(column)
-        start = end
+    for value in sorted(pc.unique(rows[column]).to_pylist()):
+        yield value, rows.filter(pc.equal(rows[column], value)).drop_columns(column)
 
 
 def _bounds(rows: pa.Table) -> dict[str, tuple[Bound, Bound]]:

@@ -268,6 +268,11 @@ class LakeTable:
         rows = round(float((files["rows"].to_numpy() * share).sum()))
         return rows, list(map(unquote, files["path"].to_pylist()))
 
+    def days(self, since: datetime | None = None) -> list[str]:
+        """The partitions of a table by the day that may have rows since a moment, in order."""
+        days = {file.partition for file in data_files(self.current(), self.partition_column)}
+        return sorted(day for day in days if day >= first_day(since))
+
     def check(self) -> None:
         """Raise LakeError where rows by the settings do not fit the table."""
 
