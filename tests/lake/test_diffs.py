@@ -249,7 +249,7 @@ def test_a_manifest_that_cannot_be_written_makes_the_lake_unwritable(tmp_path: P
     table = tmp_path / "lake" / "heartbeat_diffs"
     table.mkdir(parents=True)
     (table / "runs").write_bytes(b"not a folder")
-    with pytest.raises(LakeUnwritable, match="let these credentials or this user write there"):
+    with pytest.raises(LakeUnwritable, match=r"let this user write there, or set lake\.uri"):
         diffs.replace(run_of("run", [SHARED]), diffs.fence([SHARED]))
 
 
