@@ -33,8 +33,6 @@ class WindowIndex:
 
     def __init__(self, heartbeats: LakeTable, diffs: LakeTable, windowing: Windowing, lookback: timedelta) -> None:
         self.held, self.reached, self.computed = Spans(), Spans(), Spans()
-        self.commits_read = 0
-        """For tests: how much was read to keep up."""
         self._heartbeats, self._diffs = Follower(heartbeats), Follower(diffs)
         self._windowing, self._lookback = windowing, lookback
 
@@ -50,7 +48,6 @@ class WindowIndex:
         return due(self.held, self.reached, self.computed, closed, max(1, DAY // self._windowing.length))
 
     def _hold(self, commit: Commit) -> bool:
-        self.commits_read += 1
         for file in commit.added:
             oldest, newest = range_of(file)
             first, number_of = self._windowing.number_of(oldest), self._windowing.number_of
@@ -60,7 +57,6 @@ class WindowIndex:
 
     def _compute(self, commit: Commit) -> bool:
         """False if the commit took windows away."""
-        self.commits_read += 1
         added = {file.partition for file in commit.added}
         for number in self._numbers(sorted(added)).tolist():
             self.computed.add(range(number, number + 1))
