@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from itertools import chain
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
@@ -385,20 +384,11 @@ def first_day(since: datetime | None) -> str:
 def rows_of(columns: Mapping[str, Sequence[Any] | pa.Array], schema: pa.Schema) -> pa.Table:
     """Columns by name as a table, in the schema's order and of its types. A column that is not given is left out."""
     given = pa.schema([column for column in schema if column.name in columns])
-    return pa.table([array_of(columns[column.name], column.type) for column in given], given)
-
-
-def array_of(values: Sequence[Any] | pa.Array, of_type: pa.DataType) -> pa.Array:
-    """Values as an array. A map is given as a dict or as a list of pairs."""
-    if isinstance(values, pa.Array):
-        return values
-    if not pa.types.is_map(of_type) or not all(isinstance(value, dict) for value in values):
-        return pa.array(values, of_type)
-    # The library takes no dicts; lists of pairs for each row would be much work, most of it the garbage collector's.
-    ends = np.cumsum([0, *map(len, values)], dtype=np.int32)
-    keys = pa.array(list(chain.from_iterable(values)), of_type.key_type)
-    items = pa.array(list(chain.from_iterable(value.values() for value in values)), of_type.item_type)
-    return pa.MapArray.from_arrays(ends, keys, items)
+    arrays = [
+        values if isinstance(values := columns[column.name], pa.Array) else pa.array(values, column.type)
+        for column in given
+    ]
+    return pa.table(arrays, given)
 
 
 def microseconds(times: pa.ChunkedArray) -> Ints:
