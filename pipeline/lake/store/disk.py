@@ -21,10 +21,7 @@ class DiskObjects:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-
-    @property
-    def uri(self) -> str:
-        return f"file:{self._folder}"
+        self.uri = f"file:{folder}"
 
     def create(self, name: str, content: bytes) -> None:
         path = self._folder / name

@@ -123,12 +123,9 @@ class Heartbeats(LakeTable):
     def __init__(self, place: TablePlace, fields: Mapping[str, FieldKind]) -> None:
         super().__init__(place, PARTITION)
         self._fields = fields
-        self._is_checked = False
-
-    @property
-    def schema(self) -> pa.Schema:
+        self.schema = heartbeat_schema(fields)
         """The columns that messages land with."""
-        return heartbeat_schema(self._fields)
+        self._is_checked = False
 
     def check(self) -> None:
         """Raise LakeError if the configured kind of a field is not that of the column that the table has."""
