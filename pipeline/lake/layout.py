@@ -13,7 +13,7 @@ from tidemark.pipeline.lake.log.tracking_log import TrackingLog
 from tidemark.pipeline.lake.log.watermark_object import WatermarkObject
 from tidemark.pipeline.lake.store.address import arrow_files, open_objects, storage_options, table_uri
 from tidemark.pipeline.lake.store.admission import Admission, AdmittedObjects
-from tidemark.pipeline.lake.store.objects import ObjectStore, ReplaceableObjects
+from tidemark.pipeline.lake.store.objects import ReplaceableObjects
 from tidemark.pipeline.lake.tables import corrections, diffs, heartbeats, own_table, quarantine, windowed
 from tidemark.pipeline.lake.tables.accepted_schemas import AcceptedSchemas
 from tidemark.pipeline.lake.tables.failures import OF_TABLES, FailedRuns, FailedTicks
@@ -110,11 +110,12 @@ class Lake:
 
     def diffs(self) -> diffs.HeartbeatDiffs:
         """Computed windows."""
-        return diffs.HeartbeatDiffs(*self._parts(HEARTBEAT_DIFFS), diffs.diff_schema(self._fields), self._clock)
+        table, schema = self.table(HEARTBEAT_DIFFS), diffs.diff_schema(self._fields)
+        return diffs.HeartbeatDiffs(table, self.objects(), schema, self._clock)
 
     def own_table(self, name: str) -> OwnTable:
         """One of your own tables."""
-        return OwnTable(*self._parts(f"{OWN_TABLES}/{name}"), self._clock, name)
+        return OwnTable(self.table(f"{OWN_TABLES}/{name}"), self.objects(), self._clock, name)
 
     def own_tables(self) -> list[str]:
         """The names of your own tables that the lake holds, whatever the settings say now. Raises LakeError."""
@@ -125,7 +126,7 @@ class Lake:
 
     def stream_status(self) -> StreamStatus:
         """Streams that stopped, started or missed beats, by window."""
-        return StreamStatus(*self._parts(STREAM_STATUS), STATUS, self._clock)
+        return StreamStatus(self.table(STREAM_STATUS), self.objects(), STATUS, self._clock)
 
     def streams(self) -> Streams:
         """Each stream's first and last heartbeat."""
@@ -167,9 +168,6 @@ class Lake:
         lake = self._settings
         files = arrow_files(lake, name, kept_bytes)
         return TablePlace(table_uri(lake, name), storage_options(lake), files, admission_to(lake))
-
-    def _parts(self, name: str) -> tuple[LakeTable, ObjectStore]:
-        return self.table(name), self.objects()
 
 
 class OpenLake(Lake):
