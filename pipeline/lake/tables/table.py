@@ -418,11 +418,18 @@ def data_files(table: DeltaTable | None, partition_column: str) -> list[DataFile
 def as_data_files(files: pa.Table, partition_column: str) -> list[DataFile]:
     """Rows of `listed`."""
     names = ("path", "num_records", "size_bytes", f"partition.{partition_column}", "modification_time")
-    columns = (files[name].to_pylist() for name in (*names, "oldest", "newest"))
+    columns = (files[name].to_pylist() for name in names)
+    bounds = (
+        files[name].cast(pa.int64()).to_pylist() for name in ("oldest", "newest")
+    )  # the library is slow with times
     return [
-        DataFile(path, rows or 0, size, partition, from_us(added_ms * 1000), oldest, newest)
-        for path, rows, size, partition, added_ms, oldest, newest in zip(*columns, strict=True)
+        DataFile(path, rows or 0, size, partition, from_us(added_ms * 1000), _moment(oldest_us), _moment(newest_us))
+        for path, rows, size, partition, added_ms, oldest_us, newest_us in zip(*columns, *bounds, strict=True)
     ]
+
+
+def _moment(time_us: int | None) -> datetime | None:
+    return None if time_us is None else from_us(time_us)
 
 
 @contextmanager
