@@ -84,7 +84,7 @@ class Requeuer:
         """Judge again what is meant, the oldest days first, batch by batch. Raises LakeError; then what had landed
         before stays, and the next requeue goes on."""
         done = Requeue()
-        for day in self.quarantine.days(meant):
+        for day in self.quarantine.days(meant.since):
             notes, told = self.requeued.between(day, day), self.rejudged.by_day(day, day).get(day, NOTHING_TOLD)
             columns = [*TOLD, *(column.name for column in message_columns())]
             for rows in _batches(self.quarantine.rejected(columns, meant, day, told)):

@@ -12,16 +12,16 @@ from tidemark.pipeline.contract.heartbeat import FieldKind
 from tidemark.pipeline.lake.log.tracking_log import TrackingLog
 from tidemark.pipeline.lake.store.address import arrow_files, open_objects, storage_options, table_uri
 from tidemark.pipeline.lake.store.admission import Admission, AdmittedObjects
-from tidemark.pipeline.lake.store.objects import ObjectStore, ReplaceableObjects
+from tidemark.pipeline.lake.store.objects import ReplaceableObjects
 from tidemark.pipeline.lake.tables import corrections, diffs, heartbeats, own_table, quarantine, windowed
 from tidemark.pipeline.lake.tables.accepted_schemas import AcceptedSchemas
-from tidemark.pipeline.lake.tables.failures import FailedRuns, FailedTicks, tables_with_notes
+from tidemark.pipeline.lake.tables.failures import OF_TABLES, FailedRuns, FailedTicks
 from tidemark.pipeline.lake.tables.kept_windows import KeptWindows
 from tidemark.pipeline.lake.tables.own_table import OwnTable
 from tidemark.pipeline.lake.tables.requeued import JudgedBy, Rejudged, Requeued
 from tidemark.pipeline.lake.tables.stream_status import STATUS, StreamStatus
 from tidemark.pipeline.lake.tables.streams import Streams
-from tidemark.pipeline.lake.tables.table import LakeTable, table_errors
+from tidemark.pipeline.lake.tables.table import LakeTable, TablePlace, table_errors
 from tidemark.pipeline.lake.tables.window_index import WindowIndex
 from tidemark.pipeline.settings_sections import LakeSettings
 from tidemark.pipeline.windows import Windowing
@@ -81,12 +81,11 @@ class Lake:
     def heartbeats(self, kept_bytes: int = 0) -> heartbeats.Heartbeats:
         """Landed messages. With `kept_bytes`, for who reads the newest files of a bucket again and again: see
         BucketFiles."""
-        return heartbeats.Heartbeats(*self._place(HEARTBEATS), self._fields, *self._extras(HEARTBEATS, kept_bytes))
+        return heartbeats.Heartbeats(self._place(HEARTBEATS, kept_bytes), self._fields)
 
     def quarantine(self, kept_bytes: int = 0) -> quarantine.Quarantine:
         """Rejected messages. `kept_bytes` is as for `heartbeats`."""
-        extras = self._extras(QUARANTINE, kept_bytes)
-        return quarantine.Quarantine(*self._place(QUARANTINE), quarantine.PARTITION, *extras)
+        return quarantine.Quarantine(self._place(QUARANTINE, kept_bytes), quarantine.PARTITION)
 
     def rejudged(self) -> Rejudged:
         """For which other reasons a requeue rejected messages again."""
@@ -106,11 +105,12 @@ class Lake:
 
     def diffs(self) -> diffs.HeartbeatDiffs:
         """Computed windows."""
-        return diffs.HeartbeatDiffs(*self._parts(HEARTBEAT_DIFFS), diffs.diff_schema(self._fields), self._clock)
+        table, schema = self.table(HEARTBEAT_DIFFS), diffs.diff_schema(self._fields)
+        return diffs.HeartbeatDiffs(table, self.objects(), schema, self._clock)
 
     def own_table(self, name: str) -> OwnTable:
         """One of your own tables."""
-        return OwnTable(*self._parts(f"{OWN_TABLES}/{name}"), self._clock, name)
+        return OwnTable(self.table(f"{OWN_TABLES}/{name}"), self.objects(), self._clock, name)
 
     def own_tables(self) -> list[str]:
         """The names of your own tables that the lake holds, whatever the settings say now. Raises LakeError."""
@@ -121,7 +121,7 @@ class Lake:
 
     def stream_status(self) -> StreamStatus:
         """Streams that stopped, started or missed beats, by window."""
-        return StreamStatus(*self._parts(STREAM_STATUS), STATUS, self._clock)
+        return StreamStatus(self.table(STREAM_STATUS), self.objects(), STATUS, self._clock)
 
     def streams(self) -> Streams:
         """Each stream's first and last heartbeat."""
@@ -129,8 +129,7 @@ class Lake:
 
     def corrections(self) -> corrections.Corrections:
         """What changed in windows that were computed again."""
-        bucket = arrow_files(self._settings, CORRECTIONS)
-        return corrections.Corrections(self.table(CORRECTIONS), self.objects(), bucket)
+        return corrections.Corrections(self.table(CORRECTIONS), self.objects())
 
     def kept_windows(self, windowing: Windowing) -> KeptWindows:
         """From which window on the lake keeps what a window is computed from."""
@@ -142,7 +141,7 @@ class Lake:
 
     def own_tables_with_failed_runs(self) -> list[str]:
         """The names of your own tables of whose failed runs there are notes. Raises LakeError."""
-        return tables_with_notes(self.objects())
+        return sorted({name.split("/")[1] for name in self.objects().names(OF_TABLES)})
 
     def failed_ticks(self) -> FailedTicks:
         """Notes of sensors whose ticks fail."""
@@ -154,22 +153,16 @@ class Lake:
 
     def table(self, name: str) -> LakeTable:
         """One of PARTITIONS, or `tables/NAME`, as a table and nothing more."""
-        return LakeTable(*self._place(name), PARTITIONS.get(name, windowed.PARTITION), *self._extras(name))
+        return LakeTable(self._place(name), PARTITIONS.get(name, windowed.PARTITION))
 
     def by_window(self) -> list[str]:
         """The tables by window, as `table` takes them: diffs, status, and your own. Raises LakeError."""
         return [HEARTBEAT_DIFFS, STREAM_STATUS, *(f"{OWN_TABLES}/{name}" for name in self.own_tables())]
 
-    def _place(self, name: str) -> tuple[str, dict[str, str]]:
-        return table_uri(self._settings, name), storage_options(self._settings)
-
-    def _extras(self, name: str, kept_bytes: int = 0) -> tuple[pafs.FileSystem | None, Admission]:
-        """A table's folder in a bucket, and whether the lake admits this version."""
-        bucket = None if self._settings.folder is not None else arrow_files(self._settings, name, kept_bytes)
-        return bucket, admission_to(self._settings)
-
-    def _parts(self, name: str) -> tuple[LakeTable, ObjectStore, pafs.FileSystem]:
-        return self.table(name), self.objects(), arrow_files(self._settings, name)
+    def _place(self, name: str, kept_bytes: int = 0) -> TablePlace:
+        lake = self._settings
+        files = arrow_files(lake, name, kept_bytes)
+        return TablePlace(table_uri(lake, name), storage_options(lake), files, admission_to(lake))
 
 
 class OpenLake(Lake):

@@ -191,7 +191,7 @@ def _read(followed: FollowedTable, paths: Iterable[str]) -> pl.DataFrame:
     """All rows of some files, whatever version lists them. Raises ObjectMissing if one is gone, LakeError,
     ArrowException if one is damaged."""
     table = followed.table.table
-    files, read = table.file_system(), list[pl.DataFrame]()
+    files, read = table.folder, list[pl.DataFrame]()
     for path in paths:
         with (
             table_errors(table.uri, lambda error: ObjectMissing(f"a file is gone: {error}")),

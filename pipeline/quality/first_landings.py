@@ -15,7 +15,7 @@ from deltalake import DeltaTable
 from tidemark.pipeline.clock import to_us
 from tidemark.pipeline.errors import ObjectMissing
 from tidemark.pipeline.lake.tables.delta_log import AddedFile, Commit
-from tidemark.pipeline.lake.tables.heartbeats import IDENTITY, IDENTITY_SOURCE, PARTITION, event_times, identities
+from tidemark.pipeline.lake.tables.heartbeats import IDENTITY, IDENTITY_SOURCE, PARTITION, identities
 from tidemark.pipeline.lake.tables.heartbeats import range_of as range_of_file
 from tidemark.pipeline.lake.tables.table import MOMENT, DamagedFile, LakeTable, listed, microseconds, table_errors
 
@@ -100,7 +100,7 @@ def _rows(heartbeats: LakeTable, file: AddedFile, before: datetime) -> pa.Table:
 def files_by_hour(table: DeltaTable, files: pa.Table, hours: Iterable[str]) -> dict[str, list[AddedFile]]:
     """The files of some event hours, of all that `listed` lists. A table may have thousands of hours."""
     files = files.filter(pc.is_in(files[f"partition.{PARTITION}"], pa.array(sorted(hours), pa.string())))
-    columns = files["path"], files[f"partition.{PARTITION}"], event_times(files, "min"), event_times(files, "max")
+    columns = files["path"], files[f"partition.{PARTITION}"], files["oldest"], files["newest"]
     found = defaultdict[str, list[AddedFile]](list)
     for path, hour, oldest, newest in zip(*(column.to_pylist() for column in columns), strict=True):
         found[hour].append(AddedFile(table.version(), unquote(path), hour, oldest, newest))
@@ -129,6 +129,6 @@ def read_rows(heartbeats: LakeTable, file: AddedFile, wanted: pc.Expression) -> 
     """The columns of IDENTITY_SOURCE of a file's rows that are wanted. Raises DamagedFile, OSError."""
     with (
         heartbeats.naming_damage(file.path),
-        heartbeats.file_system().open_input_file(file.path) as opened,  # by its path, it would be looked up as well
+        heartbeats.folder.open_input_file(file.path) as opened,  # by its path, it would be looked up as well
     ):
         return pq.read_table(opened, columns=list(IDENTITY_SOURCE), filters=wanted, use_threads=False)

@@ -34,7 +34,7 @@ def newest_waiting(lake: Lake, meant: Rejected, limit: int) -> Sequence[dict[str
     gone, told = requeued.ids(requeued.between(since=since)), lake.rejudged().by_day(since)
     columns = [name for name in QUARANTINE.names if name != PARTITION]
     found: list[dict[str, Any]] = []
-    for day in reversed(quarantine.days(meant)):
+    for day in reversed(quarantine.days(meant.since)):
         newest = pa.table({})
         for rows in quarantine.rejected(columns, meant, day, told.get(day, NOTHING_TOLD)):
             held = [table for table in (newest, without(rows, gone)) if len(table)]
@@ -69,7 +69,7 @@ def read_quarantine_share(heartbeats: Heartbeats, quarantine: Quarantine, since:
     if not quarantined:
         return QuarantineShare(landed)
     columns, wanted = ["reason", "detail", "landed_at"], pc.field("landed_at") >= pa.scalar(since, MOMENT)
-    files, newest = quarantine.file_system(), []
+    files, newest = quarantine.folder, []
     with table_errors(quarantine.uri):
         for path in paths[:NEWEST_FILES]:
             with files.open_input_file(path) as opened:  # by its path, it would be looked up as well

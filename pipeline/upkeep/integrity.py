@@ -29,8 +29,7 @@ from tidemark.pipeline.errors import (
 from tidemark.pipeline.lake.layout import HEARTBEATS, STREAM_STATUS, Lake
 from tidemark.pipeline.lake.store.read_ahead import read_ahead
 from tidemark.pipeline.lake.tables.diffs import HeartbeatDiffs
-from tidemark.pipeline.lake.tables.heartbeats import event_times
-from tidemark.pipeline.lake.tables.table import CUT, DataFile, LakeTable, data_files, table_errors
+from tidemark.pipeline.lake.tables.table import DataFile, LakeTable, data_files, table_errors
 from tidemark.pipeline.lake.tables.windowed import run_of
 from tidemark.pipeline.quality.staleness import Staleness
 from tidemark.pipeline.settings import Settings
@@ -200,16 +199,10 @@ def _damaged_inputs(
     heartbeats: LakeTable, windows: Iterable[Window], lookback: timedelta, tell: Progress
 ) -> Iterator[DamagedInput]:
     """The damaged files of `heartbeats` that a run over one of the windows would read, by their event times."""
-    table = heartbeats.current()
-    if table is None:
-        return
-    actions = pa.table(table.get_add_actions(flatten=True))
-    oldest, newest = (event_times(actions, bound).to_pylist() for bound in ("min", "max"))
     needed = dict[DataFile, list[Window]]()
-    for file, low, high in zip(data_files(table, heartbeats.partition_column), oldest, newest, strict=True):
-        for window in windows:
-            if (low is None or low <= window.end) and (high is None or high + CUT >= window.start - lookback):
-                needed.setdefault(file, []).append(window)
+    for file in data_files(heartbeats.current(), heartbeats.partition_column):
+        if reached := [window for window in windows if file.may_have(window.start - lookback, window.end)]:
+            needed[file] = reached
     for file, why in _looked_at(heartbeats, list(needed), tell):
         yield DamagedInput(heartbeats.file_location(file.path), why, needed[file])
 
@@ -228,7 +221,7 @@ def _looked_at(table: LakeTable, files: Sequence[DataFile], tell: Progress) -> I
         return
     what = f"files of {table.uri.rpartition('/')[2]}"
     tell(what, 0, len(files))
-    for number, (file, why) in enumerate(read_ahead(partial(_damage_of, table.file_system()), files), start=1):
+    for number, (file, why) in enumerate(read_ahead(partial(_damage_of, table.folder), files), start=1):
         if why is not None:
             yield file, why
         tell(what, number, len(files))

@@ -129,6 +129,6 @@ def _listed_ever(table: LakeTable) -> set[str]:
     if table.current() is None:
         return set()
     with table_errors(table.uri):
-        commits = read_ahead(partial(actions, table.file_system()), logged(table))
+        commits = read_ahead(partial(actions, table.folder), logged(table))
         files = (action.get(kind) for _, of_commit in commits for action in of_commit for kind in ("add", "remove"))
         return {unquote(file["path"]) for file in files if file}

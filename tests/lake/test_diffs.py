@@ -209,7 +209,7 @@ class Faulty(HeartbeatDiffs):
 
 def faulty(lake: Lake, *faults: tuple[bool, Exception]) -> Faulty:
     whole = lake.diffs()
-    diffs = Faulty(whole.table, lake.objects(), whole.files, whole.schema, whole._clock)
+    diffs = Faulty(whole.table, lake.objects(), whole.schema, whole._clock)
     diffs.faults = list(faults)
     return diffs
 
@@ -249,7 +249,7 @@ def test_a_manifest_that_cannot_be_written_makes_the_lake_unwritable(tmp_path: P
     table = tmp_path / "lake" / "heartbeat_diffs"
     table.mkdir(parents=True)
     (table / "runs").write_bytes(b"not a folder")
-    with pytest.raises(LakeUnwritable, match="let these credentials or this user write there"):
+    with pytest.raises(LakeUnwritable, match=r"let this user write there, or set lake\.uri"):
         diffs.replace(run_of("run", [SHARED]), diffs.fence([SHARED]))
 
 

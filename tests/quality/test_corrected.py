@@ -97,7 +97,7 @@ class Place:
 
     def dying(self, kind: type[Corrections]) -> Corrections:
         whole = self.lake.corrections()
-        return kind(whole.table, self.lake.objects(), whole._files)
+        return kind(whole.table, self.lake.objects())
 
 
 ROWS = ("old_row", "new_row")

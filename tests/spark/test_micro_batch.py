@@ -216,7 +216,7 @@ class CompactedMeanwhile(Heartbeats):
     """A table whose files are compacted once a run has listed them."""
 
     def __init__(self, inner: Heartbeats, folder: Path) -> None:
-        super().__init__(inner.uri, inner.storage_options, KINDS)
+        super().__init__(inner.place, KINDS)
         self._folder = folder
 
     def files_between(self, start: datetime, end: datetime) -> Any:
@@ -238,7 +238,7 @@ class OvertakenOnce(HeartbeatDiffs):
     """A table in which another run, of what had landed before, commits between this one's fence and its commit."""
 
     def __init__(self, inner: HeartbeatDiffs, overtake: Any) -> None:
-        super().__init__(inner.table, inner._manifests._objects, inner.files, inner.schema, inner._clock)
+        super().__init__(inner.table, inner._manifests._objects, inner.schema, inner._clock)
         self._overtake = overtake
 
     def leave_manifest(self, run: DiffRun) -> None:
@@ -257,7 +257,7 @@ def test_a_window_that_an_overtaking_run_made_of_older_input_is_computed_once_mo
 
     def overtake() -> None:
         now = house.lake.heartbeats()
-        house.compute(WINDOWS[:1], heartbeats=AsItWas(now.uri, now.storage_options, KINDS))
+        house.compute(WINDOWS[:1], heartbeats=AsItWas(now.place, KINDS))
 
     house.land(("b", 10))
     computed = house.compute(WINDOWS[:1], diffs=OvertakenOnce(house.lake.diffs(), overtake))

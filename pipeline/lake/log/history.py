@@ -71,8 +71,5 @@ def standing_before(log: TrackingLog, number: int) -> WatermarkState:
 
 def _first_of(log: TrackingLog, numbers: Iterable[int]) -> tuple[int, DecisionRecord] | None:
     """The first of these entries that is a decision, with its number."""
-    for number in numbers:
-        entry = log.entry(number)
-        if isinstance(entry, DecisionRecord):
-            return number, entry
-    return None
+    entries = ((number, log.entry(number)) for number in numbers)
+    return next(((number, entry) for number, entry in entries if isinstance(entry, DecisionRecord)), None)

@@ -83,9 +83,9 @@ def spark_storage_config(lake: LakeSettings) -> dict[str, str]:
 
 
 def arrow_files(lake: LakeSettings, name: str, kept_bytes: int = 0) -> pafs.FileSystem:
-    """A file system rooted at the folder `name` of the lake, for footers and small files. It creates nothing by itself.
-    In a bucket it keeps what it reads of a table's rows, up to `kept_bytes`: see BucketFiles. Raises LakeUnwritable
-    where a file stands in the folder's place."""
+    """A file system rooted at the folder `name` of the lake. It creates nothing by itself. In a bucket it keeps what it
+    reads of a table's rows, up to `kept_bytes`: see BucketFiles. Raises LakeUnwritable where a file stands in the
+    folder's place."""
     if lake.folder is not None:
         folder = lake.folder.absolute() / name
         check_folder(folder)

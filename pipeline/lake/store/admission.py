@@ -64,10 +64,7 @@ class AdmittedObjects:
     def __init__(self, objects: ReplaceableObjects, admission: Admission) -> None:
         self._objects = objects
         self._admission = admission
-
-    @property
-    def uri(self) -> str:
-        return self._objects.uri
+        self.uri = objects.uri
 
     def create(self, name: str, content: bytes) -> None:
         self._admission.claim()

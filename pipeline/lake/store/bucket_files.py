@@ -92,8 +92,7 @@ class BucketFiles(pafs.FileSystemHandler):  # type: ignore[misc]
             raise _missing(path)
         return pa.PythonFile(io.BufferedReader(_Ranges(self._objects, stored), READ_BYTES), mode="r")
 
-    def open_input_stream(self, path: str) -> pa.NativeFile:
-        return self.open_input_file(path)
+    open_input_stream = open_input_file
 
     def open_output_stream(self, path: str, _metadata: Any) -> pa.NativeFile:
         return pa.PythonFile(_Upload(self._objects, self.normalize_path(path)), mode="w")

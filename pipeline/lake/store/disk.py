@@ -9,7 +9,8 @@ from collections.abc import Iterator
 from hashlib import blake2b
 from pathlib import Path
 
-from tidemark.pipeline.errors import LakeError, LakeFull, LakeUnwritable, ObjectExists, ObjectMissing, ObjectReplaced
+from tidemark.pipeline.errors import ObjectExists, ObjectMissing, ObjectReplaced
+from tidemark.pipeline.lake.store.storage_errors import storage_error
 
 TEMPORARY = ".tmp-"
 """Prefix of a file that is being written. A crash may leave one behind; readers ignore it."""
@@ -20,30 +21,25 @@ class DiskObjects:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-
-    @property
-    def uri(self) -> str:
-        return f"file:{self._folder}"
+        self.uri = f"file:{folder}"
 
     def create(self, name: str, content: bytes) -> None:
         path = self._folder / name
-        try:
-            with _written_beside(path, content) as temporary:
-                os.link(temporary, path)  # fails if the name is taken: this makes creation exclusive
-            sync(path.parent)  # makes the new name itself durable
-        except FileExistsError as error:
-            raise ObjectExists(f"{self.uri}/{name} is already there") from error
-        except OSError as error:
-            raise disk_error(error, path) from error
+        with _disk_errors(path):
+            try:
+                with _written_beside(path, content) as temporary:
+                    os.link(temporary, path)  # fails if the name is taken: this makes creation exclusive
+                sync(path.parent)  # makes the new name itself durable
+            except FileExistsError as error:
+                raise ObjectExists(f"{self.uri}/{name} is already there") from error
 
     def read(self, name: str) -> bytes:
         path = self._folder / name
-        try:
-            return path.read_bytes()
-        except FileNotFoundError as error:
-            raise ObjectMissing(f"{self.uri}/{name} is not there") from error
-        except OSError as error:
-            raise disk_error(error, path) from error
+        with _disk_errors(path):
+            try:
+                return path.read_bytes()
+            except FileNotFoundError as error:
+                raise ObjectMissing(f"{self.uri}/{name} is not there") from error
 
     def read_generation(self, name: str) -> tuple[bytes, int]:
         content = self.read(name)
@@ -51,17 +47,16 @@ class DiskObjects:
 
     def replace(self, name: str, content: bytes, generation: int) -> int:
         path = self._folder / name
-        try:
-            with _written_beside(path, content) as temporary, _locked(path.parent):
-                there = _generation_of(path.read_bytes()) if path.exists() else 0
-                if there != generation:
-                    raise ObjectReplaced(f"another writer has replaced {self.uri}/{name}")
-                temporary.replace(path)
-            sync(path.parent)
-        except BlockingIOError as error:
-            raise ObjectReplaced(f"another writer is replacing {self.uri}/{name}") from error
-        except OSError as error:
-            raise disk_error(error, path) from error
+        with _disk_errors(path):
+            try:
+                with _written_beside(path, content) as temporary, _locked(path.parent):
+                    there = _generation_of(path.read_bytes()) if path.exists() else 0
+                    if there != generation:
+                        raise ObjectReplaced(f"another writer has replaced {self.uri}/{name}")
+                    temporary.replace(path)
+                sync(path.parent)
+            except BlockingIOError as error:
+                raise ObjectReplaced(f"another writer is replacing {self.uri}/{name}") from error
         return _generation_of(content)
 
     def names(self, prefix: str) -> Iterator[str]:
@@ -72,10 +67,18 @@ class DiskObjects:
         yield from sorted(name for name in names if name.startswith(prefix))
 
     def delete(self, name: str) -> None:
-        try:
-            (self._folder / name).unlink(missing_ok=True)
-        except OSError as error:
-            raise disk_error(error, self._folder / name) from error
+        path = self._folder / name
+        with _disk_errors(path):
+            path.unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def _disk_errors(path: Path) -> Iterator[None]:
+    """Turn an operating system's error into one that says what to do."""
+    try:
+        yield
+    except OSError as error:
+        raise storage_error(str(path), error.strerror or str(error)) from error
 
 
 @contextlib.contextmanager
@@ -110,34 +113,19 @@ def _generation_of(content: bytes) -> int:
     return int.from_bytes(blake2b(content, digest_size=8).digest(), "big")
 
 
-def disk_error(error: OSError, path: Path) -> LakeError:
-    """Turn an operating system's error into one that says what to do."""
-    if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        return LakeFull(f"no space is left for {path}; free some, and the next tick goes on from what is durable")
-    if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR):
-        return LakeUnwritable(
-            f"the lake cannot use {path}: {error.strerror}; let this user write there, or set lake.uri to another place"
-        )
-    return LakeError(f"the lake failed at {path}: {error}")
-
-
 def make_folder(folder: Path) -> None:
     """Create a folder unless it exists. Raises LakeUnwritable, LakeFull."""
     check_folder(folder)
-    try:
+    with _disk_errors(folder):
         folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise disk_error(error, folder) from error
 
 
 def check_folder(folder: Path) -> None:
     """Raise LakeUnwritable where a file stands in the place of the folder, or of one above it."""
-    try:
+    with _disk_errors(folder):
         there = next(place for place in (folder, *folder.parents) if place.exists())
         if not there.is_dir():
             raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))
-    except OSError as error:
-        raise disk_error(error, folder) from error
 
 
 def sync(path: Path) -> None:

@@ -70,21 +70,16 @@ class CloudStorageObjects:
         LakeUnwritable without credentials."""
         parsed = urlparse(uri)
         prefix = parsed.path.strip("/")
-        self._uri = uri.rstrip("/")
-        self._endpoint = endpoint
+        self.uri = uri.rstrip("/")
         self._at_endpoint = f" at {endpoint}" if endpoint else ""
         self._prefix = f"{prefix}/" if prefix else ""
-        self._client = _connect(self._uri, endpoint)
+        self._client = _connect(self.uri, endpoint)
         self._bucket = self._client.bucket(parsed.netloc)
         self._is_bucket_known = False
         """Whether anything was found in the bucket: then an object that is missing is not looked for any further."""
         self._retry = DEFAULT_RETRY.with_timeout(retry_for.total_seconds()).with_delay(
             initial=FIRST_PAUSE_SECONDS, maximum=LONGEST_PAUSE_SECONDS
         )
-
-    @property
-    def uri(self) -> str:
-        return self._uri
 
     def create(self, name: str, content: bytes) -> None:
         mark = uuid.uuid4().hex
@@ -257,7 +252,7 @@ class CloudStorageObjects:
             case api_errors.RetryError():
                 return LakeUnreachable(
                     f"Cloud Storage did not serve {place} in time ({error.cause}); check the network"
-                    f"{' and lake.endpoint' if self._endpoint else ''}. The next tick goes on from what is durable"
+                    f"{' and lake.endpoint' if self._at_endpoint else ''}. The next tick goes on from what is durable"
                 )
             case GoogleAuthError():
                 return _without_credentials(self.uri, error)

@@ -81,10 +81,9 @@ class CommitSync:
                 folder = folder.parent
         with ThreadPoolExecutor(THREADS, thread_name_prefix="fsync") as pool:
             for paths in (sorted(files), sorted(folders)):
-                list(pool.map(_sync_each, (paths[first::THREADS] for first in range(min(THREADS, len(paths))))))
+                list(pool.map(_sync_if_there, paths))
 
 
-def _sync_each(paths: Iterable[Path]) -> None:
-    for path in paths:
-        with suppress(FileNotFoundError):  # of an earlier commit, and vacuumed since
-            sync(path)
+def _sync_if_there(path: Path) -> None:
+    with suppress(FileNotFoundError):  # of an earlier commit, and vacuumed since
+        sync(path)

@@ -4,17 +4,16 @@ It is append-only. Each commit carries, as an application transaction, through w
 changed, so that nothing is noted twice.
 """
 
-import json
 import uuid
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
+from itertools import chain
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 from deltalake import CommitProperties, DeltaTable, Transaction
 from deltalake.transaction import AddAction
@@ -23,7 +22,8 @@ from tidemark.pipeline.clock import to_us
 from tidemark.pipeline.errors import TableConflict
 from tidemark.pipeline.lake.store.notes import JsonKind, ReplacedNotes
 from tidemark.pipeline.lake.store.objects import ReplaceableObjects
-from tidemark.pipeline.lake.tables.table import DAY_FORMAT, MOMENT, LakeTable, data_files, first_day, table_errors
+from tidemark.pipeline.lake.tables.new_files import NewFile
+from tidemark.pipeline.lake.tables.table import DAY_FORMAT, MOMENT, LakeTable, table_errors
 
 PARTITION = "noticed_on"
 
@@ -105,12 +105,11 @@ class Sought:
 
 
 class Corrections:
-    """The table, and how far each table was looked at. `files` is a file system whose root is the table's folder."""
+    """The table, and how far each table was looked at."""
 
-    def __init__(self, table: LakeTable, objects: ReplaceableObjects, files: pafs.FileSystem) -> None:
+    def __init__(self, table: LakeTable, objects: ReplaceableObjects) -> None:
         self.table = table
         self._followed = ReplacedNotes(objects, FOLLOWED)
-        self._files = files
 
     def looked_at(self, name: str) -> tuple[Position | None, int]:
         """How far a table was looked at, as it was kept, and the generation of that object. What cannot be read counts
@@ -139,20 +138,13 @@ class Corrections:
         if not rows:
             return 0
         self.table.make_files_durable([path])
-        added = AddAction(
-            path=path,
-            size=self._files.get_file_info(path).size,
-            partition_values={PARTITION: day},
-            modification_time=to_us(noticed_at) // 1000,
-            data_change=True,
-            stats=json.dumps({"numRecords": rows}),
-        )
+        added = NewFile(path, day, rows, self.table.folder.get_file_info(path).size)
         for _ in range(COMMIT_ATTEMPTS):
             table = self.table.created(CORRECTIONS)
             if self._noted(table, through.table_id) != before:
                 raise TableConflict(f"another follower has noted corrections in {self.table.uri} meanwhile; look again")
             try:
-                self._commit(table, added, through)
+                self._commit(table, added.add_action(PARTITION, to_us(noticed_at)), through)
             except TableConflict:
                 continue
             self.table.make_durable()
@@ -165,8 +157,7 @@ class Corrections:
         """The newest corrections, at most so many: the columns of CONTENT. Days before the last that is needed are not
         read. Raises LakeError."""
         found: list[dict[str, Any]] = []
-        days = {file.partition for file in data_files(self.table.current(), PARTITION)}
-        for day in sorted((day for day in days if day >= first_day(sought.since)), reverse=True):
+        for day in reversed(self.table.days(sought.since)):
             newest = CONTENT.empty_table()
             for rows in self.table.scanned(CONTENT.names, sought.filter, day):
                 held = pa.concat_tables([newest, rows.cast(CONTENT)])
@@ -177,33 +168,21 @@ class Corrections:
         return found
 
     def _written(self, path: str, tables: Iterable[pa.Table]) -> int:
-        rows, writer = 0, None
-        try:
-            for table in tables:
-                with table_errors(self.table.uri):
-                    if writer is None:
-                        self._files.create_dir(path.rpartition("/")[0], recursive=True)
-                        writer = pq.ParquetWriter(path, CONTENT, filesystem=self._files)
-                    writer.write_table(table)
-                rows += len(table)
-        finally:
-            if writer is not None:
-                with table_errors(self.table.uri):
-                    writer.close()
+        rows, rest = 0, iter(tables)
+        first = next(rest, None)
+        if first is not None:
+            with table_errors(self.table.uri):
+                self.table.folder.create_dir(path.rpartition("/")[0], recursive=True)
+                with pq.ParquetWriter(path, CONTENT, filesystem=self.table.folder) as writer:
+                    for table in chain([first], rest):
+                        writer.write_table(table)
+                        rows += len(table)
         return rows
 
     def _commit(self, table: DeltaTable, added: AddAction, through: Position) -> None:
-        with table_errors(self.table.uri):
-            table.create_write_transaction(
-                [added],
-                mode="append",
-                schema=table.schema(),
-                partition_by=[PARTITION],
-                commit_properties=CommitProperties(
-                    max_commit_retries=0,  # the library would commit beside another follower
-                    app_transactions=[Transaction(through.table_id, through.version)],
-                ),
-            )
+        noted = [Transaction(through.table_id, through.version)]
+        # With retries, the library would commit beside another follower.
+        self.table.transact(table, [added], CommitProperties(max_commit_retries=0, app_transactions=noted))
 
     @staticmethod
     def _noted(table: DeltaTable | None, table_id: str) -> int | None:

@@ -21,7 +21,7 @@ from tidemark.pipeline.clock import from_us
 from tidemark.pipeline.errors import CorruptObject, ObjectMissing
 from tidemark.pipeline.lake.store.read_ahead import read_ahead
 from tidemark.pipeline.lake.tables.commit_sync import LOG_FOLDER
-from tidemark.pipeline.lake.tables.table import LakeTable, table_errors
+from tidemark.pipeline.lake.tables.table import CUT, LakeTable, table_errors
 
 FILES_REMEMBERED = 20_000
 """Bounds what is remembered of a table's commits, by the files that they name: some ten megabytes."""
@@ -29,8 +29,8 @@ FILES_REMEMBERED = 20_000
 
 @dataclass(frozen=True, slots=True)
 class AddedFile:
-    """A file of new rows: the version that added it, its path within the table, its partition, and the least and the
-    greatest event time in it (None: its statistics do not say). `newest` may be cut to the millisecond."""
+    """A file of new rows: the version that added it, its path within the table, its partition, and the range of its
+    event times as DataFile has it."""
 
     version: int
     path: str
@@ -166,7 +166,7 @@ def first_commit(table: LakeTable, after: int) -> int | None:
 def logged(table: LakeTable) -> list[str]:
     """The paths of the commits that are still in the log of a table. Raises LakeError."""
     with table_errors(table.uri):
-        found = table.file_system().get_file_info(pafs.FileSelector(LOG_FOLDER, allow_not_found=True))
+        found = table.folder.get_file_info(pafs.FileSelector(LOG_FOLDER, allow_not_found=True))
     return [info.path for info in found if info.path.endswith(".json") and info.path.count("/") == 1]
 
 
@@ -212,5 +212,5 @@ def _added(version: int, add: Mapping[str, Any], column: str) -> AddedFile:
         path=unquote(add["path"]),
         partition=add["partitionValues"][column] if column else "",
         oldest=None if oldest is None else datetime.fromisoformat(oldest),
-        newest=None if newest is None else datetime.fromisoformat(newest),
+        newest=None if newest is None else datetime.fromisoformat(newest) + CUT,
     )

@@ -133,11 +133,6 @@ class FailedTicks:
         return [failed for _, failed in self._notes.readable(self._notes.listed())]
 
 
-def tables_with_notes(objects: ObjectStore) -> list[str]:
-    """The tables of one's own of which there are notes, by name. Raises LakeError if the lake does not answer."""
-    return sorted({name.split("/")[1] for name in objects.names(OF_TABLES)})
-
-
 def reason_of(error: BaseException) -> str:
     """The first line of what an error says, with its kind and without secrets of an address."""
     text = str(error).encode(errors="replace").decode()  # JSON has no lone surrogates, and names of files may

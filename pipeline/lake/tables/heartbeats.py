@@ -12,7 +12,6 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.fs as pafs
 from deltalake import DeltaTable
 
 from tidemark.pipeline.clock import to_us
@@ -20,9 +19,8 @@ from tidemark.pipeline.contract.elements import ELEMENT
 from tidemark.pipeline.contract.heartbeat import FieldKind
 from tidemark.pipeline.contract.messages import MESSAGE, MOMENT
 from tidemark.pipeline.errors import LakeError
-from tidemark.pipeline.lake.store.admission import Admission
 from tidemark.pipeline.lake.tables.delta_log import AddedFile
-from tidemark.pipeline.lake.tables.table import CUT, LakeTable, listed, rows_of
+from tidemark.pipeline.lake.tables.table import CUT, DataFile, LakeTable, TablePlace, as_data_files, listed, rows_of
 
 PARTITION = "event_hour"
 HOUR_FORMAT = "%Y-%m-%dT%HZ"
@@ -76,31 +74,17 @@ def heartbeat_rows(columns: Mapping[str, Sequence[Any] | pa.Array], fields: Mapp
 
 
 @dataclass(frozen=True, slots=True)
-class HeartbeatFile:
-    """A file, its rows, and the range of its event times by its statistics; None where these do not tell."""
-
-    path: str
-    rows: int
-    oldest_event_time: datetime | None = None
-    newest_event_time: datetime | None = None
-
-    def may_have(self, start: datetime, end: datetime) -> bool:
-        """Whether it may hold event times in `[start, end]`."""
-        oldest, newest = self.oldest_event_time, self.newest_event_time
-        return (oldest is None or oldest <= end) and (newest is None or newest >= start)
-
-
-@dataclass(frozen=True, slots=True)
 class HeartbeatFiles:
-    """Files of one version of the table, as a micro-batch reads them."""
+    """Files of one version of the table, as a micro-batch reads them. Their paths begin with `place`."""
 
     version: int
-    files: Sequence[HeartbeatFile] = ()
+    files: Sequence[DataFile]
+    place: str
 
     @property
     def paths(self) -> list[str]:
         """Where they are."""
-        return [file.path for file in self.files]
+        return [self.place + file.path for file in self.files]
 
     @property
     def rows(self) -> int:
@@ -116,8 +100,8 @@ class HeartbeatFiles:
         times, or over all of the moments where its statistics do not tell."""
         first, last = moments[0], moments[-1]
         rows = np.array([file.rows for file in self.files], dtype=np.float64)
-        oldest = np.array([to_us(file.oldest_event_time or first) for file in self.files], dtype=np.int64)
-        newest = np.array([to_us(file.newest_event_time or last) for file in self.files], dtype=np.int64)
+        oldest = np.array([to_us(file.oldest or first) for file in self.files], dtype=np.int64)
+        newest = np.array([to_us(file.newest or last) for file in self.files], dtype=np.int64)
         at = np.array([to_us(moment) for moment in moments], dtype=np.int64)
         share = (at[:, np.newaxis] - oldest) / np.maximum(newest - oldest, 1)
         before: npt.NDArray[np.float64] = (np.clip(share, 0, 1) * rows).sum(axis=1)
@@ -136,22 +120,12 @@ class Extent:
 class Heartbeats(LakeTable):
     """The table of landed messages."""
 
-    def __init__(
-        self,
-        uri: str,
-        storage_options: dict[str, str],
-        fields: Mapping[str, FieldKind],
-        bucket: pafs.FileSystem | None = None,
-        admission: Admission | None = None,
-    ) -> None:
-        super().__init__(uri, storage_options, PARTITION, bucket, admission)
+    def __init__(self, place: TablePlace, fields: Mapping[str, FieldKind]) -> None:
+        super().__init__(place, PARTITION)
         self._fields = fields
-        self._is_checked = False
-
-    @property
-    def schema(self) -> pa.Schema:
+        self.schema = heartbeat_schema(fields)
         """The columns that messages land with."""
-        return heartbeat_schema(self._fields)
+        self._is_checked = False
 
     def check(self) -> None:
         """Raise LakeError if the configured kind of a field is not that of the column that the table has."""
@@ -182,38 +156,26 @@ class Heartbeats(LakeTable):
 
     def files_between(self, start: datetime, end: datetime) -> HeartbeatFiles:
         """The newest version's files that may hold event times in `[start, end]`, by their statistics."""
-        table = self.current()
+        table, place = self.current(), self.file_location("")
         if table is None:
-            return HeartbeatFiles(version=-1)
-        actions = listed(table)
-        low, high = event_times(actions, "min"), event_times(actions, "max")
-        # A file without statistics may hold anything; one that the library truncated to the millisecond holds
-        # event times up to the next.
-        upper = pc.add(high, pa.scalar(CUT, pa.duration("us")))
-        overlaps = pc.and_(
-            pc.fill_null(pc.greater_equal(upper, pa.scalar(start, MOMENT)), True),
-            pc.fill_null(pc.less_equal(low, pa.scalar(end, MOMENT)), True),
-        )
-        columns = (actions["path"], actions["num_records"], low, upper)
-        chosen = (column.filter(overlaps).to_pylist() for column in columns)
-        return HeartbeatFiles(
-            table.version(),
-            [
-                HeartbeatFile(self.file_location(path), rows or 0, oldest, newest)
-                for path, rows, oldest, newest in zip(*chosen, strict=True)
-            ],
-        )
+            return HeartbeatFiles(-1, [], place)
+        files = listed(table)
+        # As DataFile.may_have does it, at once for all of thousands: a file without statistics may hold anything.
+        begins = pc.fill_null(pc.less_equal(files["oldest"], pa.scalar(end, MOMENT)), True)
+        reaches = pc.fill_null(pc.greater_equal(files["newest"], pa.scalar(start, MOMENT)), True)
+        return HeartbeatFiles(table.version(), as_data_files(files.filter(pc.and_(begins, reaches)), PARTITION), place)
 
     def extent(self) -> Extent:
         """How many rows there are, and the range of their event times."""
         table = self.current()
         if table is None:
             return Extent()
-        actions = listed(table)
+        files = listed(table)
+        newest = pc.max(files["newest"]).as_py()
         return Extent(
-            rows=pc.sum(actions["num_records"]).as_py() or 0,
-            oldest_event_time=pc.min(event_times(actions, "min")).as_py(),
-            newest_event_time=pc.max(event_times(actions, "max")).as_py(),
+            rows=pc.sum(files["num_records"]).as_py() or 0,
+            oldest_event_time=pc.min(files["oldest"]).as_py(),
+            newest_event_time=None if newest is None else newest - CUT,
         )
 
 
@@ -248,11 +210,4 @@ def _hours(event_times: pa.ChunkedArray) -> pa.ChunkedArray:
 def range_of(file: AddedFile) -> tuple[datetime, datetime]:
     """The range of event times that a file may hold, both ends included: by its statistics, else by its event hour."""
     hour = datetime.strptime(file.partition, HOUR_FORMAT).replace(tzinfo=UTC)
-    return file.oldest or hour, hour + HOUR if file.newest is None else file.newest + CUT
-
-
-def event_times(actions: pa.Table, which: str) -> pa.ChunkedArray:
-    """Each file's least or greatest event time; null for a file without statistics, as other writers may leave."""
-    name = f"{which}.event_time"
-    known = name in actions.column_names
-    return actions[name].cast(MOMENT) if known else pa.chunked_array([pa.nulls(len(actions), MOMENT)])
+    return file.oldest or hour, file.newest or hour + HOUR

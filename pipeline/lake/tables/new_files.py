@@ -9,6 +9,7 @@ import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from typing import Any
 
 import orjson
 import pyarrow as pa
@@ -36,20 +37,23 @@ Bound = bool | int | float | str
 @dataclass(frozen=True, slots=True)
 class NewFile:
     """A durable file in a table's folder that no version lists yet: its path in the table, the value of its partition,
-    its rows, its size in bytes, and bounds of what each column holds: times in microseconds, and texts cut. `nulls`
+    its rows, its size in bytes, and bounds of what each column holds, if they are known: times in microseconds, and
+    texts cut. `nulls`
     counts those of each column that has any."""
 
     path: str
     partition: str
     rows: int
     size: int
-    bounds: Mapping[str, tuple[Bound, Bound]]
+    bounds: Mapping[str, tuple[Bound, Bound]] = field(default_factory=dict)
     nulls: Mapping[str, int] = field(default_factory=dict)
 
     def add_action(self, partition_column: str, at_us: int) -> AddAction:
         """How a transaction at this time adds it."""
-        least, greatest = ({name: _said(bounds[end]) for name, bounds in self.bounds.items()} for end in (0, 1))
-        stats = {"numRecords": self.rows, "minValues": least, "maxValues": greatest, "nullCount": self.nulls}
+        stats: dict[str, Any] = {"numRecords": self.rows}
+        if self.bounds or self.nulls:
+            least, greatest = ({name: _said(bounds[end]) for name, bounds in self.bounds.items()} for end in (0, 1))
+            stats |= {"minValues": least, "maxValues": greatest, "nullCount": self.nulls}
         return AddAction(
             path=self.path,
             size=self.size,
@@ -84,8 +88,7 @@ class NewFiles:
     def _write(self, partition: str, rows: pa.Table) -> NewFile:
         table, folder = self._table, f"{self._table.partition_column}={partition}"
         path, content = f"{folder}/part-{uuid.uuid4().hex}.parquet", _as_parquet(rows)
-        if table.is_on_disk:
-            table.folder.create_dir(folder, recursive=True)
+        table.folder.create_dir(folder, recursive=True)
         with table.folder.open_output_stream(path) as out:
             out.write(content)
         return NewFile(path, partition, len(rows), len(content), _bounds(rows), _nulls(rows))
@@ -104,15 +107,8 @@ class NewFiles:
 
 def _by_partition(rows: pa.Table, column: str) -> Iterator[tuple[str, pa.Table]]:
     """The rows of each value of a column, without it, in the order of the values."""
-    if not len(rows):
-        return
-    ordered = rows.sort_by(column)
-    values = ordered[column].combine_chunks()
-    runs = pc.run_end_encode(values)
-    start = 0
-    for value, end in zip(runs.values.to_pylist(), runs.run_ends.to_pylist(), strict=True):
-        yield value, ordered.slice(start, end - start).drop_columns(column)
-        start = end
+    for value in sorted(pc.unique(rows[column]).to_pylist()):
+        yield value, rows.filter(pc.equal(rows[column], value)).drop_columns(column)
 
 
 def _bounds(rows: pa.Table) -> dict[str, tuple[Bound, Bound]]:

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.fs as pafs
 from deltalake import Schema
 
 from tidemark.pipeline.clock import Clock
@@ -71,8 +70,8 @@ class MadeWindows(dict[str, Made]):
 class OwnTable(WindowedTable):
     """The table. Its columns are those that its runs have written."""
 
-    def __init__(self, table: LakeTable, objects: ObjectStore, files: pafs.FileSystem, clock: Clock, name: str) -> None:
-        super().__init__(table, objects, files, pa.schema([pa.field(PARTITION, pa.string())]), clock)
+    def __init__(self, table: LakeTable, objects: ObjectStore, clock: Clock, name: str) -> None:
+        super().__init__(table, objects, pa.schema([pa.field(PARTITION, pa.string())]), clock)
         self.name = name
         self._folder = ""
 

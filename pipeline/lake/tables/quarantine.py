@@ -66,11 +66,6 @@ class Reasons:
 class Quarantine(LakeTable):
     """The table of rejected messages."""
 
-    def days(self, meant: Rejected = EVERY) -> list[str]:
-        """The partitions that may have such rows, in order."""
-        days = {file.partition for file in data_files(self.current(), PARTITION)}
-        return sorted(day for day in days if day >= first_day(meant.since))
-
     def rows_of(self, meant: Rejected = EVERY) -> int:
         """How many such rows there are at most: days are counted whole, by the files' statistics."""
         files = data_files(self.current(), PARTITION)
@@ -97,7 +92,7 @@ class Quarantine(LakeTable):
         told = told or {}
         found = [
             rows.group_by(["reason", "message_id"], use_threads=False).aggregate([])
-            for day in self.days(meant)
+            for day in self.days(meant.since)
             for rows in self.rejected(["reason", "message_id"], meant, day, told.get(day, NOTHING_TOLD))
         ]
         if not found:

@@ -120,7 +120,7 @@ class Streams:
 
     def _merged(self, rows: pa.Table, paths: list[str]) -> pa.Table:
         """These streams with those of some files of the diffs, by name. Raises ObjectMissing if a file is gone."""
-        files = self._diffs.table.file_system()
+        files = self._diffs.table.folder
         for first in range(0, len(paths), FILES_AT_ONCE):
             read = []
             for path in paths[first : first + FILES_AT_ONCE]:
@@ -158,7 +158,7 @@ def streams_in(diffs: HeartbeatDiffs, windows: Iterable[str]) -> dict[str, int]:
     table = diffs.table.current()
     if table is None or not wanted:
         return {}
-    files = diffs.table.file_system()
+    files = diffs.table.folder
     seen: dict[str, list[pa.ChunkedArray]] = {}
     for file in data_files(table, diffs.table.partition_column):
         if file.partition in wanted:

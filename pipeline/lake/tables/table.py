@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from itertools import chain
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
@@ -18,8 +17,7 @@ import pyarrow.compute as pc
 import pyarrow.fs as pafs
 from deltalake import CommitProperties, DeltaTable, Field, PostCommitHookProperties, Schema
 from deltalake.exceptions import CommitFailedError, DeltaError, SchemaMismatchError, TableNotFoundError
-from deltalake.fs import DeltaStorageHandler
-from deltalake.transaction import AddAction
+from deltalake.transaction import AddAction, RemoveAction
 
 from tidemark.pipeline import version
 from tidemark.pipeline.clock import from_us, to_us
@@ -33,8 +31,8 @@ from tidemark.pipeline.errors import (
     TableConflict,
 )
 from tidemark.pipeline.lake.store.admission import Admission
+from tidemark.pipeline.lake.store.storage_errors import storage_error
 from tidemark.pipeline.lake.tables.commit_sync import LOG_FOLDER, CommitSync
-from tidemark.pipeline.lake.tables.storage_errors import storage_error
 from tidemark.pipeline.version import format_of, marks, refuse_newer
 from tidemark.pipeline.watermark.histogram import Ints
 
@@ -61,13 +59,20 @@ CUT = timedelta(milliseconds=1)
 
 @dataclass(frozen=True, slots=True)
 class DataFile:
-    """A file of a table: its path relative to the table, its rows, its partition's value, and when it was added."""
+    """A file of a table: its path relative to the table, its rows, its partition's value, when it was added, and the
+    range of its event times, both ends included, by its statistics; None where these do not tell."""
 
     path: str
     rows: int
     size: int
     partition: str
     added_at: datetime
+    oldest: datetime | None
+    newest: datetime | None
+
+    def may_have(self, start: datetime, end: datetime) -> bool:
+        """Whether it may hold event times in `[start, end]`."""
+        return (self.oldest is None or self.oldest <= end) and (self.newest is None or self.newest >= start)
 
 
 class DamagedFile(CorruptObject):
@@ -78,42 +83,40 @@ class DamagedFile(CorruptObject):
         self.path = path
 
 
-class LakeTable:
-    """One Delta table, partitioned by one text column, or by none (empty). Not shared between threads.
+@dataclass(frozen=True, slots=True)
+class TablePlace:
+    """Where a table is: its address and the options that `deltalake` takes with it, its folder as Arrow reads and
+    writes files there, whether or not it is there yet, and whether the lake admits this version."""
 
-    `bucket` is the table's folder where the lake is a bucket: no call to it, and no call of the methods here, keeps
-    Python's lock while it waits for an answer.
+    uri: str
+    storage_options: dict[str, str]
+    folder: pafs.FileSystem
+    admission: Admission
+
+
+class LakeTable:
+    """One Delta table, partitioned by one text column, or by none (empty). Not shared between threads. No call of the
+    methods here keeps Python's lock while it waits for a bucket's answer.
 
     Its properties carry the mark of the newest version that has written it. Whatever opens it raises NewerFormat if
     that version's format is newer than this one's, or if the lake does not admit this version.
     """
 
-    def __init__(
-        self,
-        uri: str,
-        storage_options: dict[str, str],
-        partition_column: str,
-        bucket: pafs.FileSystem | None = None,
-        admission: Admission | None = None,
-    ) -> None:
-        self.uri = uri
-        self.storage_options = storage_options
+    def __init__(self, place: TablePlace, partition_column: str) -> None:
+        self.place = place
+        self.uri, self.folder, self.storage_options = place.uri, place.folder, place.storage_options
         self.partition_column = partition_column
-        self._admission = admission
+        self._admission = place.admission
         self._table: DeltaTable | None = None
-        self._bucket = bucket
-        self.folder = pafs.SubTreeFileSystem(uri, pafs.LocalFileSystem()) if bucket is None else bucket
-        """The table's folder without a look at whether it is there: for single files of its log."""
         self._commit: tuple[int, int] | None = None
-        self._sync = None if "://" in uri else CommitSync(Path(uri))
+        self._sync = None if "://" in self.uri else CommitSync(Path(self.uri))
         """None for a bucket, which is durable by itself."""
 
     def current(self) -> DeltaTable | None:
         """The table at its newest version, or None if it was never written, or is gone. That it was deleted, or deleted
         and begun anew, is noticed: the file of the commit that is held is looked at. While nothing is committed, that
         and a look for the next commit are all that it asks for."""
-        if self._admission is not None:
-            self._admission.admit()
+        self._admission.admit()
         with table_errors(self.uri):
             held = self._updated()
             if held is not None:
@@ -175,12 +178,6 @@ class LakeTable:
         except LakeError as error:
             raise ObjectMissing(f"version {version} of {self.uri} cannot be read any more: {error}") from error
 
-    def file_system(self) -> pafs.FileSystem:
-        """The table's folder as Arrow reads it, including files that no version lists any more."""
-        if self._bucket is not None:
-            return self._bucket
-        return pafs.PyFileSystem(DeltaStorageHandler(self.uri, self.storage_options))
-
     @contextmanager
     def naming_damage(self, path: str) -> Iterator[None]:
         """Turn what Arrow raises while it reads a file into DamagedFile. Where it is the storage that fails, or the
@@ -188,7 +185,7 @@ class LakeTable:
         try:
             yield
         except (pa.ArrowException, OSError) as error:
-            with self.file_system().open_input_stream(path) as opened:
+            with self.folder.open_input_stream(path) as opened:
                 opened.read()
             raise DamagedFile(self.uri, path, error) from error
 
@@ -207,7 +204,7 @@ class LakeTable:
             return None
         with table_errors(self.uri):
             wanted = (published >= pa.scalar(start, MOMENT)) & (published < pa.scalar(end, MOMENT))
-            files = table.to_pyarrow_dataset(filesystem=self._bucket)
+            files = table.to_pyarrow_dataset(filesystem=self.folder)
             try:
                 return files.to_table(list(columns), filter=wanted, use_threads=False)
             except (pa.ArrowException, OSError):
@@ -234,7 +231,7 @@ class LakeTable:
             return
         with table_errors(self.uri):
             pruned = None if partition is None else [(self.partition_column, "=", partition)]
-            files = table.to_pyarrow_dataset(filesystem=self._bucket, file_pruning_predicate=pruned)
+            files = table.to_pyarrow_dataset(filesystem=self.folder, file_pruning_predicate=pruned)
             scanner = files.scanner(
                 list(columns),
                 filter=wanted,
@@ -270,47 +267,52 @@ class LakeTable:
         rows = round(float((files["rows"].to_numpy() * share).sum()))
         return rows, list(map(unquote, files["path"].to_pylist()))
 
+    def days(self, since: datetime | None = None) -> list[str]:
+        """The partitions of a table by the day that may have rows since a moment, in order."""
+        days = {file.partition for file in data_files(self.current(), self.partition_column)}
+        return sorted(day for day in days if day >= first_day(since))
+
     def check(self) -> None:
         """Raise LakeError where rows by the settings do not fit the table."""
-
-    def _outlasting(self, commit: Callable[[bool], None]) -> None:
-        """Commit, again after each change of the schema by others, and make it durable. `commit` is told whether it is
-        the first time."""
-        for changes in range(SCHEMA_CHANGES):
-            try:
-                commit(changes == 0)
-                break
-            except TableConflict:
-                if changes == SCHEMA_CHANGES - 1:
-                    raise
-        self.make_durable()
 
     def add(self, files: Sequence[AddAction], schema: pa.Schema, says: Mapping[str, str]) -> None:
         """Add files that are durable in the table's folder, in one transaction, which notes what it `says`. When it
         returns, every reader sees them. Raises LakeFull, LakeUnwritable, LakeUnreachable, TableConflict; then nothing
         was added, or all was and the answer was lost, which a redelivery repeats and the micro-batch drops."""
-        if self._admission is not None:
-            self._admission.claim()
-        self._outlasting(lambda is_first: self._add(files, self._complete(schema, as_open=is_first), says))
-
-    def _add(self, files: Sequence[AddAction], held: DeltaTable, says: Mapping[str, str]) -> None:
+        self._admission.claim()
+        properties = CommitProperties(max_commit_retries=APPEND_RETRIES, custom_metadata=dict(says))
+        for changes in range(SCHEMA_CHANGES):
+            try:
+                held = self.complete(schema, as_open=changes == 0)
+                self.transact(held, files, properties, PostCommitHookProperties(cleanup_expired_logs=False))
+                break
+            except TableConflict:
+                if changes == SCHEMA_CHANGES - 1:
+                    raise
         with table_errors(self.uri):
-            held.create_write_transaction(
+            held.update_incremental()  # the transaction leaves the version at what it was
+            (self._commit,) = self._commits(held.version())
+        self.make_durable()
+
+    def transact(
+        self,
+        table: DeltaTable,
+        files: Sequence[AddAction | RemoveAction],
+        properties: CommitProperties,
+        hooks: PostCommitHookProperties | None = None,
+    ) -> None:
+        """Add and remove files in one transaction. Raises TableConflict, LakeError."""
+        with table_errors(self.uri):
+            table.create_write_transaction(
                 [*files],
                 mode="append",
-                schema=held.schema(),
+                schema=table.schema(),
                 partition_by=[self.partition_column],
-                commit_properties=CommitProperties(max_commit_retries=APPEND_RETRIES, custom_metadata=dict(says)),
-                post_commithook_properties=PostCommitHookProperties(cleanup_expired_logs=False),
+                commit_properties=properties,
+                post_commithook_properties=hooks,
             )
-            held.update_incremental()  # this call leaves the version at what it was
-            (self._commit,) = self._commits(held.version())
 
-    def created_with(self, schema: pa.Schema) -> DeltaTable:
-        """The table as `created` gives it, with every column of the schema."""
-        return self._complete(schema, as_open=False)
-
-    def _complete(self, schema: pa.Schema, *, as_open: bool) -> DeltaTable:
+    def complete(self, schema: pa.Schema, *, as_open: bool = False) -> DeltaTable:
         """The table with every column of the schema: as it is open, if it is, or as `created` gives it."""
         table = (self._open() if as_open else None) or self.created(schema)
         self.check()
@@ -325,8 +327,7 @@ class LakeTable:
     def created(self, schema: pa.Schema) -> DeltaTable:
         """The table at its newest version, with the mark of this version's format or of a newer one that it can read;
         created with this schema if it is not there. Raises TableConflict, NewerFormat, LakeError."""
-        if self._admission is not None:
-            self._admission.claim()
+        self._admission.claim()
         table = self.current()
         if table is None:
             with table_errors(self.uri):
@@ -364,11 +365,6 @@ class LakeTable:
             with table_errors(self.uri):
                 self._sync.sync_commits()
 
-    @property
-    def is_on_disk(self) -> bool:
-        """Whether folders have to be made before files."""
-        return self._sync is not None
-
     def make_files_durable(self, paths: Iterable[str]) -> None:
         """Make files durable before a commit names them, by their paths in the table. Raises LakeFull, LakeError."""
         if self._sync is not None:
@@ -377,7 +373,7 @@ class LakeTable:
 
     def file_location(self, path: str) -> str:
         """Where a file of the table is, as Spark and Arrow name it."""
-        return f"{self.uri}/{path}" if "://" in self.uri else str(Path(self.uri) / path)
+        return f"{self.uri}/{path}"
 
 
 def first_day(since: datetime | None) -> str:
@@ -388,20 +384,11 @@ def first_day(since: datetime | None) -> str:
 def rows_of(columns: Mapping[str, Sequence[Any] | pa.Array], schema: pa.Schema) -> pa.Table:
     """Columns by name as a table, in the schema's order and of its types. A column that is not given is left out."""
     given = pa.schema([column for column in schema if column.name in columns])
-    return pa.table([array_of(columns[column.name], column.type) for column in given], given)
-
-
-def array_of(values: Sequence[Any] | pa.Array, of_type: pa.DataType) -> pa.Array:
-    """Values as an array. A map is given as a dict or as a list of pairs."""
-    if isinstance(values, pa.Array):
-        return values
-    if not pa.types.is_map(of_type) or not all(isinstance(value, dict) for value in values):
-        return pa.array(values, of_type)
-    # The library takes no dicts; lists of pairs for each row would be much work, most of it the garbage collector's.
-    ends = np.cumsum([0, *map(len, values)], dtype=np.int32)
-    keys = pa.array(list(chain.from_iterable(values)), of_type.key_type)
-    items = pa.array(list(chain.from_iterable(value.values() for value in values)), of_type.item_type)
-    return pa.MapArray.from_arrays(ends, keys, items)
+    arrays = [
+        values if isinstance(values := columns[column.name], pa.Array) else pa.array(values, column.type)
+        for column in given
+    ]
+    return pa.table(arrays, given)
 
 
 def microseconds(times: pa.ChunkedArray) -> Ints:
@@ -411,21 +398,38 @@ def microseconds(times: pa.ChunkedArray) -> Ints:
 
 
 def listed(table: DeltaTable) -> pa.Table:
-    """The files of a version with their partitions and statistics, a row each."""
-    return pa.table(table.get_add_actions(flatten=True))
+    """The files of a version with their partitions and statistics, a row each, and the range of their event times as
+    DataFile has it."""
+    files = pa.table(table.get_add_actions(flatten=True))
+    oldest, newest = (
+        files[name].cast(MOMENT) if name in files.column_names else pa.chunked_array([pa.nulls(len(files), MOMENT)])
+        for name in ("min.event_time", "max.event_time")
+    )
+    # The library truncates a file's greatest time to the millisecond.
+    newest = pc.add(newest, pa.scalar(CUT, pa.duration("us")))
+    return files.append_column("oldest", oldest).append_column("newest", newest)
 
 
 def data_files(table: DeltaTable | None, partition_column: str) -> list[DataFile]:
     """The files of a table's version; none of a table that was never written."""
-    if table is None:
-        return []
-    actions = listed(table)
+    return [] if table is None else as_data_files(listed(table), partition_column)
+
+
+def as_data_files(files: pa.Table, partition_column: str) -> list[DataFile]:
+    """Rows of `listed`."""
     names = ("path", "num_records", "size_bytes", f"partition.{partition_column}", "modification_time")
-    columns = (actions[name].to_pylist() for name in names)
+    columns = (files[name].to_pylist() for name in names)
+    bounds = (
+        files[name].cast(pa.int64()).to_pylist() for name in ("oldest", "newest")
+    )  # the library is slow with times
     return [
-        DataFile(path, rows or 0, size, partition, from_us(added_ms * 1000))
-        for path, rows, size, partition, added_ms in zip(*columns, strict=True)
+        DataFile(path, rows or 0, size, partition, from_us(added_ms * 1000), _moment(oldest_us), _moment(newest_us))
+        for path, rows, size, partition, added_ms, oldest_us, newest_us in zip(*columns, *bounds, strict=True)
     ]
+
+
+def _moment(time_us: int | None) -> datetime | None:
+    return None if time_us is None else from_us(time_us)
 
 
 @contextmanager

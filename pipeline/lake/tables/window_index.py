@@ -11,9 +11,9 @@ from deltalake import DeltaTable
 
 from tidemark.pipeline.clock import duration_us
 from tidemark.pipeline.lake.tables.delta_log import Commit, Follower
-from tidemark.pipeline.lake.tables.heartbeats import HOUR, HOUR_FORMAT, event_times, range_of
+from tidemark.pipeline.lake.tables.heartbeats import HOUR, HOUR_FORMAT, range_of
 from tidemark.pipeline.lake.tables.heartbeats import PARTITION as EVENT_HOUR
-from tidemark.pipeline.lake.tables.table import CUT, MOMENT, LakeTable, listed, microseconds
+from tidemark.pipeline.lake.tables.table import MOMENT, LakeTable, listed, microseconds
 from tidemark.pipeline.lake.tables.windowed import PARTITION as WINDOW
 from tidemark.pipeline.spans import Spans
 from tidemark.pipeline.watermark.histogram import Ints
@@ -33,8 +33,6 @@ class WindowIndex:
 
     def __init__(self, heartbeats: LakeTable, diffs: LakeTable, windowing: Windowing, lookback: timedelta) -> None:
         self.held, self.reached, self.computed = Spans(), Spans(), Spans()
-        self.commits_read = 0
-        """For tests: how much was read to keep up."""
         self._heartbeats, self._diffs = Follower(heartbeats), Follower(diffs)
         self._windowing, self._lookback = windowing, lookback
 
@@ -50,7 +48,6 @@ class WindowIndex:
         return due(self.held, self.reached, self.computed, closed, max(1, DAY // self._windowing.length))
 
     def _hold(self, commit: Commit) -> bool:
-        self.commits_read += 1
         for file in commit.added:
             oldest, newest = range_of(file)
             first, number_of = self._windowing.number_of(oldest), self._windowing.number_of
@@ -60,7 +57,6 @@ class WindowIndex:
 
     def _compute(self, commit: Commit) -> bool:
         """False if the commit took windows away."""
-        self.commits_read += 1
         added = {file.partition for file in commit.added}
         for number in self._numbers(sorted(added)).tolist():
             self.computed.add(range(number, number + 1))
@@ -72,10 +68,8 @@ class WindowIndex:
             return
         files = listed(heartbeats)
         hours = pc.strptime(files[f"partition.{EVENT_HOUR}"], format=HOUR_FORMAT, unit="us").cast(MOMENT)
-        # The library truncates a file's greatest time to the millisecond.
-        newest = pc.add(event_times(files, "max"), pa.scalar(CUT, pa.duration("us")))
-        low = microseconds(pc.coalesce(event_times(files, "min"), hours))
-        high = microseconds(pc.coalesce(newest, pc.add(hours, pa.scalar(HOUR, pa.duration("us")))))
+        low = microseconds(pc.coalesce(files["oldest"], hours))
+        high = microseconds(pc.coalesce(files["newest"], pc.add(hours, pa.scalar(HOUR, pa.duration("us")))))
         length_us = duration_us(self._windowing.length)
         self.held = Spans.of(low // length_us, high // length_us + 1)
         self.reached = Spans.of(low // length_us, (high + duration_us(self._lookback)) // length_us + 1)

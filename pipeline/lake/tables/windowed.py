@@ -23,6 +23,7 @@ from tidemark.pipeline.clock import Clock, to_us
 from tidemark.pipeline.errors import CorruptObject, LakeError, LakeUnreachable, ObjectMissing, TableConflict
 from tidemark.pipeline.lake.store.notes import JsonKind, Moment, Notes
 from tidemark.pipeline.lake.store.objects import ObjectStore
+from tidemark.pipeline.lake.tables.new_files import NewFile
 from tidemark.pipeline.lake.tables.table import LakeTable, data_files, table_errors
 
 PARTITION = "window"
@@ -78,14 +79,12 @@ class Replaced:
 
 
 class WindowedTable:
-    """A table that runs replace window by window. `files` is a file system whose root is the table's folder."""
+    """A table that runs replace window by window."""
 
-    def __init__(
-        self, table: LakeTable, objects: ObjectStore, files: pafs.FileSystem, schema: pa.Schema, clock: Clock
-    ) -> None:
+    def __init__(self, table: LakeTable, objects: ObjectStore, schema: pa.Schema, clock: Clock) -> None:
         self.table = table
         self._manifests = Notes(objects, MANIFESTS)
-        self.files = files
+        self.files = table.folder
         self._clock = clock
         self._known: dict[str, DiffRun] = {}
         self.schema = schema
@@ -168,7 +167,7 @@ class WindowedTable:
         lost_answer: LakeUnreachable | None = None
         for _ in range(COMMIT_ATTEMPTS):
             try:
-                table = self.table.created_with(self.schema)
+                table = self.table.complete(self.schema)
                 now = _files_by_window(table, set(adds))
                 done = [key for key in adds if now[key] & ours[key]]
                 pending = [key for key in adds if key not in done and now[key] == fence[key]]
@@ -215,14 +214,7 @@ class WindowedTable:
         ]
 
     def _transact(self, table: DeltaTable, files: Sequence[AddAction | RemoveAction], says: dict[str, str]) -> None:
-        with table_errors(self.table.uri):
-            table.create_write_transaction(
-                [*files],
-                mode="append",
-                schema=table.schema(),
-                partition_by=[PARTITION],
-                commit_properties=CommitProperties(max_commit_retries=0, custom_metadata=says),
-            )
+        self.table.transact(table, files, CommitProperties(max_commit_retries=0, custom_metadata=says))
 
     def _named(self, run: DiffRun, written: Iterable[Written]) -> dict[str, list[AddAction]]:
         """The add actions for the files that the run's tasks told of, by window."""
@@ -263,14 +255,8 @@ class WindowedTable:
         return Written(path, key, footer.num_rows, info.size)
 
     def _add(self, file: Written) -> AddAction:
-        return AddAction(
-            path=file.path,
-            size=file.size,
-            partition_values={PARTITION: file.window},
-            modification_time=to_us(self._clock.now()) // 1000,
-            data_change=True,
-            stats=json.dumps({"numRecords": file.rows}),
-        )
+        added = NewFile(file.path, file.window, file.rows, file.size)
+        return added.add_action(PARTITION, to_us(self._clock.now()))
 
 
 def _files_by_window(table: DeltaTable | None, windows: set[str]) -> dict[str, frozenset[str]]:

@@ -1,4 +1,4 @@
-"""What the Delta library says of a failed call, as an error that names the call and says what to do."""
+"""What the operating system or the Delta library says of a failed call, as an error that says what to do."""
 
 import re
 from urllib.parse import unquote, urlsplit
@@ -9,7 +9,7 @@ from tidemark.pipeline.version import newer_format
 UNWRITABLE = (
     *("os error 13", "os error 30", "os error 20", "Permission denied", "Read-only file system", "Not a directory"),
     *("PermissionDenied", "ReadOnlyFilesystem", "NotADirectory", "Invalid table location", "403 Forbidden"),
-    *("401 Unauthorized", "necessary privileges", "valid authentication credentials"),
+    *("401 Unauthorized", "necessary privileges", "valid authentication credentials", "Operation not permitted"),
 )
 UNREACHABLE = (
     *("error sending request", "Connection refused", "timed out", "dns error", "error decoding response body"),
@@ -18,7 +18,8 @@ UNREACHABLE = (
 )
 NEWER = ("Unsupported table features", "Unsupported minimum reader", "Unsupported: Feature")
 DAMAGED = ("Invalid JSON", "Json", "Parquet error", "corrupt", "Invalid table version", "found gap")
-"""How the Delta library says it; a folder that is a file is an invalid location to it."""
+FULL = ("os error 28", "os error 122", "No space left", "Disk quota exceeded")
+"""How they say it; a folder that is a file is an invalid location to the Delta library."""
 
 CALL = re.compile(r"Error performing (GET|HEAD|PUT|POST|DELETE) (\S+)")
 DRAWING = re.compile(r"\x1b\[[0-9;]*m|\u21b3")
@@ -29,14 +30,14 @@ LONGEST = 500
 
 
 def storage_error(uri: str, text: str) -> LakeError:
-    """The error for what the library said about the table at `uri`."""
+    """The error for what was said about a file, or about the table at `uri`."""
     plain = " ".join(DRAWING.sub("", text).split())
     told, call = plain[:LONGEST] or "no reason given", _call(plain)
-    if "os error 28" in text or "No space left" in text or "os error 122" in text:
+    if any(sign in text for sign in FULL):
         return LakeFull(f"no space is left for {uri}; free some, and the next tick goes on from what is durable")
     if any(sign in text for sign in UNWRITABLE):
         needed = "" if call is None else f"{call} is needed. "
-        remedy = "let these credentials or this user write there"
+        remedy = "let this user write there, or set lake.uri to another place"
         if uri.startswith("gs://"):
             remedy = f"grant these credentials roles/storage.objectUser on gs://{urlsplit(uri).netloc}"
         return LakeUnwritable(f"the lake refuses {uri}: {needed}{told}; {remedy}")
