@@ -1,5 +1,8 @@
 """Dagster where somebody else reads base: what there is, and that an hour is materialized once it is complete, once."""
 
+import json
+import random
+import shutil
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -9,18 +12,28 @@ from typing import Any
 import dagster as dg
 import pytest
 from dagster._core.definitions.sensor_definition import SensorExecutionData
+from dagster._core.workspace.autodiscovery import loadable_targets_from_python_file
+from google.pubsub_v1 import SubscriberClient
 
-from tests.dagster.house import ModelWorld, Ticking, keys, metadata_of, publish, settings_of
+import tidemark.dagster as td
+from tests.dagster.house import Hasty, ModelWorld, Ticking, keys, metadata_of, publish, settings_of
+from tests.fixtures_emulator import unique_pubsub
 from tests.ingest.model_subscription import ModelSubscription
 from tidemark.assets import attached
 from tidemark.assets.catalog import COMPLETE_WINDOWS, ON_COMPUTED
 from tidemark.assets.definitions import build_definitions
 from tidemark.assets.housekeeping import prune_events
-from tidemark.pipeline.clock import SystemClock
+from tidemark.pipeline.clock import SystemClock, iso
+from tidemark.pipeline.emulator.model import PubSubModel
+from tidemark.pipeline.emulator.server import served
 from tidemark.pipeline.errors import InvalidSettings
-from tidemark.pipeline.settings_sections import MetricsSettings, PubSubSettings
+from tidemark.pipeline.pubsub.connection import publisher_client, subscriber_client
+from tidemark.pipeline.services.stack import provision_here
+from tidemark.pipeline.settings import Settings
+from tidemark.pipeline.settings_sections import MetricsSettings, PubSubSettings, SignalSettings
 from tidemark.pipeline.windows import KEY_FORMAT
 
+ROOT = Path(__file__).resolve().parents[2]
 HOUR, MINUTE, SECOND = timedelta(hours=1), timedelta(minutes=1), timedelta(seconds=1)
 PUBSUB = PubSubSettings(attach=True, ack_deadline=timedelta(seconds=10))
 NOON = SystemClock().now().replace(hour=12, minute=0, second=0, microsecond=0, tzinfo=UTC) - timedelta(days=2)
@@ -109,7 +122,7 @@ def test_a_tick_reports_the_watermark_and_asks_for_no_run(house: Attached) -> No
 def test_an_hour_is_materialized_once_the_watermark_has_passed_all_of_its_windows(house: Attached) -> None:
     house.lives(NOON + HOUR - SECOND)
     assert house.materialized() == []
-    data = house.lives(NOON + HOUR + MINUTE)
+    data = house.lives(NOON + HOUR + SECOND)
     told = metadata_of(data, "complete_windows")
     watermark = house.watermark()
     assert watermark is not None
@@ -249,10 +262,118 @@ def test_their_asset_is_asked_for_when_its_hour_is_complete_and_not_before(
         assert theirs.asked() == set()
 
 
-def test_after_an_outage_their_asset_is_asked_for_each_hour_of_it(house: Attached) -> None:
+@pytest.mark.parametrize(
+    ("condition", "first"),
+    [(ON_COMPUTED, 0), (dg.AutomationCondition.eager(), 4), (dg.AutomationCondition.on_missing(), 4)],
+)
+def test_after_an_outage_on_computed_alone_asks_for_each_hour_of_it(
+    house: Attached, condition: dg.AutomationCondition[Any], first: int
+) -> None:
     house.lives(NOON + HOUR / 2 + MINUTE)
-    theirs = Guest(house, ON_COMPUTED)
+    theirs = Guest(house, condition)
     house.world.clock.advance(5 * HOUR)
     house.restart()
     house.lives(house.clock.now() + MINUTE, every=10 * SECOND)
-    assert theirs.asked() == {hour(number) for number in range(5)}
+    assert theirs.asked() == {hour(number) for number in range(first, 5)}
+
+
+# On tidemark's own Pub/Sub
+
+
+class Jumping(Hasty):
+    """The machine's clock, hours ago, which jumps when told to. No tick waits until it is due."""
+
+    def __init__(self, start: datetime) -> None:
+        self.by = start - super().now()
+
+    def now(self) -> datetime:
+        return super().now() + self.by
+
+
+def test_the_real_resource_ticks_on_a_server_and_tells_each_hour_to_dagster_and_to_a_topic(
+    tmp_path: Path, instance: dg.DagsterInstance
+) -> None:
+    clock = Jumping(NOON + HOUR / 2)
+    with served(PubSubModel(rng=random.Random(1)), clock=clock) as address:
+        pubsub = unique_pubsub(address).model_copy(update={"attach": True})
+        settings = settings_of(pubsub, tmp_path).model_copy(update={"signal": SignalSettings(publish_to="signal")})
+        subscriber, publisher = subscriber_client(address), publisher_client(address)
+        provision_here(with_both(settings), clock)
+        theirs = f"projects/{pubsub.project}/subscriptions/theirs"
+        subscriber.create_subscription(name=theirs, topic=str(settings.signal_topic), timeout=5)
+        house = Ticking(settings, instance, clock)
+        for _ in range(5):
+            publish(publisher, settings, [("stream-0", clock.now())])
+            acknowledge_all(subscriber, pubsub.base_path)
+            clock.by += 3 * SECOND
+            data = house.track()
+            clock.by += 20 * MINUTE
+        assert "problems" not in metadata_of(data, "watermark")
+        assert instance.get_materialized_partitions(COMPLETE_WINDOWS) == {hour(0)}
+        looked = house.tick("staleness")
+        checked = [event for event in looked.asset_events if isinstance(event, dg.AssetCheckEvaluation)]
+        assert {(each.asset_key.to_user_string(), each.check_name) for each in checked} == {
+            ("watermark", "subscriptions"),
+            ("watermark", "watermark_age"),
+        }
+        assert house.tick("staleness").asset_events == [], "no news, and not due"
+
+        answer = subscriber.pull(subscription=theirs, max_messages=100, timeout=5)
+        sent = [json.loads(each.message.data) for each in answer.received_messages]
+        said = sorted(sent, key=lambda one: int(one["log_entry"]))
+        assert said[-1]["watermark"] == iso(house.watermark() or NOON)
+        assert {one["promise"] for one in said} == {"acknowledged"}
+        assert sum(one["windows"]["count"] for one in said if one["windows"]) >= 60
+        subscriber.transport.close()
+        publisher.transport.close()
+
+
+def with_both(settings: Settings) -> Settings:
+    """The settings of somebody who creates base as well."""
+    return settings.model_copy(update={"pubsub": settings.pubsub.model_copy(update={"attach": False})})
+
+
+def acknowledge_all(subscriber: SubscriberClient, path: str) -> None:
+    found = subscriber.pull(subscription=path, max_messages=100, timeout=5).received_messages
+    subscriber.acknowledge(subscription=path, ack_ids=[each.ack_id for each in found], timeout=5)
+
+
+def test_the_example_loads_as_a_code_location_and_its_sensors_tick(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.copytree(ROOT / "examples" / "attach", tmp_path / "theirs")
+    clock = SystemClock()
+    with served(PubSubModel(rng=random.Random(2)), clock=clock) as address, dg.DagsterInstance.ephemeral() as instance:
+        monkeypatch.setenv("PUBSUB_EMULATOR_HOST", address)
+        monkeypatch.setenv("TIDEMARK_WATERMARK__TICK", "1s")
+        pipeline = td.pipeline(tmp_path / "theirs" / "pipeline.toml")
+        provision_here(with_both(pipeline.settings), clock)
+        (target,) = loadable_targets_from_python_file(str(tmp_path / "theirs" / "definitions.py"))
+        defs: dg.Definitions = target.target_definition
+        dg.Definitions.validate_loadable(defs)
+        keys_there = {key.to_user_string() for key in defs.resolve_all_asset_keys()}
+        assert {"hourly_report", "tidemark/complete_windows", "tidemark/watermark"} <= keys_there
+        sensor = defs.resolve_sensor_def("tidemark_tracking")
+        resources = {name: (defs.resources or {})[name] for name in ("tidemark_pubsub", "tidemark_lake")}
+        with dg.build_sensor_context(
+            instance=instance, definitions=defs, sensor_name=sensor.name, resources=resources
+        ) as context:
+            data = sensor.evaluate_tick(context)
+        assert keys(data) == ["tidemark/watermark"]
+
+        found = dg.evaluate_automation_conditions(defs, instance)
+        ended = pipeline.windows.get_partition_keys()[-1]
+        instance.report_runless_asset_event(dg.AssetMaterialization(pipeline.complete_windows, partition=ended))
+        found = dg.evaluate_automation_conditions(defs, instance, cursor=found.cursor)
+        assert found.get_requested_partitions(dg.AssetKey("hourly_report")) == {ended}
+        report = defs.resolve_assets_def(dg.AssetKey("hourly_report"))
+        ran = dg.materialize([report], partition_key=ended, instance=instance, selection=[report])
+        assert ran.success
+        (made,) = ran.asset_materializations_for_node("hourly_report")
+        assert str(made.metadata["where"].value).startswith(f"event_time >= TIMESTAMP '{ended[:13]}")
+
+
+def test_the_report_on_the_band_says_nothing_where_it_knows_nothing(house: Attached) -> None:
+    house.lives(NOON + HOUR)
+    job = house.definitions.resolve_job_def("tune_watermark")
+    assert job.execute_in_process(instance=house.instance, resources=house.resources).success

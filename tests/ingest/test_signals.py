@@ -2,6 +2,7 @@
 
 import json
 import random
+import runpy
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -33,6 +34,7 @@ from tidemark.pipeline.windows import Windowing
 
 MINUTE = timedelta(minutes=1)
 WINDOWING = Windowing(5 * MINUTE, at(0))
+EXAMPLE = Path(__file__).parents[2] / "examples" / "attach" / "subscriber.py"
 NOTE = SENT.name(SENT.key)
 
 
@@ -56,9 +58,9 @@ class Published:
         return [json.loads(message["data"]) for message in self.messages]
 
 
-def topic_of(memory: Any, published: Any, **settings: Any) -> SignalTopic:
+def topic_of(memory: Any, published: Any, topic: str = "projects/p/topics/signal", **settings: Any) -> SignalTopic:
     """One tracker's."""
-    made = SignalTopic(memory, LANDED, "projects/p/topics/signal", Settings(**settings))
+    made = SignalTopic(memory, LANDED, topic, Settings(**settings))
     made.__dict__["_client"] = published
     return made
 
@@ -408,3 +410,25 @@ def test_a_rejected_message_that_comes_again_counts_again_so_that_the_number_is_
         world.clock.advance(20 * timedelta(seconds=1))
         counted = world.track().state.rejected
     assert counted > 1
+
+
+def test_the_examples_subscriber_names_each_window_once_across_restarts(
+    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    provision_here(server.settings, SystemClock())
+    theirs, memory = server.subscribe(), Memory()
+    for entry, watermark in enumerate((1, 300, 310, 1501)):
+        if entry == 2:
+            memory.generation = 0  # somebody deleted the note
+        topic_of(memory, server.publisher, server.topic).tell(state(entry, watermark, watermark + 1))
+        again = {"data": memory.content}
+        server.publisher.publish(topic=server.topic, messages=[again], timeout=5)
+        runpy.run_path(str(EXAMPLE))["follow"](server.subscriber, theirs)
+    first, last = WINDOWING.containing(at(300)).key, WINDOWING.containing(at(1200)).key
+    assert capsys.readouterr().out.splitlines() == [
+        f"all windows that end at or below {iso(at(1))} are closed",
+        f"1 windows closed, {WINDOWING.containing(at(0)).key} to {WINDOWING.containing(at(0)).key}",
+        f"all windows that end at or below {iso(at(310))} are closed",
+        f"4 windows closed, {first} to {last}",
+    ]
