@@ -25,7 +25,7 @@ function keepMetadata(message, metadata) {
 
 
 def wanted(settings: PubSubSettings, path: str) -> dict[str, Any]:
-    """The request that creates the subscription at `path`: pulled, with `pubsub.filter`, and never expiring."""
+    """The request that creates the subscription at `path`: pulled, with the filter of the settings, never expiring."""
     request: dict[str, Any] = {
         "name": path,
         "topic": settings.topic_path,
