@@ -36,7 +36,7 @@ def tracking_sensor(
     """Track what was published, decide the watermark, and request the windows that closed."""
     policy, judged_by = settings.policy, settings.judged_by
     budget, closings = tick_budget(settings, Side.TRACKING), Closings(settings.windowing)
-    copies = RememberedCopies(settings.ingest.copies_remembered)
+    copies = RememberedCopies(settings.copies_remembered)
 
     @ticking_sensor(
         settings,

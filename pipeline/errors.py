@@ -25,6 +25,10 @@ class PubSubError(TidemarkError):
     """Pub/Sub refused a request, or did not answer."""
 
 
+class BaseReadByOthers(PubSubError):
+    """With `pubsub.attach` somebody else reads base: what pulls from it, or needs what has landed, is refused."""
+
+
 class PubSubUnreachable(PubSubError):
     """No answer from Pub/Sub or the emulator. Nothing was acknowledged; the next tick tries again."""
 

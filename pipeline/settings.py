@@ -106,6 +106,31 @@ class Settings(BaseSettings):
             )
         return self
 
+    @model_validator(mode="after")
+    def _nothing_lands_with_attach(self) -> Self:
+        if not self.pubsub.attach:
+            return self
+        needs_landing = {
+            "watermark.max_lag": self.watermark.max_lag is not None,
+            'ingest.mode = "continuous"': self.ingest.is_continuous,
+            "[tables]": bool(self.tables),
+            "windows.corrections = true": self.windows.corrections,
+            "quarantine.requeue": self.quarantine.requeue != sections.BY_HAND,
+        }
+        if refused := [name for name, is_set in needs_landing.items() if is_set]:
+            raise ValueError(
+                f"pubsub.attach = true does not go with {', '.join(refused)}: somebody else reads base, so nothing "
+                "lands, no window is computed, and nobody could compute again what max_lag lets be late. Leave these "
+                "out, or set attach = false (docs/attach.md)"
+            )
+        return self
+
+    @property
+    def copies_remembered(self) -> timedelta:
+        """For how long tracking remembers messages to tell copies of them. With `attach` not at all: whether another
+        copy was read says nothing about this one, so each counts in full."""
+        return timedelta() if self.pubsub.attach else self.ingest.copies_remembered
+
     @property
     def server_master(self) -> str:
         """The Spark master of the server that `tidemark up` starts: as set, otherwise this machine, with WINDOW_PLACES

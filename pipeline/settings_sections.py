@@ -113,6 +113,11 @@ class PullSettings(Section):
         """As set; otherwise several on the service, whose answers are slow and small, and one on an emulator."""
         return self.pulls_at_once or (PULLS_AT_ONCE if self.emulator_host is None else 1)
 
+    @property
+    def read_by_others(self) -> str | None:
+        """The path of a subscription that tidemark never pulls from."""
+        return None
+
 
 class PubSubSettings(PullSettings):
     """Which topic and subscriptions, and how to talk to them. The paths are full resource names."""
@@ -136,12 +141,22 @@ class PubSubSettings(PullSettings):
     def _consistent(self) -> Self:
         if self.base_subscription == self.tracking_subscription:
             raise ValueError("base_subscription and tracking_subscription must be two different subscriptions")
-        if self.reading == "monitoring" and self.emulator_host is not None and self.monitoring_endpoint is None:
+        if self.reading == "monitoring" and not self.has_metrics:
             raise ValueError(
                 'reading = "monitoring" cannot work: the emulator has no metrics. Write "snapshot" or "auto", or name '
                 "a server that has them in monitoring_endpoint"
             )
         return self
+
+    @property
+    def read_by_others(self) -> str | None:
+        """The path of base with `attach`: somebody else reads it."""
+        return self.base_path if self.attach else None
+
+    @property
+    def has_metrics(self) -> bool:
+        """Whether there is a Cloud Monitoring to ask: an emulator has none."""
+        return self.emulator_host is None or self.monitoring_endpoint is not None
 
     @property
     def snapshot_bytes_a_day(self) -> int | None:

@@ -14,6 +14,7 @@ import typer
 from typer._click import ClickException, Context
 from typer.core import TyperGroup
 
+from tidemark.pipeline.cli.attach import attach
 from tidemark.pipeline.cli.corrections import corrections
 from tidemark.pipeline.cli.doctor import doctor
 from tidemark.pipeline.cli.explain import explain
@@ -64,7 +65,8 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 for command in (
-    *(init, provision, connector, pack, doctor, try_, publish, up, demo, status, watermark, explain, diffs, streams),
+    *(init, provision, connector, pack, doctor, try_, publish, up, attach, demo),
+    *(status, watermark, explain, diffs, streams),
     *(corrections, tables, quarantine, requeue, recompute, repair, housekeep, forget, release, replay, tune, pubsub),
 ):
     app.command("try" if command is try_ else None)(command)

@@ -78,7 +78,7 @@ class Reader:
         self.clock = clock or SystemClock()
         self.contract = settings.judged_by
         self.client = subscriber_client(*settings.pubsub.server)
-        self.copies = RememberedCopies(settings.ingest.copies_remembered)
+        self.copies = RememberedCopies(settings.copies_remembered)
         lake = Lake(settings.lake, settings.message.kinds, self.clock)
         self.judge = reader_of(settings.contract, settings.pubsub, lake.accepted_schemas(settings.message.schema_names))
         self.heartbeats, self.quarantine = new_files(lake, self.clock)

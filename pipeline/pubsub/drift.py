@@ -9,7 +9,7 @@ from google.pubsub_v1 import SubscriberClient
 
 from tidemark.pipeline.contract.heartbeat import MessageContract
 from tidemark.pipeline.pubsub.connection import reported
-from tidemark.pipeline.pubsub.requirements import dangers, differences, refusals
+from tidemark.pipeline.pubsub.requirements import dangers, differences, followed, refusals
 from tidemark.pipeline.settings_sections import PubSubSettings
 
 LOOKS_WITHIN = timedelta(seconds=10)
@@ -33,16 +33,17 @@ def look_at_subscriptions(client: SubscriberClient, settings: PubSubSettings, co
     """
     paths = {"tracking": settings.tracking_path, "base": settings.base_path}
     found = {role: _find(client, path, settings) for role, path in paths.items()}
+    settings = followed(settings, found["base"])
     missing = tuple(
         f"{paths[role]} does not exist: run `tidemark provision`, or mend pubsub.{role}_subscription; what is "
         "published before it is there never reaches it"
         for role, one in found.items()
-        if one is None
+        if one is None and paths[role] != settings.read_by_others
     )
     existing = [(role, one) for role, one in found.items() if one is not None]
     return Drift(
         breaks=(*missing, *refusals(settings, contract, found["tracking"], found["base"])),
-        dangers=tuple(sentence for role, one in existing for sentence in dangers(role, one)),
+        dangers=tuple(sentence for role, one in existing for sentence in dangers(role, one, attach=settings.attach)),
         differences=tuple(sentence for role, one in existing for sentence in differences(settings, role, one)),
     )
 

@@ -19,7 +19,7 @@ from tidemark.pipeline.durations import format_duration
 from tidemark.pipeline.errors import ProvisionRefused, PubSubError, SnapshotRefused
 from tidemark.pipeline.pubsub.backlog import SnapshotBacklog
 from tidemark.pipeline.pubsub.connection import ONCE_MORE, reported, retrying
-from tidemark.pipeline.pubsub.requirements import dangers, differences, refusals, wanted
+from tidemark.pipeline.pubsub.requirements import dangers, differences, followed, refusals, wanted
 from tidemark.pipeline.settings_sections import PubSubSettings
 
 CREATE = {
@@ -47,6 +47,7 @@ def provision(
     clock: Clock,
 ) -> ProvisionReport:
     """Create what is missing: the topic, then tracking, then base, so that tracking has every message that base has.
+    With `pubsub.attach` tracking alone, with base's filter.
 
     Idempotent, and safe beside another provisioning. It changes nothing that exists, and creates nothing if it refuses
     anything. Raises ProvisionRefused with all reasons at once, PubSubUnreachable, PermissionMissing.
@@ -55,6 +56,7 @@ def provision(
     topic, paths = settings.topic_path, {"tracking": settings.tracking_path, "base": settings.base_path}
     created = {topic: server.find("topic", topic) is None}
     found = {role: server.find("subscription", path) for role, path in paths.items()}
+    settings = followed(settings, found["base"])
     _refuse(refusals(settings, contract, **found))
 
     created[topic] = created[topic] and server.create("topic", {"name": topic})
@@ -68,7 +70,7 @@ def provision(
     _refuse(refusals(settings, contract, **found))
 
     existing = [(role, one) for role, one in found.items() if one is not None]
-    warnings = [sentence for role, one in existing for sentence in dangers(role, one)]
+    warnings = [sentence for role, one in existing for sentence in dangers(role, one, attach=settings.attach)]
     if tracking_created_at is not None and not created[settings.base_path]:
         warnings += _older_backlog(subscriber, settings, clock, tracking_created_at)
     if settings.metadata_only and settings.emulator_host is not None:
@@ -93,6 +95,12 @@ def _older_backlog(
 ) -> Iterator[str]:
     """A sentence about base's messages from before tracking was created; none where there are no such messages."""
     base = settings.base_path
+    if settings.attach:
+        yield (
+            f"tracking is new: the watermark holds (HELD_INCOMPLETE) until everything on {base} that was published "
+            "before is acknowledged"
+        )
+        return
     held = "the watermark holds (HELD_INCOMPLETE) until base has landed what was published before tracking existed"
     try:
         reading = SnapshotBacklog(subscriber, base, clock, settings.call_timeout).read()

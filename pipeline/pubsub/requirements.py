@@ -25,7 +25,7 @@ function keepMetadata(message, metadata) {
 
 
 def wanted(settings: PubSubSettings, path: str) -> dict[str, Any]:
-    """The request that creates the subscription at `path`: pulled, unfiltered, and never expiring."""
+    """The request that creates the subscription at `path`: pulled, with the filter of the settings, never expiring."""
     request: dict[str, Any] = {
         "name": path,
         "topic": settings.topic_path,
@@ -33,10 +33,19 @@ def wanted(settings: PubSubSettings, path: str) -> dict[str, Any]:
         "message_retention_duration": settings.retention,
         "expiration_policy": {},  # set without a time: it never expires
     }
+    if settings.filter:
+        request["filter"] = settings.filter
     if settings.metadata_only and path == settings.tracking_path:
         function = {"function_name": "keepMetadata", "code": TRANSFORM_CODE}
         request["message_transforms"] = [{"javascript_udf": function}]
     return request
+
+
+def followed(settings: PubSubSettings, base: Any | None) -> PubSubSettings:
+    """The settings, with base's filter where somebody else reads base and the settings name none."""
+    if settings.attach and base is not None and not settings.filter:
+        return settings.model_copy(update={"filter": base.filter})
+    return settings
 
 
 def refusals(
@@ -48,6 +57,11 @@ def refusals(
             "pubsub.metadata_only = true drops the payload on tracking, but message.each, message.event_time, "
             "message.stream_id or message.publisher_id is read from the payload: publish them as attributes, or set it "
             "to false"
+        )
+    if settings.attach and base is None:
+        yield (
+            f"{settings.base_path} does not exist, and with pubsub.attach tidemark never creates it: name the "
+            "subscription that somebody else reads in pubsub.base_subscription and pubsub.project, or have it created"
         )
     for role, found in (("tracking", tracking), ("base", base)):
         if found is not None:
@@ -70,14 +84,22 @@ def _breaks(contract: MessageContract, role: str, found: Any, settings: PubSubSe
     name = found.name
     another = f"name another subscription in pubsub.{role}_subscription"
     again = f"delete it and provision again (what it has not delivered is lost), or {another}"
+    if name == settings.read_by_others:
+        again = another
     if found.topic == DELETED_TOPIC:
         yield f"{name} belonged to a topic that was deleted, and gets no messages: {again}"
     elif found.topic != settings.topic_path:
-        yield f"{name} is attached to {found.topic}, not to {settings.topic_path}: {again}"
+        yield f"{name} is attached to {found.topic}, not to {settings.topic_path}: mend pubsub.topic, or {again}"
     if found.detached:
         yield f"{name} is detached from its topic, and gets no messages: {again}"
-    if found.filter:
-        yield f"{name} has the filter {found.filter!r}, which cannot be taken off: {again}"
+    if found.filter != settings.filter:
+        has, wants = (f"the filter {text!r}" if text else "no filter" for text in (found.filter, settings.filter))
+        yield (
+            f"{name} has {has}, and pubsub.filter asks for {wants}. A filter is fixed for a subscription's life: set "
+            f"pubsub.filter to what both subscriptions have, or {again}"
+        )
+    if name == settings.read_by_others:
+        return
     if found.dead_letter_policy.dead_letter_topic:
         yield (
             f"{name} moves messages to the dead-letter topic {found.dead_letter_policy.dead_letter_topic}: run "
@@ -107,7 +129,10 @@ def _breaks(contract: MessageContract, role: str, found: Any, settings: PubSubSe
 
 
 def differences(settings: PubSubSettings, role: str, found: Any) -> Iterator[str]:
-    """A sentence for each option of a subscription that differs from the settings; `role` is tracking or base."""
+    """A sentence for each option of a subscription that differs from the settings; `role` is tracking or base. None of
+    a subscription that somebody else reads."""
+    if found.name == settings.read_by_others:
+        return
     name, update = found.name, _update(found)
     deadline, kept = timedelta(seconds=found.ack_deadline_seconds), found.message_retention_duration
     if deadline != settings.ack_deadline:
@@ -141,13 +166,33 @@ def differences(settings: PubSubSettings, role: str, found: Any) -> Iterator[str
         )
 
 
-def dangers(role: str, found: Any) -> Iterator[str]:
-    """A sentence for each option that will lose messages later, although the method holds today."""
+def dangers(role: str, found: Any, *, attach: bool = False) -> Iterator[str]:
+    """A sentence for each option that will lose messages later, although the method holds today, or by which they leave
+    a subscription that somebody else reads without having been read."""
+    if attach and role == "base":
+        yield from _unread(found)
     if (expiry := _expires_after(found)) is not None:
         yield (
             f"Pub/Sub will DELETE the {role} subscription {found.name}, and all that it has not delivered, when "
             f"nothing pulls from it for {format_duration(expiry)}: run `{_update(found)} --expiration-period=never` now"
         )
+
+
+def _unread(found: Any) -> Iterator[str]:
+    name, dead = found.name, found.dead_letter_policy
+    if dead.dead_letter_topic:
+        yield (
+            f"{name} moves messages to the dead-letter topic {dead.dead_letter_topic} after "
+            f"{dead.max_delivery_attempts} attempts: such a message leaves the subscription unacknowledged by its "
+            "reader, and the watermark passes it. Watch what arrives there"
+        )
+    if any(not transform.disabled for transform in found.message_transforms):
+        yield (
+            f"{name} has a message transform: a message that it drops counts as acknowledged, and the watermark passes "
+            "it although it reached nobody"
+        )
+    if found.state == found.State.RESOURCE_ERROR:
+        yield f"{name} cannot deliver (RESOURCE_ERROR): nothing is acknowledged, and the watermark holds, until it can"
 
 
 def _expires_after(found: Any) -> timedelta | None:

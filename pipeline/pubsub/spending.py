@@ -73,15 +73,18 @@ class Spending:
     """The account of one process, and of what the log tells of others. Any number of threads may use it.
 
     `bytes_a_day` is the budget; None: readings are taken whatever they cost, and counted. `base` and `tracking` are the
-    subscriptions' paths. Guarantee: no reading is put off for longer than `LONGEST`. Prices are estimates: a backlog
-    that nobody has read yet may be dearer than it seems.
+    subscriptions' paths; where nothing `lands`, base's messages are as large as tracking's. Guarantee: no reading is
+    put off for longer than `LONGEST`. Prices are estimates: a backlog that nobody has read yet may be dearer than it
+    seems.
     """
 
-    def __init__(self, clock: Clock, bytes_a_day: int | None, tick: timedelta, *, base: str, tracking: str) -> None:
+    def __init__(
+        self, clock: Clock, bytes_a_day: int | None, tick: timedelta, *, base: str, tracking: str, lands: bool = True
+    ) -> None:
         self._clock = clock
         self._budget = bytes_a_day
         self._tick = tick
-        self._base_path, self._tracking_path = base, tracking
+        self._base_path, self._tracking_path, self._lands = base, tracking, lands
         self._lock = Lock()
         self._known = self._last_day = Usage()
         self._backlogs = defaultdict[str, Backlogged](Backlogged)
@@ -182,7 +185,7 @@ class Spending:
         """The bytes of what was published within `age`; 0 where nothing is known."""
         used = self._known + self._usage
         seconds = self._known.seconds + self._clock.monotonic() - self._since
-        is_tracking = path == self._tracking_path
+        is_tracking = path == self._tracking_path or not self._lands
         messages, size = (used.tracked, used.tracked_bytes) if is_tracking else (used.landed, used.landed_bytes)
         if age is None or seconds <= 0 or not messages:
             return 0

@@ -17,7 +17,7 @@ from google.pubsub_v1 import SubscriberClient
 
 from tidemark.pipeline.clock import Clock
 from tidemark.pipeline.contract.messages import Messages
-from tidemark.pipeline.errors import PubSubError
+from tidemark.pipeline.errors import BaseReadByOthers, PubSubError
 from tidemark.pipeline.pubsub.connection import TRANSIENT, reported, retrying
 from tidemark.pipeline.pubsub.leases import IDS_PER_CALL, Leases
 from tidemark.pipeline.pubsub.pulls import GIVEN_BACK_SECONDS, Pulls
@@ -93,7 +93,8 @@ class PubSubSubscription:
 
     A pull that is under way when a batch ends goes on, and belongs to the next batch: keep the instance, or close it.
     `idle` says how long nobody may pull in between; what comes meanwhile is given back if its lease would not last.
-    `on_call` is called, from any thread, when a pull is sent.
+    `on_call` is called, from any thread, when a pull is sent. Nothing else pulls or acknowledges: so with
+    `pubsub.attach` nothing can on base, for which it raises BaseReadByOthers.
     """
 
     def __init__(
@@ -105,6 +106,10 @@ class PubSubSubscription:
         idle: timedelta = ZERO,
         on_call: Callable[[], object] = lambda: None,
     ) -> None:
+        if path == settings.read_by_others:
+            raise BaseReadByOthers(
+                f"{path} is read by somebody else (pubsub.attach = true): tidemark never pulls from it"
+            )
         self._client = client
         self.path = path
         self._clock = clock

@@ -1,0 +1,85 @@
+"""Which reading of each backlog the settings choose, for sensors and commands alike, and what this process spends."""
+
+from google.pubsub_v1 import SubscriberClient
+
+from tidemark.pipeline.clock import Clock
+from tidemark.pipeline.kept import Kept
+from tidemark.pipeline.pubsub.backlog import Backlog, ReadingTimes, SnapshotBacklog
+from tidemark.pipeline.pubsub.connection import subscriber_client
+from tidemark.pipeline.pubsub.monitoring import AutoBacklog, MonitoringBacklog, monitoring_client
+from tidemark.pipeline.pubsub.spending import BudgetedBacklog, Spending
+from tidemark.pipeline.settings import Settings
+
+
+class Readings:
+    """Readings of base and tracking. Everything lasting is in `kept`, so that any number of these share it.
+
+    With `pubsub.attach` base is read by Cloud Monitoring alone, unless `reading = "snapshot"` is set, or an emulator
+    has no metrics. Reading needs no pull and acknowledges nothing.
+    """
+
+    def __init__(self, settings: Settings, kept: Kept, clock: Clock) -> None:
+        self._settings, self._pubsub = settings, settings.pubsub
+        self._kept = kept
+        self._clock = clock
+
+    def base(self, user: str = "") -> Backlog:
+        """Readings of base, not shared between threads: each `user` gets its own."""
+        return self._backlog(self._pubsub.base_path, self._pubsub.snapshot_max_backlog, user)
+
+    def tracking(self, user: str = "") -> Backlog:
+        """Readings of tracking, likewise. Its backlog is small, so only the budget bounds them."""
+        return self._backlog(self._pubsub.tracking_path, None, user)
+
+    def spending(self) -> Spending:
+        """What this process uses, and the budget of snapshots: one for all readings."""
+        pubsub, tick = self._pubsub, self._settings.watermark.tick
+        paths = {"base": pubsub.base_path, "tracking": pubsub.tracking_path}
+        return self._kept.get(
+            "spending",
+            lambda: Spending(self._clock, pubsub.snapshot_bytes_a_day, tick, **paths, lands=not pubsub.attach),
+        )
+
+    def sweep(self) -> int:
+        """Delete the snapshots that a crash during an earlier reading left behind, and return how many there were.
+
+        Of a subscription that is read by monitoring alone there are none, and no permission for snapshots is needed.
+        """
+        paths = (self._pubsub.tracking_path, self._pubsub.base_path)
+        return sum(self._snapshot(path).sweep() for path in paths if not self._is_monitored(path))
+
+    def client(self) -> SubscriberClient:
+        """The client of all of them."""
+        return self._kept.get("subscriber client", lambda: subscriber_client(*self._pubsub.server))
+
+    def _is_monitored(self, path: str) -> bool:
+        """Whether the subscription is read by Cloud Monitoring alone."""
+        pubsub = self._pubsub
+        if pubsub.reading != "auto":
+            return pubsub.reading == "monitoring"
+        return path == pubsub.read_by_others and pubsub.has_metrics
+
+    def _backlog(self, path: str, snapshot_max_backlog: int | None, user: str) -> Backlog:
+        if self._is_monitored(path):
+            return self._monitoring(path)
+        if self._pubsub.reading == "snapshot" or not self._pubsub.has_metrics:
+            return BudgetedBacklog(self._snapshot(path), self.spending(), path, user=user)
+        monitoring = self._monitoring(path)
+        # Kept between ticks because it remembers refusals and sizes.
+        chosen = self._kept.get(
+            ("backlog", path, user),
+            lambda: AutoBacklog(self._snapshot(path), monitoring, self._clock, snapshot_max_backlog),
+        )
+        # Its answers are minutes old: they tell a decision something, and nothing to someone who pulls.
+        return BudgetedBacklog(chosen, self.spending(), path, user=user, monitoring=None if user else monitoring)
+
+    def _snapshot(self, path: str) -> SnapshotBacklog:
+        times = self._kept.get(("reading times",), lambda: ReadingTimes(self._clock))
+        return SnapshotBacklog(self.client(), path, self._clock, self._pubsub.call_timeout, times)
+
+    def _monitoring(self, path: str) -> MonitoringBacklog:
+        pubsub = self._pubsub
+        client = self._kept.get(
+            "monitoring client", lambda: monitoring_client(pubsub.monitoring_endpoint, pubsub.impersonate)
+        )
+        return MonitoringBacklog(client, path, self._clock, pubsub.call_timeout)
