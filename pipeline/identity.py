@@ -7,10 +7,12 @@ from typing import NamedTuple
 
 
 class On(StrEnum):
-    """What a permission is granted on."""
+    """What a permission is granted on. `SUBSCRIPTION` is both; with `pubsub.attach` each has its own."""
 
     TOPIC = "topic"
     SUBSCRIPTION = "subscription"
+    TRACKING = "tracking"
+    BASE = "base"
     PROJECT = "project"
     BUCKET = "bucket"
 
@@ -42,6 +44,7 @@ class Component(StrEnum):
     RUNS = "runs"
     WEB = "web"
     PROVISION = "provision"
+    ATTACH = "attach"
 
 
 RUNNING = (Component.TRACKER, Component.LANDER, Component.CHECKS, Component.RUNS, Component.WEB)
@@ -121,8 +124,25 @@ NEEDS: dict[Component, tuple[Need, ...]] = {
         Need(CONSUME, "read base's backlog when tracking is new, and pull a sample"),
         *SNAPSHOTS,
     ),
+    Component.ATTACH: (
+        Need(CONSUME._replace(on=On.TRACKING), "pull and acknowledge on tracking, and read how much is left of it"),
+        Need(LOOK._replace(on=On.TRACKING), "notice that it no longer is what the method needs"),
+        Need(LOOK._replace(on=On.BASE), "see which kind of subscription it is, and its filter"),
+        *SNAPSHOTS,
+        Need(Permission("pubsub.snapshots.list", On.PROJECT), "find what a crash during a reading left behind"),
+        METRICS,
+        SCHEMA,
+        *OBJECTS,
+        Need(DELETE, "replace the object that says where the watermark is"),
+    ),
 }
 """What each of them needs."""
+
+ON_PURPOSE = Need(
+    CONSUME._replace(on=On.BASE),
+    'with `pubsub.reading = "snapshot"`: read base by a snapshot. It would also allow pulling',
+)
+"""What `tidemark attach` needs of base with that setting alone; no role file grants it."""
 
 BY_CHOICE = frozenset({"pubsub.snapshots.create", "pubsub.snapshots.delete", "pubsub.snapshots.list"})
 """With `pubsub.reading = "monitoring"` no part that runs needs these."""
@@ -135,13 +155,19 @@ def permissions_of(
     `asks_for_schemas`: payloads are read by the topic's own schema."""
     found: dict[Permission, list[Component]] = {}
     for component in components:
-        for permission, _ in NEEDS[component]:
-            if component in RUNNING and _is_spared(permission.name, reading):
+        for permission, _ in needs_of(component, reading):
+            if component is not Component.PROVISION and _is_spared(permission.name, reading):
                 continue
             if permission == SCHEMA.permission and not asks_for_schemas:
                 continue
             found.setdefault(permission, []).append(component)
     return found
+
+
+def needs_of(component: Component, reading: str) -> tuple[Need, ...]:
+    """What one of them needs with `pubsub.reading`, and perhaps does not."""
+    on_purpose = (ON_PURPOSE,) if component is Component.ATTACH and reading == "snapshot" else ()
+    return NEEDS[component] + on_purpose
 
 
 def _is_spared(name: str, reading: str) -> bool:

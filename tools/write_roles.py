@@ -17,6 +17,7 @@ IS = {
     Component.RUNS: "runs, on Spark and beside it: windows, rounds of readers, housekeeping, repair, the tuning report",
     Component.WEB: "Dagster's daemon and web server, which ask nothing of Google",
     Component.PROVISION: "`tidemark provision`, once, under an account of its own",
+    Component.ATTACH: "`tidemark attach`, or a code server with pubsub.attach: somebody else reads base",
 }
 """What each of them is."""
 
@@ -33,10 +34,11 @@ def role_files() -> dict[str, str]:
 
 def role_file(component: Component, on: On) -> str:
     """A role as `gcloud iam roles create --file` reads it."""
+    a = "" if on in (On.TRACKING, On.BASE) else "a "
     lines = [
         f"# {IS[component]}",
         f'title: "tidemark {component}, {on}"',
-        f'description: "What the part {component} of tidemark needs on a {on}"',
+        f'description: "What the part {component} of tidemark needs on {a}{on}"',
         "stage: GA",
         "includedPermissions:",
         *(f"  - {need.permission.name} # {need.why}" for need in NEEDS[component] if need.permission.on is on),

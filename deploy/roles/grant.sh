@@ -29,6 +29,12 @@ for part in "$@"; do
       gcloud pubsub subscriptions add-iam-policy-binding "${TRACKING:?}" --project="$PROJECT" "$@"
       gcloud pubsub subscriptions add-iam-policy-binding "${BASE:?}" --project="$PROJECT" "$@"
       ;;
+    *.tracking.yaml)
+      gcloud pubsub subscriptions add-iam-policy-binding "${TRACKING:?}" --project="$PROJECT" "$@"
+      ;;
+    *.base.yaml)
+      gcloud pubsub subscriptions add-iam-policy-binding "${BASE:?}" --project="$PROJECT" "$@"
+      ;;
     esac
   done
 done

@@ -5,7 +5,7 @@ import os
 import signal
 import sys
 import traceback
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Annotated, Any
@@ -19,6 +19,7 @@ from tidemark.pipeline.cli.corrections import corrections
 from tidemark.pipeline.cli.doctor import doctor
 from tidemark.pipeline.cli.explain import explain
 from tidemark.pipeline.cli.lake import diffs, status
+from tidemark.pipeline.cli.options import landing_only
 from tidemark.pipeline.cli.pubsub import pubsub
 from tidemark.pipeline.cli.quarantine import quarantine, requeue
 from tidemark.pipeline.cli.release import release
@@ -64,11 +65,12 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-for command in (
-    *(init, provision, connector, pack, doctor, try_, publish, up, attach, demo),
-    *(status, watermark, explain, diffs, streams),
-    *(corrections, tables, quarantine, requeue, recompute, repair, housekeep, forget, release, replay, tune, pubsub),
-):
+COMMANDS: tuple[Callable[..., None], ...] = (
+    *(init, provision, connector, pack, doctor, try_, publish, up, attach, demo, status, watermark, explain),
+    *(landing_only(each) for each in (diffs, streams, corrections, tables, quarantine, requeue, recompute, repair)),
+    *(housekeep, forget, landing_only(release), replay, tune, pubsub),
+)
+for command in COMMANDS:
     app.command("try" if command is try_ else None)(command)
 
 

@@ -36,7 +36,7 @@ def doctor(
         findings = [Finding(SETTINGS, Level.BROKEN, str(error))]
     else:
         valid = Finding(SETTINGS, Level.OK, f"{config_file()} has no mistakes")
-        findings = [valid, *diagnose(Setup(settings, SystemClock(), parts or RUNNING))]
+        findings = [valid, *diagnose(Setup(settings, SystemClock(), parts or running(settings)))]
     broken, warnings = (sum(one.level is level for one in findings) for level in (Level.BROKEN, Level.WARNING))
     if as_json:
         listed = [{"subject": one.subject, "level": one.level.value, "said": one.said} for one in findings]
@@ -47,6 +47,11 @@ def doctor(
         console().print(f"{verdict}, {counted(warnings, 'warning')}")
     if broken:
         raise typer.Exit(1)
+
+
+def running(settings: Settings) -> Sequence[Component]:
+    """The parts that run by these settings."""
+    return (Component.ATTACH,) if settings.pubsub.attach else RUNNING
 
 
 def at_once(settings: Settings, clock: Clock) -> list[Finding]:

@@ -1,6 +1,6 @@
 """What the lake holds: `tidemark status` in figures, and `tidemark diffs`, rows of heartbeat_diffs."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from datetime import datetime, timedelta
 from typing import Annotated, Any
@@ -29,9 +29,10 @@ from tidemark.pipeline.quality.null_fields import NullFields, read_null_fields
 from tidemark.pipeline.quality.passed_over import read_passed_over
 from tidemark.pipeline.quality.quarantined import read_reasons
 from tidemark.pipeline.quality.status import LOST_WITHIN, LakeReport, Losses, read_losses, read_report, read_waiting
-from tidemark.pipeline.settings import load_settings
+from tidemark.pipeline.settings import Settings, load_settings
 from tidemark.pipeline.settings_sections import IngestSettings
 from tidemark.pipeline.watermark.holding import passed_over
+from tidemark.pipeline.watermark.state import WatermarkState
 
 LEFT_OUT = ("publish_time", "message_id")
 """Columns that people do not see, beside the previous values: the comparisons must fit a terminal."""
@@ -44,6 +45,9 @@ def status(as_json: AsJson = False) -> None:
     """Show where the watermark stands, and what has landed and been computed."""
     settings, clock = load_settings(), SystemClock()
     now, lake = clock.now(), lake_of(settings, clock)
+    if settings.pubsub.attach:
+        _print_attached(settings, lake, now, as_json=as_json)
+        return
     windowing, lookback = settings.windowing, settings.windows.lookback
     losses, report = read_losses(lake, windowing, lookback, now, clock), read_report(lake)
     waiting = read_waiting(lake, windowing, lookback, report.state.watermark)
@@ -60,30 +64,20 @@ def status(as_json: AsJson = False) -> None:
         **loss_facts(losses),
         **passed_over_facts(report, lake, now),
         **null_facts(read_null_fields(lake.heartbeats(), settings.message.kinds, now - LOST_WITHIN)),
-        **usage_facts(report, now, settings.pubsub.snapshot_bytes_a_day),
+        **usage_facts(report.state, now, settings.pubsub.snapshot_bytes_a_day),
     }
     if as_json:
         print_json({**facts, "table_failures": list(map(asdict, of_tables)), **loss_details(losses)})
         return
-    terminal = console()
-    terminal.print(f"[dim]{safe(settings.lake.uri)}[/]")
-    terminal.print(facts_table({name.replace("_", " "): value for name, value in facts.items()}))
     failures = [*(one.sentence() for one in of_tables), *(one.sentence() for one in ticks)]
-    warn(terminal, [*standing, *of_runs(failed), *failures])
+    _print(settings, facts, [*standing, *of_runs(failed), *failures])
 
 
 def lake_facts(report: LakeReport, quarantined: Reasons, waiting: int, now: datetime) -> dict[str, Any]:
     """The newest decision, how far its watermark is behind `now`, what the tables hold, and how many windows wait."""
-    decision, watermark = report.state.decision, report.state.watermark
     computed = list(report.computed)
-    facts: dict[str, Any] = {
-        "watermark": watermark,
-        "behind_now": None if watermark is None else timedelta(seconds=round((now - watermark).total_seconds())),
-        "reason": None if decision is None else str(decision.reason),
-        "decided": None if decision is None else decision.sentence(),
-        "decided_at": None if decision is None else decision.at,
-        "log_entry": report.state.number,
-        "histogram_cells": len(report.state.histogram),
+    return {
+        **log_facts(report.state, now),
         "landed_rows": report.landed.rows,
         "landed_through": report.landed.newest_event_time,
         "quarantined": dict(quarantined.waiting),
@@ -93,12 +87,58 @@ def lake_facts(report: LakeReport, quarantined: Reasons, waiting: int, now: date
         "last_window": computed[-1] if computed else None,
         "rows_computed": sum(report.computed.values()),
         "windows_waiting": waiting,
+        **reading_facts(report.state),
     }
+
+
+def log_facts(state: WatermarkState, now: datetime) -> dict[str, Any]:
+    """The newest decision, and how far its watermark is behind `now`."""
+    decision, watermark = state.decision, state.watermark
+    return {
+        "watermark": watermark,
+        "behind_now": None if watermark is None else timedelta(seconds=round((now - watermark).total_seconds())),
+        "reason": None if decision is None else str(decision.reason),
+        "decided": None if decision is None else decision.sentence(),
+        "decided_at": None if decision is None else decision.at,
+        "log_entry": state.number,
+        "histogram_cells": len(state.histogram),
+    }
+
+
+def reading_facts(state: WatermarkState) -> dict[str, Any]:
+    """What the newest decision knew of both subscriptions."""
+    decision, facts = state.decision, {}
     if decision is not None and decision.base is not None:
         facts["base_oldest_unacked"] = decision.base.oldest_unacked
     if decision is not None and decision.tracking is not None:
         facts["tracking_oldest_unacked"] = decision.tracking.oldest_unacked
     return facts
+
+
+def _print_attached(settings: Settings, lake: Lake, now: datetime, *, as_json: bool) -> None:
+    """What the log tells, where somebody else reads base and there are no tables."""
+    state, ticks = lake.tracking_log().catch_up(), read_failing_ticks(lake, now)
+    standing = standstill(state.decision, settings.watermark.tick, now)
+    used = usage_facts(state, now, settings.pubsub.snapshot_bytes_a_day)
+    facts = {
+        "base_read_by_others": settings.pubsub.base_path,
+        **log_facts(state, now),
+        **reading_facts(state),
+        **({"standing_still": standing[0]} if standing and as_json else {}),
+        **failing_ticks_facts(ticks),
+        **{name: used for name, used in used.items() if not name.startswith("landed")},
+    }
+    if as_json:
+        print_json(facts)
+        return
+    _print(settings, facts, [*standing, *(one.sentence() for one in ticks)])
+
+
+def _print(settings: Settings, facts: Mapping[str, Any], warnings: Iterable[str]) -> None:
+    terminal = console()
+    terminal.print(f"[dim]{safe(settings.lake.uri)}[/]")
+    terminal.print(facts_table({name.replace("_", " "): value for name, value in facts.items()}))
+    warn(terminal, warnings)
 
 
 def ingest_facts(lake: Lake, ingest: IngestSettings, number: int, now: datetime) -> dict[str, Any]:
@@ -196,10 +236,10 @@ def null_facts(found: NullFields) -> dict[str, Any]:
     }
 
 
-def usage_facts(report: LakeReport, now: datetime, budget: int | None) -> dict[str, Any]:
+def usage_facts(state: WatermarkState, now: datetime, budget: int | None) -> dict[str, Any]:
     """What ticks asked of Pub/Sub in the last day, as the log tells: bytes of snapshots by estimate, the rest counted.
     `tracked_bytes` and `landed_bytes` are the sizes of what was pulled. The pulls of rounds are among them."""
-    used = report.state.account.last_day(now)
+    used = state.account.last_day(now)
     facts = {name: value for name, value in asdict(used).items() if name != "seconds"}
     return {**{f"{name}_last_day": value for name, value in facts.items()}, "snapshot_budget": budget}
 

@@ -1,7 +1,9 @@
 """What the commands share on the way in: options, how their values are read, and the lake that they open."""
 
 import os
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
+from functools import wraps
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -9,9 +11,9 @@ import typer
 
 from tidemark.pipeline.clock import EPOCH, Clock, SystemClock
 from tidemark.pipeline.durations import format_duration, parse_duration
-from tidemark.pipeline.errors import LakeError
+from tidemark.pipeline.errors import BaseReadByOthers, LakeError
 from tidemark.pipeline.lake.layout import OpenLake
-from tidemark.pipeline.settings import Settings
+from tidemark.pipeline.settings import Settings, load_settings
 from tidemark.pipeline.windows import Window
 
 
@@ -138,10 +140,27 @@ def lake_of(settings: Settings, clock: Clock | None = None) -> OpenLake:
     return OpenLake(settings.lake, settings.message.kinds, clock or SystemClock())
 
 
+def landing_only(command: Callable[..., None]) -> Callable[..., None]:
+    """The command, which is refused where nothing lands: with `pubsub.attach`."""
+
+    @wraps(command)
+    def refusing(*given: Any, **named: Any) -> None:
+        pubsub = load_settings().pubsub
+        if pubsub.attach:
+            raise BaseReadByOthers(
+                f"`tidemark {command.__name__}` is about what tidemark lands, and with pubsub.attach = true somebody "
+                f"else reads {pubsub.base_path}: nothing lands, and only its reader can let messages go"
+            )
+        command(*given, **named)
+
+    return refusing
+
+
 def no_decision(settings: Settings) -> LakeError:
     """The error of a command that needs a decision, on a lake without one."""
     return LakeError(
-        f"no decision has been made in {settings.lake.uri} yet; start the pipeline with `tidemark up`, and try again "
+        f"no decision has been made in {settings.lake.uri} yet; start the pipeline with "
+        f"`tidemark {'attach' if settings.pubsub.attach else 'up'}`, and try again "
         "after the first tick"
     )
 

@@ -47,8 +47,10 @@ CHECKS = (
 
 def diagnose(setup: Setup, checks: Sequence[Check] = CHECKS, within: float | None = None) -> list[Finding]:
     """What the checks find. Where Google's services are used and there are no credentials for them, that is said once,
-    and what would ask them is left out."""
+    and what would ask them is left out; with `pubsub.attach`, what looks at tables of one's own and at Spark."""
     settings = setup.settings
+    if settings.pubsub.attach:
+        checks = [check for check in checks if check.subject not in (SETTINGS, SPARK)]
     on_pubsub, in_a_bucket = not settings.emulated, settings.lake.folder is None and settings.lake.endpoint is None
     if not (on_pubsub or in_a_bucket):
         return examine(setup, checks, within)

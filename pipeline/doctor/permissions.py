@@ -12,7 +12,7 @@ from tidemark.pipeline.doctor.bucket import bucket_of, bucket_url
 from tidemark.pipeline.doctor.finding import RESOURCE_MANAGER, Level, Said, Setup, ok, warning
 from tidemark.pipeline.doctor.rest import Silent, ask
 from tidemark.pipeline.errors import PubSubUnreachable, SubscriptionMissing
-from tidemark.pipeline.identity import NEEDS, Component, On, Permission, permissions_of, role_id
+from tidemark.pipeline.identity import ON_PURPOSE, Component, On, Permission, needs_of, permissions_of, role_id
 from tidemark.pipeline.pubsub.connection import publisher_client, reported, subscriber_client
 from tidemark.pipeline.pubsub.drift import LOOKS_WITHIN
 from tidemark.pipeline.services.stack import emulator_is_absent
@@ -30,12 +30,16 @@ def check_pubsub_permissions(setup: Setup) -> Iterator[Said]:
     pubsub = setup.settings.pubsub
     if emulator_is_absent(setup.settings):
         return
-    paths = {On.TOPIC: (pubsub.topic_path,), On.SUBSCRIPTION: (pubsub.tracking_path, pubsub.base_path)}
-    makers: dict[On, Any] = {On.TOPIC: publisher_client, On.SUBSCRIPTION: subscriber_client}
+    paths = {
+        On.TOPIC: (pubsub.topic_path,),
+        On.SUBSCRIPTION: (pubsub.tracking_path, pubsub.base_path),
+        On.TRACKING: (pubsub.tracking_path,),
+        On.BASE: (pubsub.base_path,),
+    }
     for on, resources in paths.items():
         if not (wanted := _wanted(setup, on)):
             continue
-        client = makers[on](*pubsub.server)
+        client = (publisher_client if on is On.TOPIC else subscriber_client)(*pubsub.server)
         try:
             for path in resources:
                 had = _pubsub_has(client, path, wanted)
@@ -134,10 +138,10 @@ def _pubsub_has(client: Any, path: str, wanted: Iterable[Permission]) -> Sequenc
 def _compared(setup: Setup, on: On, resource: str, granted: Iterable[str]) -> Iterator[Said]:
     had, reading = set(granted), setup.settings.pubsub.reading
     lacking = {permission: parts for permission, parts in _wanted(setup, on).items() if permission.name not in had}
-    nothing = " (which has nothing granted, or is not there)" if not had and on in (On.TOPIC, On.SUBSCRIPTION) else ""
+    nothing = " (which has nothing granted, or is not there)" if not had and on not in (On.PROJECT, On.BUCKET) else ""
     for permission, parts in lacking.items():
-        why = next(need.why for need in NEEDS[parts[0]] if need.permission == permission)
-        spared = NOT_FATAL.get(permission.name)
+        why = next(need.why for need in needs_of(parts[0], reading) if need.permission == permission)
+        spared = None if Component.ATTACH in parts else NOT_FATAL.get(permission.name)
         is_fatal = spared is None or reading == "monitoring" or Component.PROVISION in setup.components
         yield (
             Level.BROKEN if is_fatal else Level.WARNING,
@@ -149,5 +153,7 @@ def _compared(setup: Setup, on: On, resource: str, granted: Iterable[str]) -> It
 
 
 def _remedy(parts: Sequence[Component], permission: Permission) -> str:
+    if permission == ON_PURPOSE.permission:
+        return 'Grant roles/pubsub.subscriber on it, or read it by Cloud Monitoring with pubsub.reading = "auto"'
     roles = ", ".join(role_id(part, permission.on) for part in parts)
     return f"Grant {roles} with deploy/roles/grant.sh (docs/identity.md)"

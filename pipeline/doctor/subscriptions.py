@@ -26,6 +26,8 @@ def check_subscriptions(setup: Setup) -> Iterator[Said]:
     try:
         drift = look_at_subscriptions(client, pubsub, setup.settings.contract)
     except PermissionMissing as error:
+        if pubsub.attach:
+            raise
         yield warning(f"{error}; until then nobody notices when a subscription is changed")
         return
     finally:
@@ -35,6 +37,7 @@ def check_subscriptions(setup: Setup) -> Iterator[Said]:
     for sentence in drift.differences:
         if " expires after " not in sentence:  # the dangers have said it
             yield warning(sentence)
+    yield from (ok(sentence) for sentence in drift.promises)
     if not drift.breaks:
         yield ok(f"{pubsub.tracking_path} and {pubsub.base_path} are what the method needs")
 

@@ -9,6 +9,7 @@ from google.pubsub_v1 import SubscriberClient
 
 from tidemark.pipeline.contract.heartbeat import MessageContract
 from tidemark.pipeline.pubsub.connection import reported
+from tidemark.pipeline.pubsub.kinds import promises
 from tidemark.pipeline.pubsub.requirements import dangers, differences, followed, refusals
 from tidemark.pipeline.settings_sections import PubSubSettings
 
@@ -19,11 +20,13 @@ LOOKS_WITHIN = timedelta(seconds=10)
 @dataclass(frozen=True, slots=True)
 class Drift:
     """Sentences for people, each with a remedy. `breaks`: the method does not hold. `dangers`: messages will be lost
-    later. `differences` from the settings cost or surprise, and nothing more."""
+    later. `differences` from the settings cost or surprise, and nothing more. `promises`: what a watermark over base
+    promises, where somebody else reads it."""
 
     breaks: tuple[str, ...] = ()
     dangers: tuple[str, ...] = ()
     differences: tuple[str, ...] = ()
+    promises: tuple[str, ...] = ()
 
 
 def look_at_subscriptions(client: SubscriberClient, settings: PubSubSettings, contract: MessageContract) -> Drift:
@@ -45,6 +48,7 @@ def look_at_subscriptions(client: SubscriberClient, settings: PubSubSettings, co
         breaks=(*missing, *refusals(settings, contract, found["tracking"], found["base"])),
         dangers=tuple(sentence for role, one in existing for sentence in dangers(role, one, attach=settings.attach)),
         differences=tuple(sentence for role, one in existing for sentence in differences(settings, role, one)),
+        promises=tuple(promises(found["base"])) if settings.attach and found["base"] is not None else (),
     )
 
 

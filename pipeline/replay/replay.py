@@ -100,7 +100,8 @@ def verify(ticks: Iterable[Tick], state: WatermarkState | None = None) -> Verifi
         if state.is_missing_entries and not recorded.decision.knows_of_a_loss:
             unknowable += 1
         else:
-            again = state.decide(recorded.base, recorded.tracking, recorded.policy, recorded.decision.at)
+            decided = state.decide(recorded.base, recorded.tracking, recorded.policy, recorded.decision.at)
+            again = replace(decided, usage=recorded.usage, contract=recorded.contract)  # of its process
             if again != recorded:
                 return Verification(decisions, compacted, unknowable, Difference(recorded, again))
             decisions += 1

@@ -95,6 +95,11 @@ def start_stack(supervisor: Supervisor, settings: Settings, config: Path) -> Non
     supervisor.state_folder.mkdir(parents=True, exist_ok=True)
     Path(settings.dagster.storage).mkdir(parents=True, exist_ok=True)
     if emulator_is_absent(settings):
+        if settings.pubsub.attach:
+            raise ServiceFailed(
+                f"nothing answers at {settings.pubsub.emulator_host}, and with pubsub.attach base is there before "
+                "tidemark: start the emulator (`tidemark pubsub`), and have the topic and base created"
+            )
         start_emulator(supervisor, settings)
     if settings.emulated:
         for line in provision_here(settings, supervisor.clock).warnings:
@@ -113,7 +118,7 @@ def start_stack(supervisor: Supervisor, settings: Settings, config: Path) -> Non
         supervisor.start(spec, wait=False)
     for one in list(supervisor.running):
         supervisor.wait_until_ready(one.spec.name)
-    if settings.spark.master is None:
+    if settings.spark.master is None and not settings.pubsub.attach:
         warm_up = [sys.executable, "-m", "tidemark.pipeline.spark.warm_up"]
         supervisor.start(ServiceSpec("Spark warm-up", warm_up, home, environment, ends=True), wait=False)
 
@@ -122,7 +127,7 @@ def have_connector(supervisor: Supervisor, settings: Settings) -> None:
     """Fetch the Cloud Storage connector if a Spark that is started here needs it and the cache lacks it. Raises
     ToolMissing."""
     is_ours = settings.spark.master is not None or is_ours_to_start(settings)
-    if not is_ours or not wants_connector(settings) or is_there(connector_file()):
+    if settings.pubsub.attach or not is_ours or not wants_connector(settings) or is_there(connector_file()):
         return
     supervisor.say(f"fetching the Cloud Storage connector for Spark, {CONNECTOR.size >> 20} MB, from {CONNECTOR.url}")
     said = 0
@@ -174,9 +179,10 @@ def token_environment() -> dict[str, str]:
 
 
 def is_ours_to_start(settings: Settings) -> bool:
-    """Whether `spark.remote` is an address of this machine where nothing listens yet."""
+    """Whether `spark.remote` is an address of this machine where nothing listens yet, and windows are computed."""
     host, port = host_and_port(settings.spark.remote)
-    return settings.spark.master is None and host in ("localhost", "127.0.0.1") and not listens("127.0.0.1", port)
+    is_remote = settings.spark.master is None and not settings.pubsub.attach
+    return is_remote and host in ("localhost", "127.0.0.1") and not listens("127.0.0.1", port)
 
 
 def spark_server(settings: Settings, scratch: Path, token: dict[str, str]) -> ServiceSpec:
