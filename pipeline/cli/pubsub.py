@@ -54,7 +54,7 @@ def pubsub(
     """Serve tidemark's own Pub/Sub on loopback, for a machine without the official emulator.
 
     It listens where the settings say that the emulator is, and at 127.0.0.1:8085 where they name none. It has what
-    tidemark uses: topics, subscriptions, unary pulls, acknowledgements, leases that end, snapshots and
+    tidemark uses: topics, subscriptions, pulls and streaming pulls, acknowledgements, leases that end, snapshots and
     seeks. It keeps everything in memory and loses it when it stops. A fault is a probability (unavailable=0.01), a
     duration (visible_after=500ms) or true or false (shuffled=true); without --fault nothing goes wrong.
     """

@@ -2,16 +2,18 @@
 
 import logging
 import re
+from collections.abc import Iterator
 from datetime import datetime
 from threading import Condition
 from typing import Any
 
 from google.protobuf.field_mask_pb2 import FieldMask
+from google.pubsub_v1 import types
 
 from tidemark.pipeline.clock import Clock
 from tidemark.pipeline.emulator import limits
 from tidemark.pipeline.emulator.model import PubSubModel
-from tidemark.pipeline.emulator.refusals import Invalid, Unavailable
+from tidemark.pipeline.emulator.refusals import Invalid, Throttled, Unavailable
 from tidemark.pipeline.emulator.unacknowledged import Delivered
 from tidemark.pipeline.emulator.wire import pull_response
 
@@ -179,11 +181,33 @@ class SubscriberService(Service):
         delivered = self._look(request, context)
         if not delivered and not request.return_immediately and self._shared.waiting < PULLS_WAIT_AT_MOST:
             self._shared.waiting += 1
+            context.add_callback(self._shared.wake)  # the caller may go
             try:
                 delivered = self._wait(request, context)
             finally:
                 self._shared.waiting -= 1
         return pull_response(delivered)
+
+    def streaming_pull(self, requests: Iterator[Any], context: Any) -> Iterator[bytes]:
+        """Give what pulls would give, one after the other, until the caller goes. It takes the lock itself, and reads
+        only the first request: clients acknowledge, and extend leases, by calls of their own."""
+        first = next(requests)
+        limits.resource("subscriptions", first.subscription)
+        request = types.PullRequest.pb()(subscription=first.subscription, max_messages=MESSAGES_PER_PULL)
+        with self._shared.changed:
+            if self._shared.waiting >= PULLS_WAIT_AT_MOST:
+                raise Throttled(f"{PULLS_WAIT_AT_MOST} pulls and streams wait already")
+            self._shared.waiting += 1
+        context.add_callback(self._shared.wake)
+        try:
+            while True:
+                with self._shared.changed:
+                    delivered = self._look(request, context) or self._wait(request, context)
+                if delivered:
+                    yield pull_response(delivered)
+        finally:
+            with self._shared.changed:
+                self._shared.waiting -= 1
 
     def _look(self, request: Any, context: Any, *, goes_on: bool = False) -> list[Delivered]:
         if self._shared.closed or not (context.is_active() or self._model.faults.answers_the_gone):
@@ -199,7 +223,6 @@ class SubscriberService(Service):
         if self._model.faults.answers_the_gone:
             patience = left + AFTER_THE_DEADLINE_SECONDS
         until = clock.monotonic() + min(patience, LONGEST_WAIT_SECONDS)
-        context.add_callback(self._shared.wake)  # the caller may go
         delivered: list[Delivered] = []
         while not delivered and (left := until - clock.monotonic()) > 0:
             due = self._model.next_change(request.subscription)

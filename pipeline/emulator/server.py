@@ -5,6 +5,7 @@ import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from inspect import isgeneratorfunction
 from typing import Any
 
 import grpc
@@ -35,7 +36,7 @@ STATUS: Mapping[type[refusals.ModelError], grpc.StatusCode] = {
 
 NOT_SERVED = {
     "google.pubsub.v1.Publisher": ("UpdateTopic", "DetachSubscription"),
-    "google.pubsub.v1.Subscriber": ("ModifyPushConfig", "StreamingPull"),
+    "google.pubsub.v1.Subscriber": ("ModifyPushConfig",),
     "google.pubsub.v1.SchemaService": (
         *("ListSchemas", "DeleteSchema", "DeleteSchemaRevision", "RollbackSchema"),
         *("ValidateSchema", "ValidateMessage"),
@@ -95,7 +96,8 @@ def handlers(shared: api.Shared) -> list[Any]:
         for attribute in vars(type(service)):
             if not attribute.startswith("_"):
                 method = attribute.title().replace("_", "")
-                served[method] = _unary(method, getattr(service, attribute), shared)
+                of_its_kind = _streaming if isgeneratorfunction(vars(type(service))[attribute]) else _unary
+                served[method] = of_its_kind(method, getattr(service, attribute), shared)
         found.append(grpc.method_handlers_generic_handler(name, served))
     return found
 
@@ -124,12 +126,22 @@ def _unary(name: str, method: Callable[[Any, Any], Any], shared: api.Shared) -> 
     return grpc.unary_unary_rpc_method_handler(call, request.pb().FromString, serialized)
 
 
+def _streaming(name: str, method: Callable[[Any, Any], Iterator[bytes]], _: api.Shared) -> Any:
+    def stream(requests: Iterator[Any], context: Any) -> Iterator[bytes]:
+        try:
+            yield from method(requests, context)
+        except refusals.ModelError as error:
+            context.abort(STATUS[type(error)], str(error))
+
+    request = getattr(types, f"{name}Request").pb().FromString
+    return grpc.stream_stream_rpc_method_handler(stream, request, None)
+
+
 def _refusing(name: str) -> Any:
-    """The handler of a method that is not served, for requests and answers of one message or of a stream."""
-    streams = name == "StreamingPull"
-    instead = "use unary pulls" if streams else "it has what tidemark uses"
+    """The handler of a method that is not served."""
 
     def answer(_: Any, context: Any) -> Any:
-        return context.abort(grpc.StatusCode.UNIMPLEMENTED, f"tidemark's own Pub/Sub has no {name}: {instead}")
+        message = f"tidemark's own Pub/Sub has no {name}: it has what tidemark uses"
+        return context.abort(grpc.StatusCode.UNIMPLEMENTED, message)
 
-    return (grpc.stream_stream_rpc_method_handler if streams else grpc.unary_unary_rpc_method_handler)(answer)
+    return grpc.unary_unary_rpc_method_handler(answer)

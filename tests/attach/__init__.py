@@ -1,0 +1,1 @@
+"""Attach: the watermark of a subscription that somebody else reads."""

@@ -4,8 +4,10 @@ Each test runs on both, through the real client; a machine without the official 
 so. `test_differences.py` pins where the two differ.
 """
 
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
+from threading import Event
 from typing import Any
 
 import pytest
@@ -254,6 +256,43 @@ def test_a_pull_without_a_deadline_waits_for_what_is_published(server: Server) -
         CLOCK.sleep(0.5)
         ids = server.publish(topic)
         assert ids_of(waiting.result()) == ids
+
+
+@pytest.fixture
+def stream_of(server: Server) -> Iterator[Callable[[str], Any]]:
+    """Opens a streaming pull, whose requests go on until the test is over."""
+    done = Event()
+
+    def opened(subscription: str) -> Any:
+        def requests() -> Iterator[Any]:
+            yield {"subscription": subscription, "stream_ack_deadline_seconds": DEADLINE_SECONDS}
+            done.wait(20)
+
+        return server.subscriber.streaming_pull(requests=requests(), retry=None, timeout=20)
+
+    yield opened
+    done.set()
+
+
+def test_a_stream_gives_what_is_there_and_what_is_published_meanwhile(
+    server: Server, stream_of: Callable[[str], Any]
+) -> None:
+    topic = server.topic()
+    subscription = server.subscription(topic)
+    ids = server.publish(topic)
+    stream = stream_of(subscription)
+    first = next(iter(stream))._pb.received_messages
+    assert ids_of(first) == ids
+    server.acknowledge(subscription, first)
+    ids = server.publish(topic)
+    assert ids_of(next(iter(stream))._pb.received_messages) == ids
+    stream.cancel()
+
+
+def test_a_stream_of_a_missing_subscription_is_refused(server: Server, stream_of: Callable[[str], Any]) -> None:
+    server.topic()
+    with pytest.raises(api.NotFound):
+        next(iter(stream_of(f"projects/{server.project}/subscriptions/none")))
 
 
 def test_a_leased_message_comes_again_after_its_deadline_with_the_same_id_and_publish_time(server: Server) -> None:

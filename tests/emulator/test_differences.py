@@ -3,16 +3,15 @@
 Ours does what the service's documentation says, or has not what tidemark does not use.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from datetime import timedelta
-from threading import Event
 from typing import Any
 
 import pytest
 from google.api_core import exceptions as api
 from google.protobuf.field_mask_pb2 import FieldMask
 
-from tests.emulator.servers import CLOCK, DEADLINE_SECONDS, Server, ids_of, published
+from tests.emulator.servers import CLOCK, Server, published
 
 
 def test_the_official_one_gives_a_hundred_messages_at_most_and_ours_a_thousand(server: Server) -> None:
@@ -255,23 +254,3 @@ def test_a_topic_and_a_push_endpoint_are_not_changed_on_ours(server: Server) -> 
         server.subscriber.modify_push_config(request=push)
     with pytest.raises(api.MethodNotImplemented, match="what tidemark uses"):
         server.publisher.update_topic(request=labels)
-
-
-def test_only_the_official_one_streams(server: Server) -> None:
-    topic = server.topic()
-    subscription = server.subscription(topic)
-    ids = server.publish(topic)
-    done = Event()
-
-    def requests() -> Iterator[Any]:
-        yield {"subscription": subscription, "stream_ack_deadline_seconds": DEADLINE_SECONDS}
-        done.wait(20)
-
-    stream = server.subscriber.streaming_pull(requests=requests(), retry=None, timeout=20)
-    if server.is_official:
-        assert ids_of(next(iter(stream))._pb.received_messages) == ids
-        stream.cancel()
-    else:
-        with pytest.raises(api.MethodNotImplemented, match="unary pulls"):
-            next(iter(stream))
-    done.set()
