@@ -40,7 +40,7 @@ RPC: dict[str, tuple[Permission, ...]] = {
     "/google.pubsub.v1.Subscriber/ListSnapshots": (Permission("pubsub.snapshots.list", On.PROJECT),),
     "/google.pubsub.v1.Publisher/GetTopic": (Permission("pubsub.topics.get", On.TOPIC),),
     "/google.pubsub.v1.Publisher/CreateTopic": (Permission("pubsub.topics.create", On.PROJECT),),
-    "/google.pubsub.v1.Publisher/Publish": (Permission("pubsub.topics.publish", On.TOPIC),),
+    "/google.pubsub.v1.Publisher/Publish": (Permission("pubsub.topics.publish", On.SIGNAL),),
     "/google.pubsub.v1.SchemaService/ListSchemaRevisions": (Permission("pubsub.schemas.listRevisions", On.PROJECT),),
     "/google.iam.v1.IAMPolicy/TestIamPermissions": (),
     "/google.monitoring.v3.MetricService/ListTimeSeries": (Permission("monitoring.timeSeries.list", On.PROJECT),),

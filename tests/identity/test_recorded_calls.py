@@ -12,7 +12,8 @@ from pathlib import Path
 import dagster as dg
 import pytest
 
-from tests.dagster.house import Hasty, Ticking, beats_between, publish, settings_of
+from tests.dagster import house
+from tests.dagster.house import Hasty, Ticking, beats_between, publish
 from tests.fixtures_emulator import unique_pubsub
 from tests.gcs.apart import fresh_lake
 from tests.identity.documented import Unlisted, permissions_of_http, permissions_of_rpc
@@ -32,7 +33,7 @@ from tidemark.pipeline.pubsub.sampling import sample_messages
 from tidemark.pipeline.quality import staleness_checkpoint
 from tidemark.pipeline.services.stack import provision_here
 from tidemark.pipeline.settings import Settings
-from tidemark.pipeline.settings_sections import ON_CHANGE, PubSubSettings, QuarantineSettings
+from tidemark.pipeline.settings_sections import ON_CHANGE, PubSubSettings, QuarantineSettings, SignalSettings
 
 ONLY_SOMETIMES = {IN_PARTS, BREAK_OFF}
 """Needed for what the Delta library writes in parts, such as a checkpoint of a table with very many files; and after a
@@ -68,6 +69,10 @@ def of(component: Component, *, on_bucket: bool = True) -> set[Permission]:
     """What the table says of a topic without a schema."""
     needed = {need.permission for need in NEEDS[component]} - {SCHEMA.permission}
     return {permission for permission in needed if on_bucket or permission.on is not On.BUCKET}
+
+
+def settings_of(pubsub: PubSubSettings, folder: Path) -> Settings:
+    return house.settings_of(pubsub, folder).model_copy(update={"signal": SignalSettings(publish_to="signals")})
 
 
 def ticking_on(settings: Settings, stack: ExitStack) -> Ticking:
