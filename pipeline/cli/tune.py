@@ -41,11 +41,13 @@ def durations(text: str) -> tuple[timedelta, ...]:
 
 
 def cohort_key(text: str) -> CohortKey:
-    """Read what tells cohorts apart."""
-    try:
-        return CohortKey.of(text)
-    except ValueError as error:
-        raise typer.BadParameter(str(error)) from error
+    """Read what tells cohorts apart: `attribute:region`, `stream_prefix:-`."""
+    kind, _, name = text.partition(":")
+    if kind not in ("attribute", "stream_prefix") or not name:
+        raise typer.BadParameter(
+            f"{text} is neither attribute:NAME nor stream_prefix:SEPARATOR, such as attribute:region"
+        )
+    return CohortKey(kind, name)
 
 
 def tune(
@@ -76,11 +78,9 @@ def tune(
     by: Annotated[
         CohortKey | None,
         option(
-            "Split the messages into cohorts and judge each by itself: attribute:NAME, or stream_prefix:- for the "
-            "stream's id up to its first -.",
+            "Judge each cohort by itself: attribute:NAME, or stream_prefix:- (ids that are alike up to their first -).",
             parser=cohort_key,
             metavar="<key>",
-            show_default=False,
         ),
     ] = None,
     as_json: AsJson = False,

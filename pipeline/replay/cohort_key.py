@@ -19,14 +19,6 @@ class CohortKey:
     kind: str
     name: str = ""
 
-    @classmethod
-    def of(cls, text: str) -> "CohortKey":
-        """Read a key. Raises ValueError, which says how to write one."""
-        kind, _, name = text.partition(":")
-        if kind not in ("attribute", "stream_prefix") or not name:
-            raise ValueError(f"{text} is neither attribute:NAME nor stream_prefix:SEPARATOR, such as stream_prefix:-")
-        return cls(kind, name)
-
     def __str__(self) -> str:
         return f"{self.kind}:{self.name}"
 

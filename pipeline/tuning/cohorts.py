@@ -5,14 +5,14 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from tempfile import TemporaryDirectory
+from tempfile import TemporaryDirectory, gettempdir
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from tidemark.pipeline.errors import NothingToTune
+from tidemark.pipeline.errors import NothingToTune, TidemarkError
 from tidemark.pipeline.lake.tables.table import MOMENT
 from tidemark.pipeline.replay.cohort_key import CohortKey
 from tidemark.pipeline.replay.trace import Batch, Trace
@@ -75,10 +75,14 @@ def cohorts_of(trace: Trace, by: CohortKey, source: str, report_on: Callable[[Tr
     if together is None:
         raise NothingToTune(f"in {source} no message with an event time has landed; there is nothing to judge")
     values = [value for value, _ in counts.most_common(MOST_COHORTS)]
-    with TemporaryDirectory(prefix="tidemark-cohorts-") as folder:
-        parts = map(ParquetTrace, _split(trace, values, Path(folder)))
-        named = zip([*values, None], parts, strict=True)
-        cohorts = [Cohort(value, part.rows, report_on(part)) for value, part in named if part.rows]
+    try:
+        with TemporaryDirectory(prefix="tidemark-cohorts-") as folder:
+            parts = map(ParquetTrace, _split(trace, values, Path(folder)))
+            named = zip([*values, None], parts, strict=True)
+            cohorts = [Cohort(value, part.rows, report_on(part)) for value, part in named if part.rows]
+    except OSError as error:
+        message = f"{source} cannot be split in {gettempdir()} ({error}); name a folder with space by setting TMPDIR"
+        raise TidemarkError(message) from error
     return Cohorts(by, together, cohorts, len(counts) - len(values))
 
 

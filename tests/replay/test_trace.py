@@ -23,6 +23,7 @@ from tidemark.pipeline.replay.trace import (
     first_tick_at,
     late_in,
     tick_times,
+    ticks_at,
     ticks_of,
     watermarks_us,
 )
@@ -82,6 +83,23 @@ def test_each_tick_has_the_readings_of_its_moment(trace: Held, tick: float) -> N
         ):
             outstanding = (trace.messages.publish_us <= to_us(each.at)) & (acknowledged > to_us(each.at))
             assert reading.names_a_message == outstanding.any()
+
+
+@bounded
+@given(traces, st.lists(st.tuples(st.floats(0.1, 20), st.floats(-3, 20)), min_size=1, max_size=20))
+def test_a_reading_is_that_of_the_newest_moment_at_which_it_was_observed(
+    trace: Held, steps: list[tuple[float, float]]
+) -> None:
+    tick_us = np.cumsum([int(step * 1e6) for step, _ in steps]) + START_US
+    observed_us = tick_us - ints(int(age * 1e6) for _, age in steps)
+    for number, each in enumerate(ticks_at(trace, tick_us, observed_us, at(0))):
+        newest = int(min(observed_us[: number + 1].max(), tick_us[number]))
+        assert each.base is not None
+        assert each.tracking is not None
+        assert to_us(each.at) == tick_us[number]
+        assert to_us(each.base.observed_at) == to_us(each.tracking.observed_at) == newest
+        expected = exact_readings(trace.messages, newest)
+        assert (to_us(each.base.oldest_unacked), to_us(each.tracking.oldest_unacked)) == expected
 
 
 @bounded

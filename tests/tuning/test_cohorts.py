@@ -1,5 +1,6 @@
 """Each cohort is judged by its own messages alone, as a trace or a lake with only these would be."""
 
+import tempfile
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import timedelta
@@ -10,14 +11,15 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import typer
 
 from tests.tuning.tuning_lake import ending_before, record
 from tests.tuning.tuning_traces import SECOND_US, MemoryTrace, Source
 from tests.watermark.builders import START, START_US, seconds
+from tidemark.pipeline.cli.tune import cohort_key
 from tidemark.pipeline.clock import SystemClock, to_us
-from tidemark.pipeline.errors import NothingToTune, TraceUnusable
+from tidemark.pipeline.errors import NothingToTune, TidemarkError, TraceUnusable
 from tidemark.pipeline.lake.layout import Lake
-from tidemark.pipeline.replay.cohort_key import CohortKey
 from tidemark.pipeline.replay.trace import NEVER, NO_EVENT_TIME
 from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.settings_sections import LakeSettings
@@ -28,14 +30,14 @@ from tidemark.pipeline.tuning.report import TuningReport, facts_of
 
 COLUMNS = ("publish_us", "event_us", "tracked_us", "landed_us", "stream")
 BANDS = [seconds(n) for n in (0, 10, 60, 600)]
-BY_REGION = CohortKey.of("attribute:region")
+BY_REGION = cohort_key("attribute:region")
 MAP = pa.map_(pa.string(), pa.string())
 LATE = Source(seconds=900, rate=20, streams=20, slow=10, slow_by=300, left=0)
 """Half of the streams are five minutes late."""
 
 
 def on_trace(path: Path, by: str, bands: Sequence[timedelta] = BANDS, target: float = 0.0001) -> Cohorts:
-    return cohorts_on(path, CohortKey.of(by), Settings(), START, seconds(0), target=target, bands=bands)
+    return cohorts_on(path, cohort_key(by), Settings(), START, seconds(0), target=target, bands=bands)
 
 
 def written(trace: MemoryTrace, path: Path, regions: Sequence[str | None], *, as_map: bool = False) -> Path:
@@ -171,8 +173,17 @@ def test_what_cannot_be_split_is_refused_with_the_reason(tmp_path: Path, monkeyp
     with pytest.raises(NothingToTune, match="attribute:message_id has more than 500 values"):
         on_trace(plain, "attribute:message_id")
     for key in ("region", "attribute:", "payload:region", "stream_prefix", ""):
-        with pytest.raises(ValueError, match="is neither attribute:NAME nor stream_prefix:SEPARATOR"):
-            CohortKey.of(key)
+        with pytest.raises(typer.BadParameter, match="is neither attribute:NAME nor stream_prefix:SEPARATOR"):
+            cohort_key(key)
+
+
+def test_parts_that_cannot_be_written_are_one_error_that_says_what_to_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = Source(seconds=60, rate=10).trace().write(tmp_path / "trace")
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "nowhere"))
+    with pytest.raises(TidemarkError, match=r"cannot be split in .* setting TMPDIR"):
+        on_trace(path, "stream_prefix:-", [seconds(5)])
 
 
 def test_a_trace_of_which_nothing_has_landed_is_refused(tmp_path: Path) -> None:
