@@ -6,14 +6,14 @@ from typing import Annotated, Any
 
 import typer
 
-from tidemark.pipeline.cli.options import AsJson, duration_option, time_option
+from tidemark.pipeline.cli.options import AsJson, duration_option, moment, option, window_named
 from tidemark.pipeline.cli.output import console, print_json, safe
 from tidemark.pipeline.clock import SystemClock, iso
 from tidemark.pipeline.durations import format_duration, rough
 from tidemark.pipeline.errors import WatermarkNotReached
 from tidemark.pipeline.observe.explained import decision_facts
 from tidemark.pipeline.quality.gate import Watermark, WatermarkReader
-from tidemark.pipeline.settings import load_settings
+from tidemark.pipeline.settings import Settings, load_settings
 
 WAITS = timedelta(minutes=10)
 """How long --wait-for waits if nothing else is said: an orchestrator's task may wait so long and be tried again."""
@@ -21,7 +21,12 @@ WAITS = timedelta(minutes=10)
 
 def watermark(
     wait_for: Annotated[
-        datetime | None, time_option("Wait until the watermark has reached this event time; exit code 1: it has not.")
+        str | None,
+        option(
+            "Wait until the watermark has reached this event time, or the end of the window with this key; exit code "
+            "1: it has not.",
+            metavar="<time|key>",
+        ),
     ] = None,
     timeout: Annotated[
         timedelta | None, duration_option(f"How long --wait-for waits, {format_duration(WAITS)} if not given.")
@@ -37,9 +42,10 @@ def watermark(
         found = reader.read()
     else:
         limit = WAITS if timeout is None else timeout
-        found = reader.wait_for(wait_for, limit)
-        if not found.has_reached(wait_for):
-            raise WatermarkNotReached(_not_reached(found, wait_for, limit))
+        event_time = _event_time(settings, wait_for)
+        found = reader.wait_for(event_time, limit)
+        if not found.has_reached(event_time):
+            raise WatermarkNotReached(_not_reached(found, event_time, limit))
     if as_json:
         print_json(watermark_facts(found))
         return
@@ -66,6 +72,12 @@ def watermark_facts(found: Watermark) -> dict[str, Any]:
         "newest_closed_window": None if closed is None else {"window": closed.key, **asdict(closed)},
         "lake": found.lake,
     }
+
+
+def _event_time(settings: Settings, text: str) -> datetime:
+    """The end of the window with this key, else the time that the text is."""
+    window = window_named(settings, text)
+    return window.end if window.key == text else moment(text)
 
 
 def _not_reached(found: Watermark, event_time: datetime, waited: timedelta) -> str:

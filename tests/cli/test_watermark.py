@@ -97,6 +97,27 @@ def test_a_time_that_is_reached_ends_the_wait_at_once(shell: Shell, log: Log, ti
     assert shell.clock.now() == at(110)
 
 
+def test_a_windows_key_stands_for_its_end(shell: Shell, log: Log) -> None:
+    assert shell.facts("--wait-for", "2026-11-21T05-19Z") == shell.facts()
+    code, _, err = shell.run("--wait-for", "2026-11-21T05-20Z", "--timeout", "0s")
+    assert code == 1
+    assert f"has not reached {iso(at(60))} within 0s: it is at {iso(at(49.25))}" in err
+
+
+@pytest.mark.parametrize("key", ["2026-11-21 05-19Z", "2026-11-21T05-60Z", "2026-11-21T5-19Z", "9999-12-31T23-59Z"])
+def test_what_is_nearly_a_windows_key_is_exit_code_2(shell: Shell, log: Log, key: str) -> None:
+    code, _, err = shell.run("--wait-for", key)
+    assert (code, key in err) == (2, True)
+
+
+def test_a_time_within_a_longer_window_is_not_its_key(shell: Shell, log: Log) -> None:
+    settings = shell.folder / "tidemark.toml"
+    settings.write_text(settings.read_text().replace("1m", "5m"))
+    assert shell.run("--wait-for", iso(at(45)))[0] == 0  # the watermark is within its window
+    code, _, err = shell.run("--wait-for", "2026-11-21T05-19Z")
+    assert (code, "2026-11-21T05-19Z is neither a window's key nor a time" in err) == (2, True)
+
+
 def test_waiting_ends_when_a_tick_reaches_the_time(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
     log = Log(shell.folder)
     log.tick(20)
