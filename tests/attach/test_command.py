@@ -147,7 +147,7 @@ def test_the_watermark_waits_for_somebody_elses_acknowledgement(house: House) ->
     assert str(house.signal()["watermark"]) > str(first)
 
 
-def test_lines_are_said_when_something_changes_and_status_and_gate_read_the_log_alone(house: House) -> None:
+def test_lines_are_said_when_something_changes_and_other_commands_read_the_log_alone(house: House) -> None:
     house.write()
     house.subscribe()
     said = house.run("attach", "--ticks", "3")

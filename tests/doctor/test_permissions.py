@@ -56,9 +56,7 @@ def test_each_permission_that_a_part_that_runs_lacks_is_named(world: World, perm
 
 
 @pytest.mark.parametrize("reading", ["auto", "snapshot"])
-def test_what_attach_lacks_is_named_with_its_resource_and_consume_on_base_is_wanted_on_purpose(
-    world: World, reading: str
-) -> None:
+def test_what_attach_lacks_is_named_and_consume_on_base_is_wanted_on_purpose_alone(world: World, reading: str) -> None:
     world.pubsub = world.pubsub.model_copy(update={"attach": True, "reading": reading})
     ours = permissions_of([Component.ATTACH], reading)
     world.granted = {}

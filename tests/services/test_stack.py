@@ -94,7 +94,7 @@ def test_it_ends_when_it_is_asked_to(started: Started) -> None:
     assert emulator_is_absent(settings)
 
 
-def test_with_attach_no_spark_is_ours_and_no_emulator_is_started_since_base_would_not_be_there(
+def test_with_attach_neither_spark_nor_an_emulator_is_started(
     started: Started,
 ) -> None:
     settings = settings_for("local")
