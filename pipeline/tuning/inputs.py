@@ -14,7 +14,7 @@ from tidemark.pipeline.errors import NothingToTune, TraceUnusable
 from tidemark.pipeline.lake.layout import Lake
 from tidemark.pipeline.lake.tables.rejected_payloads import rejected_payloads
 from tidemark.pipeline.replay.cohort_key import CohortKey
-from tidemark.pipeline.replay.log_ticks import LakeLandings, recorded_ticks
+from tidemark.pipeline.replay.log_ticks import LakeLandings, LogMessages, recorded_ticks
 from tidemark.pipeline.replay.trace import NEVER, Trace, ticks_at, ticks_of
 from tidemark.pipeline.replay.trace_file import ParquetTrace
 from tidemark.pipeline.settings import Settings
@@ -71,7 +71,9 @@ def report_on_lake(
     state, ticks = recorded_ticks(lake.tracking_log(), begins - warm_up)
     decided = list(ticks)
     requeued = lake.requeued().every_id()
-    landings = LakeLandings(lake.heartbeats(), begins, decided[-1].at if decided else None, requeued)
+    landings: Trace = LakeLandings(lake.heartbeats(), begins, decided[-1].at if decided else None, requeued)
+    if settings.pubsub.attach:
+        landings = LogMessages(decided, begins)
     disorder = disorder_of(landings, settings.watermark.band)
     if disorder is None or not decided:
         raise _nothing_landed(settings, begins, since)
@@ -108,6 +110,8 @@ def cohorts_on(
     else:
         name, begins = settings.lake.uri, made_at - since
         decided = [tick for tick in recorded_ticks(source.tracking_log(), begins)[1] if tick.at >= begins]
+        if settings.pubsub.attach:
+            raise NothingToTune("nothing lands with pubsub.attach, so the lake has no cohorts: name a trace in a file")
         if not decided:
             raise _nothing_landed(settings, begins, since)
         trace = LakeLandings(source.heartbeats(), begins, decided[-1].at, source.requeued().every_id(), by)
@@ -142,5 +146,5 @@ def _named(trace: ParquetTrace) -> str:
 def _nothing_landed(settings: Settings, begins: datetime, since: timedelta) -> NothingToTune:
     return NothingToTune(
         f"nothing has landed in {settings.lake.uri} since {iso(begins)}; name a longer time with --since, now "
-        f"{format_duration(since)}, or start the pipeline with `tidemark up`"
+        f"{format_duration(since)}, or start the pipeline with `tidemark {'attach' if settings.pubsub.attach else 'up'}`"
     )

@@ -147,7 +147,7 @@ def test_the_watermark_waits_for_somebody_elses_acknowledgement(house: House) ->
     assert str(house.signal()["watermark"]) > str(first)
 
 
-def test_lines_are_said_when_something_changes_and_status_and_gate_read_the_log_alone(house: House) -> None:
+def test_lines_are_said_when_something_changes_and_other_commands_read_the_log_alone(house: House) -> None:
     house.write()
     house.subscribe()
     said = house.run("attach", "--ticks", "3")
@@ -158,6 +158,10 @@ def test_lines_are_said_when_something_changes_and_status_and_gate_read_the_log_
     assert house.run("watermark").out.startswith("HELD_NO_DATA")
     assert "identical" in house.run("replay", "--from-lake").out
     assert house.run("explain").code == 0
+    findings = json.loads(house.run("doctor", "--json").out)["findings"]
+    assert {"settings", "Pub/Sub", "lake"} <= {one["subject"] for one in findings}
+    assert "Spark" not in {one["subject"] for one in findings}
+    assert sum("is pulled by others" in one["said"] for one in findings) == 1
     refused = house.run("release", "--before", iso(SystemClock().now()))
     assert (refused.code, "only its reader can let messages go" in refused.err) == (1, True)
 
@@ -170,6 +174,18 @@ def test_without_the_setting_and_without_base_it_says_what_to_write(house: House
     settings.write_text(settings.read_text().replace("attach = true", "attach = false"))
     refused = house.run("attach")
     assert (refused.code, "write attach = true under [pubsub]" in refused.err) == (1, True)
+
+
+def test_tuning_measures_disorder_by_what_was_tracked(house: House) -> None:
+    house.write()
+    house.subscribe()
+    assert house.run("tune").code == 1
+    assert house.run("provision").code == 0
+    house.publish(0, 30, 0)
+    assert house.run("attach", "--ticks", "2").code == 0
+    found = json.loads(house.run("tune", "--json").out)
+    assert (found["messages"], found["rejected"], found["disorder_beyond_band"]) == (3, 0, 0)
+    assert 29 <= found["publish_less_event_seconds"]["max"] <= 32
 
 
 def test_a_failing_tick_is_said_once_and_noted_and_the_next_good_one_clears_it(house: House) -> None:
