@@ -51,7 +51,7 @@ class Attached(Ticking):
 
     world: ModelWorld = field(default_factory=lambda: ModelWorld(PUBSUB))
 
-    def lives(self, until: datetime, *, every: timedelta = 10 * MINUTE) -> SensorExecutionData:
+    def lives(self, until: datetime, *, every: timedelta = 20 * MINUTE) -> SensorExecutionData:
         """Publishers publish and the reader acknowledges until a moment, with a tick now and then; the last tick."""
         theirs = ModelSubscription(self.world.model, self.settings.pubsub.base_path, self.world)
         while True:
@@ -177,7 +177,8 @@ def test_while_no_hour_ends_dagster_is_not_asked(house: Attached, monkeypatch: p
     monkeypatch.setattr(house.instance, "get_materialized_partitions", counted)
     house.lives(NOON + HOUR + 30 * MINUTE)
     assert asked == []
-    house.lives(NOON + 2 * HOUR + 10 * MINUTE)
+    house.lives(NOON + 2 * HOUR + 3 * MINUTE)
+    house.lives(NOON + 2 * HOUR + 20 * MINUTE, every=5 * MINUTE)
     assert len(asked) == 2, "once to materialize it, and once to see that it is"
 
 

@@ -54,6 +54,16 @@ def test_each_permission_that_a_part_that_runs_lacks_is_named(world: World, perm
             assert role_id(part, permission.on) in finding.said
 
 
+def test_publishing_is_asked_for_on_the_topic_of_the_signal_where_there_is_one(world: World) -> None:
+    world.publish_to = "signal"
+    (finding,) = wrong(world)
+    path = f"projects/{world.pubsub.project}/topics/signal"
+    assert f"lack pubsub.topics.publish on {path} (which has nothing granted, or is not there)" in finding.said
+    assert (finding.level, "tidemark.tracker.signal" in finding.said) == (Level.BROKEN, True)
+    world.granted[path] = {"pubsub.topics.publish"}
+    assert wrong(world) == []
+
+
 @pytest.mark.parametrize("permission", permissions_of([Component.PROVISION]), ids=lambda one: one.name)
 def test_each_permission_that_provisioning_lacks_is_named(world: World, permission: Permission) -> None:
     world.take_away(permission)

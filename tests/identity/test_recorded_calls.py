@@ -32,7 +32,7 @@ from tidemark.pipeline.pubsub.sampling import sample_messages
 from tidemark.pipeline.quality import staleness_checkpoint
 from tidemark.pipeline.services.stack import provision_here
 from tidemark.pipeline.settings import Settings
-from tidemark.pipeline.settings_sections import ON_CHANGE, PubSubSettings, QuarantineSettings
+from tidemark.pipeline.settings_sections import ON_CHANGE, PubSubSettings, QuarantineSettings, SignalSettings
 
 ONLY_SOMETIMES = {IN_PARTS, BREAK_OFF}
 """Needed for what the Delta library writes in parts, such as a checkpoint of a table with very many files; and after a
@@ -71,7 +71,9 @@ def of(component: Component, *, on_bucket: bool = True) -> set[Permission]:
 
 
 def ticking_on(settings: Settings, stack: ExitStack) -> Ticking:
-    settings = settings.model_copy(update={"quarantine": QuarantineSettings(requeue=ON_CHANGE)})
+    sections = {"quarantine": QuarantineSettings(requeue=ON_CHANGE), "signal": SignalSettings(publish_to="signal")}
+    settings = settings.model_copy(update=sections)
+    provision_here(settings, SystemClock())
     return Ticking(settings, stack.enter_context(dg.DagsterInstance.ephemeral()), Hasty())
 
 
