@@ -30,7 +30,7 @@ from tidemark.pipeline.errors import InvalidSettings
 from tidemark.pipeline.pubsub.connection import publisher_client, subscriber_client
 from tidemark.pipeline.services.stack import provision_here
 from tidemark.pipeline.settings import Settings
-from tidemark.pipeline.settings_sections import MetricsSettings, PubSubSettings, SignalSettings
+from tidemark.pipeline.settings_sections import HousekeepingSettings, MetricsSettings, PubSubSettings, SignalSettings
 from tidemark.pipeline.windows import KEY_FORMAT
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -203,6 +203,9 @@ def test_what_somebody_reported_by_hand_hides_no_hour_and_fails_no_tick(house: A
 
 
 def test_housekeeping_keeps_a_lake_without_tables_and_never_forgets_an_hour(house: Attached) -> None:
+    kept = dict.fromkeys(("heartbeats", "windows", "quarantine", "corrections", "log"), 30 * timedelta(days=1))
+    house.settings = house.settings.model_copy(update={"housekeeping": HousekeepingSettings(**kept)})
+    house.restart()
     house.lives(NOON + 3 * HOUR + MINUTE)
     job = house.definitions.resolve_job_def("housekeeping")
     assert job.execute_in_process(instance=house.instance, resources=house.resources).success
