@@ -144,7 +144,8 @@ def _named(trace: ParquetTrace) -> str:
 
 
 def _nothing_landed(settings: Settings, begins: datetime, since: timedelta) -> NothingToTune:
+    command = "attach" if settings.pubsub.attach else "up"
     return NothingToTune(
         f"nothing has landed in {settings.lake.uri} since {iso(begins)}; name a longer time with --since, now "
-        f"{format_duration(since)}, or start the pipeline with `tidemark {'attach' if settings.pubsub.attach else 'up'}`"
+        f"{format_duration(since)}, or start the pipeline with `tidemark {command}`"
     )

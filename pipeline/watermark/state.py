@@ -85,6 +85,7 @@ class WatermarkState:
     `watermark_at_least`, the floor that such a note left. `released_before` holds until base is sought. `account` is
     what the decisions of a day noted. `contract` is the newest that messages are judged by. `rejected` sums the
     rejected messages of all snapshots, pruned ones too: copies count again, and what a lost entry held does not count.
+    It decides nothing, and is not compared: compacted entries of earlier versions do not have it.
     """
 
     number: int = -1
@@ -100,7 +101,7 @@ class WatermarkState:
     released_before: datetime | None = None
     account: Account = field(default_factory=Account)
     contract: str = ""
-    rejected: int = 0
+    rejected: int = field(default=0, compare=False)
 
     @property
     def decision(self) -> Decision | None:

@@ -30,7 +30,7 @@ from tidemark.pipeline.errors import InvalidSettings
 from tidemark.pipeline.pubsub.connection import publisher_client, subscriber_client
 from tidemark.pipeline.services.stack import provision_here
 from tidemark.pipeline.settings import Settings
-from tidemark.pipeline.settings_sections import MetricsSettings, PubSubSettings, SignalSettings
+from tidemark.pipeline.settings_sections import HousekeepingSettings, MetricsSettings, PubSubSettings, SignalSettings
 from tidemark.pipeline.windows import KEY_FORMAT
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -51,7 +51,7 @@ class Attached(Ticking):
 
     world: ModelWorld = field(default_factory=lambda: ModelWorld(PUBSUB))
 
-    def lives(self, until: datetime, *, every: timedelta = 10 * MINUTE) -> SensorExecutionData:
+    def lives(self, until: datetime, *, every: timedelta = 20 * MINUTE) -> SensorExecutionData:
         """Publishers publish and the reader acknowledges until a moment, with a tick now and then; the last tick."""
         theirs = ModelSubscription(self.world.model, self.settings.pubsub.base_path, self.world)
         while True:
@@ -177,7 +177,8 @@ def test_while_no_hour_ends_dagster_is_not_asked(house: Attached, monkeypatch: p
     monkeypatch.setattr(house.instance, "get_materialized_partitions", counted)
     house.lives(NOON + HOUR + 30 * MINUTE)
     assert asked == []
-    house.lives(NOON + 2 * HOUR + 10 * MINUTE)
+    house.lives(NOON + 2 * HOUR + 3 * MINUTE)
+    house.lives(NOON + 2 * HOUR + 20 * MINUTE, every=5 * MINUTE)
     assert len(asked) == 2, "once to materialize it, and once to see that it is"
 
 
@@ -202,6 +203,9 @@ def test_what_somebody_reported_by_hand_hides_no_hour_and_fails_no_tick(house: A
 
 
 def test_housekeeping_keeps_a_lake_without_tables_and_never_forgets_an_hour(house: Attached) -> None:
+    kept = dict.fromkeys(("heartbeats", "windows", "quarantine", "corrections", "log"), 30 * timedelta(days=1))
+    house.settings = house.settings.model_copy(update={"housekeeping": HousekeepingSettings(**kept)})
+    house.restart()
     house.lives(NOON + 3 * HOUR + MINUTE)
     job = house.definitions.resolve_job_def("housekeeping")
     assert job.execute_in_process(instance=house.instance, resources=house.resources).success

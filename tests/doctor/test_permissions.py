@@ -74,6 +74,16 @@ def test_what_attach_lacks_is_named_and_consume_on_base_is_wanted_on_purpose_alo
         world.granted[resource].add(permission.name)
 
 
+def test_publishing_is_asked_for_on_the_topic_of_the_signal_where_there_is_one(world: World) -> None:
+    world.publish_to = "signal"
+    (finding,) = wrong(world)
+    path = f"projects/{world.pubsub.project}/topics/signal"
+    assert f"lack pubsub.topics.publish on {path} (which has nothing granted, or is not there)" in finding.said
+    assert (finding.level, "tidemark.tracker.signal" in finding.said) == (Level.BROKEN, True)
+    world.granted[path] = {"pubsub.topics.publish"}
+    assert wrong(world) == []
+
+
 @pytest.mark.parametrize("permission", permissions_of([Component.PROVISION]), ids=lambda one: one.name)
 def test_each_permission_that_provisioning_lacks_is_named(world: World, permission: Permission) -> None:
     world.take_away(permission)

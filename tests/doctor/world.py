@@ -29,7 +29,7 @@ from tidemark.pipeline.emulator.server import handlers
 from tidemark.pipeline.identity import Component, On, Permission, permissions_of
 from tidemark.pipeline.pubsub.requirements import wanted
 from tidemark.pipeline.settings import Settings
-from tidemark.pipeline.settings_sections import LakeSettings, PubSubSettings, SparkSettings
+from tidemark.pipeline.settings_sections import LakeSettings, PubSubSettings, SignalSettings, SparkSettings
 
 BUCKET = "the-lake"
 A_GOOD_BUCKET: dict[str, Any] = {
@@ -53,11 +53,15 @@ class World:
     bucket: dict[str, Any] | None = field(default_factory=lambda: dict(A_GOOD_BUCKET))
     bucket_status: int = 200
     clock_is_ahead: timedelta = timedelta(0)
+    publish_to: str | None = None
 
     @property
     def settings(self) -> Settings:
         return Settings(
-            pubsub=self.pubsub, lake=LakeSettings(uri=f"gs://{BUCKET}/lake", endpoint=self.endpoint), spark=CLASSIC
+            pubsub=self.pubsub,
+            lake=LakeSettings(uri=f"gs://{BUCKET}/lake", endpoint=self.endpoint),
+            spark=CLASSIC,
+            signal=SignalSettings(publish_to=self.publish_to),
         )
 
     def setup(self, *components: Component) -> Setup:
@@ -69,6 +73,7 @@ class World:
         pubsub = self.pubsub
         return {
             On.TOPIC: [pubsub.topic_path],
+            On.SIGNAL: [f"projects/{pubsub.project}/topics/{self.publish_to}"],
             On.SUBSCRIPTION: [pubsub.tracking_path, pubsub.base_path],
             On.TRACKING: [pubsub.tracking_path],
             On.BASE: [pubsub.base_path],

@@ -17,6 +17,7 @@ from tidemark.pipeline.identity import (
     IN_PARTS,
     LIST,
     LOOK,
+    PUBLISH,
     REMOVE,
     On,
     Permission,
@@ -40,12 +41,13 @@ RPC: dict[str, tuple[Permission, ...]] = {
     "/google.pubsub.v1.Subscriber/ListSnapshots": (Permission("pubsub.snapshots.list", On.PROJECT),),
     "/google.pubsub.v1.Publisher/GetTopic": (Permission("pubsub.topics.get", On.TOPIC),),
     "/google.pubsub.v1.Publisher/CreateTopic": (Permission("pubsub.topics.create", On.PROJECT),),
-    "/google.pubsub.v1.Publisher/Publish": (Permission("pubsub.topics.publish", On.SIGNAL),),
+    "/google.pubsub.v1.Publisher/Publish": (PUBLISH.permission,),
     "/google.pubsub.v1.SchemaService/ListSchemaRevisions": (Permission("pubsub.schemas.listRevisions", On.PROJECT),),
     "/google.iam.v1.IAMPolicy/TestIamPermissions": (),
     "/google.monitoring.v3.MetricService/ListTimeSeries": (Permission("monitoring.timeSeries.list", On.PROJECT),),
 }
-"""By gRPC method. A snapshot is created with a name in the project, of a subscription."""
+"""By gRPC method. A snapshot is created with a name in the project, of a subscription. What publishes does so to the
+topic that is told of the watermark."""
 
 BUCKET, OBJECT = r"/[^/?]+", r"/[^?]+"
 JSON: tuple[tuple[str, str, tuple[Permission, ...]], ...] = (

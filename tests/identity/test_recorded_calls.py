@@ -76,7 +76,9 @@ def settings_of(pubsub: PubSubSettings, folder: Path) -> Settings:
 
 
 def ticking_on(settings: Settings, stack: ExitStack) -> Ticking:
-    settings = settings.model_copy(update={"quarantine": QuarantineSettings(requeue=ON_CHANGE)})
+    sections = {"quarantine": QuarantineSettings(requeue=ON_CHANGE), "signal": SignalSettings(publish_to="signal")}
+    settings = settings.model_copy(update=sections)
+    provision_here(settings, SystemClock())
     return Ticking(settings, stack.enter_context(dg.DagsterInstance.ephemeral()), Hasty())
 
 

@@ -58,9 +58,15 @@ def called(tmp_path: Path) -> Path:
     return tmp_path / "called"
 
 
-def grant(called: Path, *parts: str) -> "subprocess.CompletedProcess[str]":
+def grant(called: Path, *parts: str, **more: str) -> "subprocess.CompletedProcess[str]":
     variables = {"PROJECT": "p", "BASE": "base", "TRACKING": "tracking", "BUCKET": "b", "MEMBER": "serviceAccount:s@p"}
-    environment = {**os.environ, **variables, "CALLED": str(called), "PATH": f"{called.parent}:{os.environ['PATH']}"}
+    environment = {
+        **os.environ,
+        **variables,
+        **more,
+        "CALLED": str(called),
+        "PATH": f"{called.parent}:{os.environ['PATH']}",
+    }
     return subprocess.run(
         ["/bin/sh", str(ROLES / "grant.sh"), *parts],
         env=environment,
@@ -91,6 +97,15 @@ def test_granting_creates_or_updates_each_role_and_binds_it_to_its_resource_alon
     for name in ("tracking", "base"):
         assert f"pubsub subscriptions add-iam-policy-binding {name} --project=p {bound}checks.subscription" in lines
     assert len(lines) == 8 + 4 + 3
+
+
+def test_publishing_is_granted_on_the_topic_of_the_signal_alone_and_only_where_it_is_named(called: Path) -> None:
+    assert grant(called, "tracker").returncode == 0
+    assert "signal" not in called.read_text()
+    assert grant(called, "tracker", SIGNAL="hours").returncode == 0
+    bound = "--member=serviceAccount:s@p --role=projects/p/roles/tidemark.tracker.signal"
+    on_topics = [line for line in called.read_text().splitlines() if line.startswith("pubsub topics")]
+    assert on_topics == [f"pubsub topics add-iam-policy-binding hours --project=p {bound}"]
 
 
 def test_what_provisioning_needs_is_granted_on_the_project(called: Path) -> None:
