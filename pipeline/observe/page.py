@@ -266,7 +266,7 @@ def verdict_of(
     if "at" not in why:
         headline = "Something is wrong" if said else "No decision yet"
         return Verdict("bad" if said else "new", headline, said or ["The first tick of tracking decides."])
-    told = [*said, str(why["explanation"][0])]
+    told = [*said, f"{'The newest decision was ' if said else ''}{why['explanation'][0]}"]
     if now - why["at"] > TICKS_MISSED * settings.watermark.tick:
         return Verdict("bad", f"Nobody has decided for {rough(now - why['at'])}", told)
     if said:
@@ -274,6 +274,8 @@ def verdict_of(
     held = next((hold for hold in why["holds"] if hold["until"] is None), None)
     if held is not None:
         return Verdict("hold", f"The watermark has stood still for {rough(held['lasted'])}", told)
+    if why["reason"].is_hold:
+        return Verdict("hold", "The watermark waits" if why["watermark"] else "No watermark yet", told)
     if facts.get("missed") or facts.get("lost_at_least"):
         return Verdict("hold", "Live, and heartbeats are missing", told)
     return Verdict("good", "All is well", told)
@@ -289,6 +291,11 @@ def after_end(seconds: float | None, state: str) -> str:
     return said if state in ("computed", "stale") else f"{said} so far"
 
 
+def today(text: str, now: datetime) -> str:
+    """A text whose times of today have no day."""
+    return text.replace(f"{now:%Y-%m-%d}T", "")
+
+
 VIEW = TEMPLATES.overlay(loader=PackageLoader("tidemark.pipeline.observe"))
-VIEW.filters |= {"after_end": after_end, "first_of": islice}
+VIEW.filters |= {"after_end": after_end, "first_of": islice, "today": today}
 VIEW.globals |= {"hours": HOURS}
