@@ -292,8 +292,9 @@ def after_end(seconds: float | None, state: str) -> str:
 
 
 def today(text: str, now: datetime) -> str:
-    """A text whose times of today have no day."""
-    return text.replace(f"{now:%Y-%m-%d}T", "")
+    """A text whose times of today have no day, but for those in commands."""
+    parts = text.split("`")
+    return "`".join(part if number % 2 else part.replace(f"{now:%Y-%m-%d}T", "") for number, part in enumerate(parts))
 
 
 VIEW = TEMPLATES.overlay(loader=PackageLoader("tidemark.pipeline.observe"))

@@ -1,4 +1,4 @@
-"""A pipeline without Dagster and Spark that has a page: ticks of both subscriptions, told to a recorder as sensors do."""
+"""A pipeline with a page, and without Dagster and Spark: its ticks are told to a recorder as those of sensors are."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
