@@ -260,9 +260,7 @@ def verdict_of(
     """All is well, or what is not: `bad` where nobody decides or something fails, `hold` where the watermark waits.
     `why` explains the newest decision, if there is one, and `status` is that of the tables."""
     facts = {} if status is None else status.facts
-    failing = why.get("ticks_failing", [])
-    of_tables = [] if status is None else [one for one in status.warnings if one not in failing]
-    said = [*problems, *failing, *of_tables]
+    said = [*problems, *why.get("ticks_failing", []), *([] if status is None else status.of_runs)]
     if "at" not in why:
         headline = "Something is wrong" if said else "No decision yet"
         return Verdict("bad" if said else "new", headline, said or ["The first tick of tracking decides."])
