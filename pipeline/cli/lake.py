@@ -29,7 +29,7 @@ def status(as_json: AsJson = False) -> None:
     terminal = console()
     terminal.print(f"[dim]{safe(settings.lake.uri)}[/]")
     terminal.print(facts_table({name.replace("_", " "): value for name, value in status.facts.items()}))
-    warn(terminal, status.warnings)
+    warn(terminal, [*status.of_ticks, *status.of_runs])
 
 
 def diffs(

@@ -35,11 +35,13 @@ NEWEST_WINDOWS = 10
 
 @dataclass(frozen=True, slots=True)
 class LakeStatus:
-    """The facts for people, the details that only the JSON has, and what to warn of, in sentences."""
+    """The facts for people, the details that only the JSON has, and in sentences what to warn of: runs that fail, and
+    that nobody decides or ticks fail."""
 
     facts: Mapping[str, Any]
     details: Mapping[str, Any]
-    warnings: Sequence[str]
+    of_runs: Sequence[str]
+    of_ticks: Sequence[str]
 
 
 def read_status(lake: Lake, settings: Settings, now: datetime, clock: Clock | None = None) -> LakeStatus:
@@ -69,8 +71,8 @@ def read_status(lake: Lake, settings: Settings, now: datetime, clock: Clock | No
         **loss_details(losses),
         "windows": list(window_facts(report, waiting, losses, windowing, now)),
     }
-    failures = [*(one.sentence() for one in of_tables), *(one.sentence() for one in ticks)]
-    return LakeStatus(facts, details, [*standing, *of_runs(failed), *failures])
+    runs = [*of_runs(failed), *(one.sentence() for one in of_tables)]
+    return LakeStatus(facts, details, runs, [*standing, *(one.sentence() for one in ticks)])
 
 
 def _read_attached(lake: Lake, settings: Settings, now: datetime) -> LakeStatus:

@@ -260,13 +260,11 @@ def verdict_of(
     """All is well, or what is not: `bad` where nobody decides or something fails, `hold` where the watermark waits.
     `why` explains the newest decision, if there is one, and `status` is that of the tables."""
     facts = {} if status is None else status.facts
-    failing = why.get("ticks_failing", [])
-    of_tables = [] if status is None else [one for one in status.warnings if one not in failing]
-    said = [*problems, *failing, *of_tables]
+    said = [*problems, *why.get("ticks_failing", []), *([] if status is None else status.of_runs)]
     if "at" not in why:
         headline = "Something is wrong" if said else "No decision yet"
         return Verdict("bad" if said else "new", headline, said or ["The first tick of tracking decides."])
-    told = [*said, str(why["explanation"][0])]
+    told = [*said, f"{'The newest decision was ' if said else ''}{why['explanation'][0]}"]
     if now - why["at"] > TICKS_MISSED * settings.watermark.tick:
         return Verdict("bad", f"Nobody has decided for {rough(now - why['at'])}", told)
     if said:
@@ -274,6 +272,8 @@ def verdict_of(
     held = next((hold for hold in why["holds"] if hold["until"] is None), None)
     if held is not None:
         return Verdict("hold", f"The watermark has stood still for {rough(held['lasted'])}", told)
+    if why["reason"].is_hold:
+        return Verdict("hold", "The watermark waits" if why["watermark"] else "No watermark yet", told)
     if facts.get("missed") or facts.get("lost_at_least"):
         return Verdict("hold", "Live, and heartbeats are missing", told)
     return Verdict("good", "All is well", told)
@@ -289,6 +289,12 @@ def after_end(seconds: float | None, state: str) -> str:
     return said if state in ("computed", "stale") else f"{said} so far"
 
 
+def today(text: str, now: datetime) -> str:
+    """A text whose times of today have no day, but for those in commands."""
+    parts = text.split("`")
+    return "`".join(part if number % 2 else part.replace(f"{now:%Y-%m-%d}T", "") for number, part in enumerate(parts))
+
+
 VIEW = TEMPLATES.overlay(loader=PackageLoader("tidemark.pipeline.observe"))
-VIEW.filters |= {"after_end": after_end, "first_of": islice}
+VIEW.filters |= {"after_end": after_end, "first_of": islice, "today": today}
 VIEW.globals |= {"hours": HOURS}

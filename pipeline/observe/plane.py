@@ -112,7 +112,7 @@ def plane_chart(plane: Mapping[str, Any]) -> Chart:
     points = () if pin is None else ((_seconds(pin[0]) + 0.5, _seconds(pin[1]), f"the pin: {iso(pin[1])}"),)
     older = f" {below:,} with older event times lie at the lower edge." if below else ""
     return Chart(
-        title=f"{plane['messages']:,} messages that the decision looked at",
+        title=f"What it looks at: {plane['messages']:,} messages that tracking has counted",
         note=f"A cell is {rough(timedelta(seconds=size))} wide and high, darker with more messages, {most:,} at most."
         f"{older} Not shown: {plane['without_event_time']:,} copies and rejected messages.",
         x=moments(min(across), max(across) + size, "publish time (UTC)"),

@@ -1,0 +1,296 @@
+"""The page in a real browser, on a pipeline that ticks on `tidemark pubsub`; and how it is served."""
+
+import re
+import shutil
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from datetime import timedelta
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from threading import Event, Thread
+from typing import Any
+
+import pytest
+
+from tests.dagster.house import ModelWorld, publish
+from tests.fixtures_emulator import unique_pubsub
+from tests.ingest.model_subscription import ModelBacklog, ModelSubscription
+from tests.observe.hour import get, settings_with
+from tests.observe.pipeline import Pipeline, beats
+from tests.official_emulator import HOST, free_port, running_own_pubsub
+from tests.pubsub.builders import subscription_of
+from tidemark.pipeline.clock import SystemClock
+from tidemark.pipeline.errors import LakeError
+from tidemark.pipeline.observe import page as page_module
+from tidemark.pipeline.observe.outlet import outlet_of
+from tidemark.pipeline.pubsub.backlog import SnapshotBacklog
+from tidemark.pipeline.pubsub.connection import publisher_client, subscriber_client
+from tidemark.pipeline.pubsub.provision import provision
+from tidemark.pipeline.settings import Settings
+from tidemark.pipeline.settings_sections import MetricsSettings, WatermarkSettings
+
+SECOND = timedelta(seconds=1)
+CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+HOSTILE = '<script>window.ran = 1</script>"\'><img src=x onerror="window.ran = 2">&lt;'
+WITHIN_MS = 30_000
+
+WATERMARK = WatermarkSettings(tick=SECOND, band=SECOND, idle_timeout=SECOND, max_idle_lag=timedelta(0))
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    if CHROMIUM is None:
+        pytest.skip("there is no Chromium here: apt-get install chromium")
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        launched = playwright.chromium.launch(
+            executable_path=CHROMIUM, args=["--no-sandbox", "--disable-dev-shm-usage"]
+        )
+        yield launched
+        launched.close()
+
+
+@contextmanager
+def live(folder: Path, address: str) -> Iterator[tuple[Pipeline, Any]]:
+    """A pipeline on this server, and its publisher."""
+    settings, clock = page_settings(folder), SystemClock()
+    settings = settings.model_copy(update={"pubsub": unique_pubsub(address)})
+    subscriber, publisher = subscriber_client(address), publisher_client(address)
+    provision(subscriber, publisher, settings.pubsub, settings.contract, clock)
+    pipeline = Pipeline(
+        settings,
+        clock,
+        lambda path: subscription_of(subscriber, settings.pubsub, path),
+        lambda path: SnapshotBacklog(subscriber, path, clock, 10 * SECOND),
+    )
+    try:
+        yield pipeline, publisher
+    finally:
+        pipeline.close()
+        for client in (subscriber, publisher):
+            client.transport.close()
+
+
+def page_settings(folder: Path) -> Settings:
+    return settings_with(folder, MetricsSettings(page=True, port=free_port()), watermark=WATERMARK)
+
+
+def url_of(settings: Settings) -> str:
+    return f"http://{HOST}:{settings.metrics.port}/"
+
+
+@contextmanager
+def opened(browser: Any, url: str, **more: Any) -> Iterator[tuple[Any, list[str], list[str]]]:
+    """The page in a tab of its own, what its console says, and the addresses that it asks."""
+    context = browser.new_context(**more)
+    tab, said, asked = context.new_page(), list[str](), list[str]()
+    tab.on("console", lambda message: said.append(message.text))
+    tab.on("pageerror", lambda error: said.append(str(error)))
+    tab.on("request", lambda request: asked.append(request.url))
+    try:
+        tab.goto(url)
+        yield tab, said, asked
+    finally:
+        context.close()
+
+
+def test_the_page_follows_a_pipeline_and_says_that_it_holds_when_pubsub_stops(browser: Any, tmp_path: Path) -> None:
+    with running_own_pubsub(tmp_path / "pubsub.log") as address, live(tmp_path, address) as (pipeline, publisher):
+        settings, clock = pipeline.settings, pipeline.clock
+        with opened(browser, url_of(settings)) as (tab, said, asked):
+            tab.get_by_role("heading", name="No decision yet").wait_for(timeout=WITHIN_MS)
+            streams = [(HOSTILE, clock.now() - SECOND), *beats(clock.now(), [0.5, 1.0, 2.0])]
+            publish(publisher, settings, streams)
+            pipeline.tick(["tracking", "landing", "tracking"])
+            tab.locator("svg.plane .heat").first.wait_for(timeout=WITHIN_MS)
+            point_at_a_cell(tab)
+            tab.locator("#cell", has_text="Landed: ").wait_for(timeout=WITHIN_MS)
+            # A name is text wherever it is told: of what has landed in a cell, and of what is late.
+            publish(publisher, settings, [(HOSTILE, clock.now() - timedelta(hours=1))])
+            pipeline.tick(["tracking", "landing", "tracking"])
+            tab.get_by_text(HOSTILE).first.wait_for(timeout=WITHIN_MS)
+            entry = told_entry(tab)
+            publish(publisher, settings, beats(clock.now(), [0.5]))
+            pipeline.tick()
+            tab.locator(".meta", has_not_text=entry).wait_for(timeout=WITHIN_MS)
+            assert tab.locator("h1").inner_text() != "Something is wrong"
+            assert tab.evaluate("window.ran") is None
+            stop(address, tmp_path)
+            pipeline.tick()
+            assert pipeline.errors
+            tab.get_by_text("ticks of the sensor tracking failed").first.wait_for(timeout=WITHIN_MS)
+            tab.get_by_role("heading", name="Nobody has decided for").wait_for(timeout=WITHIN_MS)
+            assert said == []
+            assert {url.split("?")[0] for url in asked if not url.startswith("data:")} <= {
+                url_of(settings) + path for path in ("", "live", "cell")
+            }
+
+
+def told_entry(tab: Any) -> str:
+    """The entry of the log that the page tells of."""
+    return re.search(r"entry \d+ ", tab.locator(".meta").inner_text()).group()
+
+
+def test_without_a_script_the_page_is_whole_and_asks_itself_anew(browser: Any, tmp_path: Path) -> None:
+    pipeline = modelled(tmp_path)
+    with (
+        closing(pipeline),
+        opened(browser, url_of(pipeline.settings), java_script_enabled=False) as (tab, said, _),
+    ):
+        tab.get_by_role("heading", name="All is well").wait_for(timeout=WITHIN_MS)
+        for name in ("What it looks at", "Windows", "Late, missed, lost, rejected"):
+            assert tab.get_by_role("heading", name=name).is_visible()
+        assert tab.locator("noscript meta[http-equiv=refresh]").count() == 1
+        assert said == []
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_on_a_telephone_nothing_is_wider_than_the_screen(browser: Any, tmp_path: Path, scheme: str) -> None:
+    pipeline = modelled(tmp_path, stream="s" * 400)
+    screen = {"viewport": {"width": 390, "height": 844}, "color_scheme": scheme}
+    with closing(pipeline), opened(browser, url_of(pipeline.settings), **screen) as (tab, said, _):
+        tab.locator("svg.plane").wait_for(timeout=WITHIN_MS)
+        assert tab.evaluate("document.documentElement.scrollWidth") == 390
+        ground = tab.evaluate("getComputedStyle(document.body).backgroundColor")
+        assert (ground == "rgb(14, 20, 27)") == (scheme == "dark")
+        assert said == []
+
+
+def test_another_page_can_neither_read_nor_frame_it(browser: Any, tmp_path: Path) -> None:
+    pipeline = modelled(tmp_path)
+    url = url_of(pipeline.settings)
+    stranger = f"""<script>
+      const outcome = [];
+      const done = what => {{ outcome.push(what); if (outcome.length == 2) document.title = outcome.sort().join() }};
+      fetch("{url}").then(answer => answer.text()).then(text => done("read " + text.length), () => done("refused"));
+      fetch("{url}", {{mode: "no-cors"}}).then(answer => done("read"), () => done("opaque refused"));
+      </script><iframe src="{url}"></iframe>"""
+    with closing(pipeline), serving(stranger) as elsewhere, opened(browser, elsewhere) as (tab, _, _):
+        expect_title(tab, "opaque refused,refused")
+        assert tab.frames[1].url.startswith("chrome-error:")
+
+
+def expect_title(tab: Any, title: str) -> None:
+    from playwright.sync_api import expect
+
+    expect(tab).to_have_title(title, timeout=WITHIN_MS)
+
+
+@contextmanager
+def serving(text: str) -> Iterator[str]:
+    """A page of another origin."""
+
+    class Stranger(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(200)
+            self.send_header("Content-Type", "text/html")
+            self.end_headers()
+            self.wfile.write(text.encode())
+
+        def log_message(self, *_: object) -> None: ...
+
+    with ThreadingHTTPServer((HOST, 0), Stranger) as server:
+        Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://localhost:{server.server_port}/"
+        server.shutdown()
+
+
+def modelled(folder: Path, stream: str = HOSTILE) -> Pipeline:
+    """A pipeline on the model of Pub/Sub whose watermark has advanced, with a page on the model's clock."""
+    settings = page_settings(folder)
+    world = ModelWorld(settings.pubsub)
+    pipeline = Pipeline(
+        settings,
+        world.clock,
+        lambda path: ModelSubscription(world.model, path, world),
+        lambda path: ModelBacklog(world.model, path, world),
+    )
+    for _ in range(8):
+        publish(world, settings, [(stream, world.clock.now()), *beats(world.clock.now(), [0.2, 0.4])])
+        world.clock.advance(SECOND)
+        pipeline.tick(["landing", "tracking"])
+    return pipeline
+
+
+def test_every_answer_forbids_what_a_hostile_page_or_name_would_need(tmp_path: Path) -> None:
+    pipeline = modelled(tmp_path)
+    with closing(pipeline):
+        text = get(pipeline.settings.metrics, "/")
+        with urllib.request.urlopen(url_of(pipeline.settings), timeout=10) as answer:  # noqa: S310
+            headers = dict(answer.headers)
+        cell = get(pipeline.settings.metrics, "/cell?x=1&y=2e5&at=%3Cscript%3E&x=nan")
+        with pytest.raises(urllib.error.HTTPError, match="501") as refused:
+            urllib.request.urlopen(url_of(pipeline.settings), b"x", timeout=10)  # noqa: S310 (with content: a POST)
+        refused.value.close()
+    assert headers["Content-Security-Policy"].startswith("default-src 'none'; script-src 'sha256-")
+    assert "frame-ancestors 'none'" in headers["Content-Security-Policy"]
+    assert "unsafe" not in headers["Content-Security-Policy"]
+    assert (headers["X-Content-Type-Options"], headers["Referrer-Policy"]) == ("nosniff", "no-referrer")
+    assert not [name for name in headers if name.startswith("Access-Control")]
+    assert HOSTILE not in text
+    assert 'onerror="' not in text
+    assert cell == ""
+
+
+def test_the_page_says_what_keeps_it_from_the_lake_and_answers_within_its_bound(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def unreachable(*_: object) -> None:
+        raise LakeError("the bucket <b>lake</b> does not answer; look at the network")
+
+    monkeypatch.setattr(page_module, "read_decided", unreachable)
+    monkeypatch.setattr(page_module, "read_status", unreachable)
+    pipeline = modelled(tmp_path)
+    with closing(pipeline):
+        text = get(pipeline.settings.metrics, "/")
+        assert "Something is wrong" in text
+        assert "the bucket &lt;b&gt;lake&lt;/b&gt; does not answer; look at the network" in text
+        release = Event()
+        monkeypatch.setattr(page_module, "read_decided", lambda _: release.wait(60))
+        pipeline.clock.advance(40 * SECOND)
+        assert "Something is wrong" in get(pipeline.settings.metrics, "/")
+        pipeline.clock.advance(40 * SECOND)
+        assert "the lake has not answered for 40s" in get(pipeline.settings.metrics, "/")
+        release.set()
+
+
+def test_without_the_setting_there_is_no_page(tmp_path: Path) -> None:
+    settings = settings_with(tmp_path, MetricsSettings(health=True, port=free_port()))
+    outlet = outlet_of(settings.metrics)
+    try:
+        with pytest.raises(urllib.error.HTTPError, match="404") as missing:
+            get(settings.metrics, "/")
+        missing.value.close()
+    finally:
+        outlet.close()
+    assert not MetricsSettings().listens
+
+
+def stop(address: str, folder: Path) -> None:
+    """Stop the server at the address, as its owner does."""
+    import psutil
+
+    (server,) = (
+        process
+        for process in psutil.Process().children(recursive=True)
+        if address.rpartition(":")[2] in " ".join(process.cmdline())
+    )
+    server.terminate()
+    server.wait(10)
+
+
+CORNER_OF_A_CELL = """() => {
+    const plane = document.querySelector("svg.plane");
+    plane.scrollIntoView();
+    const [, x, y] = plane.querySelector(".heat").getAttribute("d").match(/^M(\\d+) (\\d+)/).map(Number);
+    const box = plane.getBoundingClientRect(), unit = box.width / plane.viewBox.baseVal.width;
+    return [box.left + (x + 1) * unit, box.top + (y + 1) * unit];
+}"""
+
+
+def point_at_a_cell(tab: Any) -> None:
+    """Click the first cell of the plane, which is drawn anew at each tick."""
+    tab.mouse.click(*tab.evaluate(CORNER_OF_A_CELL))

@@ -1,0 +1,123 @@
+"""The plane, the lag and the windows as facts; and the drawing of these, whose texts may be anything."""
+
+import random
+import xml.etree.ElementTree as ET
+from datetime import timedelta
+from typing import Any
+
+import numpy as np
+
+from tests.observe.test_page import HOSTILE
+from tests.watermark.builders import at
+from tidemark.pipeline.charts import Area, Axis, Bar, Chart, Heat, Line, Mark, linear, moments, picture
+from tidemark.pipeline.clock import to_us
+from tidemark.pipeline.observe.plane import MOST_CELLS, drawn, history_facts, lag_chart, plane_chart, plane_facts
+from tidemark.pipeline.watermark.decision import Decision, Reason
+from tidemark.pipeline.watermark.histogram import Histogram
+from tidemark.pipeline.watermark.policy import Policy
+from tidemark.pipeline.watermark.readings import Reading
+from tidemark.pipeline.watermark.state import Beginning, DecisionRecord, Snapshot, WatermarkState
+
+TICK = timedelta(seconds=10)
+
+
+def decided(histogram: Histogram, now: float, oldest: float) -> tuple[Histogram, DecisionRecord]:
+    """What a first decision on this histogram looks at, with base's oldest message published at `oldest`."""
+    state = WatermarkState().after(0, Beginning(at(-10_000))).after(1, Snapshot(histogram))
+    base, tracking = (Reading(at(now), at(moment), names_a_message=False) for moment in (oldest, now))
+    return histogram, state.decide(base, tracking, Policy(), at(now))
+
+
+def histogram_of(seconds: int, each: int, late: int = 0) -> Histogram:
+    """Messages of so many seconds, each with disorder of some seconds; `late` of them lag a day."""
+    rng = np.random.default_rng(2)
+    publish = np.sort(rng.uniform(0, seconds, seconds * each))
+    event = publish - rng.uniform(0, 9, len(publish))
+    event[:late] -= 86_400
+    start = to_us(at(0))
+    return Histogram.of(*(start + (column * 1e6).astype(np.int64) for column in (publish, event)))
+
+
+def test_ten_thousand_cells_are_merged_and_no_message_is_dropped() -> None:
+    histogram = histogram_of(2000, 30)
+    assert len(histogram) > 10_000
+    plane = plane_facts(*decided(histogram, now=2000, oldest=0))
+    assert 100 < len(plane["cells"]) <= MOST_CELLS
+    assert sum(count for _, _, count in plane["cells"]) == plane["messages"] == histogram.messages == 60_000
+    assert len(drawn({**no_history(), "plane": plane})) < 40_000
+
+
+def test_one_message_of_long_ago_does_not_flatten_the_others() -> None:
+    plane = plane_facts(*decided(histogram_of(30, 10, late=1), now=40, oldest=0))
+    chart = plane_chart(plane)
+    low, high = (chart.up(value) for value in (plane["cells"][-1][1], plane["cells"][-1][1] - 20))
+    assert abs(low - high) > 50
+    assert "1 with older event times lie at the lower edge" in chart.note
+    assert plane["pin"] is not None
+
+
+def decisions(*steps: tuple[float, float, Reason]) -> list[Decision]:
+    return [Decision(at(moment), at(watermark), reason) for moment, watermark, reason in steps]
+
+
+def test_a_hold_is_a_stretch_without_a_move_and_a_gap_is_when_nobody_decided() -> None:
+    moving = [(10.0 * n, 10.0 * n - 15, Reason.ADVANCED) for n in range(10)]
+    held = [(100.0 + 10 * n, 75.0, Reason.HELD_TRACKING_BEHIND) for n in range(6)]
+    after = [(400.0 + 10 * n, 380.0 + 10 * n, Reason.ADVANCED) for n in range(3)]
+    facts = history_facts(decisions(*moving, *held, *after), TICK, at(425))
+    assert [(hold["reason"], hold["since"], hold["until"]) for hold in facts["holds"]] == [
+        ("NOBODY_DECIDED", at(150), at(400)),
+        ("HELD_TRACKING_BEHIND", at(90), at(150)),
+    ]
+    assert "tracking has read up to" in facts["holds"][1]["text"]
+    assert facts["lag"][-1] == (at(420), 20.0)
+    assert history_facts(decisions(*moving), TICK, at(95))["holds"] == []
+    (silent,) = history_facts(decisions(*moving), TICK, at(200))["holds"]
+    assert (silent["until"], silent["lasted"]) == (None, timedelta(seconds=110))
+
+
+def test_a_long_history_is_thinned_and_its_last_decision_stays() -> None:
+    many = [(float(n), n - 15.0, Reason.ADVANCED) for n in range(10_000)]
+    lag = history_facts(decisions(*many), timedelta(seconds=1), at(10_000))["lag"]
+    assert 100 <= len(lag) <= 241
+    assert lag[-1][0] == at(9_999)
+
+
+def no_history() -> dict[str, Any]:
+    return {"lag": [], "holds": [], "plane": None, "watermark": None, "reason": "HELD_NO_DATA", "at": at(0)}
+
+
+def test_every_text_of_a_picture_is_escaped_and_it_is_well_formed() -> None:
+    axis = Axis(HOSTILE, lambda value: value, [(0.5, HOSTILE)])
+    chart = Chart(
+        HOSTILE + "\x1b\u202e",
+        "",
+        axis,
+        axis,
+        lines=[Line(HOSTILE, "band", [(0, 0, HOSTILE), (1, 1, HOSTILE)])],
+        bars=[Bar(0, 0.5, 1, HOSTILE)],
+        marks=[Mark(HOSTILE, "now", x=0.2), Mark(HOSTILE, "aim", y=0.7)],
+        areas=[Area(0.1, 0.3, "hold", HOSTILE)],
+        heat=[Heat("c1", 0.1, [(0.2, 0.3)], HOSTILE)],
+    )
+    text = picture([chart, chart], HOSTILE, columns=2)
+    assert HOSTILE not in text
+    assert not {"\x1b", "\u202e"} & set(text)
+    tags = {element.tag.rpartition("}")[2] for element in ET.fromstring(text).iter()}  # noqa: S314 (our own)
+    assert tags == {"svg", "style", "rect", "text", "path", "circle", "title"}
+
+
+def test_cells_lie_in_the_plot_whatever_their_place() -> None:
+    rng = random.Random(5)
+    cells = [(rng.uniform(-500, 1500), rng.uniform(-500, 1500)) for _ in range(200)]
+    chart = Chart("", "", moments(0, 1000, ""), linear(0, 1000, ""), heat=[Heat("c0", 10, cells, "")])
+    drawing = picture([chart]).split('d="M')[-1].split('"')[0].split("M")
+    for square in drawing:
+        left, top = map(int, square.split("h")[0].split())
+        assert 96 <= left <= 602
+        assert 18 <= top <= 294
+
+
+def test_a_lag_without_decisions_is_drawn_all_the_same() -> None:
+    assert lag_chart(no_history()).title == "No watermark yet"
+    assert "decided at" in drawn(no_history())
