@@ -91,8 +91,8 @@ def check(
         still = [one for one in below if one not in record or record[one].sending > answered]
         if still:
             violations.append(
-                f"decided at {decision.at}: {len(still)} messages below {decision.watermark} were outstanding when base "
-                f"was read ({answered}), such as {still[0]} ({event_times[still[0]]}): {record.get(still[0])}"
+                f"decided at {decision.at}: {len(still)} messages below {decision.watermark} were outstanding when "
+                f"base was read ({answered}), such as {still[0]} ({event_times[still[0]]}): {record.get(still[0])}"
             )
     seen = [(record[its_id].publish_time, at) for at, its_id in valid if its_id in record]
     return Checked(

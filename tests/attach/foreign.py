@@ -27,13 +27,18 @@ from tidemark.pipeline.clock import SystemClock
 from tidemark.pipeline.lake.layout import Lake
 from tidemark.pipeline.pubsub.connection import publisher_client, subscriber_client
 from tidemark.pipeline.settings import Settings, load_settings
+from tidemark.pipeline.watermark.decision import Decision
 
 CLIENTS = Path(__file__).parent.parent.parent / "examples" / "clients"
 SERVERS = {"official": running_emulator, "own": running_own_pubsub}
 COMMAND = "tidemark.pipeline.cli"
 BAND = timedelta(seconds=10)
 BUILT_WITHIN_SECONDS = 280
-DONE_WITHIN_SECONDS = 150
+DONE_WITHIN_SECONDS = 240
+CATCHES_UP_WITHIN_SECONDS = 60
+"""The official emulator goes on to lease half of all messages to a stream whose process has crashed, so a backlog
+halves every ack deadline only."""
+
 CRASHED = 3
 """The exit code of a reader that crashed as it was asked to."""
 
@@ -72,7 +77,12 @@ def built(client: str, folder: Path) -> list[str]:
     assert done.returncode == 0, f"{' '.join(build)}:\n{done.stdout}\n{done.stderr}"
     if client == "go":
         return [str(source / "reader")]
-    return ["java", "-cp", os.pathsep.join([str(source / "target/classes"), str(source / "target/dependency/*")]), "Reader"]
+    return [
+        "java",
+        "-cp",
+        os.pathsep.join([str(source / "target/classes"), str(source / "target/dependency/*")]),
+        "Reader",
+    ]
 
 
 def play(folder: Path, command: list[str], address: str, say: Say, *, module: str = COMMAND) -> Checked:
@@ -83,22 +93,25 @@ def play(folder: Path, command: list[str], address: str, say: Say, *, module: st
     _base(settings)
     truths = [folder / "backlog.parquet", folder / "live.parquet"]
     reader = [*command, "-project", settings.pubsub.project, "-subscription", settings.pubsub.base_subscription]
-    reader += ["-record", str(folder / "record.tsv"), "-seconds", "600", "-hold-ms", "1500", "-nack", "0.05"]
-    reader += ["-pause-every", "20", "-pause-for", "12"]
+    reader += ["-record", str(folder / "record.tsv"), "-seconds", "600", "-hold-ms", "1500", "-nack", "0.02"]
+    reader += ["-pause-every", "30", "-pause-for", "12"]
     with ExitStack() as running:
         watching = running.enter_context(_running("attach", folder, _tidemark(config, "attach", module=module)))
         _until(lambda: _has_decided(settings), "the first decision", watching)
-        _publish(config, truths[0], "--since", "6m", "--for", "1s")
+        _publish(config, truths[0], "--since", "3m", "--for", "1s")
         say("the backlog is published")
         time.sleep(15)  # a mode that did not look at base would pass the backlog by now
-        crashing = running.enter_context(_running("first", folder, [*reader, "-crash-after", "700"], address))
+        crashing = running.enter_context(_running("first", folder, [*reader, "-crash-after", "300"], address))
         _until(lambda: crashing.poll() is not None, "the crash")
         assert crashing.returncode == CRASHED, (folder / "first.log").read_text()
         say("the reader has crashed")
         running.enter_context(_running("second", folder, reader, address))
-        _until(lambda: _unconfirmed(truths[:1], folder) < 100, "almost all of the backlog")
+        caught_up = time.monotonic() + CATCHES_UP_WITHIN_SECONDS
+        _until(
+            lambda: _unconfirmed(truths[:1], folder) < 50 or time.monotonic() > caught_up, "almost all of the backlog"
+        )
         live = datetime.now(UTC)
-        _publish(config, truths[1], "--for", "45s")
+        _publish(config, truths[1], "--for", "40s")
         say("the live traffic is published")
         _until(lambda: not _unconfirmed(truths, folder), "all acknowledgements")
         say("all is acknowledged")
@@ -123,13 +136,13 @@ def _tidemark(config: Path, *arguments: str, module: str = COMMAND) -> list[str]
 
 
 def _publish(config: Path, truth: Path, *times: str) -> None:
-    """30 streams, a message every 4 s each; returns when all is published."""
-    options = ("--streams", "30", "--period", "4s", "--jitter", "6s", "--duplicates", "0", "--broken", "0.01")
+    """30 streams, a message every 6 s each; returns when all is published."""
+    options = ("--streams", "30", "--period", "6s", "--jitter", "6s", "--duplicates", "0", "--broken", "0.01")
     command = _tidemark(config, "publish", *times, *options, "--truth", str(truth))
     subprocess.run(command, check=True, capture_output=True, timeout=DONE_WITHIN_SECONDS)
 
 
-def _decisions(settings: Settings) -> list:
+def _decisions(settings: Settings) -> list[Decision]:
     return decisions_of(Lake(settings.lake, settings.message.kinds, SystemClock()).tracking_log())
 
 

@@ -1,0 +1,113 @@
+"""A subscription that somebody reads in a hostile way, and the ticks of attach beside it, in one process."""
+
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+from google.pubsub_v1 import PublisherClient, SubscriberClient
+
+from tidemark.pipeline.cli.attach import Attached
+from tidemark.pipeline.clock import SystemClock, iso
+from tidemark.pipeline.lake.layout import Lake
+from tidemark.pipeline.lake.log.history import decision_in_force
+from tidemark.pipeline.pubsub.connection import publisher_client, subscriber_client
+from tidemark.pipeline.services.stack import provision_here
+from tidemark.pipeline.settings import Settings, load_settings
+from tidemark.pipeline.watermark.decision import Decision
+
+SETTINGS = """
+[pubsub]
+project = "{project}"
+topic = "events"
+base_subscription = "theirs"
+tracking_subscription = "tracking"
+attach = true
+emulator_host = "{address}"
+pull_wait = "1s"
+[watermark]
+band = "1s"
+tick = "5s"
+seek_tolerance = "2s"
+[ingest]
+pull_for = "1s"
+[lake]
+uri = "file:lake"
+"""
+BAND = timedelta(seconds=1)
+
+
+@dataclass(slots=True)
+class Beside:
+    """The reader's client, the publisher's, and attach."""
+
+    settings: Settings
+    config: Path
+    publisher: PublisherClient
+    reader: SubscriberClient
+    attached: Attached
+
+    @property
+    def base(self) -> str:
+        return self.settings.pubsub.base_path
+
+    def publish(self, count: int = 5) -> datetime:
+        """Publish events that happened just now; the last one's event time."""
+        now = datetime.now(UTC)
+        attributes = {"event_time": iso(now), "stream_id": "s"}
+        messages = [{"data": b"{}", "attributes": attributes}] * count
+        self.publisher.publish(topic=self.settings.pubsub.topic_path, messages=messages)
+        return now
+
+    def read(self, *, keep: Sequence[str] = ()) -> list[Any]:
+        """Pull what there is and acknowledge it, all but the ids to keep; what was pulled."""
+        received = list(
+            self.reader.pull(
+                request={"subscription": self.base, "max_messages": 100, "return_immediately": True}, timeout=5
+            ).received_messages
+        )
+        ids = [one.ack_id for one in received if one.message.message_id not in keep]
+        if ids:
+            self.reader.acknowledge(subscription=self.base, ack_ids=ids)
+        return received
+
+    def traffic(self, *, seconds: float = 3, keep: Sequence[str] = ()) -> datetime:
+        """Publish and read for some seconds, with a tick each second; the last event time."""
+        until = time.monotonic() + seconds
+        while True:
+            last = self.publish()
+            self.read(keep=keep)
+            self.attached.tick()
+            if time.monotonic() > until:
+                return last
+            time.sleep(0.5)
+
+    def decision(self) -> Decision:
+        """The newest decision in the lake."""
+        settings = self.settings
+        found = decision_in_force(Lake(settings.lake, settings.message.kinds, SystemClock()).tracking_log())
+        assert found is not None
+        return found[1].decision
+
+
+@contextmanager
+def beside(folder: Path, address: str, project: str) -> Iterator[Beside]:
+    """Attach beside a subscription of a topic of its own."""
+    config = folder / "tidemark.toml"
+    config.write_text(SETTINGS.format(address=address, project=project))
+    settings, clock = load_settings(config), SystemClock()
+    publisher, reader = publisher_client(address), subscriber_client(address)
+    publisher.create_topic(name=settings.pubsub.topic_path)
+    make_base(reader, settings)
+    provision_here(settings, clock)
+    with closing(Attached(settings, clock)) as attached:
+        yield Beside(settings, config, publisher, reader, attached)
+
+
+def make_base(reader: SubscriberClient, settings: Settings, **config: Any) -> None:
+    """Create the subscription that is theirs."""
+    names = {"name": settings.pubsub.base_path, "topic": settings.pubsub.topic_path}
+    reader.create_subscription(request={**names, "ack_deadline_seconds": 10, **config})
