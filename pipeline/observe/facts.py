@@ -89,7 +89,7 @@ def _read_attached(lake: Lake, settings: Settings, now: datetime) -> LakeStatus:
         **{name: used for name, used in used.items() if not name.startswith("landed")},
     }
     details = {"standing_still": standing[0]} if standing else {}
-    return LakeStatus(facts, details, [*standing, *(one.sentence() for one in ticks)])
+    return LakeStatus(facts, details, (), [*standing, *(one.sentence() for one in ticks)])
 
 
 def of_runs(failed: Failing | None) -> list[str]:
