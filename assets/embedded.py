@@ -8,7 +8,6 @@ import dagster as dg
 import pyarrow as pa
 
 from tidemark.assets.catalog import COMPLETE_WINDOWS, HEARTBEAT_DIFFS, HEARTBEATS, ON_COMPUTED, WATERMARK, key_of
-from tidemark.assets.definitions import build_definitions
 from tidemark.assets.partitions import Partitions
 from tidemark.assets.runs import windows_of
 from tidemark.pipeline.clock import SystemClock
@@ -30,6 +29,8 @@ class Pipeline:
         All names begin with the pipeline's. The sensors and schedules are on from the start. Each job brings its
         executor; none is set for the project. Call it once: what a call returns keeps its own caches.
         """
+        from tidemark.assets.definitions import build_definitions  # Spark, Polars, Google's clients: a second or two
+
         return build_definitions(self.settings, tables=self.tables)
 
     @property

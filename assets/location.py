@@ -7,6 +7,7 @@ gc.disable()  # modules and definitions are no garbage, and looking for it takes
 import dagster as dg  # noqa: E402
 
 from tidemark.assets.definitions import build_definitions  # noqa: E402
+from tidemark.pipeline.lake.store import gcs  # noqa: E402, F401 (runs are forked from here, with what is imported)
 from tidemark.pipeline.settings import load_settings  # noqa: E402
 from tidemark.resources.json_logs import log_as  # noqa: E402
 

@@ -24,9 +24,10 @@ from tidemark.pipeline.demo.verification import Comparison, compare
 from tidemark.pipeline.durations import format_duration, parse_duration
 from tidemark.pipeline.errors import ServiceFailed
 from tidemark.pipeline.lake.layout import OpenLake
+from tidemark.pipeline.pubsub.provision import provision_here
 from tidemark.pipeline.services.own_files import dagster_home
 from tidemark.pipeline.services.processes import Supervisor
-from tidemark.pipeline.services.stack import provision_here, start_emulator, start_stack
+from tidemark.pipeline.services.stack import start_emulator, start_stack
 from tidemark.pipeline.settings import Settings, load_settings
 
 STREAMS, PERIOD = 10_000, timedelta(seconds=30)

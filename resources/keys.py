@@ -1,13 +1,15 @@
 """Under which keys a pipeline's resources stand in Dagster, and how its functions get them: no other pipeline's, and
 nobody else's resource called `spark`."""
 
-from typing import Any, Protocol, cast
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from tidemark.pipeline.services.dagster_names import name_of
 from tidemark.pipeline.settings import Settings
-from tidemark.resources.lake import LakeResource
-from tidemark.resources.pubsub import PubSubResource
-from tidemark.resources.spark import SparkResource
+
+if TYPE_CHECKING:  # Spark and Google's clients: who only names a pipeline's assets needs none of them
+    from tidemark.resources.lake import LakeResource
+    from tidemark.resources.pubsub import PubSubResource
+    from tidemark.resources.spark import SparkResource
 
 PUBSUB, LAKE, SPARK = "pubsub", "lake", "spark"
 
@@ -24,16 +26,16 @@ def keys_of(settings: Settings, *names: str) -> set[str]:
     return {name_of(settings, name) for name in names}
 
 
-def pubsub_of(context: WithResources, settings: Settings) -> PubSubResource:
+def pubsub_of(context: WithResources, settings: Settings) -> "PubSubResource":
     """The pipeline's two subscriptions."""
     return cast("PubSubResource", getattr(context.resources, name_of(settings, PUBSUB)))
 
 
-def lake_of(context: WithResources, settings: Settings) -> LakeResource:
+def lake_of(context: WithResources, settings: Settings) -> "LakeResource":
     """The pipeline's lake."""
     return cast("LakeResource", getattr(context.resources, name_of(settings, LAKE)))
 
 
-def spark_of(context: WithResources, settings: Settings) -> SparkResource:
+def spark_of(context: WithResources, settings: Settings) -> "SparkResource":
     """The pipeline's Spark."""
     return cast("SparkResource", getattr(context.resources, name_of(settings, SPARK)))

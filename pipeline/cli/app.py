@@ -1,40 +1,41 @@
 """The `tidemark` command: the list of its commands, the settings option, and how errors reach a person."""
 
+import ast
+import gc
 import logging
 import os
+import pkgutil
 import signal
 import sys
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from typer._click import ClickException, Context
+from typer._click import ClickException, Command, Context, HelpFormatter
 from typer.core import TyperGroup
 
-from tidemark.pipeline.cli.attach import attach
-from tidemark.pipeline.cli.corrections import corrections
-from tidemark.pipeline.cli.doctor import doctor
-from tidemark.pipeline.cli.explain import explain
-from tidemark.pipeline.cli.lake import diffs, status
-from tidemark.pipeline.cli.options import landing_only
-from tidemark.pipeline.cli.pubsub import pubsub
-from tidemark.pipeline.cli.quarantine import quarantine, requeue
-from tidemark.pipeline.cli.release import release
-from tidemark.pipeline.cli.repair import repair
-from tidemark.pipeline.cli.replay import replay
-from tidemark.pipeline.cli.running import connector, init, pack, provision, recompute, up
-from tidemark.pipeline.cli.streams import streams
-from tidemark.pipeline.cli.synthetic import demo, publish
-from tidemark.pipeline.cli.tables import tables
-from tidemark.pipeline.cli.trying import try_
-from tidemark.pipeline.cli.tune import tune
-from tidemark.pipeline.cli.upkeep import forget, housekeep
-from tidemark.pipeline.cli.watermark import watermark
 from tidemark.pipeline.errors import TidemarkError
 from tidemark.pipeline.printable import printable
+
+COMMANDS = (
+    *("running:init", "running:provision", "running:connector", "running:pack", "doctor:doctor", "trying:try_"),
+    *(
+        "synthetic:publish",
+        "running:up",
+        "attach:attach",
+        "synthetic:demo",
+        "lake:status",
+        "watermark:watermark",
+        "explain:explain",
+    ),
+    *("lake:diffs", "streams:streams", "corrections:corrections", "tables:tables", "quarantine:quarantine"),
+    *("quarantine:requeue", "running:recompute", "repair:repair", "upkeep:housekeep", "upkeep:forget"),
+    *("release:release", "replay:replay", "tune:tune", "pubsub:pubsub"),
+)
+"""The commands in the order of `--help`: module and function. Only the module of the command that runs is imported."""
 
 
 class Commands(TyperGroup):
@@ -43,6 +44,15 @@ class Commands(TyperGroup):
     def make_context(self, *given: Any, **more: Any) -> Context:
         with _repeated_harmlessly():
             return super().make_context(*given, **more)
+
+    def resolve_command(self, ctx: Context, args: list[str]) -> tuple[str | None, Command | None, list[str]]:
+        name, known, rest = super().resolve_command(ctx, args)
+        return name, known and loaded(known.name or ""), rest
+
+    def format_help(self, ctx: Context, formatter: HelpFormatter) -> None:
+        for name, place in PLACES.items():
+            self.commands[name].help = help_of(place)
+        super().format_help(ctx, formatter)
 
     def invoke(self, ctx: Context) -> Any:
         with _repeated_harmlessly():
@@ -65,13 +75,39 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-COMMANDS: tuple[Callable[..., None], ...] = (
-    *(init, provision, connector, pack, doctor, try_, publish, up, attach, demo, status, watermark, explain),
-    *(landing_only(each) for each in (diffs, streams, corrections, tables, quarantine, requeue, recompute, repair)),
-    *(housekeep, forget, landing_only(release), replay, tune, pubsub),
-)
-for command in COMMANDS:
-    app.command("try" if command is try_ else None)(command)
+PLACES = {place.partition(":")[2].rstrip("_"): place for place in COMMANDS}
+for command in PLACES:
+    app.command(command)(lambda: None)  # stands for the command until it is called
+
+
+def loaded(name: str) -> Command:
+    """Import a command."""
+    gc.disable()  # modules are no garbage, and looking for it takes a fifth of the command's start
+    try:
+        without_pandas()
+        function = pkgutil.resolve_name(f"tidemark.pipeline.cli.{PLACES[name]}")
+    finally:
+        gc.enable()
+    alone = typer.Typer(add_completion=False)
+    alone.command(name)(function)
+    return typer.main.get_command(alone)
+
+
+def without_pandas() -> None:
+    """Have Arrow find no pandas. It looks for it at the first value that it converts, which takes longer than `status`
+    itself. It looks again when somebody asks for `to_pandas`."""
+    import pyarrow as pa  # not for --help
+
+    places, sys.path[:] = sys.path[:], []
+    pa.scalar(True)
+    sys.path[:] = places
+
+
+def help_of(place: str) -> str | None:
+    """The docstring of a command, from its source: nothing is imported."""
+    module, _, function = place.partition(":")
+    body = ast.parse(Path(__file__).with_name(f"{module}.py").read_text(encoding="utf-8")).body
+    return next(ast.get_docstring(node) for node in body if isinstance(node, ast.FunctionDef) and node.name == function)
 
 
 @app.callback()

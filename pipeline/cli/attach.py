@@ -21,10 +21,10 @@ from tidemark.pipeline.observe.outlet import check_libraries, outlet_of
 from tidemark.pipeline.observe.recorder import Recorder
 from tidemark.pipeline.printable import printable
 from tidemark.pipeline.pubsub.drift import look_at_subscriptions
+from tidemark.pipeline.pubsub.provision import provision_here
 from tidemark.pipeline.pubsub.readings import Readings
 from tidemark.pipeline.pubsub.schemas import reader_of
 from tidemark.pipeline.pubsub.subscription import PubSubSubscription
-from tidemark.pipeline.services.stack import provision_here
 from tidemark.pipeline.settings import Settings, load_settings
 from tidemark.pipeline.watermark.usage import Usage
 

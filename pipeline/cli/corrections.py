@@ -6,7 +6,15 @@ from typing import Annotated, Any
 
 import typer
 
-from tidemark.pipeline.cli.options import MOST_ROWS, AsJsonLines, lake_of, option, since_option, since_when
+from tidemark.pipeline.cli.options import (
+    MOST_ROWS,
+    AsJsonLines,
+    lake_of,
+    landing_only,
+    option,
+    since_option,
+    since_when,
+)
 from tidemark.pipeline.cli.output import console, grid, print_json, safe
 from tidemark.pipeline.clock import SystemClock, iso
 from tidemark.pipeline.errors import InvalidSettings
@@ -27,6 +35,7 @@ def window_key(text: str) -> str:
     return text
 
 
+@landing_only
 def corrections(
     table: Annotated[str | None, option("Only of this table, such as heartbeat_diffs.")] = None,
     window: Annotated[

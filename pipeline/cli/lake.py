@@ -5,7 +5,16 @@ from typing import Annotated, Any
 import pyarrow.compute as pc
 import typer
 
-from tidemark.pipeline.cli.options import MOST_ROWS, AsJson, AsJsonLines, lake_of, no_window, option, window_named
+from tidemark.pipeline.cli.options import (
+    MOST_ROWS,
+    AsJson,
+    AsJsonLines,
+    lake_of,
+    landing_only,
+    no_window,
+    option,
+    window_named,
+)
 from tidemark.pipeline.cli.output import columns, console, facts_table, print_json, safe, shown_rows, warn
 from tidemark.pipeline.clock import SystemClock
 from tidemark.pipeline.lake.tables.windowed import PARTITION
@@ -32,6 +41,7 @@ def status(as_json: AsJson = False) -> None:
     warn(terminal, [*status.of_ticks, *status.of_runs])
 
 
+@landing_only
 def diffs(
     window: Annotated[
         str | None,

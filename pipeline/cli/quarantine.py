@@ -5,7 +5,7 @@ from typing import Annotated, Any
 
 from rich.progress import MofNCompleteColumn
 
-from tidemark.pipeline.cli.options import AsJson, lake_of, option, since_option, since_when
+from tidemark.pipeline.cli.options import AsJson, lake_of, landing_only, option, since_option, since_when
 from tidemark.pipeline.cli.output import (
     columns,
     console,
@@ -35,6 +35,7 @@ Reason = Annotated[RejectionReason | None, option("Only what has this reason.", 
 Since = Annotated[Any, since_option("what was rejected")]
 
 
+@landing_only
 def quarantine(
     reason: Reason = None,
     since: Since = None,
@@ -69,6 +70,7 @@ def quarantine(
         terminal.print(grid(2, rows))
 
 
+@landing_only
 def requeue(
     reason: Reason = None,
     since: Since = None,

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
-from tidemark.pipeline.cli.options import lake_of, no_decision, option, time_option
+from tidemark.pipeline.cli.options import lake_of, landing_only, no_decision, option, time_option
 from tidemark.pipeline.cli.output import columns, console, print_json, text_of
 from tidemark.pipeline.clock import MICROSECOND, SystemClock, from_us, iso
 from tidemark.pipeline.durations import format_duration, rough
@@ -28,6 +28,7 @@ LINES = 20
 """The most lines of outstanding publish times that are printed."""
 
 
+@landing_only
 def release(
     before: Annotated[datetime, time_option("A publish time with its zone, such as 2026-11-21T05:20:00Z.")],
     yes: Annotated[bool, option("Do not ask.", "--yes")] = False,

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 from rich.progress import MofNCompleteColumn, TaskID
 
-from tidemark.pipeline.cli.options import AsJson, Span, duration_option, option, window_named
+from tidemark.pipeline.cli.options import AsJson, Span, duration_option, landing_only, option, window_named
 from tidemark.pipeline.cli.output import console, print_json, progress_bar
 from tidemark.pipeline.cli.running import launch
 from tidemark.pipeline.clock import SystemClock, iso
@@ -31,6 +31,7 @@ NAMED_OF_A_KIND = 50
 """Findings of one kind that are printed to a terminal, so that they can be read; --json has all."""
 
 
+@landing_only
 def repair(
     first: Annotated[
         str | None,

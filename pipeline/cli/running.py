@@ -11,7 +11,15 @@ import typer
 from rich.progress import DownloadColumn
 
 from tidemark.pipeline.cli.doctor import at_once
-from tidemark.pipeline.cli.options import AsJson, config_file, duration_option, option, positive, window_named
+from tidemark.pipeline.cli.options import (
+    AsJson,
+    config_file,
+    duration_option,
+    landing_only,
+    option,
+    positive,
+    window_named,
+)
 from tidemark.pipeline.cli.output import console, print_json, progress_bar, safe, safe_lines
 from tidemark.pipeline.cli.trying import MOST_SAMPLED, SAMPLE_WAIT, try_topic
 from tidemark.pipeline.clock import SystemClock
@@ -20,17 +28,12 @@ from tidemark.pipeline.doctor.finding import Level
 from tidemark.pipeline.durations import format_duration
 from tidemark.pipeline.errors import ServiceFailed
 from tidemark.pipeline.printable import printable
+from tidemark.pipeline.pubsub.provision import provision_here
 from tidemark.pipeline.services import cohort_files, own_files
 from tidemark.pipeline.services.dagster_api import DagsterApi
 from tidemark.pipeline.services.dagster_names import COMPUTE_WINDOWS, TO, WINDOWS, compute_job
 from tidemark.pipeline.services.processes import Supervisor
-from tidemark.pipeline.services.stack import (
-    has_page,
-    page_sentence,
-    provision_here,
-    refuse_taken_ports,
-    start_stack,
-)
+from tidemark.pipeline.services.stack import has_page, page_sentence, refuse_taken_ports, start_stack
 from tidemark.pipeline.settings import Settings, load_settings
 from tidemark.pipeline.spark.connector import CONNECTOR, connector_file, fetch
 from tidemark.pipeline.spark.executor_archive import own_manifest
@@ -202,6 +205,7 @@ def up() -> None:
         say("stopped")
 
 
+@landing_only
 def recompute(
     first: Annotated[str, option("The first window: its key (2026-11-21T05-20Z), or any time within it.", "--from")],
     last: Annotated[str, option("The last window, in the same way; may be the first.", "--to")],

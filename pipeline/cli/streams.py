@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from tidemark.pipeline.cli.options import MOST_ROWS, AsJsonLines, lake_of, no_window, option, window_named
+from tidemark.pipeline.cli.options import MOST_ROWS, AsJsonLines, lake_of, landing_only, no_window, option, window_named
 from tidemark.pipeline.cli.output import columns, console, print_json, safe
 from tidemark.pipeline.clock import iso
 from tidemark.pipeline.errors import LakeError
@@ -27,6 +27,7 @@ SHOWN = {
 """How each kind is worded, and the columns of `stream_status` that it is printed with."""
 
 
+@landing_only
 def streams(
     silent: Annotated[
         bool,

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from tidemark.pipeline.cli.options import MOST_ROWS, AsJsonLines, lake_of, option
+from tidemark.pipeline.cli.options import MOST_ROWS, AsJsonLines, lake_of, landing_only, option
 from tidemark.pipeline.cli.output import columns, console, print_json, safe, shown_rows, warn
 from tidemark.pipeline.clock import SystemClock
 from tidemark.pipeline.errors import InvalidSettings, LakeError
@@ -17,6 +17,7 @@ from tidemark.pipeline.settings import Settings, load_settings
 from tidemark.pipeline.spark.table_definition import read_table
 
 
+@landing_only
 def tables(
     name: Annotated[str | None, typer.Argument(help="A table, to see its rows.")] = None,
     window: Annotated[str | None, option("The key of a window; without it, the newest computed.")] = None,

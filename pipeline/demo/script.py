@@ -22,9 +22,10 @@ from tidemark.pipeline.durations import format_duration
 from tidemark.pipeline.errors import LakeError, ServiceFailed
 from tidemark.pipeline.lake.layout import HEARTBEAT_DIFFS, HEARTBEATS, QUARANTINE, OpenLake
 from tidemark.pipeline.lake.store.address import open_objects
+from tidemark.pipeline.pubsub.provision import provision_here
 from tidemark.pipeline.quality.status import LakeReport, read_report, read_waiting
 from tidemark.pipeline.services.processes import Supervisor
-from tidemark.pipeline.services.stack import provision_here, start_emulator, start_stack
+from tidemark.pipeline.services.stack import start_emulator, start_stack
 from tidemark.pipeline.settings import Settings, load_settings
 from tidemark.pipeline.settings_sections import LakeSettings, WatermarkSettings
 from tidemark.pipeline.spark.java import find_java

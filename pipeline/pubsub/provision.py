@@ -18,8 +18,9 @@ from tidemark.pipeline.contract.heartbeat import MessageContract
 from tidemark.pipeline.durations import format_duration
 from tidemark.pipeline.errors import ProvisionRefused, PubSubError, SnapshotRefused
 from tidemark.pipeline.pubsub.backlog import SnapshotBacklog
-from tidemark.pipeline.pubsub.connection import ONCE_MORE, reported, retrying
+from tidemark.pipeline.pubsub.connection import ONCE_MORE, publisher_client, reported, retrying, subscriber_client
 from tidemark.pipeline.pubsub.requirements import dangers, differences, followed, ignored, refusals, wanted
+from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.settings_sections import PubSubSettings
 
 CREATE = {
@@ -85,6 +86,13 @@ def provision(
         differences=[sentence for role, one in existing for sentence in differences(settings, role, one)],
         warnings=warnings,
     )
+
+
+def provision_here(settings: Settings, clock: Clock) -> ProvisionReport:
+    """Create the topic and both subscriptions of the settings where they are missing."""
+    server = settings.pubsub.server
+    clients = subscriber_client(*server), publisher_client(*server)
+    return provision(*clients, settings.pubsub, settings.contract, clock, settings.signal_topic)
 
 
 def _refuse(reasons: Iterator[str]) -> None:

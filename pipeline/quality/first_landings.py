@@ -26,9 +26,10 @@ LANDINGS = pa.schema(
 )
 """One row a heartbeat: the version that it first landed with, and whether its own window was computed without it."""
 
-NO_ROWS = pa.schema(
-    {"stream_id": pa.string(), "event_time": MOMENT, "publisher_id": pa.string(), "message_id": pa.string()}
-).empty_table()
+NO_ROWS = pa.Table.from_batches(
+    [],
+    pa.schema({"stream_id": pa.string(), "event_time": MOMENT, "publisher_id": pa.string(), "message_id": pa.string()}),
+)
 """The columns of IDENTITY_SOURCE without a row."""
 
 EVERY, NONE = pc.scalar(True), pc.scalar(False)

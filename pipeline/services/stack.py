@@ -10,10 +10,8 @@ from pathlib import Path
 
 import pyspark
 
-from tidemark.pipeline.clock import Clock
 from tidemark.pipeline.errors import InvalidSettings, ServiceFailed
-from tidemark.pipeline.pubsub.connection import publisher_client, subscriber_client
-from tidemark.pipeline.pubsub.provision import ProvisionReport, provision
+from tidemark.pipeline.pubsub.provision import provision_here
 from tidemark.pipeline.services.emulator_choice import choose_emulator, is_loopback
 from tidemark.pipeline.services.own_files import CODE_PORT, SPARK_CONNECT, WORKSPACE, dagster_home
 from tidemark.pipeline.services.processes import ServiceSpec, Supervisor, listens
@@ -94,13 +92,6 @@ def start_emulator(supervisor: Supervisor, settings: Settings) -> None:
             when_back=provision_again,
         )
     )
-
-
-def provision_here(settings: Settings, clock: Clock) -> ProvisionReport:
-    """Create the topic and both subscriptions of the settings where they are missing."""
-    server = settings.pubsub.server
-    clients = subscriber_client(*server), publisher_client(*server)
-    return provision(*clients, settings.pubsub, settings.contract, clock, settings.signal_topic)
 
 
 def start_stack(supervisor: Supervisor, settings: Settings, config: Path) -> None:

@@ -15,7 +15,7 @@ from tidemark.pipeline.clock import SystemClock, iso
 from tidemark.pipeline.lake.layout import Lake
 from tidemark.pipeline.lake.log.history import decision_in_force
 from tidemark.pipeline.pubsub.connection import publisher_client, subscriber_client
-from tidemark.pipeline.services.stack import provision_here
+from tidemark.pipeline.pubsub.provision import provision_here
 from tidemark.pipeline.settings import Settings, load_settings
 from tidemark.pipeline.watermark.decision import Decision
 

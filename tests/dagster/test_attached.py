@@ -28,7 +28,7 @@ from tidemark.pipeline.emulator.model import PubSubModel
 from tidemark.pipeline.emulator.server import served
 from tidemark.pipeline.errors import InvalidSettings
 from tidemark.pipeline.pubsub.connection import publisher_client, subscriber_client
-from tidemark.pipeline.services.stack import provision_here
+from tidemark.pipeline.pubsub.provision import provision_here
 from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.settings_sections import HousekeepingSettings, MetricsSettings, PubSubSettings, SignalSettings
 from tidemark.pipeline.windows import KEY_FORMAT

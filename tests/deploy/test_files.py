@@ -70,7 +70,7 @@ def check_command(words: list[str]) -> None:
     if modules[:1] == ["tidemark.resources.code_server"]:
         check_grpc(words[3:])
     if program == "tidemark":
-        assert words[1] in {command.callback.__name__ for command in app.registered_commands if command.callback}
+        assert words[1] in {command.name for command in app.registered_commands}
 
 
 def check_grpc(arguments: list[str]) -> None:

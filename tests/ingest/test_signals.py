@@ -26,7 +26,7 @@ from tidemark.pipeline.errors import InvalidSettings, LakeUnreachable
 from tidemark.pipeline.ingest.signals import SignalTopic, closed_between, signals_of
 from tidemark.pipeline.lake.log.watermark_object import ACKNOWLEDGED, LANDED, NAME, SENT, Closed
 from tidemark.pipeline.pubsub.connection import publisher_client, subscriber_client
-from tidemark.pipeline.services.stack import provision_here
+from tidemark.pipeline.pubsub.provision import provision_here
 from tidemark.pipeline.settings import Settings, load_settings
 from tidemark.pipeline.settings_sections import PubSubSettings, SignalSettings
 from tidemark.pipeline.watermark.decision import Reason

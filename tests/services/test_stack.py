@@ -11,15 +11,10 @@ from tests.official_emulator import free_port
 from tidemark.pipeline.clock import SystemClock
 from tidemark.pipeline.errors import ServiceFailed
 from tidemark.pipeline.pubsub.connection import publisher_client
+from tidemark.pipeline.pubsub.provision import provision_here
 from tidemark.pipeline.services import emulator_choice
 from tidemark.pipeline.services.processes import Supervisor
-from tidemark.pipeline.services.stack import (
-    emulator_is_absent,
-    is_ours_to_start,
-    provision_here,
-    start_emulator,
-    start_stack,
-)
+from tidemark.pipeline.services.stack import emulator_is_absent, is_ours_to_start, start_emulator, start_stack
 from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.settings_sections import PubSubSettings
 

@@ -5,10 +5,8 @@ from collections.abc import Mapping
 
 import pyarrow.fs as pafs
 
-from tidemark.pipeline.lake.store.bucket_files import BucketFiles
 from tidemark.pipeline.lake.store.disk import DiskObjects, check_folder
-from tidemark.pipeline.lake.store.gcs import LOCAL_PROJECT, RETRY_FOR, CloudStorageObjects
-from tidemark.pipeline.lake.store.objects import ReplaceableObjects
+from tidemark.pipeline.lake.store.objects import LOCAL_PROJECT, RETRY_FOR, ReplaceableObjects
 from tidemark.pipeline.settings_sections import LakeSettings
 
 
@@ -16,6 +14,8 @@ def open_objects(lake: LakeSettings) -> ReplaceableObjects:
     """Open the lake's objects in its folder or bucket, without a request. Raises LakeUnwritable without credentials."""
     if lake.folder is not None:
         return DiskObjects(lake.folder)
+    from tidemark.pipeline.lake.store.gcs import CloudStorageObjects  # for a bucket alone: it takes half a second
+
     return CloudStorageObjects(lake.uri, lake.endpoint)
 
 
@@ -90,4 +90,6 @@ def arrow_files(lake: LakeSettings, name: str, kept_bytes: int = 0) -> pafs.File
         folder = lake.folder.absolute() / name
         check_folder(folder)
         return pafs.SubTreeFileSystem(str(folder), pafs.LocalFileSystem())
+    from tidemark.pipeline.lake.store.bucket_files import BucketFiles  # as CloudStorageObjects
+
     return pafs.PyFileSystem(BucketFiles(f"{lake.uri}/{name}".rstrip("/"), lake.endpoint, kept_bytes))

@@ -25,13 +25,10 @@ from tidemark.pipeline.errors import (
     ObjectReplaced,
 )
 from tidemark.pipeline.lake.store.calls import count
+from tidemark.pipeline.lake.store.objects import LOCAL_PROJECT, RETRY_FOR
 
 T = TypeVar("T")
 
-LOCAL_PROJECT = "tidemark-local"
-"""The project named to a server on loopback, which has none of its own."""
-RETRY_FOR = timedelta(seconds=10)
-"""No attempt of an operation starts later than this after the first."""
 REQUEST_TIMEOUT_SECONDS = 10.0
 """The longest wait for one request. With `RETRY_FOR`, an operation fits into a tick's 60 s."""
 ONCE: dict[str, Any] = {"timeout": REQUEST_TIMEOUT_SECONDS, "retry": None}

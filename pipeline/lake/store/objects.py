@@ -1,7 +1,13 @@
 """The protocols of a store of objects: create-only, but for the derived ones that are replaced."""
 
 from collections.abc import Iterator
+from datetime import timedelta
 from typing import Protocol
+
+LOCAL_PROJECT = "tidemark-local"
+"""The project named to a server on loopback, which has none of its own."""
+RETRY_FOR = timedelta(seconds=10)
+"""No attempt of an operation starts later than this after the first."""
 
 
 class ObjectStore(Protocol):

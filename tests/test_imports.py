@@ -1,0 +1,52 @@
+"""Libraries are imported by what uses them: a gate, a command or a Dagster project does not wait for the others'."""
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tidemark.pipeline.cli.app import PLACES, help_of, loaded
+
+LAKE = Path(__file__).parent / "fixtures" / "lake-1"
+
+SERVICES = {"pyspark", "dagster_pyspark", "dagster_webserver", "uvicorn", "starlette", "aiohttp", "requests", "grpc"}
+GOOGLE = {"google.cloud", "google.api_core", "google.auth", "google.pubsub_v1", "google.protobuf", "ptars"}
+PAYLOADS = {"fastavro", "grpc_tools"}
+FRAMES = {"pandas", "polars", "duckdb"}
+ELSE = {"jinja2", "psutil", "matplotlib"}
+UNUSED = SERVICES | GOOGLE | PAYLOADS | FRAMES | ELSE
+DAGSTER = {"dagster", "sqlalchemy", "alembic", "structlog"}
+
+COMMAND = "from tidemark.pipeline.cli.app import run_command; assert run_command({!r}) == 0"
+
+
+@pytest.mark.parametrize(
+    ("code", "unused"),
+    [
+        ("import tidemark.watermark", UNUSED | DAGSTER | {"typer", "rich"}),
+        ("import tidemark.dagster", UNUSED | DAGSTER - {"dagster"}),
+        (COMMAND.format(["--help"]), UNUSED | DAGSTER | {"pyarrow", "numpy", "deltalake", "pydantic_settings"}),
+        (COMMAND.format(["watermark"]), UNUSED | DAGSTER),
+        (COMMAND.format(["status"]), UNUSED | DAGSTER),
+    ],
+    ids=["tidemark.watermark", "tidemark.dagster", "--help", "watermark", "status"],
+)
+def test_nothing_is_imported_that_is_not_used(code: str, unused: set[str], tmp_path: Path) -> None:
+    shutil.copytree(LAKE, tmp_path / "lake")
+    listed = f"import sys; print([name for name in {sorted(unused)} if name in sys.modules], file=sys.stderr)"
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", f"{code}\n{listed}"],
+        cwd=tmp_path / "lake",
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=True,
+    )
+    assert done.stderr.splitlines()[-1] == "[]"
+
+
+@pytest.mark.parametrize("name", PLACES)
+def test_each_command_is_found_where_it_is_said_to_be_with_the_help_that_is_listed(name: str) -> None:
+    assert loaded(name).help == help_of(PLACES[name])
