@@ -11,6 +11,7 @@ from pydantic import BeforeValidator, Field, field_validator, model_validator
 
 from tidemark.pipeline.clock import EPOCH
 from tidemark.pipeline.durations import Duration, format_duration, parse_duration
+from tidemark.pipeline.hosts import is_loopback
 from tidemark.pipeline.settings_types import (
     DAY,
     ZERO,
@@ -427,6 +428,11 @@ class MetricsSettings(Section):
     page: Annotated[bool | None, EmptyIsNone] = None
     host: str = Field("127.0.0.1", min_length=1)
     port: Port = 9464
+
+    @property
+    def shows_page(self) -> bool:
+        """Whether `tidemark up` and `tidemark attach` serve the page."""
+        return is_loopback(self.host) if self.page is None else self.page
 
     @property
     def listens(self) -> bool:

@@ -25,6 +25,7 @@ from tidemark.pipeline.pubsub.provision import provision_here
 from tidemark.pipeline.pubsub.readings import Readings
 from tidemark.pipeline.pubsub.schemas import reader_of
 from tidemark.pipeline.pubsub.subscription import PubSubSubscription
+from tidemark.pipeline.services.processes import page_sentence
 from tidemark.pipeline.settings import Settings, load_settings
 from tidemark.pipeline.watermark.usage import Usage
 
@@ -54,6 +55,10 @@ def attach(
             "[pubsub], and name their subscription as base_subscription (docs/attach.md)"
         )
     check_libraries(settings.metrics)
+    if settings.metrics.shows_page:
+        print(page_sentence(settings.metrics), flush=True)
+        shown = settings.metrics.model_copy(update={"page": True})
+        settings = settings.model_copy(update={"metrics": shown})
     with closing(Attached(settings, clock)) as attached, suppress(KeyboardInterrupt):
         if settings.emulated:
             attached.warn(provision_here(settings, clock).warnings)

@@ -12,7 +12,7 @@ from tidemark.pipeline.emulator.faults import LIKE_THE_SERVICE, Faults
 from tidemark.pipeline.emulator.model import PubSubModel
 from tidemark.pipeline.emulator.server import served
 from tidemark.pipeline.errors import InvalidSettings
-from tidemark.pipeline.services.emulator_choice import is_loopback
+from tidemark.pipeline.hosts import is_loopback
 from tidemark.pipeline.settings import load_settings
 
 DEFAULT = "127.0.0.1:8085"

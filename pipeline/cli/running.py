@@ -32,8 +32,8 @@ from tidemark.pipeline.pubsub.provision import provision_here
 from tidemark.pipeline.services import cohort_files, own_files
 from tidemark.pipeline.services.dagster_api import DagsterApi
 from tidemark.pipeline.services.dagster_names import COMPUTE_WINDOWS, TO, WINDOWS, compute_job
-from tidemark.pipeline.services.processes import Supervisor
-from tidemark.pipeline.services.stack import has_page, page_sentence, refuse_taken_ports, start_stack
+from tidemark.pipeline.services.processes import Supervisor, page_sentence
+from tidemark.pipeline.services.stack import refuse_taken_ports, start_stack
 from tidemark.pipeline.settings import Settings, load_settings
 from tidemark.pipeline.spark.connector import CONNECTOR, connector_file, fetch
 from tidemark.pipeline.spark.executor_archive import own_manifest
@@ -191,7 +191,7 @@ def up() -> None:
             say(f"{finding.level}: {finding.said}")
         if any(finding.level is Level.BROKEN for finding in found):
             raise ServiceFailed("nothing was started, since something above would break; `tidemark doctor` looks again")
-        page = page_sentence(settings) if has_page(settings) else ""
+        page = page_sentence(settings.metrics) if settings.metrics.shows_page else ""
         start_stack(supervisor, settings, config_file())
         if page:
             say(page)

@@ -13,9 +13,9 @@ import orjson
 import requests
 
 from tidemark.pipeline.errors import InvalidSettings, ServiceFailed
+from tidemark.pipeline.hosts import is_loopback
 from tidemark.pipeline.printable import printable
 from tidemark.pipeline.services.dagster_names import PIPELINE
-from tidemark.pipeline.services.emulator_choice import is_loopback
 from tidemark.pipeline.settings_sections import DagsterSettings
 
 HEADERS = "TIDEMARK_DAGSTER_HEADERS"

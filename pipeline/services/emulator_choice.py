@@ -1,6 +1,5 @@
 """Chooses the emulator that stands in for Pub/Sub: the official one where this machine has it, else tidemark's own."""
 
-import ipaddress
 import re
 import shutil
 import sys
@@ -10,6 +9,7 @@ from pathlib import Path
 import psutil
 
 from tidemark.pipeline.errors import InvalidSettings, ToolMissing
+from tidemark.pipeline.hosts import is_loopback
 from tidemark.pipeline.settings_sections import EmulatorKind
 from tidemark.pipeline.spark.java import find_java
 
@@ -88,13 +88,3 @@ def heap_flags() -> list[str]:
     """
     heap_mb = min(6144, psutil.virtual_memory().total // 4 >> 20)
     return ["-XX:+UseSerialGC", "-XX:+UseTransparentHugePages", f"-Xmx{heap_mb}m", f"-Xmn{heap_mb // 2}m"]
-
-
-def is_loopback(host: str) -> bool:
-    """Whether only this machine can reach the host."""
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host.strip("[]")).is_loopback
-    except ValueError:
-        return False

@@ -17,6 +17,7 @@ from tidemark.pipeline.clock import Clock
 from tidemark.pipeline.errors import AlreadyRunning, ServiceFailed
 from tidemark.pipeline.services.log_ends import log_end, why_ended
 from tidemark.pipeline.services.own_files import log_file
+from tidemark.pipeline.settings_sections import MetricsSettings
 from tidemark.pipeline.version import marks, refuse_newer
 
 STOP_WITHIN_SECONDS = 10.0
@@ -179,6 +180,14 @@ def listens(host: str, port: int) -> bool:
     except OSError:
         return False
     return True
+
+
+def page_sentence(chosen: MetricsSettings) -> str:
+    """Where the page is, or that its port is taken. To be asked before it is served."""
+    host, port = chosen.host, chosen.port
+    if listens(host, port):
+        return f"no page: something listens at port {port} of {host} already; choose another with metrics.port"
+    return f"the page, from the first tick on: http://{host}:{port}/"
 
 
 def _same_process(pid: int, created: float) -> psutil.Process | None:

@@ -11,8 +11,9 @@ from pathlib import Path
 import pyspark
 
 from tidemark.pipeline.errors import InvalidSettings, ServiceFailed
+from tidemark.pipeline.hosts import is_loopback
 from tidemark.pipeline.pubsub.provision import provision_here
-from tidemark.pipeline.services.emulator_choice import choose_emulator, is_loopback
+from tidemark.pipeline.services.emulator_choice import choose_emulator
 from tidemark.pipeline.services.own_files import CODE_PORT, SPARK_CONNECT, WORKSPACE, dagster_home
 from tidemark.pipeline.services.processes import ServiceSpec, Supervisor, listens
 from tidemark.pipeline.settings import Settings
@@ -42,7 +43,7 @@ def dagster_environment(settings: Settings, config: Path, home: Path) -> dict[st
     """The environment of Dagster's processes: where their storage is, which settings to read, and that the code server
     has the page on loopback, unless the settings say whether it does."""
     return {
-        **({PAGE: "true"} if has_page(settings) else {}),
+        **({PAGE: "true"} if settings.metrics.shows_page else {}),
         "DAGSTER_HOME": str(home),
         "TIDEMARK_CONFIG": str(config),
         "TIDEMARK_DAGSTER_STORAGE": settings.dagster.storage,
@@ -50,20 +51,6 @@ def dagster_environment(settings: Settings, config: Path, home: Path) -> dict[st
         # gRPC's fork handlers abort some of the forks by which PySpark starts a JVM. Nothing here uses gRPC in a fork.
         "GRPC_ENABLE_FORK_SUPPORT": "0",
     }
-
-
-def has_page(settings: Settings) -> bool:
-    """Whether the code server of `tidemark up` serves the page."""
-    chosen = settings.metrics
-    return is_loopback(chosen.host) if chosen.page is None else chosen.page
-
-
-def page_sentence(settings: Settings) -> str:
-    """Where the page is, or that its port is taken. To be asked before the code server starts."""
-    host, port = settings.metrics.host, settings.metrics.port
-    if listens(host, port):
-        return f"no page: something listens at port {port} of {host} already; choose another with metrics.port"
-    return f"the page, from the first tick on: http://{host}:{port}/"
 
 
 def emulator_is_absent(settings: Settings) -> bool:
