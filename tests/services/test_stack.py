@@ -1,5 +1,6 @@
 """Starting what stands in for Pub/Sub."""
 
+import socket
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,9 +13,16 @@ from tidemark.pipeline.clock import SystemClock
 from tidemark.pipeline.pubsub.connection import publisher_client
 from tidemark.pipeline.services import emulator_choice
 from tidemark.pipeline.services.processes import Supervisor
-from tidemark.pipeline.services.stack import emulator_is_absent, provision_here, start_emulator
+from tidemark.pipeline.services.stack import (
+    PAGE,
+    dagster_environment,
+    emulator_is_absent,
+    page_sentence,
+    provision_here,
+    start_emulator,
+)
 from tidemark.pipeline.settings import Settings
-from tidemark.pipeline.settings_sections import PubSubSettings
+from tidemark.pipeline.settings_sections import MetricsSettings, PubSubSettings
 
 
 @dataclass
@@ -85,3 +93,32 @@ def test_it_ends_when_it_is_asked_to(started: Started) -> None:
     process.terminate()
     assert process.wait(60) == 0
     assert emulator_is_absent(settings)
+
+
+@pytest.mark.parametrize(
+    ("metrics", "is_asked_for"),
+    [
+        (MetricsSettings(), True),
+        (MetricsSettings(host="::1"), True),
+        (MetricsSettings(host="0.0.0.0"), False),  # noqa: S104 (nothing listens)
+        (MetricsSettings(page=False), False),
+        (MetricsSettings(host="10.0.0.1", page=True), True),
+    ],
+)
+def test_the_code_server_is_asked_for_the_page_on_loopback_unless_the_settings_say(
+    tmp_path: Path, metrics: MetricsSettings, is_asked_for: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    environment = dagster_environment(Settings(metrics=metrics), tmp_path / "tidemark.toml", tmp_path)
+    assert (PAGE in environment) is is_asked_for
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("TIDEMARK_CONFIG", "")
+    assert bool(Settings().metrics.page) is is_asked_for
+
+
+def test_up_says_where_the_page_is_or_that_its_port_is_taken() -> None:
+    port = free_port()
+    settings = Settings(metrics=MetricsSettings(port=port))
+    assert page_sentence(settings) == f"the page, from the first tick on: http://127.0.0.1:{port}/"
+    with socket.create_server(("127.0.0.1", port)):
+        assert page_sentence(settings).startswith(f"no page: something listens at port {port}")
