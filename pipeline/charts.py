@@ -138,9 +138,11 @@ def svg(chart: Chart, attributes: str = "") -> str:
 
 def picture(charts: Sequence[Chart], title: str = "", columns: int = 1) -> str:
     """Charts side by side as an SVG file of its own, with their titles, legends and notes."""
-    top, parts = 44 if title else 8, []
+    tops, parts = [44 if title else 8], list[str]()
+    for row in range(0, len(charts), columns):
+        tops.append(tops[-1] + HEADING + max(chart.height for chart in charts[row : row + columns]))
     for number, chart in enumerate(charts):
-        across, down = number % columns * WIDTH, top + number // columns * (chart.height + HEADING)
+        across, down = number % columns * WIDTH, tops[number // columns]
         named = [line for line in chart.lines if line.name]
         parts.append(f'<text class="heading" x="{across + 14}" y="{down + 16}">{_text(chart.title)}</text>')
         for place, line in enumerate(named):
@@ -148,8 +150,7 @@ def picture(charts: Sequence[Chart], title: str = "", columns: int = 1) -> str:
             sample = f'<path class="line {line.style}" d="M{x} {y}h22"/>' if line.is_joined else _dot(x + 11, y, line)
             parts.append(f'{sample}<text x="{x + 28}" y="{y + 4}">{_text(line.name)}</text>')
         parts.append(svg(chart, f' x="{across}" y="{down + HEADING}" width="{WIDTH}" height="{chart.height}"'))
-    rows = ceil(len(charts) / columns)
-    width, height = WIDTH * columns, top + 8 + rows * (max(chart.height for chart in charts) + HEADING)
+    width, height = WIDTH * columns, tops[-1] + 8
     heading = f'<text class="title" x="14" y="30">{_text(title)}</text>' if title else ""
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" height="{height}">'

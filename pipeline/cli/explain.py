@@ -46,7 +46,7 @@ def explain(
     found = read_decided(log, at)
     if found is None:
         raise no_decision(settings)
-    explained = read_explained(log, *found, tick, now if at is None else found[1].decision.at)
+    explained = read_explained(log, *found, tick)
     if picture is not None:
         picture.write_text(drawn(explained.facts), encoding="utf-8")
         print(f"wrote {printable(str(picture))}")

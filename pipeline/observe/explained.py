@@ -68,9 +68,10 @@ def read_decided(log: TrackingLog, at: datetime | None = None) -> tuple[int, Dec
     return found
 
 
-def read_explained(log: TrackingLog, number: int, decided: DecisionRecord, tick: timedelta, now: datetime) -> Explained:
-    """Explain a decision by the log, as of a moment. Raises LakeError."""
-    recent = sampled(log, number, decided.decision.at - HOURS)
+def read_explained(log: TrackingLog, number: int, decided: DecisionRecord, tick: timedelta) -> Explained:
+    """Explain a decision by the log, as of its moment. Raises LakeError."""
+    now = decided.decision.at
+    recent = sampled(log, number, now - HOURS)
     try:
         before = standing_before(log, number)
     except CorruptObject as error:

@@ -59,7 +59,7 @@ class ProcessOutlet:
         self.allowed_hosts = set[str]()
         self._telemetry = self._exporting() if chosen.export else None
         scrape = None if self._telemetry is None else self._telemetry.scrape
-        asked = Asked(self.problems, self._pages, self.allowed_hosts, scrape)
+        asked = Asked(self.problems, self.allowed_hosts, scrape, self._pages)
         self._server = serve(chosen.host, chosen.port, asked) if chosen.listens else None
         if chosen.export == "otlp":
             Thread(target=self._send, name="metrics", daemon=True).start()

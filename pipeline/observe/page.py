@@ -220,6 +220,8 @@ class Page:
         return {**told.facts, "ticks_failing": failing}
 
     def _look_at_tables(self, now: datetime) -> LakeStatus:
+        if self._settings.pubsub.attach:  # nothing lands, so there are no tables
+            return LakeStatus({}, {}, [], [])
         lake = self._lakes[1]
         self._log.wait(WAIT_SECONDS)  # the streams are those of the decision that is shown
         place = self._place

@@ -138,7 +138,11 @@ def lag_chart(facts: Mapping[str, Any]) -> Chart:
     until = max((hold["since"] + hold["lasted"] for hold in facts["holds"]), default=None)
     ends = [point[0] for point in points] + ([] if until is None else [_seconds(until)])
     start, end = min(ends, default=0.0), max(ends, default=1.0)
-    title = "No watermark yet" if not points else f"The watermark was {stands(points[-1][1])} at the newest decision"
+    title = (
+        "No watermark yet"
+        if not points
+        else f"The watermark was {stands(points[-1][1])} at {_time(facts['lag'][-1][0])}"
+    )
     return Chart(
         title=title,
         note="At each decision. Shaded: the watermark stayed where it was, or nobody decided.",
@@ -164,7 +168,7 @@ def drawn(facts: Mapping[str, Any]) -> str:
     """Both as one SVG file, from the facts of `tidemark explain --json`."""
     charts = [lag_chart(facts)] if facts["plane"] is None else [plane_chart(facts["plane"]), lag_chart(facts)]
     where = "no watermark" if facts["watermark"] is None else f"watermark {iso(facts['watermark'])}"
-    return picture(charts, f"{facts['reason']}: {where}, decided at {iso(facts['at'])}")
+    return picture(charts, f"{facts['reason']}: {where}")
 
 
 def _bounds(happened: Sequence[int], size: int, at: float, watermark: float | None) -> tuple[float, float]:

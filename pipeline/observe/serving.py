@@ -58,12 +58,12 @@ IDLE_SECONDS = 10.0
 @dataclass(frozen=True, slots=True)
 class Asked:
     """Where the answers come from, and the host names that may be asked besides loopback and addresses; without
-    `scrape` there are no metrics here."""
+    `scrape` there are no metrics here, and without `pages`, by their pipelines, no page."""
 
     problems: Callable[[], list[str]]
-    pages: Callable[[], "Mapping[str, Page]"] = dict
     allowed_hosts: Collection[str] = ()
     scrape: Callable[[], bytes] | None = None
+    pages: Callable[[], "Mapping[str, Page]"] = dict
 
     def answer(self, path: str, hosts: Sequence[str]) -> tuple[HTTPStatus, str, bytes]:
         """The status, the content type and the content of a page, for a request with these `Host` headers."""

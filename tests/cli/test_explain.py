@@ -196,3 +196,16 @@ def test_messages_that_were_rejected_for_their_payload_are_named_with_their_stre
     )
     assert "broken 2 1 other 1 0" in said(run())
     assert "rejected" not in said(run("--at", iso(at(40))))
+
+
+def test_a_picture_for_a_ticket_is_what_the_json_says_also_of_a_past_decision(log: Log, tmp_path: Path) -> None:
+    for name, when in (("now", []), ("past", ["--at", iso(at(60))])):
+        file = tmp_path / f"{name}.svg"
+        assert run("--picture", str(file), *when).exit_code == 0
+        found = facts(*when)
+        drawing = file.read_text()
+        assert drawing.startswith("<svg xmlns=")
+        assert f"{found['reason']}: watermark {found['watermark']}" in drawing
+        assert f"{found['plane']['messages']:,} messages that tracking has counted" in drawing
+        assert len(found["plane"]["cells"]) == found["plane"]["messages"]
+    assert found["lag"][-1][0] == found["at"] == iso(at(60))

@@ -198,9 +198,10 @@ def serving(text: str) -> Iterator[str]:
         server.shutdown()
 
 
-def modelled(folder: Path, stream: str = HOSTILE) -> Pipeline:
+def modelled(folder: Path, stream: str = HOSTILE, *, attach: bool = False) -> Pipeline:
     """A pipeline on the model of Pub/Sub whose watermark has advanced, with a page on the model's clock."""
     settings = page_settings(folder)
+    settings = settings.model_copy(update={"pubsub": settings.pubsub.model_copy(update={"attach": attach})})
     world = ModelWorld(settings.pubsub)
     pipeline = Pipeline(
         settings,
@@ -255,6 +256,15 @@ def test_the_page_says_what_keeps_it_from_the_lake_and_answers_within_its_bound(
         pipeline.clock.advance(40 * SECOND)
         assert "the lake has not answered for 40s" in get(pipeline.settings.metrics, "/")
         release.set()
+
+
+def test_where_nothing_lands_the_page_has_nothing_about_tables(tmp_path: Path) -> None:
+    with closing(modelled(tmp_path, attach=True)) as pipeline:
+        text = get(pipeline.settings.metrics, "/")
+    assert "<h1><i></i>All is well</h1>" in text
+    assert "What it looks at" in text
+    assert "in quarantine" not in text
+    assert "<h2>Windows</h2>" not in text
 
 
 def test_without_the_setting_there_is_no_page(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 import random
 import xml.etree.ElementTree as ET
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -100,9 +101,13 @@ def test_every_text_of_a_picture_is_escaped_and_it_is_well_formed() -> None:
         areas=[Area(0.1, 0.3, "hold", HOSTILE)],
         heat=[Heat("c1", 0.1, [(0.2, 0.3)], HOSTILE)],
     )
-    text = picture([chart, chart], HOSTILE, columns=2)
+    text = picture([replace(chart, height=200), chart, chart], HOSTILE, columns=2)
     assert HOSTILE not in text
     assert not {"\x1b", "\u202e"} & set(text)
+    tops = [float(element.get("y")) for element in ET.fromstring(text).iterfind("{*}svg")]  # noqa: S314 (our own)
+    assert len(tops) == 3
+    assert tops[0] == tops[1]
+    assert tops[2] - tops[0] >= chart.height
     tags = {element.tag.rpartition("}")[2] for element in ET.fromstring(text).iter()}  # noqa: S314 (our own)
     assert tags == {"svg", "style", "rect", "text", "path", "circle", "title"}
 
@@ -120,4 +125,4 @@ def test_cells_lie_in_the_plot_whatever_their_place() -> None:
 
 def test_a_lag_without_decisions_is_drawn_all_the_same() -> None:
     assert lag_chart(no_history()).title == "No watermark yet"
-    assert "decided at" in drawn(no_history())
+    assert "HELD_NO_DATA: no watermark" in drawn(no_history())

@@ -1,5 +1,6 @@
 """Starting what stands in for Pub/Sub."""
 
+import socket
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,10 +14,17 @@ from tidemark.pipeline.errors import ServiceFailed
 from tidemark.pipeline.pubsub.connection import publisher_client
 from tidemark.pipeline.pubsub.provision import provision_here
 from tidemark.pipeline.services import emulator_choice
-from tidemark.pipeline.services.processes import Supervisor
-from tidemark.pipeline.services.stack import emulator_is_absent, is_ours_to_start, start_emulator, start_stack
+from tidemark.pipeline.services.processes import Supervisor, page_sentence
+from tidemark.pipeline.services.stack import (
+    PAGE,
+    dagster_environment,
+    emulator_is_absent,
+    is_ours_to_start,
+    start_emulator,
+    start_stack,
+)
 from tidemark.pipeline.settings import Settings
-from tidemark.pipeline.settings_sections import PubSubSettings
+from tidemark.pipeline.settings_sections import MetricsSettings, PubSubSettings
 
 
 @dataclass
@@ -98,3 +106,32 @@ def test_with_attach_neither_spark_nor_an_emulator_is_started(
     with pytest.raises(ServiceFailed, match="base is there before tidemark"):
         start_stack(started.supervisor, attached, started.supervisor.state_folder / "tidemark.toml")
     assert started.supervisor.running == []
+
+
+@pytest.mark.parametrize(
+    ("metrics", "is_asked_for"),
+    [
+        (MetricsSettings(), True),
+        (MetricsSettings(host="::1"), True),
+        (MetricsSettings(host="0.0.0.0"), False),  # noqa: S104 (nothing listens)
+        (MetricsSettings(page=False), False),
+        (MetricsSettings(host="10.0.0.1", page=True), True),
+    ],
+)
+def test_the_code_server_is_asked_for_the_page_on_loopback_unless_the_settings_say(
+    tmp_path: Path, metrics: MetricsSettings, is_asked_for: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    environment = dagster_environment(Settings(metrics=metrics), tmp_path / "tidemark.toml", tmp_path)
+    assert (PAGE in environment) is is_asked_for
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("TIDEMARK_CONFIG", "")
+    assert bool(Settings().metrics.page) is is_asked_for
+
+
+def test_up_says_where_the_page_is_or_that_its_port_is_taken() -> None:
+    port = free_port()
+    metrics = MetricsSettings(port=port)
+    assert page_sentence(metrics) == f"the page, from the first tick on: http://127.0.0.1:{port}/"
+    with socket.create_server(("127.0.0.1", port)):
+        assert page_sentence(metrics).startswith(f"no page: something listens at port {port}")
