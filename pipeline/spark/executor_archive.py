@@ -32,7 +32,7 @@ LEFT_OUT = frozenset({"dagster", "dagster-pyspark", "dagster-webserver", "pyspar
 NOT_PACKED = frozenset({"direct_url.json", "RECORD", "INSTALLER", "REQUESTED", "uv_cache.json"})
 """Files of an installation that say where it came from, with whatever login its address had, and where it is."""
 
-OF_OURS = frozenset({".py", ".typed", ".html", ".css", ".svg"})
+OF_OURS = frozenset({".py", ".typed", ".html", ".css", ".js"})
 """Endings of the files of the package. Settings, which lie beside them in a checkout, have another one."""
 
 COMPRESSION = 3
