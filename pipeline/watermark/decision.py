@@ -38,13 +38,13 @@ class Reason(StrEnum):
 
 
 BECAUSE = {
-    Reason.UNCHANGED: "messages still to land may have event times from {candidate} on, which is no higher",
+    Reason.UNCHANGED: "messages still outstanding may have event times from {candidate} on, which is no higher",
     Reason.PINNED_BY_BACKLOG: "base has a backlog from publish time {base} on, and tracking saw an event time as old "
     "as {candidate} in it",
     Reason.HELD_TRACKING_BEHIND: "tracking has read up to {tracking}, which is neither near now nor a band ahead of "
     "base ({base}); the watermark moves when tracking has caught up",
     Reason.HELD_INCOMPLETE: "tracking knows what was published since {complete_from}, and base may hold older messages "
-    "(its reading is {base}, before slack); the watermark moves when base has landed them",
+    "(its reading is {base}, before slack); the watermark moves when base has acknowledged them",
     Reason.HELD_NO_DATA: "tracking knows no event time published more than a band before its reading ({tracking}); "
     "`tidemark explain` says what would move it, and `tidemark quarantine` what was rejected",
     Reason.HELD_STALE_READING: "the oldest unacknowledged publish time of base or tracking is unknown or too old",

@@ -107,13 +107,13 @@ def _pin(s: Situation, decision: Decision) -> str | None:
     ends = pin.published_from + SECOND
     if ends > s.oldest_base:
         if s.release is not None:
-            return f"{least} What base holds from then on is unknown, so it may still have to land."
+            return f"{least} What base holds from then on is unknown, so it may still be outstanding there."
         if ends <= base.oldest_unacked:
             return f"{least} Base is past that, but by less than the slack (base_slack)."
-        return f"{least} Base has not acknowledged everything published then: it may still have to land."
+        return f"{least} Base has not acknowledged everything published then: it may still be outstanding."
     if ends > s.band_edge:
-        return f"{least} It has landed, but is within the band: messages as old may still be published."
-    return f"{least} It has landed. It is the anchor: messages published next may be as old."
+        return f"{least} Base has acknowledged it, but it is within the band: messages as old may still be published."
+    return f"{least} Base has acknowledged it. It is the anchor: messages published next may be as old."
 
 
 def _ahead(decision: Decision, since_base: int | None, since_pin: int | None) -> str | None:
@@ -121,8 +121,12 @@ def _ahead(decision: Decision, since_base: int | None, since_pin: int | None) ->
         return None
     oldest = iso(decision.base.oldest_unacked)
     if not since_base:
-        return f"Base has landed everything that tracking has read: none of it was published at {oldest} or later."
-    text = f"At most {messages(since_base)} that tracking has read may still have to land (published since {oldest})"
+        return (
+            f"Base has acknowledged everything that tracking has read: none of it was published at {oldest} or later."
+        )
+    text = (
+        f"At most {messages(since_base)} that tracking has read may be outstanding on base (published since {oldest})"
+    )
     return text + ("." if since_pin is None else f"; since the pin's second at most {messages(since_pin)} came in.")
 
 

@@ -68,7 +68,7 @@ def moves(s: Situation, decision: Decision) -> Iterator[str]:
             reached = s.watermark + policy.band + evidence.recent_lag + slack
             yield f"It follows the clock again after {iso(reached)}, or moves when something is published."
         case Reason.ADVANCED | Reason.RELEASED if is_at_frontier or not is_pinned:
-            yield "It moves on with the next messages that are published and landed."
+            yield "It moves on with the next messages that are published and acknowledged."
         case _ if isinstance(evidence, FrontierEvidence) and watermark is not None:
             yield from _past_the_frontier(s, watermark, evidence)
         case _ if isinstance(evidence, BandEvidence) and watermark is not None:
@@ -166,8 +166,8 @@ def _moves_when(s: Situation, until: datetime | None, later: str | None) -> Iter
         yield "Tracking has a backlog: by then it must be near now, or ahead of base by the band."
     if until is not None and known(s.base).is_read_rarely:
         yield (
-            f"Base is read again by {iso(known(s.base).next_by)}, or sooner if its backlog is gone. What it has landed "
-            "since the last reading is not known until then (snapshot_budget)."
+            f"Base is read again by {iso(known(s.base).next_by)}, or sooner if its backlog is gone. What it has "
+            "acknowledged since the last reading is not known until then (snapshot_budget)."
         )
     if until is not None and s.oldest_base < s.band_edge:
         yield from _look_after_base(s, until if later is None else None)
@@ -191,7 +191,7 @@ def _last_that_holds(s: Situation, watermark: datetime, low: int, high: int) -> 
 def _lands(until: datetime, s: Situation) -> str:
     """That base must be read to be past a moment, slack included, and how many known messages are ahead of it."""
     until += s.policy.base_slack
-    text = f"base has landed everything that was published before {iso(until)}"
+    text = f"base has acknowledged everything that was published before {iso(until)}"
     if s.policy.base_slack > ZERO:
         text += f", {format_duration(s.policy.base_slack)} of slack (base_slack) included"
     since, later = published_since(s, known(s.base).oldest_unacked), published_since(s, until)
@@ -205,11 +205,11 @@ def _look_after_base(s: Situation, until: datetime | None) -> Iterator[str]:
     """Base is behind. Releasing the messages published before `until` would move the watermark (None: no release)."""
     if s.release is not None:
         yield (
-            "Until base has landed the released messages, its reading does not tell what else it holds. Check that its "
-            "sensor ticks, or release more with a further `tidemark release`."
+            "Until base has acknowledged the released messages, its reading does not tell what else it holds. Check "
+            "that its sensor ticks, or release more with a further `tidemark release`."
         )
         return
-    yield "Check that base's sensor ticks, and that nobody else consumes base."
+    yield "Check that what reads base acknowledges: the sensor `landing`, or with pubsub.attach its reader."
     release = until and _whole(max(until, known(s.base).oldest_unacked + MICROSECOND))
     if release is not None and release <= s.band_edge:  # else a part of it would be in the band
         yield _let_go(release)

@@ -140,7 +140,7 @@ def test_a_pin_is_named_with_its_second_and_what_holds_it() -> None:
     cell = f"published in the second from {iso(at(50))}, happened in the second from {iso(at(49))}, at most 1 message."
     assert cell in straggler.pin
     assert f"the least event time, {iso(at(49.25))}" in straggler.pin
-    assert "may still have to land" in straggler.pin
+    assert "may still be outstanding" in straggler.pin
     steady = explained.steady().explain()
     assert steady.pin is not None
     assert "It is the anchor" in steady.pin
@@ -159,9 +159,9 @@ def test_the_explanation_counts_messages_since_base_s_oldest_and_since_the_pin()
     steady = explained.steady().explain()
     assert (steady.since_base, steady.since_pin) == (2, 12)
     assert steady.ahead is not None
-    assert "At most 2 messages that tracking has read may still have to land" in steady.ahead
+    assert "At most 2 messages that tracking has read may be outstanding on base" in steady.ahead
     assert "since the pin's second at most 12 messages came in" in steady.ahead
-    assert "Base has landed everything that tracking has read" in (explained.idle().explain().ahead or "")
+    assert "Base has acknowledged everything that tracking has read" in (explained.idle().explain().ahead or "")
     straggling = straggler.moves[0]
     assert "tracking knows of at most 1 message" in straggling
 

@@ -158,7 +158,7 @@ def test_a_watermark_that_was_let_go_and_is_pinned_again_is_not_promised_another
     for build in (explained.released, explained.pinned_after_a_release):
         said = build().explain().moves
         assert "--before" not in " ".join(said)
-        assert "Until base has landed the released messages" in said[1]
+        assert "Until base has acknowledged the released messages" in said[1]
         assert "further `tidemark release`" in said[1]
 
 
@@ -176,7 +176,7 @@ def test_messages_within_the_band_must_leave_it_too() -> None:
     """Landing alone does not move it, nor would a release: so it is not proposed."""
     log = explained.late_within_the_band()
     said = log.explain().moves[0]
-    assert f"landed everything that was published before {iso(at(96))}" in said
+    assert f"acknowledged everything that was published before {iso(at(96))}" in said
     assert f"10s (the band) after a message that was published at {iso(at(96))} or later" in said
     assert log.tick(101).reason is Reason.UNCHANGED
     assert log.tick(106.5).reason is Reason.ADVANCED
@@ -202,7 +202,7 @@ def test_an_anchor_holds_until_there_is_a_newer_one() -> None:
 def test_a_backlog_that_holds_the_frontier_itself_must_land_and_something_newer_be_read() -> None:
     log = explained.frontier_within_the_backlog()
     assert log.explain().moves[0] == (
-        f"It moves when base has landed everything that was published before {iso(at(71))} (tracking knows of "
+        f"It moves when base has acknowledged everything that was published before {iso(at(71))} (tracking knows of "
         "at most 1 message), and when tracking has read to 10s (the band) after a message with an event time after "
         f"{iso(at(69))}."
     )
