@@ -34,11 +34,11 @@ class Acknowledged:
 
 @dataclass(frozen=True, slots=True)
 class Checked:
-    """What the three parties' accounts give together."""
+    """The three parties' accounts, and what they give together."""
 
-    messages: int
-    acknowledged: int
-    decisions: int
+    event_times: Mapping[str, datetime | None]
+    record: Mapping[str, Acknowledged]
+    made: Sequence[Decision]
     violations: list[str]
     """A sentence for each decision with a message below its watermark that was still to be acknowledged."""
     falls: int
@@ -53,7 +53,7 @@ class Checked:
     def __str__(self) -> str:
         seconds = [lag.total_seconds() for lag in self.lags] or [float("nan")]
         return (
-            f"{self.messages:,} messages, {self.acknowledged:,} acknowledged, {self.decisions} decisions, "
+            f"{len(self.event_times):,} messages, {len(self.record):,} acknowledged, {len(self.made)} decisions, "
             f"{len(self.violations)} violations, {self.falls} steps back; the watermark was behind by "
             f"{median(seconds):.1f} s (median), {max(seconds):.1f} s (max); disorder "
             f"{self.disorder.total_seconds():.1f} s; it ended {self.short_of_the_end.total_seconds():.1f} s before the "
@@ -96,9 +96,9 @@ def check(
             )
     seen = [(record[its_id].publish_time, at) for at, its_id in valid if its_id in record]
     return Checked(
-        messages=len(event_times),
-        acknowledged=len(record),
-        decisions=len(decisions),
+        event_times=event_times,
+        record=record,
+        made=decisions,
         violations=violations,
         falls=falls,
         disorder=disorder_of(seen),
