@@ -1,6 +1,6 @@
 """A run's records as ticks that can be decided again: the tracking log in order, and what landed when."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import datetime
 
 import numpy as np
@@ -15,8 +15,9 @@ from tidemark.pipeline.lake.tables.heartbeats import PARTITION, Heartbeats, mess
 from tidemark.pipeline.lake.tables.requeued import NO_IDS, without
 from tidemark.pipeline.lake.tables.table import MOMENT, microseconds, table_errors
 from tidemark.pipeline.replay.replay import Tick
-from tidemark.pipeline.replay.trace import NEVER, Batch
-from tidemark.pipeline.watermark.state import Compacted, DecisionRecord, Entry, WatermarkState
+from tidemark.pipeline.replay.trace import NEVER, NO_EVENT_TIME, Batch
+from tidemark.pipeline.watermark.histogram import Histogram
+from tidemark.pipeline.watermark.state import Compacted, DecisionRecord, Entry, Snapshot, WatermarkState
 
 
 def recorded_ticks(log: TrackingLog, since: datetime | None = None) -> tuple[WatermarkState, Iterator[Tick]]:
@@ -57,6 +58,33 @@ def _compacted_before(log: TrackingLog, numbers: list[int], since: datetime) -> 
             if decision is not None and decision.at < since:
                 return number
     return numbers[0]
+
+
+class LogMessages:
+    """What the snapshots among these ticks' entries tell of each message, where nothing lands: a trace without streams.
+
+    A cell's messages count with its last publish time and its least event time: disorder is known to within two
+    seconds, and what is late is never understated. `landed_us` is the tick that tracked them: what is below the
+    watermark then was late, whenever somebody acknowledged it. What was delivered to tracking twice counts twice.
+    """
+
+    def __init__(self, ticks: Sequence[Tick], since: datetime) -> None:
+        """Take what was tracked from `since` on."""
+        self._ticks = [tick for tick in ticks if tick.at >= since]
+
+    def batches(self, *, streams: bool = False) -> Iterator[Batch]:
+        """One pass, an entry at a time."""
+        for tick in self._ticks:
+            for entry in tick.entries:
+                if isinstance(entry, Snapshot):
+                    yield _messages_of(entry.histogram, to_us(tick.at), streams=streams)
+
+
+def _messages_of(cells: Histogram, tracked_us: int, *, streams: bool) -> Batch:
+    publish_us, event_us = (np.repeat(column, cells.count) for column in (cells.last_publish_us, cells.min_event_us))
+    tracked = np.full(len(publish_us), tracked_us, dtype=np.int64)
+    nobody = pa.nulls(len(publish_us), pa.string()).dictionary_encode() if streams else None
+    return Batch(publish_us, np.minimum(event_us, NO_EVENT_TIME), tracked, tracked, nobody)
 
 
 class LakeLandings:

@@ -10,8 +10,8 @@ from tidemark.pipeline.durations import format_duration
 from tidemark.pipeline.errors import NothingToTune, TraceUnusable
 from tidemark.pipeline.lake.layout import Lake
 from tidemark.pipeline.lake.tables.rejected_payloads import rejected_payloads
-from tidemark.pipeline.replay.log_ticks import LakeLandings, recorded_ticks
-from tidemark.pipeline.replay.trace import NEVER, ticks_of
+from tidemark.pipeline.replay.log_ticks import LakeLandings, LogMessages, recorded_ticks
+from tidemark.pipeline.replay.trace import NEVER, Trace, ticks_of
 from tidemark.pipeline.replay.trace_file import ParquetTrace
 from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.tuning.disorder import disorder_of
@@ -68,12 +68,15 @@ def report_on_lake(
     state, ticks = recorded_ticks(lake.tracking_log(), begins - warm_up)
     decided = list(ticks)
     requeued = lake.requeued().every_id()
-    landings = LakeLandings(lake.heartbeats(), begins, decided[-1].at if decided else None, requeued)
+    landings: Trace = LakeLandings(lake.heartbeats(), begins, decided[-1].at if decided else None, requeued)
+    if settings.pubsub.attach:
+        landings = LogMessages(decided, begins)
     disorder = disorder_of(landings, settings.watermark.band)
     if disorder is None or not decided:
         raise NothingToTune(
             f"nothing has landed in {settings.lake.uri} since {iso(begins)}; name a longer time with --since, now "
-            f"{format_duration(since)}, or start the pipeline with `tidemark up`"
+            f"{format_duration(since)}, or start the pipeline with "
+            f"`tidemark {'attach' if settings.pubsub.attach else 'up'}`"
         )
     workload = Workload(decided, landings, to_us(begins), until_us=disorder.last_publish_us, state=state)
     report = make_report(

@@ -35,8 +35,9 @@ def _provisioned(world: World) -> None:
 
 def test_with_every_permission_there_is_nothing_to_say(world: World) -> None:
     assert wrong(world) == []
-    assert wrong(world, *Component) == []
-    said = [one.said for one in examine(world.setup(*Component), CHECKS)]
+    others = [component for component in Component if component is not Component.ATTACH]
+    assert wrong(world, *others) == []
+    said = [one.said for one in examine(world.setup(*others), CHECKS)]
     assert len(said) == 4
     assert all(one.startswith("every permission on ") for one in said)
 
@@ -52,6 +53,25 @@ def test_each_permission_that_a_part_that_runs_lacks_is_named(world: World, perm
         assert finding.level is (Level.WARNING if permission.name in ONLY_WARNED else Level.BROKEN)
         for part in permissions_of(RUNNING)[permission]:
             assert role_id(part, permission.on) in finding.said
+
+
+@pytest.mark.parametrize("reading", ["auto", "snapshot"])
+def test_what_attach_lacks_is_named_and_consume_on_base_is_wanted_on_purpose_alone(world: World, reading: str) -> None:
+    world.pubsub = world.pubsub.model_copy(update={"attach": True, "reading": reading})
+    ours = permissions_of([Component.ATTACH], reading)
+    world.granted = {}
+    for permission in ours:
+        for resource in world.resources(permission.on):
+            world.granted.setdefault(resource, set()).add(permission.name)
+    assert wrong(world, Component.ATTACH) == []
+    assert ("pubsub.subscriptions.consume" in world.granted[world.pubsub.base_path]) == (reading == "snapshot")
+    for permission in ours:
+        (resource,) = world.resources(permission.on)
+        world.granted[resource].discard(permission.name)
+        (finding,) = wrong(world, Component.ATTACH)
+        assert finding.level is Level.BROKEN
+        assert f"lack {permission.name} on " in finding.said
+        world.granted[resource].add(permission.name)
 
 
 @pytest.mark.parametrize("permission", permissions_of([Component.PROVISION]), ids=lambda one: one.name)

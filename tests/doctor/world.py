@@ -70,6 +70,8 @@ class World:
         return {
             On.TOPIC: [pubsub.topic_path],
             On.SUBSCRIPTION: [pubsub.tracking_path, pubsub.base_path],
+            On.TRACKING: [pubsub.tracking_path],
+            On.BASE: [pubsub.base_path],
             On.PROJECT: [pubsub.project],
             On.BUCKET: [BUCKET],
         }[on]

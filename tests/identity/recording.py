@@ -23,13 +23,23 @@ OF_THE_TESTS = ("/storage/v1/b?", "/_internal/")
 
 @dataclass
 class Recorder(grpc.ServerInterceptor):  # type: ignore[misc]
-    """The gRPC methods that were called, in order."""
+    """The gRPC methods that were called, in order, and the subscriptions that each was about."""
 
     methods: list[str] = field(default_factory=list)
+    about: list[tuple[str, str]] = field(default_factory=list)
 
     def intercept_service(self, continuation: Any, details: Any) -> Any:
         self.methods.append(details.method)
-        return continuation(details)
+        handler, name = continuation(details), details.method.rpartition("/")[2]
+        if handler is None or handler.unary_unary is None:
+            return handler
+
+        def noting(request: Any, context: Any) -> Any:
+            written = getattr(request, "subscription", None) or getattr(request, "name", "")
+            self.about.append((name, written))
+            return handler.unary_unary(request, context)
+
+        return handler._replace(unary_unary=noting)
 
     def taken(self) -> set[Permission]:
         """What the calls since the last time needed. Raises Unlisted for one that the product does not know."""

@@ -9,10 +9,17 @@ import pytest
 
 from tests.official_emulator import free_port
 from tidemark.pipeline.clock import SystemClock
+from tidemark.pipeline.errors import ServiceFailed
 from tidemark.pipeline.pubsub.connection import publisher_client
 from tidemark.pipeline.services import emulator_choice
 from tidemark.pipeline.services.processes import Supervisor
-from tidemark.pipeline.services.stack import emulator_is_absent, provision_here, start_emulator
+from tidemark.pipeline.services.stack import (
+    emulator_is_absent,
+    is_ours_to_start,
+    provision_here,
+    start_emulator,
+    start_stack,
+)
 from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.settings_sections import PubSubSettings
 
@@ -85,3 +92,14 @@ def test_it_ends_when_it_is_asked_to(started: Started) -> None:
     process.terminate()
     assert process.wait(60) == 0
     assert emulator_is_absent(settings)
+
+
+def test_with_attach_neither_spark_nor_an_emulator_is_started(
+    started: Started,
+) -> None:
+    settings = settings_for("local")
+    attached = settings.model_copy(update={"pubsub": settings.pubsub.model_copy(update={"attach": True})})
+    assert (is_ours_to_start(settings), is_ours_to_start(attached)) == (True, False)
+    with pytest.raises(ServiceFailed, match="base is there before tidemark"):
+        start_stack(started.supervisor, attached, started.supervisor.state_folder / "tidemark.toml")
+    assert started.supervisor.running == []

@@ -1,0 +1,225 @@
+"""`tidemark attach`: ticks beside a reader that is not tidemark's, over gRPC and on a lake on disk."""
+
+import json
+import os
+import random
+import signal
+import subprocess
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+
+import grpc
+import pytest
+from google.pubsub_v1 import PublisherClient, SubscriberClient
+
+from tests.cli.command import TIDEMARK, Said, said_here
+from tests.fixtures_emulator import unique_pubsub
+from tests.identity.recording import Recorder
+from tests.pubsub.fake_monitoring import FakeMonitoring
+from tests.pubsub.fake_monitoring import served as serve_monitoring
+from tidemark.pipeline.clock import SystemClock, iso
+from tidemark.pipeline.emulator.model import PubSubModel
+from tidemark.pipeline.emulator.server import served
+from tidemark.pipeline.identity import SCHEMA, Component, On, permissions_of
+from tidemark.pipeline.pubsub.connection import publisher_client, subscriber_client
+from tidemark.pipeline.pubsub.monitoring import SAMPLE_PERIOD
+from tidemark.pipeline.settings_sections import PubSubSettings
+from tidemark.pipeline.watermark.decision import Reason
+
+SECOND = timedelta(seconds=1)
+ENDS_WITHIN = 10.0
+RPC = {
+    **dict.fromkeys(("Pull", "Acknowledge", "ModifyAckDeadline"), "consume"),
+    "CreateSnapshot": "consume",
+    "GetSubscription": "get",
+}
+"""What a call needs of the subscription that it names."""
+
+
+@dataclass
+class House:
+    """A folder with settings, a Pub/Sub with somebody's base, and a Cloud Monitoring, both of which record calls."""
+
+    folder: Path
+    pubsub: PubSubSettings
+    recorder: Recorder
+    monitoring: FakeMonitoring
+    publisher: PublisherClient
+    reader: SubscriberClient
+
+    def write(self, pubsub: str = "", more: str = "") -> None:
+        names = ("project", "topic", "base_subscription", "tracking_subscription", "emulator_host")
+        written = "\n".join(f'{name} = "{getattr(self.pubsub, name)}"' for name in names)
+        rest = '[watermark]\ntick = "1s"\nband = "1s"\n[ingest]\npull_for = "1s"\n[windows]\nlength = "1m"\n'
+        content = f'[pubsub]\nattach = true\npull_wait = "1s"\n{written}\n{pubsub}\n{rest}{more}'
+        (self.folder / "tidemark.toml").write_text(content)
+
+    def subscribe(self) -> None:
+        self.publisher.create_topic(name=self.pubsub.topic_path)
+        self.reader.create_subscription(
+            request={"name": self.pubsub.base_path, "topic": self.pubsub.topic_path, "expiration_policy": {}}
+        )
+
+    def publish(self, *ages: float) -> None:
+        now = SystemClock().now()
+        for age in ages:
+            attributes = {"stream_id": "a", "event_time": iso(now - age * SECOND)}
+            self.publisher.publish(topic=self.pubsub.topic_path, messages=[{"data": b"{}", "attributes": attributes}])
+
+    def read(self) -> None:
+        """Somebody else pulls and acknowledges one message."""
+        (found,) = self.reader.pull(subscription=self.pubsub.base_path, max_messages=1).received_messages
+        self.reader.acknowledge(subscription=self.pubsub.base_path, ack_ids=[found.ack_id])
+
+    def run(self, *arguments: str) -> Said:
+        return said_here(self.folder, arguments, {"PATH": os.environ["PATH"], "HOME": str(self.folder)})
+
+    def signal(self) -> dict[str, object]:
+        found: dict[str, object] = json.loads((self.folder / ".tidemark/lake/watermark.json").read_text())
+        return found
+
+
+@pytest.fixture
+def house(tmp_path: Path) -> Iterator[House]:
+    recorder, monitoring = Recorder(), FakeMonitoring(SystemClock().now)
+    model = PubSubModel(rng=random.Random(0))
+    with served(model, interceptors=[recorder]) as address, serve_monitoring(monitoring, [recorder]) as metrics:
+        pubsub = unique_pubsub(address).model_copy(update={"monitoring_endpoint": metrics})
+        monitoring.project = pubsub.project
+        publisher, reader = publisher_client(address), subscriber_client(address)
+        yield House(tmp_path, pubsub, recorder, monitoring, publisher, reader)
+        for client in (publisher, reader):
+            client.transport.close()
+
+
+def needed(house: House) -> set[tuple[str, str]]:
+    """What the calls so far needed of which subscription."""
+    roles = {house.pubsub.base_path: "base", house.pubsub.tracking_path: "tracking"}
+    return {(RPC[name], roles[path]) for name, path in house.recorder.about if name in RPC and path in roles}
+
+
+def of_the_table(reading: str) -> set[tuple[str, str]]:
+    permissions = permissions_of([Component.ATTACH], reading)
+    return {(each.name.rpartition(".")[2], str(each.on)) for each in permissions if each.on in (On.BASE, On.TRACKING)}
+
+
+@pytest.mark.parametrize("reading", ["auto", "snapshot"])
+def test_base_is_looked_at_and_never_pulled_or_acknowledged(house: House, reading: str) -> None:
+    metrics = f'monitoring_endpoint = "{house.pubsub.monitoring_endpoint}"'
+    house.write(f'{metrics}\nreading = "{reading}"')
+    house.subscribe()
+    house.publish(3, 2)
+    name, now = house.pubsub.base_subscription, SystemClock().now()
+    house.monitoring.sampled(name, now - SAMPLE_PERIOD, age=0, undelivered=0)
+    del house.recorder.about[:], house.recorder.methods[:]
+    said = house.run("attach", "--ticks", "2")
+    assert (said.code, said.err) == (0, "")
+    assert needed(house) == of_the_table(reading)
+    about_base = {call for call, path in house.recorder.about if path == house.pubsub.base_path}
+    assert about_base == {"GetSubscription"} | ({"CreateSnapshot"} if reading == "snapshot" else set())
+    methods = {method.rpartition("/")[2] for method in house.recorder.methods}
+    assert ("ListTimeSeries" in methods) == (reading == "auto")
+    assert "CreateSubscription" in methods  # on an emulator, tracking alone
+    assert SCHEMA.permission not in permissions_of([Component.ATTACH], reading)
+
+
+def test_the_watermark_waits_for_somebody_elses_acknowledgement(house: House) -> None:
+    house.write()
+    house.subscribe()
+    assert house.run("provision").code == 0
+    assert house.run("attach", "--ticks", "1").code == 0
+    house.publish(30)
+    SystemClock().sleep(0.05)
+    house.publish(20)
+    SystemClock().sleep(2.1)  # two bands beyond: both may be anchors
+    house.publish(10)
+    SystemClock().sleep(1.1)
+    held = house.run("attach", "--ticks", "1").out
+    first, pinned = house.signal()["watermark"], house.signal()["reason"]
+    assert pinned in (Reason.ADVANCED, Reason.PINNED_BY_BACKLOG), held
+    house.read()
+    house.read()
+    assert house.run("attach", "--ticks", "1").code == 0
+    assert str(house.signal()["watermark"]) > str(first)
+
+
+def test_lines_are_said_when_something_changes_and_other_commands_read_the_log_alone(house: House) -> None:
+    house.write()
+    house.subscribe()
+    said = house.run("attach", "--ticks", "3")
+    assert sum("HELD_NO_DATA" in line for line in said.out.splitlines()) == 1
+    status = json.loads(house.run("status", "--json").out)
+    assert (status["base_read_by_others"], status["reason"]) == (house.pubsub.base_path, "HELD_NO_DATA")
+    assert not [name for name in status if name.startswith(("landed", "windows", "late", "lost", "missed"))]
+    assert house.run("watermark").out.startswith("HELD_NO_DATA")
+    assert "identical" in house.run("replay", "--from-lake").out
+    assert house.run("explain").code == 0
+    findings = json.loads(house.run("doctor", "--json").out)["findings"]
+    assert {"settings", "Pub/Sub", "lake"} <= {one["subject"] for one in findings}
+    assert "Spark" not in {one["subject"] for one in findings}
+    assert sum("is pulled by others" in one["said"] for one in findings) == 1
+    refused = house.run("release", "--before", iso(SystemClock().now()))
+    assert (refused.code, "only its reader can let messages go" in refused.err) == (1, True)
+
+
+def test_without_the_setting_and_without_base_it_says_what_to_write(house: House) -> None:
+    house.write()
+    refused = house.run("attach", "--ticks", "1")
+    assert (refused.code, "tidemark never creates it" in refused.err) == (1, True)
+    settings = house.folder / "tidemark.toml"
+    settings.write_text(settings.read_text().replace("attach = true", "attach = false"))
+    refused = house.run("attach")
+    assert (refused.code, "write attach = true under [pubsub]" in refused.err) == (1, True)
+
+
+def test_tuning_measures_disorder_by_what_was_tracked(house: House) -> None:
+    house.write()
+    house.subscribe()
+    assert house.run("tune").code == 1
+    assert house.run("provision").code == 0
+    house.publish(0, 30, 0)
+    assert house.run("attach", "--ticks", "2").code == 0
+    found = json.loads(house.run("tune", "--json").out)
+    assert (found["messages"], found["rejected"], found["disorder_beyond_band"]) == (3, 0, 0)
+    assert 29 <= found["publish_less_event_seconds"]["max"] <= 32
+
+
+def test_a_failing_tick_is_said_once_and_noted_and_the_next_good_one_clears_it(house: House) -> None:
+    house.write()
+    house.subscribe()
+    assert house.run("attach", "--ticks", "1").code == 0
+    house.write(f'monitoring_endpoint = "{house.pubsub.monitoring_endpoint}"\nreading = "monitoring"')
+    house.monitoring.errors = [grpc.StatusCode.PERMISSION_DENIED] * 20
+    said = house.run("attach", "--ticks", "2")
+    assert (said.code, sum("a tick failed" in line for line in said.out.splitlines())) == (1, 1)
+    assert json.loads(house.run("status", "--json").out)["ticks_failed"] == {"tracking": 2}
+    house.monitoring.errors = []
+    assert house.run("attach", "--ticks", "1").code == 0
+    assert "ticks_failed" not in json.loads(house.run("status", "--json").out)
+
+
+def test_it_serves_its_health_while_it_runs_and_a_signal_ends_it(house: House, unused_port: int) -> None:
+    house.write(more=f"[metrics]\nhealth = true\nport = {unused_port}\n")
+    house.subscribe()
+    variables = {"PATH": os.environ["PATH"], "HOME": str(house.folder)}
+    process = subprocess.Popen(
+        [TIDEMARK, "attach"], cwd=house.folder, env=variables, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    assert process.stdout is not None
+    assert process.stderr is not None
+    first = process.stdout.readline()
+    while "HELD_NO_DATA" not in first:
+        first = process.stdout.readline()
+        assert first, process.stderr.read()
+    for page in ("livez", "healthz"):
+        with urllib.request.urlopen(f"http://127.0.0.1:{unused_port}/{page}", timeout=10) as answer:
+            assert answer.status == 200
+    with pytest.raises(urllib.error.HTTPError):
+        urllib.request.urlopen(f"http://127.0.0.1:{unused_port}/metrics", timeout=10)
+    process.send_signal(signal.SIGTERM)
+    _, err = process.communicate(timeout=ENDS_WITHIN)
+    assert (process.returncode, err) == (0, "")

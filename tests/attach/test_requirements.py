@@ -1,0 +1,155 @@
+"""What attach needs of base, which may be of any kind, and of tracking, which is made with base's filter."""
+
+import random
+from collections.abc import Iterator
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from google.pubsub_v1 import SubscriberClient, types
+
+from tests.fixtures_emulator import unique_pubsub
+from tidemark.pipeline.clock import SystemClock
+from tidemark.pipeline.emulator.model import PubSubModel
+from tidemark.pipeline.emulator.server import served
+from tidemark.pipeline.errors import BaseReadByOthers, ProvisionRefused
+from tidemark.pipeline.pubsub.connection import publisher_client, subscriber_client
+from tidemark.pipeline.pubsub.drift import Drift, look_at_subscriptions
+from tidemark.pipeline.pubsub.kinds import promises
+from tidemark.pipeline.pubsub.provision import ProvisionReport, provision
+from tidemark.pipeline.pubsub.requirements import dangers, differences, followed, refusals, wanted
+from tidemark.pipeline.pubsub.subscription import PubSubSubscription
+from tidemark.pipeline.settings import Settings
+from tidemark.pipeline.settings_sections import PubSubSettings
+
+SETTINGS = PubSubSettings(attach=True)
+CONTRACT = Settings().contract
+TRANSFORM = {"javascript_udf": {"function_name": "f", "code": "function f(m) {return null}"}}
+
+
+def base(**options: Any) -> types.Subscription:
+    """Somebody's base: a week's retention, and these options."""
+    kept = {"message_retention_duration": timedelta(days=7), "expiration_policy": {}}
+    return types.Subscription({"name": SETTINGS.base_path, "topic": SETTINGS.topic_path, **kept, **options})
+
+
+def refused(found: types.Subscription | None, settings: PubSubSettings = SETTINGS, **tracking: Any) -> list[str]:
+    settings = followed(settings, found)
+    ours = types.Subscription({**wanted(settings, settings.tracking_path), **tracking})
+    return list(refusals(settings, CONTRACT, ours, found))
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({}, "is pulled by others"),
+        ({"push_config": {"push_endpoint": "https://example.org/"}}, "pushes to https://example.org/"),
+        ({"bigquery_config": {"table": "a.b.c"}}, "writes to the BigQuery table a.b.c"),
+        ({"cloud_storage_config": {"bucket": "somewhere"}}, "writes to the bucket somewhere"),
+        ({"bigtable_config": {"table": "a/t"}}, "writes to the Bigtable table a/t"),
+        ({"enable_exactly_once_delivery": True}, "delivers exactly once"),
+        ({"enable_message_ordering": True, "ack_deadline_seconds": 17}, "delivers at least once"),
+        ({"filter": 'attributes.a = "b"'}, "has the filter 'attributes.a = \"b\"'"),
+    ],
+)
+def test_every_kind_of_base_is_accepted_and_said_with_what_the_signal_promises(
+    options: dict[str, Any], says: str
+) -> None:
+    found = base(**options)
+    assert refused(found) == []
+    assert [*differences(SETTINGS, "base", found), *dangers("base", found, attach=True)] == []
+    assert sum(says in sentence for sentence in promises(found)) == 1
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"dead_letter_policy": {"dead_letter_topic": "projects/p/topics/dead"}}, "unacknowledged by its reader"),
+        ({"message_transforms": [TRANSFORM]}, "counts as acknowledged"),
+        ({"state": types.Subscription.State.RESOURCE_ERROR}, "cannot deliver"),
+        ({"expiration_policy": {"ttl": timedelta(days=2)}}, "will DELETE the base subscription"),
+    ],
+)
+def test_what_takes_messages_away_unread_is_a_danger_and_no_refusal(options: dict[str, Any], says: str) -> None:
+    assert refused(base(**options)) == []
+    (danger,) = dangers("base", base(**options), attach=True)
+    assert says in danger
+
+
+@pytest.mark.parametrize(
+    ("found", "tracking", "says"),
+    [
+        (base(topic="projects/tidemark-local/topics/another"), {}, "is attached to"),
+        (base(topic="_deleted-topic_"), {}, "belonged to a topic that was deleted"),
+        (base(detached=True), {}, "is detached"),
+        (base(filter='attributes.a = "b"'), {"filter": ""}, "heartbeats-tracking has no filter"),
+        (base(), {"filter": 'attributes.a = "b"'}, "heartbeats-tracking has the filter"),
+        (base(message_retention_duration=timedelta(days=8)), {}, "tracking could lose what base still delivers"),
+        (base(), {"push_config": {"push_endpoint": "https://example.org/"}}, "tidemark pulls"),
+        (None, {}, "tidemark never creates it"),
+    ],
+)
+def test_what_breaks_the_method_is_refused_and_nobody_is_told_to_delete_base(
+    found: types.Subscription | None, tracking: dict[str, Any], says: str
+) -> None:
+    (reason,) = refused(found, **tracking)
+    assert says in reason
+    assert SETTINGS.tracking_path in reason or "delete it" not in reason
+
+
+def test_a_filter_in_the_settings_must_be_that_of_base() -> None:
+    settings = SETTINGS.model_copy(update={"filter": 'attributes.a = "b"'})
+    assert refused(base(filter='attributes.a = "b"'), settings) == []
+    (reason,) = refused(base(), settings)
+    assert reason.startswith(f"{SETTINGS.base_path} has no filter, and pubsub.filter asks for")
+
+
+class Place:
+    """A Pub/Sub with a topic, for somebody's base."""
+
+    def __init__(self, address: str, client: SubscriberClient) -> None:
+        self.client = client
+        self.settings = unique_pubsub(address).model_copy(update={"attach": True})
+        self._publisher = publisher_client(address)
+
+    def subscribe(self, **options: Any) -> None:
+        self._publisher.create_topic(name=self.settings.topic_path)
+        named = {"name": self.settings.base_path, "topic": self.settings.topic_path}
+        self.client.create_subscription(request={**named, **options})
+
+    def provision(self) -> ProvisionReport:
+        return provision(self.client, self._publisher, self.settings, CONTRACT, SystemClock())
+
+    def look(self) -> Drift:
+        return look_at_subscriptions(self.client, self.settings, CONTRACT)
+
+
+@pytest.fixture
+def place() -> Iterator[Place]:
+    with served(PubSubModel(rng=random.Random(0))) as address:
+        client = subscriber_client(address)
+        yield Place(address, client)
+        client.transport.close()
+
+
+def test_provisioning_makes_tracking_alone_with_the_filter_of_base(place: Place) -> None:
+    with pytest.raises(ProvisionRefused, match="tidemark never creates it"):
+        place.provision()
+    assert place.look().breaks[0].startswith(f"{place.settings.tracking_path} does not exist")
+    place.subscribe(filter='attributes.a = "b"', ack_deadline_seconds=33)
+    before = place.client.get_subscription(subscription=place.settings.base_path)
+    report = place.provision()
+    assert report.created == [place.settings.tracking_path]
+    assert sum("HELD_INCOMPLETE" in warning for warning in report.warnings) == 1
+    assert place.client.get_subscription(subscription=place.settings.tracking_path).filter == 'attributes.a = "b"'
+    assert place.client.get_subscription(subscription=place.settings.base_path) == before
+    assert place.provision().created == []
+    looked = place.look()
+    assert (looked.breaks, looked.differences) == ((), ())
+    assert looked.promises[0].startswith(f"{place.settings.base_path} is pulled by others")
+
+
+def test_nothing_that_pulls_can_be_made_for_base(place: Place) -> None:
+    with pytest.raises(BaseReadByOthers, match="never pulls from it"):
+        PubSubSubscription(place.client, place.settings.base_path, SystemClock(), place.settings)
+    PubSubSubscription(place.client, place.settings.tracking_path, SystemClock(), place.settings)

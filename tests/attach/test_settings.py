@@ -1,0 +1,39 @@
+"""Settings that do not go with attach, and what it changes."""
+
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from tidemark.pipeline.errors import InvalidSettings
+from tidemark.pipeline.settings import load_settings
+
+
+@pytest.mark.parametrize(
+    ("written", "named"),
+    [
+        ('[watermark]\nmax_lag = "1m"', "watermark.max_lag"),
+        ('[ingest]\nmode = "continuous"\nround = "1s"', 'ingest.mode = "continuous"'),
+        ('[tables.t]\nsql = "t.sql"\nkey = ["a"]', "[tables]"),
+        ("[windows]\ncorrections = true", "windows.corrections"),
+        ('[quarantine]\nrequeue = "when the contract changes"', "quarantine.requeue"),
+    ],
+)
+def test_what_needs_landing_is_refused_by_name(tmp_path: Path, written: str, named: str) -> None:
+    file = tmp_path / "tidemark.toml"
+    file.write_text(f"[pubsub]\nattach = true\n{written}\n")
+    with pytest.raises(InvalidSettings, match=r"pubsub\.attach = true does not go with") as refused:
+        load_settings(file)
+    assert named in str(refused.value)
+    file.write_text(f"{written}\n")
+    load_settings(file)
+
+
+def test_copies_are_not_remembered_and_a_silence_holds(tmp_path: Path) -> None:
+    file = tmp_path / "tidemark.toml"
+    file.write_text("[pubsub]\nattach = true\n")
+    attached = load_settings(file)
+    assert (attached.copies_remembered, attached.policy.idle) == (timedelta(), "hold")
+    file.write_text("")
+    landing = load_settings(file)
+    assert (landing.copies_remembered, landing.policy.idle) == (timedelta(minutes=10), "advance")
