@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
 from statistics import median
-from typing import Self
 
 import pyarrow.parquet as pq
 
@@ -135,22 +134,11 @@ def event_times_of(truths: Iterable[Path]) -> dict[str, datetime | None]:
     }
 
 
-@dataclass(frozen=True, slots=True)
-class Record:
-    """A reader's record: what it began to acknowledge, and what was confirmed."""
-
-    acknowledged: dict[str, Acknowledged]
-    confirmed: frozenset[str]
-
-    @classmethod
-    def read(cls, path: Path) -> Self:
-        """Read the lines that are whole; a crash may cut the last one off."""
-        found: dict[str, Acknowledged] = {}
-        confirmed = set()
-        lines = path.read_text().split("\n")[:-1] if path.exists() else []
-        for moment, what, its_id, published, _ in (line.split("\t") for line in lines):
-            if what == "confirmed":
-                confirmed.add(its_id)
-            else:
-                found.setdefault(its_id, Acknowledged(*map(datetime.fromisoformat, (moment, published))))
-        return cls(found, frozenset(confirmed))
+def record_of(path: Path) -> dict[str, Acknowledged]:
+    """What a reader's record says that it began to acknowledge, by message id; a crash may have cut off a line."""
+    found: dict[str, Acknowledged] = {}
+    lines = path.read_text().split("\n")[:-1] if path.exists() else []
+    for moment, what, its_id, published, _ in (line.split("\t") for line in lines):
+        if what == "sending":
+            found.setdefault(its_id, Acknowledged(*map(datetime.fromisoformat, (moment, published))))
+    return found
