@@ -34,7 +34,7 @@ SERVERS = {"official": running_emulator, "own": running_own_pubsub}
 COMMAND = "tidemark.pipeline.cli"
 BAND = timedelta(seconds=10)
 BUILT_WITHIN_SECONDS = 280
-DONE_WITHIN_SECONDS = 240
+DONE_WITHIN_SECONDS = 400
 CATCHES_UP_WITHIN_SECONDS = 60
 """The official emulator goes on to lease half of all messages to a stream whose process has crashed, so a backlog
 halves every ack deadline only."""
