@@ -26,6 +26,10 @@ BYTES_PER_PULL = 10_000_000
 LONGEST_WAIT_SECONDS = 90.0
 """The longest that a pull waits for messages, whatever its deadline."""
 
+STREAM_SILENCE_SECONDS = 5.0
+"""A stream without messages says by an empty answer that it is alive. The Java client closes one that is silent for
+15 s after it asked."""
+
 PULLS_WAIT_AT_MOST = 192
 """The most pulls that wait at a time; further ones answer at once. Each waiting pull occupies a thread, and some must
 be left for other calls."""
@@ -189,8 +193,8 @@ class SubscriberService(Service):
         return pull_response(delivered)
 
     def streaming_pull(self, requests: Iterator[Any], context: Any) -> Iterator[bytes]:
-        """Give what pulls would give, one after the other, until the caller goes. It takes the lock itself, and reads
-        only the first request: clients acknowledge, and extend leases, by calls of their own."""
+        """Give what pulls would give, one after the other, until the caller goes; after a silence, an empty answer. It
+        takes the lock itself, and reads only the first request: clients acknowledge, and extend leases, by calls."""
         first = next(requests)
         limits.resource("subscriptions", first.subscription)
         request = types.PullRequest.pb()(subscription=first.subscription, max_messages=MESSAGES_PER_PULL)
@@ -202,9 +206,9 @@ class SubscriberService(Service):
         try:
             while True:
                 with self._shared.changed:
-                    delivered = self._look(request, context) or self._wait(request, context)
-                if delivered:
-                    yield pull_response(delivered)
+                    delivered = self._look(request, context)
+                    delivered = delivered or self._wait(request, context, STREAM_SILENCE_SECONDS)
+                yield pull_response(delivered)
         finally:
             with self._shared.changed:
                 self._shared.waiting -= 1
@@ -216,13 +220,13 @@ class SubscriberService(Service):
         now = self._shared.now()
         return self._model.pull(request.subscription, at_most, now, max_bytes=BYTES_PER_PULL, goes_on=goes_on)
 
-    def _wait(self, request: Any, context: Any) -> list[Delivered]:
+    def _wait(self, request: Any, context: Any, at_most: float = LONGEST_WAIT_SECONDS) -> list[Delivered]:
         clock = self._shared.clock
         left: float = context.time_remaining()  # centuries, where there is no deadline
         patience = left - min(BEFORE_THE_DEADLINE_SECONDS, left / 5)
         if self._model.faults.answers_the_gone:
             patience = left + AFTER_THE_DEADLINE_SECONDS
-        until = clock.monotonic() + min(patience, LONGEST_WAIT_SECONDS)
+        until = clock.monotonic() + min(patience, at_most)
         delivered: list[Delivered] = []
         while not delivered and (left := until - clock.monotonic()) > 0:
             due = self._model.next_change(request.subscription)

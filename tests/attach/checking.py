@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
 from statistics import median
-from typing import Self
 
 import pyarrow.parquet as pq
 
@@ -34,11 +33,11 @@ class Acknowledged:
 
 @dataclass(frozen=True, slots=True)
 class Checked:
-    """What the three parties' accounts give together."""
+    """The three parties' accounts, and what they give together."""
 
-    messages: int
-    acknowledged: int
-    decisions: int
+    event_times: Mapping[str, datetime | None]
+    record: Mapping[str, Acknowledged]
+    made: Sequence[Decision]
     violations: list[str]
     """A sentence for each decision with a message below its watermark that was still to be acknowledged."""
     falls: int
@@ -53,7 +52,7 @@ class Checked:
     def __str__(self) -> str:
         seconds = [lag.total_seconds() for lag in self.lags] or [float("nan")]
         return (
-            f"{self.messages:,} messages, {self.acknowledged:,} acknowledged, {self.decisions} decisions, "
+            f"{len(self.event_times):,} messages, {len(self.record):,} acknowledged, {len(self.made)} decisions, "
             f"{len(self.violations)} violations, {self.falls} steps back; the watermark was behind by "
             f"{median(seconds):.1f} s (median), {max(seconds):.1f} s (max); disorder "
             f"{self.disorder.total_seconds():.1f} s; it ended {self.short_of_the_end.total_seconds():.1f} s before the "
@@ -96,9 +95,9 @@ def check(
             )
     seen = [(record[its_id].publish_time, at) for at, its_id in valid if its_id in record]
     return Checked(
-        messages=len(event_times),
-        acknowledged=len(record),
-        decisions=len(decisions),
+        event_times=event_times,
+        record=record,
+        made=decisions,
         violations=violations,
         falls=falls,
         disorder=disorder_of(seen),
@@ -135,22 +134,11 @@ def event_times_of(truths: Iterable[Path]) -> dict[str, datetime | None]:
     }
 
 
-@dataclass(frozen=True, slots=True)
-class Record:
-    """A reader's record: what it began to acknowledge, and what was confirmed."""
-
-    acknowledged: dict[str, Acknowledged]
-    confirmed: frozenset[str]
-
-    @classmethod
-    def read(cls, path: Path) -> Self:
-        """Read the lines that are whole; a crash may cut the last one off."""
-        found: dict[str, Acknowledged] = {}
-        confirmed = set()
-        lines = path.read_text().split("\n")[:-1] if path.exists() else []
-        for moment, what, its_id, published, _ in (line.split("\t") for line in lines):
-            if what == "confirmed":
-                confirmed.add(its_id)
-            else:
-                found.setdefault(its_id, Acknowledged(*map(datetime.fromisoformat, (moment, published))))
-        return cls(found, frozenset(confirmed))
+def record_of(path: Path) -> dict[str, Acknowledged]:
+    """What a reader's record says that it began to acknowledge, by message id; a crash may have cut off a line."""
+    found: dict[str, Acknowledged] = {}
+    lines = path.read_text().split("\n")[:-1] if path.exists() else []
+    for moment, what, its_id, published, _ in (line.split("\t") for line in lines):
+        if what == "sending":
+            found.setdefault(its_id, Acknowledged(*map(datetime.fromisoformat, (moment, published))))
+    return found

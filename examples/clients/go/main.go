@@ -11,6 +11,7 @@ import (
 	"flag"
 	"fmt"
 	"log"
+	"math"
 	"math/rand/v2"
 	"os"
 	"sync/atomic"
@@ -34,7 +35,10 @@ var (
 	eventTime    = flag.String("event-time", "event_time", "the attribute that holds the event time")
 )
 
-var acknowledged atomic.Int64
+var (
+	began        = time.Now()
+	acknowledged atomic.Int64
+)
 
 func main() {
 	flag.Parse()
@@ -42,32 +46,29 @@ func main() {
 	if err != nil {
 		log.Fatal(err)
 	}
-	ctx, done := context.WithTimeout(context.Background(), inSeconds(*seconds))
-	defer done()
-	client, err := pubsub.NewClient(ctx, *project) // it looks at PUBSUB_EMULATOR_HOST
+	client, err := pubsub.NewClient(context.Background(), *project) // it looks at PUBSUB_EMULATOR_HOST
 	if err != nil {
 		log.Fatal(err)
 	}
 	subscriber := client.Subscriber(*subscription)
 	subscriber.ReceiveSettings.MaxDurationPerAckExtension = 10 * time.Second // what a crash held comes again after it
-	for ctx.Err() == nil && acknowledged.Load() < *messages {
-		reading, stop := context.WithTimeout(ctx, inSeconds(*pauseEvery))
-		err := subscriber.Receive(reading, func(_ context.Context, m *pubsub.Message) {
-			time.Sleep(time.Duration(rand.Float64() * *hold * float64(time.Millisecond)))
-			finish(file, m)
-			if acknowledged.Load() >= *messages {
-				stop()
-			}
-		})
-		stop()
-		if err != nil {
-			log.Fatal(err)
+	ctx, done := context.WithTimeout(context.Background(), inSeconds(*seconds))
+	defer done()
+	err = subscriber.Receive(ctx, func(_ context.Context, m *pubsub.Message) {
+		time.Sleep(time.Duration(rand.Float64() * *hold * float64(time.Millisecond)))
+		finish(file, m)
+		if acknowledged.Load() >= *messages {
+			done()
 		}
-		select {
-		case <-ctx.Done():
-		case <-time.After(inSeconds(*pauseFor)):
-		}
+	})
+	if err != nil {
+		log.Fatal(err)
 	}
+}
+
+// pauses says whether it pauses now: nothing is acknowledged, as when a reader's own sink does not answer.
+func pauses() bool {
+	return math.Mod(time.Since(began).Seconds(), *pauseEvery+*pauseFor) > *pauseEvery
 }
 
 func finish(file *os.File, m *pubsub.Message) {
@@ -75,8 +76,11 @@ func finish(file *os.File, m *pubsub.Message) {
 		m.Nack()
 		return
 	}
+	for pauses() {
+		time.Sleep(50 * time.Millisecond)
+	}
 	record(file, "sending", m)
-	status, err := m.AckWithResult().Get(context.Background()) // also where a pause has begun
+	status, err := m.AckWithResult().Get(context.Background())
 	if err != nil || status != pubsub.AcknowledgeStatusSuccess {
 		log.Printf("not confirmed: %s: %v %v", m.ID, status, err)
 		return

@@ -36,6 +36,7 @@ import java.util.concurrent.atomic.AtomicInteger;
  */
 public final class Reader {
   private final Map<String, String> options;
+  private final Instant began = Instant.now();
   private final Random random = new Random();
   private final ScheduledExecutorService later = Executors.newScheduledThreadPool(32);
   private final AtomicInteger acknowledged = new AtomicInteger();
@@ -56,18 +57,19 @@ public final class Reader {
   private void read() throws InterruptedException {
     Instant until = Instant.now().plusMillis((long) (number("seconds", 60) * 1000));
     double messages = number("messages", 1e9);
+    Subscriber subscriber = subscriber();
+    subscriber.startAsync().awaitRunning();
     while (Instant.now().isBefore(until) && acknowledged.get() < messages) {
-      Subscriber subscriber = subscriber();
-      subscriber.startAsync().awaitRunning();
-      Instant pause = Instant.now().plusMillis((long) (number("pause-every", 1e6) * 1000));
-      while (Instant.now().isBefore(until) && Instant.now().isBefore(pause) && acknowledged.get() < messages) {
-        Thread.sleep(50);
-      }
-      subscriber.stopAsync().awaitTerminated();
-      if (Instant.now().isBefore(until) && acknowledged.get() < messages) {
-        Thread.sleep((long) (number("pause-for", 0) * 1000));
-      }
+      Thread.sleep(50);
     }
+    subscriber.stopAsync().awaitTerminated();
+  }
+
+  /** Whether it pauses now: nothing is acknowledged, as when a reader's own sink does not answer. */
+  private boolean pauses() {
+    double every = number("pause-every", 1e6);
+    double seconds = Duration.between(began, Instant.now()).toMillis() / 1000.0;
+    return seconds % (every + number("pause-for", 0)) > every;
   }
 
   private Subscriber subscriber() {
@@ -99,8 +101,11 @@ public final class Reader {
       reply.nack();
       return;
     }
-    record("sending", message);
     try {
+      while (pauses()) {
+        Thread.sleep(50);
+      }
+      record("sending", message);
       if (reply.ack().get(10, TimeUnit.SECONDS) == AckResponse.SUCCESSFUL) {
         record("confirmed", message);
         if (acknowledged.incrementAndGet() == number("crash-after", 0)) {

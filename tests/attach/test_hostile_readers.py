@@ -1,0 +1,107 @@
+"""Readers of base that do what nobody hopes for, and what attach makes of it and says."""
+
+import time
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+from google.protobuf.field_mask_pb2 import FieldMask
+
+from tests.attach.hostile import BAND, Beside, beside, make_base
+from tests.cli.command import said_here
+from tidemark.pipeline.settings_sections import PubSubSettings
+from tidemark.pipeline.watermark.decision import Reason
+
+
+@pytest.fixture
+def world(tmp_path: Path, fresh_pubsub: PubSubSettings) -> Iterator[Beside]:
+    assert fresh_pubsub.emulator_host
+    with beside(tmp_path, fresh_pubsub.emulator_host, fresh_pubsub.project) as found:
+        yield found
+
+
+def test_a_message_that_is_never_acknowledged_pins_the_watermark_and_explain_names_the_backlog(world: Beside) -> None:
+    world.traffic()
+    time.sleep(BAND.total_seconds())
+    kept_at = world.publish(1)
+    message = world.reader.pull(request={"subscription": world.base, "max_messages": 1}, timeout=5).received_messages[0]
+    world.traffic(seconds=5, keep=[message.message.message_id])
+    decision = world.decision()
+    assert decision.watermark is not None
+    assert decision.watermark <= kept_at
+    assert decision.reason is Reason.PINNED_BY_BACKLOG
+    assert "base has a backlog" in said_here(world.config.parent, ("explain",), {}).out
+    world.reader.acknowledge(subscription=world.base, ack_ids=[message.ack_id])
+    world.traffic()
+    assert (after := world.decision().watermark) is not None
+    assert after > kept_at
+
+
+def test_a_purge_moves_the_watermark_past_what_nobody_read(world: Beside) -> None:
+    world.traffic()
+    unread = world.publish()
+    time.sleep(2)
+    world.publish()
+    world.attached.tick()
+    before = world.decision().watermark
+    assert before is not None
+    assert before <= unread
+    future = datetime.now(UTC) + timedelta(seconds=30)
+    world.reader.seek(request={"subscription": world.base, "time": future})
+    time.sleep(BAND.total_seconds() + 0.5)
+    world.attached.tick()
+    after = world.decision().watermark
+    assert after is not None
+    assert after > unread
+
+
+def test_a_dead_letter_policy_is_told(world: Beside, capsys: pytest.CaptureFixture[str]) -> None:
+    topic = f"{world.settings.pubsub.topic_path}-dead"
+    world.publisher.create_topic(name=topic)
+    policy = {"dead_letter_topic": topic, "max_delivery_attempts": 5}
+    world.reader.update_subscription(
+        request={
+            "subscription": {
+                "name": world.base,
+                "topic": world.settings.pubsub.topic_path,
+                "dead_letter_policy": policy,
+            },
+            "update_mask": FieldMask(paths=["dead_letter_policy"]),
+        }
+    )
+    world.attached.look()
+    assert "moves messages to the dead-letter topic" in capsys.readouterr().out
+
+
+def test_a_subscription_that_is_deleted_stops_the_watermark_until_it_is_made_anew(
+    world: Beside, capsys: pytest.CaptureFixture[str]
+) -> None:
+    world.traffic()
+    world.reader.delete_subscription(subscription=world.base)
+    before = world.decision().watermark
+    world.publish()
+    world.attached.tick()
+    assert world.decision().watermark == before
+    assert "does not exist" in capsys.readouterr().out
+    make_base(world.reader, world.settings)
+    world.traffic()
+    assert (after := world.decision().watermark) is not None
+    assert before is not None
+    assert after > before
+
+
+def test_a_seek_back_of_base_holds_and_is_told(world: Beside) -> None:
+    update = {"name": world.base, "topic": world.settings.pubsub.topic_path, "retain_acked_messages": True}
+    world.reader.update_subscription(
+        request={"subscription": update, "update_mask": FieldMask(paths=["retain_acked_messages"])}
+    )
+    began = datetime.now(UTC)
+    world.traffic(seconds=6)
+    before = world.decision().watermark
+    world.reader.seek(request={"subscription": world.base, "time": began})
+    world.attached.tick()
+    held = world.decision()
+    assert held.reason is Reason.HELD_SEEK
+    assert held.watermark == before
+    assert "sought a subscription back" in held.sentence()
