@@ -1,5 +1,6 @@
 """The two subscriptions as a Dagster resource."""
 
+from dataclasses import replace
 from functools import partial
 
 import dagster as dg
@@ -49,7 +50,9 @@ class PubSubResource(dg.ConfigurableResource):  # type: ignore[type-arg]
 
     def drift(self) -> Drift:
         """What is wrong with the two subscriptions as they are now. Raises PubSubError where they cannot be seen."""
-        return look_at_subscriptions(self._readings().client(), self.settings.pubsub, self.settings.contract)
+        readings = self._readings()
+        found = look_at_subscriptions(readings.client(), self.settings.pubsub, self.settings.contract)
+        return replace(found, dangers=(*found.dangers, *readings.taken_away()))
 
     def _subscription(self, path: str) -> PubSubSubscription:
         pubsub, tick = self.settings.pubsub, self.settings.watermark.tick

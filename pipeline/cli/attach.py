@@ -1,6 +1,6 @@
 """`tidemark attach`: the watermark of a subscription that somebody else reads, without Dagster and Spark."""
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from contextlib import closing, suppress
 from datetime import datetime, timedelta
 from typing import Annotated
@@ -32,7 +32,7 @@ from tidemark.pipeline.watermark.usage import Usage
 SENSOR = "tracking"
 """What notes and measurements call this process' ticks: they are those of the sensor of that name."""
 
-LOOKS_EVERY = timedelta(minutes=10)
+LOOKS_EVERY = timedelta(minutes=1)
 """How often both subscriptions are looked at: anybody may change them."""
 
 GIVES_BACK_SECONDS = 0.2
@@ -101,6 +101,7 @@ class Attached:
         self._looks_at = clock.monotonic()
         self._noted: str | None = None  # what the lake's note says; None: not known
         self._said: dict[str, object] = {}
+        self._warned: Sequence[str] = ()
 
     def tick(self) -> bool:
         """Track, decide and tell, and say what is new. False if it failed: what is not durable comes again."""
@@ -134,12 +135,14 @@ class Attached:
         if found.breaks:
             raise ProvisionRefused("; ".join(found.breaks))
         self._looks_at = self._clock.monotonic() + LOOKS_EVERY.total_seconds()
-        self.warn(found.dangers)
+        self.warn([*found.dangers, *self._readings.taken_away()])
 
-    def warn(self, sentences: Iterable[str]) -> None:
-        """Print each sentence, once."""
+    def warn(self, sentences: Sequence[str]) -> None:
+        """Print each sentence that was not among the last ones."""
         for sentence in sentences:
-            self._say_once(sentence, f"warning: {sentence}")
+            if sentence not in self._warned:
+                _say(f"warning: {sentence}", self._clock.now())
+        self._warned = sentences
 
     def close(self) -> None:
         """Give back what was pulled and is not tracked."""

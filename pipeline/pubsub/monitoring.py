@@ -7,6 +7,7 @@ gaps, and an absent metric does not mean that there are no messages.
 """
 
 import logging
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -32,6 +33,9 @@ logger = logging.getLogger(__name__)
 
 OLDEST_AGE = "pubsub.googleapis.com/subscription/oldest_unacked_message_age"
 UNDELIVERED = "pubsub.googleapis.com/subscription/num_undelivered_messages"
+SOUGHT = "pubsub.googleapis.com/subscription/seek_request_count"
+DEAD_LETTERED = "pubsub.googleapis.com/subscription/dead_letter_message_count"
+"""Both are DELTA, INT64, and grouped by result."""
 
 SAMPLE_PERIOD = timedelta(seconds=60)
 """Assumption: a point that ends at `e` was sampled at some moment of `[e - SAMPLE_PERIOD, e]`. The documentation gives
@@ -137,9 +141,27 @@ class MonitoringBacklog:
         newest = max(numbers)
         return Undelivered(numbers[newest], newest)
 
+    def counted(self, metric: str) -> int:
+        """What a metric counted within `LOOK_BACK`, whatever the result. Raises as `read` does."""
+        return sum(value for _, _, value in self._values(metric))
+
     def _points(self, metric: str) -> dict[datetime, int]:
         """The values within `LOOK_BACK`, by the end of their sample. Impossible values are left out. The larger of two
         values for one sample counts, which is the safe side of both metrics."""
+        points: dict[datetime, int] = {}
+        kinds = set()
+        for kind, end, value in self._values(metric):
+            kinds.add(kind)
+            points[end] = max(points.get(end, 0), value)
+        if len(kinds) > 1:
+            raise ReadingUnavailable(
+                f"Cloud Monitoring has {len(kinds)} series of {metric} for {self._subscription}; one was expected, so "
+                "none of them is taken"
+            )
+        return points
+
+    def _values(self, metric: str) -> Iterator[tuple[object, datetime, int]]:
+        """The possible values within `LOOK_BACK`: of which series each is, the end of its sample, and the value."""
         until = self._clock.now()
         since = until - LOOK_BACK
         request = {
@@ -151,23 +173,15 @@ class MonitoringBacklog:
             ),
             "interval": {"start_time": since, "end_time": until},
         }
-        points: dict[datetime, int] = {}
-        kinds = set()
         for series in self._series(request):
             labels = dict(series.resource.labels)
             if series.metric.type != metric or labels.get("subscription_id") != self._name:
                 continue
-            kinds.add((tuple(sorted(labels.items())), tuple(sorted(series.metric.labels.items()))))
+            kind = (tuple(sorted(labels.items())), tuple(sorted(series.metric.labels.items())))
             for point in series.points:
                 end, value = point.interval.end_time.ToDatetime(UTC), point.value
                 if since < end <= until and value.WhichOneof("value") == "int64_value" and value.int64_value >= 0:
-                    points[end] = max(points.get(end, 0), value.int64_value)
-        if len(kinds) > 1:
-            raise ReadingUnavailable(
-                f"Cloud Monitoring has {len(kinds)} series of {metric} for {self._subscription}; one was expected, so "
-                "none of them is taken"
-            )
-        return points
+                    yield kind, end, value.int64_value
 
     def _series(self, request: dict[str, Any]) -> list[Any]:
         """The series of all pages, as plain protobuf. A series may continue on the next page."""

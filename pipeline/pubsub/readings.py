@@ -1,12 +1,24 @@
 """Which reading of each backlog the settings choose, for sensors and commands alike, and what this process spends."""
 
+from collections.abc import Iterator
+from contextlib import suppress
+
 from google.pubsub_v1 import SubscriberClient
 
 from tidemark.pipeline.clock import Clock
+from tidemark.pipeline.durations import rough
+from tidemark.pipeline.errors import PubSubError
 from tidemark.pipeline.kept import Kept
 from tidemark.pipeline.pubsub.backlog import Backlog, ReadingTimes, SnapshotBacklog
 from tidemark.pipeline.pubsub.connection import subscriber_client
-from tidemark.pipeline.pubsub.monitoring import AutoBacklog, MonitoringBacklog, monitoring_client
+from tidemark.pipeline.pubsub.monitoring import (
+    DEAD_LETTERED,
+    LOOK_BACK,
+    SOUGHT,
+    AutoBacklog,
+    MonitoringBacklog,
+    monitoring_client,
+)
 from tidemark.pipeline.pubsub.spending import BudgetedBacklog, Spending
 from tidemark.pipeline.settings import Settings
 
@@ -47,6 +59,25 @@ class Readings:
         """
         paths = (self._pubsub.tracking_path, self._pubsub.base_path)
         return sum(self._snapshot(path).sweep() for path in paths if not self._is_monitored(path))
+
+    def taken_away(self) -> Iterator[str]:
+        """What the service says has lately taken messages from a base that somebody else reads, unread, in sentences.
+        It tells by metrics: nothing where there are none, none can be had now, or snapshots alone are to be read."""
+        path = self._pubsub.read_by_others
+        if path is None or not self._pubsub.has_metrics or self._pubsub.reading == "snapshot":
+            return
+        counts, within = self._monitoring(path), rough(LOOK_BACK)
+        with suppress(PubSubError):
+            if sought := counts.counted(SOUGHT):
+                yield (
+                    f"{path} was sought within {within} ({sought} requests): what a seek skipped, or a purge, was read "
+                    "by nobody, and the watermark passes it"
+                )
+            if moved := counts.counted(DEAD_LETTERED):
+                yield (
+                    f"{path} moved messages to its dead-letter topic within {within} ({moved}): its reader has not "
+                    "acknowledged them, and the watermark passes them"
+                )
 
     def client(self) -> SubscriberClient:
         """The client of all of them."""

@@ -55,6 +55,9 @@ band = "10s"
 tick = "5s"
 [ingest]
 pull_for = "3s"
+[metrics]
+page = false
+
 [lake]
 uri = "file:lake"
 """

@@ -34,6 +34,9 @@ tick = "5s"
 seek_tolerance = "2s"
 [ingest]
 pull_for = "1s"
+[metrics]
+page = false
+
 [lake]
 uri = "file:lake"
 """
