@@ -5,6 +5,12 @@ import socket
 import pytest
 
 
+@pytest.fixture(autouse=True)
+def _without_the_page(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its port is one for all tests."""
+    monkeypatch.setenv("TIDEMARK_METRICS__PAGE", "false")
+
+
 @pytest.fixture
 def unused_port() -> int:
     """A port of loopback that was free a moment ago."""

@@ -55,8 +55,6 @@ band = "10s"
 tick = "5s"
 [ingest]
 pull_for = "3s"
-[metrics]
-page = false
 
 [lake]
 uri = "file:lake"

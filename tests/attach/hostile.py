@@ -34,8 +34,6 @@ tick = "5s"
 seek_tolerance = "2s"
 [ingest]
 pull_for = "1s"
-[metrics]
-page = false
 
 [lake]
 uri = "file:lake"

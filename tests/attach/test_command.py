@@ -54,7 +54,7 @@ class House:
     def write(self, pubsub: str = "", more: str = "") -> None:
         names = ("project", "topic", "base_subscription", "tracking_subscription", "emulator_host")
         written = "\n".join(f'{name} = "{getattr(self.pubsub, name)}"' for name in names)
-        rest = '[watermark]\ntick = "1s"\nband = "1s"\n[ingest]\npull_for = "1s"\n[windows]\nlength = "1m"\n[metrics]\npage = false\n'
+        rest = '[watermark]\ntick = "1s"\nband = "1s"\n[ingest]\npull_for = "1s"\n[windows]\nlength = "1m"\n'
         content = f'[pubsub]\nattach = true\npull_wait = "1s"\n{written}\n{pubsub}\n{rest}{more}'
         (self.folder / "tidemark.toml").write_text(content)
 

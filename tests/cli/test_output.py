@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from tidemark.pipeline.cli import output
 from tidemark.pipeline.cli.options import Span, duration, moment, positive, share, window_named
+from tidemark.pipeline.observe.facts import of_runs
 from tidemark.pipeline.printable import printable
 from tidemark.pipeline.quality.failing import Failing
 from tidemark.pipeline.settings import Settings
@@ -61,7 +62,7 @@ def test_lines_stay_lines_and_nothing_in_one_begins_another(capsys: pytest.Captu
 @pytest.mark.parametrize("reason", ["no Spark answers", "no Spark answers."])
 def test_runs_that_fail_are_said_with_one_full_stop(capsys: pytest.CaptureFixture[str], reason: str) -> None:
     at = datetime(2026, 11, 21, tzinfo=UTC)
-    output.warn(output.console(), output.of_runs(Failing(1, at, at, reason, None, None)))
+    output.warn(output.console(), of_runs(Failing(1, at, at, reason, None, None)))
     assert capsys.readouterr().out.endswith("no Spark answers. Dagster's UI has each run's log\n")
 
 
