@@ -47,7 +47,7 @@ def _chart(title: str, figure: Callable[[Load], float], limit: Mark | None) -> C
     ends = [line.points[-1] for line in lines if line.points[-1][0] < 900_000]
     lines.append(Line("the most that ticks keep up with", "frontier", ends, is_joined=False, shape="cross"))
     values = [value for line in lines for _, value, _ in line.points]
-    low, high = floor(log10(min(values))), ceil(log10(max(values)))
+    low, high = floor(log10(min(values)) - 0.05), ceil(log10(max(values)))
     up = logarithmic(10.0**low, 10.0**high, "")
     return Chart(title, "", RATE, up, lines, marks=[limit] if limit else [], height=250, width=372, left=62)
 

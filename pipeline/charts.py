@@ -34,18 +34,21 @@ STRETCHED_TICKS = (
 CLOSEST_TICKS = 0.07
 """Ticks of a stretched axis are at least this share of its length apart, so that their texts do not touch."""
 
-HEADING, LEGEND_ROW, LEGEND_COLUMN = 26, 16, 200
-"""The room above a chart of a picture for its title, and what a name in its legend takes."""
+HEADING, LEGEND_ROW, BETWEEN = 26, 16, 10
+"""The room above a chart of a picture for its title and for a row of its legend, and between two charts."""
+
+LETTER = 6.6
+"""A letter is hardly wider than this."""
 
 SHAPES = {
     "speck": "m-1.8-1.8h3.6v3.6h-3.6z",
-    "circle": "m-4.6 0a4.6 4.6 0 1 0 9.2 0a4.6 4.6 0 1 0-9.2 0z",
-    "square": "m-4.3-4.3h8.6v8.6h-8.6z",
-    "diamond": "m0-5.8 5.8 5.8-5.8 5.8-5.8-5.8z",
-    "up": "m0-5.4 5.2 9.6h-10.4z",
-    "down": "m0 5.4 5.2-9.6h-10.4z",
-    "left": "m-5.4 0 9.6-5.2v10.4z",
-    "cross": "m0-2.2 3-3 2.2 2.2-3 3 3 3-2.2 2.2-3-3-3 3-2.2-2.2 3-3-3-3 2.2-2.2z",
+    "circle": "m-4 0a4 4 0 1 0 8 0a4 4 0 1 0-8 0z",
+    "square": "m-3.8-3.8h7.6v7.6h-7.6z",
+    "diamond": "m0-5 5 5-5 5-5-5z",
+    "up": "m0-4.8 4.8 8.8h-9.6z",
+    "down": "m0 4.8 4.8-8.8h-9.6z",
+    "left": "m-4.8 0 8.8-4.8v9.6z",
+    "cross": "m0-2.6 3.4-3.4 2.6 2.6-3.4 3.4 3.4 3.4-2.6 2.6-3.4-3.4-3.4 3.4-2.6-2.6 3.4-3.4-3.4-3.4 2.6-2.6z",
 }
 """What a point may look like instead of a dot, as path data."""
 
@@ -176,24 +179,27 @@ def picture(charts: Sequence[Chart], title: str = "", columns: int = 1, has_one_
             parts.append(f'<text class="heading" x="{across + 14}" y="{top + 16}">{_text(chart.title)}</text>')
             parts += [] if has_one_legend else legend
             parts.append(svg(chart, f' x="{across}" y="{down}" width="{chart.width}" height="{chart.height}"'))
-        top = down + max(chart.height for chart in row)
+        top = down + BETWEEN + max(chart.height for chart in row)
     return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {top + 8}" width="{width}" height="{top + 8}">'
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {top}" width="{width}" height="{top}">'
         f'<style>{STYLE}</style><rect class="paper" width="100%" height="100%"/>{"".join(parts)}</svg>\n'
     )
 
 
 def _legend(chart: Chart, left: int, top: int, width: int) -> tuple[list[str], int]:
     """The names of a chart's lines, each with a sample, and their height."""
-    parts, columns = list[str](), width // LEGEND_COLUMN
+    parts, x, y = list[str](), left + 14.0, top
     named = [line for line in chart.lines if line.name]
-    for place, line in enumerate(named):
-        x, y = left + 14 + place % columns * LEGEND_COLUMN, top + place // columns * LEGEND_ROW
+    for line in named:
+        room = 34 + LETTER * len(line.name)
+        if x + room > left + width and x > left + 14:
+            x, y = left + 14.0, y + LEGEND_ROW
         sample = (
-            f'<path class="line {line.style}" d="M{x} {y}h22"/>' if line.is_joined else _dots([(x + 11, y, "")], line)
+            f'<path class="line {line.style}" d="M{x:g} {y}h22"/>' if line.is_joined else _dots([(x + 11, y, "")], line)
         )
-        parts.append(f'{sample}<text x="{x + 28}" y="{y + 4}">{_text(line.name)}</text>')
-    return parts, -(-len(named) // columns) * LEGEND_ROW
+        parts.append(f'{sample}<text x="{x + 28:g}" y="{y + 4}">{_text(line.name)}</text>')
+        x += room + BETWEEN
+    return parts, y - top + LEGEND_ROW if named else 0
 
 
 def _parts(chart: Chart) -> Iterator[str]:
@@ -243,7 +249,8 @@ def _label(chart: Chart, mark: Mark, y: float) -> str:
         x, side = (chart.left + 4.0, "start") if mark.text_at_left else (chart.right - 4.0, "end")
         y = chart.up(mark.y) - 5
     else:
-        x, side = chart.across(mark.x or 0), "end" if chart.across(mark.x or 0) > chart.right - 136 else "start"
+        x = chart.across(mark.x or 0)
+        side = "end" if mark.text_at_left or x + LETTER * len(mark.text) > chart.right else "start"
         x += -6 if side == "end" else 6
     return f'<text class="marked" x="{x:g}" y="{y:g}" text-anchor="{side}">{_text(mark.text)}</text>'
 

@@ -104,15 +104,15 @@ def one_decision() -> str:
         y=linear(12, 60, "event time"),
         areas=[Area(since_start(band.bound.start), oldest_tracking, "band")],
         marks=[
-            Mark("B", "reading", x=oldest_base),
             Mark("T", "reading", x=oldest_tracking),
-            Mark("T − D", "quantile", x=oldest_tracking - 10),
+            Mark("B", "reading", x=oldest_base),
+            Mark("T − D", "quantile", x=oldest_tracking - 10, text_at_left=True),
             Mark("watermark by the frontier", "frontier", y=since_start(frontier.watermark), text_at_left=True),
             Mark("watermark by the band", "band", y=since_start(band.watermark), text_at_left=True),
         ],
         lines=[
             _dots("landed", "now", messages.publish, messages.event, landed & shown),
-            _dots("not landed: base's backlog", "bad", messages.publish, messages.event, published & ~landed & tracked),
+            _dots("tracked, not landed: base's backlog", "bad", messages.publish, messages.event, tracked & ~landed),
             _dots("not tracked yet", "pin", messages.publish, messages.event, published & ~landed & ~tracked),
         ],
         height=420,

@@ -1,6 +1,7 @@
 """The picture of the comparison: late share against how long after its end a window was ready, by rule and trace."""
 
 from collections.abc import Iterator, Mapping
+from itertools import chain
 from pathlib import Path
 
 import numpy as np
@@ -34,7 +35,7 @@ READY = logarithmic(EARLIEST * 0.9, LATEST, "")
 def draw(found: Mapping[str, tuple[str, Mapping[str, Compared]]], path: Path) -> None:
     """Draw it as an SVG. The same outcomes give the same file."""
     across = Axis(
-        "a window is ready so long after its end (median, s)",
+        "a window is ready after its end (median, s)",
         READY.place,
         [(each, f"{each:,}") for each in (10, 30, 100, 300, 1000, 3000)],
     )
@@ -46,10 +47,10 @@ def draw(found: Mapping[str, tuple[str, Mapping[str, Compared]]], path: Path) ->
             note="",
             x=across,
             y=up,
-            lines=[line for name, compared in rules.items() for line in _lines(name, compared)],
+            lines=sorted(chain.from_iterable(map(_lines, rules, rules.values())), key=lambda line: not line.is_joined),
             marks=[Mark("", "now", y=0)],
             height=280,
-            width=372,
+            width=384,
             left=68,
         )
         for title, rules in found.values()
