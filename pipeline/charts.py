@@ -250,7 +250,7 @@ def _label(chart: Chart, mark: Mark, y: float) -> str:
         y = chart.up(mark.y) - 5
     else:
         x = chart.across(mark.x or 0)
-        side = "end" if mark.text_at_left or x + LETTER * len(mark.text) > chart.right else "start"
+        side = "end" if mark.text_at_left or x + 6 + LETTER * len(mark.text) > chart.right else "start"
         x += -6 if side == "end" else 6
     return f'<text class="marked" x="{x:g}" y="{y:g}" text-anchor="{side}">{_text(mark.text)}</text>'
 

@@ -28,7 +28,7 @@ LANES = 0.28
 """The part of the axis below it, where each rule without a late message has a lane of its own, so that the rules do not
 hide each other."""
 
-LATE = logarithmic(LEAST, 1, "", "{:.5g}".format)
+LATE = logarithmic(LEAST, 1, "")
 READY = logarithmic(EARLIEST * 0.9, LATEST, "")
 
 
