@@ -68,7 +68,6 @@ bench: setup ## each stage's speed and size beside a reference: a table, and bui
 	$(BIN)/python -m benchmarks --scale $(or $(SCALE),1)
 
 compare: setup ## the same traffic by everybody's watermark rule: a table, build/compare.json, and a picture
-	sh tools/install.sh $(BIN)/python docs
 	$(BIN)/python -m benchmarks.compare
 
 check: ruff-format ruff-check mypy lint-imports ## format, lint, types, import rules; --jobs=4 runs them side by side
@@ -91,7 +90,6 @@ docs: setup ## build the documentation as a site, in build/site; a broken link o
 	@echo "The site is $(CURDIR)/build/site/index.html"
 
 pictures: setup ## draw the pictures of docs/watermark.md again, from replays
-	sh tools/install.sh $(BIN)/python docs
 	$(BIN)/python tools/draw_watermark.py
 
 clean: ## remove what was built, .venv included

@@ -1,71 +1,55 @@
-"""`python -m benchmarks.scale_picture`: prints the tables of `docs/scale.md`, and draws its picture. It needs the extra
-`docs`."""
+"""`python -m benchmarks.scale_picture`: prints the tables of `docs/scale.md`, and draws its picture."""
 
-import math
+from collections.abc import Callable
+from math import ceil, floor, log10
 from pathlib import Path
 
-import matplotlib as mpl
 import numpy as np
-from matplotlib import pyplot as plt
 
 from benchmarks.scale import MODES, RATES, ROUND_SECONDS, Load, tables
+from tidemark.pipeline.charts import Axis, Chart, Line, Mark, logarithmic, picture
 
-STYLES = {"ticks": {"color": "#e8a33d", "linewidth": 5}, "continuous": {"color": "#2166c2", "linewidth": 2}}
+STYLES = {"ticks": "frontier wide", "continuous": "band"}
 PICTURE = Path(__file__).parents[1] / "docs" / "images" / "scale.svg"
+
+
+def _limit(value: float, text: str) -> Mark:
+    return Mark(text, "quantile", y=value, text_at_left=True)
+
+
+FIGURES: tuple[tuple[str, Callable[[Load], float], Mark | None], ...] = (
+    (
+        "seconds of an hour's compaction",
+        lambda load: load.compaction_seconds,
+        _limit(600, "housekeeping's ten minutes"),
+    ),
+    ("calls of class A a minute", lambda load: load.class_a_a_minute, None),
+    ("seconds of a commit, 30 days kept", lambda load: load.commit_seconds, _limit(ROUND_SECONDS, "a round")),
+    ("ids in the driver's memory, GB", lambda load: load.ids_bytes / 1e9, _limit(2, "spark.driver_memory, by default")),
+    ("seconds between readings of base", lambda load: load.reading_seconds, _limit(60, "a window")),
+    ("dollars a day, without machines", lambda load: sum(each for _, each in load.dollars_a_day()), None),
+)
+RATE = Axis("messages a second", logarithmic(80, 1_250_000, "").place, [(rate, f"{rate:,}") for rate in RATES])
 
 
 def draw(path: Path = PICTURE) -> None:
     """Draw the curves as an SVG. The same constants give the same file."""
-    mpl.rcParams.update(
-        {"svg.hashsalt": "tidemark", "font.size": 10, "axes.spines.top": False, "axes.spines.right": False,
-         "legend.frameon": False, "figure.facecolor": "white", "font.family": "sans-serif"}
-    )  # fmt: skip
-    curves = (
-        (
-            "seconds of an hour's compaction",
-            lambda load: load.compaction_seconds,
-            (600.0, "housekeeping's ten minutes"),
-        ),
-        ("calls of class A a minute", lambda load: load.class_a_a_minute, None),
-        ("seconds of a commit, 30 days kept", lambda load: load.commit_seconds, (ROUND_SECONDS, "a round")),
-        ("ids in the driver's memory, GB", lambda load: load.ids_bytes / 1e9, (2.0, "spark.driver_memory, by default")),
-        ("seconds between readings of base", lambda load: load.reading_seconds, (60.0, "a window")),
-        ("dollars a day, without machines", lambda load: sum(each for _, each in load.dollars_a_day()), None),
-    )
-    figure, grid = plt.subplots(2, 3, figsize=(13, 7), sharex=True)
-    for axes, (title, of, limit) in zip(grid.flat, curves, strict=True):
-        for mode in MODES:
-            rates = [rate for rate in np.geomspace(100, 1_000_000, 200) if Load(mode, rate).keeps_up]
-            axes.loglog(rates, [of(Load(mode, rate)) for rate in rates], label=mode, **STYLES[mode])
-            if rates[-1] < 900_000:
-                axes.plot(
-                    rates[-1],
-                    of(Load(mode, rates[-1])),
-                    marker="X",
-                    markersize=10,
-                    color=STYLES[mode]["color"],
-                    linestyle="",
-                )
-        if limit is not None:
-            axes.axhline(limit[0], color="#9aa5b1", linestyle="--", linewidth=1)
-            axes.annotate(
-                limit[1], (100, limit[0]), xytext=(2, 3), textcoords="offset points", color="#5a6673", fontsize=9
-            )
-        least, most = axes.get_ylim()
-        axes.set_ylim(10 ** math.floor(math.log10(least)), 10 ** math.ceil(math.log10(most)))
-        axes.set_title(title, loc="left", fontsize=10.5)
-        axes.set_xticks(RATES, [f"{rate:,}" for rate in RATES])
-        axes.minorticks_off()
-        axes.grid(axis="both", color="#e4e8ec", linewidth=0.7)
-    for axes in grid[-1]:
-        axes.set_xlabel("messages a second")
-    figure.legend(*grid.flat[0].get_legend_handles_labels(), loc="upper right", ncols=2)
-    figure.suptitle("What grows with the traffic, by ticks and by rounds. X: the most that ticks keep up with.",
-                    x=0.04, ha="left", weight="bold", fontsize=12)  # fmt: skip
-    figure.tight_layout()
-    path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, metadata={"Date": None})
-    plt.close(figure)
+    charts = [_chart(*figure) for figure in FIGURES]
+    text = picture(charts, "What grows with the traffic, by ticks and by rounds", columns=3, has_one_legend=True)
+    path.write_text(text, encoding="utf-8")
+
+
+def _chart(title: str, figure: Callable[[Load], float], limit: Mark | None) -> Chart:
+    lines = []
+    for mode in MODES:
+        loads = [load for load in (Load(mode, rate) for rate in np.geomspace(100, 1_000_000, 200)) if load.keeps_up]
+        lines.append(Line(mode, STYLES[mode], [(load.rate, figure(load), "") for load in loads], has_dots=False))
+    ends = [line.points[-1] for line in lines if line.points[-1][0] < 900_000]
+    lines.append(Line("the most that ticks keep up with", "frontier", ends, is_joined=False, shape="cross"))
+    values = [value for line in lines for _, value, _ in line.points]
+    low, high = floor(log10(min(values)) - 0.05), ceil(log10(max(values)))
+    up = logarithmic(10.0**low, 10.0**high, "")
+    return Chart(title, "", RATE, up, lines, marks=[limit] if limit else [], height=250, width=372, left=62)
 
 
 if __name__ == "__main__":

@@ -8,13 +8,15 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from html import escape
 from importlib.resources import files
+from itertools import pairwise
 from math import ceil, copysign, floor, log1p, log10
 
 from tidemark.pipeline.phrases import percent, words
 from tidemark.pipeline.printable import printable
 
-WIDTH, LEFT, RIGHT, TOP, BELOW = 620, 96, 602, 18, 46
-"""The drawing's width, the plot's edges in it, and the room below the plot, in units of the drawing."""
+WIDTH, LEFT, BESIDE, TOP, BELOW = 620, 96, 18, 18, 46
+"""A drawing's width, the plot's left and upper edge in it, and the room to its right and below it, in units of the
+drawing."""
 
 STYLE = files("tidemark.pipeline").joinpath("chart.css").read_text()
 """The style sheet of a chart, light or dark as the reader has it."""
@@ -32,8 +34,23 @@ STRETCHED_TICKS = (
 CLOSEST_TICKS = 0.07
 """Ticks of a stretched axis are at least this share of its length apart, so that their texts do not touch."""
 
-HEADING = 58
-"""The room above a chart of a picture for its title and its legend."""
+HEADING, LEGEND_ROW, BETWEEN = 26, 16, 10
+"""The room above a chart of a picture for its title and for a row of its legend, and between two charts."""
+
+LETTER = 6.6
+"""A letter is hardly wider than this."""
+
+SHAPES = {
+    "speck": "m-1.8-1.8h3.6v3.6h-3.6z",
+    "circle": "m-4 0a4 4 0 1 0 8 0a4 4 0 1 0-8 0z",
+    "square": "m-3.8-3.8h7.6v7.6h-7.6z",
+    "diamond": "m0-5 5 5-5 5-5-5z",
+    "up": "m0-4.8 4.8 8.8h-9.6z",
+    "down": "m0 4.8 4.8-8.8h-9.6z",
+    "left": "m-4.8 0 8.8-4.8v9.6z",
+    "cross": "m0-2.6 3.4-3.4 2.6 2.6-3.4 3.4 3.4 3.4-2.6 2.6-3.4-3.4-3.4 3.4-2.6-2.6 3.4-3.4-3.4-3.4 2.6-2.6z",
+}
+"""What a point may look like instead of a dot, as path data."""
 
 ZERO_GAP = 0.1
 """The share of a logarithmic axis of shares that lies between zero, which has no logarithm, and the least decade."""
@@ -51,13 +68,14 @@ class Axis:
 @dataclass(frozen=True, slots=True)
 class Line:
     """A curve. `style` is a class of the style sheet; each point is x, y and the text shown for it. Without a name it
-    is not in the legend."""
+    is not in the legend. Points of a shape, one of SHAPES, show no text."""
 
     name: str
     style: str
     points: Sequence[tuple[float, float, str]]
     has_dots: bool = True
     is_joined: bool = True
+    shape: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +96,7 @@ class Mark:
     style: str
     x: float | None = None
     y: float | None = None
+    text_at_left: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,10 +134,17 @@ class Chart:
     areas: Sequence[Area] = ()
     heat: Sequence[Heat] = ()
     height: int = 340
+    width: int = WIDTH
+    left: int = LEFT
+
+    @property
+    def right(self) -> int:
+        """The right edge of the plot."""
+        return self.width - BESIDE
 
     def across(self, value: float) -> float:
         """Where a value of the x axis lies in the drawing; a value beyond the axis lies at its end."""
-        return round(LEFT + min(max(self.x.place(value), 0.0), 1.0) * (RIGHT - LEFT), 1)
+        return round(self.left + min(max(self.x.place(value), 0.0), 1.0) * (self.right - self.left), 1)
 
     def up(self, value: float) -> float:
         """The same for a value of the y axis."""
@@ -132,60 +158,78 @@ class Chart:
 
 def svg(chart: Chart, attributes: str = "") -> str:
     """The chart as one SVG element. Its size is its place's; `attributes` are further ones of the element."""
-    size = f'viewBox="0 0 {WIDTH} {chart.height}" role="img" aria-label="{_text(chart.title)}"'
+    size = f'viewBox="0 0 {chart.width} {chart.height}" role="img" aria-label="{_text(chart.title)}"'
     return f"<svg {size}{attributes}>{''.join(_parts(chart))}</svg>"
 
 
-def picture(charts: Sequence[Chart], title: str = "", columns: int = 1) -> str:
-    """Charts side by side as an SVG file of its own, with their titles, legends and notes."""
-    tops, parts = [44 if title else 8], list[str]()
-    for row in range(0, len(charts), columns):
-        tops.append(tops[-1] + HEADING + max(chart.height for chart in charts[row : row + columns]))
-    for number, chart in enumerate(charts):
-        across, down = number % columns * WIDTH, tops[number // columns]
-        named = [line for line in chart.lines if line.name]
-        parts.append(f'<text class="heading" x="{across + 14}" y="{down + 16}">{_text(chart.title)}</text>')
-        for place, line in enumerate(named):
-            x, y = across + 14 + place % 3 * 200, down + 34 + place // 3 * 16
-            sample = f'<path class="line {line.style}" d="M{x} {y}h22"/>' if line.is_joined else _dot(x + 11, y, line)
-            parts.append(f'{sample}<text x="{x + 28}" y="{y + 4}">{_text(line.name)}</text>')
-        parts.append(svg(chart, f' x="{across}" y="{down + HEADING}" width="{WIDTH}" height="{chart.height}"'))
-    width, height = WIDTH * columns, tops[-1] + 8
-    heading = f'<text class="title" x="14" y="30">{_text(title)}</text>' if title else ""
+def picture(charts: Sequence[Chart], title: str = "", columns: int = 1, has_one_legend: bool = False) -> str:
+    """Charts of one width side by side as an SVG file of its own, with their titles and legends. With one legend, the
+    first chart's stands for all."""
+    width, top = charts[0].width * columns, 44 if title else 8
+    parts = [f'<text class="title" x="14" y="30">{_text(title)}</text>'] if title else []
+    if has_one_legend:
+        legend, room = _legend(charts[0], 0, top + 8, width)
+        parts, top = [*parts, *legend], top + room + 16
+    for first in range(0, len(charts), columns):
+        row = charts[first : first + columns]
+        legends = [_legend(chart, chart.width * place, top + 34, chart.width) for place, chart in enumerate(row)]
+        down = top + HEADING + (0 if has_one_legend else max(room for _, room in legends))
+        for place, (chart, (legend, _)) in enumerate(zip(row, legends, strict=True)):
+            across = chart.width * place
+            parts.append(f'<text class="heading" x="{across + 14}" y="{top + 16}">{_text(chart.title)}</text>')
+            parts += [] if has_one_legend else legend
+            parts.append(svg(chart, f' x="{across}" y="{down}" width="{chart.width}" height="{chart.height}"'))
+        top = down + BETWEEN + max(chart.height for chart in row)
     return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" height="{height}">'
-        f'<style>{STYLE}</style><rect class="paper" width="100%" height="100%"/>{heading}{"".join(parts)}</svg>\n'
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {top}" width="{width}" height="{top}">'
+        f'<style>{STYLE}</style><rect class="paper" width="100%" height="100%"/>{"".join(parts)}</svg>\n'
     )
 
 
+def _legend(chart: Chart, left: int, top: int, width: int) -> tuple[list[str], int]:
+    """The names of a chart's lines, each with a sample, and their height."""
+    parts, x, y = list[str](), left + 14.0, top
+    named = [line for line in chart.lines if line.name]
+    for line in named:
+        room = 34 + LETTER * len(line.name)
+        if x + room > left + width and x > left + 14:
+            x, y = left + 14.0, y + LEGEND_ROW
+        sample = (
+            f'<path class="line {line.style}" d="M{x:g} {y}h22"/>' if line.is_joined else _dots([(x + 11, y, "")], line)
+        )
+        parts.append(f'{sample}<text x="{x + 28:g}" y="{y + 4}">{_text(line.name)}</text>')
+        x += room + BETWEEN
+    return parts, y - top + LEGEND_ROW if named else 0
+
+
 def _parts(chart: Chart) -> Iterator[str]:
-    bottom = chart.height - BELOW
+    left, right, bottom = chart.left, chart.right, chart.height - BELOW
     for area in chart.areas:
-        left, right = chart.across(area.start), chart.across(area.end)
-        width = max(round(right - left, 1), 1.5)
-        yield f'<rect class="area {area.style}" x="{left}" y="{TOP}" width="{width}" height="{bottom - TOP}">'
+        start, end = chart.across(area.start), chart.across(area.end)
+        width = max(round(end - start, 1), 1.5)
+        yield f'<rect class="area {area.style}" x="{start}" y="{TOP}" width="{width}" height="{bottom - TOP}">'
         yield f"<title>{_text(area.text)}</title></rect>"
     for value, text in chart.y.ticks:
         y = chart.up(value)
-        yield f'<path class="grid" d="M{LEFT} {y}H{RIGHT}"/>'
-        yield f'<text x="{LEFT - 8}" y="{y + 4:g}" text-anchor="end">{_text(text)}</text>'
+        yield f'<path class="grid" d="M{left} {y}H{right}"/>'
+        yield f'<text x="{left - 8}" y="{y + 4:g}" text-anchor="end">{_text(text)}</text>'
     for value, text in chart.x.ticks:
         x = chart.across(value)
         yield f'<path class="grid" d="M{x} {bottom}v4"/>'
         yield f'<text x="{x}" y="{bottom + 17}" text-anchor="middle">{_text(text)}</text>'
-    middle = f'x="{(LEFT + RIGHT) / 2}" y="{chart.height - 8}"'
+    middle = f'x="{(left + right) / 2}" y="{chart.height - 8}"'
     turned = f'transform="translate(13 {(TOP + bottom) / 2}) rotate(-90)"'
     for place, axis in ((middle, chart.x), (turned, chart.y)):
         yield f'<text class="axis" {place} text-anchor="middle">{_text(axis.title)}</text>'
     for heat in chart.heat:
         yield f'<path class="heat {heat.style}" d="{_squares(chart, heat)}"><title>{_text(heat.text)}</title></path>'
     for bar in chart.bars:
-        left, top = chart.across(bar.start), chart.up(bar.height)
-        size = f'width="{max(round(chart.across(bar.end) - left - 0.6, 1), 0.8)}" height="{round(bottom - top, 1)}"'
-        yield f'<rect class="bar" x="{left}" y="{top}" {size}><title>{_text(bar.text)}</title></rect>'
+        start, top = chart.across(bar.start), chart.up(bar.height)
+        size = f'width="{max(round(chart.across(bar.end) - start - 0.6, 1), 0.8)}" height="{round(bottom - top, 1)}"'
+        yield f'<rect class="bar" x="{start}" y="{top}" {size}><title>{_text(bar.text)}</title></rect>'
     for mark in chart.marks:
         where = (
-            f"M{LEFT} {chart.up(mark.y)}H{RIGHT}"
+            f"M{left} {chart.up(mark.y)}H{right}"
             if mark.y is not None
             else f"M{chart.across(mark.x or 0)} {TOP}V{bottom}"
         )
@@ -194,7 +238,7 @@ def _parts(chart: Chart) -> Iterator[str]:
         if line.is_joined and len(line.points) > 1:
             yield f'<path class="line {line.style}" d="{chart.path(line)}"/>'
         if line.has_dots:
-            yield from (_dot(chart.across(x), chart.up(y), line, text) for x, y, text in line.points)
+            yield _dots([(chart.across(x), chart.up(y), text) for x, y, text in line.points], line)
     for number, mark in enumerate(one for one in chart.marks if one.text):
         yield _label(chart, mark, TOP + 11 + 15 * number)
 
@@ -202,15 +246,24 @@ def _parts(chart: Chart) -> Iterator[str]:
 def _label(chart: Chart, mark: Mark, y: float) -> str:
     """A mark's text, beside it and within the plot."""
     if mark.y is not None:
-        x, y, side = RIGHT - 4.0, chart.up(mark.y) - 5, "end"
+        x, side = (chart.left + 4.0, "start") if mark.text_at_left else (chart.right - 4.0, "end")
+        y = chart.up(mark.y) - 5
     else:
-        x, side = chart.across(mark.x or 0), "end" if chart.across(mark.x or 0) > RIGHT - 136 else "start"
+        x = chart.across(mark.x or 0)
+        side = "end" if mark.text_at_left or x + 6 + LETTER * len(mark.text) > chart.right else "start"
         x += -6 if side == "end" else 6
     return f'<text class="marked" x="{x:g}" y="{y:g}" text-anchor="{side}">{_text(mark.text)}</text>'
 
 
-def _dot(x: float, y: float, line: Line, text: str = "") -> str:
-    return f'<circle class="dot {line.style}" cx="{x:g}" cy="{y:g}" r="3.2"><title>{_text(text)}</title></circle>'
+def _dots(points: Sequence[tuple[float, float, str]], line: Line) -> str:
+    if line.shape:
+        return (
+            f'<path class="dot {line.style}" d="{"".join(f"M{x:g} {y:g}{SHAPES[line.shape]}" for x, y, _ in points)}"/>'
+        )
+    return "".join(
+        f'<circle class="dot {line.style}" cx="{x:g}" cy="{y:g}" r="3.2"><title>{_text(text)}</title></circle>'
+        for x, y, text in points
+    )
 
 
 def _squares(chart: Chart, heat: Heat) -> str:
@@ -275,14 +328,27 @@ def shares(least: float, title: str) -> Axis:
     return Axis(title, place, [(0.0, "0"), *decades])
 
 
-def counts(most: float, title: str) -> Axis:
-    """A logarithmic axis for counts from one; nothing is at the bottom."""
-    decades = max(1, ceil(log10(max(most, 2))))
+def logarithmic(low: float, high: float, title: str, form: Callable[[float], str] = "{:,g}".format) -> Axis:
+    """A logarithmic axis with a tick at each power of ten; what is not above zero is at its start."""
 
     def place(value: float) -> float:
-        return (log10(value) + 0.15) / (decades + 0.15) if value >= 1 else 0.0
+        return (log10(value) - log10(low)) / log10(high / low) if value > 0 else 0.0
 
-    return Axis(title, place, [(10.0**power, f"{10**power:,}") for power in range(decades + 1)])
+    powers = range(ceil(log10(low) - 1e-9), floor(log10(high) + 1e-9) + 1)
+    return Axis(title, place, [(10.0**power, form(10.0**power)) for power in powers])
+
+
+def counts(most: float, title: str) -> Axis:
+    """A logarithmic axis for counts from one; nothing is at the bottom."""
+    return logarithmic(0.7, 10.0 ** max(1, ceil(log10(max(most, 2)))), title, "{:,.0f}".format)
+
+
+def stairs(points: Sequence[tuple[float, float]]) -> list[tuple[float, float, str]]:
+    """The points of a line with a corner at each: a value holds until the next."""
+    corners = [points[0]]
+    for (_, value), after in pairwise(points):
+        corners += [(after[0], value), after]
+    return [(*corner, "") for corner in corners]
 
 
 def _time(seconds: float) -> str:

@@ -15,7 +15,7 @@ SERVICES = {"pyspark", "dagster_pyspark", "dagster_webserver", "uvicorn", "starl
 GOOGLE = {"google.cloud", "google.api_core", "google.auth", "google.pubsub_v1", "google.protobuf", "ptars"}
 PAYLOADS = {"fastavro", "grpc_tools"}
 FRAMES = {"pandas", "polars", "duckdb"}
-ELSE = {"jinja2", "psutil", "matplotlib"}
+ELSE = {"jinja2", "psutil"}
 UNUSED = SERVICES | GOOGLE | PAYLOADS | FRAMES | ELSE
 DAGSTER = {"dagster", "sqlalchemy", "alembic", "structlog"}
 

@@ -3,17 +3,14 @@
 Each is a real replay: the estimator and the fold of production, over messages made here.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-import matplotlib as mpl
 import numpy as np
-from matplotlib import pyplot as plt
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 
+from tidemark.pipeline.charts import Area, Chart, Line, Mark, linear, picture, stairs
 from tidemark.pipeline.clock import from_us, to_us
 from tidemark.pipeline.quantiles import quantile
 from tidemark.pipeline.replay.replay import RULES_WITHOUT_ANCHOR, decide_again
@@ -28,8 +25,6 @@ START_US = to_us(datetime(2026, 11, 21, 12, tzinfo=UTC))
 SECOND = 1_000_000
 TICK = timedelta(seconds=10)
 BAND, FRONTIER = Policy(rule="band"), Policy(rule="frontier")
-
-INK, GREY, BLUE, GREEN, ORANGE, RED = "#1f2933", "#9aa5b1", "#2166c2", "#1b8a5a", "#d9730d", "#c62828"
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,37 +76,14 @@ def since_start(moment: datetime) -> float:
 
 def main() -> None:
     """Draw all of them."""
-    mpl.rcParams.update(
-        {
-            "svg.hashsalt": "tidemark",
-            "font.family": "sans-serif",
-            "font.size": 11,
-            "text.color": INK,
-            "axes.labelcolor": INK,
-            "axes.edgecolor": GREY,
-            "axes.spines.top": False,
-            "axes.spines.right": False,
-            "xtick.color": INK,
-            "ytick.color": INK,
-            "legend.frameon": False,
-            "figure.facecolor": "white",
-        }
-    )
     FOLDER.mkdir(parents=True, exist_ok=True)
-    pictures: dict[str, Callable[[], Figure]] = {
-        "one-decision": one_decision,
-        "outage": outage,
-        "anchor": anchor,
-        "late-stream": late_stream,
-    }
+    pictures = {"one-decision": one_decision, "outage": outage, "anchor": anchor, "late-stream": late_stream}
     for name, draw in pictures.items():
-        figure = draw()
-        figure.savefig(FOLDER / f"{name}.svg", bbox_inches="tight", metadata={"Date": None})
-        plt.close(figure)
+        (FOLDER / f"{name}.svg").write_text(draw(), encoding="utf-8")
         print(f"docs/images/{name}.svg")
 
 
-def one_decision() -> Figure:
+def one_decision() -> str:
     """The two time domains, and what one decision looks at."""
     rng = np.random.default_rng(5)
     publish = np.sort(rng.uniform(0, 62, 120))
@@ -123,37 +95,41 @@ def one_decision() -> Figure:
     if not (band.base and band.tracking and band.bound and band.watermark and frontier.watermark):
         raise ValueError("the decision at the end of this trace is not held")
     oldest_base, oldest_tracking = since_start(band.base.oldest_unacked), since_start(band.tracking.oldest_unacked)
-    figure, axes = plt.subplots(figsize=(9.5, 5.6))
-    published = messages.publish <= at
+    published, shown = messages.publish <= at, messages.publish >= 20
     landed, tracked = messages.landed <= at, messages.tracked <= at
-    axes.axvspan(since_start(band.bound.start), oldest_tracking, color=BLUE, alpha=0.08, lw=0)
-    for chosen, label, style in (
-        (landed, "landed", {"color": GREY}),
-        (published & ~landed & tracked, "tracked, not landed: base's backlog", {"color": ORANGE}),
-        (published & ~landed & ~tracked, "not tracked yet", {"facecolor": "none", "edgecolor": ORANGE}),
-    ):
-        axes.scatter(messages.publish[chosen], messages.event[chosen], s=34, label=label, zorder=3, **style)
-    for moment, label in (
-        (oldest_base, "B"),
-        (oldest_tracking, "T"),
-        (oldest_tracking - 10, "T − D"),
-    ):
-        axes.axvline(moment, color=INK, lw=1, ls=":" if "D" in label else "--")
-        axes.annotate(label, (moment, 1.01), xycoords=("data", "axes fraction"), ha="center", va="bottom")
-    for watermark, color, name in ((band.watermark, BLUE, "band"), (frontier.watermark, GREEN, "frontier")):
-        axes.axhline(since_start(watermark), color=color, lw=1.6)
-        axes.annotate(f"watermark by the {name}", (20.5, since_start(watermark) + 0.4), color=color, va="bottom")
-    axes.set(xlabel="publish time (s)", ylabel="event time (s)", xlim=(20, 62), ylim=(12, 60))
-    axes.legend(loc="upper left")
-    figure.suptitle("Everything that may still land lies above the watermark", x=0.08, ha="left", y=1.0, weight="bold")
-    return figure
+    chart = Chart(
+        title="Everything that may still land lies above the watermark",
+        note="",
+        x=linear(20, 62, "publish time"),
+        y=linear(12, 60, "event time"),
+        areas=[Area(since_start(band.bound.start), oldest_tracking, "band")],
+        marks=[
+            Mark("T", "reading", x=oldest_tracking),
+            Mark("B", "reading", x=oldest_base),
+            Mark("T − D", "quantile", x=oldest_tracking - 10, text_at_left=True),
+            Mark("watermark by the frontier", "frontier", y=since_start(frontier.watermark), text_at_left=True),
+            Mark("watermark by the band", "band", y=since_start(band.watermark), text_at_left=True),
+        ],
+        lines=[
+            _dots("landed", "now", messages.publish, messages.event, landed & shown),
+            _dots("tracked, not landed: base's backlog", "bad", messages.publish, messages.event, tracked & ~landed),
+            _dots("not tracked yet", "pin", messages.publish, messages.event, published & ~landed & ~tracked),
+        ],
+        height=420,
+    )
+    return picture([chart])
+
+
+def _dots(name: str, style: str, across: np.ndarray, up: np.ndarray, chosen: np.ndarray) -> Line:
+    points = [(x, y, "") for x, y in zip(across[chosen].tolist(), up[chosen].tolist(), strict=True)]
+    return Line(name, style, points, is_joined=False, shape="circle")
 
 
 def _at(decisions: list[Decision], seconds: float) -> Decision:
     return next(decision for decision in decisions if decision.at == from_us(START_US + round(seconds * SECOND)))
 
 
-def outage() -> Figure:
+def outage() -> str:
     """Base is down for twenty minutes; tracking goes on."""
     rng = np.random.default_rng(7)
     publish = np.sort(rng.uniform(0, 3600, 36_000))
@@ -161,77 +137,66 @@ def outage() -> Figure:
     landing = np.where(down, rng.uniform(1800, 1980, len(publish)), publish)
     messages = made(publish, rng.uniform(0.5, 8, len(publish)), rng, landing=landing)
     decisions = replayed(messages, BAND)
-    figure, axes = plt.subplots(figsize=(9.5, 4.2))
-    axes.axvspan(10, 30, color=ORANGE, alpha=0.1, lw=0)
-    axes.annotate("base is down", (20, 0.93), xycoords=("data", "axes fraction"), ha="center", color=ORANGE)
-    axes.axvspan(30, 33, color=GREEN, alpha=0.12, lw=0)
-    axes.annotate("drained,\nin any order", (33.3, 0.86), xycoords=("data", "axes fraction"), color=GREEN)
-    _lags(axes, decisions, BLUE, "watermark")
-    axes.set(xlabel="minutes", ylabel="minutes behind now", xlim=(0, 60), ylim=(0, None))
-    late = _late(messages, decisions)
-    figure.suptitle(
-        f"A backlog pins the watermark until all of it has landed: {late} of {len(publish):,} messages late",
-        x=0.08, ha="left", weight="bold",
-    )  # fmt: skip
-    return figure
+    chart = Chart(
+        title=f"{_late(messages, decisions)} of {len(publish):,} messages late",
+        note="",
+        x=linear(0, 3600, "time"),
+        y=linear(0, 25 * 60, "watermark behind now"),
+        areas=[Area(600, 1800, "hold"), Area(1800, 1980, "band")],
+        marks=[Mark("base is down", "quantile", x=600), Mark("drained, in any order", "quantile", x=1980)],
+        lines=[_lags("", "band", decisions, 3600)],
+        height=280,
+    )
+    return picture([chart], "A backlog pins the watermark until all of it has landed")
 
 
-def anchor() -> Figure:
+def anchor() -> str:
     """Two messages every 80 seconds, the second of which happened before the first: with the anchor and without."""
     rng = np.random.default_rng(11)
     first = np.arange(0, 1200, 80) + rng.uniform(0, 9, 15)
     publish = np.sort(np.concatenate([first, first + 8.5]))
     messages = made(publish, np.tile([3.0, 15.0], 15), rng, landed_within=3)
-    figure, (left, right) = plt.subplots(1, 2, figsize=(11, 4.4), sharey=True)
-    for axes, rules, title in ((left, RULES, "with the anchor"), (right, RULES_WITHOUT_ANCHOR, "without")):
+    charts, low, high = [], 200.0, 700.0
+    shown = (messages.landed > low) & (messages.landed < high)
+    for rules, title in ((RULES, "with the anchor"), (RULES_WITHOUT_ANCHOR, "without")):
         decisions = replayed(messages, BAND, rules=rules)
-        known = [(each.at, each.watermark) for each in decisions if each.watermark is not None]
-        moments = ([since_start(moment) for moment in column] for column in zip(*known, strict=True))
-        axes.step(*moments, where="post", color=BLUE, lw=1.6, label="watermark")
-        is_late = _is_late(messages, decisions)
-        axes.scatter(messages.landed[~is_late], messages.event[~is_late], s=26, color=GREY, label="landed in time")
-        axes.scatter(messages.landed[is_late], messages.event[is_late], s=44, color=RED, label="late", zorder=3)
-        axes.set(
-            xlabel="landed (s)", title=f"{title}: {int(is_late.sum())} of 30 late", xlim=(200, 700), ylim=(150, 700)
-        )
-        axes.legend(loc="upper left")
-    left.set(ylabel="event time (s)")
-    figure.suptitle(
-        "Few messages, disorder of 8.5 s, a band of 10 s: an empty band says nothing",
-        x=0.08, ha="left", y=1.02, weight="bold",
-    )  # fmt: skip
-    return figure
+        known = [(since_start(each.at), since_start(each.watermark)) for each in decisions if each.watermark]
+        late = _is_late(messages, decisions)
+        lines = [
+            Line("watermark", "band", stairs([each for each in known if low <= each[0] <= high]), has_dots=False),
+            _dots("landed in time", "now", messages.landed, messages.event, shown & ~late),
+            _dots("late", "bad", messages.landed, messages.event, shown & late),
+        ]
+        axes = linear(low, high, "landed"), linear(150, 700, "event time")
+        charts.append(Chart(f"{title}: {int(late.sum())} of 30 late", "", *axes, lines, height=320, width=430, left=76))
+    return picture(charts, "Few messages, disorder of 8.5 s, a band of 10 s: an empty band says nothing", columns=2)
 
 
-def late_stream() -> Figure:
+def late_stream() -> str:
     """Some messages are a minute late, seldom or often: what the band and the frontier make of it."""
-    figure, both = plt.subplots(1, 2, figsize=(11, 4.4), sharey=True)
-    for axes, one_in in zip(both, (200, 20), strict=True):
+    charts = []
+    for one_in in (200, 20):
         rng = np.random.default_rng(3)
         publish = np.sort(rng.uniform(0, 900, 18_000))
         delay = np.where(rng.random(len(publish)) < 1 / one_in, 60, 0) + rng.uniform(0.5, 8, len(publish))
-        messages = made(publish, delay, rng, landed_within=3)
-        for policy, color in ((BAND, BLUE), (FRONTIER, GREEN)):
+        messages, lines = made(publish, delay, rng, landed_within=3), []
+        for policy in (BAND, FRONTIER):
             decisions = replayed(messages, policy)
-            late = 100 * _late(messages, decisions) / len(publish)
+            late = _late(messages, decisions) / len(publish)
             lags = [
                 each.lag.total_seconds() for each in decisions if each.lag is not None and since_start(each.at) <= 900
             ]
-            label = f'rule = "{policy.rule}": {late:.2f} % late, median {quantile(lags, 0.5):.0f} s behind'
-            _lags(axes, decisions, color, label, seconds=1)
-        axes.set(title=f"1 message in {one_in}", xlabel="seconds", xlim=(0, 900), ylim=(0, 125))
-        axes.legend(loc="upper left")
-    both[0].set(ylabel="seconds behind now")
-    figure.suptitle("Some messages a minute late, a band of 10 s", x=0.08, ha="left", y=1.02, weight="bold")
-    figure.tight_layout()
-    return figure
+            name = f"{policy.rule}: {late:.2%} late, median {quantile(lags, 0.5):.0f} s"
+            lines.append(_lags(name, policy.rule, decisions, 900))
+        axes = linear(0, 900, "time"), linear(0, 90, "watermark behind now")
+        charts.append(Chart(f"1 message in {one_in}", "", *axes, lines, height=300, width=430, left=76))
+    return picture(charts, "Some messages a minute late, a band of 10 s", columns=2)
 
 
-def _lags(axes: Axes, decisions: list[Decision], color: str, label: str, seconds: float = 60) -> None:
-    """The lag over time, in units of so many seconds."""
+def _lags(name: str, style: str, decisions: list[Decision], until: float) -> Line:
+    """The lag over time."""
     known = [(since_start(each.at), each.lag.total_seconds()) for each in decisions if each.lag is not None]
-    moments, lags = (np.array(column) / seconds for column in zip(*known, strict=True))
-    axes.step(moments, lags, where="post", color=color, label=label)
+    return Line(name, style, stairs([each for each in known if each[0] <= until]), has_dots=False)
 
 
 def _is_late(messages: Messages, decisions: list[Decision]) -> np.ndarray:

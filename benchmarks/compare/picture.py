@@ -1,90 +1,80 @@
 """The picture of the comparison: late share against how long after its end a window was ready, by rule and trace."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from itertools import chain
 from pathlib import Path
 
-import matplotlib as mpl
 import numpy as np
-from matplotlib import pyplot as plt
-from matplotlib.axes import Axes
 
 from benchmarks.compare.measure import Compared, Outcome
+from tidemark.pipeline.charts import Axis, Chart, Line, Mark, logarithmic, picture
 
-INK, GREY = "#1f2933", "#9aa5b1"
 STYLES = {
-    "tidemark band": {"color": "#2166c2", "marker": "o"},
-    "tidemark frontier": {"color": "#1b8a5a", "marker": "s"},
-    "without anchor": {"color": "#7a5195", "marker": "v"},
-    "Flink": {"color": "#d9730d", "marker": "^"},
-    "Flink, idleness": {"color": "#e8a33d", "marker": "<"},
-    "Spark": {"color": "#c62828", "marker": "D"},
-    "Beam": {"color": INK, "marker": "X"},
+    "tidemark band": ("band", "circle"),
+    "tidemark frontier": ("frontier", "square"),
+    "without anchor": ("band-q", "down"),
+    "Flink": ("aim", "up"),
+    "Flink, idleness": ("now", "left"),
+    "Spark": ("bad", "diamond"),
+    "Beam": ("plain", "cross"),
 }
 EARLIEST, LATEST = 9.0, 4000.0
 """Seconds that the picture shows. What is ready earlier, or before its end, is drawn at its left edge."""
 
+LEAST = 1e-5
+"""The least late share on the logarithmic part of the axis."""
+
+LANES = 0.28
+"""The part of the axis below it, where each rule without a late message has a lane of its own, so that the rules do not
+hide each other."""
+
+LATE = logarithmic(LEAST, 1, "")
+READY = logarithmic(EARLIEST * 0.9, LATEST, "")
+
 
 def draw(found: Mapping[str, tuple[str, Mapping[str, Compared]]], path: Path) -> None:
     """Draw it as an SVG. The same outcomes give the same file."""
-    mpl.rcParams.update(
-        {
-            "svg.hashsalt": "tidemark",
-            "font.family": "sans-serif",
-            "font.size": 10,
-            "text.color": INK,
-            "axes.labelcolor": INK,
-            "axes.edgecolor": GREY,
-            "axes.spines.top": False,
-            "axes.spines.right": False,
-            "legend.frameon": False,
-            "figure.facecolor": "white",
-        }
+    across = Axis(
+        "a window is ready after its end (median, s)",
+        READY.place,
+        [(each, f"{each:,}") for each in (10, 30, 100, 300, 1000, 3000)],
     )
-    figure, grid = plt.subplots(3, 3, figsize=(13, 11.5), sharex=True, sharey=True)
-    for axes, (title, rules) in zip(grid.flat, found.values(), strict=True):
-        axes.set_title(title, loc="left", fontsize=10.5)
-        for name, compared in rules.items():
-            _line(axes, name, compared)
-    for axes in grid[-1]:
-        axes.set_xlabel("a window is ready so long after its end (median, s)")
-    for axes in grid[:, 0]:
-        axes.set_ylabel("late")
-    figure.legend(*grid.flat[0].get_legend_handles_labels(), loc="lower center", ncols=7, bbox_to_anchor=(0.5, -0.005))
-    figure.suptitle(
-        "Lower and further left is better. A line runs over a rule's bound; its large mark is 10 s (Beam has none).",
-        x=0.07, y=0.985, ha="left", weight="bold", fontsize=12,
-    )  # fmt: skip
-    figure.tight_layout(rect=(0, 0.025, 1, 0.975))
+    shares = [(0.0001, "0.01 %"), (0.001, "0.1 %"), (0.01, "1 %"), (0.1, "10 %"), (1, "100 %")]
+    up = Axis("late", _place, [(-0.5, "none"), *shares])
+    charts = [
+        Chart(
+            title=title,
+            note="",
+            x=across,
+            y=up,
+            lines=sorted(chain.from_iterable(map(_lines, rules, rules.values())), key=lambda line: not line.is_joined),
+            marks=[Mark("", "now", y=0)],
+            height=280,
+            width=384,
+            left=68,
+        )
+        for title, rules in found.values()
+    ]
+    title = "Lower and further left is better. A line runs over a rule's bound; its large mark is 10 s (Beam has none)."
     path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, metadata={"Date": None})
-    plt.close(figure)
+    path.write_text(picture(charts, title, columns=3, has_one_legend=True), encoding="utf-8")
 
 
-def _height(name: str, outcome: Outcome) -> float:
-    """The late share; without a late message a lane of the rule's own, so that the rules do not hide each other."""
-    lanes = list(STYLES)
-    return outcome.late_share or -1e-4 * (lanes.index(name) + 1) / (len(lanes) + 1)
+def _place(late: float) -> float:
+    """A late share's place; the negative numbers to -1 are the lanes."""
+    return LANES + ((1 - LANES) * max(LATE.place(late), 0) if late > 0 else LANES * late)
 
 
-def _line(axes: Axes, name: str, compared: Compared) -> None:
-    style = STYLES[name]
-    for aged in (False, True):
-        chosen = [each for each in compared.outcomes if ("max_age" in each.setting) is aged]
-        chosen = [each for each in chosen if np.isfinite(each.median)]
-        if chosen:
-            seconds = np.clip([each.median for each in chosen], EARLIEST, LATEST)
-            late = [_height(name, each) for each in chosen]
-            dashes = ":" if aged else "-"
-            axes.plot(seconds, late, dashes, color=style["color"], marker=style["marker"], ms=3, lw=1, alpha=0.8)
-    default = compared.default
-    if np.isfinite(default.median):
-        at = np.clip([default.median], EARLIEST, LATEST)
-        axes.plot(at, [_height(name, default)], ls="", ms=9, mec="white", label=name, zorder=3, **style)
-    axes.set_xscale("log")
-    axes.set_yscale("symlog", linthresh=1e-4)
-    axes.set(xlim=(EARLIEST * 0.9, LATEST), ylim=(-1.05e-4, 1.6))
-    axes.set_yticks([-5e-5, 1e-4, 1e-3, 1e-2, 1e-1, 1], ["none", "0.01 %", "0.1 %", "1 %", "10 %", "100 %"])
-    axes.set_xticks([10, 30, 100, 300, 1000, 3000], ["10", "30", "100", "300", "1,000", "3,000"])
-    axes.axhline(0, color=GREY, lw=0.6)
-    axes.minorticks_off()
-    axes.grid(color=GREY, alpha=0.2, lw=0.6)
+def _points(name: str, outcomes: Iterator[Outcome]) -> list[tuple[float, float, str]]:
+    lane = -(list(STYLES).index(name) + 1) / (len(STYLES) + 1)
+    known = (each for each in outcomes if np.isfinite(each.median))
+    return [(min(max(each.median, EARLIEST), LATEST), each.late_share or lane, "") for each in known]
+
+
+def _lines(name: str, compared: Compared) -> Iterator[Line]:
+    style, shape = STYLES[name]
+    for aged, dashes in ((False, ""), (True, "-p99")):
+        chosen = (each for each in compared.outcomes if ("max_age" in each.setting) is aged)
+        if points := _points(name, chosen):
+            yield Line("", f"{style}{dashes} thin", points, shape="speck")
+    yield Line(name, style, _points(name, iter([compared.default])), is_joined=False, shape=shape)

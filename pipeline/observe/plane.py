@@ -104,7 +104,7 @@ def plane_chart(plane: Mapping[str, Any]) -> Chart:
         shades.setdefault(min(int(SHADES * log(cell[2]) / log(most + 1)), SHADES - 1), []).append(cell)
     marks = [Mark(LINES[name], style, x=lines[name]) for name, style in STYLES.items() if lines[name] is not None]
     if watermark is not None:
-        marks.append(Mark(f"watermark {_time(plane['watermark'])}", "watermark", y=watermark))
+        marks.append(Mark(f"watermark {_time(plane['watermark'])}", "watermark", y=watermark, text_at_left=True))
     areas = []
     if lines["band_edge"] is not None and lines["tracking"] is not None:
         areas.append(Area(lines["band_edge"], lines["tracking"], "band", "the band"))

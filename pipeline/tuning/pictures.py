@@ -1,9 +1,9 @@
 """The report's charts: what each shows, under a title that says what follows from it."""
 
 from collections.abc import Callable, Sequence
-from itertools import accumulate, pairwise
+from itertools import accumulate
 
-from tidemark.pipeline.charts import Axis, Bar, Chart, Line, Mark, counts, linear, round_step, shares, stretched
+from tidemark.pipeline.charts import Axis, Bar, Chart, Line, Mark, counts, linear, round_step, shares, stairs, stretched
 from tidemark.pipeline.durations import format_duration
 from tidemark.pipeline.phrases import at_most, percent, stands, words
 from tidemark.pipeline.tuning.disorder import Distribution
@@ -148,10 +148,7 @@ def _stairs(points: Sequence[tuple[float, float]]) -> list[tuple[float, float, s
     """A curve with a corner at each point: a share holds until the next number of seconds that occurs."""
     every = max(1, len(points) // MOST_POINTS)
     kept = [point for number, point in enumerate(points) if number % every == 0 or number == len(points) - 1]
-    corners = [kept[0]]
-    for (_, share), after in pairwise(kept):
-        corners += [(after[0], share), after]
-    return [(*corner, "") for corner in corners]
+    return stairs(kept)
 
 
 def _late_lines(report: TuningReport, across: Callable[[Outcome], float | None]) -> list[Line]:

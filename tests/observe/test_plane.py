@@ -1,16 +1,19 @@
 """The plane, the lag and the windows as facts; and the drawing of these, whose texts may be anything."""
 
 import random
+import re
 import xml.etree.ElementTree as ET
 from dataclasses import replace
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 
 from tests.observe.test_page import HOSTILE
 from tests.watermark.builders import at
-from tidemark.pipeline.charts import Area, Axis, Bar, Chart, Heat, Line, Mark, linear, moments, picture
+from tidemark.pipeline.charts import Area, Axis, Bar, Chart, Heat, Line, Mark, linear, logarithmic, moments, picture
 from tidemark.pipeline.clock import to_us
 from tidemark.pipeline.observe.plane import MOST_CELLS, drawn, history_facts, lag_chart, plane_chart, plane_facts
 from tidemark.pipeline.watermark.decision import Decision, Reason
@@ -20,6 +23,7 @@ from tidemark.pipeline.watermark.readings import Reading
 from tidemark.pipeline.watermark.state import Beginning, DecisionRecord, Snapshot, WatermarkState
 
 TICK = timedelta(seconds=10)
+ROOT = Path(__file__).parents[2]
 
 
 def decided(histogram: Histogram, now: float, oldest: float) -> tuple[Histogram, DecisionRecord]:
@@ -95,7 +99,10 @@ def test_every_text_of_a_picture_is_escaped_and_it_is_well_formed() -> None:
         "",
         axis,
         axis,
-        lines=[Line(HOSTILE, "band", [(0, 0, HOSTILE), (1, 1, HOSTILE)])],
+        lines=[
+            Line(HOSTILE, "band", [(0, 0, HOSTILE), (1, 1, HOSTILE)]),
+            Line(HOSTILE, "now", [(0, 0, HOSTILE)], is_joined=False, shape="cross"),
+        ],
         bars=[Bar(0, 0.5, 1, HOSTILE)],
         marks=[Mark(HOSTILE, "now", x=0.2), Mark(HOSTILE, "aim", y=0.7)],
         areas=[Area(0.1, 0.3, "hold", HOSTILE)],
@@ -110,6 +117,32 @@ def test_every_text_of_a_picture_is_escaped_and_it_is_well_formed() -> None:
     assert tops[2] - tops[0] >= chart.height
     tags = {element.tag.rpartition("}")[2] for element in ET.fromstring(text).iter()}  # noqa: S314 (our own)
     assert tags == {"svg", "style", "rect", "text", "path", "circle", "title"}
+
+
+@pytest.mark.parametrize("file", sorted((ROOT / "docs" / "images").glob("*.svg")), ids=lambda file: file.stem)
+def test_a_picture_of_the_docs_is_well_formed_small_and_whole_without_script_or_font(file: Path) -> None:
+    text = file.read_text()
+    tags = {element.tag.rpartition("}")[2] for element in ET.fromstring(text).iter()}  # noqa: S314 (our own)
+    assert tags <= {"svg", "style", "rect", "text", "path", "circle", "title"}
+    assert not re.search(r"href|url\(|@import|@font-face|(?<!xmlns=\")https?:", text)
+    assert "prefers-color-scheme: dark" in text
+    assert len(text) < 70_000
+
+
+def test_powers_of_ten_lie_evenly_and_nothing_at_the_start() -> None:
+    axis = logarithmic(0.01, 100, "")
+    assert [text for _, text in axis.ticks] == ["0.01", "0.1", "1", "10", "100"]
+    assert [axis.place(value) for value, _ in axis.ticks] == pytest.approx([0, 0.25, 0.5, 0.75, 1])
+    assert axis.place(0) == 0
+
+
+def test_a_legend_goes_on_in_a_second_row_within_the_picture() -> None:
+    axis = Axis("", lambda value: value, [])
+    chart = Chart("", "", axis, axis, [Line(letter * 40, "band", [(0, 0, "")]) for letter in "abc"], width=700)
+    named = re.findall(r'<text x="([\d.]+)" y="(\d+)">(a+|b+|c+)<', picture([chart]))
+    (first, top, _), (second, same, _), (third, below, _) = named
+    assert (first, top, int(top) + 16) == (third, same, int(below))
+    assert float(second) + 40 * 6 < 700
 
 
 def test_cells_lie_in_the_plot_whatever_their_place() -> None:
