@@ -61,10 +61,6 @@ def is_written_as(value: Any, written: str) -> bool:
     return written == str(value)
 
 
-def test_the_readme_is_short() -> None:
-    assert len(README.splitlines()) <= README_LINES
-
-
 def test_the_page_of_settings_names_every_setting_and_no_other() -> None:
     assert set(defaults_in_the_page()) == {name for name, _ in defaults_in_the_code()} - IN_A_SECTION_OF_ITS_OWN
     for section, key in IN_A_SECTION_OF_ITS_OWN:

@@ -65,6 +65,8 @@ def init(
         option(
             "Write a project with a pipeline for each cohort, and one for the rest, instead; repeat for more. FILTER "
             'is Pub/Sub\'s, such as eu=attributes.region = "eu".',
+            "--cohort",
+            "--cohorts",
             metavar="[NAME=]FILTER",
         ),
     ] = None,
