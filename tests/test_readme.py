@@ -18,7 +18,6 @@ ROOT = Path(__file__).resolve().parent.parent
 README = (ROOT / "README.md").read_text()
 SETTINGS_PAGE = (ROOT / "docs" / "settings.md").read_text()
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
-README_LINES = 156
 IN_A_SECTION_OF_ITS_OWN = {("message", "fields")}
 """Settings that are tables, with a heading of their own in the page."""
 
