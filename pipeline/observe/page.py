@@ -276,6 +276,8 @@ def verdict_of(
         return Verdict("hold", f"The watermark has stood still for {rough(held['lasted'])}", told)
     if why["reason"].is_hold:
         return Verdict("hold", "The watermark waits" if why["watermark"] else "No watermark yet", told)
+    if reading := facts.get("reading"):
+        return Verdict("hold", reading.partition(":")[0].capitalize(), [reading, *told])
     if facts.get("missed") or facts.get("lost_at_least"):
         return Verdict("hold", "Live, and heartbeats are missing", told)
     return Verdict("good", "All is well", told)

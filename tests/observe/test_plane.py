@@ -15,7 +15,10 @@ from tests.observe.test_page import HOSTILE
 from tests.watermark.builders import at
 from tidemark.pipeline.charts import Area, Axis, Bar, Chart, Heat, Line, Mark, linear, logarithmic, moments, picture
 from tidemark.pipeline.clock import to_us
+from tidemark.pipeline.observe.facts import LakeStatus
+from tidemark.pipeline.observe.page import Verdict, verdict_of
 from tidemark.pipeline.observe.plane import MOST_CELLS, drawn, history_facts, lag_chart, plane_chart, plane_facts
+from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.watermark.decision import Decision, Reason
 from tidemark.pipeline.watermark.histogram import Histogram
 from tidemark.pipeline.watermark.policy import Policy
@@ -159,3 +162,15 @@ def test_cells_lie_in_the_plot_whatever_their_place() -> None:
 def test_a_lag_without_decisions_is_drawn_all_the_same() -> None:
     assert lag_chart(no_history()).title == "No watermark yet"
     assert "HELD_NO_DATA: no watermark" in drawn(no_history())
+
+
+def test_a_backlog_that_is_being_read_is_the_headline() -> None:
+    reading, now = "catching up: 8,200 messages/s, about 4m; the oldest message of base is 12m old", at(0)
+    why = {"at": now, "explanation": ["ADVANCED"], "holds": [], "reason": Reason.ADVANCED, "watermark": now}
+
+    def verdict(facts: dict[str, str]) -> Verdict:
+        return verdict_of(Settings(), why, LakeStatus(facts, {}, (), ()), [], now)
+
+    assert (verdict({}).level, verdict({}).headline) == ("good", "All is well")
+    behind = verdict({"reading": reading})
+    assert (behind.level, behind.headline, behind.sentences[0]) == ("hold", "Catching up", reading)
