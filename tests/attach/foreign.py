@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from uuid import uuid4
 
 from google.api_core import exceptions as api
 
@@ -44,7 +45,7 @@ CRASHED = 3
 
 SETTINGS = """
 [pubsub]
-project = "foreign"
+project = "{project}"
 topic = "events"
 base_subscription = "theirs"
 tracking_subscription = "events-tracking"
@@ -89,7 +90,7 @@ def built(client: str, folder: Path) -> list[str]:
 def play(folder: Path, command: list[str], address: str, say: Say, *, module: str = COMMAND) -> Checked:
     """Play it in an empty folder; `module` is the command that watches. Raises AssertionError where it takes long."""
     config = folder / "tidemark.toml"
-    config.write_text(SETTINGS.format(address=address))
+    config.write_text(SETTINGS.format(address=address, project=f"foreign-{uuid4().hex[:8]}"))
     settings = load_settings(config)
     _base(settings)
     truths = [folder / "backlog.parquet", folder / "live.parquet"]

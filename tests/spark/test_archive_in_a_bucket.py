@@ -7,6 +7,7 @@ from google.auth.credentials import AnonymousCredentials
 from google.cloud.storage import Client
 
 from tests.gcs.tools import gcs_connector
+from tests.spark.cluster_client import SPREAD
 from tests.spark.standalone import SMALL, bare_python, cluster, connect_server
 from tests.spark.test_cluster import STREAMS, Place, lake_with_beats
 from tidemark.pipeline.lake.store.address import spark_storage_config
@@ -16,8 +17,7 @@ from tidemark.pipeline.spark.executor_archive import pack
 
 pytestmark = [pytest.mark.gcs, pytest.mark.slow, pytest.mark.timeout(900)]
 
-WINDOWS = 3
-RIGHT = {"rows": STREAMS * 3 * WINDOWS, "in_columns": True}
+RIGHT = {"rows": STREAMS * 3 * len(SPREAD)}
 
 
 @pytest.fixture
@@ -35,7 +35,7 @@ def test_executors_get_it_where_spark_has_the_connector_and_elsewhere_that_is_sa
     kind: str, carried: dict[str, str], lake_apart: LakeSettings, tmp_path: Path
 ) -> None:
     able = {"config": SMALL | spark_storage_config(lake_apart) | {JARS: str(gcs_connector())}}
-    work = ("windows", {"lake": str(lake_with_beats(tmp_path / "lake")), "first": WINDOWS})
+    work = ("windows", {"lake": str(lake_with_beats(tmp_path / "lake"))})
     with cluster(tmp_path, python=bare_python()) as spread:
         if kind == "classic":
             assert Place(spread, spread.classic(**able, **carried)).do(work) == [RIGHT]
