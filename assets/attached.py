@@ -1,4 +1,4 @@
-"""What Dagster gets where somebody else reads base: the watermark, and which hours of windows are complete by it."""
+"""Definitions for Dagster where somebody else reads base: the watermark, and the hours of windows that it completes."""
 
 from collections.abc import Sequence
 from contextlib import suppress

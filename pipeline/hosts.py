@@ -35,7 +35,7 @@ def _is_address(name: str) -> bool:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only this machine can reach the host."""
+    """Return true if only this machine can reach the host."""
     if host == "localhost":
         return True
     try:

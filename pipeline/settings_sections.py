@@ -157,7 +157,7 @@ class PubSubSettings(PullSettings):
 
     @property
     def has_metrics(self) -> bool:
-        """Whether there is a Cloud Monitoring to ask: an emulator has none."""
+        """True if there is a Cloud Monitoring to ask: an emulator has none."""
         return self.emulator_host is None or self.monitoring_endpoint is not None
 
     @property
@@ -431,7 +431,7 @@ class MetricsSettings(Section):
 
     @property
     def shows_page(self) -> bool:
-        """Whether `tidemark up` and `tidemark attach` serve the page."""
+        """True if `tidemark up` and `tidemark attach` serve the page."""
         return is_loopback(self.host) if self.page is None else self.page
 
     @property

@@ -1,7 +1,6 @@
 """The two subscriptions as a Dagster resource."""
 
 from dataclasses import replace
-from functools import partial
 
 import dagster as dg
 
@@ -13,7 +12,6 @@ from tidemark.pipeline.pubsub.readings import Readings
 from tidemark.pipeline.pubsub.spending import Spending
 from tidemark.pipeline.pubsub.subscription import PubSubSubscription
 from tidemark.pipeline.settings import Settings
-from tidemark.pipeline.watermark.usage import Usage
 
 
 class PubSubResource(dg.ConfigurableResource):  # type: ignore[type-arg]
@@ -26,11 +24,11 @@ class PubSubResource(dg.ConfigurableResource):  # type: ignore[type-arg]
     def base(self) -> PubSubSubscription:
         """The subscription that carries the data. Kept between ticks, for one thread: a pull may be under way. Raises
         BaseReadByOthers with `pubsub.attach`."""
-        return self._subscription(self.settings.pubsub.base_path)
+        return self._readings().subscription(self.settings.pubsub.base_path)
 
     def tracking(self) -> PubSubSubscription:
         """The subscription whose metadata is kept. Kept between ticks likewise."""
-        return self._subscription(self.settings.pubsub.tracking_path)
+        return self._readings().subscription(self.settings.pubsub.tracking_path)
 
     def base_backlog(self, user: str = "") -> Backlog:
         """Readings of base, not shared between threads: each `user` gets its own."""
@@ -53,11 +51,6 @@ class PubSubResource(dg.ConfigurableResource):  # type: ignore[type-arg]
         readings = self._readings()
         found = look_at_subscriptions(readings.client(), self.settings.pubsub, self.settings.contract)
         return replace(found, dangers=(*found.dangers, *readings.taken_away()))
-
-    def _subscription(self, path: str) -> PubSubSubscription:
-        pubsub, tick = self.settings.pubsub, self.settings.watermark.tick
-        count, client = partial(self.spending().count, Usage(pulls=1)), self._readings().client()
-        return self.kept.get(path, lambda: PubSubSubscription(client, path, self.clock, pubsub, tick, count))
 
     def _readings(self) -> Readings:
         return Readings(self.settings, self.kept, self.clock)

@@ -24,13 +24,11 @@ from tidemark.pipeline.pubsub.drift import look_at_subscriptions
 from tidemark.pipeline.pubsub.provision import provision_here
 from tidemark.pipeline.pubsub.readings import Readings
 from tidemark.pipeline.pubsub.schemas import reader_of
-from tidemark.pipeline.pubsub.subscription import PubSubSubscription
 from tidemark.pipeline.services.processes import page_sentence
 from tidemark.pipeline.settings import Settings, load_settings
-from tidemark.pipeline.watermark.usage import Usage
 
 SENSOR = "tracking"
-"""What notes and measurements call this process' ticks: they are those of the sensor of that name."""
+"""The name of this process' ticks in notes and measurements: they are those of the sensor of that name."""
 
 LOOKS_EVERY = timedelta(minutes=1)
 """How often both subscriptions are looked at: anybody may change them."""
@@ -79,17 +77,9 @@ class Attached:
     def __init__(self, settings: Settings, clock: Clock) -> None:
         self._settings, self._clock = settings, clock
         self._readings = Readings(settings, Kept(), clock)
-        self._spending = self._readings.spending()
         self._lake = lake_of(settings, clock)
         self._log, self._signals = self._lake.tracking_log(), signals_of(settings, self._lake)
-        self._tracking = PubSubSubscription(
-            self._readings.client(),
-            settings.pubsub.tracking_path,
-            clock,
-            settings.pubsub,
-            settings.watermark.tick,
-            lambda: self._spending.count(Usage(pulls=1)),
-        )
+        self._tracking = self._readings.subscription(settings.pubsub.tracking_path)
         self._judge = reader_of(
             settings.contract, settings.pubsub, self._lake.accepted_schemas(settings.message.schema_names)
         )
@@ -164,7 +154,7 @@ class Attached:
             budget=tick_budget(settings, Side.TRACKING),
             clock=self._clock,
             until_gone=readings.tracking("pulling"),
-            spending=self._spending,
+            spending=readings.spending(),
             signals=self._signals,
             contract=settings.judged_by,
         )

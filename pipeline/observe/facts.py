@@ -1,4 +1,4 @@
-"""What the lake holds as plain facts: `tidemark status --json` prints them, and the page shows them."""
+"""The lake's state as plain facts: `tidemark status --json` prints them, and the page shows them."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -76,7 +76,7 @@ def read_status(lake: Lake, settings: Settings, now: datetime, clock: Clock | No
 
 
 def _read_attached(lake: Lake, settings: Settings, now: datetime) -> LakeStatus:
-    """What the log tells, where somebody else reads base and there are no tables."""
+    """Read the status from the log alone, where somebody else reads base and there are no tables."""
     state, ticks = lake.tracking_log().catch_up(), read_failing_ticks(lake, now)
     standing = standstill(state.decision, settings.watermark.tick, now)
     used = usage_facts(state, now, settings.pubsub.snapshot_bytes_a_day)
@@ -159,7 +159,7 @@ def log_facts(state: WatermarkState, now: datetime) -> dict[str, Any]:
 
 
 def reading_facts(state: WatermarkState) -> dict[str, Any]:
-    """What the newest decision knew of both subscriptions."""
+    """The readings of both subscriptions in the newest decision."""
     decision, facts = state.decision, {}
     if decision is not None and decision.base is not None:
         facts["base_oldest_unacked"] = decision.base.oldest_unacked

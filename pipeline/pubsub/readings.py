@@ -1,7 +1,8 @@
-"""Which reading of each backlog the settings choose, for sensors and commands alike, and what this process spends."""
+"""One process' use of both subscriptions, for sensors and commands alike: pulling, readings, and what they cost."""
 
 from collections.abc import Iterator
 from contextlib import suppress
+from functools import partial
 
 from google.pubsub_v1 import SubscriberClient
 
@@ -20,14 +21,16 @@ from tidemark.pipeline.pubsub.monitoring import (
     monitoring_client,
 )
 from tidemark.pipeline.pubsub.spending import BudgetedBacklog, Spending
+from tidemark.pipeline.pubsub.subscription import PubSubSubscription
 from tidemark.pipeline.settings import Settings
+from tidemark.pipeline.watermark.usage import Usage
 
 
 class Readings:
     """Readings of base and tracking. Everything lasting is in `kept`, so that any number of these share it.
 
     With `pubsub.attach` base is read by Cloud Monitoring alone, unless `reading = "snapshot"` is set, or an emulator
-    has no metrics. Reading needs no pull and acknowledges nothing.
+    has no metrics. Reading needs no pull and acknowledges nothing; only a `subscription` does that.
     """
 
     def __init__(self, settings: Settings, kept: Kept, clock: Clock) -> None:
@@ -44,13 +47,20 @@ class Readings:
         return self._backlog(self._pubsub.tracking_path, None, user)
 
     def spending(self) -> Spending:
-        """What this process uses, and the budget of snapshots: one for all readings."""
+        """The account of this process' use, and the budget of snapshots: one for all readings."""
         pubsub, tick = self._pubsub, self._settings.watermark.tick
         paths = {"base": pubsub.base_path, "tracking": pubsub.tracking_path}
         return self._kept.get(
             "spending",
             lambda: Spending(self._clock, pubsub.snapshot_bytes_a_day, tick, **paths, lands=not pubsub.attach),
         )
+
+    def subscription(self, path: str) -> PubSubSubscription:
+        """The subscription at this path, to pull from. Kept between ticks, for one thread: a pull may be under way.
+        Raises BaseReadByOthers for a base that somebody else reads."""
+        pubsub, tick, client = self._pubsub, self._settings.watermark.tick, self.client()
+        count = partial(self.spending().count, Usage(pulls=1))
+        return self._kept.get(path, lambda: PubSubSubscription(client, path, self._clock, pubsub, tick, count))
 
     def sweep(self) -> int:
         """Delete the snapshots that a crash during an earlier reading left behind, and return how many there were.
@@ -61,8 +71,8 @@ class Readings:
         return sum(self._snapshot(path).sweep() for path in paths if not self._is_monitored(path))
 
     def taken_away(self) -> Iterator[str]:
-        """What the service says has lately taken messages from a base that somebody else reads, unread, in sentences.
-        It tells by metrics: nothing where there are none, none can be had now, or snapshots alone are to be read."""
+        """Sentences on what has lately taken messages, unread, from a base that somebody else reads. The service tells
+        it by metrics: nothing where there are none, none can be had now, or snapshots alone are to be read."""
         path = self._pubsub.read_by_others
         if path is None or not self._pubsub.has_metrics or self._pubsub.reading == "snapshot":
             return
@@ -84,7 +94,7 @@ class Readings:
         return self._kept.get("subscriber client", lambda: subscriber_client(*self._pubsub.server))
 
     def _is_monitored(self, path: str) -> bool:
-        """Whether the subscription is read by Cloud Monitoring alone."""
+        """True if the subscription is read by Cloud Monitoring alone."""
         pubsub = self._pubsub
         if pubsub.reading != "auto":
             return pubsub.reading == "monitoring"

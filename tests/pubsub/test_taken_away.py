@@ -20,16 +20,6 @@ from tidemark.pipeline.settings_sections import PubSubSettings
 
 
 @pytest.fixture
-def clock() -> ManualClock:
-    return ManualClock(START)
-
-
-@pytest.fixture
-def fake(clock: ManualClock) -> FakeMonitoring:
-    return FakeMonitoring(clock.now)
-
-
-@pytest.fixture
 def pubsub(fake: FakeMonitoring) -> Iterator[PubSubSettings]:
     with served(PubSubModel(rng=random.Random(0))) as address, metrics_of(fake) as metrics:
         yield unique_pubsub(address).model_copy(
