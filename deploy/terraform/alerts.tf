@@ -1,6 +1,7 @@
 # Nothing is landed or tracked: the oldest message that base or tracking has not acknowledged is too old.
 resource "google_monitoring_alert_policy" "oldest_unacked" {
   for_each              = local.subscriptions
+  project               = var.project
   display_name          = "tidemark: old messages on ${each.key}"
   combiner              = "OR"
   notification_channels = var.notification_channels
@@ -30,6 +31,7 @@ resource "google_monitoring_alert_policy" "oldest_unacked" {
 # The watermark itself, from the lines of `tidemark status --json` in Cloud Logging: ../systemd/tidemark-status.timer, or
 # ../kubernetes/status.yaml. It is absent until the first line is logged.
 resource "google_logging_metric" "watermark_lag" {
+  project         = var.project
   name            = "tidemark/watermark_lag_seconds"
   filter          = "jsonPayload.behind_now >= 0"
   value_extractor = "EXTRACT(jsonPayload.behind_now)"
@@ -50,6 +52,7 @@ resource "google_logging_metric" "watermark_lag" {
 }
 
 resource "google_monitoring_alert_policy" "watermark_lag" {
+  project               = var.project
   display_name          = "tidemark: the watermark is behind"
   combiner              = "OR"
   notification_channels = var.notification_channels

@@ -27,12 +27,21 @@ locals {
 
 resource "google_service_account" "account" {
   for_each     = toset(values(var.accounts))
+  project      = var.project
   account_id   = each.value
   display_name = each.value
+
+  lifecycle {
+    precondition {
+      condition     = length(local.scopes) > 0
+      error_message = "There is no ../roles beside this module. Name it with the folder around it, as in …/tidemark//deploy/terraform."
+    }
+  }
 }
 
 resource "google_project_iam_custom_role" "part" {
   for_each    = local.scopes
+  project     = var.project
   role_id     = "tidemark.${each.key}"
   title       = local.roles[each.key].title
   description = local.roles[each.key].description
@@ -49,6 +58,7 @@ resource "google_project_iam_member" "part" {
 
 resource "google_pubsub_topic_iam_member" "part" {
   for_each = { for name, of in local.scopes : name => of if of.scope == "topic" }
+  project  = var.project
   topic    = local.topic
   role     = google_project_iam_custom_role.part[each.key].id
   member   = local.member_of[each.key]
@@ -64,6 +74,7 @@ resource "google_pubsub_topic_iam_member" "signal" {
 
 resource "google_pubsub_subscription_iam_member" "part" {
   for_each     = local.on_subscriptions
+  project      = var.project
   subscription = each.value.subscription
   role         = google_project_iam_custom_role.part[each.value.role].id
   member       = local.member_of[each.value.role]

@@ -1,6 +1,11 @@
 variable "project" {
   description = "The project's id (not its number), as pubsub.project."
   type        = string
+
+  validation {
+    condition     = can(regex("^([a-z0-9.-]+:)?[a-z][a-z0-9-]{4,28}[a-z0-9]$", var.project))
+    error_message = "Give the project's id, such as my-project-1234, and not its number."
+  }
 }
 
 variable "region" {
@@ -13,6 +18,11 @@ variable "topic" {
   description = "The topic's name, as pubsub.topic."
   type        = string
   default     = "heartbeats"
+
+  validation {
+    condition     = can(regex("^[A-Za-z][A-Za-z0-9._~+%-]{2,254}$", var.topic)) && !startswith(var.topic, "goog")
+    error_message = "A name of 3 to 255 characters that begins with a letter and not with goog; a name alone, without projects/…."
+  }
 }
 
 variable "create_topic" {
@@ -25,41 +35,76 @@ variable "signal_topic" {
   description = "As signal.publish_to: a topic that is there, or null. The tracker may publish to it."
   type        = string
   default     = null
+
+  validation {
+    condition     = var.signal_topic == null || can(regex("^[A-Za-z][A-Za-z0-9._~+%-]{2,254}$", var.signal_topic))
+    error_message = "A name of 3 to 255 characters that begins with a letter; a name alone, without projects/…."
+  }
 }
 
 variable "base_subscription" {
   description = "As pubsub.base_subscription."
   type        = string
   default     = "heartbeats-base"
+
+  validation {
+    condition     = can(regex("^[A-Za-z][A-Za-z0-9._~+%-]{2,254}$", var.base_subscription)) && !startswith(var.base_subscription, "goog")
+    error_message = "A name of 3 to 255 characters that begins with a letter and not with goog; a name alone, without projects/…."
+  }
 }
 
 variable "tracking_subscription" {
   description = "As pubsub.tracking_subscription."
   type        = string
   default     = "heartbeats-tracking"
+
+  validation {
+    condition     = can(regex("^[A-Za-z][A-Za-z0-9._~+%-]{2,254}$", var.tracking_subscription)) && !startswith(var.tracking_subscription, "goog")
+    error_message = "A name of 3 to 255 characters that begins with a letter and not with goog; a name alone, without projects/…."
+  }
 }
 
 variable "filter" {
   description = "As pubsub.filter, of both subscriptions. It is fixed for their life: another one needs subscriptions of other names."
   type        = string
   default     = ""
+
+  validation {
+    condition     = length(var.filter) <= 256
+    error_message = "Pub/Sub takes a filter of at most 256 characters."
+  }
 }
 
 variable "ack_deadline_seconds" {
   description = "As pubsub.ack_deadline."
   type        = number
   default     = 60
+
+  validation {
+    condition     = var.ack_deadline_seconds >= 10 && var.ack_deadline_seconds <= 600
+    error_message = "Pub/Sub takes 10 to 600 seconds."
+  }
 }
 
 variable "retention" {
   description = "As pubsub.retention, in seconds. The same for both: tracking must not keep messages for less time than base."
   type        = string
   default     = "604800s"
+
+  validation {
+    condition     = can(regex("^[0-9]+s$", var.retention)) && try(tonumber(trimsuffix(var.retention, "s")) >= 600 && tonumber(trimsuffix(var.retention, "s")) <= 2678400, false)
+    error_message = "Whole seconds such as 604800s, from 10 minutes (600s) to 31 days (2678400s)."
+  }
 }
 
 variable "bucket" {
   description = "The lake's bucket, as in lake.uri."
   type        = string
+
+  validation {
+    condition     = can(regex("^[a-z0-9][a-z0-9._-]{1,220}[a-z0-9]$", var.bucket))
+    error_message = "A bucket's name alone, in lower case, without gs://."
+  }
 }
 
 variable "accounts" {
@@ -72,6 +117,16 @@ variable "accounts" {
     runs      = "tidemark-runs"
     web       = "tidemark-web"
     provision = "tidemark-provision"
+  }
+
+  validation {
+    condition     = length(setsubtract(keys(var.accounts), ["tracker", "lander", "checks", "runs", "web", "provision"])) == 0 && length(setsubtract(["tracker", "lander", "checks", "runs"], keys(var.accounts))) == 0
+    error_message = "The parts are tracker, lander, checks, runs, web and provision; the first four must have an account."
+  }
+
+  validation {
+    condition     = alltrue([for account in values(var.accounts) : can(regex("^[a-z][a-z0-9-]{4,28}[a-z0-9]$", account))])
+    error_message = "An account has 6 to 30 lower-case letters, digits and hyphens: the part of its address before the @."
   }
 }
 
@@ -97,6 +152,11 @@ variable "oldest_unacked_seconds" {
     base     = 5400
     tracking = 600
   }
+
+  validation {
+    condition     = toset(keys(var.oldest_unacked_seconds)) == toset(["base", "tracking"]) && alltrue([for seconds in values(var.oldest_unacked_seconds) : seconds > 0])
+    error_message = "Give seconds for base and for tracking, each above 0."
+  }
 }
 
 variable "status_logged_by" {
@@ -109,4 +169,9 @@ variable "watermark_lag_seconds" {
   description = "An alert when the watermark is further behind than this."
   type        = number
   default     = 1800
+
+  validation {
+    condition     = var.watermark_lag_seconds > 0
+    error_message = "Give seconds above 0."
+  }
 }

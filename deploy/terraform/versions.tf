@@ -1,3 +1,4 @@
+# A module without a provider block: the caller's provider says who asks. To try it by itself, it takes the environment's:
 # terraform init && terraform apply -var project=my-project -var bucket=my-lake
 terraform {
   required_version = ">= 1.5"
@@ -7,9 +8,4 @@ terraform {
       version = ">= 6.50, < 8.0"
     }
   }
-}
-
-provider "google" {
-  project = var.project
-  region  = var.region
 }

@@ -1,123 +1,169 @@
-"""The Terraform module asks for what `tidemark provision` asks for, in the provider's words."""
+"""Terraform plans the module with a provider on loopback: what it asks Google for, and which values it refuses."""
 
-import json
+import os
 import shutil
 import subprocess
+from collections.abc import Callable, Iterator
+from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
+import yaml
 
-from tests.deploy.hcl import Block, parsed
+from tests.deploy.provider import Asked, serving
 from tidemark.pipeline.pubsub.requirements import wanted
 from tidemark.pipeline.settings_sections import IngestSettings, PubSubSettings
 
-FOLDER = Path(__file__).parents[2] / "deploy" / "terraform"
-MODULE = parsed(FOLDER)
-PROVIDER = json.loads((Path(__file__).parent / "google_provider.json").read_text())["resources"]
-OF_TERRAFORM = {"for_each", "count", "depends_on", "provider", "lifecycle"}
-SETTINGS = PubSubSettings()
+DEPLOY = Path(__file__).parents[2] / "deploy"
+TERRAFORM = shutil.which("terraform") or shutil.which("tofu")
+pytestmark = pytest.mark.skipif(TERRAFORM is None, reason="there is no terraform on this machine")
+
+Plan = Callable[..., tuple[Asked, str]]
 
 
-def resources() -> dict[tuple[str, str], Block]:
-    found = {}
-    for block in MODULE.blocks:
-        if block.type in ("resource", "data"):
-            kind, name = block.labels
-            found[kind if block.type == "resource" else f"data.{kind}", name] = block
-    return found
+@pytest.fixture(scope="module")
+def terraform(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, Asked, Callable[..., str]]]:
+    """A folder of its own, the provider's notes, and a call of Terraform there that returns its errors."""
+    folder = tmp_path_factory.mktemp("theirs")
+    (folder / "no.rc").touch()
+    (folder / "tidemark").symlink_to(DEPLOY)
+    (folder / "generated").mkdir()
+    with serving(folder / "generated") as (asked, variables):
+        environment = {"PATH": os.environ["PATH"], "HOME": str(folder), "CHECKPOINT_DISABLE": "1", **variables}
+        environment["TF_CLI_CONFIG_FILE"] = str(folder / "no.rc")
+
+        def run(*arguments: str) -> str:
+            done = subprocess.run(
+                [str(TERRAFORM), *arguments],
+                cwd=folder,
+                env=environment,
+                capture_output=True,
+                text=True,
+                check=False,
+                timeout=120,
+            )
+            return "" if done.returncode == 0 else " ".join((done.stdout + done.stderr).replace("│", " ").split())
+
+        yield folder, asked, run
 
 
-def variable(name: str) -> Block:
-    (found,) = [block for block in MODULE.blocks if (block.type, block.labels) == ("variable", [name])]
-    return found
+@pytest.fixture(scope="module")
+def plan(terraform: tuple[Path, Asked, Callable[..., str]]) -> Plan:
+    """Plan the module as a part of somebody else's project, whose provider it takes."""
+    folder, asked, run = terraform
+
+    def planned(source: str = "./tidemark/terraform", **values: str) -> tuple[Asked, str]:
+        given = {"project": '"my-project"', "bucket": '"my-lake"', **values}
+        lines = "".join(f"  {name} = {value}\n" for name, value in given.items())
+        theirs = f'provider "google" {{}}\nmodule "watermark" {{\n  source = "{source}"\n{lines}}}\n'
+        (folder / "main.tf").write_text(theirs)
+        asked.clear()
+        return asked, run("init", "-no-color") or run("plan", "-no-color", "-input=false")
+
+    return planned
 
 
-def default(expression: str) -> str:
-    """The value of `var.name` by default, without quotes; any other expression as it is."""
-    text = variable(expression.removeprefix("var.")).arguments["default"] if expression[:4] == "var." else expression
-    return text.strip('"')
+@pytest.fixture(scope="module")
+def by_default(plan: Plan) -> Asked:
+    asked, error = plan(create_topic="true")
+    assert error == ""
+    return asked.copy()
+
+
+def named(asked: Asked, kind: str) -> list[dict[str, Any]]:
+    return [given for of_kind, given in asked if of_kind == kind]
 
 
 @pytest.mark.parametrize("role", ["tracking", "base"])
-def test_a_subscription_is_what_provision_would_create(role: str) -> None:
-    path = getattr(SETTINGS, f"{role}_path")
-    asked = {"filter": "", **wanted(SETTINGS, path)}
-    block = resources()["google_pubsub_subscription", role]
-    said = {name: default(value) for name, value in block.arguments.items()}
-    assert f"projects/{SETTINGS.project}/subscriptions/{said.pop('name')}" == asked.pop("name") == path
-    assert said.pop("topic") == "local.topic"
-    assert asked.pop("topic").endswith(f"/{default('var.topic')}")
-    assert int(said.pop("ack_deadline_seconds")) == asked.pop("ack_deadline_seconds")
-    assert said.pop("message_retention_duration") == f"{asked.pop('message_retention_duration').total_seconds():.0f}s"
-    assert said.pop("filter") == asked.pop("filter")
-    assert asked.pop("expiration_policy") == {}
-    assert block.one("expiration_policy").arguments == {"ttl": '""'}, "it never expires"
-    assert asked == {}, "provision asks for something that the module does not"
-    assert said.pop("depends_on", None) == ("[google_pubsub_subscription.tracking]" if role == "base" else None)
-    assert set(said.values()) == {"false"}
-    assert {inner.type for inner in block.blocks} == {"expiration_policy", "lifecycle"}, "no dead letter"
+def test_a_subscription_is_what_provision_would_create(by_default: Asked, role: str) -> None:
+    path = getattr(PubSubSettings(), f"{role}_path")
+    want = {"filter": "", **wanted(PubSubSettings(), path)}
+    name = want.pop("name").rsplit("/", 1)[1]
+    (said,) = [one.copy() for one in named(by_default, "google_pubsub_subscription") if one["name"] == name]
+    assert said.pop("name") == name
+    assert said.pop("project") == "my-project"
+    assert said.pop("topic").endswith(want.pop("topic").rsplit("/", 1)[1])
+    assert said.pop("ack_deadline_seconds") == want.pop("ack_deadline_seconds")
+    kept: timedelta = want.pop("message_retention_duration")
+    assert said.pop("message_retention_duration") == f"{kept.total_seconds():.0f}s"
+    assert said.pop("filter") == want.pop("filter")
+    assert want.pop("expiration_policy") == {}
+    assert said.pop("expiration_policy") == [{"ttl": ""}], "it never expires"
+    assert want == {}, "provision asks for something that the module does not"
+    assert set(said.values()) == {False}, "no dead letter, no push, no order"
 
 
-def test_each_argument_is_one_of_the_providers_and_none_that_it_needs_is_missing() -> None:
-    def check(block: Block, shape: dict[str, dict[str, object]], where: str) -> None:
-        blocks: dict[str, dict[str, dict[str, object]]] = shape.get("blocks", {})  # type: ignore[assignment]
-        inner = [one for one in block.blocks if one.type not in OF_TERRAFORM]
-        known = {*shape["arguments"], *blocks, *OF_TERRAFORM}
-        given = {*block.arguments, *(one.type for one in inner)}
-        assert given <= known, f"{where}: {given - known}"
-        assert set(shape["required"]) <= given, f"{where}: {set(shape['required']) - given}"
-        for one in inner:
-            check(one, blocks[one.type], f"{where}.{one.type}")
-
-    for (kind, name), block in resources().items():
-        check(block, PROVIDER[kind], f"{kind}.{name}")
+def test_it_asks_for_everything_in_the_project_that_it_is_given(by_default: Asked) -> None:
+    without = {kind for kind, given in by_default if given.get("project", "my-project") != "my-project"}
+    assert without == set()
+    assert {kind for kind, given in by_default if "project" not in given} == {"google_storage_bucket_iam_member"}
 
 
-def test_nothing_is_named_that_is_not_there() -> None:
-    whole = "\n".join(file.read_text() for file in FOLDER.glob("*.tf"))
-    variables = {block.labels[0] for block in MODULE.blocks if block.type == "variable"}
-    words = whole.replace("{", " ").replace("}", " ").replace("(", " ").replace(")", " ").replace("[", " ")
-    for word in words.replace("]", " ").replace(",", " ").split():
-        if word.startswith("var."):
-            assert word.split(".")[1].strip('"') in variables, word
-        if word.startswith("google_"):
-            kind, name = word.split(".")[:2]
-            assert (kind, name) in resources(), word
-    assert all(f"var.{name}" in whole for name in variables)
+def test_roles_are_the_files_and_each_is_given_where_its_scope_says(by_default: Asked) -> None:
+    files = {file.stem: yaml.safe_load(file.read_text()) for file in (DEPLOY / "roles").glob("*.yaml")}
+    for_this = {name for name in files if not name.startswith("attach.") and name != "tracker.signal"}
+    roles = {
+        one["role_id"].removeprefix("tidemark."): one for one in named(by_default, "google_project_iam_custom_role")
+    }
+    assert roles.keys() == for_this
+    assert all(roles[name]["permissions"] == files[name]["includedPermissions"] for name in for_this)
+    subscriptions = {one["subscription"] for one in named(by_default, "google_pubsub_subscription_iam_member")}
+    assert subscriptions == {"heartbeats-base", "heartbeats-tracking"}
+    given = {
+        kind: len(named(by_default, f"google_{kind}_iam_member"))
+        for kind in ("project", "pubsub_topic", "storage_bucket")
+    }
+    scopes = [name.split(".")[1] for name in for_this]
+    assert given == {"project": scopes.count("project"), "pubsub_topic": 1, "storage_bucket": scopes.count("bucket")}
 
 
-def test_the_bucket_is_private_and_nothing_but_housekeeping_deletes_in_it() -> None:
-    bucket = resources()["google_storage_bucket", "lake"]
-    assert bucket.arguments["uniform_bucket_level_access"] == "true"
-    assert bucket.arguments["public_access_prevention"] == '"enforced"'
-    assert bucket.arguments["force_destroy"] == "false"
-    assert {block.type for block in bucket.blocks} == {"versioning", "soft_delete_policy", "lifecycle"}
+def test_the_bucket_is_private_and_nothing_but_housekeeping_deletes_in_it(by_default: Asked) -> None:
+    (bucket,) = named(by_default, "google_storage_bucket")
+    assert bucket.pop("uniform_bucket_level_access") is True
+    assert bucket.pop("public_access_prevention") == "enforced"
+    assert bucket.pop("force_destroy") is False
+    assert bucket.keys() == {"project", "name", "location", "versioning", "soft_delete_policy"}
 
 
-def test_an_alert_on_base_waits_until_readers_on_spark_help() -> None:
-    ages = variable("oldest_unacked_seconds").arguments["default"]
-    base = int(ages.split("base")[1].split("=")[1].split()[0])
-    assert base > IngestSettings().start_after.total_seconds()
+def test_an_alert_on_base_waits_until_readers_on_spark_help(by_default: Asked) -> None:
+    policies = {one["display_name"]: one for one in named(by_default, "google_monitoring_alert_policy")}
+    (condition,) = policies["tidemark: old messages on base"]["conditions"]
+    (threshold,) = condition["condition_threshold"]
+    assert threshold["threshold_value"] > IngestSettings().start_after.total_seconds()
 
 
-def test_terraform_itself_finds_it_well_formed(tmp_path: Path) -> None:
-    terraform = shutil.which("terraform") or shutil.which("tofu")
-    if terraform is None:
-        pytest.skip("there is no terraform on this machine")
-    (tmp_path / "empty").touch()
-    done = subprocess.run(
-        [terraform, "fmt", "-check", "-diff", str(FOLDER)],
-        env={"TF_CLI_CONFIG_FILE": str(tmp_path / "empty"), "HOME": str(tmp_path), "CHECKPOINT_DISABLE": "1"},
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=120,
-    )
-    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+def test_a_value_that_google_would_refuse_is_refused_before_anything_is_made(plan: Plan) -> None:
+    wrong = {
+        "project": ('"123456789"', "and not its number"),
+        "topic": ('"projects/p/topics/t"', "var.topic"),
+        "base_subscription": ('"goog-base"', "var.base_subscription"),
+        "tracking_subscription": ('"b"', "var.tracking_subscription"),
+        "signal_topic": ('"projects/p/topics/t"', "var.signal_topic"),
+        "filter": (f'"{"x" * 257}"', "at most 256"),
+        "ack_deadline_seconds": ("5", "10 to 600"),
+        "retention": ('"7d"', "Whole seconds"),
+        "bucket": ('"gs://my-lake"', "without gs://"),
+        "accounts": ('{ tracker = "tidemark-code" }', "must have an account"),
+        "oldest_unacked_seconds": ("{ base = 60 }", "for base and for tracking"),
+        "watermark_lag_seconds": ("0", "var.watermark_lag_seconds"),
+    }
+    asked, error = plan(**{name: value for name, (value, _) in wrong.items()})
+    assert [said for _, said in wrong.values() if said not in error] == []
+    assert asked == []
+    _, error = plan(retention='"60s"', oldest_unacked_seconds="{ base = 60, tracking = 0 }")
+    assert "from 10 minutes" in error
+    assert "each above 0" in error
+    _, error = plan(base_subscription='"only-one"', tracking_subscription='"only-one"')
+    assert "takes messages from the other" in error
 
 
-def test_each_part_that_has_a_role_has_an_account() -> None:
-    text = variable("accounts").arguments["default"].strip("{} ")
-    accounts = set(text.replace('"', "").split()[::3])
-    parts = {file.name.split(".")[0] for file in FOLDER.parent.glob("roles/*.*.yaml")}
-    assert accounts == {"tracker", "lander", "checks", "runs", "web", "provision"} >= parts - {"attach"}  # by grant.sh
+def test_a_module_that_was_taken_out_of_its_folder_says_that_it_lacks_the_roles(plan: Plan, tmp_path: Path) -> None:
+    shutil.copytree(DEPLOY / "terraform", tmp_path / "terraform")
+    _, error = plan(source=str(tmp_path / "terraform"))
+    assert "There is no ../roles beside this module" in error
+
+
+def test_the_files_are_written_as_terraform_writes_them(terraform: tuple[Path, Asked, Callable[..., str]]) -> None:
+    _, _, run = terraform
+    assert run("fmt", "-check", "-diff", str(DEPLOY / "terraform")) == ""
