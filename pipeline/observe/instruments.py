@@ -11,6 +11,14 @@ from functools import partial
 PIPELINE = "pipeline"
 """The attribute that each measurement has: `dagster.name`, or `tidemark` without one."""
 
+OF_MESSAGING = (
+    "messaging.system",
+    "messaging.operation.name",
+    "messaging.destination.name",
+    "messaging.destination.subscription.name",
+)
+"""OpenTelemetry's attributes of its own instruments of messaging: the topic's and the subscription's names are last."""
+
 SECONDS = (0.005, 0.025, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 20.0, 40.0, 60.0, 300.0, 1800.0, 7200.0)
 """Bounds of the histograms of durations: from an idle tick to the longest run."""
 
@@ -60,7 +68,10 @@ BACKLOG_MESSAGES = gauge(
 )
 BACKLOG_SIZE = gauge("tidemark.backlog.size", "By", "Estimated size of these messages.", ("subscription",))
 PULLED = counter(
-    "tidemark.messages.pulled", "{message}", "Messages that ticks and runs pulled and made durable.", ("subscription",)
+    "messaging.client.consumed.messages",
+    "{message}",
+    "Messages that ticks and runs pulled and made durable.",
+    ("subscription", *OF_MESSAGING),
 )
 LANDED = counter("tidemark.heartbeats.landed", "{heartbeat}", "Heartbeats that ticks and runs landed, copies included.")
 LATE = counter("tidemark.heartbeats.late", "{heartbeat}", "Those of them that landed below the watermark.")

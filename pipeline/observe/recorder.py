@@ -125,11 +125,11 @@ class Recorder(Observer):
         if self.page is not None:
             self.page.decided(tracked.decision)
         self._add(them.DECISIONS, 1, reason=str(tracked.decision.reason))
-        self._add(them.PULLED, tracked.persisted.messages, subscription=TRACKING)
+        self._pulled(tracked.persisted.messages, TRACKING)
 
     @never_failing
     def landed(self, landed: Ingested) -> None:
-        self._add(them.PULLED, landed.messages, subscription=BASE)
+        self._pulled(landed.messages, BASE)
         self._add(them.LANDED, landed.heartbeats)
         self._add(them.LATE, landed.late)
         for reason, count in landed.rejected.items():
@@ -139,7 +139,7 @@ class Recorder(Observer):
     def by_runs(self, look: Callable[[], tuple[Ingested, int]]) -> None:
         landed, tracked = look()
         self.landed(landed)
-        self._add(them.PULLED, tracked, subscription=TRACKING)
+        self._pulled(tracked, TRACKING)
 
     @never_failing
     def missed(self, heartbeats: int) -> None:
@@ -157,12 +157,18 @@ class Recorder(Observer):
             self._add(them.RUNS, 1, job_name=run.job, result=run.result)
             self._add(them.RUN_DURATION, run.took.total_seconds(), job_name=run.job, result=run.result)
 
+    def _pulled(self, messages: int, subscription: str) -> None:
+        pubsub = self._settings.pubsub
+        name = pubsub.base_subscription if subscription == BASE else pubsub.tracking_subscription
+        of_messaging = dict(zip(them.OF_MESSAGING, ("gcp_pubsub", "receive", pubsub.topic, name), strict=True))
+        self._add(them.PULLED, messages, subscription=subscription, **of_messaging)
+
     def _begin_at_zero(self) -> None:
         """Begin each sum at zero: a rise is seen only from one value to the next, so the first failure would not be."""
         for one in (them.LANDED, them.LATE):
             self._add(one, 0)
         for subscription in (BASE, TRACKING):
-            self._add(them.PULLED, 0, subscription=subscription)
+            self._pulled(0, subscription)
         for reason in Reason:
             self._add(them.DECISIONS, 0, reason=str(reason))
         for rejection in RejectionReason:

@@ -245,6 +245,34 @@ def test_what_runs_on_kubernetes_has_settings_that_exist_and_few_rights(monkeypa
     assert f"{code['image']['repository']}:{code['image']['tag']}" == status["image"]
 
 
+def reached(policies: list[Any], labels: Mapping[str, str]) -> set[tuple[str, int]]:
+    """Which component reaches a pod with these labels, at which port. Raises AssertionError if no policy is on it."""
+    of_pod = [one["spec"] for one in policies if one["spec"]["podSelector"]["matchLabels"].items() <= labels.items()]
+    assert of_pod, "everybody reaches it"
+    return {
+        (component, port["port"])
+        for spec in of_pod
+        for rule in spec["ingress"]
+        for peer in rule["from"]
+        for expression in peer["podSelector"]["matchExpressions"]
+        for component in expression["values"]
+        for port in rule["ports"]
+    }
+
+
+def test_a_code_server_is_reached_by_dagster_alone_and_runs_and_status_by_nobody() -> None:
+    policies = list(yaml.safe_load_all((DEPLOY / "kubernetes/network-policy.yaml").read_text()))
+    code, _ = containers()
+    of_run = {"app.kubernetes.io/component": "run_worker", **code["labels"]}
+    of_code = {"component": "user-deployments", "deployment": code["name"], **code["labels"]}
+    job = yaml_of("kubernetes/status.yaml")
+    of_status = job["spec"]["jobTemplate"]["spec"]["template"]["metadata"]["labels"]
+    assert reached(policies, of_code) == {("dagster-daemon", code["port"]), ("dagster-webserver", code["port"])}
+    assert reached(policies, of_run) == reached(policies, of_status) == set()
+    recommended = {f"app.kubernetes.io/{name}" for name in ("name", "instance", "component", "part-of", "managed-by")}
+    assert all(recommended <= one["metadata"]["labels"].keys() for one in [job, *policies])
+
+
 def test_the_charts_values_are_those_of_our_instance() -> None:
     values = yaml_of("kubernetes/values.yaml")
     ours = yaml.safe_load((ROOT / "dagster.yaml").read_text())

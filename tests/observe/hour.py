@@ -110,13 +110,13 @@ class Hour:
         diffs.replace(run, fence)
 
     def scrape(self) -> None:
-        """Ask the port, and note each value of tidemark's own."""
+        """Ask the port, and note each value."""
         from prometheus_client.parser import text_string_to_metric_families  # only where it is asked for
 
         text = get(self.ticking.settings.metrics, "/metrics")
         for family in text_string_to_metric_families(text):
             for sample in family.samples:
-                if sample.name.startswith("tidemark_"):
+                if sample.name.startswith(("tidemark_", "messaging_")):
                     assert not TARGET.keys() & sample.labels.keys(), "Prometheus would rename it"
                     key = sample.name, tuple(sorted({**sample.labels, **TARGET}.items()))
                     values = self.series.setdefault(key, [])
@@ -138,6 +138,11 @@ def in_prometheus(one: Instrument) -> str:
     suffix = {"s": "_seconds", "By": "_bytes"}.get(one.unit, "")
     total = "_total" if one.kind is Kind.COUNTER else ""
     return f"{one.name.replace('.', '_')}{suffix}{total}"
+
+
+def labels_of(one: Instrument) -> set[str]:
+    """The names of its attributes in Prometheus."""
+    return {name.replace(".", "_") for name in one.attributes}
 
 
 def get(metrics: MetricsSettings, path: str) -> str:

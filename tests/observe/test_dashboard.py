@@ -11,7 +11,7 @@ from typing import Any
 import dagster as dg
 import pytest
 
-from tests.observe.hour import an_hour, in_prometheus
+from tests.observe.hour import an_hour, in_prometheus, labels_of
 from tests.observe.promtool import answers
 from tidemark.assets import lost_runs
 from tidemark.pipeline.lake.store import calls
@@ -24,7 +24,7 @@ COLUMNS = 24
 """Grafana's grid."""
 
 TOLD = {
-    name: {*each.attributes, PIPELINE, "le"}
+    name: {*labels_of(each), PIPELINE, "le"}
     for each in INSTRUMENTS
     for name in (
         [f"{in_prometheus(each)}_{part}" for part in ("bucket", "sum", "count")]
@@ -55,7 +55,7 @@ def asked(query: str) -> str:
 
 def test_each_query_names_series_and_labels_that_exist() -> None:
     for name, target in queries():
-        found = re.findall(r"tidemark_\w+", target["expr"])
+        found = re.findall(r"(?:tidemark|messaging)_\w+", target["expr"])
         assert found, name
         labels = set.intersection(*(TOLD[each] for each in found))
         named = re.findall(r"[{,](\w+)=", target["expr"]) + [

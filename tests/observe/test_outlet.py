@@ -17,7 +17,7 @@ import dagster as dg
 import pytest
 
 from tests.dagster.house import ModelWorld, Ticking
-from tests.observe.hour import OLD_AFTER, STREAMS, TARGET, Hour, an_hour, get, in_prometheus, settings_with
+from tests.observe.hour import OLD_AFTER, STREAMS, TARGET, Hour, an_hour, get, in_prometheus, labels_of, settings_with
 from tests.observe.receiver import receiving
 from tests.official_emulator import HOST, free_port
 from tidemark.assets.catalog import HEARTBEATS, key_of
@@ -83,8 +83,9 @@ def test_a_scrape_has_every_instrument_with_its_unit_in_the_name(tmp_path: Path)
     for one in INSTRUMENTS:
         if in_prometheus(one) not in ONLY_IF_RECORDED:
             assert f"# TYPE {in_prometheus(one).removesuffix('_total')}" in text, one.name
-    assert hour.value("tidemark_messages_pulled_total", subscription="base") == 7 * STREAMS
-    assert hour.value("tidemark_messages_pulled_total", subscription="tracking") == 7 * STREAMS
+    names = {"messaging_system": "gcp_pubsub", "messaging_destination_subscription_name": "heartbeats-base"}
+    assert hour.value("messaging_client_consumed_messages_total", subscription="base", **names) == 7 * STREAMS
+    assert hour.value("messaging_client_consumed_messages_total", subscription="tracking") == 7 * STREAMS
     assert hour.value("tidemark_tick_duration_seconds_count", sensor="landing", result="ok") == 7
     assert hour.value("tidemark_runs_total", job_name="compute_windows", result="success") == len(runs)
     assert hour.value("tidemark_runs_total", job_name="compute_windows", result="failure") == 0
@@ -98,7 +99,7 @@ def test_no_attribute_is_a_stream_a_window_or_an_id(tmp_path: Path) -> None:
         few = len(hour.series)
         hour.beats = 40 * STREAMS
         hour.play(6)
-    known = {name for one in INSTRUMENTS for name in one.attributes} | {"pipeline", "le", *TARGET}
+    known = {name for one in INSTRUMENTS for name in labels_of(one)} | {"pipeline", "le", *TARGET}
     of_buckets = {"class", "call"}  # there if another test of this process has called one
     assert {name for _, labels in hour.series for name, _ in labels} - of_buckets == known - of_buckets
     assert not any("stream-" in value for _, labels in hour.series for _, value in labels)
@@ -132,8 +133,8 @@ def test_a_scrape_counts_what_a_run_reports_and_pulls_only_what_base_gave(tmp_pa
         hour.ticking.report_by_a_run([dg.AssetMaterialization(key_of(settings, HEARTBEATS), metadata=requeued)])
         hour.play(2)
     by_ticks = 4 * STREAMS
-    assert hour.value("tidemark_messages_pulled_total", subscription="base") == by_ticks + 10
-    assert hour.value("tidemark_messages_pulled_total", subscription="tracking") == by_ticks + 11
+    assert hour.value("messaging_client_consumed_messages_total", subscription="base") == by_ticks + 10
+    assert hour.value("messaging_client_consumed_messages_total", subscription="tracking") == by_ticks + 11
     assert hour.value("tidemark_heartbeats_landed_total") == by_ticks + 40 + 6
     assert hour.value("tidemark_heartbeats_late_total") == 2 + 6
     assert hour.value("tidemark_messages_quarantined_total", reason="NO_STREAM_ID") == 3
