@@ -1,0 +1,291 @@
+"""A day of mishaps on one lake: what happens to a running pipeline, who tells it, and that nothing is lost.
+
+Run by hand: `python -m tests.chaos.mishaps`. Each mishap is told by `tidemark up` on its terminal, and by the commands
+that somebody would ask. At the end every row is compared with what the source published.
+"""
+
+import argparse
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass, field
+from datetime import timedelta
+from pathlib import Path
+
+import psutil
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks.watched import reports
+from tests.chaos.disk import small_disk
+from tests.chaos.faults import FILLER
+from tests.chaos.house import House, is_a_setting, is_provisioned, until, until_running
+from tests.chaos.plan import Plan
+from tests.chaos.play import CALLS_TAKE, Asked, house_of
+from tests.official_emulator import free_port
+from tidemark.pipeline.clock import SystemClock
+from tidemark.pipeline.demo.synthetic import Source
+from tidemark.pipeline.demo.synthetic_beats import SyntheticSource
+
+TOLD_WITHIN_SECONDS = 120.0
+REFUSED_WITHIN_SECONDS = 40.0
+DISK_MEGABYTES = 600
+STEP_SECONDS = 90
+NOBODY_DECIDES = r"nobody|no decision|not decid|stands still|No space left"
+
+
+@dataclass(slots=True)
+class Told:
+    """A mishap, after how many seconds each of those who are asked told it, and after how many `up` said it is over."""
+
+    mishap: str
+    by: dict[str, float | None] = field(default_factory=dict)
+    words: str = ""
+    over: float | None = None
+
+
+@dataclass(slots=True)
+class Day:
+    """The pipeline that things happen to."""
+
+    house: House
+    say: Callable[[str], None]
+    clock_file: Path
+    table: list[Told] = field(default_factory=list)
+
+    def printed(self) -> str:
+        """What `tidemark up` has printed."""
+        return self.house.output.read_text()
+
+    def ask(self, command: str) -> str:
+        """The words of a command, on one line."""
+        done = subprocess.run(
+            self.house.command(*command.split()),
+            cwd=self.house.folder,
+            env=self.house.environment(),
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=120,
+        )
+        return " ".join((done.stdout + done.stderr).split())
+
+    def play(
+        self,
+        mishap: str,
+        begin: Callable[[], None],
+        told_by: Mapping[str, str],
+        end: Callable[[], None],
+        over: str | None,
+    ) -> None:
+        """Let it happen, wait until all who are asked have told it, undo it, and wait until `up` says so."""
+        self.say(f"{mishap}: begins")
+        noted, began, before = Told(mishap), time.monotonic(), len(self.printed())
+        begin()
+        waits = dict(told_by)
+        while waits and time.monotonic() - began < TOLD_WITHIN_SECONDS:
+            for who, words in list(waits.items()):
+                said = " ".join(self.printed()[before:].split()) if who == "up" else self.ask(who)
+                if found := re.search(words, said):
+                    noted.by[who] = time.monotonic() - began
+                    noted.words = noted.words or said[max(found.start() - 60, 0) : found.end() + 140]
+                    self.say(f"  {who}, after {noted.by[who]:.0f} s: … {said[max(found.start() - 80, 0) :][:300]}")
+                    del waits[who]
+            time.sleep(0.5)
+        noted.by |= dict.fromkeys(waits)
+        ended, before = time.monotonic(), len(self.printed())
+        end()
+        while over and time.monotonic() - ended < TOLD_WITHIN_SECONDS:
+            if re.search(over, " ".join(self.printed()[before:].split())):
+                noted.over = time.monotonic() - ended
+                self.say(f"  over, said after {noted.over:.0f} s")
+                break
+            time.sleep(0.5)
+        self.table.append(noted)
+
+    def refused(self, mishap: str, folder: Path, settings: str, words: str) -> None:
+        """A second `tidemark up`, with other settings from another folder, ends with an error of these words."""
+        folder.mkdir(parents=True)
+        (folder / "tidemark.toml").write_text(settings)
+        began = time.monotonic()
+        process = subprocess.Popen(
+            [self.house.tidemark, "--config", str(folder / "tidemark.toml"), "up"],
+            cwd=folder,
+            env=self.house.environment(),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(REFUSED_WITHIN_SECONDS)
+        is_refused = process.poll() not in (None, 0)
+        process.send_signal(signal.SIGINT)
+        printed, _ = process.communicate(timeout=90)
+        said = " ".join(printed.split())
+        self.say(f"{mishap}: exit code {process.returncode}: {said[-500:]}")
+        is_told = is_refused and re.search(words, said) is not None
+        after = time.monotonic() - began if is_told else None
+        self.table.append(Told(mishap, {"the second up": after}, said[-200:]))
+
+    def step(self, seconds: int) -> None:
+        """Move the wall clock of everything that `tidemark up` started."""
+        with self.clock_file.open("r+b") as file:
+            file.write(str(seconds).encode().ljust(64))
+
+
+@contextmanager
+def running(house: House, variables: Mapping[str, str]) -> Iterator[subprocess.Popen[bytes]]:
+    """`tidemark up`, asked to end as Ctrl-C asks; what is left over is killed."""
+    with house.output.open("wb") as file:
+        process = subprocess.Popen(
+            house.command("up"),
+            cwd=house.folder,
+            env={**house.environment(), **variables},
+            stdout=file,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+    try:
+        yield process
+    finally:
+        process.send_signal(signal.SIGINT)
+        process.wait(90)
+        for one in house.processes():
+            one.kill()
+
+
+@contextmanager
+def pubsub(house: House) -> Iterator[None]:
+    """tidemark's own Pub/Sub, beside `up`, so that it keeps the time while the pipeline's clock is stepped."""
+    process = subprocess.Popen(
+        house.command("pubsub"),
+        cwd=house.folder,
+        env=house.environment(),
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    try:
+        yield
+    finally:
+        process.terminate()
+        process.wait(30)
+
+
+def stepped(folder: Path) -> tuple[Path, dict[str, str]]:
+    """The file with the seconds by which the clock is off, and the variables by which processes go by it."""
+    library, file = folder / "stepped_clock.so", folder / "clock"
+    source = Path(__file__).parent / "stepped_clock.c"
+    subprocess.run(["gcc", "-shared", "-fPIC", "-O2", "-o", str(library), str(source), "-ldl"], check=True)  # noqa: S607
+    file.write_bytes(b"0".ljust(64))
+    return file, {"LD_PRELOAD": str(library), "STEPPED_CLOCK": str(file)}
+
+
+def main() -> int:
+    """Play the day."""
+    parser = argparse.ArgumentParser(prog="python -m tests.chaos.mishaps", description=__doc__)
+    parser.add_argument("--streams", type=int, default=500)
+    parser.add_argument("--folder", type=Path, default=Path("build/mishaps"))
+    given = parser.parse_args()
+    for name in filter(is_a_setting, list(os.environ)):
+        del os.environ[name]
+    console, clock = Console(width=200, file=sys.stdout), SystemClock()
+    began = clock.monotonic()
+
+    def say(text: str) -> None:
+        console.print(f"{clock.monotonic() - began:6.1f} s  {text}", highlight=False, markup=False)
+
+    traffic = SyntheticSource(streams=given.streams, jitter=timedelta(seconds=3), duplicates=0.02, broken=0.001, seed=7)
+    asked = Asked(Plan(1, (), ()), given.folder, traffic, timedelta(minutes=5), disk_megabytes=DISK_MEGABYTES)
+    house = house_of(asked, clock)
+    shutil.rmtree(others := house.folder.with_name(f"{house.folder.name}-others"), ignore_errors=True)
+    with ExitStack() as undone:
+        if why_none := undone.enter_context(small_disk(house.lake, DISK_MEGABYTES)):
+            say(f"the disk cannot be filled: {why_none}")
+        undone.enter_context(pubsub(house))
+        clock_file, variables = stepped(house.folder)
+        time.sleep(3)
+        process = undone.enter_context(running(house, variables))
+        source = Source(traffic, house.settings, house.truth, asked.first(clock), clock, CALLS_TAKE)
+        undone.callback(source.stop)
+        until("both subscriptions are there", lambda: is_provisioned(house.settings), 120, process)
+        source.start()
+        until_running(house, process)
+        day = Day(house, say, clock_file)
+        until("a window is computed", lambda: bool((one := house.report()) and one.computed), 240, process)
+        happen(day, others)
+        published = source.stop()
+        assert published is not None
+        assert published.last_event_time is not None
+        assert published.first_event_time is not None
+        windowing = house.settings.windowing
+        last = windowing.containing(published.last_event_time)
+        wanted = {window.key for window in windowing.closed_at(last.end, published.first_event_time)}
+        patience = timedelta(minutes=8)
+        for report in reports(
+            house.settings, source, lambda: None, say, clock, patience=patience, every=timedelta(seconds=2)
+        ):
+            if wanted <= set(report.computed):
+                break
+        comparison = house.compared()
+    shown = Table("mishap", "told by, after", "over, said after", "words")
+    for one in day.table:
+        by = ", ".join(f"{who} {'NEVER' if after is None else f'{after:.0f} s'}" for who, after in one.by.items())
+        shown.add_row(one.mishap, by, "" if one.over is None else f"{one.over:.0f} s", one.words)
+    console.print(shown)
+    console.print(f"published {published.messages:,}; {comparison}")
+    untold = [one.mishap for one in day.table if None in one.by.values()]
+    wrong = comparison.differences + comparison.quarantine_differences + comparison.late + comparison.missed
+    return 1 if untold or wrong or comparison.rows != comparison.expected_rows else 0
+
+
+def happen(day: Day, others: Path) -> None:
+    """What happens, in its order."""
+    house, settings = day.house, day.house.config.read_text()
+    own_lake = f'uri = "file:{house.lake}"'
+    ports = re.compile(r"(web_port = |code_port = |localhost:|127\.0\.0\.1:)(\d+)")
+    elsewhere = ports.sub(lambda found: f"{found[1]}{free_port()}", settings).replace('uri = "file:lake"', own_lake)
+    emulator = re.search(r'emulator_host = "[^"]+"', settings)
+    assert emulator is not None
+    same_pubsub = re.sub(r'emulator_host = "[^"]+"', emulator[0], elsewhere)
+    day.refused("a second up from another folder, same lake", others / "second", same_pubsub, "running|owner|process")
+    other = same_pubsub.replace("[pubsub]\n", '[pubsub]\ntopic = "orders"\n')
+    day.refused("a pipeline of another topic, same lake", others / "other", other, "orders|heartbeats")
+    taken = settings.replace('uri = "file:lake"', f'uri = "file:{others / "own-lake"}"')
+    day.refused("a port that is taken", others / "port", taken, "listens at port")
+
+    def fill() -> None:
+        with (house.lake / FILLER).open("ab", buffering=0) as file:
+            try:
+                while True:
+                    file.write(bytes(1 << 16))
+            except OSError:
+                return
+
+    everybody = {"up": NOBODY_DECIDES, "status": NOBODY_DECIDES, "explain": NOBODY_DECIDES, "doctor": NOBODY_DECIDES}
+    day.play("the lake's disk is full", fill, everybody, (house.lake / FILLER).unlink, "over")
+
+    def edit() -> None:
+        house.config.write_text(settings.replace("[windows]", "# a word more\n[windows]"))
+
+    changed = {"up": "settings file", "status": "settings file", "doctor": "settings file"}
+    day.play("the settings file is edited", edit, changed, lambda: house.config.write_text(settings) and None, "over")
+
+    def kill_spark() -> None:
+        psutil.Process(house.services()["Spark Connect"].pid).kill()
+
+    day.play("Spark is killed", kill_spark, {"up": "Spark Connect ended"}, lambda: None, None)
+    for seconds in (STEP_SECONDS, -STEP_SECONDS):
+        skewed = {"up": r"clock", "explain": r"clock", "status": r"clock"}
+        day.play(
+            f"the clock is stepped by {seconds} s", lambda by=seconds: day.step(by), skewed, lambda: day.step(0), None
+        )  # type: ignore[misc]
+
+
+if __name__ == "__main__":
+    sys.exit(main())
