@@ -190,23 +190,25 @@ class Ownership:
 
     def refusal(self, there: Owner) -> str:
         """Why another pipeline is refused, and what to do."""
-        after = format_duration(there.heard_within)
         return (
             f"another pipeline writes {self._notes.place(OWNER.key).removesuffix(f'/{NAME}')}: {self.sentence(there)}. "
-            f"This one is {self._pipeline}. Give it a lake of its own (lake.uri), or stop the other one: this one goes "
-            f"on by itself, at once if the other ran on this machine, and otherwise about {after} after its last entry"
+            f"This one is {self._pipeline}. Give it a lake of its own (lake.uri), or {self._how_to_stop(there)}"
         )
 
     def _second(self, there: Owner) -> str:
-        named = there.process
-        how = f"`tidemark up --stop` on {named.host}"
-        if named.is_near():
-            how = f"Ctrl-C in its terminal, or `tidemark --config {there.config} up --stop`"
-            if not named.runs():
-                how = (
-                    f"its process has ended, and services that it started run on. {how.partition(', or ')[2]} ends them"
-                )
-        return f"already running as {self._whose(there)}, on this lake. Stop that one first: {how}"
+        return f"already running as {self._whose(there)}, on this lake. To stop it, {self._how_to_stop(there)}"
+
+    def _how_to_stop(self, there: Owner) -> str:
+        named, free = there.process, f"the lake is free {format_duration(there.heard_within)} after its last entry"
+        if not named.is_near():
+            first = (
+                f"run `tidemark up --stop` on {named.host}" if there.folder else f"end its processes on {named.host}"
+            )
+            return f"{first}; {free}"
+        if not there.folder:
+            return f"end process {named.process}"
+        left = "" if named.runs() else ": its process has ended, and services that it started run on"
+        return f"run `tidemark --config {there.config} up --stop`{left}"
 
     def _whose(self, owner: Owner) -> str:
         named = owner.process

@@ -145,7 +145,7 @@ def test_another_pipeline_is_refused_with_the_owners_name_and_what_to_do(place: 
         "last heard 3s ago",
         "This one is tidemark (topic projects/tidemark-local/topics/orders, ",
         "lake.uri",
-        "about 1m after its last entry",
+        "or end its processes on elsewhere; the lake is free 1m after its last entry",
     ):
         assert part in said
     with pytest.raises(LakeOwned):
