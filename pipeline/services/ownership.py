@@ -16,12 +16,13 @@ from threading import Lock
 
 from tidemark.pipeline.clock import Clock, iso
 from tidemark.pipeline.durations import format_duration, rough
-from tidemark.pipeline.errors import AlreadyRunning, LakeError, LakeOwned, ObjectReplaced
+from tidemark.pipeline.errors import AlreadyRunning, LakeError, LakeOwned, NewerFormat, ObjectReplaced, ServiceFailed
 from tidemark.pipeline.lake.layout import Lake
 from tidemark.pipeline.lake.log.tracking_log import TrackingLog
 from tidemark.pipeline.lake.owner import NAME, OWNER, Owner, pipeline_of
 from tidemark.pipeline.lake.store.notes import ReplacedNotes
 from tidemark.pipeline.machine import own_process
+from tidemark.pipeline.printable import printable
 from tidemark.pipeline.services.processes import noted_in
 from tidemark.pipeline.settings import Settings
 
@@ -147,7 +148,7 @@ class Ownership:
             return False
         if self.is_other(there):
             if self._life(there) is not Life.DEAD:
-                raise LakeOwned(self.refusal(there))
+                raise LakeOwned(printable(self.refusal(there)))
             return False
         if not there.folder or there.process == self._process:
             return False
@@ -155,15 +156,14 @@ class Ownership:
         if self._up is None:
             return life is Life.LIVES
         if life is not Life.DEAD:
-            raise AlreadyRunning(self._second(there))
+            raise AlreadyRunning(printable(self._second(there)))
         return False
 
     def _life(self, owner: Owner) -> Life:
         if owner.ended is not None:
             return Life.DEAD
         if owner.process.is_near():
-            lives = owner.process.runs() or (owner.folder and noted_in(Path(owner.folder)).alive())
-            return Life.LIVES if lives else Life.DEAD
+            return Life.LIVES if owner.process.runs() or _has_left_services(owner) else Life.DEAD
         if abs(self._clock.now() - self._heard(owner)) < owner.heard_within:
             return Life.LIVES
         newest, now = self._log.newest().number, self._clock.monotonic()
@@ -186,7 +186,7 @@ class Ownership:
         if there is None and generation:
             self._say(f"{self._notes.place(OWNER.key)} was damaged, and is written again")
         elif there is not None and self.is_other(there):
-            self._say(f"the lake is taken over from another pipeline: {self.sentence(there)}")
+            self._say(printable(f"the lake is taken over from another pipeline: {self.sentence(there)}"))
 
     def refusal(self, there: Owner) -> str:
         """Why another pipeline is refused, and what to do."""
@@ -221,3 +221,10 @@ class Ownership:
             ago = self._clock.now() - self._heard(owner)
             said += f", last heard {rough(max(ago, -ago))} {'ago' if ago >= -ago else 'ahead of this clock'}"
         return said
+
+
+def _has_left_services(owner: Owner) -> bool:
+    """Whether services run that the `tidemark up` of an owner on this machine has started."""
+    with suppress(NewerFormat, ServiceFailed):
+        return bool(owner.folder) and bool(noted_in(Path(owner.folder)).alive())
+    return False
