@@ -92,6 +92,7 @@ class Ownership:
             while not self._is_stated:
                 there, generation = self._notes.found(OWNER.key)
                 if not self._stands(there):
+                    self._log.newest()  # in a lake whose log this version cannot read, nothing is written
                     try:
                         self._notes.replace(OWNER.key, self._own(), generation)
                     except ObjectReplaced:

@@ -332,7 +332,6 @@ def test_commands_neither_heed_nor_touch_the_lakes_owner(built: Built) -> None:
         ("tune",),
         ("housekeep",),
         ("streams",),
-        ("repair",),
     ):
         said = built.place.tidemark(*command, TIDEMARK_PUBSUB__TOPIC="another")
         assert said.code == 0, said.err
