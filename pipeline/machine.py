@@ -31,22 +31,29 @@ class ProcessName:
         return (self.host, self.ids) == _here()
 
     def runs(self) -> bool:
-        """Whether it is alive, if it is near. A zombie is not."""
-        with suppress(psutil.NoSuchProcess, OverflowError, ValueError):
-            there = psutil.Process(self.process)
-            is_same = abs(_started(there) - self.started) < SAME_START_SECONDS
-            return is_same and there.status() != psutil.STATUS_ZOMBIE
-        return False
+        """Whether it is alive, if it is near."""
+        return running(self.process, self.started) is not None
 
 
 def own_process() -> ProcessName:
     """The calling process."""
-    return ProcessName(*_here(), os.getpid(), round(_started(psutil.Process()), 2))
+    return ProcessName(*_here(), os.getpid(), round(started(os.getpid()), 2))
 
 
-def _started(process: psutil.Process) -> float:
-    """Both moments move when the clock is set; their difference does not."""
-    return float(process.create_time() - psutil.boot_time())
+def started(process: int) -> float:
+    """When a process began, in seconds from the machine's start: setting the clock moves both. Raises
+    psutil.NoSuchProcess."""
+    booted = psutil.boot_time()  # first: some versions of psutil keep it for what follows
+    return float(psutil.Process(process).create_time() - booted)
+
+
+def running(process: int, since: float) -> psutil.Process | None:
+    """The process of this number, if it began then and is alive. A zombie is not."""
+    with suppress(psutil.NoSuchProcess, OverflowError, ValueError):
+        there = psutil.Process(process)
+        if abs(started(process) - since) < SAME_START_SECONDS and there.status() != psutil.STATUS_ZOMBIE:
+            return there
+    return None
 
 
 @cache

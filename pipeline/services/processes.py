@@ -15,6 +15,7 @@ import psutil
 
 from tidemark.pipeline.clock import Clock, iso
 from tidemark.pipeline.errors import AlreadyRunning, ServiceFailed
+from tidemark.pipeline.machine import running
 from tidemark.pipeline.services.log_ends import log_end, why_ended
 from tidemark.pipeline.services.own_files import log_file
 from tidemark.pipeline.settings_sections import MetricsSettings
@@ -58,11 +59,13 @@ class Running:
 
 @dataclass(frozen=True, slots=True)
 class NotedProcess:
-    """A process as it is noted: its name, its number, and the moment of its creation, by which it is known."""
+    """A process as it is noted: its name, its number, the moment of its creation, and that of the machine's start. It
+    is known by the time between the two."""
 
     name: str
     process: int
     created: float
+    booted: float
 
     @property
     def since(self) -> datetime:
@@ -70,12 +73,8 @@ class NotedProcess:
         return datetime.fromtimestamp(self.created, UTC)
 
     def running(self) -> psutil.Process | None:
-        """The process, if it is the one that was noted. A zombie has ended."""
-        with suppress(psutil.NoSuchProcess):
-            there = psutil.Process(self.process)
-            if there.create_time() == self.created and there.status() != psutil.STATUS_ZOMBIE:
-                return there
-        return None
+        """The process, if it is the one that was noted, and alive."""
+        return running(self.process, self.created - self.booted)
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,8 +103,11 @@ def noted_in(folder: Path) -> Noted:
     refuse_newer(str(state), said, "state")
     said = said if isinstance(said, dict) else {"services": said}
     with suppress(TypeError, ValueError):
-        owners = [NotedProcess("tidemark up", int(pid), float(created)) for pid, created in said.get("owner") or ()]
-        services = [NotedProcess(str(name), int(pid), float(at)) for name, pid, at in said.get("services") or ()]
+        booted = float(said.get("booted") or psutil.boot_time())
+        owners = [NotedProcess("tidemark up", int(pid), float(at), booted) for pid, at in said.get("owner") or ()]
+        services = [
+            NotedProcess(str(name), int(pid), float(at), booted) for name, pid, at in said.get("services") or ()
+        ]
         return Noted(owners, services)
     return Noted()
 
@@ -212,15 +214,16 @@ class Supervisor:
         return Running(spec, process, begins)
 
     def _note(self) -> None:
-        noted = []
+        booted, noted = psutil.boot_time(), []
         for one in self.running:
             with suppress(psutil.NoSuchProcess):
-                noted.append((one.spec.name, one.process.pid, one.process.create_time()))
+                if one.process.is_running():
+                    noted.append((one.spec.name, one.process.pid, psutil.Process(one.process.pid).create_time()))
         owner = [(os.getpid(), psutil.Process().create_time())]
         state = self.state_folder / STATE_FILE
         with _usable(self.state_folder):
             unfinished = state.with_suffix(f".{os.getpid()}")  # a reader sees the earlier note or this one, whole
-            unfinished.write_text(json.dumps({"owner": owner, "services": noted, **marks()}))
+            unfinished.write_text(json.dumps({"owner": owner, "services": noted, "booted": booted, **marks()}))
             unfinished.replace(state)
 
     def _log_end(self, one: Running) -> str:

@@ -129,6 +129,19 @@ def test_processes_that_got_the_numbers_of_noted_ones_are_not_touched(up: Up) ->
     assert up.said == ["stopped what an earlier `tidemark up` had left behind"]
 
 
+def test_a_process_is_known_after_the_clock_was_set(up: Up) -> None:
+    folder = state_folder(up.settings)
+    folder.mkdir(parents=True)
+    with subprocess.Popen([sys.executable, "-c", FOR_EVER]) as process:
+        ahead, booted = 7200.0, psutil.boot_time()  # the clock was two hours ahead when the process was noted
+        owner = [(process.pid, psutil.Process(process.pid).create_time() + ahead)]
+        (folder / STATE_FILE).write_text(json.dumps({"owner": owner, "services": [], "booted": booted + ahead}))
+        state = up_state(up.settings)
+        process.kill()
+    assert state.owner is not None
+    assert state.owner.process == process.pid
+
+
 def test_one_that_does_not_end_is_said_with_what_to_do(up: Up, monkeypatch: pytest.MonkeyPatch) -> None:
     pid = up.start("deaf")
     monkeypatch.setattr(module, "STOPS_WITHIN_SECONDS", 0.5)
