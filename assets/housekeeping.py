@@ -29,6 +29,7 @@ from tidemark.assets.catalog import ASSETS, key_of
 from tidemark.assets.runs import Runs, job_of
 from tidemark.pipeline.clock import SystemClock
 from tidemark.pipeline.services.dagster_names import name_of
+from tidemark.pipeline.services.ownership import Ownership
 from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.upkeep.housekeeping import Chore, Housekeeper
 
@@ -89,6 +90,7 @@ def housekeeping_schedule(settings: Settings, job: dg.JobDefinition) -> dg.Sched
 
 def _chores(settings: Settings, context: dg.OpExecutionContext, *, dry_run: bool) -> Iterator[Chore]:
     clock, keep = SystemClock(), settings.housekeeping
+    Ownership(settings, clock).allow()
     yield from Housekeeper(settings, clock, dry_run=dry_run).chores()
     if keep.dagster_events is not None and not dry_run:
         figures = prune_events(context.instance, settings, clock.now() - keep.dagster_events)

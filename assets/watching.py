@@ -12,7 +12,7 @@ from dagster._core.storage.dagster_run import FINISHED_STATUSES, NOT_FINISHED_ST
 
 from tidemark.assets.runs import Runs
 from tidemark.pipeline.clock import EPOCH, Clock, SystemClock
-from tidemark.pipeline.errors import NewerFormat
+from tidemark.pipeline.errors import LakeOwned, NewerFormat
 from tidemark.pipeline.kept import Kept
 from tidemark.pipeline.observe.observer import OFF, EndedRun, Observer
 from tidemark.pipeline.observe.outlet import check_libraries, outlet_of
@@ -32,6 +32,9 @@ RUNS_AT_ONCE = 200
 OVERLAP, REMEMBERED = timedelta(seconds=5), 2000
 """How far before the newest run that it knows a look begins, since their times come from several processes, and how
 many runs are remembered so that each counts once."""
+
+WRITERS = ("landing", "tracking")
+"""The sensors whose ticks state that the pipeline writes the lake; each other one only refuses another's lake."""
 
 OF_THE_UI, BY_THE_UI = "__ASSET_JOB", "materialize"
 """Dagster's name for the job of assets that somebody materializes in the UI, and ours."""
@@ -77,11 +80,13 @@ def watched(settings: Settings, sensor: str, tick: Tick) -> Tick:
         observer.begin()
         try:
             with ids_in_logs(pipeline=settings.pipeline_name, sensor=sensor, tick=tick_id):
+                owned = lake.ownership()
+                (owned.state if sensor in WRITERS else owned.allow)()
                 result = tick(context)
         except Exception as error:
             observer.ticked(sensor, clock.monotonic() - began, failed=True)
             lake.kept.get(CLEARED, set[str]).discard(sensor)
-            if not isinstance(error, NewerFormat):  # into a later version's lake nothing is written
+            if not isinstance(error, LakeOwned | NewerFormat):  # nothing is written into such a lake
                 lake.whole().failed_ticks().note(sensor, error, lake.clock.now())
             raise
         observer.ticked(sensor, clock.monotonic() - began, failed=False)

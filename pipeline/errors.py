@@ -109,6 +109,10 @@ class ContractReplaced(LakeError):
     """Messages were judged by another contract than the newest of the lake. They were not acknowledged."""
 
 
+class LakeOwned(LakeError):
+    """Another pipeline writes the lake. Nothing was pulled or written."""
+
+
 class TableConflict(LakeError):
     """A commit lost against other commits too many times."""
 
@@ -137,7 +141,7 @@ class ServiceFailed(TidemarkError):
 
 
 class AlreadyRunning(ServiceFailed):
-    """Another process runs the pipeline in the same folder."""
+    """Another `tidemark up` runs in the same folder, or runs the same pipeline on the same lake."""
 
 
 class TraceUnusable(TidemarkError):

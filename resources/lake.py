@@ -25,6 +25,7 @@ from tidemark.pipeline.lake.tables.window_index import WindowIndex
 from tidemark.pipeline.pubsub.schemas import reader_of
 from tidemark.pipeline.quality.late import LateHeartbeats
 from tidemark.pipeline.quality.staleness import Staleness
+from tidemark.pipeline.services.ownership import Ownership
 from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.watermark.state import WatermarkState
 
@@ -57,6 +58,10 @@ class LakeResource(dg.ConfigurableResource):  # type: ignore[type-arg]
     def whole(self) -> Lake:
         """The factory of all parts, which keeps none of them."""
         return Lake(self.settings.lake, self.settings.message.kinds, self.clock)
+
+    def ownership(self) -> Ownership:
+        """This process' hold on the lake, which all of its users share."""
+        return self.kept.get("ownership", lambda: Ownership(self.settings, self.clock))
 
     def tracking_log(self, user: str) -> TrackingLog:
         """The numbered log of snapshots and decisions, with its live histogram."""

@@ -9,7 +9,7 @@ import typer
 
 from tidemark.pipeline.cli.options import lake_of, option
 from tidemark.pipeline.clock import Clock, SystemClock
-from tidemark.pipeline.errors import InvalidSettings, NewerFormat, ProvisionRefused, PubSubUnreachable
+from tidemark.pipeline.errors import InvalidSettings, LakeOwned, NewerFormat, ProvisionRefused, PubSubUnreachable
 from tidemark.pipeline.ingest.copies import RememberedCopies
 from tidemark.pipeline.ingest.outcome import Side
 from tidemark.pipeline.ingest.readers import tick_budget
@@ -24,6 +24,7 @@ from tidemark.pipeline.pubsub.drift import look_at_subscriptions
 from tidemark.pipeline.pubsub.provision import provision_here
 from tidemark.pipeline.pubsub.readings import Readings
 from tidemark.pipeline.pubsub.schemas import reader_of
+from tidemark.pipeline.services.ownership import Ownership
 from tidemark.pipeline.services.processes import page_sentence
 from tidemark.pipeline.settings import Settings, load_settings
 
@@ -77,7 +78,7 @@ class Attached:
     def __init__(self, settings: Settings, clock: Clock) -> None:
         self._settings, self._clock = settings, clock
         self._readings = Readings(settings, Kept(), clock)
-        self._lake = lake_of(settings, clock)
+        self._lake, self._ownership = lake_of(settings, clock), Ownership(settings, clock, say=_say)
         self._log, self._signals = self._lake.tracking_log(), signals_of(settings, self._lake)
         self._tracking = self._readings.subscription(settings.pubsub.tracking_path)
         self._judge = reader_of(
@@ -98,6 +99,7 @@ class Attached:
         began = self._clock.monotonic()
         self._observer.begin()
         try:
+            self._ownership.state()
             if began >= self._looks_at:
                 self.look()
             tracked = self._track()
@@ -105,7 +107,8 @@ class Attached:
             raise
         except Exception as error:
             self._observer.ticked(SENSOR, self._clock.monotonic() - began, failed=True)
-            self._lake.failed_ticks().note(SENSOR, error, self._clock.now())
+            if not isinstance(error, LakeOwned):  # nothing is written into another pipeline's lake
+                self._lake.failed_ticks().note(SENSOR, error, self._clock.now())
             self._noted = None
             self._say_once("failed", f"a tick failed, the next one tries again: {type(error).__name__}: {error}")
             return False

@@ -9,8 +9,8 @@ import typer
 from tidemark.pipeline.cli.options import AsJson, config_file, option
 from tidemark.pipeline.cli.output import console, counted, print_json, safe
 from tidemark.pipeline.clock import Clock, SystemClock
-from tidemark.pipeline.doctor.checks import CHECKS, PUBSUB, SETTINGS, diagnose
-from tidemark.pipeline.doctor.finding import Finding, Level, Setup
+from tidemark.pipeline.doctor.checks import CHECKS, DAGSTER, LAKE, PUBSUB, SETTINGS, SPARK, diagnose
+from tidemark.pipeline.doctor.finding import Finding, Level, Setup, examine
 from tidemark.pipeline.errors import InvalidSettings
 from tidemark.pipeline.identity import RUNNING, Component
 from tidemark.pipeline.settings import Settings, load_settings
@@ -55,10 +55,17 @@ def running(settings: Settings) -> Sequence[Component]:
 
 
 def at_once(settings: Settings, clock: Clock) -> list[Finding]:
-    """The short form for `tidemark up`: what is wrong, as far as a few seconds tell."""
-    # Of Pub/Sub only on the service: on an emulator `tidemark up` provisions by itself.
-    checks = [check for check in CHECKS if check.is_quick or (check.subject == PUBSUB and not settings.emulated)]
-    found = diagnose(Setup(settings, clock), checks, UP_WAITS_SECONDS)
+    """The short form for `tidemark up`: what is wrong with this machine (disk, Java, token), and if nothing is broken
+    there, with the rest, as far as a few seconds tell."""
+    setup, here = Setup(settings, clock), {DAGSTER, *([LAKE] if settings.lake.folder else [])}
+    here |= set() if settings.pubsub.attach else {SPARK}
+    quick = [check for check in CHECKS if check.is_quick]
+    found = examine(setup, [check for check in quick if check.subject in here])
+    if not any(finding.level is Level.BROKEN for finding in found):
+        # Of Pub/Sub only on the service: on an emulator `tidemark up` provisions by itself.
+        asked = [check for check in CHECKS if check.subject == PUBSUB and not settings.emulated]
+        rest = [*asked, *(check for check in quick if check.subject not in here)]
+        found += diagnose(setup, rest, UP_WAITS_SECONDS)
     return [finding for finding in found if finding.level is not Level.OK]
 
 

@@ -10,7 +10,6 @@ from typing import Annotated
 import typer
 from rich.progress import DownloadColumn
 
-from tidemark.pipeline.cli.doctor import at_once
 from tidemark.pipeline.cli.options import (
     AsJson,
     config_file,
@@ -21,19 +20,20 @@ from tidemark.pipeline.cli.options import (
     window_named,
 )
 from tidemark.pipeline.cli.output import console, print_json, progress_bar, safe, safe_lines
+from tidemark.pipeline.cli.starting import ask, end, make_ready
 from tidemark.pipeline.cli.trying import MOST_SAMPLED, SAMPLE_WAIT, try_topic
 from tidemark.pipeline.clock import SystemClock
 from tidemark.pipeline.demo.shapes.shape import ShapeName
-from tidemark.pipeline.doctor.finding import Level
 from tidemark.pipeline.durations import format_duration
-from tidemark.pipeline.errors import ServiceFailed
 from tidemark.pipeline.printable import printable
 from tidemark.pipeline.pubsub.provision import provision_here
 from tidemark.pipeline.services import cohort_files, own_files
 from tidemark.pipeline.services.dagster_api import DagsterApi
 from tidemark.pipeline.services.dagster_names import COMPUTE_WINDOWS, TO, WINDOWS, compute_job
+from tidemark.pipeline.services.ownership import Ownership, UpFolder
 from tidemark.pipeline.services.processes import Supervisor, page_sentence
-from tidemark.pipeline.services.stack import refuse_taken_ports, start_stack
+from tidemark.pipeline.services.stack import start_stack
+from tidemark.pipeline.services.up_state import state_folder
 from tidemark.pipeline.settings import Settings, load_settings
 from tidemark.pipeline.spark.connector import CONNECTOR, connector_file, fetch
 from tidemark.pipeline.spark.executor_archive import own_manifest
@@ -172,27 +172,38 @@ def pack(
     print(f'next: [spark] executor_environment = "{printable(str(file))}"')
 
 
-def up() -> None:
-    """Start what is needed (emulator, Spark Connect, Dagster), keep it running, and stop it all on Ctrl-C."""
+def up(
+    status: Annotated[
+        bool, option("Say whether it runs, with its services, and who owns the lake; exit code 3 if not.", "--status")
+    ] = False,
+    stop: Annotated[
+        bool, option("Have the one with these settings stop, wait for it, and end what a killed one left.", "--stop")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Start what is needed (emulator, Spark Connect, Dagster), keep it running, and stop it all on Ctrl-C.
+
+    Nothing is started if something would break, if it runs already, or if another pipeline writes the lake: exit
+    code 1.
+    """
     settings, clock, terminal = load_settings(), SystemClock(), console()
 
     def say(text: str) -> None:
         terminal.print(f"[dim]tidemark[/] {safe_lines(text)}")
 
+    if status or stop or as_json:
+        ask(settings, clock, say, status=status, stop=stop, as_json=as_json)
+        return
     stopped = Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: stopped.set())
     say(f"with the settings of {config_file()}, the lake in {settings.lake.uri}")
     own_tables(settings)  # raises what the code server would end by
-    supervisor = Supervisor(Path(settings.dagster.storage).parent, clock, say)
+    supervisor = Supervisor(state_folder(settings), clock, say)
+    ownership = Ownership(settings, clock, up=UpFolder(supervisor.state_folder, config_file()), say=say)
     supervisor.take_over()
     try:
-        refuse_taken_ports(settings)
-        found = at_once(settings, clock)
-        for finding in found:
-            say(f"{finding.level}: {finding.said}")
-        if any(finding.level is Level.BROKEN for finding in found):
-            raise ServiceFailed("nothing was started, since something above would break; `tidemark doctor` looks again")
+        make_ready(settings, clock, ownership, say)
         page = page_sentence(settings.metrics) if settings.metrics.shows_page else ""
         start_stack(supervisor, settings, config_file())
         if page:
@@ -204,6 +215,7 @@ def up() -> None:
     finally:
         say("stopping")
         supervisor.stop()
+        end(ownership, say)
         say("stopped")
 
 

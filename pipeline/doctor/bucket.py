@@ -15,10 +15,19 @@ LITTLE_BYTES = 1 << 30
 """Less free space than this is worth a warning: a busy tick writes some hundred megabytes."""
 
 
+FULL_BYTES = 32 << 20
+"""With less free space nothing is started: a tick would fill the disk."""
+
+
 def check_lake(setup: Setup) -> Iterator[Said]:
     """The folder can be written to; the bucket is there, and nothing about it deletes or forbids to delete."""
     lake = setup.settings.lake
-    yield from _bucket(setup, lake) if lake.folder is None else _folder(lake.folder)
+    yield from _bucket(setup, lake) if lake.folder is None else _folder(lake.folder, "the lake", "lake.uri")
+
+
+def check_state(setup: Setup) -> Iterator[Said]:
+    """The folder of Dagster's storage, of logs and of `services.json` can be written to."""
+    yield from _folder(Path(setup.settings.dagster.storage), "Dagster's storage", "dagster.storage")
 
 
 def bucket_url(lake: LakeSettings) -> str:
@@ -31,17 +40,20 @@ def bucket_of(lake: LakeSettings) -> str:
     return urlsplit(lake.uri).netloc
 
 
-def _folder(folder: Path) -> Iterator[Said]:
+def _folder(folder: Path, what: str, setting: str) -> Iterator[Said]:
     there = folder
     while not there.exists() and there != there.parent:
         there = there.parent
     if not there.is_dir() or not os.access(there, os.W_OK | os.X_OK):
-        yield broken(f"{there} cannot be written to, and the lake is {folder}: mend it, or set lake.uri")
+        yield broken(f"{there} cannot be written to, and {what} is {folder}: mend it, or set {setting}")
         return
     free = shutil.disk_usage(there).free
+    if free < FULL_BYTES:
+        yield broken(f"only {free >> 20} MiB are free where {what} is ({there}): make room, or set {setting}")
+        return
     if free < LITTLE_BYTES:
-        yield warning(f"{free >> 20} MiB are free where the lake is ({there}): make room")
-    yield ok(f"the lake is the folder {folder}")
+        yield warning(f"{free >> 20} MiB are free where {what} is ({there}): make room")
+    yield ok(f"{what} is the folder {folder}")
 
 
 def _bucket(setup: Setup, lake: LakeSettings) -> Iterator[Said]:

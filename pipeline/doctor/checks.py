@@ -8,6 +8,7 @@ from tidemark.pipeline.doctor import (
     cluster,
     credentials,
     dagster_storage,
+    owner,
     permissions,
     quotas,
     spark,
@@ -31,6 +32,7 @@ CHECKS = (
     Check(QUOTAS, quotas.check_quotas, overdue=Level.WARNING),
     Check(CLOCK, clocks.check_clock, is_quick=True, overdue=Level.WARNING),
     Check(LAKE, bucket.check_lake, is_quick=True),
+    Check(LAKE, owner.check_owner, overdue=Level.WARNING),
     Check(VERSIONS, versions.check_lake_version, is_quick=True, seconds=60.0),
     Check(VERSIONS, versions.check_libraries),
     Check(SPARK, spark.check_java, is_quick=True, seconds=60.0),
@@ -41,6 +43,7 @@ CHECKS = (
     Check(SPARK, spark.check_environment, is_quick=True),
     Check(SPARK, spark.check_connector, is_quick=True),
     Check(SPARK, cluster.check_executors, seconds=90.0, overdue=Level.WARNING),
+    Check(DAGSTER, bucket.check_state, is_quick=True),
     Check(DAGSTER, dagster_storage.check_dagster_storage, seconds=120.0),
 )
 

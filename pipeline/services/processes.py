@@ -1,20 +1,21 @@
 """Starts processes, keeps them alive, and stops them by process id."""
 
+import fcntl
 import json
 import os
 import socket
 import subprocess
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 import psutil
 
-from tidemark.pipeline.clock import Clock
+from tidemark.pipeline.clock import Clock, iso
 from tidemark.pipeline.errors import AlreadyRunning, ServiceFailed
+from tidemark.pipeline.machine import running
 from tidemark.pipeline.services.log_ends import log_end, why_ended
 from tidemark.pipeline.services.own_files import log_file
 from tidemark.pipeline.settings_sections import MetricsSettings
@@ -54,6 +55,61 @@ class Running:
     process: psutil.Popen
     log_from: int
     restarts: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class NotedProcess:
+    """A process as it is noted: its name, its number, the moment of its creation, and that of the machine's start. It
+    is known by the time between the two."""
+
+    name: str
+    process: int
+    created: float
+    booted: float
+
+    @property
+    def since(self) -> datetime:
+        """When it was created."""
+        return datetime.fromtimestamp(self.created, UTC)
+
+    def running(self) -> psutil.Process | None:
+        """The process, if it is the one that was noted, and alive."""
+        return running(self.process, self.created - self.booted)
+
+
+@dataclass(frozen=True, slots=True)
+class Noted:
+    """The processes that a supervisor has noted in its folder: its own, and its services in the order of their
+    start."""
+
+    owners: Sequence[NotedProcess] = ()
+    services: Sequence[NotedProcess] = ()
+
+    def living_owner(self) -> NotedProcess | None:
+        """The supervisor, if it is another process than this one and lives."""
+        return next((one for one in self.owners if one.process != os.getpid() and one.running()), None)
+
+    def alive(self) -> list[NotedProcess]:
+        """The services that run."""
+        return [one for one in self.services if one.running()]
+
+
+def noted_in(folder: Path) -> Noted:
+    """The processes that are noted in a folder; none if there is no note, or it is damaged. Raises NewerFormat,
+    ServiceFailed."""
+    state, said = folder / STATE_FILE, None
+    with suppress(FileNotFoundError, ValueError), _usable(folder):
+        said = json.loads(state.read_text())
+    refuse_newer(str(state), said, "state")
+    said = said if isinstance(said, dict) else {"services": said}
+    with suppress(TypeError, ValueError):
+        booted = float(said.get("booted") or psutil.boot_time())
+        owners = [NotedProcess("tidemark up", int(pid), float(at), booted) for pid, at in said.get("owner") or ()]
+        services = [
+            NotedProcess(str(name), int(pid), float(at), booted) for name, pid, at in said.get("services") or ()
+        ]
+        return Noted(owners, services)
+    return Noted()
 
 
 @dataclass
@@ -120,24 +176,21 @@ class Supervisor:
     def take_over(self) -> None:
         """Own the folder from now on, and end the services that its earlier owner noted and did not stop. Raises
         AlreadyRunning, and ends nothing, if that owner lives; NewerFormat."""
-        state = self.state_folder / STATE_FILE
-        noted: Any = []
-        with suppress(FileNotFoundError, json.JSONDecodeError):
-            noted = json.loads(state.read_text())
-        refuse_newer(str(state), noted, "state")
-        noted = noted if isinstance(noted, dict) else {"services": noted}
-        for pid, created in noted.get("owner", ()):
-            if pid != os.getpid() and _same_process(pid, created) is not None:
+        with _usable(self.state_folder):
+            self.state_folder.mkdir(parents=True, exist_ok=True)
+        with _locked(self.state_folder):
+            noted = noted_in(self.state_folder)
+            if (owner := noted.living_owner()) is not None:
                 raise AlreadyRunning(
-                    f"it runs in {self.state_folder} already, as process {pid} since "
-                    f"{datetime.fromtimestamp(created, UTC):%Y-%m-%dT%H:%M:%SZ}. Stop that one first: Ctrl-C in its "
-                    f"terminal, or `kill {pid}`"
+                    f"already running as process {owner.process} since {iso(owner.since.replace(microsecond=0))}, in "
+                    f"{self.state_folder}. Stop that one first: Ctrl-C in its terminal, `tidemark up --stop`, or "
+                    f"`kill {owner.process}`"
                 )
-        for name, pid, created in noted["services"]:
-            if (process := _same_process(pid, created)) is not None:
-                self.say(f"stopping {name} (process {pid}), left over from an earlier start")
-                _end(process)
-        self._note()
+            for one in noted.services:
+                if (process := one.running()) is not None:
+                    self.say(f"stopping {one.name} (process {one.process}), left over from an earlier start")
+                    _end(process)
+            self._note()
 
     def log_file(self, name: str) -> Path:
         """The file of a service's output."""
@@ -161,13 +214,17 @@ class Supervisor:
         return Running(spec, process, begins)
 
     def _note(self) -> None:
-        noted = []
+        booted, noted = psutil.boot_time(), []
         for one in self.running:
             with suppress(psutil.NoSuchProcess):
-                noted.append((one.spec.name, one.process.pid, one.process.create_time()))
+                if one.process.is_running():
+                    noted.append((one.spec.name, one.process.pid, psutil.Process(one.process.pid).create_time()))
         owner = [(os.getpid(), psutil.Process().create_time())]
-        self.state_folder.mkdir(parents=True, exist_ok=True)
-        (self.state_folder / STATE_FILE).write_text(json.dumps({"owner": owner, "services": noted, **marks()}))
+        state = self.state_folder / STATE_FILE
+        with _usable(self.state_folder):
+            unfinished = state.with_suffix(f".{os.getpid()}")  # a reader sees the earlier note or this one, whole
+            unfinished.write_text(json.dumps({"owner": owner, "services": noted, "booted": booted, **marks()}))
+            unfinished.replace(state)
 
     def _log_end(self, one: Running) -> str:
         return log_end(self.log_file(one.spec.name), one.log_from)
@@ -190,12 +247,34 @@ def page_sentence(chosen: MetricsSettings) -> str:
     return f"the page, from the first tick on: http://{host}:{port}/"
 
 
-def _same_process(pid: int, created: float) -> psutil.Process | None:
-    """The process of this number, if it is the one that was created then."""
-    with suppress(psutil.NoSuchProcess):
-        process = psutil.Process(pid)
-        return process if process.create_time() == created else None
-    return None
+@contextmanager
+def _usable(folder: Path) -> Iterator[None]:
+    """Turn an error of the folder into one that says what to do."""
+    try:
+        yield
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        raise ServiceFailed(
+            f"{error.filename or folder}: {error.strerror}. `tidemark up` notes its processes in {folder}, beside "
+            "dagster.storage: make room there, make it writable for this user, or set dagster.storage to another place"
+        ) from error
+
+
+@contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    """Hold the folder's lock, which ends with the process. Raises AlreadyRunning if another process holds it."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise AlreadyRunning(
+                f"another `tidemark up` begins or stops in {folder}; look at `tidemark up --status`"
+            ) from error
+        yield
+    finally:
+        os.close(descriptor)
 
 
 def _end(process: psutil.Process) -> None:

@@ -36,6 +36,9 @@ TOKEN = "SPARK_CONNECT_AUTHENTICATE_TOKEN"  # noqa: S105 (the variable's name)
 PAGE = "TIDEMARK_METRICS__PAGE"
 """The setting `metrics.page` as a variable."""
 
+EMULATOR, WARM_UP = "PubSub emulator", "Spark warm-up"
+"""Names of services."""
+
 SERVER_CLASS = "org.apache.spark.sql.connect.service.SparkConnectServer"
 
 
@@ -72,7 +75,7 @@ def start_emulator(supervisor: Supervisor, settings: Settings) -> None:
     supervisor.say(f"starting {chosen.name} at {host}:{port}")
     supervisor.start(
         ServiceSpec(
-            name="PubSub emulator",
+            name=EMULATOR,
             command=chosen.command(host, int(port)),
             folder=supervisor.state_folder,
             is_ready=lambda: listens(host, int(port)),
@@ -117,7 +120,7 @@ def start_stack(supervisor: Supervisor, settings: Settings, config: Path) -> Non
         supervisor.wait_until_ready(one.spec.name)
     if settings.spark.master is None and not settings.pubsub.attach:
         warm_up = [sys.executable, "-m", "tidemark.pipeline.spark.warm_up"]
-        supervisor.start(ServiceSpec("Spark warm-up", warm_up, home, environment, ends=True), wait=False)
+        supervisor.start(ServiceSpec(WARM_UP, warm_up, home, environment, ends=True), wait=False)
 
 
 def have_connector(supervisor: Supervisor, settings: Settings) -> None:

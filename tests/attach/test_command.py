@@ -25,8 +25,11 @@ from tidemark.pipeline.clock import SystemClock, iso
 from tidemark.pipeline.emulator.model import PubSubModel
 from tidemark.pipeline.emulator.server import served
 from tidemark.pipeline.identity import SCHEMA, Component, On, permissions_of
+from tidemark.pipeline.lake.owner import NAME
 from tidemark.pipeline.pubsub.connection import publisher_client, subscriber_client
 from tidemark.pipeline.pubsub.monitoring import SAMPLE_PERIOD
+from tidemark.pipeline.services.ownership import Ownership
+from tidemark.pipeline.settings import load_settings
 from tidemark.pipeline.settings_sections import PubSubSettings
 from tidemark.pipeline.watermark.decision import Reason
 
@@ -125,6 +128,23 @@ def test_base_is_looked_at_and_never_pulled_or_acknowledged(house: House, readin
     assert ("ListTimeSeries" in methods) == (reading == "auto")
     assert "CreateSubscription" in methods  # on an emulator, tracking alone
     assert SCHEMA.permission not in permissions_of([Component.ATTACH], reading)
+
+
+def test_another_pipelines_lake_is_left_alone(house: House) -> None:
+    house.write()
+    house.subscribe()
+    lake = house.folder / ".tidemark" / "lake"
+    settings = load_settings(house.folder / "tidemark.toml")
+    other = settings.pubsub.model_copy(update={"tracking_subscription": "another"})
+    Ownership(settings.model_copy(update={"pubsub": other}), SystemClock()).state()
+    before = sorted(lake.rglob("*"))
+    refused = house.run("attach", "--ticks", "1")
+    assert refused.code == 1
+    assert "a tick failed, the next one tries again: LakeOwned: another pipeline writes file:" in refused.out
+    assert sorted(lake.rglob("*")) == before
+    (lake / NAME).unlink()
+    assert house.run("attach", "--ticks", "1").code == 0
+    assert json.loads((lake / NAME).read_text())["pipeline"]["tracking"] == settings.pubsub.tracking_path
 
 
 def test_the_watermark_waits_for_somebody_elses_acknowledgement(house: House) -> None:

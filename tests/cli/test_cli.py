@@ -29,10 +29,12 @@ from tidemark.pipeline.ingest.readers import new_files
 from tidemark.pipeline.ingest.take import Budget
 from tidemark.pipeline.ingest.ticks import land, track
 from tidemark.pipeline.lake.layout import Lake
+from tidemark.pipeline.lake.owner import NAME
 from tidemark.pipeline.lake.tables.windowed import DiffRun
 from tidemark.pipeline.pubsub.backlog import SnapshotBacklog
 from tidemark.pipeline.pubsub.connection import subscriber_client
 from tidemark.pipeline.pubsub.subscription import PubSubSubscription
+from tidemark.pipeline.services.ownership import Ownership
 from tidemark.pipeline.settings import Settings, load_settings
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -315,6 +317,25 @@ def test_explain_says_in_sentences_why_the_watermark_stands_where_it_stands(buil
     for sentence in explained["explanation"]:
         assert sentence.endswith(".")
         assert sentence in sentences
+
+
+def test_commands_neither_heed_nor_touch_the_lakes_owner(built: Built) -> None:
+    owner = Ownership(built.place.settings, CLOCK, say=print)
+    owner.state()
+    note = built.place.folder / "lake" / NAME
+    stated = note.read_bytes()
+    for command in (
+        ("status",),
+        ("explain",),
+        ("watermark",),
+        ("replay", "--from-lake"),
+        ("tune",),
+        ("housekeep",),
+        ("streams",),
+    ):
+        said = built.place.tidemark(*command, TIDEMARK_PUBSUB__TOPIC="another")
+        assert said.code == 0, said.err
+    assert note.read_bytes() == stated
 
 
 def test_diffs_of_a_window_are_its_rows_by_its_key_or_by_any_time_in_it(built: Built) -> None:

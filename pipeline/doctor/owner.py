@@ -1,0 +1,39 @@
+"""Which pipeline writes the lake."""
+
+from collections.abc import Iterator
+
+from tidemark.pipeline.doctor.finding import Said, Setup, broken, ok, warning
+from tidemark.pipeline.errors import LakeError, NewerFormat
+from tidemark.pipeline.lake.owner import NAME
+from tidemark.pipeline.services.ownership import Life, Ownership
+
+
+def check_owner(setup: Setup) -> Iterator[Said]:
+    """No other pipeline writes the lake."""
+    ownership = Ownership(setup.settings, setup.clock)
+    try:
+        there, life, is_damaged = ownership.look()
+    except NewerFormat as error:
+        yield broken(str(error))
+        return
+    except LakeError:  # the check of the lake says it
+        return
+    if there is None:
+        if is_damaged:
+            yield warning(
+                f"{NAME} in the lake is damaged, so the pipeline that writes the lake is not known; its next start "
+                "writes it again"
+            )
+        else:
+            yield ok("no pipeline has written the lake yet")
+        return
+    said = ownership.sentence(there)
+    if not ownership.is_other(there):
+        yield ok(f"the lake is this pipeline's: {said}")
+    elif life is Life.DEAD:
+        yield warning(
+            f"another pipeline wrote the lake, and has ended: {said}. The next start of this one takes the lake over; "
+            "if that is not meant, set lake.uri"
+        )
+    else:
+        yield broken(ownership.refusal(there))

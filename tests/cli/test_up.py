@@ -1,0 +1,145 @@
+"""`tidemark up` before it starts anything, `up --status` and `up --stop`, as a person meets them."""
+
+import json
+import os
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from tests.cli.command import Said, said_by_the_program, said_here
+from tests.official_emulator import free_port
+from tidemark.pipeline.cli import doctor, starting
+from tidemark.pipeline.cli.doctor import at_once
+from tidemark.pipeline.clock import SystemClock
+from tidemark.pipeline.doctor.finding import Level
+from tidemark.pipeline.lake.owner import NAME
+from tidemark.pipeline.services.ownership import Ownership, UpFolder
+from tidemark.pipeline.services.processes import STATE_FILE, Supervisor
+from tidemark.pipeline.settings import load_settings
+
+CLOCK = SystemClock()
+
+
+class House:
+    """A folder with settings, whose lake is shared."""
+
+    def __init__(self, folder: Path, topic: str = "heartbeats") -> None:
+        self.folder = folder
+        folder.mkdir()
+        web, code = free_port(), free_port()
+        (folder / "tidemark.toml").write_text(
+            f'[pubsub]\ntopic = "{topic}"\nemulator_host = "127.0.0.1:{free_port()}"\nemulator = "local"\n'
+            f'[lake]\nuri = "file:../lake"\n[spark]\nremote = ""\nmaster = "local[1]"\n'
+            f"[dagster]\nweb_port = {web}\ncode_port = {code}\n"
+        )
+        self.settings = load_settings(folder / "tidemark.toml")
+        self.state = folder / ".tidemark"
+
+    def variables(self) -> dict[str, str]:
+        return {"PATH": os.environ["PATH"], "HOME": str(self.folder), "COLUMNS": "200", "NO_COLOR": "1"}
+
+    def program(self, *arguments: str) -> Said:
+        return said_by_the_program(self.folder, arguments, self.variables())
+
+    def here(self, *arguments: str) -> Said:
+        return said_here(self.folder, arguments, self.variables())
+
+    def own(self) -> None:
+        """Have this process run the pipeline, as `tidemark up` states it."""
+        up = UpFolder(self.state, self.folder / "tidemark.toml")
+        Ownership(self.settings, CLOCK, up=up).state()
+
+
+@pytest.fixture
+def house(tmp_path: Path) -> House:
+    return House(tmp_path / "one")
+
+
+def started_nothing(said: Said) -> bool:
+    return said.code == 1 and "starting" not in said.out
+
+
+def test_a_second_up_on_the_lake_is_refused_before_anything_is_started(house: House, tmp_path: Path) -> None:
+    house.own()
+    note = (tmp_path / "lake" / NAME).read_bytes()
+    second = House(tmp_path / "two")
+    said = second.program("up")
+    assert started_nothing(said)
+    assert said.err.startswith(f"tidemark: already running as process {os.getpid()} on ")
+    assert f"by `tidemark up` in {house.state}" in said.err
+    assert f"run `tidemark --config {house.folder}/tidemark.toml up --stop`" in said.err
+    other = House(tmp_path / "three", topic="orders")
+    refused = other.program("up")
+    assert started_nothing(refused)
+    assert refused.err.startswith(f"tidemark: another pipeline writes file:{tmp_path}/lake: tidemark (topic projects/")
+    assert (tmp_path / "lake" / NAME).read_bytes() == note
+    assert not (second.state / STATE_FILE).exists()
+    diagnosed = json.loads(other.here("doctor", "--json").out)
+    (broken,) = [one["said"] for one in diagnosed["findings"] if "another pipeline" in one["said"]]
+    assert diagnosed["broken"] >= 1
+    assert broken in refused.err
+
+
+def test_status_says_whether_it_runs_and_who_owns_the_lake(house: House) -> None:
+    idle = house.here("up", "--status")
+    assert (idle.code, idle.err) == (starting.NOT_RUNNING, "")
+    assert f"not running in {house.state}" in idle.out
+    assert f"lake file:{house.settings.lake.folder}: no pipeline has written it yet" in idle.out
+    assert not house.state.exists(), "to ask makes nothing"
+    house.own()
+    Supervisor(house.state, CLOCK, print).take_over()
+    facts = json.loads(house.here("up", "--status", "--json").out)
+    assert facts["lake"]["owner"]["process"] == os.getpid()
+    assert facts["lake"]["owner"]["topic"] == house.settings.pubsub.topic_path
+    assert facts["ui"] == f"http://127.0.0.1:{house.settings.dagster.web_port}"
+    assert (facts["running"], facts["services"]) == (False, []), "this process asks, so it is not the one that runs"
+
+
+def test_stop_without_anything_to_stop_is_well_and_ends_what_a_killed_one_has_stated(house: House) -> None:
+    assert house.here("up", "--stop").code == 0
+    house.own()
+    file = house.folder.parent / "lake" / NAME
+    said = json.loads(file.read_text())
+    said["process"]["started"] -= 100
+    file.write_text(json.dumps(said))
+    house.state.mkdir()
+    (house.state / STATE_FILE).write_text(json.dumps({"owner": [], "services": []}))
+    stopped = house.here("up", "--stop")
+    assert (stopped.code, stopped.err) == (0, "")
+    assert "stopped what an earlier `tidemark up` had left behind" in stopped.out
+    assert json.loads(file.read_text())["ended"] is not None
+    assert not (house.state / STATE_FILE).exists()
+
+
+@pytest.mark.parametrize("options", [("--json",), ("--stop", "--json"), ("--stop", "--status")])
+def test_options_that_do_not_go_together_are_refused(house: House, options: Sequence[str]) -> None:
+    said = house.here("up", *options)
+    assert said.code == 2
+    assert not house.state.exists()
+
+
+@pytest.mark.parametrize("which", ["lake", "storage"])
+def test_a_full_disk_ends_up_before_anybody_is_asked(house: House, which: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    Path(house.settings.dagster.storage).mkdir(parents=True)
+    full = house.settings.lake.folder if which == "lake" else Path(house.settings.dagster.storage)
+    assert full is not None
+    full.mkdir(parents=True, exist_ok=True)
+    usage = shutil.disk_usage
+    monkeypatch.setattr(
+        shutil, "disk_usage", lambda place: SimpleNamespace(free=1 << 20) if Path(place) == full else usage(place)
+    )
+    monkeypatch.setattr(doctor, "diagnose", lambda *_: pytest.fail("asked the network"))
+    broken = [one for one in at_once(house.settings, CLOCK) if one.level is Level.BROKEN]
+    setting = "lake.uri" if which == "lake" else "dagster.storage"
+    assert [f"make room, or set {setting}" in one.said for one in broken] == [True]
+
+
+def test_a_folder_for_its_notes_that_cannot_be_made_is_one_line(house: House) -> None:
+    house.state.touch()
+    said = house.here("up")
+    assert said.code == 1
+    (line,) = said.err.splitlines()
+    assert "dagster.storage" in line

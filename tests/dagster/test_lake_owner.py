@@ -1,0 +1,124 @@
+"""Pipelines in Dagster and the owner of their lake: what another one may not do there, and what cohorts share."""
+
+import json
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+
+import dagster as dg
+import pytest
+
+from tests.clock import ManualClock
+from tests.dagster.house import PUBSUB, ModelWorld, Ticking, beats_between, publish, settings_of
+from tidemark.assets.housekeeping import housekeeping_job
+from tidemark.pipeline.errors import LakeOwned, LakeUnwritable
+from tidemark.pipeline.lake.owner import NAME, pipeline_of
+from tidemark.pipeline.lake.store.disk import DiskObjects
+from tidemark.pipeline.machine import own_process
+from tidemark.pipeline.services.ownership import Ownership
+from tidemark.pipeline.settings import Settings
+
+
+@dataclass
+class Side:
+    """A pipeline with a topic of its own."""
+
+    settings: Settings
+    ticking: Ticking
+    world: ModelWorld
+
+    @classmethod
+    def of(cls, name: str, folder: Path, instance: dg.DagsterInstance) -> "Side":
+        names = {"topic": name, "base_subscription": f"{name}-base", "tracking_subscription": f"{name}-tracking"}
+        pubsub = PUBSUB.model_copy(update=names)
+        settings, world = settings_of(pubsub, folder), ModelWorld(pubsub)
+        return cls(settings, Ticking(settings, instance, world.clock, world), world)
+
+    def publish(self) -> int:
+        now = self.world.clock.now()
+        beats = beats_between(now - timedelta(minutes=3), now - timedelta(minutes=1))
+        publish(self.world, self.settings, beats)
+        return len(beats)
+
+    def ticks(self) -> None:
+        self.publish()
+        self.ticking.land_and_close()
+
+
+def files(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def test_another_pipeline_pulls_and_writes_nothing_in_a_lake_that_is_owned(
+    instance: dg.DagsterInstance, tmp_path: Path
+) -> None:
+    owner, other = Side.of("heartbeats", tmp_path, instance), Side.of("orders", tmp_path, instance)
+    owner.ticks()
+    published = other.publish()
+    before = files(tmp_path / "lake")
+    for sensor in ("landing", "tracking", "ingest", "staleness"):
+        with pytest.raises(LakeOwned, match=r"another pipeline writes file:.*topics/heartbeats"):
+            other.ticking.tick(sensor)
+    job = housekeeping_job(other.settings)
+    with pytest.raises(LakeOwned):
+        job.execute_in_process(instance=instance)
+    assert files(tmp_path / "lake") == before, "not even the note of a failed tick"
+    assert len(list(other.world.model.unacknowledged(other.settings.pubsub.base_path))) == published
+    owner.ticks()
+    other_again = Side.of("orders", tmp_path / "its own", instance)
+    other_again.ticks()
+
+
+def test_cohorts_with_lakes_of_their_own_share_an_instance_and_a_process(
+    instance: dg.DagsterInstance, tmp_path: Path
+) -> None:
+    sides = [Side.of(name, tmp_path / name, instance) for name in ("eu", "rest")]
+    for side in sides * 2:
+        side.ticks()
+    for side in sides:
+        said = json.loads((Path(str(side.settings.lake.folder)) / NAME).read_text())
+        assert said["pipeline"]["topic"] == pipeline_of(side.settings).topic
+        assert said["process"]["process"] == own_process().process
+
+
+def test_a_process_states_it_once_and_a_new_one_of_the_pipeline_again(
+    instance: dg.DagsterInstance, tmp_path: Path
+) -> None:
+    side = Side.of("heartbeats", tmp_path, instance)
+    side.ticks()
+    note = tmp_path / "lake" / NAME
+    stated = note.read_bytes()
+    side.world.clock.advance(timedelta(seconds=10))
+    side.ticks()
+    assert note.read_bytes() == stated
+    side.ticking.restart()
+    side.ticks()
+    assert json.loads(note.read_text())["since"] > json.loads(stated)["since"]
+
+
+def test_sensors_that_only_read_go_on_where_the_lake_cannot_be_written(
+    instance: dg.DagsterInstance, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    side = Side.of("heartbeats", tmp_path, instance)
+    side.ticks()
+    side.ticking.restart()
+
+    def read_only(*_: object) -> int:
+        raise LakeUnwritable("a read-only file system")
+
+    with monkeypatch.context() as disk:
+        disk.setattr(DiskObjects, "replace", read_only)
+        disk.setattr(DiskObjects, "create", read_only)
+        side.ticking.tick("ingest")
+        with pytest.raises(LakeUnwritable):
+            side.ticking.tick("tracking")
+    side.ticks()
+
+
+def test_a_subscription_that_was_renamed_waits_for_the_lake_only_if_the_old_process_lives(tmp_path: Path) -> None:
+    clock = ManualClock(ModelWorld(PUBSUB).clock.now())
+    old = settings_of(PUBSUB, tmp_path)
+    new = settings_of(PUBSUB.model_copy(update={"base_subscription": "renamed"}), tmp_path)
+    Ownership(old, clock).state()
+    with pytest.raises(LakeOwned, match=rf"end process {own_process().process}"):
+        Ownership(new, clock).state()

@@ -1,0 +1,349 @@
+"""Who owns a lake: over a folder and over a bucket, with processes that live, have died, or are elsewhere."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+from threading import Barrier
+
+import psutil
+import pytest
+
+from tests.clock import ManualClock
+from tests.lake.test_tracking_log import deciding
+from tests.watermark.builders import at
+from tidemark.pipeline.errors import AlreadyRunning, LakeOwned, NewerFormat
+from tidemark.pipeline.lake.layout import Lake
+from tidemark.pipeline.lake.owner import HEARD_LEAST, NAME, OWNER, Owner, pipeline_of
+from tidemark.pipeline.lake.store.notes import ReplacedNotes
+from tidemark.pipeline.machine import ProcessName, own_process
+from tidemark.pipeline.services.ownership import Life, Ownership, UpFolder
+from tidemark.pipeline.services.processes import STATE_FILE
+from tidemark.pipeline.settings import Settings
+from tidemark.pipeline.settings_sections import LakeSettings, PubSubSettings
+from tidemark.pipeline.version import FORMAT, WRITTEN_IN
+from tidemark.pipeline.watermark.state import Beginning
+
+BEGIN = 10_000.0
+TICK = 10.0
+FAR = ProcessName("elsewhere", "another start", 7, 1.0)
+
+
+class Place:
+    """A lake, its clock, and the pipelines that would write it."""
+
+    def __init__(self, lake: LakeSettings) -> None:
+        self.lake, self.clock, self.said = lake, ManualClock(at(BEGIN)), list[str]()
+        self.notes = ReplacedNotes(Lake(lake, {}, self.clock).objects(), OWNER)
+        self.log = Lake(lake, {}, self.clock).tracking_log()
+
+    def settings(self, topic: str = "heartbeats", base: str = "heartbeats-base") -> Settings:
+        return Settings(lake=self.lake, pubsub=PubSubSettings(topic=topic, base_subscription=base))
+
+    def process(self, topic: str = "heartbeats", up: Path | None = None, base: str = "heartbeats-base") -> Ownership:
+        """A process of a pipeline that begins now."""
+        folder = None if up is None else UpFolder(up, up / "tidemark.toml")
+        return Ownership(self.settings(topic, base), self.clock, up=folder, say=self.said.append)
+
+    def owned_by(self, process: ProcessName, topic: str = "heartbeats", up: str = "", ago: float = 0.0) -> Owner:
+        """Have the lake say so, since so many seconds ago by this clock."""
+        since = self.clock.now() - timedelta(seconds=ago)
+        owner = Owner(pipeline_of(self.settings(topic)), process, since, TICK, up)
+        self.notes.replace(OWNER.key, owner, self.notes.found(OWNER.key)[1])
+        return owner
+
+    def owner(self) -> Owner:
+        owner, _ = self.notes.found(OWNER.key)
+        assert owner is not None
+        return owner
+
+    def decide(self, ahead: float = 0.0) -> None:
+        """A decision of the owner, whose clock is so many seconds ahead of ours."""
+        self.log.begin(Beginning(at(0)))
+        self.log.decide(deciding((self.clock.now() - at(0)).total_seconds() + ahead))
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Place:
+    return Place(LakeSettings(uri=f"file:{tmp_path}/lake"))
+
+
+@pytest.fixture
+def sleeper() -> Iterator["subprocess.Popen[bytes]"]:
+    with subprocess.Popen([sys.executable, "-c", "import time; time.sleep(300)"]) as process:
+        yield process
+        process.kill()
+
+
+def named(process: "subprocess.Popen[bytes]") -> ProcessName:
+    own, there = own_process(), psutil.Process(process.pid)
+    return replace(own, process=process.pid, started=there.create_time() - psutil.boot_time())
+
+
+def of_one(pipelines: list[Ownership]) -> int:
+    """How many of the pipelines that begin at once own the lake."""
+    together = Barrier(len(pipelines))
+
+    def begin(one: Ownership) -> bool:
+        together.wait()
+        try:
+            one.state()
+        except LakeOwned:
+            return False
+        return True
+
+    with ThreadPoolExecutor(len(pipelines)) as pool:
+        return sum(pool.map(begin, pipelines))
+
+
+def test_of_pipelines_that_begin_at_once_one_owns_the_folder(place: Place) -> None:
+    topics = [f"topic-{number}" for number in range(8)]
+    assert of_one([place.process(topic) for topic in topics]) == 1
+    assert place.owner().pipeline.topic.rpartition("/")[2] in topics
+
+
+@pytest.mark.gcs
+def test_of_pipelines_that_begin_at_once_one_owns_the_bucket(gcs_lake_settings: LakeSettings) -> None:
+    place = Place(gcs_lake_settings)
+    assert of_one([place.process(f"topic-{number}") for number in range(4)]) == 1
+    place.process(place.owner().pipeline.topic.rpartition("/")[2]).state()
+    with pytest.raises(LakeOwned):
+        place.process("another").state()
+
+
+def test_who_is_overtaken_between_its_look_and_its_write_is_refused(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, faster, own = place.process("orders"), place.process("heartbeats"), Ownership._own
+
+    def overtaken(of: Ownership) -> Owner:
+        if of is first:
+            faster.state()
+        return own(of)
+
+    monkeypatch.setattr(Ownership, "_own", overtaken)
+    with pytest.raises(LakeOwned, match="another pipeline writes file:"):
+        first.state()
+    assert place.owner().pipeline == pipeline_of(place.settings("heartbeats"))
+
+
+def test_another_pipeline_is_refused_with_the_owners_name_and_what_to_do(place: Place) -> None:
+    place.owned_by(FAR, ago=30)
+    place.decide()
+    place.clock.advance(timedelta(seconds=3))
+    with pytest.raises(LakeOwned) as refused:
+        place.process("orders").state()
+    said = str(refused.value)
+    for part in (
+        f"another pipeline writes {place.lake.uri}: tidemark (topic projects/tidemark-local/topics/heartbeats, ",
+        "subscriptions heartbeats-base and heartbeats-tracking), process 7 on elsewhere since ",
+        "last heard 3s ago",
+        "This one is tidemark (topic projects/tidemark-local/topics/orders, ",
+        "lake.uri",
+        "or end its processes on elsewhere; the lake is free 1m after its last entry",
+    ):
+        assert part in said
+    with pytest.raises(LakeOwned):
+        place.process(base="another").allow()
+    assert place.owner().process == FAR
+
+
+@pytest.mark.parametrize("ahead", [-7200.0, -59.0, 0.0, 59.0, 7200.0])
+def test_an_owner_elsewhere_that_writes_is_never_taken_over_whatever_its_clock(place: Place, ahead: float) -> None:
+    place.owned_by(FAR, ago=7200)
+    other = place.process("orders")
+    for _ in range(20):
+        place.decide(ahead)
+        place.clock.advance(timedelta(seconds=TICK))
+        with pytest.raises(LakeOwned):
+            other.state()
+
+
+@pytest.mark.parametrize("ahead", [-7200.0, -30.0, 0.0, 30.0, 7200.0])
+def test_an_owner_elsewhere_that_has_died_is_taken_over_within_two_minutes(place: Place, ahead: float) -> None:
+    place.owned_by(FAR, ago=7200)
+    place.decide(ahead)
+    other, seconds = place.process("orders"), 0.0
+    while True:
+        try:
+            other.state()
+            break
+        except LakeOwned:
+            place.clock.advance(timedelta(seconds=TICK))
+            seconds += TICK
+    # Its last entry is young for a minute, from that of its clock on; then nothing comes for a tick.
+    assert TICK <= seconds <= 2 * HEARD_LEAST.total_seconds()
+    (said,) = place.said
+    assert said.startswith("the lake is taken over from another pipeline: tidemark (topic ")
+    assert place.owner().process == own_process()
+
+
+def test_the_owners_tick_and_not_ones_own_says_how_long_is_long(place: Place) -> None:
+    owner = place.owned_by(FAR)
+    assert owner.heard_within == timedelta(minutes=1)
+    assert replace(owner, tick_seconds=60.0).heard_within == timedelta(minutes=6)
+    assert replace(owner, tick_seconds=1e300).heard_within == timedelta(hours=1)
+    assert replace(owner, tick_seconds=-5.0).heard_within == timedelta(minutes=1)
+
+
+def test_an_owner_on_this_machine_is_known_by_its_process(place: Place, sleeper: "subprocess.Popen[bytes]") -> None:
+    place.owned_by(named(sleeper), ago=7200)
+    with pytest.raises(LakeOwned):
+        place.process("orders").state()
+    sleeper.kill()  # and nobody waits for it: it is a zombie
+    psutil.wait_procs([psutil.Process(sleeper.pid)], timeout=0.2)
+    place.decide()
+    place.process("orders").state()
+    assert len(place.said) == 1
+    assert place.owner().pipeline.topic.endswith("/orders")
+
+
+def test_another_process_with_the_owners_number_is_not_the_owner(
+    place: Place, sleeper: "subprocess.Popen[bytes]"
+) -> None:
+    earlier = named(sleeper)
+    place.owned_by(replace(earlier, started=earlier.started - 100))
+    place.process("orders").state()
+    for number in (-1, 2**70):
+        assert not replace(earlier, process=number).runs()
+
+
+def test_processes_of_the_pipeline_are_not_refused_and_the_last_to_begin_is_named(place: Place) -> None:
+    for there in (FAR, own_process()):
+        place.owned_by(there)
+        place.process().state()
+        assert place.owner().process == own_process()
+    assert place.said == []
+
+
+def test_processes_that_an_up_has_started_leave_its_note(place: Place, sleeper: "subprocess.Popen[bytes]") -> None:
+    owner = place.owned_by(named(sleeper), up="/srv/one")
+    place.process().state()
+    assert place.owner() == owner
+    sleeper.kill()
+    sleeper.wait()
+    place.process().state()
+    assert place.owner().process == own_process(), "after a kill -9 the note names who goes on"
+    place.owned_by(FAR, up="/srv/one", ago=7200)
+    place.process().state()
+    assert place.owner().process == own_process(), "a rolling update replaces an `up` elsewhere that has ended"
+
+
+def test_a_second_up_is_refused_while_the_first_lives(
+    place: Place, sleeper: "subprocess.Popen[bytes]", tmp_path: Path
+) -> None:
+    place.owned_by(named(sleeper), up="/srv/one")
+    second = place.process(up=tmp_path / "two")
+    for refused in (second.wait_until_known, second.state):
+        with pytest.raises(AlreadyRunning, match=rf"^already running as process {sleeper.pid} on .* since 20"):
+            refused()
+    sleeper.kill()
+    sleeper.wait()
+    second.wait_until_known()
+    second.state()
+    assert place.owner().folder == str(tmp_path / "two")
+    assert place.clock.now() == at(BEGIN), "at once"
+
+
+def test_a_second_up_is_refused_while_what_a_killed_one_started_runs_on(
+    place: Place, sleeper: "subprocess.Popen[bytes]", tmp_path: Path
+) -> None:
+    left = [("Dagster daemon", sleeper.pid, psutil.Process(sleeper.pid).create_time())]
+    (tmp_path / STATE_FILE).write_text(json.dumps({"owner": [], "services": left}))
+    dead = replace(own_process(), started=-1.0)
+    place.owned_by(dead, up=str(tmp_path))
+    with pytest.raises(AlreadyRunning, match="its process has ended, and services that it started run on"):
+        place.process(up=tmp_path / "two").wait_until_known()
+    with pytest.raises(LakeOwned):
+        place.process("orders").state()
+    (tmp_path / STATE_FILE).unlink()
+    place.process(up=tmp_path / "two").wait_until_known()
+
+
+def test_an_up_elsewhere_is_waited_for_until_it_is_known_whether_it_lives(place: Place, tmp_path: Path) -> None:
+    place.owned_by(FAR, up="/srv/one", ago=7200)
+    second = place.process(up=tmp_path)
+    place.decide()
+    with pytest.raises(AlreadyRunning, match="`tidemark up --stop` on elsewhere"):
+        second.wait_until_known()
+    place.clock.advance(timedelta(hours=1))
+    second.wait_until_known()
+    assert place.clock.now() == at(BEGIN + 3600 + TICK)
+    (said,) = place.said
+    assert said.startswith("nothing was heard for long of tidemark (topic ")
+    assert said.endswith("if it writes nothing within 10s, the lake is taken over")
+
+
+def test_an_up_that_ends_says_so_and_only_of_itself(place: Place, tmp_path: Path) -> None:
+    first = place.process(up=tmp_path / "one")
+    first.state()
+    place.process(up=tmp_path / "two").end()
+    assert place.owner().ended is None, "that one is not in its folder"
+    first.end()
+    ended = place.owner()
+    assert ended.ended == place.clock.now()
+    place.process("orders").state()
+    first.end()
+    assert place.owner().ended is None, "another pipeline owns the lake by now"
+
+
+def test_what_a_killed_up_has_left_is_ended_by_its_folder(place: Place, tmp_path: Path) -> None:
+    place.owned_by(replace(own_process(), started=-1.0), up=str(tmp_path))
+    place.process(up=tmp_path).end()
+    assert place.owner().ended is not None
+    place.owned_by(FAR, up=str(tmp_path))
+    place.process(up=tmp_path).end()
+    assert place.owner().ended is None, "the same folder's name on another machine"
+
+
+def test_after_it_was_allowed_a_process_asks_nothing_more(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    reader, writer = place.process(), place.process()
+    reader.allow()
+    assert place.notes.found(OWNER.key) == (None, 0), "to be allowed writes nothing"
+    writer.state()
+    monkeypatch.setattr(ReplacedNotes, "found", lambda *_: pytest.fail("asked again"))
+    for again in (reader.allow, writer.allow, writer.state):
+        again()
+
+
+def damage(place: Place, content: bytes) -> None:
+    there = place.notes.found(OWNER.key)[1]
+    place.notes._replaceable.replace(NAME, content, there)
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b"[]", b"null", b'{"process": 1}', b"\xff\x00"])
+def test_a_damaged_note_is_said_and_written_again(place: Place, content: bytes) -> None:
+    damage(place, content)
+    assert place.process().look() == (None, Life.DEAD, True)
+    place.process("orders").allow()
+    place.process().state()
+    (said,) = place.said
+    assert said == f"{place.lake.uri}/{NAME} was damaged, and is written again"
+    assert place.owner().process == own_process()
+
+
+def test_fields_of_a_later_version_are_passed_over_and_a_later_format_is_refused(place: Place) -> None:
+    owner = place.owned_by(FAR)
+    facts = json.loads(OWNER.encode(owner))
+    later = {**facts, "mood": ["new"], "process": {**facts["process"], "core": 3}}
+    damage(place, json.dumps(later).encode())
+    assert place.owner() == owner
+    damage(place, json.dumps({**later, WRITTEN_IN: str(FORMAT + 1)}).encode())
+    for refused in (place.process().allow, place.process().state, place.process("orders").state):
+        with pytest.raises(NewerFormat):
+            refused()
+
+
+def test_the_calling_process_runs_and_its_child_has_another_name() -> None:
+    own = own_process()
+    assert own.is_near()
+    assert own.runs()
+    child = os.fork()
+    if not child:
+        os._exit(0 if own_process().process == os.getpid() and own_process() != own else 1)
+    assert os.waitpid(child, 0)[1] == 0

@@ -1,0 +1,171 @@
+"""`tidemark up` seen from outside: over a real supervisor in a process of its own."""
+
+import json
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tests.services.test_processes import FOR_EVER, is_alive, until
+from tidemark.pipeline.clock import SystemClock
+from tidemark.pipeline.errors import AlreadyRunning, ServiceFailed
+from tidemark.pipeline.services import up_state as module
+from tidemark.pipeline.services.processes import STATE_FILE, Supervisor, noted_in
+from tidemark.pipeline.services.up_state import state_folder, stop_up, up_state
+from tidemark.pipeline.settings import Settings
+from tidemark.pipeline.settings_sections import DagsterSettings
+
+UP = """
+import signal, sys, threading
+from pathlib import Path
+from tidemark.pipeline.clock import SystemClock
+from tidemark.pipeline.services.processes import ServiceSpec, Supervisor
+ended = threading.Event()
+signal.signal(signal.SIGTERM, lambda *_: ended.set())
+supervisor = Supervisor(Path(sys.argv[1]), SystemClock(), print)
+supervisor.take_over()
+command = [sys.executable, "-c", "import time; time.sleep(300)"]
+supervisor.start(ServiceSpec("Spark Connect", command, Path(sys.argv[1])))
+supervisor.start(ServiceSpec("Spark warm-up", [sys.executable, "-c", ""], Path(sys.argv[1]), ends=True))
+supervisor.running[-1].process.wait()
+print("started", flush=True)
+ended.wait()
+if sys.argv[2] == "deaf":
+    ended.clear()
+    ended.wait()
+supervisor.stop()
+"""
+
+
+@dataclass
+class Up:
+    """A stand-in for `tidemark up` with one service, and what `--stop` said."""
+
+    settings: Settings
+    said: list[str] = field(default_factory=list)
+    process: "subprocess.Popen[bytes] | None" = None
+
+    def start(self, how: str = "") -> int:
+        command = [sys.executable, "-c", UP, str(state_folder(self.settings)), how]
+        self.process = subprocess.Popen(command, stdout=subprocess.PIPE)
+        assert self.process.stdout is not None
+        assert self.process.stdout.readline() == b"started\n"
+        return self.process.pid
+
+    def kill(self) -> None:
+        assert self.process is not None
+        self.process.kill()
+        self.process.wait()
+
+    def stop(self) -> None:
+        stop_up(self.settings, SystemClock(), self.said.append)
+
+
+@pytest.fixture
+def up(tmp_path: Path) -> Iterator[Up]:
+    up = Up(Settings(dagster=DagsterSettings(storage=str(tmp_path / "state" / "dagster"))))
+    yield up
+    if up.process is not None:
+        up.kill()
+        assert up.process.stdout is not None
+        up.process.stdout.close()
+    for one in noted_in(state_folder(up.settings)).alive():
+        psutil.Process(one.process).kill()
+
+
+def test_what_runs_is_told_and_stopped(up: Up) -> None:
+    pid = up.start()
+    state = up_state(up.settings)
+    assert state.owner is not None
+    assert state.owner.process == pid
+    assert [(one.name, one.runs, one.is_ready) for one in state.services] == [("Spark Connect", True, False)]
+    with pytest.raises(AlreadyRunning, match=f"^already running as process {pid} since 20"):
+        Supervisor(state_folder(up.settings), SystemClock(), print).take_over()
+    up.stop()
+    assert up.said == [f"asking process {pid} to stop", "stopped"]
+    assert not is_alive(pid)
+    assert not is_alive(state.services[0].process)
+    after = up_state(up.settings)
+    assert (after.owner, after.services) == (None, ())
+    up.said.clear()
+    up.stop()
+    assert up.said == [f"nothing runs in {after.folder}"]
+
+
+def test_what_a_killed_one_has_left_is_told_and_ended(up: Up) -> None:
+    up.start()
+    up.kill()
+    state = up_state(up.settings)
+    assert state.owner is None
+    (left,) = state.services
+    assert left.runs
+    up.stop()
+    assert up.said == [
+        f"stopping Spark Connect (process {left.process}), left over from an earlier start",
+        "stopped what an earlier `tidemark up` had left behind",
+    ]
+    assert not is_alive(left.process)
+    assert not (state.folder / STATE_FILE).exists()
+
+
+def test_processes_that_got_the_numbers_of_noted_ones_are_not_touched(up: Up) -> None:
+    folder = state_folder(up.settings)
+    folder.mkdir(parents=True)
+    with subprocess.Popen([sys.executable, "-c", FOR_EVER]) as innocent:
+        created = psutil.Process(innocent.pid).create_time() - 100
+        noted = {"owner": [(innocent.pid, created)], "services": [("Spark Connect", innocent.pid, created)]}
+        (folder / STATE_FILE).write_text(json.dumps(noted))
+        state = up_state(up.settings)
+        assert state.owner is None
+        assert [one.runs for one in state.services] == [False]
+        up.stop()
+        assert is_alive(innocent.pid)
+        innocent.kill()
+    assert up.said == ["stopped what an earlier `tidemark up` had left behind"]
+
+
+def test_a_process_is_known_after_the_clock_was_set(up: Up) -> None:
+    folder = state_folder(up.settings)
+    folder.mkdir(parents=True)
+    with subprocess.Popen([sys.executable, "-c", FOR_EVER]) as process:
+        ahead, booted = 7200.0, psutil.boot_time()  # the clock was two hours ahead when the process was noted
+        owner = [(process.pid, psutil.Process(process.pid).create_time() + ahead)]
+        (folder / STATE_FILE).write_text(json.dumps({"owner": owner, "services": [], "booted": booted + ahead}))
+        state = up_state(up.settings)
+        process.kill()
+    assert state.owner is not None
+    assert state.owner.process == process.pid
+
+
+def test_one_that_does_not_end_is_said_with_what_to_do(up: Up, monkeypatch: pytest.MonkeyPatch) -> None:
+    pid = up.start("deaf")
+    monkeypatch.setattr(module, "STOPS_WITHIN_SECONDS", 0.5)
+    monkeypatch.setattr(module, "SAY_EVERY_SECONDS", 0.0)
+    with pytest.raises(ServiceFailed, match=rf"process {pid} has not ended within 0\.5 s.*`kill -9 {pid}`"):
+        up.stop()
+    assert "still running: Spark Connect" in up.said[1]
+    assert is_alive(pid)
+    assert up.process is not None
+    up.process.send_signal(signal.SIGTERM)
+    until("it has ended", lambda: not is_alive(pid))
+
+
+@pytest.mark.parametrize("content", ["", "[[", "{}", '{"owner": 5, "services": 7}', '{"services": [[1]]}', '"text"'])
+def test_a_damaged_note_tells_nothing_and_is_cleared(up: Up, content: str) -> None:
+    folder = state_folder(up.settings)
+    folder.mkdir(parents=True)
+    (folder / STATE_FILE).write_text(content)
+    assert up_state(up.settings).owner is None
+    up.stop()
+    assert not (folder / STATE_FILE).exists()
+
+
+def test_a_folder_that_cannot_be_written_is_said_with_what_to_do(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(ServiceFailed, match=r"notes its processes in .*dagster\.storage"):
+        Supervisor(tmp_path / "file" / "state", SystemClock(), print).take_over()
