@@ -128,7 +128,7 @@ class PubSubSettings(PullSettings):
     """Which topic and subscriptions, and how to talk to them. The paths are full resource names."""
 
     project: Annotated[str, Effect.ANEW] = Field("tidemark-local", min_length=3)
-    topic: Annotated[ResourceId, Effect.ANEW] = "heartbeats"
+    topic: Annotated[ResourceId, Effect.REFUSED] = "heartbeats"
     base_subscription: Annotated[ResourceId, Effect.ANEW] = "heartbeats-base"
     tracking_subscription: Annotated[ResourceId, Effect.ANEW] = "heartbeats-tracking"
     filter: Annotated[FilterText, Effect.REFUSED] = ""

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from tests.lake.builders import Beat
 from tests.quality.staleness_history import LENGTH, LOOKBACK, WINDOWING, WINDOWS, History, new_history
 from tests.watermark.builders import START, at, bounded, seconds
+from tidemark.pipeline.errors import InvalidSettings
 from tidemark.pipeline.lake.layout import HEARTBEAT_DIFFS, HEARTBEATS
 from tidemark.pipeline.lake.tables import window_index
 from tidemark.pipeline.lake.tables.delta_log import Commit
