@@ -21,7 +21,7 @@ from tidemark.pipeline.contract.heartbeat import (
 from tidemark.pipeline.contract.payloads.definitions import NAME
 from tidemark.pipeline.contract.payloads.formats import Compression, Encoding, Envelope, PayloadFormat
 from tidemark.pipeline.contract.places import Place, PlaceKind
-from tidemark.pipeline.settings_types import EmptyIsNone, NotNegative, OptionalBound, Section
+from tidemark.pipeline.settings_types import Effect, EmptyIsNone, NotNegative, OptionalBound, Section
 
 IN_MESSAGE = (PlaceKind.ATTRIBUTE, PlaceKind.PAYLOAD, PlaceKind.EACH)
 """Where a message carries what its publisher says. The publish time is Pub/Sub's, and no id."""
@@ -112,15 +112,16 @@ class MessageSettings(Section):
     """Where a message carries its time and its stream, which fields are compared, and how its payload is written."""
 
     model_config = ConfigDict(validate_by_name=True, validate_by_alias=True)
+    effect = Effect.REQUEUE
 
     event_time: TimePlace = "attribute:event_time"
     event_time_unit: EventTimeUnit = EventTimeUnit.AUTO
     timezone: OptionalZone = None
     stream_id: StreamParts = "attribute:stream_id"
-    publisher_id: ValuePlace = "attribute:heartbeat_id"
+    publisher_id: Annotated[ValuePlace, Effect.NEXT] = "attribute:heartbeat_id"
     max_future_skew: NotNegative = timedelta(minutes=5)
     max_age: OptionalBound = None
-    fields: ComparedFields = Field(default_factory=dict)
+    fields: Annotated[ComparedFields, Effect.NEXT] = Field(default_factory=dict)
     payload: Encoding = Encoding.JSON
     schema_: SchemaPlace = Field("", alias="schema")  # pydantic has a method of that name
     compression: Compression = Compression.AUTO

@@ -16,6 +16,7 @@ from tidemark.pipeline.settings_types import (
     DAY,
     ZERO,
     CallLong,
+    Effect,
     EmptyIsNone,
     FilterText,
     KeptDays,
@@ -97,7 +98,9 @@ class Server(NamedTuple):
 class PullSettings(Section):
     """How a subscription is pulled from."""
 
-    ack_deadline: Annotated[Duration, Field(ge=timedelta(seconds=10), le=timedelta(minutes=10))] = timedelta(seconds=60)
+    ack_deadline: Annotated[Duration, Field(ge=timedelta(seconds=10), le=timedelta(minutes=10)), Effect.CREATION] = (
+        timedelta(seconds=60)
+    )
     pull_wait: CallLong = timedelta(seconds=2)
     call_timeout: CallLong = timedelta(seconds=10)
     pulls_at_once: Annotated[Annotated[int, Field(ge=1, le=100)] | None, EmptyIsNone] = None
@@ -124,16 +127,18 @@ class PullSettings(Section):
 class PubSubSettings(PullSettings):
     """Which topic and subscriptions, and how to talk to them. The paths are full resource names."""
 
-    project: str = Field("tidemark-local", min_length=3)
-    topic: ResourceId = "heartbeats"
-    base_subscription: ResourceId = "heartbeats-base"
-    tracking_subscription: ResourceId = "heartbeats-tracking"
-    filter: FilterText = ""
+    project: Annotated[str, Effect.ANEW] = Field("tidemark-local", min_length=3)
+    topic: Annotated[ResourceId, Effect.REFUSED] = "heartbeats"
+    base_subscription: Annotated[ResourceId, Effect.ANEW] = "heartbeats-base"
+    tracking_subscription: Annotated[ResourceId, Effect.ANEW] = "heartbeats-tracking"
+    filter: Annotated[FilterText, Effect.REFUSED] = ""
     attach: bool = False
-    emulator_host: OptionalAddress = None
+    emulator_host: Annotated[OptionalAddress, Effect.ANEW] = None
     emulator: EmulatorKind = "auto"
-    retention: Annotated[Duration, Field(ge=timedelta(minutes=10), le=timedelta(days=31))] = timedelta(days=7)
-    metadata_only: bool = False
+    retention: Annotated[Duration, Field(ge=timedelta(minutes=10), le=timedelta(days=31)), Effect.CREATION] = timedelta(
+        days=7
+    )
+    metadata_only: Annotated[bool, Effect.CREATION] = False
     reading: ReadingKind = "auto"
     snapshot_max_backlog: int = Field(10_000_000, ge=1)
     snapshot_budget: Annotated[Annotated[int, Field(ge=0)] | None, EmptyIsNone] = None
@@ -183,10 +188,10 @@ class PubSubSettings(PullSettings):
 class WindowSettings(Section):
     """How event time is cut, and how far back a window looks."""
 
-    length: Duration = timedelta(minutes=5)
-    first: datetime = datetime(2026, 1, 1, tzinfo=UTC)
-    lookback: NotNegative = timedelta(minutes=10)
-    heartbeat_period: Positive = timedelta(seconds=30)
+    length: Annotated[Duration, Effect.REFUSED] = timedelta(minutes=5)
+    first: Annotated[datetime, Effect.REQUEUE] = datetime(2026, 1, 1, tzinfo=UTC)
+    lookback: Annotated[NotNegative, Effect.RECOMPUTE] = timedelta(minutes=10)
+    heartbeat_period: Annotated[Positive, Effect.RECOMPUTE] = timedelta(seconds=30)
     max_windows_per_run: int = Field(288, ge=1, le=10_000)
     runs_at_once: int = Field(1, ge=1, le=100)
     recompute_missed: str = "automatic"
@@ -222,13 +227,15 @@ class WindowSettings(Section):
 class TableSettings(Section):
     """A table of your own over closed windows: SQL in a file, or a function in a Python file."""
 
+    effect = Effect.RECOMPUTE
+
     sql: OptionalText = None
     python: OptionalText = None
     key: Annotated[list[str], BeforeValidator(lambda key: [key] if isinstance(key, str) and key else key or [])] = (
         Field(default_factory=list)
     )
-    lookback: NotNegative = ZERO
-    window: OptionalBound = None
+    lookback: Annotated[NotNegative, Effect.DUE] = ZERO
+    window: Annotated[OptionalBound, Effect.REFUSED] = None
 
     @model_validator(mode="after")
     def _one_source(self) -> Self:
@@ -312,7 +319,7 @@ class TuneSettings(Section):
 
     since: Positive = timedelta(hours=24)
     target_late_share: float = Field(0.0001, ge=0, lt=1)
-    keep_reports: int = Field(30, ge=1)
+    keep_reports: Annotated[int, Effect.DELETES] = Field(30, ge=1)
 
 
 class QuarantineSettings(Section):
@@ -323,6 +330,8 @@ class QuarantineSettings(Section):
 
 class HousekeepingSettings(Section):
     """How long each kind of object is kept. None keeps it for ever."""
+
+    effect = Effect.DELETES
 
     heartbeats: KeptDays = None
     windows: KeptDays = None
@@ -344,8 +353,8 @@ class HousekeepingSettings(Section):
 class LakeSettings(Section):
     """Where everything durable lives."""
 
-    uri: str = "file:.tidemark/lake"
-    endpoint: OptionalText = None
+    uri: Annotated[str, Effect.ANEW] = "file:.tidemark/lake"
+    endpoint: Annotated[OptionalText, Effect.ANEW] = None
     checkpoint_every: int = Field(200, ge=2)
 
     @field_validator("uri")
@@ -395,13 +404,13 @@ class SparkSettings(Section):
 class DagsterSettings(Section):
     """Dagster's own processes, the name of the pipeline in it, and which Dagster is asked for runs."""
 
-    name: Annotated[str | None, Field(pattern=r"^[a-z][a-z0-9_]{0,59}$"), EmptyIsNone] = None
+    name: Annotated[str | None, Field(pattern=r"^[a-z][a-z0-9_]{0,59}$"), EmptyIsNone, Effect.ANEW] = None
     url: OptionalUrl = None
     location: str = Field("tidemark", min_length=1)
     web_port: Port = 3000
     allowed_hosts: list[str] = Field(default_factory=list)
     code_port: Port = 4266
-    storage: str = ".tidemark/dagster"
+    storage: Annotated[str, Effect.ANEW] = ".tidemark/dagster"
     owners: list[str] = Field(default_factory=lambda: ["team:data-engineering"])
 
     @field_validator("allowed_hosts")

@@ -2,7 +2,8 @@
 
 import re
 from datetime import timedelta
-from typing import Annotated
+from enum import StrEnum
+from typing import Annotated, ClassVar
 from urllib.parse import urlparse
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, field_validator
@@ -66,10 +67,40 @@ OptionalUrl = Annotated[str | None, AfterValidator(_http_address), EmptyIsNone]
 OptionalAccount = Annotated[Annotated[str, Field(pattern=r"^[^@\s]+@[^@\s]+\.[^@\s]+$")] | None, EmptyIsNone]
 
 
+class Effect(StrEnum):
+    """The effect of a changed setting on a pipeline that has a lake, once its processes have started again.
+    docs/settings.md explains each, and has it in a column."""
+
+    NEXT = "next"
+    """It holds from now on. What has landed, was decided or was computed stays as it is."""
+    REQUEUE = "requeue"
+    """It holds for what is judged from now on; `tidemark requeue` judges rejected messages again."""
+    RECOMPUTE = "recompute"
+    """It holds for windows that are computed from now on; `tidemark recompute` computes earlier ones again."""
+    DUE = "due"
+    """All windows of the table are due, and are computed again by themselves."""
+    DELETES = "deletes"
+    """It holds for what is there already: the next run deletes by it."""
+    CREATION = "at creation"
+    """Existing subscriptions keep what they were created with; `provision` and `doctor` say how to change them."""
+    ANEW = "anew"
+    """It names something else: tidemark begins there, and what was kept under the earlier name stays there."""
+    REFUSED = "refused"
+    """The change is an error, and nothing is computed or created until the value is put back."""
+
+
 class Section(BaseModel):
     """A part of the tree. It refuses unknown keys, and nothing changes after it was read."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
+    effect: ClassVar[Effect] = Effect.NEXT
+    """The effect of a change, for settings that are not annotated with another."""
+
+    @classmethod
+    def effect_of(cls, name: str) -> Effect:
+        """The effect of a change of one setting, by its field's name."""
+        own = [mark for mark in cls.model_fields[name].metadata if isinstance(mark, Effect)]
+        return own[0] if own else cls.effect
 
     @field_validator("*")
     @classmethod

@@ -36,6 +36,14 @@ class Window:
         return f"[{iso(self.start)}, {iso(self.end)})"
 
 
+def start_of(key: str) -> datetime:
+    """The start of a window of any length, by its key. Raises ValueError for another text."""
+    try:
+        return datetime.strptime(key, KEY_FORMAT).replace(tzinfo=UTC)
+    except ValueError as error:
+        raise ValueError(f"{key!r} is no window's key, which is its start, such as 2026-11-21T05-20Z") from error
+
+
 @dataclass(frozen=True, slots=True)
 class Windowing:
     """How event time is cut into windows. Assumption, checked by the settings: `length` divides a day; `first` is a
@@ -51,10 +59,7 @@ class Windowing:
 
     def named(self, key: str) -> Window:
         """The window with this key. Raises ValueError if the text is not a window's start."""
-        try:
-            start = datetime.strptime(key, KEY_FORMAT).replace(tzinfo=UTC)
-        except ValueError as error:
-            raise ValueError(f"{key!r} is no window's key, which is its start, such as 2026-11-21T05-20Z") from error
+        start = start_of(key)
         window = self.containing(start)
         if window.start != start or window.key != key:  # strptime also reads unpadded numbers
             raise ValueError(f"{key} is not the start of a window of {format_duration(self.length)}")

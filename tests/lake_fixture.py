@@ -158,6 +158,8 @@ def compute_here(lake: Lake, settings: Settings, windows: Sequence[Window]) -> N
         period=settings.windows.heartbeat_period,
         window_length=settings.windows.length,
     )
+    for table in (diffs, status):
+        table.hold_to(settings.windows.length)
     fences = diffs.fence(keys), status.fence(keys)
     watermark = lake.tracking_log().newest_watermark()
     assert watermark is not None

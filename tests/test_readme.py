@@ -13,6 +13,7 @@ from tidemark.pipeline.cli.app import app
 from tidemark.pipeline.durations import parse_duration
 from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.settings_sections import TableSettings
+from tidemark.pipeline.settings_types import Effect
 
 ROOT = Path(__file__).resolve().parent.parent
 README = (ROOT / "README.md").read_text()
@@ -74,6 +75,24 @@ def test_the_page_of_settings_has_every_default_as_it_is() -> None:
         if name in written and not is_written_as(value, written[name])
     }
     assert not wrong
+
+
+def test_the_page_of_settings_says_what_a_change_of_each_does() -> None:
+    """In the last cell of each row, as the setting's declaration has it."""
+    tree = {name: one.annotation for name, one in Settings.model_fields.items()} | {"tables": TableSettings}
+    section, wrong = None, []
+    for line in SETTINGS_PAGE.splitlines():
+        if line.startswith("#"):
+            section = next(iter(re.findall(r"`\[([a-z_]+)(?:\.NAME)?\]`", line)), None)
+        cells = [cell.strip() for cell in line.split("|")[1:-1]]
+        if section and cells and (key := re.fullmatch(r"`([a-z_]+)`", cells[0])):
+            kind: Any = tree[section]
+            name = next(name for name, one in kind.model_fields.items() if (one.alias or name) == key[1])
+            if cells[-1] != kind.effect_of(name):
+                wrong.append((section, key[1], cells[-1], kind.effect_of(name).value))
+    assert not wrong
+    legend = SETTINGS_PAGE.partition("## When a pipeline has a lake")[2].partition("\n## ")[0]
+    assert re.findall(r"^\| ([a-z ]+) \|", legend, re.M)[1:] == [effect.value for effect in Effect]
 
 
 def test_make_lists_every_command_that_the_documents_name() -> None:

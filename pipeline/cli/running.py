@@ -1,6 +1,8 @@
 """What runs: `tidemark init`, `provision`, `connector`, `pack`, `up`; and `recompute`, which asks Dagster for runs."""
 
+import re
 import signal
+from collections.abc import Mapping
 from dataclasses import asdict
 from datetime import timedelta
 from pathlib import Path
@@ -8,6 +10,7 @@ from threading import Event
 from typing import Annotated
 
 import typer
+from pydantic import ValidationError
 from rich.progress import DownloadColumn
 
 from tidemark.pipeline.cli.options import (
@@ -15,6 +18,7 @@ from tidemark.pipeline.cli.options import (
     config_file,
     duration_option,
     landing_only,
+    moment,
     option,
     positive,
     window_named,
@@ -22,7 +26,7 @@ from tidemark.pipeline.cli.options import (
 from tidemark.pipeline.cli.output import console, print_json, progress_bar, safe, safe_lines
 from tidemark.pipeline.cli.starting import ask, end, make_ready
 from tidemark.pipeline.cli.trying import MOST_SAMPLED, SAMPLE_WAIT, try_topic
-from tidemark.pipeline.clock import SystemClock
+from tidemark.pipeline.clock import SystemClock, iso
 from tidemark.pipeline.demo.shapes.shape import ShapeName
 from tidemark.pipeline.durations import format_duration
 from tidemark.pipeline.printable import printable
@@ -35,6 +39,7 @@ from tidemark.pipeline.services.processes import Supervisor, page_sentence
 from tidemark.pipeline.services.stack import start_stack
 from tidemark.pipeline.services.up_state import state_folder
 from tidemark.pipeline.settings import Settings, load_settings
+from tidemark.pipeline.settings_sections import PubSubSettings
 from tidemark.pipeline.spark.connector import CONNECTOR, connector_file, fetch
 from tidemark.pipeline.spark.executor_archive import own_manifest
 from tidemark.pipeline.spark.executor_archive import pack as write_archive
@@ -53,10 +58,30 @@ MARKS = {
 def init(
     folder: Annotated[Path, typer.Argument(help="Where to write; it is made.")] = Path(),
     dagster: Annotated[bool, option("Write workspace.yaml and dagster.yaml too, to change them.", "--dagster")] = False,
-    port_offset: Annotated[
-        int,
-        option("Add this to every port, for a second pipeline on this machine.", min=0, max=50_000),
-    ] = 0,
+    ports: Annotated[
+        int | None,
+        option(
+            "The first of consecutive ports for everything that listens; two pipelines on a machine need different "
+            "ones.",
+            min=1024,
+            max=65_535 - own_files.MOST_PORTS,
+            metavar="<first port>",
+        ),
+    ] = None,
+    topic: Annotated[
+        str | None,
+        option(
+            "projects/P/topics/T is a topic on Google's service, and its subscriptions are T-base and T-tracking. A "
+            "name alone is a topic on the emulator.",
+        ),
+    ] = None,
+    first: Annotated[
+        str | None,
+        option(
+            "Where event time begins: earlier event times are rejected.",
+            metavar="<today|date|time>",
+        ),
+    ] = None,
     shape: Annotated[
         ShapeName, option("Have the settings read messages of this shape of `tidemark publish`.")
     ] = ShapeName.JSON,
@@ -72,30 +97,74 @@ def init(
     ] = None,
 ) -> None:
     """Write a settings file to begin with: every setting, with what it means, for an emulator on this machine."""
+    values = ({} if topic is None else _of_topic(topic)) | ({} if first is None else {"first": _begins(first)})
+    is_on_service = values.get("emulator_host") == ""
     if cohort:
         if dagster or shape is not ShapeName.JSON:
             raise typer.BadParameter("--cohort writes a project of its own, without --dagster and --shape")
-        _init_cohorts(folder, port_offset, cohort)
+        _init_cohorts(folder, ports, cohort, values)
         return
     of_dagster = (own_files.WORKSPACE, own_files.INSTANCE) if dagster else ()
     files = {name: own_files.brought(name) for name in (own_files.SETTINGS, *of_dagster)}
-    settings = own_files.with_other_ports(files[own_files.SETTINGS], port_offset)
+    settings = files[own_files.SETTINGS]
     if shape is not ShapeName.JSON:
         from tidemark.pipeline.demo.shapes.all_shapes import SHAPES  # loads what encodes Avro
 
         settings = own_files.with_message(settings, SHAPES[shape].settings)
         files |= SHAPES[shape].files
-    for name, content in {**files, own_files.SETTINGS: settings}.items():
-        print(f"wrote {own_files.put_down(name, folder, content)}")
+    _put_down({**files, own_files.SETTINGS: settings}, folder, ports, values)
     inside = "" if folder == Path() else f"cd {folder}; "
     publish = "tidemark publish" if shape is ShapeName.JSON else f"tidemark publish --shape {shape}"
-    print(f"next: {inside}tidemark up, and in another terminal {publish}, then tidemark status")
+    following = f"tidemark up, and in another terminal {publish}, then tidemark status"
+    print(f"next: {inside}{'tidemark provision, tidemark doctor, then tidemark up' if is_on_service else following}")
 
 
-def _init_cohorts(folder: Path, port_offset: int, cohorts: list[str]) -> None:
+def _put_down(files: Mapping[str, str], folder: Path, ports: int | None, values: Mapping[str, str]) -> None:
+    """Write files into the folder, the settings among them with these ports and values."""
+    placed = files if ports is None else own_files.with_ports(files, ports)
+    for name, content in placed.items():
+        written = own_files.with_values(content, values) if name.endswith(".toml") else content
+        print(f"wrote {own_files.put_down(name, folder, written)}")
+
+
+def _of_topic(written: str) -> dict[str, str]:
+    """The settings of a topic: on the service by its full name, on the emulator by a name alone."""
+    full = re.fullmatch(r"projects/([^/]+)/topics/([^/]+)", written)
+    values = {"project": full[1], "emulator_host": ""} if full else {}
+    topic = full[2] if full else written
+    values |= {
+        "topic": topic,
+        "base_subscription": f"{topic}-base",
+        "tracking_subscription": f"{topic}-tracking",
+    }
+    try:
+        PubSubSettings.model_validate(values)
+    except ValidationError as error:
+        raise typer.BadParameter(
+            f"{written} is not a topic: write projects/PROJECT/topics/TOPIC, or a name of letters, digits and -_.~+% "
+            "that begins with a letter"
+        ) from error
+    return values
+
+
+def _begins(written: str) -> str:
+    """`windows.first`, for `today`, a date, or a time with its zone."""
+    text = f"{SystemClock().now():%Y-%m-%d}" if written == "today" else written
+    begins = moment(f"{text}T00:00:00Z" if re.fullmatch(r"\d{4}-\d\d-\d\d", text) else text, "neither today nor a time")
+    window = Settings().windowing.containing(begins)
+    if window.start != begins:
+        raise typer.BadParameter(f"{written} is within a window: begin with one, such as {iso(window.start)}")
+    return f"{begins:%Y-%m-%dT%H:%M:%SZ}"
+
+
+def _init_cohorts(folder: Path, ports: int | None, cohorts: list[str], values: Mapping[str, str]) -> None:
     filters = cohort_files.cohorts_of(cohorts)
-    for name, content in cohort_files.project_files(filters).items():
-        print(f"wrote {own_files.put_down(name, folder, own_files.with_other_ports(content, port_offset))}")
+    pubsub = PubSubSettings.model_validate({key: values[key] for key in ("project", "topic") if key in values})
+    files = cohort_files.project_files(filters, pubsub, values.get("first"))
+    _put_down(files, folder, ports, {key: value for key, value in values.items() if key == "emulator_host"})
+    if "emulator_host" in values:
+        print("next: docs/cohorts.md says what to set up on Google's service")
+        return
     print("next, on this machine, with tidemark's own Pub/Sub in a terminal of its own:")
     steps = [f"cd {folder}"] * (folder != Path())
     steps += ["tidemark --config rest.toml pubsub"]

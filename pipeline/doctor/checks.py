@@ -24,6 +24,7 @@ CLOCK, LAKE, VERSIONS, SPARK, DAGSTER = "clock", "lake", "versions", "Spark", "D
 
 CHECKS = (
     Check(SETTINGS, tables.check_own_tables, seconds=60.0),
+    Check(SETTINGS, tables.check_window_lengths, is_quick=True, seconds=60.0),
     Check(PUBSUB, subscriptions.check_topic),
     Check(PUBSUB, subscriptions.check_subscriptions),
     Check(PERMISSIONS, permissions.check_pubsub_permissions, seconds=40.0),

@@ -23,6 +23,7 @@ from tidemark.pipeline.lake.store.read_ahead import read_ahead
 from tidemark.pipeline.lake.tables.delta_log import AddedFile, commits
 from tidemark.pipeline.lake.tables.heartbeats import range_of
 from tidemark.pipeline.lake.tables.table import DamagedFile, listed, microseconds
+from tidemark.pipeline.lake.tables.windowed import refuse_other_length
 from tidemark.pipeline.quality.affected import AffectedWindows, MissedHeartbeats, StaleWindow, missed_by
 from tidemark.pipeline.quality.comparison import Comparison, ids_of
 from tidemark.pipeline.quality.first_landings import NONE, earliest, files_by_hour, first_landings, read_rows
@@ -84,12 +85,14 @@ class Staleness:
 
     def step(self) -> MissedHeartbeats:
         """One bounded step of a check; the next call goes on if anything is `left`. One step is enough for what a few
-        minutes bring. Raises LakeError; then the next call tries again."""
+        minutes bring. Raises LakeError; then the next call tries again. Raises InvalidSettings if the computed windows
+        have another length."""
         # In this order: a window that is computed in between may have read more than this version, never less.
         heartbeats, diffs = self.heartbeats.current(), self._diffs.table.current()
         if heartbeats is None or diffs is None:
             self._comparison = None
             return MissedHeartbeats()
+        refuse_other_length(self._diffs.table, diffs, self._affected.windowing.length)
         before = self._checkpoint_for(heartbeats, diffs)
         now = heartbeats.version(), diffs.version()
         if self._comparison is not None and self._comparison.tables != before.tables:

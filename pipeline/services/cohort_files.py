@@ -29,7 +29,7 @@ filter = {filter}
 emulator_host = "127.0.0.1:8085"           # on Google's service: ""
 emulator = "local"                         # Google's official emulator ignores filters
 
-[dagster]
+{windows}[dagster]
 name = "{name}"
 
 [lake]
@@ -103,14 +103,16 @@ def _derived(text: str) -> str:
     raise InvalidSettings(f"a name cannot be derived from the filter {text!r}: give one, as in eu={text.strip()}")
 
 
-def project_files(filters: Mapping[str, str]) -> dict[str, str]:
-    """The files of the project, by name: settings of each pipeline, one code location, and Dagster's instance."""
+def project_files(filters: Mapping[str, str], pubsub: PubSubSettings, first: str | None) -> dict[str, str]:
+    """The files of the project, by name: settings of each pipeline over the topic, with `windows.first` if it is given,
+    one code location, and Dagster's instance."""
     files = {}
     for number, (name, text) in enumerate(filters.items()):
         files[f"{name}.toml"] = SETTINGS.format(
             name=name,
             count=len(filters),
-            pubsub=PubSubSettings(),
+            pubsub=pubsub,
+            windows="" if first is None else f'[windows]\nfirst = "{first}"\n\n',
             filter=f"'{text}'" if "'" not in text and text.isprintable() else json.dumps(text, ensure_ascii=False),
             port=MetricsSettings().port + number,
         )

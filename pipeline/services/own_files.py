@@ -2,6 +2,7 @@
 
 import os
 import re
+from collections.abc import Mapping
 from pathlib import Path
 
 from tidemark.pipeline.errors import InvalidSettings
@@ -19,6 +20,12 @@ PORT = re.compile(
 EVERY = "Every setting of tidemark."
 """Begins the settings file."""
 
+TWO_DIFFER = " Two differ from the defaults, and say so: pubsub.emulator_host and [message.fields]."
+"""Follows it, and is true of the file as tidemark brings it."""
+
+MOST_PORTS = 100
+"""More ports than a project of cohorts names."""
+
 SPARK_CONNECT = "Spark Connect"
 """The name of the service."""
 
@@ -31,9 +38,25 @@ def brought(name: str) -> str:
     return (PACKAGE / name).read_text(encoding="utf-8")
 
 
-def with_other_ports(settings: str, by: int) -> str:
-    """The settings file with every port that it names increased, for a second pipeline on one machine."""
-    return PORT.sub(lambda found: f"{found[1]}{int(found[2]) + by}", settings)
+def with_ports(files: Mapping[str, str], first: int) -> dict[str, str]:
+    """The files with consecutive ports, in the order in which they name them. A port that they share stays shared."""
+    ports = dict[str, int]()
+
+    def another(found: re.Match[str]) -> str:
+        return f"{found[1]}{ports.setdefault(found[2], first + len(ports))}"
+
+    return {name: PORT.sub(another, content) for name, content in files.items()}
+
+
+def with_values(settings: str, values: Mapping[str, str]) -> str:
+    """The settings file with another text for some keys. Comments stay in their column where there is room."""
+    for key, value in values.items():
+
+        def line(found: re.Match[str], written: str = f'{key} = "{value}"') -> str:
+            return written if not found[1] else f"{written} ".ljust(len(found[0]))
+
+        settings = re.sub(rf'^{key} = "[^"]*"( *)', line, settings, count=1, flags=re.M)
+    return settings.replace(TWO_DIFFER, "", 1) if values else settings
 
 
 def with_message(settings: str, message: str) -> str:

@@ -85,6 +85,8 @@ def replace_windows(
     earlier tables got, or a stretch of windows before.
     """
     refuse_open(windows, batch.watermark)
+    for table in tables:
+        table.hold_to(windows[0].end - windows[0].start)
     require_able(batch.spark, WINDOWS)
     attempt = partial(_attempt, batch, tables, lookback, write, note)
     done = attempt(windows)

@@ -469,16 +469,50 @@ def init(folder: Path, *arguments: str) -> Place:
     return Place(folder)
 
 
-def test_init_moves_every_port_that_the_settings_name(tmp_path: Path) -> None:
-    first, second = (
-        init(tmp_path / name, *more).settings for name, more in (("a", ()), ("b", ("--port-offset", "100")))
-    )
-    assert (first.pubsub.emulator_host, second.pubsub.emulator_host) == ("127.0.0.1:8085", "127.0.0.1:8185")
-    assert (first.spark.remote, second.spark.remote) == ("sc://localhost:15002", "sc://localhost:15102")
-    assert (first.dagster.web_port, second.dagster.web_port) == (3000, 3100)
-    assert (first.dagster.code_port, second.dagster.code_port) == (4266, 4366)
-    assert (first.metrics.port, second.metrics.port) == (9464, 9564)
-    assert said_here(ROOT, ("init", str(tmp_path / "c"), "--port-offset", "60000"), {}).code == 2
+def test_init_puts_every_port_that_the_settings_name_on_consecutive_ones(tmp_path: Path) -> None:
+    settings = init(tmp_path / "a", "--ports", "34000").settings
+    assert (settings.pubsub.emulator_host, settings.spark.remote) == ("127.0.0.1:34000", "sc://localhost:34001")
+    assert (settings.dagster.web_port, settings.dagster.code_port, settings.metrics.port) == (34002, 34003, 34004)
+    assert said_here(ROOT, ("init", str(tmp_path / "c"), "--ports", "65500"), {}).code == 2
+
+
+@pytest.mark.parametrize(
+    ("written", "begins"),
+    [
+        ("today", f"{SystemClock().now():%Y-%m-%d}T00:00:00Z"),
+        ("2026-11-01", "2026-11-01T00:00:00Z"),
+        ("2026-11-01T07:35+02:00", "2026-11-01T05:35:00Z"),
+    ],
+)
+def test_init_writes_where_event_time_begins(tmp_path: Path, written: str, begins: str) -> None:
+    settings = init(tmp_path / "a", "--first", written, "--shape", "seconds").settings
+    assert settings.windows.first == datetime.fromisoformat(begins)
+    assert settings.pubsub == init(tmp_path / "b").settings.pubsub, "nothing else changes"
+
+
+def test_init_names_a_topic_on_the_service_by_its_full_name_and_one_on_the_emulator_by_a_name(tmp_path: Path) -> None:
+    served = init(tmp_path / "a", "--topic", "projects/acme-prod/topics/beats").settings.pubsub
+    assert (served.emulator_host, served.topic_path) == (None, "projects/acme-prod/topics/beats")
+    assert served.base_path == "projects/acme-prod/subscriptions/beats-base"
+    assert served.tracking_path == "projects/acme-prod/subscriptions/beats-tracking"
+    emulated = init(tmp_path / "b", "--topic", "beats").settings.pubsub
+    assert (emulated.emulator_host, emulated.topic_path) == ("127.0.0.1:8085", "projects/tidemark-local/topics/beats")
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        ("--topic", "1st"),
+        ("--topic", "projects/p/subscriptions/s"),
+        ("--topic", 'a"\nb = "c'),
+        ("--first", "tomorrow"),
+        ("--first", "2026-11-01T00:01Z"),
+        ("--first", "2026-11-01T00:00"),
+    ],
+)
+def test_init_refuses_what_would_be_no_setting_and_writes_nothing(tmp_path: Path, wrong: tuple[str, str]) -> None:
+    assert said_here(ROOT, ("init", str(tmp_path / "a"), *wrong), {}).code == 2
+    assert not (tmp_path / "a").exists()
 
 
 @pytest.mark.parametrize("shape", ShapeName)

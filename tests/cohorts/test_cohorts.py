@@ -4,7 +4,7 @@
 import statistics
 import tomllib
 from collections.abc import Mapping
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from itertools import product
 from pathlib import Path
 
@@ -151,13 +151,14 @@ def init(folder: Path, *more: str) -> Said:
 
 def test_init_writes_pipelines_side_by_side_that_share_nothing_but_the_topic(tmp_path: Path) -> None:
     folder = tmp_path / "project"
-    said = init(folder, "--port-offset", "100")
+    said = init(folder, "--ports", "34000")
     assert (said.code, said.err) == (0, "")
     assert "for name in eu america rest; do tidemark --config $name.toml provision; done" in said.out
     settings = [load_settings(folder / f"{name}.toml") for name in ("eu", "america", "rest")]
     assert [one.dagster.name for one in settings] == ["eu", "america", "rest"]
     assert {one.pubsub.topic_path for one in settings} == {"projects/tidemark-local/topics/heartbeats"}
-    assert {one.pubsub.emulator_host for one in settings} == {"127.0.0.1:8185"}
+    assert {one.pubsub.emulator_host for one in settings} == {"127.0.0.1:34000"}
+    assert [one.metrics.port for one in settings] == [34001, 34002, 34003]
     own = [(one.pubsub.base_path, one.pubsub.tracking_path, one.lake.uri, one.metrics.port) for one in settings]
     assert len({part for parts in own for part in parts}) == 4 * 3
     assert [one.pubsub.filter for one in settings] == list(cohorts_of(EU_AND_OTHERS).values())
@@ -165,6 +166,11 @@ def test_init_writes_pipelines_side_by_side_that_share_nothing_but_the_topic(tmp
     again = init(folder)
     assert (again.code, "nothing was written over it" in again.err) == (1, True)
     assert init(tmp_path / "other", "--shape", "avro").code == 2
+    assert init(tmp_path / "served", "--topic", "projects/acme/topics/beats", "--first", "2026-11-01").code == 0
+    served = load_settings(tmp_path / "served" / "america.toml")
+    assert (served.emulated, served.pubsub.topic_path) == (False, "projects/acme/topics/beats")
+    assert served.pubsub.base_path == "projects/acme/subscriptions/beats-america-base"
+    assert served.windows.first == datetime(2026, 11, 1, tzinfo=UTC)
 
 
 def tick(defs: dg.Definitions, instance: dg.DagsterInstance, name: str, sensor: str) -> SensorExecutionData:

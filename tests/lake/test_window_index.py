@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from tests.lake.builders import Beat
 from tests.quality.staleness_history import LENGTH, LOOKBACK, WINDOWING, WINDOWS, History, new_history
 from tests.watermark.builders import START, at, bounded, seconds
+from tidemark.pipeline.errors import InvalidSettings
 from tidemark.pipeline.lake.layout import HEARTBEAT_DIFFS, HEARTBEATS
 from tidemark.pipeline.lake.tables import window_index
 from tidemark.pipeline.lake.tables.delta_log import Commit
@@ -128,12 +129,14 @@ def test_compaction_makes_no_window_hold_anything(tmp_path: Path) -> None:
     assert numbers(index.update().held) == [0, 8]
 
 
-def test_windows_of_another_length_do_not_count_as_computed(tmp_path: Path) -> None:
+@pytest.mark.parametrize("length", [30, 300])
+def test_windows_of_another_length_are_refused(tmp_path: Path, length: float) -> None:
     history = new_history(tmp_path)
     history.land([Beat("a", 10)])
     history.compute(0, 7)
-    index = history.lake.window_index(Windowing(seconds(300), START), LOOKBACK).update()
-    assert len(index.computed) == 2, "those that begin where a window begins"
+    index = history.lake.window_index(Windowing(seconds(length), START), LOOKBACK)
+    with pytest.raises(InvalidSettings, match=r"heartbeat_diffs has windows of 1m, .* put the length back"):
+        index.update()
 
 
 BEATS = st.lists(st.floats(0, 599).map(lambda second: round(second, 3)), min_size=1, max_size=4)

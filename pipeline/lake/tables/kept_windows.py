@@ -9,7 +9,7 @@ from datetime import datetime, timedelta
 from tidemark.pipeline.errors import WindowExpired
 from tidemark.pipeline.lake.store.notes import JsonKind, NoContent, Notes
 from tidemark.pipeline.lake.store.objects import ObjectStore
-from tidemark.pipeline.windows import Window, Windowing
+from tidemark.pipeline.windows import Window, Windowing, start_of
 
 KEPT_FROM = JsonKind("retention/windows-from-", holds=NoContent)
 """Its key is the window's."""
@@ -24,8 +24,11 @@ class KeptWindows:
 
     def since(self) -> datetime | None:
         """The start of the first window that is kept; None if all are. Raises LakeError."""
-        keys = self._notes.listed()
-        return self._windowing.named(keys[-1]).start if keys else None
+        if not (keys := self._notes.listed()):
+            return None
+        noted = start_of(keys[-1])  # by the length that windows had then
+        window = self._windowing.containing(noted)
+        return window.start if window.start == noted else window.end
 
     def closed(self, watermark: datetime | None) -> range:
         """The numbers of the kept windows that the watermark has passed, from `windows.first` on. Raises LakeError."""

@@ -106,6 +106,8 @@ class LakeTable:
         self.place = place
         self.uri, self.folder, self.storage_options = place.uri, place.folder, place.storage_options
         self.partition_column = partition_column
+        self.properties = CHECKPOINTS
+        """What the table is created with, and gets with the next write if it lacks one."""
         self._admission = place.admission
         self._table: DeltaTable | None = None
         self._commit: tuple[int, int] | None = None
@@ -336,9 +338,9 @@ class LakeTable:
         if table is None:
             raise TableConflict(f"{self.uri} vanished while it was written; run again")
         properties = table.metadata().configuration
-        if format_of(properties) < version.FORMAT or not CHECKPOINTS.keys() <= properties.keys():
+        if format_of(properties) < version.FORMAT or not self.properties.keys() <= properties.keys():
             with table_errors(self.uri):
-                table.alter.set_table_properties({**CHECKPOINTS, **marks()}, raise_if_not_exists=False)
+                table.alter.set_table_properties({**self.properties, **marks()}, raise_if_not_exists=False)
                 (self._commit,) = self._commits(table.version())
         return table
 
@@ -349,7 +351,7 @@ class LakeTable:
                 schema,
                 mode="error",
                 partition_by=[self.partition_column] if self.partition_column else None,
-                configuration={**CHECKPOINTS, **marks()},
+                configuration={**self.properties, **marks()},
                 raise_if_key_not_exists=False,  # the mark is none of Delta's own properties
                 storage_options=self.storage_options,
                 # With retries, the loser of a race to create the table would create it over again.

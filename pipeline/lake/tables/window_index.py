@@ -15,6 +15,7 @@ from tidemark.pipeline.lake.tables.heartbeats import HOUR, HOUR_FORMAT, range_of
 from tidemark.pipeline.lake.tables.heartbeats import PARTITION as EVENT_HOUR
 from tidemark.pipeline.lake.tables.table import MOMENT, LakeTable, listed, microseconds
 from tidemark.pipeline.lake.tables.windowed import PARTITION as WINDOW
+from tidemark.pipeline.lake.tables.windowed import refuse_other_length
 from tidemark.pipeline.spans import Spans
 from tidemark.pipeline.watermark.histogram import Ints
 from tidemark.pipeline.windows import DAY, KEY_FORMAT, Windowing, due
@@ -33,11 +34,12 @@ class WindowIndex:
 
     def __init__(self, heartbeats: LakeTable, diffs: LakeTable, windowing: Windowing, lookback: timedelta) -> None:
         self.held, self.reached, self.computed = Spans(), Spans(), Spans()
-        self._heartbeats, self._diffs = Follower(heartbeats), Follower(diffs)
+        self._heartbeats, self._diffs, self._table = Follower(heartbeats), Follower(diffs), diffs
         self._windowing, self._lookback = windowing, lookback
 
     def update(self) -> "WindowIndex":
-        """Fold what was committed since the last call. Raises LakeError."""
+        """Fold what was committed since the last call. Raises LakeError, and InvalidSettings if the computed windows
+        have another length."""
         # In this order: a window that is computed in between counts as computed.
         self._heartbeats.follow(self._hold, self._begin_data, COMMITS_AT_ONCE)
         self._diffs.follow(self._compute, self._begin_computed, COMMITS_AT_ONCE)
@@ -75,6 +77,7 @@ class WindowIndex:
         self.reached = Spans.of(low // length_us, (high + duration_us(self._lookback)) // length_us + 1)
 
     def _begin_computed(self, diffs: DeltaTable | None) -> None:
+        refuse_other_length(self._table, diffs, self._windowing.length)
         numbers = self._numbers([] if diffs is None else pc.unique(listed(diffs)[f"partition.{WINDOW}"]))
         self.computed = Spans.of(numbers, numbers + 1)
 

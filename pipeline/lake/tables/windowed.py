@@ -9,6 +9,8 @@ import json
 import random
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import timedelta
+from itertools import pairwise
 from typing import Annotated
 
 import pyarrow as pa
@@ -19,15 +21,27 @@ from deltalake import CommitProperties, DeltaTable
 from deltalake.transaction import AddAction, RemoveAction
 from pydantic import Field
 
-from tidemark.pipeline.clock import Clock, to_us
-from tidemark.pipeline.errors import CorruptObject, LakeError, LakeUnreachable, ObjectMissing, TableConflict
+from tidemark.pipeline.clock import EPOCH, Clock, to_us
+from tidemark.pipeline.durations import format_duration, parse_duration
+from tidemark.pipeline.errors import (
+    CorruptObject,
+    InvalidSettings,
+    LakeError,
+    LakeUnreachable,
+    ObjectMissing,
+    TableConflict,
+)
 from tidemark.pipeline.lake.store.notes import JsonKind, Moment, Notes
 from tidemark.pipeline.lake.store.objects import ObjectStore
 from tidemark.pipeline.lake.tables.new_files import NewFile
 from tidemark.pipeline.lake.tables.table import LakeTable, data_files, table_errors
+from tidemark.pipeline.windows import start_of
 
 PARTITION = "window"
 RUNS_FOLDER = "runs"
+LENGTH = "tidemark.window_length"
+"""The property of a table that has the length of its windows. Earlier versions of tidemark did not write it."""
+
 COMMIT_ATTEMPTS = 60
 """Commits that a run attempts before it gives up. Each failed attempt means that another run's commit succeeded."""
 
@@ -87,7 +101,13 @@ class WindowedTable:
         self.files = table.folder
         self._clock = clock
         self._known: dict[str, DiffRun] = {}
+        self._length: timedelta | None = None
         self.schema = schema
+
+    def hold_to(self, length: timedelta) -> None:
+        """Have `fence` and `replace` refuse the table if its windows have another length, and note this one there."""
+        self.table.properties = {**self.table.properties, LENGTH: format_duration(length)}
+        self._length = length
 
     def computed(self) -> set[str]:
         """The keys of the windows that have been computed, empty ones included."""
@@ -118,8 +138,12 @@ class WindowedTable:
         return {file.partition: run_of(file.path) for file in files if wanted is None or file.partition in wanted}
 
     def fence(self, windows: Iterable[str]) -> Fence:
-        """The files that the windows have now. Take the fence before the input is listed."""
-        return _files_by_window(self.table.current(), set(windows))
+        """The files that the windows have now. Take the fence before the input is listed. Raises InvalidSettings for
+        windows of another length than the table's."""
+        table = self.table.current()
+        if self._length is not None:
+            refuse_other_length(self.table, table, self._length)
+        return _files_by_window(table, set(windows))
 
     def place_of_run(self, run: str) -> str:
         """The folder for a run's files, as a path in the table. They are partitioned by window:
@@ -168,6 +192,8 @@ class WindowedTable:
         for _ in range(COMMIT_ATTEMPTS):
             try:
                 table = self.table.complete(self.schema)
+                if self._length is not None:  # the first runs of all may have begun together
+                    refuse_other_length(self.table, table, self._length)
                 now = _files_by_window(table, set(adds))
                 done = [key for key in adds if now[key] & ours[key]]
                 pending = [key for key in adds if key not in done and now[key] == fence[key]]
@@ -265,6 +291,27 @@ def _files_by_window(table: DeltaTable | None, windows: set[str]) -> dict[str, f
         if file.partition in found:
             found[file.partition].add(file.path)
     return {key: frozenset(paths) for key, paths in found.items()}
+
+
+def refuse_other_length(place: LakeTable, table: DeltaTable | None, length: timedelta) -> None:
+    """Raise InvalidSettings if a table's windows have another length, because windows of two lengths would hold their
+    heartbeats twice. Where the length is not noted, the starts of the windows tell it."""
+    noted = None if table is None else table.metadata().configuration.get(LENGTH)
+    if table is None or noted == format_duration(length):
+        return
+    if noted is None:
+        starts = sorted(start_of(partition[PARTITION]) for partition in table.partitions())
+        there = min((later - earlier for earlier, later in pairwise(starts)), default=length)
+        if there == length and not any((start - EPOCH) % length for start in starts):
+            return
+    else:
+        there = parse_duration(noted)
+    asked, of = format_duration(length), "another length" if there == length else format_duration(there)
+    raise InvalidSettings(
+        f"the settings ask for windows of {asked}, but {place.uri} has windows of {of}, and heartbeats must not be in "
+        "windows of both. No window is computed until you put the length back, or start the table again: "
+        "docs/settings.md#another-window-length"
+    )
 
 
 def run_of(path: str) -> str:

@@ -1,0 +1,579 @@
+"""What docs/settings.md says of a change in a pipeline that has a lake: each setting is changed on a lake, and what
+follows is compared with what its declaration says."""
+
+import gzip
+import json
+import os
+import random
+import shutil
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import dagster as dg
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from tests.clock import ManualClock
+from tests.ingest.fakes import World, to_written
+from tests.lake_fixture import beats, closed, compute_here
+from tests.lake_reading import COMPARED, rows_of
+from tests.watermark.builders import at
+from tidemark.assets.catalog import WATERMARK, key_of
+from tidemark.assets.housekeeping import prune_events, prune_runs
+from tidemark.assets.runs import Runs, tags_of
+from tidemark.pipeline.clock import SystemClock
+from tidemark.pipeline.contract.heartbeat import HeartbeatReader
+from tidemark.pipeline.emulator.model import PubSubModel
+from tidemark.pipeline.emulator.server import served
+from tidemark.pipeline.errors import TidemarkError
+from tidemark.pipeline.ingest.requeue import Requeuer
+from tidemark.pipeline.lake.layout import HEARTBEATS, Lake
+from tidemark.pipeline.lake.log.packing import LogPacking
+from tidemark.pipeline.lake.store.address import storage_options, table_uri
+from tidemark.pipeline.lake.tables.windowed import DiffRun
+from tidemark.pipeline.pubsub.provision import provision_here
+from tidemark.pipeline.quality.corrected import FollowedTable, follow
+from tidemark.pipeline.quality.due_windows import ComputedWindows, Followed
+from tidemark.pipeline.quality.staleness import Staleness
+from tidemark.pipeline.services.dagster_names import name_of
+from tidemark.pipeline.settings import Settings
+from tidemark.pipeline.settings_sections import TableSettings
+from tidemark.pipeline.settings_types import Effect, Section
+from tidemark.pipeline.spark.table_definition import read_table
+from tidemark.pipeline.tuning.report_store import FIGURES, write_report
+from tidemark.pipeline.upkeep.housekeeping import Housekeeper
+from tidemark.pipeline.watermark.state import DecisionRecord
+from tidemark.pipeline.windows import Window, runs_of_neighbours
+
+MINUTE = 60.0
+LATER = 2 * 86_400.0
+"""When the streams begin again, in seconds from the start: retention of a day reaches what came before."""
+
+NEWEST = LATER + 40 * MINUTE
+"""When the changed pipeline starts."""
+
+OWN = "per_stream"
+Tree = dict[str, dict[str, Any]]
+
+
+@dataclass(frozen=True)
+class Change:
+    """One setting's new value, with what must be set beside it, before and after, and its value before."""
+
+    to: Any
+    beside: Tree = field(default_factory=dict)
+    was: Any = None
+
+
+SQL, OTHER_SQL, PYTHON, WIDE, NARROW = "one.sql", "two.sql", f"{OWN}.py", "wide.avsc", "narrow.avsc"
+FILES = {
+    SQL: "select window, stream_id, count(*) as beats from {heartbeats} group by all",
+    OTHER_SQL: "select window, stream_id, 2 * count(*) as beats from {heartbeats} group by all",
+    PYTHON: f"import tidemark\n\n@tidemark.windowed()\ndef {OWN}(heartbeats, windows):\n    return heartbeats\n",
+    WIDE: '{"type": "record", "name": "r", "fields": [{"name": "load", "type": "double"}]}',
+    NARROW: '{"type": "record", "name": "r", "fields": [{"name": "load", "type": "int"}]}',
+}
+"""Files beside the settings; a value that is such a name means the file."""
+
+OF_EVENT: Tree = {"message": {"event_time": "attribute:ce-time", "stream_id": "attribute:ce-source"}}
+
+CHANGES: dict[str, dict[str, Any]] = {
+    "pubsub": {
+        "project": "another-project",
+        "topic": "another",
+        "base_subscription": "another-base",
+        "tracking_subscription": "another-tracking",
+        "filter": 'attributes.stream_id = "a"',
+        "attach": Change(to=True, beside={"tables": {}}),
+        "emulator_host": "the other server",
+        "emulator": "official",
+        "endpoint": "127.0.0.1:1",
+        "impersonate": "somebody@project.iam.gserviceaccount.com",
+        "ack_deadline": "30s",
+        "retention": "1d",
+        "pulls_at_once": 3,
+        "pull_wait": "1s",
+        "call_timeout": "5s",
+        "metadata_only": True,
+        "reading": "snapshot",
+        "snapshot_max_backlog": 5,
+        "snapshot_budget": 5,
+        "monitoring_endpoint": "127.0.0.1:1",
+    },
+    "message": {
+        "payload": Change("none", beside={"message": {"fields": {}}}),
+        "schema": Change(NARROW, was=WIDE, beside={"message": {"payload": "avro"}}),
+        "compression": Change("auto", was="none", beside={"message": {"event_time": "attribute:zipped_at"}}),
+        "envelope": Change("cloudevents", beside=OF_EVENT),
+        "each": "payload:readings[]",
+        "event_time": "attribute:at",
+        "event_time_unit": "s",
+        "timezone": "Europe/Berlin",
+        "stream_id": "attribute:site",
+        "publisher_id": "attribute:another",
+        "max_future_skew": "15m",
+        "max_age": "1d",
+        "fields": {"load": "number", "extra": "text"},
+    },
+    "windows": {
+        "length": "1h",
+        "first": "2026-11-21T04:00:00Z",
+        "lookback": "20m",
+        "heartbeat_period": "10s",
+        "max_windows_per_run": 5,
+        "runs_at_once": 2,
+        "recompute_missed": "never",
+        "corrections": True,
+    },
+    "tables": {
+        "sql": OTHER_SQL,
+        "python": Change({"python": PYTHON}, was={"sql": SQL}),
+        "key": ["stream_id", "beats"],
+        "lookback": "10m",
+        "window": "1h",
+    },
+    "checks": {
+        "max_missed": 5,
+        "max_late_share": 0.5,
+        "max_lost": 5,
+        "max_stopped_share": 0.5,
+        "max_quarantine_share": 0.5,
+        "max_watermark_age": "1h",
+    },
+    "watermark": {
+        "rule": "frontier",
+        "band": "2m",
+        "tick": "20s",
+        "near_real_time": "20s",
+        "idle_timeout": "3m",
+        "idle": "hold",
+        "max_idle_lag": "1m",
+        "max_reading_age": "6m",
+        "seek_tolerance": "10s",
+        "quantile": 0.1,
+        "frontier_quantile": 0.1,
+        "reading_slack": "1s",
+        "base_slack": "1s",
+        "max_lag": "1h",
+    },
+    "signal": {"publish_to": "told"},
+    "ingest": {
+        "mode": "continuous",
+        "pull_for": "5s",
+        "copies_remembered": "0s",
+        "readers": 2,
+        "round": "4s",
+        "run_for": "30m",
+        "start_after": "2h",
+        "start_size": 5,
+        "stop_below": "2m",
+    },
+    "tune": {"since": "12h", "target_late_share": 0.01, "keep_reports": 1},
+    "quarantine": {"requeue": "when the contract changes"},
+    "housekeeping": {
+        "heartbeats": "1d",
+        "windows": "1d",
+        "quarantine": "1d",
+        "corrections": "1d",
+        "log": "",
+        "versions": "60d",
+        "orphans": Change("50d", was="1d", beside={"housekeeping": {"versions": "60d"}}),
+        "dagster_events": "60d",
+        "dagster_runs": "1d",
+    },
+    "lake": {
+        "uri": "file:another",
+        "endpoint": Change("http://127.0.0.1:1", beside={"lake": {"uri": "gs://bucket"}}),
+        "checkpoint_every": 4,
+    },
+    "spark": {
+        "remote": "sc://localhost:1",
+        "master": "local[1]",
+        "server_master": "local[1]",
+        "driver_memory": "1g",
+        "executor_environment": "packed.tar.gz",
+        "config": {"spark.sql.ansi.enabled": "false"},
+    },
+    "dagster": {
+        "name": "orders",
+        "url": "http://127.0.0.1:1",
+        "location": "another",
+        "web_port": 3001,
+        "allowed_hosts": ["ui.lan"],
+        "code_port": 4267,
+        "storage": "another",
+        "owners": ["team:another"],
+    },
+    "metrics": {
+        "export": "otlp",
+        "endpoint": "http://127.0.0.1:1",
+        "every": "30s",
+        "health": True,
+        "page": False,
+        "host": "localhost",
+        "port": 9465,
+    },
+    "logs": {"format": "json"},
+}
+
+AT_ONCE = {
+    "message.stream_id",
+    "pubsub.filter",
+    "watermark.band",
+    "windows.length",
+    "windows.lookback",
+    "tables.lookback",
+    "housekeeping.heartbeats",
+}
+"""Settings that are not marked as slow: one for each effect."""
+
+
+def sections() -> dict[str, type[Section]]:
+    found = {name: TableSettings if name == "tables" else one.annotation for name, one in Settings.model_fields.items()}
+    return {name: kind for name, kind in found.items() if isinstance(kind, type) and issubclass(kind, Section)}
+
+
+def cases() -> Iterator[Any]:
+    for section, keys in CHANGES.items():
+        for key, to in keys.items():
+            name = f"{section}.{key}"
+            marks = () if name in AT_ONCE else pytest.mark.slow
+            yield pytest.param(section, key, to if isinstance(to, Change) else Change(to), id=name, marks=marks)
+
+
+@dataclass(frozen=True)
+class Place:
+    """A folder with a lake and the files beside it, and two Pub/Sub servers, of which one is provisioned."""
+
+    folder: Path
+    server: str
+    other_server: str
+
+    def tree(self) -> Tree:
+        return {
+            "pubsub": {"emulator_host": self.server},
+            "message": {"fields": {"load": "number"}, "max_age": "40m"},
+            "windows": {"first": "2026-11-21T05:00:00Z"},
+            "tables": {OWN: {"sql": SQL, "key": ["stream_id"]}},
+            "lake": {"uri": "file:lake", "checkpoint_every": 50},
+            "dagster": {"storage": "dagster"},
+        }
+
+    def settings(self, tree: Tree) -> Settings:
+        """The settings, with paths in the folder."""
+        return Settings.model_validate(self._placed(tree))
+
+    def _placed(self, value: Any) -> Any:
+        if isinstance(value, dict):
+            return {key: self._placed(each) for key, each in value.items()}
+        if value in ("the other server", "file:lake", "file:another", "dagster", "another", *FILES):
+            named = {"the other server": self.other_server, "another": "another"}
+            is_lake = str(value).startswith("file:")
+            path = f"file:{self.folder}/{value.removeprefix('file:')}" if is_lake else str(self.folder / value)
+            return named.get(value, path)
+        return value
+
+    def elsewhere(self, folder: Path) -> "Place":
+        shutil.copytree(self.folder, folder, copy_function=os.link)  # no object of a lake is written to
+        return Place(folder, self.server, self.other_server)
+
+
+class Pipeline(World):
+    """Processes by these settings, on their lake, beside a Pub/Sub that begins so long after the start."""
+
+    def __init__(self, place: Place, settings: Settings, seconds: float = 0.0) -> None:
+        self.settings = settings
+        super().__init__(place.folder, lake=settings.lake, policy=settings.policy)
+        self.reader = HeartbeatReader(settings.contract)
+        self.clock.advance(timedelta(seconds=seconds))
+
+    def lake(self) -> Lake:
+        return Lake(self.settings.lake, self.settings.message.kinds, self.clock)
+
+    def compute(self) -> list[Window]:
+        """Compute what is due."""
+        windows = closed(self.lake(), self.settings)
+        for stretch in runs_of_neighbours(windows):
+            compute_here(self.lake(), self.settings, stretch)
+        return windows
+
+    def minutes(self, first: float, count: int, streams: Sequence[str]) -> None:
+        """Beats of each minute, and a tick every fifth."""
+        for minute in range(count):
+            beats(self, first + minute * MINUTE, streams)
+            self.wait(MINUTE)
+            if minute % 5 == 4:
+                self.tick()
+        self.track()
+
+
+def build(place: Place) -> None:
+    """A lake with what every change could touch."""
+    for name, text in FILES.items():
+        (place.folder / name).write_text(text)
+    settings = place.settings(place.tree())
+    provision_here(settings, SystemClock())
+    pipeline = Pipeline(place, settings)
+    beats(pipeline, 0, ["rare"])
+    reject(pipeline)
+    pipeline.minutes(0, 13, ["a", "b"])
+    beats(pipeline, 13 * MINUTE, ["rare"])
+    pipeline.minutes(13 * MINUTE, 13, ["a", "b"])
+    old = {"event_time": to_written(-19 * MINUTE), "stream_id": "old"}
+    pipeline.topic.publish_plain(b"{}", old)
+    pipeline.tick()
+    first = pipeline.compute()
+    pipeline.topic.publish(60.0, stream="late", payload={"load": 1})
+    pipeline.tick()
+    for stretch in runs_of_neighbours(first):  # it is stale
+        compute_here(pipeline.lake(), settings, stretch)
+    lake = pipeline.lake()
+    follow(
+        lake.corrections(), FollowedTable("heartbeat_diffs", lake.diffs(), ("stream_id", "event_time")), pipeline.clock
+    )
+    pipeline.wait(LATER - (pipeline.clock.now() - at(0)).total_seconds())
+    pipeline.minutes(LATER, 30, ["a", "b"])
+    pipeline.compute()
+    compute_own(lake, settings, SystemClock().now())
+    LogPacking(lake.objects()).pack(pipeline.clock.now())
+    for number in range(3):
+        write_report(lake.objects(), at(number), "<p>a page</p>", {}, keep=9)
+    (place.folder / "lake" / "heartbeats" / "left.parquet").write_bytes(b"an orphan")
+
+
+def reject(pipeline: Pipeline) -> None:
+    """A message for each setting of the contract that another value lets pass."""
+    publish, now, gz = pipeline.topic.publish_plain, str(to_written(0)), gzip.compress(b'{"load": 1}')
+    publish(b"{}", {"at": now, "stream_id": "s"})
+    publish(b"{}", {"event_time": now[:-3], "stream_id": "s"})
+    publish(b"{}", {"event_time": "2026-11-21T06:19:00", "stream_id": "s"})
+    publish(b"{}", {"event_time": now, "site": "s"})
+    publish(b"{}", {"event_time": to_written(10 * MINUTE), "stream_id": "s"})
+    publish(b"{}", {"event_time": to_written(-22 * MINUTE), "stream_id": "s"})
+    publish(b"\x02", {"event_time": now, "stream_id": "s"})
+    publish(gz, {"zipped_at": now, "stream_id": "s"})
+    event = {"specversion": "1.0", "id": "1", "type": "t", "source": "s", "time": "2026-11-21T05:20:00Z", "data": {}}
+    publish(json.dumps(event).encode(), {"content-type": "application/cloudevents+json"})
+
+
+def compute_own(lake: Lake, settings: Settings, started_at: Any) -> None:
+    """Compute the table of your own, as a run does, with rows that say nothing."""
+    definition, own = read_table(settings, OWN), lake.own_table(OWN)
+    windowing = definition.windowing(settings.windows)
+    inputs = ComputedWindows.of(lake.diffs().runs(), settings.windowing).inputs(windowing, definition.lookback)
+    windows = [windowing.numbered(number) for number in inputs.numbers.tolist()]
+    keys, digests = [window.key for window in windows], {window.key: inputs.digest(window) for window in windows}
+    own.hold_to(windowing.length)
+    fence, rows = own.fence(keys), pa.table({"stream_id": ["a"], "beats": [1]})
+    own.prepare(rows.schema.append(pa.field("window", pa.string())), definition.version, digests)
+    run = DiffRun("own", keys, 0, started_at, started_at, OWN, definition.version, digests)
+    own.leave_manifest(run)
+    for key in keys:
+        path = f"{own.place_of_run(run.name)}/window={key}"
+        own.files.create_dir(path, recursive=True)
+        pq.write_table(rows, f"{path}/part.parquet", filesystem=own.files)
+    own.replace(run, fence)
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
+    with served(PubSubModel(rng=random.Random(1))) as one, served(PubSubModel(rng=random.Random(2))) as another:
+        made = Place(tmp_path_factory.mktemp("lake"), one, another)
+        build(made)
+        yield made
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What can be seen of a pipeline with these settings on the lake."""
+
+    places: object
+    refused: str = ""
+    created: Sequence[str] = ()
+    differs: Sequence[str] = ()
+    due: int = 0
+    deletes: object = None
+    verdicts: object = None
+    recomputed: object = None
+
+
+@dataclass
+class Probe:
+    """Looks at a lake by settings. It writes to its own copy of the lake."""
+
+    place: Place
+    settings: Settings
+
+    def __post_init__(self) -> None:
+        self.clock = ManualClock(at(NEWEST))
+        self.lake = Lake(self.settings.lake, self.settings.message.kinds, self.clock)
+
+    def look(self) -> Seen:
+        settings, lake = self.settings, self.settings.lake
+        address = table_uri(lake, HEARTBEATS).removeprefix(str(self.place.folder)), storage_options(lake)
+        storage = settings.dagster.storage.removeprefix(str(self.place.folder))
+        places = address, storage, name_of(settings, "tracking")
+        if lake.folder is None:
+            return Seen(places)
+        try:
+            made = provision_here(settings, self.clock)
+            names = settings.pubsub.topic_path, settings.pubsub.base_path, settings.pubsub.tracking_path
+            created = [name for name in made.created if name in names]
+            seen = self.due(), self.deletes(), self.verdicts()
+            return Seen(places, "", created, made.differences, *seen, self.recomputed())
+        except TidemarkError as error:
+            return Seen(places, str(error))
+
+    def due(self) -> int:
+        """How many computed windows are to be computed again by themselves."""
+        settings, windowing = self.settings, self.settings.windowing
+        stale = Staleness.restored(self.lake, windowing, settings.windows.lookback).check().stale
+        if not settings.tables:
+            return len(stale)
+        definition, own = read_table(settings, OWN), self.lake.own_table(OWN)
+        own_windowing = definition.windowing(settings.windows)
+        own.hold_to(own_windowing.length)
+        own.fence([])
+        index, kept = self.lake.window_index(windowing, settings.windows.lookback), self.lake.kept_windows(windowing)
+        computed = ComputedWindows.of(self.lake.diffs().runs(), windowing)
+        reached = kept.closed(self.lake.tracking_log().newest_watermark())
+        followed = Followed.read(computed, settings.windows.lookback, reached, index, kept)
+        due = {own_windowing.numbered(one).key for one in followed.due(own_windowing, definition.lookback, own.made())}
+        return len(stale) + len(due & own.computed())
+
+    def deletes(self) -> object:
+        """What housekeeping takes out, in the lake and in Dagster, and how many reports the next one leaves."""
+        settings, now = self.settings, SystemClock().now() + timedelta(days=40)
+        chores = Housekeeper(settings, ManualClock(now), dry_run=True).chores()
+        kept = settings.housekeeping
+        pruned = {}
+        with dg.DagsterInstance.ephemeral() as instance:
+            for _ in range(2):
+                instance.report_runless_asset_event(dg.AssetMaterialization(key_of(settings, WATERMARK)))
+            instance.add_run(dg.DagsterRun("job", status=dg.DagsterRunStatus.SUCCESS, tags=tags_of(settings)))
+            if kept.dagster_events is not None:
+                pruned["events"] = prune_events(instance, settings, now - kept.dagster_events)["events"]
+            if kept.dagster_runs is not None:
+                pruned["runs"] = prune_runs(Runs(instance, settings), now - kept.dagster_runs, but="")
+        objects = self.lake.objects()
+        write_report(objects, at(NEWEST), "<p>a page</p>", {}, keep=settings.tune.keep_reports)
+        reports = len(list(objects.names(FIGURES.prefix)))
+        return [(one.name, one.about, one.figures, one.failed) for one in chores], pruned, reports
+
+    def verdicts(self) -> object:
+        """What a requeue would do with rejected messages."""
+        found = Requeuer.of(self.lake, HeartbeatReader(self.settings.contract), self.clock).run(dry_run=True)
+        return found.landed, found.there, found.rejected
+
+    def recomputed(self) -> object:
+        """The rows that earlier windows have when they are computed again, and the version that made others."""
+        watermark = self.lake.tracking_log().newest_watermark()
+        named = map(self.settings.windowing.named, self.lake.diffs().computed())
+        windows = [window for window in named if window.is_closed_at(watermark) and window.start < at(3600.0)]
+        for stretch in runs_of_neighbours(windows):
+            compute_here(self.lake, self.settings, stretch)
+        is_of_now: Any = None
+        if self.settings.tables:
+            made, now = self.lake.own_table(OWN).made(), read_table(self.settings, OWN).version
+            is_of_now = {key for key, one in made.items() if one.version == now}
+        return windows and rows_of(self.lake.table("heartbeat_diffs"), COMPARED), is_of_now
+
+
+def effect_of(before: Seen, after: Seen) -> Effect:
+    """The effect that is seen."""
+    assert not before.refused
+    differences = {
+        Effect.REFUSED: after.refused,
+        Effect.ANEW: after.created or before.places != after.places,
+        Effect.CREATION: before.differs != after.differs,
+        Effect.DUE: before.due != after.due,
+        Effect.DELETES: before.deletes != after.deletes,
+        Effect.REQUEUE: before.verdicts != after.verdicts,
+        Effect.RECOMPUTE: before.recomputed != after.recomputed,
+    }
+    return next((effect for effect, is_seen in differences.items() if is_seen), Effect.NEXT)
+
+
+def both(place: Place, section: str, key: str, change: Change) -> tuple[Tree, Tree]:
+    """The settings before and after the change of one."""
+    trees = []
+    for value in (change.was, change.to):
+        tree = {name: dict(keys) for name, keys in place.tree().items()}
+        for name, keys in change.beside.items():
+            tree[name] = {**tree.get(name, {}), **keys} if keys else {}
+        if section == "tables":
+            own = value if isinstance(value, dict) else {**tree["tables"][OWN], **({key: value} if value else {})}
+            tree["tables"] = {OWN: own}
+        elif value is not None:
+            tree[section] = {**tree.get(section, {}), key: value}
+        trees.append(tree)
+    return trees[0], trees[1]
+
+
+def test_every_setting_is_changed() -> None:
+    assert {name: set(keys) for name, keys in CHANGES.items()} == {
+        name: {one.alias or key for key, one in kind.model_fields.items()} for name, kind in sections().items()
+    }
+
+
+SEEN: dict[str, Seen] = {}
+"""What was seen before a change, by the settings of then."""
+
+
+@pytest.mark.parametrize(("section", "key", "change"), list(cases()))
+def test_a_change_does_what_its_declaration_says(
+    section: str, key: str, change: Change, place: Place, tmp_path: Path
+) -> None:
+    was, now = both(place, section, key, change)
+    before = SEEN.get(str(was))
+    if before is None:
+        there = place.elsewhere(tmp_path / "before")
+        before = SEEN[str(was)] = Probe(there, there.settings(was)).look()
+    changed = place.elsewhere(tmp_path / "after")
+    after = Probe(changed, changed.settings(now)).look()
+    declared = sections()[section].effect_of("schema_" if key == "schema" else key)
+    assert effect_of(before, after) is declared, (before, after)
+    if declared not in (Effect.REFUSED, Effect.ANEW):
+        goes_on(place.elsewhere(tmp_path / "goes on"), was, now)
+
+
+def goes_on(place: Place, was: Tree, now: Tree) -> None:
+    """What is there stays as it is, and what comes follows the new settings."""
+    earlier = Pipeline(place, place.settings(was), NEWEST).lake()
+    landed, computed = (
+        rows(earlier, HEARTBEATS),
+        {key: earlier.diffs().runs()[key] for key in earlier.diffs().computed()},
+    )
+    decided, watermark = list(earlier.tracking_log().numbers()), earlier.tracking_log().newest_watermark()
+    settings = place.settings(now)
+    pipeline = Pipeline(place, settings, NEWEST)
+    pipeline.minutes(NEWEST, 20, ["a", "b"])
+    pipeline.tick()
+    new, lake = pipeline.compute(), pipeline.lake()
+
+    log, runs = lake.tracking_log(), lake.diffs().runs()
+    added = rows(lake, HEARTBEATS) - landed
+    assert not landed - rows(lake, HEARTBEATS), "what has landed stays"
+    assert {key: runs[key] for key in computed} == computed, "what was computed stays"
+    reached = log.newest_watermark()
+    assert watermark is not None
+    assert reached is not None
+    assert reached >= watermark, "the watermark never moves back"
+    said = [log.entry(number) for number in log.numbers() if number not in decided]
+    policies = [one.policy for one in said if isinstance(one, DecisionRecord)]
+    assert policies
+    assert {str(one) for one in policies} == {str(settings.policy)}, "each decision is made by the settings of now"
+    if was.get("message") == now.get("message"):
+        assert added.total() == 40, "what comes lands"
+        assert {window.start for window in new} & {
+            window.start for window in settings.windowing.between(at(NEWEST), reached)
+        }
+
+
+def rows(lake: Lake, name: str) -> Counter[str]:
+    return Counter(map(str, rows_of(lake.table(name), ("stream_id", "event_time", "message_id", "load"))))
