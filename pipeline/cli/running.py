@@ -34,6 +34,7 @@ from tidemark.pipeline.services.dagster_api import DagsterApi
 from tidemark.pipeline.services.dagster_names import COMPUTE_WINDOWS, TO, WINDOWS, compute_job
 from tidemark.pipeline.services.processes import Supervisor, page_sentence
 from tidemark.pipeline.services.stack import refuse_taken_ports, start_stack
+from tidemark.pipeline.services.watch import Watch
 from tidemark.pipeline.settings import Settings, load_settings
 from tidemark.pipeline.spark.connector import CONNECTOR, connector_file, fetch
 from tidemark.pipeline.spark.executor_archive import own_manifest
@@ -199,8 +200,10 @@ def up() -> None:
             say(page)
         say(f"running: http://127.0.0.1:{settings.dagster.web_port}, logs in {supervisor.state_folder}/logs")
         say("Ctrl-C stops it all")
+        watch = Watch(settings, clock, say)
         while not stopped.wait(LOOK_EVERY_SECONDS):
             supervisor.restart_what_died()
+            watch.look()
     finally:
         say("stopping")
         supervisor.stop()

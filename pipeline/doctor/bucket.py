@@ -1,6 +1,5 @@
 """Where the lake is: a folder, or a bucket and how it is configured."""
 
-import os
 import shutil
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -9,6 +8,7 @@ from urllib.parse import urlsplit
 
 from tidemark.pipeline.doctor.finding import Said, Setup, broken, ok, warning
 from tidemark.pipeline.doctor.rest import STORAGE, Silent, ask
+from tidemark.pipeline.lake.store.disk import why_unwritable
 from tidemark.pipeline.settings_sections import LakeSettings
 
 LITTLE_BYTES = 1 << 30
@@ -32,12 +32,10 @@ def bucket_of(lake: LakeSettings) -> str:
 
 
 def _folder(folder: Path) -> Iterator[Said]:
-    there = folder
-    while not there.exists() and there != there.parent:
-        there = there.parent
-    if not there.is_dir() or not os.access(there, os.W_OK | os.X_OK):
-        yield broken(f"{there} cannot be written to, and the lake is {folder}: mend it, or set lake.uri")
+    if problem := why_unwritable(folder):
+        yield broken(f"{problem}, and the lake is {folder}: mend it, make room, or set lake.uri")
         return
+    there = next(place for place in (folder, *folder.parents) if place.exists())
     free = shutil.disk_usage(there).free
     if free < LITTLE_BYTES:
         yield warning(f"{free >> 20} MiB are free where the lake is ({there}): make room")
