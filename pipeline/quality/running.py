@@ -80,7 +80,7 @@ class Running:
         )
 
 
-KIND = JsonKind[Running]("", holds=Running, suffix=SUFFIX)
+KIND: JsonKind[Running] = JsonKind("", holds=Running, suffix=SUFFIX)
 
 
 class RunningFile:
