@@ -30,13 +30,12 @@ TICK = timedelta(seconds=10)
 class Home:
     """A settings file with its folders, and a process' notes there."""
 
-    def __init__(self, folder: Path) -> None:
-        folder.mkdir(exist_ok=True)
+    def __init__(self, folder: Path, lake: str = "file:lake", clock: ManualClock | None = None) -> None:
         self.toml = folder / "tidemark.toml"
-        self.toml.write_text('[lake]\nuri = "file:lake"\n[dagster]\nstorage = "state/dagster"\n')
-        (folder / "state").mkdir(exist_ok=True)
-        self.clock = ManualClock(at(0))
-        self.in_lake = FailedTicks(DiskObjects(folder / "lake"))
+        self.toml.write_text(f'[lake]\nuri = "{lake}"\n[dagster]\nstorage = "state/dagster"\n')
+        (folder / "state").mkdir()
+        self.clock = clock or ManualClock(at(0))
+        self.in_lake = FailedTicks(DiskObjects(self.settings.lake.folder or folder))
         self.file = RunningFile(folder / "state" / "tidemark.running.json")
 
     @property
