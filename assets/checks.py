@@ -20,6 +20,7 @@ from tidemark.pipeline.printable import printable
 from tidemark.pipeline.pubsub.drift import Drift
 from tidemark.pipeline.quality.affected import MissedHeartbeats, not_known
 from tidemark.pipeline.quality.audit import audit
+from tidemark.pipeline.quality.failing import read_ticks
 from tidemark.pipeline.quality.null_fields import read_null_fields
 from tidemark.pipeline.quality.passed_over import PassedOver, read_passed_over
 from tidemark.pipeline.quality.quarantined import read_quarantine_share
@@ -27,6 +28,7 @@ from tidemark.pipeline.quality.status import LOST_WITHIN, late_since
 from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.settings_sections import NEVER
 from tidemark.pipeline.watermark.holding import passed_over as count_passed_over
+from tidemark.pipeline.watermark.state import WatermarkState
 from tidemark.resources.keys import LAKE, PUBSUB, keys_of, lake_of, pubsub_of
 from tidemark.resources.lake import LakeResource
 from tidemark.resources.pubsub import PubSubResource
@@ -48,8 +50,13 @@ class Look:
 
     @cached_property
     def watermark(self) -> datetime | None:
-        """The watermark, read once. Raises as `LakeResource.state`."""
-        return self.lake.state(self.user).watermark
+        """The watermark. Raises as `state`."""
+        return self.state.watermark
+
+    @cached_property
+    def state(self) -> WatermarkState:
+        """The log's fold, read once. Raises as `LakeResource.state`."""
+        return self.lake.state(self.user)
 
 
 @dataclass(frozen=True, slots=True)
@@ -302,9 +309,11 @@ def seen_subscriptions(look: Look) -> list[dg.AssetCheckResult]:
 
 @check_of(WATERMARK)
 def watermark_age(look: Look) -> dg.AssetCheckResult:
-    """Whether the watermark is behind the clock by no more than `checks.max_watermark_age`."""
+    """Whether somebody decides, and the watermark is behind the clock by no more than `checks.max_watermark_age`."""
     # An error, since no window closes meanwhile. Without a watermark there is no age.
-    watermark, bound, age = look.watermark, look.lake.settings.checks.max_watermark_age, timedelta(0)
+    settings, watermark, age = look.lake.settings, look.watermark, timedelta(0)
+    bound = settings.checks.max_watermark_age
+    standing = read_ticks(look.lake.whole(), settings, look.state.decision, look.now).standing
     if watermark is None:
         description = "there is no watermark yet"
     else:
@@ -313,8 +322,10 @@ def watermark_age(look: Look) -> dg.AssetCheckResult:
             f"the watermark {iso(watermark)} is {rough(age)} behind the clock; {rough(bound)} are allowed by "
             "checks.max_watermark_age. `tidemark explain` says what holds it"
         )
+    if standing:
+        description = f"{standing}; {description}"
     return dg.AssetCheckResult(
-        passed=age <= bound,
+        passed=age <= bound and standing is None,
         severity=dg.AssetCheckSeverity.ERROR,
         description=description,
         metadata={"age_seconds": age.total_seconds(), "max_age_seconds": bound.total_seconds()},

@@ -15,7 +15,7 @@ from tidemark.assets.requests import OneAsks, Request, next_request
 from tidemark.assets.runs import Runs
 from tidemark.assets.watching import observer_of
 from tidemark.pipeline.clock import EPOCH, Clock
-from tidemark.pipeline.errors import CorruptObject
+from tidemark.pipeline.errors import CorruptObject, LakeFull, LakeUnwritable
 from tidemark.pipeline.quality.affected import MissedHeartbeats
 from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.windows import Window
@@ -85,7 +85,10 @@ def staleness_sensor(settings: Settings, clock: Clock, job: dg.JobDefinition, as
         staleness = lake.staleness(user)
         steps = iter(range(1, STEPS_AT_ONCE))
         found = staleness.check(lambda: next(steps, None) is not None)
-        staleness.keep()
+        try:
+            staleness.keep()
+        except (LakeFull, LakeUnwritable) as error:  # a restart reads more again; the checks say that nobody decides
+            context.log.warning("the checkpoint of what is missed is not kept: %s", error)
         results = [checks.late.reported(look)]
         if not found.left:
             results.insert(0, checks.missed.reported(look, checks.missed_result(found, settings)))

@@ -1,4 +1,4 @@
-"""What surrounds each tick of a sensor: its id, its measurements, and the note of its failure in the lake."""
+"""What surrounds each tick of a sensor: its id, its measurements, and the notes of its failure."""
 
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
@@ -17,13 +17,14 @@ from tidemark.pipeline.kept import Kept
 from tidemark.pipeline.observe.observer import OFF, EndedRun, Observer
 from tidemark.pipeline.observe.outlet import check_libraries, outlet_of
 from tidemark.pipeline.observe.recorder import Recorder
+from tidemark.pipeline.quality.tick_notes import TickNotes
 from tidemark.pipeline.services.dagster_names import INGEST, TICK, name_of
 from tidemark.pipeline.settings import Settings
 from tidemark.resources.json_logs import ids_in_logs
 from tidemark.resources.keys import lake_of
 from tidemark.resources.lake import LakeResource
 
-OBSERVER, ENDED, CLEARED, PROBLEMS = "observer", "ended runs", "sensors without a note", "problems of ticks"
+OBSERVER, ENDED, NOTES, PROBLEMS = "observer", "ended runs", "notes of ticks", "problems of ticks"
 """Keys of what the process keeps."""
 
 RUNS_AT_ONCE = 200
@@ -69,6 +70,11 @@ def observer_of(lake: LakeResource) -> Observer:
     return lake.kept.get(OBSERVER, lambda: OFF)
 
 
+def notes_of(lake: LakeResource) -> TickNotes:
+    """What the ticks of this process leave behind for people."""
+    return lake.kept.get(NOTES, lambda: TickNotes(lake.settings, lake.clock))
+
+
 def watched(settings: Settings, sensor: str, tick: Tick) -> Tick:
     """A sensor's function whose ticks have an id, which the runs that they request carry as a tag, and whose failures
     and durations are noted."""
@@ -77,26 +83,24 @@ def watched(settings: Settings, sensor: str, tick: Tick) -> Tick:
     def watching(context: dg.SensorEvaluationContext) -> dg.SensorResult:
         lake, clock = lake_of(context, settings), SystemClock()
         observer, began, tick_id = observer_of(lake), clock.monotonic(), _id_of(context)
-        observer.begin()
+        notes, in_lake = notes_of(lake), lake.whole().failed_ticks()
+        observer.begin(sensor)
         try:
             with ids_in_logs(pipeline=settings.pipeline_name, sensor=sensor, tick=tick_id):
                 owned = lake.ownership()
                 (owned.state if sensor in WRITERS else owned.allow)()
                 result = tick(context)
         except Exception as error:
-            observer.ticked(sensor, clock.monotonic() - began, failed=True)
-            lake.kept.get(CLEARED, set[str]).discard(sensor)
-            if not isinstance(error, LakeOwned | NewerFormat):  # nothing is written into such a lake
-                lake.whole().failed_ticks().note(sensor, error, lake.clock.now())
+            took = clock.monotonic() - began
+            # into a later version's lake, and into another pipeline's, nothing is written
+            noted_in = None if isinstance(error, LakeOwned | NewerFormat) else in_lake
+            observer.ticked(sensor, took, notes.failed(sensor, error, noted_in))
             raise
-        observer.ticked(sensor, clock.monotonic() - began, failed=False)
-        cleared, problem = lake.kept.get(CLEARED, set[str]), lake.kept.get(PROBLEMS, dict[str, str]).pop(sensor, "")
-        if problem:
-            cleared.discard(sensor)
-            lake.whole().failed_ticks().note(sensor, problem, lake.clock.now())
-        elif sensor not in cleared:  # an earlier process may have left one
-            lake.whole().failed_ticks().clear(sensor)
-            cleared.add(sensor)
+        observer.ticked(sensor, clock.monotonic() - began)
+        if problem := lake.kept.get(PROBLEMS, dict[str, str]).pop(sensor, ""):
+            notes.failed(sensor, problem, in_lake)
+        else:
+            notes.good(sensor, in_lake)
         if observer.is_on and sensor == INGEST:
             lake.kept.get(ENDED, EndedRuns).tell(Runs(context.instance, settings), observer)
         return _tagged(result, tick_id)
@@ -105,7 +109,7 @@ def watched(settings: Settings, sensor: str, tick: Tick) -> Tick:
 
 
 def note_problem(lake: LakeResource, sensor: str, problem: str) -> None:
-    """Have what a tick could not do noted in the lake, although it did not fail; nothing if there is no problem."""
+    """Have what a tick could not do noted, although it did not fail; nothing if there is no problem."""
     lake.kept.get(PROBLEMS, dict[str, str])[sensor] = problem
 
 

@@ -11,12 +11,13 @@ import re
 import tomllib
 from collections.abc import Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 from datetime import timedelta
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Self
 
-from pydantic import ValidationError, model_validator
+from pydantic import PrivateAttr, ValidationError, model_validator
 from pydantic_settings import (
     BaseSettings,
     PydanticBaseSettingsSource,
@@ -61,6 +62,19 @@ BECAME = dict.fromkeys(("track", "land", "landing", "drain"), "ingest")
 """Sections that went, and the one that has their meaning now: an error says so."""
 
 
+@dataclass(frozen=True, slots=True)
+class ReadFrom:
+    """The file that settings were read from, and a digest of its text at that moment."""
+
+    path: str
+    digest: str
+
+    @classmethod
+    def of(cls, file: Path, text: bytes) -> "ReadFrom":
+        """A file with this text."""
+        return cls(str(file), hashlib.sha256(text).hexdigest())
+
+
 class Settings(BaseSettings):
     """The whole tree, validated. `load_settings` builds it and words the errors for people."""
 
@@ -82,6 +96,13 @@ class Settings(BaseSettings):
     dagster: sections.DagsterSettings = sections.DagsterSettings()
     metrics: sections.MetricsSettings = sections.MetricsSettings()
     logs: sections.LogSettings = sections.LogSettings()
+
+    _read_from: ReadFrom | None = PrivateAttr(None)
+
+    @property
+    def read_from(self) -> ReadFrom | None:
+        """Where they were read from; None where nothing but the environment and the defaults counts."""
+        return self._read_from
 
     @classmethod
     def settings_customise_sources(
@@ -223,7 +244,8 @@ def load_settings(path: Path | None = None, *, needs_file: bool = True, name: st
     named = path or os.environ.get("TIDEMARK_CONFIG")
     file = Path("tidemark.toml" if named is None else named).resolve()
     how = "name one that is there" if path else NO_FILE if named is None else "mend --config or $TIDEMARK_CONFIG"
-    written = _read_toml(file, how) if needs_file or named is not None or file.exists() else {}
+    has_file = needs_file or named is not None or file.exists()
+    written, read_from = _read_toml(file, how) if has_file else ({}, None)
     prefix = f"{name.upper()}_{PREFIX}" if name else PREFIX
     _refuse_unknown_variables(os.environ, prefix)
     if name:
@@ -238,12 +260,14 @@ def load_settings(path: Path | None = None, *, needs_file: bool = True, name: st
         raise InvalidSettings(_explain(error, file, prefix)) from error
     except SettingsError as error:
         raise InvalidSettings(f"a variable {prefix}... cannot be read: {error}; write a table as JSON") from error
+    settings._read_from = read_from
     return _with_absolute_paths(settings, file.parent)
 
 
-def _read_toml(file: Path, how_to_name_it: str) -> dict[str, Any]:
+def _read_toml(file: Path, how_to_name_it: str) -> tuple[dict[str, Any], ReadFrom]:
     try:
-        return tomllib.loads(file.read_text(encoding="utf-8"))
+        text = file.read_bytes()
+        return tomllib.loads(text.decode()), ReadFrom.of(file, text)
     except FileNotFoundError as error:
         raise InvalidSettings(f"there is no settings file {file}; {how_to_name_it}") from error
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:

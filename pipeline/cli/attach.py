@@ -24,12 +24,11 @@ from tidemark.pipeline.pubsub.drift import look_at_subscriptions
 from tidemark.pipeline.pubsub.provision import provision_here
 from tidemark.pipeline.pubsub.readings import Readings
 from tidemark.pipeline.pubsub.schemas import reader_of
+from tidemark.pipeline.quality.failing import TRACKING
+from tidemark.pipeline.quality.tick_notes import TickNotes
 from tidemark.pipeline.services.ownership import Ownership
 from tidemark.pipeline.services.processes import page_sentence
 from tidemark.pipeline.settings import Settings, load_settings
-
-SENSOR = "tracking"
-"""The name of this process' ticks in notes and measurements: they are those of the sensor of that name."""
 
 LOOKS_EVERY = timedelta(minutes=1)
 """How often both subscriptions are looked at: anybody may change them."""
@@ -86,18 +85,18 @@ class Attached:
         )
         self._copies = RememberedCopies(settings.copies_remembered)
         metrics, hosts = settings.metrics, settings.dagster.allowed_hosts
-        every = {SENSOR: settings.watermark.tick}
+        every = {TRACKING: settings.watermark.tick}
         recorder = Recorder(settings, every, (), clock, lambda: outlet_of(metrics, hosts))
         self._observer = recorder if metrics.is_on else OFF
         self._looks_at = clock.monotonic()
-        self._noted: str | None = None  # what the lake's note says; None: not known
+        self._notes, self._in_lake = TickNotes(settings, clock), self._lake.failed_ticks()
         self._said: dict[str, object] = {}
         self._warned: Sequence[str] = ()
 
     def tick(self) -> bool:
         """Track, decide and tell, and say what is new. False if it failed: what is not durable comes again."""
         began = self._clock.monotonic()
-        self._observer.begin()
+        self._observer.begin(TRACKING)
         try:
             self._ownership.state()
             if began >= self._looks_at:
@@ -106,15 +105,18 @@ class Attached:
         except NewerFormat:  # into a later version's lake nothing is written
             raise
         except Exception as error:
-            self._observer.ticked(SENSOR, self._clock.monotonic() - began, failed=True)
-            if not isinstance(error, LakeOwned):  # nothing is written into another pipeline's lake
-                self._lake.failed_ticks().note(SENSOR, error, self._clock.now())
-            self._noted = None
+            # into another pipeline's lake nothing is written
+            noted_in = None if isinstance(error, LakeOwned) else self._in_lake
+            failed = self._notes.failed(TRACKING, error, noted_in)
+            self._observer.ticked(TRACKING, self._clock.monotonic() - began, failed)
             self._say_once("failed", f"a tick failed, the next one tries again: {type(error).__name__}: {error}")
             return False
-        self._observer.ticked(SENSOR, self._clock.monotonic() - began, failed=False)
+        self._observer.ticked(TRACKING, self._clock.monotonic() - began)
         self._observer.tracked(tracked)
-        self._note(tracked.persisted.waiting.sentence())
+        if waits := tracked.persisted.waiting.sentence():
+            self._notes.failed(TRACKING, waits, self._in_lake)
+        else:
+            self._notes.good(TRACKING, self._in_lake)
         self._said.pop("failed", None)
         decision = tracked.decision
         self._say_once("decision", decision.sentence(), (decision.watermark, decision.reason), decision.at)
@@ -161,14 +163,6 @@ class Attached:
             signals=self._signals,
             contract=settings.judged_by,
         )
-
-    def _note(self, waits: str) -> None:
-        """Have the lake's note of this tick say what it waits for, or that nothing is wrong."""
-        if waits:
-            self._lake.failed_ticks().note(SENSOR, waits, self._clock.now())
-        elif self._noted != "":
-            self._lake.failed_ticks().clear(SENSOR)
-        self._noted = waits
 
     def _say_once(self, about: str, text: str, key: object = None, at: datetime | None = None) -> None:
         """Print a line, unless the last one about the same had the same key, or text."""

@@ -14,11 +14,11 @@ from tidemark.pipeline.clock import SystemClock, iso
 from tidemark.pipeline.durations import format_duration, rough
 from tidemark.pipeline.lake.tables.rejected_payloads import RejectedPayload, by_stream
 from tidemark.pipeline.observe.explained import read_by_stream, read_decided, read_explained
-from tidemark.pipeline.observe.facts import of_runs
+from tidemark.pipeline.observe.facts import of_runs, ticks_details
 from tidemark.pipeline.observe.plane import drawn
 from tidemark.pipeline.printable import printable
 from tidemark.pipeline.quality.affected import not_known
-from tidemark.pipeline.quality.failing import read_failing, read_failing_ticks, standstill
+from tidemark.pipeline.quality.failing import TicksNow, read_failing, read_ticks, with_age
 from tidemark.pipeline.quality.passed_over import PassedOver
 from tidemark.pipeline.settings import load_settings
 from tidemark.pipeline.watermark.explain.conditions import Outcome
@@ -53,20 +53,26 @@ def explain(
         return
     of_streams = read_by_stream(lake, settings, found[1])
     failed = read_failing(lake, settings.windowing, now) if at is None else None
-    ticks = [one.sentence() for one in read_failing_ticks(lake, now)] if at is None else []
-    standing = standstill(found[1].decision, tick, now) if at is None else []
+    ticks = read_ticks(lake, settings, found[1].decision, now) if at is None else TicksNow(())
     if as_json:
-        failing = {"runs_failing": None if failed is None else failed.sentence(), "ticks_failing": ticks}
+        failing = {
+            "runs_failing": None if failed is None else failed.sentence(),
+            "ticks_failing": [one.sentence() for one in ticks.failing],
+            **ticks_details(ticks),
+        }
         print_json({**explained.facts, **of_streams.facts, **failing})
     else:
-        show_explanation(explained.explanation, explained.number, explained.problem, console())
+        said, made_at = found[1].decision.sentence(), found[1].decision.at
+        said = said if at is not None else with_age(said, made_at, tick, now)
+        show_explanation(said, explained.explanation, explained.number, explained.problem, console())
         show_rejected(of_streams.rejected, of_streams.pinning, console())
         show_passed_over(of_streams.over, console())
-        warn(console(), [*standing, *of_runs(failed), *ticks])
+        warn(console(), [*ticks.sentences, *of_runs(failed)])
 
 
-def show_explanation(explanation: Explanation, number: int, problem: str | None, terminal: Console) -> None:
-    """Print the decision, each rule with its mark, what pins the watermark, what would move it, and which setting."""
+def show_explanation(said: str, explanation: Explanation, number: int, problem: str | None, terminal: Console) -> None:
+    """Print what is said of the decision, each rule with its mark, what pins the watermark, what would move it, and
+    which setting."""
 
     def show(heading: str, *rows: tuple[str, ...]) -> None:
         terminal.print(f"\n[bold]{heading}[/]")
@@ -76,7 +82,7 @@ def show_explanation(explanation: Explanation, number: int, problem: str | None,
         return [("•", safe(text)) for text in texts if text]
 
     decision = explanation.decision
-    terminal.print(f"[bold]{safe(decision.sentence())}.[/]")
+    terminal.print(f"[bold]{safe(said)}.[/]")
     terminal.print(f"[dim]decided at {iso(decision.at)}, entry {number} of the log[/]")
     if explanation.alternatives is None:
         terminal.print(f"\nIts rules are not known: {safe(without_stop(problem or ''))}.")

@@ -3,6 +3,7 @@
 import re
 import signal
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import asdict
 from datetime import timedelta
 from pathlib import Path
@@ -38,6 +39,7 @@ from tidemark.pipeline.services.ownership import Ownership, UpFolder
 from tidemark.pipeline.services.processes import Supervisor, page_sentence
 from tidemark.pipeline.services.stack import start_stack
 from tidemark.pipeline.services.up_state import state_folder
+from tidemark.pipeline.services.watch import Watch
 from tidemark.pipeline.settings import Settings, load_settings
 from tidemark.pipeline.settings_sections import PubSubSettings
 from tidemark.pipeline.spark.connector import CONNECTOR, connector_file, fetch
@@ -258,7 +260,8 @@ def up(
     settings, clock, terminal = load_settings(), SystemClock(), console()
 
     def say(text: str) -> None:
-        terminal.print(f"[dim]tidemark[/] {safe_lines(text)}")
+        with suppress(OSError):  # a log on a full disk ends nothing
+            terminal.print(f"[dim]tidemark[/] {safe_lines(text)}")
 
     if status or stop or as_json:
         ask(settings, clock, say, status=status, stop=stop, as_json=as_json)
@@ -279,8 +282,10 @@ def up(
             say(page)
         say(f"running: http://127.0.0.1:{settings.dagster.web_port}, logs in {supervisor.state_folder}/logs")
         say("Ctrl-C stops it all")
+        watch = Watch(settings, clock, say)
         while not stopped.wait(LOOK_EVERY_SECONDS):
             supervisor.restart_what_died()
+            watch.look()
     finally:
         say("stopping")
         supervisor.stop()

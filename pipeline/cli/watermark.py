@@ -45,7 +45,7 @@ def watermark(
         event_time = _event_time(settings, wait_for)
         found = reader.wait_for(event_time, limit)
         if not found.has_reached(event_time):
-            raise WatermarkNotReached(_not_reached(found, event_time, limit))
+            raise WatermarkNotReached(_not_reached(found, event_time, limit, clock.now()))
     if as_json:
         print_json(watermark_facts(found))
         return
@@ -80,13 +80,17 @@ def _event_time(settings: Settings, text: str) -> datetime:
     return window.end if window.key == text else moment(text)
 
 
-def _not_reached(found: Watermark, event_time: datetime, waited: timedelta) -> str:
+def _not_reached(found: Watermark, event_time: datetime, waited: timedelta, now: datetime) -> str:
     """How far the watermark is from an event time, and why."""
     if found.event_time is None:
         how_far = "there is no watermark yet"
     else:
         how_far = f"it is at {iso(found.event_time)}, {rough(event_time - found.event_time)} short"
-    when = "" if found.decided_at is None else f" (decided at {iso(found.decided_at)})"
+    when = (
+        ""
+        if found.decided_at is None
+        else f" (decided {rough(now - found.decided_at)} ago, at {iso(found.decided_at)})"
+    )
     return (
         f"the watermark has not reached {iso(event_time)} within {format_duration(waited)}: {how_far}. "
         f"{found.sentence()}{when}"

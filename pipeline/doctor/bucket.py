@@ -1,6 +1,5 @@
 """Where the lake is: a folder, or a bucket and how it is configured."""
 
-import os
 import shutil
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -9,13 +8,14 @@ from urllib.parse import urlsplit
 
 from tidemark.pipeline.doctor.finding import Said, Setup, broken, ok, warning
 from tidemark.pipeline.doctor.rest import STORAGE, Silent, ask
+from tidemark.pipeline.lake.store.disk import why_unwritable
 from tidemark.pipeline.settings_sections import LakeSettings
 
 LITTLE_BYTES = 1 << 30
 """Less free space than this is worth a warning: a busy tick writes some hundred megabytes."""
 
 
-FULL_BYTES = 32 << 20
+LEAST_BYTES = 32 << 20
 """With less free space nothing is started: a tick would fill the disk."""
 
 
@@ -41,14 +41,12 @@ def bucket_of(lake: LakeSettings) -> str:
 
 
 def _folder(folder: Path, what: str, setting: str) -> Iterator[Said]:
-    there = folder
-    while not there.exists() and there != there.parent:
-        there = there.parent
-    if not there.is_dir() or not os.access(there, os.W_OK | os.X_OK):
-        yield broken(f"{there} cannot be written to, and {what} is {folder}: mend it, or set {setting}")
+    if problem := why_unwritable(folder):
+        yield broken(f"{problem}, and {what} is {folder}: mend it, make room, or set {setting}")
         return
+    there = next(place for place in (folder, *folder.parents) if place.exists())
     free = shutil.disk_usage(there).free
-    if free < FULL_BYTES:
+    if free < LEAST_BYTES:
         yield broken(f"only {free >> 20} MiB are free where {what} is ({there}): make room, or set {setting}")
         return
     if free < LITTLE_BYTES:

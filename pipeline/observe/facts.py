@@ -14,10 +14,11 @@ from tidemark.pipeline.lake.tables.rounds import last_round
 from tidemark.pipeline.quality.affected import not_known
 from tidemark.pipeline.quality.failing import (
     Failing,
+    TicksNow,
     read_failing,
     read_failing_tables,
-    read_failing_ticks,
-    standstill,
+    read_ticks,
+    with_age,
 )
 from tidemark.pipeline.quality.null_fields import NullFields, read_null_fields
 from tidemark.pipeline.quality.passed_over import read_passed_over
@@ -52,13 +53,12 @@ def read_status(lake: Lake, settings: Settings, now: datetime, clock: Clock | No
     losses, report = read_losses(lake, windowing, lookback, now, clock), read_report(lake)
     waiting = read_waiting(lake, windowing, lookback, report.state.watermark)
     failed, of_tables = read_failing(lake, windowing, now), read_failing_tables(lake, now)
-    ticks = read_failing_ticks(lake, now)
-    standing = standstill(report.state.decision, settings.watermark.tick, now)
+    ticks, tick = read_ticks(lake, settings, report.state.decision, now), settings.watermark.tick
     facts = {
-        **lake_facts(report, read_reasons(lake), len(waiting), now),
+        **lake_facts(report, read_reasons(lake), len(waiting), tick, now),
         **ingest_facts(lake, settings.ingest, report.state.number, now),
         **failing_facts(failed),
-        **failing_ticks_facts(ticks),
+        **failing_ticks_facts(ticks.failing),
         "tables_failing": {each.table: each.failures for each in of_tables},
         **loss_facts(losses),
         **passed_over_facts(report, lake, now),
@@ -66,30 +66,29 @@ def read_status(lake: Lake, settings: Settings, now: datetime, clock: Clock | No
         **usage_facts(report.state, now, settings.pubsub.snapshot_bytes_a_day),
     }
     details = {
-        **({"standing_still": standing[0]} if standing else {}),
+        **ticks_details(ticks),
         "table_failures": list(map(asdict, of_tables)),
         **loss_details(losses),
         "windows": list(window_facts(report, waiting, losses, windowing, now)),
     }
     runs = [*of_runs(failed), *(one.sentence() for one in of_tables)]
-    return LakeStatus(facts, details, runs, [*standing, *(one.sentence() for one in ticks)])
+    return LakeStatus(facts, details, runs, ticks.sentences)
 
 
 def _read_attached(lake: Lake, settings: Settings, now: datetime) -> LakeStatus:
     """Read the status from the log alone, where somebody else reads base and there are no tables."""
-    state, ticks = lake.tracking_log().catch_up(), read_failing_ticks(lake, now)
-    standing = standstill(state.decision, settings.watermark.tick, now)
+    state, tick = lake.tracking_log().catch_up(), settings.watermark.tick
+    ticks = read_ticks(lake, settings, state.decision, now)
     used = usage_facts(state, now, settings.pubsub.snapshot_bytes_a_day)
     facts = {
         "base_read_by_others": settings.pubsub.base_path,
-        **log_facts(state, now),
+        **log_facts(state, tick, now),
         "rejected": state.rejected,
         **reading_facts(state),
-        **failing_ticks_facts(ticks),
+        **failing_ticks_facts(ticks.failing),
         **{name: used for name, used in used.items() if not name.startswith("landed")},
     }
-    details = {"standing_still": standing[0]} if standing else {}
-    return LakeStatus(facts, details, (), [*standing, *(one.sentence() for one in ticks)])
+    return LakeStatus(facts, ticks_details(ticks), (), ticks.sentences)
 
 
 def of_runs(failed: Failing | None) -> list[str]:
@@ -126,11 +125,13 @@ def window_facts(
         }
 
 
-def lake_facts(report: LakeReport, quarantined: Reasons, waiting: int, now: datetime) -> dict[str, Any]:
+def lake_facts(
+    report: LakeReport, quarantined: Reasons, waiting: int, tick: timedelta, now: datetime
+) -> dict[str, Any]:
     """The newest decision, how far its watermark is behind `now`, what the tables hold, and how many windows wait."""
     computed = list(report.computed)
     return {
-        **log_facts(report.state, now),
+        **log_facts(report.state, tick, now),
         "landed_rows": report.landed.rows,
         "landed_through": report.landed.newest_event_time,
         "quarantined": dict(quarantined.waiting),
@@ -144,14 +145,14 @@ def lake_facts(report: LakeReport, quarantined: Reasons, waiting: int, now: date
     }
 
 
-def log_facts(state: WatermarkState, now: datetime) -> dict[str, Any]:
+def log_facts(state: WatermarkState, tick: timedelta, now: datetime) -> dict[str, Any]:
     """The newest decision, and how far its watermark is behind `now`."""
     decision, watermark = state.decision, state.watermark
     return {
         "watermark": watermark,
         "behind_now": None if watermark is None else timedelta(seconds=round((now - watermark).total_seconds())),
         "reason": None if decision is None else str(decision.reason),
-        "decided": None if decision is None else decision.sentence(),
+        "decided": None if decision is None else with_age(decision.sentence(), decision.at, tick, now),
         "decided_at": None if decision is None else decision.at,
         "log_entry": state.number,
         "histogram_cells": len(state.histogram),
@@ -210,6 +211,12 @@ def failing_ticks_facts(failed: Sequence[FailedTick]) -> dict[str, Any]:
         "ticks_failed_last": newest.last,
         "ticks_failed_reason": newest.reason,
     }
+
+
+def ticks_details(ticks: TicksNow) -> dict[str, str]:
+    """The sentences that nobody decides, and that the settings file has changed; nothing where neither is so."""
+    told = {"standing_still": ticks.standing, "settings_changed": ticks.settings}
+    return {name: said for name, said in told.items() if said is not None}
 
 
 def loss_facts(losses: Losses) -> dict[str, Any]:

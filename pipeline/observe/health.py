@@ -4,38 +4,49 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
+from tidemark.pipeline.clock import iso
 from tidemark.pipeline.durations import rough
+from tidemark.pipeline.lake.tables.failures import FailedTick
+from tidemark.pipeline.quality.failing import TRACKING, is_overdue
 
-MISSED_TICKS, GRACE = 3, timedelta(seconds=60)
-"""A sensor is silent after so many intervals without a good tick, and this: a tick may take a minute."""
+GRACE = timedelta(seconds=60)
+"""A sensor at work, or of a process that has just begun, is silent for this much longer: a tick may take a minute."""
 
 
 @dataclass(frozen=True, slots=True)
 class SensorBeat:
-    """A sensor, how often it is to tick, and when its last tick without an error ended, or the process began."""
+    """A sensor, how often it is to tick, and when its last tick without an error ended, or the process began. It may be
+    at work, or have yet to begin, so that one `waits` for it; and its newest tick may have `failed`."""
 
     sensor: str
     every: timedelta
     heard_at: datetime
+    waits: bool = False
+    failed: FailedTick | None = None
 
     def silent_for(self, now: datetime) -> timedelta:
         """How long ago that is."""
         return max(now - self.heard_at, timedelta(0))
 
-    @property
-    def bound(self) -> timedelta:
-        """The longest silence of a healthy sensor."""
-        return MISSED_TICKS * self.every + GRACE
+    def is_silent(self, now: datetime) -> bool:
+        """Whether that is longer than for a healthy sensor."""
+        grace = GRACE if self.waits and self.failed is None else timedelta(0)
+        return is_overdue(self.heard_at + grace, self.every, now)
+
+    def sentence(self, now: datetime) -> str:
+        """That it is silent, in a sentence without data."""
+        decides = "; nobody decides meanwhile" if self.sensor == TRACKING else ""
+        why = f", and its ticks fail since {iso(self.failed.since)}: {self.failed.kind}" if self.failed else ""
+        return (
+            f"sensor {self.sensor}: no good tick for {rough(self.silent_for(now))}; it is to tick every "
+            f"{rough(self.every)}{why}{decides}"
+        )
 
 
 def problems(beats: Iterable[SensorBeat], watermark: datetime | None, max_age: timedelta, now: datetime) -> list[str]:
     """What is wrong, in sentences without data; empty if the pipeline is healthy. A pipeline that has no watermark yet
     is healthy as long as its sensors tick."""
-    found = [
-        f"sensor {beat.sensor}: no good tick for {rough(beat.silent_for(now))}; it is to tick every {rough(beat.every)}"
-        for beat in beats
-        if beat.silent_for(now) > beat.bound
-    ]
+    found = [beat.sentence(now) for beat in beats if beat.is_silent(now)]
     if watermark is not None and now - watermark > max_age:
         found.append(f"the watermark is {rough(now - watermark)} old; checks.max_watermark_age is {rough(max_age)}")
     return found

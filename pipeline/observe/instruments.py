@@ -98,6 +98,12 @@ SENSOR_SILENCE = gauge(
     "tidemark.sensor.silence", "s", "How long ago a sensor's last tick without an error ended.", ("sensor",)
 )
 SENSOR_INTERVAL = gauge("tidemark.sensor.interval", "s", "How often a sensor is to tick by the settings.", ("sensor",))
+SENSOR_FAILING = gauge(
+    "tidemark.sensor.failing",
+    "s",
+    "Since how long a sensor's ticks fail, by the kind of the newest error. None while they do not.",
+    ("sensor", "error"),
+)
 RUNS = counter(
     "tidemark.runs",
     "{run}",

@@ -6,6 +6,7 @@ from datetime import datetime, timedelta
 
 from tidemark.pipeline.ingest.outcome import Ingested
 from tidemark.pipeline.ingest.ticks import Tracked
+from tidemark.pipeline.lake.tables.failures import FailedTick
 
 RESULTS = SUCCESS, FAILURE, CANCELED = "success", "failure", "canceled"
 """How a run ends."""
@@ -25,11 +26,11 @@ class Observer:
 
     is_on = False
 
-    def begin(self) -> None:
-        """A tick begins."""
+    def begin(self, sensor: str) -> None:
+        """A sensor's evaluation begins."""
 
-    def ticked(self, sensor: str, seconds: float, *, failed: bool) -> None:
-        """A sensor's evaluation has ended."""
+    def ticked(self, sensor: str, seconds: float, failed: FailedTick | None = None) -> None:
+        """A sensor's evaluation has ended, or has `failed`."""
 
     def tracked(self, tracked: Tracked) -> None:
         """A tick of tracking has decided."""

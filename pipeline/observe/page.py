@@ -27,7 +27,7 @@ from tidemark.pipeline.observe.facts import LakeStatus, read_status
 from tidemark.pipeline.observe.plane import HOURS, lag_chart, plane_chart
 from tidemark.pipeline.observe.serving import SCRIPT, STYLE
 from tidemark.pipeline.printable import printable
-from tidemark.pipeline.quality.failing import TICKS_MISSED, read_failing_ticks
+from tidemark.pipeline.quality.failing import is_overdue, read_ticks, with_age
 from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.tuning.page import TEMPLATES
 from tidemark.pipeline.watermark.decision import Decision
@@ -204,12 +204,11 @@ class Page:
 
     def _look_at_log(self, now: datetime) -> Mapping[str, Any]:
         lake = self._lakes[0]
-        log, failing = lake.tracking_log(), [one.sentence() for one in read_failing_ticks(lake, now)]
-        place = self._place
+        log, place = lake.tracking_log(), self._place
         if place is None or now - place.at > FOLLOWS_FOR:
             found = read_decided(log)
             if found is None:
-                return {"ticks_failing": failing}
+                return {"ticks": read_ticks(lake, self._settings, None, now).sentences}
             before = standing_before(log, found[0])
             place = Place(before.after(*found), *found, before, now)
             recent = {one.at: one for one in [*sampled(log, found[0], now - HOURS), *self._recent]}
@@ -217,7 +216,7 @@ class Page:
         place = self._place = followed(log, replace(place, at=now), self.decided)
         decisions, tick = list(self._recent), self._settings.watermark.tick
         told = explained(place.number, place.decided, place.before, decisions, tick, now)
-        return {**told.facts, "ticks_failing": failing}
+        return {**told.facts, "ticks": read_ticks(lake, self._settings, place.decided.decision, now).sentences}
 
     def _look_at_tables(self, now: datetime) -> LakeStatus:
         if self._settings.pubsub.attach:  # nothing lands, so there are no tables
@@ -262,12 +261,16 @@ def verdict_of(
     """All is well, or what is not: `bad` where nobody decides or something fails, `hold` where the watermark waits.
     `why` explains the newest decision, if there is one, and `status` is that of the tables."""
     facts = {} if status is None else status.facts
-    said = [*problems, *why.get("ticks_failing", []), *([] if status is None else status.of_runs)]
+    said = [*problems, *why.get("ticks", []), *([] if status is None else status.of_runs)]
     if "at" not in why:
         headline = "Something is wrong" if said else "No decision yet"
         return Verdict("bad" if said else "new", headline, said or ["The first tick of tracking decides."])
-    told = [*said, f"{'The newest decision was ' if said else ''}{why['explanation'][0]}"]
-    if now - why["at"] > TICKS_MISSED * settings.watermark.tick:
+    decided, tick = why["explanation"][0], settings.watermark.tick
+    told = [
+        *said,
+        f"{'The newest decision was ' if said else ''}{with_age(decided.rstrip('.'), why['at'], tick, now)}.",
+    ]
+    if is_overdue(why["at"], tick, now):
         return Verdict("bad", f"Nobody has decided for {rough(now - why['at'])}", told)
     if said:
         return Verdict("bad", "Something is wrong", told)

@@ -11,6 +11,7 @@ from tidemark.pipeline.clock import Clock, to_us
 from tidemark.pipeline.contract.heartbeat import RejectionReason
 from tidemark.pipeline.ingest.outcome import Ingested
 from tidemark.pipeline.ingest.ticks import Tracked
+from tidemark.pipeline.lake.tables.failures import FailedTick
 from tidemark.pipeline.observe import instruments as them
 from tidemark.pipeline.observe.health import SensorBeat, problems
 from tidemark.pipeline.observe.instruments import PIPELINE, Instrument
@@ -80,6 +81,8 @@ class Recorder(Observer):
         self._every, self._jobs = dict(every), tuple(jobs)
         self._began = clock.now()
         self._heard: dict[str, datetime] = {}
+        self._at_work = set[str]()
+        self._failing: dict[str, FailedTick] = {}
         self._state: WatermarkState | None = None  # as the newest tick of tracking left it
         self._counted: dict[Instrument, int] = {}  # what the last checks found
         self._under_way: Mapping[str, datetime] = {}
@@ -96,7 +99,8 @@ class Recorder(Observer):
     # What is told
 
     @never_failing
-    def begin(self) -> None:
+    def begin(self, sensor: str) -> None:
+        self._at_work.add(sensor)
         if self._outlet is not None or os.getpid() != self._process:
             return
         now, tried = self._clock.now(), self._outlet_tried_at
@@ -114,10 +118,14 @@ class Recorder(Observer):
         self._begin_at_zero()
 
     @never_failing
-    def ticked(self, sensor: str, seconds: float, *, failed: bool) -> None:
-        if not failed:
+    def ticked(self, sensor: str, seconds: float, failed: FailedTick | None = None) -> None:
+        self._at_work.discard(sensor)
+        if failed is None:
             self._heard[sensor] = self._clock.now()
-        self._add(them.TICK_DURATION, seconds, sensor=sensor, result="error" if failed else "ok")
+            self._failing.pop(sensor, None)
+        else:
+            self._failing[sensor] = failed
+        self._add(them.TICK_DURATION, seconds, sensor=sensor, result="ok" if failed is None else "error")
 
     @never_failing
     def tracked(self, tracked: Tracked) -> None:
@@ -191,6 +199,9 @@ class Recorder(Observer):
         for beat in self._beats():
             yield self._now(them.SENSOR_SILENCE, beat.silent_for(now).total_seconds(), sensor=beat.sensor)
             yield self._now(them.SENSOR_INTERVAL, beat.every.total_seconds(), sensor=beat.sensor)
+        for sensor, failed in self._failing.copy().items():
+            seconds = max((now - failed.since).total_seconds(), 0.0)
+            yield self._now(them.SENSOR_FAILING, seconds, sensor=sensor, error=failed.kind)
         yield self._now(them.WATERMARK_MAX_AGE, self._settings.checks.max_watermark_age.total_seconds())
         if (watermark := self._watermark) is not None:
             yield self._now(them.WATERMARK_AGE, (now - watermark).total_seconds())
@@ -211,7 +222,16 @@ class Recorder(Observer):
         return None if self._state is None else self._state.watermark
 
     def _beats(self) -> list[SensorBeat]:
-        return [SensorBeat(name, every, self._heard.get(name, self._began)) for name, every in self._every.items()]
+        return [
+            SensorBeat(
+                name,
+                every,
+                self._heard.get(name, self._began),
+                waits=name in self._at_work or name not in self._heard,
+                failed=self._failing.get(name),
+            )
+            for name, every in self._every.items()
+        ]
 
     def _now(self, instrument: Instrument, value: float, **attributes: str) -> Measured:
         return Measured(instrument, value, self._pipeline | attributes)

@@ -1,15 +1,19 @@
-"""Which failures of runs still stand: those over windows that nothing has computed since, and those of a table of one's
-own since its last success."""
+"""What fails now. Of runs: those over windows that nothing has computed since, and those of a table of one's own since
+its last success. Of ticks: those of sensors without a good one since, and that nobody decides."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from pathlib import Path
 
-from tidemark.pipeline.clock import iso
+from tidemark.pipeline.clock import EPOCH, iso
 from tidemark.pipeline.durations import format_duration, rough
 from tidemark.pipeline.lake.layout import OWN_TABLES, Lake
+from tidemark.pipeline.lake.store.disk import why_unwritable
 from tidemark.pipeline.lake.tables.failures import KEPT, FailedRun, FailedTick
 from tidemark.pipeline.lake.tables.table import data_files
+from tidemark.pipeline.quality.running import Running, read_running
+from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.watermark.decision import Decision
 from tidemark.pipeline.windows import Windowing
 
@@ -20,20 +24,107 @@ DRAINS_STAND_FOR = timedelta(hours=1)
 """The same for a run that reads the subscriptions, whose notes a later one deletes."""
 
 
-TICKS_MISSED = 3
-"""Ticks without a decision after which nobody seems to decide any more."""
+TICKS_MISSED, LOOKS_EVERY = 3, timedelta(seconds=5)
+"""Ticks without a decision after which nobody seems to decide any more. Dagster's daemon looks at sensors that often,
+so ticks are not closer together."""
+
+TRACKING = "tracking"
+"""The sensor that decides."""
 
 
-def standstill(decision: Decision | None, tick: timedelta, now: datetime) -> list[str]:
-    """The sentence that nobody decides, where the newest decision is too old; none where it is new, or where there is
-    none yet. Told by what is not in the lake: a full one takes no note."""
-    if decision is None or now - decision.at <= TICKS_MISSED * tick:
-        return []
-    return [
-        f"nobody decides: the newest decision is {rough(now - decision.at)} old, and one is due every "
-        f"{format_duration(tick)}. Is the pipeline running, and is there room for its lake? The logs of its code "
-        "server and daemon say why ticks fail"
+def is_overdue(since: datetime, every: timedelta, now: datetime) -> bool:
+    """Whether what is to happen again `every` so often has not happened since."""
+    return now - since > TICKS_MISSED * max(every, LOOKS_EVERY)
+
+
+def with_age(said: str, decided_at: datetime, tick: timedelta, now: datetime) -> str:
+    """What is said of a decision, and how old that is where it is older than TICKS_MISSED ticks."""
+    if not is_overdue(decided_at, tick, now):
+        return said
+    return (
+        f"{said}. That was decided {rough(now - decided_at)} ago, and a decision is due every {format_duration(tick)}"
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class TicksNow:
+    """How a pipeline's ticks go: the sensors whose ticks fail or wait, by name; the sentence that nobody decides; and
+    the one that the settings file is not any more what the running pipeline has read."""
+
+    failing: Sequence[FailedTick]
+    standing: str | None = None
+    settings: str | None = None
+    is_alive: bool = False
+
+    @property
+    def failures(self) -> list[str]:
+        """That nobody decides, and which ticks fail; why nobody decides is said once."""
+        told = [one.sentence() for one in self.failing if not one.waits]
+        return [*filter(None, [self.standing]), *(one for one in told if one not in (self.standing or ""))]
+
+    @property
+    def sentences(self) -> list[str]:
+        """All of it, a warning each."""
+        waiting = [one.sentence() for one in self.failing if one.waits]
+        return [*self.failures, *filter(None, [self.settings]), *waiting]
+
+
+def read_ticks(lake: Lake, settings: Settings, decision: Decision | None, now: datetime) -> TicksNow:
+    """How ticks go, by the newest decision, by the notes in the lake, and by what is not in the lake, since a full one
+    takes no note. Raises LakeError."""
+    noted = lake.failed_ticks().newest()
+    return ticks_now(settings, None if decision is None else decision.at, read_running(settings), noted, now)
+
+
+def ticks_now(
+    settings: Settings, decided_at: datetime | None, running: Running | None, noted: Sequence[FailedTick], now: datetime
+) -> TicksNow:
+    """The same of what was read: when the newest decision was made, what the process said last, and the lake's notes. A
+    note of long ago is of a sensor that no longer ticks."""
+    newest, tick = dict[str, FailedTick](), settings.watermark.tick
+    overdue = decided_at is not None and is_overdue(decided_at, tick, now)
+    here = running if running is not None and running.lake == settings.lake.uri else None
+    if here is not None and here.is_here and not here.is_alive and not overdue:
+        here = None  # another machine goes on
+    for one in sorted((*noted, *(() if here is None else here.failing)), key=lambda one: one.last):
+        newest[one.sensor] = one.after(newest.get(one.sensor), more=0)
+    good = {} if here is None else here.good
+    failing = [
+        newest[sensor]
+        for sensor in sorted(newest)
+        if now - newest[sensor].last <= WINDOWS_STAND_FOR
+        and (good.get(sensor, EPOCH), not newest[sensor].waits) < (newest[sensor].last, True)
     ]
+    stale = None if running is None else running.stale_settings
+    is_alive = running is not None and running.is_alive
+    if decided_at is None or not overdue:
+        return TicksNow(failing, None, stale, is_alive)
+    tracking = next((one for one in failing if one.sensor == TRACKING and not one.waits), None)
+    standing = (
+        f"nobody has decided for {rough(now - decided_at)}, since {iso(decided_at)}, and a decision is due every "
+        f"{format_duration(tick)}: {tracking.sentence() if tracking else _why(settings, here)}"
+    )
+    return TicksNow(failing, standing, stale, is_alive)
+
+
+def _why(settings: Settings, running: Running | None) -> str:
+    """Why nobody decides, where no tick of tracking has failed."""
+    for folder in (settings.lake.folder, Path(settings.dagster.storage)):
+        if folder is not None and (problem := why_unwritable(folder)):
+            return problem
+    if running is None:
+        return (
+            "there is no word from its process on this machine. Is the pipeline running? The logs of its code server "
+            "and daemon say why ticks fail"
+        )
+    if not running.is_here:
+        return f"it ran on {running.host}. Look at the logs of its code server and daemon there"
+    if not running.is_alive:
+        return f"its process {running.process} has ended. Start the pipeline"
+    return (
+        f"its process {running.process} lives and is not asked for ticks. Is the sensor {TRACKING} on? The log of "
+        "Dagster's daemon says what fails"
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,12 +161,6 @@ def read_failing(lake: Lake, windowing: Windowing, now: datetime) -> Failing | N
     for file in data_files(table.current(), table.partition_column):
         computed_at[file.partition] = max(file.added_at, computed_at.get(file.partition, file.added_at))
     return failing(notes, computed_at, windowing, now)
-
-
-def read_failing_ticks(lake: Lake, now: datetime) -> list[FailedTick]:
-    """The sensors whose newest tick failed, by name. A note of long ago is of a sensor that no longer ticks. Raises
-    LakeError."""
-    return [failed for failed in lake.failed_ticks().newest() if now - failed.last <= WINDOWS_STAND_FOR]
 
 
 def failing(

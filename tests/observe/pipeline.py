@@ -17,6 +17,7 @@ from tidemark.pipeline.lake.tables.windowed import DiffRun
 from tidemark.pipeline.observe.outlet import outlet_of
 from tidemark.pipeline.observe.recorder import Recorder
 from tidemark.pipeline.quality.status import read_waiting
+from tidemark.pipeline.quality.tick_notes import TickNotes
 from tidemark.pipeline.settings import Settings
 
 BUDGET = Budget(max_messages=20_000, max_bytes=1 << 26, max_time=timedelta(seconds=5), batch_messages=2000)
@@ -38,7 +39,8 @@ class Pipeline:
         self.recorder = Recorder(
             self.settings, {"landing": tick, "tracking": tick}, [], self.clock, lambda: outlet_of(metrics)
         )
-        self.recorder.begin()
+        self.notes = TickNotes(self.settings, self.clock)
+        self.recorder.begin("landing")
         pubsub = self.settings.pubsub
         self.tracking, self.base = (self.subscription(path) for path in (pubsub.tracking_path, pubsub.base_path))
         self.backlogs = self.backlog(pubsub.tracking_path), self.backlog(pubsub.base_path)
@@ -51,11 +53,10 @@ class Pipeline:
                 self._land() if sensor == "landing" else self._track()
             except TidemarkError as error:
                 self.errors.append(error)
-                self.recorder.ticked(sensor, 0.1, failed=True)
-                self.lake.failed_ticks().note(sensor, error, self.clock.now())
+                self.recorder.ticked(sensor, 0.1, self.notes.failed(sensor, error, self.lake.failed_ticks()))
             else:
-                self.recorder.ticked(sensor, 0.1, failed=False)
-                self.lake.failed_ticks().clear(sensor)
+                self.recorder.ticked(sensor, 0.1)
+                self.notes.good(sensor, self.lake.failed_ticks())
 
     def compute(self) -> None:
         """What runs of Spark would leave of the windows that wait, without the rows."""

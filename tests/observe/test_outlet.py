@@ -226,7 +226,7 @@ def test_a_forked_process_records_nothing_and_sends_nothing(tmp_path: Path) -> N
 
                     alone = [one.name for one in threads()] == ["MainThread"]
                     telling = hour.ticking.resources["lake"].kept.get("observer", lambda: None)
-                    telling.ticked("tracking", 1.0, failed=False)
+                    telling.ticked("tracking", 1.0)
                     os._exit(0 if alone else 1)
                 finally:
                     os._exit(2)

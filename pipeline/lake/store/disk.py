@@ -4,6 +4,7 @@ import contextlib
 import errno
 import fcntl
 import os
+import shutil
 import uuid
 from collections.abc import Iterator
 from hashlib import blake2b
@@ -11,6 +12,9 @@ from pathlib import Path
 
 from tidemark.pipeline.errors import ObjectExists, ObjectMissing, ObjectReplaced
 from tidemark.pipeline.lake.store.storage_errors import storage_error
+
+FULL_BYTES = 1 << 20
+"""A disk with less room than this is full: a tick writes files of some ten kilobytes at least."""
 
 TEMPORARY = ".tmp-"
 """Prefix of a file that is being written. A crash may leave one behind; readers ignore it."""
@@ -126,6 +130,16 @@ def check_folder(folder: Path) -> None:
         there = next(place for place in (folder, *folder.parents) if place.exists())
         if not there.is_dir():
             raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))
+
+
+def why_unwritable(folder: Path) -> str | None:
+    """Why nothing can be written in a folder, or in the nearest one above it; None where nothing is known against
+    it."""
+    there = next(place for place in (folder, *folder.parents) if place.exists())
+    if not there.is_dir() or not os.access(there, os.W_OK | os.X_OK):
+        return f"{there} cannot be written to"
+    free = shutil.disk_usage(there).free
+    return f"the disk of {there} is full: {free >> 10} KiB are free" if free < FULL_BYTES else None
 
 
 def sync(path: Path) -> None:

@@ -14,6 +14,7 @@ from tidemark.pipeline.clock import Clock, iso
 from tidemark.pipeline.errors import LakeError, NewerFormat, WindowExpired, WindowNotClosed
 from tidemark.pipeline.lake.store.notes import JsonKind, Notes, ReplacedNotes
 from tidemark.pipeline.lake.store.objects import ObjectStore, ReplaceableObjects
+from tidemark.pipeline.printable import printable
 
 logger = logging.getLogger(__name__)
 
@@ -56,6 +57,18 @@ class FailedTick:
     last: datetime
     reason: str
     waits: bool = False
+
+    @property
+    def kind(self) -> str:
+        """The kind of the error, which says nothing of any data."""
+        return self.reason.partition(":")[0]
+
+    def after(self, earlier: "FailedTick | None", more: int = 1) -> "FailedTick":
+        """This one, with what an earlier one knows, which it makes so many more."""
+        if earlier is None or earlier.waits != self.waits:
+            return self
+        failures = max(self.failures, earlier.failures + more)
+        return replace(self, failures=failures, since=min(self.since, earlier.since))
 
     def sentence(self) -> str:
         """All of it as one sentence."""
@@ -113,15 +126,14 @@ class FailedTicks:
     def __init__(self, objects: ReplaceableObjects) -> None:
         self._notes = ReplacedNotes(objects, TICKS)
 
-    def note(self, sensor: str, error: BaseException | str, at: datetime) -> None:
-        """Note that a tick failed, or in a text what it waits for. It tries once, and for a few seconds at most."""
-        with _without_failing(f"ticks of {sensor}"):
-            there, generation = self._notes.found(sensor)
-            waits = isinstance(error, str)
-            failed = FailedTick(sensor, 1, at, at, error if isinstance(error, str) else reason_of(error), waits)
-            if there is not None and there.waits == waits:
-                failed = replace(failed, failures=there.failures + 1, since=there.since)
-            self._notes.replace(sensor, failed, generation)
+    def note(self, failed: FailedTick) -> FailedTick:
+        """Note that a tick failed, and return that with what an earlier note knows. It tries once, and for a few
+        seconds at most."""
+        with _without_failing(f"ticks of {failed.sensor}"):
+            there, generation = self._notes.found(failed.sensor)
+            failed = failed.after(there)
+            self._notes.replace(failed.sensor, failed, generation)
+        return failed
 
     def clear(self, sensor: str) -> None:
         """A tick has succeeded."""
@@ -134,10 +146,10 @@ class FailedTicks:
 
 
 def reason_of(error: BaseException) -> str:
-    """The first line of what an error says, with its kind and without secrets of an address."""
+    """The first line of what an error says, with its kind, and without secrets of an address or control characters."""
     text = str(error).encode(errors="replace").decode()  # JSON has no lone surrogates, and names of files may
     lines = [line.strip() for line in text.splitlines() if line.strip()]
-    said = ": ".join([type(error).__name__, *(SECRET.sub(r"\1=…", line) for line in lines[:1])])
+    said = printable(": ".join([type(error).__name__, *(SECRET.sub(r"\1=…", line) for line in lines[:1])]))
     return said if len(said) <= REASON_LENGTH else f"{said[: REASON_LENGTH - 1]}…"
 
 
