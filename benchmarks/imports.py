@@ -18,6 +18,7 @@ TIDEMARK = str(Path(sys.executable).parent / "tidemark")
 
 DAGSTER = "import dagster"
 GOALS = {
+    "import tidemark_watermark": 0.2,
     "import tidemark.dagster": 0.7,
     "import tidemark.watermark": 0.5,
     "tidemark --help": 0.5,

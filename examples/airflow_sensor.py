@@ -1,9 +1,9 @@
 """An Airflow sensor that waits until tidemark's watermark has passed a data interval.
 
-    wait = WatermarkSensor(task_id="complete", config="/etc/tidemark/heartbeats.toml", mode="reschedule")
+    wait = WatermarkSensor(task_id="complete", lake="gs://my-bucket/lake", mode="reschedule")
 
-It needs `tidemark` in Airflow's environment and the right to read the lake. It imports with Airflow 3, Airflow 2, or
-none at all: then it is a plain class whose `poke` can be called.
+It needs `tidemark-watermark` in Airflow's environment and the right to read `watermark.json` in the lake. It imports
+with Airflow 3, Airflow 2, or none at all: then it is a plain class whose `poke` can be called.
 """
 
 import logging
@@ -12,7 +12,7 @@ from contextlib import suppress
 from datetime import datetime
 from typing import Any
 
-from tidemark.watermark import read_watermark
+from tidemark_watermark import read_watermark
 
 BaseSensorOperator: Any = object
 with suppress(ImportError):
@@ -26,18 +26,18 @@ logger = logging.getLogger(__name__)
 class WatermarkSensor(BaseSensorOperator):  # type: ignore[misc]
     """Succeeds when the watermark has reached `event_time`, a template: by default the end of the data interval.
 
-    `config` is tidemark's settings file. A lake that cannot be read fails the task, so give it retries.
+    `lake` is its address, or a folder. An object that cannot be read fails the task, so give it retries.
     """
 
-    template_fields: Sequence[str] = ("config", "event_time")
+    template_fields: Sequence[str] = ("lake", "event_time")
 
-    def __init__(self, *, config: str, event_time: str = "{{ data_interval_end | ts }}", **more: Any) -> None:
+    def __init__(self, *, lake: str, event_time: str = "{{ data_interval_end | ts }}", **more: Any) -> None:
         super().__init__(**more)
-        self.config = config
+        self.lake = lake
         self.event_time = event_time
 
     def poke(self, context: Mapping[str, Any]) -> bool:  # noqa: ARG002 (Airflow passes it)
         """Look at the watermark once."""
-        watermark = read_watermark(self.config)
-        logger.info("waiting for %s; %s", self.event_time, watermark.sentence())
+        watermark = read_watermark(self.lake)
+        logger.info("waiting for %s; %s", self.event_time, watermark.sentence)
         return watermark.has_reached(datetime.fromisoformat(self.event_time))

@@ -21,6 +21,10 @@ class WatermarkNotReached(TidemarkError):
     """The watermark has not reached an event time within the time that was given."""
 
 
+class WindowNotComputed(TidemarkError):
+    """The rows of a window were asked for, and it is not computed."""
+
+
 class PubSubError(TidemarkError):
     """Pub/Sub refused a request, or did not answer."""
 

@@ -11,7 +11,7 @@ import pytest
 from tests.ingest.fakes import World
 from tests.quality.test_gate import live
 from tests.watermark.builders import at
-from tidemark.pipeline.errors import InvalidSettings
+from tidemark_watermark import NotReadable
 
 EXAMPLE = Path(__file__).parent.parent / "examples" / "airflow_sensor.py"
 
@@ -46,11 +46,11 @@ def as_airflow(monkeypatch: pytest.MonkeyPatch, *places: str) -> None:
 @pytest.mark.parametrize("place", ["airflow.sdk", "airflow.sensors.base"], ids=["Airflow 3", "Airflow 2"])
 def test_the_sensor_is_a_sensor_of_the_airflow_that_is_there(monkeypatch: pytest.MonkeyPatch, place: str) -> None:
     as_airflow(monkeypatch, place)
-    sensor: Any = example().WatermarkSensor(task_id="complete", mode="reschedule", config="tidemark.toml")
+    sensor: Any = example().WatermarkSensor(task_id="complete", mode="reschedule", lake="gs://bucket/lake")
     assert isinstance(sensor, Base)
     assert (sensor.task_id, sensor.mode) == ("complete", "reschedule")
     assert {name: getattr(sensor, name) for name in sensor.template_fields} == {
-        "config": "tidemark.toml",
+        "lake": "gs://bucket/lake",
         "event_time": "{{ data_interval_end | ts }}",
     }
 
@@ -59,15 +59,15 @@ def test_a_poke_succeeds_once_the_watermark_has_reached_the_time(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     as_airflow(monkeypatch)
-    world, config = World(tmp_path), tmp_path / "tidemark.toml"
-    config.write_text('[lake]\nuri = "file:lake"\n')
-    sensor = example().WatermarkSensor(config=str(config), event_time=at(30).isoformat())
+    world = World(tmp_path)
+    sensor = example().WatermarkSensor(lake=world.lake_settings.uri, event_time=at(30).isoformat())
     assert not sensor.poke({})
     live(world)
     assert sensor.poke({})
 
 
-def test_settings_that_cannot_be_read_fail_the_task(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_object_that_cannot_be_read_fails_the_task(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     as_airflow(monkeypatch)
-    with pytest.raises(InvalidSettings, match="there is no settings file"):
-        example().WatermarkSensor(config=str(tmp_path / "no.toml"), event_time=at(0).isoformat()).poke({})
+    (tmp_path / "watermark.json").write_text("damaged")
+    with pytest.raises(NotReadable, match="is damaged"):
+        example().WatermarkSensor(lake=str(tmp_path), event_time=at(0).isoformat()).poke({})

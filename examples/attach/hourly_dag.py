@@ -17,7 +17,7 @@ HOUR = "{{ (data_interval_end - macros.timedelta(hours=1)).strftime('%Y-%m-%dT%H
 with DAG("hourly", schedule="@hourly", start_date=datetime(2026, 1, 1, tzinfo=UTC), catchup=False) as dag:
     complete = WatermarkSensor(
         task_id="complete",
-        config=os.environ.get("TIDEMARK_CONFIG", "/etc/tidemark.toml"),
+        lake=os.environ.get("TIDEMARK_LAKE", "gs://my-lake/orders"),
         mode="reschedule",
         poke_interval=60,
         timeout=6 * 3600,

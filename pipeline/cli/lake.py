@@ -17,8 +17,10 @@ from tidemark.pipeline.cli.options import (
 )
 from tidemark.pipeline.cli.output import columns, console, facts_table, print_json, safe, shown_rows, warn
 from tidemark.pipeline.clock import SystemClock
+from tidemark.pipeline.errors import WindowNotComputed
 from tidemark.pipeline.lake.tables.windowed import PARTITION
 from tidemark.pipeline.observe.facts import read_status
+from tidemark.pipeline.quality.computed import Stage, WindowProgress, words
 from tidemark.pipeline.settings import load_settings
 
 LEFT_OUT = ("publish_time", "message_id")
@@ -57,15 +59,21 @@ def diffs(
     if stream is not None and not stream.isascii() and stream != stream.encode(errors="ignore").decode():
         raise typer.BadParameter(f"--stream {stream} is not UTF-8; no stream has such an id")
     settings = load_settings()
-    table = lake_of(settings).diffs().table.current()
+    named = None if window is None else window_named(settings, window)
+    lake = lake_of(settings)
+    table = lake.diffs().table.current()
     if table is None:
         raise no_window(settings)
     wanted: Any = pc.scalar(True)
-    if window is not None:
-        wanted &= pc.field(PARTITION) == window_named(settings, window).key
+    if named is not None:
+        wanted &= pc.field(PARTITION) == named.key
     if stream is not None:
         wanted &= pc.field("stream_id") == stream
     found = table.to_pyarrow_dataset().to_table(filter=wanted)
+    if named is not None and not found.num_rows:
+        stage = WindowProgress(lake, settings.windowing, settings.windows).stage(named)
+        if stage not in (Stage.COMPUTED, Stage.EMPTY):
+            raise WindowNotComputed(words(stage, named))
     found = found.sort_by([("event_time", "ascending"), ("stream_id", "ascending")])
     rows = found.slice(max(0, found.num_rows - limit))
     if as_json:

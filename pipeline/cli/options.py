@@ -1,6 +1,7 @@
 """What the commands share on the way in: options, how their values are read, and the lake that they open."""
 
 import os
+import re
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from functools import wraps
@@ -58,8 +59,18 @@ def positive(text: str | timedelta) -> timedelta:
     return read
 
 
+NEARLY_A_KEY = re.compile(r"(\d{4}-\d\d-\d\dT\d\d)(-\d\d)")
+"""A window's key without its Z. ISO 8601 reads a time with an offset of hours in it."""
+
+
 def moment(text: str, otherwise: str = "not a time") -> datetime:
     """Read a time, which must have a time zone. The error says that the text is `otherwise`."""
+    if nearly := NEARLY_A_KEY.fullmatch(text):
+        hour, offset = nearly.groups()
+        raise typer.BadParameter(
+            f"{text} may be a window or a time; write {text}Z for the window with that key, or {hour}:00{offset}:00 "
+            "for the time"
+        )
     try:
         read = datetime.fromisoformat(text)
     except ValueError as error:
@@ -145,15 +156,20 @@ def landing_only(command: Callable[..., None]) -> Callable[..., None]:
 
     @wraps(command)
     def refusing(*given: Any, **named: Any) -> None:
-        pubsub = load_settings().pubsub
-        if pubsub.attach:
-            raise BaseReadByOthers(
-                f"`tidemark {command.__name__}` is about what tidemark lands, and with pubsub.attach = true somebody "
-                f"else reads {pubsub.base_path}: nothing lands, and only its reader can let messages go"
-            )
+        refuse_attached(load_settings(), command.__name__)
         command(*given, **named)
 
     return refusing
+
+
+def refuse_attached(settings: Settings, command: str) -> None:
+    """Raise BaseReadByOthers where nothing lands: with `pubsub.attach`."""
+    pubsub = settings.pubsub
+    if pubsub.attach:
+        raise BaseReadByOthers(
+            f"`tidemark {command}` is about what tidemark lands, and with pubsub.attach = true somebody "
+            f"else reads {pubsub.base_path}: nothing lands, and only its reader can let messages go"
+        )
 
 
 def no_decision(settings: Settings) -> LakeError:

@@ -6,12 +6,21 @@ from typing import Annotated, Any
 
 import typer
 
-from tidemark.pipeline.cli.options import AsJson, duration_option, moment, option, window_named
+from tidemark.pipeline.cli.options import (
+    AsJson,
+    duration_option,
+    lake_of,
+    moment,
+    option,
+    refuse_attached,
+    window_named,
+)
 from tidemark.pipeline.cli.output import console, print_json, safe
 from tidemark.pipeline.clock import SystemClock, iso
 from tidemark.pipeline.durations import format_duration, rough
-from tidemark.pipeline.errors import WatermarkNotReached
+from tidemark.pipeline.errors import WatermarkNotReached, WindowNotComputed
 from tidemark.pipeline.observe.explained import decision_facts
+from tidemark.pipeline.quality.computed import Stage, WindowProgress, words
 from tidemark.pipeline.quality.gate import Watermark, WatermarkReader
 from tidemark.pipeline.settings import Settings, load_settings
 
@@ -28,6 +37,14 @@ def watermark(
             metavar="<time|key>",
         ),
     ] = None,
+    computed: Annotated[
+        bool,
+        option(
+            "With --wait-for and a window's key: wait until its rows are in heartbeat_diffs, or there is nothing to "
+            "compute.",
+            "--computed",
+        ),
+    ] = False,
     timeout: Annotated[
         timedelta | None, duration_option(f"How long --wait-for waits, {format_duration(WAITS)} if not given.")
     ] = None,
@@ -36,26 +53,42 @@ def watermark(
     """Show the watermark and why it stands there, from the lake alone; or wait for it."""
     if timeout is not None and wait_for is None:
         raise typer.BadParameter("--timeout says how long --wait-for waits; name an event time with that")
+    if computed and wait_for is None:
+        raise typer.BadParameter("--computed says what --wait-for waits for; name a window by its key with that")
     settings, clock = load_settings(), SystemClock()
-    reader = WatermarkReader(settings, clock)
+    reader, stage = WatermarkReader(settings, clock), None
+    began = clock.monotonic()
     if wait_for is None:
         found = reader.read()
     else:
         limit = WAITS if timeout is None else timeout
         event_time = _event_time(settings, wait_for)
+        window = window_named(settings, wait_for)
+        if computed:
+            refuse_attached(settings, "watermark --computed")
+            if window.key != wait_for:
+                raise typer.BadParameter(f"--computed needs a window's key; {wait_for} is a time")
         found = reader.wait_for(event_time, limit)
         if not found.has_reached(event_time):
             raise WatermarkNotReached(_not_reached(found, event_time, limit, clock.now()))
+        if computed:
+            progress = WindowProgress(lake_of(settings, clock), settings.windowing, settings.windows)
+            left = limit - timedelta(seconds=clock.monotonic() - began)
+            stage = progress.wait_for(window, left, clock)
+            if stage not in (Stage.COMPUTED, Stage.EMPTY):
+                raise WindowNotComputed(f"{words(stage, window)} (waited for {format_duration(limit)} at most)")
     if as_json:
-        print_json(watermark_facts(found))
+        print_json(watermark_facts(found) | ({} if stage is None else {"stage": stage}))
         return
     terminal, closed = console(), found.newest_closed
+    if stage is not None:
+        terminal.print(safe(words(stage, window)), soft_wrap=True)
     terminal.print(safe(found.sentence()), soft_wrap=True)
     if found.decided_at is not None:
         ago = rough(max(clock.now() - found.decided_at, timedelta(0)))
-        window = "no window is closed" if closed is None else f"newest closed window {closed.key}"
+        newest = "no window is closed" if closed is None else f"newest closed window {closed.key}"
         terminal.print(
-            f"[dim]decided {ago} ago, {iso(found.decided_at)}; {window}; {safe(found.lake)}[/]", soft_wrap=True
+            f"[dim]decided {ago} ago, {iso(found.decided_at)}; {newest}; {safe(found.lake)}[/]", soft_wrap=True
         )
 
 

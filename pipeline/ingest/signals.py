@@ -27,7 +27,7 @@ class SignalTopic(WatermarkObject):
     kind = SENT
 
     def __init__(self, objects: ReplaceableObjects, promise: str, topic: str, settings: Settings) -> None:
-        super().__init__(objects, promise)
+        super().__init__(objects, settings.windowing, promise)
         self.failed = f"{topic} is told by a later tick, because this one could not send or note it"
         self._topic, self._settings = topic, settings
 
@@ -61,6 +61,6 @@ def closed_between(since: str | None, watermark: str | None, windowing: Windowin
 def signals_of(settings: Settings, lake: Lake) -> tuple[WatermarkObject, ...]:
     """All of them that the settings name, for one tracker."""
     promise = ACKNOWLEDGED if settings.pubsub.attach else LANDED
-    written = WatermarkObject(lake.objects(), promise)
+    written = WatermarkObject(lake.objects(), settings.windowing, promise)
     topic = settings.signal_topic
     return (written,) if topic is None else (written, SignalTopic(lake.objects(), promise, topic, settings))

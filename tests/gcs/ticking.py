@@ -38,7 +38,7 @@ class TickingOnABucket(World):
         super().restart()
         self.behind_proxy = Lake(self.through_proxy, FIELDS, self.clock)
         self.log, self.landing_log = self.behind_proxy.tracking_log(), self.behind_proxy.tracking_log()
-        self.signals = [WatermarkObject(self.behind_proxy.objects())]
+        self.signals = [WatermarkObject(self.behind_proxy.objects(), WINDOWING)]
         self.landed_in, self.rejected_in = new_files(self.behind_proxy, self.clock)
         self.index = self.behind_proxy.window_index(*self.windows)
         self.diffs = self.behind_proxy.diffs()

@@ -50,8 +50,10 @@ from tidemark.pipeline.settings_sections import LakeSettings
 from tidemark.pipeline.watermark.histogram import BUCKET_US, COPY, NO_EVENT, Histogram
 from tidemark.pipeline.watermark.policy import Policy
 from tidemark.pipeline.watermark.state import Entry, Snapshot
+from tidemark.pipeline.windows import Windowing
 
 FIELDS = {"load": FieldKind.NUMBER}
+WINDOWING = Windowing(timedelta(minutes=1), START)
 CONTRACT = MessageContract(
     event_time=Place.of("attribute:event_time"),
     stream_id=(Place.of("attribute:stream_id"),),
@@ -288,7 +290,7 @@ class World:
         self.objects = StepwiseObjects(self.stored(), self.steps)
         self.log = TrackingLog(self.objects, checkpoint_every=4)
         self.copies = RememberedCopies()
-        self.signals = [WatermarkObject(lake.objects())]
+        self.signals = [WatermarkObject(lake.objects(), WINDOWING)]
         heartbeats, quarantine = new_files(lake, self.clock)
         self.heartbeats = StepwiseFiles("heartbeats", heartbeats, self.steps)
         self.quarantine = StepwiseFiles("quarantine", quarantine, self.steps)

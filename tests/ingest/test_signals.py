@@ -113,6 +113,7 @@ def test_a_message_has_the_decision_the_windows_that_closed_and_attributes_for_f
         "log_entry": 9,
         "promise": "landed",
         "rejected": 0,
+        "window_seconds": 300,
         "pipeline": "orders",
         "since": iso(at(299)),
         "windows": {"first": WINDOWING.containing(at(0)).key, "last": WINDOWING.containing(at(600)).key, "count": 3},

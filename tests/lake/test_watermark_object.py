@@ -26,8 +26,10 @@ from tidemark.pipeline.version import FORMAT, WRITTEN_IN, marks
 from tidemark.pipeline.watermark.decision import Decision, Reason
 from tidemark.pipeline.watermark.policy import Policy
 from tidemark.pipeline.watermark.state import Beginning, DecisionRecord, WatermarkState
+from tidemark.pipeline.windows import Windowing
 
 TICK = 10
+WINDOWING = Windowing(timedelta(minutes=5), at(0))
 MINUTE = WRITTEN_AGAIN_AFTER.total_seconds()
 
 
@@ -70,7 +72,7 @@ class Memory:
 
 
 def writer(memory: Memory) -> WatermarkObject:
-    return WatermarkObject(memory)  # type: ignore[arg-type]
+    return WatermarkObject(memory, WINDOWING)  # type: ignore[arg-type]
 
 
 @pytest.fixture(params=["disk", pytest.param("gcs", marks=pytest.mark.gcs)])
@@ -83,7 +85,7 @@ def objects(request: pytest.FixtureRequest, tmp_path: Path) -> ReplaceableObject
 
 def test_the_object_is_one_line_of_json_with_the_decision_and_the_format_mark(objects: ReplaceableObjects) -> None:
     told = state(7, 30, 40)
-    assert WatermarkObject(objects).tell(told) is None
+    assert WatermarkObject(objects, WINDOWING).tell(told) is None
     content = objects.read(NAME)
     assert told.decision is not None
     assert json.loads(content) == {
@@ -94,6 +96,7 @@ def test_the_object_is_one_line_of_json_with_the_decision_and_the_format_mark(ob
         "log_entry": 7,
         "promise": "landed",
         "rejected": 0,
+        "window_seconds": 300,
         **marks(),
     }
     assert content.count(b"\n") == 1
@@ -109,7 +112,7 @@ def test_the_columns_of_the_external_table_in_the_page_are_keys_of_the_object() 
 
 
 def test_of_two_trackers_the_one_with_the_older_decision_changes_nothing(objects: ReplaceableObjects) -> None:
-    first, second = WatermarkObject(objects), WatermarkObject(objects)
+    first, second = WatermarkObject(objects, WINDOWING), WatermarkObject(objects, WINDOWING)
     assert first.tell(state(1, 0, 10)) is None
     assert second.tell(state(3, 20, 30)) is None
     newest = objects.read(NAME)
@@ -201,9 +204,9 @@ def test_forgetting_a_lost_entry_frees_the_object_for_numbers_that_are_taken_aga
     objects = DiskObjects(tmp_path)
     log = TrackingLog(objects, checkpoint_every=1000)
     log.begin(Beginning(at(0)))
-    WatermarkObject(objects).tell(state(50, 0, 10))
+    WatermarkObject(objects, WINDOWING).tell(state(50, 0, 10))
     log.forget(1, "lost")
-    assert WatermarkObject(objects).tell(state(2, 0, 20)) is None
+    assert WatermarkObject(objects, WINDOWING).tell(state(2, 0, 20)) is None
     assert json.loads(objects.read(NAME))["log_entry"] == 2
 
 

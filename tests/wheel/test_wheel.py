@@ -71,15 +71,6 @@ class Stranger(House):
 
 
 @pytest.fixture(scope="module")
-def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("wheel")
-    command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", str(folder), str(ROOT)]
-    subprocess.run(command, check=True, timeout=300)
-    (built,) = folder.glob("*.whl")
-    return built
-
-
-@pytest.fixture(scope="module")
 def stranger(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Stranger:
     environment, folder = tmp_path_factory.mktemp("environment"), tmp_path_factory.mktemp("project")
     venv.create(environment, with_pip=True)

@@ -16,6 +16,7 @@ from tidemark.pipeline.errors import LakeError, ObjectReplaced, PubSubError
 from tidemark.pipeline.lake.store.notes import JsonKind, Moment, ReplacedNotes
 from tidemark.pipeline.lake.store.objects import ReplaceableObjects
 from tidemark.pipeline.watermark.state import WatermarkState
+from tidemark.pipeline.windows import Windowing
 
 WRITTEN_AGAIN_AFTER = timedelta(minutes=1)
 """An object that says the same is written again after as long, so that its readers see that decisions go on."""
@@ -31,7 +32,8 @@ Written = Annotated[str, AfterValidator(lambda text: iso(datetime.fromisoformat(
 @dataclass(frozen=True, slots=True)
 class Said:
     """What the object says: the outcome of the newest decision, up to which entry the log was folded, what became of
-    the messages below the watermark, which is the `promise`, and how many were `rejected`, which are not among them."""
+    the messages below the watermark, which is the `promise`, how many were `rejected`, which are not among them, and
+    how long windows are."""
 
     watermark: Written | None
     decided_at: Moment
@@ -40,6 +42,7 @@ class Said:
     sentence: str = ""
     promise: str = LANDED
     rejected: int = 0
+    window_seconds: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,9 +76,9 @@ class WatermarkObject:
     kind: JsonKind[Said] = WATERMARK
     failed = f"{NAME}, which other systems read, was not written"
 
-    def __init__(self, objects: ReplaceableObjects, promise: str = LANDED) -> None:
+    def __init__(self, objects: ReplaceableObjects, windowing: Windowing, promise: str = LANDED) -> None:
         self._notes = ReplacedNotes(objects, self.kind)
-        self._promise = promise
+        self._promise, self._window_seconds = promise, round(windowing.length.total_seconds())
         self._known: tuple[Said, int] | None = None
 
     def tell(self, state: WatermarkState) -> str | None:
@@ -100,7 +103,8 @@ class WatermarkObject:
         there, generation = self._known = self._known or self._read()
         watermark = None if state.watermark is None else iso(state.watermark)
         reason, sentence = str(decision.reason), decision.sentence()
-        now = Said(watermark, decision.at, reason, state.number, sentence, self._promise, state.rejected)
+        said = watermark, decision.at, reason, state.number, sentence, self._promise, state.rejected
+        now = Said(*said, self._window_seconds)
         is_old = abs(now.decided_at - there.decided_at) >= WRITTEN_AGAIN_AFTER
         if there.log_entry >= now.log_entry:
             if is_old and there.log_entry > now.log_entry:

@@ -1,0 +1,239 @@
+"""The watermark of a tidemark pipeline, read from the object `watermark.json` of its lake, without tidemark.
+
+    from tidemark_watermark import read_watermark
+
+    if read_watermark("gs://my-bucket/lake").is_closed("2026-11-21T05-20Z"):
+        ...
+
+It needs the right to read that one object. The answers are those of `tidemark.watermark`, up to a minute later where
+nothing has changed. Both distributions can be installed at once.
+"""
+
+import json
+import os
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from functools import cache
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+__all__ = ["NotReadable", "Unreachable", "Watermark", "read_watermark", "wait_for"]
+
+OBJECT = "watermark.json"
+FORMAT = 1
+"""The newest format of a lake that is read."""
+
+KEY_FORMAT = "%Y-%m-%dT%H-%MZ"
+LOOK_EVERY_SECONDS = 5.0
+REQUEST_TIMEOUT_SECONDS = 10.0
+SERVICE = "https://storage.googleapis.com"
+READ_ONLY = "https://www.googleapis.com/auth/devstorage.read_only"
+PASSING = {408, 429}
+"""HTTP statuses that ask for another attempt, beside those from 500 on."""
+
+EPOCH, LATEST = datetime(1970, 1, 1, tzinfo=UTC), datetime(9000, 1, 1, tzinfo=UTC)
+
+
+class NotReadable(Exception):
+    """The object cannot be read. The message says why and what to do."""
+
+
+class Unreachable(NotReadable):
+    """There was no answer; the next attempt may succeed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Watermark:
+    """How far a pipeline's watermark has come. It never goes back, so what is closed stays closed.
+
+    `event_time` is aware and in UTC: every message with an event time below it is what `promise` says, `landed` in the
+    lake or `acknowledged` by whoever reads base. It is None until there is a watermark. `decided_at` and `reason` are
+    those of the newest decision; an old `decided_at` says that the pipeline is down. `place` is the object's address.
+    """
+
+    place: str
+    event_time: datetime | None = None
+    decided_at: datetime | None = None
+    reason: str | None = None
+    sentence: str = ""
+    promise: str | None = None
+    rejected: int = 0
+    window_length: timedelta | None = None
+
+    def has_reached(self, event_time: datetime) -> bool:
+        """Whether the watermark has passed everything below this time. Raises ValueError for a time without a zone."""
+        if event_time.tzinfo is None:
+            raise ValueError(f"{event_time} has no time zone")
+        return self.event_time is not None and event_time <= self.event_time
+
+    def is_closed(self, window: str | datetime) -> bool:
+        """Whether the watermark has passed a window, named by its key (`2026-11-21T05-20Z`) or by its end. Raises
+        ValueError for a text that is not a window's key and for a time without a zone."""
+        if isinstance(window, str):
+            if self.decided_at is None:
+                start_of(window)
+                return False
+            window = self.end_of(window)
+        return self.has_reached(window)
+
+    def end_of(self, key: str) -> datetime:
+        """The end of the window with this key. Raises ValueError as `is_closed`; NotReadable where the object does not
+        tell the length of windows, because there is none or an earlier tidemark wrote it."""
+        start = start_of(key)
+        if self.window_length is None:
+            raise NotReadable(
+                f"{self.place} does not say how long windows are; name the end of window {key}, as a time"
+            )
+        if (start - EPOCH) % self.window_length:
+            raise ValueError(f"{key} is not the start of a window of {self.window_length}")
+        return start + self.window_length
+
+
+def read_watermark(lake: str | Path) -> Watermark:
+    """The watermark of the pipeline with this lake: a folder, `gs://bucket/prefix`, or the object itself.
+
+    One request. Without the object there is no event time, and no window is closed. Credentials are Google's
+    application default ones; `$STORAGE_EMULATOR_HOST` names another server, which gets none. Raises NotReadable.
+    """
+    place = place_of(lake)
+    content = _in_bucket(place) if place.startswith("gs://") else _on_disk(Path(place))
+    if content is None:
+        return Watermark(place, sentence=f"there is no {place}: no decision has been made yet, or the address is wrong")
+    return parsed(content, place)
+
+
+def wait_for(lake: str | Path, until: str | datetime, timeout: timedelta) -> Watermark:
+    """The watermark once it has reached an event time, or the end of the window with this key; else as it is after the
+    timeout. It looks every five seconds. A server that does not answer is asked again until then. Raises NotReadable,
+    and ValueError as `is_closed`."""
+    ends = time.monotonic() + timeout.total_seconds()
+    while True:
+        failed, found = None, Watermark(place_of(lake))
+        try:
+            found = read_watermark(lake)
+        except Unreachable as error:
+            failed = error
+        is_reached, left = found.is_closed(until), ends - time.monotonic()
+        if not is_reached and left > 0:
+            time.sleep(min(left, LOOK_EVERY_SECONDS))
+        elif failed is not None:
+            raise failed
+        else:
+            return found
+
+
+def start_of(key: str) -> datetime:
+    """The start of the window with this key. Raises ValueError."""
+    try:
+        start = datetime.strptime(key, KEY_FORMAT).replace(tzinfo=UTC)
+    except ValueError as error:
+        raise ValueError(f"{key!r} is not a window's key, which is its start, such as 2026-11-21T05-20Z") from error
+    if start.strftime(KEY_FORMAT) != key or start >= LATEST:  # strptime also reads unpadded numbers
+        raise ValueError(f"{key} is not a window's key such as 2026-11-21T05-20Z")
+    return start
+
+
+def place_of(lake: str | Path) -> str:
+    """The address of a lake's object."""
+    address = str(lake).removeprefix("file:").rstrip("/")
+    return address if address.endswith(f"/{OBJECT}") or address == OBJECT else f"{address}/{OBJECT}"
+
+
+def parsed(content: bytes, place: str) -> Watermark:
+    """What the object says. Raises NotReadable if it is damaged or of a later tidemark."""
+    try:
+        facts = json.loads(content)
+        if not isinstance(facts, dict):
+            raise ValueError("it is not a JSON object")
+        _refuse_newer(facts, place)
+        seconds = facts.get("window_seconds")
+        if seconds is not None and not seconds > 0:
+            raise ValueError(f"window_seconds is {seconds}")
+        return Watermark(
+            place,
+            None if facts["watermark"] is None else _moment(facts["watermark"]),
+            _moment(facts["decided_at"]),
+            None if facts["reason"] is None else str(facts["reason"]),
+            str(facts.get("sentence", "")),
+            str(facts.get("promise", "landed")),
+            int(facts.get("rejected", 0)),
+            None if seconds is None else timedelta(seconds=seconds),
+        )
+    except (ArithmeticError, KeyError, RecursionError, TypeError, ValueError) as error:
+        raise NotReadable(
+            f"{place} is damaged ({error!r}); delete it, and the pipeline's next tick writes it"
+        ) from error
+
+
+def _refuse_newer(facts: Mapping[str, Any], place: str) -> None:
+    written = str(facts.get("tidemark.format", FORMAT))
+    if not written.isdecimal() or int(written) > FORMAT:
+        raise NotReadable(
+            f"{place} was written by tidemark {facts.get('tidemark.version', 'of a later version')} in format {written}"
+            f", and {FORMAT} is the newest that is read here: install the tidemark-watermark of that version"
+        )
+
+
+def _moment(text: str) -> datetime:
+    moment = datetime.fromisoformat(text)
+    if moment.tzinfo is None:
+        raise ValueError(f"{text} has no time zone")
+    return moment.astimezone(UTC)
+
+
+def _on_disk(path: Path) -> bytes | None:
+    try:
+        return path.read_bytes()
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise NotReadable(f"{path} cannot be read: {error}; this user needs the right to read it") from error
+
+
+def _in_bucket(place: str) -> bytes | None:
+    import requests  # a lake in a folder needs neither of them
+    from google.auth.exceptions import GoogleAuthError
+
+    bucket, _, name = place.removeprefix("gs://").partition("/")
+    emulator = os.environ.get("STORAGE_EMULATOR_HOST", "")
+    server = emulator.rstrip("/") if "://" in emulator or not emulator else f"http://{emulator}"
+    url = f"{server or SERVICE}/storage/v1/b/{quote(bucket, safe='')}/o/{quote(name, safe='')}"
+    try:
+        with requests.Session() if server else _authorized() as session:
+            answer = session.get(url, params={"alt": "media"}, timeout=REQUEST_TIMEOUT_SECONDS)
+    except GoogleAuthError as error:
+        kind = Unreachable if error.retryable else NotReadable
+        raise kind(
+            f"no usable credentials for {place}: {error}; run `gcloud auth application-default login`, or give this "
+            "program an account with roles/storage.objectViewer on the bucket"
+        ) from error
+    except requests.RequestException as error:
+        raise Unreachable(f"no answer from Cloud Storage for {place}: {error}; check the network") from error
+    if answer.status_code == 404:
+        return None
+    if answer.status_code in (401, 403):
+        raise NotReadable(
+            f"these credentials may not read {place}: storage.objects.get is needed. Grant them "
+            f"roles/storage.objectViewer on gs://{bucket}"
+        )
+    if not answer.ok:
+        passing = answer.status_code in PASSING or answer.status_code >= 500
+        raise (Unreachable if passing else NotReadable)(f"Cloud Storage answered {answer.status_code} for {place}")
+    return answer.content
+
+
+def _authorized() -> Any:
+    from google.auth.transport.requests import AuthorizedSession
+
+    return AuthorizedSession(_credentials())  # type: ignore[no-untyped-call]
+
+
+@cache
+def _credentials() -> Any:
+    """Google's application default credentials, kept so that looks share a token."""
+    import google.auth
+
+    return google.auth.default(scopes=[READ_ONLY])[0]

@@ -1,0 +1,89 @@
+"""`tidemark-watermark`: show the watermark of a lake, or wait for it, with the options and exit codes of
+`tidemark watermark`."""
+
+import argparse
+import json
+import re
+import sys
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+
+from tidemark_watermark import NotReadable, Watermark, read_watermark, start_of, wait_for
+
+UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
+
+
+def duration(text: str) -> timedelta:
+    """Read `90s`, `10m`, `1h30m`."""
+    if not re.fullmatch(r"(\d{1,6}[smhd])+", text):
+        raise argparse.ArgumentTypeError(f"{text} is not a duration such as 90s, 10m or 1h30m")
+    return timedelta(seconds=sum(int(count) * UNITS[unit] for count, unit in re.findall(r"(\d+)([smhd])", text)))
+
+
+def key_or_time(text: str) -> str | datetime:
+    """Read a window's key, which stays a text, or a time with its zone."""
+    try:
+        start_of(text)
+    except ValueError as error:
+        if re.search(r"T\d\d-\d\d$", text):
+            raise argparse.ArgumentTypeError(
+                f"{text} lacks the Z at the end of a window's key; write {text}Z"
+            ) from error
+    else:
+        return text
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"{text} is neither a window's key nor a time") from error
+    if moment.tzinfo is None:
+        raise argparse.ArgumentTypeError(f"{text} has no time zone; write it as {moment.isoformat()}Z")
+    return moment
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command and return its exit code: 0 read or reached, 1 not reached or not readable, 2 wrong usage."""
+    parser = argparse.ArgumentParser(prog="tidemark-watermark", description="Show a lake's watermark, or wait for it.")
+    parser.add_argument("lake", help="gs://bucket/prefix, or a folder: where watermark.json is")
+    parser.add_argument(
+        "--wait-for", type=key_or_time, metavar="TIME|KEY", help="wait for an event time, or a window's end by its key"
+    )
+    parser.add_argument("--timeout", type=duration, metavar="DURATION", help="how long --wait-for waits (10m)")
+    parser.add_argument("--json", action="store_true", help="print JSON, for scripts")
+    asked = parser.parse_args(arguments)
+    if asked.timeout is not None and asked.wait_for is None:
+        parser.error("--timeout says how long --wait-for waits; name an event time or a window with that")
+    timeout = timedelta(minutes=10) if asked.timeout is None else asked.timeout
+    try:
+        found = read_watermark(asked.lake) if asked.wait_for is None else wait_for(asked.lake, asked.wait_for, timeout)
+        if asked.wait_for is not None and not found.is_closed(asked.wait_for):
+            raise NotReadable(f"the watermark has not reached {asked.wait_for} within {timeout}: {found.sentence}")
+    except NotReadable as error:
+        print(f"tidemark-watermark: {error}", file=sys.stderr)
+        return 1
+    except ValueError as error:
+        parser.error(str(error))
+    except KeyboardInterrupt:
+        return 130
+    print(json.dumps(facts(found)) if asked.json else found.sentence)
+    return 0
+
+
+def facts(found: Watermark) -> dict[str, object]:
+    """The watermark as one object of JSON, with the keys that `tidemark watermark --json` has."""
+    return {
+        "watermark": _text(found.event_time),
+        "decided_at": _text(found.decided_at),
+        "reason": found.reason,
+        "sentence": found.sentence,
+        "promise": found.promise,
+        "rejected": found.rejected,
+        "lake": found.place.removesuffix("/watermark.json"),
+    }
+
+
+def _text(moment: datetime | None) -> str | None:
+    return None if moment is None else moment.astimezone(UTC).isoformat().replace("+00:00", "Z")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

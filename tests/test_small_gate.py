@@ -1,0 +1,214 @@
+"""`tidemark_watermark`, the small distribution: the answers of the whole product, from one object."""
+
+import json
+import tomllib
+from collections.abc import Callable
+from datetime import timedelta
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from threading import Thread
+from typing import ClassVar
+
+import pytest
+
+import tidemark_watermark as small
+from tests.ingest.fakes import World
+from tests.lake.test_watermark_object import Memory, state, writer
+from tests.quality.test_gate import live, reader
+from tests.watermark.builders import at
+from tidemark.pipeline import version
+from tidemark.pipeline.clock import iso
+from tidemark.pipeline.errors import DamagedNote, NewerFormat
+from tidemark.pipeline.lake.log.watermark_object import NAME, WATERMARK
+from tidemark.pipeline.quality.gate import Watermark
+from tidemark.pipeline.settings_sections import LakeSettings
+from tidemark_watermark.__main__ import main
+
+ROOT = Path(__file__).parents[1]
+FIRST, SECOND = "2026-11-21T05-20Z", "2026-11-21T05-21Z"
+
+
+@pytest.fixture(autouse=True)
+def no_pauses(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """The pauses between looks, which take no time."""
+    slept, now = list[float](), [0.0]
+
+    def sleep(seconds: float) -> None:
+        slept.append(seconds)
+        now[0] += seconds
+
+    monkeypatch.setattr(small.time, "sleep", sleep)
+    monkeypatch.setattr(small.time, "monotonic", lambda: now[0])
+    return slept
+
+
+def said_by(whole: Watermark | small.Watermark) -> list[object]:
+    """What both distributions say of the same lake."""
+    asked = (FIRST, SECOND, at(0), at(60), at(90), at(1000))
+    return [whole.event_time, whole.reason, *(whole.is_closed(window) for window in asked)]
+
+
+def content(seconds: float | None = 30) -> dict[str, object]:
+    memory = Memory()
+    writer(memory).tell(state(7, seconds, 40))
+    return memory.said()
+
+
+@pytest.fixture(params=["disk", pytest.param("gcs", marks=pytest.mark.gcs)])
+def lake(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> LakeSettings | None:
+    """A lake in a bucket; None stands for a folder."""
+    if request.param == "disk":
+        return None
+    settings: LakeSettings = request.getfixturevalue("gcs_lake_settings")
+    monkeypatch.setenv("STORAGE_EMULATOR_HOST", settings.endpoint or "")
+    return settings
+
+
+def test_it_gives_the_answers_of_the_whole_product(tmp_path: Path, lake: LakeSettings | None) -> None:
+    world = World(tmp_path, lake=lake)
+    looking, place = reader(world), world.lake_settings.uri
+    assert said_by(small.read_watermark(place)) == said_by(looking.read())
+    answers = list[list[object]]()
+    for _ in range(4):
+        live(world, 30)
+        answers.append(said_by(looking.read()))
+        assert (
+            said_by(small.read_watermark(f"{place}/"))
+            == said_by(small.read_watermark(f"{place}/{NAME}"))
+            == answers[-1]
+        )
+    assert answers[0][2:] != answers[-1][2:], "a window has closed in between"
+    for wrong in ("2026-11-21T05-20", "2026-11-21", "x", "2026-11-21T5-20Z"):
+        for one in (looking.read(), small.read_watermark(place)):
+            with pytest.raises(ValueError, match=r"2026-11-21"):
+                one.is_closed(wrong)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda _: b"",
+        lambda _: b"[]",
+        lambda _: b"[" * 100_000,
+        lambda _: b"\xff\xfe",
+        lambda facts: json.dumps(facts).encode()[:-9],
+        *(
+            lambda facts, key=key, value=value: json.dumps(facts | {key: value}).encode()
+            for key, value in [
+                ("watermark", "soon"),
+                ("watermark", 5),
+                ("decided_at", None),
+                ("decided_at", "2026-11-21T05:20:00"),
+                ("rejected", "many"),
+                ("window_seconds", "5m"),
+            ]
+        ),
+        lambda facts: json.dumps({key: value for key, value in facts.items() if key != "watermark"}).encode(),
+    ],
+)
+def test_both_refuse_an_object_that_is_damaged(change: Callable[[dict[str, object]], bytes]) -> None:
+    damaged = change(content())
+    with pytest.raises(DamagedNote):
+        WATERMARK.decode(damaged, NAME)
+    with pytest.raises(small.NotReadable, match="is damaged"):
+        small.parsed(damaged, NAME)
+
+
+@pytest.mark.parametrize("written", [content(), content(None), content() | {"of a later version": [1]}])
+def test_both_read_the_same_in_an_object_that_is_whole(written: dict[str, object]) -> None:
+    there = json.dumps(written).encode()
+    whole, found = WATERMARK.decode(there, NAME), small.parsed(there, NAME)
+    assert (found.event_time and iso(found.event_time), found.decided_at) == (whole.watermark, whole.decided_at)
+    assert (found.reason, found.sentence) == (whole.reason, whole.sentence)
+    assert (found.promise, found.rejected) == (whole.promise, whole.rejected)
+    assert found.window_length == timedelta(minutes=5)
+
+
+def test_both_refuse_an_object_in_a_newer_format_and_name_the_version() -> None:
+    newer = json.dumps(content() | {version.WRITTEN_IN: "2", version.WRITTEN_BY: "9.1"}).encode()
+    with pytest.raises(NewerFormat, match=r"tidemark 9\.1"):
+        WATERMARK.decode(newer, NAME)
+    with pytest.raises(small.NotReadable, match=r"tidemark 9\.1 in format 2"):
+        small.parsed(newer, NAME)
+    assert small.FORMAT == version.FORMAT
+
+
+def test_an_object_of_an_earlier_version_closes_windows_by_their_end_alone() -> None:
+    earlier = json.dumps({key: value for key, value in content(600).items() if key != "window_seconds"}).encode()
+    found = small.parsed(earlier, NAME)
+    assert found.is_closed(at(600))
+    with pytest.raises(small.NotReadable, match="name the end of window"):
+        found.is_closed(FIRST)
+
+
+def test_the_command_waits_for_a_window_and_says_how_far_it_is(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], no_pauses: list[float]
+) -> None:
+    lake, there = tmp_path / "lake", tmp_path / "lake" / NAME
+    assert main([str(lake)]) == 0
+    assert main([str(lake), "--wait-for", FIRST, "--timeout", "12s"]) == 1
+    assert f"there is no {there}" in capsys.readouterr().err
+    assert no_pauses == [5, 5, 2]
+    lake.mkdir()
+    there.write_text(json.dumps(content(299)))
+    assert main([f"file:{lake}", "--wait-for", FIRST, "--timeout", "0s"]) == 1
+    assert "has not reached 2026-11-21T05-20Z within 0:00:00: ADVANCED" in capsys.readouterr().err
+    there.write_text(json.dumps(content(300)))
+    assert main([str(lake), "--wait-for", FIRST, "--json"]) == 0
+    facts = json.loads(capsys.readouterr().out)
+    assert (facts["watermark"], facts["reason"], facts["lake"]) == (iso(at(300)), "ADVANCED", str(lake))
+
+
+@pytest.mark.parametrize("wrong", ["2026-11-21T05-20", "2026-11-21T05:20", "soon", "2026-11-21T05-21Z"])
+def test_wrong_usage_of_the_command_is_exit_code_2(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], wrong: str
+) -> None:
+    (tmp_path / NAME).write_text(json.dumps(content(600)))
+    with pytest.raises(SystemExit, match="2"):
+        main([str(tmp_path), "--wait-for", wrong])
+    assert wrong in capsys.readouterr().err
+
+
+class Faulty(BaseHTTPRequestHandler):
+    """Answers with the statuses that are left, then with an object."""
+
+    statuses: ClassVar[list[int]] = []
+
+    def do_GET(self) -> None:
+        body = json.dumps(content(300)).encode()
+        self.send_response(self.statuses.pop(0) if self.statuses else 200)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+def test_a_server_that_fails_is_asked_again_and_one_that_refuses_is_not(
+    monkeypatch: pytest.MonkeyPatch, no_pauses: list[float]
+) -> None:
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Faulty)
+    Thread(target=server.serve_forever).start()
+    try:
+        monkeypatch.setenv("STORAGE_EMULATOR_HOST", f"127.0.0.1:{server.server_port}")
+        Faulty.statuses = [503, 429, 404]
+        assert small.wait_for("gs://bucket/lake", FIRST, timedelta(minutes=1)).is_closed(FIRST)
+        assert no_pauses == [5, 5, 5]
+        for status, words in ((403, r"roles/storage\.objectViewer on gs://bucket"), (400, "answered 400")):
+            Faulty.statuses = [status]
+            with pytest.raises(small.NotReadable, match=words):
+                small.wait_for("gs://bucket/lake", FIRST, timedelta(minutes=1))
+    finally:
+        server.shutdown()
+        server.server_close()
+    with pytest.raises(small.Unreachable, match="no answer"):
+        small.wait_for("gs://bucket/lake", FIRST, timedelta(seconds=7))
+
+
+def test_it_has_the_version_of_the_whole_product() -> None:
+    whole, its = (
+        tomllib.loads((folder / "pyproject.toml").read_text())["project"]
+        for folder in (ROOT, ROOT / "packages" / "watermark")
+    )
+    assert its["version"] == whole["version"]
