@@ -81,10 +81,11 @@ def test_readers_get_every_message_whole_and_the_rejected_go_to_quarantine(
 ) -> None:
     world.publish(3000, broken=5)
     batches = Batches()
-    options = world.options(readers="3", maxMessages="600", batchMessages="300", keepBatches="0")
+    options = world.options(readers="3", batchMessages="300", keepBatches="0", maxRowsPerTrigger="1700")
     checkpoint = world.folder / "checkpoint"
     read_available(spark, options, checkpoint, batches.take, "pubsub")
     assert batches.ids == sorted(world.published)
+    assert max(len(rows) for rows in batches.rows.values()) <= 1700
     assert sorted(quarantined(world)) == sorted(world.rejected)
     assert world.is_quiet()
     row = batches.rows[0][0]
@@ -204,3 +205,18 @@ def test_a_batch_read_lands_once_under_its_name(spark: SparkSession, world: PubS
     assert sorted(later) == sorted((one, 1.5) for one in world.published[300:])
     with pytest.raises(Exception, match="needs the option landing"):
         spark.read.format("pubsub").options(**world.options()).load().collect()
+
+
+def test_a_limit_on_a_batch_read_leaves_the_rest_on_the_subscription(spark: SparkSession, world: PubSubWorld) -> None:
+    world.publish(300)
+    named = world.options(landing="some", maxRowsPerTrigger="40", readers="2")
+    some = spark.read.format("pubsub").options(**named).load().select("message_id")
+    assert len(some.limit(10).collect()) == 10
+    seen = {row["message_id"] for row in some.collect()}
+    assert len(seen) <= 40
+    for number in range(READS):
+        rest = spark.read.format("pubsub").options(**world.options(landing=f"rest-{number}")).load()
+        seen |= {row["message_id"] for row in rest.collect()}
+        if len(seen) == 300:
+            break
+    assert sorted(seen) == sorted(world.published)
