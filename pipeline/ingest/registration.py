@@ -44,13 +44,11 @@ def register(session: SparkSession, *, environment: str | None = None) -> None:
         archive = environment if is_address(environment) else str(Path(environment).resolve())
         carry_environment(session, archive)
     require_able(session, SOURCE)
-    if is_out_of_reach_of_streams(session):
-        ours, pubsub = sources.TidemarkBatchSource, sources.PubSubBatchSource
-    else:
-        ours, pubsub = sources.TidemarkDataSource, sources.PubSubDataSource
+    is_for_batches = is_out_of_reach_of_streams(session)
+    ours = sources.TidemarkBatchSource if is_for_batches else sources.TidemarkDataSource
     session.dataSource.register(ours)
     try:
-        session.dataSource.register(pubsub)
+        session.dataSource.register(sources.PubSubBatchSource if is_for_batches else sources.PubSubDataSource)
     except AnalysisException as error:
         if "DATA_SOURCE_ALREADY_EXISTS" not in str(error):
             raise

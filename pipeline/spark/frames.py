@@ -3,6 +3,7 @@
 import inspect
 from collections.abc import Iterable
 from datetime import datetime
+from typing import Any
 
 import pyarrow as pa
 from pyspark.sql import Column
@@ -12,7 +13,7 @@ from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 
 from tidemark.pipeline.clock import to_us
 
-IN_UTC = {"timezone": "UTC"} if "timezone" in inspect.signature(to_arrow_schema).parameters else {}
+IN_UTC: dict[str, Any] = {"timezone": "UTC"} if "timezone" in inspect.signature(to_arrow_schema).parameters else {}
 """Before 4.2 PySpark gives moments no other time zone than UTC."""
 
 

@@ -18,8 +18,9 @@ from pyspark.sql import SparkSession
 from examples.pubsub_stream import arguments, read
 from tests.ingest.fakes import CONTRACT
 from tests.pubsub.builders import subscription_of
+from tests.spark.deaths import deaths, ordain
 from tests.spark.dying_driver import SEEN
-from tests.spark.dying_source import STEPS, DyingPubSubDataSource, deaths, ordain
+from tests.spark.dying_source import STEPS, DyingPubSubDataSource
 from tests.spark.pubsub_world import QUIET_WITHIN_SECONDS, Batches, PubSubWorld, read_available
 from tidemark.pipeline.clock import SystemClock, from_us
 from tidemark.pipeline.contract.heartbeat import HeartbeatReader

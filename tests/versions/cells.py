@@ -17,30 +17,55 @@ class Cell:
     overrides: tuple[str, ...] = ()
 
 
-WINDOWS = ("tests/spark/test_micro_batch.py",)
-SOURCE = "tests/spark/test_pubsub_source.py"
-ON_SPARK = (
-    *WINDOWS,
-    "tests/spark/test_own_tables.py",
-    "tests/spark/test_rounds.py::test_a_backlog_is_landed_whole_by_four_readers_that_go_to_tracking_first",
+def _of(module: str, *tests: str) -> tuple[str, ...]:
+    return tuple(f"tests/{module}.py::{test}" for test in tests)
+
+
+WINDOWS = _of(
+    "spark/test_micro_batch",
+    "test_a_range_is_computed_window_by_window_and_an_empty_one_counts",
+    "test_computed_again_after_redeliveries_and_compaction_the_rows_are_the_same_byte_for_byte",
+    "test_a_task_that_is_killed_after_it_wrote_leaves_only_orphans",
+)
+OWN_TABLES = _of(
+    "spark/test_own_tables",
+    "test_an_example_has_the_rows_that_duckdb_makes_through_late_heartbeats_a_backfill_and_a_repair",
+    "test_each_window_gets_its_own_input_however_the_range_is_cut",
+    "test_what_is_wrong_with_a_function_is_said_and_nothing_is_committed",
+)
+READERS = _of(
+    "spark/test_rounds",
+    "test_a_backlog_is_landed_whole_by_four_readers_that_go_to_tracking_first",
+    "test_rounds_land_and_track_everything_in_one_commit_and_one_entry_each_and_note_what_they_used",
+)
+CONNECT = _of(
+    "spark/test_connect",
+    "test_a_client_with_the_token_gets_the_rows_that_a_classic_session_gets",
+    "test_what_a_cancelled_run_started_is_ended_although_its_session_stays",
+)
+REGISTERING = ("tests/spark/test_registration.py",)
+SOURCE = (
     "tests/spark/test_pubsub_stream_reader.py",
-    f"{SOURCE}::test_readers_get_every_message_whole_and_the_rejected_go_to_quarantine",
-    f"{SOURCE}::test_a_driver_killed_inside_foreach_batch_gets_the_same_batch_again_and_the_example_goes_on",
-    f"{SOURCE}::test_a_batch_read_lands_once_under_its_name",
-    "tests/spark/test_connect.py",
+    *_of(
+        "spark/test_pubsub_source",
+        "test_readers_get_every_message_whole_and_the_rejected_go_to_quarantine",
+        "test_a_driver_killed_inside_foreach_batch_gets_the_same_batch_again_and_the_example_goes_on",
+        "test_a_limit_on_a_batch_read_leaves_the_rest_on_the_subscription",
+    ),
     "tests/spark/test_pubsub_source_connect.py",
 )
-"""Windows, tables of one's own, readers and the source in a classic session; windows and the source over Connect."""
+"""In a classic session, and over Connect on a cluster. It needs PySpark 4.2."""
 
+ON_SPARK = (*WINDOWS, *OWN_TABLES, *READERS, *CONNECT, *REGISTERING)
 DAGSTER = ("tests/dagster",)
-ON_PYTHON = ("tests/watermark", "tests/lake", "tests/ingest", "tests/cli", *WINDOWS, *DAGSTER)
+ON_PYTHON = ("tests/watermark", "tests/lake", "tests/contract", *WINDOWS, *OWN_TABLES, *REGISTERING, *DAGSTER)
 DAGSTERS_PARTS = ("shared", "graphql", "pipes", "webserver", "pyspark", "spark", "postgres", "k8s")
 
 CELLS = (
     Cell("pyspark-4.0", ON_SPARK, overrides=("pyspark==4.0.5", "py4j")),
     Cell("pyspark-4.1", ON_SPARK, overrides=("pyspark==4.1.4", "py4j")),
-    Cell("pyspark-4.2", ON_SPARK, overrides=("pyspark==4.2.1", "py4j")),
-    Cell("pyspark-4.3", ON_SPARK),
+    Cell("pyspark-4.2", (*ON_SPARK, *SOURCE), overrides=("pyspark==4.2.1", "py4j")),
+    Cell("pyspark-4.3", (*ON_SPARK, *SOURCE)),
     Cell("dagster-1.12", DAGSTER, overrides=("dagster==1.12.22", *(f"dagster-{part}" for part in DAGSTERS_PARTS))),
     Cell("dagster-1.13", DAGSTER),
     Cell("python-3.12", ON_PYTHON, python="3.12"),
