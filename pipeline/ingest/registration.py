@@ -1,10 +1,10 @@
 """Registers `format("pubsub")` on a session that can run it, and says what is missing on one that cannot."""
 
+import re
 import sys
 from pathlib import Path
 
 import pyspark
-from packaging.version import Version
 from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql import SparkSession
 
@@ -16,7 +16,7 @@ from tidemark.pipeline.spark.executors import REMEDY, SOURCE, require_able
 PROBE = {"project": "looked-at", "subscription": "looked-at", "lake": "file:///looked-at"}
 """Options that plan a read: its columns need neither Pub/Sub nor the lake."""
 
-OLDEST = Version("4.2")
+OLDEST = (4, 2)
 """The first Spark that tells a source in Python where to go on after a restart, and lets it read until nothing is left.
 """
 
@@ -33,10 +33,10 @@ def register(session: SparkSession, *, environment: str | None = None) -> None:
     missing; InvalidSettings for an archive that cannot be used. Nothing is pulled, and nothing is written.
     """
     for which, version in (("PySpark here", pyspark.__version__), ("the session's Spark", session.version)):
-        if Version(version) < OLDEST:
+        if not is_new_enough(version):
             raise ToolMissing(
-                f'format("pubsub") needs PySpark and Spark {OLDEST} or newer, and {which} is {version}: install '
-                f"`pyspark>={OLDEST}`. Windows, tables of your own and readers run on this one. Nothing was registered"
+                f'format("pubsub") needs PySpark and Spark 4.2 or newer, and {which} is {version}: install '
+                "`pyspark>=4.2`. Windows, tables of your own and readers run on this one. Nothing was registered"
             )
     from tidemark.pipeline.ingest import pubsub_source as sources
 
@@ -61,6 +61,11 @@ def register(session: SparkSession, *, environment: str | None = None) -> None:
             f"$PYSPARK_PYTHON naming one that has tidemark, as {sys.executable} has here. Executors may have another: "
             f"{REMEDY}"
         ) from error
+
+
+def is_new_enough(version: str) -> bool:
+    """Whether a Spark of this version can run the source. A vendor's may have letters in it: `4.1.0-amzn-0`."""
+    return tuple(map(int, re.findall(r"\d+", version)[:2])) >= OLDEST
 
 
 def _last_line(error: PySparkException) -> str:

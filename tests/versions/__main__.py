@@ -5,6 +5,7 @@ fails, cannot be made or ran no test. A cell whose Python is not on this machine
 """
 
 import argparse
+import fcntl
 import hashlib
 import json
 import os
@@ -78,13 +79,13 @@ def environment_of(cell: Cell, python: str) -> Path:
 def play(cell: Cell, python: str) -> bool:
     """Run the cell's tests and print its row. Whether all of them passed, and there were some."""
     began = time.monotonic()
+    theirs = {name: value for name, value in os.environ.items() if name not in NOT_THEIRS}
     try:
         own = environment_of(cell, python)
+        asked = subprocess.run([own, "-c", FOUND], env=theirs, stdout=subprocess.PIPE, text=True, check=True)
     except subprocess.CalledProcessError as error:
         print(ROW.format(cell.name, f"cannot be made: {error}", "", "", "", _seconds(began)), flush=True)
         return False
-    theirs = {name: value for name, value in os.environ.items() if name not in NOT_THEIRS}
-    asked = subprocess.run([own, "-c", FOUND], env=theirs, capture_output=True, text=True, check=True)
     found = ", ".join(f"{name} {version}" for name, version in json.loads(asked.stdout).items())
     report = FOLDER / f"{cell.name}.xml"
     report.unlink(missing_ok=True)
@@ -120,6 +121,11 @@ def main() -> int:
     if unknown := named - {cell.name for cell in CELLS}:
         parser.error(f"no such cell: {', '.join(sorted(unknown))}; there are {', '.join(cell.name for cell in CELLS)}")
     FOLDER.mkdir(parents=True, exist_ok=True)
+    lock = (FOLDER / "lock").open("w")
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        parser.error(f"another run has the environments in {FOLDER}: wait until it has ended")
     print(ROW.format("cell", "found", "passed", "failed", "skipped", "time"))
     print(ROW.format("---", "---", "---:", "---:", "---:", "---:"), flush=True)
     results = []

@@ -24,25 +24,15 @@ def _of(module: str, *tests: str) -> tuple[str, ...]:
 WINDOWS = _of(
     "spark/test_micro_batch",
     "test_a_range_is_computed_window_by_window_and_an_empty_one_counts",
-    "test_computed_again_after_redeliveries_and_compaction_the_rows_are_the_same_byte_for_byte",
     "test_a_task_that_is_killed_after_it_wrote_leaves_only_orphans",
 )
 OWN_TABLES = _of(
     "spark/test_own_tables",
-    "test_an_example_has_the_rows_that_duckdb_makes_through_late_heartbeats_a_backfill_and_a_repair",
+    "test_an_example_has_the_rows_that_duckdb_makes_through_late_heartbeats_a_backfill_and_a_repair[per_region]",
     "test_each_window_gets_its_own_input_however_the_range_is_cut",
-    "test_what_is_wrong_with_a_function_is_said_and_nothing_is_committed",
 )
-READERS = _of(
-    "spark/test_rounds",
-    "test_a_backlog_is_landed_whole_by_four_readers_that_go_to_tracking_first",
-    "test_rounds_land_and_track_everything_in_one_commit_and_one_entry_each_and_note_what_they_used",
-)
-CONNECT = _of(
-    "spark/test_connect",
-    "test_a_client_with_the_token_gets_the_rows_that_a_classic_session_gets",
-    "test_what_a_cancelled_run_started_is_ended_although_its_session_stays",
-)
+READERS = _of("spark/test_rounds", "test_a_backlog_is_landed_whole_by_four_readers_that_go_to_tracking_first")
+CONNECT = _of("spark/test_connect", "test_a_client_with_the_token_gets_the_rows_that_a_classic_session_gets")
 REGISTERING = ("tests/spark/test_registration.py",)
 SOURCE = (
     "tests/spark/test_pubsub_stream_reader.py",
