@@ -9,10 +9,10 @@ CONFIG ?= $(firstword $(wildcard build/demo/tidemark.toml) tidemark.toml)
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo demo-shapes up test test-slow test-gcs test-wheel gcs-tools promtool spark-classes compiled simulate drain-demo chaos bench compare check ruff-format ruff-check mypy lint-imports docs pictures clean
+.PHONY: help setup demo demo-shapes up test test-slow test-gcs test-wheel test-versions gcs-tools promtool spark-classes compiled simulate drain-demo chaos bench compare check ruff-format ruff-check mypy lint-imports docs pictures clean
 
 help: ## list the commands
-	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 setup: $(VENV)/.installed ## make .venv with everything pinned in constraints.txt
 
@@ -44,6 +44,9 @@ test-gcs: gcs-tools ## the lake's tests on a Cloud Storage server on loopback; n
 
 test-wheel: setup ## the built wheel, in an environment and a folder of its own; needs the registries
 	$(BIN)/python -m pytest -m wheel
+
+test-versions: setup ## tests on other versions of PySpark, Dagster and Python, as a table; needs the registries; CELL=pyspark-4.0
+	$(BIN)/python -m tests.versions $(CELL)
 
 gcs-tools: setup
 	$(BIN)/python -m tests.gcs.tools

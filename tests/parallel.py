@@ -41,6 +41,7 @@ SHARED_JVM = {
     "tests/spark/test_own_tables.py": SPARK_SESSION,
     "tests/spark/test_private_files.py": SPARK_SESSION,
     "tests/spark/test_pubsub_source.py": SPARK_SESSION,
+    "tests/spark/test_registration.py": SPARK_SESSION,
     "tests/spark/test_rounds.py": SPARK_SESSION,
     "tests/spark/test_rounds_on_cloud_storage.py": SPARK_SESSION,
     "tests/spark/test_silence.py": SPARK_SESSION,

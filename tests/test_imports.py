@@ -26,12 +26,13 @@ COMMAND = "from tidemark.pipeline.cli.app import run_command; assert run_command
     ("code", "unused"),
     [
         ("import tidemark.watermark", UNUSED | DAGSTER | {"typer", "rich"}),
+        ("import tidemark.spark", {"pyspark.sql.streaming.datasource", "ptars", "google.pubsub_v1"} | FRAMES | DAGSTER),
         ("import tidemark.dagster", UNUSED | DAGSTER - {"dagster"}),
         (COMMAND.format(["--help"]), UNUSED | DAGSTER | {"pyarrow", "numpy", "deltalake", "pydantic_settings"}),
         (COMMAND.format(["watermark"]), UNUSED | DAGSTER),
         (COMMAND.format(["status"]), UNUSED | DAGSTER),
     ],
-    ids=["tidemark.watermark", "tidemark.dagster", "--help", "watermark", "status"],
+    ids=["tidemark.watermark", "tidemark.spark", "tidemark.dagster", "--help", "watermark", "status"],
 )
 def test_nothing_is_imported_that_is_not_used(code: str, unused: set[str], tmp_path: Path) -> None:
     shutil.copytree(LAKE, tmp_path / "lake")

@@ -1,13 +1,23 @@
 """The options of `format("pubsub")`: checked where a query is planned, and all that a reader on an executor is sent."""
 
 import os
+import re
 from collections.abc import Mapping
 from datetime import timedelta
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Self
 
-from pydantic import AwareDatetime, BeforeValidator, Field, Json, ValidationError, field_validator
+from pydantic import (
+    AwareDatetime,
+    BeforeValidator,
+    ByteSize,
+    Field,
+    Json,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
 from pydantic.alias_generators import to_camel
 
 from tidemark.pipeline.clock import EPOCH
@@ -21,6 +31,28 @@ from tidemark.pipeline.settings_types import OptionalText, Positive
 
 LANDING_NAME = r"^[A-Za-z0-9][A-Za-z0-9._=-]{0,99}$"
 WATERMARK = "watermark"
+Size = Annotated[ByteSize, BeforeValidator(lambda size: re.sub(r"(?i)([kmgt])b?$", r"\1ib", str(size)))]
+"""A number of bytes, which may be written as Spark writes it: `512m`."""
+
+SAME_AS = {
+    "projectid": "project",
+    "subscriptionid": "subscription",
+    "numfetchpartitions": "readers",
+    "maxrecordsperfetch": "batch_messages",
+    "maxfetchperiod": "max_time",
+}
+"""Databricks' names of options, as `_plain` has them."""
+
+NEITHER_MADE = "leave it out: the subscription exists, and has its topic; the source neither makes nor deletes one"
+NO_KEYS = (
+    "leave it out: credentials are Google's application default credentials where driver and executors run; to act as "
+    "a service account, name it in the option impersonate"
+)
+REFUSED = {
+    **dict.fromkeys(("topicid", "deletesubscriptiononstreamstop"), NEITHER_MADE),
+    **dict.fromkeys(("clientemail", "clientid", "privatekey", "privatekeyid", "servicecredential"), NO_KEYS),
+}
+"""Databricks' options that mean nothing here, and what to do instead."""
 
 
 class SourceOptions(MessageSettings, PullSettings):
@@ -37,8 +69,10 @@ class SourceOptions(MessageSettings, PullSettings):
     landing: str | None = Field(None, pattern=LANDING_NAME)
     keep_batches: int = Field(10, ge=0)
     max_messages: int = Field(100_000, ge=1)
-    max_bytes: int = Field(128 << 20, ge=1)
+    max_bytes: Size = Field(ByteSize(128 << 20), ge=1)
     max_time: Positive = timedelta(seconds=10)
+    max_rows_per_trigger: int | None = Field(None, ge=1)
+    max_bytes_per_trigger: Size | None = Field(None, ge=1)
     batch_messages: int = Field(20_000, ge=1)
     first_event_time: AwareDatetime = EPOCH
     fields: Json[ComparedFields] = Field(default_factory=dict)
@@ -49,6 +83,12 @@ class SourceOptions(MessageSettings, PullSettings):
         if WATERMARK in value:
             raise ValueError(f"{WATERMARK!r} is the name of a column that is there already")
         return value
+
+    @model_validator(mode="after")
+    def _one_limit(self) -> Self:
+        if self.max_rows_per_trigger and self.max_bytes_per_trigger:
+            raise ValueError("Spark takes one limit: name maxRowsPerTrigger or maxBytesPerTrigger")
+        return self
 
     @field_validator("lake")
     @classmethod
@@ -87,16 +127,22 @@ class SourceOptions(MessageSettings, PullSettings):
 
 def read_options(written: Mapping[str, str], environ: Mapping[str, str] | None = None) -> SourceOptions:
     """The options as they were given to Spark, checked. `$PUBSUB_EMULATOR_HOST` stands in for `emulatorHost`, as it
-    does in Google's own clients. Raises InvalidSettings, which names each wrong one, its value and the rule."""
+    does in Google's own clients. Databricks' names are understood. Raises InvalidSettings, which names each wrong one,
+    its value and the rule. A name that is unknown or refused is told without its value, which may be a secret."""
     environ = os.environ if environ is None else environ
-    known = {_plain(name): name for name in SourceOptions.model_fields}
+    known = {_plain(name): name for name in SourceOptions.model_fields} | SAME_AS
     given: dict[str, Any] = {}
     for name, value in written.items():
-        if _plain(name) not in known:
-            close = get_close_matches(_plain(name), known, n=1)
+        plain = _plain(name)
+        if plain in REFUSED:
+            raise InvalidSettings(f"{name}: {REFUSED[plain]}")
+        if plain not in known:
+            close = get_close_matches(plain, known, n=1)
             hint = f"; did you mean {to_camel(known[close[0]])}?" if close else ""
-            raise InvalidSettings(f"{name} = {value!r}: the source pubsub has no such option{hint}")
-        given[known[_plain(name)]] = value
+            raise InvalidSettings(f"{name}: the source pubsub has no such option{hint}")
+        if known[plain] in given:
+            raise InvalidSettings(f"{name} is another name of {to_camel(known[plain])}, which is given as well")
+        given[known[plain]] = value
     given.setdefault("emulator_host", environ.get("PUBSUB_EMULATOR_HOST", ""))
     try:
         return SourceOptions(**given)
@@ -105,7 +151,9 @@ def read_options(written: Mapping[str, str], environ: Mapping[str, str] | None =
 
 
 def _sentence(problem: Any) -> str:
-    name = to_camel(str(problem["loc"][0])) if problem["loc"] else "the options"
+    if not problem["loc"]:
+        return str(problem["msg"].removeprefix("Value error, "))
+    name = to_camel(str(problem["loc"][0]))
     if problem["type"] == "missing":
         return f"{name}: the source pubsub needs this option"
     return f"{name} = {problem['input']!r}: {problem['msg'].removeprefix('Value error, ')}"

@@ -13,17 +13,24 @@ from typing import Any
 
 import orjson
 import pyarrow as pa
+import pyarrow.compute as pc
 from google.pubsub_v1 import SubscriberClient
 from pyspark.sql import types as T  # noqa: N812 (what everybody calls it)
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
-from pyspark.sql.pandas.types import to_arrow_schema
-from pyspark.sql.streaming.datasource import ReadLimit, SupportsTriggerAvailableNow
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxBytes,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
+)
 
 from tidemark.pipeline.clock import Clock, SystemClock, from_us, to_us
 from tidemark.pipeline.contract.heartbeat import HeartbeatReader
-from tidemark.pipeline.errors import InvalidSettings, ObjectExists, PubSubError
+from tidemark.pipeline.errors import ExecutorsUnable, InvalidSettings, ObjectExists, PubSubError
 from tidemark.pipeline.ingest.named import land_named
 from tidemark.pipeline.ingest.pubsub_options import WATERMARK, SourceOptions, read_options
+from tidemark.pipeline.ingest.take import Budget
 from tidemark.pipeline.kept import Kept
 from tidemark.pipeline.lake.layout import Lake
 from tidemark.pipeline.lake.store.notes import Notes
@@ -37,12 +44,17 @@ from tidemark.pipeline.pubsub.backlog import Backlog, SnapshotBacklog
 from tidemark.pipeline.pubsub.connection import subscriber_client
 from tidemark.pipeline.pubsub.schemas import reader_of
 from tidemark.pipeline.pubsub.subscription import PubSubSubscription, Subscription
-from tidemark.pipeline.spark.frames import spark_schema
+from tidemark.pipeline.spark.environment import ARCHIVES
+from tidemark.pipeline.spark.environment import FOLDER as ENVIRONMENT
+from tidemark.pipeline.spark.frames import arrow_schema, spark_schema
 from tidemark.pipeline.version import marks, refuse_newer, without_marks
 
 ROWS_PER_ARROW_BATCH = 10_000
 CLIENTS = Kept()
 """What a worker process keeps open: a pull that is under way when a landing ends is answered later, and given back."""
+
+DATABRICKS = {"messageId": "message_id", "publishTimestampInMillis": "publish_time"}
+"""Databricks' names of columns, and where they come from."""
 
 NO_RUN = ""
 """The run of the initial offset, which Spark asks for more than once: the first end offset names the run."""
@@ -107,22 +119,34 @@ class Offset:
         refuse_newer(f"an offset of the run {written.get('run')}", written, "checkpoint")
         return cls(**without_marks(written))
 
-    def partitions(self) -> "list[LandingPartition]":
+    def partitions(self, limit: ReadLimit) -> "list[LandingPartition]":
         """One for each reader."""
-        return [LandingPartition(self, reader) for reader in range(self.readers)]
+        return [LandingPartition(self, reader, limit) for reader in range(self.readers)]
 
 
 @dataclass(frozen=True)
 class LandingPartition(InputPartition):
-    """One reader's share of the batch that ends at an offset."""
+    """One reader's share of the batch that ends at an offset, and of the most that the batch may bring."""
 
     offset: Offset
     reader: int
+    limit: ReadLimit
+
+    def budget(self, whole: Budget) -> Budget:
+        """The most that this reader pulls, and no more than `whole`."""
+        if isinstance(self.limit, ReadMaxRows):
+            return replace(whole, max_messages=min(whole.max_messages, self._part(self.limit.max_rows)))
+        if isinstance(self.limit, ReadMaxBytes):
+            return replace(whole, max_bytes=min(whole.max_bytes, self._part(self.limit.max_bytes)))
+        return whole
+
+    def _part(self, of: int) -> int:
+        return of // self.offset.readers + (self.reader < of % self.offset.readers)
 
 
 class PubSubDataSource(DataSource):
-    """The source `pubsub`. Register it with `spark.dataSource.register(PubSubDataSource)`. Nothing but the options
-    travels to the executors, which need tidemark installed."""
+    """The source `pubsub`, for PySpark 4.2 and newer. Register it with `spark.dataSource.register(PubSubDataSource)`.
+    Nothing but the options travels to the executors, which need tidemark installed."""
 
     connections: type[Connections] = Connections
 
@@ -135,10 +159,43 @@ class PubSubDataSource(DataSource):
         return source_schema(read_options(self.options))
 
     def reader(self, schema: T.StructType) -> "PubSubReader":
-        return PubSubReader(self.connections(read_options(self.options)), schema)
+        return PubSubReader(self._connected(schema), schema)
 
     def streamReader(self, schema: T.StructType) -> "PubSubStreamReader":  # noqa: N802 (Spark's name)
-        return PubSubStreamReader(self.connections(read_options(self.options)), schema)
+        return PubSubStreamReader(self._connected(schema), schema)
+
+    def _connected(self, schema: T.StructType) -> Connections:
+        """What a reader is made of. Raises InvalidSettings for a column that the source does not have."""
+        options = read_options(self.options)
+        known = [*source_schema(options).names, *DATABRICKS]
+        if unknown := [name for name in schema.names if name not in known]:
+            raise InvalidSettings(f"the source pubsub has no column {unknown[0]}; it has {', '.join(known)}")
+        return self.connections(options)
+
+
+class TidemarkDataSource(PubSubDataSource):
+    """The same source where `pubsub` is another's name."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "tidemark"
+
+
+class PubSubBatchSource(PubSubDataSource):
+    """The source for a session whose archive no streaming query would find: a stream is refused when it starts."""
+
+    def streamReader(self, schema: T.StructType) -> "PubSubStreamReader":  # noqa: ARG002, N802 (Spark's name)
+        raise ExecutorsUnable(
+            "a stream over Spark Connect cannot use an archive that the session sent: Spark unpacks it in the "
+            "session's folder and starts a stream's readers in the executor's own. Start the server with "
+            f"`--conf {ARCHIVES}=executors.tar.gz#{ENVIRONMENT}`, as `tidemark up` does with "
+            "spark.executor_environment and spark.server_master, or install tidemark in the Python of Spark's "
+            "executors. Nothing was pulled"
+        )
+
+
+class TidemarkBatchSource(TidemarkDataSource, PubSubBatchSource):
+    """That one where `pubsub` is another's name."""
 
 
 class Landing:
@@ -148,6 +205,14 @@ class Landing:
         self._connections = connections
         self._options = connections.options
         self._schema = schema
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 (Spark's name)
+        options = self._options
+        if options.max_rows_per_trigger is not None:
+            return ReadMaxRows(options.max_rows_per_trigger)
+        if options.max_bytes_per_trigger is not None:
+            return ReadMaxBytes(int(options.max_bytes_per_trigger))
+        return ReadAllAvailable()
 
     def _planned(self, run: str, batch: int) -> Offset:
         """The end of a batch, with the newest watermark."""
@@ -171,15 +236,15 @@ class Landing:
                 quarantine=NewFiles(connections.lake.quarantine(), QUARANTINE, connections.clock),
                 watermark=watermark,
                 reader=connections.reader(),
-                budget=self._options.budget,
+                budget=partition.budget(self._options.budget),
                 clock=connections.clock,
                 is_over=lambda: batches.is_over(offset.batch),
             )
-        columns = to_arrow_schema(self._schema, timezone="UTC")
+        columns = arrow_schema(self._schema)
         for piece in landing.pieces:
             rows = Notes(objects, PIECE).read(piece)
             marks = pa.array([watermark] * len(rows), MOMENT)
-            asked = rows.append_column(WATERMARK, marks).select(columns.names).cast(columns)
+            asked = as_asked(rows.append_column(WATERMARK, marks), columns)
             yield from asked.combine_chunks().to_batches(max_chunksize=ROWS_PER_ARROW_BATCH)
 
 
@@ -200,7 +265,7 @@ class PubSubReader(Landing, DataSourceReader):
             objects.create(planned, orjson.dumps(plan.written()))
         except ObjectExists:
             plan = Offset.read(orjson.loads(objects.read(planned)))
-        return plan.partitions()
+        return plan.partitions(self.getDefaultReadLimit())
 
 
 class PubSubStreamReader(Landing, DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -209,12 +274,14 @@ class PubSubStreamReader(Landing, DataSourceStreamReader, SupportsTriggerAvailab
     _available_at: datetime | None = None
     _nothing_since: datetime | None = None
     _has_planned = False
+    _limit: ReadLimit | None = None
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 (Spark's name)
         return Offset(NO_RUN, 0, 0, self._options.lake.uri).written()
 
-    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: ARG002, N802 (Spark's)
-        """The next batch's end, with the newest watermark, which Spark writes down before anything is pulled.
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802 (Spark's)
+        """The next batch's end, with the newest watermark, which Spark writes down before anything is pulled. The batch
+        brings at most `limit`, of bytes at most about that.
 
         With the trigger "available now" it is `start` once nothing is outstanding that was published before the query
         began.
@@ -222,7 +289,7 @@ class PubSubStreamReader(Landing, DataSourceStreamReader, SupportsTriggerAvailab
         before = Offset.read(start)
         if self._has_planned and self._is_caught_up(before):
             return start
-        self._has_planned = True
+        self._has_planned, self._limit = True, limit
         return self._planned(before.run if before.run != NO_RUN else uuid.uuid4().hex, before.batch + 1).written()
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 (Spark's name)
@@ -239,7 +306,7 @@ class PubSubStreamReader(Landing, DataSourceStreamReader, SupportsTriggerAvailab
                 f"lake = {self._options.lake.uri!r}, but the checkpoint's unfinished batch lands in {offset.lake!r}, "
                 "where messages that were acknowledged may be; finish it with that lake, or begin a new checkpoint"
             )
-        return offset.partitions() if start != end else []
+        return offset.partitions(self._limit or self.getDefaultReadLimit()) if start != end else []
 
     def commit(self, end: dict[str, Any]) -> None:
         """Spark has processed all up to `end`: what landed for it is over, and deleted but for the last batches."""
@@ -279,3 +346,17 @@ def source_schema(options: SourceOptions) -> T.StructType:
     """The columns of the source: those of `heartbeats`, and the watermark."""
     columns = [column for column in heartbeat_schema(options.contract.fields) if column.name != PARTITION]
     return spark_schema([*columns, pa.field(WATERMARK, MOMENT)])
+
+
+def as_asked(rows: pa.Table, columns: pa.Schema) -> pa.Table:
+    """The columns of this schema, in its types: attributes as text are JSON, and Databricks' names are understood."""
+    return pa.table([_column(rows, column).cast(column.type) for column in columns], schema=columns)
+
+
+def _column(rows: pa.Table, column: pa.Field) -> pa.ChunkedArray:
+    found = rows[DATABRICKS.get(column.name, column.name)]
+    if column.name == "publishTimestampInMillis":
+        return pc.divide(found.cast(pa.int64()), 1000)
+    if pa.types.is_map(found.type) and pa.types.is_string(column.type):
+        return pa.chunked_array([[orjson.dumps(dict(pairs)).decode() for pairs in found.to_pylist()]], pa.string())
+    return found

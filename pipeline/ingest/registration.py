@@ -1,57 +1,59 @@
 """Registers `format("pubsub")` on a session that can run it, and says what is missing on one that cannot."""
 
+import re
 import sys
 from pathlib import Path
 
-from pyspark.errors import PySparkException
+import pyspark
+from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql import SparkSession
-from pyspark.sql import types as T  # noqa: N812 (what everybody calls it)
 
-from tidemark.pipeline.errors import ExecutorsUnable
-from tidemark.pipeline.ingest.pubsub_source import PubSubDataSource, PubSubStreamReader
+from tidemark.pipeline.errors import ExecutorsUnable, ToolMissing
 from tidemark.pipeline.settings_types import is_address
-from tidemark.pipeline.spark.environment import (
-    ARCHIVES,
-    FOLDER,
-    carry_environment,
-    is_connected,
-    is_out_of_reach_of_streams,
-)
-from tidemark.pipeline.spark.executors import REMEDY, require_able
+from tidemark.pipeline.spark.environment import carry_environment, is_connected, is_out_of_reach_of_streams
+from tidemark.pipeline.spark.executors import REMEDY, SOURCE, require_able
 
 PROBE = {"project": "looked-at", "subscription": "looked-at", "lake": "file:///looked-at"}
 """Options that plan a read: its columns need neither Pub/Sub nor the lake."""
 
-
-class PubSubBatchSource(PubSubDataSource):
-    """The source for a session whose archive no streaming query would find: a stream is refused when it starts."""
-
-    def streamReader(self, schema: T.StructType) -> PubSubStreamReader:  # noqa: ARG002, N802 (Spark's name)
-        raise ExecutorsUnable(
-            "a stream over Spark Connect cannot use an archive that the session sent: Spark unpacks it in the "
-            "session's folder and starts a stream's readers in the executor's own. Start the server with "
-            f"`--conf {ARCHIVES}=executors.tar.gz#{FOLDER}`, as `tidemark up` does with spark.executor_environment and "
-            "spark.server_master, or install tidemark in the Python of Spark's executors. Nothing was pulled"
-        )
+OLDEST = (4, 2)
+"""The first Spark that tells a source in Python where to go on after a restart, and lets it read until nothing is left.
+"""
 
 
 def register(session: SparkSession, *, environment: str | None = None) -> None:
-    """Register `format("pubsub")`. With `environment`, the archive that `tidemark pack` made, the executors need no
-    tidemark of their own: a path on this machine, or an address that Spark's machines read.
+    """Register the source as `format("pubsub")` and as `format("tidemark")`. Where Spark has a `pubsub` of its own, as
+    Databricks has, that one keeps the name. With `environment`, the archive that `tidemark pack` made, the executors
+    need no tidemark of their own: a path on this machine, or an address that Spark's machines read.
 
     Limit: over Spark Connect, streams find the archive only if the server was started with it; else they are refused
     when they start, and batch reads work.
     Guarantee: on return the Python of the driver and of the executors that were asked can run the source. Raises
-    ExecutorsUnable, within seconds once executors are there, which says what is missing; InvalidSettings for an archive
-    that cannot be used. Nothing is pulled, and nothing is written.
+    ToolMissing before PySpark 4.2; ExecutorsUnable, within seconds once executors are there, which says what is
+    missing; InvalidSettings for an archive that cannot be used. Nothing is pulled, and nothing is written.
     """
+    for which, version in (("PySpark here", pyspark.__version__), ("the session's Spark", session.version)):
+        if not is_new_enough(version):
+            raise ToolMissing(
+                f'format("pubsub") needs PySpark and Spark 4.2 or newer, and {which} is {version}: install '
+                "`pyspark>=4.2`. Windows, tables of your own and readers run on this one. Nothing was registered"
+            )
+    from tidemark.pipeline.ingest import pubsub_source as sources
+
     if environment is not None:
         archive = environment if is_address(environment) else str(Path(environment).resolve())
         carry_environment(session, archive)
-    require_able(session)
-    session.dataSource.register(PubSubBatchSource if is_out_of_reach_of_streams(session) else PubSubDataSource)
+    require_able(session, SOURCE)
+    is_for_batches = is_out_of_reach_of_streams(session)
+    ours = sources.TidemarkBatchSource if is_for_batches else sources.TidemarkDataSource
+    session.dataSource.register(ours)
     try:
-        session.read.format(PubSubDataSource.name()).options(**PROBE).load().schema  # noqa: B018 (plans it)
+        session.dataSource.register(sources.PubSubBatchSource if is_for_batches else sources.PubSubDataSource)
+    except AnalysisException as error:
+        if "DATA_SOURCE_ALREADY_EXISTS" not in str(error):
+            raise
+    try:
+        session.read.format(ours.name()).options(**PROBE).load().schema  # noqa: B018 (plans it)
     except PySparkException as error:
         where = "the Spark Connect server" if is_connected(session) else "this driver"
         raise ExecutorsUnable(
@@ -59,6 +61,11 @@ def register(session: SparkSession, *, environment: str | None = None) -> None:
             f"$PYSPARK_PYTHON naming one that has tidemark, as {sys.executable} has here. Executors may have another: "
             f"{REMEDY}"
         ) from error
+
+
+def is_new_enough(version: str) -> bool:
+    """Whether a Spark of this version can run the source. A vendor's may have letters in it: `4.1.0-amzn-0`."""
+    return tuple(map(int, re.findall(r"\d+", version)[:2])) >= OLDEST
 
 
 def _last_line(error: PySparkException) -> str:

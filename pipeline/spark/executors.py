@@ -16,7 +16,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 
 from tidemark.pipeline.errors import ExecutorsUnable
 
-CONTRACT = 1
+CONTRACT = 2
 """Counts the changes of what travels to the tasks and what they do with it: another tidemark may be installed there."""
 
 LOOKS = 4
@@ -26,8 +26,9 @@ SAYS = pa.schema({"executor": pa.string(), "unable": pa.string()})
 """What a look at an executor says: its Python and its machine, and why it is unable, or nothing."""
 
 WINDOWS = ("spark.slices",)
-READERS = (*WINDOWS, "ingest.on_spark", "ingest.pubsub_source")
-"""The modules of `tidemark.pipeline` that tasks need, those over windows and those that read Pub/Sub."""
+READERS = (*WINDOWS, "ingest.on_spark")
+SOURCE = (*READERS, "ingest.pubsub_source")
+"""The modules of `tidemark.pipeline` that tasks need: those over windows, readers, and those of `format("pubsub")`."""
 
 PYTHON = "spark.sql.execution.pyspark.python"
 """Which Python runs on executors. What Spark plans in Python, on the driver, goes on with the driver's."""
@@ -140,7 +141,7 @@ def require_able(session: SparkSession, needs: Sequence[str] = READERS) -> None:
 
 
 def _forget(session: SparkSession) -> None:
-    for name in READERS:
+    for name in SOURCE:
         session.conf.unset(f"{ABLE}.{name}")
 
 

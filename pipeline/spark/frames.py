@@ -1,20 +1,30 @@
 """Arrow's columns and moments as Spark's. The session's time zone must be UTC."""
 
+import inspect
 from collections.abc import Iterable
 from datetime import datetime
+from typing import Any
 
 import pyarrow as pa
 from pyspark.sql import Column
 from pyspark.sql import functions as F  # noqa: N812 (what everybody calls it)
 from pyspark.sql import types as T  # noqa: N812
-from pyspark.sql.pandas.types import from_arrow_schema
+from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 
 from tidemark.pipeline.clock import to_us
+
+IN_UTC: dict[str, Any] = {"timezone": "UTC"} if "timezone" in inspect.signature(to_arrow_schema).parameters else {}
+"""Before 4.2 PySpark gives moments no other time zone than UTC."""
 
 
 def spark_schema(columns: Iterable[pa.Field]) -> T.StructType:
     """Arrow's columns as Spark's. Each may be null: Spark may not rely on what it reads from files."""
     return from_arrow_schema(pa.schema([column.with_nullable(True) for column in columns]))
+
+
+def arrow_schema(rows: T.StructType) -> pa.Schema:
+    """Spark's columns as Arrow's, moments in UTC."""
+    return to_arrow_schema(rows, **IN_UTC)
 
 
 def moment(at: datetime) -> Column:

@@ -12,7 +12,6 @@ import pyarrow as pa
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 (what everybody calls it)
 from pyspark.sql import types as T  # noqa: N812
-from pyspark.sql.pandas.types import to_arrow_schema
 
 from tidemark.pipeline.clock import duration_us, to_us
 from tidemark.pipeline.errors import TableFailed, TidemarkError
@@ -23,7 +22,7 @@ from tidemark.pipeline.lake.tables.windowed import PARTITION
 from tidemark.pipeline.quality.due_windows import Inputs
 from tidemark.pipeline.spark.connector import naming_what_lacks
 from tidemark.pipeline.spark.copies import without_landed_copies
-from tidemark.pipeline.spark.frames import moment, spark_schema
+from tidemark.pipeline.spark.frames import arrow_schema, moment, spark_schema
 from tidemark.pipeline.spark.replacement import Batch, Outcome, WrittenFiles, replace_windows
 from tidemark.pipeline.spark.table_definition import TableDefinition, Windows
 from tidemark.pipeline.windows import Window, runs_of_neighbours
@@ -149,7 +148,7 @@ def checked_schema(definition: TableDefinition, rows: DataFrame) -> pa.Schema:
         wrong = f"has a column {PARTITION} that is no text; take the heartbeats' own"
     if wrong:
         raise TableFailed(f"the table {definition.name} {wrong}")
-    schema = to_arrow_schema(rows.schema, timezone="UTC")
+    schema = arrow_schema(rows.schema)
     return stored_schema(pa.schema([column.with_nullable(True) for column in schema]))
 
 

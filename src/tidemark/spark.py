@@ -8,7 +8,20 @@
 It keeps its names from release to release; the packages below `tidemark` may change.
 """
 
-from tidemark.pipeline.ingest.pubsub_source import PubSubDataSource
+from typing import TYPE_CHECKING, Any
+
 from tidemark.pipeline.ingest.registration import register
 
+if TYPE_CHECKING:
+    from tidemark.pipeline.ingest.pubsub_source import PubSubDataSource
+
 __all__ = ["PubSubDataSource", "register"]
+
+
+def __getattr__(name: str) -> Any:
+    """Import the source when it is asked for: PySpark before 4.2 lacks what it is made of."""
+    if name != "PubSubDataSource":
+        raise AttributeError(f"module {__name__} has no attribute {name}")
+    from tidemark.pipeline.ingest.pubsub_source import PubSubDataSource
+
+    return PubSubDataSource

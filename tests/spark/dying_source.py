@@ -1,35 +1,14 @@
 """The source `pubsub`, whose workers are killed once at each step that a test names: the worker's own kill -9."""
 
-import os
-import signal
 from collections.abc import Iterator
 from pathlib import Path
 
+from tests.spark.deaths import maybe_die
 from tidemark.pipeline.ingest.pubsub_source import Connections, PubSubDataSource
 from tidemark.pipeline.lake.store.objects import ObjectStore
 
 STEPS = ("before create .parquet", "before create .json", "after create .json", "before read .parquet")
 """Before anything is durable; before the manifest; before acknowledging; after it, and before a row was handed out."""
-
-
-def deaths(lake: Path) -> Path:
-    """The folder with a file for each death that is to come; one that came is called `… done`."""
-    return lake.with_name(f"{lake.name}-deaths")
-
-
-def ordain(lake: Path, *steps: str) -> None:
-    deaths(lake).mkdir()
-    for step in steps:
-        (deaths(lake) / step).touch()
-
-
-def maybe_die(lake: Path, step: str) -> None:
-    """Be killed here, if it is ordained and has not come yet."""
-    try:
-        (deaths(lake) / step).rename(deaths(lake) / f"{step} done")  # one of any number of workers is first
-    except FileNotFoundError:
-        return
-    os.kill(os.getpid(), signal.SIGKILL)
 
 
 class DyingObjects:

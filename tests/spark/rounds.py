@@ -10,7 +10,7 @@ from unittest.mock import patch
 import pyarrow as pa
 from pyspark.sql import SparkSession
 
-from tests.spark.dying_source import maybe_die
+from tests.spark.deaths import maybe_die
 from tidemark.pipeline.clock import SystemClock
 from tidemark.pipeline.contract.heartbeat import FieldKind
 from tidemark.pipeline.ingest import readers

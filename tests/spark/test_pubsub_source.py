@@ -18,8 +18,9 @@ from pyspark.sql import SparkSession
 from examples.pubsub_stream import arguments, read
 from tests.ingest.fakes import CONTRACT
 from tests.pubsub.builders import subscription_of
+from tests.spark.deaths import deaths, ordain
 from tests.spark.dying_driver import SEEN
-from tests.spark.dying_source import STEPS, DyingPubSubDataSource, deaths, ordain
+from tests.spark.dying_source import STEPS, DyingPubSubDataSource
 from tests.spark.pubsub_world import QUIET_WITHIN_SECONDS, Batches, PubSubWorld, read_available
 from tidemark.pipeline.clock import SystemClock, from_us
 from tidemark.pipeline.contract.heartbeat import HeartbeatReader
@@ -81,10 +82,11 @@ def test_readers_get_every_message_whole_and_the_rejected_go_to_quarantine(
 ) -> None:
     world.publish(3000, broken=5)
     batches = Batches()
-    options = world.options(readers="3", maxMessages="600", batchMessages="300", keepBatches="0")
+    options = world.options(readers="3", batchMessages="300", keepBatches="0", maxRowsPerTrigger="1700")
     checkpoint = world.folder / "checkpoint"
     read_available(spark, options, checkpoint, batches.take, "pubsub")
     assert batches.ids == sorted(world.published)
+    assert max(len(rows) for rows in batches.rows.values()) <= 1700
     assert sorted(quarantined(world)) == sorted(world.rejected)
     assert world.is_quiet()
     row = batches.rows[0][0]
@@ -204,3 +206,18 @@ def test_a_batch_read_lands_once_under_its_name(spark: SparkSession, world: PubS
     assert sorted(later) == sorted((one, 1.5) for one in world.published[300:])
     with pytest.raises(Exception, match="needs the option landing"):
         spark.read.format("pubsub").options(**world.options()).load().collect()
+
+
+def test_a_limit_on_a_batch_read_leaves_the_rest_on_the_subscription(spark: SparkSession, world: PubSubWorld) -> None:
+    world.publish(300)
+    named = world.options(landing="some", maxRowsPerTrigger="40", readers="2")
+    some = spark.read.format("pubsub").options(**named).load().select("message_id")
+    assert len(some.limit(10).collect()) == 10
+    seen = {row["message_id"] for row in some.collect()}
+    assert len(seen) <= 40
+    for number in range(READS):
+        rest = spark.read.format("pubsub").options(**world.options(landing=f"rest-{number}")).load()
+        seen |= {row["message_id"] for row in rest.collect()}
+        if len(seen) == 300:
+            break
+    assert sorted(seen) == sorted(world.published)

@@ -1,13 +1,16 @@
 """The options and the offsets of the source `pubsub`, without a Spark."""
 
+import json
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
-from pyspark.sql.streaming.datasource import ReadAllAvailable
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes, ReadMaxRows
+from pyspark.sql.types import StructType
 
 from tests.ingest.fakes import World
 from tests.watermark.builders import at
@@ -16,9 +19,10 @@ from tidemark.pipeline.contract.heartbeat import FieldKind
 from tidemark.pipeline.contract.places import Place
 from tidemark.pipeline.errors import InvalidSettings, LandingOver, PermissionMissing
 from tidemark.pipeline.ingest.pubsub_options import SourceOptions, read_options
-from tidemark.pipeline.ingest.pubsub_source import Connections, PubSubStreamReader, source_schema
+from tidemark.pipeline.ingest.pubsub_source import Connections, PubSubDataSource, PubSubStreamReader, source_schema
 from tidemark.pipeline.pubsub.backlog import Backlog
 from tidemark.pipeline.settings_sections import LakeSettings
+from tidemark.pipeline.spark.frames import spark_schema
 
 GIVEN = {"project": "project", "subscription": "base", "lake": "file:///nowhere"}
 
@@ -52,14 +56,14 @@ def world(tmp_path: Path) -> World:
     return world
 
 
-def reader_of(world: World, **more: str) -> PubSubStreamReader:
+def reader_of(world: World, columns: StructType | None = None, **more: str) -> PubSubStreamReader:
     class WorldConnections(FakeConnections):
         def __init__(self, chosen: SourceOptions) -> None:
             super().__init__(chosen, world.clock)
             self.world = world
 
     chosen = options(world.folder, **more)
-    return PubSubStreamReader(WorldConnections(chosen), source_schema(chosen))
+    return PubSubStreamReader(WorldConnections(chosen), columns or source_schema(chosen))
 
 
 def next_offset(reader: PubSubStreamReader, start: dict[str, Any]) -> dict[str, Any]:
@@ -150,6 +154,69 @@ def test_each_reading_of_a_message_is_a_row_of_its_own(world: World) -> None:
     assert [(row["message_id"], row["stream_id"]) for row in rows] == [(f"{number}#0", "a/a"), (f"{number}#2", "a/7")]
     assert [row["payload"] for row in rows] == [published.data, None]
     assert world.quarantined_ids() == [number]
+
+
+def test_a_batch_brings_no_more_messages_than_the_limit_that_spark_gives(world: World) -> None:
+    for number in range(10):
+        world.topic.publish(900 + number)
+    reader = reader_of(world, readers="3")
+    start = reader.initialOffset()
+    first = reader.latestOffset(start, ReadMaxRows(4))
+    assert len(ids(reader, start, first)) == 4
+    second = reader.latestOffset(first, ReadMaxRows(1))
+    assert len(ids(reader, first, second)) == 1
+    third = reader.latestOffset(second, ReadAllAvailable())
+    assert len(ids(reader, second, third)) == 5
+
+
+def test_a_limit_in_bytes_ends_a_batch_once_it_is_reached(world: World) -> None:
+    for number in range(10):
+        world.topic.publish(900 + number, payload=b"x" * 1000)
+    reader = reader_of(world, readers="2", batchMessages="1", payload="none")
+    start = reader.initialOffset()
+    end = reader.latestOffset(start, ReadMaxBytes(3000))
+    assert 2 <= len(ids(reader, start, end)) <= 4
+
+
+@pytest.mark.parametrize(
+    ("given", "limit"),
+    [
+        ({}, ReadAllAvailable()),
+        ({"maxRowsPerTrigger": "4"}, ReadMaxRows(4)),
+        ({"maxBytesPerTrigger": "512m"}, ReadMaxBytes(512 << 20)),
+    ],
+)
+def test_options_say_the_limit_and_a_batch_planned_before_a_restart_has_it_too(
+    given: dict[str, str], limit: object, world: World
+) -> None:
+    reader = reader_of(world, **given)
+    assert reader.getDefaultReadLimit() == limit
+    start = reader.initialOffset()
+    end = next_offset(reader, start)
+    assert [partition.limit for partition in reader_of(world, **given).partitions(start, end)] == [limit, limit]
+
+
+def test_databricks_columns_are_served_by_their_names_and_types(world: World) -> None:
+    published = world.topic.publish(900)
+    types = [pa.string(), pa.binary(), pa.string(), pa.int64(), pa.bool_()]
+    names = ("messageId", "payload", "attributes", "publishTimestampInMillis", "late")
+    asked = spark_schema(map(pa.field, names, types))
+    reader = reader_of(world, columns=asked, readers="1")
+    start = reader.initialOffset()
+    (partition,) = reader.partitions(start, next_offset(reader, start))
+    (batch,) = reader.read(partition)
+    assert batch.schema.types == types
+    (row,) = batch.to_pylist()
+    assert (row["messageId"], row["payload"], row["late"]) == (published.message_id, published.data, False)
+    assert json.loads(row["attributes"]) == dict(published.attributes)
+    assert row["publishTimestampInMillis"] == published.publish_time.ToMilliseconds()
+
+
+def test_a_column_that_the_source_does_not_have_is_refused_when_the_read_is_planned() -> None:
+    source = PubSubDataSource(dict(GIVEN))
+    for plan in (source.reader, source.streamReader):
+        with pytest.raises(InvalidSettings, match="has no column message; it has stream_id"):
+            plan(spark_schema([pa.field("message", pa.string())]))
 
 
 def test_processed_batches_are_deleted_and_cannot_be_read_again(world: World) -> None:
@@ -296,12 +363,42 @@ def test_options_are_read_in_any_letters_and_have_the_pipeline_s_bounds() -> Non
         ({"eventTimes": "at"}, "no such option; did you mean eventTime?"),
         ({"streamId": "["}, "streamId = '['"),
         ({"subscription": ""}, "subscription"),
+        ({"projectId": "project"}, "projectId is another name of project"),
+        ({"deleteSubscriptionOnStreamStop": "true"}, "leave it out"),
+        ({"maxRowsPerTrigger": "5", "maxBytesPerTrigger": "5m"}, "Spark takes one limit"),
+        ({"maxBytesPerTrigger": "much"}, "maxBytesPerTrigger = 'much'"),
+        ({"maxBytesPerTrigger": "0"}, "maxBytesPerTrigger = '0'"),
     ],
 )
 def test_a_wrong_option_is_named_with_its_value(given: dict[str, str], told: str) -> None:
     with pytest.raises(InvalidSettings) as raised:
         read_options({**GIVEN, **given}, {})
     assert told in str(raised.value)
+
+
+def test_databricks_names_of_options_are_understood() -> None:
+    chosen = read_options(
+        {
+            "projectId": "project",
+            "subscriptionId": "base",
+            "lake": "file:///nowhere",
+            "numFetchPartitions": "3",
+            "maxFetchPeriod": "5s",
+            "maxRecordsPerFetch": "1000",
+            "maxBytesPerTrigger": "10g",
+        },
+        {},
+    )
+    assert (chosen.path, chosen.readers) == ("projects/project/subscriptions/base", 3)
+    assert (chosen.budget.max_time, chosen.budget.batch_messages) == (timedelta(seconds=5), 1000)
+    assert chosen.max_bytes_per_trigger == 10 << 30
+
+
+def test_an_option_that_is_unknown_or_refused_is_told_without_its_value() -> None:
+    for name in ("privateKey", "clientEmail", "topicId", "credentials"):
+        with pytest.raises(InvalidSettings, match=name) as raised:
+            read_options({**GIVEN, name: "a secret"}, {})
+        assert "a secret" not in str(raised.value)
 
 
 def test_a_missing_option_is_named() -> None:

@@ -17,7 +17,7 @@ from google.pubsub_v1 import PublisherClient, SubscriberClient
 from pyspark.sql import SparkSession
 
 from tests.pubsub.builders import subscription_of
-from tests.spark.dying_source import deaths, ordain
+from tests.spark.deaths import deaths, ordain
 from tests.spark.pubsub_world import PubSubWorld
 from tests.spark.rounds import (
     CLOCK,
