@@ -5,7 +5,6 @@ from datetime import datetime, timedelta
 from typing import Any, TypeAlias
 
 import dagster as dg
-from dagster._core.events import AssetMaterializationPlannedData, DagsterEvent
 
 from tidemark.assets.events import failing_run
 from tidemark.assets.lost_runs import Context, beating
@@ -17,6 +16,7 @@ from tidemark.pipeline.services.dagster_names import WINDOWS, op_of
 from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.spark.replacement import refuse_open
 from tidemark.pipeline.windows import Window
+from tidemark.resources import private
 from tidemark.resources.keys import LAKE, SPARK
 from tidemark.resources.lake import LakeResource
 
@@ -52,10 +52,12 @@ def windows_job(
 
 def _plan(context: dg.OpExecutionContext, op: str, asset: dg.AssetKey, partitions: Iterable[str]) -> None:
     """Have the UI show these partitions as in progress, and as failed if the run fails, as it does for an asset's own
-    runs."""
+    runs. Nothing where this Dagster has another way to say so."""
+    if private.why_missing(("AssetMaterializationPlannedData",)):
+        return
     for partition in partitions:
-        planned = AssetMaterializationPlannedData(asset, partition=partition)
-        event = DagsterEvent.build_asset_materialization_planned_event(context.job_name, op, planned)
+        planned = private.AssetMaterializationPlannedData(asset, partition=partition)
+        event = dg.DagsterEvent.build_asset_materialization_planned_event(context.job_name, op, planned)
         context.instance.report_dagster_event(event, context.run_id)
 
 

@@ -13,9 +13,8 @@ from threading import Event, Thread
 from typing import TypeAlias
 
 import dagster as dg
-from dagster._core.storage.dagster_run import NOT_FINISHED_STATUSES
 
-from tidemark.assets.runs import Runs
+from tidemark.assets.runs import UNFINISHED, Runs
 from tidemark.pipeline.durations import format_duration
 from tidemark.pipeline.services.dagster_names import TICK
 from tidemark.pipeline.settings_sections import LONGEST_RUN
@@ -61,7 +60,7 @@ def report_dead(runs: Runs, job_name: str, now: datetime) -> list[dg.RunRecord]:
     """Report as failed (or as canceled, where that was asked for) the unfinished runs of a job that count as dead.
     Return the other unfinished ones, the newest first."""
     alive = []
-    for record in runs.newest(job_name, LOOKED_AT, NOT_FINISHED_STATUSES):
+    for record in runs.newest(job_name, LOOKED_AT, UNFINISHED):
         if (why := why_dead(runs.instance, record, now)) is None:
             alive.append(record)
             continue

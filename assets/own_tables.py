@@ -6,7 +6,6 @@ from functools import partial
 from typing import Any
 
 import dagster as dg
-from dagster._core.definitions import data_version
 
 from tidemark.assets.by_window import LASTING, Compute, Event, materialized, reports, windows_job, windows_of_partitions
 from tidemark.assets.catalog import HEARTBEAT_DIFFS, HEARTBEATS, key_of, ticking_sensor, windowed_asset
@@ -124,12 +123,13 @@ def _computed(
 def provenance(instance: dg.DagsterInstance, version: str, settings: Settings) -> dict[str, str]:
     """The tags by which Dagster shows an asset whose code has changed since a job has computed it, as it does after an
     asset's own run."""
-    tags = {data_version.CODE_VERSION_TAG: version}
+    tags = {"dagster/code_version": version}
     for key in (key_of(settings, one) for one in (HEARTBEATS, HEARTBEAT_DIFFS)):
         newest = instance.get_latest_materialization_event(key)
-        version_of = None if newest is None else data_version.extract_data_version_from_entry(newest)
-        tags[data_version.get_input_data_version_tag(key)] = (version_of or data_version.DEFAULT_DATA_VERSION).value
-        tags[data_version.get_input_event_pointer_tag(key)] = data_version.NULL_EVENT_POINTER
+        of_input = (newest and newest.asset_materialization and newest.asset_materialization.tags) or {}
+        path = "/".join(key.path)
+        tags[f"dagster/input_data_version/{path}"] = of_input.get("dagster/data_version", "INITIAL")
+        tags[f"dagster/input_event_pointer/{path}"] = "NULL"
     return tags
 
 

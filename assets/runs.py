@@ -8,8 +8,6 @@ from datetime import UTC, datetime
 from typing import Any
 
 import dagster as dg
-from dagster._core.storage.dagster_run import FINISHED_STATUSES
-from dagster._core.storage.tags import MAX_RUNTIME_SECONDS_TAG
 from pydantic import Field
 
 from tidemark.assets.turns import Attempt, Attempts
@@ -21,6 +19,10 @@ from tidemark.resources.keys import keys_of
 
 MAX_RUNTIME_SECONDS = 7200
 """How long a run may take, where the instance monitors runs. Ours does in any case: `max_runtime_seconds`."""
+
+FINISHED = (dg.DagsterRunStatus.SUCCESS, dg.DagsterRunStatus.FAILURE, dg.DagsterRunStatus.CANCELED)
+UNFINISHED = tuple(status for status in dg.DagsterRunStatus if status not in FINISHED)
+"""With those that a later Dagster adds, such as SUSPENDED."""
 
 RUNS_LOOKED_AT = 200
 """Newest ended runs that tell which windows keep failing."""
@@ -35,7 +37,7 @@ class WindowsConfig(dg.Config):
 
 def tags_of(settings: Settings) -> dict[str, str]:
     """The tags of this pipeline's jobs, and so of their runs: a lake is one pipeline's."""
-    return {PIPELINE: settings.lake.uri, MAX_RUNTIME_SECONDS_TAG: str(MAX_RUNTIME_SECONDS)}
+    return {PIPELINE: settings.lake.uri, dg.MAX_RUNTIME_SECONDS_TAG: str(MAX_RUNTIME_SECONDS)}
 
 
 def job_of(
@@ -76,7 +78,7 @@ class Runs:
 
     def finished_before(self, moment: datetime, at_most: int) -> Sequence[str]:
         """The ids of runs that finished before a moment, whatever their job."""
-        return self.instance.get_run_ids(self._ours(statuses=FINISHED_STATUSES, updated_before=moment), limit=at_most)
+        return self.instance.get_run_ids(self._ours(statuses=FINISHED, updated_before=moment), limit=at_most)
 
     def _ours(self, **more: Any) -> dg.RunsFilter:
         return dg.RunsFilter(tags={PIPELINE: self.settings.lake.uri}, **more)

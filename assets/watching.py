@@ -8,9 +8,8 @@ from functools import wraps
 from uuid import uuid4
 
 import dagster as dg
-from dagster._core.storage.dagster_run import FINISHED_STATUSES, NOT_FINISHED_STATUSES
 
-from tidemark.assets.runs import Runs
+from tidemark.assets.runs import FINISHED, UNFINISHED, Runs
 from tidemark.pipeline.clock import EPOCH, Clock, SystemClock
 from tidemark.pipeline.errors import LakeOwned, NewerFormat
 from tidemark.pipeline.kept import Kept
@@ -139,7 +138,7 @@ class EndedRuns:
 
     def _new(self, runs: Runs) -> list[EndedRun]:
         after = None if self.since is None else self.since - OVERLAP
-        found = runs.updated(FINISHED_STATUSES, RUNS_AT_ONCE, after)
+        found = runs.updated(FINISHED, RUNS_AT_ONCE, after)
         new = [record for record in found if record.dagster_run.run_id not in self.known]
         self.known.extend(record.dagster_run.run_id for record in new)
         self.since = max([self.since or EPOCH, *(record.update_timestamp for record in found)])
@@ -156,7 +155,7 @@ def _ended(settings: Settings, record: dg.RunRecord) -> EndedRun:
 def _under_way(runs: Runs) -> dict[str, datetime]:
     """Since when the oldest unfinished run of each job is there."""
     found: dict[str, datetime] = {}
-    for record in runs.updated(NOT_FINISHED_STATUSES, limit=RUNS_AT_ONCE, after=EPOCH):
+    for record in runs.updated(UNFINISHED, limit=RUNS_AT_ONCE, after=EPOCH):
         job, since = _job(runs.settings, record), record.create_timestamp.astimezone(UTC)
         found[job] = min(since, found.get(job, since))
     return found

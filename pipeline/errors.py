@@ -139,6 +139,10 @@ class ToolMissing(TidemarkError):
     """A program that must be installed is missing; the message says how to get it."""
 
 
+class DagsterPartMissing(TidemarkError):
+    """This Dagster lacks a part that has no public name; the message names it, and says what does not work."""
+
+
 class ServiceFailed(TidemarkError):
     """A process that tidemark started has ended, or is not ready in time (the message names its log); or a Dagster that
     is asked for a run does not answer, or does not take it."""

@@ -5,30 +5,30 @@ Dagster's own starts a new Python for each run, whose imports take longer than a
 """
 
 import multiprocessing
+import sys
 from functools import cache
 from multiprocessing import forkserver
 from typing import Any
 
 from alembic import util
-from dagster._cli.api import grpc_command
-from dagster._grpc import server
 
+from tidemark.resources import private
 from tidemark.resources.ending import end_soon_after, end_soon_after_a_signal
 from tidemark.resources.json_logs import ask_for_json
 
 
-class ForkingApiServer(server.DagsterApiServer):
+class ForkingApiServer(private.DagsterApiServer):  # type: ignore[misc]
     """Starts each run by a fork of a server process that never ran anything itself: it has no connections, no open
     tables and no threads of its own. It is another process than the code server, and ends with it."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        served = self._loadable_target_origin
+        served = getattr(self, private.served_module)
         multiprocessing.set_forkserver_preload([served.module_name] if served and served.module_name else ["dagster"])
         forkserver.ensure_running()  # now, so that the first run finds it ready
-        self._mp_ctx: Any = multiprocessing.get_context("forkserver")
+        setattr(self, private.starts_runs, multiprocessing.get_context("forkserver"))
         # Whatever its threads do: Dagster waits for those of a tick, and Python for those of a client.
-        end_soon_after(self._server_termination_event.wait)
+        end_soon_after(getattr(self, private.server_ends).wait)
 
 
 def main() -> None:
@@ -39,8 +39,9 @@ def main() -> None:
     # Dagster opens its storage at each tick. Each time Alembic would look its scripts up anew, and keep what it found
     # until the process ends.
     util.coerce_resource_to_filename = cache(util.coerce_resource_to_filename)
-    server.DagsterApiServer = ForkingApiServer  # type: ignore[misc]
-    grpc_command(prog_name="tidemark.resources.code_server")
+    private.replace("DagsterApiServer", ForkingApiServer)
+    sys.argv[1:1] = ["api", "grpc"]
+    private.command("dagster")()
 
 
 if __name__ == "__main__":

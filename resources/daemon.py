@@ -2,12 +2,11 @@
 of `dagster-daemon`. Dagster's own waits half a minute for a thread that is at work.
 """
 
-from dagster._daemon.cli import main
-
 from tidemark.resources.ending import end_soon_after_a_signal
 from tidemark.resources.json_logs import ask_for_json
+from tidemark.resources.private import command
 
 if __name__ == "__main__":
     end_soon_after_a_signal()
     ask_for_json()
-    main()
+    command("dagster-daemon")()

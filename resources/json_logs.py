@@ -11,15 +11,13 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any
 
-import dagster._loggers
-from dagster._core.definitions import instigation_logger
-from dagster._utils.log import get_structlog_shared_processors
-from structlog.processors import JSONRenderer, format_exc_info
-from structlog.stdlib import ProcessorFormatter
+from structlog.processors import JSONRenderer, StackInfoRenderer, TimeStamper, format_exc_info
+from structlog.stdlib import ExtraAdder, ProcessorFormatter, add_log_level, add_logger_name
 
 from tidemark.pipeline.errors import InvalidSettings
 from tidemark.pipeline.settings import load_settings
 from tidemark.pipeline.settings_sections import LogSettings
+from tidemark.resources import private
 
 JSON = "json"
 OF_A_RUN = ("run_id", "job_name", "step_key")
@@ -56,8 +54,8 @@ def log_as(chosen: LogSettings) -> None:
 
     logging.setLogRecordFactory(with_ids)
     # What ticks and runs log goes to a console logger that Dagster makes, and for which it has no setting.
-    for module in (instigation_logger, dagster._loggers):
-        setattr(module, "create_console_logger", json_console)  # noqa: B010 (neither exports it)
+    for console in ("console_of_ticks", "console_of_runs"):
+        private.replace(console, json_console)
 
 
 def json_console(name: str, level: str | int) -> logging.Logger:
@@ -75,7 +73,7 @@ class JsonHandler(logging.StreamHandler):  # type: ignore[type-arg]
         self.setLevel(logging.INFO)
         plain = ProcessorFormatter.remove_processors_meta
         shown: list[Any] = [plain, _with_ids_of_a_run, format_exc_info, JSONRenderer()]
-        given = get_structlog_shared_processors()  # type: ignore[no-untyped-call]
+        given: list[Any] = [add_logger_name, add_log_level, TimeStamper(fmt="iso"), StackInfoRenderer(), ExtraAdder()]
         self.setFormatter(ProcessorFormatter(foreign_pre_chain=given, processors=shown))
 
 

@@ -53,12 +53,20 @@ class SparkResource(LazyPySparkResource):  # type: ignore[misc]
             said = "\n".join(why)
             raise SparkUnreachable(f"{error}. The newest errors in {self.server_log}:\n{said}") from error
 
-    def _init_session(self) -> None:
+    @property
+    def spark_session(self) -> Any:
+        """The session, made now if there is none."""
         if self._spark_session is None and self.spark_config.get("spark.remote"):
             self._spark_session = shared_session(self.spark_config)
             self._spark_session.addTag(self._tag)
         elif self._spark_session is None:
             self._spark_session = classic_session(self.spark_config)
+        return self._spark_session
+
+    @property
+    def spark_context(self) -> Any:
+        """That of a classic session."""
+        return self.spark_session.sparkContext
 
     def interrupt(self) -> None:
         """End what this run has under way on Spark, from any thread: its call fails."""

@@ -62,7 +62,7 @@ INSTANCE = """\
 # Two sensors of each pipeline wait until their tick is due, each in a thread.
 sensors: {{use_threads: true, num_workers: {workers}}}
 run_coordinator:
-  module: dagster._core.run_coordinator.queued_run_coordinator
+  module: dagster
   class: QueuedRunCoordinator
   config: {{max_concurrent_runs: 2, dequeue_interval_seconds: 1}}
 run_monitoring: {{enabled: true}}

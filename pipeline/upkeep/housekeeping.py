@@ -36,7 +36,8 @@ Done = tuple[str, dict[str, int]]
 
 @dataclass(frozen=True, slots=True)
 class Chore:
-    """What was done, or would be, in a sentence and figures. `is_idle`: nothing was to do; `failed`: why it was not."""
+    """What was done, or would be, in a sentence and figures. `is_idle`: nothing was to do; `failed`: why it was not;
+    `skipped`: why it cannot be here."""
 
     name: str
     about: str
@@ -44,11 +45,13 @@ class Chore:
     figures: dict[str, int] = field(default_factory=dict)
     is_idle: bool = False
     failed: str | None = None
+    skipped: str | None = None
 
     @property
     def sentence(self) -> str:
         """In words."""
-        return f"{self.name}, {self.about}: {self.says if self.failed is None else f'not done: {self.failed}'}"
+        why = self.skipped if self.failed is None else self.failed
+        return f"{self.name}, {self.about}: {self.says if why is None else f'not done: {why}'}"
 
 
 class Housekeeper:

@@ -129,7 +129,7 @@ telemetry: {enabled: false}
 sensors: {use_threads: true, num_workers: 12}
 run_monitoring: {enabled: true}
 run_coordinator:
-  module: dagster._core.run_coordinator.queued_run_coordinator
+  module: dagster
   class: QueuedRunCoordinator
   config: {dequeue_interval_seconds: 1}
 run_launcher: {module: tidemark.resources.run_launcher, class: WatchedRunLauncher}

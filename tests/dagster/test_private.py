@@ -1,0 +1,167 @@
+"""Dagster's private parts: all in one module, all in the Dagster that is installed, and what happens without one."""
+
+import ast
+import re
+import sqlite3
+import tomllib
+from collections.abc import Iterator
+from importlib.metadata import packages_distributions
+from pathlib import Path
+
+import dagster as dg
+import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+from tests.dagster.test_housekeeping import NOW, OLD, OURS, make_older, numbers, run, settings_in, tick
+from tests.dagster.test_housekeeping import instance as _instance
+from tidemark.assets.housekeeping import prune_events
+from tidemark.pipeline.errors import DagsterPartMissing
+from tidemark.resources import private
+from tidemark.resources.run_launcher import WatchedRunLauncher
+
+instance = _instance
+ROOT = Path(__file__).parents[2]
+ONE = ROOT / "resources" / "private.py"
+ROOMS = [
+    *(ROOT / name for name in ("assets", "resources", "pipeline", "examples")),
+    *(ROOT / "src/tidemark").glob("*.py"),
+]
+SOURCES = [path for room in ROOMS for path in ([room] if room.is_file() else sorted(room.rglob("*.py")))]
+OPEN = re.compile(r"dagster|dagster\.components(\.testing)?|dagster_pyspark")
+"""Modules that Dagster documents."""
+
+
+def imported(path: Path) -> Iterator[tuple[int, str]]:
+    """The line and the module of each import in a file, inside of functions as well, and of each module in a text."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            yield from ((node.lineno, name.name) for name in node.names)
+        elif isinstance(node, ast.ImportFrom) and not node.level:
+            yield node.lineno, str(node.module)
+            yield from ((node.lineno, f"{node.module}.{name.name}") for name in node.names if name.name[0] == "_")
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+            yield from ((node.lineno, found) for found in re.findall(r"\bdagster\w*(?:\.\w+)*\._[\w.]+", node.value))
+
+
+def test_no_other_module_uses_a_private_part_of_dagster() -> None:
+    elsewhere = [
+        f"{path.relative_to(ROOT)}:{line}: {module}"
+        for path in SOURCES
+        for line, module in imported(path)
+        if module.partition(".")[0].startswith("dagster") and not OPEN.fullmatch(module) and path != ONE
+    ]
+    assert elsewhere == []
+
+
+def test_a_private_import_anywhere_would_be_found(tmp_path: Path) -> None:
+    planted = tmp_path / "planted.py"
+    lines = "from dagster import _check", "import dagster._core.events", "import_module('dagster._grpc')"
+    planted.write_text("def f():\n    " + "\n    ".join(lines))
+    found = {module for _, module in imported(planted) if not OPEN.fullmatch(module)}
+    assert found == {"dagster._check", "dagster._core.events", "dagster._grpc"}
+
+
+@pytest.mark.parametrize("name", private.PARTS)
+def test_this_dagster_has_the_part(name: str) -> None:
+    assert getattr(private, name) is not None
+
+
+@pytest.mark.parametrize("name", private.PARTS)
+def test_each_part_is_used_and_says_why_and_what_is_lost(name: str) -> None:
+    part = private.PARTS[name]
+    assert part.reason
+    assert part.without
+    users = [path for path in SOURCES if path != ONE and re.search(rf"\b{name}\b", path.read_text())]
+    assert users or name in private.EVENTS
+
+
+def moved(patch: pytest.MonkeyPatch, name: str) -> None:
+    """As if a Dagster had given this part another name."""
+    part = private.PARTS[name]
+    gone = private.Part(part.module, f"{part.name}Moved", part.reason, part.without)
+    patch.setitem(private.PARTS, name, gone)
+
+
+def test_a_part_that_has_moved_is_named_with_what_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    moved(monkeypatch, "starts_runs")
+    lacks = rf"Dagster {re.escape(dg.__version__)} has no dagster\._grpc\.server\.DagsterApiServer\._mp_ctxMoved, so "
+    with pytest.raises(DagsterPartMissing, match=lacks + "tidemark's code server does not start; "):
+        _ = private.starts_runs
+
+
+def test_without_a_part_of_its_own_the_launcher_does_not_watch_and_runs_are_launched(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    assert WatchedRunLauncher().supports_check_run_worker_health
+    moved(monkeypatch, "CanCancelExecutionRequest")
+    assert not WatchedRunLauncher().supports_check_run_worker_health
+
+
+def skipped(instance: dg.DagsterInstance, tmp_path: Path) -> str:
+    """What a run of the job says that it left, in its result and in its log."""
+    result = run(settings_in(tmp_path), instance)
+    assert result.success
+    (output,) = [event for event in result.all_events if event.event_type is dg.DagsterEventType.STEP_OUTPUT]
+    said = str(output.step_output_data.metadata["Dagster/events/skipped"].value)
+    logged = [entry.user_message for entry in instance.all_logs(result.run_id)]
+    assert f"Dagster, events: not done: {said}" in logged
+    return said
+
+
+def test_housekeeping_leaves_the_events_where_a_name_is_missing_and_says_so(
+    instance: dg.DagsterInstance, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in range(3):
+        tick(instance, number)
+    make_older(instance, OLD)
+    with monkeypatch.context() as patch:
+        moved(patch, "run_connection")
+        said = skipped(instance, tmp_path)
+    assert "SqlEventLogStorage.run_connectionMoved, so housekeeping leaves Dagster's events of ticks" in said
+    assert numbers(instance) == [2, 1, 0]
+    assert prune_events(instance, OURS, NOW) == {"events": 4, "evaluations": 2}
+
+
+@pytest.mark.parametrize(
+    ("change", "named"),
+    [
+        (
+            "alter table asset_check_executions rename column check_name to other",
+            "column asset_check_executions.check_name",
+        ),
+        ("alter table event_logs rename column asset_key to other", "column event_logs.asset_key"),
+        ("alter table asset_event_tags rename to other", "table asset_event_tags"),
+    ],
+)
+def test_housekeeping_leaves_the_events_where_a_table_or_a_column_is_missing(
+    change: str, named: str, instance: dg.DagsterInstance
+) -> None:
+    for number in range(3):
+        tick(instance, number)
+    make_older(instance, OLD)
+    index = Path(instance.root_directory) / "history" / "runs" / "index.db"
+    with sqlite3.connect(index) as database:
+        database.execute(change)
+    with pytest.raises(DagsterPartMissing, match=re.escape(f"has no {named} in its event log, so housekeeping leaves")):
+        prune_events(instance, OURS, NOW)
+    with sqlite3.connect(index) as database:
+        assert database.execute("select count(*) from event_logs").fetchone() == (6,)
+    database.close()
+
+
+def test_what_the_product_imports_is_declared() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    extras = [one for name, each in project["optional-dependencies"].items() if name != "dev" for one in each]
+    declared = {canonicalize_name(Requirement(one).name) for one in [*project["dependencies"], *extras]}
+    of_module = {
+        module: {canonicalize_name(name) for name in names} for module, names in packages_distributions().items()
+    }
+    undeclared = {
+        module.partition(".")[0]
+        for path in SOURCES
+        if ROOT / "examples" not in path.parents
+        for _, module in imported(path)
+        if not of_module.get(module.partition(".")[0], declared) & declared
+    }
+    assert undeclared - {"tidemark"} == set()
