@@ -19,8 +19,8 @@ from tidemark.assets.lost_runs import Context, beating
 from tidemark.assets.partitions import Partitions
 from tidemark.assets.runs import stretch_ends
 from tidemark.pipeline.clock import SystemClock, iso
-from tidemark.pipeline.lake.tables.diffs import diff_schema
-from tidemark.pipeline.lake.tables.stream_status import STATUS, Kind
+from tidemark.pipeline.lake.tables.diffs import diff_columns, diff_schema
+from tidemark.pipeline.lake.tables.stream_status import STATUS, STATUS_COLUMNS, Kind
 from tidemark.pipeline.lake.tables.windowed import PARTITION
 from tidemark.pipeline.quality.corrected import DIFFS_KEY, FollowedTable
 from tidemark.pipeline.quality.silence import WindowSilence, silence_of
@@ -43,7 +43,7 @@ def heartbeat_diffs_asset(settings: Settings, partitions: Partitions) -> dg.Asse
     @windowed_asset(
         settings,
         HEARTBEAT_DIFFS,
-        diff_schema(settings.message.kinds),
+        (diff_schema(settings.message.kinds), diff_columns(settings.message.kinds)),
         deps=[HEARTBEATS, WATERMARK],
         partitions=partitions,
         required_resource_keys=keys_of(settings, LAKE, SPARK),
@@ -160,7 +160,7 @@ def stream_status_asset(settings: Settings, partitions: Partitions) -> dg.Assets
     @windowed_asset(
         settings,
         STREAM_STATUS,
-        STATUS,
+        (STATUS, STATUS_COLUMNS),
         deps=[HEARTBEAT_DIFFS],
         partitions=partitions,
         required_resource_keys=keys_of(settings, LAKE),

@@ -137,19 +137,19 @@ def test_the_watermark_carries_its_evidence_and_numbers_that_the_ui_plots(tickin
     plotted = {
         "watermark_epoch_seconds",
         "lag_seconds",
-        "base_backlog_age_seconds",
-        "tracking_backlog_age_seconds",
-        "messages_in_band",
-        "histogram_cells",
-        "snapshot_bytes_last_day",
+        "base/backlog_age_seconds",
+        "tracking/backlog_age_seconds",
+        "band/messages",
+        "histogram/cells",
+        "readings/snapshot_bytes_last_day",
     }
     for name in plotted:
         assert isinstance(evidence[name], dg.FloatMetadataValue | dg.IntMetadataValue), name
-    for name in ("watermark", "base_oldest_unacked", "tracking_oldest_unacked"):
+    for name in ("watermark", "base/oldest_unacked", "tracking/oldest_unacked"):
         assert isinstance(evidence[name], dg.TimestampMetadataValue), name
     assert evidence["watermark"].value == evidence["watermark_epoch_seconds"].value == watermark.timestamp()
     assert evidence["reason"].value == "IDLE_ADVANCED"
-    assert evidence["base_read_by"].value == evidence["tracking_read_by"].value == "snapshot"
+    assert evidence["base/read_by"].value == evidence["tracking/read_by"].value == "snapshot"
     assert str(evidence["decision"].value).startswith(f"IDLE_ADVANCED: watermark {iso(watermark)}")
 
 
@@ -164,7 +164,7 @@ def test_a_backlog_that_has_not_landed_pins_the_watermark_and_the_tick_says_so(
     world.clock.sleep(1)
     tick = ticking.track()
     assert not tick.run_requests
-    assert metadata_of(tick, "watermark")["base_backlog_age_seconds"] > 1
+    assert metadata_of(tick, "watermark")["base/backlog_age_seconds"] > 1
     assert ticking.watermark() == start
     assert "2 messages tracked; no window is closed yet" in (tick.skip_message or "")
 

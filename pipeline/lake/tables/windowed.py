@@ -27,6 +27,9 @@ from tidemark.pipeline.lake.tables.new_files import NewFile
 from tidemark.pipeline.lake.tables.table import LakeTable, data_files, table_errors
 
 PARTITION = "window"
+PARTITION_COLUMN: Mapping[str, str] = {PARTITION: "The partition: the window's start, such as 2026-11-21T05-20Z."}
+"""What it holds."""
+
 RUNS_FOLDER = "runs"
 COMMIT_ATTEMPTS = 60
 """Commits that a run attempts before it gives up. Each failed attempt means that another run's commit succeeded."""
