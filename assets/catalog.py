@@ -83,6 +83,7 @@ def topic_assets(settings: Settings, topic: dg.AssetKey | None) -> list[dg.Asset
 def observed_assets(settings: Settings, topic: dg.AssetKey | None = None) -> list[dg.AssetSpec]:
     """Specs of the assets that no run computes: the topic and its subscriptions, the histogram and the watermark, and
     where we land heartbeats and quarantine."""
+    tracking = name_of(settings, "tracking")
     becomes = "be acknowledged for the first time on base" if settings.pubsub.attach else "land"
     tracked = [
         *topic_assets(settings, topic),
@@ -90,8 +91,8 @@ def observed_assets(settings: Settings, topic: dg.AssetKey | None = None) -> lis
             settings,
             TRACKING_HISTOGRAM,
             "Counts and least event times of what was published, by publish-time and event-time second: Parquet "
-            "snapshots in the tracking log, each durable before its messages are acknowledged. The sensor `tracking` "
-            "adds to it.",
+            "snapshots in the tracking log, each durable before its messages are acknowledged. The sensor "
+            f"`{tracking}` adds to it.",
             uri=within(settings, "tracking/log"),
             kinds={"pubsub", "parquet"},
             columns=(CELLS, CELL_COLUMNS),
@@ -101,8 +102,8 @@ def observed_assets(settings: Settings, topic: dg.AssetKey | None = None) -> lis
             settings,
             WATERMARK,
             f"No message with an event time below it will still {becomes}, if the disorder is at most the band. Each "
-            "tick of the sensor `tracking` decides it from the histogram and from the oldest unacknowledged messages "
-            "of base and tracking; the metadata has the reason and the evidence.",
+            f"tick of the sensor `{tracking}` decides it from the histogram and from the oldest messages that are not "
+            "acknowledged on base and tracking. The metadata has the reason and the evidence.",
             uri=within(settings, "watermark.json"),
             kinds={"pubsub", "parquet"},
             deps=[TRACKING_HISTOGRAM, BASE_SUBSCRIPTION],

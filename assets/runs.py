@@ -102,12 +102,14 @@ def stretch_ends(windows: Iterable[Window]) -> list[tuple[str, str]]:
 
 
 def windows_tag(windows: Sequence[Window]) -> str:
-    """Windows in order, as a row of the UI has room for: the first and the last, without its date if it is the same,
+    """Windows in order, as a row of the UI has room for: the first, what differs in the last, such as its time of day,
     and how many there are. Between the two some may be missing."""
     first, last = windows[0].key, windows[-1].key
     if first == last:
         return first
-    return f"{first}{TO}{last.removeprefix(first[: first.index('T') + 1])} ({len(windows)})"
+    differs = next(at for at, signs in enumerate(zip(first, last, strict=True)) if len(set(signs)) == 2)
+    begins = 1 + max(first.rfind(sign, 0, differs) for sign in "-T")
+    return f"{first}{TO}{last[begins:]} ({len(windows)})"
 
 
 def stretch_named(text: str, windowing: Windowing) -> range:
@@ -121,7 +123,7 @@ def stretch_named(text: str, windowing: Windowing) -> range:
 def say_windows(context: dg.OpExecutionContext | dg.AssetExecutionContext, windows: Sequence[Window]) -> None:
     """Have a run's tag say which windows it computes, if it does not already."""
     if windows and context.run.tags.get(WINDOWS) != (said := windows_tag(windows)):
-        context.instance.add_run_tags(context.run_id, {WINDOWS: said})
+        context.instance.add_run_tags(context.run.run_id, {WINDOWS: said})
 
 
 def stretches_asked(texts: Iterable[str], tags: Mapping[str, str], windowing: Windowing) -> list[range]:

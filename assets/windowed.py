@@ -24,7 +24,7 @@ from tidemark.pipeline.lake.tables.stream_status import STATUS, STATUS_COLUMNS, 
 from tidemark.pipeline.lake.tables.windowed import PARTITION
 from tidemark.pipeline.quality.corrected import DIFFS_KEY, FollowedTable
 from tidemark.pipeline.quality.silence import WindowSilence, silence_of
-from tidemark.pipeline.services.dagster_names import COMPUTE_WINDOWS
+from tidemark.pipeline.services.dagster_names import COMPUTE_WINDOWS, name_of
 from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.spark.columns import DiffPlan
 from tidemark.pipeline.spark.micro_batch import MicroBatch, Silent, compute_windows, silent_in
@@ -47,12 +47,14 @@ def heartbeat_diffs_asset(settings: Settings, partitions: Partitions) -> dg.Asse
         deps=[HEARTBEATS, WATERMARK],
         partitions=partitions,
         required_resource_keys=keys_of(settings, LAKE, SPARK),
+        description=(
+            "Each stream's heartbeats beside the one before: gap, missed heartbeats, and how the compared fields "
+            f"changed. Once the watermark has passed a window's end, the sensor `{name_of(settings, 'tracking')}` has "
+            f"the job `{name_of(settings, COMPUTE_WINDOWS)}` compute it. Any window can be computed again, alone or in "
+            "a range, and gives the same rows. Materializing a partition computes its windows; the job computes any."
+        ),
     )
     def heartbeat_diffs(context: dg.AssetExecutionContext) -> Iterator[dg.MaterializeResult[None]]:
-        """Each stream's heartbeats beside the one before: gap, missed heartbeats, and how the compared fields changed.
-        A window is computed once the watermark has passed its end; any window can be computed again, alone or in a
-        range, and gives the same rows. Materializing a partition computes its windows; the job compute_windows computes
-        any."""
         lake = lake_of(context, settings)
         with failing_run(*LASTING), beating(context):
             windows = windows_of_partitions(context, lake, partitions, lake.window_index("run"))
@@ -167,7 +169,7 @@ def stream_status_asset(settings: Settings, partitions: Partitions) -> dg.Assets
         check_specs=[few_stopped],
     )
     def stream_status(context: dg.AssetExecutionContext) -> Iterator[dg.MaterializeResult[None]]:
-        """Which streams stopped, started or miss beats, by window: rows that the window's run commits beside its diffs.
+        """Which streams stopped, started or missed beats, by window: rows that a window's run commits beside its diffs.
         Materializing it alone brings `streams`, each stream's first and last heartbeat, up to date, and reports again
         what stands."""
         lake = lake_of(context, settings)

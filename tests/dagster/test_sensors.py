@@ -29,7 +29,7 @@ from tidemark.assets.requests import pause_of
 from tidemark.pipeline.clock import EPOCH, Clock, SystemClock, iso
 from tidemark.pipeline.errors import CorruptObject, LakeUnwritable, PubSubUnreachable, SubscriptionMissing
 from tidemark.pipeline.lake.tables.windowed import DiffRun
-from tidemark.pipeline.services.dagster_names import COMPUTE_WINDOWS, INGEST, REQUEUE
+from tidemark.pipeline.services.dagster_names import COMPUTE_WINDOWS, INGEST, PIPELINE, REQUEUE
 from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.settings_sections import PubSubSettings
 from tidemark.pipeline.windows import Windowing
@@ -241,6 +241,12 @@ def test_nothing_is_requested_while_a_run_is_under_way(ticking: Ticking, world: 
         assert f"run {run.run_id[:8]} is computing windows" in (tick.skip_message or "")
         ticking.instance.delete_run(run.run_id)
     assert ticking.track().run_requests
+
+
+def test_a_run_that_an_earlier_version_asked_for_counts(ticking: Ticking, world: ModelWorld) -> None:
+    publish_backlog(world, ticking.settings)
+    ticking.run(COMPUTE_WINDOWS, dg.DagsterRunStatus.STARTED, {PIPELINE: ticking.settings.lake.uri})
+    assert not ticking.land_and_close().run_requests
 
 
 @pytest.mark.parametrize("tags", SOMEBODY_ELSES, ids=["another project's", "another pipeline's"])
