@@ -4,11 +4,20 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime
+from typing import Any
 
 import dagster as dg
 
 from tidemark.assets import checks
-from tidemark.assets.catalog import COMPLETE_WINDOWS, WATERMARK, key_of, observed_assets, spec, ticking_sensor
+from tidemark.assets.catalog import (
+    COMPLETE_WINDOWS,
+    WATERMARK,
+    key_of,
+    observed_assets,
+    spec,
+    ticking_sensor,
+    within,
+)
 from tidemark.assets.checks import Look
 from tidemark.assets.housekeeping import housekeeping_job, housekeeping_schedule
 from tidemark.assets.partitions import Partitions
@@ -34,7 +43,15 @@ CHECKS = (replace(checks.subscriptions, asset=WATERMARK), checks.watermark_age)
 """Those that need no tables."""
 
 
-def attached_definitions(settings: Settings, clock: Clock) -> dg.Definitions:
+def pubsub_and_lake(settings: Settings, clock: Clock, kept: Kept) -> dict[str, Any]:
+    """The two resources that every pipeline has, by their keys."""
+    return {
+        name_of(settings, PUBSUB): PubSubResource(settings=settings, kept=kept, clock=clock),
+        name_of(settings, LAKE): LakeResource(settings=settings, kept=kept, clock=clock),
+    }
+
+
+def attached_definitions(settings: Settings, clock: Clock, topic: dg.AssetKey | None = None) -> dg.Definitions:
     """Assets, sensors, jobs and resources with `pubsub.attach`: nothing lands, and nothing is computed."""
     partitions, kept = Partitions(settings.windowing, clock.now()), Kept()
     complete, housekeeping = CompleteWindows(settings, partitions), housekeeping_job(settings)
@@ -45,19 +62,17 @@ def attached_definitions(settings: Settings, clock: Clock) -> dg.Definitions:
         settings,
         COMPLETE_WINDOWS,
         "An hour of windows, or a longer window, is materialized once the watermark has passed all of it, in order.",
+        uri=within(settings, "watermark.json"),
         deps=[WATERMARK],
         partitions_def=partitions.definition(),
     )
     return dg.Definitions(
-        assets=[*observed_assets(settings), described, tuning_asset(settings)],
+        assets=[*observed_assets(settings, topic), described, tuning_asset(settings)],
         jobs=[housekeeping],
-        asset_checks=[check.by_hand(settings, clock.now) for check in CHECKS],
+        asset_checks=checks.by_hand(settings, CHECKS, clock),
         sensors=sensors,
         schedules=[tuning_schedule(settings), housekeeping_schedule(settings, housekeeping)],
-        resources={
-            name_of(settings, PUBSUB): PubSubResource(settings=settings, kept=kept, clock=clock),
-            name_of(settings, LAKE): LakeResource(settings=settings, kept=kept, clock=clock),
-        },
+        resources=pubsub_and_lake(settings, clock, kept),
     )
 
 
@@ -70,6 +85,7 @@ def staleness_sensor(settings: Settings, clock: Clock) -> dg.SensorDefinition:
         "staleness",
         at_least=CHECK_EVERY,
         required_resource_keys=keys_of(settings, LAKE, PUBSUB),
+        asset_selection=[key_of(settings, WATERMARK)],
         description="Looks at the watermark's age, and at both subscriptions, which anybody may have changed.",
     )
     def staleness(context: dg.SensorEvaluationContext) -> dg.SensorResult:

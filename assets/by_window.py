@@ -9,7 +9,7 @@ import dagster as dg
 from tidemark.assets.events import failing_run
 from tidemark.assets.lost_runs import Context, beating
 from tidemark.assets.partitions import Partitions
-from tidemark.assets.runs import WindowsConfig, job_of, stretch_texts, stretches_asked, windows_of
+from tidemark.assets.runs import WindowsConfig, job_of, say_windows, stretch_texts, stretches_asked, windows_of
 from tidemark.pipeline.errors import ExecutorsUnable, InvalidSettings, TableFailed, WindowExpired, WindowNotClosed
 from tidemark.pipeline.lake.tables.window_index import WindowIndex
 from tidemark.pipeline.services.dagster_names import WINDOWS, op_of
@@ -42,6 +42,7 @@ def windows_job(
             windows = windows_of(stretches, partitions.windowing)
             if not windows:
                 raise ValueError(f"no window is named, neither in the op's config nor in the tag {WINDOWS}")
+            say_windows(context, windows)
             for asset in assets:
                 _plan(context, op_of(name), asset, partitions.holding(windows))
             yield from compute(context, windows)
@@ -94,7 +95,9 @@ def windows_of_partitions(
         stretch for bounds in asked for spans in (index.reached, index.computed) for stretch in spans.within(bounds)
     ]
     windows, since = windows_of(found, windowing), lake.kept_windows().since()
-    return [window for window in windows if since is None or window.start >= since + further] or windows
+    kept = [window for window in windows if since is None or window.start >= since + further] or windows
+    say_windows(context, kept)
+    return kept
 
 
 def reports(

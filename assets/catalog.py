@@ -1,6 +1,6 @@
-"""The assets' keys, the specs of those that sensors keep up to date, and what assets and sensors have in common."""
+"""The assets' keys, the specs of those that no run computes, and what assets and sensors have in common."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -9,12 +9,15 @@ import pyarrow as pa
 
 from tidemark.assets.partitions import Partitions
 from tidemark.pipeline.ingest.pace import last_look, least_interval
-from tidemark.pipeline.lake.log.codec import CELLS
-from tidemark.pipeline.lake.tables.heartbeats import heartbeat_schema
-from tidemark.pipeline.lake.tables.quarantine import QUARANTINE
-from tidemark.pipeline.services.dagster_names import name_of
+from tidemark.pipeline.lake.log.codec import CELL_COLUMNS, CELLS
+from tidemark.pipeline.lake.tables.heartbeats import heartbeat_columns, heartbeat_schema
+from tidemark.pipeline.lake.tables.quarantine import QUARANTINE, QUARANTINE_COLUMNS
+from tidemark.pipeline.services.dagster_names import PIPELINE, name_of, pipeline_tag
 from tidemark.pipeline.settings import Settings
 
+TOPIC = dg.AssetKey("topic")
+BASE_SUBSCRIPTION = dg.AssetKey("base_subscription")
+TRACKING_SUBSCRIPTION = dg.AssetKey("tracking_subscription")
 TRACKING_HISTOGRAM = dg.AssetKey("tracking_histogram")
 WATERMARK = dg.AssetKey("watermark")
 HEARTBEATS = dg.AssetKey("heartbeats")
@@ -43,33 +46,67 @@ while your run was at work."""
 
 GROUP = "tidemark"
 
+Columns = tuple[pa.Schema, Mapping[str, str]]
+"""A table's columns, and what each holds."""
+
 
 def key_of(settings: Settings, key: dg.AssetKey) -> dg.AssetKey:
     """The key of one of our assets: with `dagster.name`, that name comes before it."""
     return key.with_prefix(settings.dagster.name) if settings.dagster.name else key
 
 
-def observed_assets(settings: Settings) -> list[dg.AssetSpec]:
-    """Specs of the assets that no run computes: the histogram and the watermark, and where we land heartbeats and
-    quarantine."""
+def topic_assets(settings: Settings, topic: dg.AssetKey | None) -> list[dg.AssetSpec]:
+    """Where lineage begins: the topic, unless somebody else's asset `topic` stands for it, and both subscriptions."""
+    pubsub = settings.pubsub
+    part = f" Its filter lets a part of the topic pass: `{pubsub.filter}`." if pubsub.filter else ""
+    read_by = "Somebody else reads it." if pubsub.attach else "The pipeline lands what it delivers."
+    described = [
+        (TOPIC, pubsub.topic_path, "Where the sources publish. Each subscription receives every message."),
+        (
+            BASE_SUBSCRIPTION,
+            pubsub.base_path,
+            f"Base, the subscription that carries the data. {read_by} The watermark also follows the oldest message "
+            f"that is not acknowledged here.{part}",
+        ),
+        (
+            TRACKING_SUBSCRIPTION,
+            pubsub.tracking_path,
+            "Tracking, the second subscription of the topic. Only the metadata of its messages is kept, so it can be "
+            f"read far ahead of base.{part}",
+        ),
+    ]
+    found = [spec(settings, key, about, uri=uri, kinds={"pubsub"}) for key, uri, about in described]
+    of_topic = found[0].key if topic is None else topic
+    return [*(found[:1] if topic is None else []), *(one.replace_attributes(deps=[of_topic]) for one in found[1:])]
+
+
+def observed_assets(settings: Settings, topic: dg.AssetKey | None = None) -> list[dg.AssetSpec]:
+    """Specs of the assets that no run computes: the topic and its subscriptions, the histogram and the watermark, and
+    where we land heartbeats and quarantine."""
+    tracking = name_of(settings, "tracking")
     becomes = "be acknowledged for the first time on base" if settings.pubsub.attach else "land"
     tracked = [
+        *topic_assets(settings, topic),
         spec(
             settings,
             TRACKING_HISTOGRAM,
             "Counts and least event times of what was published, by publish-time and event-time second: Parquet "
-            "snapshots in the tracking log, each durable before its messages are acknowledged.",
+            "snapshots in the tracking log, each durable before its messages are acknowledged. The sensor "
+            f"`{tracking}` adds to it.",
+            uri=within(settings, "tracking/log"),
             kinds={"pubsub", "parquet"},
-            schema=CELLS,
+            columns=(CELLS, CELL_COLUMNS),
+            deps=[TRACKING_SUBSCRIPTION],
         ),
         spec(
             settings,
             WATERMARK,
             f"No message with an event time below it will still {becomes}, if the disorder is at most the band. Each "
-            "tick decides it from the histogram and from the oldest unacknowledged messages of base and tracking; the "
-            "metadata has the reason and the evidence.",
+            f"tick of the sensor `{tracking}` decides it from the histogram and from the oldest messages that are not "
+            "acknowledged on base and tracking. The metadata has the reason and the evidence.",
+            uri=within(settings, "watermark.json"),
             kinds={"pubsub", "parquet"},
-            deps=[TRACKING_HISTOGRAM],
+            deps=[TRACKING_HISTOGRAM, BASE_SUBSCRIPTION],
             freshness_policy=dg.FreshnessPolicy.time_window(settings.checks.max_watermark_age),
         ),
     ]
@@ -82,17 +119,26 @@ def observed_assets(settings: Settings) -> list[dg.AssetSpec]:
             HEARTBEATS,
             "Every valid message, whole, with the compared fields as columns. At least once: a redelivered message has "
             "two rows here and one in heartbeat_diffs.",
+            uri=within(settings, "heartbeats"),
             kinds={"pubsub", "deltalake"},
-            schema=heartbeat_schema(settings.message.kinds),
+            columns=(heartbeat_schema(settings.message.kinds), heartbeat_columns(settings.message.kinds)),
+            deps=[BASE_SUBSCRIPTION],
         ),
         spec(
             settings,
             QUARANTINED,
             "Every message that is not a valid heartbeat, whole, with the reason.",
+            uri=within(settings, "quarantine"),
             kinds={"pubsub", "deltalake"},
-            schema=QUARANTINE,
+            columns=(QUARANTINE, QUARANTINE_COLUMNS),
+            deps=[BASE_SUBSCRIPTION],
         ),
     ]
+
+
+def within(settings: Settings, path: str) -> str:
+    """The address of a part of the lake."""
+    return f"{settings.lake.uri}/{path}"
 
 
 def spec(
@@ -100,32 +146,35 @@ def spec(
     key: dg.AssetKey,
     description: str,
     *,
-    schema: pa.Schema | None = None,
+    uri: str,
+    columns: Columns | None = None,
     deps: Sequence[dg.AssetKey] = (),
     **more: Any,
 ) -> dg.AssetSpec:
-    """The spec of an asset that is not partitioned."""
-    within = [key_of(settings, dep) for dep in deps]
-    shown = _shown(settings, schema)
-    return dg.AssetSpec(key_of(settings, key), deps=within, description=description, **shown, **more)
+    """The spec of an asset that no decorator makes, at an address."""
+    upstream = [key_of(settings, dep) for dep in deps]
+    shown = _shown(settings, uri, columns)
+    return dg.AssetSpec(key_of(settings, key), deps=upstream, description=description, **shown, **more)
 
 
 def windowed_asset(
     settings: Settings,
     key: dg.AssetKey,
-    schema: pa.Schema | None,
+    columns: Columns | None,
     deps: Sequence[dg.AssetKey],
     partitions: Partitions,
+    folder: str = "",
     **more: Any,
 ) -> Callable[..., dg.AssetsDefinition]:
-    """The decorator of an asset that Spark computes by window. The docstring describes it in the UI."""
+    """The decorator of an asset that Spark computes by window, in a folder of the lake, by default that of its name.
+    The docstring describes it in the UI."""
     decorator: Callable[..., dg.AssetsDefinition] = dg.asset(
         key=key_of(settings, key),
         deps=[key_of(settings, dep) for dep in deps],
         partitions_def=partitions.definition(),
         backfill_policy=dg.BackfillPolicy.single_run(),
         kinds={"pyspark", "deltalake"},
-        **_shown(settings, schema),
+        **_shown(settings, within(settings, folder or key.path[-1]), columns),
         **more,
     )
     return decorator
@@ -146,15 +195,15 @@ def ticking_sensor(
     return lambda evaluate: sensor(watched(settings, name, evaluate))
 
 
-def _shown(settings: Settings, schema: pa.Schema | None) -> dict[str, Any]:
-    """The group, the owners and the metadata that all assets have: the lake, and a table's columns."""
-    metadata: dict[str, Any] = {"lake": settings.lake.uri}
-    if schema is not None:
-        columns = [
-            dg.TableColumn(
-                column.name, str(column.type), constraints=dg.TableColumnConstraints(nullable=column.nullable)
-            )
-            for column in schema
+def _shown(settings: Settings, uri: str, columns: Columns | None) -> dict[str, Any]:
+    """The group, the owners and the metadata that all assets have: where it is, the tag of the pipeline's runs, and a
+    table's columns."""
+    metadata: dict[str, Any] = {"dagster/uri": uri, PIPELINE: pipeline_tag(settings.lake.uri)}
+    if columns is not None:
+        schema, about = columns
+        shown = [
+            dg.TableColumn(each.name, str(each.type), about[each.name], dg.TableColumnConstraints(each.nullable))
+            for each in schema
         ]
-        metadata["dagster/column_schema"] = dg.TableSchema(columns=columns)
+        metadata["dagster/column_schema"] = dg.TableSchema(columns=shown)
     return {"group_name": settings.dagster.name or GROUP, "owners": settings.dagster.owners, "metadata": metadata}

@@ -2,7 +2,7 @@
 evaluates it, and people run it by hand."""
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import cached_property
@@ -11,9 +11,9 @@ from itertools import islice
 
 import dagster as dg
 
-from tidemark.assets.catalog import HEARTBEAT_DIFFS, HEARTBEATS, QUARANTINED, WATERMARK, key_of
+from tidemark.assets.catalog import HEARTBEATS, QUARANTINED, WATERMARK, key_of
 from tidemark.assets.ingest import watch_of
-from tidemark.pipeline.clock import iso
+from tidemark.pipeline.clock import Clock, iso
 from tidemark.pipeline.durations import format_duration, rough
 from tidemark.pipeline.errors import PermissionMissing, PubSubError
 from tidemark.pipeline.printable import printable
@@ -66,6 +66,8 @@ class Check:
     asset: dg.AssetKey
     name: str
     evaluate: Callable[[Look], dg.AssetCheckResult]
+    is_due: Callable[[Settings], bool]
+    """Whether the settings ask for what it checks. A check that cannot be due is not defined."""
 
     def by_hand(self, settings: Settings, now: Callable[[], datetime]) -> dg.AssetChecksDefinition:
         """The check for running by hand."""
@@ -87,9 +89,11 @@ class Check:
         return evaluation_of(found._replace(asset_key=key_of(look.lake.settings, self.asset), check_name=self.name))
 
 
-def check_of(asset: dg.AssetKey) -> Callable[[Callable[[Look], dg.AssetCheckResult]], Check]:
+def check_of(
+    asset: dg.AssetKey, is_due: Callable[[Settings], bool] = lambda _: True
+) -> Callable[[Callable[[Look], dg.AssetCheckResult]], Check]:
     """The decorator that makes a function the check of an asset, of the same name."""
-    return lambda evaluate: Check(asset, evaluate.__name__, evaluate)
+    return lambda evaluate: Check(asset, evaluate.__name__, evaluate, is_due)
 
 
 def evaluation_of(result: dg.AssetCheckResult) -> dg.AssetCheckEvaluation:
@@ -97,7 +101,7 @@ def evaluation_of(result: dg.AssetCheckResult) -> dg.AssetCheckEvaluation:
     return dg.AssetCheckEvaluation(**result._asdict())
 
 
-@check_of(HEARTBEAT_DIFFS)
+@check_of(HEARTBEATS)  # of heartbeat_diffs, it would run with each of its partitions that the UI materializes
 def missed(look: Look) -> dg.AssetCheckResult:
     """How many heartbeats landed after their window was computed, which has not been computed again."""
     return missed_result(look.lake.staleness(look.user).check(), look.lake.settings)
@@ -185,7 +189,7 @@ def lost_outside(look: Look) -> dg.AssetCheckResult:
     )
 
 
-@check_of(HEARTBEATS)
+@check_of(HEARTBEATS, is_due=lambda settings: settings.watermark.max_lag is not None)
 def passed_over(look: Look) -> dg.AssetCheckResult:
     """How many of the last hour's heartbeats lag more than `watermark.max_lag` and do not hold the watermark."""
     # A warning, since what is passed over has landed and is computed with its windows.
@@ -245,7 +249,7 @@ def quarantine_share(look: Look) -> dg.AssetCheckResult:
     )
 
 
-@check_of(HEARTBEATS)
+@check_of(HEARTBEATS, is_due=lambda settings: bool(settings.message.fields))
 def fields_present(look: Look) -> dg.AssetCheckResult:
     """Whether each compared field has a value in what landed within an hour: one that no payload has, or that is always
     of another kind, is null in every row."""
@@ -336,6 +340,11 @@ AUDITS = (lost_outside, quarantine_share, passed_over, fields_present)
 """The checks that are evaluated every AUDIT_EVERY, beside `subscriptions`."""
 
 CHECKS = (missed, late, *AUDITS, subscriptions, watermark_age)
+
+
+def by_hand(settings: Settings, checks: Iterable[Check], clock: Clock) -> list[dg.AssetChecksDefinition]:
+    """Those of the checks that can be due, for running by hand."""
+    return [check.by_hand(settings, clock.now) for check in checks if check.is_due(settings)]
 
 
 def first_of(counts: Mapping[str, int]) -> dict[str, int]:

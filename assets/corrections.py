@@ -4,8 +4,9 @@ from collections.abc import Iterable, Iterator, Sequence
 
 import dagster as dg
 
-from tidemark.assets.catalog import CORRECTIONS, HEARTBEAT_DIFFS, key_of, spec
-from tidemark.pipeline.lake.tables.corrections import CORRECTIONS as COLUMNS
+from tidemark.assets.catalog import CORRECTIONS, HEARTBEAT_DIFFS, key_of, spec, within
+from tidemark.pipeline.lake.tables.corrections import CORRECTION_COLUMNS
+from tidemark.pipeline.lake.tables.corrections import CORRECTIONS as SCHEMA
 from tidemark.pipeline.quality.corrected import FollowedTable, follow
 from tidemark.pipeline.settings import Settings
 from tidemark.resources.lake import LakeResource
@@ -20,7 +21,8 @@ def corrections_asset(settings: Settings, tables: Iterable[str] = ()) -> Sequenc
         "the old one and the new one. Materialized by the run that notes any."
     )
     deps = [HEARTBEAT_DIFFS, *map(dg.AssetKey, tables)]
-    return [spec(settings, CORRECTIONS, about, kinds={"deltalake"}, schema=COLUMNS, deps=deps)]
+    uri, columns = within(settings, CORRECTIONS.path[-1]), (SCHEMA, CORRECTION_COLUMNS)
+    return [spec(settings, CORRECTIONS, about, uri=uri, kinds={"deltalake"}, columns=columns, deps=deps)]
 
 
 def corrections_noted(lake: LakeResource, table: FollowedTable) -> Iterator[dg.AssetMaterialization]:

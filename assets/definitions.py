@@ -4,9 +4,9 @@ from collections.abc import Iterable
 
 import dagster as dg
 
-from tidemark.assets.attached import attached_definitions
+from tidemark.assets.attached import attached_definitions, pubsub_and_lake
 from tidemark.assets.catalog import observed_assets
-from tidemark.assets.checks import CHECKS
+from tidemark.assets.checks import CHECKS, by_hand
 from tidemark.assets.corrections import corrections_asset
 from tidemark.assets.housekeeping import housekeeping_job, housekeeping_schedule
 from tidemark.assets.ingest import ingest_job, ingest_sensor
@@ -30,22 +30,24 @@ from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.settings_sections import ON_CHANGE
 from tidemark.pipeline.spark.session import session_config
 from tidemark.pipeline.spark.table_definition import TableDefinition, loaded_tables
-from tidemark.resources.keys import LAKE, PUBSUB, SPARK
-from tidemark.resources.lake import LakeResource
-from tidemark.resources.pubsub import PubSubResource
+from tidemark.resources.keys import SPARK
 from tidemark.resources.spark import SparkResource
 
 
 def build_definitions(
-    settings: Settings, clock: Clock | None = None, tables: Iterable[TableDefinition] = ()
+    settings: Settings,
+    clock: Clock | None = None,
+    tables: Iterable[TableDefinition] = (),
+    topic: dg.AssetKey | None = None,
 ) -> dg.Definitions:
     """Assets, sensors, jobs and resources for these settings, on the machine's clock or another one, with the tables of
-    `[tables]` and these. With `pubsub.attach`, what needs no landing, and no tables. Raises InvalidSettings."""
+    `[tables]` and these. With `pubsub.attach`, what needs no landing, and no tables. `topic` is somebody else's asset
+    that stands for the topic. Raises InvalidSettings."""
     clock = clock or SystemClock()
     if settings.pubsub.attach:
         if tables:
             raise InvalidSettings("pubsub.attach lands nothing and computes no windows: give no tables")
-        return attached_definitions(settings, clock)
+        return attached_definitions(settings, clock, topic)
     mine = loaded_tables(settings, tables)
     own_assets, own_jobs = own_table_definitions(settings, clock, mine.values())
     partitions = Partitions(settings.windowing, clock.now())
@@ -65,7 +67,7 @@ def build_definitions(
     keep_observer(settings, kept, sensors, jobs, clock)
     return dg.Definitions(
         assets=[
-            *observed_assets(settings),
+            *observed_assets(settings, topic),
             heartbeat_diffs_asset(settings, partitions),
             stream_status_asset(settings, partitions),
             tuning_asset(settings),
@@ -73,12 +75,11 @@ def build_definitions(
             *corrections_asset(settings, mine),
         ],
         jobs=jobs,
-        asset_checks=[check.by_hand(settings, clock.now) for check in CHECKS],
+        asset_checks=by_hand(settings, CHECKS, clock),
         sensors=sensors,
         schedules=[tuning_schedule(settings), housekeeping_schedule(settings, housekeeping)],
         resources={
-            name_of(settings, PUBSUB): PubSubResource(settings=settings, kept=kept, clock=clock),
-            name_of(settings, LAKE): LakeResource(settings=settings, kept=kept, clock=clock),
+            **pubsub_and_lake(settings, clock, kept),
             name_of(settings, SPARK): SparkResource(
                 spark_config=session_config(settings), server_log=str(spark_log(settings))
             ),

@@ -22,6 +22,7 @@ class Pipeline:
 
     settings: Settings
     tables: Sequence[TableDefinition] = ()
+    topic: dg.AssetKey | None = None
 
     def definitions(self) -> dg.Definitions:
         """Assets, checks, jobs, sensors, schedules and resources, to merge with others by `dg.Definitions.merge`.
@@ -31,7 +32,7 @@ class Pipeline:
         """
         from tidemark.assets.definitions import build_definitions  # Spark, Polars, Google's clients: a second or two
 
-        return build_definitions(self.settings, tables=self.tables)
+        return build_definitions(self.settings, tables=self.tables, topic=self.topic)
 
     @property
     def name(self) -> str:
@@ -84,9 +85,16 @@ class Pipeline:
         return Partitions(self.settings.windowing, SystemClock().now())
 
 
-def pipeline(config: str | Path, *, name: str | None = None, tables: Sequence[TableDefinition] = ()) -> Pipeline:
+def pipeline(
+    config: str | Path,
+    *,
+    name: str | None = None,
+    tables: Sequence[TableDefinition] = (),
+    topic: dg.AssetKey | None = None,
+) -> Pipeline:
     """The pipeline with the settings of a file, read now; a relative path is relative to the current folder. `tables`
-    are functions that `tidemark.windowed` decorates, beside those of `[tables]`.
+    are functions that `tidemark.windowed` decorates, beside those of `[tables]`. `topic` is the key of an asset of
+    yours that stands for the topic: pipelines that share a topic share it.
 
     Its name is `name`, else `dagster.name` in the file, else `tidemark`. With `name="orders"`, the variables that
     override the file begin with `ORDERS_TIDEMARK_` instead of `TIDEMARK_`. Each pipeline has its own topic and lake.
@@ -95,18 +103,21 @@ def pipeline(config: str | Path, *, name: str | None = None, tables: Sequence[Ta
     settings = load_settings(Path(config), name=name)
     if settings.dagster.name is None:
         settings = settings.model_copy(update={"dagster": settings.dagster.model_copy(update={"name": DEFAULT_NAME})})
-    return Pipeline(settings, tuple(tables))
+    return Pipeline(settings, tuple(tables), topic)
 
 
 class PipelineComponent(dg.Component, dg.Model, dg.Resolvable):
     """A pipeline of tidemark as a component.
 
-    `config` is its settings file, relative to the component's folder; `name` as for `tidemark.dagster.pipeline`.
+    `config` is its settings file, relative to the component's folder; `name` and `topic` as for
+    `tidemark.dagster.pipeline`, where `topic` is the key's text, such as `kafka/orders`.
     """
 
     config: str = "tidemark.toml"
     name: str | None = None
+    topic: str | None = None
 
     def build_defs(self, context: dg.ComponentLoadContext) -> dg.Definitions:
         """The definitions of the pipeline."""
-        return pipeline(context.path / self.config, name=self.name).definitions()
+        topic = None if self.topic is None else dg.AssetKey.from_user_string(self.topic)
+        return pipeline(context.path / self.config, name=self.name, topic=topic).definitions()

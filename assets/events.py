@@ -45,36 +45,19 @@ def histogram_events(settings: Settings, persisted: Ingested, **further: int) ->
 
 
 def watermark_metadata(tracked: Tracked) -> dict[str, Any]:
-    """The decision's evidence. Moments as timestamps to read, ages and lags in seconds to plot."""
-    decision, bound = tracked.decision, tracked.decision.bound
+    """The decision's evidence, grouped by what it is of. Moments as timestamps to read, ages and lags in seconds to
+    plot."""
+    decision, bound, histogram = tracked.decision, tracked.decision.bound, tracked.state.histogram
     metadata: dict[str, Any] = {
+        **_moments(watermark=decision.watermark),
         "reason": str(decision.reason),
         "decision": decision.sentence(),
-        "messages_in_band": 0 if bound is None else bound.messages,
-        "passed_over": 0 if bound is None else bound.passed_over,
-        "histogram_cells": len(tracked.state.histogram),
-        "reading_violations": tracked.state.reading_violations,
         "log_entry": tracked.state.number,
-        "rejected": tracked.state.rejected,
-        "snapshot_bytes_last_day": tracked.state.account.last_day(decision.at).snapshot_bytes,
-        **_moments(
-            watermark=decision.watermark,
-            band_start=None if bound is None else bound.start,
-            band_end=None if bound is None else bound.end,
-            anchor=bound.anchor if isinstance(bound, BandEvidence) else None,
-            newest_publish_time=decision.newest_publish_time,
-            complete_from=decision.complete_from,
-        ),
     }
-    if decision.watermark is not None:
-        metadata["watermark_epoch_seconds"] = decision.watermark.timestamp()
     if decision.lag is not None:
         metadata["lag_seconds"] = decision.lag.total_seconds()
-    for name, reading in (("base", decision.base), ("tracking", decision.tracking)):
-        if reading is not None:
-            metadata[f"{name}_oldest_unacked"] = dg.MetadataValue.timestamp(reading.oldest_unacked)
-            metadata[f"{name}_backlog_age_seconds"] = reading.newest.age.total_seconds()
-            metadata[f"{name}_read_by"] = reading.newest.source
+    if decision.watermark is not None:
+        metadata["watermark_epoch_seconds"] = decision.watermark.timestamp()
     if decision.pin is not None:
         metadata["pinned_by"] = (
             f"{decision.pin.count} messages published at {decision.pin.published_from.isoformat()}, "
@@ -82,7 +65,34 @@ def watermark_metadata(tracked: Tracked) -> dict[str, Any]:
         )
     if tracked.problems:
         metadata["problems"] = "; ".join(tracked.problems)
-    return metadata
+    band = {} if bound is None else {"start": bound.start, "end": bound.end}
+    if isinstance(bound, BandEvidence):
+        band["anchor"] = bound.anchor
+    metadata |= _group(
+        "band",
+        messages=0 if bound is None else bound.messages,
+        passed_over=0 if bound is None else bound.passed_over,
+        **_moments(**band),
+    )
+    for name, reading in (("base", decision.base), ("tracking", decision.tracking)):
+        if reading is not None:
+            metadata |= _group(
+                name,
+                backlog_age_seconds=reading.newest.age.total_seconds(),
+                read_by=reading.newest.source,
+                **_moments(oldest_unacked=reading.oldest_unacked),
+            )
+    metadata |= _group(
+        "histogram",
+        cells=len(histogram),
+        rejected=tracked.state.rejected,
+        **_moments(newest_publish_time=decision.newest_publish_time, complete_from=decision.complete_from),
+    )
+    return metadata | _group(
+        "readings",
+        violations=tracked.state.reading_violations,
+        snapshot_bytes_last_day=tracked.state.account.last_day(decision.at).snapshot_bytes,
+    )
 
 
 def landing_events(settings: Settings, landed: Ingested) -> list[dg.AssetMaterialization]:
@@ -127,6 +137,11 @@ def failing_run(*lasting: type[Exception]) -> Iterator[None]:
         yield
     except purposeful as error:
         raise dg.Failure(description=str(error), allow_retries=not isinstance(error, lasting)) from error
+
+
+def _group(name: str, **metadata: Any) -> dict[str, Any]:
+    """Metadata of one thing: the UI lists it in this order, under names that begin alike."""
+    return {f"{name}/{key}": value for key, value in metadata.items()}
 
 
 def _moments(**moments: datetime | None) -> dict[str, Any]:

@@ -19,6 +19,7 @@ from tidemark.assets.runs import Runs, stretch_ends
 from tidemark.assets.watching import Jobs
 from tidemark.pipeline.clock import Clock, SystemClock
 from tidemark.pipeline.errors import TidemarkError
+from tidemark.pipeline.lake.tables.own_table import FOLDER
 from tidemark.pipeline.lake.tables.window_index import WindowIndex
 from tidemark.pipeline.lake.tables.windowed import PARTITION
 from tidemark.pipeline.quality.corrected import FollowedTable
@@ -71,6 +72,7 @@ def _asset(
         None,
         deps=[HEARTBEATS, HEARTBEAT_DIFFS],
         partitions=partitions,
+        folder=f"{FOLDER}/{loaded.name}",
         required_resource_keys=keys_of(settings, LAKE, SPARK),
         check_specs=[unique] if loaded.key else [],
         code_version=loaded.version,

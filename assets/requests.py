@@ -12,10 +12,10 @@ from typing import Any
 import dagster as dg
 
 from tidemark.assets.lost_runs import report_dead
-from tidemark.assets.runs import Runs, attempt_of, ended_at, ended_attempts, stretch_texts
+from tidemark.assets.runs import Runs, attempt_of, ended_at, ended_attempts, stretch_texts, windows_tag
 from tidemark.assets.turns import LONGEST_PAUSE, Front, rest_after, resting_sentence, room_for_older, take_turn
 from tidemark.pipeline.clock import EPOCH, Clock
-from tidemark.pipeline.services.dagster_names import BACKLOG, COMPUTE_WINDOWS, name_of, op_of
+from tidemark.pipeline.services.dagster_names import BACKLOG, COMPUTE_WINDOWS, WINDOWS, name_of, op_of
 from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.spans import Spans
 from tidemark.pipeline.windows import Window, Windowing
@@ -55,8 +55,9 @@ class Request:
         return dg.SensorResult(run_requests=[asked], **more)
 
 
-def run_over(settings: Settings, job: str, windows: Iterable[Window], tags: Mapping[str, str]) -> dg.RunRequest:
-    """A request for a run of a job over these windows."""
+def run_over(settings: Settings, job: str, windows: Sequence[Window], tags: Mapping[str, str]) -> dg.RunRequest:
+    """A request for a run of a job over these windows, in order."""
+    tags = {WINDOWS: windows_tag(windows), **tags}
     config = {"ops": {name_of(settings, op_of(job)): {"config": {"windows": stretch_texts(windows)}}}}
     return dg.RunRequest(job_name=name_of(settings, job), run_config=config, tags=tags)
 

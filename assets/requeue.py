@@ -94,7 +94,7 @@ def requeue_sensor(settings: Settings, clock: Clock, job: dg.JobDefinition) -> d
             )
         memory.requests += 1
         context.log.info("the message contract has changed since quarantine was judged last")
-        return dg.SensorResult(run_requests=[dg.RunRequest(tags={CONTRACT: settings.contract_digest})])
+        return dg.SensorResult(run_requests=[dg.RunRequest(tags={CONTRACT: settings.contract_digest[:12]})])
 
     return requeue
 

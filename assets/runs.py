@@ -11,7 +11,16 @@ import dagster as dg
 from pydantic import Field
 
 from tidemark.assets.turns import Attempt, Attempts
-from tidemark.pipeline.services.dagster_names import BACKLOG, COMPUTE_WINDOWS, PIPELINE, TO, WINDOWS, name_of
+from tidemark.pipeline.services.dagster_names import (
+    BACKLOG,
+    COMPUTE_WINDOWS,
+    PIPELINE,
+    TO,
+    WINDOWS,
+    name_of,
+    pipeline_tag,
+    pipeline_tags,
+)
 from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.spans import Spans
 from tidemark.pipeline.windows import Window, Windowing, runs_of_neighbours
@@ -37,7 +46,7 @@ class WindowsConfig(dg.Config):
 
 def tags_of(settings: Settings) -> dict[str, str]:
     """The tags of this pipeline's jobs, and so of their runs: a lake is one pipeline's."""
-    return {PIPELINE: settings.lake.uri, dg.MAX_RUNTIME_SECONDS_TAG: str(MAX_RUNTIME_SECONDS)}
+    return {PIPELINE: pipeline_tag(settings.lake.uri), dg.MAX_RUNTIME_SECONDS_TAG: str(MAX_RUNTIME_SECONDS)}
 
 
 def job_of(
@@ -81,7 +90,7 @@ class Runs:
         return self.instance.get_run_ids(self._ours(statuses=FINISHED, updated_before=moment), limit=at_most)
 
     def _ours(self, **more: Any) -> dg.RunsFilter:
-        return dg.RunsFilter(tags={PIPELINE: self.settings.lake.uri}, **more)
+        return dg.RunsFilter(tags={PIPELINE: pipeline_tags(self.settings.lake.uri)}, **more)
 
 
 def stretch_texts(windows: Iterable[Window]) -> list[str]:
@@ -94,11 +103,29 @@ def stretch_ends(windows: Iterable[Window]) -> list[tuple[str, str]]:
     return [(stretch[0].key, stretch[-1].key) for stretch in runs_of_neighbours(windows)]
 
 
+def windows_tag(windows: Sequence[Window]) -> str:
+    """Windows in order, as a row of the UI has room for: the first, what differs in the last, such as its time of day,
+    and how many there are. Between the two some may be missing."""
+    first, last = windows[0].key, windows[-1].key
+    if first == last:
+        return first
+    differs = next(at for at, signs in enumerate(zip(first, last, strict=True)) if len(set(signs)) == 2)
+    begins = 1 + max(first.rfind(sign, 0, differs) for sign in "-T")
+    return f"{first}{TO}{last[begins:]} ({len(windows)})"
+
+
 def stretch_named(text: str, windowing: Windowing) -> range:
-    """The numbers of the windows of such a text. Raises ValueError."""
-    first, _, last = text.partition(TO)
-    numbers = [windowing.number_of(windowing.named(key).start) for key in (first, last or first)]
+    """The numbers of the windows of such a text, or of a tag. Raises ValueError."""
+    first, _, last = text.partition(" ")[0].partition(TO)
+    last = first[: max(0, len(first) - len(last))] + last
+    numbers = [windowing.number_of(windowing.named(key).start) for key in (first, last)]
     return range(numbers[0], numbers[1] + 1)
+
+
+def say_windows(context: dg.OpExecutionContext | dg.AssetExecutionContext, windows: Sequence[Window]) -> None:
+    """Have a run's tag say which windows it computes, if it does not already."""
+    if windows and context.run.tags.get(WINDOWS) != (said := windows_tag(windows)):
+        context.instance.add_run_tags(context.run.run_id, {WINDOWS: said})
 
 
 def stretches_asked(texts: Iterable[str], tags: Mapping[str, str], windowing: Windowing) -> list[range]:

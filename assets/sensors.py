@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import timedelta
 from functools import partial
+from typing import Any
 
 import dagster as dg
 
@@ -13,6 +14,7 @@ from tidemark.assets.catalog import (
     QUARANTINED,
     TRACKING_HISTOGRAM,
     WATERMARK,
+    key_of,
     ticking_sensor,
 )
 from tidemark.assets.events import landing_events, landing_sentence, tracking_events
@@ -61,8 +63,10 @@ def tracking_sensor(
     policy, judged_by = settings.policy, settings.judged_by
     budget, closings = tick_budget(settings, Side.TRACKING), Closings(settings.windowing)
     copies = RememberedCopies(settings.copies_remembered)
-    follows = "requests one run over the windows that closed"
+    follows, asks = "requests one run over the windows that closed", dict[str, Any](jobs=jobs)
     if landing is None:
+        # Dagster lets a sensor name jobs or assets, and only one without jobs can say which it keeps up to date.
+        asks = {"asset_selection": [key_of(settings, key) for key in (TRACKING_HISTOGRAM, WATERMARK, COMPLETE_WINDOWS)]}
         follows = f"materializes the partitions of {COMPLETE_WINDOWS.to_user_string()} that it passed"
 
     @ticking_sensor(
@@ -70,7 +74,7 @@ def tracking_sensor(
         "tracking",
         waits=True,
         required_resource_keys=keys_of(settings, PUBSUB, LAKE),
-        jobs=jobs or None,
+        **asks,
         description=(
             f"Every {format_duration(settings.watermark.tick)}: pulls the tracking subscription, persists the "
             f"histogram snapshot, decides {WATERMARK.to_user_string()}, and {follows}. Keeps "
@@ -129,6 +133,7 @@ def landing_sensor(
         "landing",
         waits=True,
         required_resource_keys=keys_of(settings, PUBSUB, LAKE),
+        asset_selection=[key_of(settings, key) for key in (HEARTBEATS, QUARANTINED)],
         description=(
             f"Every {format_duration(settings.watermark.tick)}: pulls the base subscription, appends to "
             f"{HEARTBEATS.to_user_string()} and {QUARANTINED.to_user_string()}, and acknowledges what is durable. "

@@ -65,8 +65,7 @@ class Memory:
 
 def staleness_sensor(settings: Settings, clock: Clock, job: dg.JobDefinition, asking: OneAsks) -> dg.SensorDefinition:
     user, windows, memory = "staleness", settings.windows, Memory()
-    idle = {checks.passed_over: settings.watermark.max_lag is None, checks.fields_present: not settings.message.fields}
-    audits = [check for check in checks.AUDITS if not idle.get(check)]
+    audits = [check for check in checks.AUDITS if check.is_due(settings)]
 
     @ticking_sensor(
         settings,

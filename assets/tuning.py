@@ -6,7 +6,7 @@ from typing import Any
 
 import dagster as dg
 
-from tidemark.assets.catalog import HEARTBEATS, WATERMARK, WATERMARK_TUNING, key_of, spec
+from tidemark.assets.catalog import HEARTBEATS, WATERMARK, WATERMARK_TUNING, key_of, spec, within
 from tidemark.assets.events import failing_run
 from tidemark.assets.runs import tags_of
 from tidemark.pipeline.clock import SystemClock
@@ -36,6 +36,7 @@ def tuning_asset(settings: Settings) -> dg.AssetsDefinition:
         f"What every band would have cost and given in the last {format_duration(settings.tune.since)}, under both "
         "rules: the late share, the watermark's lag, the band that is enough for the late share that is aimed at, and "
         "which streams are out of order. The page with its pictures is in the lake.",
+        uri=within(settings, "reports/tuning"),
         kinds={"python"},
         deps=[WATERMARK] if settings.pubsub.attach else [WATERMARK, HEARTBEATS],
     )

@@ -19,12 +19,12 @@ from tidemark.assets.lost_runs import Context, beating
 from tidemark.assets.partitions import Partitions
 from tidemark.assets.runs import stretch_ends
 from tidemark.pipeline.clock import SystemClock, iso
-from tidemark.pipeline.lake.tables.diffs import diff_schema
-from tidemark.pipeline.lake.tables.stream_status import STATUS, Kind
+from tidemark.pipeline.lake.tables.diffs import diff_columns, diff_schema
+from tidemark.pipeline.lake.tables.stream_status import STATUS, STATUS_COLUMNS, Kind
 from tidemark.pipeline.lake.tables.windowed import PARTITION
 from tidemark.pipeline.quality.corrected import DIFFS_KEY, FollowedTable
 from tidemark.pipeline.quality.silence import WindowSilence, silence_of
-from tidemark.pipeline.services.dagster_names import COMPUTE_WINDOWS
+from tidemark.pipeline.services.dagster_names import COMPUTE_WINDOWS, name_of
 from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.spark.columns import DiffPlan
 from tidemark.pipeline.spark.micro_batch import MicroBatch, Silent, compute_windows, silent_in
@@ -43,16 +43,18 @@ def heartbeat_diffs_asset(settings: Settings, partitions: Partitions) -> dg.Asse
     @windowed_asset(
         settings,
         HEARTBEAT_DIFFS,
-        diff_schema(settings.message.kinds),
+        (diff_schema(settings.message.kinds), diff_columns(settings.message.kinds)),
         deps=[HEARTBEATS, WATERMARK],
         partitions=partitions,
         required_resource_keys=keys_of(settings, LAKE, SPARK),
+        description=(
+            "Each stream's heartbeats beside the one before: gap, missed heartbeats, and how the compared fields "
+            f"changed. Once the watermark has passed a window's end, the sensor `{name_of(settings, 'tracking')}` has "
+            f"the job `{name_of(settings, COMPUTE_WINDOWS)}` compute it. Any window can be computed again, alone or in "
+            "a range, and gives the same rows. Materializing a partition computes its windows; the job computes any."
+        ),
     )
     def heartbeat_diffs(context: dg.AssetExecutionContext) -> Iterator[dg.MaterializeResult[None]]:
-        """Each stream's heartbeats beside the one before: gap, missed heartbeats, and how the compared fields changed.
-        A window is computed once the watermark has passed its end; any window can be computed again, alone or in a
-        range, and gives the same rows. Materializing a partition computes its windows; the job compute_windows computes
-        any."""
         lake = lake_of(context, settings)
         with failing_run(*LASTING), beating(context):
             windows = windows_of_partitions(context, lake, partitions, lake.window_index("run"))
@@ -160,14 +162,14 @@ def stream_status_asset(settings: Settings, partitions: Partitions) -> dg.Assets
     @windowed_asset(
         settings,
         STREAM_STATUS,
-        STATUS,
+        (STATUS, STATUS_COLUMNS),
         deps=[HEARTBEAT_DIFFS],
         partitions=partitions,
         required_resource_keys=keys_of(settings, LAKE),
         check_specs=[few_stopped],
     )
     def stream_status(context: dg.AssetExecutionContext) -> Iterator[dg.MaterializeResult[None]]:
-        """Which streams stopped, started or miss beats, by window: rows that the window's run commits beside its diffs.
+        """Which streams stopped, started or missed beats, by window: rows that a window's run commits beside its diffs.
         Materializing it alone brings `streams`, each stream's first and last heartbeat, up to date, and reports again
         what stands."""
         lake = lake_of(context, settings)

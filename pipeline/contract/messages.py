@@ -24,6 +24,15 @@ MESSAGE = pa.schema(
 )
 """The columns in which a message is kept whole."""
 
+MESSAGE_COLUMNS: Mapping[str, str] = {
+    "message_id": "Pub/Sub's id of the message.",
+    "publish_time": "When Pub/Sub received the message.",
+    "ordering_key": "The ordering key, if the publisher set one.",
+    "attributes": "The message's attributes.",
+    "payload": "The message's payload, byte for byte.",
+}
+"""What each of them holds."""
+
 
 class Messages:
     """Messages in the columns of MESSAGE. What is derived is made once."""

@@ -55,7 +55,9 @@ import tidemark.dagster as td
 HERE = Path(__file__).parent
 NAMES = {names}
 
-defs = dg.Definitions.merge(*(td.pipeline(HERE / f"{{name}}.toml", name=name).definitions() for name in NAMES))
+topic = dg.AssetSpec("topic", description="Where the sources publish, for all cohorts.", kinds={{"pubsub"}})
+pipelines = [td.pipeline(HERE / f"{{name}}.toml", name=name, topic=topic.key) for name in NAMES]
+defs = dg.Definitions.merge(dg.Definitions(assets=[topic]), *(each.definitions() for each in pipelines))
 '''
 
 INSTANCE = """\

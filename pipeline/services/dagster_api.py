@@ -15,7 +15,7 @@ import requests
 from tidemark.pipeline.errors import InvalidSettings, ServiceFailed
 from tidemark.pipeline.hosts import is_loopback
 from tidemark.pipeline.printable import printable
-from tidemark.pipeline.services.dagster_names import PIPELINE
+from tidemark.pipeline.services.dagster_names import PIPELINE, pipeline_tags
 from tidemark.pipeline.settings_sections import DagsterSettings
 
 HEADERS = "TIDEMARK_DAGSTER_HEADERS"
@@ -89,6 +89,7 @@ class DagsterApi:
 
     def _found(self, job: str, lake: str) -> tuple[str, str]:
         """The names of the location's repository that has the job, and of the job there."""
+        marks = [{"key": PIPELINE, "value": value} for value in pipeline_tags(lake)]
         answer = self._ask(LOCATION, {"location": self._location})
         entry = answer["workspaceLocationEntryOrError"]
         if entry is None:
@@ -108,7 +109,7 @@ class DagsterApi:
         for repository in location["repositories"]:
             for one in repository["pipelines"]:
                 is_it = one["name"] == job or one["name"].endswith(f"_{job}")
-                if is_it and {"key": PIPELINE, "value": lake} in one["tags"]:
+                if is_it and any(mark in one["tags"] for mark in marks):
                     return repository["name"], one["name"]
         raise ServiceFailed(
             f"the code location {self._location!r} of the Dagster at {self._ui} has no job {job!r} of the pipeline "

@@ -1,5 +1,8 @@
 """Names shared by Dagster's definitions and the commands that ask it for runs."""
 
+import hashlib
+import re
+
 from tidemark.pipeline.settings import Settings
 
 COMPUTE_WINDOWS = "compute_windows"
@@ -21,16 +24,17 @@ REQUEUE = "requeue"
 """The job that judges quarantine again, and the sensor that requests it."""
 
 CONTRACT = "tidemark/contract"
-"""The tag with the digest of the message contract for which such a run was requested."""
+"""The tag with the beginning of the digest of the message contract for which such a run was requested."""
 
 PIPELINE = "tidemark/pipeline"
-"""The tag that says which pipeline's run it is."""
+"""The tag that says which pipeline's run it is: `pipeline_tag` of its lake."""
 
 TICK = "tidemark/tick"
 """The tag with the id of the tick that requested a run."""
 
 WINDOWS = "tidemark/windows"
-"""The tag that says which windows a run computes, where its config names none: `first..last`, by their keys."""
+"""The tag that says which windows a run computes: `first..last`, by their keys, and how many. It asks for them where
+the run's config names none."""
 
 TO = ".."
 """Stands between the first and the last key of a stretch of windows."""
@@ -40,6 +44,18 @@ BACKLOG = "tidemark/backlog"
 
 DEFINITION = "tidemark/definition"
 """The tag that says by which text of its file, and loaded with which, a run computes a table of one's own."""
+
+
+def pipeline_tag(lake: str) -> str:
+    """What stands for the pipeline with this lake on its runs, short enough for a row of the UI: the end of the lake's
+    address, and a digest of all of it."""
+    named = re.sub(r"[^A-Za-z0-9_]+", "-", lake.rstrip("/").rpartition("/")[2])
+    return f"{named[-20:].strip('-') or 'lake'}-{hashlib.sha256(lake.encode()).hexdigest()[:8]}"
+
+
+def pipeline_tags(lake: str) -> list[str]:
+    """Every value of the tag PIPELINE that runs of this pipeline have: an earlier version wrote the lake's address."""
+    return [pipeline_tag(lake), lake]
 
 
 def compute_job(table: str) -> str:

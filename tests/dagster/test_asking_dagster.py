@@ -20,7 +20,7 @@ from tidemark.assets.runs import tags_of
 from tidemark.pipeline.errors import InvalidSettings, ServiceFailed
 from tidemark.pipeline.services import dagster_api
 from tidemark.pipeline.services.dagster_api import HEADERS, DagsterApi
-from tidemark.pipeline.services.dagster_names import PIPELINE, WINDOWS
+from tidemark.pipeline.services.dagster_names import PIPELINE, WINDOWS, pipeline_tag
 from tidemark.pipeline.services.processes import listens
 from tidemark.pipeline.services.stack import CODE_SERVER, DEFINITIONS, WEBSERVER
 from tidemark.pipeline.settings import load_settings
@@ -114,7 +114,7 @@ def test_recompute_requests_one_run_over_the_range_and_prints_its_address(servin
     assert said.out.split()[-1] == f"http://127.0.0.1:{serving.web}/runs/{run.run_id}"
     assert (run.job_name, run.status) == ("orders_compute_windows", dg.DagsterRunStatus.QUEUED)
     assert run.tags[WINDOWS] == f"{FIRST}..{LAST}"
-    assert run.tags[PIPELINE] == LAKE, "the sensors would not know the run as theirs"
+    assert run.tags[PIPELINE] == pipeline_tag(LAKE), "the sensors would not know the run as theirs"
     assert run.tags[PIPELINE] == tags_of(load_settings(serving.folder / "tidemark.toml"))[PIPELINE]
 
 

@@ -89,11 +89,13 @@ def test_there_is_what_needs_no_tables_and_no_spark(tmp_path: Path) -> None:
     dg.Definitions.validate_loadable(definitions)
     repository = definitions.get_repository_def()
     assert {key.to_user_string() for key in definitions.resolve_all_asset_keys()} == {
-        "tracking_histogram",
-        "watermark",
-        "complete_windows",
-        "watermark_tuning",
+        *("topic", "base_subscription", "tracking_subscription"),
+        *("tracking_histogram", "watermark", "complete_windows", "watermark_tuning"),
     }
+    targeted = {sensor.name: sensor.asset_selection for sensor in repository.sensor_defs}
+    assert targeted["tracking"] is not None
+    kept = targeted["tracking"].resolve(repository.asset_graph)
+    assert {key.to_user_string() for key in kept} == {"tracking_histogram", "watermark", "complete_windows"}
     assert {sensor.name for sensor in repository.sensor_defs} == {"tracking", "staleness"}
     assert {schedule.name for schedule in repository.schedule_defs} == {"daily_tuning", "hourly_housekeeping"}
     assert set(definitions.resources or {}) == {"pubsub", "lake"}
@@ -113,7 +115,7 @@ def test_a_tick_reports_the_watermark_and_asks_for_no_run(house: Attached) -> No
     assert keys(data) == ["tracking_histogram", "watermark"]
     assert data.run_requests == []
     assert "no further partition of complete_windows is complete" in (data.skip_message or "")
-    assert metadata_of(data, "watermark")["rejected"] == 0
+    assert metadata_of(data, "watermark")["histogram/rejected"] == 0
 
 
 # Hours that are complete

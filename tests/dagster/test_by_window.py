@@ -10,8 +10,9 @@ from tests.dagster.test_diffs_asset import CLASSIC, HOUR, START, WINDOWS, Materi
 from tests.dagster.test_repair import materialized, told
 from tidemark.assets.catalog import HEARTBEAT_DIFFS, STREAM_STATUS
 from tidemark.assets.definitions import build_definitions
-from tidemark.assets.runs import Runs, ended_attempts, stretch_named, stretch_texts
+from tidemark.assets.runs import Runs, ended_attempts, stretch_named, stretch_texts, windows_tag
 from tidemark.pipeline.services.dagster_names import COMPUTE_WINDOWS, op_of
+from tidemark.pipeline.services.dagster_names import WINDOWS as TAG
 from tidemark.pipeline.windows import Windowing
 
 pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning")  # sockets that py4j leaves to the collector
@@ -39,6 +40,22 @@ def test_stretches_are_written_as_their_first_and_last_window() -> None:
         stretch_named("2026-11-21T05-23Z", Windowing(timedelta(minutes=5), START))
 
 
+@pytest.mark.parametrize(
+    ("minutes", "said"),
+    [
+        ((3,), "2026-11-21T05-23Z"),
+        ((3, 4, 9), "2026-11-21T05-23Z..29Z (3)"),
+        ((3, 63), "2026-11-21T05-23Z..06-23Z (2)"),
+        ((3, 24 * 60), "2026-11-21T05-23Z..22T05-20Z (2)"),
+        ((3, 60 * 24 * 60), "2026-11-21T05-23Z..2027-01-20T05-20Z (2)"),
+    ],
+)
+def test_the_tag_of_a_run_says_its_windows_in_short_and_is_read_back(minutes: tuple[int, ...], said: str) -> None:
+    numbers = [MINUTES.number_of(START) + minute for minute in minutes]
+    assert windows_tag([MINUTES.numbered(number) for number in numbers]) == said
+    assert stretch_named(said, MINUTES) == range(numbers[0], numbers[-1] + 1)
+
+
 def test_windows_with_a_gap_between_them_are_computed_in_one_run_each_as_it_would_have_been_alone(
     tmp_path: Path,
 ) -> None:
@@ -49,6 +66,8 @@ def test_windows_with_a_gap_between_them_are_computed_in_one_run_each_as_it_woul
         result = computed(parts, instance, WINDOWS[2], WINDOWS[0])
         assert result.success
         assert materialized(result) == materialized(result, STREAM_STATUS) == [WINDOWS[0], WINDOWS[2]]
+        assert (run := instance.get_run_by_id(result.run_id))
+        assert run.tags[TAG] == f"{WINDOWS[0]}..{WINDOWS[2][-3:]} (2)"
         assert parts.lake.diffs().computed() == {WINDOWS[0], WINDOWS[2]}
         assert computed(parts, instance, WINDOWS[1]).success
     assert parts.rows().equals(whole.rows())

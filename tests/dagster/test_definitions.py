@@ -9,11 +9,14 @@ import pytest
 import tidemark.assets.definitions
 import tidemark.assets.location
 from tidemark.assets.catalog import (
+    BASE_SUBSCRIPTION,
     HEARTBEAT_DIFFS,
     HEARTBEATS,
     QUARANTINED,
     STREAM_STATUS,
+    TOPIC,
     TRACKING_HISTOGRAM,
+    TRACKING_SUBSCRIPTION,
     WATERMARK,
 )
 from tidemark.assets.definitions import build_definitions
@@ -24,7 +27,7 @@ from tidemark.pipeline.contract.heartbeat import FieldKind
 from tidemark.pipeline.errors import InvalidSettings
 from tidemark.pipeline.lake.tables.diffs import diff_schema
 from tidemark.pipeline.lake.tables.heartbeats import heartbeat_schema
-from tidemark.pipeline.services.dagster_names import COMPUTE_WINDOWS, INGEST, PIPELINE, REQUEUE
+from tidemark.pipeline.services.dagster_names import COMPUTE_WINDOWS, INGEST, PIPELINE, REQUEUE, pipeline_tag
 from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.settings_message import MessageSettings
 from tidemark.pipeline.settings_sections import PubSubSettings, WatermarkSettings
@@ -53,7 +56,7 @@ def specs(definitions: dg.Definitions) -> dict[dg.AssetKey, dg.AssetSpec]:
 
 @pytest.mark.parametrize("job", JOBS)
 def test_every_run_of_our_jobs_says_whose_it_is(definitions: dg.Definitions, job: str) -> None:
-    assert definitions.resolve_job_def(job).tags[PIPELINE] == Settings().lake.uri
+    assert definitions.resolve_job_def(job).tags[PIPELINE] == pipeline_tag(Settings().lake.uri)
 
 
 def test_those_are_all_jobs(definitions: dg.Definitions) -> None:
@@ -74,15 +77,18 @@ def test_the_definitions_are_valid(definitions: dg.Definitions) -> None:
     assert definitions.resolve_job_def(COMPUTE_WINDOWS).name == COMPUTE_WINDOWS
 
 
-def test_diffs_come_of_heartbeats_below_the_watermark_that_the_histogram_gives(
+def test_lineage_begins_with_the_topic_and_its_two_subscriptions(
     specs: dict[dg.AssetKey, dg.AssetSpec],
 ) -> None:
     lineage = {key: {dep.asset_key for dep in spec.deps} for key, spec in specs.items()}
     assert lineage == {
-        TRACKING_HISTOGRAM: set(),
-        WATERMARK: {TRACKING_HISTOGRAM},
-        HEARTBEATS: set(),
-        QUARANTINED: set(),
+        TOPIC: set(),
+        BASE_SUBSCRIPTION: {TOPIC},
+        TRACKING_SUBSCRIPTION: {TOPIC},
+        TRACKING_HISTOGRAM: {TRACKING_SUBSCRIPTION},
+        WATERMARK: {TRACKING_HISTOGRAM, BASE_SUBSCRIPTION},
+        HEARTBEATS: {BASE_SUBSCRIPTION},
+        QUARANTINED: {BASE_SUBSCRIPTION},
         HEARTBEAT_DIFFS: {HEARTBEATS, WATERMARK},
         STREAM_STATUS: {HEARTBEAT_DIFFS},
         WATERMARK_TUNING: {HEARTBEATS, WATERMARK},
@@ -98,17 +104,18 @@ def test_every_asset_says_what_it_is_who_owns_it_and_what_it_is_made_with(
         assert list(spec.owners) == ["team:data-engineering"]
         assert spec.kinds
         assert spec.group_name
-        assert spec.metadata["lake"] == "file:.tidemark/lake"
+        assert spec.metadata["dagster/uri"].startswith("file:.tidemark/lake/")
     assert specs[HEARTBEAT_DIFFS].kinds == {"pyspark", "deltalake"}
 
 
 def test_every_table_shows_its_columns_the_configured_fields_among_them(
     specs: dict[dg.AssetKey, dg.AssetSpec],
 ) -> None:
-    shown = {
-        key: [column.name for column in specs[key].metadata["dagster/column_schema"].columns]
-        for key in EVERY_ASSET - {WATERMARK}
+    columns = {
+        key: specs[key].metadata["dagster/column_schema"].columns for key in (*EVERY_ASSET - {WATERMARK}, STREAM_STATUS)
     }
+    assert [column.name for of_one in columns.values() for column in of_one if not column.description] == []
+    shown = {key: [column.name for column in of_one] for key, of_one in columns.items()}
     assert shown[HEARTBEATS] == heartbeat_schema(FIELDS).names
     assert shown[HEARTBEAT_DIFFS] == diff_schema(FIELDS).names
     assert {"temperature", "previous_temperature", "temperature_delta", "status_changed"} <= set(shown[HEARTBEAT_DIFFS])
@@ -129,6 +136,27 @@ def test_only_tracking_requests_runs_and_only_of_the_one_job(definitions: dg.Def
         COMPUTE_WINDOWS,
     ]
     assert not definitions.resolve_sensor_def("landing").targets
+
+
+def test_no_check_is_defined_that_cannot_be_due_and_none_runs_with_an_hour_that_the_ui_materializes(
+    definitions: dg.Definitions,
+) -> None:
+    plain = build_definitions(Settings())
+    checks = {
+        when: {(key.asset_key, key.name) for key in each.get_repository_def().asset_graph.asset_check_keys}
+        for when, each in (("no fields", plain), ("fields", definitions))
+    }
+    assert checks["fields"] - checks["no fields"] == {(HEARTBEATS, "fields_present")}
+    assert (HEARTBEATS, "missed") in checks["no fields"]
+    assert {name for asset, name in checks["fields"] if asset == HEARTBEAT_DIFFS or name == "passed_over"} == set()
+    lagging = build_definitions(Settings(watermark=WatermarkSettings(max_lag=timedelta(hours=1))))
+    assert dg.AssetCheckKey(HEARTBEATS, "passed_over") in lagging.get_repository_def().asset_graph.asset_check_keys
+
+
+def test_a_sensor_without_jobs_says_which_assets_it_keeps_up_to_date(definitions: dg.Definitions) -> None:
+    selection = definitions.resolve_sensor_def("landing").asset_selection
+    assert selection is not None
+    assert selection.resolve(definitions.resolve_asset_graph()) == {HEARTBEATS, QUARANTINED}
 
 
 def test_a_range_of_windows_is_one_run(definitions: dg.Definitions) -> None:

@@ -11,6 +11,7 @@ from dagster.components.testing import create_defs_folder_sandbox
 import tidemark
 import tidemark.dagster as td
 from tidemark.pipeline.errors import InvalidSettings
+from tidemark.pipeline.services.dagster_names import PIPELINE, pipeline_tag
 
 ROOT = Path(__file__).resolve().parents[2]
 TOML = """
@@ -80,7 +81,7 @@ def test_two_pipelines_and_a_project_with_the_same_names_are_one_project(folder:
             "tune_watermark",
         ):
             resolved = merged.resolve_job_def(f"{name}_{job}")
-            assert resolved.tags["tidemark/pipeline"] == pipeline.settings.lake.uri
+            assert resolved.tags[PIPELINE] == pipeline_tag(pipeline.settings.lake.uri)
             assert resolved.executor_def is dg.in_process_executor
         tracking = merged.resolve_sensor_def(f"{name}_tracking")
         assert {target.job_name for target in tracking.targets} == {f"{name}_compute_windows"}
@@ -141,16 +142,29 @@ def test_the_example_project_loads_and_its_asset_reads_closed_windows() -> None:
 
 
 def test_a_component_is_a_pipeline_that_yaml_names(folder: Path) -> None:
-    attributes = {"config": str(folder / "orders.toml"), "name": "orders"}
+    attributes = {"config": str(folder / "orders.toml"), "name": "orders", "topic": "theirs/orders"}
+    topic = dg.AssetKey(["theirs", "orders"])
     with create_defs_folder_sandbox(project_name="somebodys") as sandbox:
         place = sandbox.scaffold_component(
             tidemark.Pipeline, defs_yaml_contents={"type": "tidemark.Pipeline", "attributes": attributes}
         )
         with sandbox.load_component_and_build_defs(defs_path=place) as (component, loaded):
             assert isinstance(component, tidemark.Pipeline)
-            keys = td.pipeline("orders.toml", name="orders").definitions().resolve_all_asset_keys()
-            assert set(loaded.resolve_all_asset_keys()) == set(keys)
-            assert (folder / "orders-lake").as_posix() in str(loaded.resolve_job_def("orders_ingest").tags)
+            same = td.pipeline("orders.toml", name="orders", topic=topic)
+            assert set(loaded.resolve_all_asset_keys()) == set(same.definitions().resolve_all_asset_keys())
+            assert loaded.resolve_job_def("orders_ingest").tags[PIPELINE] == pipeline_tag(same.settings.lake.uri)
+
+
+def test_pipelines_that_share_a_topic_can_share_its_asset(folder: Path) -> None:
+    topic = dg.AssetSpec(["theirs", "topic"])
+    pipelines = [td.pipeline("orders.toml", name=name, topic=topic.key) for name in ("one", "two")]
+    merged = dg.Definitions.merge(dg.Definitions(assets=[topic]), *(each.definitions() for each in pipelines))
+    dg.Definitions.validate_loadable(merged)
+    graph = merged.resolve_asset_graph()
+    subscriptions = {"base_subscription", "tracking_subscription"}
+    assert {key.path[0] for key in graph.get(topic.key).child_keys} == {"one", "two"}
+    assert {key.path[1] for key in graph.get(topic.key).child_keys} == subscriptions
+    assert dg.AssetKey(["one", "topic"]) not in set(graph.get_all_asset_keys())
 
 
 def test_the_package_lists_its_component() -> None:

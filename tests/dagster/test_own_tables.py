@@ -18,7 +18,7 @@ from tidemark.assets.loaded_tables import LoadedTables
 from tidemark.assets.repair import REPAIR
 from tidemark.pipeline.clock import SystemClock
 from tidemark.pipeline.quality.failing import FailingTable, read_failing, read_failing_tables
-from tidemark.pipeline.services.dagster_names import PIPELINE, op_of
+from tidemark.pipeline.services.dagster_names import PIPELINE, op_of, pipeline_tag
 from tidemark.pipeline.services.dagster_names import WINDOWS as WINDOWS_TAG
 from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.settings_sections import DagsterSettings, TableSettings
@@ -150,7 +150,7 @@ def test_a_project_of_ones_own_gives_its_functions_and_all_names_have_the_pipeli
     partitions = node.partitions_def
     assert isinstance(partitions, dg.TimeWindowPartitionsDefinition)
     assert partitions.cron_schedule == "0 */1 * * *"
-    assert definitions.resolve_job_def("orders_compute_hourly").tags[PIPELINE] == settings.lake.uri
+    assert definitions.resolve_job_def("orders_compute_hourly").tags[PIPELINE] == pipeline_tag(settings.lake.uri)
     assert definitions.resolve_sensor_def("orders_tables").name == "orders_tables"
 
 

@@ -106,7 +106,7 @@ def service(tmp_path: Path) -> Iterator[Service]:
 
 def read_by(told: Mapping[str, object]) -> tuple[object, object]:
     """By what a tick read base and tracking."""
-    return told["base_read_by"], told["tracking_read_by"]
+    return told["base/read_by"], told["tracking/read_by"]
 
 
 def told_by_a_tick(ticking: Ticking) -> Mapping[str, object]:
@@ -167,7 +167,7 @@ def test_while_the_budget_puts_a_reading_of_base_off_monitoring_is_read_also_aft
         assert service.fake.asked_for(OLDEST_AGE) > asked
         assert "problems" not in told
         assert told["reason"] != "HELD_STALE_READING"
-        assert told["snapshot_bytes_last_day"] == 0  # nothing that has a price is taken
+        assert told["readings/snapshot_bytes_last_day"] == 0  # nothing that has a price is taken
 
 
 def test_with_snapshots_alone_a_refusal_holds_the_watermark_and_monitoring_is_not_asked(service: Service) -> None:
@@ -193,7 +193,7 @@ def test_with_monitoring_alone_a_gap_is_no_empty_backlog(service: Service) -> No
     told = told_by_a_tick(ticking)
     assert told["reason"] == "HELD_STALE_READING"
     assert "this does not mean an empty backlog" in str(told["problems"])
-    assert "base_read_by" not in told
+    assert "base/read_by" not in told
     assert ticking.watermark() is None
 
 

@@ -29,7 +29,7 @@ from tidemark.assets.requests import pause_of
 from tidemark.pipeline.clock import EPOCH, Clock, SystemClock, iso
 from tidemark.pipeline.errors import CorruptObject, LakeUnwritable, PubSubUnreachable, SubscriptionMissing
 from tidemark.pipeline.lake.tables.windowed import DiffRun
-from tidemark.pipeline.services.dagster_names import COMPUTE_WINDOWS, INGEST, REQUEUE
+from tidemark.pipeline.services.dagster_names import COMPUTE_WINDOWS, INGEST, PIPELINE, REQUEUE
 from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.settings_sections import PubSubSettings
 from tidemark.pipeline.windows import Windowing
@@ -137,19 +137,19 @@ def test_the_watermark_carries_its_evidence_and_numbers_that_the_ui_plots(tickin
     plotted = {
         "watermark_epoch_seconds",
         "lag_seconds",
-        "base_backlog_age_seconds",
-        "tracking_backlog_age_seconds",
-        "messages_in_band",
-        "histogram_cells",
-        "snapshot_bytes_last_day",
+        "base/backlog_age_seconds",
+        "tracking/backlog_age_seconds",
+        "band/messages",
+        "histogram/cells",
+        "readings/snapshot_bytes_last_day",
     }
     for name in plotted:
         assert isinstance(evidence[name], dg.FloatMetadataValue | dg.IntMetadataValue), name
-    for name in ("watermark", "base_oldest_unacked", "tracking_oldest_unacked"):
+    for name in ("watermark", "base/oldest_unacked", "tracking/oldest_unacked"):
         assert isinstance(evidence[name], dg.TimestampMetadataValue), name
     assert evidence["watermark"].value == evidence["watermark_epoch_seconds"].value == watermark.timestamp()
     assert evidence["reason"].value == "IDLE_ADVANCED"
-    assert evidence["base_read_by"].value == evidence["tracking_read_by"].value == "snapshot"
+    assert evidence["base/read_by"].value == evidence["tracking/read_by"].value == "snapshot"
     assert str(evidence["decision"].value).startswith(f"IDLE_ADVANCED: watermark {iso(watermark)}")
 
 
@@ -164,7 +164,7 @@ def test_a_backlog_that_has_not_landed_pins_the_watermark_and_the_tick_says_so(
     world.clock.sleep(1)
     tick = ticking.track()
     assert not tick.run_requests
-    assert metadata_of(tick, "watermark")["base_backlog_age_seconds"] > 1
+    assert metadata_of(tick, "watermark")["base/backlog_age_seconds"] > 1
     assert ticking.watermark() == start
     assert "2 messages tracked; no window is closed yet" in (tick.skip_message or "")
 
@@ -241,6 +241,12 @@ def test_nothing_is_requested_while_a_run_is_under_way(ticking: Ticking, world: 
         assert f"run {run.run_id[:8]} is computing windows" in (tick.skip_message or "")
         ticking.instance.delete_run(run.run_id)
     assert ticking.track().run_requests
+
+
+def test_a_run_that_an_earlier_version_asked_for_counts(ticking: Ticking, world: ModelWorld) -> None:
+    publish_backlog(world, ticking.settings)
+    ticking.run(COMPUTE_WINDOWS, dg.DagsterRunStatus.STARTED, {PIPELINE: ticking.settings.lake.uri})
+    assert not ticking.land_and_close().run_requests
 
 
 @pytest.mark.parametrize("tags", SOMEBODY_ELSES, ids=["another project's", "another pipeline's"])

@@ -48,6 +48,17 @@ CELLS = pa.schema(
 """A bucket is written as its start. A cell without an event bucket counts rejected messages; if it has a least event
 time all the same (the epoch, which means nothing), it counts copies."""
 
+CELL_COLUMNS: Mapping[str, str] = {
+    "publish_bucket": "The second of publish time, by its start.",
+    "event_bucket": "The second of event time, by its start; null for rejected messages and copies.",
+    "count": "Messages in the cell, at most: a redelivery may count twice.",
+    "min_event_time": "The least event time in the cell, exact.",
+    "first_publish_time": "The smallest publish time in the cell.",
+    "last_publish_time": "The greatest publish time in the cell.",
+    "published_in": "In which parts of its second something was published, a bit each.",
+}
+"""What each column holds."""
+
 NOTES: Mapping[type[Beginning | Lost | Released], pa.Schema] = {
     Beginning: pa.schema({"complete_from": MOMENT}),
     Lost: pa.schema({"what": pa.string(), "watermark_at_least": MOMENT}),

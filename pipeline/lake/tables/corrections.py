@@ -5,7 +5,7 @@ changed, so that nothing is noted twice.
 """
 
 import uuid
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
@@ -58,8 +58,25 @@ CORRECTIONS = pa.schema(
         pa.field(PARTITION, pa.string(), nullable=False),
     ]
 )
-"""One row a changed row. `key`, `old_row` and `new_row` are JSON objects. `corrected_at` and `table_version` are of the
-commit that replaced the window; `detail` says why a change is unknown."""
+"""One row a changed row."""
+
+CORRECTION_COLUMNS: Mapping[str, str] = {
+    "table": "The table whose window was computed again.",
+    "window": "The window's start; null if all of several versions are unknown.",
+    "change": f"What happened to the row: {', '.join(Change)}.",
+    "key": "The row's key, a JSON object.",
+    "old_row": "The row before, a JSON object.",
+    "new_row": "The row now, a JSON object.",
+    "old_run": "The run that had computed the old row.",
+    "new_run": "The run that computed the window again.",
+    "old_heartbeats_version": "The version of `heartbeats` that the old run read.",
+    "new_heartbeats_version": "The version of `heartbeats` that the new run read.",
+    "corrected_at": "When the window was replaced.",
+    "table_version": "The version of the table that replaced it.",
+    "detail": "Why a change is unknown.",
+    PARTITION: "The partition: the day on which the change was noted.",
+}
+"""What each column holds."""
 
 CONTENT = pa.schema([column for column in CORRECTIONS if column.name != PARTITION])
 """What a file holds."""

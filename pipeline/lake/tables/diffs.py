@@ -5,9 +5,9 @@ from collections.abc import Mapping
 import pyarrow as pa
 
 from tidemark.pipeline.contract.heartbeat import FieldKind, compared_columns
-from tidemark.pipeline.lake.tables.heartbeats import ARROW_TYPES
+from tidemark.pipeline.lake.tables.heartbeats import ARROW_TYPES, IDENTITY_COLUMNS, value_of
 from tidemark.pipeline.lake.tables.table import MOMENT
-from tidemark.pipeline.lake.tables.windowed import PARTITION, WindowedTable
+from tidemark.pipeline.lake.tables.windowed import PARTITION, PARTITION_COLUMN, WindowedTable
 
 
 def diff_schema(fields: Mapping[str, FieldKind]) -> pa.Schema:
@@ -32,6 +32,33 @@ def diff_schema(fields: Mapping[str, FieldKind]) -> pa.Schema:
             pa.field(PARTITION, pa.string()),
         ]
     )
+
+
+def diff_columns(fields: Mapping[str, FieldKind]) -> dict[str, str]:
+    """What each column of `diff_schema` holds."""
+    compared = dict[str, str]()
+    for name, kind in fields.items():
+        value, previous, comparison = compared_columns(name, kind)
+        compared[value] = value_of(name, kind)
+        compared[previous] = f"`{name}` of the previous heartbeat."
+        if kind is FieldKind.NUMBER:
+            compared[comparison] = f"`{name}` less `{previous}`; null if either is, or if it is beyond a double."
+        else:
+            compared[comparison] = (
+                f"Whether `{name}` and `{previous}` differ, where null is a value of its own; null without a previous "
+                "heartbeat."
+            )
+    return {
+        **IDENTITY_COLUMNS,
+        "previous_event_time": "Event time of the stream's previous heartbeat; null if `windows.lookback` holds none.",
+        "gap_seconds": "Seconds from the previous heartbeat to this one; null without a previous one.",
+        "missed_heartbeats": "How many the gap missed, by `windows.heartbeat_period`; null without a previous one.",
+        **compared,
+        "publish_time": "When Pub/Sub received it: the copy with the smallest publish time.",
+        "message_id": "Pub/Sub's id of that copy.",
+        "late": "Whether no copy of it landed in time.",
+        **PARTITION_COLUMN,
+    }
 
 
 class HeartbeatDiffs(WindowedTable):

@@ -17,7 +17,7 @@ from deltalake import DeltaTable
 from tidemark.pipeline.clock import to_us
 from tidemark.pipeline.contract.elements import ELEMENT
 from tidemark.pipeline.contract.heartbeat import FieldKind
-from tidemark.pipeline.contract.messages import MESSAGE, MOMENT
+from tidemark.pipeline.contract.messages import MESSAGE, MESSAGE_COLUMNS, MOMENT
 from tidemark.pipeline.errors import LakeError
 from tidemark.pipeline.lake.tables.delta_log import AddedFile
 from tidemark.pipeline.lake.tables.table import CUT, DataFile, LakeTable, TablePlace, as_data_files, listed, rows_of
@@ -46,6 +46,16 @@ def message_columns() -> list[pa.Field]:
     return [*MESSAGE, pa.field("landed_at", MOMENT, nullable=False)]
 
 
+LANDED_COLUMNS: Mapping[str, str] = {**MESSAGE_COLUMNS, "landed_at": "When the row was written."}
+"""What each of `message_columns` holds."""
+
+IDENTITY_COLUMNS: Mapping[str, str] = {
+    "stream_id": "The stream that sent the heartbeat.",
+    "event_time": "When it happened at the source.",
+}
+"""What these columns hold, wherever a row is of one heartbeat."""
+
+
 def heartbeat_schema(fields: Mapping[str, FieldKind]) -> pa.Schema:
     """One row a landed message. `late` says that it landed below the watermark of that moment."""
     return pa.schema(
@@ -59,6 +69,23 @@ def heartbeat_schema(fields: Mapping[str, FieldKind]) -> pa.Schema:
             pa.field(PARTITION, pa.string(), nullable=False),
         ]
     )
+
+
+def heartbeat_columns(fields: Mapping[str, FieldKind]) -> dict[str, str]:
+    """What each column of `heartbeat_schema` holds."""
+    return {
+        **IDENTITY_COLUMNS,
+        "publisher_id": "The publisher's own id, if it set one. Copies share it.",
+        **LANDED_COLUMNS,
+        "late": "Whether it landed below the watermark of that moment.",
+        **{name: value_of(name, kind) for name, kind in fields.items()},
+        PARTITION: "The partition: the hour of the event time.",
+    }
+
+
+def value_of(name: str, kind: FieldKind) -> str:
+    """What the column with the value of a compared field holds."""
+    return f"The {kind} `{name}` of `[message.fields]`; null if it is absent or of another kind."
 
 
 def columns_read(fields: Mapping[str, FieldKind]) -> pa.Schema:

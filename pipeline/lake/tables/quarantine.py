@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidemark.pipeline.contract.heartbeat import RejectionReason
-from tidemark.pipeline.lake.tables.heartbeats import message_columns
+from tidemark.pipeline.lake.tables.heartbeats import LANDED_COLUMNS, message_columns
 from tidemark.pipeline.lake.tables.requeued import NO_IDS, NOTHING_TOLD, as_judged_last
 from tidemark.pipeline.lake.tables.table import DAY_FORMAT, MOMENT, LakeTable, data_files, first_day, rows_of
 
@@ -28,6 +28,14 @@ QUARANTINE = pa.schema(
     ]
 )
 """One row a landing of a rejected message: one that was delivered twice stands twice, with one `message_id`."""
+
+QUARANTINE_COLUMNS: Mapping[str, str] = {
+    "reason": "The code of the reason for which the message was rejected.",
+    "detail": "What is wrong with it, in words.",
+    **LANDED_COLUMNS,
+    PARTITION: "The partition: the day on which it was rejected.",
+}
+"""What each column holds."""
 
 
 def quarantine_rows(columns: Mapping[str, Sequence[Any] | pa.Array]) -> pa.Table:

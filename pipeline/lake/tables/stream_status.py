@@ -3,7 +3,7 @@
 A window's rows depend on the event times `[start - lookback, end)` alone, and are replaced together with its diffs.
 """
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from enum import StrEnum
 
 import pyarrow as pa
@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 
 from tidemark.pipeline.errors import ObjectMissing
 from tidemark.pipeline.lake.tables.table import MOMENT
-from tidemark.pipeline.lake.tables.windowed import PARTITION, WindowedTable
+from tidemark.pipeline.lake.tables.windowed import PARTITION, PARTITION_COLUMN, WindowedTable
 
 
 class Kind(StrEnum):
@@ -37,9 +37,20 @@ STATUS = pa.schema(
         pa.field(PARTITION, pa.string()),
     ]
 )
-"""One row a window, stream and kind. `last_event_time` is the stream's last heartbeat before the window, null if the
-lookback has none. `first_event_time` is its first in the window, `heartbeats` their number. `gaps` counts the gaps with
-missed heartbeats that end in the window, and `missed_heartbeats` sums these up, as in `heartbeat_diffs`."""
+"""One row a window, stream and kind."""
+
+STATUS_COLUMNS: Mapping[str, str] = {
+    "stream_id": "The stream.",
+    "kind": f"What is remarkable about it in the window: {', '.join(Kind)}.",
+    "last_event_time": "Its last heartbeat before the window; null if the lookback has none.",
+    "first_event_time": "Its first heartbeat in the window.",
+    "heartbeats": "How many heartbeats it has in the window.",
+    "gaps": "Gaps with missed heartbeats that end in the window.",
+    "missed_heartbeats": "How many these gaps missed, as in `heartbeat_diffs`.",
+    "longest_gap_seconds": "The longest of these gaps, in seconds.",
+    **PARTITION_COLUMN,
+}
+"""What each column holds."""
 
 
 class StreamStatus(WindowedTable):

@@ -38,6 +38,9 @@ from tidemark.pipeline.lake.tables.table import LakeTable, data_files, table_err
 from tidemark.pipeline.windows import start_of
 
 PARTITION = "window"
+PARTITION_COLUMN: Mapping[str, str] = {PARTITION: "The partition: the window's start, such as 2026-11-21T05-20Z."}
+"""What it holds."""
+
 RUNS_FOLDER = "runs"
 LENGTH = "tidemark.window_length"
 """The property of a table that has the length of its windows. Earlier versions of tidemark did not write it."""
