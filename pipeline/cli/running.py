@@ -37,7 +37,7 @@ from tidemark.pipeline.services import cohort_files, own_files
 from tidemark.pipeline.services.dagster_api import DagsterApi
 from tidemark.pipeline.services.dagster_names import COMPUTE_WINDOWS, TO, WINDOWS, compute_job
 from tidemark.pipeline.services.processes import Supervisor, page_sentence
-from tidemark.pipeline.services.stack import refuse_taken_ports, start_stack
+from tidemark.pipeline.services.stack import refuse_foreign_servers, refuse_taken_ports, start_stack
 from tidemark.pipeline.settings import Settings, load_settings
 from tidemark.pipeline.settings_sections import PubSubSettings
 from tidemark.pipeline.spark.connector import CONNECTOR, connector_file, fetch
@@ -257,6 +257,7 @@ def up() -> None:
     supervisor.take_over()
     try:
         refuse_taken_ports(settings)
+        refuse_foreign_servers(settings)
         found = at_once(settings, clock)
         for finding in found:
             say(f"{finding.level}: {finding.said}")
