@@ -1,10 +1,11 @@
-"""The names under which a page on this machine answers.
+"""The names under which a page on this machine answers, and whether anything answers at an address.
 
 A browser lets any page send requests to `127.0.0.1`, and a hostile name server can make any name resolve to it. So a
 request must name a host that is ours.
 """
 
 import ipaddress
+import socket
 from collections.abc import Collection, Sequence
 
 LOOPBACK = frozenset({"127.0.0.1", "localhost", "[::1]"})
@@ -42,3 +43,12 @@ def is_loopback(host: str) -> bool:
         return ipaddress.ip_address(host.strip("[]")).is_loopback
     except ValueError:
         return False
+
+
+def listens(host: str, port: int) -> bool:
+    """Whether anything accepts connections at this address."""
+    try:
+        socket.create_connection((host.strip("[]"), port), timeout=1).close()
+    except OSError:
+        return False
+    return True

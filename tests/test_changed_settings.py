@@ -9,7 +9,7 @@ import shutil
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from datetime import timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -28,21 +28,23 @@ from tidemark.assets.housekeeping import prune_events, prune_runs
 from tidemark.assets.runs import Runs, tags_of
 from tidemark.pipeline.clock import SystemClock
 from tidemark.pipeline.contract.heartbeat import HeartbeatReader
+from tidemark.pipeline.doctor.finding import Level, Setup
+from tidemark.pipeline.doctor.tables import check_window_lengths
 from tidemark.pipeline.emulator.model import PubSubModel
 from tidemark.pipeline.emulator.server import served
-from tidemark.pipeline.errors import TidemarkError
+from tidemark.pipeline.errors import InvalidSettings, LakeError, TidemarkError
 from tidemark.pipeline.ingest.requeue import Requeuer
-from tidemark.pipeline.lake.layout import HEARTBEATS, Lake
+from tidemark.pipeline.lake.layout import HEARTBEAT_DIFFS, HEARTBEATS, Lake
 from tidemark.pipeline.lake.log.packing import LogPacking
 from tidemark.pipeline.lake.store.address import storage_options, table_uri
-from tidemark.pipeline.lake.tables.windowed import DiffRun
+from tidemark.pipeline.lake.tables.windowed import LENGTH, DiffRun
 from tidemark.pipeline.pubsub.provision import provision_here
 from tidemark.pipeline.quality.corrected import FollowedTable, follow
 from tidemark.pipeline.quality.due_windows import ComputedWindows, Followed
 from tidemark.pipeline.quality.staleness import Staleness
 from tidemark.pipeline.services.dagster_names import name_of
 from tidemark.pipeline.settings import Settings
-from tidemark.pipeline.settings_sections import TableSettings
+from tidemark.pipeline.settings_sections import LakeSettings, TableSettings
 from tidemark.pipeline.settings_types import Effect, Section
 from tidemark.pipeline.spark.table_definition import read_table
 from tidemark.pipeline.tuning.report_store import FIGURES, write_report
@@ -57,7 +59,7 @@ LATER = 2 * 86_400.0
 NEWEST = LATER + 40 * MINUTE
 """When the changed pipeline starts."""
 
-OWN = "per_stream"
+OWN, KEY = "per_stream", "2026-11-21T05-00Z"
 Tree = dict[str, dict[str, Any]]
 
 
@@ -132,7 +134,7 @@ CHANGES: dict[str, dict[str, Any]] = {
     },
     "tables": {
         "sql": OTHER_SQL,
-        "python": Change({"python": PYTHON}, was={"sql": SQL}),
+        "python": Change({"python": PYTHON}, was={"sql": SQL, "key": ["stream_id"]}),
         "key": ["stream_id", "beats"],
         "lookback": "10m",
         "window": "1h",
@@ -294,6 +296,9 @@ class Pipeline(World):
 
     def lake(self) -> Lake:
         return Lake(self.settings.lake, self.settings.message.kinds, self.clock)
+
+    def acknowledging(self, subscription: str, messages: Sequence[Any]) -> None:
+        """Other contracts than that of a `World` judge here; other tests are about acknowledging."""
 
     def compute(self) -> list[Window]:
         """Compute what is due."""
@@ -481,7 +486,8 @@ class Probe:
         if self.settings.tables:
             made, now = self.lake.own_table(OWN).made(), read_table(self.settings, OWN).version
             is_of_now = {key for key, one in made.items() if one.version == now}
-        return windows and rows_of(self.lake.table("heartbeat_diffs"), COMPARED), is_of_now
+        columns = (*COMPARED, "missed_heartbeats")
+        return windows and rows_of(self.lake.table("heartbeat_diffs"), columns), is_of_now
 
 
 def effect_of(before: Seen, after: Seen) -> Effect:
@@ -575,5 +581,84 @@ def goes_on(place: Place, was: Tree, now: Tree) -> None:
         }
 
 
-def rows(lake: Lake, name: str) -> Counter[str]:
-    return Counter(map(str, rows_of(lake.table(name), ("stream_id", "event_time", "message_id", "load"))))
+def rows(
+    lake: Lake,
+    name: str,
+    columns: Sequence[str] = ("stream_id", "event_time", "message_id", "load"),
+    before: datetime | None = None,
+) -> Counter[str]:
+    """A table's rows, or those of event times before a moment."""
+    found = rows_of(lake.table(name), columns)
+    return Counter(str(row) for row in found if before is None or row["event_time"] < before)
+
+
+# ------------------------------------------------------------------------------------------- what is refused
+
+
+def test_windows_of_another_length_are_refused_in_words_and_computed_anew_by_the_recipe(
+    place: Place, tmp_path: Path
+) -> None:
+    here = place.elsewhere(tmp_path / "here")
+    changed = here.settings({**here.tree(), "windows": {"first": "2026-11-21T05:00:00Z", "length": "1h"}, "tables": {}})
+    lake = Lake(changed.lake, changed.message.kinds, SystemClock())
+    diffs = lake.diffs()
+    diffs.hold_to(timedelta(hours=1))
+    for refused in (lambda: closed(lake, changed), lambda: diffs.fence([])):
+        with pytest.raises(InvalidSettings, match=r"ask for windows of 1h, but .*/heartbeat_diffs has windows of 5m"):
+            refused()
+    (found,) = [said for said in check_window_lengths(Setup(changed, SystemClock())) if said]
+    assert (found[0], "another-window-length" in found[1]) == (Level.BROKEN, True)
+
+    for folder in ("heartbeat_diffs", "stream_status", "streams", "corrections", "tables"):
+        shutil.rmtree(here.folder / "lake" / folder, ignore_errors=True)
+    pipeline = Pipeline(here, changed, NEWEST)
+    pipeline.compute()
+    computed = rows(lake, "heartbeat_diffs", ("stream_id", "event_time"))
+    closed_by = lake.tracking_log().newest_watermark()
+    assert closed_by is not None
+    end = changed.windowing.containing(closed_by).start
+    landed = set(rows(lake, HEARTBEATS, ("stream_id", "event_time"), before=end))
+    assert computed == Counter(landed), "every heartbeat of a closed window is in one row"
+
+
+def test_of_two_first_runs_with_windows_of_two_lengths_one_is_refused(tmp_path: Path) -> None:
+    lake = Lake(LakeSettings(uri=f"file:{tmp_path}"), {}, SystemClock())
+    tables = [(lake.diffs(), length) for length in (timedelta(minutes=5), timedelta(hours=1))]
+    fences = []
+    for table, length in tables:
+        table.hold_to(length)
+        fences.append(table.fence([KEY]))
+    runs = [DiffRun(name, [KEY], -1, at(0), at(0)) for name in ("short", "long")]
+    tables[0][0].replace(runs[0], fences[0])
+    with pytest.raises(InvalidSettings, match=r"ask for windows of 1h, but .* has windows of 5m"):
+        tables[1][0].replace(runs[1], fences[1])
+    assert set(lake.diffs().runs().values()) == {"short"}
+
+
+@pytest.mark.parametrize("keys", [["2026-11-21T05-00Z", "2026-11-21T05-05Z"], ["2026-11-21T05-05Z"]])
+def test_the_windows_of_an_earlier_tidemark_tell_their_length(tmp_path: Path, keys: list[str]) -> None:
+    lake = Lake(LakeSettings(uri=f"file:{tmp_path}"), {}, SystemClock())
+    table = lake.diffs()
+    table.replace(DiffRun("earlier", keys, -1, at(0), at(0)), table.fence(keys))
+    assert LENGTH not in lake.table(HEARTBEAT_DIFFS).complete(table.schema).metadata().configuration
+    other = lake.diffs()
+    other.hold_to(timedelta(hours=1))
+    with pytest.raises(InvalidSettings, match="ask for windows of 1h"):
+        other.fence(keys)
+    same = lake.diffs()
+    same.hold_to(timedelta(minutes=5))
+    same.replace(DiffRun("now", keys, -1, at(0), at(0)), same.fence(keys))
+    current = lake.table(HEARTBEAT_DIFFS).current()
+    assert current is not None
+    assert current.metadata().configuration[LENGTH] == "5m", "it is noted with the next commit"
+
+
+def test_another_kind_of_a_field_that_has_landed_is_refused_and_nothing_is_acknowledged(
+    place: Place, tmp_path: Path
+) -> None:
+    here = place.elsewhere(tmp_path / "here")
+    pipeline = Pipeline(here, here.settings({**here.tree(), "message": {"fields": {"load": "text"}}}), NEWEST)
+    beats(pipeline, NEWEST, ["a"])
+    with pytest.raises(LakeError, match=r"message\.fields\.load = 'text', but .* has it as double"):
+        pipeline.tick()
+    assert len(pipeline.base.unacknowledged) == 1

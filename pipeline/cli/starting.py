@@ -14,7 +14,7 @@ from tidemark.pipeline.doctor.finding import Level
 from tidemark.pipeline.errors import LakeError, LakeOwned, ServiceFailed
 from tidemark.pipeline.lake.owner import Owner
 from tidemark.pipeline.services.ownership import Ownership, UpFolder
-from tidemark.pipeline.services.stack import refuse_taken_ports
+from tidemark.pipeline.services.stack import refuse_foreign_servers, refuse_taken_ports
 from tidemark.pipeline.services.up_state import UpState, state_folder, stop_up, up_state
 from tidemark.pipeline.settings import Settings
 
@@ -34,6 +34,7 @@ def make_ready(settings: Settings, clock: Clock, ownership: Ownership, say: Say)
     except LakeError:
         pass  # the checks of the lake say it
     refuse_taken_ports(settings)
+    refuse_foreign_servers(settings)
     found = at_once(settings, clock)
     for finding in sorted(found, key=lambda finding: finding.level is not Level.BROKEN):
         say(f"{finding.level}: {finding.said}")

@@ -9,6 +9,8 @@ import pyspark
 
 from tidemark.pipeline.doctor.finding import Said, Setup, broken, ok, warning
 from tidemark.pipeline.errors import ToolMissing
+from tidemark.pipeline.services.own_files import SPARK_CONNECT
+from tidemark.pipeline.services.processes import is_running
 from tidemark.pipeline.services.stack import TOKEN, is_ours_to_start
 from tidemark.pipeline.settings import WINDOW_PLACES, Settings
 from tidemark.pipeline.settings_types import is_address
@@ -18,6 +20,7 @@ from tidemark.pipeline.spark.java import find_java
 from tidemark.pipeline.spark.session import (
     check_answers,
     host_and_port,
+    refuse_other_token,
     server_config,
     session_config,
     without_options,
@@ -57,6 +60,8 @@ def check_spark(setup: Setup) -> Iterator[Said]:
         yield ok(f"nothing answers at {named} yet: `tidemark up` starts Spark {pyspark.__version__} there")
         return
     check_answers(spark.remote or "")
+    if not is_running(Path(setup.settings.dagster.storage).parent, SPARK_CONNECT):  # its token is in no environment
+        refuse_other_token(spark.remote or "")
     yield ok(f"a Spark Connect server answers at {named}; the client is PySpark {pyspark.__version__}")
 
 

@@ -8,7 +8,12 @@ from google.api_core import exceptions as api
 from tidemark.pipeline.doctor.finding import Said, Setup, broken, ok, warning
 from tidemark.pipeline.doctor.topic_schema import look_at_schema
 from tidemark.pipeline.errors import PermissionMissing, PubSubUnreachable, SubscriptionMissing
-from tidemark.pipeline.pubsub.connection import publisher_client, reported, subscriber_client
+from tidemark.pipeline.pubsub.connection import (
+    publisher_client,
+    refuse_foreign_server,
+    reported,
+    subscriber_client,
+)
 from tidemark.pipeline.pubsub.drift import LOOKS_WITHIN, look_at_subscriptions
 from tidemark.pipeline.pubsub.requirements import ignored
 from tidemark.pipeline.services.stack import emulator_is_absent
@@ -23,6 +28,7 @@ def check_subscriptions(setup: Setup) -> Iterator[Said]:
             "starts an emulator there"
         )
         return
+    refuse_foreign_server(pubsub.emulator_host)
     client = subscriber_client(*pubsub.server)
     try:
         drift = look_at_subscriptions(client, pubsub, setup.settings.contract)

@@ -26,8 +26,8 @@ def check_window_lengths(setup: Setup) -> Iterator[Said]:
     settings = setup.settings
     lengths = {HEARTBEAT_DIFFS: settings.windows.length}
     try:
-        for name, table in own_tables(settings).items():
-            lengths[f"{OWN_TABLES}/{name}"] = table.windowing(settings.windows).length
+        for name, definition in own_tables(settings).items():
+            lengths[f"{OWN_TABLES}/{name}"] = definition.windowing(settings.windows).length
     except InvalidSettings:  # the check of these tables says it
         pass
     lake = Lake(settings.lake, settings.message.kinds, setup.clock)

@@ -14,6 +14,7 @@ from tidemark.pipeline.errors import PermissionMissing, PubSubUnreachable, Subsc
 from tidemark.pipeline.identity import SCHEMA, permissions_of
 from tidemark.pipeline.pubsub.connection import client_of, reported
 from tidemark.pipeline.pubsub.drift import LOOKS_WITHIN
+from tidemark.pipeline.pubsub.requirements import lacks_schema
 from tidemark.pipeline.pubsub.schemas import ENCODINGS, LIST
 
 ALL_REJECTED = "all of them would go to quarantine (UNREADABLE_PAYLOAD)"
@@ -29,11 +30,7 @@ def look_at_schema(setup: Setup, topic: Any) -> Iterator[Said]:
         )
     elif not schema.schema:
         if written.asks_for_schemas:
-            yield broken(
-                f"{topic.name} has no schema, and message.payload = {written.encoding.value!r} with an empty "
-                f"message.schema reads messages by that: {ALL_REJECTED}. Name a file in message.schema, or give the "
-                "topic a schema"
-            )
+            yield broken(lacks_schema(topic.name, setup.settings.contract))
     elif written.encoding is Encoding.JSON and schema.encoding == types.Encoding.BINARY:
         yield broken(
             f"the schema {schema.schema} of {topic.name} has binary messages, and message.payload = 'json' reads JSON: "

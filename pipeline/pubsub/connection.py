@@ -1,6 +1,6 @@
 """Clients for the service or an emulator, and Pub/Sub's errors as tidemark's own, which say what to do."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any
@@ -15,6 +15,7 @@ from google.auth.exceptions import GoogleAuthError
 from google.pubsub_v1 import PublisherClient, SubscriberClient
 
 from tidemark.pipeline.errors import PermissionMissing, PubSubError, PubSubUnreachable, SubscriptionMissing
+from tidemark.pipeline.hosts import listens
 
 TRANSIENT = (api.ServiceUnavailable, api.DeadlineExceeded, api.InternalServerError, api.TooManyRequests, api.Aborted)
 """Errors that pass by themselves."""
@@ -24,6 +25,17 @@ MAY_NOT_ACT = "Unable to acquire impersonated credentials"
 
 SCOPE = "https://www.googleapis.com/auth/cloud-platform"
 """What a token may be used for; what it may do, its account's roles say."""
+
+ANSWERS_WITHIN_SECONDS = 5.0
+"""An emulator looks a topic up in milliseconds."""
+
+FOREIGN: Mapping[grpc.StatusCode, str] = {
+    grpc.StatusCode.UNAVAILABLE: "it does not speak gRPC",
+    grpc.StatusCode.UNIMPLEMENTED: "it has no such service",
+    grpc.StatusCode.UNAUTHENTICATED: "it asks for a login",
+    grpc.StatusCode.DEADLINE_EXCEEDED: f"it says nothing within {ANSWERS_WITHIN_SECONDS:g} s",
+}
+"""How a call to a server ends that is not of the called service, and why."""
 
 TICKS_GO_ON = "Nothing is lost: ticks try again"
 ONCE_MORE = "Nothing is lost: run the command once more then"
@@ -76,6 +88,25 @@ def credentials_of(impersonate: str | None) -> Any:
     return impersonated_credentials.Credentials(  # type: ignore[no-untyped-call]
         own, target_principal=impersonate, target_scopes=[SCOPE]
     )
+
+
+def refuse_foreign_server(emulator_host: str | None) -> None:
+    """Raise PubSubError if what listens at an emulator's address is no Pub/Sub. Nothing is said where nothing
+    listens."""
+    host, _, port = (emulator_host or "").rpartition(":")
+    if emulator_host is None or not listens(host, int(port)):
+        return
+    with grpc.insecure_channel(emulator_host) as channel:
+        look = channel.unary_unary("/google.pubsub.v1.Publisher/GetTopic")
+        try:
+            look(b"", timeout=ANSWERS_WITHIN_SECONDS)
+        except grpc.RpcError as error:
+            if error.code() not in FOREIGN:
+                return
+            raise PubSubError(
+                f"something that is not a Pub/Sub emulator answers at {emulator_host} ({FOREIGN[error.code()]}): stop "
+                "it, or choose another port with pubsub.emulator_host"
+            ) from error
 
 
 def retrying(within: timedelta) -> Retry:

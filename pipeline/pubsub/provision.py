@@ -18,8 +18,23 @@ from tidemark.pipeline.contract.heartbeat import MessageContract
 from tidemark.pipeline.durations import format_duration
 from tidemark.pipeline.errors import ProvisionRefused, PubSubError, SnapshotRefused
 from tidemark.pipeline.pubsub.backlog import SnapshotBacklog
-from tidemark.pipeline.pubsub.connection import ONCE_MORE, publisher_client, reported, retrying, subscriber_client
-from tidemark.pipeline.pubsub.requirements import dangers, differences, followed, ignored, refusals, wanted
+from tidemark.pipeline.pubsub.connection import (
+    ONCE_MORE,
+    publisher_client,
+    refuse_foreign_server,
+    reported,
+    retrying,
+    subscriber_client,
+)
+from tidemark.pipeline.pubsub.requirements import (
+    dangers,
+    differences,
+    followed,
+    ignored,
+    lacks_schema,
+    refusals,
+    wanted,
+)
 from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.settings_sections import PubSubSettings
 
@@ -57,7 +72,8 @@ def provision(
     """
     server = _Server(subscriber, publisher, settings.call_timeout)
     topic, paths = settings.topic_path, {"tracking": settings.tracking_path, "base": settings.base_path}
-    created = {topic: server.find("topic", topic) is None}
+    topic_found = server.find("topic", topic)
+    created = {topic: topic_found is None}
     found = {role: server.find("subscription", path) for role, path in paths.items()}
     settings = followed(settings, found["base"])
     _refuse(refusals(settings, contract, **found))
@@ -80,6 +96,8 @@ def provision(
     if tracking_created_at is not None and not created[settings.base_path]:
         warnings += _older_backlog(subscriber, settings, clock, tracking_created_at)
     warnings += ignored(settings)
+    if contract.payload.asks_for_schemas and (topic_found is None or not topic_found.schema_settings.schema):
+        warnings.append(lacks_schema(topic, contract))
     return ProvisionReport(
         created=[path for path, is_new in created.items() if is_new],
         found=[path for path, is_new in created.items() if not is_new],
@@ -91,6 +109,7 @@ def provision(
 def provision_here(settings: Settings, clock: Clock) -> ProvisionReport:
     """Create the topic and both subscriptions of the settings where they are missing."""
     server = settings.pubsub.server
+    refuse_foreign_server(settings.pubsub.emulator_host)
     clients = subscriber_client(*server), publisher_client(*server)
     return provision(*clients, settings.pubsub, settings.contract, clock, settings.signal_topic)
 

@@ -80,6 +80,18 @@ def refusals(
         )
 
 
+def lacks_schema(topic: str, contract: MessageContract) -> str:
+    """A sentence about a topic without a schema, by which messages are to be read."""
+    _, project, _, name = topic.split("/")
+    return (
+        f"{topic} has no schema, and message.payload = {contract.payload.encoding.value!r} with an empty "
+        "message.schema reads messages by that: all of them would go to quarantine (UNREADABLE_PAYLOAD). Before "
+        f"anybody publishes, give the topic its schema, `gcloud pubsub topics update {name} --project={project} "
+        "--schema=NAME --message-encoding=binary`, or delete it and create it with one; or name a file in "
+        "message.schema"
+    )
+
+
 def ignored(settings: PubSubSettings) -> Iterator[str]:
     """A sentence for each setting that an emulator keeps and ignores."""
     if settings.emulator_host is not None and settings.metadata_only:

@@ -3,7 +3,6 @@
 import fcntl
 import json
 import os
-import socket
 import subprocess
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -15,6 +14,7 @@ import psutil
 
 from tidemark.pipeline.clock import Clock, iso
 from tidemark.pipeline.errors import AlreadyRunning, ServiceFailed
+from tidemark.pipeline.hosts import listens
 from tidemark.pipeline.machine import running
 from tidemark.pipeline.services.log_ends import log_end, why_ended
 from tidemark.pipeline.services.own_files import log_file
@@ -230,13 +230,12 @@ class Supervisor:
         return log_end(self.log_file(one.spec.name), one.log_from)
 
 
-def listens(host: str, port: int) -> bool:
-    """Whether anything accepts connections at this address."""
-    try:
-        socket.create_connection((host.strip("[]"), port), timeout=1).close()
-    except OSError:
-        return False
-    return True
+def is_running(state_folder: Path, name: str) -> bool:
+    """Whether a service of this name runs that the folder's supervisor has noted."""
+    with suppress(OSError, ValueError, KeyError, TypeError):
+        noted = json.loads((state_folder / STATE_FILE).read_text())["services"]
+        return any(service == name and _same_process(pid, created) for service, pid, created in noted)
+    return False
 
 
 def page_sentence(chosen: MetricsSettings) -> str:

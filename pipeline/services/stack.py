@@ -11,16 +11,18 @@ from pathlib import Path
 import pyspark
 
 from tidemark.pipeline.errors import InvalidSettings, ServiceFailed
-from tidemark.pipeline.hosts import is_loopback
+from tidemark.pipeline.hosts import is_loopback, listens
+from tidemark.pipeline.pubsub.connection import refuse_foreign_server
 from tidemark.pipeline.pubsub.provision import provision_here
 from tidemark.pipeline.services.emulator_choice import choose_emulator
 from tidemark.pipeline.services.own_files import CODE_PORT, SPARK_CONNECT, WORKSPACE, dagster_home
-from tidemark.pipeline.services.processes import ServiceSpec, Supervisor, listens
+from tidemark.pipeline.services.processes import ServiceSpec, Supervisor
 from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.spark.connector import CONNECTOR, connector_file, fetch, is_there, wants_connector
 from tidemark.pipeline.spark.environment import check_environment
 from tidemark.pipeline.spark.java import java_home
-from tidemark.pipeline.spark.session import host_and_port, server_config, without_options
+from tidemark.pipeline.spark.session import TOKEN as TOKEN
+from tidemark.pipeline.spark.session import host_and_port, refuse_other_token, server_config, without_options
 
 DEFINITIONS = "tidemark.assets.location"
 CODE_SERVER = "tidemark.resources.code_server"
@@ -29,9 +31,6 @@ WEBSERVER = "tidemark.resources.webserver"
 DAGSTER_ENDS_WITHIN_SECONDS = 120
 CODE_SERVER_THREADS = 16
 """Calls that the code server answers at a time: sensors that wait until their tick is due, and what runs ask for."""
-
-TOKEN = "SPARK_CONNECT_AUTHENTICATE_TOKEN"  # noqa: S105 (the variable's name)
-"""The environment variable that holds the secret shared by server and clients. It is never written to disk."""
 
 PAGE = "TIDEMARK_METRICS__PAGE"
 """The setting `metrics.page` as a variable."""
@@ -228,6 +227,13 @@ def refuse_taken_ports(settings: Settings) -> None:
                 f"something listens at port {port} already; stop it, or choose another port with dagster.{name} in "
                 f"the settings or $TIDEMARK_DAGSTER__{name.upper()}"
             )
+
+
+def refuse_foreign_servers(settings: Settings) -> None:
+    """Raise PubSubError or SparkUnreachable for servers of others at the addresses of the emulator and of Spark."""
+    refuse_foreign_server(settings.pubsub.emulator_host)
+    if settings.spark.master is None and not settings.pubsub.attach:
+        refuse_other_token(settings.spark.remote or "")
 
 
 def _answers(url: str) -> bool:

@@ -14,6 +14,7 @@ from pyspark.errors.exceptions.connect import SparkConnectGrpcException
 from pyspark.sql import SparkSession
 
 from tidemark.pipeline.errors import SparkUnreachable
+from tidemark.pipeline.hosts import listens
 from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.settings_types import is_address
 from tidemark.pipeline.spark.connector import check_connector, storage_config
@@ -29,6 +30,9 @@ from tidemark.pipeline.spark.environment import (
 from tidemark.pipeline.spark.java import set_java_home
 
 ANSWERS_WITHIN_SECONDS = 5.0
+
+TOKEN = "SPARK_CONNECT_AUTHENTICATE_TOKEN"  # noqa: S105 (the variable's name)
+"""The environment variable that holds the secret shared by server and clients. It is never written to disk."""
 
 ROOTS = "GRPC_DEFAULT_SSL_ROOTS_FILE_PATH"
 """gRPC's own variable: the file with the authorities that it trusts, instead of those that it brings."""
@@ -217,6 +221,36 @@ def check_answers(remote: str) -> None:
             f"no Spark Connect server answers at {without_options(remote)} ({error}); start it with `tidemark up`, or "
             "set spark.remote to where yours runs, or spark.master for a classic session. Nothing was written"
         ) from error
+
+
+def refuse_other_token(remote: str) -> None:
+    """Raise SparkUnreachable if a server answers at the address that is not Spark Connect's, or refuses the token that
+    clients here send. Nothing is said where nothing answers: `check_answers` does."""
+    host, port = host_and_port(remote)
+    options = dict(option.partition("=")[::2] for option in remote.partition("/;")[2].split(";"))
+    token = options.get("token") or os.environ.get(TOKEN)
+    if not listens(host, port):
+        return
+    is_secure = options.get("use_ssl") == "true" or (token is not None and host != "localhost")
+    address = f"{host}:{port}"
+    secured = grpc.secure_channel(address, grpc.ssl_channel_credentials()) if is_secure else None
+    with secured or grpc.insecure_channel(address) as channel:
+        call = channel.unary_unary("/spark.connect.SparkConnectService/Config")
+        metadata = [] if token is None else [("authorization", f"Bearer {token}")]
+        try:
+            call(b"", timeout=ANSWERS_WITHIN_SECONDS, metadata=metadata)  # names no session, and so makes none
+        except grpc.RpcError as error:
+            code, named = error.code(), without_options(remote)
+            if code is grpc.StatusCode.UNAUTHENTICATED:
+                raise SparkUnreachable(
+                    f"the Spark Connect server at {named} refuses the token of this environment: set ${TOKEN} to that "
+                    "server's, stop it, or choose another address with spark.remote"
+                ) from error
+            if not is_secure and code in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.UNIMPLEMENTED):
+                raise SparkUnreachable(
+                    f"something that is not a Spark Connect server answers at {named}: stop it, or choose another "
+                    "address with spark.remote"
+                ) from error
 
 
 def speaks_tls(remote: str) -> bool:

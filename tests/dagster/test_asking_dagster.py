@@ -18,10 +18,10 @@ from tests.cli.command import Said, said_here
 from tests.official_emulator import HOST, free_port
 from tidemark.assets.runs import tags_of
 from tidemark.pipeline.errors import InvalidSettings, ServiceFailed
+from tidemark.pipeline.hosts import listens
 from tidemark.pipeline.services import dagster_api
 from tidemark.pipeline.services.dagster_api import HEADERS, DagsterApi
 from tidemark.pipeline.services.dagster_names import PIPELINE, WINDOWS, pipeline_tag
-from tidemark.pipeline.services.processes import listens
 from tidemark.pipeline.services.stack import CODE_SERVER, DEFINITIONS, WEBSERVER
 from tidemark.pipeline.settings import load_settings
 from tidemark.pipeline.settings_sections import DagsterSettings

@@ -14,7 +14,8 @@ import pytest
 from tests.official_emulator import HOST, free_port
 from tidemark.pipeline.clock import SystemClock
 from tidemark.pipeline.errors import AlreadyRunning, NewerFormat, ServiceFailed
-from tidemark.pipeline.services.processes import RESTARTS_AT_MOST, STATE_FILE, ServiceSpec, Supervisor, listens
+from tidemark.pipeline.hosts import listens
+from tidemark.pipeline.services.processes import RESTARTS_AT_MOST, STATE_FILE, ServiceSpec, Supervisor
 from tidemark.pipeline.version import FORMAT
 
 SECONDS = 20

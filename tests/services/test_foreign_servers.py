@@ -1,0 +1,194 @@
+"""Servers of others at the addresses of the emulator and of Spark Connect: each is told before anything is started."""
+
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, contextmanager
+from http.server import HTTPServer, SimpleHTTPRequestHandler
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+
+from tests.cli.command import said_by_the_program, said_here
+from tests.official_emulator import free_port
+from tidemark.pipeline.clock import SystemClock
+from tidemark.pipeline.doctor.finding import Level, Setup
+from tidemark.pipeline.doctor.spark import check_spark
+from tidemark.pipeline.errors import PubSubError, SparkUnreachable
+from tidemark.pipeline.pubsub import connection
+from tidemark.pipeline.pubsub.connection import refuse_foreign_server
+from tidemark.pipeline.pubsub.provision import provision_here
+from tidemark.pipeline.services.processes import Supervisor
+from tidemark.pipeline.services.stack import TOKEN, refuse_foreign_servers, spark_server
+from tidemark.pipeline.settings import Settings
+from tidemark.pipeline.settings_sections import PubSubSettings, SparkSettings
+
+Server = Callable[[], AbstractContextManager[int]]
+NOT_PUBSUB = "something that is not a Pub/Sub emulator answers at 127.0.0.1:{port} ({why}): stop it, or choose another "
+
+
+@contextmanager
+def http_server() -> Iterator[int]:
+    with HTTPServer(("127.0.0.1", 0), SimpleHTTPRequestHandler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield server.server_address[1]
+        server.shutdown()
+
+
+@contextmanager
+def silent_server() -> Iterator[int]:
+    """It accepts connections, and says nothing."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        yield server.getsockname()[1]
+
+
+@contextmanager
+def grpc_server(token: str | None) -> Iterator[int]:
+    """A gRPC server without any service; with a token it refuses others, as Spark does."""
+
+    class Guard(grpc.ServerInterceptor):  # type: ignore[misc]
+        def intercept_service(self, continuation: Any, details: Any) -> Any:
+            sent = dict(details.invocation_metadata).get("authorization")
+            if token is None or sent == f"Bearer {token}":
+                return continuation(details)
+            refused = grpc.StatusCode.UNAUTHENTICATED, "Invalid authentication token"
+            return grpc.unary_unary_rpc_method_handler(lambda _, context: context.abort(*refused))
+
+    with ThreadPoolExecutor(2) as pool:
+        server = grpc.server(pool, interceptors=[Guard()])
+        port = server.add_insecure_port("127.0.0.1:0")
+        server.start()
+        try:
+            yield port
+        finally:
+            server.stop(None).wait()
+
+
+def plain_grpc_server() -> AbstractContextManager[int]:
+    return grpc_server(None)
+
+
+@pytest.mark.parametrize(
+    ("server", "why"),
+    [
+        (http_server, "it does not speak gRPC"),
+        (silent_server, "it says nothing within 1 s"),
+        (plain_grpc_server, "it has no such service"),
+    ],
+)
+def test_a_foreign_server_at_the_emulator_s_address_is_named(
+    server: Server, why: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connection, "ANSWERS_WITHIN_SECONDS", 1.0)
+    monkeypatch.setitem(connection.FOREIGN, grpc.StatusCode.DEADLINE_EXCEEDED, "it says nothing within 1 s")
+    with server() as port:
+        settings = Settings(pubsub=PubSubSettings(emulator_host=f"127.0.0.1:{port}"))
+        for refuses in (refuse_foreign_servers, lambda settings: provision_here(settings, SystemClock())):
+            with pytest.raises(PubSubError) as refused:
+                refuses(settings)
+            assert str(refused.value).startswith(NOT_PUBSUB.format(port=port, why=why))
+
+
+def test_an_emulator_is_none_and_neither_is_a_free_port(emulator_host: str) -> None:
+    refuse_foreign_server(emulator_host)
+    refuse_foreign_server(f"127.0.0.1:{free_port()}")
+    refuse_foreign_server(None)
+
+
+def test_up_provision_and_doctor_say_so_and_start_nothing(tmp_path: Path) -> None:
+    assert said_here(tmp_path, ("init",), {}).code == 0
+    with http_server() as port:
+        variables = {
+            "TIDEMARK_PUBSUB__EMULATOR_HOST": f"127.0.0.1:{port}",
+            "TIDEMARK_SPARK__REMOTE": f"sc://localhost:{free_port()}",
+            "TIDEMARK_DAGSTER__WEB_PORT": str(free_port()),
+            "TIDEMARK_DAGSTER__CODE_PORT": str(free_port()),
+        }
+        expected = NOT_PUBSUB.format(port=port, why="it does not speak gRPC")
+        up = said_by_the_program(tmp_path, ("up",), variables)
+        assert (up.code, expected in up.err, "starting" in up.out) == (1, True, False)
+        provision = said_here(tmp_path, ("provision",), variables)
+        assert (provision.code, expected in provision.err) == (1, True)
+        assert expected in said_here(tmp_path, ("doctor",), variables).out
+
+
+# ------------------------------------------------------------------------------------------------ Spark Connect
+
+
+def by_spark(port: int, folder: Path) -> Settings:
+    spark = SparkSettings(remote=f"sc://localhost:{port}", driver_memory="512m")
+    return Settings.model_validate({"spark": spark, "dagster": {"storage": str(folder / "dagster")}})
+
+
+def judged(settings: Settings) -> tuple[Level, str]:
+    """What the doctor says of Spark, which is what `up` is refused for."""
+    try:
+        refuse_foreign_servers(settings)
+        said = list(check_spark(Setup(settings, SystemClock())))
+    except SparkUnreachable as refused:
+        with pytest.raises(SparkUnreachable, match=r".*"):
+            list(check_spark(Setup(settings, SystemClock())))
+        return Level.BROKEN, str(refused)
+    return said[0]
+
+
+@pytest.mark.parametrize(("token", "is_right"), [("theirs", True), ("another", False), (None, False)])
+def test_a_spark_server_with_another_token_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, token: str | None, *, is_right: bool
+) -> None:
+    monkeypatch.delenv(TOKEN, raising=False)
+    if token is not None:
+        monkeypatch.setenv(TOKEN, token)
+    with grpc_server("theirs") as port:
+        level, said = judged(by_spark(port, tmp_path))
+        assert level is Level.BROKEN
+        expected = (
+            "is not a Spark Connect server" if is_right else f"refuses the token of this environment: set ${TOKEN}"
+        )
+        assert expected in said
+
+
+@pytest.mark.parametrize("server", [http_server, plain_grpc_server])
+def test_what_is_no_spark_server_is_told(tmp_path: Path, server: Server) -> None:
+    with server() as port:
+        level, said = judged(by_spark(port, tmp_path))
+    assert level is Level.BROKEN
+    assert f"something that is not a Spark Connect server answers at sc://localhost:{port}: stop it" in said
+
+
+@pytest.mark.slow
+def test_a_real_spark_server_admits_its_own_token_and_no_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = by_spark(free_port(), tmp_path)
+    (tmp_path / "spark").mkdir()
+    supervisor = Supervisor(tmp_path / "theirs", SystemClock(), lambda _: None)
+    try:
+        supervisor.start(spark_server(settings, tmp_path / "spark", {TOKEN: "theirs"}))
+        monkeypatch.setenv(TOKEN, "theirs")
+        assert judged(settings)[0] is Level.OK
+        monkeypatch.setenv(TOKEN, "another")
+        level, said = judged(settings)
+        assert (level, "refuses the token of this environment" in said) == (Level.BROKEN, True)
+        ours = settings.model_copy(
+            update={"dagster": settings.dagster.model_copy(update={"storage": str(tmp_path / "theirs" / "dagster")})}
+        )
+        found = list(check_spark(Setup(ours, SystemClock())))
+        assert [level for level, _ in found] == [Level.OK], "of the Spark that `up` runs nobody else has the token"
+    finally:
+        supervisor.stop()
+
+
+# ------------------------------------------------------------------------------------------------------- schemas
+
+
+def test_provisioning_warns_of_a_topic_that_lacks_the_schema_by_which_messages_are_read(
+    fresh_pubsub: PubSubSettings,
+) -> None:
+    by_topic = Settings.model_validate({"pubsub": fresh_pubsub, "message": {"payload": "avro"}})
+    by_file = Settings.model_validate({"pubsub": fresh_pubsub, "message": {"payload": "avro", "schema": "/beat.avsc"}})
+    for settings, warned in ((by_topic, 1), (by_topic, 1), (by_file, 0)):
+        said = [line for line in provision_here(settings, SystemClock()).warnings if "has no schema" in line]
+        assert len(said) == warned
+    assert "Before anybody publishes, give the topic its schema" in provision_here(by_topic, SystemClock()).warnings[0]
