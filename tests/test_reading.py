@@ -12,7 +12,7 @@ from tests.lake.builders import Beat, append_beats, columns_of, lake_in
 from tests.watermark.builders import at
 from tidemark.pipeline.contract.heartbeat import FieldKind
 from tidemark.pipeline.lake.layout import Lake
-from tidemark.pipeline.lake.tables.diffs import diff_schema
+from tidemark.pipeline.lake.tables.diffs import diff_columns, diff_schema
 from tidemark.pipeline.lake.tables.table import MOMENT
 from tidemark.pipeline.lake.tables.windowed import DiffRun
 
@@ -85,3 +85,11 @@ def test_polars_reads_diffs(folder: Path) -> None:
 
 def test_duckdb_reads_diffs_without_an_extension(folder: Path) -> None:
     assert run(example("DuckDB"), folder)["longest"] == [("a", 30.0, 2), ("b", None, 1)]
+
+
+def test_the_page_describes_the_columns_as_the_table_and_dagster_do() -> None:
+    fields = {"temperature": FieldKind.NUMBER, "status": FieldKind.TEXT}
+    section = PAGE.read_text().partition("\n## Columns of `heartbeat_diffs`\n")[2].partition("\n## ")[0]
+    rows = re.findall(r"^\| `(\w+)` \| \w+ \| (.+) \|$", section, re.MULTILINE)
+    assert rows == list(diff_columns(fields).items())
+    assert [name for name, _ in rows] == diff_schema(fields).names

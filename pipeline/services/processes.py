@@ -230,14 +230,6 @@ class Supervisor:
         return log_end(self.log_file(one.spec.name), one.log_from)
 
 
-def is_running(state_folder: Path, name: str) -> bool:
-    """Whether a service of this name runs that the folder's supervisor has noted."""
-    with suppress(OSError, ValueError, KeyError, TypeError):
-        noted = json.loads((state_folder / STATE_FILE).read_text())["services"]
-        return any(service == name and _same_process(pid, created) for service, pid, created in noted)
-    return False
-
-
 def page_sentence(chosen: MetricsSettings) -> str:
     """Where the page is, or that its port is taken. To be asked before it is served."""
     host, port = chosen.host, chosen.port
