@@ -36,7 +36,7 @@ from tidemark.pipeline.services import cohort_files, own_files
 from tidemark.pipeline.services.dagster_api import DagsterApi
 from tidemark.pipeline.services.dagster_names import COMPUTE_WINDOWS, TO, WINDOWS, compute_job
 from tidemark.pipeline.services.ownership import Ownership, UpFolder
-from tidemark.pipeline.services.processes import Supervisor, page_sentence
+from tidemark.pipeline.services.processes import StopAsked, Supervisor, page_sentence
 from tidemark.pipeline.services.stack import start_stack
 from tidemark.pipeline.services.up_state import state_folder
 from tidemark.pipeline.services.watch import Watch
@@ -271,7 +271,7 @@ def up(
         signal.signal(number, lambda *_: stopped.set())
     say(f"with the settings of {config_file()}, the lake in {settings.lake.uri}")
     own_tables(settings)  # raises what the code server would end by
-    supervisor = Supervisor(state_folder(settings), clock, say)
+    supervisor = Supervisor(state_folder(settings), clock, say, is_asked_to_stop=stopped.is_set)
     ownership = Ownership(settings, clock, up=UpFolder(supervisor.state_folder, config_file()), say=say)
     supervisor.take_over()
     try:
@@ -286,6 +286,8 @@ def up(
         while not stopped.wait(LOOK_EVERY_SECONDS):
             supervisor.restart_what_died()
             watch.look()
+    except StopAsked:
+        say("asked to stop while starting")
     finally:
         say("stopping")
         supervisor.stop()

@@ -57,6 +57,10 @@ class Running:
     restarts: int = 0
 
 
+class StopAsked(Exception):
+    """Somebody has asked to stop before everything was started."""
+
+
 @dataclass(frozen=True, slots=True)
 class NotedProcess:
     """A process as it is noted: its name, its number, the moment of its creation, and that of the machine's start. It
@@ -117,13 +121,14 @@ class Supervisor:
     """Starts services in the order given, restarts those that die, and stops all in the reverse order.
 
     It notes running services in `state_folder`, so that the next supervisor can stop what a killed one left behind.
-    `say` is told what happens, a sentence at a time.
+    `say` is told what happens, a sentence at a time. Waiting ends with StopAsked once `is_asked_to_stop`.
     """
 
     state_folder: Path
     clock: Clock
     say: Callable[[str], None]
     running: list[Running] = field(default_factory=list)
+    is_asked_to_stop: Callable[[], bool] = lambda: False
 
     def start(self, spec: ServiceSpec, *, wait: bool = True) -> None:
         """Start a service. Raises ServiceFailed with the end of its log if it ends, or is not ready in time."""
@@ -133,11 +138,13 @@ class Supervisor:
             self.wait_until_ready(spec.name)
 
     def wait_until_ready(self, name: str) -> None:
-        """Wait for a started service. Raises ServiceFailed as `start` does."""
+        """Wait for a started service. Raises ServiceFailed as `start` does, and StopAsked."""
         one = next(one for one in self.running if one.spec.name == name)
         within = one.spec.ready_within_seconds
         until = self.clock.monotonic() + within
         while not one.spec.is_ready():
+            if self.is_asked_to_stop():
+                raise StopAsked
             if one.process.poll() is not None:
                 raise ServiceFailed(f"{name} ended at once with code {one.process.returncode}; {self._log_end(one)}")
             if self.clock.monotonic() > until:

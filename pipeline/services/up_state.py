@@ -15,9 +15,9 @@ from tidemark.pipeline.services.stack import EMULATOR, WARM_UP, dagster_services
 from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.spark.session import host_and_port
 
-STOPS_WITHIN_SECONDS, SAY_EVERY_SECONDS, LOOK_EVERY_SECONDS = 180.0, 5.0, 0.2
-"""The longest that stopping is waited for: a start that is under way goes on to its end first, and each of five
-services has ten seconds to end."""
+STOPS_WITHIN_SECONDS, SAY_EVERY_SECONDS, LOOK_EVERY_SECONDS = 180.0, 10.0, 0.2
+"""The longest that stopping is waited for: each of five services has ten seconds to end, twice if it has to be killed,
+and a start that is under way first ends its step."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ from tests.official_emulator import HOST, free_port
 from tidemark.pipeline.clock import SystemClock
 from tidemark.pipeline.errors import AlreadyRunning, NewerFormat, ServiceFailed
 from tidemark.pipeline.hosts import listens
-from tidemark.pipeline.services.processes import RESTARTS_AT_MOST, STATE_FILE, ServiceSpec, Supervisor
+from tidemark.pipeline.services.processes import RESTARTS_AT_MOST, STATE_FILE, ServiceSpec, StopAsked, Supervisor
 from tidemark.pipeline.version import FORMAT
 
 SECONDS = 20
@@ -113,6 +113,13 @@ def test_a_service_that_does_not_become_ready_in_time_is_reported(house: House) 
     spec = house.spec("A server", FOR_EVER, is_ready=lambda: False, ready_within_seconds=0.5)
     with pytest.raises(ServiceFailed, match=r"A server was not ready within 0\.5 s; the end of .*a-server\.log"):
         house.supervisor.start(spec)
+
+
+def test_a_start_ends_soon_after_it_was_asked_to_stop(house: House) -> None:
+    house.supervisor.is_asked_to_stop = lambda: house.log("A server") != ""
+    with pytest.raises(StopAsked):
+        house.supervisor.start(house.spec("A server", f"print('up', flush=True); {FOR_EVER}", is_ready=lambda: False))
+    assert is_alive(house.pid("A server")), "whoever started it stops it"
 
 
 def test_a_service_that_died_is_started_again_and_the_others_are_left_alone(house: House) -> None:
