@@ -167,6 +167,9 @@ def test_wrong_usage_of_the_command_is_exit_code_2(
     with pytest.raises(SystemExit, match="2"):
         main([str(tmp_path), "--wait-for", wrong])
     assert wrong in capsys.readouterr().err
+    for place in ("gs://", ""):
+        with pytest.raises(SystemExit, match="2"):
+            main([place])
 
 
 class Faulty(BaseHTTPRequestHandler):

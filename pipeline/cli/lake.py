@@ -70,10 +70,12 @@ def diffs(
     if stream is not None:
         wanted &= pc.field("stream_id") == stream
     found = table.to_pyarrow_dataset().to_table(filter=wanted)
+    nothing = ""
     if named is not None and not found.num_rows:
         stage = WindowProgress(lake, settings.windowing, settings.windows).stage(named)
         if stage not in (Stage.COMPUTED, Stage.EMPTY):
             raise WindowNotComputed(words(stage, named))
+        nothing = f"{words(stage, named)}; " if stage is Stage.EMPTY else ""
     found = found.sort_by([("event_time", "ascending"), ("stream_id", "ascending")])
     rows = found.slice(max(0, found.num_rows - limit))
     if as_json:
@@ -85,4 +87,4 @@ def diffs(
     shown.columns[names.index(PARTITION)].min_width = KEY_WIDTH
     terminal = console()
     terminal.print(shown)
-    terminal.print(f"[dim]{rows.num_rows} of {found.num_rows} rows; --json has every column[/]")
+    terminal.print(f"[dim]{nothing}{rows.num_rows} of {found.num_rows} rows; --json has every column[/]")

@@ -75,8 +75,13 @@ def watermark(
             progress = WindowProgress(lake_of(settings, clock), settings.windowing, settings.windows)
             left = limit - timedelta(seconds=clock.monotonic() - began)
             stage = progress.wait_for(window, left, clock)
+            if stage.passes:
+                raise WindowNotComputed(
+                    f"window {window.key} is closed, and was not computed within {format_duration(limit)}; `tidemark "
+                    "status` tells how many wait and what fails"
+                )
             if stage not in (Stage.COMPUTED, Stage.EMPTY):
-                raise WindowNotComputed(f"{words(stage, window)} (waited for {format_duration(limit)} at most)")
+                raise WindowNotComputed(words(stage, window))
     if as_json:
         print_json(watermark_facts(found) | ({} if stage is None else {"stage": stage}))
         return

@@ -137,8 +137,10 @@ def start_of(key: str) -> datetime:
 
 
 def place_of(lake: str | Path) -> str:
-    """The address of a lake's object."""
+    """The address of a lake's object. Raises ValueError for a bucket without a name."""
     address = str(lake).removeprefix("file:").rstrip("/")
+    if address in ("", "gs:"):
+        raise ValueError(f"{str(lake)!r} names no lake; write gs://my-bucket/lake, or a folder")
     return address if address.endswith(f"/{OBJECT}") or address == OBJECT else f"{address}/{OBJECT}"
 
 

@@ -56,7 +56,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         found = read_watermark(asked.lake) if asked.wait_for is None else wait_for(asked.lake, asked.wait_for, timeout)
         if asked.wait_for is not None and not found.is_closed(asked.wait_for):
-            raise NotReadable(f"the watermark has not reached {asked.wait_for} within {timeout}: {found.sentence}")
+            until = asked.wait_for if isinstance(asked.wait_for, str) else _text(asked.wait_for)
+            raise NotReadable(f"the watermark has not reached {until} within {timeout}: {found.sentence}")
     except NotReadable as error:
         print(f"tidemark-watermark: {error}", file=sys.stderr)
         return 1
