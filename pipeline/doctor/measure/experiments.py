@@ -232,8 +232,9 @@ class Bench:
                 while waits and reading <= one.published and self._clock.monotonic() < until:
                     self._clock.sleep(LOOK_AGAIN)
                     asked, reading, looks = self._clock.now(), self._read(backlog), looks + 1
-                is_stuck |= waits and reading <= one.published
-                if waits:
+                has_moved = reading > one.published
+                is_stuck |= waits and not has_moved and not acknowledged
+                if waits and (has_moved or is_stuck):
                     acknowledged.append(timedelta(seconds=self._clock.monotonic() - since if looks else 0))
             empty.append(asked - reading)
         if oldest is not None:
