@@ -74,8 +74,8 @@ def show_measured(facts: Facts, table_rows: Sequence[Row], found: Sequence[Setti
             terminal.print(f"{WARNING}{safe(row.fact)}: {safe(row.then)}", soft_wrap=True)
     for name in facts.swept:
         terminal.print(f"removed what a killed measurement had left behind: {safe(name)}", soft_wrap=True)
-    if found:
-        terminal.print("\nwhat follows for tidemark.toml: this was a quiet topic, and is no bound")
+    follows_what = "this was a quiet topic, and is no bound" if found else "nothing"
+    terminal.print(f"\nwhat follows for the settings: {follows_what}")
     for section in dict.fromkeys(one.section for one in found):
         terminal.print(safe(f"[{section}]"))
         for one in found:
@@ -93,7 +93,7 @@ def show_written(settings: Settings, written: Sequence[Written]) -> None:
             soft_wrap=True,
         )
     elif not written:
-        terminal.print(f"nothing was written: {file} has these settings already, or none follow")
+        terminal.print(f"nothing was written into {file}", soft_wrap=True)
     for one in written:
         name, before = (
             f"{one.setting.section}.{one.setting.key}",

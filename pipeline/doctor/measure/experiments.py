@@ -51,7 +51,7 @@ PUBLISH = "pubsub.topics.publish on the project"
 ASK_MONITORING_EVERY = 5.0
 LOOK_AGAIN = 0.1
 TRIES = 5
-"""How often a reading without an answer is tried."""
+"""How often a reading or a pull without an answer is tried."""
 
 Tell = Callable[[str], object]
 
@@ -96,6 +96,7 @@ def measure(
         filtered = bench.optional("filtered", filter=f'attributes.{KIND} = "{KEPT}"')
         function = {"function_name": "keepMetadata", "code": TRANSFORM_CODE}
         bare = bench.optional("bare", message_transforms=[{"javascript_udf": function}])
+        clock.sleep(plan.quiet.total_seconds())  # until every server of Pub/Sub knows them
         tell("redelivery: a message that is given back")
         redelivery, oldest = bench.redelivered(held)
         tell("filter and transform")
@@ -149,6 +150,7 @@ class Bench:
     def __init__(self, place: Place, plan: Plan, seconds: dict[str, list[float]]) -> None:
         self._place, self._plan, self._seconds, self._clock = place, plan, seconds, place.clock
         self._pulls: dict[str, Pulls] = {}
+        self._unanswered = 0  # pulls in a row
         self._sent: set[str] = set()
         self._acknowledged: dict[str, set[str]] = {}
         self.charged_bytes = 0
@@ -261,7 +263,8 @@ class Bench:
                 clock.sleep(max(0.0, since + pause - clock.monotonic()))
 
         came: dict[int, Received] = {}
-        with ThreadPoolExecutor(1) as pool:
+        acknowledging = []
+        with ThreadPoolExecutor(2) as pool:
             try:
                 sending = pool.submit(publish)
                 quiet_since = clock.monotonic()
@@ -269,7 +272,7 @@ class Bench:
                     if is_sent := sending.done():
                         sending.result()
                     found = self._received(path, 0.2)
-                    self._acknowledge(path, found)
+                    acknowledging.append(pool.submit(self._acknowledge, path, found))
                     for one in found:
                         number = one.attributes.get("number", "")
                         if number.startswith("d"):
@@ -281,6 +284,8 @@ class Bench:
                         break
             finally:
                 stop.set()
+        for acknowledged in acknowledging:
+            acknowledged.result()
         if not came:
             why = NotMeasured("no message came")
             return why, why
@@ -344,8 +349,16 @@ class Bench:
             settings = self._place.settings.model_copy(update={"ack_deadline": LEASE})
             make = partial(Pulls, keeps=True, on_call=lambda: None)
             self._pulls[path] = make(self._place.subscriber, path, self._clock, settings)
-        with reported("pull from", path, CONSUME, then=ONCE_MORE):
-            table, size = self._pulls[path].take(1000, seconds)
+        try:
+            with reported("pull from", path, CONSUME, then=ONCE_MORE):
+                table, size = self._pulls[path].take(1000, seconds)
+            self._unanswered = 0
+        except PubSubUnreachable:
+            self._unanswered += 1
+            if self._unanswered == TRIES:
+                raise
+            self._clock.sleep(LOOK_AGAIN)
+            return []
         at = self._clock.monotonic()
         self.charged_bytes += max(REQUEST_COUNTS_AS, size) if len(table) else 0
         return [

@@ -88,7 +88,8 @@ def rows(facts: Facts, settings: Settings) -> list[Row]:
 
 
 def follows(facts: Facts, settings: Settings) -> list[Setting]:
-    """The settings that follow from the facts. None from a fact that was not measured."""
+    """The settings that follow. None from a fact that was not measured, and none that would lower a slack that is
+    set."""
     found = []
     snapshot, monitoring = facts.snapshot, facts.monitoring
     fails = [row for row in _snapshot(facts, settings.watermark.near_real_time) if row.verdict is Verdict.DIFFERS]
@@ -103,8 +104,9 @@ def follows(facts: Facts, settings: Settings) -> list[Setting]:
         slack = timedelta(seconds=ceil(SLACK_TIMES * largest / timedelta(seconds=0.1)) / 10)
         why = f"{SLACK_TIMES} times the largest delay seen, {_short(largest)}, and at least"
         for key, least in (("reading_slack", VISIBLE_WITHIN), ("base_slack", BASE_SLACK_AT_LEAST)):
-            value = format_duration(max(slack, least))
-            found.append(Setting("watermark", key, value, f"{why} {format_duration(least)}"))
+            value, is_set = max(slack, least), getattr(settings.watermark, key)
+            if is_set is None or is_set < value:
+                found.append(Setting("watermark", key, format_duration(value), f"{why} {format_duration(least)}"))
     return found
 
 

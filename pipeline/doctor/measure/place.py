@@ -7,6 +7,7 @@ what a killed one left, by its label, once that is an hour old. Pub/Sub itself d
 import re
 import uuid
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -118,7 +119,16 @@ class Place:
             getattr(client, f"delete_{kind}")(**{kind: path}, **self.bounds)
 
     def remove(self) -> None:
-        """Remove all that was made, the topic last. What cannot be removed is named in the error."""
+        """Remove all that was made, the topic last; Ctrl-C does not end it. What cannot be removed is named in the
+        error."""
+        with ThreadPoolExecutor(1) as pool:
+            removing = pool.submit(self._remove)
+            while not removing.done():
+                with suppress(KeyboardInterrupt):
+                    wait([removing])
+            removing.result()
+
+    def _remove(self) -> None:
         left: list[str] = []
         problem: PubSubError | None = None
         for kind, path in [*self._snapshots_left(), *reversed(self._made)]:

@@ -19,6 +19,7 @@ from tidemark.pipeline.doctor.measure.facts import (
 )
 from tidemark.pipeline.doctor.measure.judging import Verdict, follows, rows
 from tidemark.pipeline.settings import Settings
+from tidemark.pipeline.settings_sections import WatermarkSettings
 
 MS, SECOND = timedelta(milliseconds=1), timedelta(seconds=1)
 GOOD = Facts(
@@ -62,6 +63,11 @@ def test_a_slack_is_three_times_the_largest_delay_rounded_up_whichever_way_it_wa
     slow = replace(GOOD, delay=replace(GOOD.delay, largest=701 * MS))
     assert settled(slow) == {"reading_slack": "2.2s", "base_slack": "2.2s"}
     assert settled(with_readings(0 * MS, passed=[900 * MS])) == {"reading_slack": "2.7s", "base_slack": "2.7s"}
+
+
+def test_a_larger_slack_that_is_set_is_not_lowered() -> None:
+    set_by_hand = Settings(watermark=WatermarkSettings(base_slack=timedelta(seconds=30), reading_slack=0 * MS))
+    assert [one.key for one in follows(GOOD, set_by_hand)] == ["reading_slack"]
 
 
 def test_no_slack_follows_where_messages_did_not_come() -> None:
