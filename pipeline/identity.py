@@ -47,7 +47,11 @@ class Component(StrEnum):
     WEB = "web"
     PROVISION = "provision"
     ATTACH = "attach"
+    MEASURE = "measure"
 
+
+BY_HAND = (Component.PROVISION, Component.MEASURE)
+"""Commands that a person runs now and then. They lack nothing that they can go on without."""
 
 RUNNING = (Component.TRACKER, Component.LANDER, Component.CHECKS, Component.RUNS, Component.WEB)
 """What `tidemark up` runs. The first three are sensors, and share the code server's process and its identity."""
@@ -140,6 +144,25 @@ NEEDS: dict[Component, tuple[Need, ...]] = {
         Need(DELETE, "replace the object that says where the watermark is"),
         PUBLISH,
     ),
+    Component.MEASURE: (
+        *(
+            Need(Permission(f"pubsub.{name}", On.PROJECT), why)
+            for name, why in (
+                ("topics.create", "a throw-away topic"),
+                ("topics.attachSubscription", "its subscriptions"),
+                ("topics.publish", "messages of its own"),
+                ("topics.delete", "remove it again"),
+                ("topics.list", "find what a killed measurement left behind"),
+                ("subscriptions.create", "at most four, of that topic"),
+                ("subscriptions.consume", "pull, acknowledge, and take readings"),
+                ("subscriptions.delete", "remove them again"),
+                ("subscriptions.list", "find what a killed measurement left behind"),
+            )
+        ),
+        *SNAPSHOTS,
+        Need(Permission("pubsub.snapshots.list", On.PROJECT), "find what a killed measurement left behind"),
+        METRICS,
+    ),
 }
 """What each of them needs."""
 
@@ -166,7 +189,7 @@ def permissions_of(
     found: dict[Permission, list[Component]] = {}
     for component in components:
         for permission, _ in needs_of(component, reading):
-            if component is not Component.PROVISION and _is_spared(permission.name, reading):
+            if component not in BY_HAND and _is_spared(permission.name, reading):
                 continue
             if spared.get(permission):
                 continue

@@ -18,6 +18,7 @@ IS = {
     Component.WEB: "Dagster's daemon and web server, which ask nothing of Google",
     Component.PROVISION: "`tidemark provision`, once, under an account of its own",
     Component.ATTACH: "`tidemark attach`, or a code server with pubsub.attach: somebody else reads base",
+    Component.MEASURE: "`tidemark doctor --measure`, now and then, which makes and removes a topic of its own",
 }
 """What each of them is."""
 

@@ -26,10 +26,25 @@ def doctor(
         list[Component] | None,
         option("Check permissions for this part; repeat for more. Without it: all that run.", "--for"),
     ] = None,
+    measures: Annotated[
+        bool,
+        option(
+            "Instead, measure what Pub/Sub does, on a throw-away topic: a minute; six with Cloud Monitoring.",
+            "--measure",
+        ),
+    ] = False,
+    writes: Annotated[bool, option("With --measure: write the settings that follow into the file.", "--write")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Check everything that the pipeline needs, and say what to do. Changes nothing; exit code 1 if something would
-    break."""
+    """Check everything that the pipeline needs, and say what to do. Changes nothing unless asked to; exit code 1 if
+    something would break."""
+    if writes and not measures:
+        raise typer.BadParameter("it goes with --measure", param_hint="--write")
+    if measures:
+        from tidemark.pipeline.cli.measured import measured  # not for the checks, which `tidemark up` takes
+
+        measured(load_settings(), SystemClock(), writes=writes, as_json=as_json)
+        return
     try:
         settings = load_settings()
     except InvalidSettings as error:

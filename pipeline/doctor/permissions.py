@@ -12,7 +12,7 @@ from tidemark.pipeline.doctor.bucket import bucket_of, bucket_url
 from tidemark.pipeline.doctor.finding import RESOURCE_MANAGER, Level, Said, Setup, ok, warning
 from tidemark.pipeline.doctor.rest import Silent, ask
 from tidemark.pipeline.errors import PubSubUnreachable, SubscriptionMissing
-from tidemark.pipeline.identity import ON_PURPOSE, Component, On, Permission, needs_of, permissions_of, role_id
+from tidemark.pipeline.identity import BY_HAND, ON_PURPOSE, Component, On, Permission, needs_of, permissions_of, role_id
 from tidemark.pipeline.pubsub.connection import publisher_client, reported, subscriber_client
 from tidemark.pipeline.pubsub.drift import LOOKS_WITHIN
 from tidemark.pipeline.services.stack import emulator_is_absent
@@ -150,7 +150,7 @@ def _compared(setup: Setup, on: On, resource: str, granted: Iterable[str]) -> It
     for permission, parts in lacking.items():
         why = next(need.why for need in needs_of(parts[0], reading) if need.permission == permission)
         spared = None if Component.ATTACH in parts else NOT_FATAL.get(permission.name)
-        is_fatal = spared is None or reading == "monitoring" or Component.PROVISION in setup.components
+        is_fatal = spared is None or reading == "monitoring" or any(part in BY_HAND for part in setup.components)
         yield (
             Level.BROKEN if is_fatal else Level.WARNING,
             f"these credentials lack {permission.name} on {resource}{nothing}, for {', '.join(parts)}: {why}. "

@@ -160,8 +160,9 @@ def log_facts(state: WatermarkState, tick: timedelta, now: datetime) -> dict[str
 
 
 def reading_facts(state: WatermarkState) -> dict[str, Any]:
-    """The readings of both subscriptions in the newest decision."""
-    decision, facts = state.decision, {}
+    """The readings of both subscriptions in the newest decision, and how many messages tracking has shown only after a
+    reading had passed them, since the lake began."""
+    decision, facts = state.decision, dict[str, Any](reading_violations=state.reading_violations)
     if decision is not None and decision.base is not None:
         facts["base_oldest_unacked"] = decision.base.oldest_unacked
     if decision is not None and decision.tracking is not None:

@@ -7,6 +7,7 @@ reference of `Snapshot.expire_time`.
 
 import logging
 import uuid
+from collections.abc import Mapping
 from datetime import datetime, timedelta
 from typing import Protocol
 
@@ -30,7 +31,9 @@ A_MESSAGE = timedelta(seconds=1)
 """A reading older than its moment by at least this is a message's publish time, not the snapshot's creation."""
 
 NAME_PREFIX = "tidemark-reading-"
-LABEL = "tidemark"
+READING = {"tidemark": "reading"}
+"""The label of a reading's snapshot."""
+
 CREATE = "pubsub.snapshots.create on the project and pubsub.subscriptions.consume on it"
 DELETE = "pubsub.snapshots.delete on it"
 LIST = "pubsub.snapshots.list on it"
@@ -93,8 +96,10 @@ class SnapshotBacklog:
         clock: Clock,
         call_timeout: timedelta,
         times: ReadingTimes | None = None,
+        labels: Mapping[str, str] = READING,
     ) -> None:
         self._client = client
+        self._labels = labels
         self._subscription = subscription_path
         self._times = times or ReadingTimes(clock)
         self._timeout = call_timeout.total_seconds()
@@ -109,7 +114,7 @@ class SnapshotBacklog:
         """
         asked = self._times.ask()
         name = self._prefix + uuid.uuid4().hex
-        request = {"name": name, "subscription": self._subscription, "labels": {LABEL: "reading"}}
+        request = {"name": name, "subscription": self._subscription, "labels": self._labels}
         with reported("take a snapshot of", self._subscription, CREATE):
             try:
                 snapshot = self._client.create_snapshot(request=request, retry=None, timeout=self._timeout)

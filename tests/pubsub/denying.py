@@ -26,6 +26,6 @@ class Denying(grpc.ServerInterceptor):  # type: ignore[misc]
                 context.abort(grpc.StatusCode.PERMISSION_DENIED, "the caller does not have permission")
             return handler.unary_unary(request, context)
 
-        if handler is None or name not in (LIST, "GetTopic"):
+        if handler is None or name not in (LIST, "GetTopic", *self.methods):
             return handler
         return grpc.unary_unary_rpc_method_handler(answer, handler.request_deserializer, handler.response_serializer)

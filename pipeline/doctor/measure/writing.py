@@ -1,0 +1,88 @@
+"""Settings written into the user's own file, whose comments, order and other values stay as they are."""
+
+import os
+import tempfile
+import tomllib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import tomlkit
+from tomlkit.exceptions import TOMLKitError
+from tomlkit.items import Item
+
+from tidemark.pipeline.doctor.measure.judging import Setting
+from tidemark.pipeline.errors import InvalidSettings
+from tidemark.pipeline.settings import PREFIX
+
+COMMENT_AT_LEAST = 2
+"""Spaces before a comment behind a value."""
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """A setting that was written, the value that the file had before (None: none), and the variable that overrides the
+    file, if there is one."""
+
+    setting: Setting
+    before: str | None
+    overridden_by: str | None
+
+
+def write_settings(file: Path, found: Sequence[Setting]) -> list[Written]:
+    """Write the settings into the file, all or none, and return those that were not in it already.
+
+    The file is replaced in one step, so that nobody reads half of it; a link stays one, and its target is replaced.
+    Raises InvalidSettings if the file cannot be read or written.
+    """
+    target = file.resolve()
+    try:
+        with target.open(encoding="utf-8", newline="") as opened:
+            text = opened.read()
+        document = tomlkit.parse(text)
+        written = [one for one in (_set(document, setting) for setting in found) if one is not None]
+        if written:
+            _replace(target, tomlkit.dumps(document), _expected(tomllib.loads(text), found))
+    except (OSError, ValueError, TOMLKitError) as error:
+        raise InvalidSettings(
+            f"the settings file {file} could not be written: {error}; nothing in it was changed. Write the settings "
+            "above by hand"
+        ) from error
+    return written
+
+
+def _set(document: tomlkit.TOMLDocument, setting: Setting) -> Written | None:
+    """Set one; None if it is so already. What stands behind the old value on its line stays in its column."""
+    section = document.setdefault(setting.section, tomlkit.table())
+    before = section.get(setting.key)
+    if before == setting.value:
+        return None
+    section[setting.key] = setting.value
+    item = section[setting.key]
+    if isinstance(before, Item) and isinstance(item, Item) and item.trivia.comment:
+        longer = len(item.as_string()) - len(before.as_string())
+        item.trivia.comment_ws = " " * max(COMMENT_AT_LEAST, len(item.trivia.comment_ws) - longer)
+    variable = f"{PREFIX}{setting.section}__{setting.key}".upper()
+    return Written(setting, None if before is None else str(before), variable if variable in os.environ else None)
+
+
+def _expected(before: dict[str, Any], found: Sequence[Setting]) -> dict[str, Any]:
+    for one in found:
+        before.setdefault(one.section, {})[one.key] = one.value
+    return before
+
+
+def _replace(target: Path, text: str, meaning: dict[str, Any]) -> None:
+    """Raises ValueError for a text that would not mean what it should."""
+    if tomllib.loads(text) != meaning:
+        raise ValueError("its form is too unusual")
+    descriptor, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
+    try:
+        with open(descriptor, "w", encoding="utf-8", newline="") as opened:
+            opened.write(text)
+        os.chmod(name, target.stat().st_mode & 0o7777)
+        os.replace(name, target)
+    except BaseException:
+        os.unlink(name)
+        raise

@@ -1,0 +1,1 @@
+"""`tidemark doctor --measure`, on both emulators and on services that deviate."""

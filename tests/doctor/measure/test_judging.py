@@ -1,0 +1,104 @@
+"""Which settings follow from which facts."""
+
+from dataclasses import replace
+from datetime import timedelta
+
+import pytest
+
+from tests.watermark.builders import at
+from tidemark.pipeline.doctor.measure.facts import (
+    ClockFacts,
+    DelayFacts,
+    Facts,
+    FilterFacts,
+    MonitoringFacts,
+    NotMeasured,
+    RedeliveryFacts,
+    SnapshotFacts,
+    TransformFacts,
+)
+from tidemark.pipeline.doctor.measure.judging import Verdict, follows, rows
+from tidemark.pipeline.settings import Settings
+from tidemark.pipeline.settings_sections import WatermarkSettings
+
+MS, SECOND = timedelta(milliseconds=1), timedelta(seconds=1)
+GOOD = Facts(
+    server="Google Pub/Sub",
+    at=at(0),
+    snapshot=SnapshotFacts([(at(1), at(1))] * 3, [0 * MS, 40 * MS], [0 * MS], [-5 * MS]),
+    delay=DelayFacts(1000, 0, SECOND, 30 * MS, 90 * MS, 210 * MS),
+    redelivery=RedeliveryFacts(1, 1, 0 * MS),
+    filter=FilterFacts(10, 10, 0),
+    transform=TransformFacts(10, 10, 0, 0),
+    monitoring=MonitoringFacts(at(0), 90, at(-30), at(32), 100 * SECOND),
+    clock=ClockFacts(-2 * MS, 8 * MS),
+    calls={},
+    charged_bytes=1 << 40,
+    took=SECOND,
+    swept=[],
+)
+
+
+def settled(facts: Facts) -> dict[str, str]:
+    return {one.key: one.value for one in follows(facts, Settings())}
+
+
+def differing(facts: Facts) -> list[str]:
+    return [one.fact for one in rows(facts, Settings()) if one.verdict is Verdict.DIFFERS]
+
+
+def with_readings(*errors: timedelta, **more: object) -> Facts:
+    assert isinstance(GOOD.snapshot, SnapshotFacts)
+    shown = [(at(1.5) + error, at(1.5)) for error in errors]
+    return replace(GOOD, snapshot=replace(GOOD.snapshot, **{"shown": shown, **more}))  # type: ignore[arg-type]
+
+
+def test_where_all_is_as_expected_the_slacks_follow_alone() -> None:
+    assert differing(GOOD) == []
+    assert settled(GOOD) == {"reading_slack": "1s", "base_slack": "2s"}
+
+
+def test_a_slack_is_three_times_the_largest_delay_rounded_up_whichever_way_it_was_seen() -> None:
+    assert isinstance(GOOD.delay, DelayFacts)
+    slow = replace(GOOD, delay=replace(GOOD.delay, largest=701 * MS))
+    assert settled(slow) == {"reading_slack": "2.2s", "base_slack": "2.2s"}
+    assert settled(with_readings(0 * MS, passed=[900 * MS])) == {"reading_slack": "2.7s", "base_slack": "2.7s"}
+
+
+def test_a_larger_slack_that_is_set_is_not_lowered() -> None:
+    set_by_hand = Settings(watermark=WatermarkSettings(base_slack=timedelta(seconds=30), reading_slack=0 * MS))
+    assert [one.key for one in follows(GOOD, set_by_hand)] == ["reading_slack"]
+
+
+def test_no_slack_follows_where_messages_did_not_come() -> None:
+    assert isinstance(GOOD.delay, DelayFacts)
+    assert settled(replace(GOOD, delay=replace(GOOD.delay, missing=1))) == {}
+    assert settled(replace(GOOD, delay=NotMeasured("no message came"))) == {}
+
+
+@pytest.mark.parametrize(
+    "facts",
+    [
+        with_readings(2 * MS),
+        with_readings(0 * MS, 0 * MS, 2 * MS),
+        with_readings(-600 * MS, -600 * MS),
+        with_readings(0 * MS, acknowledged=[11 * SECOND]),
+        with_readings(0 * MS, acknowledged=[SECOND], is_stuck=True),
+        with_readings(0 * MS, empty=[1100 * MS]),
+    ],
+)
+def test_a_reading_that_is_not_what_it_should_be_leads_to_monitoring(facts: Facts) -> None:
+    assert settled(facts)["reading"] == "monitoring"
+    assert "reading" not in settled(replace(facts, monitoring=replace(GOOD.monitoring, not_after=at(-1))))  # type: ignore[type-var]
+
+
+@pytest.mark.parametrize("errors", [(-400 * MS, -400 * MS), (0 * MS, 0 * MS, -9 * SECOND)])
+def test_a_reading_of_the_same_second_holds_and_so_does_one_that_is_early_once(errors: tuple[timedelta, ...]) -> None:
+    """A lost acknowledgement makes one reading early."""
+    assert differing(with_readings(*errors)) == []
+
+
+def test_a_clock_that_is_off_explains_a_reading_before_its_request() -> None:
+    off = with_readings(0 * MS, empty=[5 * SECOND])
+    assert differing(replace(off, clock=ClockFacts(-5 * SECOND, -4 * SECOND))) == []
+    assert differing(replace(off, clock=ClockFacts(-70 * SECOND, -60 * SECOND))) == ["Pub/Sub's clock"]

@@ -1,0 +1,259 @@
+"""What is measured, on both emulators and on services that deviate: each deviation is found and named, and nothing is
+left behind."""
+
+import _thread
+from contextlib import ExitStack
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any
+
+import grpc
+import pytest
+
+from tests.doctor.measure.deviations import (
+    QUICK,
+    Careless,
+    Fast,
+    ForgetsTheOldest,
+    IgnoresFilters,
+    PublishesAgain,
+    RoundsToAMinute,
+    Sampling,
+    Service,
+    ShowsAcknowledgementsLate,
+    ShowsThePast,
+    Transforms,
+    service,
+)
+from tests.fixtures_emulator import unique_pubsub
+from tests.identity.documented import permissions_of_rpc
+from tests.identity.recording import Recorder
+from tests.pubsub.denying import Denying
+from tests.pubsub.fake_monitoring import served as serve_monitoring
+from tidemark.pipeline.clock import SystemClock
+from tidemark.pipeline.doctor.measure.experiments import Plan, measure
+from tidemark.pipeline.doctor.measure.facts import Facts, MonitoringFacts, NotMeasured
+from tidemark.pipeline.doctor.measure.judging import Row, Verdict, follows, rows
+from tidemark.pipeline.emulator.faults import LIKE_THE_SERVICE, Faults
+from tidemark.pipeline.emulator.model import PubSubModel
+from tidemark.pipeline.errors import PermissionMissing, PubSubError
+from tidemark.pipeline.identity import NEEDS, Component
+from tidemark.pipeline.pubsub.connection import publisher_client, subscriber_client
+from tidemark.pipeline.settings import Settings
+from tidemark.pipeline.settings_sections import PubSubSettings
+
+EXPIRY, ACKNOWLEDGED, EMPTY, PASSED, DELAY, REDELIVERY, FILTER, TRANSFORM, AGE, CLOCK = range(10)
+"""The rows, in their order."""
+
+
+def measured(given: Service, clock: SystemClock | None = None, plan: Plan = QUICK) -> Facts:
+    return measure(given.pubsub, clock or SystemClock(), plan)
+
+
+def table(facts: Facts, **pubsub: Any) -> list[Row]:
+    return rows(facts, Settings(pubsub=PubSubSettings(**pubsub)))
+
+
+def of_a_service(facts: Facts) -> list[Row]:
+    """As if it were Google's."""
+    return table(facts)
+
+
+def readings_that_follow(facts: Facts) -> list[str]:
+    return [one.value for one in follows(facts, Settings()) if one.key == "reading"]
+
+
+def test_the_official_emulator_is_exact_and_what_it_ignores_is_not_measured(official_emulator: str) -> None:
+    pubsub = unique_pubsub(official_emulator)
+    facts = measure(pubsub, SystemClock(), QUICK)
+    found = rows(facts, Settings(pubsub=pubsub))
+    assert found[EXPIRY].found == "exact in 4 readings"
+    unknown = {FILTER, TRANSFORM, AGE}
+    expected = [Verdict.NOT_MEASURED if number in unknown else Verdict.AS_EXPECTED for number in range(len(found))]
+    assert [one.verdict for one in found] == expected
+    assert all(found[number].found.startswith("not measured here: ") for number in unknown)
+    project = f"projects/{pubsub.project}"
+    subscriber, publisher = subscriber_client(official_emulator), publisher_client(official_emulator)
+    for listing in (publisher.list_topics, subscriber.list_subscriptions, subscriber.list_snapshots):
+        assert list(listing(project=project)) == []
+    subscriber.transport.close()
+    publisher.transport.close()
+
+
+@pytest.mark.parametrize("faults", [Faults(), replace(LIKE_THE_SERVICE, answered_after=timedelta(0))])
+def test_a_service_as_the_method_expects_it_is_found_so(faults: Faults) -> None:
+    with service(Transforms, faults) as given:
+        facts = measured(given)
+    found = of_a_service(facts)
+    assert {one.fact: one.found for one in found if one.verdict is Verdict.DIFFERS} == {}
+    assert found[TRANSFORM].found == "10 of 10 came: 0 with a payload, 0 changed"
+    assert {one.key: one.value for one in follows(facts, Settings())}.keys() == {"reading_slack", "base_slack"}
+
+
+@pytest.mark.parametrize(
+    ("model", "row", "said"),
+    [
+        (RoundsToAMinute, EXPIRY, "rounded to a minute, off by up to "),
+        (ForgetsTheOldest, EXPIRY, "later than the message by up to "),
+        (ShowsAcknowledgementsLate, ACKNOWLEDGED, "up to 3"),
+        (ShowsThePast, EXPIRY, "earlier than the message by up to "),
+        (IgnoresFilters, FILTER, "10 of 10 that pass came, and 10 others"),
+        (PublishesAgain, REDELIVERY, "changed by 5s"),
+        (PubSubModel, TRANSFORM, "10 of 10 came: 10 with a payload, 0 changed"),
+        (Careless, TRANSFORM, "10 of 10 came: 10 with a payload, 10 changed"),
+    ],
+)
+def test_each_deviation_is_found_and_named(model: type[PubSubModel], row: int, said: str) -> None:
+    clock = Fast() if model in (ShowsAcknowledgementsLate, ShowsThePast) else SystemClock()
+    with service(model, clock=clock) as given:
+        facts = measured(given, clock)
+    found = of_a_service(facts)[row]
+    assert (found.verdict, found.found[: len(said)]) == (Verdict.DIFFERS, said)
+    assert readings_that_follow(facts) == (["monitoring"] if row in (EXPIRY, ACKNOWLEDGED) else [])
+    assert bool(found.then) is (row not in (EXPIRY, ACKNOWLEDGED)), "either a setting follows, or what to do is said"
+
+
+def test_late_visibility_is_found_and_the_slack_is_three_times_it() -> None:
+    with service(faults=Faults(visible_after=timedelta(seconds=1.3))) as given:
+        facts = measured(given, plan=replace(QUICK, rounds=1))
+    found = of_a_service(facts)
+    assert found[DELAY].verdict is Verdict.DIFFERS
+    assert found[PASSED].found.startswith("passed in 1 of 1 readings, by up to ")
+    assert found[EXPIRY].verdict is Verdict.AS_EXPECTED
+    (slack,) = {one.value for one in follows(facts, Settings())}
+    assert 3.0 < float(slack.removesuffix("s")) < 30
+
+
+@pytest.mark.parametrize(("times", "is_right"), [(1.0, True), (0.1, False)])
+def test_what_cloud_monitoring_shows_is_compared_with_the_publish_time(times: float, is_right: bool) -> None:
+    clock = Fast()
+    with ExitStack() as stack:
+        given = stack.enter_context(service(clock=clock))
+        sampling = Sampling(given.model, clock, given.pubsub.project, times)
+        address = stack.enter_context(serve_monitoring(sampling))
+        given.pubsub = given.pubsub.model_copy(update={"monitoring_endpoint": address})
+        facts = measured(given, clock)
+    found = of_a_service(facts)[AGE]
+    assert found.verdict is (Verdict.AS_EXPECTED if is_right else Verdict.DIFFERS)
+    assert isinstance(facts.monitoring, MonitoringFacts)
+    assert timedelta(seconds=100) <= facts.monitoring.visible_after < timedelta(seconds=200)
+    assert readings_that_follow(facts) == ([] if is_right else ["snapshot"])
+
+
+def test_a_metric_that_shows_nothing_in_time_is_not_measured() -> None:
+    clock = Fast()
+    with ExitStack() as stack:
+        given = stack.enter_context(service(clock=clock))
+        address = stack.enter_context(serve_monitoring(Sampling(given.model, clock, "another-project")))
+        given.pubsub = given.pubsub.model_copy(update={"monitoring_endpoint": address})
+        facts = measured(given, clock, replace(QUICK, monitoring_within=timedelta(seconds=30)))
+    assert facts.monitoring == NotMeasured("Cloud Monitoring showed no point within 0.5 minutes")
+
+
+@pytest.mark.parametrize(
+    ("method", "permission"),
+    [
+        ("CreateTopic", "pubsub.topics.create"),
+        ("DeleteTopic", "pubsub.topics.delete"),
+        ("Publish", "pubsub.topics.publish"),
+        ("CreateSubscription", "pubsub.topics.attachSubscription"),
+        ("DeleteSubscription", "pubsub.subscriptions.delete"),
+        ("Pull", "pubsub.subscriptions.consume"),
+        ("Acknowledge", "pubsub.subscriptions.consume"),
+        ("ModifyAckDeadline", "pubsub.subscriptions.consume"),
+        ("CreateSnapshot", "pubsub.snapshots.create"),
+        ("DeleteSnapshot", "pubsub.snapshots.delete"),
+    ],
+)
+def test_a_permission_that_is_refused_is_named_and_nothing_is_left(method: str, permission: str) -> None:
+    with service(interceptors=[Denying({method})]) as given, pytest.raises(PermissionMissing) as refused:
+        measured(given)
+    assert permission in str(refused.value)
+
+
+def test_without_leave_to_list_it_measures_all_the_same() -> None:
+    with service(interceptors=[Denying({"ListTopics", "ListSubscriptions", "ListSnapshots"})]) as given:
+        assert of_a_service(measured(given))[EXPIRY].verdict is Verdict.AS_EXPECTED
+
+
+def test_metrics_that_may_not_be_read_are_not_measured_and_the_permission_is_named() -> None:
+    with ExitStack() as stack:
+        given = stack.enter_context(service())
+        sampling = Sampling(given.model, SystemClock(), given.pubsub.project)
+        address = stack.enter_context(serve_monitoring(sampling, [Denying({"ListTimeSeries"})]))
+        given.pubsub = given.pubsub.model_copy(update={"monitoring_endpoint": address})
+        facts = measured(given)
+    assert isinstance(facts.monitoring, NotMeasured)
+    assert "monitoring.timeSeries.list" in facts.monitoring.why
+
+
+def test_it_calls_what_the_table_of_permissions_says() -> None:
+    recorder = Recorder()
+    with ExitStack() as stack:
+        given = stack.enter_context(service(interceptors=[recorder]))
+        sampling = Sampling(given.model, SystemClock(), given.pubsub.project)
+        address = stack.enter_context(serve_monitoring(sampling, [recorder, Denying({"ListTimeSeries"})]))
+        given.pubsub = given.pubsub.model_copy(update={"monitoring_endpoint": address})
+        measured(given)
+        called = {one.name for method in recorder.methods for one in permissions_of_rpc(method)}
+    assert called == {need.permission.name for need in NEEDS[Component.MEASURE]}
+
+
+@pytest.mark.parametrize("step", ["making", "redelivery", "snapshots", "delays"])
+def test_ctrl_c_at_any_step_leaves_nothing(step: str) -> None:
+    def interrupt(said: str) -> None:
+        if said.startswith(step):
+            raise KeyboardInterrupt
+
+    with service() as given, pytest.raises(KeyboardInterrupt):
+        measure(given.pubsub, SystemClock(), QUICK, interrupt)
+
+
+class Impatient(grpc.ServerInterceptor):  # type: ignore[misc]
+    """Presses Ctrl-C when the first of the subscriptions that are left is deleted."""
+
+    pressed = False
+
+    def intercept_service(self, continuation: Any, details: Any) -> Any:
+        handler = continuation(details)
+        if not details.method.endswith("/DeleteSubscription"):
+            return handler
+
+        def answer(request: Any, context: Any) -> Any:
+            if request.subscription.endswith("-seen"):
+                self.pressed = True
+                _thread.interrupt_main()
+            return handler.unary_unary(request, context)
+
+        return handler._replace(unary_unary=answer)
+
+
+def test_ctrl_c_does_not_end_the_removal() -> None:
+    impatient = Impatient()
+    with service(interceptors=[impatient]) as given:
+        measured(given)
+    assert impatient.pressed
+
+
+class Interrupted(grpc.ServerInterceptor):  # type: ignore[misc]
+    """Calls of a method take effect, and their answers are lost."""
+
+    def __init__(self, method: str) -> None:
+        self.method = method
+
+    def intercept_service(self, continuation: Any, details: Any) -> Any:
+        handler = continuation(details)
+        if details.method.rpartition("/")[2] != self.method:
+            return handler
+
+        def answer(request: Any, context: Any) -> Any:
+            handler.unary_unary(request, context)
+            context.abort(grpc.StatusCode.UNKNOWN, "the answer was lost")
+
+        return handler._replace(unary_unary=answer)
+
+
+@pytest.mark.parametrize("method", ["CreateTopic", "CreateSubscription", "CreateSnapshot"])
+def test_what_was_made_without_an_answer_is_removed(method: str) -> None:
+    with service(interceptors=[Interrupted(method)]) as given, pytest.raises(PubSubError):
+        measured(given)
