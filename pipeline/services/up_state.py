@@ -10,7 +10,7 @@ import psutil
 from tidemark.pipeline.clock import Clock
 from tidemark.pipeline.errors import ServiceFailed
 from tidemark.pipeline.services.own_files import SPARK_CONNECT
-from tidemark.pipeline.services.processes import STATE_FILE, NotedProcess, Supervisor, listens, noted_in
+from tidemark.pipeline.services.processes import STATE_FILE, NotedProcess, Supervisor, noted_in
 from tidemark.pipeline.services.stack import EMULATOR, WARM_UP, dagster_services
 from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.spark.session import host_and_port
