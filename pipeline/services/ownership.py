@@ -197,7 +197,12 @@ class Ownership:
         )
 
     def _second(self, there: Owner) -> str:
-        return f"already running as {self._whose(there)}, on this lake. To stop it, {self._how_to_stop(there)}"
+        whose, how = self._whose(there), self._how_to_stop(there)
+        if there.process.is_near() and not there.process.runs():
+            return (
+                f"services are running that a `tidemark up` on this lake has left behind, {whose}. To end them, {how}"
+            )
+        return f"already running as {whose}, on this lake. To stop it, {how}"
 
     def _how_to_stop(self, there: Owner) -> str:
         named, free = there.process, f"the lake is free {format_duration(there.heard_within)} after its last entry"
@@ -206,10 +211,7 @@ class Ownership:
                 f"run `tidemark up --stop` on {named.host}" if there.folder else f"end its processes on {named.host}"
             )
             return f"{first}; {free}"
-        if not there.folder:
-            return f"end process {named.process}"
-        left = "" if named.runs() else ": its process has ended, and services that it started run on"
-        return f"run `tidemark --config {there.config} up --stop`{left}"
+        return f"run `tidemark --config {there.config} up --stop`" if there.folder else f"end process {named.process}"
 
     def _whose(self, owner: Owner) -> str:
         named = owner.process

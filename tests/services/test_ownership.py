@@ -257,7 +257,9 @@ def test_a_second_up_is_refused_while_what_a_killed_one_started_runs_on(
     (tmp_path / STATE_FILE).write_text(json.dumps({"owner": [], "services": left}))
     dead = replace(own_process(), started=-1.0)
     place.owned_by(dead, up=str(tmp_path))
-    with pytest.raises(AlreadyRunning, match="its process has ended, and services that it started run on"):
+    with pytest.raises(
+        AlreadyRunning, match=r"^services are running that a `tidemark up` on this lake has left behind"
+    ):
         place.process(up=tmp_path / "two").wait_until_known()
     with pytest.raises(LakeOwned):
         place.process("orders").state()
