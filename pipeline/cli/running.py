@@ -1,6 +1,7 @@
 """What runs: `tidemark init`, `provision`, `connector`, `pack`, `up`; and `recompute`, which asks Dagster for runs."""
 
 import signal
+from contextlib import suppress
 from dataclasses import asdict
 from datetime import timedelta
 from pathlib import Path
@@ -178,7 +179,8 @@ def up() -> None:
     settings, clock, terminal = load_settings(), SystemClock(), console()
 
     def say(text: str) -> None:
-        terminal.print(f"[dim]tidemark[/] {safe_lines(text)}")
+        with suppress(OSError):  # a log on a full disk ends nothing
+            terminal.print(f"[dim]tidemark[/] {safe_lines(text)}")
 
     stopped = Event()
     for number in (signal.SIGINT, signal.SIGTERM):

@@ -86,8 +86,8 @@ def ticks_now(
     here = running if running is not None and running.lake == settings.lake.uri else None
     if here is not None and here.is_here and not here.is_alive and not overdue:
         here = None  # another machine goes on
-    for one in (*noted, *(() if here is None else here.failing)):
-        newest[one.sensor] = one.after(newest.get(one.sensor))
+    for one in sorted((*noted, *(() if here is None else here.failing)), key=lambda one: one.last):
+        newest[one.sensor] = one.after(newest.get(one.sensor), more=0)
     good = {} if here is None else here.good
     failing = [
         newest[sensor]

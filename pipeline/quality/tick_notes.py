@@ -2,7 +2,6 @@
 
 import logging
 from dataclasses import replace
-from datetime import datetime
 from threading import Lock
 
 from tidemark.pipeline.clock import Clock
@@ -23,9 +22,7 @@ class TickNotes:
         self._clock = clock
         self._lock = Lock()
         self._file = file_of(settings)
-        self._process = Running.this_process(settings)
-        self._good: dict[str, datetime] = {}
-        self._failing: dict[str, FailedTick | None] = {}  # of each sensor that has ticked here
+        self._said = Running.this_process(settings)
         self._cleared = set[str]()
         self._warned = False
 
@@ -34,40 +31,34 @@ class TickNotes:
         now, waits = self._clock.now(), isinstance(error, str)
         reason = error if isinstance(error, str) else reason_of(error)
         self._cleared.discard(sensor)
-        if waits:
-            self._good[sensor] = now
         failed = FailedTick(sensor, 1, now, now, reason, waits)
         failed = self._tell(sensor, failed) or failed
-        if lake is not None:
-            self._failing[sensor] = failed = lake.note(failed)
-        return failed
+        return failed if lake is None else lake.note(failed)
 
     def good(self, sensor: str, lake: FailedTicks) -> None:
         """A tick has succeeded. The first one of a process deletes what an earlier process may have left in the
         lake."""
-        self._good[sensor] = self._clock.now()
         self._tell(sensor, None)
         if sensor not in self._cleared:
             lake.clear(sensor)
             self._cleared.add(sensor)
 
     def _tell(self, sensor: str, failed: FailedTick | None) -> FailedTick | None:
-        """Tell the file, which keeps what other processes said of the sensors that have not ticked here."""
+        """Note it, after what other processes said meanwhile. Returns the failure with what is known of it before."""
         with self._lock:
             there = None if self._file is None else self._file.read()
-            others = there if there is not None and there.lake == self._process.lake else self._process
-            before = {one.sensor: one for one in others.failing} | self._failing
-            known = before.get(sensor)
-            self._failing[sensor] = failed = failed and failed.after(known)
-            if self._file is not None:
-                failing = [one for one in (before | self._failing).values() if one is not None]
-                said = replace(self._process, good={**others.good, **self._good}, failing=failing)
-                try:
-                    self._file.write(said, there, sync=(known is None) != (failed is None))
-                except OSError as error:
-                    if not self._warned:
-                        logger.warning(
-                            "%s cannot be written: %s. What fails is told by the lake", self._file.path, error
-                        )
-                    self._warned = True
+            said = self._said if there is None else self._said.joined(there)
+            known = next((one for one in said.failing if one.sensor == sensor), None)
+            failed = failed and failed.after(known)
+            good = said.good if failed and not failed.waits else {**said.good, sensor: self._clock.now()}
+            failing = [one for one in (*said.failing, failed) if one and (one is failed or one.sensor != sensor)]
+            self._said = replace(said, good=good, failing=failing)
+            if self._file is None:
+                return failed
+            try:
+                self._file.write(self._said, there, sync=(known is None) != (failed is None))
+            except OSError as error:
+                if not self._warned:
+                    logger.warning("%s cannot be written: %s. What fails is told by the lake", self._file.path, error)
+                self._warned = True
             return failed

@@ -131,7 +131,7 @@ def test_a_time_that_is_not_reached_is_exit_code_1_with_how_far_it_is_and_why(sh
     assert (code, out) == (1, "")
     assert shell.clock.now() == at(110) + timedelta(minutes=10)
     assert f"has not reached {iso(at(60))} within 10m: it is at {iso(at(49.25))}, 11s short. PINNED_BY_BACKLOG" in err
-    assert f"(decided at {iso(at(100))})" in err
+    assert f" ago, at {iso(at(100))})" in err
 
 
 def test_waiting_on_a_lake_without_a_decision_says_that_there_is_none(shell: Shell) -> None:

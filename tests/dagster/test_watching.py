@@ -23,6 +23,7 @@ from tidemark.pipeline.contract.payloads.definitions import SCHEMA_ENCODING, SCH
 from tidemark.pipeline.emulator.server import served
 from tidemark.pipeline.errors import PubSubUnreachable
 from tidemark.pipeline.ingest.outcome import Ingested
+from tidemark.pipeline.lake.tables.failures import FailedTick
 from tidemark.pipeline.observe.observer import EndedRun, Observer
 from tidemark.pipeline.services.dagster_names import TICK
 from tidemark.pipeline.settings_message import MessageSettings
@@ -133,7 +134,7 @@ def test_a_damaged_note_is_passed_over_and_replaced(ticking: Ticking) -> None:
     notes, objects = ticking.lake().failed_ticks(), ticking.lake().objects()
     objects.create("failed_ticks/landing.json", b"[]")
     assert notes.newest() == []
-    notes.note("landing", PubSubUnreachable("no answer"), ticking.clock.now())
+    notes.note(FailedTick("landing", 1, ticking.clock.now(), ticking.clock.now(), "why"))
     assert [note.failures for note in notes.newest()] == [1]
 
 

@@ -35,8 +35,8 @@ from tidemark.pipeline.settings_sections import IngestSettings, MetricsSettings
 pytestmark = pytest.mark.filterwarnings("ignore::dagster.BetaWarning")
 
 ROOT = Path(__file__).parents[2]
-ONLY_IF_RECORDED = {"tidemark_bucket_calls_total"}
-"""Not there with a lake in a folder."""
+ONLY_IF_RECORDED = {"tidemark_bucket_calls_total", "tidemark_sensor_failing_seconds"}
+"""Not there with a lake in a folder, or while no tick fails."""
 
 OFF = """
 import sys, threading
@@ -99,8 +99,8 @@ def test_no_attribute_is_a_stream_a_window_or_an_id(tmp_path: Path) -> None:
         hour.beats = 40 * STREAMS
         hour.play(6)
     known = {name for one in INSTRUMENTS for name in one.attributes} | {"pipeline", "le", *TARGET}
-    of_buckets = {"class", "call"}  # there if another test of this process has called one
-    assert {name for _, labels in hour.series for name, _ in labels} - of_buckets == known - of_buckets
+    at_times = {"class", "call", "error"}  # there if another test has called a bucket, and while ticks fail
+    assert {name for _, labels in hour.series for name, _ in labels} - at_times == known - at_times
     assert not any("stream-" in value for _, labels in hour.series for _, value in labels)
     assert len(hour.series) - few <= 40  # what first happened later, such as a run, but nothing by stream
 
@@ -118,6 +118,7 @@ def test_what_is_rejected_is_counted_by_reason_and_a_failed_tick_as_an_error(tmp
         hour.scrape()
     assert hour.value("tidemark_messages_quarantined_total", reason="NO_EVENT_TIME") == 6
     assert hour.value("tidemark_tick_duration_seconds_count", sensor="tracking", result="error") == 1
+    assert hour.value("tidemark_sensor_failing_seconds", sensor="tracking", error="CorruptObject") is not None
 
 
 def test_a_scrape_counts_what_a_run_reports_and_pulls_only_what_base_gave(tmp_path: Path) -> None:
@@ -160,7 +161,7 @@ def test_a_receiver_of_otlp_gets_every_instrument_with_unit_resource_and_headers
     (resource,) = request.resource_metrics
     said = {one.key: one.value.string_value for one in resource.resource.attributes}
     assert said["service.name"] == "tidemark"
-    if_any = ("tidemark.bucket.calls", "tidemark.run.age")  # another test of this process may have called a bucket
+    if_any = ("tidemark.bucket.calls", "tidemark.run.age", "tidemark.sensor.failing")  # of other tests, or at times
     expected = {one.name: one.unit for one in INSTRUMENTS if one.name not in if_any}
     assert {name: unit for name, unit in names.items() if name not in if_any} == expected
     assert [(attributes, point.as_double or point.as_int) for attributes, point in landed] == [

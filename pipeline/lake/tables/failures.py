@@ -63,11 +63,11 @@ class FailedTick:
         """The kind of the error, which says nothing of any data."""
         return self.reason.partition(":")[0]
 
-    def after(self, earlier: "FailedTick | None") -> "FailedTick":
-        """This one, with what is known of the same failure before it."""
+    def after(self, earlier: "FailedTick | None", more: int = 1) -> "FailedTick":
+        """This one, with what an earlier one knows, which it makes so many more."""
         if earlier is None or earlier.waits != self.waits:
             return self
-        failures = max(self.failures, earlier.failures + (earlier.last < self.last))
+        failures = max(self.failures, earlier.failures + more)
         return replace(self, failures=failures, since=min(self.since, earlier.since))
 
     def sentence(self) -> str:
