@@ -11,8 +11,7 @@ from datetime import UTC, datetime, timedelta
 from hashlib import blake2b
 from pathlib import Path
 
-import psutil
-
+from tidemark.pipeline.clock import EPOCH
 from tidemark.pipeline.errors import LakeError
 from tidemark.pipeline.lake.store.notes import JsonKind
 from tidemark.pipeline.lake.tables.failures import FailedTick
@@ -49,8 +48,29 @@ class Running:
     @classmethod
     def this_process(cls, settings: Settings) -> "Running":
         """This process, before its first tick."""
-        process = psutil.Process()
-        return cls(settings.lake.uri, socket.gethostname(), process.pid, _began(process), settings.read_from)
+        began = _began(os.getpid()) or EPOCH
+        return cls(settings.lake.uri, socket.gethostname(), os.getpid(), began, settings.read_from)
+
+    def joined(self, other: "Running") -> "Running":
+        """This process, with what another one has said of the same lake's sensors since, or alone."""
+        if other.lake != self.lake:
+            return self
+        mine, theirs = self._heard, other._heard
+        newer = {sensor for sensor, at in theirs.items() if sensor not in mine or at > mine[sensor]}
+        failing = [one for one in self.failing if one.sensor not in newer]
+        return replace(
+            self,
+            good={**other.good, **{sensor: at for sensor, at in self.good.items() if sensor not in newer}},
+            failing=[*failing, *(one for one in other.failing if one.sensor in newer)],
+        )
+
+    @property
+    def _heard(self) -> dict[str, datetime]:
+        """When each sensor's last tick ended."""
+        heard = dict(self.good)
+        for one in self.failing:
+            heard[one.sensor] = max(one.last, heard.get(one.sensor, one.last))
+        return heard
 
     def joined(self, other: "Running") -> "Running":
         """This process, with what another one has said of the same lake's sensors since, or alone."""
@@ -81,9 +101,8 @@ class Running:
     @property
     def is_alive(self) -> bool:
         """Whether the process is on this machine and has not ended."""
-        with suppress(psutil.Error):
-            return self.is_here and abs(_began(psutil.Process(self.process)) - self.began) < CLOCK_SET
-        return False
+        began = _began(self.process) if self.is_here else None
+        return began is not None and abs(began - self.began) < CLOCK_SET
 
     @property
     def stale_settings(self) -> str | None:
@@ -199,5 +218,10 @@ def _sum(text: bytes) -> bytes:
     return blake2b(text, digest_size=8).hexdigest().encode()
 
 
-def _began(process: psutil.Process) -> datetime:
-    return datetime.fromtimestamp(process.create_time(), UTC)
+def _began(process: int) -> datetime | None:
+    """When a process of this machine began; None where there is none of this number."""
+    import psutil  # only where somebody asks
+
+    with suppress(psutil.Error):
+        return datetime.fromtimestamp(psutil.Process(process).create_time(), UTC)
+    return None

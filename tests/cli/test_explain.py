@@ -100,7 +100,11 @@ def test_a_decision_of_any_time_is_explained_as_it_was(log: Log) -> None:
     shown = said(run("--at", iso(at(47))))
     assert "band = 5s 5s further" in shown
     assert "messages with more disorder than that are late" in shown
-    assert facts("--at", iso(at(100_000))) == facts()
+    newest = facts()
+    assert newest.pop("standing_still").startswith("nobody has decided for ")
+    assert facts("--at", iso(at(100_000))) == newest
+    assert "That was decided " not in shown
+    assert "That was decided " in said(run())
 
 
 def test_the_moment_that_is_printed_of_a_decision_leads_back_to_it(log: Log) -> None:

@@ -13,6 +13,7 @@ from tests.lake.builders import Beat
 from tests.quality.staleness_history import LENGTH, LOOKBACK, WINDOWS, History, new_history
 from tests.watermark.builders import at, published, seconds
 from tidemark.assets.staleness import STEPS_AT_ONCE
+from tidemark.pipeline.errors import LakeFull
 from tidemark.pipeline.quality import staleness as quality_staleness
 from tidemark.pipeline.services.dagster_names import COMPUTE_WINDOWS, op_of
 from tidemark.pipeline.settings import Settings
@@ -37,7 +38,7 @@ def history(tmp_path: Path) -> History:
         history.compute(number, number)
     log = history.lake.tracking_log()
     log.begin(Beginning(at(0)))
-    log.append(DecisionRecord(Decision(at=at(700), watermark=at(630), reason=Reason.ADVANCED), None, None, Policy()))
+    log.append(DecisionRecord(Decision(at=at(980), watermark=at(630), reason=Reason.ADVANCED), None, None, Policy()))
     return history
 
 
@@ -154,6 +155,23 @@ def test_the_watermark_s_age_is_checked_against_the_settings_and_told_when_it_ch
     assert said.metadata["age_seconds"].value > said.metadata["max_age_seconds"].value == 600
     assert "checks.max_watermark_age" in (said.description or "")
     assert "watermark_age" not in evaluations(ticking)
+
+
+def test_that_nobody_decides_fails_the_check_of_the_watermark_s_age_however_young_it_is(
+    history: History, instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = ManualClock(at(1000))
+    ticking = ticking_on(history, instance, clock=clock)
+    assert evaluations(ticking)["watermark_age"].passed
+    clock.advance(seconds(61))
+
+    def full(_: object) -> None:
+        raise LakeFull("no space is left")
+
+    monkeypatch.setattr(quality_staleness.Staleness, "keep", full)  # as it is when nobody can decide
+    said = evaluations(ticking)["watermark_age"]
+    assert (said.passed, said.metadata["age_seconds"].value) == (False, 431)
+    assert (said.description or "").startswith("nobody has decided for 1m21s, since 2026-11-21T05:36:20Z")
 
 
 def test_the_checks_fail_beyond_what_the_settings_put_up_with(history: History, instance: dg.DagsterInstance) -> None:
