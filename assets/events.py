@@ -65,7 +65,7 @@ def watermark_metadata(tracked: Tracked) -> dict[str, Any]:
         )
     if tracked.problems:
         metadata["problems"] = "; ".join(tracked.problems)
-    band = {} if bound is None else {"start": bound.start, "end": bound.end}
+    band: dict[str, datetime | None] = {} if bound is None else {"start": bound.start, "end": bound.end}
     if isinstance(bound, BandEvidence):
         band["anchor"] = bound.anchor
     metadata |= _group(
