@@ -55,7 +55,7 @@ import tidemark.dagster as td
 HERE = Path(__file__).parent
 NAMES = {names}
 
-topic = dg.AssetSpec("topic", description="Where the sources publish, for all cohorts.", kinds={{"pubsub"}})
+topic = dg.AssetSpec("topic", description="Where the sources publish.", kinds={{"pubsub"}}, group_name="tidemark")
 pipelines = [td.pipeline(HERE / f"{{name}}.toml", name=name, topic=topic.key) for name in NAMES]
 defs = dg.Definitions.merge(dg.Definitions(assets=[topic]), *(each.definitions() for each in pipelines))
 '''

@@ -195,7 +195,12 @@ def test_the_project_loads_in_dagster_and_each_of_its_pipelines_ticks_over_its_c
         defs = target.target_definition
         dg.Definitions.validate_loadable(defs)
         groups = {defs.resolve_assets_def(key).group_names_by_key[key] for key in defs.resolve_all_asset_keys()}
-        assert groups == {"eu", "america", "rest"}
+        assert groups == {"tidemark", "eu", "america", "rest"}
+        subscriptions = {
+            (name, f"{side}_subscription") for name in ("eu", "america", "rest") for side in ("base", "tracking")
+        }
+        children = defs.resolve_asset_graph().get(dg.AssetKey("topic")).child_keys
+        assert {tuple(key.path) for key in children} == subscriptions
         subscriber, publisher = subscriber_client(address), publisher_client(address)
         every = {name: load_settings(folder / f"{name}.toml", name=name) for name in ("eu", "america", "rest")}
         for settings in every.values():
