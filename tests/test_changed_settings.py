@@ -183,7 +183,7 @@ CHANGES: dict[str, dict[str, Any]] = {
         "quarantine": "1d",
         "corrections": "1d",
         "log": "",
-        "versions": "60d",
+        "versions": Change("3650d", was="1d"),
         "orphans": Change("50d", was="1d", beside={"housekeeping": {"versions": "60d"}}),
         "dagster_events": "60d",
         "dagster_runs": "1d",

@@ -72,27 +72,6 @@ class Running:
             heard[one.sensor] = max(one.last, heard.get(one.sensor, one.last))
         return heard
 
-    def joined(self, other: "Running") -> "Running":
-        """This process, with what another one has said of the same lake's sensors since, or alone."""
-        if other.lake != self.lake:
-            return self
-        mine, theirs = self._heard, other._heard
-        newer = {sensor for sensor, at in theirs.items() if sensor not in mine or at > mine[sensor]}
-        failing = [one for one in self.failing if one.sensor not in newer]
-        return replace(
-            self,
-            good={**other.good, **{sensor: at for sensor, at in self.good.items() if sensor not in newer}},
-            failing=[*failing, *(one for one in other.failing if one.sensor in newer)],
-        )
-
-    @property
-    def _heard(self) -> dict[str, datetime]:
-        """When each sensor's last tick ended."""
-        heard = dict(self.good)
-        for one in self.failing:
-            heard[one.sensor] = max(one.last, heard.get(one.sensor, one.last))
-        return heard
-
     @property
     def is_here(self) -> bool:
         """Whether it runs on this machine, or ran there."""

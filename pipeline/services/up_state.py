@@ -9,6 +9,7 @@ import psutil
 
 from tidemark.pipeline.clock import Clock
 from tidemark.pipeline.errors import ServiceFailed
+from tidemark.pipeline.hosts import listens
 from tidemark.pipeline.services.own_files import SPARK_CONNECT
 from tidemark.pipeline.services.processes import STATE_FILE, NotedProcess, Supervisor, noted_in
 from tidemark.pipeline.services.stack import EMULATOR, WARM_UP, dagster_services

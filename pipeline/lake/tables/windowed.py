@@ -45,6 +45,10 @@ RUNS_FOLDER = "runs"
 LENGTH = "tidemark.window_length"
 """The property of a table that has the length of its windows. Earlier versions of tidemark did not write it."""
 
+EVIDENT = 8
+"""So many windows, of which no two are neighbours, are taken to be longer ones, where their length is not noted: fewer
+may be single windows of a silent topic."""
+
 COMMIT_ATTEMPTS = 60
 """Commits that a run attempts before it gives up. Each failed attempt means that another run's commit succeeded."""
 
@@ -305,7 +309,8 @@ def refuse_other_length(place: LakeTable, table: DeltaTable | None, length: time
     if noted is None:
         starts = sorted(start_of(partition[PARTITION]) for partition in table.partitions())
         there = min((later - earlier for earlier, later in pairwise(starts)), default=length)
-        if there == length and not any((start - EPOCH) % length for start in starts):
+        are_longer = there > length and len(starts) >= EVIDENT
+        if not are_longer and not any((start - EPOCH) % length for start in starts):
             return
     else:
         there = parse_duration(noted)
