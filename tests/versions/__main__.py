@@ -36,7 +36,7 @@ print(json.dumps({"Python": platform.python_version(), "PySpark": pyspark.__vers
 """
 """Run by the cell's Python: what is there, not what was asked for."""
 
-ROW = "| {:12} | {:82} | {:>6} | {:>6} | {:>7} | {:>7} |"
+ROW = "| {:12} | {:88} | {:>6} | {:>6} | {:>7} | {:>7} |"
 
 
 def python_of(minor: str) -> str | None:
