@@ -242,13 +242,16 @@ def test_a_storage_that_cannot_be_opened_is_broken_and_one_to_be_made_is_not_mad
 def test_a_guests_storage_is_that_of_its_own_dagster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     absent = DagsterSettings(storage=str(tmp_path / "absent"))
-    (finding,) = findings(check_dagster_storage, dagster=absent)
-    assert "`tidemark up` makes it. If a Dagster of your own runs this pipeline, set DAGSTER_HOME" in finding.said
+
+    def found() -> tuple[Level, str]:
+        (one,) = check_dagster_storage(Setup(Settings(dagster=absent), SystemClock()))
+        return one
+
+    assert "`tidemark up` makes it. If a Dagster of your own runs this pipeline, set DAGSTER_HOME" in found()[1]
     (tmp_path / "dagster.yaml").write_text("storage: {sqlite: {base_dir: {env: THEIR_STORAGE}}}\n")
     monkeypatch.setenv("DAGSTER_HOME", str(tmp_path))
-    (finding,) = findings(check_dagster_storage, dagster=absent)
-    assert (finding.level, str(tmp_path / "dagster.yaml") in finding.said) == (Level.BROKEN, True)
+    level, said = found()
+    assert (level, str(tmp_path / "dagster.yaml") in said) == (Level.BROKEN, True)
     monkeypatch.setenv("THEIR_STORAGE", str(tmp_path / "theirs"))
-    (finding,) = findings(check_dagster_storage, dagster=absent)
-    assert (finding.level, "tidemark up" in finding.said) == (Level.OK, False)
+    assert found() == (Level.OK, "Dagster's storage answers, and its tables are of the Dagster that runs")
     assert not (tmp_path / "absent").exists()
