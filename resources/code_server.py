@@ -16,6 +16,9 @@ from tidemark.resources import private
 from tidemark.resources.ending import end_soon_after, end_soon_after_a_signal
 from tidemark.resources.json_logs import ask_for_json
 
+SERVED, STARTS, ENDS = private.served_module, private.starts_runs, private.server_ends
+"""Attributes of Dagster's server, looked up while it is in its place."""
+
 
 class ForkingApiServer(private.DagsterApiServer):  # type: ignore[misc]
     """Starts each run by a fork of a server process that never ran anything itself: it has no connections, no open
@@ -23,12 +26,12 @@ class ForkingApiServer(private.DagsterApiServer):  # type: ignore[misc]
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        served = getattr(self, private.served_module)
+        served = getattr(self, SERVED)
         multiprocessing.set_forkserver_preload([served.module_name] if served and served.module_name else ["dagster"])
         forkserver.ensure_running()  # now, so that the first run finds it ready
-        setattr(self, private.starts_runs, multiprocessing.get_context("forkserver"))
+        setattr(self, STARTS, multiprocessing.get_context("forkserver"))
         # Whatever its threads do: Dagster waits for those of a tick, and Python for those of a client.
-        end_soon_after(getattr(self, private.server_ends).wait)
+        end_soon_after(getattr(self, ENDS).wait)
 
 
 def main() -> None:

@@ -17,14 +17,19 @@ ENDS_WITHIN_SECONDS = 110.0
 
 def check_dagster_storage(setup: Setup) -> Iterator[Said]:
     """Opens it as Dagster does, in a process of its own. A folder that `tidemark up` has yet to make is not made."""
-    settings, instance = setup.settings, (given_home() or PACKAGE) / INSTANCE
+    settings, home = setup.settings, _home()
+    instance = (home or PACKAGE) / INSTANCE
     config = Path(os.environ.get("TIDEMARK_CONFIG", "tidemark.toml")).resolve()
-    if not Path(settings.dagster.storage).exists() and "sqlite" in instance.read_text():
-        yield ok(f"Dagster's storage {settings.dagster.storage} is not there yet: `tidemark up` makes it")
+    text = instance.read_text()
+    if not Path(settings.dagster.storage).exists() and "sqlite" in text and "TIDEMARK_DAGSTER_STORAGE" in text:
+        yield ok(
+            f"Dagster's storage {settings.dagster.storage} is not there yet: `tidemark up` makes it. If a Dagster of "
+            "your own runs this pipeline, set DAGSTER_HOME to its folder and ask again"
+        )
         return
     done = subprocess.run(
         [sys.executable, "-m", PROGRAM],
-        env={**os.environ, **dagster_environment(settings, config, dagster_home(settings))},
+        env={**os.environ, **dagster_environment(settings, config, home or dagster_home(settings))},
         capture_output=True,
         text=True,
         timeout=ENDS_WITHIN_SECONDS,
@@ -33,11 +38,17 @@ def check_dagster_storage(setup: Setup) -> Iterator[Said]:
     if done.returncode:
         why = (done.stderr.strip().splitlines() or ["without a word"])[-1]
         yield broken(
-            f"Dagster's storage cannot be opened ({why}): check `storage` in {instance}, dagster.storage "
+            f"Dagster's storage, that of {instance}, cannot be opened ({why}): check its `storage`, dagster.storage "
             "in the settings, and that the database answers"
         )
         return
     yield from judged(json.loads(done.stdout.splitlines()[-1]))
+
+
+def _home() -> Path | None:
+    """The folder of the Dagster that runs the pipeline: this one, if it is tidemark's, or that of $DAGSTER_HOME."""
+    named = os.environ.get("DAGSTER_HOME", "")
+    return given_home() or (Path(named) if named and (Path(named) / INSTANCE).is_file() else None)
 
 
 def judged(state: dict[str, list[str | None]]) -> Iterator[Said]:
@@ -46,7 +57,7 @@ def judged(state: dict[str, list[str | None]]) -> Iterator[Said]:
     if old:
         yield broken(
             f"the tables of Dagster's storage are of another version ({', '.join(old)}): stop everything, make a copy, "
-            "and run `dagster instance migrate` with the environment of `tidemark up`"
+            "and run `dagster instance migrate` with the DAGSTER_HOME and the environment of that Dagster"
         )
     else:
         yield ok("Dagster's storage answers, and its tables are of the Dagster that runs")

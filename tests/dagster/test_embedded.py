@@ -1,17 +1,21 @@
 """Two pipelines and somebody else's definitions in one project."""
 
 import runpy
+import shutil
 from pathlib import Path
 
 import dagster as dg
 import pytest
+from dagster._core.test_utils import create_run_for_test
 from dagster._core.workspace.autodiscovery import loadable_targets_from_python_file
+from dagster._utils.tags import TagConcurrencyLimitsCounter
 from dagster.components.testing import create_defs_folder_sandbox
 
 import tidemark
 import tidemark.dagster as td
+from tidemark.assets.runs import tags_of
 from tidemark.pipeline.errors import InvalidSettings
-from tidemark.pipeline.services.dagster_names import PIPELINE, pipeline_tag
+from tidemark.pipeline.services.dagster_names import BACKLOG, PIPELINE, pipeline_tag
 
 ROOT = Path(__file__).resolve().parents[2]
 TOML = """
@@ -139,6 +143,25 @@ def test_the_example_project_loads_and_its_asset_reads_closed_windows() -> None:
     result = dg.materialize([gaps], partition_key=keys)
     assert result.asset_materializations_for_node("gaps")[0].metadata["rows"].value == 0
     assert project["orders"].diffs in set(project["defs"].resolve_all_asset_keys())
+
+
+def test_the_example_instance_leaves_places_for_others(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    home = folder / "home"
+    home.mkdir()
+    shutil.copy(ROOT / "examples" / "own_project" / "dagster.yaml", home)
+    heartbeats, orders = (tags_of(td.pipeline(f"{name}.toml").settings) for name in ("heartbeats", "orders"))
+    with dg.DagsterInstance.from_config(str(home)) as instance:
+        limits = instance.get_concurrency_config().run_queue_config
+        assert limits is not None
+        assert limits.max_concurrent_runs == 10
+        under_way = [create_run_for_test(instance, tags=heartbeats) for _ in range(2)]
+        under_way.append(create_run_for_test(instance, tags={**heartbeats, BACKLOG: "yes"}))
+        counter = TagConcurrencyLimitsCounter(limits.tag_concurrency_limits, under_way)
+        blocked = [
+            counter.is_blocked(create_run_for_test(instance, tags=tags))
+            for tags in (heartbeats, orders, {**orders, BACKLOG: "yes"}, {})
+        ]
+    assert blocked == [True, False, True, False]
 
 
 def test_a_component_is_a_pipeline_that_yaml_names(folder: Path) -> None:

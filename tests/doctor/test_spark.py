@@ -237,3 +237,21 @@ def test_a_storage_that_cannot_be_opened_is_broken_and_one_to_be_made_is_not_mad
     monkeypatch.setattr(subprocess, "run", fails)
     (finding,) = findings(check_dagster_storage, dagster=settings)
     assert (finding.level, "(OperationalError: no answer)" in finding.said) == (Level.BROKEN, True)
+
+
+def test_a_guests_storage_is_that_of_its_own_dagster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    absent = DagsterSettings(storage=str(tmp_path / "absent"))
+
+    def found() -> tuple[Level, str]:
+        (one,) = check_dagster_storage(Setup(Settings(dagster=absent), SystemClock()))
+        return one
+
+    assert "`tidemark up` makes it. If a Dagster of your own runs this pipeline, set DAGSTER_HOME" in found()[1]
+    (tmp_path / "dagster.yaml").write_text("storage: {sqlite: {base_dir: {env: THEIR_STORAGE}}}\n")
+    monkeypatch.setenv("DAGSTER_HOME", str(tmp_path))
+    level, said = found()
+    assert (level, str(tmp_path / "dagster.yaml") in said) == (Level.BROKEN, True)
+    monkeypatch.setenv("THEIR_STORAGE", str(tmp_path / "theirs"))
+    assert found() == (Level.OK, "Dagster's storage answers, and its tables are of the Dagster that runs")
+    assert not (tmp_path / "absent").exists()
