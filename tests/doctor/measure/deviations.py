@@ -14,7 +14,7 @@ from google.pubsub_v1 import types
 from tests.fixtures_emulator import unique_pubsub
 from tests.pubsub.fake_monitoring import CLAUSE, FakeMonitoring
 from tidemark.pipeline.clock import EPOCH, SystemClock, from_us, to_us
-from tidemark.pipeline.doctor.measure.experiments import Plan
+from tidemark.pipeline.doctor.measure.traffic import Plan
 from tidemark.pipeline.emulator.faults import Faults
 from tidemark.pipeline.emulator.model import SNAPSHOT_LIFETIME, PubSubModel
 from tidemark.pipeline.emulator.server import served
