@@ -37,7 +37,7 @@ TOLD_WITHIN_SECONDS = 120.0
 REFUSED_WITHIN_SECONDS = 40.0
 DISK_MEGABYTES = 600
 STEP_SECONDS = 90
-NOBODY_DECIDES = r"nobody|no decision|not decid|stands still|No space left"
+NOBODY_DECIDES = r"[Nn]obody has decided|LakeFull|disk of \S+ is full"
 
 
 @dataclass(slots=True)
@@ -268,20 +268,22 @@ def happen(day: Day, others: Path) -> None:
                 return
 
     everybody = {"up": NOBODY_DECIDES, "status": NOBODY_DECIDES, "explain": NOBODY_DECIDES, "doctor": NOBODY_DECIDES}
-    day.play("the lake's disk is full", fill, everybody, (house.lake / FILLER).unlink, "over")
+    day.play("the lake's disk is full", fill, everybody, (house.lake / FILLER).unlink, "over after")
 
     def edit() -> None:
         house.config.write_text(settings.replace("[windows]", "# a word more\n[windows]"))
 
     changed = {"up": "settings file", "status": "settings file", "doctor": "settings file"}
-    day.play("the settings file is edited", edit, changed, lambda: house.config.write_text(settings) and None, "over")
+    day.play(
+        "the settings file is edited", edit, changed, lambda: house.config.write_text(settings) and None, "over after"
+    )
 
     def kill_spark() -> None:
         psutil.Process(house.services()["Spark Connect"].pid).kill()
 
     day.play("Spark is killed", kill_spark, {"up": "Spark Connect ended"}, lambda: None, None)
     for seconds in (STEP_SECONDS, -STEP_SECONDS):
-        skewed = {"up": r"clock", "explain": r"clock", "status": r"clock"}
+        skewed = {"status": "CLOCK|clock", "explain": "CLOCK|clock"}
         day.play(
             f"the clock is stepped by {seconds} s", lambda by=seconds: day.step(by), skewed, lambda: day.step(0), None
         )  # type: ignore[misc]
