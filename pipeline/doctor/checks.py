@@ -25,7 +25,6 @@ CLOCK, LAKE, VERSIONS, SPARK, DAGSTER = "clock", "lake", "versions", "Spark", "D
 
 CHECKS = (
     Check(SETTINGS, tables.check_own_tables, seconds=60.0),
-    Check(SETTINGS, tables.check_window_lengths, is_quick=True, seconds=60.0),
     Check(PUBSUB, subscriptions.check_topic),
     Check(PUBSUB, subscriptions.check_subscriptions),
     Check(PERMISSIONS, permissions.check_pubsub_permissions, seconds=40.0),
@@ -34,6 +33,7 @@ CHECKS = (
     Check(QUOTAS, quotas.check_quotas, overdue=Level.WARNING),
     Check(CLOCK, clocks.check_clock, is_quick=True, overdue=Level.WARNING),
     Check(LAKE, bucket.check_lake, is_quick=True),
+    Check(LAKE, tables.check_window_lengths, is_quick=True, seconds=60.0),
     Check(LAKE, owner.check_owner, overdue=Level.WARNING),
     Check(LAKE, running.check_running, seconds=60.0),
     Check(VERSIONS, versions.check_lake_version, is_quick=True, seconds=60.0),

@@ -283,7 +283,8 @@ def happen(day: Day, others: Path) -> None:
 
     day.play("Spark is killed", kill_spark, {"up": "Spark Connect ended"}, lambda: None, None)
     for seconds in (STEP_SECONDS, -STEP_SECONDS):
-        skewed = {"status": "CLOCK|clock", "explain": "CLOCK|clock"}
+        held = "HELD_TRACKING_BEHIND|HELD_CLOCK_SKEW"
+        skewed = {"status": held, "explain": held}
         day.play(
             f"the clock is stepped by {seconds} s", lambda by=seconds: day.step(by), skewed, lambda: day.step(0), None
         )  # type: ignore[misc]
