@@ -48,7 +48,8 @@ SOURCE = (
 
 ON_SPARK = (*WINDOWS, *OWN_TABLES, *READERS, *CONNECT, *REGISTERING)
 DAGSTER = ("tests/dagster",)
-ON_PYTHON = ("tests/watermark", "tests/lake", "tests/contract", *WINDOWS, *OWN_TABLES, *REGISTERING, *DAGSTER)
+OF_DAGSTER = tuple(f"tests/dagster/test_{name}.py" for name in ("private", "housekeeping", "definitions", "sensors"))
+ON_PYTHON = ("tests/watermark", "tests/lake", "tests/contract", *WINDOWS, *OWN_TABLES, *REGISTERING, *OF_DAGSTER)
 DAGSTERS_PARTS = ("shared", "graphql", "pipes", "webserver", "pyspark", "spark", "postgres", "k8s")
 
 CELLS = (
@@ -56,7 +57,9 @@ CELLS = (
     Cell("pyspark-4.1", ON_SPARK, overrides=("pyspark==4.1.4", "py4j")),
     Cell("pyspark-4.2", (*ON_SPARK, *SOURCE), overrides=("pyspark==4.2.1", "py4j")),
     Cell("pyspark-4.3", (*ON_SPARK, *SOURCE)),
-    Cell("dagster-1.12", DAGSTER, overrides=("dagster==1.12.22", *(f"dagster-{part}" for part in DAGSTERS_PARTS))),
+    Cell(
+        "dagster-1.12", DAGSTER, overrides=("dagster==1.12.22", "gql", *(f"dagster-{part}" for part in DAGSTERS_PARTS))
+    ),
     Cell("dagster-1.13", DAGSTER),
     Cell("python-3.12", ON_PYTHON, python="3.12"),
     Cell("python-3.13", ON_PYTHON, python="3.13"),
