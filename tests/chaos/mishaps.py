@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 
 import psutil
@@ -55,6 +56,7 @@ class Day:
     """The pipeline that things happen to."""
 
     house: House
+    process: subprocess.Popen[bytes]
     say: Callable[[str], None]
     clock_file: Path
     table: list[Told] = field(default_factory=list)
@@ -108,6 +110,10 @@ class Day:
                 break
             time.sleep(0.5)
         self.table.append(noted)
+
+    def settle(self, words: str) -> None:
+        """Wait until the status no longer has these words. Raises AssertionError."""
+        until(f"no {words}", lambda: not re.search(words, self.ask("status")), 240, self.process, every=2)
 
     def refused(self, mishap: str, folder: Path, settings: str, words: str) -> None:
         """A second `tidemark up`, with other settings from another folder, ends with an error of these words."""
@@ -216,7 +222,7 @@ def main() -> int:
         until("both subscriptions are there", lambda: is_provisioned(house.settings), 120, process)
         source.start()
         until_running(house, process)
-        day = Day(house, say, clock_file)
+        day = Day(house, process, say, clock_file)
         until("a window is computed", lambda: bool((one := house.report()) and one.computed), 240, process)
         happen(day, others)
         published = source.stop()
@@ -282,12 +288,12 @@ def happen(day: Day, others: Path) -> None:
         psutil.Process(house.services()["Spark Connect"].pid).kill()
 
     day.play("Spark is killed", kill_spark, {"up": "Spark Connect ended"}, lambda: None, None)
+    held = "HELD_TRACKING_BEHIND|HELD_CLOCK_SKEW"
     for seconds in (STEP_SECONDS, -STEP_SECONDS):
-        held = "HELD_TRACKING_BEHIND|HELD_CLOCK_SKEW"
-        skewed = {"status": held, "explain": held}
-        day.play(
-            f"the clock is stepped by {seconds} s", lambda by=seconds: day.step(by), skewed, lambda: day.step(0), None
-        )  # type: ignore[misc]
+        day.settle(held)
+        step = partial(day.step, seconds)
+        day.play(f"the clock is {seconds:+} s off", step, {"status": held, "explain": held}, partial(day.step, 0), None)
+    day.settle(held)
 
 
 if __name__ == "__main__":
