@@ -20,10 +20,10 @@ from tidemark.pipeline.errors import ProvisionRefused, PubSubError, SnapshotRefu
 from tidemark.pipeline.pubsub.backlog import SnapshotBacklog
 from tidemark.pipeline.pubsub.connection import (
     ONCE_MORE,
+    bounded,
     publisher_client,
     refuse_foreign_server,
     reported,
-    retrying,
     subscriber_client,
 )
 from tidemark.pipeline.pubsub.requirements import (
@@ -153,7 +153,7 @@ class _Server:
 
     def __init__(self, subscriber: SubscriberClient, publisher: PublisherClient, call_timeout: timedelta) -> None:
         self._clients: dict[str, Any] = {"topic": publisher, "subscription": subscriber}
-        self._bounds = {"retry": retrying(call_timeout), "timeout": call_timeout.total_seconds()}
+        self._bounds = bounded(call_timeout)
 
     def find(self, kind: str, path: str) -> Any | None:
         """The topic or subscription at the path, or None."""
