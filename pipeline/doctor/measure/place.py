@@ -12,11 +12,9 @@ from contextlib import suppress
 from datetime import timedelta
 from typing import Any
 
-from google.api_core import exceptions as api
-
 from tidemark.pipeline.clock import Clock
 from tidemark.pipeline.errors import PermissionMissing, PubSubError
-from tidemark.pipeline.pubsub.connection import ONCE_MORE, bounded, reported
+from tidemark.pipeline.pubsub.resources import Resources
 from tidemark.pipeline.pubsub.sampling import short_lived
 from tidemark.pipeline.settings_sections import PubSubSettings
 
@@ -35,8 +33,6 @@ NEEDED = {
     "topic": "pubsub.topics.create and pubsub.topics.delete on the project",
 }
 """The permissions for each kind that is made, in the order of removal."""
-
-LIST = "pubsub.topics.list, pubsub.subscriptions.list and pubsub.snapshots.list on the project"
 
 
 class Timed:
@@ -65,23 +61,25 @@ class Place:
     call took, by its name."""
 
     def __init__(self, publisher: Any, subscriber: Any, settings: PubSubSettings, clock: Clock) -> None:
-        self.settings, self.clock, self.bounds = settings, clock, bounded(settings.call_timeout)
+        self.settings, self.clock = settings, clock
         self.seconds = defaultdict[str, list[float]](list)
         self.publisher, self.subscriber = self.timed(publisher), self.timed(subscriber)
+        self._resources = Resources(self.subscriber, self.publisher, settings.call_timeout)
+        self.bounds = self._resources.bounds
         self.labels = {LABEL: str(int(clock.now().timestamp()))}
         self._id = f"{LABEL}-{uuid.uuid4().hex[:12]}"
         self._project = f"projects/{settings.project}"
         self.topic = self._path("topic")
         self._made: list[tuple[str, str]] = []
 
-    def timed(self, client: Any) -> Timed:
+    def timed(self, client: Any) -> Any:
         """The client, whose calls count from now on."""
         return Timed(client, self.clock, self.seconds)
 
     def make_topic(self) -> None:
         """Raises PermissionMissing, and makes nothing, if anything that a measurement makes could not be removed."""
         for kind in NEEDED:
-            self._delete(kind, self._path(kind))
+            self._resources.delete(kind, self._path(kind), NEEDED[kind])
         self._make("topic", {"name": self.topic})
 
     def subscribe(self, role: str, **options: Any) -> str:
@@ -106,21 +104,23 @@ class Place:
         before = (self.clock.now() - LEFT_AFTER).timestamp()
         swept = []
         with suppress(PermissionMissing):
-            for kind, one in self._listed(*NEEDED):
+            found = [(kind, one) for kind in NEEDED for one in self._resources.listed(kind, self._project)]
+            for kind, one in found:
                 began = one.labels.get(LABEL, "")
                 if NAME.fullmatch(one.name) and began.isdecimal() and int(began) < before:
-                    self._delete(kind, one.name)
+                    self._resources.delete(kind, one.name, NEEDED[kind])
                     swept.append(one.name)
         return swept
 
     def _remove(self) -> None:
         with suppress(PubSubError):  # the snapshots of a reading that was interrupted
-            self._made += [(kind, one.name) for kind, one in self._listed("snapshot") if self._id in one.name]
+            snapshots = self._resources.listed("snapshot", self._project)
+            self._made += [("snapshot", one.name) for one in snapshots if self._id in one.name]
         left: list[str] = []
         problem: PubSubError | None = None
         for kind, path in reversed(self._made):
             try:
-                self._delete(kind, path)
+                self._resources.delete(kind, path, NEEDED[kind])
             except PubSubError as error:
                 problem = error
                 left.append(f"gcloud pubsub {kind}s delete {path}")
@@ -133,28 +133,7 @@ class Place:
     def _path(self, kind: str, role: str = "") -> str:
         return f"{self._project}/{kind}s/{self._id}{role}"
 
-    def _client(self, kind: str) -> Any:
-        return self.publisher if kind == "topic" else self.subscriber
-
     def _make(self, kind: str, request: dict[str, Any]) -> None:
         """Create it. It is removed even if creating it was interrupted, or its answer was lost."""
-        path = request["name"]
-        self._made.append((kind, path))
-        create = getattr(self._client(kind), f"create_{kind}")
-        with reported("create", path, NEEDED[kind], then=ONCE_MORE), suppress(api.AlreadyExists):
-            create(request={**request, "labels": self.labels}, **self.bounds)
-
-    def _delete(self, kind: str, path: str) -> None:
-        """Delete it, if it exists."""
-        delete = getattr(self._client(kind), f"delete_{kind}")
-        with reported("delete", path, NEEDED[kind], then=ONCE_MORE), suppress(api.NotFound):
-            delete(**{kind: path}, **self.bounds)
-
-    def _listed(self, *kinds: str) -> list[tuple[str, Any]]:
-        """All of the project's, with its kind."""
-        with reported("list the topics, subscriptions and snapshots of", self._project, LIST, then=ONCE_MORE):
-            return [
-                (kind, one)
-                for kind in kinds
-                for one in getattr(self._client(kind), f"list_{kind}s")(project=self._project, **self.bounds)
-            ]
+        self._made.append((kind, request["name"]))
+        self._resources.create(kind, {**request, "labels": self.labels}, NEEDED[kind])
