@@ -11,8 +11,8 @@ from tidemark.pipeline.cli.options import config_file
 from tidemark.pipeline.cli.output import WARNING, columns, console, counted, print_json, progress_bar, safe
 from tidemark.pipeline.clock import Clock, iso
 from tidemark.pipeline.doctor.measure.experiments import measure
-from tidemark.pipeline.doctor.measure.facts import Facts
-from tidemark.pipeline.doctor.measure.judging import Row, Setting, Verdict, cost, follows, rows
+from tidemark.pipeline.doctor.measure.facts import Facts, Verdict
+from tidemark.pipeline.doctor.measure.judging import Row, Setting, cost, follows, rows
 from tidemark.pipeline.doctor.measure.writing import Written, write_settings
 from tidemark.pipeline.durations import rough
 from tidemark.pipeline.errors import PubSubUnreachable

@@ -4,6 +4,7 @@ Pure."""
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from enum import StrEnum
 from math import ceil
 from typing import NamedTuple
 
@@ -25,11 +26,19 @@ STEPS = {"a minute": 60_000_000, "a second": 1_000_000}
 """To what a reading may be rounded, in microseconds."""
 
 
-class Seen(NamedTuple):
-    """A fact in words, whether it is as the method expects, and what to do where it is not."""
+class Verdict(StrEnum):
+    """How a fact compares with what the method expects."""
 
-    said: str
-    holds: bool
+    AS_EXPECTED = "as expected"
+    DIFFERS = "differs"
+    NOT_MEASURED = "not measured"
+
+
+class Seen(NamedTuple):
+    """A fact in words, and what to do where it differs."""
+
+    found: str
+    verdict: Verdict
     then: str = ""
 
 
@@ -39,8 +48,8 @@ class NotMeasured:
 
     why: str
 
-    def seen(self, *_: object) -> "NotMeasured":
-        return self
+    def seen(self, *_: object) -> Seen:
+        return Seen(self.why, Verdict.NOT_MEASURED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,14 +90,14 @@ class SnapshotFacts:
         step = next((name for name, us in STEPS.items() if not any(to_us(one) % us for one, _ in self.shown)), None)
         holds = latest <= EXACT and 2 * off < len(errors)
         if largest <= EXACT:
-            return Seen(f"exact in {len(errors)} readings", holds)
+            return judged(f"exact in {len(errors)} readings", holds)
         if step is not None:
             how = f"rounded to {step}, off by up to {short(largest)}"
         elif latest > EXACT:
             how = f"later than the message by up to {short(latest)}"
         else:
             how = f"earlier than the message by up to {short(earliest)}"
-        return Seen(f"{how}; another second in {off} of {len(errors)} readings", holds)
+        return judged(f"{how}; another second in {off} of {len(errors)} readings", holds)
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,9 +114,9 @@ class DelayFacts:
         took, messages = self.took, f"of {self.messages:,}"
         if self.missing:
             said = f"{self.missing:,} {messages} messages had not come {short(self.waited)} after the last"
-            return Seen(said, False, "no slack follows: measure again, and ask what delivers so late")
+            return judged(said, False, "no slack follows: measure again, and ask what delivers so late")
         said = f"p50 {short(took.p50)}, p99 {short(took.p99)}, largest {short(took.largest)} {messages}"
-        return Seen(said, took.largest < VISIBLE_WITHIN)
+        return judged(said, took.largest < VISIBLE_WITHIN)
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +127,7 @@ class RedeliveryFacts:
 
     def seen(self) -> Seen:
         said = f"changed by {short(self.change)}" if self.change else "the same"
-        return Seen(said, not self.change, "the method does not hold here: a watermark would pass messages")
+        return judged(said, not self.change, "the method does not hold here: a watermark would pass messages")
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,12 +138,12 @@ class FilterFacts:
     came: int
     others: int
 
-    def seen(self, settings: Settings) -> Seen | NotMeasured:
+    def seen(self, settings: Settings) -> Seen:
         if self.others and settings.emulated and settings.pubsub.emulator != "local":
-            return NotMeasured("not measured here: Google's official emulator ignores filters")
+            return NotMeasured("not measured here: Google's official emulator ignores filters").seen()
         said = f"{self.came} of {self.passing} that pass came, and {self.others} others"
         holds = self.came == self.passing and not self.others
-        return Seen(said, holds, "leave pubsub.filter empty: both subscriptions must get the same messages")
+        return judged(said, holds, "leave pubsub.filter empty: both subscriptions must get the same messages")
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,12 +156,12 @@ class TransformFacts:
     with_payload: int
     changed: int
 
-    def seen(self, settings: Settings) -> Seen | NotMeasured:
+    def seen(self, settings: Settings) -> Seen:
         if self.with_payload and settings.emulated:
-            return NotMeasured("not measured here: an emulator ignores message transforms")
+            return NotMeasured("not measured here: an emulator ignores message transforms").seen()
         said = f"{self.came} of {self.sent} came: {self.with_payload} with a payload, {self.changed} changed"
         holds = self.came == self.sent and not self.with_payload and not self.changed
-        return Seen(said, holds, "leave pubsub.metadata_only = false")
+        return judged(said, holds, "leave pubsub.metadata_only = false")
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,7 +182,7 @@ class MonitoringFacts:
             f"{'right' if is_bound else f'wrong, it was at {iso(self.published)}'}; visible after at most "
             f"{short(self.visible_after)}"
         )
-        return Seen(said, is_bound and self.visible_after <= MONITORED_WITHIN)
+        return judged(said, is_bound and self.visible_after <= MONITORED_WITHIN)
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,7 +195,7 @@ class ClockFacts:
     def seen(self, near: timedelta) -> Seen:
         said = f"between {short(self.at_least)} and {short(self.at_most)} ahead of this machine's"
         holds = -near < self.at_most and self.at_least < near
-        return Seen(said, holds, "have the machine's clock be set by NTP (`timedatectl set-ntp true`)")
+        return judged(said, holds, "have the machine's clock be set by NTP (`timedatectl set-ntp true`)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,6 +215,11 @@ class Facts:
     charged_bytes: int
     took: timedelta
     swept: Sequence[str]
+
+
+def judged(found: str, holds: bool, then: str = "") -> Seen:
+    """A fact that was measured."""
+    return Seen(found, Verdict.AS_EXPECTED) if holds else Seen(found, Verdict.DIFFERS, then)
 
 
 def short(duration: timedelta) -> str:

@@ -3,7 +3,6 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import timedelta
-from enum import StrEnum
 from math import ceil
 
 from tidemark.pipeline.doctor.measure.facts import (
@@ -14,8 +13,9 @@ from tidemark.pipeline.doctor.measure.facts import (
     DelayFacts,
     Facts,
     NotMeasured,
-    Seen,
     SnapshotFacts,
+    Verdict,
+    judged,
     short,
 )
 from tidemark.pipeline.durations import format_duration
@@ -31,14 +31,6 @@ NEAR = timedelta(seconds=1)
 
 DOLLARS_A_TIB = 40
 """List price of publishing, and of delivering (docs/costs.md)."""
-
-
-class Verdict(StrEnum):
-    """How a fact compares with what the method expects."""
-
-    AS_EXPECTED = "as expected"
-    DIFFERS = "differs"
-    NOT_MEASURED = "not measured"
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,15 +59,16 @@ def rows(facts: Facts, settings: Settings) -> list[Row]:
     near = settings.watermark.near_real_time
     visible = f"below {format_duration(VISIBLE_WITHIN)}"
     bare = "no payload; attributes and publish times as they were"
+    bounds = f"bounds the publish time; visible within {format_duration(MONITORED_WITHIN)}"
     on_time = f"within near_real_time ({format_duration(near)}) of this machine's"
     return [
         *_snapshot(facts, near),
-        _row("delay until a message can be pulled", visible, facts.delay.seen()),
-        _row("a redelivery's publish time", "the same", facts.redelivery.seen()),
-        _row("a filter", "what passes it, and nothing else", facts.filter.seen(settings)),
-        _row("the metadata-only transform", bare, facts.transform.seen(settings)),
-        _monitoring(facts),
-        _row("Pub/Sub's clock", on_time, facts.clock.seen(near)),
+        Row("delay until a message can be pulled", visible, *facts.delay.seen()),
+        Row("a redelivery's publish time", "the same", *facts.redelivery.seen()),
+        Row("a filter", "what passes it, and nothing else", *facts.filter.seen(settings)),
+        Row("the metadata-only transform", bare, *facts.transform.seen(settings)),
+        Row("oldest_unacked_message_age", bounds, *facts.monitoring.seen()),
+        Row("Pub/Sub's clock", on_time, *facts.clock.seen(near)),
     ]
 
 
@@ -84,7 +77,7 @@ def follows(facts: Facts, settings: Settings) -> list[Setting]:
     set."""
     found, snapshot = list[Setting](), facts.snapshot
     failing = [row for row in _snapshot(facts, settings.watermark.near_real_time) if row.verdict is Verdict.DIFFERS]
-    is_monitored = _monitoring(facts).verdict is not Verdict.DIFFERS
+    is_monitored = facts.monitoring.seen().verdict is not Verdict.DIFFERS
     if failing and is_monitored:
         why = "; ".join(f"{row.fact}: {row.found}" for row in failing)
         found.append(Setting("pubsub", "reading", "monitoring", f"the snapshot's expiry cannot be relied on ({why})"))
@@ -109,36 +102,23 @@ def cost(facts: Facts) -> float:
 
 def _snapshot(facts: Facts, near: timedelta) -> Iterator[Row]:
     found = facts.snapshot
-    yield _row("a snapshot's expiry less 7d", "the publish time of the oldest unacknowledged message", found.seen())
+    yield Row("a snapshot's expiry less 7d", "the publish time of the oldest unacknowledged message", *found.seen())
     if isinstance(found, NotMeasured):
         return
     if found.acknowledged:
         latest = max(found.acknowledged)
         said = "in the next reading" if not latest else f"up to {short(latest)} late"
         said = f"not within {short(latest)}" if found.is_stuck else said
-        seen = Seen(said, latest <= near and not found.is_stuck)
-        yield _row("a snapshot shows an acknowledgement", f"within near_real_time ({format_duration(near)})", seen)
+        seen = judged(said, latest <= near and not found.is_stuck)
+        yield Row("a snapshot shows an acknowledgement", f"within near_real_time ({format_duration(near)})", *seen)
     if found.empty:
         ahead = facts.clock.at_least if isinstance(facts.clock, ClockFacts) else ZERO
         behind = max(max(found.empty) + ahead, ZERO)
         said = f"up to {short(behind)} before the request" if behind > EXACT else "the moment of the request"
-        yield _row("with nothing outstanding", "the moment of the request, to a second", Seen(said, behind < NEAR))
+        yield Row("with nothing outstanding", "the moment of the request, to a second", *judged(said, behind < NEAR))
     if found.passed:
         largest, times = max(found.passed), sum(map(bool, found.passed))
         said = f"passed in {times} of {len(found.passed)} readings, by up to {short(largest)}"
         said = said if times else f"never passed in {len(found.passed)} readings"
         expected = f"passed by less than {format_duration(VISIBLE_WITHIN)}"
-        yield _row("a message just published", expected, Seen(said, largest < VISIBLE_WITHIN))
-
-
-def _monitoring(facts: Facts) -> Row:
-    expected = f"bounds the publish time; visible within {format_duration(MONITORED_WITHIN)}"
-    return _row("oldest_unacked_message_age", expected, facts.monitoring.seen())
-
-
-def _row(fact: str, expected: str, seen: Seen | NotMeasured) -> Row:
-    if isinstance(seen, NotMeasured):
-        return Row(fact, expected, seen.why, Verdict.NOT_MEASURED)
-    if seen.holds:
-        return Row(fact, expected, seen.said, Verdict.AS_EXPECTED)
-    return Row(fact, expected, seen.said, Verdict.DIFFERS, seen.then)
+        yield Row("a message just published", expected, *judged(said, largest < VISIBLE_WITHIN))

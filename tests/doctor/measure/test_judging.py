@@ -17,8 +17,9 @@ from tidemark.pipeline.doctor.measure.facts import (
     SnapshotFacts,
     Took,
     TransformFacts,
+    Verdict,
 )
-from tidemark.pipeline.doctor.measure.judging import Verdict, follows, rows
+from tidemark.pipeline.doctor.measure.judging import follows, rows
 from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.settings_sections import WatermarkSettings
 

@@ -32,8 +32,8 @@ from tests.pubsub.denying import Denying
 from tests.pubsub.fake_monitoring import served as serve_monitoring
 from tidemark.pipeline.clock import SystemClock
 from tidemark.pipeline.doctor.measure.experiments import measure
-from tidemark.pipeline.doctor.measure.facts import Facts, MonitoringFacts, NotMeasured
-from tidemark.pipeline.doctor.measure.judging import Row, Verdict, follows, rows
+from tidemark.pipeline.doctor.measure.facts import Facts, MonitoringFacts, NotMeasured, Verdict
+from tidemark.pipeline.doctor.measure.judging import Row, follows, rows
 from tidemark.pipeline.doctor.measure.traffic import Plan
 from tidemark.pipeline.emulator.faults import LIKE_THE_SERVICE, Faults
 from tidemark.pipeline.emulator.model import PubSubModel
