@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import asdict
+from itertools import groupby
 
 import typer
 from rich.table import Table
@@ -10,8 +11,8 @@ from tidemark.pipeline.cli.options import config_file
 from tidemark.pipeline.cli.output import WARNING, columns, console, counted, print_json, progress_bar, safe
 from tidemark.pipeline.clock import Clock, iso
 from tidemark.pipeline.doctor.measure.experiments import measure
-from tidemark.pipeline.doctor.measure.facts import Facts
-from tidemark.pipeline.doctor.measure.judging import Row, Setting, Verdict, cost, follows, rows
+from tidemark.pipeline.doctor.measure.facts import Facts, Verdict
+from tidemark.pipeline.doctor.measure.judging import Row, Setting, cost, follows, rows
 from tidemark.pipeline.doctor.measure.writing import Written, write_settings
 from tidemark.pipeline.durations import rough
 from tidemark.pipeline.errors import PubSubUnreachable
@@ -76,11 +77,10 @@ def show_measured(facts: Facts, table_rows: Sequence[Row], found: Sequence[Setti
         terminal.print(f"removed what a killed measurement had left behind: {safe(name)}", soft_wrap=True)
     follows_what = "this was a quiet topic, and is no bound" if found else "nothing"
     terminal.print(f"\nwhat follows for the settings: {follows_what}")
-    for section in dict.fromkeys(one.section for one in found):
+    for section, settings in groupby(found, key=lambda one: one.section):
         terminal.print(safe(f"[{section}]"))
-        for one in found:
-            if one.section == section:
-                terminal.print(safe(f'{one.key} = "{one.value}"  # {one.why}'), soft_wrap=True)
+        for one in settings:
+            terminal.print(safe(f'{one.key} = "{one.value}"  # {one.why}'), soft_wrap=True)
 
 
 def show_written(settings: Settings, written: Sequence[Written]) -> None:
@@ -95,11 +95,9 @@ def show_written(settings: Settings, written: Sequence[Written]) -> None:
     elif not written:
         terminal.print(f"nothing was written into {file}", soft_wrap=True)
     for one in written:
-        name, before = (
-            f"{one.setting.section}.{one.setting.key}",
-            "not set" if one.before is None else f'"{one.before}"',
-        )
-        terminal.print(f'wrote {name} = "{one.setting.value}" into {file}; it was {safe(before)}', soft_wrap=True)
+        name, value = f"{one.setting.section}.{one.setting.key}", one.setting.value
+        before = "not set" if one.before is None else safe(f'"{one.before}"')
+        terminal.print(f'wrote {name} = "{value}" into {file}; it was {before}', soft_wrap=True)
         if one.overridden_by:
             terminal.print(f"{WARNING}the variable {one.overridden_by} overrides it", soft_wrap=True)
     if written:

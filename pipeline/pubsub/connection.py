@@ -114,6 +114,11 @@ def retrying(within: timedelta) -> Retry:
     return Retry(predicate=if_exception_type(*TRANSIENT), initial=0.1, maximum=2.0, timeout=within.total_seconds())
 
 
+def bounded(within: timedelta) -> dict[str, Any]:
+    """The arguments of a client's call that is tried again, and answered or given up within this time."""
+    return {"retry": retrying(within), "timeout": within.total_seconds()}
+
+
 @contextmanager
 def reported(
     action: str, resource: str, permission: str, service: str = "Pub/Sub", then: str = TICKS_GO_ON

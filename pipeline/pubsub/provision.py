@@ -5,12 +5,9 @@ differences from the settings, and refuses whatever would make the two subscript
 """
 
 from collections.abc import Iterator
-from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any
 
-from google.api_core import exceptions as api
 from google.pubsub_v1 import PublisherClient, SubscriberClient
 
 from tidemark.pipeline.clock import Clock, iso
@@ -18,14 +15,7 @@ from tidemark.pipeline.contract.heartbeat import MessageContract
 from tidemark.pipeline.durations import format_duration
 from tidemark.pipeline.errors import ProvisionRefused, PubSubError, SnapshotRefused
 from tidemark.pipeline.pubsub.backlog import SnapshotBacklog
-from tidemark.pipeline.pubsub.connection import (
-    ONCE_MORE,
-    publisher_client,
-    refuse_foreign_server,
-    reported,
-    retrying,
-    subscriber_client,
-)
+from tidemark.pipeline.pubsub.connection import publisher_client, refuse_foreign_server, subscriber_client
 from tidemark.pipeline.pubsub.requirements import (
     dangers,
     differences,
@@ -35,6 +25,7 @@ from tidemark.pipeline.pubsub.requirements import (
     refusals,
     wanted,
 )
+from tidemark.pipeline.pubsub.resources import Resources
 from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.settings_sections import PubSubSettings
 
@@ -70,7 +61,7 @@ def provision(
     Idempotent, and safe beside another provisioning. It changes nothing that exists, and creates nothing if it refuses
     anything. Raises ProvisionRefused with all reasons at once, PubSubUnreachable, PermissionMissing.
     """
-    server = _Server(subscriber, publisher, settings.call_timeout)
+    server = Resources(subscriber, publisher, settings.call_timeout)
     topic, paths = settings.topic_path, {"tracking": settings.tracking_path, "base": settings.base_path}
     topic_found = server.find("topic", topic)
     created = {topic: topic_found is None}
@@ -78,10 +69,11 @@ def provision(
     settings = followed(settings, found["base"])
     _refuse(refusals(settings, contract, **found))
 
-    created[topic] = created[topic] and server.create("topic", {"name": topic})
+    created[topic] = created[topic] and server.create("topic", {"name": topic}, CREATE["topic"])
     tracking_created_at = None
     for role, path in paths.items():
-        created[path] = found[role] is None and server.create("subscription", wanted(settings, path))
+        request = wanted(settings, path)
+        created[path] = found[role] is None and server.create("subscription", request, CREATE["subscription"])
         if found[role] is None and not created[path]:  # another provisioning was quicker: look at its subscription
             found[role] = server.find("subscription", path)
         if role == "tracking" and created[path]:
@@ -89,7 +81,7 @@ def provision(
     _refuse(refusals(settings, contract, **found))
     if signal_topic is not None:
         is_missing = server.find("topic", signal_topic) is None
-        created[signal_topic] = is_missing and server.create("topic", {"name": signal_topic})
+        created[signal_topic] = is_missing and server.create("topic", {"name": signal_topic}, CREATE["topic"])
 
     existing = [(role, one) for role, one in found.items() if one is not None]
     warnings = [sentence for role, one in existing for sentence in dangers(role, one, attach=settings.attach)]
@@ -146,26 +138,3 @@ def _older_backlog(
                 f"{base} holds messages since {iso(reading.oldest_unacked)}, {format_duration(age)} before tracking "
                 f"was created: {held}"
             )
-
-
-class _Server:
-    """The requests of provisioning, each bounded in time and with its errors explained."""
-
-    def __init__(self, subscriber: SubscriberClient, publisher: PublisherClient, call_timeout: timedelta) -> None:
-        self._clients: dict[str, Any] = {"topic": publisher, "subscription": subscriber}
-        self._bounds = {"retry": retrying(call_timeout), "timeout": call_timeout.total_seconds()}
-
-    def find(self, kind: str, path: str) -> Any | None:
-        """The topic or subscription at the path, or None."""
-        get = getattr(self._clients[kind], f"get_{kind}")
-        with reported("look up", path, f"pubsub.{kind}s.get on it", then=ONCE_MORE), suppress(api.NotFound):
-            return get(**{kind: path}, **self._bounds)
-        return None
-
-    def create(self, kind: str, request: dict[str, Any]) -> bool:
-        """Create a topic or subscription; False if it exists already."""
-        create = getattr(self._clients[kind], f"create_{kind}")
-        with reported("create", request["name"], CREATE[kind], then=ONCE_MORE), suppress(api.AlreadyExists):
-            create(request=request, **self._bounds)
-            return True
-        return False

@@ -23,6 +23,9 @@ function keepMetadata(message, metadata) {
 """
 """Drops the payload and keeps the attributes. A message needs one or the other, so without attributes a dash stays."""
 
+KEEP_METADATA = [{"javascript_udf": {"function_name": "keepMetadata", "code": TRANSFORM_CODE}}]
+"""The transform as a subscription's request has it."""
+
 
 def wanted(settings: PubSubSettings, path: str) -> dict[str, Any]:
     """The request that creates the subscription at `path`: pulled, with the filter of the settings, never expiring."""
@@ -36,8 +39,7 @@ def wanted(settings: PubSubSettings, path: str) -> dict[str, Any]:
     if settings.filter:
         request["filter"] = settings.filter
     if settings.metadata_only and path == settings.tracking_path:
-        function = {"function_name": "keepMetadata", "code": TRANSFORM_CODE}
-        request["message_transforms"] = [{"javascript_udf": function}]
+        request["message_transforms"] = KEEP_METADATA
     return request
 
 

@@ -15,7 +15,7 @@ from google.pubsub_v1 import SubscriberClient
 
 from tidemark.pipeline.clock import Clock
 from tidemark.pipeline.errors import PubSubError
-from tidemark.pipeline.pubsub.connection import ONCE_MORE, reported, retrying
+from tidemark.pipeline.pubsub.connection import ONCE_MORE, bounded, reported
 from tidemark.pipeline.pubsub.subscription import PubSubSubscription
 from tidemark.pipeline.settings_sections import PubSubSettings
 from tidemark.pipeline.settings_types import DAY
@@ -62,22 +62,23 @@ def sample_messages(
     return list(found.values())
 
 
+def short_lived(path: str, topic: str) -> dict[str, Any]:
+    """The request for a subscription that nothing keeps, nor its messages, for longer than the service must."""
+    return {
+        "name": path,
+        "topic": topic,
+        "ack_deadline_seconds": int(LEASE.total_seconds()),
+        "message_retention_duration": KEPT,
+        "expiration_policy": {"ttl": EXPIRES_AFTER},
+    }
+
+
 @contextmanager
 def _throw_away(client: SubscriberClient, settings: PubSubSettings) -> Iterator[str]:
     """A new subscription of the topic, until the block is left. It is deleted even if its creation was interrupted."""
     path = f"projects/{settings.project}/subscriptions/{PREFIX}{uuid.uuid4().hex[:12]}"
-    bounds: dict[str, Any] = {
-        "retry": retrying(settings.call_timeout),
-        "timeout": settings.call_timeout.total_seconds(),
-    }
-    request = {
-        "name": path,
-        "topic": settings.topic_path,
-        "ack_deadline_seconds": int(LEASE.total_seconds()),
-        "message_retention_duration": KEPT,
-        "expiration_policy": {"ttl": EXPIRES_AFTER},
-        "filter": settings.filter,
-    }
+    bounds = bounded(settings.call_timeout)
+    request = {**short_lived(path, settings.topic_path), "filter": settings.filter}
     is_made = True
     try:
         try:

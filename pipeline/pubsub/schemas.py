@@ -13,7 +13,7 @@ from tidemark.pipeline.contract.payloads.definitions import DELETED_SCHEMA, NAME
 from tidemark.pipeline.contract.payloads.formats import Encoding
 from tidemark.pipeline.contract.payloads.rejections import Unknown, Unreadable, quoted
 from tidemark.pipeline.errors import PubSubError
-from tidemark.pipeline.pubsub.connection import client_of, reported, retrying
+from tidemark.pipeline.pubsub.connection import bounded, client_of, reported
 from tidemark.pipeline.settings_sections import PullSettings, Server
 
 ENCODINGS: Mapping[Any, Encoding] = {
@@ -47,7 +47,7 @@ class PubSubSchemas:
 
     def __init__(self, server: Server, call_timeout: timedelta, accepted: Accepted | None = None) -> None:
         self._server = server
-        self._bounds: dict[str, Any] = {"retry": retrying(call_timeout), "timeout": call_timeout.total_seconds()}
+        self._bounds = bounded(call_timeout)
         self._accepted = accepted
         self._client: SchemaServiceClient | None = None
         self._listed: LRUCache[str, tuple[int, Mapping[str, Definition | None]]] = LRUCache(MOST_SCHEMAS)

@@ -18,7 +18,7 @@ from google.pubsub_v1 import SubscriberClient
 from tidemark.pipeline.clock import Clock
 from tidemark.pipeline.contract.messages import Messages
 from tidemark.pipeline.errors import BaseReadByOthers, PubSubError
-from tidemark.pipeline.pubsub.connection import TRANSIENT, reported, retrying
+from tidemark.pipeline.pubsub.connection import TRANSIENT, bounded, reported
 from tidemark.pipeline.pubsub.leases import IDS_PER_CALL, Leases
 from tidemark.pipeline.pubsub.pulls import GIVEN_BACK_SECONDS, Pulls
 from tidemark.pipeline.pubsub.received import ACK_ID, NOTHING
@@ -199,8 +199,7 @@ class PubSubSubscription:
                     self._client.acknowledge(
                         subscription=self.path,
                         ack_ids=chunk,
-                        retry=retrying(self._settings.call_timeout),
-                        timeout=self._settings.call_timeout.total_seconds(),
+                        **bounded(self._settings.call_timeout),
                     )
                     outcome += Acknowledged(count=len(chunk))
                 except (*TRANSIENT, api.RetryError, api.InvalidArgument, api.FailedPrecondition) as error:

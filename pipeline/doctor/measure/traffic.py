@@ -1,20 +1,21 @@
 """What the experiments send and receive: publishing, pulling, acknowledging, and readings by snapshot."""
 
-from collections.abc import Collection, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Collection, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
+import pyarrow as pa
 from google.pubsub_v1 import PublishRequest
 
-from tidemark.pipeline.clock import from_us, to_us
-from tidemark.pipeline.doctor.measure.place import LEASE, Place
+from tidemark.pipeline.doctor.measure.place import Place
 from tidemark.pipeline.errors import PubSubUnreachable
 from tidemark.pipeline.pubsub.backlog import SnapshotBacklog
 from tidemark.pipeline.pubsub.connection import ONCE_MORE, reported
 from tidemark.pipeline.pubsub.pulls import GIVEN_BACK_SECONDS, Pulls
-from tidemark.pipeline.pubsub.received import ACK_ID
+from tidemark.pipeline.pubsub.sampling import LEASE
 from tidemark.pipeline.pubsub.subscription import CONSUME
 
 REQUEST_COUNTS_AS = 1000
@@ -24,6 +25,8 @@ PUBLISH = "pubsub.topics.publish on the project"
 LOOK_AGAIN = 0.1
 TRIES = 5
 """How often a reading or a pull without an answer is tried."""
+
+Answer = TypeVar("Answer")
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,9 +47,10 @@ class Received:
     """One delivery of a message, and the monotonic clock then."""
 
     message_id: str
-    published: datetime
-    attributes: dict[str, str]
-    data: bytes
+    publish_time: datetime
+    ordering_key: str | None
+    attributes: Mapping[str, str]
+    payload: bytes
     ack_id: str
     at: float
 
@@ -57,9 +61,8 @@ class Traffic:
     def __init__(self, place: Place, plan: Plan) -> None:
         self._place, self._plan, self._clock = place, plan, place.clock
         self._pulls: dict[str, Pulls] = {}
-        self._unanswered = 0  # pulls in a row
         self._sent: set[str] = set()
-        self._acknowledged: dict[str, set[str]] = {}
+        self._acknowledged = defaultdict[str, set[str]](set)
         self.charged_bytes = 0
 
     def close(self) -> None:
@@ -67,7 +70,7 @@ class Traffic:
         for pulls in self._pulls.values():
             pulls.close()
 
-    def _publish(self, messages: Sequence[dict[str, Any]]) -> list[str]:
+    def _publish(self, *messages: dict[str, Any]) -> list[str]:
         request = PublishRequest(topic=self._place.topic, messages=messages)
         self.charged_bytes += max(REQUEST_COUNTS_AS, PublishRequest.pb(request).ByteSize())
         with reported("publish to", self._place.topic, PUBLISH, then=ONCE_MORE):
@@ -79,27 +82,17 @@ class Traffic:
         """What one answer brings within so many seconds."""
         if path not in self._pulls:
             settings = self._place.settings.model_copy(update={"ack_deadline": LEASE})
-            make = partial(Pulls, keeps=True, on_call=lambda: None)
-            self._pulls[path] = make(self._place.subscriber, path, self._clock, settings)
-        try:
+            client = self._place.subscriber
+            self._pulls[path] = Pulls(client, path, self._clock, settings, keeps=True, on_call=lambda: None)
+
+        def pulled() -> tuple[pa.Table, int]:
             with reported("pull from", path, CONSUME, then=ONCE_MORE):
-                table, size = self._pulls[path].take(1000, seconds)
-            self._unanswered = 0
-        except PubSubUnreachable:
-            self._unanswered += 1
-            if self._unanswered == TRIES:
-                raise
-            self._clock.sleep(LOOK_AGAIN)
-            return []
+                return self._pulls[path].take(1000, seconds)
+
+        table, size = self._tried(pulled)
         at = self._clock.monotonic()
         self.charged_bytes += max(REQUEST_COUNTS_AS, size) if len(table) else 0
-        return [
-            Received(
-                row["message_id"], from_us(to_us(row["publish_time"])), dict(row["attributes"]), row["payload"],
-                row[ACK_ID], at,
-            )
-            for row in table.to_pylist()
-        ]  # fmt: skip
+        return [Received(**row, at=at) for row in table.to_pylist(maps_as_pydicts="strict")]
 
     def _take(self, path: str, wanted: Collection[str], within: timedelta | None = None) -> dict[str, Received]:
         """What comes until all of the wanted messages have, or the time is over."""
@@ -111,7 +104,7 @@ class Traffic:
 
     def _drain(self, path: str) -> bool:
         """Acknowledge everything that was published; False if some of it has not come."""
-        wanted = self._sent - self._acknowledged.get(path, set())
+        wanted = self._sent - self._acknowledged[path]
         found = self._take(path, wanted)
         self._acknowledge(path, found.values())
         return found.keys() >= wanted
@@ -121,7 +114,7 @@ class Traffic:
             with reported("acknowledge on", path, CONSUME, then=ONCE_MORE):
                 ack_ids = [one.ack_id for one in received]
                 self._place.subscriber.acknowledge(subscription=path, ack_ids=ack_ids, **self._place.bounds)
-            self._acknowledged.setdefault(path, set()).update(one.message_id for one in received)
+            self._acknowledged[path].update(one.message_id for one in received)
 
     def _acknowledge_again(self, path: str) -> int:
         """Wait a moment, and acknowledge what came although it was acknowledged; how much did. Pub/Sub may deliver such
@@ -135,15 +128,15 @@ class Traffic:
         with reported("give back a message of", path, CONSUME, then=ONCE_MORE):
             self._place.subscriber.modify_ack_deadline(request=request, **self._place.bounds)
 
-    def _backlog(self, path: str) -> SnapshotBacklog:
-        """The reading as the pipeline takes it, under the measurement's label."""
+    def _oldest(self, path: str) -> datetime:
+        """A reading as the pipeline takes it, under the measurement's label."""
         place = self._place
-        return SnapshotBacklog(place.subscriber, path, self._clock, place.settings.call_timeout, labels=place.labels)
+        reads = SnapshotBacklog(place.subscriber, path, self._clock, place.settings.call_timeout, labels=place.labels)
+        return self._tried(reads.read).oldest_unacked
 
-    def _read(self, backlog: SnapshotBacklog) -> datetime:
+    def _tried(self, ask: Callable[[], Answer]) -> Answer:
         for _ in range(TRIES - 1):
-            try:
-                return backlog.read().oldest_unacked
-            except PubSubUnreachable:
-                self._clock.sleep(LOOK_AGAIN)
-        return backlog.read().oldest_unacked
+            with suppress(PubSubUnreachable):
+                return ask()
+            self._clock.sleep(LOOK_AGAIN)
+        return ask()

@@ -3,7 +3,7 @@
 import os
 import tempfile
 import tomllib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -40,10 +40,13 @@ def write_settings(file: Path, found: Sequence[Setting]) -> list[Written]:
     try:
         with target.open(encoding="utf-8", newline="") as opened:
             text = opened.read()
-        document = tomlkit.parse(text)
-        written = [one for one in (_set(document, setting) for setting in found) if one is not None]
+        document, meaning = tomlkit.parse(text), tomllib.loads(text)
+        written: list[Written] = []
+        for setting in found:
+            meaning.setdefault(setting.section, {})[setting.key] = setting.value
+            written += _set(document, setting)
         if written:
-            _replace(target, tomlkit.dumps(document), _expected(tomllib.loads(text), found))
+            _replace(target, tomlkit.dumps(document), meaning)
     except (OSError, ValueError, TOMLKitError) as error:
         raise InvalidSettings(
             f"the settings file {file} could not be written: {error}; nothing in it was changed. Write the settings "
@@ -52,25 +55,19 @@ def write_settings(file: Path, found: Sequence[Setting]) -> list[Written]:
     return written
 
 
-def _set(document: tomlkit.TOMLDocument, setting: Setting) -> Written | None:
-    """Set one; None if it is so already. What stands behind the old value on its line stays in its column."""
+def _set(document: tomlkit.TOMLDocument, setting: Setting) -> Iterator[Written]:
+    """Set one, unless it is so already. What stands behind the old value on its line stays in its column."""
     section = document.setdefault(setting.section, tomlkit.table())
     before = section.get(setting.key)
     if before == setting.value:
-        return None
+        return
     section[setting.key] = setting.value
     item = section[setting.key]
     if isinstance(before, Item) and isinstance(item, Item) and item.trivia.comment:
         longer = len(item.as_string()) - len(before.as_string())
         item.trivia.comment_ws = " " * max(COMMENT_AT_LEAST, len(item.trivia.comment_ws) - longer)
     variable = f"{PREFIX}{setting.section}__{setting.key}".upper()
-    return Written(setting, None if before is None else str(before), variable if variable in os.environ else None)
-
-
-def _expected(before: dict[str, Any], found: Sequence[Setting]) -> dict[str, Any]:
-    for one in found:
-        before.setdefault(one.section, {})[one.key] = one.value
-    return before
+    yield Written(setting, None if before is None else str(before), variable if variable in os.environ else None)
 
 
 def _replace(target: Path, text: str, meaning: dict[str, Any]) -> None:

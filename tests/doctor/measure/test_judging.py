@@ -15,9 +15,11 @@ from tidemark.pipeline.doctor.measure.facts import (
     NotMeasured,
     RedeliveryFacts,
     SnapshotFacts,
+    Took,
     TransformFacts,
+    Verdict,
 )
-from tidemark.pipeline.doctor.measure.judging import Verdict, follows, rows
+from tidemark.pipeline.doctor.measure.judging import follows, rows
 from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.settings_sections import WatermarkSettings
 
@@ -26,8 +28,8 @@ GOOD = Facts(
     server="Google Pub/Sub",
     at=at(0),
     snapshot=SnapshotFacts([(at(1), at(1))] * 3, [0 * MS, 40 * MS], [0 * MS], [-5 * MS]),
-    delay=DelayFacts(1000, 0, SECOND, 30 * MS, 90 * MS, 210 * MS),
-    redelivery=RedeliveryFacts(1, 1, 0 * MS),
+    delay=DelayFacts(1000, 0, SECOND, Took(1000, 30 * MS, 90 * MS, 210 * MS)),
+    redelivery=RedeliveryFacts(0 * MS),
     filter=FilterFacts(10, 10, 0),
     transform=TransformFacts(10, 10, 0, 0),
     monitoring=MonitoringFacts(at(0), 90, at(-30), at(32), 100 * SECOND),
@@ -60,7 +62,7 @@ def test_where_all_is_as_expected_the_slacks_follow_alone() -> None:
 
 def test_a_slack_is_three_times_the_largest_delay_rounded_up_whichever_way_it_was_seen() -> None:
     assert isinstance(GOOD.delay, DelayFacts)
-    slow = replace(GOOD, delay=replace(GOOD.delay, largest=701 * MS))
+    slow = replace(GOOD, delay=replace(GOOD.delay, took=replace(GOOD.delay.took, largest=701 * MS)))
     assert settled(slow) == {"reading_slack": "2.2s", "base_slack": "2.2s"}
     assert settled(with_readings(0 * MS, passed=[900 * MS])) == {"reading_slack": "2.7s", "base_slack": "2.7s"}
 

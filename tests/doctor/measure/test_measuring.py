@@ -32,8 +32,8 @@ from tests.pubsub.denying import Denying
 from tests.pubsub.fake_monitoring import served as serve_monitoring
 from tidemark.pipeline.clock import SystemClock
 from tidemark.pipeline.doctor.measure.experiments import measure
-from tidemark.pipeline.doctor.measure.facts import Facts, MonitoringFacts, NotMeasured
-from tidemark.pipeline.doctor.measure.judging import Row, Verdict, follows, rows
+from tidemark.pipeline.doctor.measure.facts import Facts, MonitoringFacts, NotMeasured, Verdict
+from tidemark.pipeline.doctor.measure.judging import Row, follows, rows
 from tidemark.pipeline.doctor.measure.traffic import Plan
 from tidemark.pipeline.emulator.faults import LIKE_THE_SERVICE, Faults
 from tidemark.pipeline.emulator.model import PubSubModel
@@ -145,10 +145,10 @@ def test_a_metric_that_shows_nothing_in_time_is_not_measured() -> None:
     clock = Fast()
     with ExitStack() as stack:
         given = stack.enter_context(service(clock=clock))
-        address = stack.enter_context(serve_monitoring(Sampling(given.model, clock, "another-project")))
+        address = stack.enter_context(serve_monitoring(Sampling(given.model, clock, given.pubsub.project)))
         given.pubsub = given.pubsub.model_copy(update={"monitoring_endpoint": address})
-        facts = measured(given, clock, replace(QUICK, monitoring_within=timedelta(seconds=30)))
-    assert facts.monitoring == NotMeasured("Cloud Monitoring showed no point within 0.5 minutes")
+        facts = measured(given, clock, replace(QUICK, monitoring_within=timedelta(seconds=90)))
+    assert facts.monitoring == NotMeasured("Cloud Monitoring showed no point within 1.5 minutes")
 
 
 @pytest.mark.parametrize(

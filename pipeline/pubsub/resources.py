@@ -1,0 +1,46 @@
+"""Topics, subscriptions and snapshots: found, created, deleted and listed by their kind and name."""
+
+from contextlib import suppress
+from datetime import timedelta
+from typing import Any
+
+from google.api_core import exceptions as api
+from google.pubsub_v1 import PublisherClient, SubscriberClient
+
+from tidemark.pipeline.pubsub.connection import ONCE_MORE, bounded, reported
+
+
+class Resources:
+    """The requests of a command, each bounded in time by `bounds`, and with its errors explained. Creating what exists
+    and deleting what does not are no errors. `needed` is the permission to grant where it is missing."""
+
+    def __init__(self, subscriber: SubscriberClient, publisher: PublisherClient, call_timeout: timedelta) -> None:
+        self._clients: dict[str, Any] = {"topic": publisher, "subscription": subscriber, "snapshot": subscriber}
+        self.bounds = bounded(call_timeout)
+
+    def find(self, kind: str, path: str) -> Any | None:
+        """The resource at the path, or None."""
+        get = getattr(self._clients[kind], f"get_{kind}")
+        with reported("look up", path, f"pubsub.{kind}s.get on it", then=ONCE_MORE), suppress(api.NotFound):
+            return get(**{kind: path}, **self.bounds)
+        return None
+
+    def create(self, kind: str, request: dict[str, Any], needed: str) -> bool:
+        """Create a topic or subscription; False if it exists already."""
+        create = getattr(self._clients[kind], f"create_{kind}")
+        with reported("create", request["name"], needed, then=ONCE_MORE), suppress(api.AlreadyExists):
+            create(request=request, **self.bounds)
+            return True
+        return False
+
+    def delete(self, kind: str, path: str, needed: str) -> None:
+        """Delete it, if it exists."""
+        delete = getattr(self._clients[kind], f"delete_{kind}")
+        with reported("delete", path, needed, then=ONCE_MORE), suppress(api.NotFound):
+            delete(**{kind: path}, **self.bounds)
+
+    def listed(self, kind: str, project: str) -> list[Any]:
+        """All of the project's."""
+        listing = getattr(self._clients[kind], f"list_{kind}s")
+        with reported(f"list the {kind}s of", project, f"pubsub.{kind}s.list on it", then=ONCE_MORE):
+            return list(listing(project=project, **self.bounds))
