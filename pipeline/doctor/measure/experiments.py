@@ -22,7 +22,7 @@ from tidemark.pipeline.doctor.measure.facts import (
 )
 from tidemark.pipeline.doctor.measure.place import Place
 from tidemark.pipeline.doctor.measure.traffic import Plan, Received, Traffic
-from tidemark.pipeline.errors import PermissionMissing, PubSubError, ReadingUnavailable
+from tidemark.pipeline.errors import PubSubError, ReadingUnavailable
 from tidemark.pipeline.pubsub.connection import publisher_client, subscriber_client
 from tidemark.pipeline.pubsub.monitoring import SAMPLE_PERIOD, MonitoringBacklog, monitoring_client
 from tidemark.pipeline.pubsub.requirements import KEEP_METADATA
@@ -242,7 +242,7 @@ class Bench(Traffic):
                             late = clock.now() - (reading.observed_at + SAMPLE_PERIOD)
                             return MonitoringFacts(oldest, age, reading.oldest_unacked, reading.no_later_than, late)
                     clock.sleep(ASK_MONITORING_EVERY)
-            except PermissionMissing as error:
+            except PubSubError as error:
                 return NotMeasured(str(error))
             except KeyboardInterrupt:
                 return NotMeasured("not waited for")
