@@ -67,7 +67,7 @@ class Check:
     name: str
     evaluate: Callable[[Look], dg.AssetCheckResult]
     is_due: Callable[[Settings], bool]
-    """Whether the settings ask for what it checks. A check that cannot be due is not defined."""
+    """Tell whether the settings ask for what it checks. A check that cannot be due is not defined."""
 
     def by_hand(self, settings: Settings, now: Callable[[], datetime]) -> dg.AssetChecksDefinition:
         """The check for running by hand."""

@@ -46,7 +46,7 @@ def is_loopback(host: str) -> bool:
 
 
 def listens(host: str, port: int) -> bool:
-    """Whether anything accepts connections at this address."""
+    """Tell whether anything accepts connections at this address."""
     try:
         socket.create_connection((host.strip("[]"), port), timeout=1).close()
     except OSError:

@@ -31,7 +31,7 @@ MESSAGE_COLUMNS: Mapping[str, str] = {
     "attributes": "The message's attributes.",
     "payload": "The message's payload, byte for byte.",
 }
-"""What each of them holds."""
+"""A text for each of them."""
 
 
 class Messages:

@@ -165,7 +165,7 @@ class PubSubDataSource(DataSource):
         return PubSubStreamReader(self._connected(schema), schema)
 
     def _connected(self, schema: T.StructType) -> Connections:
-        """What a reader is made of. Raises InvalidSettings for a column that the source does not have."""
+        """Return a reader's parts. Raises InvalidSettings for a column that the source does not have."""
         options = read_options(self.options)
         known = [*source_schema(options).names, *DATABRICKS]
         if unknown := [name for name in schema.names if name not in known]:

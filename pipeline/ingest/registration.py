@@ -64,7 +64,7 @@ def register(session: SparkSession, *, environment: str | None = None) -> None:
 
 
 def is_new_enough(version: str) -> bool:
-    """Whether a Spark of this version can run the source. A vendor's may have letters in it: `4.1.0-amzn-0`."""
+    """Tell whether a Spark of this version can run the source. A vendor's may have letters in it: `4.1.0-amzn-0`."""
     return tuple(map(int, re.findall(r"\d+", version)[:2])) >= OLDEST
 
 

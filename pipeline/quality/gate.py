@@ -53,7 +53,7 @@ class Watermark:
         return self.event_time is not None and event_time <= self.event_time
 
     def is_closed(self, window: str | datetime) -> bool:
-        """Whether the watermark has passed a window, named by its key (`2026-11-21T05-20Z`) or by its end. Raises
+        """Tell whether the watermark has passed a window, named by its key (`2026-11-21T05-20Z`) or by its end. Raises
         ValueError for a text that is no window's key and for a time without a zone."""
         return self.has_reached(self.windowing.named(window).end if isinstance(window, str) else window)
 

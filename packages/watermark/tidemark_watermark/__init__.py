@@ -47,7 +47,7 @@ class Unreachable(NotReadable):
 
 @dataclass(frozen=True, slots=True)
 class Watermark:
-    """How far a pipeline's watermark has come. It never goes back, so what is closed stays closed.
+    """The progress of a pipeline's watermark. It never goes back, so what is closed stays closed.
 
     `event_time` is aware and in UTC: every message with an event time below it is what `promise` says, `landed` in the
     lake or `acknowledged` by whoever reads base. It is None until there is a watermark. `decided_at` and `reason` are
@@ -64,13 +64,13 @@ class Watermark:
     window_length: timedelta | None = None
 
     def has_reached(self, event_time: datetime) -> bool:
-        """Whether the watermark has passed everything below this time. Raises ValueError for a time without a zone."""
+        """Tell whether the watermark has passed this time. Raises ValueError for a time without a zone."""
         if event_time.tzinfo is None:
             raise ValueError(f"{event_time} has no time zone")
         return self.event_time is not None and event_time <= self.event_time
 
     def is_closed(self, window: str | datetime) -> bool:
-        """Whether the watermark has passed a window, named by its key (`2026-11-21T05-20Z`) or by its end. Raises
+        """Tell whether the watermark has passed a window, named by its key (`2026-11-21T05-20Z`) or by its end. Raises
         ValueError for a text that is not a window's key and for a time without a zone."""
         if isinstance(window, str):
             if self.decided_at is None:
@@ -145,7 +145,7 @@ def place_of(lake: str | Path) -> str:
 
 
 def parsed(content: bytes, place: str) -> Watermark:
-    """What the object says. Raises NotReadable if it is damaged or of a later tidemark."""
+    """Read the object. Raises NotReadable if it is damaged or of a later tidemark."""
     try:
         facts = json.loads(content)
         if not isinstance(facts, dict):

@@ -1,5 +1,5 @@
-"""What a measurement found, and whether the method expects it. Each fact is what was seen, or why it was not measured.
-Pure."""
+"""The findings of a measurement, and whether the method expects them. A fact is what was seen, or why it was not
+measured. Pure."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -27,7 +27,7 @@ STEPS = {"a minute": 60_000_000, "a second": 1_000_000}
 
 
 class Verdict(StrEnum):
-    """How a fact compares with what the method expects."""
+    """The result of comparing a fact with what the method expects."""
 
     AS_EXPECTED = "as expected"
     DIFFERS = "differs"
@@ -54,7 +54,7 @@ class NotMeasured:
 
 @dataclass(frozen=True, slots=True)
 class Took:
-    """How long things took, and how many there were."""
+    """Durations of one kind of thing, and their count."""
 
     count: int
     p50: timedelta
@@ -102,7 +102,7 @@ class SnapshotFacts:
 
 @dataclass(frozen=True, slots=True)
 class DelayFacts:
-    """How long after a message was sent it was pulled, at most: publishing and pulling take a part of it. `missing`
+    """The longest time from sending a message to pulling it: publishing and pulling take a part of it. `missing`
     messages had not come after `waited`."""
 
     messages: int
@@ -187,7 +187,7 @@ class MonitoringFacts:
 
 @dataclass(frozen=True, slots=True)
 class ClockFacts:
-    """How far Pub/Sub's clock is ahead of this machine's: between these two."""
+    """Bounds on how far Pub/Sub's clock is ahead of this machine's."""
 
     at_least: timedelta
     at_most: timedelta

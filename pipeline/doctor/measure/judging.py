@@ -1,4 +1,4 @@
-"""What the facts mean: a row for each, with what the method expects of it, and the settings that follow. Pure."""
+"""Judge the facts: a row for each, with what the method expects of it, and the settings that follow. Pure."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -100,7 +100,7 @@ def follows(facts: Facts, settings: Settings) -> list[Setting]:
 
 
 def cost(facts: Facts) -> float:
-    """What the measurement's messages cost by the list price, in dollars."""
+    """Return the list price of the measurement's messages, in dollars."""
     return facts.charged_bytes / 2**40 * DOLLARS_A_TIB
 
 

@@ -1,4 +1,4 @@
-"""What the experiments send and receive: publishing, pulling, acknowledging, and readings by snapshot."""
+"""The traffic of the experiments: publishing, pulling, acknowledging, and readings by snapshot."""
 
 from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping
@@ -24,14 +24,14 @@ REQUEST_COUNTS_AS = 1000
 PUBLISH = "pubsub.topics.publish on the project"
 LOOK_AGAIN = 0.1
 TRIES = 5
-"""How often a reading or a pull without an answer is tried."""
+"""The number of attempts at a reading or a pull that gets no answer."""
 
 Answer = TypeVar("Answer")
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """How much is measured, and how long at most. `patience` is how long anything that should happen is waited for."""
+    """The extent of a measurement. `patience` is how long anything that should happen is waited for."""
 
     messages: int = 3000
     over: timedelta = timedelta(seconds=20)
@@ -79,7 +79,7 @@ class Traffic:
         return ids
 
     def _received(self, path: str, seconds: float) -> list[Received]:
-        """What one answer brings within so many seconds."""
+        """Pull once, within so many seconds."""
         if path not in self._pulls:
             settings = self._place.settings.model_copy(update={"ack_deadline": LEASE})
             client = self._place.subscriber
@@ -95,7 +95,7 @@ class Traffic:
         return [Received(**row, at=at) for row in table.to_pylist(maps_as_pydicts="strict")]
 
     def _take(self, path: str, wanted: Collection[str], within: timedelta | None = None) -> dict[str, Received]:
-        """What comes until all of the wanted messages have, or the time is over."""
+        """Pull until all of the wanted messages have come, or the time is over."""
         until = self._clock.monotonic() + (within or self._plan.patience).total_seconds()
         found: dict[str, Received] = {}
         while not found.keys() >= set(wanted) and (left := until - self._clock.monotonic()) > 0:

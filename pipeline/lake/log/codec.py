@@ -57,7 +57,7 @@ CELL_COLUMNS: Mapping[str, str] = {
     "last_publish_time": "The greatest publish time in the cell.",
     "published_in": "In which parts of its second something was published, a bit each.",
 }
-"""What each column holds."""
+"""A text for each column."""
 
 NOTES: Mapping[type[Beginning | Lost | Released], pa.Schema] = {
     Beginning: pa.schema({"complete_from": MOMENT}),

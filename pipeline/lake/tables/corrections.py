@@ -76,7 +76,7 @@ CORRECTION_COLUMNS: Mapping[str, str] = {
     "detail": "Why a change is unknown.",
     PARTITION: "The partition: the day on which the change was noted.",
 }
-"""What each column holds."""
+"""A text for each column."""
 
 CONTENT = pa.schema([column for column in CORRECTIONS if column.name != PARTITION])
 """What a file holds."""

@@ -35,7 +35,7 @@ def diff_schema(fields: Mapping[str, FieldKind]) -> pa.Schema:
 
 
 def diff_columns(fields: Mapping[str, FieldKind]) -> dict[str, str]:
-    """What each column of `diff_schema` holds."""
+    """A text for each column of `diff_schema`."""
     compared = dict[str, str]()
     for name, kind in fields.items():
         value, previous, comparison = compared_columns(name, kind)

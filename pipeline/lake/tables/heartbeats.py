@@ -47,13 +47,13 @@ def message_columns() -> list[pa.Field]:
 
 
 LANDED_COLUMNS: Mapping[str, str] = {**MESSAGE_COLUMNS, "landed_at": "When the row was written."}
-"""What each of `message_columns` holds."""
+"""A text for each of `message_columns`."""
 
 IDENTITY_COLUMNS: Mapping[str, str] = {
     "stream_id": "The stream that sent the heartbeat.",
     "event_time": "When it happened at the source.",
 }
-"""What these columns hold, wherever a row is of one heartbeat."""
+"""A text for each of these columns, wherever a row is of one heartbeat."""
 
 
 def heartbeat_schema(fields: Mapping[str, FieldKind]) -> pa.Schema:
@@ -72,7 +72,7 @@ def heartbeat_schema(fields: Mapping[str, FieldKind]) -> pa.Schema:
 
 
 def heartbeat_columns(fields: Mapping[str, FieldKind]) -> dict[str, str]:
-    """What each column of `heartbeat_schema` holds."""
+    """A text for each column of `heartbeat_schema`."""
     return {
         **IDENTITY_COLUMNS,
         "publisher_id": "The publisher's own id, if it set one. Copies share it.",
@@ -84,7 +84,7 @@ def heartbeat_columns(fields: Mapping[str, FieldKind]) -> dict[str, str]:
 
 
 def value_of(name: str, kind: FieldKind) -> str:
-    """What the column with the value of a compared field holds."""
+    """A text for the column with the value of a compared field."""
     return f"The {kind} `{name}` of `[message.fields]`; null if it is absent or of another kind."
 
 

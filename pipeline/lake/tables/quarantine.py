@@ -35,7 +35,7 @@ QUARANTINE_COLUMNS: Mapping[str, str] = {
     **LANDED_COLUMNS,
     PARTITION: "The partition: the day on which it was rejected.",
 }
-"""What each column holds."""
+"""A text for each column."""
 
 
 def quarantine_rows(columns: Mapping[str, Sequence[Any] | pa.Array]) -> pa.Table:

@@ -50,7 +50,7 @@ STATUS_COLUMNS: Mapping[str, str] = {
     "longest_gap_seconds": "The longest of these gaps, in seconds.",
     **PARTITION_COLUMN,
 }
-"""What each column holds."""
+"""A text for each column."""
 
 
 class StreamStatus(WindowedTable):

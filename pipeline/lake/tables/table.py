@@ -107,7 +107,7 @@ class LakeTable:
         self.uri, self.folder, self.storage_options = place.uri, place.folder, place.storage_options
         self.partition_column = partition_column
         self.properties = CHECKPOINTS
-        """What the table is created with, and gets with the next write if it lacks one."""
+        """The properties that the table is created with, or gets with the next write if it lacks one."""
         self._admission = place.admission
         self._table: DeltaTable | None = None
         self._commit: tuple[int, int] | None = None

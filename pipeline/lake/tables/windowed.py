@@ -39,7 +39,7 @@ from tidemark.pipeline.windows import start_of
 
 PARTITION = "window"
 PARTITION_COLUMN: Mapping[str, str] = {PARTITION: "The partition: the window's start, such as 2026-11-21T05-20Z."}
-"""What it holds."""
+"""A text for its column."""
 
 RUNS_FOLDER = "runs"
 LENGTH = "tidemark.window_length"
