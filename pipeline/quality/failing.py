@@ -84,7 +84,7 @@ def ticks_now(
     newest, tick = dict[str, FailedTick](), settings.watermark.tick
     overdue = decided_at is not None and is_overdue(decided_at, tick, now)
     here = running if running is not None and running.lake == settings.lake.uri else None
-    if here is not None and here.is_here and not here.is_alive and not overdue:
+    if here is not None and here.process.is_near() and not here.process.runs() and not overdue:
         here = None  # another machine goes on
     for one in sorted((*noted, *(() if here is None else here.failing)), key=lambda one: one.last):
         newest[one.sensor] = one.after(newest.get(one.sensor), more=0)
@@ -96,7 +96,7 @@ def ticks_now(
         and (good.get(sensor, EPOCH), not newest[sensor].waits) < (newest[sensor].last, True)
     ]
     stale = None if running is None else running.stale_settings
-    is_alive = running is not None and running.is_alive
+    is_alive = running is not None and running.process.runs()
     if decided_at is None or not overdue:
         return TicksNow(failing, None, stale, is_alive)
     tracking = next((one for one in failing if one.sensor == TRACKING and not one.waits), None)
@@ -117,12 +117,13 @@ def _why(settings: Settings, running: Running | None) -> str:
             "there is no word from its process on this machine. Is the pipeline running? The logs of its code server "
             "and daemon say why ticks fail"
         )
-    if not running.is_here:
-        return f"it ran on {running.host}. Look at the logs of its code server and daemon there"
-    if not running.is_alive:
-        return f"its process {running.process} has ended. Start the pipeline"
+    process = running.process
+    if not process.is_near():
+        return f"it ran on {process.host}. Look at the logs of its code server and daemon there"
+    if not process.runs():
+        return f"its {process} has ended. Start the pipeline"
     return (
-        f"its process {running.process} lives and is not asked for ticks. Is the sensor {TRACKING} on? The log of "
+        f"its {process} lives and is not asked for ticks. Is the sensor {TRACKING} on? The log of "
         "Dagster's daemon says what fails"
     )
 

@@ -6,7 +6,7 @@ from threading import Lock
 
 from tidemark.pipeline.clock import Clock
 from tidemark.pipeline.lake.tables.failures import FailedTick, FailedTicks, reason_of
-from tidemark.pipeline.quality.running import Running, file_of
+from tidemark.pipeline.quality.running import Running, ever_smaller, file_of, read_word
 from tidemark.pipeline.settings import Settings
 
 logger = logging.getLogger(__name__)
@@ -46,7 +46,7 @@ class TickNotes:
     def _tell(self, sensor: str, failed: FailedTick | None) -> FailedTick | None:
         """Note it, after what other processes said meanwhile. Returns the failure with what is known of it before."""
         with self._lock:
-            there = None if self._file is None else self._file.read()
+            there = None if self._file is None else read_word(self._file)
             said = self._said if there is None else self._said.joined(there)
             known = next((one for one in said.failing if one.sensor == sensor), None)
             failed = failed and failed.after(known)
@@ -56,7 +56,7 @@ class TickNotes:
             if self._file is None:
                 return failed
             try:
-                self._file.write(self._said, there, sync=(known is None) != (failed is None))
+                self._file.write(*ever_smaller(self._said), sync=(known is None) != (failed is None))
             except OSError as error:
                 if not self._warned:
                     logger.warning("%s cannot be written: %s. What fails is told by the lake", self._file.path, error)

@@ -214,8 +214,7 @@ class Ownership:
         return f"run `tidemark --config {there.config} up --stop`" if there.folder else f"end process {named.process}"
 
     def _whose(self, owner: Owner) -> str:
-        named = owner.process
-        said = f"process {named.process} on {named.host} since {iso(owner.since.replace(microsecond=0))}"
+        said = str(owner.process)
         if owner.folder:
             said += f", by `tidemark up` in {owner.folder}"
         if owner.ended is not None:

@@ -49,7 +49,7 @@ class Watch:
     def look(self) -> None:
         """Say what fails now and did not before, and what is over."""
         now, running = self._clock.now(), read_running(self._settings)
-        if running is not None and not running.is_alive:
+        if running is not None and not running.process.runs():
             running = None  # of an earlier start; or it has ended, and `up` starts it again
         self._begin_to_look_at_lake(now, stands_in=running is None)
         found = {**self._failing_ticks(now, running), **(self._in_lake.runs if self._in_lake else {})}
