@@ -43,6 +43,10 @@ class ProcessName:
         """Whether it is near and alive."""
         return self.running() is not None
 
+    def has_ended(self) -> bool:
+        """Whether it is near and not alive."""
+        return self.is_near() and not self.runs()
+
     def running(self) -> "psutil.Process | None":
         """The process, if it is near and alive. A zombie is not."""
         import psutil

@@ -35,7 +35,7 @@ from tidemark.pipeline.pubsub.provision import provision_here
 from tidemark.pipeline.services import cohort_files, own_files
 from tidemark.pipeline.services.dagster_api import DagsterApi
 from tidemark.pipeline.services.dagster_names import COMPUTE_WINDOWS, TO, WINDOWS, compute_job
-from tidemark.pipeline.services.ownership import Ownership, UpFolder
+from tidemark.pipeline.services.ownership import Ownership
 from tidemark.pipeline.services.processes import StopAsked, Supervisor, page_sentence
 from tidemark.pipeline.services.stack import start_stack
 from tidemark.pipeline.services.watch import Watch
@@ -271,7 +271,7 @@ def up(
     say(f"with the settings of {config_file()}, the lake in {settings.lake.uri}")
     own_tables(settings)  # raises what the code server would end by
     supervisor = Supervisor(settings.dagster.state_folder, clock, say, is_asked_to_stop=stopped.is_set)
-    ownership = Ownership(settings, clock, up=UpFolder(supervisor.state_folder, config_file()), say=say)
+    ownership = Ownership(settings, clock, up=config_file(), say=say)
     supervisor.take_over()
     try:
         make_ready(settings, clock, ownership, say)

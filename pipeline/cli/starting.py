@@ -14,7 +14,7 @@ from tidemark.pipeline.doctor.finding import Level
 from tidemark.pipeline.errors import LakeError, LakeOwned, ServiceFailed
 from tidemark.pipeline.lake.owner import Owner
 from tidemark.pipeline.machine import ProcessName
-from tidemark.pipeline.services.ownership import Ownership, UpFolder
+from tidemark.pipeline.services.ownership import Ownership
 from tidemark.pipeline.services.stack import refuse_foreign_servers, refuse_taken_ports
 from tidemark.pipeline.services.up_state import UpState, stop_up, up_state
 from tidemark.pipeline.settings import Settings
@@ -56,7 +56,7 @@ def ask(settings: Settings, clock: Clock, say: Say, *, status: bool, stop: bool,
     """`up --status` and `up --stop`. Raises ServiceFailed, and Exit where the first finds that it does not run."""
     if status == stop:
         raise typer.BadParameter("give one of --status and --stop; --json goes with --status")
-    ownership = Ownership(settings, clock, up=UpFolder(settings.dagster.state_folder, config_file()))
+    ownership = Ownership(settings, clock, up=config_file())
     if stop:
         if as_json:
             raise typer.BadParameter("--json goes with --status")

@@ -84,27 +84,27 @@ def ticks_now(
     newest, tick = dict[str, FailedTick](), settings.watermark.tick
     overdue = decided_at is not None and is_overdue(decided_at, tick, now)
     here = running if running is not None and running.lake == settings.lake.uri else None
-    if here is not None and here.process.is_near() and not here.process.runs() and not overdue:
+    if here is not None and here.process.has_ended() and not overdue:
         here = None  # another machine goes on
-    for one in sorted((*noted, *(() if here is None else here.failing)), key=lambda one: one.last):
+    for one in sorted((*noted, *(here.failing if here else ())), key=lambda one: one.last):
         newest[one.sensor] = one.after(newest.get(one.sensor), more=0)
-    good = {} if here is None else here.good
+    good = {name: ticks.good for name, ticks in here.sensors.items()} if here else {}
     failing = [
         newest[sensor]
         for sensor in sorted(newest)
         if now - newest[sensor].last <= WINDOWS_STAND_FOR
-        and (good.get(sensor, EPOCH), not newest[sensor].waits) < (newest[sensor].last, True)
+        and (good.get(sensor) or EPOCH, not newest[sensor].waits) < (newest[sensor].last, True)
     ]
-    stale = None if running is None else running.stale_settings
-    is_alive = running is not None and running.process.runs()
-    if decided_at is None or not overdue:
-        return TicksNow(failing, None, stale, is_alive)
-    tracking = next((one for one in failing if one.sensor == TRACKING and not one.waits), None)
-    standing = (
-        f"nobody has decided for {rough(now - decided_at)}, since {iso(decided_at)}, and a decision is due every "
-        f"{format_duration(tick)}: {tracking.sentence() if tracking else _why(settings, here)}"
-    )
-    return TicksNow(failing, standing, stale, is_alive)
+    standing = None
+    if decided_at is not None and overdue:
+        tracking = next((one for one in failing if one.sensor == TRACKING and not one.waits), None)
+        standing = (
+            f"nobody has decided for {rough(now - decided_at)}, since {iso(decided_at)}, and a decision is due every "
+            f"{format_duration(tick)}: {tracking.sentence() if tracking else _why(settings, here)}"
+        )
+    if running is None:
+        return TicksNow(failing, standing)
+    return TicksNow(failing, standing, running.stale_settings, running.process.runs())
 
 
 def _why(settings: Settings, running: Running | None) -> str:
@@ -120,7 +120,7 @@ def _why(settings: Settings, running: Running | None) -> str:
     process = running.process
     if not process.is_near():
         return f"it ran on {process.host}. Look at the logs of its code server and daemon there"
-    if not process.runs():
+    if process.has_ended():
         return f"its {process} has ended. Start the pipeline"
     return (
         f"its {process} lives and is not asked for ticks. Is the sensor {TRACKING} on? The log of "

@@ -1,11 +1,12 @@
 """What a pipeline's process says of itself outside of the lake, in a file beside `services.json`."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
+from tidemark.pipeline.clock import EPOCH
 from tidemark.pipeline.errors import LakeError
 from tidemark.pipeline.lake.store.notes import JsonKind
 from tidemark.pipeline.lake.store.slots import SlotFile
@@ -18,41 +19,45 @@ LEAST_REASON = 40
 
 
 @dataclass(frozen=True, slots=True)
+class SensorTicks:
+    """The ticks of a sensor: when the last good one ended, and the failure since, or why the sensor waits."""
+
+    good: datetime | None = None
+    failed: FailedTick | None = None
+
+    @property
+    def heard(self) -> datetime:
+        """When the last one ended."""
+        return max(self.good or EPOCH, self.failed.last if self.failed else EPOCH)
+
+
+@dataclass(frozen=True, slots=True)
 class Running:
-    """A process that ticks sensors: which lake it writes, which settings it has read, when each sensor's last good tick
-    ended, and the sensors whose ticks fail."""
+    """A process that ticks sensors: which lake it writes, which settings it has read, and how the ticks go."""
 
     lake: str
     process: ProcessName
     settings: ReadFrom | None
-    good: Mapping[str, datetime] = field(default_factory=dict)
-    failing: Sequence[FailedTick] = ()
+    sensors: Mapping[str, SensorTicks] = field(default_factory=dict)
 
     @classmethod
     def this_process(cls, settings: Settings) -> "Running":
         """This process, before its first tick."""
         return cls(settings.lake.uri, own_process(), settings.read_from)
 
-    def joined(self, other: "Running") -> "Running":
-        """This process, with what another one has said of the same lake's sensors since, or alone."""
-        if other.lake != self.lake:
-            return self
-        mine, theirs = self._heard, other._heard
-        newer = {sensor for sensor, at in theirs.items() if sensor not in mine or at > mine[sensor]}
-        failing = [one for one in self.failing if one.sensor not in newer]
-        return replace(
-            self,
-            good={**other.good, **{sensor: at for sensor, at in self.good.items() if sensor not in newer}},
-            failing=[*failing, *(one for one in other.failing if one.sensor in newer)],
-        )
-
     @property
-    def _heard(self) -> dict[str, datetime]:
-        """When each sensor's last tick ended."""
-        heard = dict(self.good)
-        for one in self.failing:
-            heard[one.sensor] = max(one.last, heard.get(one.sensor, one.last))
-        return heard
+    def failing(self) -> list[FailedTick]:
+        """The sensors whose ticks fail, or that wait."""
+        return [ticks.failed for ticks in self.sensors.values() if ticks.failed]
+
+    def joined(self, other: "Running | None") -> "Running":
+        """This process, with what another one has said of the same lake's sensors since."""
+        if other is None or other.lake != self.lake:
+            return self
+        sensors = dict(other.sensors)
+        for name, ticks in self.sensors.items():
+            sensors[name] = max(ticks, sensors.get(name, ticks), key=lambda each: each.heard)
+        return replace(self, sensors=sensors)
 
     @property
     def stale_settings(self) -> str | None:
@@ -105,11 +110,12 @@ def ever_smaller(said: Running) -> Iterator[Running]:
     sensors are left out, those that have failed longest last."""
     yield said
     failing = sorted(said.failing, key=lambda one: one.since)
-    failing = [replace(one, reason=one.reason[:LEAST_REASON]) for one in failing]
     while failing:
-        yield replace(said, failing=failing)
+        cut = {one.sensor: replace(one, reason=one.reason[:LEAST_REASON]) for one in failing}
+        sensors = {name: replace(ticks, failed=cut.get(name)) for name, ticks in said.sensors.items()}
+        yield replace(said, sensors=sensors)
         failing = failing[: len(failing) // 2]
-    yield replace(said, failing=(), good={})
+    yield replace(said, sensors={})
 
 
 def _file(path: Path) -> SlotFile[Running]:

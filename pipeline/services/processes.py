@@ -192,8 +192,8 @@ class Supervisor:
         except OSError as error:
             if not self._has_warned:
                 self.say(
-                    f"{error.filename or self.state_folder}: {error.strerror}. Services run on; make room there, or make "
-                    "it writable for this user. Until then logs lack lines, and a later start may not know all services"
+                    f"{error.filename or self.state_folder}: {error.strerror}. Services run on. Make room there, or "
+                    "make it writable: until then logs lack lines, and a later start may not know all services"
                 )
             self._has_warned = True
 

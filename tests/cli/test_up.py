@@ -16,7 +16,7 @@ from tidemark.pipeline.cli.doctor import at_once
 from tidemark.pipeline.clock import SystemClock
 from tidemark.pipeline.doctor.finding import Level
 from tidemark.pipeline.lake.owner import NAME
-from tidemark.pipeline.services.ownership import Ownership, UpFolder
+from tidemark.pipeline.services.ownership import Ownership
 from tidemark.pipeline.services.processes import STATE_FILE, Noted, Supervisor, noted_file
 from tidemark.pipeline.settings import load_settings
 
@@ -49,8 +49,7 @@ class House:
 
     def own(self) -> None:
         """Have this process run the pipeline, as `tidemark up` states it."""
-        up = UpFolder(self.state, self.folder / "tidemark.toml")
-        Ownership(self.settings, CLOCK, up=up).state()
+        Ownership(self.settings, CLOCK, up=self.folder / "tidemark.toml").state()
 
 
 @pytest.fixture

@@ -22,10 +22,10 @@ from tidemark.pipeline.lake.layout import Lake
 from tidemark.pipeline.lake.owner import HEARD_LEAST, NAME, OWNER, Owner, pipeline_of
 from tidemark.pipeline.lake.store.notes import ReplacedNotes
 from tidemark.pipeline.machine import ProcessName, own_process, process_of
-from tidemark.pipeline.services.ownership import Life, Ownership, UpFolder
+from tidemark.pipeline.services.ownership import Life, Ownership
 from tidemark.pipeline.services.processes import STATE_FILE, Noted, noted_file
 from tidemark.pipeline.settings import Settings
-from tidemark.pipeline.settings_sections import LakeSettings, PubSubSettings
+from tidemark.pipeline.settings_sections import DagsterSettings, LakeSettings, PubSubSettings
 from tidemark.pipeline.version import FORMAT, WRITTEN_IN
 from tidemark.pipeline.watermark.state import Beginning
 
@@ -42,13 +42,14 @@ class Place:
         self.notes = ReplacedNotes(Lake(lake, {}, self.clock).objects(), OWNER)
         self.log = Lake(lake, {}, self.clock).tracking_log()
 
-    def settings(self, topic: str = "heartbeats", base: str = "heartbeats-base") -> Settings:
-        return Settings(lake=self.lake, pubsub=PubSubSettings(topic=topic, base_subscription=base))
+    def settings(self, topic: str = "heartbeats", base: str = "heartbeats-base", state: Path = Path()) -> Settings:
+        dagster = DagsterSettings(storage=str(state / "dagster"))
+        return Settings(lake=self.lake, pubsub=PubSubSettings(topic=topic, base_subscription=base), dagster=dagster)
 
     def process(self, topic: str = "heartbeats", up: Path | None = None, base: str = "heartbeats-base") -> Ownership:
         """A process of a pipeline that begins now."""
-        folder = None if up is None else UpFolder(up, up / "tidemark.toml")
-        return Ownership(self.settings(topic, base), self.clock, up=folder, say=self.said.append)
+        settings, config = self.settings(topic, base, up or Path()), None if up is None else up / "tidemark.toml"
+        return Ownership(settings, self.clock, up=config, say=self.said.append)
 
     def owned_by(self, process: ProcessName, topic: str = "heartbeats", up: str = "", ago: float = 0.0) -> Owner:
         """Have the lake say so, since so many seconds ago by this clock."""

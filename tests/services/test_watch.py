@@ -78,7 +78,7 @@ def test_what_an_ended_process_said_stands_until_another_one_ticks(terminal: Ter
     assert terminal.new() == []  # of an earlier start
     terminal.notes.failed("landing", LakeFull("no space"), None)
     assert len(terminal.new()) == 1
-    file.write(replace(ended(earlier), failing=()))
+    file.write(replace(ended(earlier), sensors={}))
     assert terminal.new(1) == []
     terminal.notes.good("landing", terminal.home.in_lake)
     assert terminal.new(1) == ["over after 2s: ticks of the sensor landing failed"]
