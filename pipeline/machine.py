@@ -40,7 +40,7 @@ class ProcessName:
         return self.ids == ids and (ids != "" or self.host == socket.gethostname())
 
     def runs(self) -> bool:
-        """Whether it is near and alive."""
+        """Whether it is alive, as far as this process can see it."""
         return self.running() is not None
 
     def has_ended(self) -> bool:
@@ -48,12 +48,12 @@ class ProcessName:
         return self.is_near() and not self.runs()
 
     def running(self) -> "psutil.Process | None":
-        """The process, if it is near and alive. A zombie is not."""
+        """The process, if this process can see it alive; a zombie is not. A host may have got another name since."""
         import psutil
 
         with suppress(psutil.NoSuchProcess, OverflowError, ValueError):
             there = psutil.Process(self.process)
-            is_same = self.is_near() and abs(_started(self.process) - self.started) < SAME_START_SECONDS
+            is_same = self.ids == _ids() and abs(_started(self.process) - self.started) < SAME_START_SECONDS
             if is_same and there.status() != psutil.STATUS_ZOMBIE:
                 return there
         return None

@@ -30,8 +30,7 @@ def check_dagster_storage(setup: Setup) -> Iterator[Said]:
             "pipeline, set DAGSTER_HOME to its folder and ask again"
         )
         return
-    if is_ours and (problem := why_unwritable(storage)):
-        yield broken(f"Dagster cannot write its storage: {problem}. Make room, or set dagster.storage")
+    if is_ours and why_unwritable(storage):  # `check_state` says it, and Dagster would say it worse
         return
     done = subprocess.run(
         [sys.executable, "-m", PROGRAM],

@@ -10,7 +10,7 @@ from tidemark.pipeline.clock import EPOCH, iso
 from tidemark.pipeline.durations import format_duration, rough
 from tidemark.pipeline.lake.layout import OWN_TABLES, Lake
 from tidemark.pipeline.lake.store.disk import why_unwritable
-from tidemark.pipeline.lake.tables.failures import KEPT, FailedRun, FailedTick
+from tidemark.pipeline.lake.tables.failures import KEPT, FailedRun, FailedTick, failed
 from tidemark.pipeline.lake.tables.table import data_files
 from tidemark.pipeline.quality.running import Running, read_running
 from tidemark.pipeline.settings import Settings
@@ -144,12 +144,11 @@ class Failing:
 
     def sentence(self) -> str:
         """All of it as one sentence."""
-        times = f"{self.failures} times since {iso(self.since)}, last" if self.failures > 1 else "once,"
         windows = f" of {self.job}" if self.job else ""
         if self.first_window is not None:
             same = self.first_window == self.last_window
             windows = f" over {self.first_window}" if same else f" over windows from {self.first_window} on"
-        return f"runs{windows} failed {times} at {iso(self.last)}: {self.reason}"
+        return f"runs{windows} {failed(self.failures, self.since, self.last)}: {self.reason}"
 
 
 def read_failing(lake: Lake, windowing: Windowing, now: datetime) -> Failing | None:

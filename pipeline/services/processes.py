@@ -4,7 +4,7 @@ import os
 import subprocess
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import psutil
@@ -12,7 +12,7 @@ import psutil
 from tidemark.pipeline.clock import Clock
 from tidemark.pipeline.errors import AlreadyRunning, DamagedNote, ServiceFailed
 from tidemark.pipeline.hosts import listens
-from tidemark.pipeline.lake.store.disk import locked
+from tidemark.pipeline.lake.store.disk import locked, why_unwritable
 from tidemark.pipeline.lake.store.notes import JsonKind
 from tidemark.pipeline.lake.store.slots import SlotFile
 from tidemark.pipeline.machine import ProcessName, own_process, process_of
@@ -46,7 +46,7 @@ class ServiceSpec:
     ends: bool = False
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class Running:
     """A started service, and where in its log this start begins."""
 
@@ -133,7 +133,7 @@ class Supervisor:
 
     def restart_what_died(self) -> None:
         """Restart services that have ended. Raises ServiceFailed for one that keeps ending."""
-        for one in self.running:
+        for index, one in enumerate(self.running):
             code = one.process.poll()
             if code is None or one.spec.ends:
                 continue
@@ -142,9 +142,8 @@ class Supervisor:
             lines = why_ended(self.log_file(one.spec.name), one.log_from) if code else []  # 0: it was asked to end
             self.say("\n  ".join([f"{one.spec.name} ended with code {code}: starting it again", *lines]))
             _kill(_orphans_of(one.process.pid))
-            one.restarts += 1
-            again = self._started(one.spec)
-            one.process, one.log_from = again.process, again.log_from
+            is_counted = why_unwritable(self.state_folder) is None  # on a full disk Dagster ends until there is room
+            self.running[index] = replace(self._started(one.spec), restarts=one.restarts + is_counted)
             with self._going_on():
                 self._note()
             if one.spec.when_back is not None:

@@ -17,6 +17,7 @@ from tests.spark.machine import script
 from tidemark.pipeline.clock import SystemClock
 from tidemark.pipeline.doctor import cluster
 from tidemark.pipeline.doctor import spark as spark_checks
+from tidemark.pipeline.doctor.bucket import check_state
 from tidemark.pipeline.doctor.cluster import check_executors, check_python
 from tidemark.pipeline.doctor.dagster_storage import check_dagster_storage, judged
 from tidemark.pipeline.doctor.finding import Check, Finding, Level, Setup, examine
@@ -253,14 +254,16 @@ def test_on_a_full_disk_dagsters_storage_is_broken_with_what_to_do(
         storage.mkdir()
         with pytest.raises(OSError, match="No space left"), (tmp_path / "disk" / "filler").open("wb") as filler:
             filler.write(bytes(2 << 20))
-        (finding,) = findings(check_dagster_storage, dagster=DagsterSettings(storage=str(storage)))
+        settings = Settings(dagster=DagsterSettings(storage=str(storage)))
+        checks = [Check("Dagster", check_state), Check("Dagster", check_dagster_storage)]
+        (finding,) = examine(Setup(settings, SystemClock()), checks)
         with pytest.raises(ServiceFailed, match=r"No space left on device.*make room there"):
-            own_files.dagster_home(Settings(dagster=DagsterSettings(storage=str(storage))))
+            own_files.dagster_home(settings)
         (tmp_path / "disk" / "filler").unlink()
     assert finding.level is Level.BROKEN
     assert finding.said == (
-        f"Dagster cannot write its storage: only 0 MiB are free on the disk of {storage}. Make room, or set "
-        "dagster.storage"
+        f"only 0 MiB are free on the disk of {storage}, and Dagster's storage is {storage}: repair it, make room, or "
+        "set dagster.storage"
     )
 
 

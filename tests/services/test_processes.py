@@ -340,6 +340,7 @@ def test_on_a_full_disk_a_service_that_is_started_again_is_noted(tmp_path: Path)
         house.supervisor.restart_what_died()
         assert house.said == ["one ended with code -9: starting it again"]
         assert house.noted() == {"one": house.pid("one")}
+        assert [one.restarts for one in house.supervisor.running] == [0]
         (house.folder / "filler").unlink()
         house.supervisor.stop()
 
