@@ -58,11 +58,12 @@ class TickNotes:
             failed = failed and failed.after(before.failed)
             good = before.good if failed and not failed.waits else self._clock.now()
             self._said = replace(said, sensors={**said.sensors, sensor: SensorTicks(good, failed)})
+            if self._file is None:
+                return failed
             try:
-                if self._file is not None:
-                    self._file.write(*ever_smaller(self._said), sync=(before.failed is None) != (failed is None))
+                self._file.write(*ever_smaller(self._said), sync=(before.failed is None) != (failed is None))
             except OSError as error:
                 if not self._warned:
-                    logger.warning("a file cannot be written: %s. What fails is told by the lake", error)
+                    logger.warning("%s cannot be written: %s. What fails is told by the lake", self._file.path, error)
                 self._warned = True
             return failed
