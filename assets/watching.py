@@ -11,7 +11,6 @@ import dagster as dg
 
 from tidemark.assets.runs import FINISHED, UNFINISHED, Runs
 from tidemark.pipeline.clock import EPOCH, Clock, SystemClock
-from tidemark.pipeline.errors import LakeOwned, NewerFormat
 from tidemark.pipeline.kept import Kept
 from tidemark.pipeline.observe.observer import OFF, EndedRun, Observer
 from tidemark.pipeline.observe.outlet import check_libraries, outlet_of
@@ -91,15 +90,10 @@ def watched(settings: Settings, sensor: str, tick: Tick) -> Tick:
                 result = tick(context)
         except Exception as error:
             took = clock.monotonic() - began
-            # into a later version's lake, and into another pipeline's, nothing is written
-            noted_in = None if isinstance(error, LakeOwned | NewerFormat) else in_lake
-            observer.ticked(sensor, took, notes.failed(sensor, error, noted_in))
+            observer.ticked(sensor, took, notes.failed(sensor, error, in_lake))
             raise
         observer.ticked(sensor, clock.monotonic() - began)
-        if problem := lake.kept.get(PROBLEMS, dict[str, str]).pop(sensor, ""):
-            notes.failed(sensor, problem, in_lake)
-        else:
-            notes.good(sensor, in_lake)
+        notes.good(sensor, in_lake, waits=lake.kept.get(PROBLEMS, dict[str, str]).pop(sensor, ""))
         if observer.is_on and sensor == INGEST:
             lake.kept.get(ENDED, EndedRuns).tell(Runs(context.instance, settings), observer)
         return _tagged(result, tick_id)

@@ -426,6 +426,11 @@ class DagsterSettings(Section):
         """Where the UI and its GraphQL are: as set, otherwise those of `tidemark up` on this machine."""
         return self.url or f"http://127.0.0.1:{self.web_port}"
 
+    @property
+    def state_folder(self) -> Path:
+        """Where the processes of this machine note what they are and what fails, and where their logs are."""
+        return Path(self.storage).parent
+
 
 class MetricsSettings(Section):
     """What the code server tells a monitoring system, and where it listens for being asked."""

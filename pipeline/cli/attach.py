@@ -9,7 +9,7 @@ import typer
 
 from tidemark.pipeline.cli.options import lake_of, option
 from tidemark.pipeline.clock import Clock, SystemClock
-from tidemark.pipeline.errors import InvalidSettings, LakeOwned, NewerFormat, ProvisionRefused, PubSubUnreachable
+from tidemark.pipeline.errors import InvalidSettings, NewerFormat, ProvisionRefused, PubSubUnreachable
 from tidemark.pipeline.ingest.copies import RememberedCopies
 from tidemark.pipeline.ingest.outcome import Side
 from tidemark.pipeline.ingest.readers import tick_budget
@@ -105,18 +105,13 @@ class Attached:
         except NewerFormat:  # into a later version's lake nothing is written
             raise
         except Exception as error:
-            # into another pipeline's lake nothing is written
-            noted_in = None if isinstance(error, LakeOwned) else self._in_lake
-            failed = self._notes.failed(TRACKING, error, noted_in)
+            failed = self._notes.failed(TRACKING, error, self._in_lake)
             self._observer.ticked(TRACKING, self._clock.monotonic() - began, failed)
             self._say_once("failed", f"a tick failed, the next one tries again: {type(error).__name__}: {error}")
             return False
         self._observer.ticked(TRACKING, self._clock.monotonic() - began)
         self._observer.tracked(tracked)
-        if waits := tracked.persisted.waiting.sentence():
-            self._notes.failed(TRACKING, waits, self._in_lake)
-        else:
-            self._notes.good(TRACKING, self._in_lake)
+        self._notes.good(TRACKING, self._in_lake, tracked.persisted.waiting.sentence())
         self._said.pop("failed", None)
         decision = tracked.decision
         self._say_once("decision", decision.sentence(), (decision.watermark, decision.reason), decision.at)

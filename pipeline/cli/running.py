@@ -35,10 +35,9 @@ from tidemark.pipeline.pubsub.provision import provision_here
 from tidemark.pipeline.services import cohort_files, own_files
 from tidemark.pipeline.services.dagster_api import DagsterApi
 from tidemark.pipeline.services.dagster_names import COMPUTE_WINDOWS, TO, WINDOWS, compute_job
-from tidemark.pipeline.services.ownership import Ownership, UpFolder
+from tidemark.pipeline.services.ownership import Ownership
 from tidemark.pipeline.services.processes import StopAsked, Supervisor, page_sentence
 from tidemark.pipeline.services.stack import start_stack
-from tidemark.pipeline.services.up_state import state_folder
 from tidemark.pipeline.services.watch import Watch
 from tidemark.pipeline.settings import Settings, load_settings
 from tidemark.pipeline.settings_sections import PubSubSettings
@@ -271,8 +270,8 @@ def up(
         signal.signal(number, lambda *_: stopped.set())
     say(f"with the settings of {config_file()}, the lake in {settings.lake.uri}")
     own_tables(settings)  # raises what the code server would end by
-    supervisor = Supervisor(state_folder(settings), clock, say, is_asked_to_stop=stopped.is_set)
-    ownership = Ownership(settings, clock, up=UpFolder(supervisor.state_folder, config_file()), say=say)
+    supervisor = Supervisor(settings.dagster.state_folder, clock, say, is_asked_to_stop=stopped.is_set)
+    ownership = Ownership(settings, clock, up=config_file(), say=say)
     supervisor.take_over()
     try:
         make_ready(settings, clock, ownership, say)

@@ -13,9 +13,10 @@ from tidemark.pipeline.clock import Clock, iso
 from tidemark.pipeline.doctor.finding import Level
 from tidemark.pipeline.errors import LakeError, LakeOwned, ServiceFailed
 from tidemark.pipeline.lake.owner import Owner
-from tidemark.pipeline.services.ownership import Ownership, UpFolder
+from tidemark.pipeline.machine import ProcessName
+from tidemark.pipeline.services.ownership import Ownership
 from tidemark.pipeline.services.stack import refuse_foreign_servers, refuse_taken_ports
-from tidemark.pipeline.services.up_state import UpState, state_folder, stop_up, up_state
+from tidemark.pipeline.services.up_state import UpState, stop_up, up_state
 from tidemark.pipeline.settings import Settings
 
 NOT_RUNNING = 3
@@ -55,7 +56,7 @@ def ask(settings: Settings, clock: Clock, say: Say, *, status: bool, stop: bool,
     """`up --status` and `up --stop`. Raises ServiceFailed, and Exit where the first finds that it does not run."""
     if status == stop:
         raise typer.BadParameter("give one of --status and --stop; --json goes with --status")
-    ownership = Ownership(settings, clock, up=UpFolder(state_folder(settings), config_file()))
+    ownership = Ownership(settings, clock, up=config_file())
     if stop:
         if as_json:
             raise typer.BadParameter("--json goes with --status")
@@ -71,9 +72,11 @@ def ask(settings: Settings, clock: Clock, say: Say, *, status: bool, stop: bool,
         print_json(
             {
                 "running": owner is not None,
-                "process": owner and owner.process,
-                "since": owner and iso(owner.since),
-                "services": [{**asdict(one), "since": iso(one.since)} for one in state.services],
+                **_named(owner),
+                "services": [
+                    {"name": one.name, **_named(one.process), "runs": one.runs, "is_ready": one.is_ready}
+                    for one in state.services
+                ],
                 "ui": _ui(settings),
                 "logs": str(state.folder / "logs"),
                 "lake": {"uri": settings.lake.uri, "owner": None if there is None else _facts(there), "said": lake},
@@ -88,7 +91,7 @@ def ask(settings: Settings, clock: Clock, say: Say, *, status: bool, stop: bool,
 def _print(settings: Settings, state: UpState, lake: str) -> None:
     terminal, owner = console(), state.owner
     if owner is not None:
-        terminal.print(f"[green]running[/] as process {owner.process} since {iso(owner.since.replace(microsecond=0))}")
+        terminal.print(f"[green]running[/] as {safe(owner)}")
     else:
         left = sum(one.runs for one in state.services)
         then = f"; {left} of its services run on: `tidemark up --stop` ends them" if left else ""
@@ -96,23 +99,20 @@ def _print(settings: Settings, state: UpState, lake: str) -> None:
     for one in state.services:
         serves = "[green]ready[/]" if one.is_ready else "[yellow]not ready[/]" if one.runs else "[red]ended[/]"
         terminal.print(
-            f"  {safe(one.name):22} process {one.process:<8} since {iso(one.since.replace(microsecond=0))}  {serves}"
+            f"  {safe(one.name):22} process {one.process.process:<8} since {iso(one.process.since)}  {serves}"
         )
     if owner is not None:
         terminal.print(f"UI {_ui(settings)}, logs in {safe(state.folder)}/logs", soft_wrap=True)
     terminal.print(f"lake {safe(settings.lake.uri)}: {safe(lake)}", soft_wrap=True)
 
 
+def _named(process: ProcessName | None) -> dict[str, object]:
+    return {"process": process and process.process, "since": process and iso(process.since)}
+
+
 def _facts(owner: Owner) -> dict[str, object]:
-    named = owner.process
-    ended = None if owner.ended is None else iso(owner.ended)
-    return {
-        **asdict(owner.pipeline),
-        "host": named.host,
-        "process": named.process,
-        "since": iso(owner.since),
-        "ended": ended,
-    }
+    ended = owner.ended and iso(owner.ended)
+    return {**asdict(owner.pipeline), "host": owner.process.host, **_named(owner.process), "ended": ended}
 
 
 def _ui(settings: Settings) -> str:

@@ -1,6 +1,5 @@
 """Where the lake is: a folder, or a bucket and how it is configured."""
 
-import shutil
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,6 @@ from tidemark.pipeline.settings_sections import LakeSettings
 
 LITTLE_BYTES = 1 << 30
 """Less free space than this is worth a warning: a busy tick writes some hundred megabytes."""
-
 
 LEAST_BYTES = 32 << 20
 """With less free space nothing is started: a tick would fill the disk."""
@@ -41,16 +39,11 @@ def bucket_of(lake: LakeSettings) -> str:
 
 
 def _folder(folder: Path, what: str, setting: str) -> Iterator[Said]:
-    if problem := why_unwritable(folder):
-        yield broken(f"{problem}, and {what} is {folder}: mend it, make room, or set {setting}")
+    if problem := why_unwritable(folder, LEAST_BYTES):
+        yield broken(f"{problem}, and {what} is {folder}: repair it, make room, or set {setting}")
         return
-    there = next(place for place in (folder, *folder.parents) if place.exists())
-    free = shutil.disk_usage(there).free
-    if free < LEAST_BYTES:
-        yield broken(f"only {free >> 20} MiB are free where {what} is ({there}): make room, or set {setting}")
-        return
-    if free < LITTLE_BYTES:
-        yield warning(f"{free >> 20} MiB are free where {what} is ({there}): make room")
+    if problem := why_unwritable(folder, LITTLE_BYTES):
+        yield warning(f"{problem}, and {what} is {folder}: make room")
     yield ok(f"{what} is the folder {folder}")
 
 

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from tidemark.pipeline.doctor.finding import Said, Setup, broken, ok
+from tidemark.pipeline.lake.store.disk import why_unwritable
 from tidemark.pipeline.services.own_files import INSTANCE, PACKAGE, dagster_home, given_home
 from tidemark.pipeline.services.stack import dagster_environment
 
@@ -21,11 +22,15 @@ def check_dagster_storage(setup: Setup) -> Iterator[Said]:
     instance = (home or PACKAGE) / INSTANCE
     config = Path(os.environ.get("TIDEMARK_CONFIG", "tidemark.toml")).resolve()
     text = instance.read_text()
-    if not Path(settings.dagster.storage).exists() and "sqlite" in text and "TIDEMARK_DAGSTER_STORAGE" in text:
+    storage = Path(settings.dagster.storage)
+    is_ours = "sqlite" in text and "TIDEMARK_DAGSTER_STORAGE" in text
+    if is_ours and not storage.exists():
         yield ok(
-            f"Dagster's storage {settings.dagster.storage} is not there yet: `tidemark up` makes it. If a Dagster of "
-            "your own runs this pipeline, set DAGSTER_HOME to its folder and ask again"
+            f"Dagster's storage {storage} is not there yet: `tidemark up` makes it. If a Dagster of your own runs this "
+            "pipeline, set DAGSTER_HOME to its folder and ask again"
         )
+        return
+    if is_ours and why_unwritable(storage):  # `check_state` says it, and Dagster would say it worse
         return
     done = subprocess.run(
         [sys.executable, "-m", PROGRAM],

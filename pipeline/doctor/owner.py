@@ -13,27 +13,23 @@ def check_owner(setup: Setup) -> Iterator[Said]:
     ownership = Ownership(setup.settings, setup.clock)
     try:
         there, life, is_damaged = ownership.look()
-    except NewerFormat as error:
-        yield broken(str(error))
-        return
+    except NewerFormat:
+        raise
     except LakeError:  # the check of the lake says it
         return
-    if there is None:
-        if is_damaged:
-            yield warning(
-                f"{NAME} in the lake is damaged, so the pipeline that writes the lake is not known; its next start "
-                "writes it again"
-            )
-        else:
-            yield ok("no pipeline has written the lake yet")
-        return
-    said = ownership.sentence(there)
-    if not ownership.is_other(there):
-        yield ok(f"the lake is this pipeline's: {said}")
+    if is_damaged:
+        yield warning(
+            f"{NAME} in the lake is damaged, so the pipeline that writes the lake is not known; its next start writes "
+            "it again"
+        )
+    elif there is None:
+        yield ok("no pipeline has written the lake yet")
+    elif not ownership.is_other(there):
+        yield ok(f"the lake is this pipeline's: {ownership.sentence(there)}")
     elif life is Life.DEAD:
         yield warning(
-            f"another pipeline wrote the lake, and has ended: {said}. The next start of this one takes the lake over; "
-            "if that is not meant, set lake.uri"
+            f"another pipeline wrote the lake, and has ended: {ownership.sentence(there)}. The next start of this one "
+            "takes the lake over; if that is not meant, set lake.uri"
         )
     else:
         yield broken(ownership.refusal(there))

@@ -12,7 +12,6 @@ from tidemark.pipeline.errors import ToolMissing
 from tidemark.pipeline.services.own_files import SPARK_CONNECT
 from tidemark.pipeline.services.processes import noted_in
 from tidemark.pipeline.services.stack import TOKEN, is_ours_to_start
-from tidemark.pipeline.services.up_state import state_folder
 from tidemark.pipeline.settings import WINDOW_PLACES, Settings
 from tidemark.pipeline.settings_types import is_address
 from tidemark.pipeline.spark import environment
@@ -61,8 +60,9 @@ def check_spark(setup: Setup) -> Iterator[Said]:
         yield ok(f"nothing answers at {named} yet: `tidemark up` starts Spark {pyspark.__version__} there")
         return
     check_answers(spark.remote or "")
-    ours = (one.name for one in noted_in(state_folder(setup.settings)).alive())
-    if SPARK_CONNECT not in ours:  # the token of our own is in no environment
+    if (
+        SPARK_CONNECT not in noted_in(setup.settings.dagster.state_folder).alive()
+    ):  # the token of our own is in no environment
         refuse_other_token(spark.remote or "")
     yield ok(f"a Spark Connect server answers at {named}; the client is PySpark {pyspark.__version__}")
 

@@ -16,6 +16,7 @@ from tidemark.pipeline.observe import instruments as them
 from tidemark.pipeline.observe.health import SensorBeat, problems
 from tidemark.pipeline.observe.instruments import PIPELINE, Instrument
 from tidemark.pipeline.observe.observer import RESULTS, EndedRun, Observer
+from tidemark.pipeline.quality.running import SensorTicks
 from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.watermark.decision import Reason
 from tidemark.pipeline.watermark.histogram import bucket_of
@@ -80,9 +81,8 @@ class Recorder(Observer):
         self._pipeline = {PIPELINE: settings.pipeline_name}
         self._every, self._jobs = dict(every), tuple(jobs)
         self._began = clock.now()
-        self._heard: dict[str, datetime] = {}
+        self._ticks: dict[str, SensorTicks] = {}
         self._at_work = set[str]()
-        self._failing: dict[str, FailedTick] = {}
         self._state: WatermarkState | None = None  # as the newest tick of tracking left it
         self._counted: dict[Instrument, int] = {}  # what the last checks found
         self._under_way: Mapping[str, datetime] = {}
@@ -120,11 +120,8 @@ class Recorder(Observer):
     @never_failing
     def ticked(self, sensor: str, seconds: float, failed: FailedTick | None = None) -> None:
         self._at_work.discard(sensor)
-        if failed is None:
-            self._heard[sensor] = self._clock.now()
-            self._failing.pop(sensor, None)
-        else:
-            self._failing[sensor] = failed
+        good = self._clock.now() if failed is None else self._ticks.get(sensor, SensorTicks()).good
+        self._ticks[sensor] = SensorTicks(good, failed)
         self._add(them.TICK_DURATION, seconds, sensor=sensor, result="ok" if failed is None else "error")
 
     @never_failing
@@ -199,9 +196,10 @@ class Recorder(Observer):
         for beat in self._beats():
             yield self._now(them.SENSOR_SILENCE, beat.silent_for(now).total_seconds(), sensor=beat.sensor)
             yield self._now(them.SENSOR_INTERVAL, beat.every.total_seconds(), sensor=beat.sensor)
-        for sensor, failed in self._failing.copy().items():
-            seconds = max((now - failed.since).total_seconds(), 0.0)
-            yield self._now(them.SENSOR_FAILING, seconds, sensor=sensor, error=failed.kind)
+        for sensor, ticks in self._ticks.copy().items():
+            if (failed := ticks.failed) is not None:
+                seconds = max((now - failed.since).total_seconds(), 0.0)
+                yield self._now(them.SENSOR_FAILING, seconds, sensor=sensor, error=failed.kind)
         yield self._now(them.WATERMARK_MAX_AGE, self._settings.checks.max_watermark_age.total_seconds())
         if (watermark := self._watermark) is not None:
             yield self._now(them.WATERMARK_AGE, (now - watermark).total_seconds())
@@ -222,16 +220,12 @@ class Recorder(Observer):
         return None if self._state is None else self._state.watermark
 
     def _beats(self) -> list[SensorBeat]:
-        return [
-            SensorBeat(
-                name,
-                every,
-                self._heard.get(name, self._began),
-                waits=name in self._at_work or name not in self._heard,
-                failed=self._failing.get(name),
-            )
-            for name, every in self._every.items()
-        ]
+        beats = []
+        for name, every in self._every.items():
+            ticks = self._ticks.get(name, SensorTicks())
+            waits = name in self._at_work or ticks.good is None
+            beats.append(SensorBeat(name, every, ticks.good or self._began, waits, ticks.failed))
+        return beats
 
     def _now(self, instrument: Instrument, value: float, **attributes: str) -> Measured:
         return Measured(instrument, value, self._pipeline | attributes)

@@ -10,7 +10,7 @@ from tidemark.pipeline.clock import EPOCH, iso
 from tidemark.pipeline.durations import format_duration, rough
 from tidemark.pipeline.lake.layout import OWN_TABLES, Lake
 from tidemark.pipeline.lake.store.disk import why_unwritable
-from tidemark.pipeline.lake.tables.failures import KEPT, FailedRun, FailedTick
+from tidemark.pipeline.lake.tables.failures import KEPT, FailedRun, FailedTick, failed
 from tidemark.pipeline.lake.tables.table import data_files
 from tidemark.pipeline.quality.running import Running, read_running
 from tidemark.pipeline.settings import Settings
@@ -84,27 +84,27 @@ def ticks_now(
     newest, tick = dict[str, FailedTick](), settings.watermark.tick
     overdue = decided_at is not None and is_overdue(decided_at, tick, now)
     here = running if running is not None and running.lake == settings.lake.uri else None
-    if here is not None and here.is_here and not here.is_alive and not overdue:
+    if here is not None and here.process.has_ended() and not overdue:
         here = None  # another machine goes on
-    for one in sorted((*noted, *(() if here is None else here.failing)), key=lambda one: one.last):
+    for one in sorted((*noted, *(here.failing if here else ())), key=lambda one: one.last):
         newest[one.sensor] = one.after(newest.get(one.sensor), more=0)
-    good = {} if here is None else here.good
+    good = {name: ticks.good for name, ticks in here.sensors.items()} if here else {}
     failing = [
         newest[sensor]
         for sensor in sorted(newest)
         if now - newest[sensor].last <= WINDOWS_STAND_FOR
-        and (good.get(sensor, EPOCH), not newest[sensor].waits) < (newest[sensor].last, True)
+        and (good.get(sensor) or EPOCH, not newest[sensor].waits) < (newest[sensor].last, True)
     ]
-    stale = None if running is None else running.stale_settings
-    is_alive = running is not None and running.is_alive
-    if decided_at is None or not overdue:
-        return TicksNow(failing, None, stale, is_alive)
-    tracking = next((one for one in failing if one.sensor == TRACKING and not one.waits), None)
-    standing = (
-        f"nobody has decided for {rough(now - decided_at)}, since {iso(decided_at)}, and a decision is due every "
-        f"{format_duration(tick)}: {tracking.sentence() if tracking else _why(settings, here)}"
-    )
-    return TicksNow(failing, standing, stale, is_alive)
+    standing = None
+    if decided_at is not None and overdue:
+        tracking = next((one for one in failing if one.sensor == TRACKING and not one.waits), None)
+        standing = (
+            f"nobody has decided for {rough(now - decided_at)}, since {iso(decided_at)}, and a decision is due every "
+            f"{format_duration(tick)}: {tracking.sentence() if tracking else _why(settings, here)}"
+        )
+    if running is None:
+        return TicksNow(failing, standing)
+    return TicksNow(failing, standing, running.stale_settings, running.process.runs())
 
 
 def _why(settings: Settings, running: Running | None) -> str:
@@ -117,12 +117,13 @@ def _why(settings: Settings, running: Running | None) -> str:
             "there is no word from its process on this machine. Is the pipeline running? The logs of its code server "
             "and daemon say why ticks fail"
         )
-    if not running.is_here:
-        return f"it ran on {running.host}. Look at the logs of its code server and daemon there"
-    if not running.is_alive:
-        return f"its process {running.process} has ended. Start the pipeline"
+    process = running.process
+    if not process.is_near():
+        return f"it ran on {process.host}. Look at the logs of its code server and daemon there"
+    if process.has_ended():
+        return f"its {process} has ended. Start the pipeline"
     return (
-        f"its process {running.process} lives and is not asked for ticks. Is the sensor {TRACKING} on? The log of "
+        f"its {process} lives and is not asked for ticks. Is the sensor {TRACKING} on? The log of "
         "Dagster's daemon says what fails"
     )
 
@@ -143,12 +144,11 @@ class Failing:
 
     def sentence(self) -> str:
         """All of it as one sentence."""
-        times = f"{self.failures} times since {iso(self.since)}, last" if self.failures > 1 else "once,"
         windows = f" of {self.job}" if self.job else ""
         if self.first_window is not None:
             same = self.first_window == self.last_window
             windows = f" over {self.first_window}" if same else f" over windows from {self.first_window} on"
-        return f"runs{windows} failed {times} at {iso(self.last)}: {self.reason}"
+        return f"runs{windows} {failed(self.failures, self.since, self.last)}: {self.reason}"
 
 
 def read_failing(lake: Lake, windowing: Windowing, now: datetime) -> Failing | None:

@@ -5,8 +5,9 @@ from dataclasses import replace
 from threading import Lock
 
 from tidemark.pipeline.clock import Clock
+from tidemark.pipeline.errors import LakeOwned, NewerFormat
 from tidemark.pipeline.lake.tables.failures import FailedTick, FailedTicks, reason_of
-from tidemark.pipeline.quality.running import Running, file_of
+from tidemark.pipeline.quality.running import Running, SensorTicks, ever_smaller, file_of, read_word
 from tidemark.pipeline.settings import Settings
 
 logger = logging.getLogger(__name__)
@@ -26,37 +27,41 @@ class TickNotes:
         self._cleared = set[str]()
         self._warned = False
 
-    def failed(self, sensor: str, error: BaseException | str, lake: FailedTicks | None) -> FailedTick:
-        """A tick has failed, or waits for what a text says. Without a lake none is written: it is a later version's."""
-        now, waits = self._clock.now(), isinstance(error, str)
-        reason = error if isinstance(error, str) else reason_of(error)
-        self._cleared.discard(sensor)
-        failed = FailedTick(sensor, 1, now, now, reason, waits)
-        failed = self._tell(sensor, failed) or failed
-        return failed if lake is None else lake.note(failed)
+    def failed(self, sensor: str, error: BaseException, lake: FailedTicks | None) -> FailedTick:
+        """A tick has failed. Nothing is written into another pipeline's lake, or into one of a later version."""
+        noted_in = None if isinstance(error, LakeOwned | NewerFormat) else lake
+        return self._not_good(sensor, reason_of(error), noted_in, waits=False)
 
-    def good(self, sensor: str, lake: FailedTicks) -> None:
-        """A tick has succeeded. The first one of a process deletes what an earlier process may have left in the
-        lake."""
+    def good(self, sensor: str, lake: FailedTicks, waits: str = "") -> None:
+        """A tick has succeeded, except for what `waits` says. The first one of a process deletes what an earlier
+        process may have left in the lake."""
+        if waits:
+            self._not_good(sensor, waits, lake, waits=True)
+            return
         self._tell(sensor, None)
         if sensor not in self._cleared:
             lake.clear(sensor)
             self._cleared.add(sensor)
 
+    def _not_good(self, sensor: str, reason: str, lake: FailedTicks | None, *, waits: bool) -> FailedTick:
+        now = self._clock.now()
+        self._cleared.discard(sensor)
+        failed = FailedTick(sensor, 1, now, now, reason, waits)
+        failed = self._tell(sensor, failed) or failed
+        return failed if lake is None else lake.note(failed)
+
     def _tell(self, sensor: str, failed: FailedTick | None) -> FailedTick | None:
         """Note it, after what other processes said meanwhile. Returns the failure with what is known of it before."""
         with self._lock:
-            there = None if self._file is None else self._file.read()
-            said = self._said if there is None else self._said.joined(there)
-            known = next((one for one in said.failing if one.sensor == sensor), None)
-            failed = failed and failed.after(known)
-            good = said.good if failed and not failed.waits else {**said.good, sensor: self._clock.now()}
-            failing = [one for one in (*said.failing, failed) if one and (one is failed or one.sensor != sensor)]
-            self._said = replace(said, good=good, failing=failing)
+            said = self._said.joined(None if self._file is None else read_word(self._file))
+            before = said.sensors.get(sensor, SensorTicks())
+            failed = failed and failed.after(before.failed)
+            good = before.good if failed and not failed.waits else self._clock.now()
+            self._said = replace(said, sensors={**said.sensors, sensor: SensorTicks(good, failed)})
             if self._file is None:
                 return failed
             try:
-                self._file.write(self._said, there, sync=(known is None) != (failed is None))
+                self._file.write(*ever_smaller(self._said), sync=(before.failed is None) != (failed is None))
             except OSError as error:
                 if not self._warned:
                     logger.warning("%s cannot be written: %s. What fails is told by the lake", self._file.path, error)

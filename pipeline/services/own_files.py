@@ -2,10 +2,11 @@
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 
-from tidemark.pipeline.errors import InvalidSettings
+from tidemark.pipeline.errors import InvalidSettings, ServiceFailed
 from tidemark.pipeline.settings import Settings
 
 SETTINGS, WORKSPACE, INSTANCE = "tidemark.toml", "workspace.yaml", "dagster.yaml"
@@ -90,7 +91,7 @@ def log_file(folder: Path, name: str) -> Path:
 
 def spark_log(settings: Settings) -> Path:
     """The log of the Spark Connect server that `tidemark up` starts."""
-    return log_file(Path(settings.dagster.storage).parent, SPARK_CONNECT)
+    return log_file(settings.dagster.state_folder, SPARK_CONNECT)
 
 
 def given_home() -> Path | None:
@@ -103,13 +104,28 @@ def given_home() -> Path | None:
 
 def dagster_home(settings: Settings) -> Path:
     """The folder for DAGSTER_HOME: the given one, else one beside Dagster's storage, where the files that tidemark
-    brings are written."""
+    brings are written. Raises ServiceFailed."""
     if (given := given_home()) is not None:
         return given
-    home = Path(settings.dagster.storage).parent / "dagster_home"
-    home.mkdir(parents=True, exist_ok=True)
-    for name in (WORKSPACE, INSTANCE):
-        unfinished = home / f".{name}.{os.getpid()}"
-        unfinished.write_bytes((PACKAGE / name).read_bytes())
-        unfinished.replace(home / name)
+    home = settings.dagster.state_folder / "dagster_home"
+    with usable(settings.dagster.state_folder):
+        home.mkdir(parents=True, exist_ok=True)
+        for name in (WORKSPACE, INSTANCE):
+            file, content = home / name, (PACKAGE / name).read_bytes()
+            if not file.exists() or file.read_bytes() != content:
+                unfinished = home / f".{name}.{os.getpid()}"
+                unfinished.write_bytes(content)
+                unfinished.replace(file)
     return home
+
+
+@contextmanager
+def usable(folder: Path) -> Iterator[None]:
+    """Turn an error of the folder of `tidemark up` into one that says what to do. Raises ServiceFailed."""
+    try:
+        yield
+    except OSError as error:
+        raise ServiceFailed(
+            f"{error.filename or folder}: {error.strerror}. `tidemark up` notes its processes in {folder}, beside "
+            "dagster.storage: make room there, make it writable for this user, or set dagster.storage to another place"
+        ) from error

@@ -7,7 +7,7 @@ answer is advice: two pipelines that state it at once, or a clock that is set, c
 import logging
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import datetime
 from enum import Enum
 from functools import cached_property
@@ -40,29 +40,22 @@ class Life(Enum):
     DEAD = "dead"
 
 
-@dataclass(frozen=True, slots=True)
-class UpFolder:
-    """A `tidemark up`: the folder where it notes its services, and its settings file."""
-
-    folder: Path
-    config: Path
-
-
 class Ownership:
-    """One process' hold on the lake of these settings. Safe from several threads. `up` is there if the process is a
-    `tidemark up`; `say` is told whom it takes the lake over from."""
+    """One process' hold on the lake of these settings. Safe from several threads. `up` is the settings file of a
+    `tidemark up`, if the process is one; `say` is told whom it takes the lake over from."""
 
     def __init__(
         self,
         settings: Settings,
         clock: Clock,
         *,
-        up: UpFolder | None = None,
+        up: Path | None = None,
         say: Callable[[str], None] = logger.warning,
     ) -> None:
         self._lake = Lake(settings.lake, settings.message.kinds, clock)
         self._pipeline, self._tick = pipeline_of(settings), settings.watermark.tick
-        self._clock, self._up, self._say = clock, up, say
+        self._clock, self._say = clock, say
+        self._folder, self._config = ("", "") if up is None else (str(settings.dagster.state_folder), str(up))
         self._lock, self._process = Lock(), own_process()
         self._is_allowed = self._is_stated = False
         self._looked: tuple[int, float] | None = None
@@ -123,10 +116,9 @@ class Ownership:
     def end(self) -> None:
         """State that the `tidemark up` in this folder has ended, if the note is of that one. Raises LakeError."""
         there, generation = self._notes.found(OWNER.key)
-        if there is None or there.ended is not None or self._up is None or there.folder != str(self._up.folder):
+        if there is None or there.ended is not None or not self._folder or there.folder != self._folder:
             return
-        is_own = there.process == self._process
-        if is_own or (there.process.is_near() and not there.process.runs()):
+        if there.process == self._process or there.process.has_ended():
             self._notes.replace(OWNER.key, replace(there, ended=self._clock.now()), generation)
 
     def look(self) -> tuple[Owner | None, Life, bool]:
@@ -147,18 +139,14 @@ class Ownership:
         """Whether the note stays as it is. Raises LakeOwned, AlreadyRunning."""
         if there is None:
             return False
+        is_up = there.folder != "" and there.process != self._process
+        if not (self.is_other(there) or is_up) or (life := self._life(there)) is Life.DEAD:
+            return False
         if self.is_other(there):
-            if self._life(there) is not Life.DEAD:
-                raise LakeOwned(printable(self.refusal(there)))
-            return False
-        if not there.folder or there.process == self._process:
-            return False
-        life = self._life(there)
-        if self._up is None:
-            return life is Life.LIVES
-        if life is not Life.DEAD:
+            raise LakeOwned(printable(self.refusal(there)))
+        if self._folder:
             raise AlreadyRunning(printable(self._second(there)))
-        return False
+        return life is Life.LIVES
 
     def _life(self, owner: Owner) -> Life:
         if owner.ended is not None:
@@ -179,9 +167,8 @@ class Ownership:
         return owner.since if record is None else max(owner.since, record.decision.at)
 
     def _own(self) -> Owner:
-        folder, config = ("", "") if self._up is None else (str(self._up.folder), str(self._up.config))
         tick = self._tick.total_seconds()
-        return Owner(self._pipeline, self._process, self._clock.now(), tick, folder, config)
+        return Owner(self._pipeline, self._process, self._clock.now(), tick, self._folder, self._config)
 
     def _tell(self, there: Owner | None, generation: int) -> None:
         if there is None and generation:
@@ -198,24 +185,22 @@ class Ownership:
 
     def _second(self, there: Owner) -> str:
         whose, how = self._whose(there), self._how_to_stop(there)
-        if there.process.is_near() and not there.process.runs():
+        if there.process.has_ended():
             return (
                 f"services are running that a `tidemark up` on this lake has left behind, {whose}. To end them, {how}"
             )
         return f"already running as {whose}, on this lake. To stop it, {how}"
 
     def _how_to_stop(self, there: Owner) -> str:
-        named, free = there.process, f"the lake is free {format_duration(there.heard_within)} after its last entry"
-        if not named.is_near():
-            first = (
-                f"run `tidemark up --stop` on {named.host}" if there.folder else f"end its processes on {named.host}"
-            )
-            return f"{first}; {free}"
-        return f"run `tidemark --config {there.config} up --stop`" if there.folder else f"end process {named.process}"
+        process, is_up = there.process, there.folder != ""
+        if process.is_near():
+            return f"run `tidemark --config {there.config} up --stop`" if is_up else f"end process {process.process}"
+        first = "run `tidemark up --stop`" if is_up else "end its processes"
+        free = f"the lake is free {format_duration(there.heard_within)} after its last entry"
+        return f"{first} on {process.host}; {free}"
 
     def _whose(self, owner: Owner) -> str:
-        named = owner.process
-        said = f"process {named.process} on {named.host} since {iso(owner.since.replace(microsecond=0))}"
+        said = str(owner.process)
         if owner.folder:
             said += f", by `tidemark up` in {owner.folder}"
         if owner.ended is not None:

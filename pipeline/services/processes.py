@@ -1,25 +1,24 @@
 """Starts processes, keeps them alive, and stops them by process id."""
 
-import fcntl
-import json
 import os
 import subprocess
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import psutil
 
-from tidemark.pipeline.clock import Clock, iso
-from tidemark.pipeline.errors import AlreadyRunning, ServiceFailed
+from tidemark.pipeline.clock import Clock
+from tidemark.pipeline.errors import AlreadyRunning, DamagedNote, ServiceFailed
 from tidemark.pipeline.hosts import listens
-from tidemark.pipeline.machine import running
+from tidemark.pipeline.lake.store.disk import locked, why_unwritable
+from tidemark.pipeline.lake.store.notes import JsonKind
+from tidemark.pipeline.lake.store.slots import SlotFile
+from tidemark.pipeline.machine import ProcessName, own_process, process_of
 from tidemark.pipeline.services.log_ends import log_end, why_ended
-from tidemark.pipeline.services.own_files import log_file
+from tidemark.pipeline.services.own_files import log_file, usable
 from tidemark.pipeline.settings_sections import MetricsSettings
-from tidemark.pipeline.version import marks, refuse_newer
 
 STOP_WITHIN_SECONDS = 10.0
 POLL_SECONDS = 0.2
@@ -47,7 +46,7 @@ class ServiceSpec:
     ends: bool = False
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class Running:
     """A started service, and where in its log this start begins."""
 
@@ -62,57 +61,36 @@ class StopAsked(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class NotedProcess:
-    """A process as it is noted: its name, its number, the moment of its creation, and that of the machine's start. It
-    is known by the time between the two."""
-
-    name: str
-    process: int
-    created: float
-    booted: float
-
-    @property
-    def since(self) -> datetime:
-        """When it was created."""
-        return datetime.fromtimestamp(self.created, UTC)
-
-    def running(self) -> psutil.Process | None:
-        """The process, if it is the one that was noted, and alive."""
-        return running(self.process, self.created - self.booted)
-
-
-@dataclass(frozen=True, slots=True)
 class Noted:
     """The processes that a supervisor has noted in its folder: its own, and its services in the order of their
     start."""
 
-    owners: Sequence[NotedProcess] = ()
-    services: Sequence[NotedProcess] = ()
+    owner: ProcessName | None = None
+    services: Mapping[str, ProcessName] = field(default_factory=dict)
 
-    def living_owner(self) -> NotedProcess | None:
+    def living_owner(self) -> ProcessName | None:
         """The supervisor, if it is another process than this one and lives."""
-        return next((one for one in self.owners if one.process != os.getpid() and one.running()), None)
+        owner = self.owner
+        return owner if owner is not None and owner != own_process() and owner.runs() else None
 
-    def alive(self) -> list[NotedProcess]:
+    def alive(self) -> dict[str, ProcessName]:
         """The services that run."""
-        return [one for one in self.services if one.running()]
+        return {name: process for name, process in self.services.items() if process.runs()}
+
+
+NOTED: JsonKind[Noted] = JsonKind("", holds=Noted, part_of="state")
+
+
+def noted_file(folder: Path) -> SlotFile[Noted]:
+    """The note of a folder."""
+    return SlotFile(folder / STATE_FILE, NOTED, mode=0o644)
 
 
 def noted_in(folder: Path) -> Noted:
     """The processes that are noted in a folder; none if there is no note, or it is damaged. Raises NewerFormat,
     ServiceFailed."""
-    state, said = folder / STATE_FILE, None
-    with suppress(FileNotFoundError, ValueError), _usable(folder):
-        said = json.loads(state.read_text())
-    refuse_newer(str(state), said, "state")
-    said = said if isinstance(said, dict) else {"services": said}
-    with suppress(TypeError, ValueError):
-        booted = float(said.get("booted") or psutil.boot_time())
-        owners = [NotedProcess("tidemark up", int(pid), float(at), booted) for pid, at in said.get("owner") or ()]
-        services = [
-            NotedProcess(str(name), int(pid), float(at), booted) for name, pid, at in said.get("services") or ()
-        ]
-        return Noted(owners, services)
+    with suppress(DamagedNote), usable(folder):
+        return noted_file(folder).read() or Noted()
     return Noted()
 
 
@@ -129,11 +107,13 @@ class Supervisor:
     say: Callable[[str], None]
     running: list[Running] = field(default_factory=list)
     is_asked_to_stop: Callable[[], bool] = lambda: False
+    _has_warned: bool = field(default=False, init=False)
 
     def start(self, spec: ServiceSpec, *, wait: bool = True) -> None:
         """Start a service. Raises ServiceFailed with the end of its log if it ends, or is not ready in time."""
         self.running.append(self._started(spec))
-        self._note()
+        with usable(self.state_folder):
+            self._note()
         if wait:
             self.wait_until_ready(spec.name)
 
@@ -153,7 +133,7 @@ class Supervisor:
 
     def restart_what_died(self) -> None:
         """Restart services that have ended. Raises ServiceFailed for one that keeps ending."""
-        for one in self.running:
+        for index, one in enumerate(self.running):
             code = one.process.poll()
             if code is None or one.spec.ends:
                 continue
@@ -162,10 +142,10 @@ class Supervisor:
             lines = why_ended(self.log_file(one.spec.name), one.log_from) if code else []  # 0: it was asked to end
             self.say("\n  ".join([f"{one.spec.name} ended with code {code}: starting it again", *lines]))
             _kill(_orphans_of(one.process.pid))
-            one.restarts += 1
-            again = self._started(one.spec)
-            one.process, one.log_from = again.process, again.log_from
-            self._note()
+            is_counted = why_unwritable(self.state_folder) is None  # on a full disk Dagster ends until there is room
+            self.running[index] = replace(self._started(one.spec), restarts=one.restarts + is_counted)
+            with self._going_on():
+                self._note()
             if one.spec.when_back is not None:
                 self.wait_until_ready(one.spec.name)
                 one.spec.when_back()
@@ -183,31 +163,46 @@ class Supervisor:
     def take_over(self) -> None:
         """Own the folder from now on, and end the services that its earlier owner noted and did not stop. Raises
         AlreadyRunning, and ends nothing, if that owner lives; NewerFormat."""
-        with _usable(self.state_folder):
+        with usable(self.state_folder):
             self.state_folder.mkdir(parents=True, exist_ok=True)
-        with _locked(self.state_folder):
+        with _alone(self.state_folder):
             noted = noted_in(self.state_folder)
             if (owner := noted.living_owner()) is not None:
                 raise AlreadyRunning(
-                    f"already running as process {owner.process} since {iso(owner.since.replace(microsecond=0))}, in "
-                    f"{self.state_folder}. Stop that one first: Ctrl-C in its terminal, `tidemark up --stop`, or "
-                    f"`kill {owner.process}`"
+                    f"already running as {owner}, in {self.state_folder}. Stop that one first: Ctrl-C in its terminal, "
+                    f"`tidemark up --stop`, or `kill {owner.process}`"
                 )
-            for one in noted.services:
-                if (process := one.running()) is not None:
-                    self.say(f"stopping {one.name} (process {one.process}), left over from an earlier start")
+            for name, noted_process in noted.services.items():
+                if (process := noted_process.running()) is not None:
+                    self.say(f"stopping {name} (process {process.pid}), left over from an earlier start")
                     _end(process)
-            self._note()
+            with usable(self.state_folder):
+                self._note()
 
     def log_file(self, name: str) -> Path:
         """The file of a service's output."""
         return log_file(self.state_folder, name)
 
+    @contextmanager
+    def _going_on(self) -> Iterator[None]:
+        """Let an error of the folder pass, and say the first one: services that run matter more."""
+        try:
+            yield
+        except OSError as error:
+            if not self._has_warned:
+                self.say(
+                    f"{error.filename or self.state_folder}: {error.strerror}. Services run on. Make room there, or "
+                    "make it writable: until then logs lack lines, and a later start may not know all services"
+                )
+            self._has_warned = True
+
     def _started(self, spec: ServiceSpec) -> Running:
-        log = self.log_file(spec.name)
-        log.parent.mkdir(parents=True, exist_ok=True)
-        with log.open("ab") as output:
-            begins = output.tell()
+        log, output = self.log_file(spec.name), subprocess.DEVNULL
+        begins = log.stat().st_size if log.exists() else 0
+        with ExitStack() as opened:
+            with self._going_on():
+                log.parent.mkdir(parents=True, exist_ok=True)
+                output = opened.enter_context(log.open("ab")).fileno()
             # A session of its own: Ctrl-C at the terminal reaches only us, and we stop the services in order.
             process = psutil.Popen(
                 list(spec.command),
@@ -221,17 +216,13 @@ class Supervisor:
         return Running(spec, process, begins)
 
     def _note(self) -> None:
-        booted, noted = psutil.boot_time(), []
+        """Note what runs. Raises OSError."""
+        services = {}
         for one in self.running:
             with suppress(psutil.NoSuchProcess):
                 if one.process.is_running():
-                    noted.append((one.spec.name, one.process.pid, psutil.Process(one.process.pid).create_time()))
-        owner = [(os.getpid(), psutil.Process().create_time())]
-        state = self.state_folder / STATE_FILE
-        with _usable(self.state_folder):
-            unfinished = state.with_suffix(f".{os.getpid()}")  # a reader sees the earlier note or this one, whole
-            unfinished.write_text(json.dumps({"owner": owner, "services": noted, "booted": booted, **marks()}))
-            unfinished.replace(state)
+                    services[one.spec.name] = process_of(one.process.pid)
+        noted_file(self.state_folder).write(Noted(own_process(), services))
 
     def _log_end(self, one: Running) -> str:
         return log_end(self.log_file(one.spec.name), one.log_from)
@@ -246,33 +237,16 @@ def page_sentence(chosen: MetricsSettings) -> str:
 
 
 @contextmanager
-def _usable(folder: Path) -> Iterator[None]:
-    """Turn an error of the folder into one that says what to do."""
-    try:
-        yield
-    except FileNotFoundError:
-        raise
-    except OSError as error:
-        raise ServiceFailed(
-            f"{error.filename or folder}: {error.strerror}. `tidemark up` notes its processes in {folder}, beside "
-            "dagster.storage: make room there, make it writable for this user, or set dagster.storage to another place"
-        ) from error
-
-
-@contextmanager
-def _locked(folder: Path) -> Iterator[None]:
-    """Hold the folder's lock, which ends with the process. Raises AlreadyRunning if another process holds it."""
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
+def _alone(folder: Path) -> Iterator[None]:
+    """Hold the folder's lock. Raises AlreadyRunning if another process holds it."""
+    with ExitStack() as held:
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            held.enter_context(locked(folder))
         except BlockingIOError as error:
             raise AlreadyRunning(
                 f"another `tidemark up` begins or stops in {folder}; look at `tidemark up --status`"
             ) from error
         yield
-    finally:
-        os.close(descriptor)
 
 
 def _end(process: psutil.Process) -> None:

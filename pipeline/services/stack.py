@@ -91,7 +91,6 @@ def start_stack(supervisor: Supervisor, settings: Settings, config: Path) -> Non
     """
     home = dagster_home(settings)
     have_connector(supervisor, settings)
-    supervisor.state_folder.mkdir(parents=True, exist_ok=True)
     Path(settings.dagster.storage).mkdir(parents=True, exist_ok=True)
     if emulator_is_absent(settings):
         if settings.pubsub.attach:

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from datetime import datetime
 from pathlib import Path
 
 import psutil
@@ -10,8 +9,9 @@ import psutil
 from tidemark.pipeline.clock import Clock
 from tidemark.pipeline.errors import ServiceFailed
 from tidemark.pipeline.hosts import listens
+from tidemark.pipeline.machine import ProcessName
 from tidemark.pipeline.services.own_files import SPARK_CONNECT
-from tidemark.pipeline.services.processes import STATE_FILE, NotedProcess, Supervisor, noted_in
+from tidemark.pipeline.services.processes import STATE_FILE, Supervisor, noted_in
 from tidemark.pipeline.services.stack import EMULATOR, WARM_UP, dagster_services
 from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.spark.session import host_and_port
@@ -26,8 +26,7 @@ class ServiceState:
     """A service that `up` has started: whether it runs, and whether it serves."""
 
     name: str
-    process: int
-    since: datetime
+    process: ProcessName
     runs: bool
     is_ready: bool
 
@@ -37,21 +36,18 @@ class UpState:
     """A `tidemark up`: its process, None if it does not run, and the services that it has noted."""
 
     folder: Path
-    owner: NotedProcess | None
+    owner: ProcessName | None
     services: tuple[ServiceState, ...]
 
 
 def up_state(settings: Settings) -> UpState:
     """The `tidemark up` with these settings. Raises NewerFormat."""
-    folder = state_folder(settings)
+    folder = settings.dagster.state_folder
     noted, serves = noted_in(folder), _probes(settings)
     services = []
-    for one in noted.services:
-        runs = one.running() is not None
-        if one.name == WARM_UP and not runs:
-            continue
-        is_ready = runs and serves.get(one.name, lambda: True)()
-        services.append(ServiceState(one.name, one.process, one.since, runs, is_ready))
+    for name, process in noted.services.items():
+        if (runs := process.runs()) or name != WARM_UP:
+            services.append(ServiceState(name, process, runs, runs and serves.get(name, lambda: True)()))
     return UpState(folder, noted.living_owner(), tuple(services))
 
 
@@ -59,7 +55,7 @@ def stop_up(settings: Settings, clock: Clock, say: Callable[[str], None]) -> Non
     """Have the `tidemark up` with these settings end, wait for it, and end what a killed one has left. Only processes
     that it has noted are ended, known by number and start. Raises ServiceFailed if it does not end in time or belongs
     to somebody else, and NewerFormat."""
-    folder = state_folder(settings)
+    folder = settings.dagster.state_folder
     owner = noted_in(folder).living_owner()
     if owner is not None and (process := owner.running()) is not None:
         say(f"asking process {owner.process} to stop")
@@ -77,14 +73,9 @@ def stop_up(settings: Settings, clock: Clock, say: Callable[[str], None]) -> Non
     say("stopped what an earlier `tidemark up` had left behind")
 
 
-def state_folder(settings: Settings) -> Path:
-    """Where `tidemark up` notes its processes."""
-    return Path(settings.dagster.storage).parent
-
-
-def _wait(owner: NotedProcess, folder: Path, clock: Clock, say: Callable[[str], None]) -> None:
+def _wait(owner: ProcessName, folder: Path, clock: Clock, say: Callable[[str], None]) -> None:
     began = said = clock.monotonic()
-    while owner.running() is not None:
+    while owner.runs():
         now = clock.monotonic()
         if now - began > STOPS_WITHIN_SECONDS:
             raise ServiceFailed(
@@ -93,7 +84,7 @@ def _wait(owner: NotedProcess, folder: Path, clock: Clock, say: Callable[[str], 
             )
         if now - said >= SAY_EVERY_SECONDS:
             said = now
-            alive = ", ".join(one.name for one in noted_in(folder).alive())
+            alive = ", ".join(noted_in(folder).alive())
             say(f"waiting for process {owner.process}, {now - began:.0f} s; still running: {alive or 'no service'}")
         clock.sleep(LOOK_EVERY_SECONDS)
 

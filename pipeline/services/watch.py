@@ -1,8 +1,7 @@
 """What `tidemark up` repeats on its terminal while it runs: what fails, once, and when it is over."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from threading import Thread
 
@@ -12,7 +11,7 @@ from tidemark.pipeline.errors import TidemarkError
 from tidemark.pipeline.lake.layout import Lake
 from tidemark.pipeline.lake.tables.failures import FailedTick
 from tidemark.pipeline.quality.failing import TRACKING, read_failing, read_failing_tables, ticks_now
-from tidemark.pipeline.quality.running import Running, read_running
+from tidemark.pipeline.quality.running import Running, SensorTicks, read_running
 from tidemark.pipeline.settings import Settings
 
 BEGINS_WITHIN = timedelta(minutes=1)
@@ -20,18 +19,6 @@ BEGINS_WITHIN = timedelta(minutes=1)
 
 LAKE_EVERY = timedelta(minutes=1)
 """How often the lake's notes of failed runs are looked at: in a bucket that costs two calls."""
-
-
-@dataclass(frozen=True, slots=True)
-class InLake:
-    """What a look at the lake found at a moment: the failures of runs, each by what it is about. If it stands in for a
-    process that says nothing, also when the newest decision was made, and the notes of ticks."""
-
-    at: datetime
-    runs: Mapping[str, str]
-    stands_in: bool = False
-    decided_at: datetime | None = None
-    noted: list[FailedTick] = field(default_factory=list)
 
 
 class Watch:
@@ -42,17 +29,20 @@ class Watch:
         self._mine = Running.this_process(settings)
         self._began = self._looked_at = clock.now()
         self._told: dict[str, datetime] = {}
+        self._runs: Mapping[str, str] = {}
         self._ticks: Mapping[str, str] = {}
-        self._in_lake: InLake | None = None
         self._thread: Thread | None = None
 
     def look(self) -> None:
         """Say what fails now and did not before, and what is over."""
         now, running = self._clock.now(), read_running(self._settings)
-        if running is not None and not running.is_alive:
+        if running is not None and not running.process.runs():
             running = None  # of an earlier start; or it has ended, and `up` starts it again
         self._begin_to_look_at_lake(now, stands_in=running is None)
-        found = {**self._failing_ticks(now, running), **(self._in_lake.runs if self._in_lake else {})}
+        ticks = self._ticks
+        if running is not None:
+            ticks = self._ticks = self._failing_ticks(now, running, running.sensors.get(TRACKING, SensorTicks()).good)
+        found = {**ticks, **self._runs}
         if stale := self._mine.stale_settings or (running and running.stale_settings):
             found["the settings file had changed"] = stale
         for about, said in found.items():
@@ -62,23 +52,17 @@ class Watch:
         for about in sorted(self._told.keys() - found.keys()):
             self._say(f"over after {rough(now - self._told.pop(about))}: {about}")
 
-    def _failing_ticks(self, now: datetime, running: Running | None) -> Mapping[str, str]:
-        """What fails of ticks, each by what it is about. What is known stands until somebody knows better."""
-        look = self._in_lake
-        if running is not None:
-            moment, decided_at, noted = now, running.good.get(TRACKING), list[FailedTick]()
-        elif look is not None and look.stands_in:
-            moment, decided_at, noted = look.at, look.decided_at, look.noted
-        else:
-            return self._ticks
-        due = max(decided_at or self._began, self._began) if moment >= self._began + BEGINS_WITHIN else None
-        ticks = ticks_now(self._settings, due, running, noted, moment)
+    def _failing_ticks(
+        self, now: datetime, running: Running | None, decided_at: datetime | None, noted: Sequence[FailedTick] = ()
+    ) -> Mapping[str, str]:
+        """What fails of ticks, each by what it is about."""
+        due = max(decided_at or self._began, self._began) if now >= self._began + BEGINS_WITHIN else None
+        ticks = ticks_now(self._settings, due, running, noted, now)
         said = (("waited" if one.waits else "failed", one) for one in ticks.failing)
-        self._ticks = {
+        return {
             **{f"ticks of the sensor {one.sensor} {verb}": one.sentence() for verb, one in said},
             **({"nobody decided": ticks.standing} if ticks.standing else {}),
         }
-        return self._ticks
 
     def _begin_to_look_at_lake(self, now: datetime, *, stands_in: bool) -> None:
         """Begin a look, unless one is under way or the last is new."""
@@ -88,8 +72,9 @@ class Watch:
             self._thread.start()
 
     def _look_at_lake(self, now: datetime, stands_in: bool) -> None:
-        """Look at the lake. If it does not answer, the ticks tell that, and what was found stands."""
-        settings, runs, decided, noted = self._settings, dict[str, str](), None, list[FailedTick]()
+        """Look for failed runs and, in place of a process that says nothing, at ticks. If the lake does not answer, the
+        ticks tell that, and what was found stands."""
+        settings, runs = self._settings, dict[str, str]()
         lake = Lake(settings.lake, settings.message.kinds, self._clock)
         with suppress(TidemarkError):
             if not settings.pubsub.attach:
@@ -99,4 +84,5 @@ class Watch:
                     runs["runs failed"] = failed.sentence()
             if stands_in:
                 decided, noted = lake.tracking_log().newest_decision(), lake.failed_ticks().newest()
-            self._in_lake = InLake(now, runs, stands_in, None if decided is None else decided.decision.at, noted)
+                self._ticks = self._failing_ticks(now, None, None if decided is None else decided.decision.at, noted)
+            self._runs = runs

@@ -1,6 +1,5 @@
 """A folder with its own settings, what `tidemark up` started in it, and the commands run in it."""
 
-import json
 import os
 import signal
 import subprocess
@@ -21,7 +20,7 @@ from tidemark.pipeline.errors import LakeError
 from tidemark.pipeline.lake.layout import Lake
 from tidemark.pipeline.pubsub.connection import publisher_client
 from tidemark.pipeline.quality.status import LakeReport, read_report, read_waiting
-from tidemark.pipeline.services.processes import STATE_FILE
+from tidemark.pipeline.services.processes import noted_in
 from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.windows import Window
 
@@ -100,18 +99,9 @@ class House:
         return compare(self.truth, self.lake, self.settings.windows)
 
     def services(self) -> dict[str, psutil.Process]:
-        """What `tidemark up` has noted as running, and runs: known by process id and moment of creation."""
-        try:
-            noted = json.loads((self.state / STATE_FILE).read_text())["services"]
-        except (FileNotFoundError, json.JSONDecodeError):  # an instant in which it is being written
-            return {}
-        found = {}
-        for name, pid, created in noted:
-            with suppress(psutil.NoSuchProcess):
-                process = psutil.Process(pid)
-                if process.create_time() == created and is_alive(process):
-                    found[name] = process
-        return found
+        """What `tidemark up` has noted as running, and runs."""
+        noted = noted_in(self.state).services.items()
+        return {name: process for name, one in noted if (process := one.running()) is not None}
 
     def processes(self) -> list[psutil.Process]:
         """Everything alive that belongs to this house, whatever became of its parent."""

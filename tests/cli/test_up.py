@@ -16,8 +16,8 @@ from tidemark.pipeline.cli.doctor import at_once
 from tidemark.pipeline.clock import SystemClock
 from tidemark.pipeline.doctor.finding import Level
 from tidemark.pipeline.lake.owner import NAME
-from tidemark.pipeline.services.ownership import Ownership, UpFolder
-from tidemark.pipeline.services.processes import STATE_FILE, Supervisor
+from tidemark.pipeline.services.ownership import Ownership
+from tidemark.pipeline.services.processes import STATE_FILE, Noted, Supervisor, noted_file
 from tidemark.pipeline.settings import load_settings
 
 CLOCK = SystemClock()
@@ -49,8 +49,7 @@ class House:
 
     def own(self) -> None:
         """Have this process run the pipeline, as `tidemark up` states it."""
-        up = UpFolder(self.state, self.folder / "tidemark.toml")
-        Ownership(self.settings, CLOCK, up=up).state()
+        Ownership(self.settings, CLOCK, up=self.folder / "tidemark.toml").state()
 
 
 @pytest.fixture
@@ -106,7 +105,7 @@ def test_stop_without_anything_to_stop_is_well_and_ends_what_a_killed_one_has_st
     said["process"]["started"] -= 100
     file.write_text(json.dumps(said))
     house.state.mkdir()
-    (house.state / STATE_FILE).write_text(json.dumps({"owner": [], "services": []}))
+    noted_file(house.state).write(Noted())
     stopped = house.here("up", "--stop")
     assert (stopped.code, stopped.err) == (0, "")
     assert "stopped what an earlier `tidemark up` had left behind" in stopped.out

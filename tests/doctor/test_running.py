@@ -1,11 +1,10 @@
 """What doctor says of a pipeline that runs already."""
 
-from dataclasses import replace
 from pathlib import Path
 
 from tests.ingest.fakes import World
 from tests.quality.test_gate import live
-from tests.quality.test_running import Home
+from tests.quality.test_running import Home, ended
 from tidemark.pipeline.doctor.finding import Check, Level, Setup, examine
 from tidemark.pipeline.doctor.running import check_running
 from tidemark.pipeline.errors import LakeFull
@@ -32,7 +31,7 @@ def test_what_fails_is_broken_while_the_process_lives_and_a_warning_where_it_may
     assert nobody == (Level.BROKEN, "nobody has decided for 31s, since 2026-1")
     assert landing[0] is Level.BROKEN
     said = home.said()
-    home.file.write(replace(said, process=1, began=said.began.replace(year=2000)), said, sync=False)
+    home.file.write(ended(said))
     assert {level for level, _ in found()} == {Level.WARNING}
     notes.good("landing", home.in_lake)
     world.track()

@@ -7,7 +7,7 @@ import resource
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from datetime import timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -16,11 +16,13 @@ from tests.chaos.disk import small_disk
 from tests.clock import ManualClock
 from tests.watermark.builders import at
 from tidemark.pipeline.errors import LakeFull
+from tidemark.pipeline.lake.store import slots
 from tidemark.pipeline.lake.store.disk import DiskObjects
+from tidemark.pipeline.lake.store.slots import SLOT, SLOTS, SlotFile
 from tidemark.pipeline.lake.tables.failures import FailedTick, FailedTicks
-from tidemark.pipeline.quality import running
+from tidemark.pipeline.machine import ProcessName
 from tidemark.pipeline.quality.failing import TicksNow, ticks_now
-from tidemark.pipeline.quality.running import SLOT, SLOTS, Running, RunningFile, read_running
+from tidemark.pipeline.quality.running import KIND, Running, read_running
 from tidemark.pipeline.quality.tick_notes import TickNotes
 from tidemark.pipeline.settings import Settings, load_settings
 
@@ -36,7 +38,7 @@ class Home:
         (folder / "state").mkdir()
         self.clock = clock or ManualClock(at(0))
         self.in_lake = FailedTicks(DiskObjects(self.settings.lake.folder or folder))
-        self.file = RunningFile(folder / "state" / "tidemark.running.json")
+        self.file = SlotFile(folder / "state" / "tidemark.running.json", KIND, 0o600)
 
     @property
     def settings(self) -> Settings:
@@ -53,6 +55,16 @@ class Home:
     def now(self, decided: float | None, noted: list[FailedTick] | None = None, seconds: float = 0) -> TicksNow:
         decided_at = None if decided is None else at(decided)
         return ticks_now(self.settings, decided_at, read_running(self.settings), noted or [], at(seconds))
+
+
+def good(said: Running) -> dict[str, datetime]:
+    """When each sensor's last good tick ended."""
+    return {name: ticks.good for name, ticks in said.sensors.items() if ticks.good}
+
+
+def ended(said: Running) -> Running:
+    """The same of a process of this machine that has ended."""
+    return replace(said, process=replace(said.process, started=-9.0))
 
 
 @pytest.fixture
@@ -80,10 +92,10 @@ def test_of_two_processes_each_keeps_what_the_other_said_of_its_own_sensors(home
     new.failed("landing", LakeFull("no space"), home.in_lake)
     old.good("staleness", home.in_lake)
     said = home.said()
-    assert said.good == {"staleness": at(10), "tracking": at(10)}
+    assert good(said) == {"staleness": at(10), "tracking": at(10)}
     assert [(one.sensor, one.failures, one.since) for one in said.failing] == [("landing", 2, at(0))]
     assert said.failing == home.in_lake.newest()
-    assert said.is_alive
+    assert said.process.runs()
     new.good("landing", home.in_lake)
     assert home.said().failing == home.in_lake.newest() == []
 
@@ -98,13 +110,13 @@ def test_a_torn_slot_leaves_the_other_and_the_next_tick_writes_over_it(home: Hom
         torn = bytearray(whole)
         torn[start : start + 20] = b" " * 20
         home.file.path.write_bytes(torn)
-        assert home.said().good == {"tracking": at(10)}
+        assert good(home.said()) == {"tracking": at(10)}
     home.file.path.write_bytes(bytes(len(whole)))
     assert read_running(home.settings) is None
     notes.good("tracking", home.in_lake)
-    assert home.said().good == {"tracking": at(30)}
+    assert good(home.said()) == {"tracking": at(30)}
     home.file.path.write_bytes(whole[: SLOT + 100])
-    assert home.said().generation == 2
+    assert good(home.said()) == {"tracking": at(20)}
 
 
 def test_what_a_later_version_or_somebody_else_wrote_is_passed_over_and_replaced(home: Home) -> None:
@@ -112,12 +124,12 @@ def test_what_a_later_version_or_somebody_else_wrote_is_passed_over_and_replaced
     notes.good("tracking", home.in_lake)
     mine = home.said()
     for text in (json.dumps({"tidemark.format": "99"}), "[]", json.dumps({"lake": 7}), "\ud800"):
-        encoded = text.encode(errors="surrogatepass")
-        line = running.BEFORE + running._sum(encoded) + running.BETWEEN + encoded + b"}"
+        encoded = b'"turn":7,"said":%s' % text.encode(errors="surrogatepass")
+        line = b'{"sum":"%s",%s}' % (slots._sum(encoded), encoded)
         home.file.path.write_bytes(line.ljust(SLOT) + b" " * SLOT)
         assert read_running(home.settings) is None
         notes.good("tracking", home.in_lake)
-        assert home.said().good == mine.good
+        assert good(home.said()) == good(mine)
     home.file.path.unlink()
     os.symlink("/dev/null", home.file.path)
     notes.good("tracking", home.in_lake)  # a link is not followed
@@ -171,7 +183,7 @@ def test_on_a_full_disk_the_file_takes_what_the_lake_does_not(tmp_path: Path) ->
         home.clock.advance(TICK)
         notes.good("landing", home.in_lake)
         quiet = ticks_now(home.settings, at(0), None, [], at(60))
-        assert "is full: 0 KiB are free" in (quiet.standing or "")
+        assert "only 0 MiB are free on the disk of" in (quiet.standing or "")
         (tmp_path / "disk" / "filler").unlink()
 
 
@@ -183,7 +195,7 @@ def test_a_note_that_a_good_tick_has_overtaken_is_over_and_one_of_another_machin
     assert home.now(10, [stuck], seconds=12).sentences == []
     elsewhere = replace(stuck, last=at(11))
     assert home.now(10, [elsewhere], seconds=12).failing == [elsewhere]
-    notes.failed("landing", "1 message waits", home.in_lake)
+    notes.good("landing", home.in_lake, "1 message waits")
     assert [one.waits for one in home.now(10, home.in_lake.newest(), seconds=12).failing] == [True]
 
 
@@ -197,11 +209,11 @@ def test_why_nobody_decides_follows_from_what_is_known_of_the_process(
     assert lives.is_alive
     assert "lives and is not asked for ticks" in (lives.standing or "")
     said = home.said()
-    home.file.write(replace(said, began=at(-9)), said, sync=False)
+    home.file.write(ended(said))
     assert "has ended. Start the pipeline" in (home.now(0, seconds=31).standing or "")
     assert home.now(0, seconds=31).failures[1].startswith("ticks of the sensor landing failed once")
     assert home.now(0, seconds=5).failing == []  # somebody else decides meanwhile
-    home.file.write(replace(said, host="elsewhere"), home.said(), sync=False)
+    home.file.write(replace(said, process=ProcessName("elsewhere", "another start", 7, 1.0, at(0))))
     assert "it ran on elsewhere. Look" in (home.now(0, seconds=31).standing or "")
     monkeypatch.setattr(os, "access", lambda *_: False)
     assert "cannot be written to" in (home.now(0, seconds=31).standing or "")
@@ -220,4 +232,4 @@ def test_a_settings_file_that_has_changed_is_told_until_it_is_as_it_was_read(hom
     said = home.said()
     home.toml.unlink()
     assert f"the settings file {home.toml} is gone" in (said.stale_settings or "")
-    assert replace(said, began=at(-9)).stale_settings is None  # it has ended
+    assert ended(said).stale_settings is None  # it has ended

@@ -21,17 +21,17 @@ from tidemark.pipeline.errors import AlreadyRunning, LakeOwned, NewerFormat
 from tidemark.pipeline.lake.layout import Lake
 from tidemark.pipeline.lake.owner import HEARD_LEAST, NAME, OWNER, Owner, pipeline_of
 from tidemark.pipeline.lake.store.notes import ReplacedNotes
-from tidemark.pipeline.machine import ProcessName, own_process
-from tidemark.pipeline.services.ownership import Life, Ownership, UpFolder
-from tidemark.pipeline.services.processes import STATE_FILE
+from tidemark.pipeline.machine import ProcessName, own_process, process_of
+from tidemark.pipeline.services.ownership import Life, Ownership
+from tidemark.pipeline.services.processes import STATE_FILE, Noted, noted_file
 from tidemark.pipeline.settings import Settings
-from tidemark.pipeline.settings_sections import LakeSettings, PubSubSettings
+from tidemark.pipeline.settings_sections import DagsterSettings, LakeSettings, PubSubSettings
 from tidemark.pipeline.version import FORMAT, WRITTEN_IN
 from tidemark.pipeline.watermark.state import Beginning
 
 BEGIN = 10_000.0
 TICK = 10.0
-FAR = ProcessName("elsewhere", "another start", 7, 1.0)
+FAR = ProcessName("elsewhere", "another start", 7, 1.0, at(0))
 
 
 class Place:
@@ -42,13 +42,14 @@ class Place:
         self.notes = ReplacedNotes(Lake(lake, {}, self.clock).objects(), OWNER)
         self.log = Lake(lake, {}, self.clock).tracking_log()
 
-    def settings(self, topic: str = "heartbeats", base: str = "heartbeats-base") -> Settings:
-        return Settings(lake=self.lake, pubsub=PubSubSettings(topic=topic, base_subscription=base))
+    def settings(self, topic: str = "heartbeats", base: str = "heartbeats-base", state: Path = Path()) -> Settings:
+        dagster = DagsterSettings(storage=str(state / "dagster"))
+        return Settings(lake=self.lake, pubsub=PubSubSettings(topic=topic, base_subscription=base), dagster=dagster)
 
     def process(self, topic: str = "heartbeats", up: Path | None = None, base: str = "heartbeats-base") -> Ownership:
         """A process of a pipeline that begins now."""
-        folder = None if up is None else UpFolder(up, up / "tidemark.toml")
-        return Ownership(self.settings(topic, base), self.clock, up=folder, say=self.said.append)
+        settings, config = self.settings(topic, base, up or Path()), None if up is None else up / "tidemark.toml"
+        return Ownership(settings, self.clock, up=config, say=self.said.append)
 
     def owned_by(self, process: ProcessName, topic: str = "heartbeats", up: str = "", ago: float = 0.0) -> Owner:
         """Have the lake say so, since so many seconds ago by this clock."""
@@ -78,11 +79,6 @@ def sleeper() -> Iterator["subprocess.Popen[bytes]"]:
     with subprocess.Popen([sys.executable, "-c", "import time; time.sleep(300)"]) as process:
         yield process
         process.kill()
-
-
-def named(process: "subprocess.Popen[bytes]") -> ProcessName:
-    own, there = own_process(), psutil.Process(process.pid)
-    return replace(own, process=process.pid, started=there.create_time() - psutil.boot_time())
 
 
 def of_one(pipelines: list[Ownership]) -> int:
@@ -192,7 +188,7 @@ def test_the_owners_tick_and_not_ones_own_says_how_long_is_long(place: Place) ->
 
 
 def test_an_owner_on_this_machine_is_known_by_its_process(place: Place, sleeper: "subprocess.Popen[bytes]") -> None:
-    place.owned_by(named(sleeper), ago=7200)
+    place.owned_by(process_of(sleeper.pid), ago=7200)
     with pytest.raises(LakeOwned):
         place.process("orders").state()
     sleeper.kill()  # and nobody waits for it: it is a zombie
@@ -206,7 +202,7 @@ def test_an_owner_on_this_machine_is_known_by_its_process(place: Place, sleeper:
 def test_another_process_with_the_owners_number_is_not_the_owner(
     place: Place, sleeper: "subprocess.Popen[bytes]"
 ) -> None:
-    earlier = named(sleeper)
+    earlier = process_of(sleeper.pid)
     place.owned_by(replace(earlier, started=earlier.started - 100))
     place.process("orders").state()
     for number in (-1, 2**70):
@@ -222,7 +218,7 @@ def test_processes_of_the_pipeline_are_not_refused_and_the_last_to_begin_is_name
 
 
 def test_processes_that_an_up_has_started_leave_its_note(place: Place, sleeper: "subprocess.Popen[bytes]") -> None:
-    owner = place.owned_by(named(sleeper), up="/srv/one")
+    owner = place.owned_by(process_of(sleeper.pid), up="/srv/one")
     place.process().state()
     assert place.owner() == owner
     sleeper.kill()
@@ -237,7 +233,7 @@ def test_processes_that_an_up_has_started_leave_its_note(place: Place, sleeper: 
 def test_a_second_up_is_refused_while_the_first_lives(
     place: Place, sleeper: "subprocess.Popen[bytes]", tmp_path: Path
 ) -> None:
-    place.owned_by(named(sleeper), up="/srv/one")
+    place.owned_by(process_of(sleeper.pid), up="/srv/one")
     second = place.process(up=tmp_path / "two")
     for refused in (second.wait_until_known, second.state):
         with pytest.raises(AlreadyRunning, match=rf"^already running as process {sleeper.pid} on .* since 20"):
@@ -253,8 +249,7 @@ def test_a_second_up_is_refused_while_the_first_lives(
 def test_a_second_up_is_refused_while_what_a_killed_one_started_runs_on(
     place: Place, sleeper: "subprocess.Popen[bytes]", tmp_path: Path
 ) -> None:
-    left = [("Dagster daemon", sleeper.pid, psutil.Process(sleeper.pid).create_time())]
-    (tmp_path / STATE_FILE).write_text(json.dumps({"owner": [], "services": left}))
+    noted_file(tmp_path).write(Noted(None, {"Dagster daemon": process_of(sleeper.pid)}))
     dead = replace(own_process(), started=-1.0)
     place.owned_by(dead, up=str(tmp_path))
     with pytest.raises(

@@ -1,22 +1,33 @@
 """The supervisor over real processes."""
 
-import json
-import os
+import shutil
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import psutil
 import pytest
 
+from tests.chaos.disk import small_disk
 from tests.official_emulator import HOST, free_port
+from tidemark.pipeline import version
 from tidemark.pipeline.clock import SystemClock
 from tidemark.pipeline.errors import AlreadyRunning, NewerFormat, ServiceFailed
 from tidemark.pipeline.hosts import listens
-from tidemark.pipeline.services.processes import RESTARTS_AT_MOST, STATE_FILE, ServiceSpec, StopAsked, Supervisor
-from tidemark.pipeline.version import FORMAT
+from tidemark.pipeline.machine import ProcessName, own_process, process_of
+from tidemark.pipeline.services.processes import (
+    RESTARTS_AT_MOST,
+    STATE_FILE,
+    Noted,
+    ServiceSpec,
+    StopAsked,
+    Supervisor,
+    noted_file,
+    noted_in,
+)
 
 SECONDS = 20
 FOR_EVER = "import time; time.sleep(300)"
@@ -67,8 +78,13 @@ class House:
         (pid,) = [one.process.pid for one in self.supervisor.running if one.spec.name == name]
         return pid
 
-    def noted(self) -> list[tuple[str, int, float]]:
-        return [tuple(one) for one in json.loads((self.supervisor.state_folder / STATE_FILE).read_text())["services"]]
+    def noted(self) -> dict[str, int]:
+        return {name: one.process for name, one in noted_in(self.supervisor.state_folder).services.items()}
+
+    def note(self, **services: ProcessName) -> None:
+        """What a supervisor before has noted."""
+        self.supervisor.state_folder.mkdir(parents=True, exist_ok=True)
+        noted_file(self.supervisor.state_folder).write(Noted(services.pop("owner", None), services))
 
     def log(self, name: str) -> str:
         file = self.supervisor.log_file(name)
@@ -92,7 +108,7 @@ def test_a_service_is_started_with_its_environment_and_waited_for_until_it_serve
         house.spec("A server", program, environment={"P": str(port)}, is_ready=lambda: listens(HOST, port))
     )
     assert listens(HOST, port)
-    assert [name for name, *_ in house.noted()] == ["A server"]
+    assert list(house.noted()) == ["A server"]
     house.supervisor.stop()
     assert not listens(HOST, port)
 
@@ -135,7 +151,7 @@ def test_a_service_that_died_is_started_again_and_the_others_are_left_alone(hous
     assert is_alive(house.pid("one"))
     assert house.pid("one") != one
     assert house.pid("two") == two
-    assert {pid for _, pid, _ in house.noted()} == {house.pid("one"), two}
+    assert house.noted() == {"one": house.pid("one"), "two": two}
 
 
 def test_a_service_that_died_is_said_with_the_line_of_its_log_that_says_why(house: House) -> None:
@@ -231,64 +247,102 @@ print("started", flush=True)
     first.kill()
     first.wait()
     first.stdout.close()
-    ((_, left, _),) = house.noted()
+    left = house.noted()["left behind"]
     child = int(house.log("left behind"))
     assert is_alive(left)
     assert is_alive(child)
     house.supervisor.take_over()
     until("they have ended", lambda: not is_alive(left) and not is_alive(child))
     assert house.said == [f"stopping left behind (process {left}), left over from an earlier start"]
-    assert house.noted() == []
+    assert house.noted() == {}
 
 
-def test_a_folder_whose_owner_lives_is_not_taken_over(house: House) -> None:
-    owner = subprocess.Popen([sys.executable, "-c", FOR_EVER])
-    try:
-        house.supervisor.state_folder.mkdir(parents=True)
-        left = [("its service", owner.pid, psutil.Process(owner.pid).create_time())]
-        state = {"owner": [left[0][1:]], "services": left}
-        (house.supervisor.state_folder / STATE_FILE).write_text(json.dumps(state))
-        with pytest.raises(AlreadyRunning, match=rf"as process {owner.pid} since 20.*`kill {owner.pid}`"):
-            house.supervisor.take_over()
-        assert is_alive(owner.pid)
-    finally:
-        owner.kill()
-        owner.wait()
+@pytest.fixture
+def sleeper() -> Iterator["subprocess.Popen[bytes]"]:
+    with subprocess.Popen([sys.executable, "-c", FOR_EVER], start_new_session=True) as process:
+        yield process
+        process.kill()
+
+
+def test_a_folder_whose_owner_lives_is_not_taken_over(house: House, sleeper: "subprocess.Popen[bytes]") -> None:
+    owner = process_of(sleeper.pid)
+    house.note(owner=owner, service=owner)
+    with pytest.raises(AlreadyRunning, match=rf"as process {sleeper.pid} on .* since 20.*`kill {sleeper.pid}`"):
+        house.supervisor.take_over()
+    assert is_alive(sleeper.pid)
+    sleeper.kill()
+    sleeper.wait()
     house.supervisor.take_over()
-    assert json.loads((house.supervisor.state_folder / STATE_FILE).read_text())["owner"][0][0] == os.getpid()
+    assert noted_in(house.supervisor.state_folder).owner == own_process()
 
 
-def test_another_process_with_the_number_of_a_left_one_is_not_touched(house: House) -> None:
-    innocent = subprocess.Popen([sys.executable, "-c", FOR_EVER])
-    try:
-        house.supervisor.state_folder.mkdir(parents=True)
-        created = psutil.Process(innocent.pid).create_time()
-        noted = [("left behind", innocent.pid, created - 100)]
-        (house.supervisor.state_folder / STATE_FILE).write_text(json.dumps(noted))
+def test_another_process_with_the_number_of_a_left_one_is_not_touched(
+    house: House, sleeper: "subprocess.Popen[bytes]"
+) -> None:
+    innocent = process_of(sleeper.pid)
+    house.note(earlier=replace(innocent, started=innocent.started - 100), elsewhere=replace(innocent, ids="another"))
+    house.supervisor.take_over()
+    assert is_alive(sleeper.pid)
+    assert house.said == []
+
+
+def test_notes_of_a_later_version_are_refused(
+    house: House, sleeper: "subprocess.Popen[bytes]", monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as later:
+        later.setattr(version, "FORMAT", version.FORMAT + 1)
+        later.setattr(version, "own_version", lambda: "9.0.0")
+        house.note(left=process_of(sleeper.pid))
+    with pytest.raises(NewerFormat, match=r"this state was written by tidemark 9\.0\.0"):
         house.supervisor.take_over()
-        assert is_alive(innocent.pid)
-        assert house.said == []
-    finally:
-        innocent.kill()
-        innocent.wait()
+    assert is_alive(sleeper.pid)
 
 
-def test_notes_of_an_earlier_version_are_read_and_those_of_a_later_one_refused(house: House) -> None:
-    left = subprocess.Popen([sys.executable, "-c", FOR_EVER], start_new_session=True)
-    try:
-        house.supervisor.state_folder.mkdir(parents=True)
-        noted = [("left behind", left.pid, psutil.Process(left.pid).create_time())]
-        later = {"services": noted, "tidemark.version": "9.0.0", "tidemark.format": str(FORMAT + 1)}
-        (house.supervisor.state_folder / STATE_FILE).write_text(json.dumps(later))
-        with pytest.raises(NewerFormat, match=r"this state was written by tidemark 9\.0\.0"):
-            house.supervisor.take_over()
-        assert is_alive(left.pid)
-        (house.supervisor.state_folder / STATE_FILE).write_text(json.dumps(noted))
+def kill(house: House, name: str) -> None:
+    pid = house.pid(name)
+    psutil.Process(pid).kill()
+    until("it has ended", lambda: not is_alive(pid))
+
+
+def test_a_folder_that_can_no_longer_be_written_ends_nothing_and_is_said_once(house: House) -> None:
+    house.supervisor.take_over()
+    house.supervisor.start(house.spec("one", FOR_EVER))
+    folder = house.supervisor.state_folder
+    shutil.rmtree(folder / "logs")
+    (folder / "logs").touch()
+    (folder / STATE_FILE).unlink()
+    (folder / STATE_FILE).mkdir()
+    for _ in range(2):
+        kill(house, "one")
+        house.supervisor.restart_what_died()
+        assert is_alive(house.pid("one"))
+    assert [line.partition(". ")[0] for line in house.said] == [
+        "one ended with code -9: starting it again",
+        f"{folder}/logs: File exists",
+        "one ended with code -9: starting it again",
+    ]
+    (folder / STATE_FILE).rmdir()
+    kill(house, "one")
+    house.supervisor.restart_what_died()
+    assert house.noted() == {"one": house.pid("one")}
+
+
+def test_on_a_full_disk_a_service_that_is_started_again_is_noted(tmp_path: Path) -> None:
+    with small_disk(tmp_path / "disk", 1) as reason:
+        if reason is not None:
+            pytest.skip(reason)
+        house = House(tmp_path / "disk")
         house.supervisor.take_over()
-        left.wait(timeout=60)
-    finally:
-        left.kill()
-        left.wait()
+        house.supervisor.start(house.spec("one", FOR_EVER))
+        with pytest.raises(OSError, match="No space left"), (house.folder / "filler").open("wb") as filler:
+            filler.write(bytes(2 << 20))
+        kill(house, "one")
+        house.supervisor.restart_what_died()
+        assert house.said == ["one ended with code -9: starting it again"]
+        assert house.noted() == {"one": house.pid("one")}
+        assert [one.restarts for one in house.supervisor.running] == [0]
+        (house.folder / "filler").unlink()
+        house.supervisor.stop()
 
 
 @pytest.mark.parametrize("content", ["", "{", "[["])

@@ -1,11 +1,10 @@
 """`tidemark up` seen from outside: over a real supervisor in a process of its own."""
 
-import json
 import signal
 import subprocess
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import psutil
@@ -14,9 +13,10 @@ import pytest
 from tests.services.test_processes import FOR_EVER, is_alive, until
 from tidemark.pipeline.clock import SystemClock
 from tidemark.pipeline.errors import AlreadyRunning, ServiceFailed
+from tidemark.pipeline.machine import process_of
 from tidemark.pipeline.services import up_state as module
-from tidemark.pipeline.services.processes import STATE_FILE, Supervisor, noted_in
-from tidemark.pipeline.services.up_state import state_folder, stop_up, up_state
+from tidemark.pipeline.services.processes import STATE_FILE, Noted, Supervisor, noted_file, noted_in
+from tidemark.pipeline.services.up_state import stop_up, up_state
 from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.settings_sections import DagsterSettings
 
@@ -51,7 +51,7 @@ class Up:
     process: "subprocess.Popen[bytes] | None" = None
 
     def start(self, how: str = "") -> int:
-        command = [sys.executable, "-c", UP, str(state_folder(self.settings)), how]
+        command = [sys.executable, "-c", UP, str(self.settings.dagster.state_folder), how]
         self.process = subprocess.Popen(command, stdout=subprocess.PIPE)
         assert self.process.stdout is not None
         assert self.process.stdout.readline() == b"started\n"
@@ -74,7 +74,7 @@ def up(tmp_path: Path) -> Iterator[Up]:
         up.kill()
         assert up.process.stdout is not None
         up.process.stdout.close()
-    for one in noted_in(state_folder(up.settings)).alive():
+    for one in noted_in(up.settings.dagster.state_folder).alive().values():
         psutil.Process(one.process).kill()
 
 
@@ -84,12 +84,12 @@ def test_what_runs_is_told_and_stopped(up: Up) -> None:
     assert state.owner is not None
     assert state.owner.process == pid
     assert [(one.name, one.runs, one.is_ready) for one in state.services] == [("Spark Connect", True, False)]
-    with pytest.raises(AlreadyRunning, match=f"^already running as process {pid} since 20"):
-        Supervisor(state_folder(up.settings), SystemClock(), print).take_over()
+    with pytest.raises(AlreadyRunning, match=f"^already running as process {pid} on .* since 20"):
+        Supervisor(up.settings.dagster.state_folder, SystemClock(), print).take_over()
     up.stop()
     assert up.said == [f"asking process {pid} to stop", "stopped"]
     assert not is_alive(pid)
-    assert not is_alive(state.services[0].process)
+    assert not is_alive(state.services[0].process.process)
     after = up_state(up.settings)
     assert (after.owner, after.services) == (None, ())
     up.said.clear()
@@ -106,20 +106,20 @@ def test_what_a_killed_one_has_left_is_told_and_ended(up: Up) -> None:
     assert left.runs
     up.stop()
     assert up.said == [
-        f"stopping Spark Connect (process {left.process}), left over from an earlier start",
+        f"stopping Spark Connect (process {left.process.process}), left over from an earlier start",
         "stopped what an earlier `tidemark up` had left behind",
     ]
-    assert not is_alive(left.process)
+    assert not is_alive(left.process.process)
     assert not (state.folder / STATE_FILE).exists()
 
 
 def test_processes_that_got_the_numbers_of_noted_ones_are_not_touched(up: Up) -> None:
-    folder = state_folder(up.settings)
+    folder = up.settings.dagster.state_folder
     folder.mkdir(parents=True)
     with subprocess.Popen([sys.executable, "-c", FOR_EVER]) as innocent:
-        created = psutil.Process(innocent.pid).create_time() - 100
-        noted = {"owner": [(innocent.pid, created)], "services": [("Spark Connect", innocent.pid, created)]}
-        (folder / STATE_FILE).write_text(json.dumps(noted))
+        process = process_of(innocent.pid)
+        earlier = replace(process, started=process.started - 100)
+        noted_file(folder).write(Noted(earlier, {"Spark Connect": earlier}))
         state = up_state(up.settings)
         assert state.owner is None
         assert [one.runs for one in state.services] == [False]
@@ -129,13 +129,14 @@ def test_processes_that_got_the_numbers_of_noted_ones_are_not_touched(up: Up) ->
     assert up.said == ["stopped what an earlier `tidemark up` had left behind"]
 
 
-def test_a_process_is_known_after_the_clock_was_set(up: Up) -> None:
-    folder = state_folder(up.settings)
+def test_a_process_is_known_after_the_clock_was_set(up: Up, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = up.settings.dagster.state_folder
     folder.mkdir(parents=True)
     with subprocess.Popen([sys.executable, "-c", FOR_EVER]) as process:
-        ahead, booted = 7200.0, psutil.boot_time()  # the clock was two hours ahead when the process was noted
-        owner = [(process.pid, psutil.Process(process.pid).create_time() + ahead)]
-        (folder / STATE_FILE).write_text(json.dumps({"owner": owner, "services": [], "booted": booted + ahead}))
+        noted_file(folder).write(Noted(process_of(process.pid)))
+        created, booted, ahead = psutil.Process.create_time, psutil.boot_time(), 7200.0
+        monkeypatch.setattr(psutil.Process, "create_time", lambda one: created(one) + ahead)
+        monkeypatch.setattr(psutil, "boot_time", lambda: booted + ahead)
         state = up_state(up.settings)
         process.kill()
     assert state.owner is not None
@@ -157,7 +158,7 @@ def test_one_that_does_not_end_is_said_with_what_to_do(up: Up, monkeypatch: pyte
 
 @pytest.mark.parametrize("content", ["", "[[", "{}", '{"owner": 5, "services": 7}', '{"services": [[1]]}', '"text"'])
 def test_a_damaged_note_tells_nothing_and_is_cleared(up: Up, content: str) -> None:
-    folder = state_folder(up.settings)
+    folder = up.settings.dagster.state_folder
     folder.mkdir(parents=True)
     (folder / STATE_FILE).write_text(content)
     assert up_state(up.settings).owner is None

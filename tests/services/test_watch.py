@@ -8,7 +8,7 @@ import pytest
 
 from tests.ingest.fakes import World
 from tests.quality.test_gate import live
-from tests.quality.test_running import Home
+from tests.quality.test_running import Home, ended
 from tests.watermark.builders import at
 from tidemark.pipeline.clock import iso
 from tidemark.pipeline.errors import LakeFull, LakeUnreachable, SparkUnreachable
@@ -74,11 +74,11 @@ def test_what_an_ended_process_said_stands_until_another_one_ticks(terminal: Ter
     terminal.notes.failed("landing", LakeFull("no space"), None)
     earlier = file.read()
     assert earlier is not None
-    file.write(replace(earlier, began=at(-9)), earlier, sync=False)
+    file.write(ended(earlier))
     assert terminal.new() == []  # of an earlier start
     terminal.notes.failed("landing", LakeFull("no space"), None)
     assert len(terminal.new()) == 1
-    file.write(replace(earlier, began=at(-9), failing=()), file.read(), sync=False)
+    file.write(replace(ended(earlier), sensors={}))
     assert terminal.new(1) == []
     terminal.notes.good("landing", terminal.home.in_lake)
     assert terminal.new(1) == ["over after 2s: ticks of the sensor landing failed"]

@@ -53,7 +53,7 @@ class DiskObjects:
         path = self._folder / name
         with _disk_errors(path):
             try:
-                with _written_beside(path, content) as temporary, _locked(path.parent):
+                with _written_beside(path, content) as temporary, locked(path.parent):
                     there = _generation_of(path.read_bytes()) if path.exists() else 0
                     if there != generation:
                         raise ObjectReplaced(f"another writer has replaced {self.uri}/{name}")
@@ -102,7 +102,7 @@ def _written_beside(path: Path, content: bytes) -> Iterator[Path]:
 
 
 @contextlib.contextmanager
-def _locked(folder: Path) -> Iterator[None]:
+def locked(folder: Path) -> Iterator[None]:
     """Hold the folder's lock, which ends with the process. Raises BlockingIOError if another process or thread does."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
@@ -127,19 +127,23 @@ def make_folder(folder: Path) -> None:
 def check_folder(folder: Path) -> None:
     """Raise LakeUnwritable where a file stands in the place of the folder, or of one above it."""
     with _disk_errors(folder):
-        there = next(place for place in (folder, *folder.parents) if place.exists())
-        if not there.is_dir():
+        if not _nearest(folder).is_dir():
             raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))
 
 
-def why_unwritable(folder: Path) -> str | None:
-    """Why nothing can be written in a folder, or in the nearest one above it; None where nothing is known against
-    it."""
-    there = next(place for place in (folder, *folder.parents) if place.exists())
+def _nearest(folder: Path) -> Path:
+    """The folder, or the nearest one above it that exists."""
+    return next(place for place in (folder, *folder.parents) if place.exists())
+
+
+def why_unwritable(folder: Path, least: int = FULL_BYTES) -> str | None:
+    """Why nothing can be written in a folder, or in the nearest one above it, or that less than `least` bytes are free
+    there; None where nothing is known against it."""
+    there = _nearest(folder)
     if not there.is_dir() or not os.access(there, os.W_OK | os.X_OK):
         return f"{there} cannot be written to"
     free = shutil.disk_usage(there).free
-    return f"the disk of {there} is full: {free >> 10} KiB are free" if free < FULL_BYTES else None
+    return f"only {free >> 20} MiB are free on the disk of {there}" if free < least else None
 
 
 def sync(path: Path) -> None:

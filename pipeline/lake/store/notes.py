@@ -76,10 +76,11 @@ class NoteKind(Generic[Content]):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JsonKind(NoteKind[Content]):
     """A dataclass, or a dict, as a line of JSON. Keys that it does not know are left out, for what later versions add;
-    fields with a default may be missing, for what earlier ones did not write."""
+    fields with a default may be missing, for what earlier ones did not write. `part_of` says where it is."""
 
     holds: type[Content]
     suffix: str = ".json"
+    part_of: str = "lake"
 
     def encode(self, content: Content) -> bytes:
         facts = _adapter(cast(Any, self.holds)).dump_python(content, by_alias=True)
@@ -88,7 +89,7 @@ class JsonKind(NoteKind[Content]):
     def decode(self, written: bytes, place: str) -> Content:
         try:
             facts = orjson.loads(written)
-            refuse_newer(place, facts)
+            refuse_newer(place, facts, self.part_of)
             found: Content = _adapter(cast(Any, self.holds)).validate_python(facts)
         except ValidationError as error:
             first = error.errors(include_url=False)[0]

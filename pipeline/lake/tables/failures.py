@@ -74,8 +74,14 @@ class FailedTick:
         """All of it as one sentence."""
         if self.waits:
             return f"the sensor {self.sensor} waits since {iso(self.since)}: {self.reason}"
-        times = f"{self.failures} times since {iso(self.since)}, last" if self.failures > 1 else "once,"
-        return f"ticks of the sensor {self.sensor} failed {times} at {iso(self.last)}: {self.reason}"
+        return f"ticks of the sensor {self.sensor} {failed(self.failures, self.since, self.last)}: {self.reason}"
+
+
+def failed(times: int, since: datetime, last: datetime) -> str:
+    """How often something failed in a stretch, and when: the end of a sentence."""
+    return (
+        f"failed {times} times since {iso(since)}, last at {iso(last)}" if times > 1 else f"failed once, at {iso(last)}"
+    )
 
 
 RUNS = JsonKind("failed_runs/", holds=FailedRun)
