@@ -18,6 +18,9 @@ from tidemark.pipeline.settings import load_settings
 DEFAULT = "127.0.0.1:8085"
 """Where it listens if neither an option nor the settings say it: where Google's own emulator does."""
 
+WAKES_EVERY_SECONDS = 1.0
+"""How soon a signal is seen that the system gave to another thread than the one that waits."""
+
 FAULT_NAMES = tuple(field.name for field in fields(Faults))
 
 
@@ -67,7 +70,8 @@ def pubsub(
     try:
         with served(model, host=host, port=port) as address:
             print(f"tidemark pubsub: ready at {address}; nothing is kept when it stops{drawn}", flush=True)
-            Event().wait()
+            while not Event().wait(WAKES_EVERY_SECONDS):
+                pass
     except KeyboardInterrupt:  # Ctrl-C and SIGTERM are how it ends
         return
 
