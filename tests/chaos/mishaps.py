@@ -292,7 +292,8 @@ def happen(day: Day, others: Path) -> None:
     for seconds in (STEP_SECONDS, -STEP_SECONDS):
         day.settle(held)
         step = partial(day.step, seconds)
-        day.play(f"the clock is {seconds:+} s off", step, {"status": held, "explain": held}, partial(day.step, 0), None)
+        told = f"{held}|{NOBODY_DECIDES}"  # a daemon whose clock went back asks for no tick until its last one's time
+        day.play(f"the clock is {seconds:+} s off", step, {"status": told, "explain": told}, partial(day.step, 0), None)
     day.settle(held)
 
 
