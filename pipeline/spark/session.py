@@ -7,6 +7,7 @@ import sys
 import uuid
 from collections.abc import Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 from urllib.parse import urlparse
 
 import grpc
@@ -30,6 +31,9 @@ from tidemark.pipeline.spark.environment import (
 from tidemark.pipeline.spark.java import set_java_home
 
 ANSWERS_WITHIN_SECONDS = 5.0
+
+if TYPE_CHECKING:
+    from pyspark.sql.connect.client.core import DefaultChannelBuilder
 
 TOKEN = "SPARK_CONNECT_AUTHENTICATE_TOKEN"  # noqa: S105 (the variable's name)
 """The environment variable that holds the secret shared by server and clients. It is never written to disk."""
@@ -226,17 +230,13 @@ def check_answers(remote: str) -> None:
 def refuse_other_token(remote: str) -> None:
     """Raise SparkUnreachable if a server answers at the address that is not Spark Connect's, or refuses the token that
     clients here send. Nothing is said where nothing answers: `check_answers` does."""
-    host, port = host_and_port(remote)
-    options = dict(option.partition("=")[::2] for option in remote.partition("/;")[2].split(";"))
-    token = options.get("token") or os.environ.get(TOKEN)
-    if not listens(host, port):
+    if not listens(*host_and_port(remote)):
         return
-    is_secure = options.get("use_ssl") == "true" or (token is not None and host != "localhost")
-    address = f"{host}:{port}"
-    secured = grpc.secure_channel(address, grpc.ssl_channel_credentials()) if is_secure else None
-    with secured or grpc.insecure_channel(address) as channel:
+    client, is_secure = _client_of(remote), speaks_tls(remote)
+    secured = grpc.secure_channel(client.endpoint, grpc.ssl_channel_credentials()) if is_secure else None
+    with secured or grpc.insecure_channel(client.endpoint) as channel:
         call = channel.unary_unary("/spark.connect.SparkConnectService/Config")
-        metadata = [] if token is None else [("authorization", f"Bearer {token}")]
+        metadata = [] if client.token is None else [("authorization", f"Bearer {client.token}")]
         try:
             call(b"", timeout=ANSWERS_WITHIN_SECONDS, metadata=metadata)  # names no session, and so makes none
         except grpc.RpcError as error:
@@ -255,10 +255,15 @@ def refuse_other_token(remote: str) -> None:
 
 def speaks_tls(remote: str) -> bool:
     """Whether PySpark's client speaks TLS to the address: if it says so, or with a token to any host but localhost."""
+    client = _client_of(remote)
+    return bool(client.use_ssl or (client.token is not None and client.host != "localhost"))
+
+
+def _client_of(remote: str) -> "DefaultChannelBuilder":
+    """Read an address as PySpark's client does: its endpoint, its token and its options."""
     from pyspark.sql.connect.client.core import DefaultChannelBuilder  # takes a while to import
 
-    channel = DefaultChannelBuilder(remote)
-    return bool(channel.use_ssl or (channel.token is not None and channel.host != "localhost"))
+    return DefaultChannelBuilder(remote)
 
 
 def _shake_hands(connection: socket.socket, host: str) -> None:
