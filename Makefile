@@ -92,7 +92,7 @@ docs: setup ## build the documentation as a site, in build/site; a broken link o
 	$(BIN)/mkdocs build
 	@echo "The site is $(CURDIR)/build/site/index.html"
 
-pictures: setup ## draw the pictures of docs/watermark.md again, from replays
+pictures: setup ## draw the pictures of docs/concepts/watermark.md again, from replays
 	$(BIN)/python tools/draw_watermark.py
 
 clean: ## remove what was built, .venv included

@@ -1,7 +1,7 @@
 """What traffic asks of the lake, the log, Pub/Sub and the driver, by ticks and by rounds.
 
 A model: arithmetic over constants, which `python -m benchmarks.scale_constants`, `tests/gcs` and the pages measured. A
-test keeps the tables of `docs/scale.md` and this file the same. Computing windows is not part of it.
+test keeps the tables of `docs/concepts/scale.md` and this file the same. Computing windows is not part of it.
 """
 
 import math
@@ -27,7 +27,7 @@ TICKS_AT_MOST = 10_000
 
 LANDER_RATE, TRACKER_RATE = 20_000, 40_000
 """Messages a second of a task on a core of its own: half of what four readers took from tidemark's own Pub/Sub on two
-cores (docs/ingest.md). Not measured on the service."""
+cores (docs/concepts/ingest.md). Not measured on the service."""
 
 ROW_BYTES, MESSAGE_BYTES = 40.0, 182.0
 """A heartbeat in a file of 1,700 to 17,000 rows (32 in one of 165,000), and as it is delivered."""

@@ -1,4 +1,4 @@
-"""`python -m benchmarks.scale_picture`: prints the tables of `docs/scale.md`, and draws its picture."""
+"""`python -m benchmarks.scale_picture`: prints the tables of `docs/concepts/scale.md`, and draws its picture."""
 
 from collections.abc import Callable
 from math import ceil, floor, log10

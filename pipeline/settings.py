@@ -143,7 +143,7 @@ class Settings(BaseSettings):
             raise ValueError(
                 f"pubsub.attach = true does not go with {', '.join(refused)}: somebody else reads base, so nothing "
                 "lands, no window is computed, and nobody could compute again what max_lag lets be late. Leave these "
-                "out, or set attach = false (docs/attach.md)"
+                "out, or set attach = false (docs/how-to/attach.md)"
             )
         return self
 

@@ -69,7 +69,7 @@ OptionalAccount = Annotated[Annotated[str, Field(pattern=r"^[^@\s]+@[^@\s]+\.[^@
 
 class Effect(StrEnum):
     """The effect of a changed setting on a pipeline that has a lake, once its processes have started again.
-    docs/settings.md explains each, and has it in a column."""
+    docs/reference/settings.md explains each, and has it in a column."""
 
     NEXT = "next"
     """It holds from now on. What has landed, was decided or was computed stays as it is."""

@@ -1,5 +1,4 @@
-"""What docs/settings.md says of a change in a pipeline that has a lake: each setting is changed on a lake, and what
-follows is compared with what its declaration says."""
+"""Changes each setting on a lake, and compares what follows with its declaration and docs/reference/settings.md."""
 
 import gzip
 import json

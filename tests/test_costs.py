@@ -19,7 +19,7 @@ from tidemark.pipeline.settings_sections import SNAPSHOT_BUDGET, LakeSettings, P
 from tidemark.resources.pubsub import PubSubResource
 from tools import costs
 
-PAGE = (Path(__file__).parents[1] / "docs" / "costs.md").read_text()
+PAGE = (Path(__file__).parents[1] / "docs" / "concepts" / "costs.md").read_text()
 
 
 @pytest.mark.parametrize("table", costs.tables(), ids=["calls", "prices", "a day", "an outage"])

@@ -1,4 +1,4 @@
-"""The examples of docs/reading.md, run as they stand there, on a lake in a folder."""
+"""The examples of docs/how-to/reading.md, run as they stand there, on a lake in a folder."""
 
 import re
 from pathlib import Path
@@ -16,7 +16,7 @@ from tidemark.pipeline.lake.tables.diffs import diff_columns, diff_schema
 from tidemark.pipeline.lake.tables.table import MOMENT
 from tidemark.pipeline.lake.tables.windowed import DiffRun
 
-PAGE = Path(__file__).parents[1] / "docs" / "reading.md"
+PAGE = Path(__file__).parents[1] / "docs" / "how-to" / "reading.md"
 BEFORE, FIRST, EMPTY, OPEN = (f"2026-11-21T05-{minute}Z" for minute in (15, 20, 25, 30))
 
 

@@ -17,7 +17,7 @@ from tidemark.pipeline.settings_types import Effect
 
 ROOT = Path(__file__).resolve().parent.parent
 README = (ROOT / "README.md").read_text()
-SETTINGS_PAGE = (ROOT / "docs" / "settings.md").read_text()
+SETTINGS_PAGE = (ROOT / "docs" / "reference" / "settings.md").read_text()
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
 IN_A_SECTION_OF_ITS_OWN = {("message", "fields")}
 """Settings that are tables, with a heading of their own in the page."""
@@ -116,21 +116,21 @@ def test_the_command_line_has_every_command_that_the_documents_name() -> None:
 
 
 def test_every_error_has_a_line_that_says_what_to_do() -> None:
-    page = (ROOT / "docs" / "operations.md").read_text()
+    page = (ROOT / "docs" / "how-to" / "operations.md").read_text()
     raised = {name for name, error in vars(errors).items() if isinstance(error, type)}
     assert {name for name in raised if f"| `{name}`" not in page} == {"TidemarkError"}
 
 
 def test_the_api_page_names_what_is_there() -> None:
-    names = re.findall(r"^::: (\S+)\.(\w+)$", (ROOT / "docs" / "api.md").read_text(), re.MULTILINE)
+    names = re.findall(r"^::: (\S+)\.(\w+)$", (ROOT / "docs" / "reference" / "api.md").read_text(), re.MULTILINE)
     assert names
     for module, name in names:
         assert getattr(import_module(module), name).__doc__
 
 
 def test_every_decision_is_listed() -> None:
-    pages = {page.name for page in (ROOT / "docs" / "decisions").glob("[0-9]*.md")}
-    listed = (ROOT / "docs" / "decisions" / "README.md").read_text()
+    pages = {page.name for page in (ROOT / "docs" / "inside" / "decisions").glob("[0-9]*.md")}
+    listed = (ROOT / "docs" / "inside" / "decisions" / "README.md").read_text()
     assert pages == set(re.findall(r"\]\(([^)]+)\)", listed))
 
 

@@ -1,4 +1,4 @@
-"""The queries of docs/reading.md, as they stand there, give the rows of heartbeat_diffs from those of heartbeats."""
+"""The queries of docs/how-to/reading.md give the rows of heartbeat_diffs from those of heartbeats."""
 
 import random
 from pathlib import Path

@@ -9,7 +9,7 @@ from tidemark.pipeline.ingest.outcome import Side
 from tidemark.pipeline.ingest.readers import BATCH_MESSAGES, ROUND_MESSAGES
 from tidemark.pipeline.settings import Settings
 
-PAGE = (Path(__file__).parents[1] / "docs" / "scale.md").read_text()
+PAGE = (Path(__file__).parents[1] / "docs" / "concepts" / "scale.md").read_text()
 
 
 @pytest.mark.parametrize("table", scale.tables(), ids=["limits", "asked for", "dollars"])

@@ -189,7 +189,7 @@ def test_an_object_of_a_later_format_is_refused_by_its_name_and_its_version(kind
     with pytest.raises(NewerFormat, match=REFUSED) as refused:
         read(place)
     assert file.name in str(refused.value)
-    assert "Run tidemark 9.0.0 or a newer one; docs/upgrading.md" in str(refused.value)
+    assert "Run tidemark 9.0.0 or a newer one; docs/how-to/upgrading.md" in str(refused.value)
     assert "forget" not in str(refused.value)
 
 

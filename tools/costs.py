@@ -1,4 +1,4 @@
-"""What tidemark costs by list prices: the tables of `docs/costs.md`. `python -m tools.costs` prints them.
+"""What tidemark costs by list prices: the tables of `docs/concepts/costs.md`. `python -m tools.costs` prints them.
 
 Pure arithmetic over three kinds of numbers: list prices as of a date, calls as `python -m benchmarks.calls` measured
 them, and traffic. A test keeps the page and this file the same.

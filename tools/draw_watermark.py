@@ -1,4 +1,4 @@
-"""The pictures of docs/watermark.md, drawn from replays of small seeded traces: `make pictures`.
+"""The pictures of docs/concepts/watermark.md, drawn from replays of small seeded traces: `make pictures`.
 
 Each is a real replay: the estimator and the fold of production, over messages made here.
 """

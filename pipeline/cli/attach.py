@@ -50,7 +50,7 @@ def attach(
     if not settings.pubsub.attach:
         raise InvalidSettings(
             "this pipeline reads base by itself (`tidemark up`). Where somebody else does, write attach = true under "
-            "[pubsub], and name their subscription as base_subscription (docs/attach.md)"
+            "[pubsub], and name their subscription as base_subscription (docs/how-to/attach.md)"
         )
     check_libraries(settings.metrics)
     if settings.metrics.shows_page:

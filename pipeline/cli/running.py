@@ -164,7 +164,7 @@ def _init_cohorts(folder: Path, ports: int | None, cohorts: list[str], values: M
     files = cohort_files.project_files(filters, pubsub, values.get("first"))
     _put_down(files, folder, ports, {key: value for key, value in values.items() if key == "emulator_host"})
     if "emulator_host" in values:
-        print("next: docs/cohorts.md says what to set up on Google's service")
+        print("next: docs/how-to/cohorts.md says what to set up on Google's service")
         return
     print("next, on this machine, with tidemark's own Pub/Sub in a terminal of its own:")
     steps = [f"cd {folder}"] * (folder != Path())
@@ -172,7 +172,7 @@ def _init_cohorts(folder: Path, ports: int | None, cohorts: list[str], values: M
     steps += [f"for name in {' '.join(filters)}; do tidemark --config $name.toml provision; done"]
     steps += ["DAGSTER_HOME=$PWD dagster dev -f definitions.py", "tidemark --config rest.toml status"]
     print(*(f"  {step}" for step in steps), sep="\n")
-    print("docs/cohorts.md says what to change for Google's service")
+    print("docs/how-to/cohorts.md says what to change for Google's service")
 
 
 def provision(

@@ -23,7 +23,7 @@ def check_credentials(setup: Setup) -> Iterator[Said]:
             return
         yield broken(
             f"no usable credentials for Google Cloud: {error}; run `gcloud auth application-default login`, or give "
-            "the machine a service account (docs/identity.md)"
+            "the machine a service account (docs/how-to/identity.md)"
         )
         return
     yield ok(f"asks Google as {getattr(own, 'service_account_email', None) or 'the user who is logged in'}")

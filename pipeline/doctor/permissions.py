@@ -164,4 +164,4 @@ def _remedy(parts: Sequence[Component], permission: Permission) -> str:
     if permission == ON_PURPOSE.permission:
         return 'Grant roles/pubsub.subscriber on it, or read it by Cloud Monitoring with pubsub.reading = "auto"'
     roles = ", ".join(role_id(part, permission.on) for part in parts)
-    return f"Grant {roles} with deploy/roles/grant.sh (docs/identity.md)"
+    return f"Grant {roles} with deploy/roles/grant.sh (docs/how-to/identity.md)"

@@ -1,4 +1,4 @@
-"""All instruments: their names, units and meanings. docs/observability.md lists the same.
+"""All instruments: their names, units and meanings. docs/how-to/observability.md lists the same.
 
 Attributes are few and bounded: the pipeline's name, a subscription's role, a sensor, a job, a result or a reason. None
 is a stream, a window or an id.

@@ -18,8 +18,8 @@ NO_NAME = re.compile(rf"{COMBINES.pattern}|\bNOT\b|!=|\A\s*-")
 """A filter of several values, or of what is not so: no name is derived from it."""
 
 SETTINGS = """\
-# The pipeline {name}, one of {count} over a topic. Only what differs from the defaults; docs/settings.md lists every
-# setting. What they share, such as [message], is written into each file.
+# The pipeline {name}, one of {count} over a topic. Only what differs from the defaults; all settings:
+# docs/reference/settings.md. What they share, such as [message], is written into each file.
 [pubsub]
 project = "{pubsub.project}"                 # on Google's service: yours
 topic = "{pubsub.topic}"
@@ -88,7 +88,7 @@ def cohorts_of(written: Sequence[str]) -> dict[str, str]:
     return filters | {REST: _checked(REST, f"NOT ({' OR '.join(parts)})", fewer)}
 
 
-def _checked(name: str, text: str, then: str = "docs/cohorts.md has examples") -> str:
+def _checked(name: str, text: str, then: str = "docs/how-to/cohorts.md has examples") -> str:
     try:
         parse_filter(text)
     except Invalid as error:

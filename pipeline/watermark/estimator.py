@@ -5,7 +5,7 @@ the watermark.
 
 Guarantee: with disorder at most `policy.band`, no message that is still to land has an event time below the watermark,
 but for those that lag more than `policy.max_lag`, while the idle rule has not fired. Where it has, the same holds if
-after a silence `publish time - event time <= recent lag + band`. The proof is in `docs/watermark.md`.
+after a silence `publish time - event time <= recent lag + band`. The proof is in `docs/concepts/watermark.md`.
 """
 
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""The rules of a decision, one function each, in the order and with the numbers of `docs/watermark.md`.
+"""The rules of a decision, one function each, in the order and with the numbers of `docs/concepts/watermark.md`.
 
 A rule answers that it passed, that it holds the watermark, or that it has a candidate.
 """

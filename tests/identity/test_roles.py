@@ -12,7 +12,7 @@ from tidemark.pipeline.identity import NEEDS, Component
 from tools.write_roles import role_files
 
 ROLES = Path(__file__).resolve().parents[2] / "deploy" / "roles"
-PAGE = (ROLES.parents[1] / "docs" / "identity.md").read_text()
+PAGE = (ROLES.parents[1] / "docs" / "how-to" / "identity.md").read_text()
 GCLOUD = """\
 #!/bin/sh
 echo "$*" >> "$CALLED"

@@ -106,7 +106,7 @@ def test_the_object_is_one_line_of_json_with_the_decision_and_the_format_mark(ob
 def test_the_columns_of_the_external_table_in_the_page_are_keys_of_the_object() -> None:
     memory = Memory()
     writer(memory).tell(state(7, 30, 40))
-    page = (Path(__file__).parents[2] / "docs" / "watermark-for-others.md").read_text()
+    page = (Path(__file__).parents[2] / "docs" / "how-to" / "watermark-for-others.md").read_text()
     table = page.partition("CREATE EXTERNAL TABLE")[2].partition(")\n")[0]
     assert set(re.findall(r"^  (\w+) [A-Z]", table, re.MULTILINE)) == memory.said().keys() - marks().keys()
 

@@ -299,7 +299,7 @@ def test_every_reader_reads_the_same_rows(house: House) -> None:
         connection.execute("SET TimeZone = 'UTC'")
         connection.register("sessions", opened.to_pyarrow_dataset())
         by_duckdb = connection.sql("SELECT * FROM sessions").to_arrow_table().to_pylist()
-    key_of_path = F.regexp_extract(F.input_file_name(), "window=([^/]+)", 1)  # as docs/reading.md does
+    key_of_path = F.regexp_extract(F.input_file_name(), "window=([^/]+)", 1)  # as docs/how-to/reading.md does
     by_spark = house.spark.read.parquet(*opened.file_uris()).withColumn("window", key_of_path)
     read = {
         "polars.scan_delta": pl.scan_delta(own.table.uri).collect().to_dicts(),

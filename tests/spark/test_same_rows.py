@@ -1,4 +1,4 @@
-"""The query in Spark SQL of docs/reading.md gives the rows of heartbeat_diffs."""
+"""The query in Spark SQL of docs/how-to/reading.md gives the rows of heartbeat_diffs."""
 
 from pathlib import Path
 

@@ -267,7 +267,7 @@ def test_every_duration_and_share_in_the_json_is_named_by_its_unit_and_every_nam
     assert facts["fastest"]
     names = set(_names(facts))
     assert {path for path in names if not _is_named_by_its_unit(path)} == set()
-    documented = (ROOT / "docs" / "tuning.md").read_text().split("## As JSON")[1].split("\n## ")[0]
+    documented = (ROOT / "docs" / "how-to" / "tuning.md").read_text().split("## As JSON")[1].split("\n## ")[0]
     assert {path for path in names if f"`{path.rpartition('/')[2].removesuffix('*')}`" not in documented} == set()
 
 

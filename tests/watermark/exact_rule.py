@@ -1,6 +1,6 @@
 """The rules of the watermark on exact times, over all messages at every tick: no buckets, no fold, no pruning.
 
-Written from the rules alone (the design's third section, docs/watermark.md), and on nothing of the estimator. Slacks
+Written from the rules alone (docs/concepts/watermark.md), and on nothing of the estimator. Slacks
 are zero and every reading is there, so that there is neither a stale reading nor a seek.
 """
 

@@ -318,7 +318,7 @@ def refuse_other_length(place: LakeTable, table: DeltaTable | None, length: time
     raise InvalidSettings(
         f"the settings ask for windows of {asked}, but {place.uri} has windows of {of}, and heartbeats must not be in "
         "windows of both. No window is computed until you put the length back, or start the table again: "
-        "docs/settings.md#another-window-length"
+        "docs/reference/settings.md#another-window-length"
     )
 
 

@@ -1,4 +1,4 @@
-"""The examples of docs/encodings.md are settings, schemas and messages that fit each other."""
+"""The examples of docs/how-to/encodings.md are settings, schemas and messages that fit each other."""
 
 import re
 import tomllib
@@ -13,7 +13,7 @@ from tidemark.pipeline.contract.payloads.formats import Encoding
 from tidemark.pipeline.contract.payloads.revisions import codec_of
 from tidemark.pipeline.settings_message import MessageSettings
 
-PAGE = (Path(__file__).resolve().parents[3] / "docs" / "encodings.md").read_text()
+PAGE = (Path(__file__).resolve().parents[3] / "docs" / "how-to" / "encodings.md").read_text()
 SECTIONS = {section.partition("\n")[0]: section for section in PAGE.split("\n## ")}
 FIRST, NOW_US = datetime(2026, 1, 1, tzinfo=UTC), 1_795_238_401_000_000
 BEAT_US = 1_795_238_400_000_000

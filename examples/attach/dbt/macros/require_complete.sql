@@ -1,5 +1,5 @@
 {# Stops the run, with an error, unless the watermark has reached the end of this hour. It reads watermark.json, which
-   `tidemark attach` keeps in the lake; on BigQuery read the external table of docs/watermark-for-others.md instead. #}
+   `tidemark attach` keeps in the lake; on BigQuery read the external table of docs/how-to/watermark-for-others.md instead. #}
 {% macro require_complete(hour) %}
   {% if execute and flags.WHICH in ('run', 'build') %}
     {% set found = run_query(
