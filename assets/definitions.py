@@ -22,6 +22,7 @@ from tidemark.assets.watching import Jobs, keep_observer
 from tidemark.assets.windowed import compute_windows_job, heartbeat_diffs_asset, stream_status_asset
 from tidemark.local.services.own_files import spark_log
 from tidemark.pipeline.clock import Clock, SystemClock
+from tidemark.pipeline.compute.table_definition import TableDefinition, loaded_tables
 from tidemark.pipeline.errors import InvalidSettings
 from tidemark.pipeline.ingest.pace import AtWork, Pace
 from tidemark.pipeline.kept import Kept
@@ -29,7 +30,6 @@ from tidemark.pipeline.orchestrator.names import name_of
 from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.settings_sections import ON_CHANGE
 from tidemark.pipeline.spark.session import session_config
-from tidemark.pipeline.spark.table_definition import TableDefinition, loaded_tables
 from tidemark.resources.keys import SPARK
 from tidemark.resources.spark import SparkResource
 

@@ -25,7 +25,7 @@ from tidemark.pipeline.ingest.rounds import Ended, RoundDone, Rounds, sentence_o
 from tidemark.pipeline.ingest.settle import Settling
 from tidemark.pipeline.orchestrator.names import ENDED, INGEST, READS, STAYS, name_of
 from tidemark.pipeline.settings import Settings
-from tidemark.pipeline.spark.micro_batch import cores_of
+from tidemark.pipeline.spark.session import cores_of
 from tidemark.pipeline.watermark.histogram import bucket_of
 from tidemark.pipeline.watermark.state import WatermarkState
 from tidemark.resources.keys import LAKE, PUBSUB, SPARK, keys_of, lake_of, pubsub_of, spark_of

@@ -18,6 +18,9 @@ from tidemark.assets.requests import NothingDue, pause_of, run_over
 from tidemark.assets.runs import Runs, stretch_ends
 from tidemark.assets.watching import Jobs
 from tidemark.pipeline.clock import Clock, SystemClock
+from tidemark.pipeline.compute.own_tables import OwnBatch, compute_own
+from tidemark.pipeline.compute.replacement import Outcome, refuse_open
+from tidemark.pipeline.compute.table_definition import TableDefinition
 from tidemark.pipeline.errors import TidemarkError
 from tidemark.pipeline.lake.tables.own_table import FOLDER
 from tidemark.pipeline.lake.tables.window_index import WindowIndex
@@ -26,9 +29,6 @@ from tidemark.pipeline.orchestrator.names import DEFINITION, compute_job
 from tidemark.pipeline.quality.corrected import FollowedTable
 from tidemark.pipeline.quality.due_windows import ComputedWindows, Followed, further_back
 from tidemark.pipeline.settings import Settings
-from tidemark.pipeline.spark.own_tables import OwnBatch, compute_own
-from tidemark.pipeline.spark.replacement import Outcome, refuse_open
-from tidemark.pipeline.spark.table_definition import TableDefinition
 from tidemark.pipeline.windows import Window
 from tidemark.resources.keys import LAKE, SPARK, keys_of, lake_of, spark_of
 from tidemark.resources.lake import LakeResource

@@ -19,6 +19,9 @@ from tidemark.assets.lost_runs import Context, beating
 from tidemark.assets.partitions import Partitions
 from tidemark.assets.runs import stretch_ends
 from tidemark.pipeline.clock import SystemClock, iso
+from tidemark.pipeline.compute.columns import DiffPlan
+from tidemark.pipeline.compute.micro_batch import MicroBatch, Silent, compute_windows, silent_in
+from tidemark.pipeline.compute.replacement import Outcome, refuse_open
 from tidemark.pipeline.lake.tables.diffs import diff_columns, diff_schema
 from tidemark.pipeline.lake.tables.stream_status import STATUS, STATUS_COLUMNS, Kind
 from tidemark.pipeline.lake.tables.windowed import PARTITION
@@ -26,9 +29,6 @@ from tidemark.pipeline.orchestrator.names import COMPUTE_WINDOWS, name_of
 from tidemark.pipeline.quality.corrected import DIFFS_KEY, FollowedTable
 from tidemark.pipeline.quality.silence import WindowSilence, silence_of
 from tidemark.pipeline.settings import Settings
-from tidemark.pipeline.spark.columns import DiffPlan
-from tidemark.pipeline.spark.micro_batch import MicroBatch, Silent, compute_windows, silent_in
-from tidemark.pipeline.spark.replacement import Outcome, refuse_open
 from tidemark.pipeline.windows import Window
 from tidemark.resources.keys import LAKE, SPARK, keys_of, lake_of, spark_of
 from tidemark.resources.lake import LakeResource
