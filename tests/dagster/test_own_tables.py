@@ -14,8 +14,8 @@ from tests.dagster.house import Ticking
 from tests.dagster.test_diffs_asset import CLASSIC, MINUTE, START, WINDOWS, Materializing, failure_of
 from tests.dagster.test_repair import told
 from tidemark.assets.definitions import build_definitions
-from tidemark.assets.loaded_tables import LoadedTables
-from tidemark.assets.repair import REPAIR
+from tidemark.assets.jobs.loaded_tables import LoadedTables
+from tidemark.assets.jobs.repair import REPAIR
 from tidemark.pipeline.clock import SystemClock
 from tidemark.pipeline.compute.table_definition import TableDefinition, read_table
 from tidemark.pipeline.orchestrator.names import PIPELINE, op_of, pipeline_tag

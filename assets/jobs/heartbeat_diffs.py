@@ -10,14 +10,22 @@ import dagster as dg
 import polars as pl
 import pyarrow as pa
 
-from tidemark.assets.by_window import LASTING, Event, materialized, reports, which, windows_job, windows_of_partitions
 from tidemark.assets.catalog import HEARTBEAT_DIFFS, HEARTBEATS, STREAM_STATUS, WATERMARK, key_of, windowed_asset
 from tidemark.assets.checks import evaluation_of
-from tidemark.assets.corrections import corrections_noted
 from tidemark.assets.events import failing_run
-from tidemark.assets.lost_runs import Context, beating
+from tidemark.assets.jobs.by_window import (
+    LASTING,
+    Event,
+    materialized,
+    reports,
+    which,
+    windows_job,
+    windows_of_partitions,
+)
+from tidemark.assets.jobs.corrections import corrections_noted
 from tidemark.assets.partitions import Partitions
-from tidemark.assets.runs import stretch_ends
+from tidemark.assets.scheduler.lost_runs import Context, beating
+from tidemark.assets.scheduler.runs import stretch_ends
 from tidemark.pipeline.clock import SystemClock, iso
 from tidemark.pipeline.compute.columns import DiffPlan
 from tidemark.pipeline.compute.micro_batch import MicroBatch, Silent, compute_windows, silent_in
