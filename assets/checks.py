@@ -12,7 +12,7 @@ from itertools import islice
 import dagster as dg
 
 from tidemark.assets.catalog import HEARTBEATS, QUARANTINED, WATERMARK, key_of
-from tidemark.assets.ingest import watch_of
+from tidemark.assets.jobs.ingest import watch_of
 from tidemark.pipeline.clock import Clock, iso
 from tidemark.pipeline.durations import format_duration, rough
 from tidemark.pipeline.errors import PermissionMissing, PubSubError

@@ -21,7 +21,7 @@ from tests.lake.builders import Beat, append_beats, columns_of
 from tests.lake_fixture import FIXTURES, beats, closed, compute_here, make, world_in
 from tests.lake_reading import LATER, RUN, lake_in, landings, said_by, settings_in
 from tests.watermark.builders import at
-from tidemark.assets.windowed import compute_range
+from tidemark.assets.jobs.heartbeat_diffs import compute_range
 from tidemark.pipeline import version
 from tidemark.pipeline.errors import NewerFormat
 from tidemark.pipeline.ingest.pubsub_source import Offset

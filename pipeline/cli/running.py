@@ -34,6 +34,7 @@ from tidemark.pipeline.cli.output import console, print_json, progress_bar, safe
 from tidemark.pipeline.cli.starting import ask, end, make_ready
 from tidemark.pipeline.cli.trying import MOST_SAMPLED, SAMPLE_WAIT, try_topic
 from tidemark.pipeline.clock import SystemClock, iso
+from tidemark.pipeline.compute.table_definition import own_tables, read_table
 from tidemark.pipeline.durations import format_duration
 from tidemark.pipeline.orchestrator.api import DagsterApi
 from tidemark.pipeline.orchestrator.names import COMPUTE_WINDOWS, TO, WINDOWS, compute_job
@@ -44,7 +45,6 @@ from tidemark.pipeline.settings_sections import PubSubSettings
 from tidemark.pipeline.spark.connector import CONNECTOR, connector_file, fetch
 from tidemark.pipeline.spark.executor_archive import own_manifest
 from tidemark.pipeline.spark.executor_archive import pack as write_archive
-from tidemark.pipeline.spark.table_definition import own_tables, read_table
 from tidemark.pipeline.windows import Window
 
 LOOK_EVERY_SECONDS = 1.0

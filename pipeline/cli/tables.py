@@ -9,12 +9,12 @@ import typer
 from tidemark.pipeline.cli.options import MOST_ROWS, AsJsonLines, lake_of, landing_only, option
 from tidemark.pipeline.cli.output import columns, console, print_json, safe, shown_rows, warn
 from tidemark.pipeline.clock import SystemClock
+from tidemark.pipeline.compute.table_definition import read_table
 from tidemark.pipeline.errors import InvalidSettings, LakeError
 from tidemark.pipeline.lake.layout import Lake
 from tidemark.pipeline.quality.due_windows import ComputedWindows, Followed
 from tidemark.pipeline.quality.failing import FailingTable, read_failing_tables
 from tidemark.pipeline.settings import Settings, load_settings
-from tidemark.pipeline.spark.table_definition import read_table
 
 
 @landing_only

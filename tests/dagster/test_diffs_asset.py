@@ -18,8 +18,8 @@ from tests.official_emulator import free_port
 from tests.spark.machine import python_without
 from tidemark.assets.catalog import HEARTBEAT_DIFFS
 from tidemark.assets.definitions import build_definitions
-from tidemark.assets.runs import Runs, ended_attempts
-from tidemark.assets.turns import take_turn
+from tidemark.assets.scheduler.runs import Runs, ended_attempts
+from tidemark.assets.scheduler.turns import take_turn
 from tidemark.pipeline.clock import SystemClock, to_us
 from tidemark.pipeline.lake.layout import Lake
 from tidemark.pipeline.orchestrator.names import COMPUTE_WINDOWS, TO

@@ -21,7 +21,7 @@ from tests.dagster.house import (
     settings_of,
 )
 from tests.watermark.builders import ints
-from tidemark.assets.ingest import (
+from tidemark.assets.jobs.ingest import (
     AGAIN_WITHIN,
     OVERTIME,
     UNABLE_PAUSE,

@@ -24,8 +24,8 @@ from tests.dagster.house import (
     windows_of,
 )
 from tests.dagster.relay import Relay
-from tidemark.assets import requests
-from tidemark.assets.requests import pause_of
+from tidemark.assets.scheduler import requests
+from tidemark.assets.scheduler.requests import pause_of
 from tidemark.pipeline.clock import EPOCH, Clock, SystemClock, iso
 from tidemark.pipeline.errors import CorruptObject, LakeUnwritable, PubSubUnreachable, SubscriptionMissing
 from tidemark.pipeline.lake.tables.windowed import DiffRun

@@ -18,10 +18,10 @@ from tidemark.assets.catalog import (
     ticking_sensor,
 )
 from tidemark.assets.events import landing_events, landing_sentence, tracking_events
-from tidemark.assets.ingest import run_at_work, watch_of
-from tidemark.assets.requests import OneAsks, Request, next_request
-from tidemark.assets.runs import Runs
-from tidemark.assets.watching import Jobs, note_problem, observer_of
+from tidemark.assets.jobs.ingest import run_at_work, watch_of
+from tidemark.assets.scheduler.requests import OneAsks, Request, next_request
+from tidemark.assets.scheduler.runs import Runs
+from tidemark.assets.sensors.watching import Jobs, note_problem, observer_of
 from tidemark.pipeline.clock import Clock
 from tidemark.pipeline.durations import format_duration
 from tidemark.pipeline.ingest.copies import RememberedCopies

@@ -9,7 +9,7 @@ from uuid import uuid4
 
 import dagster as dg
 
-from tidemark.assets.runs import FINISHED, UNFINISHED, Runs
+from tidemark.assets.scheduler.runs import FINISHED, UNFINISHED, Runs
 from tidemark.pipeline.clock import EPOCH, Clock, SystemClock
 from tidemark.pipeline.kept import Kept
 from tidemark.pipeline.observe.observer import OFF, EndedRun, Observer

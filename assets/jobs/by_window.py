@@ -7,14 +7,21 @@ from typing import Any, TypeAlias
 import dagster as dg
 
 from tidemark.assets.events import failing_run
-from tidemark.assets.lost_runs import Context, beating
 from tidemark.assets.partitions import Partitions
-from tidemark.assets.runs import WindowsConfig, job_of, say_windows, stretch_texts, stretches_asked, windows_of
+from tidemark.assets.scheduler.lost_runs import Context, beating
+from tidemark.assets.scheduler.runs import (
+    WindowsConfig,
+    job_of,
+    say_windows,
+    stretch_texts,
+    stretches_asked,
+    windows_of,
+)
+from tidemark.pipeline.compute.replacement import refuse_open
 from tidemark.pipeline.errors import ExecutorsUnable, InvalidSettings, TableFailed, WindowExpired, WindowNotClosed
 from tidemark.pipeline.lake.tables.window_index import WindowIndex
 from tidemark.pipeline.orchestrator.names import WINDOWS, op_of
 from tidemark.pipeline.settings import Settings
-from tidemark.pipeline.spark.replacement import refuse_open
 from tidemark.pipeline.windows import Window
 from tidemark.resources import private
 from tidemark.resources.keys import LAKE, SPARK

@@ -7,17 +7,28 @@ from typing import Any
 
 import dagster as dg
 
-from tidemark.assets.by_window import LASTING, Compute, Event, materialized, reports, windows_job, windows_of_partitions
 from tidemark.assets.catalog import HEARTBEAT_DIFFS, HEARTBEATS, key_of, ticking_sensor, windowed_asset
-from tidemark.assets.corrections import corrections_noted
 from tidemark.assets.events import failing_run
-from tidemark.assets.loaded_tables import LoadedTables, table_of_run
-from tidemark.assets.lost_runs import Context, beating
+from tidemark.assets.jobs.by_window import (
+    LASTING,
+    Compute,
+    Event,
+    materialized,
+    reports,
+    windows_job,
+    windows_of_partitions,
+)
+from tidemark.assets.jobs.corrections import corrections_noted
+from tidemark.assets.jobs.loaded_tables import LoadedTables, table_of_run
 from tidemark.assets.partitions import Partitions
-from tidemark.assets.requests import NothingDue, pause_of, run_over
-from tidemark.assets.runs import Runs, stretch_ends
-from tidemark.assets.watching import Jobs
+from tidemark.assets.scheduler.lost_runs import Context, beating
+from tidemark.assets.scheduler.requests import NothingDue, pause_of, run_over
+from tidemark.assets.scheduler.runs import Runs, stretch_ends
+from tidemark.assets.sensors.watching import Jobs
 from tidemark.pipeline.clock import Clock, SystemClock
+from tidemark.pipeline.compute.own_tables import OwnBatch, compute_own
+from tidemark.pipeline.compute.replacement import Outcome, refuse_open
+from tidemark.pipeline.compute.table_definition import TableDefinition
 from tidemark.pipeline.errors import TidemarkError
 from tidemark.pipeline.lake.tables.own_table import FOLDER
 from tidemark.pipeline.lake.tables.window_index import WindowIndex
@@ -26,9 +37,6 @@ from tidemark.pipeline.orchestrator.names import DEFINITION, compute_job
 from tidemark.pipeline.quality.corrected import FollowedTable
 from tidemark.pipeline.quality.due_windows import ComputedWindows, Followed, further_back
 from tidemark.pipeline.settings import Settings
-from tidemark.pipeline.spark.own_tables import OwnBatch, compute_own
-from tidemark.pipeline.spark.replacement import Outcome, refuse_open
-from tidemark.pipeline.spark.table_definition import TableDefinition
 from tidemark.pipeline.windows import Window
 from tidemark.resources.keys import LAKE, SPARK, keys_of, lake_of, spark_of
 from tidemark.resources.lake import LakeResource

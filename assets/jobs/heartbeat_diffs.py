@@ -10,15 +10,26 @@ import dagster as dg
 import polars as pl
 import pyarrow as pa
 
-from tidemark.assets.by_window import LASTING, Event, materialized, reports, which, windows_job, windows_of_partitions
 from tidemark.assets.catalog import HEARTBEAT_DIFFS, HEARTBEATS, STREAM_STATUS, WATERMARK, key_of, windowed_asset
 from tidemark.assets.checks import evaluation_of
-from tidemark.assets.corrections import corrections_noted
 from tidemark.assets.events import failing_run
-from tidemark.assets.lost_runs import Context, beating
+from tidemark.assets.jobs.by_window import (
+    LASTING,
+    Event,
+    materialized,
+    reports,
+    which,
+    windows_job,
+    windows_of_partitions,
+)
+from tidemark.assets.jobs.corrections import corrections_noted
 from tidemark.assets.partitions import Partitions
-from tidemark.assets.runs import stretch_ends
+from tidemark.assets.scheduler.lost_runs import Context, beating
+from tidemark.assets.scheduler.runs import stretch_ends
 from tidemark.pipeline.clock import SystemClock, iso
+from tidemark.pipeline.compute.columns import DiffPlan
+from tidemark.pipeline.compute.micro_batch import MicroBatch, Silent, compute_windows, silent_in
+from tidemark.pipeline.compute.replacement import Outcome, refuse_open
 from tidemark.pipeline.lake.tables.diffs import diff_columns, diff_schema
 from tidemark.pipeline.lake.tables.stream_status import STATUS, STATUS_COLUMNS, Kind
 from tidemark.pipeline.lake.tables.windowed import PARTITION
@@ -26,9 +37,6 @@ from tidemark.pipeline.orchestrator.names import COMPUTE_WINDOWS, name_of
 from tidemark.pipeline.quality.corrected import DIFFS_KEY, FollowedTable
 from tidemark.pipeline.quality.silence import WindowSilence, silence_of
 from tidemark.pipeline.settings import Settings
-from tidemark.pipeline.spark.columns import DiffPlan
-from tidemark.pipeline.spark.micro_batch import MicroBatch, Silent, compute_windows, silent_in
-from tidemark.pipeline.spark.replacement import Outcome, refuse_open
 from tidemark.pipeline.windows import Window
 from tidemark.resources.keys import LAKE, SPARK, keys_of, lake_of, spark_of
 from tidemark.resources.lake import LakeResource

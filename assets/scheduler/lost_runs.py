@@ -14,7 +14,7 @@ from typing import TypeAlias
 
 import dagster as dg
 
-from tidemark.assets.runs import UNFINISHED, Runs
+from tidemark.assets.scheduler.runs import UNFINISHED, Runs
 from tidemark.pipeline.durations import format_duration
 from tidemark.pipeline.orchestrator.names import TICK
 from tidemark.pipeline.settings_sections import LONGEST_RUN

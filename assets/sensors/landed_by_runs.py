@@ -7,8 +7,8 @@ import dagster as dg
 
 from tidemark.assets.catalog import HEARTBEATS, QUARANTINED, TRACKING_HISTOGRAM, key_of
 from tidemark.assets.events import ACCEPTED, REASON
-from tidemark.assets.runs import Runs
-from tidemark.assets.watching import observer_of
+from tidemark.assets.scheduler.runs import Runs
+from tidemark.assets.sensors.watching import observer_of
 from tidemark.pipeline.contract.heartbeat import RejectionReason
 from tidemark.pipeline.ingest.outcome import Ingested
 from tidemark.resources.lake import LakeResource

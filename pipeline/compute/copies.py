@@ -16,11 +16,11 @@ import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 (what everybody calls it)
 
+from tidemark.pipeline.compute.columns import in_order, without_copies
+from tidemark.pipeline.compute.slices import Slice, cut, scan
 from tidemark.pipeline.lake.tables.heartbeats import HeartbeatFiles
-from tidemark.pipeline.spark.columns import in_order, without_copies
 from tidemark.pipeline.spark.executors import answers_of, run_slices
-from tidemark.pipeline.spark.micro_batch import cores_of
-from tidemark.pipeline.spark.slices import Slice, cut, scan
+from tidemark.pipeline.spark.session import cores_of
 from tidemark.pipeline.windows import Window
 
 PLACE = ("file", "row")

@@ -9,12 +9,12 @@ from dataclasses import dataclass
 
 import dagster as dg
 
-from tidemark.assets.lost_runs import Context
+from tidemark.assets.scheduler.lost_runs import Context
+from tidemark.pipeline.compute.table_definition import UNUSABLE, TableDefinition, file_now, read_table
 from tidemark.pipeline.durations import format_duration
 from tidemark.pipeline.errors import TableFailed, TidemarkError
 from tidemark.pipeline.orchestrator.names import DEFINITION
 from tidemark.pipeline.settings import Settings
-from tidemark.pipeline.spark.table_definition import UNUSABLE, TableDefinition, file_now, read_table
 
 LOAD_AGAIN = (
     "which Dagster knows from when it loaded the table. Nothing was written. Restart `tidemark up`; in a Dagster of "

@@ -1,23 +1,20 @@
 """One micro-batch: a range of closed windows, computed and replaced in the lake."""
 
-import os
 import pickle
-import re
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from pyspark.sql import SparkSession
-
+from tidemark.pipeline.compute.columns import DiffPlan
+from tidemark.pipeline.compute.replacement import Batch, Outcome, WrittenFiles, replace_windows
+from tidemark.pipeline.compute.slices import ANSWER, DIFFS, STATUSES, Work, cut
 from tidemark.pipeline.lake.tables.diffs import HeartbeatDiffs
 from tidemark.pipeline.lake.tables.heartbeats import HeartbeatFiles
 from tidemark.pipeline.lake.tables.stream_status import Kind, StreamStatus
 from tidemark.pipeline.lake.tables.windowed import PARTITION, Written
-from tidemark.pipeline.spark.columns import DiffPlan
 from tidemark.pipeline.spark.executors import answers_of, run_slices
-from tidemark.pipeline.spark.replacement import Batch, Outcome, WrittenFiles, replace_windows
-from tidemark.pipeline.spark.slices import ANSWER, DIFFS, STATUSES, Work, cut
+from tidemark.pipeline.spark.session import cores_of
 from tidemark.pipeline.windows import Window, runs_of_neighbours
 
 SILENT_NAMED = 10
@@ -69,16 +66,6 @@ def _write(batch: MicroBatch, windows: Sequence[Window], files: HeartbeatFiles, 
     for answer in answers_of(batch.spark, len(slices), partial(run_slices, pickle.dumps(work), ANSWER), ANSWER):
         by_table[answer["table"]].append(Written(*(answer[name] for name in ("path", "window", "rows", "size"))))
     return by_table[STATUSES], by_table[DIFFS]
-
-
-def cores_of(spark: SparkSession) -> int:
-    """How many tasks the session's Spark runs at once, as far as its configuration tells; else 2."""
-    conf = spark.conf
-    master = conf.get("spark.master", "") or ""
-    local = re.match(r"local(\[(\d+|\*)|$)", master)
-    if local:
-        return os.cpu_count() or 2 if local[2] == "*" else int(local[2] or 1)
-    return int(conf.get("spark.executor.instances", "1") or 1) * int(conf.get("spark.executor.cores", "2") or 2)
 
 
 def silent_in(status: StreamStatus, windows: Iterable[str]) -> Silent:

@@ -10,7 +10,7 @@ from typing import Any
 import dagster as dg
 from pydantic import Field
 
-from tidemark.assets.turns import Attempt, Attempts
+from tidemark.assets.scheduler.turns import Attempt, Attempts
 from tidemark.pipeline.orchestrator.names import (
     BACKLOG,
     COMPUTE_WINDOWS,

@@ -8,10 +8,10 @@ import dagster as dg
 
 from tidemark.assets.catalog import HEARTBEATS, key_of, ticking_sensor
 from tidemark.assets.events import failing_run
-from tidemark.assets.lost_runs import beating
-from tidemark.assets.requests import pause_of
-from tidemark.assets.runs import Runs, job_of
-from tidemark.assets.staleness import CHECK_EVERY
+from tidemark.assets.scheduler.lost_runs import beating
+from tidemark.assets.scheduler.requests import pause_of
+from tidemark.assets.scheduler.runs import Runs, job_of
+from tidemark.assets.sensors.staleness import CHECK_EVERY
 from tidemark.pipeline.clock import Clock
 from tidemark.pipeline.ingest.requeue import Requeuer
 from tidemark.pipeline.lake.layout import Lake

@@ -5,12 +5,12 @@ from typing import Any
 
 import dagster as dg
 
-from tidemark.assets.by_window import Event
 from tidemark.assets.checks import evaluation_of
 from tidemark.assets.events import failing_run
+from tidemark.assets.jobs.by_window import Event
+from tidemark.assets.jobs.heartbeat_diffs import compute_and_report, stopped_result
 from tidemark.assets.partitions import Partitions
-from tidemark.assets.runs import job_of
-from tidemark.assets.windowed import compute_and_report, stopped_result
+from tidemark.assets.scheduler.runs import job_of
 from tidemark.pipeline.clock import SystemClock
 from tidemark.pipeline.durations import parse_duration
 from tidemark.pipeline.errors import ExecutorsUnable

@@ -11,10 +11,10 @@ import dagster as dg
 
 from tidemark.assets.catalog import ticking_sensor
 from tidemark.assets.events import failing_run, histogram_events, landing_events
-from tidemark.assets.landed_by_runs import tell_landed
-from tidemark.assets.lost_runs import beating, report_dead, why_dead
-from tidemark.assets.requests import pause_of
-from tidemark.assets.runs import Runs, ended_at, tags_of
+from tidemark.assets.scheduler.lost_runs import beating, report_dead, why_dead
+from tidemark.assets.scheduler.requests import pause_of
+from tidemark.assets.scheduler.runs import Runs, ended_at, tags_of
+from tidemark.assets.sensors.landed_by_runs import tell_landed
 from tidemark.pipeline.clock import Clock, to_us
 from tidemark.pipeline.durations import format_duration, rough
 from tidemark.pipeline.errors import ExecutorsUnable
@@ -25,7 +25,7 @@ from tidemark.pipeline.ingest.rounds import Ended, RoundDone, Rounds, sentence_o
 from tidemark.pipeline.ingest.settle import Settling
 from tidemark.pipeline.orchestrator.names import ENDED, INGEST, READS, STAYS, name_of
 from tidemark.pipeline.settings import Settings
-from tidemark.pipeline.spark.micro_batch import cores_of
+from tidemark.pipeline.spark.session import cores_of
 from tidemark.pipeline.watermark.histogram import bucket_of
 from tidemark.pipeline.watermark.state import WatermarkState
 from tidemark.resources.keys import LAKE, PUBSUB, SPARK, keys_of, lake_of, pubsub_of, spark_of

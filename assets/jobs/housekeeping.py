@@ -21,7 +21,7 @@ from sqlalchemy.engine import Connection
 from sqlalchemy.sql.elements import ColumnElement
 
 from tidemark.assets.catalog import ASSETS, key_of
-from tidemark.assets.runs import Runs, job_of
+from tidemark.assets.scheduler.runs import Runs, job_of
 from tidemark.local.services.ownership import Ownership
 from tidemark.pipeline.clock import SystemClock
 from tidemark.pipeline.errors import DagsterPartMissing

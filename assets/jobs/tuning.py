@@ -8,7 +8,7 @@ import dagster as dg
 
 from tidemark.assets.catalog import HEARTBEATS, WATERMARK, WATERMARK_TUNING, key_of, spec, within
 from tidemark.assets.events import failing_run
-from tidemark.assets.runs import tags_of
+from tidemark.assets.scheduler.runs import tags_of
 from tidemark.pipeline.clock import SystemClock
 from tidemark.pipeline.durations import format_duration
 from tidemark.pipeline.errors import NothingToTune

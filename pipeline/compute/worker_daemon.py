@@ -7,9 +7,6 @@ gc.disable()  # modules are no garbage: looking for it takes a fifth of the star
 
 from pyspark.daemon import manager  # noqa: E402
 
-import tidemark.pipeline.spark.executors  # noqa: E402
-import tidemark.pipeline.spark.slices  # noqa: E402, F401 (what the workers find imported)
-
 gc.freeze()  # nor do the workers look among them, which would copy memory that they share
 gc.enable()
 

@@ -11,9 +11,9 @@ import dagster as dg
 from tidemark.assets import checks
 from tidemark.assets.catalog import ticking_sensor
 from tidemark.assets.checks import Look
-from tidemark.assets.requests import OneAsks, Request, next_request
-from tidemark.assets.runs import Runs
-from tidemark.assets.watching import observer_of
+from tidemark.assets.scheduler.requests import OneAsks, Request, next_request
+from tidemark.assets.scheduler.runs import Runs
+from tidemark.assets.sensors.watching import observer_of
 from tidemark.pipeline.clock import EPOCH, Clock
 from tidemark.pipeline.errors import CorruptObject, LakeFull, LakeUnwritable
 from tidemark.pipeline.quality.affected import MissedHeartbeats

@@ -14,6 +14,9 @@ from pyspark.sql import functions as F  # noqa: N812 (what everybody calls it)
 from pyspark.sql import types as T  # noqa: N812
 
 from tidemark.pipeline.clock import duration_us, to_us
+from tidemark.pipeline.compute.copies import without_landed_copies
+from tidemark.pipeline.compute.replacement import Batch, Outcome, WrittenFiles, replace_windows
+from tidemark.pipeline.compute.table_definition import TableDefinition, Windows
 from tidemark.pipeline.errors import TableFailed, TidemarkError
 from tidemark.pipeline.lake.tables.heartbeats import PARTITION as EVENT_HOUR
 from tidemark.pipeline.lake.tables.heartbeats import HeartbeatFiles
@@ -21,10 +24,7 @@ from tidemark.pipeline.lake.tables.own_table import OwnTable, stored_schema
 from tidemark.pipeline.lake.tables.windowed import PARTITION
 from tidemark.pipeline.quality.due_windows import Inputs
 from tidemark.pipeline.spark.connector import naming_what_lacks
-from tidemark.pipeline.spark.copies import without_landed_copies
 from tidemark.pipeline.spark.frames import arrow_schema, moment, spark_schema
-from tidemark.pipeline.spark.replacement import Batch, Outcome, WrittenFiles, replace_windows
-from tidemark.pipeline.spark.table_definition import TableDefinition, Windows
 from tidemark.pipeline.windows import Window, runs_of_neighbours
 
 START, END = "window_start", "window_end"
