@@ -230,7 +230,7 @@ def quarantine_share(look: Look) -> dg.AssetCheckResult:
     if found.reason is not None:
         mostly = (
             f", the newest mostly as {found.reason}: {detail}. Mend [message] or the publisher; then "
-            "`tidemark requeue` lands what passes"
+            "`tidemark quarantine --requeue` lands what passes"
         )
     return dg.AssetCheckResult(
         passed=found.share <= look.lake.settings.checks.max_quarantine_share,

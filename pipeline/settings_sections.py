@@ -389,7 +389,9 @@ class SparkSettings(Section):
     @classmethod
     def _unpackable(cls, value: str | None) -> str | None:
         if value is not None and (not value.endswith((".tar.gz", ".tgz")) or "#" in value or "," in value):
-            raise ValueError("name the archive that `tidemark pack` made, such as executors.tar.gz, without # and ,")
+            raise ValueError(
+                "name the archive that `tidemark provision --executors` made, such as executors.tar.gz, without # and ,"
+            )
         return value
 
     @model_validator(mode="after")

@@ -281,8 +281,8 @@ COMMANDS = (
     ("repair",),
     ("repair", "--from", "2026-11-21T05-20Z", "--to", "2026-11-21T05-20Z", "--remove-orphans", "--grace", "0s"),
     ("housekeep",),
-    ("forget", "12"),
-    ("forget", "99"),
+    ("repair", "--forget", "12"),
+    ("repair", "--forget", "99"),
     ("release", "--before", "2026-11-21T09:00:00Z", "--yes"),
 )
 
@@ -299,7 +299,7 @@ def test_every_command_refuses_a_later_lake_by_name_and_writes_nothing(
         assert (said.code, REFUSED in text.replace("\n", " ")) == (1, True), (command, text)
         assert "Run tidemark 9.0.0 or a newer one" in text
         assert "corrupt" not in text
-        assert "tidemark forget" not in text
+        assert "tidemark repair --forget" not in text
         assert content_of(place) == before, command
 
 

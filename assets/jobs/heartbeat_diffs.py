@@ -82,7 +82,7 @@ def compute_windows_job(settings: Settings, partitions: Partitions) -> dg.JobDef
     assets = [key_of(settings, key) for key in (HEARTBEAT_DIFFS, STREAM_STATUS)]
     about = (
         "Heartbeat diffs of closed windows, and who was silent in them, in one run. The sensors request it; so does "
-        "`tidemark recompute`."
+        "`tidemark repair --recompute`."
     )
     return windows_job(settings, COMPUTE_WINDOWS, partitions, assets, compute, about)
 

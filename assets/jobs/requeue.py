@@ -32,7 +32,7 @@ that keeps failing needs a person."""
 
 
 def requeue_job(settings: Settings, clock: Clock) -> dg.JobDefinition:
-    """The job: what `tidemark requeue` does, in a run."""
+    """The job: what `tidemark quarantine --requeue` does, in a run."""
 
     @job_of(settings, REQUEUE, "judge_again", ABOUT, LAKE)
     def requeue(context: dg.OpExecutionContext) -> Iterator[dg.AssetMaterialization | dg.Output[None]]:
@@ -90,7 +90,7 @@ def requeue_sensor(settings: Settings, clock: Clock, job: dg.JobDefinition) -> d
         if memory.requests == MOST_REQUESTS:
             return _nothing(
                 f"{MOST_REQUESTS} runs were requested for this contract and none has ended well: look at their logs, "
-                "then run `tidemark requeue`"
+                "then run `tidemark quarantine --requeue`"
             )
         memory.requests += 1
         context.log.info("the message contract has changed since quarantine was judged last")

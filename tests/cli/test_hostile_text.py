@@ -135,7 +135,7 @@ def test_one_stream_is_found_by_its_exact_name_and_shown_harmlessly(folder: Path
         lambda name: ("replay", "hostile.parquet", "--band", name),
         lambda name: ("pubsub", "--fault", name),
         lambda name: ("pubsub", "--host", name),
-        lambda name: ("forget", name),
+        lambda name: ("repair", "--forget", name),
         lambda name: (name,),
         lambda name: ("status", f"--{name}"),
         lambda name: ("--config", name, "status"),

@@ -89,7 +89,7 @@ class Materializing:
         append_beats(self.lake.heartbeats(), columns)
 
     def run(self, first: str, last: str, instance: dg.DagsterInstance) -> dg.ExecuteInProcessResult:
-        """One run of the job over a range, with the tags that `tidemark recompute` gives it."""
+        """One run of the job over a range, with the tags that `tidemark repair --recompute` gives it."""
         job = build_definitions(self.settings).resolve_job_def(COMPUTE_WINDOWS)
         return job.execute_in_process(instance=instance, tags={WINDOWS_TAG: f"{first}{TO}{last}"}, raise_on_error=False)
 

@@ -3,7 +3,7 @@
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -11,33 +11,38 @@ from typing import Any
 import typer
 from rich.table import Table
 
-from tidemark.pipeline.cli.options import lake_of, no_decision
+from tidemark.pipeline.cli.here import here, no_decision
+from tidemark.pipeline.cli.options import since_when
 from tidemark.pipeline.cli.output import WARNING, console, print_json, progress_bar, safe, text_of
-from tidemark.pipeline.cli.replay_views import differing, facts_of, print_difference, sentences_of
+from tidemark.pipeline.cli.tune.replay_views import differing, facts_of, print_difference, sentences_of
 from tidemark.pipeline.clock import iso
 from tidemark.pipeline.errors import LakeError
 from tidemark.pipeline.replay.log_ticks import LakeLandings, recorded_ticks
 from tidemark.pipeline.replay.outcome import Replayed, replayed, write_decisions
 from tidemark.pipeline.replay.replay import Tick, Verification, decide_again, verify
-from tidemark.pipeline.settings import load_settings
 from tidemark.pipeline.watermark.decision import Decision
 from tidemark.pipeline.watermark.rules import RULES, Rule
 
 
 def from_lake(
-    since: datetime | None, given: Mapping[str, Any], rules: Sequence[Rule], out: Path | None, *, as_json: bool
+    since: timedelta | datetime | None,
+    given: Mapping[str, Any],
+    rules: Sequence[Rule],
+    out: Path | None,
+    *,
+    as_json: bool,
 ) -> None:
     """Verify the recorded decisions. With `given` settings of the policy or other rules, decide again under them.
 
     The exit code is 1 if a recorded decision does not follow from what is recorded before it.
     """
-    settings = load_settings()
-    lake = lake_of(settings)
+    at = here()
+    settings, lake = at.settings, at.lake
     log = lake.tracking_log()
     newest = log.newest_decision()
     if newest is None:
         raise no_decision(settings)
-    state, ticks = recorded_ticks(log, since)
+    state, ticks = recorded_ticks(log, since_when(since, at.clock.now()))
     first = next(ticks, None)
     if first is None:
         raise LakeError(

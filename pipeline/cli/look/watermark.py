@@ -6,15 +6,8 @@ from typing import Annotated, Any
 
 import typer
 
-from tidemark.pipeline.cli.options import (
-    AsJson,
-    duration_option,
-    lake_of,
-    moment,
-    option,
-    refuse_attached,
-    window_named,
-)
+from tidemark.pipeline.cli.here import lake_of, refuse_attached
+from tidemark.pipeline.cli.options import AsJson, duration_option, moment, option, window_named
 from tidemark.pipeline.cli.output import console, print_json, safe
 from tidemark.pipeline.clock import SystemClock, iso
 from tidemark.pipeline.durations import format_duration, rough
@@ -50,7 +43,7 @@ def watermark(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show the watermark and why it stands there, from the lake alone; or wait for it."""
+    """Print the watermark, or wait until it reaches a time."""
     if timeout is not None and wait_for is None:
         raise typer.BadParameter("--timeout says how long --wait-for waits; name an event time with that")
     if computed and wait_for is None:

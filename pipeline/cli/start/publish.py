@@ -1,4 +1,4 @@
-"""Synthetic heartbeats: `tidemark publish`, and `tidemark demo`, which plays them through the whole pipeline."""
+"""`tidemark publish`: synthetic heartbeats."""
 
 import signal
 from dataclasses import replace
@@ -7,7 +7,6 @@ from pathlib import Path
 from threading import Event
 from typing import Annotated, Any
 
-import typer
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
@@ -16,19 +15,21 @@ from tidemark.local.demo.shapes.json_shapes import JsonObject
 from tidemark.local.demo.shapes.shape import Shape, ShapeName
 from tidemark.local.demo.synthetic import publish as publish_synthetic
 from tidemark.local.demo.synthetic_beats import SyntheticSource
-from tidemark.pipeline.cli.options import AsJson, Span, config_file, duration_option, option, positive
-from tidemark.pipeline.cli.output import WARNING, console, print_json, safe, text_of
+from tidemark.pipeline.cli.here import config_file
+from tidemark.pipeline.cli.options import AsJson, Span, duration_option, option, since_option, since_when
+from tidemark.pipeline.cli.output import WARNING, print_json, safe, text_of
 from tidemark.pipeline.clock import SystemClock, iso
-from tidemark.pipeline.errors import InvalidSettings, ToolMissing
+from tidemark.pipeline.errors import InvalidSettings
 from tidemark.pipeline.printable import printable
 from tidemark.pipeline.pubsub.connection import publisher_client
 from tidemark.pipeline.pubsub.schemas import reader_of
 from tidemark.pipeline.settings import Settings, load_settings
 from tidemark.pipeline.settings_message import MessageSettings
-from tidemark.pipeline.settings_sections import LakeSettings
 
 OF_THE_SOURCE = ["streams", "period", "jitter", "lag", "duplicates", "broken", "stragglers", "straggler_delay", "seed"]
 """The options of `publish` that the source has under the same names."""
+
+SHARE: dict[str, Any] = {"min": 0, "max": 1}
 
 PUBLISHER_SAYS = ("event_time", "stream_id", "publisher_id")
 
@@ -74,56 +75,43 @@ def _checked(source: SyntheticSource, name: ShapeName, settings: Settings, now: 
 def publish(
     streams: Annotated[int, option("The number of streams.", min=1)] = 10_000,
     period: Annotated[timedelta, duration_option("The time between a stream's heartbeats.")] = Span(seconds=30),
-    since: Annotated[
-        timedelta, duration_option("How long ago the heartbeats begin; past ones are published at full speed.")
-    ] = Span(0),
-    lasting: Annotated[timedelta, duration_option("How long from now live heartbeats go on.", "--for")] = Span(
-        minutes=5
-    ),
-    jitter: Annotated[timedelta, duration_option("Each message is delayed at random by up to this much.")] = Span(
-        seconds=3
-    ),
-    lag: Annotated[timedelta, duration_option("Every message is delayed by this much as well.")] = Span(0),
-    duplicates: Annotated[
-        float, option("The share published twice; half of the copies come 60s later.", min=0, max=1)
-    ] = 0.01,
-    broken: Annotated[
-        float,
-        option("The share of extra messages that are not valid heartbeats; at least 12 if not 0.", min=0, max=1),
-    ] = 0.0001,
-    stragglers: Annotated[float, option("The share delayed by --straggler-delay in addition.", min=0, max=1)] = 0.0,
+    since: Annotated[Any, since_option("Begin so long ago, at full speed", show_default="0s")] = Span(0),
+    lasting: Annotated[timedelta, duration_option("How long live heartbeats go on.", "--for")] = Span(minutes=5),
+    jitter: Annotated[timedelta, duration_option("Delay each message at random, at most this long.")] = Span(seconds=3),
+    lag: Annotated[timedelta, duration_option("Delay every message by this much as well.")] = Span(0),
+    duplicates: Annotated[float, option("The share published twice; half the copies come 60s later.", **SHARE)] = 0.01,
+    broken: Annotated[float, option("The share of invalid messages added; at least 12 unless 0.", **SHARE)] = 0.0001,
+    stragglers: Annotated[float, option("The share delayed by --straggler-delay in addition.", **SHARE)] = 0.0,
     straggler_delay: Annotated[timedelta, duration_option("The additional delay of stragglers.")] = Span(minutes=1),
-    speed_up: Annotated[
-        float | None,
-        option("Publish the past at most this many times faster than it happened.", min=0.001),
-    ] = None,
+    speed_up: Annotated[float | None, option("Publish the past at most this many times faster.", min=0.001)] = None,
     seed: Annotated[int, option("The same seed gives the same heartbeats.")] = 20_260_101,
-    shape: Annotated[ShapeName, option("How messages are written. The settings must read them.")] = ShapeName.JSON,
+    shape: Annotated[ShapeName, option("The format of messages. The settings must read it.")] = ShapeName.JSON,
     truth: Annotated[Path, option("The Parquet file that records what was published.")] = Path("build/truth.parquet"),
     as_json: AsJson = False,
 ) -> None:
-    """Publish synthetic heartbeats, and record each of them in a Parquet file."""
+    """Publish synthetic heartbeats, and record them in a file."""
     arguments, settings, clock = locals(), load_settings(), SystemClock()
     source = SyntheticSource(shape=_shape(settings.message, shape), **{name: arguments[name] for name in OF_THE_SOURCE})
     now = clock.now()
+    begin = since_when(since, now) or now
     for warning in _checked(source, shape, settings, now):
         Console(stderr=True).print(f"{WARNING}{safe(warning)}", soft_wrap=True)
     stopped = Event()
     signal.signal(signal.SIGINT, lambda *_: stopped.set())
     bar = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[sent]}"), TimeElapsedColumn())
     with Progress(*bar, console=Console(stderr=True)) as progress:
-        task = progress.add_task("publishing", total=(since + lasting).total_seconds(), sent="")
+        task = progress.add_task("publishing", total=(now + lasting - begin).total_seconds(), sent="")
         published = publish_synthetic(
             source,
             publisher_client(*settings.pubsub.server),
             settings.pubsub.topic_path,
             clock,
-            now - since,
+            begin,
             now + lasting,
             truth_path=truth,
             speed_up=speed_up,
             progress=lambda sent, reached: progress.update(
-                task, completed=(reached - (now - since)).total_seconds(), sent=f"{sent:,} sent, at {iso(reached)}"
+                task, completed=(reached - begin).total_seconds(), sent=f"{sent:,} sent, at {iso(reached)}"
             ),
             stop=stopped.is_set,
         )
@@ -140,54 +128,3 @@ def publish(
         return
     for name, value in facts.items():
         print(f"{name.replace('_', ' ')}: {printable(text_of(value))}")
-
-
-def demo(
-    folder: Annotated[Path, option("Where everything goes. The folder is emptied first.")] = Path("build/demo"),
-    full: Annotated[bool, option("Play 10,000 streams, 20 minutes of outage and 3 minutes live.", "--full")] = False,
-    streams: Annotated[int | None, option("The number of streams, each with a heartbeat every 30s.", min=1)] = None,
-    backlog: Annotated[
-        timedelta | None, duration_option("The outage: how much is published before the pipeline starts.")
-    ] = None,
-    live: Annotated[timedelta | None, duration_option("The least live traffic after the backlog has landed.")] = None,
-    idle_timeout: Annotated[
-        timedelta | None, duration_option("The silence after which the last windows close.", parser=positive)
-    ] = None,
-    shape: Annotated[ShapeName, option("How messages are written.")] = ShapeName.JSON,
-    lake: Annotated[
-        str, option("Where the lake goes: in the folder, or gs://bucket/prefix, where nothing may be yet.")
-    ] = "file:lake",
-    lake_endpoint: Annotated[str | None, option("Another Cloud Storage address, such as a server on loopback.")] = None,
-) -> None:
-    """Play an outage and live traffic on real parts, and compare every row with what was published."""
-    asked: dict[str, Any] = {"streams": streams, "backlog": backlog, "live": live, "idle_timeout": idle_timeout}
-    try:
-        from tidemark.local.demo.script import (  # needs DuckDB, which only the demonstration does
-            FULL,
-            IN_THE_FOLDER,
-            QUICK,
-            run_demo,
-        )
-    except ModuleNotFoundError as error:
-        raise ToolMissing(
-            f"the demonstration compares with {error.name}, which is not installed: "
-            "pip install 'tidemark-pubsub[demo]', and try again"
-        ) from error
-    from tidemark.local.demo.shapes.all_shapes import SHAPES  # loads what encodes Avro
-
-    source = SyntheticSource(jitter=timedelta(seconds=8), shape=SHAPES[shape])
-    where = IN_THE_FOLDER
-    if lake != where.uri:
-        if not lake.startswith("gs://"):
-            raise typer.BadParameter(f"--lake {lake}: write gs://bucket/prefix; --folder says where else the demo goes")
-        where = LakeSettings(uri=lake, endpoint=lake_endpoint)
-    summary = run_demo(
-        folder.resolve(),
-        source,
-        console(),
-        SystemClock(),
-        scale=replace(FULL if full else QUICK, **{name: value for name, value in asked.items() if value is not None}),
-        lake=where,
-    )
-    if not summary.is_right:
-        raise typer.Exit(code=1)

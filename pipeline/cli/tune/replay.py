@@ -8,10 +8,19 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from tidemark.pipeline.cli.options import AsJson, duration, duration_option, option, positive, share, time_option
+from tidemark.pipeline.cli.options import (
+    AsJson,
+    duration,
+    duration_option,
+    option,
+    positive,
+    share,
+    since_option,
+    time_option,
+)
 from tidemark.pipeline.cli.output import WARNING, console, facts_table, print_json, progress_bar, text_of
-from tidemark.pipeline.cli.replay_lake import from_lake as derive_from_lake
-from tidemark.pipeline.cli.replay_views import Watched, facts_of, sentences_of
+from tidemark.pipeline.cli.tune.replay_lake import from_lake as derive_from_lake
+from tidemark.pipeline.cli.tune.replay_views import Watched, facts_of, sentences_of
 from tidemark.pipeline.replay.outcome import replayed, write_decisions
 from tidemark.pipeline.replay.replay import RULES_WITHOUT_ANCHOR, decide_again
 from tidemark.pipeline.replay.trace import extent_of, ticks_of
@@ -34,7 +43,7 @@ HELP = {
     "seek_tolerance": "A reading that falls by more is a seek.",
     "reading_slack": "Subtracted from tracking's reading.",
     "base_slack": "Subtracted from base's reading.",
-    "max_lag": "A message that is published longer than this after its event holds nobody.",
+    "max_lag": "A message published longer than this after its event does not hold the watermark.",
 }
 """The policy's settings."""
 
@@ -61,9 +70,7 @@ def replay(
     from_lake: Annotated[
         bool, option("Derive the decisions of the configured lake again, and compare.", "--from-lake")
     ] = False,
-    since: Annotated[
-        datetime | None, time_option("With --from-lake: begin at the compacted log entry before this time.")
-    ] = None,
+    since: Annotated[Any, since_option("With --from-lake: begin at the compacted log entry before")] = None,
     rule: Annotated[Literal["band", "frontier"] | None, _setting("rule")] = None,
     band: Annotated[timedelta | None, _setting("band")] = None,
     tick: Annotated[
@@ -88,7 +95,7 @@ def replay(
     out: Annotated[Path | None, option("Write one row for each tick to this Parquet file.", show_default=False)] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Decide again, over a trace of messages or over what a real run recorded, without Pub/Sub.
+    """Decide again, over a trace or over a recorded log.
 
     With --from-lake and no setting of the policy, derive every recorded decision again; each must come out the same.
     With --from-lake and a setting, show what would have been decided. A trace uses the defaults of the policy, not the

@@ -9,7 +9,8 @@ import typer
 
 from tidemark.local.services.ownership import Ownership
 from tidemark.local.services.processes import page_sentence
-from tidemark.pipeline.cli.options import lake_of, option
+from tidemark.pipeline.cli.here import lake_of
+from tidemark.pipeline.cli.options import option
 from tidemark.pipeline.clock import Clock, SystemClock
 from tidemark.pipeline.errors import InvalidSettings, NewerFormat, ProvisionRefused, PubSubUnreachable
 from tidemark.pipeline.ingest.copies import RememberedCopies
@@ -42,9 +43,10 @@ def attach(
         int | None, option("End after so many ticks; exit code 1 if the last one failed. Without it: never.", min=1)
     ] = None,
 ) -> None:
-    """Follow a subscription that somebody else reads: pull tracking, decide the watermark, tell it in the lake.
+    """Track a subscription that another system reads.
 
-    It never pulls from base. It needs pubsub.attach = true, and ends on Ctrl-C. Any number of these may run at once.
+    It pulls tracking, decides the watermark and writes it to the lake, until Ctrl-C. It never pulls from base. It needs
+    pubsub.attach = true. Any number of these may run at once.
     """
     settings, clock = load_settings(), SystemClock()
     if not settings.pubsub.attach:

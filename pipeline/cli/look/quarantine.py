@@ -1,11 +1,12 @@
-"""What was rejected: `tidemark quarantine` shows it, `tidemark requeue` lands what passes by today's contract."""
+"""`tidemark quarantine`: what was rejected, and landing what passes by the settings of now."""
 
 import base64
 from typing import Annotated, Any
 
 from rich.progress import MofNCompleteColumn
 
-from tidemark.pipeline.cli.options import AsJson, lake_of, landing_only, option, since_option, since_when
+from tidemark.pipeline.cli.here import Here, here
+from tidemark.pipeline.cli.options import AsJson, only_with, option, since_option, since_when
 from tidemark.pipeline.cli.output import (
     columns,
     console,
@@ -17,13 +18,11 @@ from tidemark.pipeline.cli.output import (
     safe,
     text_of,
 )
-from tidemark.pipeline.clock import SystemClock
 from tidemark.pipeline.contract.heartbeat import RejectionReason
 from tidemark.pipeline.ingest.requeue import Requeuer
 from tidemark.pipeline.lake.tables.quarantine import EVERY, Rejected
 from tidemark.pipeline.pubsub.schemas import reader_of
 from tidemark.pipeline.quality.quarantined import newest_waiting, read_reasons
-from tidemark.pipeline.settings import load_settings
 
 MOST_MESSAGES = 10_000
 """The largest `--limit`: payloads are held in memory, and may be large."""
@@ -31,24 +30,28 @@ MOST_MESSAGES = 10_000
 SHOWN = 160
 """The most characters of attributes and of a payload that people see. A detail is shown whole: its end gives advice."""
 
-Reason = Annotated[RejectionReason | None, option("Only what has this reason.", case_sensitive=False)]
-Since = Annotated[Any, since_option("what was rejected")]
 
-
-@landing_only
 def quarantine(
-    reason: Reason = None,
-    since: Since = None,
+    reason: Annotated[RejectionReason | None, option("Only what has this reason.", case_sensitive=False)] = None,
+    since: Annotated[Any, since_option("Only what was rejected since")] = None,
     limit: Annotated[int, option("The most messages to show.", min=1, max=MOST_MESSAGES)] = 20,
+    requeue: Annotated[bool, option("Judge what waits again, and land what passes.", "--requeue")] = False,
+    dry_run: Annotated[bool, option("With --requeue: only judge, and say what would land.", "--dry-run")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Show what was rejected: how many messages for each reason, and the newest that wait, with their details.
+    """Show what was rejected and why, or land what passes now.
 
-    `tidemark requeue` lands what passes once the section `message` of the settings is mended.
+    With --requeue: once [message] is right, what passes lands. What is below the watermark is late, and windows are
+    computed again as windows.recompute_missed says. What still fails waits on. It is safe while everything runs, can be
+    stopped at any point and repeated: what has landed is skipped.
     """
-    settings, clock = load_settings(), SystemClock()
-    lake, meant = lake_of(settings, clock), Rejected(reason, since_when(since, clock.now()))
-    counts, newest = read_reasons(lake, meant), newest_waiting(lake, meant, limit)
+    at = here("quarantine")
+    meant = Rejected(reason, since_when(since, at.clock.now()))
+    if requeue:
+        _requeue(at, meant, dry_run=dry_run, as_json=as_json)
+        return
+    only_with("--requeue", dry_run=dry_run)
+    counts, newest = read_reasons(at.lake, meant), newest_waiting(at.lake, meant, limit)
     if as_json:
         messages = [_facts(row) for row in newest]
         print_json({"waiting": dict(counts.waiting), "requeued": dict(counts.requeued), "messages": messages})
@@ -70,46 +73,30 @@ def quarantine(
         terminal.print(grid(2, rows))
 
 
-@landing_only
-def requeue(
-    reason: Reason = None,
-    since: Since = None,
-    dry_run: Annotated[bool, option("Only judge, and say what would land.", "--dry-run")] = False,
-    as_json: AsJson = False,
-) -> None:
-    """Judge what waits in quarantine again, by the settings of now, and land what passes.
-
-    What is below the watermark is late, and windows are computed again as `windows.recompute_missed` says. What still
-    fails waits on. Safe while everything runs, to be stopped anywhere, and to repeat: what has landed is passed over.
-    """
-    settings, clock = load_settings(), SystemClock()
-    lake, meant = lake_of(settings, clock), Rejected(reason, since_when(since, clock.now()))
+def _requeue(at: Here, meant: Rejected, *, dry_run: bool, as_json: bool) -> None:
+    settings, lake = at.settings, at.lake
     accepted = lake.accepted_schemas(settings.message.schema_names)
-    requeuer = Requeuer.of(lake, reader_of(settings.contract, settings.pubsub, accepted), clock)
+    requeuer = Requeuer.of(lake, reader_of(settings.contract, settings.pubsub, accepted), at.clock)
     with progress_bar(MofNCompleteColumn(), quiet=as_json) as progress:
         judging = progress.add_task("judging", total=requeuer.quarantine.rows_of(meant))
         done = requeuer.run(meant, dry_run=dry_run, tell=lambda rows: progress.advance(judging, rows))
     if meant == EVERY and not dry_run:
-        lake.judged_by().note(settings.contract_digest, clock.now())
-    facts = {
-        "landed": done.landed,
-        "late": done.late,
-        "landed_before": done.there,
-        "still_rejected": {reason.value: count for reason, count in done.rejected.items()},
-        "of_another_kind": dict(done.of_another_kind),
-    }
+        lake.judged_by().note(settings.contract_digest, at.clock.now())
+    still_rejected = {reason.value: count for reason, count in done.rejected.items()}
     if as_json:
-        print_json({"dry_run": dry_run, **facts})
+        facts = {"dry_run": dry_run, "landed": done.landed, "late": done.late, "landed_before": done.there}
+        print_json({**facts, "still_rejected": still_rejected, "of_another_kind": dict(done.of_another_kind)})
         return
     waiting = done.rejected.total()
+    others = ", ".join(f"{counted(n, 'value')} of {name}" for name, n in done.of_another_kind.items())
     shown = {
         "would land" if dry_run else "landed": counted(done.landed, "heartbeat"),
         "late": f"{counted(done.late, 'heartbeat')} of them",
         "landed before": counted(done.there, "heartbeat"),
-        "still rejected": counted(waiting, "message") + (f": {text_of(facts['still_rejected'])}" if waiting else ""),
-        "of another kind": ", ".join(f"{counted(n, 'value')} of {name}" for name, n in done.of_another_kind.items()),
+        "still rejected": counted(waiting, "message") + (f": {text_of(still_rejected)}" if waiting else ""),
+        "of another kind": others or "no value",
     }
-    console().print(facts_table({name: value or "no value" for name, value in shown.items()}))
+    console().print(facts_table(shown))
 
 
 def _facts(row: dict[str, Any]) -> dict[str, Any]:

@@ -3,12 +3,13 @@
 from collections.abc import Sequence
 from datetime import timedelta
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
 
-from tidemark.pipeline.cli.options import AsJson, duration, duration_option, lake_of, option, share
+from tidemark.pipeline.cli.here import lake_of
+from tidemark.pipeline.cli.options import AsJson, duration, option, share, since_option, since_when
 from tidemark.pipeline.cli.output import columns, print_json, safe
 from tidemark.pipeline.cli.output import console as terminal
 from tidemark.pipeline.clock import SystemClock
@@ -52,43 +53,28 @@ def cohort_key(text: str) -> CohortKey:
 
 def tune(
     trace: Annotated[
-        Path | None,
-        typer.Argument(
-            help="A Parquet file with one row for each message. Default: the configured lake.", show_default=False
-        ),
+        Path | None, typer.Argument(help="A Parquet file of messages instead of the lake.", show_default=False)
     ] = None,
-    since: Annotated[
-        timedelta | None, duration_option("How far back to look in the lake.", show_default="tune.since")
-    ] = None,
+    since: Annotated[Any, since_option("In the lake, look at what came since", show_default="tune.since")] = None,
     target: Annotated[
-        float | None,
-        option("The late share to aim at, such as 0.01%.", parser=share, show_default="tune.target_late_share"),
+        float | None, option("The late share to aim at: 0.01%.", parser=share, show_default="tune.target_late_share")
     ] = None,
-    bands: Annotated[
-        str | None,
-        option(
-            "Bands to try, such as 0,1s,5s,1m. Whole seconds around the one that is enough are added.",
-            show_default="0 to 5m",
-        ),
-    ] = None,
+    bands: Annotated[str | None, option("Bands to try, such as 0,1s,5s,1m.", show_default="0 to 5m")] = None,
     html: Annotated[
-        Path | None,
-        option("Write the report with its charts here, as one page; it needs no network.", show_default=False),
+        Path | None, option("Also write the report with its charts to this file.", show_default=False)
     ] = None,
     by: Annotated[
         CohortKey | None,
-        option(
-            "Judge each cohort by itself: attribute:NAME, or stream_prefix:- (ids that are alike up to their first -).",
-            parser=cohort_key,
-            metavar="<key>",
-        ),
+        option("Judge cohorts apart: attribute:NAME or stream_prefix:SEPARATOR.", parser=cohort_key, metavar="<key>"),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show what every band costs and gives under both rules: late messages, freshness, and which band is enough.
+    """Compare bands: late messages against freshness.
 
-    It looks at a trace of messages, or at what the configured lake has recently recorded and landed. A trace is tuned
-    with the policy of the settings, if there are any, without slack.
+    It shows what each band costs and gives under both rules, and which band is enough. It looks at a trace of messages,
+    with one row for each, or at what the configured lake has recorded and landed lately. A trace is tuned with the
+    policy of the settings, if there are any, without slack. Whole seconds around the band that is enough are tried as
+    well. With --by stream_prefix:-, a cohort is the ids that are alike up to their first -.
     """
     if trace is not None and since is not None:
         raise typer.BadParameter("--since is for the lake; a trace is looked at whole")
@@ -98,10 +84,11 @@ def tune(
     settings, clock = load_settings(needs_file=trace is None), SystemClock()
     target = settings.tune.target_late_share if target is None else target
     tried = BANDS if bands is None else durations(bands)
-    reach = settings.tune.since if since is None else since
+    now = clock.now()
+    reach = settings.tune.since if since is None else now - (since_when(since, now) or now)
     if by is not None:
         source = trace or lake_of(settings, clock)
-        cohorts = cohorts_on(source, by, settings, clock.now(), reach, target=target, bands=tried)
+        cohorts = cohorts_on(source, by, settings, now, reach, target=target, bands=tried)
         if as_json:
             print_json(facts_of_cohorts(cohorts))
         else:
@@ -110,7 +97,7 @@ def tune(
     if trace is not None:
         report = report_on_trace(trace, settings, clock.now(), target=target, bands=tried)
     else:
-        report = report_on_lake(lake_of(settings, clock), settings, clock.now(), reach, target=target, bands=tried)
+        report = report_on_lake(lake_of(settings, clock), settings, now, reach, target=target, bands=tried)
     if html is not None:
         try:
             html.write_text(page_of(report), encoding="utf-8")
@@ -136,8 +123,8 @@ def _refuse_page_at(html: Path | None, trace: Path | None) -> None:
     if html is None:
         return
     if html.is_dir() or not html.parent.is_dir():
-        why = "is a folder" if html.is_dir() else f"would be in {html.parent}, which is no folder"
-        raise typer.BadParameter(f"--html {html} {why}; name a file in a folder that is there")
+        why = "is a folder" if html.is_dir() else f"would be in {html.parent}, which is not a folder"
+        raise typer.BadParameter(f"--html {html} {why}; name a file in an existing folder")
     if trace is not None and html.exists() and trace.exists() and html.samefile(trace):
         raise typer.BadParameter(f"--html {html} is the trace itself; name another file")
 

@@ -1,4 +1,4 @@
-"""`tidemark doctor`: whether the pipeline would run as it is set up, and what to do where it would not."""
+"""`tidemark doctor`: what would keep the pipeline from running, and what to do about it."""
 
 from collections.abc import Sequence
 from itertools import groupby
@@ -6,7 +6,8 @@ from typing import Annotated
 
 import typer
 
-from tidemark.pipeline.cli.options import AsJson, config_file, option
+from tidemark.pipeline.cli.here import config_file
+from tidemark.pipeline.cli.options import AsJson, only_with, option
 from tidemark.pipeline.cli.output import console, counted, print_json, safe
 from tidemark.pipeline.clock import Clock, SystemClock
 from tidemark.pipeline.doctor.checks import CHECKS, DAGSTER, LAKE, PUBSUB, SETTINGS, SPARK, diagnose
@@ -22,26 +23,20 @@ UP_WAITS_SECONDS = 4.0
 
 
 def doctor(
-    parts: Annotated[
-        list[Component] | None,
-        option("Check permissions for this part; repeat for more. Without it: all that run.", "--for"),
-    ] = None,
-    measures: Annotated[
-        bool,
-        option(
-            "Instead, measure what Pub/Sub does, on a throw-away topic: a minute; six with Cloud Monitoring.",
-            "--measure",
-        ),
-    ] = False,
-    writes: Annotated[bool, option("With --measure: write the settings that follow into the file.", "--write")] = False,
+    parts: Annotated[list[Component] | None, option("Permissions for this part; repeat for more.", "--part")] = None,
+    measures: Annotated[bool, option("Instead, measure what Pub/Sub does.", "--measure")] = False,
+    writes: Annotated[bool, option("With --measure: write the settings that follow.", "--write")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Check everything that the pipeline needs, and say what to do. Changes nothing unless asked to; exit code 1 if
-    something would break."""
-    if writes and not measures:
-        raise typer.BadParameter("it goes with --measure", param_hint="--write")
-    if measures:
-        from tidemark.pipeline.cli.measured import measured  # not for the checks, which `tidemark up` takes
+    """Check all that the pipeline needs, and say what to do.
+
+    Exit code 1: something would break. Permissions are checked for all parts that run, unless parts are named.
+    --measure takes a minute, and six with Cloud Monitoring; it uses a topic of its own. Only --write changes anything.
+    """
+    if not measures:
+        only_with("--measure", write=writes)
+    else:
+        from tidemark.pipeline.cli.start.measured import measured  # not for the checks, which `tidemark up` takes
 
         measured(load_settings(), SystemClock(), writes=writes, as_json=as_json)
         return

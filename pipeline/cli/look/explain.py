@@ -8,7 +8,8 @@ from typing import Annotated
 
 from rich.console import Console
 
-from tidemark.pipeline.cli.options import AsJson, lake_of, no_decision, option, time_option
+from tidemark.pipeline.cli.here import lake_of, no_decision
+from tidemark.pipeline.cli.options import AsJson, option, time_option
 from tidemark.pipeline.cli.output import columns, console, grid, print_json, safe, warn, without_stop
 from tidemark.pipeline.clock import SystemClock, iso
 from tidemark.pipeline.durations import format_duration, rough
@@ -39,7 +40,7 @@ def explain(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Explain why the watermark stands where it does, what would move it, and which setting would."""
+    """Explain why the watermark stands where it does."""
     settings, now = load_settings(), SystemClock().now()
     lake, tick = lake_of(settings), settings.watermark.tick
     log = lake.tracking_log()

@@ -8,7 +8,7 @@ import typer
 from rich.table import Table
 
 from tidemark.local.services.stack import emulator_is_absent
-from tidemark.pipeline.cli.options import config_file
+from tidemark.pipeline.cli.here import config_file
 from tidemark.pipeline.cli.output import WARNING, columns, console, counted, print_json, progress_bar, safe
 from tidemark.pipeline.clock import Clock, iso
 from tidemark.pipeline.doctor.measure.experiments import measure

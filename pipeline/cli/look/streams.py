@@ -2,19 +2,19 @@
 
 from dataclasses import asdict
 from datetime import timedelta
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
-from tidemark.pipeline.cli.options import MOST_ROWS, AsJsonLines, lake_of, landing_only, no_window, option, window_named
-from tidemark.pipeline.cli.output import columns, console, print_json, safe
+from tidemark.pipeline.cli.here import here, no_window
+from tidemark.pipeline.cli.options import AsJson, InWindow, Limit, option, window_named
+from tidemark.pipeline.cli.output import columns, console, print_json, print_rows, safe
 from tidemark.pipeline.clock import iso
 from tidemark.pipeline.errors import LakeError
 from tidemark.pipeline.lake.layout import Lake
 from tidemark.pipeline.lake.tables.stream_status import Kind
 from tidemark.pipeline.lake.tables.streams import KnownStreams
 from tidemark.pipeline.quality.silence import silence_of
-from tidemark.pipeline.settings import load_settings
 from tidemark.pipeline.windows import Window, Windowing
 
 WINDOWS_SHOWN = 12
@@ -27,32 +27,26 @@ SHOWN = {
 """How each kind is worded, and the columns of `stream_status` that it is printed with."""
 
 
-@landing_only
 def streams(
-    silent: Annotated[
-        bool,
-        option(
-            "Streams without a heartbeat in the newest computed window, however long silent. With --window: "
-            "streams that stopped in that window.",
-            "--silent",
-        ),
-    ] = False,
+    silent: Annotated[bool, option("Streams silent now; with --window, that stopped in it.", "--silent")] = False,
     started: Annotated[bool, option("Streams that started in the window.", "--started")] = False,
     missing: Annotated[bool, option("Streams that missed heartbeats in the window.", "--missing")] = False,
-    window: Annotated[
-        str | None,
-        option("A window's key (2026-11-21T05-20Z), or any time within it; without it, the newest computed."),
-    ] = None,
-    limit: Annotated[int, option("The most streams to print.", min=1, max=MOST_ROWS)] = 20,
-    as_json: AsJsonLines = False,
+    window: InWindow = None,
+    limit: Limit = 20,
+    as_json: AsJson = False,
 ) -> None:
-    """Show which streams stopped, started or miss heartbeats: counts of the last windows, or the streams by name."""
+    """Show which streams stopped, started or missed heartbeats.
+
+    It counts them window by window, or names those of one kind in one window. Without --window it is the newest
+    computed window. --silent names the streams without a heartbeat since that window began, however long they have been
+    silent. With a kind of stream, --json prints one object a line.
+    """
     asked = {Kind.STOPPED: silent, Kind.STARTED: started, Kind.MISSED: missing}
     kinds = [kind for kind, is_asked in asked.items() if is_asked]
     if len(kinds) > 1:
         raise typer.BadParameter("ask for one of --silent, --started and --missing")
-    settings = load_settings()
-    lake, windowing = lake_of(settings), settings.windowing
+    at = here("streams")
+    settings, lake, windowing = at.settings, at.lake, at.settings.windowing
     computed = sorted(lake.diffs().computed())
     if not computed:
         raise no_window(settings)
@@ -94,7 +88,7 @@ def _counts(lake: Lake, windowing: Windowing, keys: list[str], newest: Window, *
     if behind:
         terminal.print(
             f"{len(behind)} of these windows have no status, or one older than their diffs, from {behind[0]} to "
-            f"{behind[-1]}; `tidemark recompute --from {behind[0]} --to {behind[-1]}` mends that"
+            f"{behind[-1]}; `tidemark repair --recompute --from {behind[0]} --to {behind[-1]}` computes it"
         )
 
 
@@ -109,15 +103,19 @@ def _silent(known: KnownStreams, newest: Window, limit: int, *, as_json: bool) -
         }
         for row in silent.slice(0, limit).to_pylist()
     ]
-    _print(rows, silent.num_rows, f"streams without a heartbeat from {iso(newest.start)} on", as_json=as_json)
+    print_rows(
+        rows,
+        f"{len(rows)} of {silent.num_rows} streams without a heartbeat from {iso(newest.start)} on",
+        as_json=as_json,
+    )
 
 
 def _of_kind(lake: Lake, window: Window, kind: Kind, limit: int, *, as_json: bool) -> None:
     status, key = lake.stream_status(), window.key
     if status.behind(lake.diffs(), [key]):
         raise LakeError(
-            f"window {key} has no status, or one older than its diffs; `tidemark recompute --from {key} --to {key}` "
-            "mends that"
+            f"window {key} has no status, or one older than its diffs; `tidemark repair --recompute --from {key} --to "
+            f"{key}` computes it"
         )
     found, (says, shown) = status.rows([key], kind), SHOWN[kind]
     if kind is Kind.MISSED:
@@ -126,15 +124,4 @@ def _of_kind(lake: Lake, window: Window, kind: Kind, limit: int, *, as_json: boo
     if kind is Kind.STARTED:
         begun = lake.streams().known().begun_in(window.start, window.end)
         rows = [{**row, "new": row["stream_id"] in begun} for row in rows]
-    _print(rows, found.num_rows, f"streams {says} in {window}", as_json=as_json)
-
-
-def _print(rows: list[dict[str, Any]], of: int, what: str, *, as_json: bool) -> None:
-    if as_json:
-        for row in rows:
-            print_json(row)
-        return
-    terminal = console()
-    if rows:
-        terminal.print(columns(*rows[0], rows=(row.values() for row in rows)))
-    terminal.print(f"[dim]{len(rows)} of {of} {safe(what)}[/]")
+    print_rows(rows, f"{len(rows)} of {found.num_rows} streams {says} in {window}", as_json=as_json)

@@ -54,7 +54,7 @@ def pubsub(
         ),
     ] = False,
 ) -> None:
-    """Serve tidemark's own Pub/Sub on loopback, for a machine without the official emulator.
+    """Serve tidemark's own Pub/Sub on loopback.
 
     It listens where the settings say that the emulator is, and at 127.0.0.1:8085 where they name none. It has what
     tidemark uses: topics, subscriptions, pulls and streaming pulls, acknowledgements, leases that end, snapshots and

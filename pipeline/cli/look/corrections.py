@@ -1,60 +1,33 @@
-"""`tidemark corrections`: what changed in windows that were computed again. It needs the lake alone."""
+"""`tidemark diffs --corrections`: what changed in windows that were computed again."""
 
 import json
-from datetime import datetime
-from typing import Annotated, Any
+from datetime import datetime, timedelta
+from typing import Any
 
 import typer
 
-from tidemark.pipeline.cli.options import (
-    MOST_ROWS,
-    AsJsonLines,
-    lake_of,
-    landing_only,
-    option,
-    since_option,
-    since_when,
-)
+from tidemark.pipeline.cli.here import Here
+from tidemark.pipeline.cli.options import since_when
 from tidemark.pipeline.cli.output import console, grid, print_json, safe
-from tidemark.pipeline.clock import SystemClock, iso
+from tidemark.pipeline.clock import iso
 from tidemark.pipeline.errors import InvalidSettings
 from tidemark.pipeline.lake.layout import HEARTBEAT_DIFFS
 from tidemark.pipeline.lake.tables.corrections import Change, Sought
-from tidemark.pipeline.settings import load_settings
 from tidemark.pipeline.windows import KEY_FORMAT
 
 JSON_COLUMNS = ("key", "old_row", "new_row")
 
 
-def window_key(text: str) -> str:
-    """Read a window's key, of whatever length the table's windows have."""
-    try:
-        datetime.strptime(text, KEY_FORMAT)  # noqa: DTZ007 (only looked at)
-    except ValueError as error:
-        raise typer.BadParameter(f"{text} is not a window's key such as 2026-11-21T05-20Z") from error
-    return text
-
-
-@landing_only
-def corrections(
-    table: Annotated[str | None, option("Only of this table, such as heartbeat_diffs.")] = None,
-    window: Annotated[
-        str | None, option("Only of this window: 2026-11-21T05-20Z.", parser=window_key, metavar="<key>")
-    ] = None,
-    since: Annotated[Any, since_option("of windows replaced")] = None,
-    limit: Annotated[int, option("The most corrections to print.", min=1, max=MOST_ROWS)] = 20,
-    as_json: AsJsonLines = False,
+def show_corrections(
+    at: Here, table: str | None, window: str | None, since: timedelta | datetime | None, limit: int, *, as_json: bool
 ) -> None:
-    """Show what changed in windows that were computed again, the newest first: each row as it was, and as it is.
-
-    Runs note it if `windows.corrections` is true.
-    """
-    settings = load_settings()
-    lake = lake_of(settings)
+    """Print the newest corrections: of one table, of one window by its key, or since a moment."""
+    settings, lake = at.settings, at.lake
     known = {HEARTBEAT_DIFFS, *settings.tables, *lake.own_tables()}
     if table is not None and table not in known:
         raise InvalidSettings(f"there is no table {table}; there are {', '.join(sorted(known))}")
-    rows = lake.corrections().newest(Sought(table, window, since_when(since, SystemClock().now())), limit)
+    meant = Sought(table, window and _key(window), since_when(since, at.clock.now()))
+    rows = lake.corrections().newest(meant, limit)
     if as_json:
         for row in rows:
             print_json({**row, **{name: _object(row[name]) for name in JSON_COLUMNS}}, exact=True)
@@ -67,6 +40,15 @@ def corrections(
     if not rows:
         off = "" if settings.windows.corrections else "; runs note them if windows.corrections is true"
         terminal.print(f"no corrections were noted{off}")
+
+
+def _key(text: str) -> str:
+    """A window's key. Windows of custom tables may have any length."""
+    try:
+        datetime.strptime(text, KEY_FORMAT)  # noqa: DTZ007 (only checked)
+    except ValueError as error:
+        raise typer.BadParameter(f"{text} is not a window's key such as 2026-11-21T05-20Z") from error
+    return text
 
 
 def _title(row: dict[str, Any]) -> str:

@@ -1,5 +1,4 @@
-"""`tidemark try`: what the contract of the settings makes of sample messages. `tidemark provision --sample` prints the
-same of messages of the topic."""
+"""`tidemark try`: what the settings make of sample messages, from files or from the topic."""
 
 import json
 from collections.abc import Iterator
@@ -10,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from tidemark.pipeline.cli.options import AsJson, option, time_option
+from tidemark.pipeline.cli.options import AsJson, apart_from, duration_option, only_with, option, positive, time_option
 from tidemark.pipeline.cli.output import WARNING, columns, console, counted, exact_iso, print_json, safe
 from tidemark.pipeline.clock import Clock, SystemClock
 from tidemark.pipeline.durations import format_duration
@@ -32,27 +31,38 @@ SHOWN = 40
 
 
 def try_(
-    files: Annotated[
-        list[Path],
-        typer.Argument(
-            metavar="FILE...",
-            help="Files, or folders of files: a payload, a JSON payload to a line, an Avro object container file, or "
-            "messages as `gcloud pubsub subscriptions pull --format=json` prints them.",
-        ),
-    ],
+    files: Annotated[list[Path] | None, typer.Argument(metavar="FILE...", help="Files, or folders of files.")] = None,
     attribute: Annotated[
-        list[str] | None,
-        option("An attribute of every bare payload; repeat for more.", metavar="KEY=VALUE"),
+        list[str] | None, option("An attribute of every bare payload; repeat for more.", metavar="KEY=VALUE")
     ] = None,
-    published: Annotated[
-        datetime | None, time_option("The publish time of every message; otherwise the file's, or now.")
+    published: Annotated[datetime | None, time_option("The publish time of every message.")] = None,
+    sample: Annotated[
+        int | None, option("Instead of files, try this many new messages of the topic.", min=1, max=MOST_SAMPLED)
+    ] = None,
+    timeout: Annotated[
+        timedelta | None, duration_option("With --sample: wait at most this long; 30s if not given.", parser=positive)
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show what the settings make of sample messages: each one's stream, event time and fields, or why it is rejected.
+    """Show what the settings make of sample messages.
 
-    Nothing is read but the files, and nothing lands. Exit code 0: all are heartbeats; 3: one or more are rejected.
+    It prints each one's stream, event time and fields, or why it is rejected.
+
+    A file holds one payload, a JSON payload on each line, an Avro object container, or messages as `gcloud pubsub
+    subscriptions pull --format=json` prints them. Without --published, the publish time is the file's, or now.
+
+    --sample makes a subscription for the time that it waits, and sees only what is published from then on.
+
+    Nothing lands. Exit code 0: all are heartbeats; 3: at least one is rejected.
     """
+    if sample is None:
+        only_with("--sample", timeout=timeout)
+    else:
+        apart_from("--sample", files=files, attribute=attribute, published=published)
+        try_topic(load_settings(), SystemClock(), sample, timeout or SAMPLE_WAIT, as_json=as_json)
+        return
+    if not files:
+        raise typer.BadParameter("name a file, or say --sample")
     settings, clock = load_settings(), SystemClock()
     reading = Reading(
         now=clock.now(),
@@ -142,9 +152,9 @@ def _print(trial: Trial, settings: Settings) -> None:
 
 def _warnings(trial: Trial) -> Iterator[str]:
     if trial.absent:
-        yield f"no sample has a value for {', '.join(trial.absent)}: mend [message.fields]"
+        yield f"no sample has a value for {', '.join(trial.absent)}: check [message.fields]"
     if trial.of_another_kind:
-        yield f"every value of {', '.join(trial.of_another_kind)} is of another kind than [message.fields] says"
+        yield f"every value of {', '.join(trial.of_another_kind)} has another type than [message.fields] says"
 
 
 def _field(verdict: Verdict, name: str) -> str:

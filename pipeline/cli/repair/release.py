@@ -10,14 +10,15 @@ from typing import Annotated, Any
 
 import typer
 
-from tidemark.pipeline.cli.options import lake_of, landing_only, no_decision, option, time_option
+from tidemark.pipeline.cli.here import here, no_decision
+from tidemark.pipeline.cli.options import AsJson, option, time_option
 from tidemark.pipeline.cli.output import columns, console, print_json, text_of
-from tidemark.pipeline.clock import MICROSECOND, SystemClock, from_us, iso
+from tidemark.pipeline.clock import MICROSECOND, from_us, iso
 from tidemark.pipeline.durations import format_duration, rough
 from tidemark.pipeline.errors import LakeError
 from tidemark.pipeline.lake.layout import Lake
 from tidemark.pipeline.quality.outstanding import Outstanding, landed_by_second, outstanding
-from tidemark.pipeline.settings import Settings, load_settings
+from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.watermark.decision import Decision
 from tidemark.pipeline.watermark.histogram import bucket_of, bucket_start
 from tidemark.pipeline.watermark.readings import EffectiveReading
@@ -28,25 +29,24 @@ LINES = 20
 """The most lines of outstanding publish times that are printed."""
 
 
-@landing_only
 def release(
     before: Annotated[datetime, time_option("A publish time with its zone, such as 2026-11-21T05:20:00Z.")],
     yes: Annotated[bool, option("Do not ask.", "--yes")] = False,
-    as_json: Annotated[bool, option("Print JSON, for scripts; without --yes it only shows.", "--json")] = False,
+    as_json: AsJson = False,
 ) -> None:
-    """Let go what was published before a time and has not landed, so that it no longer holds the watermark.
+    """Let go of messages that hold the watermark.
 
-    It shows first what is outstanding, as tracking and the lake know it, and what the watermark would become. What is
-    let go is late when it lands.
+    It lets go of what was published before a time and has not landed. It first shows what is outstanding, as tracking
+    and the lake know it, and what the watermark would become, and asks. What is let go is late when it lands. --json
+    without --yes only shows.
     """
-    settings, clock = load_settings(), SystemClock()
-    now = clock.now()
+    at = here("release")
+    now = at.clock.now()
     if before > now:
         raise typer.BadParameter(f"--before {iso(before)} is in the future; it is {iso(now)} now")
-    lake = lake_of(settings, clock)
-    log = lake.tracking_log()
+    log = at.lake.tracking_log()
     entry = Released(before=before, at=now, by=operator())
-    preview = look_ahead(log.catch_up_to_append(), entry, lake, settings)
+    preview = look_ahead(log.catch_up_to_append(), entry, at.lake, at.settings)
     if not as_json:
         _show(preview)
     if yes or (not as_json and typer.confirm("Let these go?")):

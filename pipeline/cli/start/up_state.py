@@ -1,4 +1,4 @@
-"""Around `tidemark up`: what is looked at before it starts anything, and how it is asked from another terminal."""
+"""`tidemark up` before it starts anything, and `tidemark up --status` and `--stop` from another terminal."""
 
 from collections.abc import Callable
 from contextlib import suppress
@@ -9,9 +9,9 @@ import typer
 from tidemark.local.services.ownership import Ownership
 from tidemark.local.services.stack import refuse_foreign_servers, refuse_taken_ports
 from tidemark.local.services.up_state import UpState, stop_up, up_state
-from tidemark.pipeline.cli.doctor import at_once
-from tidemark.pipeline.cli.options import config_file
+from tidemark.pipeline.cli.here import config_file
 from tidemark.pipeline.cli.output import console, print_json, safe
+from tidemark.pipeline.cli.start.doctor import at_once
 from tidemark.pipeline.clock import Clock, iso
 from tidemark.pipeline.doctor.finding import Level
 from tidemark.pipeline.errors import LakeError, LakeOwned, ServiceFailed
