@@ -15,7 +15,6 @@ from tidemark.pipeline.hosts import is_loopback
 from tidemark.pipeline.settings_types import (
     DAY,
     ZERO,
-    CallLong,
     Effect,
     EmptyIsNone,
     FilterText,
@@ -37,8 +36,6 @@ LONGEST_RUN = timedelta(hours=3)
 """Longer than any run: `max_runtime_seconds` in dagster.yaml ends it earlier. A younger file may belong to a run."""
 LONGEST_PULL = timedelta(seconds=40)
 """The most that a tick pulls. Dagster gives it 60 s, and it must persist and acknowledge within the rest."""
-PULLS_AT_ONCE = 8
-"""The service answers a pull in 20 to 60 ms, often with few messages although many wait."""
 SNAPSHOT_BUDGET = 10 << 30
 """Bytes a day, on the service. Ten thousand sources that publish every 30 s need about half of it, read at each tick of
 10 s (docs/concepts/costs.md). By the list price of September 2026 it is at most 2.70 dollars a day."""
@@ -95,15 +92,9 @@ class Server(NamedTuple):
     impersonate: str | None = None
 
 
-class PullSettings(Section):
-    """How a subscription is pulled from."""
+class ServerSettings(Section):
+    """Where Pub/Sub is, and as whom it is asked."""
 
-    ack_deadline: Annotated[Duration, Field(ge=timedelta(seconds=10), le=timedelta(minutes=10)), Effect.CREATION] = (
-        timedelta(seconds=60)
-    )
-    pull_wait: CallLong = timedelta(seconds=2)
-    call_timeout: CallLong = timedelta(seconds=10)
-    pulls_at_once: Annotated[Annotated[int, Field(ge=1, le=100)] | None, EmptyIsNone] = None
     emulator_host: OptionalText = None
     endpoint: OptionalAddress = None
     impersonate: OptionalAccount = None
@@ -114,17 +105,12 @@ class PullSettings(Section):
         return Server(self.emulator_host, self.endpoint, self.impersonate)
 
     @property
-    def most_pulls_at_once(self) -> int:
-        """As set; otherwise several on the service, whose answers are slow and small, and one on an emulator."""
-        return self.pulls_at_once or (PULLS_AT_ONCE if self.emulator_host is None else 1)
-
-    @property
     def read_by_others(self) -> str | None:
         """The path of a subscription that tidemark never pulls from."""
         return None
 
 
-class PubSubSettings(PullSettings):
+class PubSubSettings(ServerSettings):
     """Which topic and subscriptions, and how to talk to them. The paths are full resource names."""
 
     project: Annotated[str, Effect.ANEW] = Field("tidemark-local", min_length=3)
@@ -140,18 +126,15 @@ class PubSubSettings(PullSettings):
     )
     metadata_only: Annotated[bool, Effect.CREATION] = False
     reading: ReadingKind = "auto"
-    snapshot_max_backlog: int = Field(10_000_000, ge=1)
     snapshot_budget: Annotated[Annotated[int, Field(ge=0)] | None, EmptyIsNone] = None
-    monitoring_endpoint: OptionalAddress = None
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
         if self.base_subscription == self.tracking_subscription:
             raise ValueError("base_subscription and tracking_subscription must be two different subscriptions")
-        if self.reading == "monitoring" and not self.has_metrics:
+        if self.reading == "monitoring" and self.monitoring is None:
             raise ValueError(
-                'reading = "monitoring" cannot work: the emulator has no metrics. Write "snapshot" or "auto", or name '
-                "a server that has them in monitoring_endpoint"
+                'reading = "monitoring" cannot work: the emulator has no metrics. Write "snapshot" or "auto"'
             )
         return self
 
@@ -161,9 +144,9 @@ class PubSubSettings(PullSettings):
         return self.base_path if self.attach else None
 
     @property
-    def has_metrics(self) -> bool:
-        """True if there is a Cloud Monitoring to ask: an emulator has none."""
-        return self.emulator_host is None or self.monitoring_endpoint is not None
+    def monitoring(self) -> Server | None:
+        """Where Cloud Monitoring is, and as whom it is asked; None with an emulator, which has no metrics."""
+        return Server(None, impersonate=self.impersonate) if self.emulator_host is None else None
 
     @property
     def snapshot_bytes_a_day(self) -> int | None:

@@ -51,7 +51,6 @@ OptionalDuration = Annotated[NotNegative | None, EmptyIsNone]
 KeptDays = Annotated[Annotated[Duration, Field(ge=DAY)] | None, EmptyIsNone]
 KeptHours = Annotated[Annotated[Duration, Field(ge=timedelta(hours=1))] | None, EmptyIsNone]
 TickLong = Annotated[Duration, Field(ge=timedelta(seconds=1), le=timedelta(minutes=10))]
-CallLong = Annotated[Duration, Field(ge=timedelta(seconds=1), le=timedelta(seconds=30))]
 OptionalText = Annotated[str | None, EmptyIsNone]
 
 

@@ -315,7 +315,7 @@ def test_the_same_commands_work_on_the_lake_as_it_is(place: Path) -> None:
 def test_no_tick_and_no_run_writes_into_a_later_lake_and_nothing_is_acknowledged(
     raised: Callable[[Path], None], place: Path
 ) -> None:
-    pubsub = PubSubSettings(ack_deadline=timedelta(seconds=10))
+    pubsub = PubSubSettings()
     world, settings = ModelWorld(pubsub), settings_of(pubsub, place)
     start = world.clock.now() - timedelta(minutes=5)
     publish(world, settings, beats_between(start, start + timedelta(minutes=1)))

@@ -27,7 +27,6 @@ base_subscription = "theirs"
 tracking_subscription = "tracking"
 attach = true
 emulator_host = "{address}"
-pull_wait = "1s"
 [watermark]
 band = "1s"
 tick = "5s"

@@ -39,8 +39,6 @@ CALLS_TAKE = timedelta(seconds=60)
 CONFIG = """\
 [pubsub]
 emulator_host = "127.0.0.1:{emulator}"
-ack_deadline = "10s"
-pull_wait = "1s"
 
 [message.fields]
 temperature = "number"

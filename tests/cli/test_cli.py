@@ -45,8 +45,6 @@ CONFIG = """\
 [pubsub]
 project = "{project}"
 emulator_host = "{emulator}"
-ack_deadline = "10s"
-pull_wait = "1s"
 
 [message.fields]
 temperature = "number"
@@ -120,8 +118,8 @@ def tick(place: Place) -> None:
     )
     track(
         PubSubSubscription(client, pubsub.tracking_path, CLOCK, pubsub),
-        tracking_backlog=SnapshotBacklog(client, pubsub.tracking_path, CLOCK, pubsub.call_timeout),
-        base_backlog=SnapshotBacklog(client, pubsub.base_path, CLOCK, pubsub.call_timeout),
+        tracking_backlog=SnapshotBacklog(client, pubsub.tracking_path, CLOCK),
+        base_backlog=SnapshotBacklog(client, pubsub.base_path, CLOCK),
         log=lake.tracking_log(),
         reader=reader,
         policy=settings.policy,

@@ -35,7 +35,7 @@ from tidemark.pipeline.windows import KEY_FORMAT
 
 ROOT = Path(__file__).resolve().parents[2]
 HOUR, MINUTE, SECOND = timedelta(hours=1), timedelta(minutes=1), timedelta(seconds=1)
-PUBSUB = PubSubSettings(attach=True, ack_deadline=timedelta(seconds=10))
+PUBSUB = PubSubSettings(attach=True)
 NOON = SystemClock().now().replace(hour=12, minute=0, second=0, microsecond=0, tzinfo=UTC) - timedelta(days=2)
 """Two days ago: Dagster lists hours that are over by the machine's clock."""
 

@@ -40,7 +40,7 @@ Series = dict[tuple[str, tuple[tuple[str, str], ...]], list[float | None]]
 def settings_with(folder: Path, metrics: MetricsSettings, **more: Any) -> Settings:
     """A pipeline that ticks once a minute over windows of five."""
     sections: dict[str, Any] = {
-        "pubsub": PubSubSettings(ack_deadline=timedelta(seconds=10)),
+        "pubsub": PubSubSettings(),
         "message": MessageSettings(fields=FIELDS),
         "windows": WindowSettings(length=5 * MINUTE, lookback=timedelta(0)),
         "watermark": WatermarkSettings(tick=MINUTE),

@@ -110,7 +110,7 @@ FAULTS: dict[str, tuple[Plant, int, dict[str, int], dict[str, Any]]] = {
         readings_get_dear,
         20,
         {},
-        {"pubsub": PubSubSettings(ack_deadline=timedelta(seconds=10), snapshot_budget=5000)},
+        {"pubsub": PubSubSettings(snapshot_budget=5000)},
     ),
     "TidemarkBucketCallsOverBudget": (somebody_lists_the_bucket, 40, {}, {}),
 }

@@ -298,7 +298,7 @@ def test_a_service_that_does_not_answer_rejects_nothing(topic: Topic) -> None:
     topic.create(AVRO)
     topic.publish(avro(AVRO, BEAT))
     messages = topic.pulled(1)
-    gone = topic.pubsub.model_copy(update={"emulator_host": "127.0.0.1:1", "call_timeout": timedelta(seconds=1)})
+    gone = topic.pubsub.model_copy(update={"emulator_host": "127.0.0.1:1"})
     batch = judged(messages, reader_of(BY_AVRO.contract_from(FIRST), gone), None, FIRST)
     assert (len(batch.heartbeats), len(batch.rejected)) == (0, 0)
     assert re.search(r"projects/.*/schemas/beats-schema", batch.undecided[0].why)
