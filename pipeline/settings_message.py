@@ -109,7 +109,7 @@ ComparedFields = dict[str, Annotated[ComparedField, BeforeValidator(_compared)]]
 
 
 class MessageSettings(Section):
-    """Where a message carries its time and its stream, which fields are compared, and how its payload is written."""
+    """The message contract: places of time and stream, compared fields, and the encoding of the payload."""
 
     model_config = ConfigDict(validate_by_name=True, validate_by_alias=True)
     effect = Effect.REQUEUE

@@ -96,7 +96,7 @@ class Server(NamedTuple):
 
 
 class PullSettings(Section):
-    """How a subscription is pulled from."""
+    """Pulling from a subscription."""
 
     ack_deadline: Annotated[Duration, Field(ge=timedelta(seconds=10), le=timedelta(minutes=10)), Effect.CREATION] = (
         timedelta(seconds=60)
@@ -134,7 +134,7 @@ class PullSettings(Section):
 
 
 class PubSubSettings(PullSettings):
-    """Which topic and subscriptions, and how to talk to them. The paths are full resource names."""
+    """The topic, its two subscriptions, and how they are asked."""
 
     project: Annotated[str, Effect.ANEW] = Field("tidemark-local", min_length=3)
     """Your Google Cloud project."""
@@ -215,7 +215,7 @@ class PubSubSettings(PullSettings):
 
 
 class WindowSettings(Section):
-    """How event time is cut, and how far back a window looks."""
+    """Windows of event time."""
 
     length: Annotated[Duration, Effect.REFUSED] = timedelta(minutes=5)
     """Length of a window: 1, 2, 3, 4, 5, 6, 10, 12, 15, 20 or 30 minutes; 1, 2, 3, 4, 6, 8, 12 or 24 hours. Shorter:
@@ -269,7 +269,7 @@ class WindowSettings(Section):
 
 
 class TableSettings(Section):
-    """A table of your own over closed windows: SQL in a file, or a function in a Python file."""
+    """A custom table over closed windows (docs/how-to/tables.md). `NAME` has small letters, digits and `_`."""
 
     effect = Effect.RECOMPUTE
 
@@ -297,7 +297,7 @@ class TableSettings(Section):
 
 
 class CheckSettings(Section):
-    """The most that the asset checks tolerate; a check fails above it."""
+    """Limits of the asset checks: a check fails above its limit."""
 
     max_missed: int = Field(0, ge=0)
     """Missed heartbeats whose windows have not been computed again; check `missed`."""
@@ -317,7 +317,7 @@ class CheckSettings(Section):
 
 
 class WatermarkSettings(Section):
-    """How the watermark is decided; `docs/concepts/watermark.md` explains each setting."""
+    """The decision (docs/concepts/watermark.md). `tidemark tune` shows what some of these cost on your own traffic."""
 
     rule: Literal["band", "frontier"] = "band"
     """Bound of the event times that may still land (docs/concepts/watermark.md). `frontier` is fresher. `band`
@@ -368,7 +368,7 @@ class WatermarkSettings(Section):
 
 
 class IngestSettings(Section):
-    """Who pulls, how long, and when readers on Spark help."""
+    """Pulling: who does it, for how long, and when readers on Spark help (docs/concepts/ingest.md)."""
 
     mode: Literal["ticks", "continuous"] = "ticks"
     """`ticks`: the sensors pull, and readers on Spark help with a backlog. `continuous`: readers on Spark are kept at
@@ -387,9 +387,9 @@ class IngestSettings(Section):
     run_for: Annotated[Duration, Field(ge=timedelta(minutes=1), le=timedelta(minutes=90))] = timedelta(hours=1)
     """Time in one run; then the sensor starts the next, if needed."""
     start_after: Positive = timedelta(hours=1)
-    """With `ticks`, a run starts when base or tracking holds a message as old as this,"""
+    """With `ticks`, a run starts when base or tracking holds a message as old as this."""
     start_size: int = Field(1_000_000, ge=1)
-    """or when tracking has counted so many messages since the oldest that base holds."""
+    """It also starts when tracking has counted this many messages since the oldest that base holds."""
     stop_below: NotNegative = timedelta(minutes=1)
     """The run ends when the oldest message of both is younger than this; less than `start_after`."""
 
@@ -406,7 +406,7 @@ class IngestSettings(Section):
 
 
 class SignalSettings(Section):
-    """Where the watermark is sent besides the lake."""
+    """A topic that is told of the watermark."""
 
     publish_to: Annotated[ResourceId | None, EmptyIsNone] = None
     """Topic of `pubsub.project` that is told of each change of the watermark (docs/how-to/attach.md). Not the
@@ -414,7 +414,7 @@ class SignalSettings(Section):
 
 
 class TuneSettings(Section):
-    """What the tuning report looks at and aims at."""
+    """The tuning report (docs/how-to/tuning.md)."""
 
     since: Positive = timedelta(hours=24)
     """Time range that the report looks at. It takes about a minute for six hours."""
@@ -425,7 +425,7 @@ class TuneSettings(Section):
 
 
 class QuarantineSettings(Section):
-    """When rejected messages are judged again."""
+    """Rejected messages (docs/how-to/quarantine.md)."""
 
     requeue: Literal["by hand", "when the contract changes"] = BY_HAND
     """Judge what waits in quarantine again by itself once `[message]` or `windows.first` has changed
@@ -433,7 +433,7 @@ class QuarantineSettings(Section):
 
 
 class HousekeepingSettings(Section):
-    """How long each kind of object is kept. None keeps it for ever."""
+    """Retention (docs/how-to/housekeeping.md). Empty: for ever."""
 
     effect = Effect.DELETES
 
@@ -466,7 +466,7 @@ class HousekeepingSettings(Section):
 
 
 class LakeSettings(Section):
-    """Where everything durable lives."""
+    """The place of everything durable."""
 
     uri: Annotated[str, Effect.ANEW] = "file:.tidemark/lake"
     """A folder (`file:path`, `file:///path`; on one file system with hard links and `fsync`), or a bucket
@@ -496,7 +496,7 @@ class LakeSettings(Section):
 
 
 class SparkSettings(Section):
-    """Which Spark computes the micro-batches."""
+    """The Spark that computes windows."""
 
     remote: OptionalText = "sc://localhost:15002"
     """Address of the Spark Connect server. `tidemark up` starts one if it is on `localhost` and nothing listens
@@ -533,7 +533,7 @@ class SparkSettings(Section):
 
 
 class DagsterSettings(Section):
-    """Dagster's own processes, the name of the pipeline in it, and which Dagster is asked for runs."""
+    """Dagster's processes, and the pipeline's names in it."""
 
     name: Annotated[str | None, Field(pattern=r"^[a-z][a-z0-9_]{0,59}$"), EmptyIsNone, Effect.ANEW] = None
     """Beginning of the names of assets, jobs, sensors, schedules and resources (docs/how-to/embedding.md). Empty: none,
@@ -574,7 +574,7 @@ class DagsterSettings(Section):
 
 
 class MetricsSettings(Section):
-    """What the code server tells a monitoring system, and where it listens for being asked."""
+    """Metrics, health and the page (docs/how-to/observability.md). An export needs `tidemark-pubsub[metrics]`."""
 
     export: Literal["", "prometheus", "otlp"] = ""
     """Metrics are served at `port`, or sent to `endpoint`. Empty: nothing is recorded."""
@@ -614,7 +614,7 @@ class MetricsSettings(Section):
 
 
 class LogSettings(Section):
-    """How Dagster's processes and the runs write their logs."""
+    """Logs of Dagster's processes and of runs."""
 
     format: Literal["text", "json"] = "text"
     """`json`: one object a line from the code server, its runs and the daemon, with the ids of tick and run."""
