@@ -9,7 +9,7 @@ CONFIG ?= $(firstword $(wildcard build/demo/tidemark.toml) tidemark.toml)
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo demo-shapes up test test-slow test-gcs test-wheel test-versions gcs-tools promtool spark-classes compiled simulate drain-demo chaos bench compare check ruff-format ruff-check mypy lint-imports docs pictures clean
+.PHONY: help setup demo demo-shapes up test test-slow test-gcs test-wheel test-versions gcs-tools promtool spark-classes compiled simulate drain-demo chaos bench compare check ruff-format ruff-check mypy lint-imports docs reference pictures clean
 
 help: ## list the commands
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -86,6 +86,9 @@ mypy: setup
 
 lint-imports: setup
 	$(BIN)/lint-imports
+
+reference: setup ## write the parts of docs/reference that follow from the code
+	$(BIN)/python -m tools.reference
 
 docs: setup ## build the documentation as a site, in build/site; a broken link or an unknown name fails
 	sh tools/install.sh $(BIN)/python docs
