@@ -66,6 +66,8 @@ def with_settings(text: str, changes: str) -> str:
             text += f"\n{section}\n{lines}"
             continue
         body, mark, after = rest.partition("\n[")
+        if section == "[message.fields]":  # the page says to replace what is there
+            body = "\n"
         for line in lines.splitlines():
             body, replaced = re.subn(rf"^{line.split()[0]} = .*$", line, body, count=1, flags=re.MULTILINE)
             if not replaced:
@@ -82,7 +84,7 @@ class Terminal:
         environment = os.environ | {"COLUMNS": "160", "TIDEMARK_PUBSUB__EMULATOR": "local"}
         environment["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{environment['PATH']}"
         self.shell = subprocess.Popen(
-            ["/bin/bash", "-m"],  # with jobs, as in a terminal
+            ["/bin/bash"],
             cwd=folder,
             env=environment,
             stdin=subprocess.PIPE,
