@@ -15,7 +15,7 @@ import pytest
 
 from tests.official_emulator import free_port
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 
 PAGE = (Path(__file__).parents[1] / "docs" / "start" / "tutorial.md").read_text()
 FENCE = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -23,7 +23,7 @@ SAVED = re.compile(r"[Ss]ave\s+this\s+as\s+`([^`]+)`")
 PORTS = {"8085": 0, "15002": 1, "3000": 2, "9464": 4}
 """The default ports that the page shows, and their places among those of `tidemark init --ports`."""
 
-PATIENCE_SECONDS = 240.0
+PATIENCE_SECONDS = 420.0
 """Until a block must print what the page shows. Ticks are ten seconds apart, and Spark starts in half a minute."""
 
 FIGURE = re.compile(r"(?:\d+[hm])*\d[\d.,]*s\b|none|\d[\d.,]*")
