@@ -486,7 +486,7 @@ class SparkSettings(Section):
     driver_memory: str = Field("2g", pattern=r"^\d+[mg]$")
     """Memory of that server, or of a classic session."""
     executor_environment: OptionalText = None
-    """Archive of `tidemark pack`, by path or address, for executors whose Python lacks tidemark
+    """Archive of `tidemark provision --executors`, by path or address, for executors whose Python lacks tidemark
     (docs/how-to/spark.md)."""
     config: dict[str, str] = Field(default_factory=dict)
     """Further Spark settings by name, in `[spark.config]`. All reach a server that is started and a classic session;
