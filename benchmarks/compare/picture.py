@@ -76,5 +76,6 @@ def _lines(name: str, compared: Compared) -> Iterator[Line]:
     for variant in ("", "hold", "max_age 10m"):
         chosen = (each for each in compared.outcomes if each.setting.partition(", ")[2] == variant)
         if points := _points(name, chosen):
-            yield Line("", f"{style}{'-p99' if variant else ''} thin", points, shape="speck")
-    yield Line(name, style, _points(name, iter([compared.default])), is_joined=False, shape=shape)
+            drawn = f"{style.removesuffix('-q')}-p99" if variant else style
+            yield Line("", f"{drawn} thin", points, shape="speck")
+    yield Line(name.replace("`", ""), style, _points(name, iter([compared.default])), is_joined=False, shape=shape)
