@@ -29,7 +29,7 @@ from tidemark.assets.watching import keep_observer
 from tidemark.pipeline.clock import Clock
 from tidemark.pipeline.ingest.pace import Pace
 from tidemark.pipeline.kept import Kept
-from tidemark.pipeline.services.dagster_names import name_of
+from tidemark.pipeline.orchestrator.names import name_of
 from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.watermark.state import WatermarkState
 from tidemark.resources.keys import LAKE, PUBSUB, keys_of, lake_of, pubsub_of

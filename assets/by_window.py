@@ -12,7 +12,7 @@ from tidemark.assets.partitions import Partitions
 from tidemark.assets.runs import WindowsConfig, job_of, say_windows, stretch_texts, stretches_asked, windows_of
 from tidemark.pipeline.errors import ExecutorsUnable, InvalidSettings, TableFailed, WindowExpired, WindowNotClosed
 from tidemark.pipeline.lake.tables.window_index import WindowIndex
-from tidemark.pipeline.services.dagster_names import WINDOWS, op_of
+from tidemark.pipeline.orchestrator.names import WINDOWS, op_of
 from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.spark.replacement import refuse_open
 from tidemark.pipeline.windows import Window

@@ -12,7 +12,7 @@ from tidemark.pipeline.ingest.pace import last_look, least_interval
 from tidemark.pipeline.lake.log.codec import CELL_COLUMNS, CELLS
 from tidemark.pipeline.lake.tables.heartbeats import heartbeat_columns, heartbeat_schema
 from tidemark.pipeline.lake.tables.quarantine import QUARANTINE, QUARANTINE_COLUMNS
-from tidemark.pipeline.services.dagster_names import PIPELINE, name_of, pipeline_tag
+from tidemark.pipeline.orchestrator.names import PIPELINE, name_of, pipeline_tag
 from tidemark.pipeline.settings import Settings
 
 TOPIC = dg.AssetKey("topic")

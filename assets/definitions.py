@@ -20,12 +20,12 @@ from tidemark.assets.staleness import staleness_sensor
 from tidemark.assets.tuning import tuning_asset, tuning_schedule
 from tidemark.assets.watching import Jobs, keep_observer
 from tidemark.assets.windowed import compute_windows_job, heartbeat_diffs_asset, stream_status_asset
+from tidemark.local.services.own_files import spark_log
 from tidemark.pipeline.clock import Clock, SystemClock
 from tidemark.pipeline.errors import InvalidSettings
 from tidemark.pipeline.ingest.pace import AtWork, Pace
 from tidemark.pipeline.kept import Kept
-from tidemark.pipeline.services.dagster_names import name_of
-from tidemark.pipeline.services.own_files import spark_log
+from tidemark.pipeline.orchestrator.names import name_of
 from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.settings_sections import ON_CHANGE
 from tidemark.pipeline.spark.session import session_config

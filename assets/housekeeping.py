@@ -22,10 +22,10 @@ from sqlalchemy.sql.elements import ColumnElement
 
 from tidemark.assets.catalog import ASSETS, key_of
 from tidemark.assets.runs import Runs, job_of
+from tidemark.local.services.ownership import Ownership
 from tidemark.pipeline.clock import SystemClock
 from tidemark.pipeline.errors import DagsterPartMissing
-from tidemark.pipeline.services.dagster_names import name_of
-from tidemark.pipeline.services.ownership import Ownership
+from tidemark.pipeline.orchestrator.names import name_of
 from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.upkeep.housekeeping import Chore, Housekeeper
 from tidemark.resources import private

@@ -23,7 +23,7 @@ from tidemark.pipeline.ingest.outcome import Settled, Side
 from tidemark.pipeline.ingest.progress import Watch, readings_of
 from tidemark.pipeline.ingest.rounds import Ended, RoundDone, Rounds, sentence_of
 from tidemark.pipeline.ingest.settle import Settling
-from tidemark.pipeline.services.dagster_names import ENDED, INGEST, READS, STAYS, name_of
+from tidemark.pipeline.orchestrator.names import ENDED, INGEST, READS, STAYS, name_of
 from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.spark.micro_batch import cores_of
 from tidemark.pipeline.watermark.histogram import bucket_of

@@ -12,7 +12,7 @@ import dagster as dg
 from tidemark.assets.lost_runs import Context
 from tidemark.pipeline.durations import format_duration
 from tidemark.pipeline.errors import TableFailed, TidemarkError
-from tidemark.pipeline.services.dagster_names import DEFINITION
+from tidemark.pipeline.orchestrator.names import DEFINITION
 from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.spark.table_definition import UNUSABLE, TableDefinition, file_now, read_table
 

@@ -16,7 +16,7 @@ import dagster as dg
 
 from tidemark.assets.runs import UNFINISHED, Runs
 from tidemark.pipeline.durations import format_duration
-from tidemark.pipeline.services.dagster_names import TICK
+from tidemark.pipeline.orchestrator.names import TICK
 from tidemark.pipeline.settings_sections import LONGEST_RUN
 from tidemark.resources.json_logs import ids_in_logs
 

@@ -22,9 +22,9 @@ from tidemark.pipeline.errors import TidemarkError
 from tidemark.pipeline.lake.tables.own_table import FOLDER
 from tidemark.pipeline.lake.tables.window_index import WindowIndex
 from tidemark.pipeline.lake.tables.windowed import PARTITION
+from tidemark.pipeline.orchestrator.names import DEFINITION, compute_job
 from tidemark.pipeline.quality.corrected import FollowedTable
 from tidemark.pipeline.quality.due_windows import ComputedWindows, Followed, further_back
-from tidemark.pipeline.services.dagster_names import DEFINITION, compute_job
 from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.spark.own_tables import OwnBatch, compute_own
 from tidemark.pipeline.spark.replacement import Outcome, refuse_open

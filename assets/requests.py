@@ -15,7 +15,7 @@ from tidemark.assets.lost_runs import report_dead
 from tidemark.assets.runs import Runs, attempt_of, ended_at, ended_attempts, stretch_texts, windows_tag
 from tidemark.assets.turns import LONGEST_PAUSE, Front, rest_after, resting_sentence, room_for_older, take_turn
 from tidemark.pipeline.clock import EPOCH, Clock
-from tidemark.pipeline.services.dagster_names import BACKLOG, COMPUTE_WINDOWS, WINDOWS, name_of, op_of
+from tidemark.pipeline.orchestrator.names import BACKLOG, COMPUTE_WINDOWS, WINDOWS, name_of, op_of
 from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.spans import Spans
 from tidemark.pipeline.windows import Window, Windowing

@@ -15,8 +15,8 @@ from tidemark.assets.staleness import CHECK_EVERY
 from tidemark.pipeline.clock import Clock
 from tidemark.pipeline.ingest.requeue import Requeuer
 from tidemark.pipeline.lake.layout import Lake
+from tidemark.pipeline.orchestrator.names import CONTRACT, REQUEUE, name_of
 from tidemark.pipeline.pubsub.schemas import reader_of
-from tidemark.pipeline.services.dagster_names import CONTRACT, REQUEUE, name_of
 from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.settings_sections import BY_HAND
 from tidemark.resources.keys import LAKE, keys_of, lake_of

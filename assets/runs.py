@@ -11,7 +11,7 @@ import dagster as dg
 from pydantic import Field
 
 from tidemark.assets.turns import Attempt, Attempts
-from tidemark.pipeline.services.dagster_names import (
+from tidemark.pipeline.orchestrator.names import (
     BACKLOG,
     COMPUTE_WINDOWS,
     PIPELINE,

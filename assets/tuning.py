@@ -12,8 +12,8 @@ from tidemark.assets.runs import tags_of
 from tidemark.pipeline.clock import SystemClock
 from tidemark.pipeline.durations import format_duration
 from tidemark.pipeline.errors import NothingToTune
+from tidemark.pipeline.orchestrator.names import name_of
 from tidemark.pipeline.printable import printable
-from tidemark.pipeline.services.dagster_names import name_of
 from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.tuning.inputs import report_on_lake
 from tidemark.pipeline.tuning.page import page_of

@@ -22,9 +22,9 @@ from tidemark.pipeline.clock import SystemClock, iso
 from tidemark.pipeline.lake.tables.diffs import diff_columns, diff_schema
 from tidemark.pipeline.lake.tables.stream_status import STATUS, STATUS_COLUMNS, Kind
 from tidemark.pipeline.lake.tables.windowed import PARTITION
+from tidemark.pipeline.orchestrator.names import COMPUTE_WINDOWS, name_of
 from tidemark.pipeline.quality.corrected import DIFFS_KEY, FollowedTable
 from tidemark.pipeline.quality.silence import WindowSilence, silence_of
-from tidemark.pipeline.services.dagster_names import COMPUTE_WINDOWS, name_of
 from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.spark.columns import DiffPlan
 from tidemark.pipeline.spark.micro_batch import MicroBatch, Silent, compute_windows, silent_in

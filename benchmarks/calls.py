@@ -19,12 +19,12 @@ import grpc
 from google.pubsub_v1 import SubscriberClient
 
 from benchmarks.traffic import REGULAR
+from tidemark.local.demo.synthetic import publish
+from tidemark.local.emulator.faults import LIKE_THE_SERVICE, Faults
+from tidemark.local.emulator.model import PubSubModel
+from tidemark.local.emulator.server import served
 from tidemark.pipeline.clock import SystemClock
 from tidemark.pipeline.contract.heartbeat import HeartbeatReader
-from tidemark.pipeline.demo.synthetic import publish
-from tidemark.pipeline.emulator.faults import LIKE_THE_SERVICE, Faults
-from tidemark.pipeline.emulator.model import PubSubModel
-from tidemark.pipeline.emulator.server import served
 from tidemark.pipeline.ingest.readers import new_files
 from tidemark.pipeline.ingest.take import Budget
 from tidemark.pipeline.ingest.ticks import land, track

@@ -14,8 +14,8 @@ from benchmarks.engines import Work, by_duckdb, by_polars
 from benchmarks.machine import Machine, World
 from benchmarks.measures import Measure
 from benchmarks.traffic import REGULAR
+from tidemark.local.demo.synthetic_beats import NUMBER, STATUSES, Rows, compose, messages
 from tidemark.pipeline.clock import to_us
-from tidemark.pipeline.demo.synthetic_beats import NUMBER, STATUSES, Rows, compose, messages
 from tidemark.pipeline.errors import ServiceFailed
 from tidemark.pipeline.ingest.outcome import Side
 from tidemark.pipeline.ingest.readers import BATCH_MESSAGES, new_files

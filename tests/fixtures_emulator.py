@@ -13,9 +13,9 @@ import pytest
 from google.pubsub_v1 import PublisherClient, SubscriberClient
 
 from tests.official_emulator import running_emulator, running_own_pubsub
+from tidemark.local.services.emulator_choice import choose_emulator
 from tidemark.pipeline.errors import ToolMissing
 from tidemark.pipeline.pubsub.connection import publisher_client, subscriber_client
-from tidemark.pipeline.services.emulator_choice import choose_emulator
 from tidemark.pipeline.settings_sections import PubSubSettings
 
 

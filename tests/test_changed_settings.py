@@ -25,23 +25,23 @@ from tests.watermark.builders import at
 from tidemark.assets.catalog import WATERMARK, key_of
 from tidemark.assets.housekeeping import prune_events, prune_runs
 from tidemark.assets.runs import Runs, tags_of
+from tidemark.local.emulator.model import PubSubModel
+from tidemark.local.emulator.server import served
 from tidemark.pipeline.clock import SystemClock
 from tidemark.pipeline.contract.heartbeat import HeartbeatReader
 from tidemark.pipeline.doctor.finding import Level, Setup
 from tidemark.pipeline.doctor.tables import check_window_lengths
-from tidemark.pipeline.emulator.model import PubSubModel
-from tidemark.pipeline.emulator.server import served
 from tidemark.pipeline.errors import InvalidSettings, LakeError, TidemarkError
 from tidemark.pipeline.ingest.requeue import Requeuer
 from tidemark.pipeline.lake.layout import HEARTBEAT_DIFFS, HEARTBEATS, Lake
 from tidemark.pipeline.lake.log.packing import LogPacking
 from tidemark.pipeline.lake.store.address import storage_options, table_uri
 from tidemark.pipeline.lake.tables.windowed import LENGTH, DiffRun
+from tidemark.pipeline.orchestrator.names import name_of
 from tidemark.pipeline.pubsub.provision import provision_here
 from tidemark.pipeline.quality.corrected import FollowedTable, follow
 from tidemark.pipeline.quality.due_windows import ComputedWindows, Followed
 from tidemark.pipeline.quality.staleness import Staleness
-from tidemark.pipeline.services.dagster_names import name_of
 from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.settings_sections import LakeSettings, TableSettings
 from tidemark.pipeline.settings_types import Effect, Section

@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from tidemark.local.services.ownership import Ownership
+from tidemark.local.services.processes import page_sentence
 from tidemark.pipeline.cli.options import lake_of, option
 from tidemark.pipeline.clock import Clock, SystemClock
 from tidemark.pipeline.errors import InvalidSettings, NewerFormat, ProvisionRefused, PubSubUnreachable
@@ -26,8 +28,6 @@ from tidemark.pipeline.pubsub.readings import Readings
 from tidemark.pipeline.pubsub.schemas import reader_of
 from tidemark.pipeline.quality.failing import TRACKING
 from tidemark.pipeline.quality.tick_notes import TickNotes
-from tidemark.pipeline.services.ownership import Ownership
-from tidemark.pipeline.services.processes import page_sentence
 from tidemark.pipeline.settings import Settings, load_settings
 
 LOOKS_EVERY = timedelta(minutes=1)

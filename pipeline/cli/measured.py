@@ -7,6 +7,7 @@ from itertools import groupby
 import typer
 from rich.table import Table
 
+from tidemark.local.services.stack import emulator_is_absent
 from tidemark.pipeline.cli.options import config_file
 from tidemark.pipeline.cli.output import WARNING, columns, console, counted, print_json, progress_bar, safe
 from tidemark.pipeline.clock import Clock, iso
@@ -16,7 +17,6 @@ from tidemark.pipeline.doctor.measure.judging import Row, Setting, cost, follows
 from tidemark.pipeline.doctor.measure.writing import Written, write_settings
 from tidemark.pipeline.durations import rough
 from tidemark.pipeline.errors import PubSubUnreachable
-from tidemark.pipeline.services.stack import emulator_is_absent
 from tidemark.pipeline.settings import Settings
 
 MARKS = {

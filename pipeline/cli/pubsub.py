@@ -6,11 +6,11 @@ from datetime import timedelta
 from threading import Event
 from typing import Annotated, Any
 
+from tidemark.local.emulator.faults import LIKE_THE_SERVICE, Faults
+from tidemark.local.emulator.model import PubSubModel
+from tidemark.local.emulator.server import served
 from tidemark.pipeline.cli.options import option
 from tidemark.pipeline.durations import parse_duration
-from tidemark.pipeline.emulator.faults import LIKE_THE_SERVICE, Faults
-from tidemark.pipeline.emulator.model import PubSubModel
-from tidemark.pipeline.emulator.server import served
 from tidemark.pipeline.errors import InvalidSettings
 from tidemark.pipeline.hosts import is_loopback
 from tidemark.pipeline.settings import load_settings

@@ -14,6 +14,12 @@ import typer
 from pydantic import ValidationError
 from rich.progress import DownloadColumn
 
+from tidemark.local.demo.shapes.shape import ShapeName
+from tidemark.local.services import cohort_files, own_files
+from tidemark.local.services.ownership import Ownership
+from tidemark.local.services.processes import StopAsked, Supervisor, page_sentence
+from tidemark.local.services.stack import start_stack
+from tidemark.local.services.watch import Watch
 from tidemark.pipeline.cli.options import (
     AsJson,
     config_file,
@@ -28,17 +34,11 @@ from tidemark.pipeline.cli.output import console, print_json, progress_bar, safe
 from tidemark.pipeline.cli.starting import ask, end, make_ready
 from tidemark.pipeline.cli.trying import MOST_SAMPLED, SAMPLE_WAIT, try_topic
 from tidemark.pipeline.clock import SystemClock, iso
-from tidemark.pipeline.demo.shapes.shape import ShapeName
 from tidemark.pipeline.durations import format_duration
+from tidemark.pipeline.orchestrator.api import DagsterApi
+from tidemark.pipeline.orchestrator.names import COMPUTE_WINDOWS, TO, WINDOWS, compute_job
 from tidemark.pipeline.printable import printable
 from tidemark.pipeline.pubsub.provision import provision_here
-from tidemark.pipeline.services import cohort_files, own_files
-from tidemark.pipeline.services.dagster_api import DagsterApi
-from tidemark.pipeline.services.dagster_names import COMPUTE_WINDOWS, TO, WINDOWS, compute_job
-from tidemark.pipeline.services.ownership import Ownership
-from tidemark.pipeline.services.processes import StopAsked, Supervisor, page_sentence
-from tidemark.pipeline.services.stack import start_stack
-from tidemark.pipeline.services.watch import Watch
 from tidemark.pipeline.settings import Settings, load_settings
 from tidemark.pipeline.settings_sections import PubSubSettings
 from tidemark.pipeline.spark.connector import CONNECTOR, connector_file, fetch
@@ -109,7 +109,7 @@ def init(
     files = {name: own_files.brought(name) for name in (own_files.SETTINGS, *of_dagster)}
     settings = files[own_files.SETTINGS]
     if shape is not ShapeName.JSON:
-        from tidemark.pipeline.demo.shapes.all_shapes import SHAPES  # loads what encodes Avro
+        from tidemark.local.demo.shapes.all_shapes import SHAPES  # loads what encodes Avro
 
         settings = own_files.with_message(settings, SHAPES[shape].settings)
         files |= SHAPES[shape].files

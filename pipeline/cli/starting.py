@@ -6,6 +6,9 @@ from dataclasses import asdict
 
 import typer
 
+from tidemark.local.services.ownership import Ownership
+from tidemark.local.services.stack import refuse_foreign_servers, refuse_taken_ports
+from tidemark.local.services.up_state import UpState, stop_up, up_state
 from tidemark.pipeline.cli.doctor import at_once
 from tidemark.pipeline.cli.options import config_file
 from tidemark.pipeline.cli.output import console, print_json, safe
@@ -14,9 +17,6 @@ from tidemark.pipeline.doctor.finding import Level
 from tidemark.pipeline.errors import LakeError, LakeOwned, ServiceFailed
 from tidemark.pipeline.lake.owner import Owner
 from tidemark.pipeline.machine import ProcessName
-from tidemark.pipeline.services.ownership import Ownership
-from tidemark.pipeline.services.stack import refuse_foreign_servers, refuse_taken_ports
-from tidemark.pipeline.services.up_state import UpState, stop_up, up_state
 from tidemark.pipeline.settings import Settings
 
 NOT_RUNNING = 3

@@ -11,14 +11,14 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
+from tidemark.local.demo.fitting import trial_of
+from tidemark.local.demo.shapes.json_shapes import JsonObject
+from tidemark.local.demo.shapes.shape import Shape, ShapeName
+from tidemark.local.demo.synthetic import publish as publish_synthetic
+from tidemark.local.demo.synthetic_beats import SyntheticSource
 from tidemark.pipeline.cli.options import AsJson, Span, config_file, duration_option, option, positive
 from tidemark.pipeline.cli.output import WARNING, console, print_json, safe, text_of
 from tidemark.pipeline.clock import SystemClock, iso
-from tidemark.pipeline.demo.fitting import trial_of
-from tidemark.pipeline.demo.shapes.json_shapes import JsonObject
-from tidemark.pipeline.demo.shapes.shape import Shape, ShapeName
-from tidemark.pipeline.demo.synthetic import publish as publish_synthetic
-from tidemark.pipeline.demo.synthetic_beats import SyntheticSource
 from tidemark.pipeline.errors import InvalidSettings, ToolMissing
 from tidemark.pipeline.printable import printable
 from tidemark.pipeline.pubsub.connection import publisher_client
@@ -36,7 +36,7 @@ PUBLISHER_SAYS = ("event_time", "stream_id", "publisher_id")
 def _shape(message: MessageSettings, name: ShapeName) -> Shape:
     """The shape of that name. JSON objects have the attributes that the settings name, if they name some."""
     if name is not ShapeName.JSON:
-        from tidemark.pipeline.demo.shapes.all_shapes import SHAPES  # loads what encodes Avro
+        from tidemark.local.demo.shapes.all_shapes import SHAPES  # loads what encodes Avro
 
         return SHAPES[name]
     places = [getattr(message, place) for place in PUBLISHER_SAYS]
@@ -55,7 +55,7 @@ def _checked(source: SyntheticSource, name: ShapeName, settings: Settings, now: 
         return [f"no message of the shape {name} has a value for {', '.join(absent)} of [message.fields]"] * bool(
             absent
         )
-    from tidemark.pipeline.demo.shapes.all_shapes import SHAPES
+    from tidemark.local.demo.shapes.all_shapes import SHAPES
 
     fits = []
     for other in ShapeName:
@@ -160,7 +160,7 @@ def demo(
 ) -> None:
     """Play an outage and live traffic on real parts, and compare every row with what was published."""
     try:
-        from tidemark.pipeline.demo.script import (  # needs DuckDB, which only the demonstration does
+        from tidemark.local.demo.script import (  # needs DuckDB, which only the demonstration does
             IN_THE_FOLDER,
             run_demo,
         )
@@ -169,7 +169,7 @@ def demo(
             f"the demonstration compares with {error.name}, which is not installed: "
             "pip install 'tidemark-pubsub[demo]', and try again"
         ) from error
-    from tidemark.pipeline.demo.shapes.all_shapes import SHAPES  # loads what encodes Avro
+    from tidemark.local.demo.shapes.all_shapes import SHAPES  # loads what encodes Avro
 
     source = SyntheticSource(streams=streams, jitter=timedelta(seconds=8), shape=SHAPES[shape])
     where = IN_THE_FOLDER

@@ -21,14 +21,14 @@ from tests.fixtures_emulator import unique_pubsub
 from tests.identity.recording import Recorder
 from tests.pubsub.fake_monitoring import FakeMonitoring
 from tests.pubsub.fake_monitoring import served as serve_monitoring
+from tidemark.local.emulator.model import PubSubModel
+from tidemark.local.emulator.server import served
+from tidemark.local.services.ownership import Ownership
 from tidemark.pipeline.clock import SystemClock, iso
-from tidemark.pipeline.emulator.model import PubSubModel
-from tidemark.pipeline.emulator.server import served
 from tidemark.pipeline.identity import SCHEMA, Component, On, permissions_of
 from tidemark.pipeline.lake.owner import NAME
 from tidemark.pipeline.pubsub.connection import publisher_client, subscriber_client
 from tidemark.pipeline.pubsub.monitoring import SAMPLE_PERIOD
-from tidemark.pipeline.services.ownership import Ownership
 from tidemark.pipeline.settings import load_settings
 from tidemark.pipeline.settings_sections import PubSubSettings
 from tidemark.pipeline.watermark.decision import Reason

@@ -20,11 +20,12 @@ from typer.main import get_command
 
 from tests.cli.command import Said, said_by_the_program, said_here
 from tests.official_emulator import free_port
+from tidemark.local.demo.shapes.all_shapes import SHAPES
+from tidemark.local.demo.shapes.shape import ShapeName
+from tidemark.local.services.ownership import Ownership
 from tidemark.pipeline.cli.app import app
 from tidemark.pipeline.clock import SystemClock, iso
 from tidemark.pipeline.contract.heartbeat import HeartbeatReader
-from tidemark.pipeline.demo.shapes.all_shapes import SHAPES
-from tidemark.pipeline.demo.shapes.shape import ShapeName
 from tidemark.pipeline.ingest.readers import new_files
 from tidemark.pipeline.ingest.take import Budget
 from tidemark.pipeline.ingest.ticks import land, track
@@ -34,7 +35,6 @@ from tidemark.pipeline.lake.tables.windowed import DiffRun
 from tidemark.pipeline.pubsub.backlog import SnapshotBacklog
 from tidemark.pipeline.pubsub.connection import subscriber_client
 from tidemark.pipeline.pubsub.subscription import PubSubSubscription
-from tidemark.pipeline.services.ownership import Ownership
 from tidemark.pipeline.settings import Settings, load_settings
 
 ROOT = Path(__file__).resolve().parent.parent.parent

@@ -11,13 +11,13 @@ import pytest
 
 from tests.cli.command import Said, said_by_the_program, said_here
 from tests.official_emulator import free_port
+from tidemark.local.services.ownership import Ownership
+from tidemark.local.services.processes import STATE_FILE, Noted, Supervisor, noted_file
 from tidemark.pipeline.cli import doctor, starting
 from tidemark.pipeline.cli.doctor import at_once
 from tidemark.pipeline.clock import SystemClock
 from tidemark.pipeline.doctor.finding import Level
 from tidemark.pipeline.lake.owner import NAME
-from tidemark.pipeline.services.ownership import Ownership
-from tidemark.pipeline.services.processes import STATE_FILE, Noted, Supervisor, noted_file
 from tidemark.pipeline.settings import load_settings
 
 CLOCK = SystemClock()

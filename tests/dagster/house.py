@@ -18,15 +18,15 @@ from tests.emulator.builders import a_subscription, a_topic
 from tests.ingest.model_subscription import ModelBacklog, ModelSubscription
 from tidemark.assets.definitions import build_definitions
 from tidemark.assets.runs import Runs, stretch_named, tags_of
+from tidemark.local.emulator.model import PubSubModel
 from tidemark.pipeline.clock import Clock, SystemClock, iso
 from tidemark.pipeline.contract.heartbeat import FieldKind
-from tidemark.pipeline.emulator.model import PubSubModel
 from tidemark.pipeline.kept import Kept
 from tidemark.pipeline.lake.layout import Lake
+from tidemark.pipeline.orchestrator.names import COMPUTE_WINDOWS, PIPELINE, op_of
 from tidemark.pipeline.pubsub.spending import Spending
 from tidemark.pipeline.pubsub.subscription import PulledBatch
 from tidemark.pipeline.quality.status import LakeReport, read_report, read_waiting
-from tidemark.pipeline.services.dagster_names import COMPUTE_WINDOWS, PIPELINE, op_of
 from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.settings_message import MessageSettings
 from tidemark.pipeline.settings_sections import (

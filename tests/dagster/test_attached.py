@@ -23,9 +23,9 @@ from tidemark.assets import attached
 from tidemark.assets.catalog import COMPLETE_WINDOWS, ON_COMPUTED
 from tidemark.assets.definitions import build_definitions
 from tidemark.assets.housekeeping import prune_events
+from tidemark.local.emulator.model import PubSubModel
+from tidemark.local.emulator.server import served
 from tidemark.pipeline.clock import SystemClock, iso
-from tidemark.pipeline.emulator.model import PubSubModel
-from tidemark.pipeline.emulator.server import served
 from tidemark.pipeline.errors import InvalidSettings
 from tidemark.pipeline.pubsub.connection import publisher_client, subscriber_client
 from tidemark.pipeline.pubsub.provision import provision_here

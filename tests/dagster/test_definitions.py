@@ -27,7 +27,7 @@ from tidemark.pipeline.contract.heartbeat import FieldKind
 from tidemark.pipeline.errors import InvalidSettings
 from tidemark.pipeline.lake.tables.diffs import diff_schema
 from tidemark.pipeline.lake.tables.heartbeats import heartbeat_schema
-from tidemark.pipeline.services.dagster_names import COMPUTE_WINDOWS, INGEST, PIPELINE, REQUEUE, pipeline_tag
+from tidemark.pipeline.orchestrator.names import COMPUTE_WINDOWS, INGEST, PIPELINE, REQUEUE, pipeline_tag
 from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.settings_message import MessageSettings
 from tidemark.pipeline.settings_sections import PubSubSettings, WatermarkSettings

@@ -22,8 +22,8 @@ from tidemark.assets.runs import Runs, ended_attempts
 from tidemark.assets.turns import take_turn
 from tidemark.pipeline.clock import SystemClock, to_us
 from tidemark.pipeline.lake.layout import Lake
-from tidemark.pipeline.services.dagster_names import COMPUTE_WINDOWS, TO
-from tidemark.pipeline.services.dagster_names import WINDOWS as WINDOWS_TAG
+from tidemark.pipeline.orchestrator.names import COMPUTE_WINDOWS, TO
+from tidemark.pipeline.orchestrator.names import WINDOWS as WINDOWS_TAG
 from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.settings_sections import LakeSettings, PubSubSettings, SparkSettings
 from tidemark.pipeline.spark.executors import PYTHON

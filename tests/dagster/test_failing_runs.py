@@ -10,7 +10,7 @@ from tests.cli.command import said_here
 from tests.dagster.test_diffs_asset import WINDOWS, Materializing
 from tests.official_emulator import free_port
 from tidemark.assets.definitions import build_definitions
-from tidemark.pipeline.services.dagster_names import WINDOWS as WINDOWS_TAG
+from tidemark.pipeline.orchestrator.names import WINDOWS as WINDOWS_TAG
 from tidemark.pipeline.settings import load_settings
 from tidemark.pipeline.settings_sections import SparkSettings
 

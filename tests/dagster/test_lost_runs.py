@@ -24,7 +24,7 @@ from tidemark.assets.requests import pause_of
 from tidemark.assets.runs import MAX_RUNTIME_SECONDS, Runs, tags_of
 from tidemark.assets.turns import LONGEST_PAUSE
 from tidemark.pipeline.clock import SystemClock
-from tidemark.pipeline.services.dagster_names import COMPUTE_WINDOWS, INGEST, READS
+from tidemark.pipeline.orchestrator.names import COMPUTE_WINDOWS, INGEST, READS
 from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.settings_sections import LONGEST_RUN, LakeSettings, PubSubSettings
 

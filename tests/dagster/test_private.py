@@ -24,7 +24,7 @@ instance = _instance
 ROOT = Path(__file__).parents[2]
 ONE = ROOT / "resources" / "private.py"
 ROOMS = [
-    *(ROOT / name for name in ("assets", "resources", "pipeline", "examples")),
+    *(ROOT / name for name in ("assets", "resources", "pipeline", "local", "examples")),
     *(ROOT / "src/tidemark").glob("*.py"),
 ]
 SOURCES = [path for room in ROOMS for path in ([room] if room.is_file() else sorted(room.rglob("*.py")))]

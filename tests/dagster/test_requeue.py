@@ -16,8 +16,8 @@ from tidemark.pipeline.clock import iso
 from tidemark.pipeline.contract.heartbeat import HeartbeatReader
 from tidemark.pipeline.ingest.requeue import Requeue, Requeuer
 from tidemark.pipeline.lake.tables.windowed import DiffRun
+from tidemark.pipeline.orchestrator.names import COMPUTE_WINDOWS, CONTRACT, REQUEUE, op_of
 from tidemark.pipeline.quality.quarantined import read_reasons
-from tidemark.pipeline.services.dagster_names import COMPUTE_WINDOWS, CONTRACT, REQUEUE, op_of
 from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.settings_message import MessageSettings
 from tidemark.pipeline.settings_sections import (

@@ -14,9 +14,9 @@ from tests.dagster.house import Ticking, metadata_of, publish, settings_of
 from tests.fixtures_emulator import unique_pubsub
 from tests.pubsub.fake_monitoring import FakeMonitoring
 from tests.pubsub.fake_monitoring import served as serve_monitoring
+from tidemark.local.emulator.model import PubSubModel
+from tidemark.local.emulator.server import served as serve_pubsub
 from tidemark.pipeline.clock import SystemClock
-from tidemark.pipeline.emulator.model import PubSubModel
-from tidemark.pipeline.emulator.server import served as serve_pubsub
 from tidemark.pipeline.errors import ReadingUnavailable
 from tidemark.pipeline.pubsub.connection import publisher_client, subscriber_client
 from tidemark.pipeline.pubsub.monitoring import OLDEST_AGE

@@ -29,7 +29,7 @@ from tidemark.assets.requests import pause_of
 from tidemark.pipeline.clock import EPOCH, Clock, SystemClock, iso
 from tidemark.pipeline.errors import CorruptObject, LakeUnwritable, PubSubUnreachable, SubscriptionMissing
 from tidemark.pipeline.lake.tables.windowed import DiffRun
-from tidemark.pipeline.services.dagster_names import COMPUTE_WINDOWS, INGEST, PIPELINE, REQUEUE
+from tidemark.pipeline.orchestrator.names import COMPUTE_WINDOWS, INGEST, PIPELINE, REQUEUE
 from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.settings_sections import PubSubSettings
 from tidemark.pipeline.windows import Windowing

@@ -6,13 +6,13 @@ from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 
+from tidemark.local.demo.script import run_demo
+from tidemark.local.demo.shapes.all_shapes import SHAPES
+from tidemark.local.demo.shapes.shape import ShapeName
+from tidemark.local.demo.summary import Summary
+from tidemark.local.demo.synthetic_beats import SyntheticSource
 from tidemark.pipeline.cli.output import columns, console
 from tidemark.pipeline.clock import SystemClock
-from tidemark.pipeline.demo.script import run_demo
-from tidemark.pipeline.demo.shapes.all_shapes import SHAPES
-from tidemark.pipeline.demo.shapes.shape import ShapeName
-from tidemark.pipeline.demo.summary import Summary
-from tidemark.pipeline.demo.synthetic_beats import SyntheticSource
 from tidemark.pipeline.durations import parse_duration
 from tidemark.pipeline.errors import TidemarkError
 

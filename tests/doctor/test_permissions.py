@@ -7,6 +7,7 @@ import pytest
 from tests.dagster.house import settings_of
 from tests.doctor.world import World
 from tests.fixtures_emulator import unique_pubsub
+from tidemark.local.emulator.server import served
 from tidemark.pipeline.clock import SystemClock
 from tidemark.pipeline.doctor.finding import Check, Finding, Level, Setup, examine
 from tidemark.pipeline.doctor.permissions import (
@@ -14,7 +15,6 @@ from tidemark.pipeline.doctor.permissions import (
     check_project_permissions,
     check_pubsub_permissions,
 )
-from tidemark.pipeline.emulator.server import served
 from tidemark.pipeline.identity import RUNNING, Component, On, Permission, permissions_of, role_id
 
 CHECKS = [

@@ -13,11 +13,11 @@ from google.pubsub_v1 import PublisherClient, SubscriberClient
 from tests.fixtures_emulator import unique_pubsub
 from tests.ingest.fakes import CONTRACT
 from tests.pubsub.builders import Pulling, ids_of, send, subscription_of
+from tidemark.local.emulator.faults import Faults
+from tidemark.local.emulator.model import PubSubModel
+from tidemark.local.emulator.server import served
 from tidemark.pipeline.clock import SystemClock, to_us
 from tidemark.pipeline.contract.heartbeat import HeartbeatReader
-from tidemark.pipeline.emulator.faults import Faults
-from tidemark.pipeline.emulator.model import PubSubModel
-from tidemark.pipeline.emulator.server import served
 from tidemark.pipeline.errors import PubSubUnreachable, SnapshotRefused
 from tidemark.pipeline.ingest.outcome import Ingested
 from tidemark.pipeline.ingest.readers import new_files

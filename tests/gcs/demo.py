@@ -29,11 +29,11 @@ from tests.gcs.counting import (
     counting_server,
     place_of,
 )
+from tidemark.local.demo.script import run_demo
+from tidemark.local.demo.summary import Summary
+from tidemark.local.demo.synthetic_beats import SyntheticSource
 from tidemark.pipeline.cli.output import columns, console
 from tidemark.pipeline.clock import SystemClock
-from tidemark.pipeline.demo.script import run_demo
-from tidemark.pipeline.demo.summary import Summary
-from tidemark.pipeline.demo.synthetic_beats import SyntheticSource
 from tidemark.pipeline.durations import parse_duration
 from tidemark.pipeline.errors import TidemarkError
 from tidemark.pipeline.lake.layout import Lake

@@ -20,9 +20,9 @@ from tests.identity.documented import Unlisted, permissions_of_http, permissions
 from tests.identity.recording import RecordedBuckets, Recorder, recorded_buckets
 from tests.pubsub.fake_monitoring import FakeMonitoring
 from tests.pubsub.fake_monitoring import served as serve_monitoring
+from tidemark.local.emulator.model import PubSubModel
+from tidemark.local.emulator.server import served as serve_pubsub
 from tidemark.pipeline.clock import SystemClock, iso
-from tidemark.pipeline.emulator.model import PubSubModel
-from tidemark.pipeline.emulator.server import served as serve_pubsub
 from tidemark.pipeline.identity import BREAK_OFF, IN_PARTS, NEEDS, SCHEMA, Component, On, Permission
 from tidemark.pipeline.ingest.readers import new_files
 from tidemark.pipeline.lake.layout import Lake

@@ -17,7 +17,7 @@ from tidemark.pipeline.clock import to_us
 from tidemark.pipeline.lake.tables.windowed import DiffRun
 from tidemark.pipeline.observe.instruments import Instrument, Kind
 from tidemark.pipeline.observe.outlet import outlet_of
-from tidemark.pipeline.services.dagster_names import BACKLOG, COMPUTE_WINDOWS
+from tidemark.pipeline.orchestrator.names import BACKLOG, COMPUTE_WINDOWS
 from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.settings_message import MessageSettings
 from tidemark.pipeline.settings_sections import (

@@ -14,7 +14,7 @@ from tests.observe.hour import MINUTE, SECOND, STREAMS, Hour, an_hour
 from tests.observe.promtool import check, check_summary, rules
 from tidemark.assets import lost_runs
 from tidemark.pipeline.lake.store import calls
-from tidemark.pipeline.services.dagster_names import INGEST, READS
+from tidemark.pipeline.orchestrator.names import INGEST, READS
 from tidemark.pipeline.settings_sections import PubSubSettings
 from tidemark.pipeline.watermark.usage import Usage
 

@@ -16,7 +16,7 @@ from tests.observe.promtool import answers
 from tidemark.assets import lost_runs
 from tidemark.pipeline.lake.store import calls
 from tidemark.pipeline.observe.instruments import INSTRUMENTS, PIPELINE, Kind
-from tidemark.pipeline.services.dagster_names import INGEST
+from tidemark.pipeline.orchestrator.names import INGEST
 from tidemark.pipeline.settings_sections import PubSubSettings
 
 DASHBOARD = Path(__file__).parents[2] / "deploy" / "grafana" / "tidemark.json"

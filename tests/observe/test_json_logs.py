@@ -58,7 +58,7 @@ RUN = """
 import logging
 import dagster as dg
 from tidemark.assets.lost_runs import beating
-from tidemark.pipeline.services.dagster_names import TICK
+from tidemark.pipeline.orchestrator.names import TICK
 from tidemark.pipeline.settings_sections import LogSettings
 from tidemark.resources.json_logs import log_as
 

@@ -17,11 +17,11 @@ from tests.identity.documented import permissions_of_rpc
 from tests.identity.recording import Recorder
 from tests.ingest.judged import Judged, histogram_of, judged
 from tests.pubsub.denying import Denying
+from tidemark.local.emulator.model import PubSubModel
+from tidemark.local.emulator.server import served
 from tidemark.pipeline.clock import from_us
 from tidemark.pipeline.contract.heartbeat import Asking
 from tidemark.pipeline.contract.payloads.formats import Encoding
-from tidemark.pipeline.emulator.model import PubSubModel
-from tidemark.pipeline.emulator.server import served
 from tidemark.pipeline.identity import SCHEMA
 from tidemark.pipeline.pubsub.connection import client_of, publisher_client, subscriber_client
 from tidemark.pipeline.pubsub.schemas import MOST_SCHEMAS, reader_of

@@ -10,8 +10,8 @@ from tests.clock import ManualClock
 from tests.fixtures_emulator import unique_pubsub
 from tests.pubsub.fake_monitoring import START, FakeMonitoring, Point, Series
 from tests.pubsub.fake_monitoring import served as metrics_of
-from tidemark.pipeline.emulator.model import PubSubModel
-from tidemark.pipeline.emulator.server import served
+from tidemark.local.emulator.model import PubSubModel
+from tidemark.local.emulator.server import served
 from tidemark.pipeline.kept import Kept
 from tidemark.pipeline.pubsub.monitoring import DEAD_LETTERED, LOOK_BACK, SOUGHT
 from tidemark.pipeline.pubsub.readings import Readings

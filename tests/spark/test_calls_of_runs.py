@@ -22,8 +22,8 @@ from tidemark.pipeline.ingest.rounds import Rounds
 from tidemark.pipeline.ingest.settle import Settling
 from tidemark.pipeline.kept import Kept
 from tidemark.pipeline.lake.layout import Lake
+from tidemark.pipeline.orchestrator.names import INGEST
 from tidemark.pipeline.pubsub.connection import publisher_client, subscriber_client
-from tidemark.pipeline.services.dagster_names import INGEST
 from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.spark.columns import DiffPlan
 from tidemark.pipeline.spark.micro_batch import MicroBatch, compute_windows

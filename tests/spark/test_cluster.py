@@ -20,9 +20,9 @@ from tests.spark.cluster_client import SPREAD
 from tests.spark.pubsub_world import PubSubWorld
 from tests.spark.standalone import SECRET, Cluster, bare_python, cluster, connect_server
 from tests.spark.test_micro_batch import House
+from tidemark.local.services.stack import TOKEN
 from tidemark.pipeline.clock import SystemClock
 from tidemark.pipeline.lake.layout import Lake
-from tidemark.pipeline.services.stack import TOKEN
 from tidemark.pipeline.settings_sections import LakeSettings, PubSubSettings, SparkSettings
 from tidemark.pipeline.spark.executor_archive import pack
 

@@ -14,10 +14,10 @@ import pytest
 from tests.cli.command import said_here
 from tests.clock import ManualClock
 from tests.official_emulator import free_port
+from tidemark.local.services.processes import Supervisor
+from tidemark.local.services.stack import have_connector, start_stack
 from tidemark.pipeline.clock import SystemClock
 from tidemark.pipeline.errors import ToolMissing
-from tidemark.pipeline.services.processes import Supervisor
-from tidemark.pipeline.services.stack import have_connector, start_stack
 from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.settings_sections import DagsterSettings, LakeSettings, SparkSettings
 from tidemark.pipeline.spark import connector

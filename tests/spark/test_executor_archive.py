@@ -14,8 +14,8 @@ import pytest
 from tests.cli.command import said_here
 from tests.spark.machine import script
 from tests.spark.standalone import bare_python
+from tidemark.local.services.stack import spark_server
 from tidemark.pipeline.errors import InvalidSettings
-from tidemark.pipeline.services.stack import spark_server
 from tidemark.pipeline.settings import Settings, load_settings
 from tidemark.pipeline.settings_sections import SparkSettings
 from tidemark.pipeline.spark import executor_archive

@@ -16,8 +16,8 @@ import pytest
 from tests.ingest.fakes import ACK_DEADLINE, AMPLE, FIELDS, World
 from tests.ingest.model_subscription import ModelSubscription
 from tests.watermark.builders import at
+from tidemark.local.emulator.refusals import DeadlineExceeded
 from tidemark.pipeline.clock import to_us
-from tidemark.pipeline.emulator.refusals import DeadlineExceeded
 from tidemark.pipeline.errors import LakeUnreachable, ReadingUnavailable
 from tidemark.pipeline.ingest import on_spark, readers, rounds
 from tidemark.pipeline.ingest.copies import RememberedCopies

@@ -30,13 +30,13 @@ from tests.identity.documented import permissions_of_rpc
 from tests.identity.recording import Recorder
 from tests.pubsub.denying import Denying
 from tests.pubsub.fake_monitoring import served as serve_monitoring
+from tidemark.local.emulator.faults import LIKE_THE_SERVICE, Faults
+from tidemark.local.emulator.model import PubSubModel
 from tidemark.pipeline.clock import SystemClock
 from tidemark.pipeline.doctor.measure.experiments import measure
 from tidemark.pipeline.doctor.measure.facts import Facts, MonitoringFacts, NotMeasured, Verdict
 from tidemark.pipeline.doctor.measure.judging import Row, follows, rows
 from tidemark.pipeline.doctor.measure.traffic import Plan
-from tidemark.pipeline.emulator.faults import LIKE_THE_SERVICE, Faults
-from tidemark.pipeline.emulator.model import PubSubModel
 from tidemark.pipeline.errors import PermissionMissing, PubSubError
 from tidemark.pipeline.identity import NEEDS, Component
 from tidemark.pipeline.pubsub.connection import publisher_client, subscriber_client

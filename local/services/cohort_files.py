@@ -4,8 +4,8 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 
-from tidemark.pipeline.emulator.filters import parse_filter
-from tidemark.pipeline.emulator.refusals import Invalid
+from tidemark.local.emulator.filters import parse_filter
+from tidemark.local.emulator.refusals import Invalid
 from tidemark.pipeline.errors import InvalidSettings
 from tidemark.pipeline.settings_sections import MetricsSettings, PubSubSettings
 

@@ -6,7 +6,7 @@ acknowledgement id and whose field 2 is the message.
 
 from collections.abc import Iterable
 
-from tidemark.pipeline.emulator.unacknowledged import Delivered
+from tidemark.local.emulator.unacknowledged import Delivered
 
 FIRST, SECOND = b"\x0a", b"\x12"
 """The tags of fields 1 and 2, each followed by a length and so many bytes."""

@@ -10,12 +10,12 @@ from typing import Any
 from google.protobuf.field_mask_pb2 import FieldMask
 from google.pubsub_v1 import types
 
+from tidemark.local.emulator import limits
+from tidemark.local.emulator.model import PubSubModel
+from tidemark.local.emulator.refusals import Invalid, Throttled, Unavailable
+from tidemark.local.emulator.unacknowledged import Delivered
+from tidemark.local.emulator.wire import pull_response
 from tidemark.pipeline.clock import Clock
-from tidemark.pipeline.emulator import limits
-from tidemark.pipeline.emulator.model import PubSubModel
-from tidemark.pipeline.emulator.refusals import Invalid, Throttled, Unavailable
-from tidemark.pipeline.emulator.unacknowledged import Delivered
-from tidemark.pipeline.emulator.wire import pull_response
 
 logger = logging.getLogger(__name__)
 

@@ -10,8 +10,8 @@ import orjson
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from tidemark.local.demo.shapes.shape import Message
 from tidemark.pipeline.contract.heartbeat import RejectionReason
-from tidemark.pipeline.demo.shapes.shape import Message
 from tidemark.pipeline.errors import LakeUnwritable
 
 SCHEMA = pa.schema(

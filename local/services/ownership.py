@@ -14,6 +14,7 @@ from functools import cached_property
 from pathlib import Path
 from threading import Lock
 
+from tidemark.local.services.processes import noted_in
 from tidemark.pipeline.clock import Clock, iso
 from tidemark.pipeline.durations import format_duration, rough
 from tidemark.pipeline.errors import AlreadyRunning, LakeError, LakeOwned, NewerFormat, ObjectReplaced, ServiceFailed
@@ -23,7 +24,6 @@ from tidemark.pipeline.lake.owner import NAME, OWNER, Owner, pipeline_of
 from tidemark.pipeline.lake.store.notes import ReplacedNotes
 from tidemark.pipeline.machine import own_process
 from tidemark.pipeline.printable import printable
-from tidemark.pipeline.services.processes import noted_in
 from tidemark.pipeline.settings import Settings
 
 logger = logging.getLogger(__name__)

@@ -2,8 +2,8 @@
 
 from collections.abc import Mapping
 
-from tidemark.pipeline.demo.shapes import json_shapes, schema_shapes
-from tidemark.pipeline.demo.shapes.shape import Shape, ShapeName
+from tidemark.local.demo.shapes import json_shapes, schema_shapes
+from tidemark.local.demo.shapes.shape import Shape, ShapeName
 
 SHAPES: Mapping[ShapeName, Shape] = {
     ShapeName.JSON: json_shapes.JsonObject(),

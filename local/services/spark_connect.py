@@ -1,5 +1,5 @@
 """The Spark Connect server alone, as `tidemark up` starts it, for whoever supervises it themselves:
-`python -m tidemark.pipeline.services.spark_connect FOLDER`, with a folder for its own files. The process becomes the
+`python -m tidemark.local.services.spark_connect FOLDER`, with a folder for its own files. The process becomes the
 server's JVM, which SIGTERM ends.
 """
 
@@ -7,8 +7,8 @@ import os
 import sys
 from pathlib import Path
 
+from tidemark.local.services.stack import TOKEN, spark_server
 from tidemark.pipeline.errors import InvalidSettings, TidemarkError
-from tidemark.pipeline.services.stack import TOKEN, spark_server
 from tidemark.pipeline.settings import load_settings
 
 

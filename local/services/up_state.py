@@ -6,13 +6,13 @@ from pathlib import Path
 
 import psutil
 
+from tidemark.local.services.own_files import SPARK_CONNECT
+from tidemark.local.services.processes import STATE_FILE, Supervisor, noted_in
+from tidemark.local.services.stack import EMULATOR, WARM_UP, dagster_services
 from tidemark.pipeline.clock import Clock
 from tidemark.pipeline.errors import ServiceFailed
 from tidemark.pipeline.hosts import listens
 from tidemark.pipeline.machine import ProcessName
-from tidemark.pipeline.services.own_files import SPARK_CONNECT
-from tidemark.pipeline.services.processes import STATE_FILE, Supervisor, noted_in
-from tidemark.pipeline.services.stack import EMULATOR, WARM_UP, dagster_services
 from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.spark.session import host_and_port
 

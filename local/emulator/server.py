@@ -11,9 +11,9 @@ from typing import Any
 import grpc
 from google.pubsub_v1 import types
 
+from tidemark.local.emulator import api, refusals
+from tidemark.local.emulator.model import PubSubModel
 from tidemark.pipeline.clock import Clock, SystemClock
-from tidemark.pipeline.emulator import api, refusals
-from tidemark.pipeline.emulator.model import PubSubModel
 from tidemark.pipeline.errors import ServiceFailed
 
 logger = logging.getLogger(__name__)

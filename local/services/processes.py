@@ -9,6 +9,8 @@ from pathlib import Path
 
 import psutil
 
+from tidemark.local.services.log_ends import log_end, why_ended
+from tidemark.local.services.own_files import log_file, usable
 from tidemark.pipeline.clock import Clock
 from tidemark.pipeline.errors import AlreadyRunning, DamagedNote, ServiceFailed
 from tidemark.pipeline.hosts import listens
@@ -16,8 +18,6 @@ from tidemark.pipeline.lake.store.disk import locked, why_unwritable
 from tidemark.pipeline.lake.store.notes import JsonKind
 from tidemark.pipeline.lake.store.slots import SlotFile
 from tidemark.pipeline.machine import ProcessName, own_process, process_of
-from tidemark.pipeline.services.log_ends import log_end, why_ended
-from tidemark.pipeline.services.own_files import log_file, usable
 from tidemark.pipeline.settings_sections import MetricsSettings
 
 STOP_WITHIN_SECONDS = 10.0

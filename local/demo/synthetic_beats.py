@@ -11,10 +11,10 @@ from datetime import datetime, timedelta
 import numpy as np
 from numpy.typing import NDArray
 
+from tidemark.local.demo.shapes.json_shapes import JsonObject
+from tidemark.local.demo.shapes.shape import REASONS, Beat, Message, Shape
 from tidemark.pipeline.clock import duration_us, iso, to_us
 from tidemark.pipeline.contract.heartbeat import RejectionReason
-from tidemark.pipeline.demo.shapes.json_shapes import JsonObject
-from tidemark.pipeline.demo.shapes.shape import REASONS, Beat, Message, Shape
 from tidemark.pipeline.durations import format_duration
 from tidemark.pipeline.errors import InvalidSettings
 

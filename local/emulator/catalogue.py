@@ -7,10 +7,9 @@ from typing import Any, TypeVar
 
 from google.pubsub_v1 import types
 
-from tidemark.pipeline.clock import to_us
-from tidemark.pipeline.emulator.faults import Faults
-from tidemark.pipeline.emulator.filters import parse_filter
-from tidemark.pipeline.emulator.refusals import (
+from tidemark.local.emulator.faults import Faults
+from tidemark.local.emulator.filters import parse_filter
+from tidemark.local.emulator.refusals import (
     AlreadyExists,
     DeadlineExceeded,
     Invalid,
@@ -18,7 +17,8 @@ from tidemark.pipeline.emulator.refusals import (
     Throttled,
     Unavailable,
 )
-from tidemark.pipeline.emulator.unacknowledged import Outstanding
+from tidemark.local.emulator.unacknowledged import Outstanding
+from tidemark.pipeline.clock import to_us
 
 Found = TypeVar("Found")
 

@@ -11,11 +11,11 @@ from typing import Any
 
 from google.pubsub_v1 import types
 
+from tidemark.local.emulator.catalogue import Catalogue, State
+from tidemark.local.emulator.faults import FEW, Faults
+from tidemark.local.emulator.refusals import AlreadyExists, Invalid, Refused
+from tidemark.local.emulator.unacknowledged import Delivered
 from tidemark.pipeline.clock import duration_us, from_us, iso, to_us
-from tidemark.pipeline.emulator.catalogue import Catalogue, State
-from tidemark.pipeline.emulator.faults import FEW, Faults
-from tidemark.pipeline.emulator.refusals import AlreadyExists, Invalid, Refused
-from tidemark.pipeline.emulator.unacknowledged import Delivered
 
 SNAPSHOT_LIFETIME = timedelta(days=7)
 """A snapshot expires this long after the publish time of its oldest message. Source: `Snapshot.expire_time`."""

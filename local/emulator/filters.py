@@ -12,7 +12,7 @@ here is accepted by the service.
 import re
 from collections.abc import Callable, Mapping
 
-from tidemark.pipeline.emulator.refusals import Invalid
+from tidemark.local.emulator.refusals import Invalid
 
 BYTES = 256
 """The longest filter. Source: "The maximum length of a filter is 256 bytes"."""

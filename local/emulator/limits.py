@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from tidemark.pipeline.emulator.refusals import Invalid
+from tidemark.local.emulator.refusals import Invalid
 
 MESSAGES_PER_PUBLISH = 1000
 BYTES_PER_PUBLISH = 10_000_000

@@ -9,8 +9,8 @@ from rich.console import Console
 from rich.panel import Panel
 from rich.table import Column, Table
 
-from tidemark.pipeline.demo.synthetic import Published
-from tidemark.pipeline.demo.verification import Comparison
+from tidemark.local.demo.synthetic import Published
+from tidemark.local.demo.verification import Comparison
 from tidemark.pipeline.quantiles import quantile
 
 

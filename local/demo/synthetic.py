@@ -12,9 +12,8 @@ from typing import Self
 import numpy as np
 from google.pubsub_v1 import PublisherClient, PublishRequest
 
-from tidemark.pipeline.clock import Clock, from_us, to_us
-from tidemark.pipeline.demo.shapes.shape import REASONS, Message
-from tidemark.pipeline.demo.synthetic_beats import (
+from tidemark.local.demo.shapes.shape import REASONS, Message
+from tidemark.local.demo.synthetic_beats import (
     DUPLICATE,
     HEARTBEAT,
     KINDS,
@@ -23,7 +22,8 @@ from tidemark.pipeline.demo.synthetic_beats import (
     compose,
     messages,
 )
-from tidemark.pipeline.demo.truth import TruthFile, truth_of
+from tidemark.local.demo.truth import TruthFile, truth_of
+from tidemark.pipeline.clock import Clock, from_us, to_us
 from tidemark.pipeline.pubsub.connection import ONCE_MORE, publisher_client, reported, retrying
 from tidemark.pipeline.settings import Settings
 

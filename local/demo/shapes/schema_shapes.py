@@ -8,8 +8,8 @@ from typing import Any, ClassVar
 import fastavro
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
+from tidemark.local.demo.shapes.shape import REASONS, SAME_NAMES, Beat, Shape
 from tidemark.pipeline.contract.heartbeat import RejectionReason
-from tidemark.pipeline.demo.shapes.shape import REASONS, SAME_NAMES, Beat, Shape
 
 FIRST, SECOND, UNKNOWN = "00000001", "00000002", "0000000f"
 """The names of the revisions, and of one that does not exist."""

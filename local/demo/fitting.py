@@ -7,9 +7,9 @@ from datetime import datetime
 import numpy as np
 from google.pubsub_v1 import PubsubMessage
 
+from tidemark.local.demo.synthetic_beats import SyntheticSource, compose, messages
 from tidemark.pipeline.clock import from_us, to_us
 from tidemark.pipeline.contract.heartbeat import HeartbeatReader
-from tidemark.pipeline.demo.synthetic_beats import SyntheticSource, compose, messages
 from tidemark.pipeline.ingest.samples import Sample
 from tidemark.pipeline.ingest.trial import Trial, try_samples
 from tidemark.pipeline.pubsub.received import table_of

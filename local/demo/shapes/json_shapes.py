@@ -7,8 +7,8 @@ from typing import Any
 
 import orjson
 
+from tidemark.local.demo.shapes.shape import REASONS, SAME_NAMES, Beat, Message, Shape, present
 from tidemark.pipeline.contract.heartbeat import RejectionReason
-from tidemark.pipeline.demo.shapes.shape import REASONS, SAME_NAMES, Beat, Message, Shape, present
 
 SITES = ("north", "south", "west")
 """The sites of nested messages."""

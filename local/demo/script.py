@@ -12,20 +12,20 @@ from pathlib import Path
 from rich.console import Console
 from rich.markup import escape
 
+from tidemark.local.demo.shapes.shape import Shape
+from tidemark.local.demo.summary import Spread, Summary, show
+from tidemark.local.demo.synthetic import Source
+from tidemark.local.demo.synthetic_beats import SyntheticSource
+from tidemark.local.demo.verification import compare
+from tidemark.local.services.processes import Supervisor
+from tidemark.local.services.stack import start_emulator, start_stack
 from tidemark.pipeline.clock import Clock, iso
-from tidemark.pipeline.demo.shapes.shape import Shape
-from tidemark.pipeline.demo.summary import Spread, Summary, show
-from tidemark.pipeline.demo.synthetic import Source
-from tidemark.pipeline.demo.synthetic_beats import SyntheticSource
-from tidemark.pipeline.demo.verification import compare
 from tidemark.pipeline.durations import format_duration
 from tidemark.pipeline.errors import LakeError, ServiceFailed
 from tidemark.pipeline.lake.layout import HEARTBEAT_DIFFS, HEARTBEATS, QUARANTINE, OpenLake
 from tidemark.pipeline.lake.store.address import open_objects
 from tidemark.pipeline.pubsub.provision import provision_here
 from tidemark.pipeline.quality.status import LakeReport, read_report, read_waiting
-from tidemark.pipeline.services.processes import Supervisor
-from tidemark.pipeline.services.stack import start_emulator, start_stack
 from tidemark.pipeline.settings import Settings, load_settings
 from tidemark.pipeline.settings_sections import LakeSettings, WatermarkSettings
 from tidemark.pipeline.spark.java import find_java
