@@ -38,7 +38,7 @@ LONGEST_PULL = timedelta(seconds=40)
 """The most that a tick pulls. Dagster gives it 60 s, and it must persist and acknowledge within the rest."""
 SNAPSHOT_BUDGET = 10 << 30
 """Bytes a day, on the service. Ten thousand sources that publish every 30 s need about half of it, read at each tick of
-10 s (docs/concepts/costs.md). By the list price of September 2026 it is at most 2.70 dollars a day."""
+10 s (docs/concepts/costs-and-scale.md). By the list price of September 2026 it is at most 2.70 dollars a day."""
 NEVER, AUTOMATIC = "never", "automatic"
 BY_HAND: Literal["by hand"] = "by hand"
 ON_CHANGE: Literal["when the contract changes"] = "when the contract changes"
