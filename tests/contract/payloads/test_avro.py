@@ -21,8 +21,7 @@ from tests.contract.payloads.schemas import (
     why,
     written,
 )
-from tidemark.pipeline.contract.payloads.avro import AvroCodec
-from tidemark.pipeline.contract.payloads.avro_container import records_of
+from tidemark.pipeline.contract.payloads.avro import AvroCodec, records_of
 from tidemark.pipeline.contract.payloads.formats import CONTAINER
 from tidemark.pipeline.contract.payloads.rejections import Unreadable
 from tidemark.pipeline.errors import InvalidSettings

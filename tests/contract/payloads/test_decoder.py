@@ -26,11 +26,10 @@ from tests.contract.payloads.schemas import (
     written,
 )
 from tests.ingest.judged import LATER, messages_of
-from tidemark.pipeline.contract.payloads.bounds import MOST_VALUES
+from tidemark.pipeline.contract.payloads.bounds import LARGEST, MOST_MEMBERS, MOST_VALUES
 from tidemark.pipeline.contract.payloads.decoder import PART_BYTES, PayloadDecoder
 from tidemark.pipeline.contract.payloads.definitions import Definition, revision_of
 from tidemark.pipeline.contract.payloads.formats import Compression, Encoding, Envelope, PayloadFormat
-from tidemark.pipeline.contract.payloads.gzipped import LARGEST, MOST_MEMBERS
 from tidemark.pipeline.contract.payloads.rejections import Undecided, Unknown
 from tidemark.pipeline.contract.payloads.revisions import MOST_REVISIONS, Asking
 from tidemark.pipeline.errors import InvalidSettings

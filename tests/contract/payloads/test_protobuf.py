@@ -10,8 +10,7 @@ from tests.contract.payloads.schemas import PROTO, by_file, definition, one, why
 from tidemark.pipeline.contract.payloads.decoder import PayloadDecoder
 from tidemark.pipeline.contract.payloads.definitions import Definition
 from tidemark.pipeline.contract.payloads.formats import Encoding, PayloadFormat
-from tidemark.pipeline.contract.payloads.proto_text import compiled
-from tidemark.pipeline.contract.payloads.protobuf import ProtobufCodec
+from tidemark.pipeline.contract.payloads.protobuf import ProtobufCodec, compiled
 from tidemark.pipeline.contract.payloads.rejections import Unreadable
 
 JSON = (
