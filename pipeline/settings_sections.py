@@ -147,8 +147,8 @@ class PubSubSettings(ServerSettings):
     `auto` takes a snapshot, and asks monitoring if one is refused."""
     snapshot_budget: Annotated[Annotated[int, Field(ge=0)] | None, EmptyIsNone] = None
     """Bytes a day that snapshots may keep, by estimate: what is left is spread over the day
-    (docs/concepts/costs-and-scale.md). Smaller costs less, and the watermark waits longer while base is far behind. Empty: 10 GiB on the service, no bound
-    on an emulator."""
+    (docs/concepts/costs-and-scale.md). Smaller costs less, and the watermark waits longer while base is far behind.
+    Empty: 10 GiB on the service, no bound on an emulator."""
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
