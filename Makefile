@@ -21,8 +21,8 @@ $(VENV)/.installed: pyproject.toml constraints.txt tools/check_machine.sh tools/
 	sh tools/install.sh $(BIN)/python "$$extras"
 	@touch $@
 
-demo: setup ## play the whole mission on real parts, and compare every row with the truth; LAKE=gs OPTIONS='--streams 500'
-	$(if $(filter gs,$(LAKE)),$(BIN)/python -m tests.gcs.demo,$(BIN)/tidemark demo) $(OPTIONS)
+demo: setup ## play the whole mission on real parts in two minutes, and compare every row with the truth; FULL=1 LAKE=gs
+	$(if $(filter gs,$(LAKE)),$(BIN)/python -m tests.gcs.demo,$(BIN)/tidemark demo) $(if $(FULL),--full) $(OPTIONS)
 
 demo-shapes: setup ## play a small demonstration of each message shape, one after the other; a line for each
 	$(BIN)/python -m tests.demo.every_shape $(OPTIONS)

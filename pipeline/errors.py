@@ -131,7 +131,7 @@ class DamagedNote(CorruptObject):
 class NewerFormat(LakeError):
     """An object was written by a version of tidemark that this one cannot read. Nothing was pulled or written.
 
-    Run that version (docs/how-to/upgrading.md). Never `tidemark forget` it."""
+    Run that version (docs/how-to/upgrading.md). Never `tidemark repair --forget` it."""
 
 
 class NothingToTune(LakeError):

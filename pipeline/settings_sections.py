@@ -15,7 +15,6 @@ from tidemark.pipeline.hosts import is_loopback
 from tidemark.pipeline.settings_types import (
     DAY,
     ZERO,
-    CallLong,
     Effect,
     EmptyIsNone,
     FilterText,
@@ -37,8 +36,6 @@ LONGEST_RUN = timedelta(hours=3)
 """Longer than any run: `max_runtime_seconds` in dagster.yaml ends it earlier. A younger file may belong to a run."""
 LONGEST_PULL = timedelta(seconds=40)
 """The most that a tick pulls. Dagster gives it 60 s, and it must persist and acknowledge within the rest."""
-PULLS_AT_ONCE = 8
-"""The service answers a pull in 20 to 60 ms, often with few messages although many wait."""
 SNAPSHOT_BUDGET = 10 << 30
 """Bytes a day, on the service. Ten thousand sources that publish every 30 s need about half of it, read at each tick of
 10 s (docs/concepts/costs.md). By the list price of September 2026 it is at most 2.70 dollars a day."""
@@ -95,20 +92,9 @@ class Server(NamedTuple):
     impersonate: str | None = None
 
 
-class PullSettings(Section):
-    """Pulling from a subscription."""
+class ServerSettings(Section):
+    """The address of Pub/Sub, and the identity that it is asked with."""
 
-    ack_deadline: Annotated[Duration, Field(ge=timedelta(seconds=10), le=timedelta(minutes=10)), Effect.CREATION] = (
-        timedelta(seconds=60)
-    )
-    """Time before Pub/Sub delivers an unacknowledged message again. tidemark extends leases every third of it. Shorter:
-    messages of a killed process return sooner. Longer: slow writes are safer."""
-    pull_wait: CallLong = timedelta(seconds=2)
-    """Longest wait of an empty pull."""
-    call_timeout: CallLong = timedelta(seconds=10)
-    """Longest time of any other call to Pub/Sub."""
-    pulls_at_once: Annotated[Annotated[int, Field(ge=1, le=100)] | None, EmptyIsNone] = None
-    """Most pulls of one subscription under way while answers are slow. Empty: 8 on the service, 1 on an emulator."""
     emulator_host: OptionalText = None
     endpoint: OptionalAddress = None
     """Address of the service, with TLS, as `host:port`: a regional endpoint (docs/how-to/identity.md). Empty: Google's
@@ -123,17 +109,12 @@ class PullSettings(Section):
         return Server(self.emulator_host, self.endpoint, self.impersonate)
 
     @property
-    def most_pulls_at_once(self) -> int:
-        """As set; otherwise several on the service, whose answers are slow and small, and one on an emulator."""
-        return self.pulls_at_once or (PULLS_AT_ONCE if self.emulator_host is None else 1)
-
-    @property
     def read_by_others(self) -> str | None:
         """The path of a subscription that tidemark never pulls from."""
         return None
 
 
-class PubSubSettings(PullSettings):
+class PubSubSettings(ServerSettings):
     """The topic, its two subscriptions, and how they are asked."""
 
     project: Annotated[str, Effect.ANEW] = Field("tidemark-local", min_length=3)
@@ -164,23 +145,18 @@ class PubSubSettings(PullSettings):
     reading: ReadingKind = "auto"
     """Source of the oldest unacknowledged publish time. `snapshot` is exact and current; `monitoring` is minutes old;
     `auto` takes a snapshot, and asks monitoring if one is refused."""
-    snapshot_max_backlog: int = Field(10_000_000, ge=1)
-    """With `auto`: monitoring is asked instead while base holds more messages than this."""
     snapshot_budget: Annotated[Annotated[int, Field(ge=0)] | None, EmptyIsNone] = None
     """Bytes a day that snapshots may keep, by estimate: what is left is spread over the day (docs/concepts/costs.md).
     Smaller costs less, and the watermark waits longer while base is far behind. Empty: 10 GiB on the service, no bound
     on an emulator."""
-    monitoring_endpoint: OptionalAddress = None
-    """Another address of Cloud Monitoring, as `host:port`, without TLS and credentials. Empty: Google's."""
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
         if self.base_subscription == self.tracking_subscription:
             raise ValueError("base_subscription and tracking_subscription must be two different subscriptions")
-        if self.reading == "monitoring" and not self.has_metrics:
+        if self.reading == "monitoring" and self.monitoring is None:
             raise ValueError(
-                'reading = "monitoring" cannot work: the emulator has no metrics. Write "snapshot" or "auto", or name '
-                "a server that has them in monitoring_endpoint"
+                'reading = "monitoring" cannot work: the emulator has no metrics. Write "snapshot" or "auto"'
             )
         return self
 
@@ -190,9 +166,9 @@ class PubSubSettings(PullSettings):
         return self.base_path if self.attach else None
 
     @property
-    def has_metrics(self) -> bool:
-        """True if there is a Cloud Monitoring to ask: an emulator has none."""
-        return self.emulator_host is None or self.monitoring_endpoint is not None
+    def monitoring(self) -> Server | None:
+        """Where Cloud Monitoring is, and as whom it is asked; None with an emulator, which has no metrics."""
+        return Server(None, impersonate=self.impersonate) if self.emulator_host is None else None
 
     @property
     def snapshot_bytes_a_day(self) -> int | None:
@@ -387,9 +363,9 @@ class IngestSettings(Section):
     run_for: Annotated[Duration, Field(ge=timedelta(minutes=1), le=timedelta(minutes=90))] = timedelta(hours=1)
     """Time in one run; then the sensor starts the next, if needed."""
     start_after: Positive = timedelta(hours=1)
-    """With `ticks`, a run starts when base or tracking holds a message as old as this."""
+    """With `ticks`, a run starts when base or tracking holds a message as old as this,"""
     start_size: int = Field(1_000_000, ge=1)
-    """It also starts when tracking has counted this many messages since the oldest that base holds."""
+    """or when tracking has counted so many messages since the oldest that base holds."""
     stop_below: NotNegative = timedelta(minutes=1)
     """The run ends when the oldest message of both is younger than this; less than `start_after`."""
 
@@ -510,7 +486,7 @@ class SparkSettings(Section):
     driver_memory: str = Field("2g", pattern=r"^\d+[mg]$")
     """Memory of that server, or of a classic session."""
     executor_environment: OptionalText = None
-    """Archive of `tidemark pack`, by path or address, for executors whose Python lacks tidemark
+    """Archive of `tidemark provision --executors`, by path or address, for executors whose Python lacks tidemark
     (docs/how-to/spark.md)."""
     config: dict[str, str] = Field(default_factory=dict)
     """Further Spark settings by name, in `[spark.config]`. All reach a server that is started and a classic session;
@@ -520,7 +496,9 @@ class SparkSettings(Section):
     @classmethod
     def _unpackable(cls, value: str | None) -> str | None:
         if value is not None and (not value.endswith((".tar.gz", ".tgz")) or "#" in value or "," in value):
-            raise ValueError("name the archive that `tidemark pack` made, such as executors.tar.gz, without # and ,")
+            raise ValueError(
+                "name the archive that `tidemark provision --executors` made, such as executors.tar.gz, without # and ,"
+            )
         return value
 
     @model_validator(mode="after")
@@ -539,8 +517,8 @@ class DagsterSettings(Section):
     """Beginning of the names of assets, jobs, sensors, schedules and resources (docs/how-to/embedding.md). Empty: none,
     and `tidemark` in a Dagster project of yours."""
     url: OptionalUrl = None
-    """Address of the UI of the Dagster that `recompute` and `repair` ask for runs, without a login. Empty: that of
-    `tidemark up`."""
+    """Address of the UI of the Dagster that `tidemark repair` asks for runs, without a login. Empty: that of `tidemark
+    up`."""
     location: str = Field("tidemark", min_length=1)
     """Code location there that has tidemark's jobs."""
     web_port: Port = 3000

@@ -8,8 +8,8 @@ from google.pubsub_v1 import SubscriberClient
 
 from benchmarks.calls import CLOCK, Counted, Ticks, counted_client
 from tests.dagster.house import publish
-from tidemark.pipeline.emulator.model import PubSubModel
-from tidemark.pipeline.emulator.server import served
+from tidemark.local.emulator.model import PubSubModel
+from tidemark.local.emulator.server import served
 from tidemark.pipeline.kept import Kept
 from tidemark.pipeline.lake.layout import Lake
 from tidemark.pipeline.pubsub.connection import publisher_client

@@ -10,14 +10,14 @@ from typing import Any
 import pytest
 from google.pubsub_v1 import PublisherClient, SubscriberClient
 
-from tests.fixtures_emulator import unique_pubsub
+from tests.fixtures_emulator import QUICK_LEASE, unique_pubsub
 from tests.ingest.fakes import CONTRACT
 from tests.pubsub.builders import Pulling, ids_of, send, subscription_of
+from tidemark.local.emulator.faults import Faults
+from tidemark.local.emulator.model import PubSubModel
+from tidemark.local.emulator.server import served
 from tidemark.pipeline.clock import SystemClock, to_us
 from tidemark.pipeline.contract.heartbeat import HeartbeatReader
-from tidemark.pipeline.emulator.faults import Faults
-from tidemark.pipeline.emulator.model import PubSubModel
-from tidemark.pipeline.emulator.server import served
 from tidemark.pipeline.errors import PubSubUnreachable, SnapshotRefused
 from tidemark.pipeline.ingest.outcome import Ingested
 from tidemark.pipeline.ingest.readers import new_files
@@ -74,22 +74,23 @@ class House:
 
     @property
     def base(self) -> PubSubSubscription:
-        return subscription_of(self.subscriber, self.settings, clock=self.clock)
+        wait = timedelta(seconds=0.15)
+        return subscription_of(self.subscriber, self.settings, clock=self.clock, pull_wait=wait)
 
     def patient(self, client: Any = None) -> PubSubSubscription:
         """The base subscription, for tests that ask for exactly what there is: a busy machine answers late."""
-        settings = self.settings.model_copy(update={"pull_wait": timedelta(seconds=20)})
-        return subscription_of(client or self.subscriber, settings, clock=self.clock)
+        wait = timedelta(seconds=20)
+        return subscription_of(client or self.subscriber, self.settings, clock=self.clock, pull_wait=wait)
 
     def backlog(self, path: str) -> SnapshotBacklog:
-        return SnapshotBacklog(self.subscriber, path, self.clock, self.settings.call_timeout)
+        return SnapshotBacklog(self.subscriber, path, self.clock)
 
     def outstanding(self, path: str | None = None) -> set[str]:
         """Ids of what the server holds as unacknowledged."""
         return {message.message_id for message in self.model.unacknowledged(path or self.settings.base_path)}
 
     def wait_for_leases(self) -> None:
-        self.clock.sleep(self.settings.ack_deadline.total_seconds() / SPEED + 0.1)
+        self.clock.sleep(QUICK_LEASE.total_seconds() / SPEED + 0.1)
 
 
 @pytest.fixture
@@ -97,11 +98,9 @@ def house() -> Iterator[House]:
     clock = HurriedClock()
     model = PubSubModel(rng=random.Random(1))
     with served(model, clock=clock) as address:
-        settings = unique_pubsub(address).model_copy(
-            update={"pull_wait": timedelta(seconds=0.15), "call_timeout": timedelta(seconds=2)}
-        )
+        settings = unique_pubsub(address)
         publisher, subscriber = publisher_client(address), subscriber_client(address)
-        provision(subscriber, publisher, settings, CONTRACT, clock)
+        provision(subscriber, publisher, settings, CONTRACT, clock, lease=QUICK_LEASE)
         yield House(model, clock, settings, publisher, subscriber)
         for client in (publisher, subscriber):
             client.transport.close()
@@ -200,10 +199,9 @@ def test_an_extension_that_is_refused_costs_a_second_delivery_and_nothing_else(
     house: House, caplog: pytest.LogCaptureFixture
 ) -> None:
     sent = send(house.publisher, house.settings, 5)
-    hasty = house.settings.model_copy(update={"ack_deadline": timedelta(milliseconds=600)})
     batch = house.patient().pull(5, MUCH, 5)
     house.model.faults = Faults(throttled=1.0)
-    keeping = subscription_of(house.subscriber, hasty, clock=house.clock)
+    keeping = subscription_of(house.subscriber, house.settings, clock=house.clock, lease=timedelta(milliseconds=600))
     keeping.hold(batch.ack_ids)
     house.wait_for_leases()
     keeping.close()
@@ -242,9 +240,9 @@ def test_a_message_too_old_for_a_snapshot_makes_the_reading_unavailable() -> Non
     with served(clock=clock) as address:
         settings = unique_pubsub(address)
         publisher, subscriber = publisher_client(address), subscriber_client(address)
-        provision(subscriber, publisher, settings, CONTRACT, clock)
+        provision(subscriber, publisher, settings, CONTRACT, clock, lease=QUICK_LEASE)
         send(publisher, settings, 1)
-        backlog = SnapshotBacklog(subscriber, settings.base_path, clock, settings.call_timeout)
+        backlog = SnapshotBacklog(subscriber, settings.base_path, clock)
         clock.ahead = timedelta(days=6, hours=22)
         assert backlog.read().names_a_message
         clock.ahead = timedelta(days=6, hours=23, minutes=1)
@@ -260,7 +258,7 @@ def test_provisioning_gets_through_when_some_answers_do_not() -> None:
         with served(model) as address:
             settings = unique_pubsub(address)
             publisher, subscriber = publisher_client(address), subscriber_client(address)
-            provision(subscriber, publisher, settings, CONTRACT, SystemClock())
+            provision(subscriber, publisher, settings, CONTRACT, SystemClock(), lease=QUICK_LEASE)
             model.faults = Faults()
             made = [one.name for one in model.list_subscriptions(settings.topic_path)]
             assert made == [settings.tracking_path, settings.base_path]  # tracking first

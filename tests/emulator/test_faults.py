@@ -24,9 +24,9 @@ from tests.emulator.builders import (
     publish,
     pull,
 )
-from tidemark.pipeline.emulator.faults import Faults
-from tidemark.pipeline.emulator.model import PubSubModel
-from tidemark.pipeline.emulator.refusals import DeadlineExceeded, ModelError, Refused, Throttled, Unavailable
+from tidemark.local.emulator.faults import Faults
+from tidemark.local.emulator.model import PubSubModel
+from tidemark.local.emulator.refusals import DeadlineExceeded, ModelError, Refused, Throttled, Unavailable
 
 WEEK = timedelta(days=7)
 

@@ -9,10 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.emulator.builders import BASE, START, a_model, a_subscription, after, plain
-from tidemark.pipeline.emulator.faults import Faults
-from tidemark.pipeline.emulator.filters import parse_filter
-from tidemark.pipeline.emulator.model import PubSubModel
-from tidemark.pipeline.emulator.refusals import Invalid
+from tidemark.local.emulator.faults import Faults
+from tidemark.local.emulator.filters import parse_filter
+from tidemark.local.emulator.model import PubSubModel
+from tidemark.local.emulator.refusals import Invalid
 
 COM, NET, OTHER, NONE = {"name": "com"}, {"name": "net"}, {"domain": "com"}, dict[str, str]()
 TAGGED = {"name": "com", "iana.org/language_tag": "en"}

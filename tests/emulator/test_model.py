@@ -20,8 +20,8 @@ from tests.emulator.builders import (
     publish,
     pull,
 )
+from tidemark.local.emulator.refusals import AlreadyExists, Invalid, NotFound, Refused
 from tidemark.pipeline.clock import to_us
-from tidemark.pipeline.emulator.refusals import AlreadyExists, Invalid, NotFound, Refused
 
 WEEK = timedelta(days=7)
 

@@ -21,16 +21,16 @@ from google.pubsub_v1.types import PullRequest, PullResponse
 
 from tests.emulator.builders import START, a_subscription, a_topic, plain
 from tests.official_emulator import HOST, free_port
-from tidemark.pipeline.cli.pubsub import FAULT_NAMES, faults_of, listening, pubsub
+from tidemark.local.emulator import api as service
+from tidemark.local.emulator.api import PULLS_WAIT_AT_MOST, Shared, SubscriberService
+from tidemark.local.emulator.faults import FEW, LIKE_THE_SERVICE, Faults
+from tidemark.local.emulator.model import PubSubModel
+from tidemark.local.emulator.refusals import Transient
+from tidemark.local.emulator.server import CALLS_AT_ONCE, served
+from tidemark.local.emulator.unacknowledged import Delivered
+from tidemark.local.emulator.wire import length, pull_response
+from tidemark.pipeline.cli.advanced.pubsub import FAULT_NAMES, faults_of, listening, pubsub
 from tidemark.pipeline.clock import SystemClock
-from tidemark.pipeline.emulator import api as service
-from tidemark.pipeline.emulator.api import PULLS_WAIT_AT_MOST, Shared, SubscriberService
-from tidemark.pipeline.emulator.faults import FEW, LIKE_THE_SERVICE, Faults
-from tidemark.pipeline.emulator.model import PubSubModel
-from tidemark.pipeline.emulator.refusals import Transient
-from tidemark.pipeline.emulator.server import CALLS_AT_ONCE, served
-from tidemark.pipeline.emulator.unacknowledged import Delivered
-from tidemark.pipeline.emulator.wire import length, pull_response
 from tidemark.pipeline.errors import InvalidSettings, ServiceFailed
 from tidemark.pipeline.pubsub.connection import publisher_client, subscriber_client
 

@@ -253,7 +253,7 @@ def test_with_a_damaged_log_nothing_is_pulled(world: World) -> None:
     whole = path.read_bytes()
     path.write_bytes(b"")
     world.restart()
-    with pytest.raises(CorruptObject, match="`tidemark forget"):
+    with pytest.raises(CorruptObject, match="`tidemark repair --forget"):
         world.land()
     assert world.steps.taken == []
     path.write_bytes(whole)

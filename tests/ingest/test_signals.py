@@ -19,9 +19,9 @@ from tests.fixtures_emulator import unique_pubsub
 from tests.ingest.fakes import World
 from tests.lake.test_watermark_object import Memory, state
 from tests.watermark.builders import at
+from tidemark.local.emulator.model import PubSubModel
+from tidemark.local.emulator.server import served
 from tidemark.pipeline.clock import SystemClock, iso
-from tidemark.pipeline.emulator.model import PubSubModel
-from tidemark.pipeline.emulator.server import served
 from tidemark.pipeline.errors import InvalidSettings, LakeUnreachable
 from tidemark.pipeline.ingest.signals import SignalTopic, closed_between, signals_of
 from tidemark.pipeline.lake.log.watermark_object import ACKNOWLEDGED, LANDED, NAME, SENT, Closed

@@ -20,6 +20,7 @@ from tidemark.pipeline.pubsub.monitoring import (
     Undelivered,
     monitoring_client,
 )
+from tidemark.pipeline.settings_sections import Server
 
 BASE = "heartbeats-base"
 PATH = f"projects/{PROJECT}/subscriptions/{BASE}"
@@ -213,7 +214,7 @@ def test_a_server_that_does_not_answer_in_time_leaves_the_backlog_unknown(
 
 @pytest.mark.timeout(60)
 def test_a_server_that_is_not_there_leaves_the_backlog_unknown(clock: ManualClock) -> None:
-    client = monitoring_client(f"127.0.0.1:{free_port()}")
+    client = monitoring_client(Server(f"127.0.0.1:{free_port()}"))
     with pytest.raises(ReadingUnavailable):
         MonitoringBacklog(client, PATH, clock, timedelta(seconds=1)).read()
     client.transport.close()

@@ -17,11 +17,11 @@ from tests.identity.documented import permissions_of_rpc
 from tests.identity.recording import Recorder
 from tests.ingest.judged import Judged, histogram_of, judged
 from tests.pubsub.denying import Denying
+from tidemark.local.emulator.model import PubSubModel
+from tidemark.local.emulator.server import served
 from tidemark.pipeline.clock import from_us
 from tidemark.pipeline.contract.heartbeat import Asking
 from tidemark.pipeline.contract.payloads.formats import Encoding
-from tidemark.pipeline.emulator.model import PubSubModel
-from tidemark.pipeline.emulator.server import served
 from tidemark.pipeline.identity import SCHEMA
 from tidemark.pipeline.pubsub.connection import client_of, publisher_client, subscriber_client
 from tidemark.pipeline.pubsub.schemas import MOST_SCHEMAS, reader_of
@@ -298,7 +298,7 @@ def test_a_service_that_does_not_answer_rejects_nothing(topic: Topic) -> None:
     topic.create(AVRO)
     topic.publish(avro(AVRO, BEAT))
     messages = topic.pulled(1)
-    gone = topic.pubsub.model_copy(update={"emulator_host": "127.0.0.1:1", "call_timeout": timedelta(seconds=1)})
+    gone = topic.pubsub.model_copy(update={"emulator_host": "127.0.0.1:1"})
     batch = judged(messages, reader_of(BY_AVRO.contract_from(FIRST), gone), None, FIRST)
     assert (len(batch.heartbeats), len(batch.rejected)) == (0, 0)
     assert re.search(r"projects/.*/schemas/beats-schema", batch.undecided[0].why)

@@ -166,8 +166,8 @@ def decode(content: bytes, name: str) -> Entry:
     except (pa.ArrowException, OSError, ValueError) as error:
         raise CorruptObject(
             f"{name} cannot be read as an entry of the tracking log ({error}); put back its earlier version or a "
-            "backup, or, where there is none, run `tidemark forget <number>`: the watermark then holds until base "
-            "has landed everything that the entry may have known"
+            "backup, or, where there is none, run `tidemark repair --forget <number>`: the watermark then holds until "
+            "base has landed everything that the entry may have known"
         ) from error
     metadata = table.schema.metadata or {}
     refuse_newer(name, metadata)
