@@ -1,4 +1,4 @@
-"""Write the parts of docs/reference that follow from the code: `make reference`.
+"""Write the parts of pages that follow from the code: `make reference`.
 
 Each page has prose that is written by hand, and one part between two marks that is written here. The words are those of
 the code: docstrings of settings, errors and reasons, texts of columns, help of commands, descriptions of instruments.
@@ -40,11 +40,14 @@ from tidemark.pipeline.settings_types import Effect, Section
 from tidemark.pipeline.watermark.decision import Reason
 
 ROOT = Path(__file__).resolve().parent.parent
-FOLDER = ROOT / "docs" / "reference"
+DOCS = ROOT / "docs"
 BEGIN, END = "<!-- `make reference` writes what follows, from the code. -->", "<!-- It ends here. -->"
 
 LIST_OR_RANGE = re.compile(r"list\[(.*)\]| range")
 """The part of an option's type that says how values are checked."""
+
+FOLDERS = ("assets", "resources", "pipeline", "local")
+"""The product's folders, from what Dagster shows down to what stands in on one machine."""
 
 FIELDS: Mapping[str, FieldKind] = {"temperature": FieldKind.NUMBER, "status": FieldKind.TEXT}
 """The compared fields that `tidemark init` writes."""
@@ -53,14 +56,15 @@ FIELDS: Mapping[str, FieldKind] = {"temperature": FieldKind.NUMBER, "status": Fi
 def pages() -> dict[Path, str]:
     """The text of each page as the code has it now."""
     parts = {
-        "settings": settings(),
-        "commands": commands(),
-        "tables": tables(),
-        "metrics": metrics(),
-        "reasons": reasons(),
-        "errors": errors(),
+        "reference/settings": settings(),
+        "reference/commands": commands(),
+        "reference/tables": tables(),
+        "reference/metrics": metrics(),
+        "reference/reasons": reasons(),
+        "reference/errors": errors(),
+        "inside/architecture": folders(),
     }
-    return {path: _between_marks(path, part) for name, part in parts.items() for path in [FOLDER / f"{name}.md"]}
+    return {path: _between_marks(path, part) for name, part in parts.items() for path in [DOCS / f"{name}.md"]}
 
 
 def _between_marks(path: Path, part: Iterable[str]) -> str:
@@ -235,6 +239,14 @@ def _errors(kind: type[TidemarkError], depth: int) -> Iterator[Sequence[str]]:
     for below in kind.__subclasses__():
         if below.__module__ == TidemarkError.__module__:
             yield from _errors(below, depth + 1)
+
+
+def folders() -> Iterator[str]:
+    """The folders of the product, as the docstrings of their packages describe them."""
+    packages = sorted(path for top in FOLDERS for path in (ROOT / top).rglob("__init__.py"))
+    texts = {path.parent: ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or "" for path in packages}
+    rows = ((f"`{folder.relative_to(ROOT)}/`", text.partition("\n\n")[0]) for folder, text in texts.items())
+    yield from ("", *table(("folder", "what lives there"), rows))
 
 
 def _meaning_and_action(text: str) -> tuple[str, str]:
