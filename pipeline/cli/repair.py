@@ -24,6 +24,7 @@ from tidemark.pipeline.upkeep.integrity import forget_damaged
 from tidemark.pipeline.upkeep.orphans import GRACE, Orphan
 from tidemark.pipeline.upkeep.orphans import remove_orphans as remove_orphan_files
 from tidemark.pipeline.upkeep.repair import Survey, Surveyor, findings
+from tidemark.pipeline.windows import WINDOWS_PER_RUN
 
 DEFAULT_GRACE, NO_TIME = Span(seconds=GRACE.total_seconds()), Span(0)
 LOOK_EVERY_SECONDS = 1.0
@@ -79,7 +80,7 @@ def repair(
     problem, mended = None, not survey.integrity.broken
     if not dry_run:
         try:
-            for stretch in survey.runs(settings.windows.max_windows_per_run):
+            for stretch in survey.runs(WINDOWS_PER_RUN):
                 where = launch(settings, stretch[0], stretch[-1])
                 requested.append({"from": stretch[0].key, "to": stretch[-1].key})
                 say(f"requested {stretch[0].key} to {stretch[-1].key}; {where}")
