@@ -25,7 +25,7 @@ FIGURES: tuple[tuple[str, Callable[[Load], float], Mark | None], ...] = (
     ),
     ("calls of class A a minute", lambda load: load.class_a_a_minute, None),
     ("seconds of a commit, 30 days kept", lambda load: load.commit_seconds, _limit(ROUND_SECONDS, "a round")),
-    ("ids in the driver's memory, GB", lambda load: load.ids_bytes / 1e9, _limit(2, "spark.driver_memory, by default")),
+    ("ids in the driver's memory, GB", lambda load: load.ids_bytes / 1e9, _limit(2, "spark.driver.memory, by default")),
     ("seconds between readings of base", lambda load: load.reading_seconds, _limit(60, "a window")),
     ("dollars a day, without machines", lambda load: sum(each for _, each in load.dollars_a_day()), None),
 )

@@ -7,6 +7,7 @@ import pytest
 from benchmarks import scale
 from tidemark.pipeline.ingest.outcome import Side
 from tidemark.pipeline.ingest.readers import BATCH_MESSAGES, ROUND_MESSAGES
+from tidemark.pipeline.ingest.rounds import PLAN
 from tidemark.pipeline.settings import Settings
 
 PAGE = (Path(__file__).parents[1] / "docs" / "concepts" / "scale.md").read_text()
@@ -20,7 +21,7 @@ def test_the_page_has_the_model_s_tables(table: str) -> None:
 def test_the_model_has_the_settings_defaults_and_what_a_tick_settles_together() -> None:
     settings = Settings()
     assert settings.watermark.tick.total_seconds() == scale.TICK_SECONDS
-    assert settings.ingest.round.total_seconds() == scale.ROUND_SECONDS
+    assert PLAN.round.total_seconds() == scale.ROUND_SECONDS
     assert {Side.BASE: scale.LAND_BATCH, Side.TRACKING: scale.TRACK_BATCH} == BATCH_MESSAGES
 
 

@@ -40,7 +40,7 @@ from tidemark.pipeline.orchestrator.names import COMPUTE_WINDOWS, TO, WINDOWS, c
 from tidemark.pipeline.printable import printable
 from tidemark.pipeline.pubsub.provision import provision_here
 from tidemark.pipeline.settings import Settings, load_settings
-from tidemark.pipeline.settings_sections import PubSubSettings
+from tidemark.pipeline.settings_sections import LISTEN, PubSubSettings
 from tidemark.pipeline.spark.connector import CONNECTOR, connector_file, fetch
 from tidemark.pipeline.spark.executor_archive import own_manifest
 from tidemark.pipeline.spark.executor_archive import pack as write_archive
@@ -122,10 +122,13 @@ def init(
 
 def _put_down(files: Mapping[str, str], folder: Path, ports: int | None, values: Mapping[str, str]) -> None:
     """Write files into the folder, the settings among them with these ports and values."""
-    placed = files if ports is None else own_files.with_ports(files, ports)
-    for name, content in placed.items():
-        written = own_files.with_values(content, values) if name.endswith(".toml") else content
-        print(f"wrote {own_files.put_down(name, folder, written)}")
+    values = values if ports is None else {"listen": LISTEN, **values}  # so that two projects have a page each
+    written = {
+        name: own_files.with_values(content, values) if name.endswith(".toml") else content
+        for name, content in files.items()
+    }
+    for name, content in (written if ports is None else own_files.with_ports(written, ports)).items():
+        print(f"wrote {own_files.put_down(name, folder, content)}")
 
 
 def _of_topic(written: str) -> dict[str, str]:

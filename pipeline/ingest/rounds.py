@@ -45,7 +45,7 @@ nothing."""
 
 
 @dataclass(frozen=True, slots=True)
-class Pace:
+class RunPlan:
     """When readers on Spark help, how long a round takes, and when a run ends. Tests and benchmarks hurry it."""
 
     round: timedelta = timedelta(seconds=5)
@@ -61,7 +61,7 @@ class Pace:
     """The run is done when the oldest message of both is younger than this: ticks keep up with that."""
 
 
-PACE = Pace()
+PLAN = RunPlan()
 
 
 class Ended(StrEnum):
@@ -120,7 +120,7 @@ class Rounds:
     backlogs: Mapping[Side, Backlog]
     clock: Clock
     beside: Beside | None = None
-    pace: Pace = PACE
+    plan: RunPlan = PLAN
     ended: Ended = Ended.TIME_IS_UP
     _used: Usage = field(default_factory=Usage)
     _attempts: deque[frozenset[str]] = field(default_factory=lambda: deque(maxlen=ROUNDS_TOLD))
@@ -137,7 +137,7 @@ class Rounds:
         begin_where_new(self.settling.log, self.backlogs[Side.TRACKING], self.clock)
         with ThreadPoolExecutor(1, thread_name_prefix="settle") as pool:
             beside: Beside = self.beside or (lambda work: pool.submit(work))
-            until, done = self.clock.monotonic() + run_for.total_seconds(), _Stopping(self.pace.stop_below)
+            until, done = self.clock.monotonic() + run_for.total_seconds(), _Stopping(self.plan.stop_below)
             under_way: Future[RoundDone] | None = None
             for number in count():
                 if self.clock.monotonic() >= until:
@@ -165,7 +165,7 @@ class Rounds:
         decision = None if self._tracking_is_dry else self._decision()
         trackers = trackers_of(self.readers, decision, self.settings.policy, number)
         attempts = frozenset[str]().union(*self._attempts)
-        share = Share(self.settings, self.pace.round, self.readers - trackers, trackers, watermark, attempts)
+        share = Share(self.settings, self.plan.round, self.readers - trackers, trackers, watermark, attempts)
         taken = self.read(share)
         self.settling.hold(taken)
         return share, taken, began, self.clock.monotonic() - since

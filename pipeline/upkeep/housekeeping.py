@@ -61,14 +61,11 @@ class Chore:
 class Housekeeper:
     """Keeps one lake, by its settings. With `dry_run` it says what would be done, and changes nothing."""
 
-    def __init__(
-        self, settings: Settings, clock: Clock, *, dry_run: bool = False, versions: timedelta = VERSIONS_KEPT
-    ) -> None:
+    def __init__(self, settings: Settings, clock: Clock, *, dry_run: bool = False) -> None:
         self._settings = settings
         self._keep = settings.housekeeping
         self._clock = clock
         self._dry_run = dry_run
-        self._versions = versions
         self._lake = Lake(settings.lake, settings.message.kinds, clock)
         self._packing = LogPacking(self._lake.objects())
 
@@ -194,8 +191,8 @@ class Housekeeper:
         return "" if until is None else (until - SETTLED_AFTER - HOUR).strftime(HOUR_FORMAT)
 
     def _trim(self, name: str) -> Iterator[Done]:
-        did = trim(self._lake.table(name), self._versions, dry_run=self._dry_run)
-        ended = f"ended more than {format_duration(self._versions)} ago"
+        did = trim(self._lake.table(name), VERSIONS_KEPT, dry_run=self._dry_run)
+        ended = f"ended more than {format_duration(VERSIONS_KEPT)} ago"
         says = f"deleted {did.files} files and {did.commits} commits of versions that {ended}"
         yield _done(asdict(did), says, f"no version {ended}")
 
