@@ -108,8 +108,8 @@ def test_a_run_that_says_something_is_waited_for_until_it_is_older_than_any(runs
 def test_ticks_pull_again_once_nothing_is_heard_of_a_run_whose_readers_pull(runs: Runs) -> None:
     run, now = noted(runs, STATUS.STARTED, INGEST), SystemClock().now()
     runs.instance.add_run_tags(run.run_id, {READS: "true"})
-    assert run_at_work(runs, now, runs.settings) == run.run_id
-    assert run_at_work(runs, now + SILENT_FOR + SECOND, runs.settings) is None
+    assert run_at_work(runs, now) == run.run_id
+    assert run_at_work(runs, now + SILENT_FOR + SECOND) is None
 
 
 def test_the_ingest_sensor_reports_a_dead_run_though_there_is_no_backlog(
