@@ -2,13 +2,13 @@
 
 In a model: `signals (below_the_watermark(config := '/etc/tidemark.toml'))`."""
 
-import typing as t
 
 from sqlmesh import DatetimeRanges, signal
+
 from tidemark.watermark import read_watermark
 
 
 @signal()
-def below_the_watermark(batch: DatetimeRanges, config: str) -> t.Union[bool, DatetimeRanges]:
+def below_the_watermark(batch: DatetimeRanges, config: str) -> bool | DatetimeRanges:
     watermark = read_watermark(config)
     return [(start, end) for start, end in batch if watermark.has_reached(end)]
