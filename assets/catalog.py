@@ -12,7 +12,7 @@ from tidemark.pipeline.ingest.pace import last_look, least_interval
 from tidemark.pipeline.lake.log.codec import CELL_COLUMNS, CELLS
 from tidemark.pipeline.lake.tables.heartbeats import heartbeat_columns, heartbeat_schema
 from tidemark.pipeline.lake.tables.quarantine import QUARANTINE, QUARANTINE_COLUMNS
-from tidemark.pipeline.services.dagster_names import PIPELINE, name_of, pipeline_tag
+from tidemark.pipeline.orchestrator.names import PIPELINE, name_of, pipeline_tag
 from tidemark.pipeline.settings import Settings
 
 TOPIC = dg.AssetKey("topic")
@@ -186,7 +186,7 @@ def ticking_sensor(
     """The decorator of a sensor that is on from the start and ticks as the settings say. Its function `waits` for the
     moment that is due, or is evaluated whenever Dagster's daemon looks about a tick after the last, and not before
     `at_least` has passed."""
-    from tidemark.assets.watching import watched  # Google's clients: who only names assets needs none
+    from tidemark.assets.sensors.watching import watched  # Google's clients: who only names assets needs none
 
     tick = max(settings.watermark.tick, at_least)
     least = least_interval(tick) if waits else last_look(tick)

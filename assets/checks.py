@@ -12,7 +12,7 @@ from itertools import islice
 import dagster as dg
 
 from tidemark.assets.catalog import HEARTBEATS, QUARANTINED, WATERMARK, key_of
-from tidemark.assets.ingest import watch_of
+from tidemark.assets.jobs.ingest import watch_of
 from tidemark.pipeline.clock import Clock, iso
 from tidemark.pipeline.durations import format_duration, rough
 from tidemark.pipeline.errors import PermissionMissing, PubSubError
@@ -230,7 +230,7 @@ def quarantine_share(look: Look) -> dg.AssetCheckResult:
     if found.reason is not None:
         mostly = (
             f", the newest mostly as {found.reason}: {detail}. Mend [message] or the publisher; then "
-            "`tidemark requeue` lands what passes"
+            "`tidemark quarantine --requeue` lands what passes"
         )
     return dg.AssetCheckResult(
         passed=found.share <= look.lake.settings.checks.max_quarantine_share,

@@ -16,18 +16,18 @@ from pathlib import Path
 from rich.console import Console
 
 from benchmarks.watched import Memory, RunOfDrain, Ticks, reports, runs_of_drain, ticks_of
+from tidemark.local.demo.script import USUAL_PORTS, free_port
+from tidemark.local.demo.synthetic import Published, Source
+from tidemark.local.demo.synthetic_beats import SyntheticSource
+from tidemark.local.demo.verification import Comparison, compare
+from tidemark.local.services.own_files import dagster_home
+from tidemark.local.services.processes import Supervisor
+from tidemark.local.services.stack import start_emulator, start_stack
 from tidemark.pipeline.clock import Clock, SystemClock, iso
-from tidemark.pipeline.demo.script import USUAL_PORTS, free_port
-from tidemark.pipeline.demo.synthetic import Published, Source
-from tidemark.pipeline.demo.synthetic_beats import SyntheticSource
-from tidemark.pipeline.demo.verification import Comparison, compare
 from tidemark.pipeline.durations import format_duration, parse_duration
 from tidemark.pipeline.errors import ServiceFailed
 from tidemark.pipeline.lake.layout import OpenLake
 from tidemark.pipeline.pubsub.provision import provision_here
-from tidemark.pipeline.services.own_files import dagster_home
-from tidemark.pipeline.services.processes import Supervisor
-from tidemark.pipeline.services.stack import start_emulator, start_stack
 from tidemark.pipeline.settings import Settings, load_settings
 
 STREAMS, PERIOD = 10_000, timedelta(seconds=30)

@@ -19,16 +19,16 @@ from rich.console import Console
 from benchmarks.machine import Machine
 from benchmarks.measures import Measure
 from benchmarks.watched import reports, ticks_of
+from tidemark.local.demo.script import USUAL_PORTS, free_port
+from tidemark.local.demo.synthetic import Source
+from tidemark.local.demo.synthetic_beats import SyntheticSource
+from tidemark.local.services.own_files import dagster_home
+from tidemark.local.services.processes import Supervisor
+from tidemark.local.services.stack import start_emulator, start_stack
 from tidemark.pipeline.clock import Clock, SystemClock, iso
-from tidemark.pipeline.demo.script import USUAL_PORTS, free_port
-from tidemark.pipeline.demo.synthetic import Source
-from tidemark.pipeline.demo.synthetic_beats import SyntheticSource
 from tidemark.pipeline.lake.layout import Lake
 from tidemark.pipeline.pubsub.provision import provision_here
 from tidemark.pipeline.quantiles import quantile
-from tidemark.pipeline.services.own_files import dagster_home
-from tidemark.pipeline.services.processes import Supervisor
-from tidemark.pipeline.services.stack import start_emulator, start_stack
 from tidemark.pipeline.settings import Settings, load_settings
 from tidemark.pipeline.settings_sections import EmulatorKind
 from tidemark.pipeline.watermark.state import DecisionRecord

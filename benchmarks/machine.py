@@ -14,9 +14,12 @@ from google.pubsub_v1 import PublisherClient, SubscriberClient
 from pyspark.sql import SparkSession
 
 from benchmarks.traffic import LIVE_RATE, REGULAR
+from tidemark.local.demo.synthetic import publish
+from tidemark.local.services.emulator_choice import choose_emulator
+from tidemark.local.services.processes import Supervisor
+from tidemark.local.services.stack import spark_server, start_emulator, token_environment
 from tidemark.pipeline.clock import SystemClock
 from tidemark.pipeline.contract.heartbeat import HeartbeatReader
-from tidemark.pipeline.demo.synthetic import publish
 from tidemark.pipeline.ingest.outcome import Ingested
 from tidemark.pipeline.ingest.readers import new_files
 from tidemark.pipeline.ingest.take import Budget
@@ -29,9 +32,6 @@ from tidemark.pipeline.pubsub.backlog import SnapshotBacklog
 from tidemark.pipeline.pubsub.connection import publisher_client, subscriber_client
 from tidemark.pipeline.pubsub.provision import provision
 from tidemark.pipeline.pubsub.subscription import PubSubSubscription, Subscription
-from tidemark.pipeline.services.emulator_choice import choose_emulator
-from tidemark.pipeline.services.processes import Supervisor
-from tidemark.pipeline.services.stack import spark_server, start_emulator, token_environment
 from tidemark.pipeline.settings import Settings, load_settings
 from tidemark.pipeline.settings_sections import EmulatorKind
 from tidemark.pipeline.spark.session import session_config
@@ -95,7 +95,7 @@ class World:
 
     def backlog(self, path: str) -> SnapshotBacklog:
         """The reading of a subscription."""
-        return SnapshotBacklog(self.subscriber, path, self.clock, self.settings.pubsub.call_timeout)
+        return SnapshotBacklog(self.subscriber, path, self.clock)
 
     def track(self, budget: Budget, subscription: Subscription | None = None) -> Tracked:
         """One tracking tick."""

@@ -10,11 +10,11 @@ from tempfile import TemporaryDirectory
 from google.pubsub_v1 import PubsubMessage
 
 from benchmarks.measures import Measure
+from tidemark.local.demo.shapes.all_shapes import SHAPES
+from tidemark.local.demo.shapes.shape import Beat, Shape, ShapeName
 from tidemark.pipeline.clock import SystemClock, to_us
 from tidemark.pipeline.contract.heartbeat import Asking, HeartbeatReader
 from tidemark.pipeline.contract.messages import Messages
-from tidemark.pipeline.demo.shapes.all_shapes import SHAPES
-from tidemark.pipeline.demo.shapes.shape import Beat, Shape, ShapeName
 from tidemark.pipeline.errors import ServiceFailed
 from tidemark.pipeline.ingest.copies import RememberedCopies
 from tidemark.pipeline.ingest.count import counted_parts

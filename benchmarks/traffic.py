@@ -6,8 +6,8 @@ from typing import Any
 
 from google.pubsub_v1 import PubsubMessage
 
+from tidemark.local.demo.synthetic_beats import Rows, SyntheticSource, compose, messages
 from tidemark.pipeline.contract.messages import Messages
-from tidemark.pipeline.demo.synthetic_beats import Rows, SyntheticSource, compose, messages
 from tidemark.pipeline.pubsub.pulls import GIVEN_BACK_SECONDS
 from tidemark.pipeline.pubsub.received import table_of
 from tidemark.pipeline.pubsub.subscription import Acknowledged, PulledBatch

@@ -13,15 +13,15 @@ from typing import Self
 import dagster as dg
 import psutil
 
+from tidemark.local.demo.synthetic import Source
+from tidemark.local.services.processes import Running
 from tidemark.pipeline.clock import Clock
-from tidemark.pipeline.demo.synthetic import Source
 from tidemark.pipeline.durations import format_duration
 from tidemark.pipeline.errors import LakeError, ServiceFailed
 from tidemark.pipeline.lake.layout import OpenLake
+from tidemark.pipeline.orchestrator.names import ENDED, INGEST
 from tidemark.pipeline.quality.status import LakeReport, read_report, read_waiting
 from tidemark.pipeline.quantiles import quantile
-from tidemark.pipeline.services.dagster_names import ENDED, INGEST
-from tidemark.pipeline.services.processes import Running
 from tidemark.pipeline.settings import Settings
 
 SAMPLE_EVERY_SECONDS = 1.0

@@ -3,7 +3,7 @@ nobody else's resource called `spark`."""
 
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
-from tidemark.pipeline.services.dagster_names import name_of
+from tidemark.pipeline.orchestrator.names import name_of
 from tidemark.pipeline.settings import Settings
 
 if TYPE_CHECKING:  # Spark and Google's clients: who only names a pipeline's assets needs none of them

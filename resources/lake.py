@@ -7,6 +7,7 @@ from typing import TypeVar
 
 import dagster as dg
 
+from tidemark.local.services.ownership import Ownership
 from tidemark.pipeline.clock import Clock
 from tidemark.pipeline.contract.heartbeat import HeartbeatReader
 from tidemark.pipeline.ingest.readers import new_files
@@ -25,7 +26,6 @@ from tidemark.pipeline.lake.tables.window_index import WindowIndex
 from tidemark.pipeline.pubsub.schemas import reader_of
 from tidemark.pipeline.quality.late import LateHeartbeats
 from tidemark.pipeline.quality.staleness import Staleness
-from tidemark.pipeline.services.ownership import Ownership
 from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.watermark.state import WatermarkState
 

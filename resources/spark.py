@@ -10,8 +10,8 @@ from dagster_pyspark import LazyPySparkResource
 from pydantic import PrivateAttr
 from pyspark.sql import SparkSession
 
+from tidemark.local.services.log_ends import why_ended
 from tidemark.pipeline.errors import SparkUnreachable
-from tidemark.pipeline.services.log_ends import why_ended
 from tidemark.pipeline.spark.session import check_answers, classic_session, shared_session
 
 

@@ -13,10 +13,13 @@ import pytest
 from google.pubsub_v1 import PublisherClient, SubscriberClient
 
 from tests.official_emulator import running_emulator, running_own_pubsub
+from tidemark.local.services.emulator_choice import choose_emulator
 from tidemark.pipeline.errors import ToolMissing
 from tidemark.pipeline.pubsub.connection import publisher_client, subscriber_client
-from tidemark.pipeline.services.emulator_choice import choose_emulator
 from tidemark.pipeline.settings_sections import PubSubSettings
+
+QUICK_LEASE = timedelta(seconds=10)
+"""The shortest ack deadline, of tests that wait until messages come again."""
 
 
 def why_no_official_emulator() -> str | None:
@@ -83,6 +86,4 @@ def unique_pubsub(address: str) -> PubSubSettings:
         base_subscription=f"base-{unique}",
         tracking_subscription=f"tracking-{unique}",
         emulator_host=address,
-        ack_deadline=timedelta(seconds=10),
-        pull_wait=timedelta(seconds=1),
     )

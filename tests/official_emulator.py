@@ -10,8 +10,8 @@ from random import SystemRandom
 
 from google.api_core import exceptions as api
 
+from tidemark.local.services.emulator_choice import choose_emulator
 from tidemark.pipeline.pubsub.connection import publisher_client
-from tidemark.pipeline.services.emulator_choice import choose_emulator
 
 READY_WITHIN_SECONDS = 60
 STOPPED_WITHIN_SECONDS = 10

@@ -23,29 +23,29 @@ from tests.lake_fixture import beats, closed, compute_here
 from tests.lake_reading import COMPARED, rows_of
 from tests.watermark.builders import at
 from tidemark.assets.catalog import WATERMARK, key_of
-from tidemark.assets.housekeeping import prune_events, prune_runs
-from tidemark.assets.runs import Runs, tags_of
+from tidemark.assets.jobs.housekeeping import prune_events, prune_runs
+from tidemark.assets.scheduler.runs import Runs, tags_of
+from tidemark.local.emulator.model import PubSubModel
+from tidemark.local.emulator.server import served
 from tidemark.pipeline.clock import SystemClock
+from tidemark.pipeline.compute.table_definition import read_table
 from tidemark.pipeline.contract.heartbeat import HeartbeatReader
 from tidemark.pipeline.doctor.finding import Level, Setup
 from tidemark.pipeline.doctor.tables import check_window_lengths
-from tidemark.pipeline.emulator.model import PubSubModel
-from tidemark.pipeline.emulator.server import served
 from tidemark.pipeline.errors import InvalidSettings, LakeError, TidemarkError
 from tidemark.pipeline.ingest.requeue import Requeuer
 from tidemark.pipeline.lake.layout import HEARTBEAT_DIFFS, HEARTBEATS, Lake
 from tidemark.pipeline.lake.log.packing import LogPacking
 from tidemark.pipeline.lake.store.address import storage_options, table_uri
 from tidemark.pipeline.lake.tables.windowed import LENGTH, DiffRun
+from tidemark.pipeline.orchestrator.names import name_of
 from tidemark.pipeline.pubsub.provision import provision_here
 from tidemark.pipeline.quality.corrected import FollowedTable, follow
 from tidemark.pipeline.quality.due_windows import ComputedWindows, Followed
 from tidemark.pipeline.quality.staleness import Staleness
-from tidemark.pipeline.services.dagster_names import name_of
 from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.settings_sections import LakeSettings, TableSettings
 from tidemark.pipeline.settings_types import Effect, Section
-from tidemark.pipeline.spark.table_definition import read_table
 from tidemark.pipeline.tuning.report_store import FIGURES, write_report
 from tidemark.pipeline.upkeep.housekeeping import Housekeeper
 from tidemark.pipeline.watermark.state import DecisionRecord

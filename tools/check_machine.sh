@@ -40,7 +40,7 @@ else
     extras=$extras,java
 fi
 
-# As pipeline/services/emulator_choice.py looks for it.
+# As local/services/emulator_choice.py looks for it.
 found=
 gcloud=$(command -v gcloud 2>/dev/null)
 for sdk in ${gcloud:+"$(dirname "$(dirname "$(readlink -f "$gcloud")")")"} \

@@ -8,9 +8,9 @@ from collections.abc import Iterator
 from pyspark.errors.exceptions.connect import SparkConnectGrpcException
 from pyspark.sql import SparkSession
 
+from tidemark.local.services.stack import is_ours_to_start
 from tidemark.pipeline.doctor.finding import Said, Setup, ok, warning
 from tidemark.pipeline.errors import ExecutorsUnable, SparkUnreachable
-from tidemark.pipeline.services.stack import is_ours_to_start
 from tidemark.pipeline.spark.executors import LOCAL_REMEDY, WINDOWS, look_at
 from tidemark.pipeline.spark.session import (
     check_answers,

@@ -7,10 +7,10 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+from tidemark.local.services.own_files import INSTANCE, PACKAGE, dagster_home, given_home
+from tidemark.local.services.stack import dagster_environment
 from tidemark.pipeline.doctor.finding import Said, Setup, broken, ok
 from tidemark.pipeline.lake.store.disk import why_unwritable
-from tidemark.pipeline.services.own_files import INSTANCE, PACKAGE, dagster_home, given_home
-from tidemark.pipeline.services.stack import dagster_environment
 
 PROGRAM = "tidemark.resources.storage_state"
 ENDS_WITHIN_SECONDS = 110.0

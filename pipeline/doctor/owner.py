@@ -2,10 +2,10 @@
 
 from collections.abc import Iterator
 
+from tidemark.local.services.ownership import Life, Ownership
 from tidemark.pipeline.doctor.finding import Said, Setup, broken, ok, warning
 from tidemark.pipeline.errors import LakeError, NewerFormat
 from tidemark.pipeline.lake.owner import NAME
-from tidemark.pipeline.services.ownership import Life, Ownership
 
 
 def check_owner(setup: Setup) -> Iterator[Said]:

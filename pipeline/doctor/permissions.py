@@ -8,6 +8,7 @@ from typing import Any
 
 from google.api_core import exceptions as api
 
+from tidemark.local.services.stack import emulator_is_absent
 from tidemark.pipeline.doctor.bucket import bucket_of, bucket_url
 from tidemark.pipeline.doctor.finding import RESOURCE_MANAGER, Level, Said, Setup, ok, warning
 from tidemark.pipeline.doctor.rest import Silent, ask
@@ -15,11 +16,10 @@ from tidemark.pipeline.errors import PubSubUnreachable, SubscriptionMissing
 from tidemark.pipeline.identity import BY_HAND, ON_PURPOSE, Component, On, Permission, needs_of, permissions_of, role_id
 from tidemark.pipeline.pubsub.connection import publisher_client, reported, subscriber_client
 from tidemark.pipeline.pubsub.drift import LOOKS_WITHIN
-from tidemark.pipeline.services.stack import emulator_is_absent
 
 NOT_FATAL = {
     "monitoring.timeSeries.list": "readings are by snapshots alone, and base's size is not known before one is taken",
-    "pubsub.subscriptions.delete": "`tidemark provision --sample` leaves its subscription behind for a day",
+    "pubsub.subscriptions.delete": "`tidemark try --sample` leaves its subscription behind for a day",
     "pubsub.subscriptions.get": "nobody notices when a subscription is changed",
 }
 """What goes on without these, with `pubsub.reading = "auto"`."""

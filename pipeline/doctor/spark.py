@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pyspark
 
+from tidemark.local.services.own_files import SPARK_CONNECT
+from tidemark.local.services.processes import noted_in
+from tidemark.local.services.stack import TOKEN, is_ours_to_start
 from tidemark.pipeline.doctor.finding import Said, Setup, broken, ok, warning
 from tidemark.pipeline.errors import ToolMissing
-from tidemark.pipeline.services.own_files import SPARK_CONNECT
-from tidemark.pipeline.services.processes import noted_in
-from tidemark.pipeline.services.stack import TOKEN, is_ours_to_start
 from tidemark.pipeline.settings import WINDOW_PLACES, Settings
 from tidemark.pipeline.settings_types import is_address
 from tidemark.pipeline.spark import environment
@@ -111,7 +111,7 @@ def check_environment(setup: Setup) -> Iterator[Said]:
     else:
         yield warning(
             f"{archive} holds tidemark {packed.tidemark}, and {ours.tidemark} runs here: pack it again with "
-            f"`tidemark pack {archive}`",
+            f"`tidemark provision --executors {archive}`",
         )
 
 

@@ -5,6 +5,7 @@ from typing import Any
 
 from google.api_core import exceptions as api
 
+from tidemark.local.services.stack import emulator_is_absent
 from tidemark.pipeline.doctor.finding import Said, Setup, broken, ok, warning
 from tidemark.pipeline.doctor.topic_schema import look_at_schema
 from tidemark.pipeline.errors import PermissionMissing, PubSubUnreachable, SubscriptionMissing
@@ -16,7 +17,6 @@ from tidemark.pipeline.pubsub.connection import (
 )
 from tidemark.pipeline.pubsub.drift import LOOKS_WITHIN, look_at_subscriptions
 from tidemark.pipeline.pubsub.requirements import ignored
-from tidemark.pipeline.services.stack import emulator_is_absent
 
 
 def check_subscriptions(setup: Setup) -> Iterator[Said]:

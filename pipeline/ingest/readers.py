@@ -16,7 +16,7 @@ from tidemark.pipeline.lake.tables.new_files import NewFiles
 from tidemark.pipeline.lake.tables.quarantine import QUARANTINE
 from tidemark.pipeline.pubsub.connection import subscriber_client
 from tidemark.pipeline.pubsub.schemas import reader_of
-from tidemark.pipeline.pubsub.subscription import PubSubSubscription, Subscription
+from tidemark.pipeline.pubsub.subscription import PubSubSubscription, Subscription, lease_of
 from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.watermark.usage import Usage
 
@@ -79,6 +79,7 @@ class Reader:
         self.contract = settings.judged_by
         self.client = subscriber_client(*settings.pubsub.server)
         self.copies = RememberedCopies(settings.copies_remembered)
+        self._leases = dict[str, timedelta]()
         lake = Lake(settings.lake, settings.message.kinds, self.clock)
         self.judge = reader_of(settings.contract, settings.pubsub, lake.accepted_schemas(settings.message.schema_names))
         self.heartbeats, self.quarantine = new_files(lake, self.clock)
@@ -88,8 +89,12 @@ class Reader:
         LakeError."""
         pubsub, calls = self.settings.pubsub, count()
         path = pubsub.base_path if side is Side.BASE else pubsub.tracking_path
-        on_call = partial(next, calls)
-        with closing(PubSubSubscription(self.client, path, self.clock, pubsub, on_call=on_call)) as subscription:
+        if path not in self._leases:
+            self._leases[path] = lease_of(self.client, path, pubsub)
+        pulling = PubSubSubscription(
+            self.client, path, self.clock, pubsub, on_call=partial(next, calls), lease=self._leases[path]
+        )
+        with closing(pulling) as subscription:
             taken = taken_of(share, side, subscription, self.keeper(share, side), self.clock)
         return replace(taken, used=taken.used + Usage(pulls=next(calls)))
 

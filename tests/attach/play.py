@@ -21,11 +21,11 @@ from tests.ingest.fakes import CONTRACT, Crash
 from tests.ingest.model_subscription import ModelBacklog, ModelSubscription
 from tests.simulation.lake import Codec
 from tests.watermark.builders import START
+from tidemark.local.emulator.faults import Faults
+from tidemark.local.emulator.model import PubSubModel
+from tidemark.local.emulator.unacknowledged import Delivered
 from tidemark.pipeline.clock import from_us, to_us
 from tidemark.pipeline.contract.heartbeat import HeartbeatReader
-from tidemark.pipeline.emulator.faults import Faults
-from tidemark.pipeline.emulator.model import PubSubModel
-from tidemark.pipeline.emulator.unacknowledged import Delivered
 from tidemark.pipeline.errors import ObjectExists, ObjectMissing, PubSubError, ReadingUnavailable
 from tidemark.pipeline.ingest.copies import RememberedCopies
 from tidemark.pipeline.ingest.take import Budget

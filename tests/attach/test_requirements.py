@@ -9,9 +9,9 @@ import pytest
 from google.pubsub_v1 import SubscriberClient, types
 
 from tests.fixtures_emulator import unique_pubsub
+from tidemark.local.emulator.model import PubSubModel
+from tidemark.local.emulator.server import served
 from tidemark.pipeline.clock import SystemClock
-from tidemark.pipeline.emulator.model import PubSubModel
-from tidemark.pipeline.emulator.server import served
 from tidemark.pipeline.errors import BaseReadByOthers, ProvisionRefused
 from tidemark.pipeline.pubsub.connection import publisher_client, subscriber_client
 from tidemark.pipeline.pubsub.drift import Drift, look_at_subscriptions

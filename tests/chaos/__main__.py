@@ -13,10 +13,10 @@ from tests.chaos.house import is_a_setting
 from tests.chaos.plan import Trouble, plan_of
 from tests.chaos.play import Asked, house_of, play
 from tests.chaos.summary import show
+from tidemark.local.demo.synthetic_beats import SyntheticSource
+from tidemark.local.services.stack import token_environment
 from tidemark.pipeline.clock import SystemClock
-from tidemark.pipeline.demo.synthetic_beats import SyntheticSource
 from tidemark.pipeline.durations import parse_duration
-from tidemark.pipeline.services.stack import token_environment
 
 TROUBLES = (Trouble.PAUSED, Trouble.PAUSED, Trouble.DISK_FULL, Trouble.SECOND_DAEMON, Trouble.SECOND_PIPELINE)
 JITTER = timedelta(seconds=3)

@@ -14,13 +14,13 @@ from pathlib import Path
 import psutil
 from google.api_core import exceptions as api
 
+from tidemark.local.demo.verification import Comparison, compare
+from tidemark.local.services.processes import noted_in
 from tidemark.pipeline.clock import SystemClock
-from tidemark.pipeline.demo.verification import Comparison, compare
 from tidemark.pipeline.errors import LakeError
 from tidemark.pipeline.lake.layout import Lake
 from tidemark.pipeline.pubsub.connection import publisher_client
 from tidemark.pipeline.quality.status import LakeReport, read_report, read_waiting
-from tidemark.pipeline.services.processes import noted_in
 from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.windows import Window
 

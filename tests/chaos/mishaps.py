@@ -30,9 +30,9 @@ from tests.chaos.house import House, is_a_setting, is_provisioned, until, until_
 from tests.chaos.plan import Plan
 from tests.chaos.play import CALLS_TAKE, Asked, house_of
 from tests.official_emulator import free_port
+from tidemark.local.demo.synthetic import Source
+from tidemark.local.demo.synthetic_beats import SyntheticSource
 from tidemark.pipeline.clock import SystemClock
-from tidemark.pipeline.demo.synthetic import Source
-from tidemark.pipeline.demo.synthetic_beats import SyntheticSource
 
 TOLD_WITHIN_SECONDS = 120.0
 REFUSED_WITHIN_SECONDS = 40.0

@@ -21,13 +21,13 @@ from tests.chaos.house import ROOT, STARTED_WITHIN_SECONDS, House, is_provisione
 from tests.chaos.plan import Plan, Trouble, without
 from tests.chaos.summary import Summary
 from tests.official_emulator import free_port
+from tidemark.local.demo.synthetic import Source
+from tidemark.local.demo.synthetic_beats import SyntheticSource
+from tidemark.local.services.processes import Supervisor
 from tidemark.pipeline.clock import Clock, iso
-from tidemark.pipeline.demo.synthetic import Source
-from tidemark.pipeline.demo.synthetic_beats import SyntheticSource
 from tidemark.pipeline.errors import ServiceFailed
 from tidemark.pipeline.lake.layout import Lake
 from tidemark.pipeline.quality.status import LakeReport, read_losses
-from tidemark.pipeline.services.processes import Supervisor
 from tidemark.pipeline.settings import load_settings
 
 PATIENCE = timedelta(minutes=8)
@@ -39,8 +39,6 @@ CALLS_TAKE = timedelta(seconds=60)
 CONFIG = """\
 [pubsub]
 emulator_host = "127.0.0.1:{emulator}"
-ack_deadline = "10s"
-pull_wait = "1s"
 
 [message.fields]
 temperature = "number"

@@ -10,8 +10,8 @@ from rich.table import Table
 from benchmarks.watched import RunOfDrain, Ticks
 from tests.chaos.faults import Incident
 from tests.chaos.plan import SERVICES, Plan
-from tidemark.pipeline.demo.synthetic import Published
-from tidemark.pipeline.demo.verification import Comparison
+from tidemark.local.demo.synthetic import Published
+from tidemark.local.demo.verification import Comparison
 
 KILLED = "kill -9 "
 

@@ -13,8 +13,8 @@ import pytest
 from tests.chaos.house import House, is_a_setting, until, until_running, up
 from tests.chaos.plan import Target, Trouble, plan_of
 from tests.chaos.play import Asked, play
+from tidemark.local.demo.synthetic_beats import SyntheticSource
 from tidemark.pipeline.clock import Clock
-from tidemark.pipeline.demo.synthetic_beats import SyntheticSource
 
 COMPUTED_WITHIN_SECONDS = 180
 REPORT_EVERY_SECONDS = 2.0

@@ -14,8 +14,8 @@ from tests.chaos.house import House, is_alive
 from tests.chaos.plan import SPELL_GAP_SECONDS, Plan, Target, Trouble, plan_of, without
 from tests.chaos.play import restarts_in
 from tests.chaos.summary import Summary
-from tidemark.pipeline.demo.synthetic import Published
-from tidemark.pipeline.demo.verification import Comparison
+from tidemark.local.demo.synthetic import Published
+from tidemark.local.demo.verification import Comparison
 
 TROUBLES = (Trouble.PAUSED, Trouble.PAUSED, Trouble.DISK_FULL, Trouble.SECOND_DAEMON, Trouble.SECOND_PIPELINE)
 

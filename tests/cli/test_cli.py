@@ -20,11 +20,12 @@ from typer.main import get_command
 
 from tests.cli.command import Said, said_by_the_program, said_here
 from tests.official_emulator import free_port
+from tidemark.local.demo.shapes.all_shapes import SHAPES
+from tidemark.local.demo.shapes.shape import ShapeName
+from tidemark.local.services.ownership import Ownership
 from tidemark.pipeline.cli.app import app
 from tidemark.pipeline.clock import SystemClock, iso
 from tidemark.pipeline.contract.heartbeat import HeartbeatReader
-from tidemark.pipeline.demo.shapes.all_shapes import SHAPES
-from tidemark.pipeline.demo.shapes.shape import ShapeName
 from tidemark.pipeline.ingest.readers import new_files
 from tidemark.pipeline.ingest.take import Budget
 from tidemark.pipeline.ingest.ticks import land, track
@@ -34,7 +35,6 @@ from tidemark.pipeline.lake.tables.windowed import DiffRun
 from tidemark.pipeline.pubsub.backlog import SnapshotBacklog
 from tidemark.pipeline.pubsub.connection import subscriber_client
 from tidemark.pipeline.pubsub.subscription import PubSubSubscription
-from tidemark.pipeline.services.ownership import Ownership
 from tidemark.pipeline.settings import Settings, load_settings
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -45,8 +45,6 @@ CONFIG = """\
 [pubsub]
 project = "{project}"
 emulator_host = "{emulator}"
-ack_deadline = "10s"
-pull_wait = "1s"
 
 [message.fields]
 temperature = "number"
@@ -120,8 +118,8 @@ def tick(place: Place) -> None:
     )
     track(
         PubSubSubscription(client, pubsub.tracking_path, CLOCK, pubsub),
-        tracking_backlog=SnapshotBacklog(client, pubsub.tracking_path, CLOCK, pubsub.call_timeout),
-        base_backlog=SnapshotBacklog(client, pubsub.base_path, CLOCK, pubsub.call_timeout),
+        tracking_backlog=SnapshotBacklog(client, pubsub.tracking_path, CLOCK),
+        base_backlog=SnapshotBacklog(client, pubsub.base_path, CLOCK),
         log=lake.tracking_log(),
         reader=reader,
         policy=settings.policy,
@@ -403,8 +401,8 @@ def test_a_lost_entry_is_forgotten_on_request_and_the_log_goes_on(empty: Place) 
     said = empty.tidemark("status")
     assert said.code == 1
     (line,) = said.err.splitlines()
-    assert "tidemark forget" in line
-    forgotten = empty.tidemark("forget", "1")
+    assert "tidemark repair --forget" in line
+    forgotten = empty.tidemark("repair", "--forget", "1")
     assert forgotten.code == 0
     assert "entry 1 is noted as lost" in forgotten.out
     assert empty.tidemark("status").code == 0

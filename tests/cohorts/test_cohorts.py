@@ -19,14 +19,14 @@ from tests.cli.command import Said, said_here
 from tests.cohorts.play import COHORTS, play
 from tests.ingest.fakes import World
 from tests.watermark.builders import at
+from tidemark.local.emulator.filters import parse_filter
+from tidemark.local.emulator.server import served
+from tidemark.local.services.cohort_files import cohorts_of
 from tidemark.pipeline.clock import SystemClock
-from tidemark.pipeline.emulator.filters import parse_filter
-from tidemark.pipeline.emulator.server import served
 from tidemark.pipeline.errors import InvalidSettings
 from tidemark.pipeline.lake.layout import Lake
 from tidemark.pipeline.pubsub.connection import publisher_client, subscriber_client
 from tidemark.pipeline.pubsub.provision import provision
-from tidemark.pipeline.services.cohort_files import cohorts_of
 from tidemark.pipeline.settings import load_settings
 
 LATE_BY, TICK, WINDOW, LASTING = 300, 30, 60, 600

@@ -17,16 +17,17 @@ from tests.clock import ManualClock
 from tests.emulator.builders import a_subscription, a_topic
 from tests.ingest.model_subscription import ModelBacklog, ModelSubscription
 from tidemark.assets.definitions import build_definitions
-from tidemark.assets.runs import Runs, stretch_named, tags_of
+from tidemark.assets.scheduler.runs import Runs, stretch_named, tags_of
+from tidemark.local.emulator.model import PubSubModel
 from tidemark.pipeline.clock import Clock, SystemClock, iso
 from tidemark.pipeline.contract.heartbeat import FieldKind
-from tidemark.pipeline.emulator.model import PubSubModel
 from tidemark.pipeline.kept import Kept
 from tidemark.pipeline.lake.layout import Lake
+from tidemark.pipeline.orchestrator.names import COMPUTE_WINDOWS, PIPELINE, op_of
+from tidemark.pipeline.pubsub.leases import LEASE
 from tidemark.pipeline.pubsub.spending import Spending
 from tidemark.pipeline.pubsub.subscription import PulledBatch
 from tidemark.pipeline.quality.status import LakeReport, read_report, read_waiting
-from tidemark.pipeline.services.dagster_names import COMPUTE_WINDOWS, PIPELINE, op_of
 from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.settings_message import MessageSettings
 from tidemark.pipeline.settings_sections import (
@@ -47,7 +48,7 @@ SOMEBODY_ELSES: Sequence[Mapping[str, str]] = ({}, {PIPELINE: "gs://bucket/anoth
 FIELDS = {"temperature": FieldKind.NUMBER, "status": FieldKind.TEXT}
 
 
-PUBSUB = PubSubSettings(ack_deadline=timedelta(seconds=10))
+PUBSUB = PubSubSettings()
 """On the model."""
 
 Provisioned = Callable[..., Settings]
@@ -84,9 +85,7 @@ class ModelWorld:
         self.model = PubSubModel(rng=random.Random(0))
         self.model.create_topic(a_topic(pubsub.topic_path))
         for path in (pubsub.tracking_path, pubsub.base_path):
-            self.model.create_subscription(
-                a_subscription(path, pubsub.topic_path, pubsub.ack_deadline), self.clock.now()
-            )
+            self.model.create_subscription(a_subscription(path, pubsub.topic_path, LEASE), self.clock.now())
 
     def publish(self, topic: str, messages: Sequence[Mapping[str, Any]]) -> None:
         """As the client publishes."""

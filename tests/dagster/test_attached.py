@@ -22,10 +22,10 @@ from tests.ingest.model_subscription import ModelSubscription
 from tidemark.assets import attached
 from tidemark.assets.catalog import COMPLETE_WINDOWS, ON_COMPUTED
 from tidemark.assets.definitions import build_definitions
-from tidemark.assets.housekeeping import prune_events
+from tidemark.assets.jobs.housekeeping import prune_events
+from tidemark.local.emulator.model import PubSubModel
+from tidemark.local.emulator.server import served
 from tidemark.pipeline.clock import SystemClock, iso
-from tidemark.pipeline.emulator.model import PubSubModel
-from tidemark.pipeline.emulator.server import served
 from tidemark.pipeline.errors import InvalidSettings
 from tidemark.pipeline.pubsub.connection import publisher_client, subscriber_client
 from tidemark.pipeline.pubsub.provision import provision_here
@@ -35,7 +35,7 @@ from tidemark.pipeline.windows import KEY_FORMAT
 
 ROOT = Path(__file__).resolve().parents[2]
 HOUR, MINUTE, SECOND = timedelta(hours=1), timedelta(minutes=1), timedelta(seconds=1)
-PUBSUB = PubSubSettings(attach=True, ack_deadline=timedelta(seconds=10))
+PUBSUB = PubSubSettings(attach=True)
 NOON = SystemClock().now().replace(hour=12, minute=0, second=0, microsecond=0, tzinfo=UTC) - timedelta(days=2)
 """Two days ago: Dagster lists hours that are over by the machine's clock."""
 

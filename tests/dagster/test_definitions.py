@@ -20,14 +20,14 @@ from tidemark.assets.catalog import (
     WATERMARK,
 )
 from tidemark.assets.definitions import build_definitions
-from tidemark.assets.housekeeping import HOUSEKEEPING
-from tidemark.assets.repair import REPAIR
-from tidemark.assets.tuning import TUNE_WATERMARK, WATERMARK_TUNING
+from tidemark.assets.jobs.housekeeping import HOUSEKEEPING
+from tidemark.assets.jobs.repair import REPAIR
+from tidemark.assets.jobs.tuning import TUNE_WATERMARK, WATERMARK_TUNING
 from tidemark.pipeline.contract.heartbeat import FieldKind
 from tidemark.pipeline.errors import InvalidSettings
 from tidemark.pipeline.lake.tables.diffs import diff_schema
 from tidemark.pipeline.lake.tables.heartbeats import heartbeat_schema
-from tidemark.pipeline.services.dagster_names import COMPUTE_WINDOWS, INGEST, PIPELINE, REQUEUE, pipeline_tag
+from tidemark.pipeline.orchestrator.names import COMPUTE_WINDOWS, INGEST, PIPELINE, REQUEUE, pipeline_tag
 from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.settings_message import MessageSettings
 from tidemark.pipeline.settings_sections import PubSubSettings, WatermarkSettings

@@ -13,9 +13,9 @@ from dagster.components.testing import create_defs_folder_sandbox
 
 import tidemark
 import tidemark.dagster as td
-from tidemark.assets.runs import tags_of
+from tidemark.assets.scheduler.runs import tags_of
 from tidemark.pipeline.errors import InvalidSettings
-from tidemark.pipeline.services.dagster_names import BACKLOG, PIPELINE, pipeline_tag
+from tidemark.pipeline.orchestrator.names import BACKLOG, PIPELINE, pipeline_tag
 
 ROOT = Path(__file__).resolve().parents[2]
 TOML = """

@@ -21,7 +21,7 @@ from tests.dagster.house import (
     settings_of,
 )
 from tests.watermark.builders import ints
-from tidemark.assets.ingest import (
+from tidemark.assets.jobs.ingest import (
     AGAIN_WITHIN,
     OVERTIME,
     UNABLE_PAUSE,
@@ -39,7 +39,7 @@ from tidemark.pipeline.ingest.outcome import Ingested, Settled, Side
 from tidemark.pipeline.ingest.progress import Look, Watch
 from tidemark.pipeline.ingest.readers import Share
 from tidemark.pipeline.ingest.rounds import Ended, RoundDone
-from tidemark.pipeline.services.dagster_names import ENDED, INGEST, READS, STAYS
+from tidemark.pipeline.orchestrator.names import ENDED, INGEST, READS, STAYS
 from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.settings_sections import IngestSettings, SparkSettings
 from tidemark.pipeline.watermark.decision import Decision, Reason

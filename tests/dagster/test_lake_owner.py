@@ -10,12 +10,12 @@ import pytest
 
 from tests.clock import ManualClock
 from tests.dagster.house import PUBSUB, ModelWorld, Ticking, beats_between, publish, settings_of
-from tidemark.assets.housekeeping import housekeeping_job
+from tidemark.assets.jobs.housekeeping import housekeeping_job
+from tidemark.local.services.ownership import Ownership
 from tidemark.pipeline.errors import LakeOwned, LakeUnwritable
 from tidemark.pipeline.lake.owner import NAME, pipeline_of
 from tidemark.pipeline.lake.store.disk import DiskObjects
 from tidemark.pipeline.machine import own_process
-from tidemark.pipeline.services.ownership import Ownership
 from tidemark.pipeline.settings import Settings
 
 

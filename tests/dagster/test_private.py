@@ -15,7 +15,7 @@ from packaging.utils import canonicalize_name
 
 from tests.dagster.test_housekeeping import NOW, OLD, OURS, make_older, numbers, run, settings_in, tick
 from tests.dagster.test_housekeeping import instance as _instance
-from tidemark.assets.housekeeping import prune_events
+from tidemark.assets.jobs.housekeeping import prune_events
 from tidemark.pipeline.errors import DagsterPartMissing
 from tidemark.resources import private
 from tidemark.resources.run_launcher import WatchedRunLauncher
@@ -24,7 +24,7 @@ instance = _instance
 ROOT = Path(__file__).parents[2]
 ONE = ROOT / "resources" / "private.py"
 ROOMS = [
-    *(ROOT / name for name in ("assets", "resources", "pipeline", "examples")),
+    *(ROOT / name for name in ("assets", "resources", "pipeline", "local", "examples")),
     *(ROOT / "src/tidemark").glob("*.py"),
 ]
 SOURCES = [path for room in ROOMS for path in ([room] if room.is_file() else sorted(room.rglob("*.py")))]

@@ -10,14 +10,14 @@ import dagster as dg
 from tests.dagster.house import FIELDS, PUBSUB, SECOND, ModelWorld, Ticking, beats_between, publish, settings_of
 from tests.dagster.test_sensors import MINUTE, WINDOWS_OF_BACKLOG, backlog_start
 from tidemark.assets.definitions import build_definitions
-from tidemark.assets.requeue import MOST_REQUESTS
-from tidemark.assets.turns import PATIENCE
+from tidemark.assets.jobs.requeue import MOST_REQUESTS
+from tidemark.assets.scheduler.turns import PATIENCE
 from tidemark.pipeline.clock import iso
 from tidemark.pipeline.contract.heartbeat import HeartbeatReader
 from tidemark.pipeline.ingest.requeue import Requeue, Requeuer
 from tidemark.pipeline.lake.tables.windowed import DiffRun
+from tidemark.pipeline.orchestrator.names import COMPUTE_WINDOWS, CONTRACT, REQUEUE, op_of
 from tidemark.pipeline.quality.quarantined import read_reasons
-from tidemark.pipeline.services.dagster_names import COMPUTE_WINDOWS, CONTRACT, REQUEUE, op_of
 from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.settings_message import MessageSettings
 from tidemark.pipeline.settings_sections import (

@@ -22,8 +22,8 @@ from dagster._core.workspace.load_target import GrpcServerTarget
 
 from tests.dagster import waiting_job
 from tests.official_emulator import HOST, free_port
-from tidemark.pipeline.services.processes import listens
-from tidemark.pipeline.services.stack import CODE_SERVER
+from tidemark.local.services.processes import listens
+from tidemark.local.services.stack import CODE_SERVER
 from tidemark.resources.run_launcher import WatchedRunLauncher
 
 ROOT = Path(__file__).resolve().parent.parent.parent

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from tests.official_emulator import free_port
+from tidemark.local.services.own_files import spark_log
 from tidemark.pipeline.errors import SparkUnreachable
-from tidemark.pipeline.services.own_files import spark_log
 from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.settings_sections import DagsterSettings, SparkSettings
 from tidemark.pipeline.spark.session import session_config

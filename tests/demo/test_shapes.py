@@ -12,12 +12,12 @@ import pytest
 from google.pubsub_v1 import PubsubMessage
 
 from tests.ingest.judged import histogram_of, judged
+from tidemark.local.demo.shapes.all_shapes import SHAPES
+from tidemark.local.demo.shapes.shape import Message, Shape, ShapeName
+from tidemark.local.demo.synthetic_beats import DUPLICATE, HEARTBEAT, KINDS, SyntheticSource, compose, messages
+from tidemark.local.demo.truth import truth_of
 from tidemark.pipeline.clock import to_us
 from tidemark.pipeline.contract.heartbeat import HeartbeatReader, RejectionReason
-from tidemark.pipeline.demo.shapes.all_shapes import SHAPES
-from tidemark.pipeline.demo.shapes.shape import Message, Shape, ShapeName
-from tidemark.pipeline.demo.synthetic_beats import DUPLICATE, HEARTBEAT, KINDS, SyntheticSource, compose, messages
-from tidemark.pipeline.demo.truth import truth_of
 from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.watermark.histogram import Histogram
 

@@ -4,9 +4,9 @@ from dataclasses import replace
 
 import pytest
 
-from tidemark.pipeline.demo.summary import Spread, Summary
-from tidemark.pipeline.demo.synthetic import Published
-from tidemark.pipeline.demo.verification import Comparison
+from tidemark.local.demo.summary import Spread, Summary
+from tidemark.local.demo.synthetic import Published
+from tidemark.local.demo.verification import Comparison
 
 RIGHT = Summary(
     published=Published(

@@ -16,10 +16,10 @@ from google.pubsub_v1 import PublisherClient, PublishResponse, SubscriberClient
 from tests.cli.command import said_here
 from tests.clock import ManualClock
 from tests.pubsub.builders import subscription_of
+from tidemark.local.demo.shapes.json_shapes import JsonObject
+from tidemark.local.demo.synthetic import BATCH, Published, publish
+from tidemark.local.demo.synthetic_beats import SyntheticSource, messages
 from tidemark.pipeline.clock import SystemClock, to_us
-from tidemark.pipeline.demo.shapes.json_shapes import JsonObject
-from tidemark.pipeline.demo.synthetic import BATCH, Published, publish
-from tidemark.pipeline.demo.synthetic_beats import SyntheticSource, messages
 from tidemark.pipeline.errors import LakeUnwritable, PermissionMissing, PubSubUnreachable, SubscriptionMissing
 from tidemark.pipeline.pubsub.provision import provision
 from tidemark.pipeline.settings import Settings

@@ -10,17 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.ingest.judged import read_payload
-from tidemark.pipeline.clock import duration_us, from_us, to_us
-from tidemark.pipeline.contract.heartbeat import (
-    FieldKind,
-    Heartbeat,
-    HeartbeatReader,
-    Rejection,
-    read_field,
-)
-from tidemark.pipeline.demo.shapes.json_shapes import JsonObject
-from tidemark.pipeline.demo.shapes.shape import REASONS
-from tidemark.pipeline.demo.synthetic_beats import (
+from tidemark.local.demo.shapes.json_shapes import JsonObject
+from tidemark.local.demo.shapes.shape import REASONS
+from tidemark.local.demo.synthetic_beats import (
     DUPLICATE,
     FIRST_BROKEN,
     HEARTBEAT,
@@ -31,7 +23,15 @@ from tidemark.pipeline.demo.synthetic_beats import (
     compose,
     messages,
 )
-from tidemark.pipeline.demo.truth import truth_of
+from tidemark.local.demo.truth import truth_of
+from tidemark.pipeline.clock import duration_us, from_us, to_us
+from tidemark.pipeline.contract.heartbeat import (
+    FieldKind,
+    Heartbeat,
+    HeartbeatReader,
+    Rejection,
+    read_field,
+)
 from tidemark.pipeline.errors import InvalidSettings
 from tidemark.pipeline.settings import Settings
 

@@ -11,9 +11,9 @@ import pyarrow.parquet as pq
 import pytest
 from deltalake import write_deltalake
 
+from tidemark.local.demo.truth import SCHEMA
+from tidemark.local.demo.verification import Comparison, compare
 from tidemark.pipeline.contract.heartbeat import FieldKind, RejectionReason
-from tidemark.pipeline.demo.truth import SCHEMA
-from tidemark.pipeline.demo.verification import Comparison, compare
 from tidemark.pipeline.lake.tables.diffs import diff_schema
 from tidemark.pipeline.lake.tables.heartbeats import heartbeat_schema
 from tidemark.pipeline.lake.tables.quarantine import QUARANTINE

@@ -7,6 +7,7 @@ import pytest
 from tests.dagster.house import settings_of
 from tests.doctor.world import World
 from tests.fixtures_emulator import unique_pubsub
+from tidemark.local.emulator.server import served
 from tidemark.pipeline.clock import SystemClock
 from tidemark.pipeline.doctor.finding import Check, Finding, Level, Setup, examine
 from tidemark.pipeline.doctor.permissions import (
@@ -14,7 +15,6 @@ from tidemark.pipeline.doctor.permissions import (
     check_project_permissions,
     check_pubsub_permissions,
 )
-from tidemark.pipeline.emulator.server import served
 from tidemark.pipeline.identity import RUNNING, Component, On, Permission, permissions_of, role_id
 
 CHECKS = [
@@ -116,8 +116,7 @@ def test_a_permission_on_one_of_the_two_subscriptions_alone_is_named_with_it(wor
 def test_what_a_reading_does_not_need_is_not_asked_for(world: World, reading: str, spared: set[str]) -> None:
     everything = {one.name for one in permissions_of(RUNNING) if one.on is On.PROJECT}
     world.granted[world.pubsub.project] -= spared
-    pubsub = {"reading": reading, "monitoring_endpoint": "127.0.0.1:1"}
-    world.pubsub = world.pubsub.model_copy(update=pubsub)
+    world.pubsub = world.pubsub.model_copy(update={"reading": reading})
     assert wrong(world) == []
     world.granted[world.pubsub.project].clear()
     named = {name for name in everything for one in wrong(world) if f"lack {name} on" in one.said}

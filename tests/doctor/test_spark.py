@@ -14,6 +14,7 @@ from pyspark.errors.exceptions.connect import SparkConnectGrpcException
 from tests.chaos.disk import small_disk
 from tests.official_emulator import free_port
 from tests.spark.machine import script
+from tidemark.local.services import own_files
 from tidemark.pipeline.clock import SystemClock
 from tidemark.pipeline.doctor import cluster
 from tidemark.pipeline.doctor import spark as spark_checks
@@ -31,7 +32,6 @@ from tidemark.pipeline.doctor.spark import (
 )
 from tidemark.pipeline.doctor.tables import check_own_tables
 from tidemark.pipeline.errors import ServiceFailed
-from tidemark.pipeline.services import own_files
 from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.settings_sections import (
     DagsterSettings,
@@ -146,7 +146,7 @@ def test_the_archive_for_executors_is_looked_at(monkeypatch: pytest.MonkeyPatch,
     carrying = SparkSettings(executor_environment=str(archive))
     assert findings(check_environment) == []
     (finding,) = findings(check_environment, spark=carrying)
-    assert (finding.level, "tidemark pack" in finding.said) == (Level.BROKEN, True)
+    assert (finding.level, "tidemark provision --executors" in finding.said) == (Level.BROKEN, True)
     monkeypatch.setattr(executor_archive, "distributions", dict)
     executor_archive.pack(archive)
     (finding,) = findings(check_environment, spark=carrying)

@@ -21,11 +21,11 @@ from google.iam.v1 import iam_policy_pb2
 from google.pubsub_v1 import types
 
 from tests.fixtures_emulator import unique_pubsub
+from tidemark.local.emulator.api import Shared
+from tidemark.local.emulator.model import PubSubModel
+from tidemark.local.emulator.server import handlers
 from tidemark.pipeline.clock import SystemClock
 from tidemark.pipeline.doctor.finding import Setup
-from tidemark.pipeline.emulator.api import Shared
-from tidemark.pipeline.emulator.model import PubSubModel
-from tidemark.pipeline.emulator.server import handlers
 from tidemark.pipeline.identity import Component, On, Permission, permissions_of
 from tidemark.pipeline.pubsub.requirements import wanted
 from tidemark.pipeline.settings import Settings

@@ -7,9 +7,9 @@ from typing import Any
 
 from google.pubsub_v1 import types
 
-from tidemark.pipeline.emulator.faults import Faults
-from tidemark.pipeline.emulator.model import PubSubModel
-from tidemark.pipeline.emulator.unacknowledged import Delivered
+from tidemark.local.emulator.faults import Faults
+from tidemark.local.emulator.model import PubSubModel
+from tidemark.local.emulator.unacknowledged import Delivered
 
 START = datetime(2026, 3, 1, 12, tzinfo=UTC)
 DEADLINE = timedelta(seconds=10)

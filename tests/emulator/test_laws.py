@@ -9,10 +9,10 @@ from hypothesis import settings
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initialize, invariant, multiple, rule
 
 from tests.emulator.builders import BASE, DEADLINE, START, TOPIC, a_subscription, a_topic, expiry, plain
-from tidemark.pipeline.emulator.faults import Faults
-from tidemark.pipeline.emulator.model import PubSubModel
-from tidemark.pipeline.emulator.refusals import Refused, Transient
-from tidemark.pipeline.emulator.unacknowledged import Delivered
+from tidemark.local.emulator.faults import Faults
+from tidemark.local.emulator.model import PubSubModel
+from tidemark.local.emulator.refusals import Refused, Transient
+from tidemark.local.emulator.unacknowledged import Delivered
 
 WEEK = timedelta(days=7)
 

@@ -13,9 +13,9 @@ import pytest
 
 from tests.gcs.apart import fresh_lake
 from tests.official_emulator import free_port
+from tidemark.local.services.processes import Supervisor
+from tidemark.local.services.stack import TOKEN, have_connector, spark_server
 from tidemark.pipeline.clock import SystemClock
-from tidemark.pipeline.services.processes import Supervisor
-from tidemark.pipeline.services.stack import TOKEN, have_connector, spark_server
 from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.settings_sections import SparkSettings
 

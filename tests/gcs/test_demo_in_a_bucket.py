@@ -10,7 +10,7 @@ from deltalake import DeltaTable
 from tests.gcs.counting import Class, calls_in
 from tests.gcs.demo import BUCKET, counting_server
 from tests.lake.builders import Beat, append_beats, columns_of, lake_of
-from tidemark.pipeline.demo.script import copy_tables, refuse_used
+from tidemark.local.demo.script import copy_tables, refuse_used
 from tidemark.pipeline.errors import LakeError
 from tidemark.pipeline.settings_sections import LakeSettings
 

@@ -12,14 +12,14 @@ import dagster as dg
 
 from tests.guests import their_project
 from tests.official_emulator import HOST, free_port, running_own_pubsub
+from tidemark.local.demo.verification import Comparison, compare
+from tidemark.local.services.processes import ServiceSpec, Supervisor, listens
+from tidemark.local.services.stack import CODE_SERVER, spark_server, token_environment
 from tidemark.pipeline.clock import Clock, SystemClock, iso
-from tidemark.pipeline.demo.verification import Comparison, compare
 from tidemark.pipeline.errors import LakeError
 from tidemark.pipeline.lake.layout import Lake
 from tidemark.pipeline.pubsub.provision import provision_here
 from tidemark.pipeline.quality.status import read_report, read_waiting
-from tidemark.pipeline.services.processes import ServiceSpec, Supervisor, listens
-from tidemark.pipeline.services.stack import CODE_SERVER, spark_server, token_environment
 from tidemark.pipeline.settings import Settings, load_settings
 
 NAMES = ("heartbeats", "orders")

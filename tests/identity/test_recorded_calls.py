@@ -18,11 +18,11 @@ from tests.fixtures_emulator import unique_pubsub
 from tests.gcs.apart import fresh_lake
 from tests.identity.documented import Unlisted, permissions_of_http, permissions_of_rpc
 from tests.identity.recording import RecordedBuckets, Recorder, recorded_buckets
-from tests.pubsub.fake_monitoring import FakeMonitoring
+from tests.pubsub.fake_monitoring import FakeMonitoring, metrics_at
 from tests.pubsub.fake_monitoring import served as serve_monitoring
+from tidemark.local.emulator.model import PubSubModel
+from tidemark.local.emulator.server import served as serve_pubsub
 from tidemark.pipeline.clock import SystemClock, iso
-from tidemark.pipeline.emulator.model import PubSubModel
-from tidemark.pipeline.emulator.server import served as serve_pubsub
 from tidemark.pipeline.identity import BREAK_OFF, IN_PARTS, NEEDS, SCHEMA, Component, On, Permission
 from tidemark.pipeline.ingest.readers import new_files
 from tidemark.pipeline.lake.layout import Lake
@@ -59,8 +59,12 @@ class Servers:
 def servers() -> Iterator[Servers]:
     recorder, monitoring = Recorder(), FakeMonitoring(SystemClock().now)
     model = PubSubModel(rng=random.Random(0))
-    with serve_pubsub(model, interceptors=[recorder]) as address, serve_monitoring(monitoring, [recorder]) as metrics:
-        pubsub = unique_pubsub(address).model_copy(update={"monitoring_endpoint": metrics})
+    with (
+        serve_pubsub(model, interceptors=[recorder]) as address,
+        serve_monitoring(monitoring, [recorder]) as metrics,
+        metrics_at(metrics),
+    ):
+        pubsub = unique_pubsub(address)
         monitoring.project = pubsub.project
         yield Servers(pubsub, recorder)
 

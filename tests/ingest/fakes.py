@@ -19,6 +19,8 @@ from tests.emulator.builders import a_subscription, a_topic
 from tests.ingest.judged import read_payload
 from tests.ingest.model_subscription import ModelBacklog, ModelSubscription
 from tests.watermark.builders import START, at
+from tidemark.local.emulator.faults import Faults
+from tidemark.local.emulator.model import PubSubModel
 from tidemark.pipeline.clock import from_us, to_us
 from tidemark.pipeline.contract.heartbeat import (
     FieldKind,
@@ -28,8 +30,6 @@ from tidemark.pipeline.contract.heartbeat import (
     Rejection,
 )
 from tidemark.pipeline.contract.places import Place
-from tidemark.pipeline.emulator.faults import Faults
-from tidemark.pipeline.emulator.model import PubSubModel
 from tidemark.pipeline.ingest.copies import RememberedCopies
 from tidemark.pipeline.ingest.outcome import Ingested
 from tidemark.pipeline.ingest.readers import new_files

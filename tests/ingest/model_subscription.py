@@ -7,10 +7,10 @@ from typing import Any, Protocol
 from tests.clock import ManualClock
 from tests.emulator.builders import expiry
 from tests.ingest.judged import messages_of
+from tidemark.local.emulator.faults import Faults
+from tidemark.local.emulator.model import PubSubModel
+from tidemark.local.emulator.refusals import DeadlineExceeded, ModelError, NotFound, Refused, Transient
 from tidemark.pipeline.clock import Clock
-from tidemark.pipeline.emulator.faults import Faults
-from tidemark.pipeline.emulator.model import PubSubModel
-from tidemark.pipeline.emulator.refusals import DeadlineExceeded, ModelError, NotFound, Refused, Transient
 from tidemark.pipeline.errors import PubSubUnreachable, ReadingUnavailable, SnapshotRefused, SubscriptionMissing
 from tidemark.pipeline.pubsub.backlog import LIFETIME, ReadingTimes
 from tidemark.pipeline.pubsub.pulls import GIVEN_BACK_SECONDS

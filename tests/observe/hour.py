@@ -17,7 +17,7 @@ from tidemark.pipeline.clock import to_us
 from tidemark.pipeline.lake.tables.windowed import DiffRun
 from tidemark.pipeline.observe.instruments import Instrument, Kind
 from tidemark.pipeline.observe.outlet import outlet_of
-from tidemark.pipeline.services.dagster_names import BACKLOG, COMPUTE_WINDOWS
+from tidemark.pipeline.orchestrator.names import BACKLOG, COMPUTE_WINDOWS
 from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.settings_message import MessageSettings
 from tidemark.pipeline.settings_sections import (
@@ -40,7 +40,7 @@ Series = dict[tuple[str, tuple[tuple[str, str], ...]], list[float | None]]
 def settings_with(folder: Path, metrics: MetricsSettings, **more: Any) -> Settings:
     """A pipeline that ticks once a minute over windows of five."""
     sections: dict[str, Any] = {
-        "pubsub": PubSubSettings(ack_deadline=timedelta(seconds=10)),
+        "pubsub": PubSubSettings(),
         "message": MessageSettings(fields=FIELDS),
         "windows": WindowSettings(length=5 * MINUTE, lookback=timedelta(0)),
         "watermark": WatermarkSettings(tick=MINUTE),

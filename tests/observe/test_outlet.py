@@ -29,7 +29,7 @@ from tidemark.pipeline.ingest.outcome import Ingested
 from tidemark.pipeline.observe import outlet
 from tidemark.pipeline.observe.instruments import INSTRUMENTS, Kind
 from tidemark.pipeline.observe.outlet import check_libraries, outlet_of
-from tidemark.pipeline.services.dagster_names import INGEST
+from tidemark.pipeline.orchestrator.names import INGEST
 from tidemark.pipeline.settings_sections import IngestSettings, MetricsSettings
 
 pytestmark = pytest.mark.filterwarnings("ignore::dagster.BetaWarning")

@@ -14,7 +14,7 @@ from tidemark.pipeline.clock import SystemClock, iso
 from tidemark.pipeline.errors import PermissionMissing, PubSubUnreachable
 from tidemark.pipeline.pubsub.connection import publisher_client, reported, subscriber_client
 from tidemark.pipeline.pubsub.monitoring import monitoring_client
-from tidemark.pipeline.settings_sections import PubSubSettings, Server
+from tidemark.pipeline.settings_sections import PubSubSettings
 
 ACCOUNT = "tidemark@project.iam.gserviceaccount.com"
 REGIONAL = "europe-west3-pubsub.googleapis.com:443"
@@ -79,20 +79,6 @@ def test_its_token_is_fetched_with_the_credentials_of_the_machine() -> None:
     assert what.endswith(f"serviceAccounts/{ACCOUNT}:generateAccessToken")
     assert (bearer, used.token) == ("Bearer of-the-machine", "of-the-account")
     client.transport.close()
-
-
-def test_an_emulator_is_asked_without_either() -> None:
-    settings = PubSubSettings(emulator_host="127.0.0.1:1", endpoint=REGIONAL, impersonate=ACCOUNT)
-    assert settings.server == Server("127.0.0.1:1", REGIONAL, ACCOUNT)
-    client = subscriber_client(*settings.server)
-    assert credentials_in(client) is None
-    client.transport.close()
-
-
-@pytest.mark.parametrize("wrong", ["tidemark", "a b@c.d", "projects/p/serviceAccounts/x"])
-def test_an_account_is_written_as_its_email(wrong: str) -> None:
-    with pytest.raises(ValueError, match="impersonate"):
-        PubSubSettings(impersonate=wrong)
 
 
 def test_a_refused_impersonation_is_a_missing_permission_and_not_a_broken_network() -> None:

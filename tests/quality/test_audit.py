@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from tests.ingest.fakes import AMPLE, CONTRACT, World, published_at
 from tests.pubsub.builders import subscription_of
 from tests.watermark.builders import at, bounded, seconds
+from tidemark.local.emulator.faults import Faults
 from tidemark.pipeline.clock import SystemClock, to_us
 from tidemark.pipeline.contract.heartbeat import HeartbeatReader
-from tidemark.pipeline.emulator.faults import Faults
 from tidemark.pipeline.ingest.readers import new_files
 from tidemark.pipeline.ingest.ticks import land, track
 from tidemark.pipeline.lake.layout import Lake

@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 
 from tests.spark.machine import bare, java_saying
+from tidemark.local.services import emulator_choice
+from tidemark.local.services.emulator_choice import choose_emulator, find_emulator_jar
 from tidemark.pipeline.errors import InvalidSettings, ToolMissing
 from tidemark.pipeline.hosts import is_loopback
-from tidemark.pipeline.services import emulator_choice
-from tidemark.pipeline.services.emulator_choice import choose_emulator, find_emulator_jar
 
 
 @pytest.fixture

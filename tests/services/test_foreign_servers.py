@@ -14,6 +14,8 @@ import pytest
 
 from tests.cli.command import said_by_the_program, said_here
 from tests.official_emulator import free_port
+from tidemark.local.services.processes import Supervisor
+from tidemark.local.services.stack import TOKEN, refuse_foreign_servers, spark_server
 from tidemark.pipeline.clock import SystemClock
 from tidemark.pipeline.doctor.finding import Level, Setup
 from tidemark.pipeline.doctor.spark import check_spark
@@ -21,8 +23,6 @@ from tidemark.pipeline.errors import PubSubError, SparkUnreachable
 from tidemark.pipeline.pubsub import connection
 from tidemark.pipeline.pubsub.connection import refuse_foreign_server
 from tidemark.pipeline.pubsub.provision import provision_here
-from tidemark.pipeline.services.processes import Supervisor
-from tidemark.pipeline.services.stack import TOKEN, refuse_foreign_servers, spark_server
 from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.settings_sections import PubSubSettings, SparkSettings
 

@@ -17,13 +17,13 @@ import pytest
 from tests.clock import ManualClock
 from tests.lake.test_tracking_log import deciding
 from tests.watermark.builders import at
+from tidemark.local.services.ownership import Life, Ownership
+from tidemark.local.services.processes import STATE_FILE, Noted, noted_file
 from tidemark.pipeline.errors import AlreadyRunning, LakeOwned, NewerFormat
 from tidemark.pipeline.lake.layout import Lake
 from tidemark.pipeline.lake.owner import HEARD_LEAST, NAME, OWNER, Owner, pipeline_of
 from tidemark.pipeline.lake.store.notes import ReplacedNotes
 from tidemark.pipeline.machine import ProcessName, own_process, process_of
-from tidemark.pipeline.services.ownership import Life, Ownership
-from tidemark.pipeline.services.processes import STATE_FILE, Noted, noted_file
 from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.settings_sections import DagsterSettings, LakeSettings, PubSubSettings
 from tidemark.pipeline.version import FORMAT, WRITTEN_IN

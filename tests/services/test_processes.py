@@ -13,12 +13,7 @@ import pytest
 
 from tests.chaos.disk import small_disk
 from tests.official_emulator import HOST, free_port
-from tidemark.pipeline import version
-from tidemark.pipeline.clock import SystemClock
-from tidemark.pipeline.errors import AlreadyRunning, NewerFormat, ServiceFailed
-from tidemark.pipeline.hosts import listens
-from tidemark.pipeline.machine import ProcessName, own_process, process_of
-from tidemark.pipeline.services.processes import (
+from tidemark.local.services.processes import (
     RESTARTS_AT_MOST,
     STATE_FILE,
     Noted,
@@ -28,6 +23,11 @@ from tidemark.pipeline.services.processes import (
     noted_file,
     noted_in,
 )
+from tidemark.pipeline import version
+from tidemark.pipeline.clock import SystemClock
+from tidemark.pipeline.errors import AlreadyRunning, NewerFormat, ServiceFailed
+from tidemark.pipeline.hosts import listens
+from tidemark.pipeline.machine import ProcessName, own_process, process_of
 
 SECONDS = 20
 FOR_EVER = "import time; time.sleep(300)"
@@ -205,7 +205,7 @@ def test_a_process_that_ends_by_itself_is_not_restarted(house: House) -> None:
 
 
 def test_a_process_that_does_not_end_when_asked_is_killed(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tidemark.pipeline.services.processes.STOP_WITHIN_SECONDS", 0.5)
+    monkeypatch.setattr("tidemark.local.services.processes.STOP_WITHIN_SECONDS", 0.5)
     house.supervisor.start(house.spec("deaf", DEAF))
     until("it is deaf", lambda: "deaf" in house.log("deaf"))
     pid = house.pid("deaf")
@@ -233,7 +233,7 @@ def test_processes_that_a_killed_supervisor_left_are_stopped_by_the_next(house: 
 import sys
 from pathlib import Path
 from tidemark.pipeline.clock import SystemClock
-from tidemark.pipeline.services.processes import ServiceSpec, Supervisor
+from tidemark.local.services.processes import ServiceSpec, Supervisor
 supervisor = Supervisor(Path({str(house.supervisor.state_folder)!r}), SystemClock(), print)
 command = [sys.executable, "-c", {WITH_A_CHILD!r}]
 supervisor.start(ServiceSpec("left behind", command, Path({str(house.folder)!r})))

@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from tests.official_emulator import free_port
+from tidemark.local.services.spark_connect import become_the_server
+from tidemark.local.services.stack import TOKEN, spark_server
 from tidemark.pipeline.errors import InvalidSettings
-from tidemark.pipeline.services.spark_connect import become_the_server
-from tidemark.pipeline.services.stack import TOKEN, spark_server
 from tidemark.pipeline.settings import load_settings
 
 

@@ -9,13 +9,9 @@ import psutil
 import pytest
 
 from tests.official_emulator import free_port
-from tidemark.pipeline.clock import SystemClock
-from tidemark.pipeline.errors import ServiceFailed
-from tidemark.pipeline.pubsub.connection import publisher_client
-from tidemark.pipeline.pubsub.provision import provision_here
-from tidemark.pipeline.services import emulator_choice
-from tidemark.pipeline.services.processes import Supervisor, page_sentence
-from tidemark.pipeline.services.stack import (
+from tidemark.local.services import emulator_choice
+from tidemark.local.services.processes import Supervisor, page_sentence
+from tidemark.local.services.stack import (
     PAGE,
     dagster_environment,
     emulator_is_absent,
@@ -23,6 +19,10 @@ from tidemark.pipeline.services.stack import (
     start_emulator,
     start_stack,
 )
+from tidemark.pipeline.clock import SystemClock
+from tidemark.pipeline.errors import ServiceFailed
+from tidemark.pipeline.pubsub.connection import publisher_client
+from tidemark.pipeline.pubsub.provision import provision_here
 from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.settings_sections import MetricsSettings, PubSubSettings
 

@@ -11,12 +11,12 @@ import psutil
 import pytest
 
 from tests.services.test_processes import FOR_EVER, is_alive, until
+from tidemark.local.services import up_state as module
+from tidemark.local.services.processes import STATE_FILE, Noted, Supervisor, noted_file, noted_in
+from tidemark.local.services.up_state import stop_up, up_state
 from tidemark.pipeline.clock import SystemClock
 from tidemark.pipeline.errors import AlreadyRunning, ServiceFailed
 from tidemark.pipeline.machine import process_of
-from tidemark.pipeline.services import up_state as module
-from tidemark.pipeline.services.processes import STATE_FILE, Noted, Supervisor, noted_file, noted_in
-from tidemark.pipeline.services.up_state import stop_up, up_state
 from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.settings_sections import DagsterSettings
 
@@ -24,7 +24,7 @@ UP = """
 import signal, sys, threading
 from pathlib import Path
 from tidemark.pipeline.clock import SystemClock
-from tidemark.pipeline.services.processes import ServiceSpec, Supervisor
+from tidemark.local.services.processes import ServiceSpec, Supervisor
 ended = threading.Event()
 signal.signal(signal.SIGTERM, lambda *_: ended.set())
 supervisor = Supervisor(Path(sys.argv[1]), SystemClock(), print)

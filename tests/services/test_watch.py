@@ -10,11 +10,11 @@ from tests.ingest.fakes import World
 from tests.quality.test_gate import live
 from tests.quality.test_running import Home, ended
 from tests.watermark.builders import at
+from tidemark.local.services.watch import BEGINS_WITHIN, Watch
 from tidemark.pipeline.clock import iso
 from tidemark.pipeline.errors import LakeFull, LakeUnreachable, SparkUnreachable
 from tidemark.pipeline.lake.layout import Lake
 from tidemark.pipeline.lake.tables.failures import FailedRuns
-from tidemark.pipeline.services.watch import BEGINS_WITHIN, Watch
 
 
 class Terminal:

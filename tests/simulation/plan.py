@@ -28,9 +28,9 @@ from tests.simulation.traffic import (
     with_stragglers,
 )
 from tests.watermark.builders import START, START_US
+from tidemark.local.emulator.faults import Faults
 from tidemark.pipeline.clock import MICROSECOND
 from tidemark.pipeline.contract.heartbeat import MessageContract
-from tidemark.pipeline.emulator.faults import Faults
 from tidemark.pipeline.ingest.take import Budget
 from tidemark.pipeline.pubsub.schemas import AFTER_FAILURE_US
 from tidemark.pipeline.settings import UNDECIDED

@@ -24,7 +24,7 @@ from tests.simulation.round_plan import CALM_ROUND
 from tests.simulation.schedule import Beside, Result
 from tests.simulation.traffic import SECOND
 from tests.simulation.worker import CONTRACT_DIGEST, Process, Worker, WorkersSubscription
-from tidemark.pipeline.emulator.refusals import ModelError
+from tidemark.local.emulator.refusals import ModelError
 from tidemark.pipeline.errors import TidemarkError
 from tidemark.pipeline.ingest import readers
 from tidemark.pipeline.ingest.on_spark import TAKEN, read_share, taken_of_rows

@@ -25,10 +25,10 @@ from tests.simulation.schedule import Schedule
 from tests.simulation.traffic import PATIENCE_US, SECOND, Planned
 from tests.simulation.worker import Lander, Operator, Packer, Runner, Tracker, Worker
 from tests.watermark.builders import START, START_US
+from tidemark.local.emulator.faults import Faults
+from tidemark.local.emulator.model import PubSubModel
 from tidemark.pipeline.clock import MICROSECOND, from_us, iso
 from tidemark.pipeline.contract.heartbeat import HeartbeatReader
-from tidemark.pipeline.emulator.faults import Faults
-from tidemark.pipeline.emulator.model import PubSubModel
 from tidemark.pipeline.ingest.take import SOONEST, Budget
 from tidemark.pipeline.lake.log.archive import ARCHIVES, archived_numbers
 from tidemark.pipeline.lake.log.tracking_log import FOLDER as LOG

@@ -10,8 +10,8 @@ from tests.ingest.model_subscription import ModelBacklog, ModelSubscription
 from tests.simulation.lake import JudgedBy, WorkersNewFiles, WorkersObjects
 from tests.simulation.oracle import Broken, is_below
 from tests.simulation.traffic import SECOND
+from tidemark.local.emulator.refusals import ModelError
 from tidemark.pipeline.clock import MICROSECOND, Clock
-from tidemark.pipeline.emulator.refusals import ModelError
 from tidemark.pipeline.errors import TidemarkError
 from tidemark.pipeline.pubsub.backlog import ReadingTimes
 from tidemark.pipeline.pubsub.pulls import GIVEN_BACK_SECONDS

@@ -80,7 +80,7 @@ def a_run(
             settling=Settling(lake.tracking_log(), CLOCK, tracking, base, *new_files(lake, CLOCK)),
             read=on_spark,
             newest=lake_of(settings).tracking_log().newest,
-            backlogs={side: SnapshotBacklog(client, path, CLOCK, pubsub.call_timeout) for side, path in paths.items()},
+            backlogs={side: SnapshotBacklog(client, path, CLOCK) for side, path in paths.items()},
             clock=CLOCK,
         )
 

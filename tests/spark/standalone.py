@@ -21,9 +21,9 @@ import pyspark
 
 from tests.cache import cache, made_once
 from tests.official_emulator import HOST, free_port
+from tidemark.local.services.processes import ServiceSpec, Supervisor, listens
+from tidemark.local.services.stack import TOKEN, spark_server
 from tidemark.pipeline.clock import SystemClock
-from tidemark.pipeline.services.processes import ServiceSpec, Supervisor, listens
-from tidemark.pipeline.services.stack import TOKEN, spark_server
 from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.settings_sections import SparkSettings
 from tidemark.pipeline.spark.java import java_home

@@ -20,9 +20,9 @@ from tests.spark.cluster_client import SPREAD
 from tests.spark.pubsub_world import PubSubWorld
 from tests.spark.standalone import SECRET, Cluster, bare_python, cluster, connect_server
 from tests.spark.test_micro_batch import House
+from tidemark.local.services.stack import TOKEN
 from tidemark.pipeline.clock import SystemClock
 from tidemark.pipeline.lake.layout import Lake
-from tidemark.pipeline.services.stack import TOKEN
 from tidemark.pipeline.settings_sections import LakeSettings, PubSubSettings, SparkSettings
 from tidemark.pipeline.spark.executor_archive import pack
 
@@ -164,7 +164,7 @@ def test_without_the_archive_everything_is_refused_before_anything_is_pulled_or_
         assert "Spark's executors cannot run tidemark" in said["refused"]
         assert f"{bare_python()} on " in said["refused"]
         assert "No module named 'tidemark'" in said["refused"]
-        assert "tidemark pack executors.tar.gz" in said["refused"]
+        assert "tidemark provision --executors executors.tar.gz" in said["refused"]
     assert len(list((lake / "diff_runs").iterdir())) == 1, "the first run left a manifest"
     assert House(lake, None).lake.diffs().computed() == set()  # type: ignore[arg-type]
     assert landed_in(world.lake) == []

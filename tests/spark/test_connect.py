@@ -16,10 +16,10 @@ from pyspark.sql import SparkSession
 
 from tests.official_emulator import free_port
 from tests.spark.test_micro_batch import WINDOWS, House
+from tidemark.local.services.processes import Supervisor
+from tidemark.local.services.stack import TOKEN, is_ours_to_start, spark_server
 from tidemark.pipeline.clock import SystemClock
 from tidemark.pipeline.errors import InvalidSettings, SparkUnreachable
-from tidemark.pipeline.services.processes import Supervisor
-from tidemark.pipeline.services.stack import TOKEN, is_ours_to_start, spark_server
 from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.settings_sections import SparkSettings
 from tidemark.pipeline.spark.session import check_answers, with_session

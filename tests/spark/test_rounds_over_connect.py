@@ -13,7 +13,7 @@ from google.pubsub_v1 import PublisherClient, SubscriberClient
 from tests.spark.pubsub_world import PubSubWorld
 from tests.spark.rounds import landed, settings_of
 from tests.spark.standalone import SECRET
-from tidemark.pipeline.services.stack import TOKEN
+from tidemark.local.services.stack import TOKEN
 from tidemark.pipeline.settings_sections import PubSubSettings
 
 pytestmark = pytest.mark.slow

@@ -13,11 +13,11 @@ from weakref import WeakSet
 import pyarrow as pa
 import pytest
 
-from tests.ingest.fakes import ACK_DEADLINE, AMPLE, FIELDS, World
+from tests.ingest.fakes import AMPLE, FIELDS, World
 from tests.ingest.model_subscription import ModelSubscription
 from tests.watermark.builders import at
+from tidemark.local.emulator.refusals import DeadlineExceeded
 from tidemark.pipeline.clock import to_us
-from tidemark.pipeline.emulator.refusals import DeadlineExceeded
 from tidemark.pipeline.errors import LakeUnreachable, ReadingUnavailable
 from tidemark.pipeline.ingest import on_spark, readers, rounds
 from tidemark.pipeline.ingest.copies import RememberedCopies
@@ -119,7 +119,7 @@ class Late(Future[RoundDone]):
 
 def settings_of(world: World, message: Mapping[str, Any] | None = None, **ingest: object) -> Settings:
     return Settings(
-        pubsub=PubSubSettings(emulator_host="127.0.0.1:1", ack_deadline=ACK_DEADLINE),
+        pubsub=PubSubSettings(emulator_host="127.0.0.1:1"),
         message=MessageSettings.model_validate({"fields": FIELDS, **(message or {})}),
         lake=LakeSettings(uri=f"file:{world.folder}"),
         ingest=IngestSettings.model_validate(ingest),

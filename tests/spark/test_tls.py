@@ -14,8 +14,8 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
+from tidemark.local.services.stack import TOKEN
 from tidemark.pipeline.errors import SparkUnreachable
-from tidemark.pipeline.services.stack import TOKEN
 from tidemark.pipeline.spark.session import ROOTS, check_answers, speaks_tls
 
 HOST = "127.0.0.1"

@@ -16,7 +16,7 @@ import typer
 from tests.tuning.tuning_lake import ending_before, record
 from tests.tuning.tuning_traces import SECOND_US, MemoryTrace, Source
 from tests.watermark.builders import START, START_US, seconds
-from tidemark.pipeline.cli.tune import cohort_key
+from tidemark.pipeline.cli.tune.tune import cohort_key
 from tidemark.pipeline.clock import SystemClock, to_us
 from tidemark.pipeline.errors import NothingToTune, TidemarkError, TraceUnusable
 from tidemark.pipeline.lake.layout import Lake

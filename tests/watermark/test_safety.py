@@ -18,9 +18,9 @@ from tests.clock import ManualClock
 from tests.emulator.builders import a_subscription, a_topic
 from tests.ingest.model_subscription import ModelBacklog, ModelSubscription
 from tests.watermark.builders import START_US, at, disorder, histogram_of, published, reading, situation_of
+from tidemark.local.emulator.faults import Faults
+from tidemark.local.emulator.model import PubSubModel
 from tidemark.pipeline.clock import MICROSECOND, from_us, to_us
-from tidemark.pipeline.emulator.faults import Faults
-from tidemark.pipeline.emulator.model import PubSubModel
 from tidemark.pipeline.pubsub.subscription import PulledBatch
 from tidemark.pipeline.replay.replay import RULES_WITHOUT_ANCHOR
 from tidemark.pipeline.watermark.decision import Decision, Reason

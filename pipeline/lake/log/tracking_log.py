@@ -371,7 +371,7 @@ class TrackingLog:
     def _gap(self, number: int) -> CorruptObject:
         return CorruptObject(
             f"{self._objects.uri}/{entry_name(number)} is missing from the tracking log; put back a backup, or "
-            f"run `tidemark forget {number}`: the watermark then holds until base has caught up"
+            f"run `tidemark repair --forget {number}`: the watermark then holds until base has caught up"
         )
 
     def _restored(self) -> WatermarkState:

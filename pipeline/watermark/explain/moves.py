@@ -42,8 +42,8 @@ def moves(s: Situation, decision: Decision) -> Iterator[str]:
                 f"It is held until tracking has read to within {format_duration(policy.near_real_time)} of now, or to "
                 f"{format_duration(policy.band)} ahead of base. Check that its sensor ticks; `ingest.pull_for` says "
                 "how long a tick reads. Where a run of `ingest` reads it, check that its log tells new rounds, and "
-                "look at Spark if it does not. After a tracker was killed, what it had pulled comes again after "
-                "`pubsub.ack_deadline`."
+                "look at Spark if it does not. After a tracker was killed, what it had pulled comes again after the "
+                "subscription's ack deadline."
             )
         case Reason.HELD_CLOCK_SKEW:
             ahead = s.clock_ahead

@@ -13,12 +13,12 @@ from google.pubsub_v1 import types
 
 from tests.fixtures_emulator import unique_pubsub
 from tests.pubsub.fake_monitoring import CLAUSE, FakeMonitoring
+from tidemark.local.emulator.faults import Faults
+from tidemark.local.emulator.model import SNAPSHOT_LIFETIME, PubSubModel
+from tidemark.local.emulator.server import served
+from tidemark.local.emulator.unacknowledged import Delivered
 from tidemark.pipeline.clock import EPOCH, SystemClock, from_us, to_us
 from tidemark.pipeline.doctor.measure.traffic import Plan
-from tidemark.pipeline.emulator.faults import Faults
-from tidemark.pipeline.emulator.model import SNAPSHOT_LIFETIME, PubSubModel
-from tidemark.pipeline.emulator.server import served
-from tidemark.pipeline.emulator.unacknowledged import Delivered
 from tidemark.pipeline.pubsub.monitoring import SAMPLE_PERIOD
 from tidemark.pipeline.pubsub.requirements import wanted
 from tidemark.pipeline.settings_sections import PubSubSettings

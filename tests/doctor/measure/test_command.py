@@ -14,7 +14,7 @@ import pytest
 
 from tests.cli.command import TIDEMARK, said_here
 from tests.doctor.measure.deviations import QUICK, IgnoresFilters, Service, service
-from tidemark.pipeline.cli import measured
+from tidemark.pipeline.cli.start import measured
 from tidemark.pipeline.clock import Clock, SystemClock
 from tidemark.pipeline.doctor.measure.experiments import measure
 from tidemark.pipeline.doctor.measure.facts import Facts
@@ -82,7 +82,7 @@ def test_on_the_service_it_writes_the_settings_and_says_what_they_were(
         file = config(tmp_path, None, given.pubsub.project)
 
         def as_if_the_service(settings: PubSubSettings, clock: Clock, tell: Any) -> Facts:
-            emulator = {"emulator_host": given.pubsub.emulator_host, "monitoring_endpoint": None}
+            emulator = {"emulator_host": given.pubsub.emulator_host}
             return measure(settings.model_copy(update=emulator), clock, QUICK, tell)
 
         monkeypatch.setattr(measured, "measure", as_if_the_service)

@@ -1,0 +1,54 @@
+"""Whether a message contract reads the messages of a shape as their publisher means them."""
+
+from collections import Counter
+from dataclasses import replace
+from datetime import datetime
+
+import numpy as np
+from google.pubsub_v1 import PubsubMessage
+
+from tidemark.local.demo.synthetic_beats import SyntheticSource, compose, messages
+from tidemark.pipeline.clock import from_us, to_us
+from tidemark.pipeline.contract.heartbeat import HeartbeatReader
+from tidemark.pipeline.ingest.samples import Sample
+from tidemark.pipeline.ingest.trial import Trial, try_samples
+from tidemark.pipeline.pubsub.received import table_of
+
+Meant = tuple[str | None, int | None, str | None]
+"""A heartbeat's stream, its event time in microseconds, and its publisher's id."""
+
+STREAMS, BEATS = 12, 12
+"""Streams and beats of each that are tried: the shapes whose schema changes have changed it by then."""
+
+
+def trial_of(source: SyntheticSource, reader: HeartbeatReader, now: datetime) -> tuple[Trial, str | None]:
+    """What the contract makes of heartbeats such as the source would publish, and in a sentence why it is not what is
+    meant; None if it is. Raises TidemarkError where a schema cannot be had."""
+    whole = replace(source, streams=STREAMS, broken=0, duplicates=0, silent=0)
+    rows = np.concatenate(list(messages(whole, now - BEATS * source.period, now)))
+    composed = compose(whole, rows)
+    meant: Counter[Meant] = Counter(
+        (beat.stream, beat.event_ms * 1000, beat.heartbeat_id) for one in composed for beat in one.beats
+    )
+    latest = from_us(int(rows["publish_us"].max()))
+    samples = []
+    for number, one in enumerate(composed):
+        message = PubsubMessage.pb()(data=one.payload, attributes=one.attributes)
+        message.publish_time.FromDatetime(latest)
+        samples.append(Sample(str(number), table_of([message])))
+    trial = try_samples(samples, reader, now)
+    for verdict in trial.verdicts:
+        if not verdict.is_heartbeat:
+            return trial, f"a message would be rejected ({verdict.reason}: {verdict.detail})"
+    read: Counter[Meant] = Counter((one.stream_id, _us(one.event_time), one.publisher_id) for one in trial.heartbeats)
+    for stream, event_us, publisher_id in meant - read:
+        other = next((one for one in trial.heartbeats if _us(one.event_time) == event_us), trial.heartbeats[0])
+        return trial, (
+            f"a heartbeat of the stream {stream} with the id {publisher_id} would be one of the stream "
+            f"{other.stream_id} with the id {other.publisher_id}"
+        )
+    return trial, None
+
+
+def _us(time: datetime | None) -> int | None:
+    return None if time is None else to_us(time)

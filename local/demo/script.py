@@ -1,0 +1,311 @@
+"""The demonstration, from an empty folder to a summary that was checked against the truth."""
+
+import json
+import shutil
+import socket
+import sys
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from pathlib import Path
+
+from rich.console import Console
+from rich.markup import escape
+
+from tidemark.local.demo.shapes.shape import Shape
+from tidemark.local.demo.summary import Spread, Summary, show
+from tidemark.local.demo.synthetic import Source
+from tidemark.local.demo.synthetic_beats import SyntheticSource
+from tidemark.local.demo.verification import compare
+from tidemark.local.services.processes import Supervisor
+from tidemark.local.services.stack import start_emulator, start_stack
+from tidemark.pipeline.clock import Clock, iso
+from tidemark.pipeline.durations import format_duration, rough
+from tidemark.pipeline.errors import LakeError, ServiceFailed
+from tidemark.pipeline.lake.layout import HEARTBEAT_DIFFS, HEARTBEATS, QUARANTINE, OpenLake
+from tidemark.pipeline.lake.store.address import open_objects
+from tidemark.pipeline.pubsub.provision import provision_here
+from tidemark.pipeline.quality.status import LakeReport, read_report, read_waiting
+from tidemark.pipeline.settings import Settings, load_settings
+from tidemark.pipeline.settings_sections import LakeSettings, WatermarkSettings
+from tidemark.pipeline.spark.java import find_java
+
+TEMPLATE = """\
+# Written by the demonstration. `make up` opens its lake in the Dagster UI.
+
+[pubsub]
+emulator_host = "127.0.0.1:{emulator}"
+
+{message}
+[windows]
+length = "1m"
+first = "{first}"
+
+[watermark]
+idle_timeout = "{idle}"
+
+[lake]
+uri = "{lake}"
+endpoint = "{endpoint}"
+
+[spark]
+remote = "sc://localhost:{spark}"
+
+[dagster]
+storage = "dagster"
+web_port = {web}
+code_port = {code}
+"""
+
+IN_THE_FOLDER = LakeSettings(uri="file:lake")
+"""The lake beside the settings."""
+
+LOOK_EVERY_SECONDS = 2.0
+SAY_EVERY_SECONDS = 10.0
+BEFORE_A_WINDOW_ENDS = timedelta(seconds=2)
+"""How long before a window's end the source stops, so that the last window closes soon after."""
+
+PATIENCE = timedelta(minutes=8)
+"""The longest that one wait may take before something is wrong."""
+
+USUAL_PORTS = {"emulator": 8085, "spark": 15002, "web": 3000, "code": 4266}
+
+
+@dataclass(frozen=True, slots=True)
+class Scale:
+    """The size of a demonstration: streams, the outage before the pipeline starts, live traffic at least, and the
+    silence after which the last windows close."""
+
+    streams: int
+    backlog: timedelta
+    live: timedelta
+    idle_timeout: timedelta
+
+
+QUICK = Scale(2_000, timedelta(minutes=10), timedelta(seconds=15), timedelta(seconds=20))
+"""Small enough for the official emulator, whose pulls become slower with every outstanding message."""
+
+FULL = Scale(10_000, timedelta(minutes=20), timedelta(minutes=3), WatermarkSettings().idle_timeout)
+
+
+class DemoFolder:
+    """The paths of one demonstration."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.config = root / "tidemark.toml"
+        self.lake = root / "lake"
+        self.truth = root / "truth.parquet"
+        self.summary = root / "summary.json"
+
+    def make_anew(self, first_window: datetime, lake: LakeSettings, shape: Shape, idle_timeout: timedelta) -> None:
+        """Empty the folder, and write the settings and the files that they name, with free ports: the usual ones where
+        possible."""
+        shutil.rmtree(self.root, ignore_errors=True)
+        self.root.mkdir(parents=True)
+        ports = {name: free_port(usual) for name, usual in USUAL_PORTS.items()}
+        for name, content in shape.files.items():
+            (file := self.root / name).parent.mkdir(parents=True, exist_ok=True)
+            file.write_text(content)
+        where = {"lake": lake.uri, "endpoint": lake.endpoint or ""}
+        told = {"first": iso(first_window), "message": shape.settings.lstrip(), "idle": format_duration(idle_timeout)}
+        self.config.write_text(TEMPLATE.format(**told, **where, **ports))
+
+
+@dataclass
+class Watch:
+    """Waits for what the lake should come to hold, and prints what it sees meanwhile."""
+
+    settings: Settings
+    source: Source
+    supervisor: Supervisor
+    clock: Clock
+    say: Callable[[str], None]
+    _said: float = 0.0
+
+    def __post_init__(self) -> None:
+        self._lake = OpenLake(self.settings.lake, self.settings.message.kinds, self.clock)
+
+    def until(self, reached: Callable[[LakeReport], bool], every: float = LOOK_EVERY_SECONDS) -> LakeReport:
+        """Wait until the lake is as it should be, looking after each so many seconds, and return its report. Raises
+        ServiceFailed after `PATIENCE`."""
+        began = self.clock.monotonic()
+        while self.clock.monotonic() - began < PATIENCE.total_seconds():
+            self.supervisor.restart_what_died()
+            self.source.raise_failure()
+            with suppress(LakeError):  # a table that is being created cannot be read yet
+                report = read_report(self._lake)
+                self._show(report)
+                if reached(report):
+                    return report
+            self.clock.sleep(every)
+        raise ServiceFailed(
+            f"nothing came of waiting {format_duration(PATIENCE)}; the logs are in "
+            f"{self.supervisor.state_folder}/logs, and `tidemark explain` says what holds the watermark"
+        )
+
+    def _show(self, report: LakeReport) -> None:
+        if self.clock.monotonic() - self._said < SAY_EVERY_SECONDS:
+            return
+        self._said = self.clock.monotonic()
+        waiting = read_waiting(
+            self._lake, self.settings.windowing, self.settings.windows.lookback, report.state.watermark
+        )
+        decision, now = report.state.decision, self.clock.now()
+        stands = "no watermark yet"
+        if decision is not None and decision.watermark is not None:
+            stands = f"watermark {rough(now - decision.watermark)} behind the clock"
+        elif decision is not None:
+            stands += f" ({decision.reason})"
+        computed = f"{len(report.computed)} windows computed" + f", {len(waiting)} due" * bool(waiting)
+        self.say(f"  {self.source.sent:,} published, {report.landed.rows:,} landed; {stands}; {computed}")
+
+
+def run_demo(
+    root: Path,
+    beats: SyntheticSource,
+    console: Console,
+    clock: Clock,
+    *,
+    scale: Scale = QUICK,
+    lake: LakeSettings = IN_THE_FOLDER,
+) -> Summary:
+    """Play an outage and live traffic in `root`, print what happens and the summary, and stop what was started.
+
+    The source has the scale's number of streams.
+
+    The lake stays: in `root`, or in a bucket, where it must be new. Raises ToolMissing before anything is done if Java
+    is missing, and LakeError if something is in the bucket under the lake's prefix.
+    """
+    find_java()
+    refuse_used(lake)
+    folder = DemoFolder(root)
+    began = clock.monotonic()
+
+    def say(text: str) -> None:
+        console.print(f"[dim]{clock.monotonic() - began:5.0f} s[/]  {escape(text)}", highlight=False)
+
+    supervisor = Supervisor(folder.root, clock, say)
+    supervisor.take_over()
+    # The partitions begin an hour before the first heartbeat: Dagster shows few partitions sooner than a year of them.
+    first_window = (clock.now() - scale.backlog).replace(minute=0, second=0, microsecond=0) - timedelta(hours=1)
+    folder.make_anew(first_window, lake, beats.shape, scale.idle_timeout)
+    settings = load_settings(folder.config)
+    start = clock.now().replace(second=0, microsecond=0) - scale.backlog
+    source = Source(replace(beats, streams=scale.streams), settings, folder.truth, start, clock)
+    try:
+        summary = _play(folder, Watch(settings, source, supervisor, clock, say), scale)
+    finally:
+        try:
+            source.stop()
+        finally:
+            supervisor.stop()
+    summary = replace(summary, seconds=clock.monotonic() - began)
+    folder.summary.write_text(json.dumps(summary.as_json(), indent=1) + "\n")
+    show(summary, console)
+    console.print(f"Everything is in {folder.root}.", markup=False, highlight=False)
+    if lake.endpoint is None:  # a server on loopback ends sooner than its lake is looked at
+        show_next_steps(folder, console)
+    return summary
+
+
+def show_next_steps(folder: DemoFolder, console: Console) -> None:
+    """Print the commands that look closer at the lake."""
+    started = Path(sys.argv[0])
+    program = shown(started) if started.stem == "tidemark" else "tidemark"
+    console.print("\nLook closer:", style="bold")
+    for command, why in (
+        ("explain", "why the watermark stands where it stands"),
+        ("diffs --stream stream-00042 --limit 5", "the differences between one stream's heartbeats"),
+        ("up", "the pipeline again, with Dagster's UI; Ctrl-C stops it"),
+    ):
+        line = f"  {program} --config {shown(folder.config)} {command}"
+        console.print(line, markup=False, highlight=False, soft_wrap=True)
+        console.print(f"      {why}", style="dim")
+
+
+def shown(path: Path) -> str:
+    """The path as a person types it: relative to the current folder where it lies in it."""
+    path = path.absolute()
+    return str(path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path)
+
+
+def _play(folder: DemoFolder, watch: Watch, scale: Scale) -> Summary:
+    """An outage's backlog, the pipeline, live traffic, silence, and the comparison."""
+    settings, source, supervisor, clock, say = watch.settings, watch.source, watch.supervisor, watch.clock, watch.say
+    say(f"{scale.streams:,} devices publish a heartbeat every 30 s. Everything runs on this machine.")
+    start_emulator(supervisor, settings)
+    say("creating the topic and its two subscriptions: base has the data, tracking only tells what was published")
+    provision_here(settings, clock)
+    say(f"OUTAGE: publishing the last {format_duration(scale.backlog)} of heartbeats while nothing reads them")
+    source.start()
+    while source.reached < clock.now() - timedelta(seconds=1):
+        source.raise_failure()
+        clock.sleep(0.2)
+    messages = source.sent
+    say(f"{messages:,} messages wait; the devices go on live")
+    pipeline_began = clock.monotonic()
+    start_stack(supervisor, settings, folder.config)
+    say("CATCHING UP: Dagster's sensors pull both subscriptions; a window is computed once the watermark has passed it")
+    watch.until(lambda report: report.landed.rows >= messages)
+    landed_after, live_from = clock.monotonic() - pipeline_began, clock.now()
+    end = settings.windowing.containing(live_from + scale.live + BEFORE_A_WINDOW_ENDS).end - BEFORE_A_WINDOW_ENDS
+    say(f"LIVE for {rough(end - live_from)}: the backlog has landed after {landed_after:.0f} s")
+    watch.until(lambda _: clock.now() >= end)
+    published, live_to = source.stop(), clock.now()
+    if published is None or published.first_event_time is None or published.last_event_time is None:
+        raise ServiceFailed("the source published no heartbeat")
+    idle = format_duration(scale.idle_timeout)
+    say(f"SILENCE: the devices stop. The last window closes {idle} later, by the idle rule")
+    last = settings.windowing.containing(published.last_event_time)
+    windows = {window.key for window in settings.windowing.closed_at(last.end, published.first_event_time)}
+    report = watch.until(lambda report: windows <= set(report.computed))
+    say("CHECK: every window is computed; comparing every row with what the devices noted")
+    if settings.lake.folder is None:
+        copy_tables(settings.lake, folder.lake)
+    comparison = compare(folder.truth, folder.lake, settings.windows)
+    ends = {key: settings.windowing.named(key).end for key in report.computed}
+    ready = [(end, (report.computed_at[key] - end).total_seconds()) for key, end in ends.items()]
+    return Summary(
+        published=published,
+        comparison=comparison,
+        ready=Spread.of(seconds for _, seconds in ready),
+        live_ready=Spread.of(seconds for end, seconds in ready if end >= live_from),
+        backlog_messages=messages,
+        landed_after=landed_after,
+        seconds=0.0,
+        live=(live_from, live_to),
+    )
+
+
+def refuse_used(lake: LakeSettings) -> None:
+    """Raise LakeError if a bucket holds anything under the lake's prefix: the demonstration never empties a bucket."""
+    if lake.folder is None and (found := next(open_objects(lake).names(""), None)) is not None:
+        raise LakeError(
+            f"the demonstration needs a lake of its own, and {lake.uri}/{found} is there: name another prefix"
+        )
+
+
+def copy_tables(lake: LakeSettings, folder: Path) -> None:
+    """Copy the tables that are compared out of a bucket, byte for byte. A table's log is copied before its files, so
+    that each file that the log names is there."""
+    objects = open_objects(lake)
+    for table in (HEARTBEATS, QUARANTINE, HEARTBEAT_DIFFS):
+        for name in objects.names(f"{table}/"):
+            file = folder / name
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_bytes(objects.read(name))
+
+
+def free_port(wanted: int) -> int:
+    """The wanted port of the loopback interface if it is free, else any free one."""
+    for port in (wanted, 0):
+        with socket.socket() as candidate:
+            candidate.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                candidate.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+            return int(candidate.getsockname()[1])
+    raise OSError("no port is free on the loopback interface")

@@ -1,0 +1,131 @@
+"""Shapes by a schema, which gets a field in mid-stream: a fleet that is upgraded beat by beat."""
+
+import io
+import json
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import fastavro
+from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+
+from tidemark.local.demo.shapes.shape import REASONS, SAME_NAMES, Beat, Shape
+from tidemark.pipeline.contract.heartbeat import RejectionReason
+
+FIRST, SECOND, UNKNOWN = "00000001", "00000002", "0000000f"
+"""The names of the revisions, and of one that does not exist."""
+
+UPGRADED_OVER = 6
+"""Beats within which all devices are upgraded, a sixth of them at each."""
+
+SCHEMA_REVISION, SCHEMA_ENCODING = "googclient_schemarevisionid", "googclient_schemaencoding"
+"""The attributes by which Pub/Sub names a message's schema."""
+
+SETTINGS = f"""
+[message]
+payload = "%s"
+schema = "schemas"
+event_time = "payload:at"
+stream_id = "payload:device"
+publisher_id = "payload:id"
+{SAME_NAMES}"""
+
+
+def revision_of(beat: Beat) -> str:
+    """The revision of a beat's message: first or second."""
+    return FIRST if beat.sequence < 1 + int(beat.stream[-5:]) % UPGRADED_OVER else SECOND
+
+
+@dataclass(frozen=True, slots=True)
+class OfSchema(Shape):
+    """Each message names its revision, as those of a topic with a schema do. The first revision has no status."""
+
+    def said(self, beat: Beat) -> Beat:
+        return beat._replace(status=None) if revision_of(beat) == FIRST else beat
+
+    def encode(self, beat: Beat) -> tuple[dict[str, str], bytes]:
+        revision = revision_of(beat)
+        whole = self.written(beat, revision)
+        is_unknown = beat.broken is RejectionReason.UNREADABLE_PAYLOAD and beat.variant
+        named = {SCHEMA_REVISION: UNKNOWN if is_unknown else revision, SCHEMA_ENCODING: "BINARY"}
+        return named, beat.broken_payload(whole, whole)
+
+    def written(self, beat: Beat, revision: str) -> bytes:
+        """The payload by a revision of the schema."""
+        raise NotImplementedError
+
+
+AT = {"name": "at", "type": ["null", {"type": "long", "logicalType": "timestamp-millis"}, "string"]}
+DEVICE = {"name": "device", "type": ["null", "string"]}
+STATUS = {"name": "status", "type": ["null", "string"], "default": None}
+TEMPERATURE = {"name": "temperature", "type": ["null", "double", "string"]}
+ID = {"name": "id", "type": "string"}
+
+
+def _schema(*fields: dict[str, Any]) -> dict[str, Any]:
+    return {"type": "record", "name": "Beat", "fields": list(fields)}
+
+
+SCHEMAS = {FIRST: _schema(AT, DEVICE, TEMPERATURE, ID), SECOND: _schema(AT, DEVICE, STATUS, TEMPERATURE, ID)}
+"""The new field lies between others, so that reading by the wrong revision cannot go unnoticed."""
+
+PARSED = {revision: fastavro.parse_schema(schema) for revision, schema in SCHEMAS.items()}
+
+
+@dataclass(frozen=True, slots=True)
+class Avro(OfSchema):
+    """Avro records."""
+
+    settings = SETTINGS % "avro"
+    files: ClassVar = {f"schemas/{revision}.avsc": json.dumps(schema, indent=1) for revision, schema in SCHEMAS.items()}
+
+    def written(self, beat: Beat, revision: str) -> bytes:
+        record = {"at": beat.time_or_spoilt(beat.time), "device": beat.stream_or_spoilt, **beat.rest}
+        whole = io.BytesIO()
+        fastavro.schemaless_writer(whole, PARSED[revision], record)
+        return whole.getvalue()
+
+
+Fields = tuple[tuple[str, str, int], ...]
+"""Type, name and number of each field. All have presence."""
+
+ALWAYS: Fields = (("sint64", "at", 1), ("string", "device", 2), ("double", "temperature", 3), ("string", "id", 9))
+FIELDS: dict[str, Fields] = {FIRST: ALWAYS, SECOND: (*ALWAYS, ("string", "status", 4))}
+
+
+def _text(fields: Fields) -> str:
+    lines = "".join(f"  optional {kind} {name} = {number};\n" for kind, name, number in fields)
+    return f'syntax = "proto3";\nmessage Beat {{\n{lines}}}\n'
+
+
+def _type(fields: Fields) -> Any:
+    """The class of such messages, which are as if they were compiled from the text: presence costs no bytes."""
+    file = descriptor_pb2.FileDescriptorProto(name="beat.proto", syntax="proto2")
+    message = file.message_type.add(name="Beat")
+    for kind, name, number in fields:
+        message.field.add(name=name, number=number, type=f"TYPE_{kind.upper()}", label="LABEL_OPTIONAL")
+    pool = descriptor_pool.DescriptorPool()
+    pool.Add(file)
+    return message_factory.GetMessageClass(pool.FindMessageTypeByName("Beat"))
+
+
+TYPES = {revision: _type(fields) for revision, fields in FIELDS.items()}
+
+
+@dataclass(frozen=True, slots=True)
+class Protobuf(OfSchema):
+    """Protobuf messages. An event time is a number, so none is unreadable; a temperature that is a text is left out."""
+
+    settings = SETTINGS % "protobuf"
+    files: ClassVar = {f"schemas/{revision}.proto": _text(fields) for revision, fields in FIELDS.items()}
+    reasons = tuple(reason for reason in REASONS if reason is not RejectionReason.UNREADABLE_EVENT_TIME)
+
+    def written(self, beat: Beat, revision: str) -> bytes:
+        message = TYPES[revision](
+            at=beat.time_or_spoilt(beat.event_ms) or None,
+            device=beat.stream_or_spoilt,
+            temperature=None if isinstance(beat.temperature, str) else beat.temperature,
+            id=beat.heartbeat_id,
+            **({} if beat.status is None else {"status": beat.status}),
+        )
+        payload: bytes = message.SerializeToString()
+        return payload

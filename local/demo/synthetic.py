@@ -1,0 +1,240 @@
+"""Publishes the synthetic source's heartbeats, each at its time, and records the truth."""
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from pathlib import Path
+from threading import Event
+from typing import Self
+
+import numpy as np
+from google.pubsub_v1 import PublisherClient, PublishRequest
+
+from tidemark.local.demo.shapes.shape import REASONS, Message
+from tidemark.local.demo.synthetic_beats import (
+    DUPLICATE,
+    HEARTBEAT,
+    KINDS,
+    Rows,
+    SyntheticSource,
+    compose,
+    messages,
+)
+from tidemark.local.demo.truth import TruthFile, truth_of
+from tidemark.pipeline.clock import Clock, from_us, to_us
+from tidemark.pipeline.pubsub.connection import ONCE_MORE, publisher_client, reported, retrying
+from tidemark.pipeline.settings import Settings
+
+BATCH = 1000
+"""Messages in one request, the service's limit. Each is under a kilobyte, so a request stays below its 10 MB."""
+
+LIVE_PAUSE_SECONDS = 0.2
+"""The pause between two looks at what is due."""
+
+CALL_TIMEOUT = timedelta(seconds=10)
+GIVE_UP_AFTER = timedelta(seconds=60)
+"""The longest that one request may take, and the longest that it is retried."""
+
+PUBLISH = "pubsub.topics.publish (roles/pubsub.publisher) on it"
+
+
+@dataclass(frozen=True, slots=True)
+class Published:
+    """Counts of the published messages, and the range of the heartbeats' event times (None without any)."""
+
+    messages: int
+    heartbeats: int
+    duplicates: int
+    broken: Mapping[str, int]
+    first_event_time: datetime | None
+    last_event_time: datetime | None
+    seconds: float
+
+    @property
+    def messages_per_second(self) -> float:
+        """The rate over the whole run, waiting included."""
+        return self.messages / self.seconds if self.seconds else 0.0
+
+
+def publish(
+    source: SyntheticSource,
+    publisher: PublisherClient,
+    topic_path: str,
+    clock: Clock,
+    start: datetime,
+    end: datetime,
+    *,
+    truth_path: Path,
+    speed_up: float | None = None,
+    progress: Callable[[int, datetime], None] = lambda _sent, _reached: None,
+    stop: Callable[[], bool] = lambda: False,
+) -> Published:
+    """Publish every message with an event time in `[start, end)`, in the order of their publication times.
+
+    None is sent before its publication time by the clock. Past ones go as fast as Pub/Sub takes them, or at most at
+    `speed_up` times real time; then publishing goes on live until all are sent or `stop()` is true. `progress` gets the
+    number of messages confirmed so far and the publication time that was reached.
+
+    The truth can be read however the run ends, and holds every message that Pub/Sub confirmed; if Ctrl-C ends the run,
+    its last request may be missing. A request that was retried because its answer was lost may be on the topic twice,
+    under different message ids. Raises PubSubUnreachable, SubscriptionMissing (no such topic), PermissionMissing,
+    LakeUnwritable (the truth) and InvalidSettings.
+    """
+    began = clock.monotonic()
+
+    def horizon_us() -> int:
+        now_us = to_us(clock.now())
+        if speed_up is None:
+            return now_us
+        return min(now_us, to_us(start) + int((clock.monotonic() - began) * 1e6 * speed_up))
+
+    with TruthFile(truth_path) as truth, _Sender(source, publisher, topic_path, clock, truth) as sender:
+        for batch in _when_due(messages(source, start, end), horizon_us, clock, stop):
+            sender.send(batch)
+            progress(sender.kinds.total(), from_us(batch["publish_us"][-1]))
+    return sender.published(clock.monotonic() - began)
+
+
+def _when_due(
+    pieces: Iterator[Rows], horizon_us: Callable[[], int], clock: Clock, stop: Callable[[], bool]
+) -> Iterator[Rows]:
+    """Batches of the messages due by the horizon; waits while none is."""
+    for rows in pieces:
+        sent = 0
+        while sent < len(rows):
+            if stop():
+                return
+            due = int(np.searchsorted(rows["publish_us"], horizon_us(), side="right"))
+            for first in range(sent, due, BATCH):
+                yield rows[first : min(first + BATCH, due)]
+                if stop():
+                    return
+            sent = max(sent, due)
+            if sent < len(rows):
+                clock.sleep(LIVE_PAUSE_SECONDS)
+
+
+Sent = tuple[Sequence[Message], Sequence[str], datetime]
+"""A confirmed request: its messages and their ids, and when it was sent."""
+
+
+@dataclass(slots=True)
+class _Sender:
+    """Sends one request at a time, in order, while it composes the next one and records the one before.
+
+    On leaving, whatever the reason, it waits for the request under way and records it.
+    """
+
+    source: SyntheticSource
+    publisher: PublisherClient
+    topic: str
+    clock: Clock
+    truth: TruthFile
+    kinds: Counter[str] = field(default_factory=Counter)  # of the confirmed messages
+    _range_ms: list[int] = field(default_factory=list)  # the first and the last event time of the heartbeats
+    _thread: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(1, thread_name_prefix="publishing"))
+    _under_way: Future[Sent] | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        with self._thread:
+            self._record(self._confirmed())
+
+    def send(self, rows: Rows) -> None:
+        """Send a batch once the one before is confirmed. Raises what that one raised."""
+        composed = compose(self.source, rows)
+        request = PublishRequest.pb(PublishRequest())
+        request.topic = self.topic
+        for message in composed:
+            request.messages.add(data=message.payload, attributes=message.attributes)
+
+        def call() -> Sent:
+            published_at = self.clock.now()
+            with reported("publish to", self.topic, PUBLISH, then=ONCE_MORE):
+                answer = self.publisher.publish(
+                    request=PublishRequest.wrap(request),
+                    retry=retrying(GIVE_UP_AFTER),
+                    timeout=CALL_TIMEOUT.total_seconds(),
+                )
+            return composed, list(answer.message_ids), published_at
+
+        before = self._confirmed()
+        self._under_way = self._thread.submit(call)
+        self._record(before)
+
+    def published(self, seconds: float) -> Published:
+        """Counts of the messages that were confirmed within so many seconds."""
+        first, last = [from_us(ms * 1000) for ms in self._range_ms] or (None, None)
+        return Published(
+            messages=self.kinds.total(),
+            heartbeats=self.kinds[KINDS[HEARTBEAT]],
+            duplicates=self.kinds[KINDS[DUPLICATE]],
+            broken={reason.value: self.kinds[reason] for reason in REASONS},
+            first_event_time=first,
+            last_event_time=last,
+            seconds=seconds,
+        )
+
+    def _confirmed(self) -> Sent | None:
+        under_way, self._under_way = self._under_way, None
+        return None if under_way is None else under_way.result()
+
+    def _record(self, sent: Sent | None) -> None:
+        if sent is None:
+            return
+        beats = [beat for message in sent[0] for beat in message.beats]
+        self.truth.add(truth_of(*sent))
+        self.kinds.update(beat.kind for beat in beats)
+        times = [*self._range_ms, *(beat.event_ms for beat in beats if beat.kind == KINDS[HEARTBEAT])]
+        self._range_ms = [min(times), max(times)] if times else []
+
+
+@dataclass
+class Source:
+    """Publishes in a thread of its own from `begin` until it is stopped, for a day at most.
+
+    `sent` messages are confirmed so far, up to the publication time `reached`.
+    """
+
+    beats: SyntheticSource
+    settings: Settings
+    truth: Path
+    begin: datetime
+    clock: Clock
+    sent: int = 0
+    _stop: Event = field(default_factory=Event)
+    _published: Future[Published] | None = None
+
+    def __post_init__(self) -> None:
+        self.reached = self.begin
+
+    def start(self) -> None:
+        self._published = ThreadPoolExecutor(1, thread_name_prefix="synthetic source").submit(
+            publish,
+            self.beats,
+            publisher_client(*self.settings.pubsub.server),
+            self.settings.pubsub.topic_path,
+            self.clock,
+            self.begin,
+            self.begin + timedelta(days=1),
+            truth_path=self.truth,
+            progress=self._progress,
+            stop=self._stop.is_set,
+        )
+
+    def stop(self) -> Published | None:
+        """Stop publishing, and return what was published. Raises what went wrong meanwhile."""
+        self._stop.set()
+        return None if self._published is None else self._published.result()
+
+    def raise_failure(self) -> None:
+        """Raise what went wrong while publishing, if anything did."""
+        if self._published is not None and self._published.done():
+            self._published.result()
+
+    def _progress(self, sent: int, reached: datetime) -> None:
+        self.sent, self.reached = sent, reached

@@ -1,0 +1,248 @@
+"""The synthetic source's heartbeats as numpy rows: a pure function of the source, a start and an end.
+
+Every stream beats once a period, at its own phase. A row says when its message is published and what it contains;
+`compose` makes the message.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tidemark.local.demo.shapes.json_shapes import JsonObject
+from tidemark.local.demo.shapes.shape import REASONS, Beat, Message, Shape
+from tidemark.pipeline.clock import duration_us, iso, to_us
+from tidemark.pipeline.contract.heartbeat import RejectionReason
+from tidemark.pipeline.durations import format_duration
+from tidemark.pipeline.errors import InvalidSettings
+
+HEARTBEAT, DUPLICATE, FIRST_BROKEN = 0, 1, 2
+KINDS = ("heartbeat", "duplicate", *(reason.value for reason in REASONS))
+"""A row's `kind` is an index into these names."""
+
+LEAST_BROKEN = 2 * len(REASONS)
+"""The fewest broken messages, if any are broken: both variants of every kind."""
+
+RFC_3339_SHARE = 0.001
+NULL_TEMPERATURE_SHARE = 0.002
+TEXT_TEMPERATURE_SHARE = 0.001
+WARN_SHARE = 0.02
+NO_STATUS_SHARE = 0.002
+"""The shares of heartbeats that are unusual but valid."""
+
+NUMBER, NULL, TEXT = 0, 1, 2
+STATUSES = ("ok", "warn", None)
+
+FAR_FUTURE_MS = duration_us(timedelta(days=3650)) // 1000
+DAY_MS = duration_us(timedelta(days=1)) // 1000
+ROWS_AT_LEAST = 10_000
+"""The fewest rows in one piece, except the last."""
+
+ROW = np.dtype(
+    [
+        ("publish_us", np.int64),  # when it is to be published
+        ("event_ms", np.int64),
+        ("stream", np.int32),
+        ("sequence", np.int32),  # the number of the beat within its stream
+        ("kind", np.uint8),
+        ("variant", np.uint8),  # of a broken message
+        ("rfc_3339", np.bool_),  # how its event time is written
+        ("status", np.uint8),
+        ("temperature_form", np.uint8),
+        ("temperature", np.float64),
+    ]
+)
+"""One message. Times are counted since the epoch, in the unit of their name."""
+
+Rows = NDArray[np.void]
+
+
+JSON_OBJECT = JsonObject()
+
+
+@dataclass(frozen=True, slots=True)
+class SyntheticSource:
+    """What the source publishes. Shares are of the heartbeats, from 0 to 1; durations count to the millisecond.
+
+    A heartbeat is published `lag` plus up to `jitter` after its event time, a straggler `straggler_delay` later still.
+    Without stragglers and late copies the disorder is therefore at most `jitter`. A duplicate is the same message
+    again, at once or, for `duplicate_delay_share` of them, `duplicate_delay` later. Broken messages come in addition,
+    evenly over time, the kinds that the shape has in turn. A silent beat is never published. Raises InvalidSettings for
+    impossible values.
+    """
+
+    streams: int = 10_000
+    period: timedelta = timedelta(seconds=30)
+    jitter: timedelta = timedelta(seconds=3)
+    event_jitter: timedelta = timedelta(milliseconds=200)
+    lag: timedelta = timedelta(0)
+    duplicates: float = 0.01
+    duplicate_delay_share: float = 0.5
+    duplicate_delay: timedelta = timedelta(seconds=60)
+    broken: float = 0.0001
+    stragglers: float = 0.0
+    straggler_delay: timedelta = timedelta(seconds=60)
+    silent: float = 0.001
+    seed: int = 20_260_101
+    shape: Shape = JSON_OBJECT
+
+    def __post_init__(self) -> None:
+        shares = ("duplicates", "duplicate_delay_share", "broken", "stragglers", "silent")
+        delays = ("jitter", "event_jitter", "lag", "duplicate_delay", "straggler_delay")
+        rules = [
+            *((name, 0 <= getattr(self, name) <= 1, "it is a share, between 0 and 1") for name in shares),
+            *((name, getattr(self, name) >= timedelta(0), "it cannot be negative") for name in delays),
+            ("streams", 1 <= self.streams <= 10_000_000, "there is at least one, and at most ten million"),
+            ("period", self.period > 2 * self.event_jitter, "it must be longer than twice event_jitter"),
+            ("seed", self.seed >= 0, "it cannot be negative"),
+        ]
+        for name, holds, rule in rules:
+            if not holds:
+                value = getattr(self, name)
+                shown = format_duration(value) if isinstance(value, timedelta) else value
+                raise InvalidSettings(f"{name} = {shown}: {rule}")
+
+
+def messages(
+    source: SyntheticSource, start: datetime, end: datetime, rows_at_least: int = ROWS_AT_LEAST
+) -> Iterator[Rows]:
+    """All messages with event times in `[start, end)`, in the order of their publication, in pieces.
+
+    The same source, start and end give the same rows, however they are cut into pieces. Memory holds one piece (whole
+    periods, at least `rows_at_least` rows) and the messages that are delayed beyond it.
+    """
+    plan = _Plan(source, start, end)
+    waiting, gathered = [np.empty(0, ROW)], 0
+    for period in range(plan.periods):
+        waiting += [plan.beats(period), plan.broken(period)]
+        gathered += sum(len(rows) for rows in waiting[-2:])
+        last = period == plan.periods - 1
+        if gathered < rows_at_least and not last:
+            continue
+        rows = np.concatenate(waiting)
+        rows = rows[np.argsort(rows["publish_us"], kind="stable")]  # stable: an original stays before its copy
+        cut = len(rows) if last else int(np.searchsorted(rows["publish_us"], plan.earliest_publish_us(period + 1)))
+        yield rows[:cut]
+        waiting, gathered = [rows[cut:]], 0
+
+
+class _Plan:
+    """The arithmetic of one run. A period is `[start + n * period, start + (n + 1) * period)` of event time."""
+
+    def __init__(self, source: SyntheticSource, start: datetime, end: datetime) -> None:
+        if end <= start:
+            raise InvalidSettings(f"there is nothing to publish between {iso(start)} and {iso(end)}: end must be later")
+        self._source = source
+        self._start_ms, self._end_ms = to_us(start) // 1000, to_us(end) // 1000
+        self._length_ms = max(1, self._end_ms - self._start_ms)
+        self._period_ms = duration_us(source.period) // 1000
+        self._event_jitter_ms = duration_us(source.event_jitter) // 1000
+        self.periods = -(-self._length_ms // self._period_ms)
+        nominal = source.streams * self._length_ms / self._period_ms
+        self.broken_total = max(LEAST_BROKEN, round(source.broken * nominal)) if source.broken else 0
+        # Whatever its jitter, a beat stays within its period: its sequence number gives the period.
+        inside = (self._event_jitter_ms, self._period_ms - self._event_jitter_ms)
+        self._phase_ms = self._random(0).integers(*inside, source.streams)
+
+    def _random(self, number: int) -> np.random.Generator:
+        return np.random.default_rng(np.random.SeedSequence(self._source.seed, spawn_key=(number,)))
+
+    def earliest_publish_us(self, period: int) -> int:
+        """A lower bound of the publication times of this period and all later ones."""
+        return (self._start_ms + period * self._period_ms) * 1000 + duration_us(self._source.lag)
+
+    def beats(self, period: int) -> Rows:
+        """The period's heartbeats and their copies, each original before its copy."""
+        source, random, count = self._source, self._random(2 * period + 1), self._source.streams
+        rows = np.zeros(count, ROW)
+        jitter = random.integers(-self._event_jitter_ms, self._event_jitter_ms + 1, count)
+        rows["event_ms"] = self._start_ms + period * self._period_ms + self._phase_ms + jitter
+        rows["publish_us"] = self._publish_us(rows["event_ms"], random)
+        rows["publish_us"] += (random.random(count) < source.stragglers) * duration_us(source.straggler_delay)
+        rows["stream"] = np.arange(count)
+        rows["sequence"] = period
+        rows["rfc_3339"] = random.random(count) < RFC_3339_SHARE
+        _measure(rows, random)
+        silent = random.random(count) < source.silent
+        copied = random.random(count) < source.duplicates
+        late = random.random(count) < source.duplicate_delay_share
+        kept = ~silent & (rows["event_ms"] < self._end_ms)
+        copies = rows[kept & copied]
+        copies["kind"] = DUPLICATE
+        copies["publish_us"] += late[kept & copied] * duration_us(source.duplicate_delay)
+        return np.concatenate([rows[kept], copies])
+
+    def broken(self, period: int) -> Rows:
+        """The period's broken messages. Number j of B is at (j + 1/2) / B of the run; the kinds take turns."""
+        low = self._start_ms + period * self._period_ms
+        high = min(low + self._period_ms, self._end_ms)
+        number = np.arange(self._broken_before(low), self._broken_before(high), dtype=np.int64)
+        rows = np.zeros(len(number), ROW)
+        if not len(number):
+            return rows
+        random = self._random(2 * period + 2)
+        moment = self._start_ms + (2 * number + 1) * self._length_ms // (2 * self.broken_total)
+        reasons = self._source.shape.reasons
+        kind = np.array([REASONS.index(reason) for reason in reasons])[number % len(reasons)]
+        rows["kind"] = FIRST_BROKEN + kind
+        rows["variant"] = number // len(reasons) % 2
+        rows["sequence"] = number % np.iinfo(np.int32).max
+        rows["stream"] = random.integers(0, self._source.streams, len(number))
+        rows["publish_us"] = self._publish_us(moment, random)
+        rows["event_ms"] = np.where(
+            kind == REASONS.index(RejectionReason.IN_THE_FUTURE), moment + FAR_FUTURE_MS, moment
+        )
+        before = kind == REASONS.index(RejectionReason.BEFORE_FIRST_WINDOW)  # the last day before 1970
+        rows["event_ms"] = np.where(before, -1 - moment % DAY_MS, rows["event_ms"])
+        _measure(rows, random)
+        return rows
+
+    def _broken_before(self, moment_ms: int) -> int:
+        """The number of broken messages before this moment."""
+        if not self.broken_total:
+            return 0
+        passed = moment_ms - self._start_ms
+        return max(0, -((self._length_ms - 2 * self.broken_total * passed) // (2 * self._length_ms)))
+
+    def _publish_us(self, event_ms: NDArray[np.int64], random: np.random.Generator) -> NDArray[np.int64]:
+        delay: NDArray[np.int64] = random.integers(0, duration_us(self._source.jitter), len(event_ms), endpoint=True)
+        return event_ms * 1000 + duration_us(self._source.lag) + delay
+
+
+def _measure(rows: Rows, random: np.random.Generator) -> None:
+    """Fill in the measurements: a temperature that follows the time of day, sometimes null or text, and a status."""
+    count = len(rows)
+    of_the_day = 2 * np.pi * ((rows["event_ms"] % DAY_MS) / DAY_MS + rows["stream"] % 97 / 97)
+    rows["temperature"] = np.round(20 + 8 * np.sin(of_the_day) + random.normal(0, 0.3, count), 2)
+    chance = random.random(count)
+    rows["temperature_form"] = np.select(
+        [chance < NULL_TEMPERATURE_SHARE, chance < NULL_TEMPERATURE_SHARE + TEXT_TEMPERATURE_SHARE],
+        [NULL, TEXT],
+        NUMBER,
+    )
+    chance = random.random(count)
+    rows["status"] = np.select([chance < WARN_SHARE, chance < WARN_SHARE + NO_STATUS_SHARE], [1, 2], 0)
+
+
+def compose(source: SyntheticSource, rows: Rows) -> list[Message]:
+    """The messages of rows, in their order, in the source's shape."""
+    return source.shape.messages([source.shape.said(beat) for beat in _beats(rows)])
+
+
+def _beats(rows: Rows) -> Iterator[Beat]:
+    for _, event_ms, stream, sequence, kind, variant, rfc_3339, status, form, temperature in rows.tolist():
+        broken = REASONS[kind - FIRST_BROKEN] if kind >= FIRST_BROKEN else None
+        yield Beat(
+            event_ms,
+            f"stream-{stream:05d}",
+            f"{stream}-{event_ms}" if broken is None else f"{stream}-{event_ms}-broken",
+            sequence,
+            temperature if form == NUMBER else None if form == NULL else str(temperature),
+            STATUSES[status],
+            KINDS[kind],
+            rfc_3339,
+            broken,
+            variant,
+        )

@@ -1,0 +1,234 @@
+"""Topics, subscriptions and schemas by name, and the faults that may strike any call."""
+
+import random
+from collections.abc import Iterable
+from datetime import UTC, datetime, timedelta
+from typing import Any, TypeVar
+
+from google.pubsub_v1 import types
+
+from tidemark.local.emulator.faults import Faults
+from tidemark.local.emulator.filters import parse_filter
+from tidemark.local.emulator.refusals import (
+    AlreadyExists,
+    DeadlineExceeded,
+    Invalid,
+    NotFound,
+    Throttled,
+    Unavailable,
+)
+from tidemark.local.emulator.unacknowledged import Outstanding
+from tidemark.pipeline.clock import to_us
+
+Found = TypeVar("Found")
+
+DELETED_TOPIC = "_deleted-topic_"
+"""The service's name for the topic of a subscription whose topic was deleted."""
+
+
+ENCODINGS = {int(types.Encoding.JSON): "JSON", int(types.Encoding.BINARY): "BINARY"}
+
+
+Snapshot = tuple[Any, dict[int, Any]]
+"""A snapshot, and its messages by number: those unacknowledged when it was taken, and those published since. Taking one
+costs a step for each unacknowledged message."""
+
+
+class State:
+    """A subscription with its messages. `passes` is its filter, which never changes; None lets every message pass.
+    Raises Invalid for a filter that is not in the language."""
+
+    def __init__(self, config: Any, tag: str, rng: random.Random) -> None:
+        self.configure(config)
+        self.passes = parse_filter(config.filter) if config.filter else None
+        self.tag = tag
+        self.outstanding = Outstanding(tag, rng)
+        self.retained: dict[int, Any] = {}  # acknowledged and kept for a seek, in the order of acknowledgement
+        self.readings: list[datetime] = []  # when the last snapshots expired
+
+    def passing(self, numbered: Iterable[tuple[int, Any]]) -> dict[int, Any]:
+        """Those of the numbered messages that the filter lets pass. The others are acknowledged for this
+        subscription."""
+        passes = self.passes
+        return dict(numbered) if passes is None else {n: one for n, one in numbered if passes(one.attributes)}
+
+    def configure(self, config: Any) -> None:
+        """Replace the settings; the messages stay."""
+        self.config = config
+        self.ack_deadline = timedelta(seconds=config.ack_deadline_seconds)
+        self.retention: timedelta = config.message_retention_duration.ToTimedelta()
+
+
+class Schemas:
+    """Keeps schemas by name, each with its revisions in order, and says by which attributes Pub/Sub names one. It does
+    not look into a definition."""
+
+    def __init__(self, rng: random.Random) -> None:
+        self._rng = rng
+        self._revisions: dict[str, list[Any]] = {}
+
+    def create(self, name: str, schema: Any, at: datetime) -> Any:
+        """Keep a new schema's first revision. Raises AlreadyExists."""
+        if name in self._revisions:
+            raise AlreadyExists(f"schema {name} exists already")
+        self._revisions[name] = []
+        return self._add(name, schema, at)
+
+    def commit(self, name: str, schema: Any, at: datetime) -> Any:
+        """Add a revision. Raises NotFound, and Invalid for another type of schema."""
+        if schema.type_ != self.of(name)[-1].type_:
+            raise Invalid(f"a revision of {name} has the type of its schema")
+        return self._add(name, schema, at)
+
+    def of(self, name: str) -> list[Any]:
+        """A schema's revisions. Raises NotFound."""
+        return _found(self._revisions, "schema", name)
+
+    def get(self, name: str) -> Any:
+        """The newest revision of `projects/…/schemas/ID`, or the one of `…/ID@REVISION`. Raises NotFound."""
+        schema, _, revision = name.partition("@")
+        for found in reversed(self.of(schema)):
+            if revision in ("", found.revision_id):
+                return found
+        raise NotFound(f"there is no revision {name}")
+
+    def attributes(self, settings: Any) -> dict[str, str]:
+        """What Pub/Sub adds to each message of a topic with these schema settings. Raises NotFound."""
+        if not settings.schema:
+            return {}
+        return {
+            "googclient_schemaname": settings.schema,
+            "googclient_schemaencoding": ENCODINGS.get(settings.encoding, "BINARY"),
+            "googclient_schemarevisionid": self.get(settings.schema).revision_id,
+        }
+
+    def _add(self, name: str, schema: Any, at: datetime) -> Any:
+        kept = type(schema)()
+        kept.CopyFrom(schema)
+        kept.name, kept.revision_id = name, f"{self._rng.getrandbits(32):08x}"
+        kept.revision_create_time.FromMicroseconds(to_us(at))
+        self._revisions[name].append(kept)
+        return kept
+
+
+class Catalogue:
+    """Creates, looks up and deletes topics and subscriptions. A name is any text, unique among its kind.
+
+    Topics, subscriptions and snapshots are plain protobufs of `google.pubsub.v1`, kept as they were given.
+    `faults` may be replaced at any time. Every call may raise the `Transient` errors that they ask for.
+    """
+
+    def __init__(self, rng: random.Random, faults: Faults) -> None:
+        self.faults = faults
+        self._rng = rng
+        self.schemas = Schemas(rng)
+        self._topics: dict[str, Any] = {}
+        self._subscriptions: dict[str, State] = {}
+        self._snapshots: dict[str, Snapshot] = {}
+        self._next_tag = 1
+        self._newest_publish_us = 0
+
+    def create_topic(self, topic: Any) -> None:
+        """Create a topic. Raises AlreadyExists."""
+        self._before()
+        if topic.name in self._topics:
+            raise AlreadyExists(f"topic {topic.name} exists already")
+        self._topics[topic.name] = topic
+        self._after()
+
+    def get_topic(self, name: str) -> Any:
+        """The topic of that name. Raises NotFound."""
+        self._before()
+        return self._topic(name)
+
+    def list_topics(self) -> list[Any]:
+        self._before()
+        return list(self._topics.values())
+
+    def delete_topic(self, name: str) -> None:
+        """Delete a topic. Its subscriptions stay, with their messages. Raises NotFound."""
+        self._before()
+        self._topic(name)
+        del self._topics[name]
+        for state in self._subscriptions.values():
+            if state.config.topic == name:
+                state.config.topic = DELETED_TOPIC
+        self._after()
+
+    def create_subscription(self, config: Any, at: datetime) -> None:
+        """Create a subscription. It gets what is published from now on, with publish times of at least `at`.
+
+        Assumption: the config has an ack deadline and a retention. Raises AlreadyExists, NotFound (the topic), and
+        Invalid for a filter that is not in the language.
+        """
+        self._before()
+        if config.name in self._subscriptions:
+            raise AlreadyExists(f"subscription {config.name} exists already")
+        self._topic(config.topic)
+        self._subscriptions[config.name] = State(config, f"s{self._next_tag}", self._rng)
+        self._next_tag += 1
+        self._newest_publish_us = max(self._newest_publish_us, to_us(at))
+        self._after()
+
+    def get_subscription(self, name: str) -> Any:
+        """The subscription of that name. Raises NotFound."""
+        self._before()
+        return self._state(name).config
+
+    def list_subscriptions(self, topic: str | None = None) -> list[Any]:
+        """All subscriptions, or those of a topic. Raises NotFound for that topic."""
+        self._before()
+        if topic is not None:
+            self._topic(topic)
+        return [state.config for state in self._subscriptions.values() if topic in (None, state.config.topic)]
+
+    def update_subscription(self, changed: Any) -> None:
+        """Replace the settings of the subscription of that name; its messages stay. Raises NotFound."""
+        self._before()
+        self._state(changed.name).configure(changed)
+        self._after()
+
+    def delete_subscription(self, name: str) -> None:
+        """Delete a subscription with its messages; its snapshots stay. Raises NotFound."""
+        self._before()
+        self._state(name)
+        del self._subscriptions[name]
+        self._after()
+
+    def _topic(self, name: str) -> Any:
+        return _found(self._topics, "topic", name)
+
+    def _state(self, name: str) -> State:
+        return _found(self._subscriptions, "subscription", name)
+
+    def _snapshot(self, name: str, at: datetime) -> Snapshot:
+        self._expire_snapshots(at)
+        return _found(self._snapshots, "snapshot", name)
+
+    def _expire_snapshots(self, at: datetime) -> None:
+        for snapshot, _ in list(self._snapshots.values()):
+            if snapshot.expire_time.ToDatetime(UTC) <= at:
+                del self._snapshots[snapshot.name]
+
+    def _happens(self, chance: float) -> bool:
+        return chance > 0 and self._rng.random() < chance
+
+    def _before(self) -> None:
+        """Raise the faults that strike before a call has done anything."""
+        if self._happens(self.faults.unavailable):
+            raise Unavailable("no answer (a fault); nothing was done")
+        if self._happens(self.faults.deadline_exceeded):
+            raise DeadlineExceeded("no answer in time (a fault); nothing was done")
+        if self._happens(self.faults.throttled):
+            raise Throttled("too many requests (a fault); nothing was done")
+
+    def _after(self, also: float = 0.0) -> None:
+        """Raise the faults that lose the answer of a call that has done its work."""
+        if self._happens(self.faults.answer_lost) or self._happens(also):
+            raise Unavailable("the answer was lost (a fault); it took effect")
+
+
+def _found(known: dict[str, Found], kind: str, name: str) -> Found:
+    if name not in known:
+        raise NotFound(f"there is no {kind} {name}")
+    return known[name]

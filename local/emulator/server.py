@@ -1,0 +1,147 @@
+"""Serves the model over gRPC, on loopback."""
+
+import logging
+import random
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from inspect import isgeneratorfunction
+from typing import Any
+
+import grpc
+from google.pubsub_v1 import types
+
+from tidemark.local.emulator import api, refusals
+from tidemark.local.emulator.model import PubSubModel
+from tidemark.pipeline.clock import Clock, SystemClock
+from tidemark.pipeline.errors import ServiceFailed
+
+logger = logging.getLogger(__name__)
+
+CALLS_AT_ONCE = api.PULLS_WAIT_AT_MOST + 64
+"""The number of threads: one for each pull that waits, and some for other calls."""
+
+REQUEST_BYTES = 20_000_000
+"""Twice the limit of a publish request, so that one that is too large is refused by its limit, not by gRPC."""
+
+STATUS: Mapping[type[refusals.ModelError], grpc.StatusCode] = {
+    refusals.AlreadyExists: grpc.StatusCode.ALREADY_EXISTS,
+    refusals.DeadlineExceeded: grpc.StatusCode.DEADLINE_EXCEEDED,
+    refusals.Invalid: grpc.StatusCode.INVALID_ARGUMENT,
+    refusals.NotFound: grpc.StatusCode.NOT_FOUND,
+    refusals.Refused: grpc.StatusCode.FAILED_PRECONDITION,
+    refusals.Throttled: grpc.StatusCode.RESOURCE_EXHAUSTED,
+    refusals.Unavailable: grpc.StatusCode.UNAVAILABLE,
+}
+
+NOT_SERVED = {
+    "google.pubsub.v1.Publisher": ("UpdateTopic", "DetachSubscription"),
+    "google.pubsub.v1.Subscriber": ("ModifyPushConfig",),
+    "google.pubsub.v1.SchemaService": (
+        *("ListSchemas", "DeleteSchema", "DeleteSchemaRevision", "RollbackSchema"),
+        *("ValidateSchema", "ValidateMessage"),
+    ),
+}
+
+REQUESTS = {"CreateTopic": types.Topic, "CreateSubscription": types.Subscription}
+"""The requests that are not called as their method is, with `Request` behind it."""
+
+
+@contextmanager
+def served(
+    model: PubSubModel | None = None,
+    *,
+    host: str = "127.0.0.1",
+    port: int = 0,
+    clock: Clock | None = None,
+    interceptors: Sequence[grpc.ServerInterceptor] = (),
+) -> Iterator[str]:
+    """Serve the model while the block runs; yields `host:port`. Port 0 takes a free one. Interceptors see every call.
+
+    Assumption: `host` is loopback, since there is no authentication, and nothing else uses the model meanwhile, except
+    to replace its `faults`. Raises ServiceFailed if the port is taken.
+    """
+    name = f"[{host}]" if ":" in host and not host.startswith("[") else host  # IPv6
+    shared = api.Shared(model or PubSubModel(rng=random.Random()), clock or SystemClock())  # noqa: S311 no secret
+    pool = ThreadPoolExecutor(CALLS_AT_ONCE, thread_name_prefix="pubsub")
+    options = (
+        ("grpc.so_reuseport", 0),  # with it, a second server could bind the same port and get half of the calls
+        ("grpc.max_receive_message_length", REQUEST_BYTES),
+        ("grpc.max_send_message_length", -1),
+    )
+    server = grpc.server(pool, handlers=handlers(shared), interceptors=interceptors, options=options)
+    try:
+        bound = server.add_insecure_port(f"{name}:{port}")
+    except RuntimeError as error:
+        raise ServiceFailed(f"nothing can listen at {name}:{port}: {error}; is the port taken?") from error
+    server.start()
+    try:
+        yield f"{name}:{bound}"
+    finally:
+        shared.close()
+        server.stop(grace=None).wait()
+        pool.shutdown()
+
+
+def handlers(shared: api.Shared) -> list[Any]:
+    """The services as gRPC handlers over plain protobuf, since the client package has no generated servicers."""
+    services = {
+        "google.pubsub.v1.Publisher": api.PublisherService(shared),
+        "google.pubsub.v1.Subscriber": api.SubscriberService(shared),
+        "google.pubsub.v1.SchemaService": api.SchemaService(shared),
+    }
+    found = []
+    for name, service in services.items():
+        served = {method: _refusing(method) for method in NOT_SERVED[name]}
+        for attribute in vars(type(service)):
+            if not attribute.startswith("_"):
+                method = attribute.title().replace("_", "")
+                of_its_kind = _streaming if isgeneratorfunction(vars(type(service))[attribute]) else _unary
+                served[method] = of_its_kind(method, getattr(service, attribute), shared)
+        found.append(grpc.method_handlers_generic_handler(name, served))
+    return found
+
+
+def _unary(name: str, method: Callable[[Any, Any], Any], shared: api.Shared) -> Any:
+    request = REQUESTS.get(name) or getattr(types, f"{name}Request")
+
+    def call(given: Any, context: Any) -> Any:
+        try:
+            with shared.changed:
+                delay = shared.model.delay()
+            if delay:
+                shared.clock.sleep(delay.total_seconds())
+            with shared.changed:
+                return method(given, context)
+        except refusals.ModelError as error:
+            return context.abort(STATUS[type(error)], str(error))
+
+    def serialized(answer: Any) -> bytes:
+        if not answer:  # there are no fields to answer with
+            return b""
+        if isinstance(answer, dict):
+            answer = getattr(types, f"{name}Response").pb()(**answer)
+        return answer if isinstance(answer, bytes) else answer.SerializeToString()
+
+    return grpc.unary_unary_rpc_method_handler(call, request.pb().FromString, serialized)
+
+
+def _streaming(name: str, method: Callable[[Any, Any], Iterator[bytes]], _: api.Shared) -> Any:
+    def stream(requests: Iterator[Any], context: Any) -> Iterator[bytes]:
+        try:
+            yield from method(requests, context)
+        except refusals.ModelError as error:
+            context.abort(STATUS[type(error)], str(error))
+
+    request = getattr(types, f"{name}Request").pb().FromString
+    return grpc.stream_stream_rpc_method_handler(stream, request, None)
+
+
+def _refusing(name: str) -> Any:
+    """The handler of a method that is not served."""
+
+    def answer(_: Any, context: Any) -> Any:
+        message = f"tidemark's own Pub/Sub has no {name}: it has what tidemark uses"
+        return context.abort(grpc.StatusCode.UNIMPLEMENTED, message)
+
+    return grpc.unary_unary_rpc_method_handler(answer)

@@ -1,0 +1,123 @@
+"""A project with a pipeline for each cohort of a topic, and one for the rest, as `tidemark init --cohort` writes it."""
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+
+from tidemark.local.emulator.filters import parse_filter
+from tidemark.local.emulator.refusals import Invalid
+from tidemark.pipeline.errors import InvalidSettings
+from tidemark.pipeline.settings_sections import MetricsSettings, PubSubSettings
+
+REST = "rest"
+"""The pipeline of the messages that no cohort's filter lets pass."""
+
+NAMED = re.compile(r"([a-z][a-z0-9_]{0,39})\s*=\s*(.*)", re.S)
+COMBINES = re.compile(r"\b(?:AND|OR)\b")
+NO_NAME = re.compile(rf"{COMBINES.pattern}|\bNOT\b|!=|\A\s*-")
+"""A filter of several values, or of what is not so: no name is derived from it."""
+
+SETTINGS = """\
+# The pipeline {name}, one of {count} over a topic. Only what differs from the defaults; all settings:
+# docs/reference/settings.md. What they share, such as [message], is written into each file.
+[pubsub]
+project = "{pubsub.project}"                 # on Google's service: yours
+topic = "{pubsub.topic}"
+base_subscription = "{pubsub.topic}-{name}-base"
+tracking_subscription = "{pubsub.topic}-{name}-tracking"
+filter = {filter}
+emulator_host = "127.0.0.1:8085"           # on Google's service: ""
+emulator = "local"                         # Google's official emulator ignores filters
+
+{windows}[dagster]
+name = "{name}"
+
+[lake]
+uri = "file:lakes/{name}"                  # on Google's service: gs://bucket/{name}
+
+[spark]
+remote = ""
+master = "local[2]"
+
+[metrics]
+port = {port}
+"""
+
+DEFINITIONS = '''\
+"""One code location with the pipelines of all cohorts: `dagster dev -f definitions.py`."""
+
+from pathlib import Path
+
+import dagster as dg
+
+import tidemark.dagster as td
+
+HERE = Path(__file__).parent
+NAMES = {names}
+
+topic = dg.AssetSpec("topic", description="Where the sources publish.", kinds={{"pubsub"}}, group_name="tidemark")
+pipelines = [td.pipeline(HERE / f"{{name}}.toml", name=name, topic=topic.key) for name in NAMES]
+defs = dg.Definitions.merge(dg.Definitions(assets=[topic]), *(each.definitions() for each in pipelines))
+'''
+
+INSTANCE = """\
+# Two sensors of each pipeline wait until their tick is due, each in a thread.
+sensors: {{use_threads: true, num_workers: {workers}}}
+run_coordinator:
+  module: dagster
+  class: QueuedRunCoordinator
+  config: {{max_concurrent_runs: 2, dequeue_interval_seconds: 1}}
+run_monitoring: {{enabled: true}}
+telemetry: {{enabled: false}}
+"""
+
+
+def cohorts_of(written: Sequence[str]) -> dict[str, str]:
+    """The filter of each cohort by its name, and last that of the rest. `NAME=FILTER` gives a name; otherwise it is
+    derived. Raises InvalidSettings for a filter that cannot be read, for one name twice, and where the filter of the
+    rest is too long."""
+    filters: dict[str, str] = {}
+    for one in written:
+        given = NAMED.fullmatch(one.strip())
+        name, text = (given[1], given[2]) if given else (_derived(one), one.strip())
+        if name in filters or name == REST:
+            raise InvalidSettings(f"two pipelines would be called {name}: give another name, NAME={text}")
+        filters[name] = _checked(f"the cohort {name}", text)
+    parts = [f"({text})" if len(filters) > 1 and COMBINES.search(text) else text for text in filters.values()]
+    fewer = "name fewer cohorts, or write shorter filters"
+    return filters | {REST: _checked(REST, f"NOT ({' OR '.join(parts)})", fewer)}
+
+
+def _checked(name: str, text: str, then: str = "docs/how-to/cohorts.md has examples") -> str:
+    try:
+        parse_filter(text)
+    except Invalid as error:
+        raise InvalidSettings(f"{name} cannot have this filter, {error}; {then}") from error
+    return text
+
+
+def _derived(text: str) -> str:
+    """A name from the last words of one comparison: `eu` of `attributes.region = "eu"`."""
+    words = re.findall("[a-z0-9]+", text.lower()) if not NO_NAME.search(text) else []
+    for begin in range(len(words) - 1, 0, -1):
+        if words[begin][0].isalpha():
+            return "_".join(words[begin:])[:40]
+    raise InvalidSettings(f"a name cannot be derived from the filter {text!r}: give one, as in eu={text.strip()}")
+
+
+def project_files(filters: Mapping[str, str], pubsub: PubSubSettings, first: str | None) -> dict[str, str]:
+    """The files of the project, by name: settings of each pipeline over the topic, with `windows.first` if it is given,
+    one code location, and Dagster's instance."""
+    files = {}
+    for number, (name, text) in enumerate(filters.items()):
+        files[f"{name}.toml"] = SETTINGS.format(
+            name=name,
+            count=len(filters),
+            pubsub=pubsub,
+            windows="" if first is None else f'[windows]\nfirst = "{first}"\n\n',
+            filter=f"'{text}'" if "'" not in text and text.isprintable() else json.dumps(text, ensure_ascii=False),
+            port=MetricsSettings().port + number,
+        )
+    files["definitions.py"] = DEFINITIONS.format(names=json.dumps(list(filters)))
+    files["dagster.yaml"] = INSTANCE.format(workers=4 + 2 * len(filters))
+    return files

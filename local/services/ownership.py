@@ -1,0 +1,218 @@
+"""A process' hold on a lake: it states in `owner.json` that its pipeline writes it, and refuses another pipeline.
+
+Each process states it once, when it begins to write; the newest entry of the log then says that the owner lives. Every
+answer is advice: two pipelines that state it at once, or a clock that is set, cost a refusal or an overlap, no message.
+"""
+
+import logging
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import replace
+from datetime import datetime
+from enum import Enum
+from functools import cached_property
+from pathlib import Path
+from threading import Lock
+
+from tidemark.local.services.processes import noted_in
+from tidemark.pipeline.clock import Clock, iso
+from tidemark.pipeline.durations import format_duration, rough
+from tidemark.pipeline.errors import AlreadyRunning, LakeError, LakeOwned, NewerFormat, ObjectReplaced, ServiceFailed
+from tidemark.pipeline.lake.layout import Lake
+from tidemark.pipeline.lake.log.tracking_log import TrackingLog
+from tidemark.pipeline.lake.owner import NAME, OWNER, Owner, pipeline_of
+from tidemark.pipeline.lake.store.notes import ReplacedNotes
+from tidemark.pipeline.machine import own_process
+from tidemark.pipeline.printable import printable
+from tidemark.pipeline.settings import Settings
+
+logger = logging.getLogger(__name__)
+
+ATTEMPTS, PAUSE_SECONDS = 10, 0.1
+"""How often stating is tried while other processes write beside it, and the pause before each further time."""
+
+
+class Life(Enum):
+    """Whether an owner lives. UNCLEAR: by the clocks it does not, and clocks differ; a tick later it is known."""
+
+    LIVES = "lives"
+    UNCLEAR = "unclear"
+    DEAD = "dead"
+
+
+class Ownership:
+    """One process' hold on the lake of these settings. Safe from several threads. `up` is the settings file of a
+    `tidemark up`, if the process is one; `say` is told whom it takes the lake over from."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        clock: Clock,
+        *,
+        up: Path | None = None,
+        say: Callable[[str], None] = logger.warning,
+    ) -> None:
+        self._lake = Lake(settings.lake, settings.message.kinds, clock)
+        self._pipeline, self._tick = pipeline_of(settings), settings.watermark.tick
+        self._clock, self._say = clock, say
+        self._folder, self._config = ("", "") if up is None else (str(settings.dagster.state_folder), str(up))
+        self._lock, self._process = Lock(), own_process()
+        self._is_allowed = self._is_stated = False
+        self._looked: tuple[int, float] | None = None
+        """The newest entry of an owner of which nothing was heard for long, and when it was first seen."""
+
+    @cached_property
+    def _notes(self) -> ReplacedNotes[Owner]:
+        return ReplacedNotes(self._lake.objects(), OWNER)
+
+    @cached_property
+    def _log(self) -> TrackingLog:
+        return self._lake.tracking_log()
+
+    def allow(self) -> None:
+        """Raise LakeOwned if another pipeline writes the lake, and AlreadyRunning, for a `tidemark up`, if another one
+        runs this pipeline. Once it has not, it makes no further request. Raises LakeError."""
+        with self._lock:
+            if not (self._is_allowed or self._is_stated):
+                self._stands(self._notes.found(OWNER.key)[0])
+                self._is_allowed = True
+
+    def state(self) -> None:
+        """State that this process' pipeline writes the lake, unless a `tidemark up` of it says so. Raises as `allow`;
+        once it has not, it makes no further request."""
+        with self._lock:
+            attempts = 0
+            while not self._is_stated:
+                there, generation = self._notes.found(OWNER.key)
+                if not self._stands(there):
+                    self._log.newest()  # in a lake whose log this version cannot read, nothing is written
+                    try:
+                        self._notes.replace(OWNER.key, self._own(), generation)
+                    except ObjectReplaced:
+                        if (attempts := attempts + 1) == ATTEMPTS:
+                            raise
+                        self._clock.sleep(PAUSE_SECONDS)
+                        continue
+                    self._tell(there, generation)
+                self._is_allowed = self._is_stated = True
+
+    def wait_until_known(self) -> None:
+        """`allow`, for a process that may wait: it looks again until it is known whether the owner lives. That takes a
+        tick of the owner or two."""
+        while True:
+            try:
+                self.allow()
+                return
+            except (AlreadyRunning, LakeOwned):
+                there, life, _ = self.look()
+                if there is None or life is not Life.UNCLEAR:
+                    raise
+                self._say(
+                    f"nothing was heard for long of {self.sentence(there)}; if it writes nothing within "
+                    f"{rough(there.tick)}, the lake is taken over"
+                )
+                self._clock.sleep(there.tick.total_seconds())
+
+    def end(self) -> None:
+        """State that the `tidemark up` in this folder has ended, if the note is of that one. Raises LakeError."""
+        there, generation = self._notes.found(OWNER.key)
+        if there is None or there.ended is not None or not self._folder or there.folder != self._folder:
+            return
+        if there.process == self._process or there.process.has_ended():
+            self._notes.replace(OWNER.key, replace(there, ended=self._clock.now()), generation)
+
+    def look(self) -> tuple[Owner | None, Life, bool]:
+        """What the note says, None without one, whether that owner lives, and whether the note is damaged. Raises
+        LakeError."""
+        there, generation = self._notes.found(OWNER.key)
+        return there, Life.DEAD if there is None else self._life(there), there is None and generation != 0
+
+    def is_other(self, owner: Owner) -> bool:
+        """Whether the owner is another pipeline."""
+        return owner.pipeline != self._pipeline
+
+    def sentence(self, owner: Owner) -> str:
+        """An owner for people: which pipeline, which process, and when it was last heard of."""
+        return f"{owner.pipeline}, {self._whose(owner)}"
+
+    def _stands(self, there: Owner | None) -> bool:
+        """Whether the note stays as it is. Raises LakeOwned, AlreadyRunning."""
+        if there is None:
+            return False
+        is_up = there.folder != "" and there.process != self._process
+        if not (self.is_other(there) or is_up) or (life := self._life(there)) is Life.DEAD:
+            return False
+        if self.is_other(there):
+            raise LakeOwned(printable(self.refusal(there)))
+        if self._folder:
+            raise AlreadyRunning(printable(self._second(there)))
+        return life is Life.LIVES
+
+    def _life(self, owner: Owner) -> Life:
+        if owner.ended is not None:
+            return Life.DEAD
+        if owner.process.is_near():
+            return Life.LIVES if owner.process.runs() or _has_left_services(owner) else Life.DEAD
+        if abs(self._clock.now() - self._heard(owner)) < owner.heard_within:
+            return Life.LIVES
+        newest, now = self._log.newest().number, self._clock.monotonic()
+        if self._looked is None or self._looked[0] != newest:
+            is_first, self._looked = self._looked is None, (newest, now)
+            return Life.UNCLEAR if is_first else Life.LIVES
+        return Life.DEAD if now - self._looked[1] >= owner.tick.total_seconds() else Life.UNCLEAR
+
+    def _heard(self, owner: Owner) -> datetime:
+        """The newest decision, or the note where there is none since."""
+        record = self._log.newest().record
+        return owner.since if record is None else max(owner.since, record.decision.at)
+
+    def _own(self) -> Owner:
+        tick = self._tick.total_seconds()
+        return Owner(self._pipeline, self._process, self._clock.now(), tick, self._folder, self._config)
+
+    def _tell(self, there: Owner | None, generation: int) -> None:
+        if there is None and generation:
+            self._say(f"{self._notes.place(OWNER.key)} was damaged, and is written again")
+        elif there is not None and self.is_other(there):
+            self._say(printable(f"the lake is taken over from another pipeline: {self.sentence(there)}"))
+
+    def refusal(self, there: Owner) -> str:
+        """Why another pipeline is refused, and what to do."""
+        return (
+            f"another pipeline writes {self._notes.place(OWNER.key).removesuffix(f'/{NAME}')}: {self.sentence(there)}. "
+            f"This one is {self._pipeline}. Give it a lake of its own (lake.uri), or {self._how_to_stop(there)}"
+        )
+
+    def _second(self, there: Owner) -> str:
+        whose, how = self._whose(there), self._how_to_stop(there)
+        if there.process.has_ended():
+            return (
+                f"services are running that a `tidemark up` on this lake has left behind, {whose}. To end them, {how}"
+            )
+        return f"already running as {whose}, on this lake. To stop it, {how}"
+
+    def _how_to_stop(self, there: Owner) -> str:
+        process, is_up = there.process, there.folder != ""
+        if process.is_near():
+            return f"run `tidemark --config {there.config} up --stop`" if is_up else f"end process {process.process}"
+        first = "run `tidemark up --stop`" if is_up else "end its processes"
+        free = f"the lake is free {format_duration(there.heard_within)} after its last entry"
+        return f"{first} on {process.host}; {free}"
+
+    def _whose(self, owner: Owner) -> str:
+        said = str(owner.process)
+        if owner.folder:
+            said += f", by `tidemark up` in {owner.folder}"
+        if owner.ended is not None:
+            return f"{said}, ended {iso(owner.ended.replace(microsecond=0))}"
+        with suppress(LakeError):
+            ago = self._clock.now() - self._heard(owner)
+            said += f", last heard {rough(max(ago, -ago))} {'ago' if ago >= -ago else 'ahead of this clock'}"
+        return said
+
+
+def _has_left_services(owner: Owner) -> bool:
+    """Whether services run that the `tidemark up` of an owner on this machine has started."""
+    with suppress(NewerFormat, ServiceFailed):
+        return bool(owner.folder) and bool(noted_in(Path(owner.folder)).alive())
+    return False

@@ -1,0 +1,30 @@
+"""The Spark Connect server alone, as `tidemark up` starts it, for whoever supervises it themselves:
+`python -m tidemark.local.services.spark_connect FOLDER`, with a folder for its own files. The process becomes the
+server's JVM, which SIGTERM ends.
+"""
+
+import os
+import sys
+from pathlib import Path
+
+from tidemark.local.services.stack import TOKEN, spark_server
+from tidemark.pipeline.errors import InvalidSettings, TidemarkError
+from tidemark.pipeline.settings import load_settings
+
+
+def become_the_server(folder: Path) -> None:
+    """Does not return. Raises InvalidSettings: the clients must have the same token, so none is made here."""
+    if not (token := os.environ.get(TOKEN)):
+        raise InvalidSettings(f"set ${TOKEN} to a secret that the code server's environment has as well")
+    folder.mkdir(parents=True, exist_ok=True)
+    server = spark_server(load_settings(), folder, {TOKEN: token})
+    os.chdir(server.folder)
+    os.execve(server.command[0], list(server.command), {**os.environ, **server.environment})  # noqa: S606 (built here)
+
+
+if __name__ == "__main__":
+    os.umask(0o077)
+    try:
+        become_the_server(Path(sys.argv[1] if len(sys.argv) > 1 else ".").resolve())
+    except TidemarkError as error:
+        sys.exit(f"tidemark: {error}")

@@ -1,0 +1,243 @@
+"""The services that have to run, and their order: an emulator where one is wanted, Spark Connect, Dagster."""
+
+import os
+import secrets
+import subprocess
+import sys
+import urllib.request
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import pyspark
+
+from tidemark.local.services.emulator_choice import choose_emulator
+from tidemark.local.services.own_files import CODE_PORT, SPARK_CONNECT, WORKSPACE, dagster_home
+from tidemark.local.services.processes import ServiceSpec, Supervisor
+from tidemark.pipeline.errors import InvalidSettings, ServiceFailed
+from tidemark.pipeline.hosts import is_loopback, listens
+from tidemark.pipeline.pubsub.connection import refuse_foreign_server
+from tidemark.pipeline.pubsub.provision import provision_here
+from tidemark.pipeline.settings import Settings
+from tidemark.pipeline.spark.connector import CONNECTOR, connector_file, fetch, is_there, wants_connector
+from tidemark.pipeline.spark.environment import check_environment
+from tidemark.pipeline.spark.java import java_home
+from tidemark.pipeline.spark.session import TOKEN as TOKEN
+from tidemark.pipeline.spark.session import host_and_port, refuse_other_token, server_config, without_options
+
+DEFINITIONS = "tidemark.assets.location"
+CODE_SERVER = "tidemark.resources.code_server"
+DAEMON = "tidemark.resources.daemon"
+WEBSERVER = "tidemark.resources.webserver"
+DAGSTER_ENDS_WITHIN_SECONDS = 120
+CODE_SERVER_THREADS = 16
+"""Calls that the code server answers at a time: sensors that wait until their tick is due, and what runs ask for."""
+
+PAGE = "TIDEMARK_METRICS__PAGE"
+"""The setting `metrics.page` as a variable."""
+
+EMULATOR, WARM_UP = "PubSub emulator", "Spark warm-up"
+"""Names of services."""
+
+SERVER_CLASS = "org.apache.spark.sql.connect.service.SparkConnectServer"
+
+
+def dagster_environment(settings: Settings, config: Path, home: Path) -> dict[str, str]:
+    """The environment of Dagster's processes: where their storage is, which settings to read, and that the code server
+    has the page on loopback, unless the settings say whether it does."""
+    return {
+        **({PAGE: "true"} if settings.metrics.shows_page else {}),
+        "DAGSTER_HOME": str(home),
+        "TIDEMARK_CONFIG": str(config),
+        "TIDEMARK_DAGSTER_STORAGE": settings.dagster.storage,
+        CODE_PORT: str(settings.dagster.code_port),
+        # gRPC's fork handlers abort some of the forks by which PySpark starts a JVM. Nothing here uses gRPC in a fork.
+        "GRPC_ENABLE_FORK_SUPPORT": "0",
+    }
+
+
+def emulator_is_absent(settings: Settings) -> bool:
+    """Whether the settings name an emulator on this machine and nothing listens there."""
+    host, _, port = (settings.pubsub.emulator_host or "").rpartition(":")
+    return is_loopback(host) and not listens(host, int(port))
+
+
+def start_emulator(supervisor: Supervisor, settings: Settings) -> None:
+    """Start the emulator that the settings choose. It keeps everything in memory, so after a restart the topic and the
+    subscriptions are provisioned again."""
+    host, _, port = (settings.pubsub.emulator_host or "").rpartition(":")
+
+    def provision_again() -> None:
+        supervisor.say("the emulator came back empty: provisioning again; messages that had not landed are lost")
+        provision_here(settings, supervisor.clock)
+
+    chosen = choose_emulator(settings.pubsub.emulator)
+    supervisor.say(f"starting {chosen.name} at {host}:{port}")
+    supervisor.start(
+        ServiceSpec(
+            name=EMULATOR,
+            command=chosen.command(host, int(port)),
+            folder=supervisor.state_folder,
+            is_ready=lambda: listens(host, int(port)),
+            when_back=provision_again,
+        )
+    )
+
+
+def start_stack(supervisor: Supervisor, settings: Settings, config: Path) -> None:
+    """Start everything that is needed and does not run yet. On an emulator, provision the subscriptions as well.
+
+    Raises ServiceFailed with the end of a log if a service does not start; the caller then stops the supervisor. Raises
+    ToolMissing, before anything is started, if Spark needs the Cloud Storage connector and it cannot be fetched.
+    """
+    home = dagster_home(settings)
+    have_connector(supervisor, settings)
+    Path(settings.dagster.storage).mkdir(parents=True, exist_ok=True)
+    if emulator_is_absent(settings):
+        if settings.pubsub.attach:
+            raise ServiceFailed(
+                f"nothing answers at {settings.pubsub.emulator_host}, and with pubsub.attach base is there before "
+                "tidemark: start the emulator (`tidemark pubsub`), and have the topic and base created"
+            )
+        start_emulator(supervisor, settings)
+    if settings.emulated:
+        for line in provision_here(settings, supervisor.clock).warnings:
+            supervisor.say(line)
+    environment = dagster_environment(settings, config, home)
+    if is_ours_to_start(settings):
+        supervisor.say(f"starting Spark Connect at {without_options(settings.spark.remote or '')}")
+        token = token_environment()
+        environment |= token
+        supervisor.start(spark_server(settings, supervisor.state_folder, token), wait=False)
+    refuse_taken_ports(settings)
+    supervisor.say(f"starting Dagster; its UI will be at http://127.0.0.1:{settings.dagster.web_port}")
+    # The storage's tables are created by one process: several that start at once would get in each other's way.
+    run_dagster(["instance", "info"], environment, home, otherwise="Dagster cannot create its storage")
+    for spec in dagster_services(settings, environment, home):
+        supervisor.start(spec, wait=False)
+    for one in list(supervisor.running):
+        supervisor.wait_until_ready(one.spec.name)
+    if settings.spark.master is None and not settings.pubsub.attach:
+        warm_up = [sys.executable, "-m", "tidemark.pipeline.spark.warm_up"]
+        supervisor.start(ServiceSpec(WARM_UP, warm_up, home, environment, ends=True), wait=False)
+
+
+def have_connector(supervisor: Supervisor, settings: Settings) -> None:
+    """Fetch the Cloud Storage connector if a Spark that is started here needs it and the cache lacks it. Raises
+    ToolMissing."""
+    is_ours = settings.spark.master is not None or is_ours_to_start(settings)
+    if settings.pubsub.attach or not is_ours or not wants_connector(settings) or is_there(connector_file()):
+        return
+    supervisor.say(f"fetching the Cloud Storage connector for Spark, {CONNECTOR.size >> 20} MB, from {CONNECTOR.url}")
+    said = 0
+
+    def progress(done: int, of: int) -> None:
+        nonlocal said
+        if done * 4 // of > said:
+            said = done * 4 // of
+            supervisor.say(f"fetched {25 * said} % of the connector")
+
+    fetch(supervisor.clock, progress=progress)
+
+
+def dagster_services(settings: Settings, environment: dict[str, str], home: Path) -> list[ServiceSpec]:
+    """The code server, the daemon that ticks the sensors, and the UI."""
+    code_port, web_port = settings.dagster.code_port, settings.dagster.web_port
+
+    def service(name: str, module: str, arguments: list[str], is_ready: Callable[[], bool]) -> ServiceSpec:
+        command = [sys.executable, "-m", module, *arguments]
+        return ServiceSpec(name, command, home, environment, is_ready, ready_within_seconds=120)
+
+    code = ["-m", DEFINITIONS, "-h", "127.0.0.1", "-p", str(code_port), "--max-workers", str(CODE_SERVER_THREADS)]
+    daemon = ["run", "-w", str(home / WORKSPACE)]
+    return [
+        service("Dagster code server", CODE_SERVER, code, lambda: listens("127.0.0.1", code_port)),
+        service("Dagster daemon", DAEMON, daemon, lambda: listens("127.0.0.1", code_port)),
+        service("Dagster webserver", WEBSERVER, [], lambda: _answers(f"http://127.0.0.1:{web_port}/server_info")),
+    ]
+
+
+def run_dagster(arguments: list[str], environment: Mapping[str, str], home: Path, *, otherwise: str) -> None:
+    """Run the program `dagster` to its end. Raises ServiceFailed, which says `otherwise` and the end of its errors."""
+    done = subprocess.run(
+        [str(Path(sys.executable).parent / "dagster"), *arguments],
+        cwd=home,
+        env={**os.environ, **environment},
+        capture_output=True,
+        text=True,
+        timeout=DAGSTER_ENDS_WITHIN_SECONDS,
+        check=False,
+    )
+    if done.returncode:
+        raise ServiceFailed(f"{otherwise}: {done.stderr.strip()[-2000:]}")
+
+
+def token_environment() -> dict[str, str]:
+    """The secret for the Spark server and its clients: the environment's, else a new one."""
+    return {TOKEN: os.environ.get(TOKEN) or secrets.token_urlsafe(32)}
+
+
+def is_ours_to_start(settings: Settings) -> bool:
+    """Whether `spark.remote` is an address of this machine where nothing listens yet, and windows are computed."""
+    host, port = host_and_port(settings.spark.remote)
+    is_remote = settings.spark.master is None and not settings.pubsub.attach
+    return is_remote and host in ("localhost", "127.0.0.1") and not listens("127.0.0.1", port)
+
+
+def spark_server(settings: Settings, scratch: Path, token: dict[str, str]) -> ServiceSpec:
+    """The Spark Connect server, which spares each run the start of a JVM: the JVM itself, which SIGTERM ends. Raises
+    InvalidSettings."""
+    host, port = host_and_port(settings.spark.remote)
+    if host != "localhost":
+        raise InvalidSettings(
+            f"spark.remote = {without_options(settings.spark.remote or '')!r}: for the server that tidemark starts "
+            "write sc://localhost:PORT; with another name the client wants TLS"
+        )
+    home, config = Path(pyspark.__file__).parent, server_config(settings, scratch)
+    check_environment(config)
+    return ServiceSpec(
+        name=SPARK_CONNECT,
+        command=[
+            str(home / "bin" / "spark-submit"),
+            *("--class", SERVER_CLASS, "--name", "tidemark"),
+            *("--master", settings.server_master, "--driver-memory", settings.spark.driver_memory),
+            *(part for key, value in config.items() for part in ("--conf", f"{key}={value}")),
+            "spark-internal",
+        ],
+        environment={
+            **token,
+            "SPARK_HOME": str(home),
+            "JAVA_HOME": str(java_home()),
+            "SPARK_LOCAL_IP": "127.0.0.1",
+            "SPARK_NO_DAEMONIZE": "1",
+            "PYSPARK_PYTHON": os.environ.get("PYSPARK_PYTHON", sys.executable),  # for what runs in Python on it
+        },
+        is_ready=lambda: listens("127.0.0.1", port),
+        ready_within_seconds=120,
+        folder=scratch,
+    )
+
+
+def refuse_taken_ports(settings: Settings) -> None:
+    """Raise ServiceFailed if something listens where Dagster would."""
+    for name in ("code_port", "web_port"):
+        port = getattr(settings.dagster, name)
+        if listens("127.0.0.1", port):
+            raise ServiceFailed(
+                f"something listens at port {port} already; stop it, or choose another port with dagster.{name} in "
+                f"the settings or $TIDEMARK_DAGSTER__{name.upper()}"
+            )
+
+
+def refuse_foreign_servers(settings: Settings) -> None:
+    """Raise PubSubError or SparkUnreachable for servers of others at the addresses of the emulator and of Spark."""
+    refuse_foreign_server(settings.pubsub.emulator_host)
+    if settings.spark.master is None and not settings.pubsub.attach:
+        refuse_other_token(settings.spark.remote or "")
+
+
+def _answers(url: str) -> bool:
+    try:
+        with urllib.request.urlopen(url, timeout=2) as response:  # noqa: S310 (an http address of our own)
+            return bool(response.status == 200)
+    except OSError:
+        return False

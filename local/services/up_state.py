@@ -1,0 +1,98 @@
+"""`tidemark up` seen from outside of its process: whether it runs, and how it is stopped."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+
+from tidemark.local.services.own_files import SPARK_CONNECT
+from tidemark.local.services.processes import STATE_FILE, Supervisor, noted_in
+from tidemark.local.services.stack import EMULATOR, WARM_UP, dagster_services
+from tidemark.pipeline.clock import Clock
+from tidemark.pipeline.errors import ServiceFailed
+from tidemark.pipeline.hosts import listens
+from tidemark.pipeline.machine import ProcessName
+from tidemark.pipeline.settings import Settings
+from tidemark.pipeline.spark.session import host_and_port
+
+STOPS_WITHIN_SECONDS, SAY_EVERY_SECONDS, LOOK_EVERY_SECONDS = 180.0, 10.0, 0.2
+"""The longest that stopping is waited for: each of five services has ten seconds to end, twice if it has to be killed,
+and a start that is under way first ends its step."""
+
+
+@dataclass(frozen=True, slots=True)
+class ServiceState:
+    """A service that `up` has started: whether it runs, and whether it serves."""
+
+    name: str
+    process: ProcessName
+    runs: bool
+    is_ready: bool
+
+
+@dataclass(frozen=True, slots=True)
+class UpState:
+    """A `tidemark up`: its process, None if it does not run, and the services that it has noted."""
+
+    folder: Path
+    owner: ProcessName | None
+    services: tuple[ServiceState, ...]
+
+
+def up_state(settings: Settings) -> UpState:
+    """The `tidemark up` with these settings. Raises NewerFormat."""
+    folder = settings.dagster.state_folder
+    noted, serves = noted_in(folder), _probes(settings)
+    services = []
+    for name, process in noted.services.items():
+        if (runs := process.runs()) or name != WARM_UP:
+            services.append(ServiceState(name, process, runs, runs and serves.get(name, lambda: True)()))
+    return UpState(folder, noted.living_owner(), tuple(services))
+
+
+def stop_up(settings: Settings, clock: Clock, say: Callable[[str], None]) -> None:
+    """Have the `tidemark up` with these settings end, wait for it, and end what a killed one has left. Only processes
+    that it has noted are ended, known by number and start. Raises ServiceFailed if it does not end in time or belongs
+    to somebody else, and NewerFormat."""
+    folder = settings.dagster.state_folder
+    owner = noted_in(folder).living_owner()
+    if owner is not None and (process := owner.running()) is not None:
+        say(f"asking process {owner.process} to stop")
+        try:
+            process.terminate()
+        except psutil.AccessDenied as error:
+            raise ServiceFailed(f"process {owner.process} belongs to another user, who can stop it") from error
+        _wait(owner, folder, clock, say)
+    if not (folder / STATE_FILE).exists():
+        say("stopped" if owner is not None else f"nothing runs in {folder}")
+        return
+    supervisor = Supervisor(folder, clock, say)
+    supervisor.take_over()
+    supervisor.stop()
+    say("stopped what an earlier `tidemark up` had left behind")
+
+
+def _wait(owner: ProcessName, folder: Path, clock: Clock, say: Callable[[str], None]) -> None:
+    began = said = clock.monotonic()
+    while owner.runs():
+        now = clock.monotonic()
+        if now - began > STOPS_WITHIN_SECONDS:
+            raise ServiceFailed(
+                f"process {owner.process} has not ended within {STOPS_WITHIN_SECONDS:g} s. Look at {folder}/logs; "
+                f"`kill -9 {owner.process}` ends it, and then `tidemark up --stop` what it leaves behind"
+            )
+        if now - said >= SAY_EVERY_SECONDS:
+            said = now
+            alive = ", ".join(noted_in(folder).alive())
+            say(f"waiting for process {owner.process}, {now - began:.0f} s; still running: {alive or 'no service'}")
+        clock.sleep(LOOK_EVERY_SECONDS)
+
+
+def _probes(settings: Settings) -> Mapping[str, Callable[[], bool]]:
+    """The tests that a service serves, by its name."""
+    host, _, port = (settings.pubsub.emulator_host or "").rpartition(":")
+    found = {spec.name: spec.is_ready for spec in dagster_services(settings, {}, Path())}
+    found[EMULATOR] = lambda: listens(host, int(port))
+    found[SPARK_CONNECT] = lambda: listens(*host_and_port(settings.spark.remote))
+    return found

@@ -1,0 +1,193 @@
+"""Asks a Dagster for runs, over its GraphQL: that of `tidemark up`, or any other that serves this pipeline's jobs.
+
+It is plain HTTP, so that the command works from any machine and imports nothing of Dagster's.
+"""
+
+import os
+import re
+from collections.abc import Mapping
+from typing import Any
+from urllib.parse import urlsplit
+
+import orjson
+import requests
+
+from tidemark.pipeline.errors import InvalidSettings, ServiceFailed
+from tidemark.pipeline.hosts import is_loopback
+from tidemark.pipeline.orchestrator.names import PIPELINE, pipeline_tags
+from tidemark.pipeline.printable import printable
+from tidemark.pipeline.settings_sections import DagsterSettings
+
+HEADERS = "TIDEMARK_DAGSTER_HEADERS"
+"""The environment variable with further headers of each request, such as a login's: one `Name: value` a line."""
+
+CONNECT_SECONDS, ANSWER_SECONDS = 10, 60
+"""The longest wait for a connection, and for the answer to go on: Dagster may load a code location to answer."""
+
+PART_BYTES, MOST_BYTES = 1 << 16, 16 << 20
+"""How much of an answer is read at a time, and at most."""
+
+REFUSALS = (401, 403)
+
+QUOTED = 300
+"""Characters of somebody else's text in a message of ours."""
+
+A_HEADER = re.compile(r"([A-Za-z0-9\-]+): *([\x21-\x7e][\x20-\x7e]*)")
+
+LOCATION = """\
+query Location($location: String!) {
+  locationStatusesOrError { ... on WorkspaceLocationStatusEntries { entries { name } } }
+  workspaceLocationEntryOrError(name: $location) {
+    ... on PythonError { message }
+    ... on WorkspaceLocationEntry {
+      locationOrLoadError {
+        ... on PythonError { message }
+        ... on RepositoryLocation { repositories { name pipelines { name tags { key value } } } }
+      }
+    }
+  }
+}
+"""
+
+LAUNCH = """\
+mutation Launch($run: ExecutionParams!) {
+  launchRun(executionParams: $run) {
+    __typename
+    ... on LaunchRunSuccess { run { runId } }
+    ... on RunConfigValidationInvalid { errors { message } }
+    ... on Error { message }
+  }
+}
+"""
+
+
+class DagsterApi:
+    """A Dagster that is asked over HTTP. Every failure is ServiceFailed, and says what to do."""
+
+    def __init__(self, settings: DagsterSettings) -> None:
+        """Raises InvalidSettings where the variable HEADERS cannot be read, or would be sent in the clear."""
+        self._ui, self._location = settings.ui, settings.location
+        self._is_here = is_loopback(urlsplit(self._ui).hostname or "")
+        self._headers = headers_of_the_environment(self._ui)
+
+    def launch(self, job: str, lake: str, tags: Mapping[str, str]) -> str:
+        """Request one run of the job of the pipeline with this lake, with these tags beside its own; return the run's
+        address in the UI. The job is known by its tag: its name may begin with that of the pipeline.
+
+        A request whose answer is lost may have been carried out. It is not repeated.
+        """
+        repository, name = self._found(job, lake)
+        selector = {"repositoryLocationName": self._location, "repositoryName": repository, "pipelineName": name}
+        marks = [{"key": key, "value": value} for key, value in tags.items()]
+        run = {"selector": selector, "mode": "default", "executionMetadata": {"tags": marks}}
+        answer = self._ask(LAUNCH, {"run": run})["launchRun"]
+        if answer["__typename"] != "LaunchRunSuccess":
+            whys = [answer.get("message"), *(error["message"] for error in answer.get("errors", ()))]
+            why = "; ".join(_quoted(text) for text in whys if text)
+            raise ServiceFailed(f"Dagster did not take the run of {job}: {answer['__typename']}: {why}")
+        return f"{self._ui}/runs/{answer['run']['runId']}"
+
+    def _found(self, job: str, lake: str) -> tuple[str, str]:
+        """The names of the location's repository that has the job, and of the job there."""
+        marks = [{"key": PIPELINE, "value": value} for value in pipeline_tags(lake)]
+        answer = self._ask(LOCATION, {"location": self._location})
+        entry = answer["workspaceLocationEntryOrError"]
+        if entry is None:
+            entries = answer["locationStatusesOrError"].get("entries", ())
+            names = ", ".join(sorted(one["name"] for one in entries)) or "none"
+            raise ServiceFailed(
+                f"the Dagster at {self._ui} has no code location {self._location!r}; it has: {_quoted(names)}. Name "
+                "the one with tidemark's jobs in dagster.location"
+            )
+        location = entry.get("locationOrLoadError", entry)  # it is null while the location loads
+        if location is None or "repositories" not in location:
+            why = _quoted((location or {}).get("message") or "it is still loading")
+            raise ServiceFailed(
+                f"the code location {self._location!r} of the Dagster at {self._ui} is not loaded: {why}. Start its "
+                "code server (`tidemark up` does), or reload the location in the UI, and try again"
+            )
+        for repository in location["repositories"]:
+            for one in repository["pipelines"]:
+                is_it = one["name"] == job or one["name"].endswith(f"_{job}")
+                if is_it and any(mark in one["tags"] for mark in marks):
+                    return repository["name"], one["name"]
+        raise ServiceFailed(
+            f"the code location {self._location!r} of the Dagster at {self._ui} has no job {job!r} of the pipeline "
+            f"with the lake {lake}. Name the location that has it in dagster.location, and use the same settings"
+        )
+
+    def _ask(self, query: str, variables: Mapping[str, Any]) -> Any:
+        """The data of a GraphQL answer."""
+        status, body = self._post({"query": query, "variables": variables})
+        try:
+            answer = orjson.loads(body)
+            errors = "; ".join(error["message"] for error in answer.get("errors") or ())
+        except (ValueError, LookupError, TypeError, AttributeError) as error:
+            raise ServiceFailed(
+                f"what answers at {self._ui}/graphql is not Dagster's GraphQL (status {status}): {_quoted(body)}. Set "
+                "dagster.url to the address of the UI"
+            ) from error
+        if errors or not isinstance(answer.get("data"), dict):
+            raise ServiceFailed(
+                f"the Dagster at {self._ui} did not answer the query: {_quoted(errors or body)}. Its version may be "
+                "too far from the one in constraints.txt"
+            )
+        return answer["data"]
+
+    def _post(self, query: Mapping[str, Any]) -> tuple[int, bytes]:
+        """The status and the beginning of the answer."""
+        proxies = dict.fromkeys(("http", "https", "all"), "") if self._is_here else None  # not the environment's
+        try:
+            with requests.post(
+                f"{self._ui}/graphql",
+                json=query,
+                headers=self._headers,
+                auth=lambda request: request,  # else requests would send a login that it finds in ~/.netrc
+                timeout=(CONNECT_SECONDS, ANSWER_SECONDS),
+                allow_redirects=False,  # it could lead the headers elsewhere
+                proxies=proxies,
+                stream=True,
+            ) as response:
+                body = b""
+                for part in response.iter_content(PART_BYTES):
+                    body += part
+                    if len(body) > MOST_BYTES:
+                        break
+        except requests.ReadTimeout as error:
+            raise ServiceFailed(
+                f"the Dagster at {self._ui} took longer than {ANSWER_SECONDS} s to answer; it may have taken the run: "
+                f"look at {self._ui}/runs"
+            ) from error
+        except requests.RequestException as error:
+            raise ServiceFailed(
+                f"no Dagster answers at {self._ui}: {_quoted(str(error))}. Start it with `tidemark up`, or set "
+                "dagster.url to the address of the Dagster that runs this pipeline, and try again"
+            ) from error
+        if response.is_redirect or response.status_code in REFUSALS:
+            raise ServiceFailed(
+                f"the Dagster at {self._ui} refused with {response.status_code}: "
+                f"{_quoted(response.headers.get('location') or body)}. If it wants a login, set ${HEADERS}"
+            )
+        return response.status_code, body
+
+
+def headers_of_the_environment(ui: str) -> dict[str, str]:
+    """The headers in the variable HEADERS. Raises InvalidSettings, which does not repeat them."""
+    headers = {}
+    for line in filter(str.strip, os.environ.get(HEADERS, "").splitlines()):
+        found = A_HEADER.fullmatch(line.strip())
+        if found is None:
+            raise InvalidSettings(f"${HEADERS} cannot be read: write one header a line, as Name: value")
+        headers[found[1]] = found[2]
+    named = urlsplit(ui)
+    if headers and named.scheme != "https" and not is_loopback(named.hostname or ""):
+        raise InvalidSettings(
+            f"${HEADERS} would be sent in the clear to {ui}: set dagster.url to an https address, or unset the variable"
+        )
+    return headers
+
+
+def _quoted(text: str | bytes) -> str:
+    """The beginning of somebody else's text, on one line and without control characters."""
+    whole = text.decode(errors="replace") if isinstance(text, bytes) else text
+    return printable(" ".join(whole.split()))[:QUOTED]
