@@ -70,7 +70,7 @@ bench: setup ## each stage's speed and size beside a reference: a table, and bui
 	sh tools/install.sh $(BIN)/python bench
 	$(BIN)/python -m benchmarks --scale $(or $(SCALE),1)
 
-compare: setup ## the same traffic by everybody's watermark rule: a table, build/compare.json, and a picture
+compare: setup ## the same traffic by each watermark rule: a table, build/compare.json, and a picture
 	$(BIN)/python -m benchmarks.compare
 
 check: ruff-format ruff-check mypy lint-imports ## format, lint, types, import rules; --jobs=4 runs them side by side

@@ -110,7 +110,7 @@ def missed(look: Look) -> dg.AssetCheckResult:
 def missed_result(missed: MissedHeartbeats, settings: Settings) -> dg.AssetCheckResult:
     """The check `missed`: an error if stale windows are never computed again automatically, else a warning."""
     return dg.AssetCheckResult(
-        passed=missed.total <= settings.checks.max_missed and not missed.damaged,
+        passed=not missed.total and not missed.damaged,
         severity=(
             dg.AssetCheckSeverity.ERROR if settings.windows.recompute_missed == NEVER else dg.AssetCheckSeverity.WARN
         ),
@@ -171,7 +171,7 @@ def lost_outside(look: Look) -> dg.AssetCheckResult:
     if found.since is not None and found.before is not None:
         where = f"published from {iso(found.since)} to {iso(found.before)}"
     return dg.AssetCheckResult(
-        passed=found.at_least <= look.lake.settings.checks.max_lost and not found.damaged,
+        passed=not found.at_least and not found.damaged,
         severity=dg.AssetCheckSeverity.ERROR,
         description=(
             f"{found.at_least} messages lost for certain, {found.at_most} at most, of {found.tracked} tracked and "

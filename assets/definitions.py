@@ -25,6 +25,7 @@ from tidemark.pipeline.clock import Clock, SystemClock
 from tidemark.pipeline.compute.table_definition import TableDefinition, loaded_tables
 from tidemark.pipeline.errors import InvalidSettings
 from tidemark.pipeline.ingest.pace import AtWork, Pace
+from tidemark.pipeline.ingest.rounds import PLAN, RunPlan
 from tidemark.pipeline.kept import Kept
 from tidemark.pipeline.orchestrator.names import name_of
 from tidemark.pipeline.settings import Settings
@@ -39,6 +40,7 @@ def build_definitions(
     clock: Clock | None = None,
     tables: Iterable[TableDefinition] = (),
     topic: dg.AssetKey | None = None,
+    plan: RunPlan = PLAN,
 ) -> dg.Definitions:
     """Assets, sensors, jobs and resources for these settings, on the machine's clock or another one, with the tables of
     `[tables]` and these. With `pubsub.attach`, what needs no landing, and no tables. `topic` is somebody else's asset
@@ -58,12 +60,19 @@ def build_definitions(
     sensors = [
         tracking_sensor(settings, clock, tracking_pace, requesting(settings, clock, asking), landing, [job]),
         landing_sensor(settings, clock, landing_pace, tracking_pace, landing),
-        ingest_sensor(settings, clock),
+        ingest_sensor(settings, clock, plan),
         staleness_sensor(settings, clock, job, asking),
         *([tables_sensor(settings, clock, mine, own_jobs)] if mine else []),
         *([requeue_sensor(settings, clock, requeue)] if settings.quarantine.requeue == ON_CHANGE else []),
     ]
-    jobs: Jobs = [job, ingest_job(settings, clock), repair_job(settings, partitions), requeue, housekeeping, *own_jobs]
+    jobs: Jobs = [
+        job,
+        ingest_job(settings, clock, plan),
+        repair_job(settings, partitions),
+        requeue,
+        housekeeping,
+        *own_jobs,
+    ]
     keep_observer(settings, kept, sensors, jobs, clock)
     return dg.Definitions(
         assets=[

@@ -75,7 +75,7 @@ class ReadingUnavailable(PubSubError):
 
 
 class ReadingPostponed(ReadingUnavailable):
-    """The budget of snapshots puts a reading off (docs/concepts/costs.md), and Cloud Monitoring has none.
+    """The budget of snapshots puts a reading off (docs/concepts/costs-and-scale.md), and Cloud Monitoring has none.
 
     Nothing: the last reading stays true. The message says when the next one is due."""
 

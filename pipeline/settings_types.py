@@ -49,7 +49,6 @@ NotNegative = Annotated[Duration, Field(ge=ZERO)]
 OptionalBound = Annotated[Annotated[Duration, Field(gt=ZERO, le=CENTURY)] | None, EmptyIsNone]
 OptionalDuration = Annotated[NotNegative | None, EmptyIsNone]
 KeptDays = Annotated[Annotated[Duration, Field(ge=DAY)] | None, EmptyIsNone]
-KeptHours = Annotated[Annotated[Duration, Field(ge=timedelta(hours=1))] | None, EmptyIsNone]
 TickLong = Annotated[Duration, Field(ge=timedelta(seconds=1), le=timedelta(minutes=10))]
 OptionalText = Annotated[str | None, EmptyIsNone]
 
@@ -72,15 +71,16 @@ class Effect(StrEnum):
     NEXT = "next"
     """It holds from now on. What has landed, was decided or was computed stays as it is."""
     REQUEUE = "requeue"
-    """It holds for messages that are judged from now on. Heartbeats that have landed stay;
-    `tidemark quarantine --requeue` judges rejected messages again."""
+    """It holds for messages that are judged from now on. Heartbeats that have landed stay; `tidemark quarantine
+    --requeue` judges rejected messages again."""
     RECOMPUTE = "recompute"
-    """It holds for windows that are computed from now on. `tidemark repair --recompute` computes earlier ones again."""
+    """It holds for windows that are computed from now on. `tidemark repair --recompute` computes earlier
+    ones again."""
     DUE = "due"
     """All windows of the table are computed again, by themselves."""
     DELETES = "deletes"
-    """The next run deletes what is older; `tidemark housekeep --dry-run` shows what that would be. A longer time
-    brings nothing back."""
+    """The next run deletes what is older; `tidemark housekeep --dry-run` shows what that would be. A longer time brings
+    nothing back."""
     CREATION = "at creation"
     """Existing subscriptions keep what they were created with; `tidemark provision` and `tidemark doctor` name the
     `gcloud` command that changes them."""

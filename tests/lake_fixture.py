@@ -54,7 +54,6 @@ first = "2026-11-21T00:00:00Z"
 
 [lake]
 uri = "file:lake"
-checkpoint_every = 4
 """
 MINUTE = 60.0
 LATER = 3 * 3600.0

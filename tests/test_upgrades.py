@@ -259,7 +259,7 @@ def test_a_lake_is_marked_by_its_first_writer_and_raised_by_the_first_newer_one(
     held.heartbeats().current()
     monkeypatch.setattr(version, "FORMAT", FORMAT + 1)
     monkeypatch.setattr(version, "own_version", lambda: "9.0.0")
-    later = Lake(settings_in(place).lake.model_copy(update={"checkpoint_every": 5}), {}, world.clock)
+    later = Lake(settings_in(place).lake.model_copy(update={"endpoint": "http://127.0.0.1:1"}), {}, world.clock)
     later.objects().create("anything", b"")
     assert [file.name for file in (place / "lake" / "format").iterdir()] == [f"{FORMAT + 1:06d}.json"]
     assert json.loads(only(place, "format/*").read_text()) == NEWER

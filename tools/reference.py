@@ -88,7 +88,7 @@ def _settings_of(section: type[Section]) -> Iterator[Sequence[str]]:
     own_first = sorted(section.model_fields, key=lambda name: name not in section.__annotations__)
     for name, text in documented(section, own_first).items():
         field = section.model_fields[name]
-        default = as_written(field.get_default(call_default_factory=True))
+        default = "required" if field.is_required() else as_written(field.get_default(call_default_factory=True))
         bounds = values(field.annotation, field.metadata)
         yield f"`{field.alias or name}`", default, linked(text), bounds, section.effect_of(name)
 

@@ -9,16 +9,14 @@ The instance may be shared: of assets, checks and runs that are not this pipelin
 """
 
 from collections import Counter
-from collections.abc import Callable, Container, Iterator
-from contextlib import AbstractContextManager
-from datetime import UTC, datetime
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import dagster as dg
-from sqlalchemy import MetaData, Table, delete, inspect, or_, select
+from sqlalchemy import MetaData, Table, delete, func, inspect, select, union
 from sqlalchemy.engine import Connection
-from sqlalchemy.sql.elements import ColumnElement
 
 from tidemark.assets.catalog import ASSETS, key_of
 from tidemark.assets.scheduler.runs import Runs, job_of
@@ -34,6 +32,9 @@ HOUSEKEEPING = "housekeeping"
 
 KEEPS_SMALL = "Keeps the lake and Dagster's own storage from growing without end."
 
+EVENTS_KEPT = timedelta(days=2)
+"""How long Dagster keeps what ticks materialized and checked, about 80 MB a day. The newest of each asset stays."""
+
 ROWS_AT_ONCE = 500
 """Rows deleted in one transaction: few, so that a tick that reports meanwhile waits only briefly."""
 
@@ -41,10 +42,6 @@ RUNS_AT_ONCE = 100
 
 OF_NO_RUN = ""
 """The run that Dagster gives events of ticks."""
-
-Connect = Callable[[], AbstractContextManager[Connection]]
-Columns = tuple[ColumnElement[Any], ...]
-Group = tuple[str, str]
 
 
 class HousekeepingConfig(dg.Config):
@@ -95,8 +92,8 @@ def _chores(settings: Settings, context: dg.OpExecutionContext, *, dry_run: bool
     clock, keep = SystemClock(), settings.housekeeping
     Ownership(settings, clock).allow()
     yield from Housekeeper(settings, clock, dry_run=dry_run).chores()
-    if keep.dagster_events is not None and not dry_run:
-        yield _prune_or_skip(context.instance, settings, clock.now() - keep.dagster_events)
+    if not dry_run:
+        yield _prune_or_skip(context.instance, settings, clock.now() - EVENTS_KEPT)
     if keep.dagster_runs is not None and not dry_run:
         runs = prune_runs(Runs(context.instance, settings), clock.now() - keep.dagster_runs, but=context.run_id)
         yield Chore("Dagster", "runs", f"deleted {runs} runs", {"runs": runs}, is_idle=not runs)
@@ -118,39 +115,42 @@ def prune_events(instance: dg.DagsterInstance, settings: Settings, before: datet
 
     Returns how many events of ticks and evaluations of their checks; nothing if the kind of storage is unknown.
     It is safe to kill, and to run beside ticks. The space is reused; a SQLite file does not shrink. Raises
-    DagsterPartMissing, before anything is deleted, if a name, table or column is not there.
+    DagsterPartMissing, before anything is deleted, if a name, table or column is missing.
     """
     if why := private.why_missing(private.EVENTS):
         raise DagsterPartMissing(why)
     storage: Any = instance.event_log_storage
     if not isinstance(storage, private.SqlEventLogStorage):
         return {}
-    ours = frozenset(key_of(settings, key).to_string() for key in ASSETS)  # as the tables name them
+    ours = [key_of(settings, key).to_string() for key in ASSETS]  # as the tables name them
     moment = before.astimezone(UTC).replace(tzinfo=None)  # as Dagster stores it
-    connects: list[Connect] = [storage.index_connection]
-    if storage.is_run_sharded:
-        connects.append(lambda: storage.run_connection(OF_NO_RUN))
-    for connect in connects:
-        with connect() as connection:
-            events, tags, evaluations = _tables(connection)
-    of_ticks, is_old = events.c.run_id == OF_NO_RUN, events.c.timestamp < moment
-    reported = of_ticks & events.c.asset_key.in_(ours)
-    is_of_a_check = events.c.dagster_event_type == dg.DagsterEventType.ASSET_CHECK_EVALUATION.value
-    # Others' events stay and would be read again each hour: the database finds those that may be ours.
-    checked = of_ticks & is_of_a_check & or_(*(events.c.event.contains(key, autoescape=True) for key in ours))
-    evaluated = (evaluations.c.run_id == OF_NO_RUN) & evaluations.c.asset_key.in_(ours)
-    was_long_ago = evaluations.c.evaluation_event_timestamp < moment
-    kind, check = (events.c.asset_key, events.c.dagster_event_type), (evaluations.c.asset_key, evaluations.c.check_name)
     with storage.index_connection() as connection:
-        reported_again = _groups(connection, kind, reported & ~is_old)
-        evaluated_again = _groups(connection, check, evaluated & ~was_long_ago)
-    deleted = [
-        _delete_old(connect, ours, events, reported & is_old, kind, reported_again, tags=tags)
-        + _delete_old(connect, ours, events, checked & is_old, (events.c.event,), evaluated_again, _check_of, tags)
-        for connect in connects
-    ]
-    gone = _delete_old(storage.index_connection, ours, evaluations, evaluated & was_long_ago, check, evaluated_again)
-    return {"events": deleted[0], "evaluations": gone}
+        events, tags, evaluations = _tables(connection)
+        of_event = evaluations.c.evaluation_event_storage_id
+        reported = (events.c.run_id == OF_NO_RUN) & events.c.asset_key.in_(ours)
+        evaluated = (evaluations.c.run_id == OF_NO_RUN) & evaluations.c.asset_key.in_(ours) & of_event.is_not(None)
+        kinds = (events.c.asset_key, events.c.dagster_event_type), (evaluations.c.asset_key, evaluations.c.check_name)
+        newest = union(
+            select(func.max(events.c.id)).where(reported).group_by(*kinds[0]),
+            select(func.max(of_event)).where(evaluated).group_by(*kinds[1]),
+        )
+        stay = list(connection.scalars(newest))
+    is_ours = reported | events.c.id.in_(select(of_event).where(evaluated))
+    old = select(events.c.id, events.c.event).where(is_ours, events.c.timestamp < moment, events.c.id.not_in(stay))
+    figures = {"events": 0, "evaluations": 0}
+    while True:
+        with storage.index_connection() as connection:
+            rows = connection.execute(old.limit(ROWS_AT_ONCE)).all()
+        if not rows:
+            return figures
+        ids, texts = zip(*rows, strict=True)
+        if storage.is_run_sharded:  # there they have other numbers; after a kill the index still has them
+            with storage.run_connection(OF_NO_RUN) as connection:
+                connection.execute(delete(events).where(events.c.event.in_(texts)))
+        with storage.index_connection() as connection:
+            figures["evaluations"] += connection.execute(delete(evaluations).where(of_event.in_(ids))).rowcount
+            connection.execute(delete(tags).where(tags.c.event_id.in_(ids)))
+            figures["events"] += connection.execute(delete(events).where(events.c.id.in_(ids))).rowcount
 
 
 def prune_runs(runs: Runs, before: datetime, but: str) -> int:
@@ -177,48 +177,3 @@ def _tables(connection: Connection) -> list[Table]:
             raise private.missing(f"column {name}.{absent[0]} in its event log", without)
         tables.append(table)
     return tables
-
-
-def _groups(connection: Connection, columns: Columns, wanted: ColumnElement[bool]) -> set[Group]:
-    """The different values of these columns in the wanted rows."""
-    return {(row[0], row[1]) for row in connection.execute(select(*columns).distinct().where(wanted))}
-
-
-def _delete_old(
-    connect: Connect,
-    ours: Container[str],
-    table: Table,
-    old: ColumnElement[bool],
-    columns: Columns,
-    again: Container[Group],
-    group_of: Callable[..., Group] = lambda *values: values,
-    tags: Table | None = None,
-) -> int:
-    """Delete our rows that are `old`, except the newest of each group that did not come `again` since; the number.
-    The `columns` of a row say of which group it is: of an asset, and of a check or a kind of events. Their `tags` go as
-    well."""
-    newest, deleted, position = dict[Group, int](), 0, 0
-    while True:
-        with connect() as connection:
-            wanted = select(table.c.id, *columns).where(old, table.c.id > position)
-            rows = connection.execute(wanted.order_by(table.c.id).limit(ROWS_AT_ONCE)).all()
-            if not rows:
-                return deleted
-            ids = []
-            for position, *values in rows:
-                group = group_of(*values)
-                if group in again:
-                    ids.append(position)
-                elif group[0] in ours:
-                    ids += [newest[group]] if group in newest else []
-                    newest[group] = position
-            connection.execute(delete(table).where(table.c.id.in_(ids)))
-            if tags is not None:
-                connection.execute(delete(tags).where(tags.c.event_id.in_(ids)))
-        deleted += len(ids)
-
-
-def _check_of(event: str) -> Group:
-    """The asset and the name of the check that an event is of, which only its text says."""
-    found: Any = dg.deserialize_value(event, dg.EventLogEntry).get_dagster_event().event_specific_data
-    return found.asset_key.to_string(), found.check_name

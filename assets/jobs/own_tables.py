@@ -37,7 +37,7 @@ from tidemark.pipeline.orchestrator.names import DEFINITION, compute_job
 from tidemark.pipeline.quality.corrected import FollowedTable
 from tidemark.pipeline.quality.due_windows import ComputedWindows, Followed, further_back
 from tidemark.pipeline.settings import Settings
-from tidemark.pipeline.windows import Window
+from tidemark.pipeline.windows import WINDOWS_PER_RUN, Window
 from tidemark.resources.keys import LAKE, SPARK, keys_of, lake_of, spark_of
 from tidemark.resources.lake import LakeResource
 
@@ -233,7 +233,7 @@ def tables_sensor(
                 said.append(f"{table.name}: {due}")
             elif due:
                 windowing = table.windowing(settings.windows)
-                newest = [windowing.numbered(number) for number in due[-settings.windows.max_windows_per_run :]]
+                newest = [windowing.numbered(number) for number in due[-WINDOWS_PER_RUN:]]
                 context.log.info(
                     "%s: computing %d of %d windows, from %s on", table.name, len(newest), len(due), newest[0]
                 )

@@ -17,11 +17,11 @@ import orjson
 from tidemark.pipeline.clock import duration_us, from_us, iso, to_us
 from tidemark.pipeline.contract.event_times import EventTimeUnit, advice, read_event_time
 from tidemark.pipeline.contract.messages import Messages
+from tidemark.pipeline.contract.payloads.bounds import json_kind
 from tidemark.pipeline.contract.payloads.cloudevents import PREFIX
 from tidemark.pipeline.contract.payloads.decoder import Decoded, PayloadDecoder
 from tidemark.pipeline.contract.payloads.definitions import Definitions
 from tidemark.pipeline.contract.payloads.formats import Envelope, PayloadFormat
-from tidemark.pipeline.contract.payloads.json_text import json_kind
 from tidemark.pipeline.contract.payloads.rejections import Rejection as Rejection
 from tidemark.pipeline.contract.payloads.rejections import RejectionReason as RejectionReason
 from tidemark.pipeline.contract.payloads.rejections import Undecided as Undecided

@@ -194,9 +194,8 @@ class PubSubBatchSource(PubSubDataSource):
         raise ExecutorsUnable(
             "a stream over Spark Connect cannot use an archive that the session sent: Spark unpacks it in the "
             "session's folder and starts a stream's readers in the executor's own. Start the server with "
-            f"`--conf {ARCHIVES}=executors.tar.gz#{ENVIRONMENT}`, as `tidemark up` does with "
-            "spark.executor_environment and spark.server_master, or install tidemark in the Python of Spark's "
-            "executors. Nothing was pulled"
+            f"`--conf {ARCHIVES}=executors.tar.gz#{ENVIRONMENT}`, as `tidemark up` does on a cluster with "
+            "spark.executor_environment, or install tidemark in the Python of Spark's executors. Nothing was pulled"
         )
 
 

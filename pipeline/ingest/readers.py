@@ -34,9 +34,18 @@ HANDED_OVER = timedelta(minutes=2)
 """How much longer than a round a reader leases what it has taken: until then the driver keeps the leases."""
 
 
+PULL_SHARE, LONGEST_PULL = 0.7, timedelta(seconds=40)
+"""The share of a tick that it pulls, so that with the last batch's writing the next one is on time, and the most.
+Dagster gives a tick 60 s, and it must persist and acknowledge within the rest."""
+
+SHORTEST_TICK = timedelta(seconds=5)
+"""How often Dagster's daemon looks at its sensors."""
+
+
 def tick_budget(settings: Settings, side: Side) -> Budget:
     """The most that one tick takes."""
-    return Budget(TICK_MESSAGES, TICK_BYTES, settings.ingest.pull_for, BATCH_MESSAGES[side])
+    pulls = min(PULL_SHARE * max(settings.watermark.tick, SHORTEST_TICK), LONGEST_PULL)
+    return Budget(TICK_MESSAGES, TICK_BYTES, pulls, BATCH_MESSAGES[side])
 
 
 @dataclass(frozen=True, slots=True)

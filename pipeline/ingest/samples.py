@@ -130,7 +130,7 @@ def _of_file(path: Path, content: bytes, reading: Reading) -> Iterator[Sample]:
 
 
 def _records(path: Path, content: bytes, reading: Reading) -> Iterator[Sample]:
-    from tidemark.pipeline.contract.payloads.avro_container import records_of  # loads what reads Avro
+    from tidemark.pipeline.contract.payloads.avro import records_of  # loads what reads Avro
 
     try:
         for number, record in enumerate(records_of(content, path.name), 1):

@@ -24,8 +24,8 @@ class Reason(StrEnum):
     PINNED_BY_BACKLOG = "PINNED_BY_BACKLOG"
     """The message that pins the candidate was published at or after base's oldest outstanding one, by the last reading.
 
-    Base lands it and is read again, which may be rare (docs/concepts/costs.md). If the pin is the anchor or within the
-    band, newer messages move it as well."""
+    Base lands it and is read again, which may be rare (docs/concepts/costs-and-scale.md). If the pin is the anchor or
+    within the band, newer messages move it as well."""
     HELD_TRACKING_BEHIND = "HELD_TRACKING_BEHIND"
     """Tracking is neither near now nor ahead of base by the band.
 

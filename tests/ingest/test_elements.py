@@ -28,9 +28,7 @@ from tidemark.pipeline.ingest.rows import JudgedRows, judged_rows
 from tidemark.pipeline.lake.store.notes import Notes
 from tidemark.pipeline.lake.tables.landings import MANIFEST, PIECE
 from tidemark.pipeline.quality.audit import audit
-from tidemark.pipeline.quality.outstanding import landed_by_second, outstanding
 from tidemark.pipeline.quality.quarantined import read_reasons
-from tidemark.pipeline.replay.log_ticks import LakeLandings
 from tidemark.pipeline.watermark.histogram import COPY, NO_EVENT, NO_MINIMUM, Histogram, cells_of
 
 NOW = to_us(at(1000))
@@ -163,14 +161,6 @@ def rows_of(rows: pa.Table, names: Sequence[str]) -> list[Any]:
     return list(zip(*held, strict=True))
 
 
-@given(st.recursive(st.none() | st.integers(0, 3), lambda inner: st.lists(inner, max_size=4), max_leaves=12))
-def test_a_plain_array_is_flattened_as_the_library_flattens_it(value: Any) -> None:
-    for path, payload in (("[]", value), ("a.b[]", {"a": {"b": value}})):
-        found = elements.elements_of(Place.of(f"payload:{path}"), {}, payload)
-        expected = jmespath.search(path, payload)
-        assert ([one.value for one in found] if isinstance(found, list) else None) == (expected or None)
-
-
 def test_a_rejection_names_the_element_and_how_many_cannot_be_used() -> None:
     payload = {"readings": [reading(1), {"channel": "a"}, reading(2), {"channel": "b", "ts": "soon"}]}
     rejected = judged([message(0, orjson.dumps(payload), site="s")], READER, None, from_us(NOW)).rejected
@@ -293,33 +283,6 @@ def settle(world: World) -> None:
         world.tick()
 
 
-def test_counts_agree_where_some_elements_land_and_their_message_is_rejected(tmp_path: Path) -> None:
-    world = ReadingsWorld(tmp_path)
-    world.wait(10)
-    first = world.publish(reading(1), reading(2), {"channel": "a"})
-    world.publish()
-    world.publish(reading(3, "b", load=4))
-    landed = world.land()
-    assert (landed.messages, landed.heartbeats, landed.rejected.total()) == (3, 3, 2)
-    assert world.track().persisted.messages == 3
-    settle(world)
-    assert world.landed_ids() == [f"{first.message_id}#0", f"{first.message_id}#1", world.landed_ids()[-1]]
-    assert [row["payload"] is None for row in world.rows("heartbeats")] == [False, True, False]
-    assert audited(world) == (5, 5, 0, 0)
-
-
-def test_an_element_that_base_lost_is_lost_and_no_more(tmp_path: Path) -> None:
-    world = ReadingsWorld(tmp_path)
-    world.wait(10)
-    world.publish(reading(1))
-    world.wait(2)
-    taken = world.publish(reading(5), reading(6), {"channel": "a"})
-    world.track()
-    world.base.taken_by_somebody_else(taken)
-    settle(world)
-    assert audited(world) == (4, 1, 3, 3)
-
-
 def test_a_redelivery_has_the_same_ids_and_a_retried_publication_the_same_publishers_ids(tmp_path: Path) -> None:
     world = ReadingsWorld(tmp_path)
     world.copies = RememberedCopies(at(600) - at(0))
@@ -371,35 +334,6 @@ def test_a_requeue_lands_the_elements_that_are_not_there_and_each_once(tmp_path:
     assert (counts.waiting, counts.requeued) == ({"NO_EVENT_TIME": 1}, {"IN_THE_FUTURE": 1, "NO_EVENT_TIME": 1})
     again = world.requeue()
     assert (again.landed, again.there, again.rejected.total()) == (0, 0, 1)
-
-
-def test_what_a_requeue_landed_of_a_message_stands_for_its_rejection_in_the_counts(tmp_path: Path) -> None:
-    world = parked(tmp_path)
-    settle(world)
-    before = audited(world)
-    assert before == (5, 5, 0, 0)
-    world.publish(reading(20))
-    lost = world.publish(reading(21))
-    world.track()
-    world.base.taken_by_somebody_else(lost)
-    world.requeue()
-    settle(world)
-    assert audited(world) == (7, 6, 1, 1)
-    lake = world.lake()
-    landed = landed_by_second(lake.heartbeats(), lake.quarantine(), at(0), at(1000))
-    assert outstanding(lake.tracking_log().catch_up().histogram, landed, at(0), at(1000)).at_most == 1
-
-
-def test_the_tuning_report_leaves_out_every_heartbeat_of_a_message_that_was_requeued(tmp_path: Path) -> None:
-    world = parked(tmp_path)
-    kept = world.publish(reading(8), reading(9))
-    world.wait(10)
-    world.land()
-    world.requeue()
-    lake = world.lake()
-    batches = LakeLandings(lake.heartbeats(), left_out=lake.requeued().every_id()).batches()
-    published = {us for batch in batches for us in batch.publish_us.tolist()}
-    assert published == {to_us(published_at(kept))}
 
 
 def test_a_requeue_of_several_heartbeats_that_dies_at_any_step_loses_none_and_lands_none_twice(

@@ -61,8 +61,8 @@ def figures(report: TuningReport | None) -> dict[str, Any]:
     assert report is not None
     facts = facts_of(report)
     kept = ("messages", "rejected", "published_from", "published_until", "ticks", "present", "disorder_seconds")
-    tried = [each for each in facts["outcomes"] if not each["quantile"] + each["frontier_quantile"]]
-    recommended = [each for each in facts["recommended"] if not each["quantile"] + each["frontier_quantile"]]
+    tried = [each for each in facts["outcomes"] if not each["quantile"]]
+    recommended = [each for each in facts["recommended"] if not each["quantile"]]
     return {**{name: facts[name] for name in kept}, "outcomes": tried, "recommended": recommended}
 
 

@@ -102,7 +102,7 @@ class Play:
         windows = self.random.choice(["", "", "1d", "2d"])
         self.settings = Settings(
             windows=WindowSettings(length=LENGTH, lookback=LOOKBACK, first=BEGIN),
-            lake=LakeSettings(uri=f"file:{self.folder}", checkpoint_every=4),
+            lake=LakeSettings(uri=f"file:{self.folder}"),
             housekeeping=HousekeepingSettings.model_validate({"heartbeats": f"{KEPT_HOURS}h", "windows": windows}),
         )
         self.windowing = self.settings.windowing

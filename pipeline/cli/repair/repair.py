@@ -38,7 +38,7 @@ from tidemark.pipeline.upkeep.integrity import forget_damaged
 from tidemark.pipeline.upkeep.orphans import GRACE, Orphan
 from tidemark.pipeline.upkeep.orphans import remove_orphans as remove_orphan_files
 from tidemark.pipeline.upkeep.repair import Survey, Surveyor, findings, forget_entry
-from tidemark.pipeline.windows import Window
+from tidemark.pipeline.windows import WINDOWS_PER_RUN, Window
 
 DEFAULT_GRACE, NO_TIME = Span(seconds=GRACE.total_seconds()), Span(0)
 LOOK_EVERY_SECONDS = 1.0
@@ -117,7 +117,7 @@ def repair(
     problem, repaired = None, not survey.integrity.broken
     if not dry_run:
         try:
-            for stretch in survey.runs(settings.windows.max_windows_per_run):
+            for stretch in survey.runs(WINDOWS_PER_RUN):
                 say(launch(settings, stretch[0], stretch[-1]))
                 requested.append({"from": stretch[0].key, "to": stretch[-1].key})
         except ServiceFailed as error:

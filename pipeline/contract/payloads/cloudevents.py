@@ -8,7 +8,7 @@ import binascii
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from tidemark.pipeline.contract.payloads.json_text import as_object, json_kind, parsed
+from tidemark.pipeline.contract.payloads.bounds import as_object, json_kind, parsed
 from tidemark.pipeline.contract.payloads.rejections import Unreadable, quoted
 
 PREFIX = "ce-"

@@ -5,6 +5,7 @@ from typing import Any, NamedTuple
 
 from tidemark.pipeline.contract.messages import AttributeDicts, Attributes, Messages
 from tidemark.pipeline.contract.payloads import cloudevents
+from tidemark.pipeline.contract.payloads.bounds import MAGIC, as_object, inflated, parsed
 from tidemark.pipeline.contract.payloads.definitions import (
     SCHEMA_ENCODING,
     SCHEMA_NAME,
@@ -14,8 +15,6 @@ from tidemark.pipeline.contract.payloads.definitions import (
     is_json,
 )
 from tidemark.pipeline.contract.payloads.formats import Compression, Encoding, Envelope, PayloadFormat
-from tidemark.pipeline.contract.payloads.gzipped import MAGIC, inflated
-from tidemark.pipeline.contract.payloads.json_text import as_object, parsed
 from tidemark.pipeline.contract.payloads.rejections import Rejection, RejectionReason, Undecided, Unknown, Unreadable
 from tidemark.pipeline.contract.payloads.revisions import Asking, Revisions
 

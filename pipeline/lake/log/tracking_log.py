@@ -58,6 +58,11 @@ class Newest:
     record: DecisionRecord | None = None
 
 
+CHECKPOINT_EVERY = 200
+"""Entries of the log between two compacted ones. Restoring reads all since the last of them: half an hour of ticks of
+10 s, and a compacted entry is as large as the state."""
+
+
 class TrackingLog:
     """The log and the fold of its entries. An instance has one user at a time; any number of them may share a log. The
     fold is a cache: `catch_up` brings it up to date, from nothing if need be. `entry` reads an entry again and again,
