@@ -1,4 +1,4 @@
-"""What groups a trace's messages, in columns: the stream, an attribute's value, or how a stream's id begins."""
+"""The key that groups a trace's messages: the stream, an attribute's value, or the prefix of a stream's id."""
 
 from collections.abc import Collection
 from dataclasses import dataclass
@@ -23,11 +23,11 @@ class CohortKey:
         return f"{self.kind}:{self.name}"
 
     def column(self, names: Collection[str]) -> str:
-        """The column to look at: `stream_id`; for an attribute `attributes` if it is among the names, else its own."""
+        """Return the column to read: `stream_id`; for an attribute `attributes` if it exists, else its own."""
         return "stream_id" if self.kind != "attribute" else "attributes" if "attributes" in names else self.name
 
     def values(self, column: Any) -> Any:
-        """Each row's value as text, by that array; null where the message has none."""
+        """Return each row's value as text from that column; null if the message has none."""
         if pa.types.is_map(column.type):
             return pc.map_lookup(column, self.name, "first")
         if self.kind == "stream":

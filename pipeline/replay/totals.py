@@ -1,4 +1,4 @@
-"""Figures added up by key, batch by batch: memory follows the number of different keys, not of rows."""
+"""Sums by key, batch by batch: memory follows the number of different keys, not of rows."""
 
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
@@ -12,8 +12,8 @@ FEWEST_ROWS_TO_MERGE = 1 << 17
 
 
 class Totals:
-    """Rows of int64 columns, one for each key: the first `keys` columns tell the rows apart, and each of the others is
-    combined by its function of `merges`."""
+    """Rows of int64 columns, one for each key. The first `keys` columns are the key; each of the others is combined by
+    its function of `merges`."""
 
     def __init__(self, keys: int, merges: Sequence[np.ufunc]) -> None:
         self._merges = merges
@@ -28,14 +28,14 @@ class Totals:
             self.rows()
 
     def rows(self) -> list[Ints]:
-        """One row for each key, in the order of the keys, as columns."""
+        """Return one row for each key, in the order of the keys, as columns."""
         if len(self._parts) > 1:
             joined = [np.concatenate(column) for column in zip(*self._parts, strict=True)]
             self._parts, self._waiting = [grouped(joined, self._merges)], 0
         return self._parts[0]
 
     def groups(self) -> Iterator[tuple[int, list[Ints]]]:
-        """Each value of the first column, in order, with the other columns of its rows."""
+        """Yield each value of the first column, in order, with the other columns of its rows."""
         first, *others = self.rows()
         present, starts = np.unique(first, return_index=True)
         for value, (low, high) in zip(present.tolist(), pairwise([*starts.tolist(), len(first)]), strict=True):

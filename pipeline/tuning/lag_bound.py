@@ -1,4 +1,4 @@
-"""Which `watermark.max_lag` fits a source: a bound on lag that hardly any message exceeds."""
+"""The `watermark.max_lag` that fits a source: a bound on lag that hardly any message exceeds."""
 
 from dataclasses import dataclass
 from datetime import timedelta
@@ -8,7 +8,7 @@ from tidemark.pipeline.phrases import percent, words
 from tidemark.pipeline.tuning.disorder import Distribution
 
 BOUNDS = tuple(timedelta(seconds=60 * minutes) for minutes in (1, 2, 5, 10, 30, 60, 120, 360, 720, 1440, 10080))
-"""The bounds to choose from: round numbers, from a minute to a week."""
+"""Bounds to choose from: round numbers, from a minute to a week."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,7 +20,7 @@ class LagBound:
 
 
 def lag_bound(lag: Distribution, band: timedelta, target: float) -> LagBound | None:
-    """The least bound, of at least twice the band, that at most this share of the messages exceed; None: none is."""
+    """Find the least bound, at least twice the band, that at most a share `target` of the messages exceed."""
     total = sum(lag.counts)
     for bound in BOUNDS:
         beyond = sum(

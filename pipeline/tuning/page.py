@@ -29,7 +29,7 @@ TEMPLATES.globals |= {
 
 
 def page_of(report: TuningReport) -> str:
-    """The whole page: the conclusions, the charts that they rest on, and every figure. All text is escaped."""
+    """Render the page: the conclusions, their charts, and every figure. All text is escaped."""
     disorder = report.disorder
     page = TEMPLATES.get_template("page.html").render(
         report=report,

@@ -1,4 +1,4 @@
-"""Keeps the newest tuning reports in the lake: for each a page and its figures, named by when they were made."""
+"""The newest tuning reports in the lake: for each a page and its figures, named by the moment of the report."""
 
 from datetime import UTC, datetime
 from typing import Any

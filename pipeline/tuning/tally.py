@@ -1,4 +1,4 @@
-"""How often each value occurs in each group, counted batch by batch."""
+"""Counts of values by group, batch by batch."""
 
 from collections.abc import Iterator
 
@@ -11,7 +11,7 @@ COUNTS = (np.add,)
 
 
 class Tally:
-    """How often each value occurs in each group."""
+    """Counts of values by group."""
 
     def __init__(self) -> None:
         self._cells = Totals(2, COUNTS)
@@ -21,18 +21,18 @@ class Tally:
         self._cells.add(groups, values, np.ones_like(values))
 
     def whole(self) -> tuple[Ints, Ints]:
-        """Values and counts over all groups, in order of value."""
+        """Return values and counts over all groups, in order of value."""
         _, *cells = self._cells.rows()
         values, counts = grouped(cells, COUNTS)
         return values, counts
 
     def of(self, group: int) -> tuple[Ints, Ints]:
-        """One group's values and counts, in order of value."""
+        """Return one group's values and counts, in order of value."""
         groups, values, counts = self._cells.rows()
         own = slice(*np.searchsorted(groups, [group, group + 1]).tolist())
         return values[own], counts[own]
 
     def groups(self) -> Iterator[tuple[int, Ints, Ints]]:
-        """Each group that occurs, in order, with its values and counts."""
+        """Yield each group, in order, with its values and counts."""
         for group, (values, counts) in self._cells.groups():
             yield group, values, counts

@@ -1,4 +1,4 @@
-"""Which cells hold the watermark: with a `max_lag`, those of which some message may lag no more than that.
+"""The cells that hold the watermark: with a `max_lag`, those in which a message may lag no more than that.
 
 The lag of a message is its publish time less its event time. A cell knows when its first message was published, and
 that all event times are before the end of its event bucket. So it is passed over only if all its messages certainly lag
@@ -15,7 +15,7 @@ from tidemark.pipeline.watermark.histogram import BUCKET_US, COPY, Histogram, In
 
 
 def holding(histogram: Histogram, max_lag: timedelta | None) -> Histogram:
-    """The cells that hold, and what was rejected. `newest_publish_us` is that of the cells that hold.
+    """Keep the cells that hold, and the rejected messages. `newest_publish_us` is that of the cells that hold.
 
     Assumption: the newest cell that holds was not pruned, which `reachable_from` sees to.
     """
@@ -25,7 +25,7 @@ def holding(histogram: Histogram, max_lag: timedelta | None) -> Histogram:
 
 
 def passed_over(histogram: Histogram, max_lag: timedelta | None, positions: Ints | None = None) -> int:
-    """How many messages are passed over, in all cells or in those at `positions`; an upper bound, as counts are."""
+    """Count the messages that are passed over, in all cells or in those at `positions`; an upper bound."""
     if max_lag is None:
         return 0
     over = _is_passed_over(histogram, max_lag)

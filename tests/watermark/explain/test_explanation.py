@@ -228,11 +228,11 @@ def test_quantiles_are_named_where_they_pass_something_over() -> None:
     log = Log(policy)
     log.publish(EVERY_SECOND)
     log.tick(100)
-    assert "least event time (but for 0.01 of each publish second: quantile)" in (log.explain().pin or "")
+    assert "least event time (except 0.01 of each publish second: quantile)" in (log.explain().pin or "")
     log = Log(replace(policy, rule="frontier"))
     log.publish(EVERY_SECOND)
     log.tick(100)
-    assert "greatest event time (but for 0.02 of each publish second" in text_of(log.explain(), "data")
+    assert "greatest event time (except 0.02 of each publish second" in text_of(log.explain(), "data")
 
 
 # ---------------------------------------------------------------------------------- which setting would have
