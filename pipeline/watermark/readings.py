@@ -32,7 +32,7 @@ class Reading:
 
     @property
     def clock_is_behind_by(self) -> timedelta:
-        """Least time by which this machine's clock is behind the server's: only then an answer comes from its future."""
+        """Least time by which this machine's clock is behind the server's: only then can an answer be later than it."""
         server = max(self.oldest_unacked, self.observed_at)
         return max(server - (self.answered_at or server), timedelta(0))
 

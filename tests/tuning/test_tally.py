@@ -52,12 +52,6 @@ def test_totals_are_merged_column_by_column_whatever_their_batches(batches: list
     assert list(rows) == [(key, sum(own), min(own), max(own)) for key, own in sorted(by_key.items())]
 
 
-def test_values_of_any_size_are_counted_exactly() -> None:
-    tally = Tally()
-    tally.add(ints([1 << 61, -(1 << 61), 7]), ints([3, 1 << 61, -(1 << 61)]))
-    assert counted(tally) == [(-(1 << 61), 1 << 61, 1), (7, -(1 << 61), 1), (1 << 61, 3, 1)]
-
-
 def test_many_batches_stay_as_few_cells_as_there_are_different_pairs() -> None:
     tally = Tally()
     random = np.random.default_rng(1)
