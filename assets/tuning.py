@@ -16,9 +16,8 @@ from tidemark.pipeline.orchestrator.names import name_of
 from tidemark.pipeline.printable import printable
 from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.tuning.inputs import report_on_lake
-from tidemark.pipeline.tuning.page import page_of
+from tidemark.pipeline.tuning.page import page_of, write_report
 from tidemark.pipeline.tuning.report import TuningReport, facts_of, sentences
-from tidemark.pipeline.tuning.report_store import write_report
 from tidemark.pipeline.tuning.stream_disorder import StreamDisorder
 from tidemark.resources.keys import LAKE, keys_of, lake_of
 

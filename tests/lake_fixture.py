@@ -36,7 +36,7 @@ from tidemark.pipeline.replay.trace_file import ParquetTrace
 from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.spark.columns import DiffPlan
 from tidemark.pipeline.spark.slices import DIFFS, STATUSES, Work, cut
-from tidemark.pipeline.tuning.report_store import write_report
+from tidemark.pipeline.tuning.page import write_report
 from tidemark.pipeline.watermark.policy import Policy
 from tidemark.pipeline.windows import Window
 

@@ -14,9 +14,8 @@ from tidemark.pipeline.lake.store.read_ahead import read_ahead
 from tidemark.pipeline.lake.tables.heartbeats import PARTITION, Heartbeats, messages_of
 from tidemark.pipeline.lake.tables.requeued import NO_IDS, without
 from tidemark.pipeline.lake.tables.table import MOMENT, microseconds, table_errors
-from tidemark.pipeline.replay.cohort_key import BY_STREAM, CohortKey
 from tidemark.pipeline.replay.replay import Tick
-from tidemark.pipeline.replay.trace import NEVER, NO_EVENT_TIME, Batch
+from tidemark.pipeline.replay.trace import BY_STREAM, NEVER, NO_EVENT_TIME, Batch, CohortKey
 from tidemark.pipeline.watermark.histogram import Histogram
 from tidemark.pipeline.watermark.state import Compacted, DecisionRecord, Entry, Snapshot, WatermarkState
 

@@ -4,13 +4,14 @@ Messages come in batches and are read a few times. Only a histogram and a few nu
 follows the time that the trace spans, not the number of its messages.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from tidemark.pipeline.clock import duration_us, from_us, to_us
 from tidemark.pipeline.durations import format_duration
@@ -69,6 +70,42 @@ class Trace(Protocol):
     def batches(self, *, streams: bool = False) -> Iterator[Batch]:
         """Read all messages once. `streams` asks for their streams, which costs time."""
         ...
+
+
+@dataclass(frozen=True, slots=True)
+class CohortKey:
+    """The key that groups messages: `BY_STREAM`, `attribute:NAME`, or `stream_prefix:SEPARATOR`, which is the stream's id
+    up to and with its first separator.
+
+    An attribute can be a filter of Pub/Sub, `attributes.NAME = "value"`, and so can a prefix where the stream is an
+    attribute, `hasPrefix(attributes.stream_id, "prefix")`.
+    """
+
+    kind: str
+    name: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.kind}:{self.name}"
+
+    def column(self, names: Collection[str]) -> str:
+        """Return the column to read: `stream_id`; for an attribute `attributes` if it exists, else its own."""
+        return "stream_id" if self.kind != "attribute" else "attributes" if "attributes" in names else self.name
+
+    def values(self, column: Any) -> Any:
+        """Return each row's value as text from that column; null if the message has none."""
+        if pa.types.is_map(column.type):
+            return pc.map_lookup(column, self.name, "first")
+        if self.kind == "stream":
+            return column
+        text = column.cast(pa.string())
+        if self.kind == "attribute":
+            return text
+        before = pc.list_element(pc.split_pattern(text, self.name, max_splits=1), 0)
+        prefix = pc.binary_join_element_wise(before, self.name, "")
+        return pc.if_else(pc.match_substring(text, self.name), prefix, pa.scalar(None, pa.string()))
+
+
+BY_STREAM = CohortKey("stream")
 
 
 @dataclass(frozen=True, slots=True)

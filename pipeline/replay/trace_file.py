@@ -10,8 +10,7 @@ import pyarrow.parquet as pq
 
 from tidemark.pipeline.errors import TraceUnusable
 from tidemark.pipeline.lake.tables.table import MOMENT
-from tidemark.pipeline.replay.cohort_key import BY_STREAM, CohortKey
-from tidemark.pipeline.replay.trace import NEVER, NO_EVENT_TIME, Batch
+from tidemark.pipeline.replay.trace import BY_STREAM, NEVER, NO_EVENT_TIME, Batch, CohortKey
 from tidemark.pipeline.version import refuse_newer
 from tidemark.pipeline.watermark.histogram import Ints
 

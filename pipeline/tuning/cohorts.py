@@ -14,8 +14,7 @@ import pyarrow.parquet as pq
 
 from tidemark.pipeline.errors import NothingToTune, TidemarkError
 from tidemark.pipeline.lake.tables.table import MOMENT
-from tidemark.pipeline.replay.cohort_key import CohortKey
-from tidemark.pipeline.replay.trace import Batch, Trace
+from tidemark.pipeline.replay.trace import Batch, CohortKey, Trace
 from tidemark.pipeline.replay.trace_file import COLUMNS, TIMES, ParquetTrace
 from tidemark.pipeline.tuning.report import TuningReport, facts_of
 

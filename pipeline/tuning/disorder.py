@@ -20,10 +20,9 @@ import numpy as np
 
 from tidemark.pipeline.clock import duration_us
 from tidemark.pipeline.quantiles import quantile
-from tidemark.pipeline.replay.totals import Totals
+from tidemark.pipeline.replay.totals import Tally, Totals
 from tidemark.pipeline.replay.trace import Batch, Trace
 from tidemark.pipeline.tuning.stream_disorder import SIDES, STEP_US, Blame, Side, StreamTable
-from tidemark.pipeline.tuning.tally import Tally
 from tidemark.pipeline.watermark.histogram import Ints
 
 TOGETHER_US = 5_000_000
@@ -31,6 +30,10 @@ TOGETHER_US = 5_000_000
 
 ENOUGH = 30
 """Least messages for a median; with fewer, the whole trace's is their typical message."""
+
+
+MAX_LAGS = tuple(timedelta(seconds=60 * minutes) for minutes in (1, 2, 5, 10, 30, 60, 120, 360, 720, 1440, 10080))
+"""Bounds to choose from: round numbers, from a minute to a week."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +46,26 @@ class Distribution:
     def quantile(self, share: float) -> float:
         """Return the least number of seconds that this share of the messages does not exceed."""
         return quantile(self.seconds, share, self.counts)
+
+
+@dataclass(frozen=True, slots=True)
+class LagBound:
+    """A `max_lag`, and the share of the messages that lag more."""
+
+    max_lag: timedelta
+    passed_over_share: float
+
+
+def lag_bound(lag: Distribution, band: timedelta, target: float) -> LagBound | None:
+    """Find the least bound, at least twice the band, that at most a share `target` of the messages exceed."""
+    total = sum(lag.counts)
+    for bound in MAX_LAGS:
+        beyond = sum(
+            count for seconds, count in zip(lag.seconds, lag.counts, strict=True) if seconds > bound.total_seconds()
+        )
+        if bound >= 2 * band and beyond <= target * total:
+            return LagBound(bound, beyond / total)
+    return None
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,8 +11,7 @@ from tidemark.pipeline.lake.tables.rejected_payloads import RejectedPayload, by_
 from tidemark.pipeline.phrases import at_most, percent, stands, words
 from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.tuning.blame import blame_sentence, rejected_sentence, those_that_delay
-from tidemark.pipeline.tuning.disorder import Disorder, Distribution
-from tidemark.pipeline.tuning.lag_bound import LagBound, lag_bound, lag_bound_sentence
+from tidemark.pipeline.tuning.disorder import MAX_LAGS, Disorder, Distribution, LagBound, lag_bound
 from tidemark.pipeline.tuning.sweep import BANDS, TARGETS, Outcome, Recommendation, Tuning, Variant, Workload, tune
 from tidemark.pipeline.watermark.policy import Policy
 
@@ -161,6 +160,19 @@ def _comparison(report: TuningReport) -> list[str]:
             f"{_fresher(enough.lag_p50 - frontier_enough.lag_p50)}."
         )
     return said
+
+
+def lag_bound_sentence(lag: Distribution, found: LagBound | None) -> str:
+    """`With max_lag = 5m no slow clock would hold the watermark …`"""
+    worst = words(max(lag.seconds[-1], 0.0))
+    if found is None:
+        return f"No max_lag up to {format_duration(MAX_LAGS[-1])} fits: the worst is published {worst} after its event."
+    passed = percent(found.passed_over_share)
+    return (
+        f"With max_lag = {format_duration(found.max_lag)} no slow clock would hold the watermark further back than that"
+        f" and the band; {passed} of the messages would be passed over (the worst is published {worst} after its "
+        "event)."
+    )
 
 
 def _fresher(seconds: float) -> str:

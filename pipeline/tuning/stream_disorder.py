@@ -8,9 +8,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidemark.pipeline.quantiles import quantile
-from tidemark.pipeline.replay.totals import Totals
+from tidemark.pipeline.replay.totals import Tally, Totals
 from tidemark.pipeline.replay.trace import Batch
-from tidemark.pipeline.tuning.tally import Tally
 from tidemark.pipeline.watermark.histogram import Ints
 
 STEP_US = 100_000

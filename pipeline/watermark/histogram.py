@@ -9,14 +9,14 @@ message late. Only the watermark counts so: everything else keeps the event time
 
 from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass, fields
-from datetime import datetime
+from datetime import datetime, timedelta
 from operator import attrgetter
 from typing import Self
 
 import numpy as np
 import numpy.typing as npt
 
-from tidemark.pipeline.clock import from_us, to_us
+from tidemark.pipeline.clock import duration_us, from_us, to_us
 
 BUCKET_US = 1_000_000
 """Width of a bucket in microseconds, in both time domains; bucket k is the half-open [k, k + 1) seconds."""
@@ -330,6 +330,36 @@ def grouped(columns: Sequence[Ints], merges: Sequence[np.ufunc] = MERGES) -> lis
     starts = np.flatnonzero(begins)
     merged = [merge.reduceat(value[order], starts) for merge, value in zip(merges, values, strict=True)]
     return [*(key[starts] for key in ordered), *merged]
+
+
+def holding(histogram: Histogram, max_lag: timedelta | None) -> Histogram:
+    """Keep the cells that hold the watermark, and the rejected messages: all cells without a `max_lag`.
+
+    A cell is passed over if its first publish time less the end of its event bucket is `max_lag` or more. So a message
+    that lags no more than `max_lag` never is, and one that lags two seconds more always is. `newest_publish_us` is that
+    of the cells that hold.
+
+    Assumption: the newest cell that holds was not pruned, which `reachable_from` sees to.
+    """
+    if max_lag is None:
+        return histogram
+    return histogram.only(~_is_passed_over(histogram, max_lag))
+
+
+def passed_over(histogram: Histogram, max_lag: timedelta | None, positions: Ints | None = None) -> int:
+    """Count the messages that are passed over, in all cells or in those at `positions`; an upper bound."""
+    if max_lag is None:
+        return 0
+    over = _is_passed_over(histogram, max_lag)
+    wanted = over if positions is None else positions[over[positions]]
+    return int(histogram.count[wanted].sum())
+
+
+def _is_passed_over(histogram: Histogram, max_lag: timedelta) -> npt.NDArray[np.bool_]:
+    is_timed = histogram.event_bucket > COPY
+    ends_us = (np.where(is_timed, histogram.event_bucket, 0) + 1) * BUCKET_US
+    over: npt.NDArray[np.bool_] = is_timed & (histogram.first_publish_us - ends_us >= duration_us(max_lag))
+    return over
 
 
 def _present(*values: int | None) -> list[int]:

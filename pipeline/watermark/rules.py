@@ -10,8 +10,16 @@ from enum import StrEnum
 
 from tidemark.pipeline.clock import from_us, to_us
 from tidemark.pipeline.watermark.decision import BandEvidence, FrontierEvidence, Reason, SilenceEvidence
-from tidemark.pipeline.watermark.histogram import AFTER_ALL, BEFORE_ALL, Cell, Histogram, bucket_of, bucket_start
-from tidemark.pipeline.watermark.holding import holding, passed_over
+from tidemark.pipeline.watermark.histogram import (
+    AFTER_ALL,
+    BEFORE_ALL,
+    Cell,
+    Histogram,
+    bucket_of,
+    bucket_start,
+    holding,
+    passed_over,
+)
 from tidemark.pipeline.watermark.policy import Policy
 from tidemark.pipeline.watermark.readings import EffectiveReading, Reading
 from tidemark.pipeline.watermark.situation import Situation, has_no_backlog, is_stale, known, was_sought

@@ -4,8 +4,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
 from tidemark.pipeline.watermark.decision import Decision
-from tidemark.pipeline.watermark.histogram import Cell, Histogram
-from tidemark.pipeline.watermark.holding import holding
+from tidemark.pipeline.watermark.histogram import Cell, Histogram, holding
 from tidemark.pipeline.watermark.policy import Policy
 from tidemark.pipeline.watermark.readings import EffectiveReading
 

@@ -10,8 +10,7 @@ from datetime import datetime
 
 from tidemark.pipeline.watermark.decision import Decision
 from tidemark.pipeline.watermark.estimator import estimate
-from tidemark.pipeline.watermark.histogram import Cell, Histogram, bucket_of, bucket_start
-from tidemark.pipeline.watermark.holding import holding
+from tidemark.pipeline.watermark.histogram import Cell, Histogram, bucket_of, bucket_start, holding
 from tidemark.pipeline.watermark.policy import Policy
 from tidemark.pipeline.watermark.readings import EffectiveReading, Reading, follow
 from tidemark.pipeline.watermark.rules import RULES, Rule, anchor_before, band_start, frontier_of

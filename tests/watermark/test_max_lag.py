@@ -26,8 +26,7 @@ from tests.watermark.fold import Log
 from tidemark.pipeline.clock import from_us, to_us
 from tidemark.pipeline.lake.log.codec import decode, encode
 from tidemark.pipeline.watermark.decision import Decision, Reason
-from tidemark.pipeline.watermark.histogram import BUCKET_US, Histogram
-from tidemark.pipeline.watermark.holding import holding, passed_over
+from tidemark.pipeline.watermark.histogram import BUCKET_US, Histogram, holding, passed_over
 from tidemark.pipeline.watermark.policy import Policy
 
 RuleName = Literal["band", "frontier"]

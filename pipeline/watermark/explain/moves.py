@@ -14,8 +14,15 @@ from tidemark.pipeline.durations import format_duration, rough
 from tidemark.pipeline.watermark.decision import BandEvidence, Decision, FrontierEvidence, Reason, SilenceEvidence
 from tidemark.pipeline.watermark.estimator import is_pinned_by_backlog
 from tidemark.pipeline.watermark.explain.conditions import messages
-from tidemark.pipeline.watermark.histogram import AFTER_ALL, BUCKET_US, COPY, NO_EVENT, bucket_of, bucket_start
-from tidemark.pipeline.watermark.holding import passed_over
+from tidemark.pipeline.watermark.histogram import (
+    AFTER_ALL,
+    BUCKET_US,
+    COPY,
+    NO_EVENT,
+    bucket_of,
+    bucket_start,
+    passed_over,
+)
 from tidemark.pipeline.watermark.situation import Situation, has_no_backlog, known
 
 ZERO, MICROSECOND, SECOND = timedelta(0), timedelta(microseconds=1), timedelta(microseconds=BUCKET_US)
