@@ -27,7 +27,7 @@ from tidemark.pipeline.quality.quarantined import read_quarantine_share
 from tidemark.pipeline.quality.status import LOST_WITHIN, late_since
 from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.settings_sections import NEVER
-from tidemark.pipeline.watermark.holding import passed_over as count_passed_over
+from tidemark.pipeline.watermark.histogram import passed_over as count_passed_over
 from tidemark.pipeline.watermark.state import WatermarkState
 from tidemark.resources.keys import LAKE, PUBSUB, keys_of, lake_of, pubsub_of
 from tidemark.resources.lake import LakeResource

@@ -15,6 +15,9 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+from tidemark.pipeline.spark.columns import DiffPlan
+from tidemark.pipeline.spark.slices import DIFFS, STATUSES, Work, cut
+from tidemark.pipeline.tuning.report_store import write_report
 
 from tests.emulator.builders import a_subscription
 from tests.ingest.fakes import ACK_DEADLINE, AMPLE, KEPT, TOPIC, World, WorldSubscription
@@ -36,7 +39,7 @@ from tidemark.pipeline.replay.replay import decide_again
 from tidemark.pipeline.replay.trace import ticks_of
 from tidemark.pipeline.replay.trace_file import ParquetTrace
 from tidemark.pipeline.settings import Settings
-from tidemark.pipeline.tuning.report_store import write_report
+from tidemark.pipeline.tuning.page import write_report
 from tidemark.pipeline.watermark.policy import Policy
 from tidemark.pipeline.windows import Window
 

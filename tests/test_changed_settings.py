@@ -16,6 +16,8 @@ import dagster as dg
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from tidemark.pipeline.spark.table_definition import read_table
+from tidemark.pipeline.tuning.report_store import FIGURES, write_report
 
 from tests.clock import ManualClock
 from tests.ingest.fakes import World, to_written
@@ -46,7 +48,7 @@ from tidemark.pipeline.quality.staleness import Staleness
 from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.settings_sections import LakeSettings, TableSettings
 from tidemark.pipeline.settings_types import Effect, Section
-from tidemark.pipeline.tuning.report_store import FIGURES, write_report
+from tidemark.pipeline.tuning.page import FIGURES, write_report
 from tidemark.pipeline.upkeep.housekeeping import Housekeeper
 from tidemark.pipeline.watermark.state import DecisionRecord
 from tidemark.pipeline.windows import Window, runs_of_neighbours

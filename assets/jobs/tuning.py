@@ -5,6 +5,7 @@ from dataclasses import asdict, fields
 from typing import Any
 
 import dagster as dg
+from tidemark.pipeline.tuning.report_store import write_report
 
 from tidemark.assets.catalog import HEARTBEATS, WATERMARK, WATERMARK_TUNING, key_of, spec, within
 from tidemark.assets.events import failing_run
@@ -16,9 +17,8 @@ from tidemark.pipeline.orchestrator.names import name_of
 from tidemark.pipeline.printable import printable
 from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.tuning.inputs import report_on_lake
-from tidemark.pipeline.tuning.page import page_of
+from tidemark.pipeline.tuning.page import page_of, write_report
 from tidemark.pipeline.tuning.report import SINCE, TARGET_LATE_SHARE, TuningReport, facts_of, sentences
-from tidemark.pipeline.tuning.report_store import write_report
 from tidemark.pipeline.tuning.stream_disorder import StreamDisorder
 from tidemark.resources.keys import LAKE, keys_of, lake_of
 
