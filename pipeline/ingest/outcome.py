@@ -4,18 +4,25 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+from enum import StrEnum
 
 import pyarrow.compute as pc
 from pydantic import InstanceOf
 
 from tidemark.pipeline.contract.heartbeat import RejectionReason
 from tidemark.pipeline.ingest.rows import JudgedRows
-from tidemark.pipeline.ingest.side import Side as Side
 from tidemark.pipeline.lake.tables.new_files import NewFile
 from tidemark.pipeline.pubsub.subscription import Acknowledged
 from tidemark.pipeline.sums import EITHER, NEWEST, OLDEST, Sums, oldest_of
 from tidemark.pipeline.watermark.histogram import Histogram
 from tidemark.pipeline.watermark.usage import Usage
+
+
+class Side(StrEnum):
+    """One of the two subscriptions."""
+
+    TRACKING = "tracking"
+    BASE = "base"
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
 from tidemark.pipeline.durations import rough
-from tidemark.pipeline.ingest.side import Side
+from tidemark.pipeline.ingest.outcome import Side
 from tidemark.pipeline.lake.log.tracking_log import TrackingLog
 from tidemark.pipeline.watermark.decision import Decision
 from tidemark.pipeline.watermark.readings import EffectiveReading
