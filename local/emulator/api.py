@@ -35,12 +35,12 @@ PULLS_WAIT_AT_MOST = 192
 be left for other calls."""
 
 BEFORE_THE_DEADLINE_SECONDS = 0.1
-"""A waiting pull gives up this long before its caller's deadline. The messages of an answer that came too late would be
-leased to nobody."""
+"""A waiting pull gives up this long before its caller's deadline. The messages of an answer that came too late would
+stay leased in vain."""
 
 AFTER_THE_DEADLINE_SECONDS = 1.0
-"""With the fault `answers_the_gone` a pull waits for so long after its caller's deadline. What comes then is leased to
-nobody."""
+"""With the fault `answers_the_gone` a pull waits for so long after its caller's deadline. What comes then is leased in
+vain."""
 
 IGNORED_OF_A_TOPIC = frozenset({"message_retention_duration", "message_transforms", "ingestion_data_source_settings"})
 """Settings of a topic that are stored and returned but have no effect."""
@@ -58,7 +58,7 @@ IGNORED = frozenset(
         "retry_policy",
     }
 )
-"""The same, of a subscription."""
+"""Like IGNORED_OF_A_TOPIC, for a subscription."""
 
 CHANGEABLE = IGNORED - {"enable_message_ordering"} | {
     "ack_deadline_seconds",
@@ -210,7 +210,7 @@ class SubscriberService(Service):
 
     def _look(self, request: Any, context: Any, *, goes_on: bool = False) -> list[Delivered]:
         if self._shared.closed or not (context.is_active() or self._model.faults.answers_the_gone):
-            raise Unavailable("nobody waits for this pull any more")
+            raise Unavailable("the caller of this pull has gone")
         at_most = min(request.max_messages, MESSAGES_PER_PULL)
         now = self._shared.now()
         return self._model.pull(request.subscription, at_most, now, max_bytes=BYTES_PER_PULL, goes_on=goes_on)

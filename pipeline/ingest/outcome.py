@@ -1,4 +1,4 @@
-"""What readers have taken, and what became of it."""
+"""The work of readers: messages that were taken, and their fate."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -34,7 +34,7 @@ class Waiting(Sums):
     why: str = field(default="", metadata=EITHER)
 
     def sentence(self) -> str:
-        """All of it, as a problem; empty without messages."""
+        """Say it as a problem; empty without messages."""
         if not self.messages:
             return ""
         return f"{self.messages} messages are not acknowledged, because they cannot be judged yet: {self.why}"
@@ -103,8 +103,8 @@ class Taken:
 
 @dataclass(frozen=True, slots=True)
 class Settled(Sums):
-    """What was settled: visible, in the log, and acknowledged as far as that went. `unsaid` is what the next entry of
-    the log has to note as used, because this had none."""
+    """The result of settling: visible, in the log, and acknowledged as far as that went. `unsaid` is what the next
+    entry of the log has to note as used, because this had none."""
 
     landed: Ingested = field(default_factory=Ingested)
     persisted: Ingested = field(default_factory=Ingested)

@@ -49,9 +49,9 @@ class Sample:
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """How samples are read. Bare payloads get the `attributes`. A message has the publish time `published`, else its
-    own, else `now`. With `has_lines` a file may have one payload to a line. With `has_records` it may be an Avro object
-    container file, each of whose records is a payload."""
+    """The way in which samples are read. Bare payloads get the `attributes`. A message has the publish time
+    `published`, else its own, else `now`. With `has_lines` a file may have one payload to a line. With `has_records` it
+    may be an Avro object container file, each of whose records is a payload."""
 
     now: datetime
     attributes: Mapping[str, str]
@@ -61,8 +61,8 @@ class Reading:
 
 
 def read_samples(paths: Sequence[Path], reading: Reading) -> list[Sample]:
-    """The messages of files and folders, in order. A folder gives its files by name, without those whose name begins
-    with a dot. Raises SampleUnusable."""
+    """Read the messages of files and folders, in order. A folder gives its files by name, without those whose name
+    begins with a dot. Raises SampleUnusable."""
     found: list[Sample] = []
     left = MOST_BYTES
     for path in _files_of(paths):
