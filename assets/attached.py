@@ -19,13 +19,13 @@ from tidemark.assets.catalog import (
     within,
 )
 from tidemark.assets.checks import Look
-from tidemark.assets.housekeeping import housekeeping_job, housekeeping_schedule
+from tidemark.assets.jobs.housekeeping import housekeeping_job, housekeeping_schedule
+from tidemark.assets.jobs.tuning import tuning_asset, tuning_schedule
 from tidemark.assets.partitions import Partitions
-from tidemark.assets.requests import Request
-from tidemark.assets.sensors import tracking_sensor
-from tidemark.assets.staleness import AUDIT_EVERY, CHECK_EVERY, Memory
-from tidemark.assets.tuning import tuning_asset, tuning_schedule
-from tidemark.assets.watching import keep_observer
+from tidemark.assets.scheduler.requests import Request
+from tidemark.assets.sensors.staleness import AUDIT_EVERY, CHECK_EVERY, Memory
+from tidemark.assets.sensors.ticks import tracking_sensor
+from tidemark.assets.sensors.watching import keep_observer
 from tidemark.pipeline.clock import Clock
 from tidemark.pipeline.ingest.pace import Pace
 from tidemark.pipeline.kept import Kept

@@ -186,7 +186,7 @@ def ticking_sensor(
     """The decorator of a sensor that is on from the start and ticks as the settings say. Its function `waits` for the
     moment that is due, or is evaluated whenever Dagster's daemon looks about a tick after the last, and not before
     `at_least` has passed."""
-    from tidemark.assets.watching import watched  # Google's clients: who only names assets needs none
+    from tidemark.assets.sensors.watching import watched  # Google's clients: who only names assets needs none
 
     tick = max(settings.watermark.tick, at_least)
     least = least_interval(tick) if waits else last_look(tick)

@@ -12,7 +12,7 @@ from itertools import islice
 import dagster as dg
 
 from tidemark.assets.catalog import HEARTBEATS, QUARANTINED, WATERMARK, key_of
-from tidemark.assets.ingest import watch_of
+from tidemark.assets.jobs.ingest import watch_of
 from tidemark.pipeline.clock import Clock, iso
 from tidemark.pipeline.durations import format_duration, rough
 from tidemark.pipeline.errors import PermissionMissing, PubSubError
@@ -110,7 +110,7 @@ def missed(look: Look) -> dg.AssetCheckResult:
 def missed_result(missed: MissedHeartbeats, settings: Settings) -> dg.AssetCheckResult:
     """The check `missed`: an error if stale windows are never computed again automatically, else a warning."""
     return dg.AssetCheckResult(
-        passed=missed.total <= settings.checks.max_missed and not missed.damaged,
+        passed=not missed.total and not missed.damaged,
         severity=(
             dg.AssetCheckSeverity.ERROR if settings.windows.recompute_missed == NEVER else dg.AssetCheckSeverity.WARN
         ),
@@ -171,7 +171,7 @@ def lost_outside(look: Look) -> dg.AssetCheckResult:
     if found.since is not None and found.before is not None:
         where = f"published from {iso(found.since)} to {iso(found.before)}"
     return dg.AssetCheckResult(
-        passed=found.at_least <= look.lake.settings.checks.max_lost and not found.damaged,
+        passed=not found.at_least and not found.damaged,
         severity=dg.AssetCheckSeverity.ERROR,
         description=(
             f"{found.at_least} messages lost for certain, {found.at_most} at most, of {found.tracked} tracked and "
@@ -230,7 +230,7 @@ def quarantine_share(look: Look) -> dg.AssetCheckResult:
     if found.reason is not None:
         mostly = (
             f", the newest mostly as {found.reason}: {detail}. Mend [message] or the publisher; then "
-            "`tidemark requeue` lands what passes"
+            "`tidemark quarantine --requeue` lands what passes"
         )
     return dg.AssetCheckResult(
         passed=found.share <= look.lake.settings.checks.max_quarantine_share,

@@ -7,29 +7,30 @@ import dagster as dg
 from tidemark.assets.attached import attached_definitions, pubsub_and_lake
 from tidemark.assets.catalog import observed_assets
 from tidemark.assets.checks import CHECKS, by_hand
-from tidemark.assets.corrections import corrections_asset
-from tidemark.assets.housekeeping import housekeeping_job, housekeeping_schedule
-from tidemark.assets.ingest import ingest_job, ingest_sensor
-from tidemark.assets.own_tables import own_table_definitions, tables_sensor
+from tidemark.assets.jobs.corrections import corrections_asset
+from tidemark.assets.jobs.heartbeat_diffs import compute_windows_job, heartbeat_diffs_asset, stream_status_asset
+from tidemark.assets.jobs.housekeeping import housekeeping_job, housekeeping_schedule
+from tidemark.assets.jobs.ingest import ingest_job, ingest_sensor
+from tidemark.assets.jobs.own_tables import own_table_definitions, tables_sensor
+from tidemark.assets.jobs.repair import repair_job
+from tidemark.assets.jobs.requeue import requeue_job, requeue_sensor
+from tidemark.assets.jobs.tuning import tuning_asset, tuning_schedule
 from tidemark.assets.partitions import Partitions
-from tidemark.assets.repair import repair_job
-from tidemark.assets.requests import OneAsks
-from tidemark.assets.requeue import requeue_job, requeue_sensor
-from tidemark.assets.sensors import landing_sensor, requesting, tracking_sensor
-from tidemark.assets.staleness import staleness_sensor
-from tidemark.assets.tuning import tuning_asset, tuning_schedule
-from tidemark.assets.watching import Jobs, keep_observer
-from tidemark.assets.windowed import compute_windows_job, heartbeat_diffs_asset, stream_status_asset
+from tidemark.assets.scheduler.requests import OneAsks
+from tidemark.assets.sensors.staleness import staleness_sensor
+from tidemark.assets.sensors.ticks import landing_sensor, requesting, tracking_sensor
+from tidemark.assets.sensors.watching import Jobs, keep_observer
 from tidemark.local.services.own_files import spark_log
 from tidemark.pipeline.clock import Clock, SystemClock
+from tidemark.pipeline.compute.table_definition import TableDefinition, loaded_tables
 from tidemark.pipeline.errors import InvalidSettings
 from tidemark.pipeline.ingest.pace import AtWork, Pace
+from tidemark.pipeline.ingest.rounds import PLAN, RunPlan
 from tidemark.pipeline.kept import Kept
 from tidemark.pipeline.orchestrator.names import name_of
 from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.settings_sections import ON_CHANGE
 from tidemark.pipeline.spark.session import session_config
-from tidemark.pipeline.spark.table_definition import TableDefinition, loaded_tables
 from tidemark.resources.keys import SPARK
 from tidemark.resources.spark import SparkResource
 
@@ -39,6 +40,7 @@ def build_definitions(
     clock: Clock | None = None,
     tables: Iterable[TableDefinition] = (),
     topic: dg.AssetKey | None = None,
+    plan: RunPlan = PLAN,
 ) -> dg.Definitions:
     """Assets, sensors, jobs and resources for these settings, on the machine's clock or another one, with the tables of
     `[tables]` and these. With `pubsub.attach`, what needs no landing, and no tables. `topic` is somebody else's asset
@@ -58,12 +60,19 @@ def build_definitions(
     sensors = [
         tracking_sensor(settings, clock, tracking_pace, requesting(settings, clock, asking), landing, [job]),
         landing_sensor(settings, clock, landing_pace, tracking_pace, landing),
-        ingest_sensor(settings, clock),
+        ingest_sensor(settings, clock, plan),
         staleness_sensor(settings, clock, job, asking),
         *([tables_sensor(settings, clock, mine, own_jobs)] if mine else []),
         *([requeue_sensor(settings, clock, requeue)] if settings.quarantine.requeue == ON_CHANGE else []),
     ]
-    jobs: Jobs = [job, ingest_job(settings, clock), repair_job(settings, partitions), requeue, housekeeping, *own_jobs]
+    jobs: Jobs = [
+        job,
+        ingest_job(settings, clock, plan),
+        repair_job(settings, partitions),
+        requeue,
+        housekeeping,
+        *own_jobs,
+    ]
     keep_observer(settings, kept, sensors, jobs, clock)
     return dg.Definitions(
         assets=[

@@ -133,7 +133,7 @@ EVENTS = tuple(name for name, part in PARTS.items() if part.without is _EVENTS)
 EVENT_TABLES = {
     "event_logs": ("id", "run_id", "event", "dagster_event_type", "timestamp", "asset_key"),
     "asset_event_tags": ("event_id",),
-    "asset_check_executions": ("id", "run_id", "asset_key", "check_name", "evaluation_event_timestamp"),
+    "asset_check_executions": ("run_id", "asset_key", "check_name", "evaluation_event_storage_id"),
 }
 """Tables of the event log, with the columns that housekeeping uses; without one of them it leaves the events."""
 

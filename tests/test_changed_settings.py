@@ -23,11 +23,12 @@ from tests.lake_fixture import beats, closed, compute_here
 from tests.lake_reading import COMPARED, rows_of
 from tests.watermark.builders import at
 from tidemark.assets.catalog import WATERMARK, key_of
-from tidemark.assets.housekeeping import prune_events, prune_runs
-from tidemark.assets.runs import Runs, tags_of
+from tidemark.assets.jobs.housekeeping import prune_events, prune_runs
+from tidemark.assets.scheduler.runs import Runs, tags_of
 from tidemark.local.emulator.model import PubSubModel
 from tidemark.local.emulator.server import served
 from tidemark.pipeline.clock import SystemClock
+from tidemark.pipeline.compute.table_definition import read_table
 from tidemark.pipeline.contract.heartbeat import HeartbeatReader
 from tidemark.pipeline.doctor.finding import Level, Setup
 from tidemark.pipeline.doctor.tables import check_window_lengths
@@ -45,7 +46,6 @@ from tidemark.pipeline.quality.staleness import Staleness
 from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.settings_sections import LakeSettings, TableSettings
 from tidemark.pipeline.settings_types import Effect, Section
-from tidemark.pipeline.spark.table_definition import read_table
 from tidemark.pipeline.tuning.report_store import FIGURES, write_report
 from tidemark.pipeline.upkeep.housekeeping import Housekeeper
 from tidemark.pipeline.watermark.state import DecisionRecord
@@ -465,7 +465,7 @@ class Probe:
             if kept.dagster_runs is not None:
                 pruned["runs"] = prune_runs(Runs(instance, settings), now - kept.dagster_runs, but="")
         objects = self.lake.objects()
-        write_report(objects, at(NEWEST), "<p>a page</p>", {}, keep=settings.tune.keep_reports)
+        write_report(objects, at(NEWEST), "<p>a page</p>", {}, keep=1)
         reports = len(list(objects.names(FIGURES.prefix)))
         return [(one.name, one.about, one.figures, one.failed) for one in chores], pruned, reports
 

@@ -31,7 +31,7 @@ from typing import Any
 from deltalake import DeltaTable
 from google.pubsub_v1 import PublisherClient
 
-from tests.fixtures_emulator import why_no_official_emulator
+from tests.fixtures_emulator import QUICK_LEASE, why_no_official_emulator
 from tests.lake_fixture import FIXTURES, closed, compute_here
 from tests.lake_reading import lake_in, settings_in
 from tests.official_emulator import running_emulator, running_own_pubsub
@@ -76,8 +76,7 @@ def run_program(folder: Path, number: str, format_number: int) -> None:
         for path in (settings.pubsub.base_path, settings.pubsub.tracking_path)
     )
     base_backlog, tracking_backlog = (
-        SnapshotBacklog(client, path, CLOCK, settings.pubsub.call_timeout)
-        for path in (settings.pubsub.base_path, settings.pubsub.tracking_path)
+        SnapshotBacklog(client, path, CLOCK) for path in (settings.pubsub.base_path, settings.pubsub.tracking_path)
     )
     log, landing_log = lake.tracking_log(), lake.tracking_log()
     heartbeats, quarantine = new_files(lake, CLOCK)
@@ -228,7 +227,7 @@ def play(folder: Path, say: Callable[[str], None] = print) -> Told:
         configure(folder, address)
         settings = settings_in(folder)
         clients = subscriber_client(address), publisher_client(address)
-        provision(*clients, settings.pubsub, settings.contract, CLOCK)
+        provision(*clients, settings.pubsub, settings.contract, CLOCK, lease=QUICK_LEASE)
         say(f"Pub/Sub: {'the official emulator' if official else 'tidemark pubsub'}; the lake is a copy of the fixture")
         sources = Sources(clients[1], settings.pubsub.topic_path)
         try:
@@ -244,7 +243,7 @@ def configure(folder: Path, address: str) -> None:
     """The fixture's settings, on this server, with a band and an idle timeout of seconds."""
     written = (folder / "tidemark.toml").read_text().replace("127.0.0.1:1", address)
     more = '\n[watermark]\nband = "2s"\nidle_timeout = "2s"\nmax_idle_lag = "0s"\n'
-    (folder / "tidemark.toml").write_text(written.replace("[message.fields]", 'ack_deadline = "10s"\n[message.fields]'))
+    (folder / "tidemark.toml").write_text(written)
     with (folder / "tidemark.toml").open("a") as file:
         file.write(more)
 

@@ -16,7 +16,7 @@ from tidemark.pipeline.lake.tables.new_files import NewFiles
 from tidemark.pipeline.lake.tables.quarantine import QUARANTINE
 from tidemark.pipeline.pubsub.connection import subscriber_client
 from tidemark.pipeline.pubsub.schemas import reader_of
-from tidemark.pipeline.pubsub.subscription import PubSubSubscription, Subscription
+from tidemark.pipeline.pubsub.subscription import PubSubSubscription, Subscription, lease_of
 from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.watermark.usage import Usage
 
@@ -34,9 +34,18 @@ HANDED_OVER = timedelta(minutes=2)
 """A reader leases what it has taken for so much longer than a round. After that the driver keeps the leases."""
 
 
+PULL_SHARE, LONGEST_PULL = 0.7, timedelta(seconds=40)
+"""The share of a tick that it pulls, so that with the last batch's writing the next one is on time, and the most.
+Dagster gives a tick 60 s, and it must persist and acknowledge within the rest."""
+
+SHORTEST_TICK = timedelta(seconds=5)
+"""How often Dagster's daemon looks at its sensors."""
+
+
 def tick_budget(settings: Settings, side: Side) -> Budget:
     """The most that one tick takes."""
-    return Budget(TICK_MESSAGES, TICK_BYTES, settings.ingest.pull_for, BATCH_MESSAGES[side])
+    pulls = min(PULL_SHARE * max(settings.watermark.tick, SHORTEST_TICK), LONGEST_PULL)
+    return Budget(TICK_MESSAGES, TICK_BYTES, pulls, BATCH_MESSAGES[side])
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +88,7 @@ class Reader:
         self.contract = settings.judged_by
         self.client = subscriber_client(*settings.pubsub.server)
         self.copies = RememberedCopies(settings.copies_remembered)
+        self._leases = dict[str, timedelta]()
         lake = Lake(settings.lake, settings.message.kinds, self.clock)
         self.judge = reader_of(settings.contract, settings.pubsub, lake.accepted_schemas(settings.message.schema_names))
         self.heartbeats, self.quarantine = new_files(lake, self.clock)
@@ -88,8 +98,12 @@ class Reader:
         LakeError."""
         pubsub, calls = self.settings.pubsub, count()
         path = pubsub.base_path if side is Side.BASE else pubsub.tracking_path
-        on_call = partial(next, calls)
-        with closing(PubSubSubscription(self.client, path, self.clock, pubsub, on_call=on_call)) as subscription:
+        if path not in self._leases:
+            self._leases[path] = lease_of(self.client, path, pubsub)
+        pulling = PubSubSubscription(
+            self.client, path, self.clock, pubsub, on_call=partial(next, calls), lease=self._leases[path]
+        )
+        with closing(pulling) as subscription:
             taken = taken_of(share, side, subscription, self.keeper(share, side), self.clock)
         return replace(taken, used=taken.used + Usage(pulls=next(calls)))
 

@@ -44,6 +44,26 @@ DRY_ROUNDS, YOUNG_ROUNDS = 2, 2
 nothing."""
 
 
+@dataclass(frozen=True, slots=True)
+class RunPlan:
+    """When readers on Spark help, how long a round takes, and when a run ends. Tests and benchmarks hurry it."""
+
+    round: timedelta = timedelta(seconds=5)
+    """How long readers pull before their work is settled. Longer rounds make fewer commits and larger files, and a
+    watermark that is as much further behind: two of them are within the 10 s for which tracking counts as current."""
+    run_for: timedelta = timedelta(hours=1)
+    """How long a run takes: well below the time after which a run counts as dead."""
+    start_after: timedelta = timedelta(hours=1)
+    """A run starts when base or tracking holds a message as old as this, which ticks alone land within minutes."""
+    start_size: int = 1_000_000
+    """Or when this many messages wait: four ticks of the most that one takes."""
+    stop_below: timedelta = timedelta(minutes=1)
+    """The run is done when the oldest message of both is younger than this: ticks keep up with that."""
+
+
+PLAN = RunPlan()
+
+
 class Ended(StrEnum):
     """Why a run ended."""
 
@@ -100,6 +120,7 @@ class Rounds:
     backlogs: Mapping[Side, Backlog]
     clock: Clock
     beside: Beside | None = None
+    plan: RunPlan = PLAN
     ended: Ended = Ended.TIME_IS_UP
     _used: Usage = field(default_factory=Usage)
     _attempts: deque[frozenset[str]] = field(default_factory=lambda: deque(maxlen=ROUNDS_TOLD))
@@ -116,7 +137,7 @@ class Rounds:
         begin_where_new(self.settling.log, self.backlogs[Side.TRACKING], self.clock)
         with ThreadPoolExecutor(1, thread_name_prefix="settle") as pool:
             beside: Beside = self.beside or (lambda work: pool.submit(work))
-            until, done = self.clock.monotonic() + run_for.total_seconds(), _Stopping(self.settings)
+            until, done = self.clock.monotonic() + run_for.total_seconds(), _Stopping(self.plan.stop_below)
             under_way: Future[RoundDone] | None = None
             for number in count():
                 if self.clock.monotonic() >= until:
@@ -144,7 +165,7 @@ class Rounds:
         decision = None if self._tracking_is_dry else self._decision()
         trackers = trackers_of(self.readers, decision, self.settings.policy, number)
         attempts = frozenset[str]().union(*self._attempts)
-        share = Share(self.settings, self.settings.ingest.round, self.readers - trackers, trackers, watermark, attempts)
+        share = Share(self.settings, self.plan.round, self.readers - trackers, trackers, watermark, attempts)
         taken = self.read(share)
         self.settling.hold(taken)
         return share, taken, began, self.clock.monotonic() - since
@@ -197,14 +218,14 @@ class _Stopping:
     """Ends a run that has caught up, or that finds nothing on either side though a backlog is old, since another
     consumer holds it."""
 
-    settings: Settings
+    stop_below: timedelta
     dry: int = 0
     young: int = 0
     looked: frozenset[Side] = frozenset()
 
     def after(self, done: RoundDone) -> Ended | None:
         """Why the run ends after a round; None: it goes on."""
-        young = self.settings.ingest.stop_below
+        young = self.stop_below
         self.dry = self.dry + 1 if done.is_dry else 0
         self.looked = done.share.sides | (self.looked if done.is_dry else frozenset())
         self.young = self.young + 1 if all(age < young for age in done.oldest.values()) else 0

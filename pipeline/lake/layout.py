@@ -9,7 +9,7 @@ import pyarrow.fs as pafs
 
 from tidemark.pipeline.clock import Clock
 from tidemark.pipeline.contract.heartbeat import FieldKind
-from tidemark.pipeline.lake.log.tracking_log import TrackingLog
+from tidemark.pipeline.lake.log.tracking_log import CHECKPOINT_EVERY, TrackingLog
 from tidemark.pipeline.lake.store.address import arrow_files, open_objects, storage_options, table_uri
 from tidemark.pipeline.lake.store.admission import Admission, AdmittedObjects
 from tidemark.pipeline.lake.store.objects import ReplaceableObjects
@@ -73,7 +73,7 @@ class Lake:
         """The numbered log of snapshots and decisions."""
         return TrackingLog(
             self.objects(),
-            checkpoint_every=self._settings.checkpoint_every,
+            checkpoint_every=CHECKPOINT_EVERY,
             kept_bytes=kept_bytes,
             clock=self._clock,
         )

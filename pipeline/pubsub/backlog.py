@@ -16,7 +16,7 @@ from google.pubsub_v1 import SubscriberClient
 
 from tidemark.pipeline.clock import Clock, from_us, to_us
 from tidemark.pipeline.errors import PubSubError, SnapshotRefused, SubscriptionMissing
-from tidemark.pipeline.pubsub.connection import reported
+from tidemark.pipeline.pubsub.connection import CALL_TIMEOUT, reported
 from tidemark.pipeline.watermark.readings import Reading
 
 logger = logging.getLogger(__name__)
@@ -94,7 +94,7 @@ class SnapshotBacklog:
         client: SubscriberClient,
         subscription_path: str,
         clock: Clock,
-        call_timeout: timedelta,
+        call_timeout: timedelta = CALL_TIMEOUT,
         times: ReadingTimes | None = None,
         labels: Mapping[str, str] = READING,
     ) -> None:

@@ -37,6 +37,9 @@ FOREIGN: Mapping[grpc.StatusCode, str] = {
 }
 """The status of a call to a server of another kind, and what it means."""
 
+CALL_TIMEOUT = timedelta(seconds=10)
+"""The longest that a call other than a pull takes, with its retries: Dagster gives a tick 60 s for all of its calls."""
+
 TICKS_GO_ON = "Nothing is lost: ticks try again"
 ONCE_MORE = "Nothing is lost: run the command once more then"
 """The sequel of a call without an answer: of a tick, and of a command."""
@@ -114,7 +117,7 @@ def retrying(within: timedelta) -> Retry:
     return Retry(predicate=if_exception_type(*TRANSIENT), initial=0.1, maximum=2.0, timeout=within.total_seconds())
 
 
-def bounded(within: timedelta) -> dict[str, Any]:
+def bounded(within: timedelta = CALL_TIMEOUT) -> dict[str, Any]:
     """The arguments of a client's call that is tried again, and answered or given up within this time."""
     return {"retry": retrying(within), "timeout": within.total_seconds()}
 

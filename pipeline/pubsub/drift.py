@@ -35,7 +35,7 @@ def look_at_subscriptions(client: SubscriberClient, settings: PubSubSettings, co
     Raises PubSubUnreachable, and PermissionMissing without `pubsub.subscriptions.get` on them.
     """
     paths = {"tracking": settings.tracking_path, "base": settings.base_path}
-    found = {role: _find(client, path, settings) for role, path in paths.items()}
+    found = {role: _find(client, path) for role, path in paths.items()}
     settings = followed(settings, found["base"])
     missing = tuple(
         f"{paths[role]} does not exist: run `tidemark provision`, or correct pubsub.{role}_subscription; what is "
@@ -52,10 +52,9 @@ def look_at_subscriptions(client: SubscriberClient, settings: PubSubSettings, co
     )
 
 
-def _find(client: SubscriberClient, path: str, settings: PubSubSettings) -> Any | None:
-    seconds = min(LOOKS_WITHIN, settings.call_timeout).total_seconds()
+def _find(client: SubscriberClient, path: str) -> Any | None:
     with reported("look up", path, "pubsub.subscriptions.get on it"):
         try:
-            return client.get_subscription(subscription=path, retry=None, timeout=seconds)
+            return client.get_subscription(subscription=path, retry=None, timeout=LOOKS_WITHIN.total_seconds())
         except api.NotFound:
             return None

@@ -9,6 +9,7 @@ import logging
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from datetime import timedelta
 from functools import partial
 from queue import Empty, SimpleQueue
 from threading import RLock, get_ident
@@ -23,7 +24,6 @@ from google.pubsub_v1 import ModifyAckDeadlineRequest, PullRequest, SubscriberCl
 from tidemark.pipeline.clock import Clock
 from tidemark.pipeline.pubsub.leases import IDS_PER_CALL
 from tidemark.pipeline.pubsub.received import ACK_ID, NOTHING, received_of
-from tidemark.pipeline.settings_sections import PullSettings
 
 logger = logging.getLogger(__name__)
 
@@ -70,8 +70,9 @@ class Pulls:
         client: SubscriberClient,
         path: str,
         clock: Clock,
-        settings: PullSettings,
         *,
+        at_once: int,
+        lease: timedelta,
         keeps: bool,
         on_call: Callable[[], object],
     ) -> None:
@@ -80,8 +81,8 @@ class Pulls:
         self._path = path
         self._metadata = (to_grpc_metadata((("subscription", path),)),)
         self._clock = clock
-        self._at_once = settings.most_pulls_at_once
-        self._lease_seconds = settings.ack_deadline.total_seconds()
+        self._at_once = at_once
+        self._lease_seconds = lease.total_seconds()
         self._keeps = keeps
         self._on_call = on_call
         self._answers: SimpleQueue[tuple[float, bool, int, Any]] = SimpleQueue()

@@ -7,6 +7,7 @@ from typing import Any
 
 from tidemark.pipeline.contract.heartbeat import MessageContract
 from tidemark.pipeline.durations import format_duration
+from tidemark.pipeline.pubsub.leases import LEASE
 from tidemark.pipeline.settings_sections import PubSubSettings
 
 DEFAULT_EXPIRY = timedelta(days=31)
@@ -27,12 +28,12 @@ KEEP_METADATA = [{"javascript_udf": {"function_name": "keepMetadata", "code": TR
 """The transform as a subscription's request has it."""
 
 
-def wanted(settings: PubSubSettings, path: str) -> dict[str, Any]:
+def wanted(settings: PubSubSettings, path: str, lease: timedelta = LEASE) -> dict[str, Any]:
     """The request that creates the subscription at `path`: pulled, with the filter of the settings, never expiring."""
     request: dict[str, Any] = {
         "name": path,
         "topic": settings.topic_path,
-        "ack_deadline_seconds": int(settings.ack_deadline.total_seconds()),
+        "ack_deadline_seconds": int(lease.total_seconds()),
         "message_retention_duration": settings.retention,
         "expiration_policy": {},  # set without a time: it never expires
     }
@@ -159,12 +160,7 @@ def differences(settings: PubSubSettings, role: str, found: Any) -> Iterator[str
     if found.name == settings.read_by_others:
         return
     name, update = found.name, _update(found)
-    deadline, kept = timedelta(seconds=found.ack_deadline_seconds), found.message_retention_duration
-    if deadline != settings.ack_deadline:
-        yield (
-            f"{name} has an ack deadline of {format_duration(deadline)}, configured is "
-            f"{format_duration(settings.ack_deadline)}: run `{update} --ack-deadline={_seconds(settings.ack_deadline)}`"
-        )
+    kept = found.message_retention_duration
     if kept != settings.retention:
         yield (
             f"{name} keeps unacknowledged messages for {format_duration(kept)}, configured is "

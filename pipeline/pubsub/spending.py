@@ -3,7 +3,7 @@
 A snapshot keeps the messages of its subscription's backlog, and Pub/Sub charges that by size. So the price of a reading
 is estimated in bytes: how far back the backlog goes, times the rate at which messages are published, times their mean
 size, as the last day's pulls tell. A reading stays true, so an expensive one may be taken less often: what is left of
-the day's budget is spread over a day. """
+the day's budget is spread over a day."""
 
 import math
 from collections import defaultdict

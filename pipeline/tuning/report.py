@@ -1,7 +1,7 @@
 """The report: what every band would cost and give on one source, as figures and in sentences."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -16,8 +16,14 @@ from tidemark.pipeline.tuning.lag_bound import LagBound, lag_bound, lag_bound_se
 from tidemark.pipeline.tuning.sweep import BANDS, TARGETS, Outcome, Recommendation, Tuning, Variant, Workload, tune
 from tidemark.pipeline.watermark.policy import Policy
 
+SINCE = timedelta(hours=24)
+"""How far back a report looks unless it is told: a day has each hour's traffic, and takes about four minutes."""
+
+TARGET_LATE_SHARE = 0.0001
+"""The share of late messages that a report aims at unless it is told: one in ten thousand."""
+
 SHOWN_QUANTILE = 0.05
-"""The value that shows the effect of `quantile` and of `frontier_quantile` where they are not set."""
+"""The value that shows the effect of `quantile` where it is not set."""
 
 AS_FRESH_SECONDS = 0.2
 """Median lags that differ by no more than this count as equal."""
@@ -87,15 +93,9 @@ def make_report(
 
 
 def variants_of(present: Policy) -> list[Variant]:
-    """The rules `band` and `frontier`, then each with `SHOWN_QUANTILE` as its own quantile if it has none."""
-    band = Variant("band", present.quantile)
-    frontier = Variant("frontier", present.quantile, present.frontier_quantile)
-    variants = [band, frontier]
-    if not present.quantile:
-        variants.append(replace(band, quantile=SHOWN_QUANTILE))
-    if not present.frontier_quantile:
-        variants.append(replace(frontier, frontier_quantile=SHOWN_QUANTILE))
-    return variants
+    """The rules `band` and `frontier`, then each with `SHOWN_QUANTILE` if it has no quantile."""
+    shown = [] if present.quantile else [SHOWN_QUANTILE]
+    return [Variant(rule, quantile) for quantile in (present.quantile, *shown) for rule in ("band", "frontier")]
 
 
 def sentences(report: TuningReport) -> list[str]:

@@ -15,7 +15,7 @@ from packaging.utils import canonicalize_name
 
 from tests.dagster.test_housekeeping import NOW, OLD, OURS, make_older, numbers, run, settings_in, tick
 from tests.dagster.test_housekeeping import instance as _instance
-from tidemark.assets.housekeeping import prune_events
+from tidemark.assets.jobs.housekeeping import prune_events
 from tidemark.pipeline.errors import DagsterPartMissing
 from tidemark.resources import private
 from tidemark.resources.run_launcher import WatchedRunLauncher

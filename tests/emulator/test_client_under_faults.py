@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from google.pubsub_v1 import PublisherClient, SubscriberClient
 
-from tests.fixtures_emulator import unique_pubsub
+from tests.fixtures_emulator import QUICK_LEASE, unique_pubsub
 from tests.ingest.fakes import CONTRACT
 from tests.pubsub.builders import Pulling, ids_of, send, subscription_of
 from tidemark.local.emulator.faults import Faults
@@ -74,22 +74,23 @@ class House:
 
     @property
     def base(self) -> PubSubSubscription:
-        return subscription_of(self.subscriber, self.settings, clock=self.clock)
+        wait = timedelta(seconds=0.15)
+        return subscription_of(self.subscriber, self.settings, clock=self.clock, pull_wait=wait)
 
     def patient(self, client: Any = None) -> PubSubSubscription:
         """The base subscription, for tests that ask for exactly what there is: a busy machine answers late."""
-        settings = self.settings.model_copy(update={"pull_wait": timedelta(seconds=20)})
-        return subscription_of(client or self.subscriber, settings, clock=self.clock)
+        wait = timedelta(seconds=20)
+        return subscription_of(client or self.subscriber, self.settings, clock=self.clock, pull_wait=wait)
 
     def backlog(self, path: str) -> SnapshotBacklog:
-        return SnapshotBacklog(self.subscriber, path, self.clock, self.settings.call_timeout)
+        return SnapshotBacklog(self.subscriber, path, self.clock)
 
     def outstanding(self, path: str | None = None) -> set[str]:
         """Ids of what the server holds as unacknowledged."""
         return {message.message_id for message in self.model.unacknowledged(path or self.settings.base_path)}
 
     def wait_for_leases(self) -> None:
-        self.clock.sleep(self.settings.ack_deadline.total_seconds() / SPEED + 0.1)
+        self.clock.sleep(QUICK_LEASE.total_seconds() / SPEED + 0.1)
 
 
 @pytest.fixture
@@ -97,11 +98,9 @@ def house() -> Iterator[House]:
     clock = HurriedClock()
     model = PubSubModel(rng=random.Random(1))
     with served(model, clock=clock) as address:
-        settings = unique_pubsub(address).model_copy(
-            update={"pull_wait": timedelta(seconds=0.15), "call_timeout": timedelta(seconds=2)}
-        )
+        settings = unique_pubsub(address)
         publisher, subscriber = publisher_client(address), subscriber_client(address)
-        provision(subscriber, publisher, settings, CONTRACT, clock)
+        provision(subscriber, publisher, settings, CONTRACT, clock, lease=QUICK_LEASE)
         yield House(model, clock, settings, publisher, subscriber)
         for client in (publisher, subscriber):
             client.transport.close()

@@ -25,7 +25,7 @@ from tidemark.local.emulator.refusals import Transient
 from tidemark.local.emulator.server import CALLS_AT_ONCE, served
 from tidemark.local.emulator.unacknowledged import Delivered
 from tidemark.local.emulator.wire import pull_response
-from tidemark.pipeline.cli.pubsub import pubsub
+from tidemark.pipeline.cli.advanced.pubsub import pubsub
 from tidemark.pipeline.clock import SystemClock
 from tidemark.pipeline.errors import InvalidSettings, ServiceFailed
 from tidemark.pipeline.pubsub.connection import publisher_client, subscriber_client

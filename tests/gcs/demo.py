@@ -29,12 +29,11 @@ from tests.gcs.counting import (
     counting_server,
     place_of,
 )
-from tidemark.local.demo.script import run_demo
+from tidemark.local.demo.script import FULL, QUICK, run_demo
 from tidemark.local.demo.summary import Summary
 from tidemark.local.demo.synthetic_beats import SyntheticSource
 from tidemark.pipeline.cli.output import columns, console
 from tidemark.pipeline.clock import SystemClock
-from tidemark.pipeline.durations import parse_duration
 from tidemark.pipeline.errors import TidemarkError
 from tidemark.pipeline.lake.layout import Lake
 from tidemark.pipeline.settings_sections import LakeSettings
@@ -99,9 +98,7 @@ def tables_of(calls: Sequence[Call], live: Live) -> Iterator[Table]:
 def main() -> int:
     options = argparse.ArgumentParser(prog="make demo LAKE=gs", description=__doc__)
     options.add_argument("--folder", type=Path, default=Path("build/demo"))
-    options.add_argument("--streams", type=int, default=10_000)
-    options.add_argument("--backlog", type=parse_duration, default=timedelta(minutes=20))
-    options.add_argument("--live", type=parse_duration, default=timedelta(minutes=3))
+    options.add_argument("--full", action="store_true", help="as large as `make demo FULL=1`")
     asked = options.parse_args()
     folder, terminal = asked.folder.resolve(), console()
     calls = folder.parent / f"{folder.name}-calls.jsonl"
@@ -111,11 +108,10 @@ def main() -> int:
             lake = LakeSettings(uri=f"gs://{BUCKET}/lake", endpoint=endpoint)
             summary = run_demo(
                 folder,
-                SyntheticSource(streams=asked.streams, jitter=timedelta(seconds=8)),
+                SyntheticSource(jitter=timedelta(seconds=8)),
                 terminal,
                 SystemClock(),
-                backlog=asked.backlog,
-                live=asked.live,
+                scale=FULL if asked.full else QUICK,
                 lake=lake,
             )
             counted = calls_in(calls)

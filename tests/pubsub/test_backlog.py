@@ -29,7 +29,7 @@ def settings(subscriber: SubscriberClient, publisher: PublisherClient, fresh_pub
 
 
 def backlog_of(subscriber: object, settings: PubSubSettings, path: str | None = None) -> SnapshotBacklog:
-    return SnapshotBacklog(subscriber, path or settings.base_path, CLOCK, settings.call_timeout)
+    return SnapshotBacklog(subscriber, path or settings.base_path, CLOCK)
 
 
 def publish_time(batch: PulledBatch, message_id: str) -> datetime:
@@ -72,7 +72,7 @@ def test_with_clocks_less_than_a_second_apart_an_empty_backlog_is_not_taken_for_
         return Snapshot(name="a-snapshot", expire_time=told + LIFETIME)
 
     client = Altered(subscriber, create_snapshot=create_snapshot)
-    reading = SnapshotBacklog(client, settings.base_path, ManualClock(now), settings.call_timeout).read()  # type: ignore[arg-type]
+    reading = SnapshotBacklog(client, settings.base_path, ManualClock(now)).read()  # type: ignore[arg-type]
     assert (reading.oldest_unacked, reading.names_a_message) == (told, names)
 
 
@@ -91,7 +91,7 @@ def test_a_clock_that_is_behind_the_server_is_seen_and_corrected(
         return Snapshot(name="a-snapshot", expire_time=told + LIFETIME)
 
     client = Altered(subscriber, create_snapshot=create_snapshot)
-    reading = SnapshotBacklog(client, settings.base_path, clock, settings.call_timeout).read()  # type: ignore[arg-type]
+    reading = SnapshotBacklog(client, settings.base_path, clock).read()  # type: ignore[arg-type]
     assert reading.clock_is_behind_by == max(ahead - timedelta(seconds=0.5), timedelta(0))
     assert asked_at <= reading.observed_at <= asked_at + ahead
     assert reading.observed_at >= asked_at + ahead - timedelta(seconds=0.5)

@@ -14,7 +14,7 @@ from tests.fixtures_emulator import unique_pubsub
 from tests.pubsub.builders import Altered, subscription_of
 from tidemark.pipeline.pubsub import leases as module
 from tidemark.pipeline.pubsub.connection import subscriber_client
-from tidemark.pipeline.pubsub.leases import Leases
+from tidemark.pipeline.pubsub.leases import LEASE, Leases
 
 pytestmark = pytest.mark.timeout(60)
 SECONDS = 0.03
@@ -76,9 +76,8 @@ def test_a_subscription_is_acknowledged_given_back_and_closed_while_an_extension
             hangs.set()
             ends.wait()
 
-        quick = settings.model_copy(update={"ack_deadline": settings.ack_deadline / 300})
         altered = Altered(client, modify_ack_deadline=modify, acknowledge=lambda **_: None)
-        subscription = subscription_of(altered, quick)
+        subscription = subscription_of(altered, settings, lease=LEASE / 600)
         subscription.hold(["a", "b", "c"])
         assert hangs.wait(30)
         assert subscription.acknowledge(["a"]).count == 1

@@ -11,7 +11,7 @@ from google.pubsub_v1 import PublisherClient, SubscriberClient
 
 from tests.clock import ManualClock
 from tests.pubsub.builders import subscription_of
-from tests.pubsub.fake_monitoring import PROJECT, START, FakeMonitoring, served
+from tests.pubsub.fake_monitoring import PROJECT, START, FakeMonitoring, metrics_at, served
 from tidemark.pipeline.clock import SystemClock
 from tidemark.pipeline.contract.heartbeat import HeartbeatReader
 from tidemark.pipeline.errors import SnapshotRefused
@@ -62,10 +62,10 @@ def auto(
     snapshots: Snapshots | SnapshotBacklog,
     monitoring: MetricServiceClient,
     clock: ManualClock,
-    snapshot_max_backlog: int | None = None,
+    max_backlog: int | None = None,
 ) -> AutoBacklog:
     by_metrics = MonitoringBacklog(monitoring, PATH, clock, timedelta(seconds=5))
-    return AutoBacklog(snapshots, by_metrics, clock, snapshot_max_backlog)
+    return AutoBacklog(snapshots, by_metrics, clock, max_backlog)
 
 
 def test_monitoring_is_read_where_the_snapshot_is_refused_and_no_other_is_tried_until_it_can_succeed(
@@ -103,10 +103,10 @@ def test_when_the_snapshot_is_refused_and_monitoring_fails_both_are_reported_and
     assert backlog.read().source == "snapshot"
 
 
-def test_beyond_snapshot_max_backlog_monitoring_is_read(
+def test_beyond_max_backlog_monitoring_is_read(
     snapshots: Snapshots, fake: FakeMonitoring, monitoring: MetricServiceClient, clock: ManualClock
 ) -> None:
-    backlog = auto(snapshots, monitoring, clock, snapshot_max_backlog=1000)
+    backlog = auto(snapshots, monitoring, clock, max_backlog=1000)
     fake.sampled("heartbeats-base", START - MINUTE, age=900, undelivered=1001)
     assert backlog.read().source == "monitoring"
     assert snapshots.taken == 0
@@ -124,7 +124,7 @@ def test_an_unknown_backlog_size_is_reported_once_and_stops_nothing(
     clock: ManualClock,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    backlog = auto(snapshots, monitoring, clock, snapshot_max_backlog=1000)
+    backlog = auto(snapshots, monitoring, clock, max_backlog=1000)
     fake.errors = [grpc.StatusCode.PERMISSION_DENIED] * 3
     with caplog.at_level(logging.WARNING):
         for _ in range(3):
@@ -156,9 +156,9 @@ def within_budget(backlog: Backlog) -> Backlog:
 def test_with_a_server_that_has_metrics_auto_keeps_what_it_learned_from_tick_to_tick(
     provisioned: PubSubSettings, fake: FakeMonitoring
 ) -> None:
-    with served(fake) as address:
+    with served(fake) as address, metrics_at(address):
         kept = Kept()
-        first, second = (resource_of(provisioned, kept, monitoring_endpoint=address) for _ in range(2))
+        first, second = (resource_of(provisioned, kept) for _ in range(2))
         kept_one = within_budget(first.base_backlog())
         assert isinstance(kept_one, AutoBacklog)
         assert kept_one is within_budget(second.base_backlog())
@@ -174,8 +174,8 @@ def test_a_tick_on_monitoring_alone_decides_and_takes_no_snapshot(
     now = clock.now()
     fake = FakeMonitoring(clock.now)
     fake_project(fake, provisioned, now)
-    with served(fake) as address:
-        resource = resource_of(provisioned, reading="monitoring", monitoring_endpoint=address)
+    with served(fake) as address, metrics_at(address):
+        resource = resource_of(provisioned, reading="monitoring")
         tracked = track(
             subscription_of(subscriber, provisioned, provisioned.tracking_path),
             tracking_backlog=resource.tracking_backlog(),

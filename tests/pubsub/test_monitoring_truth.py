@@ -17,6 +17,7 @@ from tests.pubsub.fake_monitoring import PROJECT, START, FakeMonitoring, served
 from tidemark.pipeline.clock import to_us
 from tidemark.pipeline.errors import ReadingUnavailable
 from tidemark.pipeline.pubsub.monitoring import SAMPLE_PERIOD, MonitoringBacklog, monitoring_client
+from tidemark.pipeline.settings_sections import Server
 from tidemark.pipeline.watermark.decision import Reason
 from tidemark.pipeline.watermark.histogram import Histogram
 from tidemark.pipeline.watermark.policy import Policy
@@ -128,7 +129,7 @@ def service() -> Iterator[Service]:
     clock = ManualClock(START)
     fake = FakeMonitoring(clock.now)
     with served(fake) as address:
-        client = monitoring_client(address)
+        client = monitoring_client(Server(address))
         yield Service(fake, client, clock)
         client.transport.close()
 

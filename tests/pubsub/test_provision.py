@@ -15,7 +15,8 @@ from tidemark.pipeline.clock import SystemClock
 from tidemark.pipeline.contract.heartbeat import MessageContract
 from tidemark.pipeline.contract.places import Place
 from tidemark.pipeline.errors import ProvisionRefused, PubSubUnreachable
-from tidemark.pipeline.pubsub.connection import publisher_client, subscriber_client
+from tidemark.pipeline.pubsub import resources
+from tidemark.pipeline.pubsub.connection import bounded, publisher_client, subscriber_client
 from tidemark.pipeline.pubsub.provision import ProvisionReport, provision
 from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.settings_sections import PubSubSettings
@@ -48,7 +49,7 @@ def test_everything_is_created_with_its_options(
     for path in (fresh_pubsub.tracking_path, fresh_pubsub.base_path):
         found = subscriber.get_subscription(subscription=path)
         assert found.topic == fresh_pubsub.topic_path
-        assert found.ack_deadline_seconds == 10
+        assert found.ack_deadline_seconds == 60
         assert found.message_retention_duration == timedelta(days=7)
         assert "expiration_policy" in found
         assert not found.expiration_policy.ttl
@@ -132,8 +133,11 @@ def test_a_base_backlog_that_is_older_than_tracking_is_reported_with_its_age(
     assert "before tracking was created" in warning
 
 
-def test_an_unreachable_server_is_reported_within_the_call_timeout(fresh_pubsub: PubSubSettings) -> None:
+def test_an_unreachable_server_is_reported_within_the_call_timeout(
+    fresh_pubsub: PubSubSettings, monkeypatch: pytest.MonkeyPatch
+) -> None:
     nobody = f"{HOST}:{free_port()}"
-    settings = fresh_pubsub.model_copy(update={"call_timeout": timedelta(seconds=1), "emulator_host": nobody})
+    settings = fresh_pubsub.model_copy(update={"emulator_host": nobody})
+    monkeypatch.setattr(resources, "bounded", lambda: bounded(timedelta(seconds=1)))
     with pytest.raises(PubSubUnreachable, match=r"pubsub\.emulator_host.*run the command once more"):
         provision(subscriber_client(nobody), publisher_client(nobody), settings, CONTRACT, SystemClock())

@@ -131,7 +131,6 @@ def test_metadata_only_is_for_tracking_alone() -> None:
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ({"ack_deadline_seconds": 10}, "ack deadline of 10s, configured is 1m"),
         ({"message_retention_duration": timedelta(days=8)}, "for 8d, configured is 7d"),
         ({"expiration_policy": {"ttl": timedelta(days=2)}}, "expires after 2d"),
         ({"expiration_policy": None}, "expires after 31d"),

@@ -4,6 +4,7 @@ import pytest
 from google.api_core import exceptions as api
 from google.pubsub_v1 import PublisherClient, SubscriberClient
 
+from tests.fixtures_emulator import QUICK_LEASE
 from tests.official_emulator import HOST, free_port
 from tests.pubsub.builders import Pulling, ids_of, raising, send, subscription_of
 from tidemark.pipeline.clock import SystemClock
@@ -24,7 +25,7 @@ PULL = 100
 @pytest.fixture
 def settings(subscriber: SubscriberClient, publisher: PublisherClient, fresh_pubsub: PubSubSettings) -> PubSubSettings:
     """A topic with its two subscriptions."""
-    provision(subscriber, publisher, fresh_pubsub, Settings().contract, SystemClock())
+    provision(subscriber, publisher, fresh_pubsub, Settings().contract, SystemClock(), lease=QUICK_LEASE)
     return fresh_pubsub
 
 
@@ -91,7 +92,7 @@ def test_leases_outlast_a_slow_write_and_messages_without_a_lease_come_again(
     batch = slow.pull(1_000, MUCH, 5)
     assert len(forgotten.pull(1_000, MUCH, 5)) == 50
     forgotten.close()
-    SystemClock().sleep(settings.ack_deadline.total_seconds() + 2)
+    SystemClock().sleep(QUICK_LEASE.total_seconds() + 2)
     assert ids_of(slow.pull(1_000, MUCH, 5)) == []
     assert slow.acknowledge(batch.ack_ids).count == 50
     assert drained(slow) == []

@@ -42,7 +42,7 @@ FAST = Source(seconds=900, rate=40, fast=1, fast_by=30, left=0)
 
 
 def policy_of(variant: Variant, band: timedelta) -> Policy:
-    return Policy(rule=variant.rule, band=band, quantile=variant.quantile, frontier_quantile=variant.frontier_quantile)
+    return Policy(rule=variant.rule, band=band, quantile=variant.quantile)
 
 
 def workload_of(trace: MemoryTrace) -> Workload:
@@ -52,13 +52,13 @@ def workload_of(trace: MemoryTrace) -> Workload:
 
 
 CANDIDATES = [
-    (Variant(rule, quantile, frontier_quantile), seconds(band))
+    (Variant(rule, quantile), seconds(band))
     for band in (0, 3, 10, 61, 300)
-    for rule, quantile, frontier_quantile in (
-        ("band", 0.0, 0.0),
-        ("frontier", 0.0, 0.0),
-        ("band", 0.05, 0.0),
-        ("frontier", 0.0, 0.05),
+    for rule, quantile in (
+        ("band", 0.0),
+        ("frontier", 0.0),
+        ("band", 0.05),
+        ("frontier", 0.05),
     )
 ]
 POLICIES = [policy_of(*candidate) for candidate in CANDIDATES]
@@ -260,6 +260,6 @@ def test_without_a_watermark_there_is_no_lag() -> None:
 
 def test_a_variant_is_named_by_what_sets_it_apart() -> None:
     assert BAND.name == "band"
-    assert Variant("frontier", 0.01, 0.005).name == "frontier, quantile 0.01, frontier_quantile 0.005"
+    assert Variant("frontier", 0.01).name == "frontier, quantile 0.01"
     with pytest.raises(KeyError):
         Tuning({BAND: {}}, [], 0).at(BAND, seconds(1))

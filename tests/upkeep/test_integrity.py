@@ -380,7 +380,7 @@ def test_a_log_that_ends_before_its_newest_note_has_lost_its_end(house: House) -
         f"the tracking log ends with entry {newest.number - 1}, and it had entry {newest.number}, when the watermark "
         "was at 2026-11-21T05:30:00Z: its end is lost"
     )
-    assert f"tidemark forget {newest.number}" in said
+    assert f"tidemark repair --forget {newest.number}" in said
     assert survey.needs_a_hand
 
 
@@ -391,7 +391,7 @@ def test_a_tracker_that_starts_on_a_log_without_its_end_refuses_until_an_operato
     noted(house, 20)
     cut(house, left)
     log = house.lake.tracking_log()
-    with pytest.raises(CorruptObject, match=f"its end is lost.*tidemark forget {left + 1}"):
+    with pytest.raises(CorruptObject, match=f"its end is lost.*tidemark repair --forget {left + 1}"):
         log.catch_up_to_append()
     assert forget_entry(house.lake, house.settings.windowing, left + 1) == at(600)
     assert isinstance(log.entry(left + 1), Lost)

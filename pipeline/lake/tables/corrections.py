@@ -63,7 +63,7 @@ CORRECTIONS = pa.schema(
 CORRECTION_COLUMNS: Mapping[str, str] = {
     "table": "The table whose window was computed again.",
     "window": "The window's start; null if all of several versions are unknown.",
-    "change": f"What happened to the row: {', '.join(Change)}.",
+    "change": f"The change of the row: {', '.join(Change)}.",
     "key": "The row's key, a JSON object.",
     "old_row": "The row before, a JSON object.",
     "new_row": "The row now, a JSON object.",
@@ -71,9 +71,9 @@ CORRECTION_COLUMNS: Mapping[str, str] = {
     "new_run": "The run that computed the window again.",
     "old_heartbeats_version": "The version of `heartbeats` that the old run read.",
     "new_heartbeats_version": "The version of `heartbeats` that the new run read.",
-    "corrected_at": "When the window was replaced.",
+    "corrected_at": "Time at which the window was replaced.",
     "table_version": "The version of the table that replaced it.",
-    "detail": "Why a change is unknown.",
+    "detail": "The reason for an unknown change.",
     PARTITION: "The partition: the day on which the change was noted.",
 }
 """A text for each column."""

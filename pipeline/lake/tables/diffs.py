@@ -45,18 +45,18 @@ def diff_columns(fields: Mapping[str, FieldKind]) -> dict[str, str]:
             compared[comparison] = f"`{name}` less `{previous}`; null if either is, or if it is beyond a double."
         else:
             compared[comparison] = (
-                f"Whether `{name}` and `{previous}` differ, where null is a value of its own; null without a previous "
+                f"True if `{name}` and `{previous}` differ, where null is a value as well; null without a previous "
                 "heartbeat."
             )
     return {
         **IDENTITY_COLUMNS,
         "previous_event_time": "Event time of the stream's previous heartbeat; null if `windows.lookback` holds none.",
         "gap_seconds": "Seconds from the previous heartbeat to this one; null without a previous one.",
-        "missed_heartbeats": "How many the gap missed, by `windows.heartbeat_period`; null without a previous one.",
+        "missed_heartbeats": "Heartbeats that the gap missed, by `windows.heartbeat_period`; null without one.",
         **compared,
-        "publish_time": "When Pub/Sub received it: the copy with the smallest publish time.",
+        "publish_time": "Publish time of the heartbeat's earliest copy.",
         "message_id": "Pub/Sub's id of that copy.",
-        "late": "Whether no copy of it landed in time.",
+        "late": "True if no copy of it landed in time.",
         **PARTITION_COLUMN,
     }
 

@@ -35,7 +35,7 @@ ARROW_TYPES: Mapping[FieldKind, pa.DataType] = {
 
 IDENTITY = ("stream_id", "event_time", "id")
 """The columns that copies of a heartbeat share. `id` is the publisher's id after a `p` if there is one, else the
-message's id after an `m`. `tidemark.pipeline.spark.columns` has the same key as an expression."""
+message's id after an `m`. `tidemark.pipeline.compute.columns` has the same key as an expression."""
 
 IDENTITY_SOURCE = ("stream_id", "event_time", "publisher_id", "message_id")
 """The columns that `identities` makes them from."""
@@ -46,12 +46,12 @@ def message_columns() -> list[pa.Field]:
     return [*MESSAGE, pa.field("landed_at", MOMENT, nullable=False)]
 
 
-LANDED_COLUMNS: Mapping[str, str] = {**MESSAGE_COLUMNS, "landed_at": "When the row was written."}
+LANDED_COLUMNS: Mapping[str, str] = {**MESSAGE_COLUMNS, "landed_at": "Time at which the row was written."}
 """A text for each of `message_columns`."""
 
 IDENTITY_COLUMNS: Mapping[str, str] = {
     "stream_id": "The stream that sent the heartbeat.",
-    "event_time": "When it happened at the source.",
+    "event_time": "Time of the event at the source.",
 }
 """A text for each of these columns, wherever a row is of one heartbeat."""
 
@@ -77,7 +77,7 @@ def heartbeat_columns(fields: Mapping[str, FieldKind]) -> dict[str, str]:
         **IDENTITY_COLUMNS,
         "publisher_id": "The publisher's own id, if it set one. Copies share it.",
         **LANDED_COLUMNS,
-        "late": "Whether it landed below the watermark of that moment.",
+        "late": "True if it landed below the watermark of that moment.",
         **{name: value_of(name, kind) for name, kind in fields.items()},
         PARTITION: "The partition: the hour of the event time.",
     }

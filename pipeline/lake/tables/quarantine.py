@@ -30,8 +30,8 @@ QUARANTINE = pa.schema(
 """One row a landing of a rejected message: one that was delivered twice stands twice, with one `message_id`."""
 
 QUARANTINE_COLUMNS: Mapping[str, str] = {
-    "reason": "The code of the reason for which the message was rejected.",
-    "detail": "What is wrong with it, in words.",
+    "reason": "The reason (docs/reference/reasons.md).",
+    "detail": "The reason in words, with the value that was wrong.",
     **LANDED_COLUMNS,
     PARTITION: "The partition: the day on which it was rejected.",
 }

@@ -41,12 +41,12 @@ STATUS = pa.schema(
 
 STATUS_COLUMNS: Mapping[str, str] = {
     "stream_id": "The stream.",
-    "kind": f"What is remarkable about it in the window: {', '.join(Kind)}.",
+    "kind": f"Its state in the window: {', '.join(Kind)}.",
     "last_event_time": "Its last heartbeat before the window; null if the lookback has none.",
     "first_event_time": "Its first heartbeat in the window.",
-    "heartbeats": "How many heartbeats it has in the window.",
+    "heartbeats": "Heartbeats in the window.",
     "gaps": "Gaps with missed heartbeats that end in the window.",
-    "missed_heartbeats": "How many these gaps missed, as in `heartbeat_diffs`.",
+    "missed_heartbeats": "Heartbeats missed in these gaps, as in `heartbeat_diffs`.",
     "longest_gap_seconds": "The longest of these gaps, in seconds.",
     **PARTITION_COLUMN,
 }
