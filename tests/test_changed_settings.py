@@ -26,7 +26,8 @@ from tests.lake_reading import COMPARED, rows_of
 from tests.watermark.builders import at
 from tidemark.assets.catalog import WATERMARK, key_of
 from tidemark.assets.jobs.housekeeping import prune_events, prune_runs
-from tidemark.assets.scheduler.runs import Runs, tags_of
+from tidemark.assets.jobs.job import tags_of
+from tidemark.assets.scheduler.runs import Runs
 from tidemark.local.emulator.model import PubSubModel
 from tidemark.local.emulator.server import served
 from tidemark.pipeline.clock import SystemClock
