@@ -15,8 +15,7 @@ from tidemark.pipeline.cli.output import console, print_json, progress_bar
 from tidemark.pipeline.cli.running import launch
 from tidemark.pipeline.clock import SystemClock, iso
 from tidemark.pipeline.errors import LakeError, ServiceFailed
-from tidemark.pipeline.lake.tables.diffs import HeartbeatDiffs
-from tidemark.pipeline.lake.tables.windowed import Fence
+from tidemark.pipeline.lake.tables.windowed import Fence, WindowedTable
 from tidemark.pipeline.printable import printable
 from tidemark.pipeline.settings import Settings, load_settings
 from tidemark.pipeline.upkeep.integrity import Progress as Tell
@@ -117,7 +116,7 @@ def _range(settings: Settings, surveyor: Surveyor, first: str | None, last: str 
     return found
 
 
-def _all_replaced(diffs: HeartbeatDiffs, before: Fence) -> bool:
+def _all_replaced(diffs: WindowedTable, before: Fence) -> bool:
     """Whether each window has other files than before."""
     now = diffs.fence(before)
     return all(now[key] and now[key] != files for key, files in before.items())

@@ -12,7 +12,7 @@ from tidemark.pipeline.clock import iso, to_us
 from tidemark.pipeline.durations import format_duration
 from tidemark.pipeline.errors import NothingToTune, TraceUnusable
 from tidemark.pipeline.lake.layout import Lake
-from tidemark.pipeline.lake.tables.rejected_payloads import rejected_payloads
+from tidemark.pipeline.lake.tables.quarantine import rejected_payloads
 from tidemark.pipeline.replay.cohort_key import CohortKey
 from tidemark.pipeline.replay.log_ticks import LakeLandings, LogMessages, recorded_ticks
 from tidemark.pipeline.replay.trace import NEVER, Trace, ticks_at, ticks_of

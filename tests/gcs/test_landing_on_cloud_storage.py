@@ -7,8 +7,8 @@ import pytest
 from tests.ingest.fakes import Crash
 from tests.ingest.test_named_landing import NAME, PiecesWorld, ids, publish
 from tidemark.pipeline.ingest import take as taking
+from tidemark.pipeline.lake.landings import FOLDER, MANIFEST, LandedBatches, NamedLanding
 from tidemark.pipeline.lake.store.notes import Notes
-from tidemark.pipeline.lake.tables.landings import FOLDER, MANIFEST, LandedBatches, NamedLanding
 from tidemark.pipeline.settings_sections import LakeSettings
 
 pytestmark = pytest.mark.gcs

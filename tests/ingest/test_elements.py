@@ -25,8 +25,8 @@ from tidemark.pipeline.ingest import take as taking
 from tidemark.pipeline.ingest.copies import RememberedCopies
 from tidemark.pipeline.ingest.named import land_named
 from tidemark.pipeline.ingest.rows import JudgedRows, judged_rows
+from tidemark.pipeline.lake.landings import MANIFEST, PIECE
 from tidemark.pipeline.lake.store.notes import Notes
-from tidemark.pipeline.lake.tables.landings import MANIFEST, PIECE
 from tidemark.pipeline.quality.audit import audit
 from tidemark.pipeline.quality.outstanding import landed_by_second, outstanding
 from tidemark.pipeline.quality.quarantined import read_reasons

@@ -18,8 +18,7 @@ from tidemark.pipeline.contract.heartbeat import FieldKind
 from tidemark.pipeline.errors import LakeUnreachable, LakeUnwritable, ObjectExists, TableConflict
 from tidemark.pipeline.lake.layout import Lake
 from tidemark.pipeline.lake.tables import windowed
-from tidemark.pipeline.lake.tables.diffs import HeartbeatDiffs
-from tidemark.pipeline.lake.tables.windowed import COMMIT_ATTEMPTS, DiffRun, Fence, Replaced
+from tidemark.pipeline.lake.tables.windowed import COMMIT_ATTEMPTS, DiffRun, Fence, Replaced, WindowedTable
 
 RUNS = 8
 ROUNDS = 3
@@ -46,7 +45,7 @@ def run_of(name: str, windows: Sequence[str], version: int = 0) -> DiffRun:
     return DiffRun(name, windows, heartbeats_version=version, watermark=at(600), started_at=at(600))
 
 
-def write(diffs: HeartbeatDiffs, run: DiffRun, rows: Mapping[str, int]) -> None:
+def write(diffs: WindowedTable, run: DiffRun, rows: Mapping[str, int]) -> None:
     """What Spark leaves: some files of rows for each window, in the folder of the run."""
     without_window = pa.schema([column for column in diffs.schema if column.name != "window"])
     for window, count in rows.items():
@@ -59,7 +58,7 @@ def write(diffs: HeartbeatDiffs, run: DiffRun, rows: Mapping[str, int]) -> None:
 
 
 def compute(
-    diffs: HeartbeatDiffs, name: str, windows: Sequence[str], *, fence: Fence | None = None, version: int = 0
+    diffs: WindowedTable, name: str, windows: Sequence[str], *, fence: Fence | None = None, version: int = 0
 ) -> Replaced:
     """One run in the protocol's order, with rows in every window."""
     fence = diffs.fence(windows) if fence is None else fence
@@ -194,7 +193,7 @@ def test_a_window_without_rows_counts_as_computed(lake: Lake) -> None:
     assert rows_by_window(lake)["2026-11-21T05-25Z"] == {"again": WHOLE}
 
 
-class Faulty(HeartbeatDiffs):
+class Faulty(WindowedTable):
     """Whose commits raise what the test says, before or after they land."""
 
     faults: list[tuple[bool, Exception]]

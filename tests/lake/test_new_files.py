@@ -20,10 +20,10 @@ from tidemark.pipeline.clock import SystemClock, from_us, to_us
 from tidemark.pipeline.contract.heartbeat import FieldKind, RejectionReason
 from tidemark.pipeline.ingest.readers import new_files
 from tidemark.pipeline.lake.layout import Lake
-from tidemark.pipeline.lake.tables.heartbeats import Extent, heartbeat_rows
+from tidemark.pipeline.lake.tables.delta_log import last_round, says_of
+from tidemark.pipeline.lake.tables.heartbeats import LandedExtent, heartbeat_rows
 from tidemark.pipeline.lake.tables.new_files import NewFiles
 from tidemark.pipeline.lake.tables.quarantine import Rejected, quarantine_rows
-from tidemark.pipeline.lake.tables.rounds import last_round, says_of
 
 HOUR_US, MILLISECOND_US = 3_600_000_000, 1000
 BEFORE_1970_US = to_us(from_us(0)) - 40 * HOUR_US
@@ -204,7 +204,7 @@ def test_files_that_are_added_twice_are_there_once(tmp_path: Path) -> None:
     written = good.write(beats_at([START_US, START_US + HOUR_US]))
     good.add(written, SAYS)
     good.add(written, SAYS)
-    assert lake.heartbeats().extent() == Extent(2, from_us(START_US), from_us(START_US + HOUR_US))
+    assert lake.heartbeats().extent() == LandedExtent(2, from_us(START_US), from_us(START_US + HOUR_US))
     assert len(rows_of(lake)) == 2
     assert version_of(lake.heartbeats()) == 2
 

@@ -15,14 +15,14 @@ import pytest
 
 from tests.watermark.builders import at
 from tidemark.pipeline.errors import DamagedNote, NewerFormat, ObjectExists, ObjectMissing, ObjectReplaced
+from tidemark.pipeline.lake.accepted_schemas import ACCEPTED
+from tidemark.pipeline.lake.failures import RUNS, TICKS
+from tidemark.pipeline.lake.landings import MANIFEST, PIECE
 from tidemark.pipeline.lake.log.archive import ARCHIVES
 from tidemark.pipeline.lake.log.witness import NOTED
 from tidemark.pipeline.lake.store.disk import DiskObjects
 from tidemark.pipeline.lake.store.notes import JsonKind, Moment, NoteKind, Notes, ParquetKind, ReplacedNotes
-from tidemark.pipeline.lake.tables.accepted_schemas import ACCEPTED
 from tidemark.pipeline.lake.tables.corrections import FOLLOWED
-from tidemark.pipeline.lake.tables.failures import RUNS, TICKS
-from tidemark.pipeline.lake.tables.landings import MANIFEST, PIECE
 from tidemark.pipeline.lake.tables.requeued import JUDGED_BY, REJUDGED, REQUEUED
 from tidemark.pipeline.lake.tables.windowed import MANIFESTS
 from tidemark.pipeline.quality.staleness_checkpoint import CHECKPOINTS

@@ -18,7 +18,7 @@ from tests.lake.builders import lake_in
 from tests.watermark.builders import at
 from tidemark.pipeline.errors import ObjectExists
 from tidemark.pipeline.lake.layout import Lake
-from tidemark.pipeline.lake.tables.stream_status import Kind
+from tidemark.pipeline.lake.tables.stream_status import StatusKind
 from tidemark.pipeline.lake.tables.streams import KnownStreams, streams_in
 from tidemark.pipeline.lake.tables.windowed import DiffRun, WindowedTable
 from tidemark.pipeline.quality.silence import WindowSilence, silence_of
@@ -172,7 +172,7 @@ def test_processes_that_save_at_once_lose_nothing(lake: Lake) -> None:
 # Status and windows at a glance
 
 
-def remarkable(stream: str, kind: Kind, missed: int | None = None) -> dict[str, Any]:
+def remarkable(stream: str, kind: StatusKind, missed: int | None = None) -> dict[str, Any]:
     return {"stream_id": stream, "kind": str(kind), "missed_heartbeats": missed}
 
 
@@ -187,11 +187,11 @@ def test_a_window_at_a_glance(lake: Lake) -> None:
         lake.stream_status(),
         "one",
         {
-            KEYS[0]: [remarkable("a", Kind.STARTED), remarkable("b", Kind.STARTED)],
-            KEYS[1]: [remarkable("b", Kind.STOPPED)],
+            KEYS[0]: [remarkable("a", StatusKind.STARTED), remarkable("b", StatusKind.STARTED)],
+            KEYS[1]: [remarkable("b", StatusKind.STOPPED)],
             KEYS[4]: [
-                *(remarkable(stream, Kind.STARTED) for stream in "bc"),
-                *(remarkable(stream, Kind.MISSED, count) for stream, count in (("a", 2), ("c", 3))),
+                *(remarkable(stream, StatusKind.STARTED) for stream in "bc"),
+                *(remarkable(stream, StatusKind.MISSED, count) for stream, count in (("a", 2), ("c", 3))),
             ],
         },
     )
@@ -204,7 +204,7 @@ def test_a_window_at_a_glance(lake: Lake) -> None:
 
 
 def test_new_streams_do_not_depend_on_which_window_was_computed_first(lake: Lake) -> None:
-    started = [remarkable("a", Kind.STARTED)]
+    started = [remarkable("a", StatusKind.STARTED)]
     put(lake.diffs(), "later", {KEYS[5]: beats(5, "a")})
     put(lake.stream_status(), "later", {KEYS[5]: started})
     assert [window.new for window in glance(lake, KEYS)] == [1]
@@ -231,9 +231,9 @@ def test_a_status_that_is_missing_or_of_older_input_than_the_diffs_is_named(lake
 
 
 def test_the_rows_of_a_kind_come_by_window_and_stream(lake: Lake) -> None:
-    rows = [remarkable(stream, kind) for kind in Kind for stream in "ba"]
+    rows = [remarkable(stream, kind) for kind in StatusKind for stream in "ba"]
     put(lake.stream_status(), "one", {KEYS[1]: rows, KEYS[0]: rows, KEYS[2]: rows})
-    found = lake.stream_status().rows(KEYS[:2], Kind.STOPPED)
+    found = lake.stream_status().rows(KEYS[:2], StatusKind.STOPPED)
     assert list(zip(found["window"].to_pylist(), found["stream_id"].to_pylist(), strict=True)) == [
         (key, stream) for key in KEYS[:2] for stream in "ab"
     ]

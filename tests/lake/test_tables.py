@@ -23,7 +23,7 @@ from tidemark.pipeline.contract.heartbeat import FieldKind
 from tidemark.pipeline.errors import CorruptObject, LakeError, LakeFull, LakeUnreachable, LakeUnwritable, TableConflict
 from tidemark.pipeline.lake.layout import Lake
 from tidemark.pipeline.lake.store.address import open_objects
-from tidemark.pipeline.lake.tables.heartbeats import Extent, Heartbeats, heartbeat_rows
+from tidemark.pipeline.lake.tables.heartbeats import Heartbeats, LandedExtent, heartbeat_rows
 from tidemark.pipeline.lake.tables.new_files import NewFiles
 from tidemark.pipeline.settings_sections import LakeSettings
 
@@ -403,7 +403,7 @@ def test_an_open_table_notices_that_it_was_deleted_and_begun_anew(lake_settings:
     for second in range(versions):
         append_beats(lake_of(lake_settings).heartbeats(), columns_of([Beat("another", 7200 + second)]))
     assert version_of(held) == versions
-    assert held.extent() == Extent(versions, at(7200), at(7200 + versions - 1))
+    assert held.extent() == LandedExtent(versions, at(7200), at(7200 + versions - 1))
     append_beats(held, columns_of([Beat("another", 7300)]))
     assert (version_of(held), held.extent().rows) == (versions + 1, versions + 1)
 

@@ -150,7 +150,7 @@ def test_all_windows_of_a_run_whose_manifest_is_gone_or_unreadable_are_damaged(h
     survey = house.look()
     assert broken(survey) == dict.fromkeys(range(5), Fault.DAMAGED)
     said = [one.reasons[0] for one in survey.integrity.broken]
-    assert f"the manifest of its run {house.run_of(0)} is gone: nobody can say what it was computed from" in said[0]
+    assert f"the manifest of its run {house.run_of(0)} is gone: its input is not known" in said[0]
     assert f"the manifest of its run {house.run_of(2)} cannot be read" in said[2]
 
 
@@ -368,7 +368,7 @@ def cut(house: House, after: int) -> None:
 def test_each_entry_is_noted_and_the_newest_note_is_kept(house: House) -> None:
     newest = noted(house, 5)
     assert len(list((house.folder / "log_witness").iterdir())) == 1
-    assert newest == Note(house.lake.tracking_log().numbers()[-1], at(600))
+    assert newest == Note(at(600), house.lake.tracking_log().numbers()[-1])
 
 
 def test_a_log_that_ends_before_its_newest_note_has_lost_its_end(house: House) -> None:
@@ -404,7 +404,7 @@ def test_a_damaged_note_still_tells_its_number(house: House) -> None:
     for note in (house.folder / "log_witness").iterdir():
         note.chmod(0o644)
         note.write_bytes(b"")
-    assert LogWitness(house.lake.objects()).newest() == Note(before.number, None)
+    assert LogWitness(house.lake.objects()).newest() == Note(None, before.number)
     cut(house, before.number - 1)
     assert f"it had entry {before.number}: its end is lost" in house.look().log.lost[0]
 

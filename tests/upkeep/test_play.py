@@ -9,7 +9,7 @@ from unittest.mock import patch
 import pytest
 
 from tests.upkeep.play import Wrong, play
-from tidemark.pipeline.lake.tables.kept_windows import KeptWindows
+from tidemark.pipeline.lake.tables.window_index import KeptWindows
 from tidemark.pipeline.spark import replacement
 
 ATTEMPT = replacement._attempt

@@ -1,13 +1,33 @@
-"""The protocols of a store of objects: create-only, but for the derived ones that are replaced."""
+"""The protocols of a store of objects: create-only, or replaced where derived; and a count of a bucket's calls."""
 
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Mapping
 from datetime import timedelta
+from threading import Lock
 from typing import Protocol
 
 LOCAL_PROJECT = "tidemark-local"
 """The project named to a server on loopback, which has none of its own."""
 RETRY_FOR = timedelta(seconds=10)
 """No attempt of an operation starts later than this after the first."""
+
+CLASSES = {"create": "A", "list": "A", "get": "B", "delete": "free"}
+"""How Cloud Storage charges each call that tidemark makes for single files."""
+
+_lock = Lock()
+_counted: Counter[str] = Counter()
+
+
+def count_call(call: str) -> None:
+    """Count an attempt at a call of a bucket. Safe from several threads."""
+    with _lock:
+        _counted[call] += 1
+
+
+def counted_calls() -> Mapping[str, int]:
+    """The calls of buckets since the process began, by name."""
+    with _lock:
+        return dict(_counted)
 
 
 class ObjectStore(Protocol):

@@ -7,7 +7,7 @@ import pyarrow as pa
 from tidemark.pipeline.contract.heartbeat import FieldKind, compared_columns
 from tidemark.pipeline.lake.tables.heartbeats import ARROW_TYPES, IDENTITY_COLUMNS, value_of
 from tidemark.pipeline.lake.tables.table import MOMENT
-from tidemark.pipeline.lake.tables.windowed import PARTITION, PARTITION_COLUMN, WindowedTable
+from tidemark.pipeline.lake.tables.windowed import PARTITION, PARTITION_COLUMN
 
 
 def diff_schema(fields: Mapping[str, FieldKind]) -> pa.Schema:
@@ -59,7 +59,3 @@ def diff_columns(fields: Mapping[str, FieldKind]) -> dict[str, str]:
         "late": "Whether no copy of it landed in time.",
         **PARTITION_COLUMN,
     }
-
-
-class HeartbeatDiffs(WindowedTable):
-    """The table of diffs, with the columns of `diff_schema`."""

@@ -136,7 +136,7 @@ class HeartbeatFiles:
 
 
 @dataclass(frozen=True, slots=True)
-class Extent:
+class LandedExtent:
     """The rows of the table, and the range of their event times."""
 
     rows: int = 0
@@ -152,20 +152,21 @@ class Heartbeats(LakeTable):
         self._fields = fields
         self.schema = heartbeat_schema(fields)
         """The columns that messages land with."""
-        self._is_checked = False
+        self._checked: DeltaTable | None = None
 
     def check(self) -> None:
-        """Raise LakeError if the configured kind of a field is not that of the column that the table has."""
-        table = None if self._is_checked else self.current()
-        if table is not None:
-            there = {column.name: pa.field(column) for column in table.schema().fields}
-            for name, kind in self._fields.items():
-                if name in there and there[name].type != ARROW_TYPES[kind]:
-                    raise LakeError(
-                        f"message.fields.{name} = {str(kind)!r}, but {self.uri} has it as {there[name].type}; "
-                        "give the field another name, or put back its kind"
-                    )
-            self._is_checked = True
+        if self._table is not None and self._table is self._checked:  # else it was opened again since
+            return
+        if (table := self.current()) is None:
+            return
+        there = {column.name: pa.field(column) for column in table.schema().fields}
+        for name, kind in self._fields.items():
+            if name in there and there[name].type != ARROW_TYPES[kind]:
+                raise LakeError(
+                    f"message.fields.{name} = {str(kind)!r}, but {self.uri} has it as {there[name].type}; "
+                    "give the field another name, or put back its kind"
+                )
+        self._checked = table
 
     def landed_of(self, message_ids: pa.Array, start: datetime, end: datetime) -> pa.Array:
         """Those of the messages, published in `[start, end)`, that have landed. `start` and `end` are whole seconds:
@@ -192,14 +193,14 @@ class Heartbeats(LakeTable):
         reaches = pc.fill_null(pc.greater_equal(files["newest"], pa.scalar(start, MOMENT)), True)
         return HeartbeatFiles(table.version(), as_data_files(files.filter(pc.and_(begins, reaches)), PARTITION), place)
 
-    def extent(self) -> Extent:
+    def extent(self) -> LandedExtent:
         """How many rows there are, and the range of their event times."""
         table = self.current()
         if table is None:
-            return Extent()
+            return LandedExtent()
         files = listed(table)
         newest = pc.max(files["newest"]).as_py()
-        return Extent(
+        return LandedExtent(
             rows=pc.sum(files["num_records"]).as_py() or 0,
             oldest_event_time=pc.min(files["oldest"]).as_py(),
             newest_event_time=None if newest is None else newest - CUT,
