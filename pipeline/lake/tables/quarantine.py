@@ -15,30 +15,30 @@ import pyarrow.compute as pc
 
 from tidemark.pipeline.clock import to_us
 from tidemark.pipeline.contract.heartbeat import HeartbeatReader, MessageContract, Rejection, RejectionReason
-from tidemark.pipeline.lake.tables.heartbeats import LANDED_COLUMNS, message_columns
+from tidemark.pipeline.lake.tables.heartbeats import message_columns
 from tidemark.pipeline.lake.tables.requeued import NO_IDS, NOTHING_TOLD, as_judged_last, without
-from tidemark.pipeline.lake.tables.table import DAY_FORMAT, MOMENT, LakeTable, data_files, first_day, rows_of
+from tidemark.pipeline.lake.tables.table import (
+    DAY_FORMAT,
+    MOMENT,
+    Column,
+    LakeTable,
+    data_files,
+    described,
+    first_day,
+    rows_of,
+)
 
 PARTITION = "rejected_on"
 
-QUARANTINE = pa.schema(
+QUARANTINE, QUARANTINE_COLUMNS = described(
     [
-        pa.field("reason", pa.string(), nullable=False),
-        pa.field("detail", pa.string(), nullable=False),
+        Column("reason", pa.string(), "The code of the reason for which the message was rejected.", False),
+        Column("detail", pa.string(), "What is wrong with it, in words.", False),
         *message_columns(),
-        pa.field(PARTITION, pa.string(), nullable=False),
+        Column(PARTITION, pa.string(), "The partition: the day on which it was rejected.", False),
     ]
 )
 """One row a landing of a rejected message: one that was delivered twice stands twice, with one `message_id`."""
-
-QUARANTINE_COLUMNS: Mapping[str, str] = {
-    "reason": "The code of the reason for which the message was rejected.",
-    "detail": "What is wrong with it, in words.",
-    **LANDED_COLUMNS,
-    PARTITION: "The partition: the day on which it was rejected.",
-}
-"""A text for each column."""
-
 
 MOST_PAYLOADS = 100_000
 """Rows that `rejected_payloads` reads by the contract, so that a flood of them does not stop a command."""

@@ -3,13 +3,13 @@
 A window's rows depend on the event times `[start - lookback, end)` alone, and are replaced together with its diffs.
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from enum import StrEnum
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tidemark.pipeline.lake.tables.table import MOMENT
+from tidemark.pipeline.lake.tables.table import MOMENT, Column, described
 from tidemark.pipeline.lake.tables.windowed import PARTITION, PARTITION_COLUMN, WindowedTable
 
 
@@ -23,33 +23,20 @@ class StatusKind(StrEnum):
     MISSED = "missed"
 
 
-STATUS = pa.schema(
+STATUS, STATUS_COLUMNS = described(
     [
-        pa.field("stream_id", pa.string()),
-        pa.field("kind", pa.string()),
-        pa.field("last_event_time", MOMENT),
-        pa.field("first_event_time", MOMENT),
-        pa.field("heartbeats", pa.int64()),
-        pa.field("gaps", pa.int64()),
-        pa.field("missed_heartbeats", pa.int64()),
-        pa.field("longest_gap_seconds", pa.float64()),
-        pa.field(PARTITION, pa.string()),
+        Column("stream_id", pa.string(), "The stream."),
+        Column("kind", pa.string(), f"What is remarkable about it in the window: {', '.join(StatusKind)}."),
+        Column("last_event_time", MOMENT, "Its last heartbeat before the window; null if the lookback has none."),
+        Column("first_event_time", MOMENT, "Its first heartbeat in the window."),
+        Column("heartbeats", pa.int64(), "How many heartbeats it has in the window."),
+        Column("gaps", pa.int64(), "Gaps with missed heartbeats that end in the window."),
+        Column("missed_heartbeats", pa.int64(), "How many these gaps missed, as in `heartbeat_diffs`."),
+        Column("longest_gap_seconds", pa.float64(), "The longest of these gaps, in seconds."),
+        PARTITION_COLUMN,
     ]
 )
 """One row a window, stream and kind."""
-
-STATUS_COLUMNS: Mapping[str, str] = {
-    "stream_id": "The stream.",
-    "kind": f"What is remarkable about it in the window: {', '.join(StatusKind)}.",
-    "last_event_time": "Its last heartbeat before the window; null if the lookback has none.",
-    "first_event_time": "Its first heartbeat in the window.",
-    "heartbeats": "How many heartbeats it has in the window.",
-    "gaps": "Gaps with missed heartbeats that end in the window.",
-    "missed_heartbeats": "How many these gaps missed, as in `heartbeat_diffs`.",
-    "longest_gap_seconds": "The longest of these gaps, in seconds.",
-    **PARTITION_COLUMN,
-}
-"""A text for each column."""
 
 
 class StreamStatus(WindowedTable):

@@ -8,7 +8,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import unquote
 
 import numpy as np
@@ -56,6 +56,22 @@ DAY_FORMAT = "%Y-%m-%d"
 
 CUT = timedelta(milliseconds=1)
 """How much of a file's greatest time the Delta library may cut from its statistics."""
+
+
+class Column(NamedTuple):
+    """A column of a table, with a text for people."""
+
+    name: str
+    type: pa.DataType
+    text: str
+    nullable: bool = True
+
+
+def described(columns: Iterable[Column]) -> tuple[pa.Schema, dict[str, str]]:
+    """The schema of these columns, and the text of each by its name."""
+    found = list(columns)
+    fields = (pa.field(column.name, column.type, nullable=column.nullable) for column in found)
+    return pa.schema(fields), {column.name: column.text for column in found}
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,12 +33,11 @@ from tidemark.pipeline.errors import (
 from tidemark.pipeline.lake.store.notes import JsonKind, Moment, Notes
 from tidemark.pipeline.lake.store.objects import ObjectStore
 from tidemark.pipeline.lake.tables.new_files import NewFile
-from tidemark.pipeline.lake.tables.table import LakeTable, data_files, table_errors
+from tidemark.pipeline.lake.tables.table import Column, LakeTable, data_files, table_errors
 from tidemark.pipeline.windows import start_of
 
 PARTITION = "window"
-PARTITION_COLUMN: Mapping[str, str] = {PARTITION: "The partition: the window's start, such as 2026-11-21T05-20Z."}
-"""A text for its column."""
+PARTITION_COLUMN = Column(PARTITION, pa.string(), "The partition: the window's start, such as 2026-11-21T05-20Z.")
 
 RUNS_FOLDER = "runs"
 LENGTH = "tidemark.window_length"
