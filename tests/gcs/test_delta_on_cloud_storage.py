@@ -14,12 +14,8 @@ from tidemark.pipeline.settings_sections import LakeSettings
 
 pytestmark = pytest.mark.gcs
 
-WRITERS = 4
-APPENDS_EACH = 5
 RACERS = 8
 ROUNDS = 5
-PAYLOADS = 24
-"""Payloads of a MiB that do not compress: together more than delta-rs sends in one piece."""
 SCHEMA = pa.schema([("writer", pa.int64()), ("number", pa.int64())])
 
 
@@ -35,11 +31,6 @@ def append(lake: LakeSettings, writer: int, number: int) -> None:
 
 def load(lake: LakeSettings) -> DeltaTable:
     return DeltaTable(table_uri(lake, "heartbeats"), storage_options=storage_options(lake))
-
-
-def rows(lake: LakeSettings) -> list[tuple[int, int]]:
-    read = load(lake).to_pyarrow_table()
-    return sorted(zip(read["writer"].to_pylist(), read["number"].to_pylist(), strict=True))
 
 
 def winners(lake: LakeSettings) -> int:
@@ -69,16 +60,3 @@ def test_exactly_one_of_those_who_commit_a_version_at_once_wins_it(gcs_lake_sett
     for committed in range(1, ROUNDS + 1):
         assert winners(gcs_lake_settings) == 1
         assert load(gcs_lake_settings).version() == committed
-
-
-def test_compaction_a_checkpoint_and_vacuum_leave_the_rows_as_they_were(gcs_lake_settings: LakeSettings) -> None:
-    for number in range(APPENDS_EACH):
-        append(gcs_lake_settings, writer=0, number=number)
-    before = rows(gcs_lake_settings)
-    table = load(gcs_lake_settings)
-    table.optimize.compact()
-    table.create_checkpoint()
-    removed = table.vacuum(retention_hours=0, enforce_retention_duration=False, dry_run=False)
-    assert len(removed) == APPENDS_EACH
-    assert rows(gcs_lake_settings) == before
-    assert len(load(gcs_lake_settings).file_uris()) == 1

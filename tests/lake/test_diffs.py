@@ -20,7 +20,6 @@ from tidemark.pipeline.lake.tables.windowed import COMMIT_ATTEMPTS, DiffRun, Fen
 
 RUNS = 8
 ROUNDS = 3
-ROUNDS_UNTIL_SEEN = 40
 SHARED = "2026-11-21T05-20Z"
 FILES_PER_WINDOW = 2
 ROWS_PER_FILE = 3
