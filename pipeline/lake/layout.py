@@ -14,7 +14,7 @@ from tidemark.pipeline.lake.failures import OF_TABLES, FailedRuns, FailedTicks
 from tidemark.pipeline.lake.log.tracking_log import TrackingLog
 from tidemark.pipeline.lake.store.address import arrow_files, open_objects, storage_options, table_uri
 from tidemark.pipeline.lake.store.admission import Admission, AdmittedObjects
-from tidemark.pipeline.lake.store.objects import ReplaceableObjects
+from tidemark.pipeline.lake.store.objects import ObjectStore
 from tidemark.pipeline.lake.tables import corrections, heartbeats, own_table, quarantine, windowed
 from tidemark.pipeline.lake.tables.diffs import diff_schema
 from tidemark.pipeline.lake.tables.own_table import OwnTable
@@ -66,7 +66,7 @@ class Lake:
         self._fields = fields
         self._clock = clock
 
-    def objects(self) -> ReplaceableObjects:
+    def objects(self) -> ObjectStore:
         """The lake's objects, by name."""
         return AdmittedObjects(open_objects(self._settings), admission_to(self._settings))
 

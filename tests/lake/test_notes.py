@@ -17,7 +17,7 @@ from tests.watermark.builders import at
 from tidemark.pipeline.errors import DamagedNote, NewerFormat, ObjectExists, ObjectMissing, ObjectReplaced
 from tidemark.pipeline.lake.landings import MANIFEST
 from tidemark.pipeline.lake.store.disk import DiskObjects
-from tidemark.pipeline.lake.store.notes import JsonKind, Moment, NoteKind, Notes, ParquetKind, ReplacedNotes
+from tidemark.pipeline.lake.store.notes import JsonKind, Moment, NoteKind, Notes, ParquetKind
 from tidemark.pipeline.version import FORMAT, marks
 
 NEWER = {"tidemark.version": "9.0.0", "tidemark.format": str(FORMAT + 1)}
@@ -78,7 +78,7 @@ def test_notes_are_listed_in_order_and_other_objects_are_none(tmp_path: Path) ->
 
 
 def test_a_note_is_replaced_over_the_generation_that_was_found(tmp_path: Path) -> None:
-    notes = ReplacedNotes(DiskObjects(tmp_path), FACTS)
+    notes = Notes(DiskObjects(tmp_path), FACTS)
     assert notes.found("a") == (None, 0)
     first = notes.replace("a", Said(1, at(0)), 0)
     assert notes.found("a") == (Said(1, at(0)), first)
@@ -104,7 +104,7 @@ def test_a_note_is_replaced_over_the_generation_that_was_found(tmp_path: Path) -
 def test_a_damaged_note_is_named_with_what_to_do(kind: NoteKind[Any], written: bytes, tmp_path: Path) -> None:
     objects = DiskObjects(tmp_path)
     objects.create(kind.name("a"), written)
-    notes = ReplacedNotes(objects, kind)
+    notes = Notes(objects, kind)
     with pytest.raises(DamagedNote) as damaged:
         notes.read("a")
     assert str(damaged.value).startswith(f"{notes.place('a')} is damaged (")
@@ -123,7 +123,7 @@ def test_a_note_of_a_later_format_is_refused_whatever_it_holds(
 ) -> None:
     objects = DiskObjects(tmp_path)
     objects.create(kind.name("a"), written)
-    notes = ReplacedNotes(objects, kind)
+    notes = Notes(objects, kind)
     for reads in (notes.read, notes.find, notes.found):
         with pytest.raises(NewerFormat, match=rf"was written by tidemark 9.0.0.*{kind.name('a')} is undamaged"):
             reads("a")

@@ -28,7 +28,7 @@ from tidemark.pipeline.errors import (
 from tidemark.pipeline.lake.store.address import open_objects
 from tidemark.pipeline.lake.store.disk import TEMPORARY, DiskObjects
 from tidemark.pipeline.lake.store.gcs import CloudStorageObjects
-from tidemark.pipeline.lake.store.objects import ReplaceableObjects
+from tidemark.pipeline.lake.store.objects import ObjectStore
 from tidemark.pipeline.settings_sections import LakeSettings
 
 CREATORS = 16
@@ -38,7 +38,7 @@ SOON = timedelta(seconds=0.5)
 
 
 @pytest.fixture(params=["disk", pytest.param("gcs", marks=pytest.mark.gcs)])
-def objects(request: pytest.FixtureRequest, tmp_path: Path) -> ReplaceableObjects:
+def objects(request: pytest.FixtureRequest, tmp_path: Path) -> ObjectStore:
     if request.param == "disk":
         return open_objects(LakeSettings(uri=f"file:{tmp_path}/lake"))
     settings: LakeSettings = request.getfixturevalue("gcs_lake_settings")
@@ -46,7 +46,7 @@ def objects(request: pytest.FixtureRequest, tmp_path: Path) -> ReplaceableObject
 
 
 @pytest.mark.parametrize("size", [0, 1, 8 << 20, (8 << 20) + 1], ids=["empty", "a byte", "8 MiB", "more than 8 MiB"])
-def test_content_of_any_size_comes_back_whole(objects: ReplaceableObjects, size: int) -> None:
+def test_content_of_any_size_comes_back_whole(objects: ObjectStore, size: int) -> None:
     """Cloud Storage's client sends up to 8 MiB in one request, and more in several."""
     content = os.urandom(size)
     objects.create("folder/name", content)
@@ -55,7 +55,7 @@ def test_content_of_any_size_comes_back_whole(objects: ReplaceableObjects, size:
 
 
 @pytest.mark.parametrize("same", [False, True], ids=["each its own content", "the same content"])
-def test_exactly_one_of_many_creators_of_a_name_wins(objects: ReplaceableObjects, same: bool) -> None:
+def test_exactly_one_of_many_creators_of_a_name_wins(objects: ObjectStore, same: bool) -> None:
     contents = [b"same" if same else f"creator {number}".encode() for number in range(CREATORS)]
     together = threading.Barrier(CREATORS)
 
@@ -75,7 +75,7 @@ def test_exactly_one_of_many_creators_of_a_name_wins(objects: ReplaceableObjects
             assert objects.read(name) == contents[won.index(True)]
 
 
-def test_names_come_in_order_and_only_those_of_the_prefix(objects: ReplaceableObjects) -> None:
+def test_names_come_in_order_and_only_those_of_the_prefix(objects: ObjectStore) -> None:
     for name in ("log/000010", "log/000002", "log/000001", "logs/000001", "other", "log/deeper/000003"):
         objects.create(name, b"")
     assert list(objects.names("log/")) == ["log/000001", "log/000002", "log/000010", "log/deeper/000003"]
@@ -90,7 +90,7 @@ def test_names_come_in_order_and_only_those_of_the_prefix(objects: ReplaceableOb
     assert len(list(objects.names(""))) == 6
 
 
-def test_a_deleted_object_is_gone_and_its_name_is_free(objects: ReplaceableObjects) -> None:
+def test_a_deleted_object_is_gone_and_its_name_is_free(objects: ObjectStore) -> None:
     objects.create("folder/name", b"first")
     objects.delete("folder/name")
     assert list(objects.names("folder/")) == []
@@ -100,7 +100,7 @@ def test_a_deleted_object_is_gone_and_its_name_is_free(objects: ReplaceableObjec
     assert objects.read("folder/name") == b"second"
 
 
-def test_an_object_is_replaced_over_the_generation_that_was_read_or_written(objects: ReplaceableObjects) -> None:
+def test_an_object_is_replaced_over_the_generation_that_was_read_or_written(objects: ObjectStore) -> None:
     first = objects.replace("name.json", b"first", 0)
     assert objects.read_generation("name.json") == (b"first", first)
     second = objects.replace("name.json", b"second", first)
@@ -110,7 +110,7 @@ def test_an_object_is_replaced_over_the_generation_that_was_read_or_written(obje
     assert list(objects.names("")) == ["name.json"]
 
 
-def test_an_object_is_not_replaced_over_another_generation_than_is_there(objects: ReplaceableObjects) -> None:
+def test_an_object_is_not_replaced_over_another_generation_than_is_there(objects: ObjectStore) -> None:
     first = objects.replace("name.json", b"first", 0)
     second = objects.replace("name.json", b"second", first)
     for other in (0, first):
@@ -124,7 +124,7 @@ def test_an_object_is_not_replaced_over_another_generation_than_is_there(objects
         objects.read_generation("name.json")
 
 
-def test_at_most_one_of_many_writers_over_one_generation_succeeds(objects: ReplaceableObjects) -> None:
+def test_at_most_one_of_many_writers_over_one_generation_succeeds(objects: ObjectStore) -> None:
     together = threading.Barrier(CREATORS)
 
     def compete(number: int, generation: int) -> int:

@@ -15,7 +15,7 @@ from tidemark.pipeline.clock import iso
 from tidemark.pipeline.errors import LakeUnreachable, ObjectMissing, ObjectReplaced
 from tidemark.pipeline.lake.log.watermark_object import NAME, WRITTEN_AGAIN_AFTER, WatermarkObject
 from tidemark.pipeline.lake.store.address import open_objects
-from tidemark.pipeline.lake.store.objects import ReplaceableObjects
+from tidemark.pipeline.lake.store.objects import ObjectStore
 from tidemark.pipeline.settings_sections import LakeSettings
 from tidemark.pipeline.version import marks
 from tidemark.pipeline.watermark.decision import Decision, Reason
@@ -71,14 +71,14 @@ def writer(memory: Memory) -> WatermarkObject:
 
 
 @pytest.fixture(params=["disk", pytest.param("gcs", marks=pytest.mark.gcs)])
-def objects(request: pytest.FixtureRequest, tmp_path: Path) -> ReplaceableObjects:
+def objects(request: pytest.FixtureRequest, tmp_path: Path) -> ObjectStore:
     if request.param == "disk":
         return open_objects(LakeSettings(uri=f"file:{tmp_path}/lake"))
     settings: LakeSettings = request.getfixturevalue("gcs_lake_settings")
     return open_objects(settings)
 
 
-def test_the_object_is_one_line_of_json_with_the_decision_and_the_format_mark(objects: ReplaceableObjects) -> None:
+def test_the_object_is_one_line_of_json_with_the_decision_and_the_format_mark(objects: ObjectStore) -> None:
     told = state(7, 30, 40)
     assert WatermarkObject(objects, WINDOWING).tell(told) is None
     content = objects.read(NAME)

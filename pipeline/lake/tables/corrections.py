@@ -20,8 +20,8 @@ from deltalake.transaction import AddAction
 
 from tidemark.pipeline.clock import to_us
 from tidemark.pipeline.errors import TableConflict
-from tidemark.pipeline.lake.store.notes import JsonKind, ReplacedNotes
-from tidemark.pipeline.lake.store.objects import ReplaceableObjects
+from tidemark.pipeline.lake.store.notes import JsonKind, Notes
+from tidemark.pipeline.lake.store.objects import ObjectStore
 from tidemark.pipeline.lake.tables.new_files import NewFile
 from tidemark.pipeline.lake.tables.table import DAY_FORMAT, MOMENT, Column, LakeTable, described, table_errors
 
@@ -106,9 +106,9 @@ class Sought:
 class Corrections:
     """The table, and how far each table was looked at."""
 
-    def __init__(self, table: LakeTable, objects: ReplaceableObjects) -> None:
+    def __init__(self, table: LakeTable, objects: ObjectStore) -> None:
         self.table = table
-        self._followed = ReplacedNotes(objects, FOLLOWED)
+        self._followed = Notes(objects, FOLLOWED)
 
     def looked_at(self, name: str) -> tuple[Position | None, int]:
         """How far a table was looked at, as it was kept, and the generation of that object. What cannot be read counts
