@@ -28,11 +28,12 @@ from tidemark.pipeline.compute.columns import DiffPlan
 from tidemark.pipeline.compute.slices import DIFFS, STATUSES, Work, cut
 from tidemark.pipeline.ingest.named import land_named
 from tidemark.pipeline.ingest.readers import new_files
+from tidemark.pipeline.lake.landings import LandedBatches
 from tidemark.pipeline.lake.layout import Lake
 from tidemark.pipeline.lake.log.packing import LogPacking
-from tidemark.pipeline.lake.tables.landings import LandedBatches
+from tidemark.pipeline.lake.tables.new_files import NewFile
 from tidemark.pipeline.lake.tables.table import MOMENT
-from tidemark.pipeline.lake.tables.windowed import DiffRun, Written
+from tidemark.pipeline.lake.tables.windowed import DiffRun
 from tidemark.pipeline.quality.staleness import Staleness
 from tidemark.pipeline.replay.outcome import replayed, write_decisions
 from tidemark.pipeline.replay.replay import decide_again
@@ -176,9 +177,9 @@ def compute_here(lake: Lake, settings: Settings, windows: Sequence[Window]) -> N
         table.replace(run, fence, [written(answer) for answer in answers if answer["table"] == name])
 
 
-def written(answer: Mapping[str, Any]) -> Written:
+def written(answer: Mapping[str, Any]) -> NewFile:
     """What a task wrote, by its answer."""
-    return Written(*(answer[name] for name in ("path", "window", "rows", "size")))
+    return NewFile(*(answer[name] for name in ("path", "window", "rows", "size")))
 
 
 def write_trace(path: Path) -> None:

@@ -9,10 +9,11 @@ from pathlib import Path
 import numpy as np
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from tidemark.pipeline.lake.tables.rejected_payloads import RejectedPayload
 
 from tests.tuning.tuning_traces import SECOND_US, MemoryTrace, Source
 from tests.watermark.builders import START, START_US, ints
-from tidemark.pipeline.lake.tables.rejected_payloads import RejectedPayload
+from tidemark.pipeline.lake.tables.quarantine import RejectedPayload
 from tidemark.pipeline.phrases import words
 from tidemark.pipeline.printable import printable
 from tidemark.pipeline.replay.trace import extent_of, ticks_of
