@@ -19,14 +19,14 @@ from tests.dagster.test_run_launcher import CodeServer, until
 from tests.official_emulator import free_port
 from tidemark.assets import lost_runs
 from tidemark.assets.ingest import run_at_work
-from tidemark.assets.lost_runs import BEAT, SILENT_FOR, STARTS_WITHIN, beating, report_dead
+from tidemark.assets.lost_runs import BEAT, LONGEST_RUN, SILENT_FOR, STARTS_WITHIN, beating, report_dead
 from tidemark.assets.requests import pause_of
 from tidemark.assets.runs import MAX_RUNTIME_SECONDS, Runs, tags_of
 from tidemark.assets.turns import LONGEST_PAUSE
 from tidemark.pipeline.clock import SystemClock
 from tidemark.pipeline.orchestrator.names import COMPUTE_WINDOWS, INGEST, READS
 from tidemark.pipeline.settings import Settings
-from tidemark.pipeline.settings_sections import LONGEST_RUN, LakeSettings, PubSubSettings
+from tidemark.pipeline.settings_sections import LakeSettings, PubSubSettings
 
 SECOND = timedelta(seconds=1)
 ROOT = Path(__file__).resolve().parents[2]
