@@ -209,7 +209,7 @@ class TableSettings(Section):
 
     effect = Effect.RECOMPUTE
 
-    file: str
+    file: str = ""
     key: Annotated[list[str], BeforeValidator(lambda key: [key] if isinstance(key, str) and key else key or [])] = (
         Field(default_factory=list)
     )

@@ -371,7 +371,7 @@ def test_a_bound_on_a_duration_is_written_as_a_duration(written: Written) -> Non
         ("[lake]\nuri = 's3://bucket'", "write a folder as file:path"),
         ("[lake]\nuri = 'gs://'", "write a folder as file:path"),
         ("[metrics]\nlisten = '9464'", "host:port"),
-        ("[tables.t]\nkey = ['a']", "Field required"),
+        ("[tables.t]\nkey = ['a']", "name the file, such as file ="),
         ("[tables.t]\nfile = 't.txt'", "name the file, such as file ="),
         ("[tables.t]\nfile = 't.py'\nkey = ['a']", "the function's decorator, @tidemark.windowed, has key"),
         ("watermark = 5", "valid dictionary"),
