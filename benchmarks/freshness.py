@@ -31,7 +31,7 @@ from tidemark.pipeline.lake.layout import Lake
 from tidemark.pipeline.pubsub.provision import provision_here
 from tidemark.pipeline.quantiles import quantile
 from tidemark.pipeline.settings import Settings, load_settings
-from tidemark.pipeline.settings_sections import EmulatorKind
+from tidemark.pipeline.settings_sections import EmulatorKind, LakeSettings
 from tidemark.pipeline.watermark.state import DecisionRecord
 from tidemark.pipeline.windows import Window, Windowing
 
@@ -157,6 +157,15 @@ def measure_freshness(machine: Machine, rounds: int, _scale: float) -> list[Meas
     return found
 
 
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """The lake as the pipeline and as this benchmark ask for it, and the calls that the pipeline has made."""
+
+    lake: LakeSettings
+    past: LakeSettings
+    calls: Callable[[], Sequence[Any]] = tuple
+
+
 def play(asked: Played, console: Console, clock: Clock, beside: Beside = lambda _: nullcontext()) -> Fresh:
     """Live traffic from the start, and what is played `beside` it, until so many windows are counted. Stops what it
     started, whatever happens."""
@@ -255,15 +264,6 @@ def _ready(computed_at: Mapping[str, datetime], windowing: Windowing, counted_fr
 
 def _between(moments: Sequence[datetime]) -> list[float]:
     return [(later - earlier).total_seconds() for earlier, later in pairwise(moments)]
-
-
-@dataclass(frozen=True, slots=True)
-class _Place:
-    """The lake as the pipeline and as this benchmark ask for it, and the calls that the pipeline has made."""
-
-    lake: LakeSettings
-    past: LakeSettings
-    calls: Callable[[], Sequence[Any]] = tuple
 
 
 @contextmanager
