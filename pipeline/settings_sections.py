@@ -13,13 +13,11 @@ from tidemark.pipeline.clock import EPOCH
 from tidemark.pipeline.durations import Duration, format_duration, parse_duration
 from tidemark.pipeline.hosts import is_loopback
 from tidemark.pipeline.settings_types import (
-    DAY,
     ZERO,
     Effect,
     EmptyIsNone,
     FilterText,
     KeptDays,
-    KeptHours,
     NotNegative,
     OptionalAccount,
     OptionalAddress,
@@ -32,13 +30,13 @@ from tidemark.pipeline.settings_types import (
     TickLong,
 )
 
-LONGEST_RUN = timedelta(hours=3)
-"""Longer than any run: `max_runtime_seconds` in dagster.yaml ends it earlier. A younger file may belong to a run."""
-LONGEST_PULL = timedelta(seconds=40)
-"""The most that a tick pulls. Dagster gives it 60 s, and it must persist and acknowledge within the rest."""
+DRIVER_MEMORY = "2g"
+"""Memory of Spark's driver: the ids of a round take some 80 MB, and windows a task's share of their input."""
+LISTEN = "127.0.0.1:9464"
+"""Where `tidemark up` and Prometheus find the code server: 9464 is the port of OpenTelemetry's exporter."""
 SNAPSHOT_BUDGET = 10 << 30
 """Bytes a day, on the service. Ten thousand sources that publish every 30 s need about half of it, read at each tick of
-10 s (docs/concepts/costs-and-scale.md). By the list price of September 2026 it is at most 2.70 dollars a day."""
+10 s (docs/concepts/costs.md). By the list price of September 2026 it is at most 2.70 dollars a day."""
 NEVER, AUTOMATIC = "never", "automatic"
 BY_HAND: Literal["by hand"] = "by hand"
 ON_CHANGE: Literal["when the contract changes"] = "when the contract changes"
@@ -93,15 +91,11 @@ class Server(NamedTuple):
 
 
 class ServerSettings(Section):
-    """The address of Pub/Sub, and the account that asks it."""
+    """Where Pub/Sub is, and as whom it is asked."""
 
     emulator_host: OptionalText = None
     endpoint: OptionalAddress = None
-    """Address of the service, with TLS, as `host:port`: a regional endpoint (docs/how-to/identity.md). Empty: Google's
-    global one."""
     impersonate: OptionalAccount = None
-    """Service account, by its email, as which Pub/Sub and Cloud Monitoring are asked (docs/how-to/identity.md). Empty:
-    the machine's own credentials, which the lake's bucket is asked with in any case."""
 
     @property
     def server(self) -> Server:
@@ -115,40 +109,22 @@ class ServerSettings(Section):
 
 
 class PubSubSettings(ServerSettings):
-    """The topic, its two subscriptions, and how they are asked."""
+    """Which topic and subscriptions, and how to talk to them. The paths are full resource names."""
 
     project: Annotated[str, Effect.ANEW] = Field("tidemark-local", min_length=3)
-    """Your Google Cloud project."""
     topic: Annotated[ResourceId, Effect.REFUSED] = "heartbeats"
-    """Topic of the messages."""
     base_subscription: Annotated[ResourceId, Effect.ANEW] = "heartbeats-base"
-    """Subscription that carries the data."""
     tracking_subscription: Annotated[ResourceId, Effect.ANEW] = "heartbeats-tracking"
-    """Second subscription of the topic, of which only metadata is kept."""
     filter: Annotated[FilterText, Effect.REFUSED] = ""
-    """Filter of both subscriptions, in Pub/Sub's filter language (docs/how-to/cohorts.md). Empty: every message."""
     attach: bool = False
-    """Set to true if something else reads base (docs/how-to/attach.md): nothing lands and no window is computed."""
     emulator_host: Annotated[OptionalAddress, Effect.ANEW] = None
-    """Address of an emulator, as `host:port`. Empty: Google's service. `$PUBSUB_EMULATOR_HOST` overrides it."""
     emulator: EmulatorKind = "auto"
-    """Emulator that `tidemark up` starts: Google's official one or tidemark's own. `auto`: the official one if it and a
-    Java are found."""
     retention: Annotated[Duration, Field(ge=timedelta(minutes=10), le=timedelta(days=31)), Effect.CREATION] = timedelta(
         days=7
     )
-    """Time that Pub/Sub keeps unacknowledged messages, on both subscriptions. Longer survives longer outages, and
-    storage costs more."""
     metadata_only: Annotated[bool, Effect.CREATION] = False
-    """Have Pub/Sub drop the payload on tracking, by a message transform. Works on the service only, and only if times
-    and stream are attributes."""
     reading: ReadingKind = "auto"
-    """Source of the oldest unacknowledged publish time. `snapshot` is exact and current; `monitoring` is minutes old;
-    `auto` takes a snapshot, and asks monitoring if one is refused."""
     snapshot_budget: Annotated[Annotated[int, Field(ge=0)] | None, EmptyIsNone] = None
-    """Bytes a day that snapshots may keep, by estimate: what is left is spread over the day
-    (docs/concepts/costs-and-scale.md). Smaller costs less, and the watermark waits longer while base is far behind.
-    Empty: 10 GiB on the service, no bound on an emulator."""
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
@@ -191,31 +167,15 @@ class PubSubSettings(ServerSettings):
 
 
 class WindowSettings(Section):
-    """Windows of event time."""
+    """How event time is cut, and how far back a window looks."""
 
     length: Annotated[Duration, Effect.REFUSED] = timedelta(minutes=5)
-    """Length of a window: 1, 2, 3, 4, 5, 6, 10, 12, 15, 20 or 30 minutes; 1, 2, 3, 4, 6, 8, 12 or 24 hours. Shorter:
-    results come sooner, and more input is read twice."""
     first: Annotated[datetime, Effect.REQUEUE] = datetime(2026, 1, 1, tzinfo=UTC)
-    """Start of the first window, in UTC, a multiple of `length`. Earlier event times are rejected, earlier windows not
-    requested."""
     lookback: Annotated[NotNegative, Effect.RECOMPUTE] = timedelta(minutes=10)
-    """Longest gap that is measured. A window reads input from this long before its start, so use a few heartbeat
-    periods at least."""
     heartbeat_period: Annotated[Positive, Effect.RECOMPUTE] = timedelta(seconds=30)
-    """Interval at which a source promises to publish. A gap of `n` periods, rounded, counts as `n - 1` missed
-    heartbeats."""
-    max_windows_per_run: int = Field(288, ge=1, le=10_000)
-    """Windows of one run; more are computed in several. Larger: fewer runs. Smaller: less is lost when one fails."""
     runs_at_once: int = Field(1, ge=1, le=100)
-    """Runs over windows at work at the same time. With more than one, a slot is kept for live windows. Dagster's
-    `max_concurrent_runs` has to allow as many."""
     recompute_missed: str = "automatic"
-    """Stale windows that are computed again by themselves (docs/concepts/late-and-missed.md): `never`, `automatic`
-    (all), or `within 1h`: those that end less than this before the watermark."""
     corrections: bool = False
-    """Note in the table `corrections` what changed in windows that were computed again
-    (docs/concepts/late-and-missed.md)."""
 
     @field_validator("recompute_missed")
     @classmethod
@@ -245,95 +205,51 @@ class WindowSettings(Section):
 
 
 class TableSettings(Section):
-    """A custom table over closed windows (docs/how-to/tables.md). `NAME` has small letters, digits and `_`."""
+    """A table of your own over closed windows: SQL in a file, or a function in a Python file."""
 
     effect = Effect.RECOMPUTE
 
-    sql: OptionalText = None
-    """File with a query over `{heartbeats}`. A table has either this or `python`."""
-    python: OptionalText = None
-    """File with a function of the table's name that `@tidemark.windowed` decorates. The decorator then has `key`,
-    `lookback` and `window`."""
+    file: str = ""
     key: Annotated[list[str], BeforeValidator(lambda key: [key] if isinstance(key, str) and key else key or [])] = (
         Field(default_factory=list)
     )
-    """Columns that identify a row of a window."""
     lookback: Annotated[NotNegative, Effect.DUE] = ZERO
-    """Time before a window's start at which its input begins; less than 100 windows."""
     window: Annotated[OptionalBound, Effect.REFUSED] = None
-    """Length of the table's windows: a multiple of `windows.length` that divides a day. Empty: `windows.length`."""
+
+    @property
+    def is_python(self) -> bool:
+        """True if the file holds a decorated function, and no query."""
+        return self.file.endswith(".py")
 
     @model_validator(mode="after")
     def _one_source(self) -> Self:
-        if (self.sql is None) == (self.python is None):
-            raise ValueError('name the file, as sql = "models/per_region.sql" or python = "models/per_region.py"')
-        if self.python is not None and self.model_fields_set != {"python"}:
+        if not self.file.endswith((".sql", ".py")):
+            raise ValueError('name the file, such as file = "models/per_region.sql" or file = "models/per_region.py"')
+        if self.is_python and self.model_fields_set != {"file"}:
             raise ValueError("the function's decorator, @tidemark.windowed, has key, lookback and window")
         return self
 
 
 class CheckSettings(Section):
-    """Limits of the asset checks: a check fails above its limit."""
+    """The most that the asset checks tolerate; a check fails above it."""
 
-    max_missed: int = Field(0, ge=0)
-    """Missed heartbeats whose windows have not been computed again; check `missed`."""
     max_late_share: float = Field(0.01, ge=0, le=1)
-    """Late heartbeats, as a share of the last day's; check `late`. Also the share that `watermark.max_lag` passes over
-    in the last hour; check `passed_over`."""
-    max_lost: int = Field(0, ge=0)
-    """Messages lost for certain outside of the pipeline within the last hour; check `lost_outside`."""
     max_stopped_share: float = Field(0.05, ge=0, le=1)
-    """Streams without a heartbeat in a window, as a share of those in its lookback; check `few_streams_stopped`
-    (docs/concepts/silence.md)."""
     max_quarantine_share: float = Field(0.05, ge=0, le=1)
-    """Rejected messages, as a share of what landed in the last hour; check `quarantine_share`."""
-    max_watermark_age: Annotated[Duration, Field(ge=timedelta(minutes=1), le=DAY)] = timedelta(minutes=10)
-    """Age of the watermark, for the check `watermark_age`, `/healthz` and an alert. Set it above the windows' usual
-    lag, and above six minutes with readings by Cloud Monitoring."""
+    max_watermark_age: Annotated[Duration, Field(ge=timedelta(minutes=1), le=timedelta(days=1))] = timedelta(minutes=10)
 
 
 class WatermarkSettings(Section):
-    """The decision (docs/concepts/watermark.md). `tidemark tune` shows what some of these cost on your own traffic."""
+    """How the watermark is decided; `docs/concepts/watermark.md` explains each setting."""
 
     rule: Literal["band", "frontier"] = "band"
-    """Bound of the event times that may still land (docs/concepts/watermark.md). `frontier` is fresher. `band`
-    tolerates a stream that is late, and is slow for its sake."""
     band: NotNegative = timedelta(seconds=10)
-    """Disorder that is allowed for. Larger: more disorder is tolerated, and every window is ready that much later.
-    Smaller: what exceeds it is late."""
     tick: TickLong = timedelta(seconds=10)
-    """Interval of the sensors, in whole seconds. Dagster looks at its sensors every 5 s, so less gives 5 s. Longer:
-    fewer readings and log entries."""
-    near_real_time: NotNegative = timedelta(seconds=10)
-    """A subscription whose oldest message is no older than this has no backlog. Too small, and under steady traffic
-    tracking never counts as near. With `ingest.mode = "continuous"` at least two `ingest.round`."""
     idle_timeout: Positive = timedelta(minutes=2)
-    """Time without a valid message and without backlog that counts as a silence. Larger: the last windows before a
-    silence close later. Smaller: a short pause counts as one."""
     idle: Annotated[Literal["advance", "hold"] | None, EmptyIsNone] = None
-    """In a silence the watermark follows the clock (`advance`) or waits (`hold`, right where sources buffer while they
-    are silent). Empty: `advance`, and `hold` with `pubsub.attach`."""
-    max_idle_lag: NotNegative = timedelta(minutes=5)
-    """Most that the sources' recent lag holds the watermark back in a silence."""
-    max_reading_age: Positive = timedelta(minutes=5)
-    """A reading that is overdue by more than this holds the watermark. Larger tolerates a longer outage of the
-    readings; smaller reports one sooner."""
-    seek_tolerance: NotNegative = timedelta(seconds=30)
-    """A reading that falls by more than this is a seek."""
     quantile: float = Field(0.0, ge=0, lt=1)
-    """Share of each publish second's lowest event times that is passed over, rounded down. Above 0, a few bad clocks
-    hold back less, and more messages are knowingly late."""
-    frontier_quantile: float = Field(0.0, ge=0, lt=1)
-    """With `frontier`: the share of each publish second's greatest event times that is passed over, rounded down."""
-    reading_slack: OptionalDuration = None
-    """Subtracted from tracking's reading, for messages that become visible a moment after their publish time. Empty: 1s
-    on the service, 0 on an emulator."""
-    base_slack: OptionalDuration = None
-    """Subtracted from base's reading, for the same reason. Empty: the band on the service, 0 on an emulator."""
+    slack: OptionalDuration = None
     max_lag: OptionalBound = None
-    """A message that is published longer than this after its event does not hold the watermark: it lands, late
-    (docs/concepts/watermark.md). Set it above what your sources lag in an ordinary outage. Empty: every message
-    holds."""
 
     @field_validator("tick")
     @classmethod
@@ -344,36 +260,10 @@ class WatermarkSettings(Section):
 
 
 class IngestSettings(Section):
-    """Pulling: who does it, for how long, and when readers on Spark help (docs/concepts/ingest.md)."""
+    """Who pulls, and how many readers on Spark."""
 
     mode: Literal["ticks", "continuous"] = "ticks"
-    """`ticks`: the sensors pull, and readers on Spark help with a backlog. `continuous`: readers on Spark are kept at
-    work."""
-    pull_for: Annotated[Duration, Field(gt=ZERO, le=LONGEST_PULL)] = timedelta(seconds=7)
-    """Time that a tick pulls. Keep it below `watermark.tick`, so that the next tick is on time."""
-    copies_remembered: Annotated[Duration, Field(ge=ZERO, le=DAY)] = timedelta(minutes=10)
-    """How much later, in publish time, a copy may be published and still not hold the watermark. At most a million
-    messages are remembered (16 MB)."""
     readers: int = Field(3, ge=1, le=1000)
-    """Tasks on Spark that pull, one in each slot; at most one fewer than Spark has. Memory is that of as many times 256
-    MiB."""
-    round: Annotated[Duration, Field(ge=timedelta(seconds=1), le=timedelta(minutes=1))] = timedelta(seconds=5)
-    """Time that readers pull before their work is settled. Longer: fewer commits, larger files, and a watermark that
-    much further behind."""
-    run_for: Annotated[Duration, Field(ge=timedelta(minutes=1), le=timedelta(minutes=90))] = timedelta(hours=1)
-    """Time in one run; then the sensor starts the next, if needed."""
-    start_after: Positive = timedelta(hours=1)
-    """With `ticks`, a run starts when base or tracking holds a message as old as this."""
-    start_size: int = Field(1_000_000, ge=1)
-    """It also starts when tracking has counted this many messages since the oldest that base holds."""
-    stop_below: NotNegative = timedelta(minutes=1)
-    """The run ends when the oldest message of both is younger than this; less than `start_after`."""
-
-    @model_validator(mode="after")
-    def _starts_above_where_it_stops(self) -> Self:
-        if self.stop_below >= self.start_after:
-            raise ValueError("stop_below must be less than start_after, or a run would start as soon as one ended")
-        return self
 
     @property
     def is_continuous(self) -> bool:
@@ -382,76 +272,34 @@ class IngestSettings(Section):
 
 
 class SignalSettings(Section):
-    """A topic that is told of the watermark."""
+    """Where the watermark is sent besides the lake."""
 
     publish_to: Annotated[ResourceId | None, EmptyIsNone] = None
-    """Topic of `pubsub.project` that is told of each change of the watermark (docs/how-to/attach.md). Not the
-    pipeline's own."""
-
-
-class TuneSettings(Section):
-    """The tuning report (docs/how-to/tuning.md)."""
-
-    since: Positive = timedelta(hours=24)
-    """Time range that the report looks at. It takes about a minute for six hours."""
-    target_late_share: float = Field(0.0001, ge=0, lt=1)
-    """Share of late messages to aim at; the report says which band is enough."""
-    keep_reports: Annotated[int, Effect.DELETES] = Field(30, ge=1)
-    """Reports that the asset `watermark_tuning` leaves in the lake."""
 
 
 class QuarantineSettings(Section):
-    """Rejected messages (docs/how-to/quarantine.md)."""
+    """When rejected messages are judged again."""
 
     requeue: Literal["by hand", "when the contract changes"] = BY_HAND
-    """Judge what waits in quarantine again by itself once `[message]` or `windows.first` has changed
-    (docs/how-to/quarantine.md)."""
 
 
 class HousekeepingSettings(Section):
-    """Retention (docs/how-to/housekeeping.md). Empty: for ever."""
+    """How long each kind of object is kept. None keeps it for ever."""
 
     effect = Effect.DELETES
 
     heartbeats: KeptDays = None
-    """Landed messages, by event time behind the watermark. Windows made from older ones stay, and are not computed
-    again."""
     windows: KeptDays = None
-    """Computed windows and their `stream_status`, by event time behind the watermark."""
     quarantine: KeptDays = None
-    """Rejected messages, by the day on which they were rejected."""
-    corrections: KeptDays = None
-    """Rows of `corrections`, by the day on which they were noted."""
     log: KeptDays = timedelta(days=30)
-    """Entries of the tracking log: how far back `replay --from-lake`, `explain --at` and `tune --since` reach."""
-    versions: Annotated[Duration, Field(ge=DAY)] = timedelta(days=7)
-    """Earlier versions of the tables, and files that a compaction or recomputation replaced. Longer than any reader
-    needs one version."""
-    orphans: Annotated[Duration, Field(ge=LONGEST_RUN)] = DAY
-    """Files that no version of a table lists; longer than any run takes, at most `versions`."""
-    dagster_events: KeptHours = timedelta(days=2)
-    """What ticks materialized and checked in Dagster, about 80 MB a day. The newest of each asset stays."""
     dagster_runs: KeptDays = None
-    """Finished runs in Dagster. Windows of deleted runs look as if never materialized, and are not computed again."""
-
-    @model_validator(mode="after")
-    def _versions_for_the_grace_time(self) -> Self:
-        if self.orphans > self.versions:
-            raise ValueError("orphans must not be longer than versions: a file that a version lists is not an orphan")
-        return self
 
 
 class LakeSettings(Section):
-    """The place of everything durable."""
+    """Where everything durable lives."""
 
     uri: Annotated[str, Effect.ANEW] = "file:.tidemark/lake"
-    """A folder (`file:path`, `file:///path`; on one file system with hard links and `fsync`), or a bucket
-    (`gs://bucket`, `gs://bucket/prefix`)."""
     endpoint: Annotated[OptionalText, Effect.ANEW] = None
-    """Another address of Cloud Storage, as `http://host:port`, such as a server on loopback. It is used without
-    credentials."""
-    checkpoint_every: int = Field(200, ge=2)
-    """Log entries between two compacted ones. Larger: fewer large objects, slower restarts."""
 
     @field_validator("uri")
     @classmethod
@@ -472,65 +320,41 @@ class LakeSettings(Section):
 
 
 class SparkSettings(Section):
-    """The Spark that computes windows."""
+    """Which Spark computes the micro-batches."""
 
     remote: OptionalText = "sc://localhost:15002"
-    """Address of the Spark Connect server. `tidemark up` starts one if it is on `localhost` and nothing listens
-    there."""
-    master: OptionalText = None
-    """Spark master of a classic session in each run's process, such as `local[2]` or `spark://host:7077`, in place of
-    `remote`."""
-    server_master: OptionalText = None
-    """Spark master of the server that `tidemark up` starts, such as `local[6,4]`: six threads, four tries a task.
-    Empty: this machine, with a slot for each reader."""
-    driver_memory: str = Field("2g", pattern=r"^\d+[mg]$")
-    """Memory of that server, or of a classic session."""
     executor_environment: OptionalText = None
-    """Archive of `tidemark provision --executors`, by path or address, for executors whose Python lacks tidemark
-    (docs/how-to/spark.md)."""
     config: dict[str, str] = Field(default_factory=dict)
-    """Further Spark settings by name, in `[spark.config]`. All reach a server that is started and a classic session;
-    `spark.sql.*` reach a Spark Connect client. `spark.jars` replaces the connector that a bucket needs."""
 
     @field_validator("executor_environment")
     @classmethod
     def _unpackable(cls, value: str | None) -> str | None:
         if value is not None and (not value.endswith((".tar.gz", ".tgz")) or "#" in value or "," in value):
-            raise ValueError(
-                "name the archive that `tidemark provision --executors` made, such as executors.tar.gz, without # and ,"
-            )
+            raise ValueError("name the archive that `tidemark pack` made, such as executors.tar.gz, without # and ,")
         return value
 
-    @model_validator(mode="after")
-    def _one_of_them(self) -> Self:
-        if self.master is None and self.remote is None:
-            raise ValueError(
-                "set remote (a Spark Connect address such as sc://localhost:15002) or master (such as local[2])"
-            )
-        return self
+    @property
+    def is_classic(self) -> bool:
+        """True if each run starts a session in its own process, and connects to no server."""
+        return self.remote is None
+
+    @property
+    def driver_memory(self) -> str:
+        """Memory of the server that `tidemark up` starts, or of a classic session."""
+        return self.config.get("spark.driver.memory", DRIVER_MEMORY)
 
 
 class DagsterSettings(Section):
-    """Dagster's processes, and the pipeline's names in it."""
+    """Dagster's own processes, the name of the pipeline in it, and which Dagster is asked for runs."""
 
     name: Annotated[str | None, Field(pattern=r"^[a-z][a-z0-9_]{0,59}$"), EmptyIsNone, Effect.ANEW] = None
-    """Beginning of the names of assets, jobs, sensors, schedules and resources (docs/how-to/embedding.md). Empty: none,
-    and `tidemark` in a Dagster project of yours."""
     url: OptionalUrl = None
-    """Address of the UI of the Dagster that `recompute` and `repair` ask for runs, without a login. Empty: that of
-    `tidemark up`."""
     location: str = Field("tidemark", min_length=1)
-    """Code location there that has tidemark's jobs."""
     web_port: Port = 3000
-    """Port of the UI, on loopback."""
     allowed_hosts: list[str] = Field(default_factory=list)
-    """Further host names, without ports, under which people reach the UI, such as a proxy's (SECURITY.md)."""
     code_port: Port = 4266
-    """Port of the code server, on loopback."""
     storage: Annotated[str, Effect.ANEW] = ".tidemark/dagster"
-    """Folder of Dagster's own storage, with the processes' logs beside it. Losing it loses no data and no watermark."""
     owners: list[str] = Field(default_factory=lambda: ["team:data-engineering"])
-    """Owners that the assets show: `team:name` or an e-mail address."""
 
     @field_validator("allowed_hosts")
     @classmethod
@@ -552,47 +376,34 @@ class DagsterSettings(Section):
 
 
 class MetricsSettings(Section):
-    """Metrics, health and the page (docs/how-to/observability.md). An export needs `tidemark-pubsub[metrics]`."""
+    """What the code server tells a monitoring system, and where it listens for being asked."""
 
     export: Literal["", "prometheus", "otlp"] = ""
-    """Metrics are served at `port`, or sent to `endpoint`. Empty: nothing is recorded."""
-    endpoint: OptionalUrl = "http://127.0.0.1:4318"
-    """Receiver of OTLP over HTTP; `/v1/metrics` is added. A login goes into `$OTEL_EXPORTER_OTLP_HEADERS`."""
-    every: Annotated[Duration, Field(ge=timedelta(seconds=1), le=timedelta(minutes=10))] = timedelta(seconds=15)
-    """Interval at which metrics are sent there."""
-    health: bool = False
-    """Serve `/healthz` and `/livez` at `port`. With `prometheus` or the page they are there in any case."""
-    page: Annotated[bool | None, EmptyIsNone] = None
-    """Serve the page at `port` (docs/how-to/observability.md). Empty: with `tidemark up`, if `host` is loopback."""
-    host: str = Field("127.0.0.1", min_length=1)
-    """Address that the code server listens on for that. Beyond loopback, admit only those who may ask (SECURITY.md)."""
-    port: Port = 9464
-    """Port for that."""
+    listen: OptionalAddress = None
 
     @property
-    def shows_page(self) -> bool:
-        """True if `tidemark up` and `tidemark attach` serve the page."""
-        return is_loopback(self.host) if self.page is None else self.page
+    def address(self) -> tuple[str, int]:
+        """The host and port at which health, the page and Prometheus' metrics are served."""
+        host, _, port = (self.listen or LISTEN).rpartition(":")
+        return host.strip("[]"), int(port)
+
+    @property
+    def has_page(self) -> bool:
+        """True if the page is served as well: on loopback alone, since it asks for no login."""
+        return is_loopback(self.address[0])
 
     @property
     def listens(self) -> bool:
-        """Whether something is served at `port`."""
-        return self.health or self.page is True or self.export == "prometheus"
+        """Whether something is served."""
+        return self.listen is not None or self.export == "prometheus"
 
     @property
     def is_on(self) -> bool:
         """Whether anything is to be recorded."""
         return self.listens or self.export != ""
 
-    @model_validator(mode="after")
-    def _somewhere_to_export(self) -> Self:
-        if self.export == "otlp" and self.endpoint is None:
-            raise ValueError("endpoint must name the receiver of OTLP over HTTP, such as http://127.0.0.1:4318")
-        return self
-
 
 class LogSettings(Section):
-    """Logs of Dagster's processes and of runs."""
+    """How Dagster's processes and the runs write their logs."""
 
     format: Literal["text", "json"] = "text"
-    """`json`: one object a line from the code server, its runs and the daemon, with the ids of tick and run."""

@@ -5,10 +5,10 @@ from dataclasses import asdict, fields
 from typing import Any
 
 import dagster as dg
+from tidemark.pipeline.tuning.report_store import write_report
 
 from tidemark.assets.catalog import HEARTBEATS, WATERMARK, WATERMARK_TUNING, key_of, spec, within
-from tidemark.assets.events import failing_run
-from tidemark.assets.scheduler.runs import tags_of
+from tidemark.assets.jobs.job import tags_of, working
 from tidemark.pipeline.clock import SystemClock
 from tidemark.pipeline.durations import format_duration
 from tidemark.pipeline.errors import NothingToTune
@@ -18,7 +18,6 @@ from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.tuning.inputs import report_on_lake
 from tidemark.pipeline.tuning.page import page_of
 from tidemark.pipeline.tuning.report import TuningReport, facts_of, sentences
-from tidemark.pipeline.tuning.report_store import write_report
 from tidemark.pipeline.tuning.stream_disorder import StreamDisorder
 from tidemark.resources.keys import LAKE, keys_of, lake_of
 
@@ -48,7 +47,7 @@ def tuning_asset(settings: Settings) -> dg.AssetsDefinition:
     )
     def watermark_tuning(context: dg.AssetExecutionContext) -> Iterator[dg.MaterializeResult[None]]:
         made_at, tune, whole = SystemClock().now(), settings.tune, lake_of(context, settings).whole()
-        with failing_run():
+        with working(context):
             try:
                 report = report_on_lake(whole, settings, made_at, tune.since, target=tune.target_late_share)
             except NothingToTune as nothing:

@@ -15,13 +15,12 @@ from tidemark.assets.catalog import (
     TRACKING_HISTOGRAM,
     WATERMARK,
     key_of,
-    ticking_sensor,
 )
 from tidemark.assets.events import landing_events, landing_sentence, tracking_events
-from tidemark.assets.jobs.ingest import run_at_work, watch_of
 from tidemark.assets.scheduler.requests import OneAsks, Request, next_request
 from tidemark.assets.scheduler.runs import Runs
-from tidemark.assets.sensors.watching import Jobs, note_problem, observer_of
+from tidemark.assets.sensors.ingest import run_at_work
+from tidemark.assets.sensors.watching import Jobs, note_problem, observer_of, ticking_sensor
 from tidemark.pipeline.clock import Clock
 from tidemark.pipeline.durations import format_duration
 from tidemark.pipeline.ingest.copies import RememberedCopies
@@ -88,7 +87,7 @@ def tracking_sensor(
         pulls = budget
         if landing is not None:
             landing.wait(LANDS_WITHIN)
-            if run_at_work(Runs(context.instance, settings), clock.now(), settings) is not None:
+            if run_at_work(Runs(context.instance, settings), clock.now()) is not None:
                 pubsub.tracking().close()
                 pulls = replace(budget, max_messages=0)
         tracked = track(
@@ -146,7 +145,7 @@ def landing_sensor(
         pace.aim(None if decides_at is None else decides_at - LANDS_BEFORE)
         pace.wait()
         runs, now = Runs(context.instance, settings), clock.now()
-        if (run := run_at_work(runs, now, settings)) is not None:
+        if (run := run_at_work(runs, now)) is not None:
             pubsub.base().close()
             said = dg.SkipReason(f"run {run[:8]} lands and tracks: its readers land instead")
             return dg.SensorResult(skip_reason=said)
@@ -174,6 +173,6 @@ def landing_sensor(
 
 def _remember(lake: LakeResource, side: Side, sensor: str, came: Ingested) -> None:
     """Keep what other sensors and people are told of a tick."""
-    watch, waits = watch_of(lake), came.waiting.sentence()
+    watch, waits = lake.watch(), came.waiting.sentence()
     watch.leaves_more[side], watch.waiting[side] = came.leaves_more, waits
     note_problem(lake, sensor, waits)

@@ -2,7 +2,6 @@
 
 In a model: `signals (below_the_watermark(config := '/etc/tidemark.toml'))`."""
 
-
 from sqlmesh import DatetimeRanges, signal
 
 from tidemark.watermark import read_watermark

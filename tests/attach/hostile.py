@@ -30,9 +30,6 @@ emulator_host = "{address}"
 [watermark]
 band = "1s"
 tick = "5s"
-seek_tolerance = "2s"
-[ingest]
-pull_for = "1s"
 
 [lake]
 uri = "file:lake"

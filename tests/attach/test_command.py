@@ -58,7 +58,7 @@ class House:
     def write(self, pubsub: str = "", more: str = "") -> None:
         names = ("project", "topic", "base_subscription", "tracking_subscription", "emulator_host")
         written = "\n".join(f'{name} = "{getattr(self.pubsub, name)}"' for name in names)
-        rest = '[watermark]\ntick = "1s"\nband = "1s"\n[ingest]\npull_for = "1s"\n[windows]\nlength = "1m"\n'
+        rest = '[watermark]\ntick = "1s"\nband = "1s"\n[windows]\nlength = "1m"\n'
         content = f"[pubsub]\nattach = true\n{written}\n{pubsub}\n{rest}{more}"
         (self.folder / "tidemark.toml").write_text(content)
 
@@ -226,7 +226,7 @@ def test_a_failing_tick_is_said_once_and_noted_and_the_next_good_one_clears_it(h
 
 
 def test_it_serves_its_health_while_it_runs_and_a_signal_ends_it(house: House, unused_port: int) -> None:
-    house.write(more=f"[metrics]\nhealth = true\nport = {unused_port}\n")
+    house.write(more=f'[metrics]\nlisten = "127.0.0.1:{unused_port}"\n')
     house.subscribe()
     variables = {"PATH": os.environ["PATH"], "HOME": str(house.folder)}
     process = subprocess.Popen(

@@ -84,7 +84,7 @@ def house(tmp_path: Path, instance: dg.DagsterInstance) -> Attached:
 
 
 def test_there_is_what_needs_no_tables_and_no_spark(tmp_path: Path) -> None:
-    settings = settings_of(PUBSUB, tmp_path).model_copy(update={"metrics": MetricsSettings(health=True)})
+    settings = settings_of(PUBSUB, tmp_path).model_copy(update={"metrics": MetricsSettings(listen="127.0.0.1:9464")})
     definitions = build_definitions(settings)
     dg.Definitions.validate_loadable(definitions)
     repository = definitions.get_repository_def()

@@ -204,15 +204,6 @@ def test_a_window_without_heartbeats_leaves_no_hole_in_the_range(ticking: Tickin
     assert ticking.settings.windowing.named(last).start >= start + 3 * MINUTE
 
 
-def test_a_long_stretch_is_cut_at_the_most_windows_a_run_may_have(
-    world: ModelWorld, instance: dg.DagsterInstance, tmp_path: Path
-) -> None:
-    ticking = Ticking(settings_of(PUBSUB, tmp_path, max_windows_per_run=2), instance, world.clock, world)
-    publish_backlog(world, ticking.settings)
-    first, last = map(ticking.settings.windowing.named, requested(ticking.land_and_close()))
-    assert (first.end, last) == (last.start, ticking.waiting()[-1])
-
-
 def test_what_is_computed_is_not_requested_again_and_live_windows_with_a_gap_are_one_run(
     ticking: Ticking, world: ModelWorld
 ) -> None:

@@ -14,7 +14,7 @@ from tidemark.pipeline.clock import SystemClock, iso
 from tidemark.pipeline.errors import PermissionMissing, PubSubUnreachable
 from tidemark.pipeline.pubsub.connection import publisher_client, reported, subscriber_client
 from tidemark.pipeline.pubsub.monitoring import monitoring_client
-from tidemark.pipeline.settings_sections import PubSubSettings
+from tidemark.pipeline.settings_sections import PubSubSettings, Server
 
 ACCOUNT = "tidemark@project.iam.gserviceaccount.com"
 REGIONAL = "europe-west3-pubsub.googleapis.com:443"
@@ -52,7 +52,7 @@ def test_a_regional_endpoint_is_asked_instead_of_the_global_one() -> None:
 def test_pubsub_and_monitoring_are_asked_as_the_service_account_that_is_named() -> None:
     settings = PubSubSettings(impersonate=ACCOUNT)
     clients = [subscriber_client(*settings.server), publisher_client(*settings.server)]
-    for client in (*clients, monitoring_client(None, settings.impersonate)):
+    for client in (*clients, monitoring_client(Server(None, impersonate=settings.impersonate))):
         used = credentials_in(client)
         assert isinstance(used, impersonated_credentials.Credentials)
         assert used.service_account_email == ACCOUNT

@@ -51,7 +51,7 @@ def up(
     supervisor.take_over()
     try:
         make_ready(settings, clock, ownership, say)
-        page = page_sentence(settings.metrics) if settings.metrics.shows_page else ""
+        page = page_sentence(settings.metrics) if settings.metrics.has_page else ""
         start_stack(supervisor, settings, config_file())
         if page:
             say(page)

@@ -89,7 +89,7 @@ def test_a_service_as_the_method_expects_it_is_found_so(faults: Faults) -> None:
     found = of_a_service(facts)
     assert {one.fact: one.found for one in found if one.verdict is Verdict.DIFFERS} == {}
     assert found[TRANSFORM].found == "10 of 10 came: 0 with a payload, 0 changed"
-    assert {one.key: one.value for one in follows(facts, Settings())}.keys() == {"reading_slack", "base_slack"}
+    assert {one.key: one.value for one in follows(facts, Settings())}.keys() == {"slack"}
 
 
 @pytest.mark.parametrize(
