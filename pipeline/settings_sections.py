@@ -245,7 +245,7 @@ class TableSettings(Section):
 
     effect = Effect.RECOMPUTE
 
-    file: str
+    file: str = ""
     """File with a query over `{heartbeats}` (`.sql`), or with a function of the table's name that `@tidemark.windowed`
     decorates (`.py`). The decorator then has `key`, `lookback` and `window`."""
     key: Annotated[list[str], BeforeValidator(lambda key: [key] if isinstance(key, str) and key else key or [])] = (

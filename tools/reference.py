@@ -20,6 +20,7 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 import pyarrow as pa
 import typer
+from pydantic.fields import FieldInfo
 
 from tidemark.pipeline.cli.app import app
 from tidemark.pipeline.contract.heartbeat import FieldKind
@@ -76,12 +77,17 @@ def settings() -> Iterator[str]:
     """The effects of a change, and a table for each section of the settings."""
     effects = ((effect, linked(text)) for effect, text in documented(Effect, [*Effect.__members__]).items())
     yield from ("", *table(("on a change", "effect"), ((Effect[name], text) for name, text in effects)))
-    for name, section in Settings.model_fields.items():
-        kind: Any = section.annotation
-        if get_origin(kind) is dict:
-            name, kind = f"{name}.NAME", get_args(kind)[1]
+    for name, field in Settings.model_fields.items():
+        kind = section_of(field)
+        name = f"{name}.NAME" if get_origin(field.annotation) is dict else name
         yield from ("", f"## `[{name}]`", linked(inspect.getdoc(kind) or ""), "")
         yield from table(("name", "default", "meaning", "values", "on a change"), _settings_of(kind))
+
+
+def section_of(field: FieldInfo) -> type[Section]:
+    """The section that a field of the tree holds, or holds by name."""
+    kind: Any = field.annotation
+    return get_args(kind)[1] if get_origin(kind) is dict else kind
 
 
 def _settings_of(section: type[Section]) -> Iterator[Sequence[str]]:

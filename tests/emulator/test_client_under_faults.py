@@ -155,41 +155,6 @@ def test_a_server_that_goes_away_in_the_middle_of_a_batch_ends_it_and_the_next_p
     assert sorted(ids) == sorted(sent)
 
 
-@pytest.mark.parametrize("fault", ["unavailable", "throttled", "deadline_exceeded"])
-def test_an_acknowledgement_that_never_gets_through_is_counted_as_failed_and_the_messages_come_again(
-    house: House, fault: str
-) -> None:
-    sent = send(house.publisher, house.settings, 5)
-    batch = house.patient().pull(5, MUCH, 5)
-    house.model.faults = Faults(**{fault: 1.0})
-    outcome = house.base.acknowledge(batch.ack_ids)
-    assert (outcome.count, outcome.failed) == (0, 5)
-    house.model.faults = Faults()
-    house.wait_for_leases()
-    again = house.patient().pull(5, MUCH, 5)
-    assert ids_of(again) == sent
-    assert house.base.acknowledge(again.ack_ids).count == 5
-    assert not house.outstanding()
-
-
-def test_an_extension_that_is_refused_costs_a_second_delivery_and_nothing_else(
-    house: House, caplog: pytest.LogCaptureFixture
-) -> None:
-    sent = send(house.publisher, house.settings, 5)
-    batch = house.patient().pull(5, MUCH, 5)
-    house.model.faults = Faults(throttled=1.0)
-    keeping = subscription_of(house.subscriber, house.settings, clock=house.clock, lease=timedelta(milliseconds=600))
-    keeping.hold(batch.ack_ids)
-    house.wait_for_leases()
-    keeping.close()
-    assert "were not extended" in caplog.text
-    house.model.faults = Faults()
-    again = house.patient().pull(5, MUCH, 5)
-    assert ids_of(again) == sent
-    assert house.base.acknowledge(batch.ack_ids).count == 5
-    assert not house.outstanding()
-
-
 class Ticks:
     """Both ticks over a lake in a folder, and what they did."""
 

@@ -2,23 +2,18 @@
 
 import gzip
 import json
-import pickle
 from collections import Counter
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-import orjson
-import pytest
 from google.pubsub_v1 import PubsubMessage
 
 from tests.contract.payloads.schemas import AVRO, BEAT, avro
 from tests.ingest.judged import LATER, Judged, counted, histogram_of, judged
 from tidemark.pipeline.contract.heartbeat import HeartbeatReader
 from tidemark.pipeline.contract.messages import MESSAGE, Messages
-from tidemark.pipeline.errors import InvalidSettings
 from tidemark.pipeline.ingest.copies import RememberedCopies
-from tidemark.pipeline.ingest.pubsub_options import read_options
 from tidemark.pipeline.ingest.rows import judged_rows
 from tidemark.pipeline.settings_message import MessageSettings
 
@@ -114,40 +109,3 @@ def test_avro_in_a_file_is_landed_tracked_and_judged_again(tmp_path: Path) -> No
     (again,) = judged_rows(rows, reader(settings), LATER, None, NOW)
     assert (len(again.heartbeats), len(again.rejected)) == (0, 1)
     assert histogram_of([good, bad, zipped], reader(settings)).oldest_event_us is not None
-
-
-def test_the_options_of_the_source_name_the_same_and_travel(tmp_path: Path) -> None:
-    options = read_options(
-        {
-            "project": "p-1",
-            "subscription": "base",
-            "lake": f"file://{tmp_path}",
-            "payload": "avro",
-            "schema": str(tmp_path / "beat.avsc"),
-            "compression": "gzip",
-            "envelope": "cloudevents",
-            "fields": orjson.dumps({"temp": {"path": "attribute:temp", "kind": "number"}}).decode(),
-        },
-        {},
-    )
-    assert pickle.loads(pickle.dumps(options)).contract == options.contract  # noqa: S301
-    assert options.contract.payload.schema == str(tmp_path / "beat.avsc")
-    with pytest.raises(InvalidSettings, match="whole path"):
-        read_options(
-            {"project": "p-1", "subscription": "base", "lake": "gs://b", "payload": "avro", "schema": "a.avsc"}
-        )
-
-
-@pytest.mark.parametrize(
-    ("given", "why"),
-    [
-        ({"schema": "a.avsc"}, "only avro and protobuf have a schema"),
-        ({"payload": "none", "fields": {"a": "number"}}, "which must be json, avro or protobuf"),
-        ({"payload": "none", "event_time": "payload:at"}, "which must be json, avro or protobuf"),
-        ({"payload": "xml"}, "payload"),
-        ({"fields": {"a": {"path": "attribute:", "kind": "text"}}}, "attribute:NAME"),
-    ],
-)
-def test_settings_that_cannot_be_meant_are_refused(given: dict[str, Any], why: str) -> None:
-    with pytest.raises(ValueError, match=why):
-        MessageSettings(**given)

@@ -18,7 +18,6 @@ from tidemark.pipeline.errors import CorruptObject, LakeFull, LakeUnreachable
 from tidemark.pipeline.ingest.take import Budget
 from tidemark.pipeline.lake.log.tracking_log import entry_name
 from tidemark.pipeline.lake.tables.new_files import NewFile
-from tidemark.pipeline.watermark.state import DecisionRecord
 
 SMALL = Budget(max_messages=6, max_bytes=1 << 20, max_time=timedelta(seconds=20), batch_messages=3)
 
@@ -146,16 +145,6 @@ def test_what_lands_below_the_watermark_is_late(tmp_path: Path) -> None:
 # What goes wrong
 
 
-def test_the_fake_fails_a_tick_that_acknowledges_before_messages_are_durable(world: World) -> None:
-    """The other tests rest on the fakes failing then."""
-    publish(world, 2)
-    for subscription in (world.base, world.tracking):
-        batch = subscription.pull(10, 1000, 1)
-        with pytest.raises(AssertionError, match=r"not durable: \['\d"):
-            subscription.acknowledge(batch.ack_ids)
-        assert len(subscription.unacknowledged) == 2
-
-
 @pytest.mark.parametrize("fault", [LakeFull("no space is left"), LakeUnreachable("no answer")])
 @pytest.mark.parametrize("table", ["heartbeats", "quarantine"])
 @pytest.mark.parametrize("landed", [False, True], ids=["before the write", "after the write"])
@@ -177,21 +166,6 @@ def test_a_table_that_fails_leaves_everything_unacknowledged_and_the_next_tick_g
     assert set(world.quarantined_ids()) == {"6"}
     twice = table == "heartbeats" and landed  # at least once: the micro-batch drops the copies
     assert len(world.landed_ids()) == (10 if twice else 5)
-
-
-def test_with_a_damaged_log_nothing_is_pulled(world: World) -> None:
-    publish(world, 3)
-    world.track()
-    path = world.folder / entry_name(2)
-    assert isinstance(world.log.entry(2), DecisionRecord)
-    whole = path.read_bytes()
-    path.write_bytes(b"")
-    world.restart()
-    with pytest.raises(CorruptObject, match="`tidemark repair --forget"):
-        world.land()
-    assert world.steps.taken == []
-    path.write_bytes(whole)
-    assert world.land().heartbeats == 3
 
 
 def test_once_the_log_has_lost_its_end_nothing_is_pulled(world: World) -> None:

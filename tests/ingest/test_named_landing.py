@@ -10,12 +10,11 @@ import pytest
 from tests.ingest.fakes import Crash, World
 from tests.watermark.builders import at
 from tidemark.pipeline.errors import LandingOver
-from tidemark.pipeline.ingest import take as taking
 from tidemark.pipeline.ingest.named import land_named
 from tidemark.pipeline.ingest.take import Budget
+from tidemark.pipeline.lake.landings import MANIFEST, PIECE, LandedBatches, NamedLanding
 from tidemark.pipeline.lake.store.notes import Notes
 from tidemark.pipeline.lake.store.objects import ObjectStore
-from tidemark.pipeline.lake.tables.landings import MANIFEST, PIECE, LandedBatches, NamedLanding
 from tidemark.pipeline.settings_sections import LakeSettings
 
 NAME = "run/000000001-0000"
@@ -151,23 +150,6 @@ def test_a_reader_that_dies_anywhere_loses_nothing(tmp_path: Path, dies_at: int)
     assert world.base.unacknowledged == []
     assert set(world.landed_ids()) == {"1", "2", "3", "4", "5"}
     assert set(world.quarantined_ids()) == {"6"}
-
-
-def test_the_leases_of_the_first_batch_last_until_everything_is_acknowledged(
-    world: PiecesWorld, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(taking, "FILE_BYTES", 1)
-    publish(world, 7)
-    create = world.objects.create
-
-    def slow(name: str, content: bytes) -> None:
-        world.wait(300)
-        create(name, content)
-
-    world.objects.create = slow  # type: ignore[method-assign]
-    landing = world.land_as(NAME, budget=replace(BUDGET, max_time=timedelta(hours=1)))
-    assert len(landing.pieces) == 3
-    assert world.base.unacknowledged == []
 
 
 # The end of a batch

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.ingest.fakes import AMPLE, World, WorldSubscription
-from tests.watermark.builders import at, bounded, effective, published
+from tests.watermark.builders import at, bounded, effective
 from tidemark.pipeline.ingest.outcome import Ingested, Side
 from tidemark.pipeline.ingest.progress import (
     AT_LEAST,
@@ -19,7 +19,6 @@ from tidemark.pipeline.ingest.progress import (
     Look,
     Progress,
     Watch,
-    looks_of,
     progress_of,
     recent_looks,
 )
@@ -29,7 +28,7 @@ from tidemark.pipeline.lake.store.disk import DiskObjects
 from tidemark.pipeline.pubsub.subscription import PulledBatch
 from tidemark.pipeline.watermark.decision import Decision, Reason
 from tidemark.pipeline.watermark.policy import Policy
-from tidemark.pipeline.watermark.state import Beginning, DecisionRecord, Entry, Snapshot, WatermarkState
+from tidemark.pipeline.watermark.state import Beginning, DecisionRecord, Entry, WatermarkState
 from tidemark.pipeline.watermark.usage import Usage
 
 NOW = 10_000.0
@@ -83,12 +82,6 @@ def test_reading_that_does_not_gain_is_falling_behind() -> None:
         )
 
 
-def test_each_side_counts_what_was_pulled_of_it_and_the_oldest_backlog_comes_first() -> None:
-    used = Usage(tracked=600, landed=60)
-    looks = [look(NOW - 60, base=900, tracking=300), look(NOW, used=used, base=900, tracking=300)]
-    assert [(one.side, one.rate) for one in progress_of(looks)] == [(Side.BASE, 1.0), (Side.TRACKING, 10.0)]
-
-
 def test_nothing_is_told_of_less_than_a_minute_or_of_a_young_backlog_or_of_a_side_that_was_not_read_before() -> None:
     assert progress_of([]) == []
     assert progress_of([look(NOW, base=600)]) == []
@@ -98,21 +91,6 @@ def test_nothing_is_told_of_less_than_a_minute_or_of_a_young_backlog_or_of_a_sid
 
 
 # Where looks come from
-
-
-def test_looks_count_what_ticks_and_rounds_have_used_until_then() -> None:
-    nothing = published([])
-    entries: list[Entry] = [
-        Beginning(at(0)),
-        record(10, base=1, tracking=2, usage=Usage(landed=3)),
-        Snapshot(nothing),
-        Snapshot(nothing, Usage(landed=4), at(15)),
-        record(20, base=5, tracking=6),
-    ]
-    assert list(looks_of(entries)) == [
-        look(10, used=Usage(landed=3), base=1, tracking=2),
-        look(20, used=Usage(landed=7), base=5, tracking=6),
-    ]
 
 
 class CountingLog(TrackingLog):

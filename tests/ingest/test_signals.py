@@ -23,8 +23,8 @@ from tidemark.local.emulator.model import PubSubModel
 from tidemark.local.emulator.server import served
 from tidemark.pipeline.clock import SystemClock, iso
 from tidemark.pipeline.errors import InvalidSettings, LakeUnreachable
-from tidemark.pipeline.ingest.signals import SignalTopic, closed_between, signals_of
-from tidemark.pipeline.lake.log.watermark_object import LANDED, NAME, SENT, Closed
+from tidemark.pipeline.ingest.signals import SignalTopic, signals_of
+from tidemark.pipeline.lake.log.watermark_object import LANDED, NAME, SENT
 from tidemark.pipeline.pubsub.connection import publisher_client, subscriber_client
 from tidemark.pipeline.pubsub.provision import provision_here
 from tidemark.pipeline.settings import Settings, load_settings
@@ -125,24 +125,6 @@ def test_a_message_has_the_decision_the_windows_that_closed_and_attributes_for_f
     assert {message["ordering_key"] for message in published.messages} == {"orders"}
     assert set(published.bounds) == {(None, 2.0)}, "one try, of two seconds"
     assert memory.content == published.messages[1]["data"], "the note is the message"
-
-
-@pytest.mark.parametrize(
-    ("since", "watermark", "closed"),
-    [
-        (0, 299.999, (None, None, 0)),
-        (0, 300, (0, 0, 1)),
-        (300, 300, (None, None, 0)),
-        (299.999, 300, (0, 0, 1)),
-        (300, 600, (300, 300, 1)),
-        (301, 1500, (300, 1200, 4)),
-    ],
-)
-def test_a_window_has_closed_when_the_watermark_has_passed_its_end(
-    since: float, watermark: float, closed: tuple[float | None, float | None, int]
-) -> None:
-    keys = [None if start is None else WINDOWING.containing(at(start)).key for start in closed[:2]]
-    assert closed_between(iso(at(since)), iso(at(watermark)), WINDOWING) == Closed(keys[0], keys[1], closed[2])
 
 
 # No window is left out

@@ -17,7 +17,6 @@ from tidemark.pipeline.errors import (
 )
 from tidemark.pipeline.ingest.take import Budget
 from tidemark.pipeline.lake.log.tracking_log import entry_name
-from tidemark.pipeline.pubsub.backlog import LIFETIME
 from tidemark.pipeline.watermark.decision import Reason
 from tidemark.pipeline.watermark.policy import Policy
 from tidemark.pipeline.watermark.state import Beginning, DecisionRecord, Snapshot
@@ -29,18 +28,6 @@ STEPS_AT_MOST = 60
 @pytest.fixture
 def world(tmp_path: Path) -> World:
     return World(tmp_path)
-
-
-def test_an_object_for_other_systems_that_cannot_be_written_is_a_problem_and_fails_nothing(world: World) -> None:
-    (world.folder / "watermark.json").mkdir(parents=True)
-    publish(world)
-    tracked = world.track()
-    assert tracked.decision.watermark is not None
-    assert tracked.state.decision == tracked.decision
-    (problem,) = tracked.problems
-    assert problem.startswith("watermark.json, which other systems read, was not written: the lake failed at")
-    (world.folder / "watermark.json").rmdir()
-    assert world.track().problems == ()
 
 
 def publish(world: World, seconds: int = 20, streams: int = 1) -> None:
@@ -85,18 +72,6 @@ def test_the_first_tick_writes_its_beginning_before_anything_is_pulled(world: Wo
     publish(world, 5)
     world.track()
     assert [number for number in world.log.numbers() if isinstance(world.log.entry(number), Beginning)] == [0]
-
-
-def test_a_tracking_backlog_too_old_to_be_read_begins_with_what_could_be_read(world: World) -> None:
-    publish(world, 5)
-    world.wait(LIFETIME.total_seconds())
-    world.fails["read tracking"] = SnapshotRefused("its oldest message is too old")
-    tracked = world.track()
-    assert tracked.persisted.messages == 5
-    since = tracked.state.complete_from
-    assert since is not None
-    assert at(5) < since < world.clock.now() - timedelta(days=6)
-    assert tracked.decision.reason is Reason.HELD_STALE_READING
 
 
 def test_the_watermark_follows_what_is_published(world: World) -> None:

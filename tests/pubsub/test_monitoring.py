@@ -14,9 +14,7 @@ from tidemark.pipeline.pubsub.monitoring import (
     MAX_PAGES,
     OLDEST_AGE,
     SAMPLE_PERIOD,
-    UNDELIVERED,
     MonitoringBacklog,
-    Undelivered,
 )
 
 BASE = "heartbeats-base"
@@ -35,19 +33,6 @@ def at(count: float) -> datetime:
 @pytest.fixture
 def backlog(monitoring: MetricServiceClient, clock: ManualClock) -> MonitoringBacklog:
     return MonitoringBacklog(monitoring, PATH, clock, TIMEOUT)
-
-
-def test_a_point_says_what_was_published_before_the_sample_less_its_age(
-    fake: FakeMonitoring, backlog: MonitoringBacklog
-) -> None:
-    fake.sampled(BASE, at(-120), age=300, undelivered=7)
-    reading = backlog.read()
-    assert reading.observed_at == at(-120) - SAMPLE_PERIOD
-    assert reading.oldest_unacked == at(-120) - SAMPLE_PERIOD - seconds(300) - seconds(1)
-    assert reading.no_later_than == at(-120) - seconds(300) + seconds(1)
-    assert not reading.names_a_message
-    assert reading.source == "monitoring"
-    assert fake.asked_for(UNDELIVERED) == 0
 
 
 def test_the_newest_point_that_is_visible_counts(
@@ -159,24 +144,6 @@ def test_other_subscriptions_and_other_projects_of_the_metrics_scope_do_not_mix_
         backlog.read()
     fake.sampled(BASE, at(-90), age=500)
     assert backlog.read().oldest_unacked == at(-90 - 60 - 500 - 1)
-
-
-def test_two_series_of_one_subscription_are_unknown(fake: FakeMonitoring, backlog: MonitoringBacklog) -> None:
-    fake.honours_filter = False
-    fake.sampled(BASE, at(-30), age=1)
-    fake.sampled(BASE, at(-30), age=500, project="another-project")
-    with pytest.raises(ReadingUnavailable, match="2 series"):
-        backlog.read()
-
-
-@pytest.mark.parametrize("values", [(0, 900), (900, 0)])
-def test_the_more_careful_of_two_values_for_one_sample_counts(
-    fake: FakeMonitoring, backlog: MonitoringBacklog, values: tuple[int, int]
-) -> None:
-    for value in values:
-        fake.sampled(BASE, at(-60), age=value, undelivered=value)
-    assert backlog.read().oldest_unacked == at(-60 - 60 - 900 - 1)
-    assert backlog.undelivered() == Undelivered(900, at(-60))
 
 
 def test_an_answer_in_pages_is_read_to_its_end(fake: FakeMonitoring, backlog: MonitoringBacklog) -> None:

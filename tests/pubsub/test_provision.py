@@ -10,7 +10,7 @@ from google.api_core import exceptions as api
 from google.pubsub_v1 import PublisherClient, SubscriberClient
 
 from tests.official_emulator import HOST, free_port
-from tests.pubsub.builders import Altered, raising, send
+from tests.pubsub.builders import Altered, send
 from tidemark.pipeline.clock import SystemClock
 from tidemark.pipeline.contract.heartbeat import MessageContract
 from tidemark.pipeline.contract.places import Place
@@ -67,26 +67,6 @@ def test_tracking_is_created_before_base(
 
     provisioned(subscriber=Altered(subscriber, create_subscription=create))
     assert order == [fresh_pubsub.tracking_path, fresh_pubsub.base_path]
-
-
-def test_losing_the_race_against_another_provisioning_is_finding(
-    provisioned: Provision, subscriber: SubscriberClient, publisher: PublisherClient, fresh_pubsub: PubSubSettings
-) -> None:
-    provisioned()
-    looked_up: set[str] = set()
-
-    def not_there_yet(subscription: str, **bounds: Any) -> Any:
-        if subscription in looked_up:
-            return subscriber.get_subscription(subscription=subscription, **bounds)
-        looked_up.add(subscription)
-        raise api.NotFound("not yet")
-
-    report = provisioned(
-        subscriber=Altered(subscriber, get_subscription=not_there_yet),
-        publisher=Altered(publisher, get_topic=raising(api.NotFound("not yet"))),
-    )
-    assert report.found == names(fresh_pubsub)
-    assert report.created == []
 
 
 def test_subscriptions_that_another_provisioning_created_meanwhile_are_judged_as_well(
@@ -151,23 +131,6 @@ def test_a_base_backlog_that_is_older_than_tracking_is_reported_with_its_age(
     (warning,) = report.warnings
     assert "HELD_INCOMPLETE" in warning
     assert "before tracking was created" in warning
-
-
-@pytest.mark.parametrize(
-    ("error", "said"),
-    [(api.FailedPrecondition("too old"), "almost 7 days old"), (api.PermissionDenied("no"), "could not be read")],
-)
-def test_a_base_backlog_that_cannot_be_read_is_warned_of(
-    provisioned: Provision,
-    subscriber: SubscriberClient,
-    fresh_pubsub: PubSubSettings,
-    error: api.GoogleAPICallError,
-    said: str,
-) -> None:
-    provisioned()
-    subscriber.delete_subscription(subscription=fresh_pubsub.tracking_path)
-    (warning,) = provisioned(subscriber=Altered(subscriber, create_snapshot=raising(error))).warnings
-    assert said in warning
 
 
 def test_an_unreachable_server_is_reported_within_the_call_timeout(

@@ -6,10 +6,8 @@ from typing import Any
 import pytest
 from google.pubsub_v1 import PublisherClient, SubscriberClient
 
-from tests.fixtures_emulator import unique_pubsub
 from tests.pubsub.builders import Altered, send
 from tidemark.pipeline.clock import SystemClock
-from tidemark.pipeline.pubsub.connection import publisher_client, subscriber_client
 from tidemark.pipeline.pubsub.sampling import sample_messages
 from tidemark.pipeline.settings_sections import PubSubSettings
 
@@ -47,16 +45,6 @@ def test_it_has_each_message_once_and_leaves_no_subscription(
     found = sample_messages(client, settings, SystemClock(), 5, LONG)
     assert sorted(one["message_id"][0].as_py() for one in found) == sorted(sent), "none from before it began"
     assert left(subscriber, settings) == []
-
-
-def test_it_sees_what_the_pipeline_s_filter_lets_pass(own_pubsub: str) -> None:
-    settings = unique_pubsub(own_pubsub).model_copy(update={"filter": 'attributes.number = "3"'})
-    subscriber, publisher = subscriber_client(own_pubsub), publisher_client(own_pubsub)
-    publisher.create_topic(name=settings.topic_path)
-    messages = [{"attributes": {"number": str(number)}} for number in range(5)]
-    client = after_creating(subscriber, lambda _: publisher.publish(topic=settings.topic_path, messages=messages))
-    found = sample_messages(client, settings, SystemClock(), 1, LONG)
-    assert [dict(one["attributes"][0].as_py()) for one in found] == [{"number": "3"}]
 
 
 def test_it_takes_no_more_than_asked_for_and_waits_no_longer(

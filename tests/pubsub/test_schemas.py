@@ -23,7 +23,7 @@ from tidemark.pipeline.contract.heartbeat import Asking
 from tidemark.pipeline.contract.payloads.formats import Encoding
 from tidemark.pipeline.identity import SCHEMA
 from tidemark.pipeline.pubsub.connection import client_of, publisher_client, subscriber_client
-from tidemark.pipeline.pubsub.schemas import MOST_SCHEMAS, reader_of
+from tidemark.pipeline.pubsub.schemas import reader_of
 from tidemark.pipeline.settings_message import MessageSettings
 from tidemark.pipeline.settings_sections import PubSubSettings
 
@@ -247,15 +247,6 @@ def test_the_first_schema_that_is_found_is_accepted_and_one_that_cannot_be_read_
     assert judged([forged], reader, None, FIRST).rejected["reason"].to_pylist() == ["UNREADABLE_PAYLOAD"]
 
 
-def test_where_another_process_accepted_a_schema_first_that_one_counts(
-    guarded: tuple[Topic, Denying, Any],
-) -> None:
-    topic, _, message = guarded
-    reader = reader_of(BY_AVRO.contract_from(FIRST), topic.pubsub, OneSchema(faster="projects/p/schemas/other"))
-    batch = judged([message], reader, None, FIRST)
-    assert (len(batch.heartbeats), batch.rejected["reason"].to_pylist()) == (0, ["UNREADABLE_PAYLOAD"])
-
-
 def later(message: Any, seconds: float) -> Asking:
     """So long after a message was published; it waits for an hour."""
     return Asking(message.publish_time.ToMicroseconds() + round(seconds * 1e6), 3_600_000_000)
@@ -296,14 +287,3 @@ def test_a_listing_that_was_refused_is_not_tried_again_for_half_a_minute(guarded
         assert denying.refused == refused
     denying.schemas = ()
     assert len(judged([message], reader, None, FIRST, later(message, 60)).heartbeats) == 1
-
-
-def test_a_batch_looks_for_few_schemas_and_the_messages_of_the_others_wait(topic: Topic, recorder: Recorder) -> None:
-    topic.create(AVRO)
-    topic.publish(avro(AVRO, BEAT))
-    (message,) = topic.pulled(1)
-    forged = [naming(message, f"projects/p/schemas/schema-{number}") for number in range(MOST_SCHEMAS + 5)]
-    reader = reader_of(BY_AVRO.contract_from(FIRST), topic.pubsub)
-    batch = judged(forged, reader, None, FIRST)
-    assert (len(batch.rejected), len(batch.undecided), len(listed(recorder))) == (MOST_SCHEMAS, 5, MOST_SCHEMAS)
-    assert "was not looked up yet" in batch.undecided[MOST_SCHEMAS].why

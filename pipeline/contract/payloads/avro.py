@@ -13,7 +13,7 @@ from tidemark.pipeline.contract.payloads.formats import CONTAINER, Encoding
 from tidemark.pipeline.contract.payloads.rejections import Unreadable
 
 UNFIT = (ArithmeticError, EOFError, LookupError, TypeError, ValueError)
-"""What reading raises for bytes that another schema wrote, or none."""
+"""Errors of reading bytes that another schema wrote, or none."""
 
 NO_MESSAGE = (
     "it is an Avro object container file; a message holds one record alone, in Avro's binary or JSON encoding (in "

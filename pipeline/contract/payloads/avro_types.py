@@ -28,13 +28,13 @@ LONGEST = 63
 """The last shift of a number of 64 bits."""
 
 NOT_NUMBERS = frozenset({"NaN", "Infinity", "-Infinity"})
-"""How Avro writes what JSON has no number for."""
+"""Numbers that JSON does not have, as Avro writes them."""
 
 BROKEN = (
     *(SchemaParseException, UnknownType),
     *(ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError),
 )
-"""What fastavro raises for an invalid schema."""
+"""Errors of fastavro for an invalid schema."""
 
 Walk = Callable[[bytes, int, Budget], int]
 """Counts the value that begins at a position, and returns the position after it. Raises TooMany, and IndexError or

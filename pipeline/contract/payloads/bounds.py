@@ -44,7 +44,7 @@ class TooDeep(Unreadable):
 
 
 class Budget:
-    """How many values and levels one payload may still have."""
+    """The values and levels that one payload may still have."""
 
     def __init__(self) -> None:
         self.left = MOST_VALUES

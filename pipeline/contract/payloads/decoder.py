@@ -29,7 +29,7 @@ Read = Callable[[int, bytes], Any]
 
 
 class _Room:
-    """How many bytes may still be decoded in a part, those included that were decompressed in vain."""
+    """The bytes that may still be decoded in a part, those included that were decompressed in vain."""
 
     def __init__(self) -> None:
         self.left = PART_BYTES
@@ -66,7 +66,7 @@ class PayloadDecoder:
             found_in = files_at(written.schema, written.encoding)
         self._revisions = Revisions(written.encoding, found_in)
         self._may_be_gzip = written.compression is Compression.AUTO and written.encoding is not Encoding.AVRO
-        """Whether a payload that begins like gzip is: a record of Avro may begin so as well."""
+        """True if a payload that begins like gzip is gzip: a record of Avro may begin so as well."""
 
     def decode(self, messages: Messages, asking: Asking) -> Decoded:
         """Decode the first messages: all of them, or so many that their content fills `PART_BYTES`. At least one. What
@@ -155,7 +155,7 @@ class PayloadDecoder:
         return read
 
     def _is_compressed(self, attributes: Mapping[str, str]) -> bool:
-        """Whether the format or the message's attribute says so."""
+        """Tell by the format or the message's attribute."""
         compression = self._format.compression
         if compression is not Compression.AUTO:
             return compression is Compression.GZIP

@@ -23,7 +23,7 @@ UNFIT = (
     *(message.DecodeError, json_format.Error),
     *(ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError),
 )
-"""What reading raises for bytes that another schema wrote, or none: RecursionError beyond what may be nested."""
+"""Errors of reading bytes that another schema wrote, or none: RecursionError beyond what may be nested."""
 
 
 class ProtobufCodec:

@@ -66,7 +66,7 @@ class Unreadable(Exception):
 
 
 class Unknown(Exception):
-    """Whether a payload can be read is not known now. The message says why; the decoder catches it."""
+    """It is not known now whether a payload can be read. The message says why; the decoder catches it."""
 
 
 def quoted(value: str) -> str:
