@@ -39,10 +39,8 @@ def test_the_command_line_has_every_command_that_the_documents_name() -> None:
 
 
 def test_settings_that_documents_name_are_there() -> None:
-    sections = {name: reference.section_of(field) for name, field in Settings.model_fields.items()}
-    known = {
-        f"{name}.{field.alias or key}" for name, one in sections.items() for key, field in one.model_fields.items()
-    }
+    sections = {name: reference.section_of(field).model_fields for name, field in Settings.model_fields.items()}
+    known = {f"{name}.{field.alias or key}" for name, keys in sections.items() for key, field in keys.items()}
     for document in DOCUMENTS:
         named = re.findall(rf"`((?:{'|'.join(sections)})\.\w+)(?: = [^`]*)?`", document.read_text())
         assert set(named) <= known | NOT_OURS, document.name
