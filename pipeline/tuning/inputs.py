@@ -7,8 +7,6 @@ from functools import partial
 from pathlib import Path
 
 import numpy as np
-from tidemark.pipeline.lake.tables.rejected_payloads import rejected_payloads
-from tidemark.pipeline.replay.cohort_key import CohortKey
 
 from tidemark.pipeline.clock import iso, to_us
 from tidemark.pipeline.durations import format_duration
