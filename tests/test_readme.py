@@ -12,7 +12,7 @@ from tools import reference
 
 ROOT = Path(__file__).resolve().parent.parent
 README = (ROOT / "README.md").read_text()
-NOT_OURS = {"dagster.yaml", "watermark.json", "spark.jars", "spark.archives"}
+NOT_OURS = {"dagster.yaml", "watermark.json", "spark.archives", "spark.jars", "spark.master"}
 """Files, and settings of Spark's, that are written as tidemark's settings are."""
 
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
