@@ -149,8 +149,10 @@ def commands() -> Iterator[str]:
         panel = getattr(group.get_command(context, name), "rich_help_panel", None)
         rows = panels.setdefault(panel if isinstance(panel, str) else "Commands", [])
         command = group.resolve_command(context, [name])[1]
-        rows.append((f'<a id="{name}"></a>**`tidemark {name}`**', linked(command.help)))
-        rows += [_parameter(one, context) for one in command.params if not one.hidden]
+        options = {one.opts[0]: one for one in command.params if not one.hidden}
+        json_too = " With `--json`: as JSON." if options.pop("--json", None) else ""
+        rows.append((f'<a id="{name}"></a>**`tidemark {name}`**', linked(command.help) + json_too))
+        rows += [_parameter(one, context) for one in options.values()]
     for panel, rows in panels.items():
         yield from ("", f"## {panel}", "", *table(("command, option", "meaning"), rows))
 
