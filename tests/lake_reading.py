@@ -11,10 +11,10 @@ import pyarrow.parquet as pq
 from tests.clock import ManualClock
 from tests.watermark.builders import at
 from tidemark.pipeline.clock import Clock, iso
+from tidemark.pipeline.lake.landings import MANIFEST, PIECE, LandedBatches
 from tidemark.pipeline.lake.layout import Lake
 from tidemark.pipeline.lake.log.witness import LogWitness
 from tidemark.pipeline.lake.store.notes import Notes
-from tidemark.pipeline.lake.tables.landings import MANIFEST, PIECE, LandedBatches
 from tidemark.pipeline.lake.tables.table import LakeTable
 from tidemark.pipeline.quality.late import LateHeartbeats
 from tidemark.pipeline.quality.staleness import Staleness

@@ -7,10 +7,10 @@ from typing import Any
 
 from tidemark.pipeline.clock import Clock
 from tidemark.pipeline.ingest.progress import progress_of, recent_looks
+from tidemark.pipeline.lake.failures import FailedTick
 from tidemark.pipeline.lake.layout import Lake
-from tidemark.pipeline.lake.tables.failures import FailedTick
+from tidemark.pipeline.lake.tables.delta_log import last_round
 from tidemark.pipeline.lake.tables.quarantine import Reasons
-from tidemark.pipeline.lake.tables.rounds import last_round
 from tidemark.pipeline.quality.affected import not_known
 from tidemark.pipeline.quality.failing import (
     Failing,

@@ -7,12 +7,14 @@ from functools import partial
 from pathlib import Path
 
 import numpy as np
+from tidemark.pipeline.lake.tables.rejected_payloads import rejected_payloads
+from tidemark.pipeline.replay.cohort_key import CohortKey
 
 from tidemark.pipeline.clock import iso, to_us
 from tidemark.pipeline.durations import format_duration
 from tidemark.pipeline.errors import NothingToTune, TraceUnusable
 from tidemark.pipeline.lake.layout import Lake
-from tidemark.pipeline.lake.tables.rejected_payloads import rejected_payloads
+from tidemark.pipeline.lake.tables.quarantine import rejected_payloads
 from tidemark.pipeline.replay.log_ticks import LakeLandings, LogMessages, recorded_ticks
 from tidemark.pipeline.replay.trace import NEVER, CohortKey, Trace, ticks_at, ticks_of
 from tidemark.pipeline.replay.trace_file import ParquetTrace

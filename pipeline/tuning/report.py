@@ -7,7 +7,7 @@ from typing import Any
 
 from tidemark.pipeline.clock import from_us, iso
 from tidemark.pipeline.durations import format_duration
-from tidemark.pipeline.lake.tables.rejected_payloads import RejectedPayload, by_stream
+from tidemark.pipeline.lake.tables.quarantine import RejectedPayload, by_stream
 from tidemark.pipeline.phrases import at_most, percent, stands, words
 from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.tuning.blame import blame_sentence, rejected_sentence, those_that_delay

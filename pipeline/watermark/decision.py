@@ -14,17 +14,55 @@ class Reason(StrEnum):
     """The reason of a decision."""
 
     ADVANCED = "ADVANCED"
+    """The candidate was higher, and became the watermark.
+
+    Further messages, published and landed."""
     UNCHANGED = "UNCHANGED"
+    """The candidate is not above the watermark.
+
+    Newer messages, which push the pin out of the band."""
     PINNED_BY_BACKLOG = "PINNED_BY_BACKLOG"
+    """The message that pins the candidate was published at or after base's oldest outstanding one, by the last reading.
+
+    Base lands it and is read again, which may be rare (docs/concepts/costs-and-scale.md). If the pin is the anchor or
+    within the band, newer messages move it as well."""
     HELD_TRACKING_BEHIND = "HELD_TRACKING_BEHIND"
+    """Tracking is neither near now nor ahead of base by the band.
+
+    Tracking catches up. Check that its sensor ticks, or raise `ingest.pull_for`."""
     HELD_INCOMPLETE = "HELD_INCOMPLETE"
+    """Base holds messages that tracking may not know, or judged by another contract.
+
+    Base lands them, or you release them (`tidemark release`)."""
     HELD_NO_DATA = "HELD_NO_DATA"
+    """No valid message is known that was published more than a band before tracking's reading.
+
+    Time, once something is published. If messages arrive and all are rejected, correct `[message]` (`tidemark
+    quarantine`)."""
     HELD_STALE_READING = "HELD_STALE_READING"
+    """A backlog cannot be read, or its reading is overdue by more than `watermark.max_reading_age`.
+
+    The readings return. The tick's problems, in Dagster and in `tidemark status`, say why they fail."""
     HELD_CLOCK_SKEW = "HELD_CLOCK_SKEW"
+    """This machine's clock is ahead of Pub/Sub's, or was set back.
+
+    Synchronize the clock."""
     HELD_SEEK = "HELD_SEEK"
+    """A subscription was sought back.
+
+    The next tick. Replayed messages that had not landed are late where they land below the watermark."""
     IDLE_ADVANCED = "IDLE_ADVANCED"
+    """Nothing is published and nothing is outstanding, so the watermark follows the clock.
+
+    It moves by itself."""
     IDLE_HELD = "IDLE_HELD"
+    """Nothing is published, and `watermark.idle` is `hold`.
+
+    A new message, or the setting."""
     RELEASED = "RELEASED"
+    """An operator released messages: base counts as if it had acknowledged what was published before that time.
+
+    Base lands what was released, or a further release."""
 
     @property
     def is_move(self) -> bool:

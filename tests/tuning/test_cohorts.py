@@ -16,7 +16,7 @@ import typer
 from tests.tuning.tuning_lake import ending_before, record
 from tests.tuning.tuning_traces import SECOND_US, MemoryTrace, Source
 from tests.watermark.builders import START, START_US, seconds
-from tidemark.pipeline.cli.tune import cohort_key
+from tidemark.pipeline.cli.tune.tune import cohort_key
 from tidemark.pipeline.clock import SystemClock, to_us
 from tidemark.pipeline.errors import NothingToTune, TidemarkError, TraceUnusable
 from tidemark.pipeline.lake.layout import Lake
@@ -61,8 +61,8 @@ def figures(report: TuningReport | None) -> dict[str, Any]:
     assert report is not None
     facts = facts_of(report)
     kept = ("messages", "rejected", "published_from", "published_until", "ticks", "present", "disorder_seconds")
-    tried = [each for each in facts["outcomes"] if not each["quantile"] + each["frontier_quantile"]]
-    recommended = [each for each in facts["recommended"] if not each["quantile"] + each["frontier_quantile"]]
+    tried = [each for each in facts["outcomes"] if not each["quantile"]]
+    recommended = [each for each in facts["recommended"] if not each["quantile"]]
     return {**{name: facts[name] for name in kept}, "outcomes": tried, "recommended": recommended}
 
 

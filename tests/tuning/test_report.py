@@ -9,10 +9,11 @@ from pathlib import Path
 import numpy as np
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from tidemark.pipeline.lake.tables.rejected_payloads import RejectedPayload
 
 from tests.tuning.tuning_traces import SECOND_US, MemoryTrace, Source
 from tests.watermark.builders import START, START_US, ints
-from tidemark.pipeline.lake.tables.rejected_payloads import RejectedPayload
+from tidemark.pipeline.lake.tables.quarantine import RejectedPayload
 from tidemark.pipeline.phrases import words
 from tidemark.pipeline.printable import printable
 from tidemark.pipeline.replay.trace import extent_of, ticks_of
@@ -211,9 +212,7 @@ def test_the_absence_of_a_sufficient_band_is_reported_and_drawn() -> None:
     page = assert_page(report)
     assert "no band" in page
     assert "none of those tried is enough" in page
-    (found,) = (
-        each for each in facts_of(report)["recommended"] if each["rule"] == "frontier" and not each["frontier_quantile"]
-    )
+    (found,) = (each for each in facts_of(report)["recommended"] if each["rule"] == "frontier" and not each["quantile"])
     assert found["band_seconds"] is None
     assert found["largest_band_tried_seconds"] == 60.0
 
@@ -224,16 +223,16 @@ def test_a_band_that_costs_no_freshness_is_reported_beside_the_sufficient_one() 
 
 
 def test_the_present_policy_is_among_what_is_compared_with_its_own_quantiles() -> None:
-    present = Policy(rule="frontier", band=timedelta(seconds=7), quantile=0.01, frontier_quantile=0.02)
+    present = Policy(rule="frontier", band=timedelta(seconds=7), quantile=0.01)
     report = report_on(Source().trace(), present=present)
-    assert report.present == Variant("frontier", 0.01, 0.02)
+    assert report.present == Variant("frontier", 0.01)
     assert report.now.band == timedelta(seconds=7)
-    assert variants_of(present) == [Variant("band", 0.01), Variant("frontier", 0.01, 0.02)]
+    assert variants_of(present) == [Variant("band", 0.01), Variant("frontier", 0.01)]
     assert [variant.name for variant in variants_of(PRESENT)] == [
         "band",
         "frontier",
         "band, quantile 0.05",
-        "frontier, frontier_quantile 0.05",
+        "frontier, quantile 0.05",
     ]
 
 

@@ -39,7 +39,7 @@ FAST = Source(seconds=900, rate=40, fast=1, fast_by=30, left=0)
 
 
 def policy_of(variant: Variant, band: timedelta) -> Policy:
-    return Policy(rule=variant.rule, band=band, quantile=variant.quantile, frontier_quantile=variant.frontier_quantile)
+    return Policy(rule=variant.rule, band=band, quantile=variant.quantile)
 
 
 def workload_of(trace: MemoryTrace) -> Workload:
@@ -49,13 +49,13 @@ def workload_of(trace: MemoryTrace) -> Workload:
 
 
 CANDIDATES = [
-    (Variant(rule, quantile, frontier_quantile), seconds(band))
+    (Variant(rule, quantile), seconds(band))
     for band in (0, 3, 10, 61, 300)
-    for rule, quantile, frontier_quantile in (
-        ("band", 0.0, 0.0),
-        ("frontier", 0.0, 0.0),
-        ("band", 0.05, 0.0),
-        ("frontier", 0.0, 0.05),
+    for rule, quantile in (
+        ("band", 0.0),
+        ("frontier", 0.0),
+        ("band", 0.05),
+        ("frontier", 0.05),
     )
 ]
 POLICIES = [policy_of(*candidate) for candidate in CANDIDATES]
