@@ -15,9 +15,6 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from tidemark.pipeline.spark.columns import DiffPlan
-from tidemark.pipeline.spark.slices import DIFFS, STATUSES, Work, cut
-from tidemark.pipeline.tuning.report_store import write_report
 
 from tests.emulator.builders import a_subscription
 from tests.ingest.fakes import ACK_DEADLINE, AMPLE, KEPT, TOPIC, World, WorldSubscription

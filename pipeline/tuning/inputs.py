@@ -7,8 +7,6 @@ from functools import partial
 from pathlib import Path
 
 import numpy as np
-from tidemark.pipeline.lake.tables.rejected_payloads import rejected_payloads
-from tidemark.pipeline.replay.cohort_key import CohortKey
 
 from tidemark.pipeline.clock import iso, to_us
 from tidemark.pipeline.durations import format_duration
@@ -136,7 +134,7 @@ def cohorts_on(
 
 def _without_slack(settings: Settings) -> Settings:
     """Remove the slack from settings, for a trace whose times are exact."""
-    exact = settings.watermark.model_copy(update=dict.fromkeys(("reading_slack", "base_slack"), timedelta(0)))
+    exact = settings.watermark.model_copy(update={"slack": timedelta(0)})
     return settings.model_copy(update={"watermark": exact})
 
 
