@@ -16,18 +16,19 @@ import dagster as dg
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from tidemark.assets.housekeeping import prune_runs
-from tidemark.assets.runs import Runs, tags_of
-from tidemark.pipeline.spark.table_definition import read_table
 
 from tests.clock import ManualClock
 from tests.ingest.fakes import World, to_written
 from tests.lake_fixture import beats, closed, compute_here
 from tests.lake_reading import COMPARED, rows_of
 from tests.watermark.builders import at
+from tidemark.assets.jobs.housekeeping import prune_runs
+from tidemark.assets.jobs.job import tags_of
+from tidemark.assets.scheduler.runs import Runs
 from tidemark.local.emulator.model import PubSubModel
 from tidemark.local.emulator.server import served
 from tidemark.pipeline.clock import SystemClock
+from tidemark.pipeline.compute.table_definition import read_table
 from tidemark.pipeline.contract.heartbeat import HeartbeatReader
 from tidemark.pipeline.doctor.finding import Level, Setup
 from tidemark.pipeline.doctor.tables import check_window_lengths

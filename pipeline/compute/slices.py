@@ -19,7 +19,6 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.fs as pafs
 import pyarrow.parquet as pq
-from tidemark.pipeline.spark.columns import NUMBER, DiffPlan, heartbeat_diffs, stream_status
 
 from tidemark.pipeline.compute.columns import NUMBER, DiffPlan, heartbeat_diffs, stream_status
 from tidemark.pipeline.contract.heartbeat import FieldKind

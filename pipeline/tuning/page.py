@@ -53,7 +53,11 @@ def page_of(report: TuningReport) -> str:
     return page.replace(" %", "\N{NO-BREAK SPACE}%")  # a line does not end between a number and its sign
 
 
-def write_report(objects: ObjectStore, made_at: datetime, page: str, facts: dict[str, Any], *, keep: int) -> str:
+KEEP = 30
+"""Reports that stay in the lake: a month of the daily ones."""
+
+
+def write_report(objects: ObjectStore, made_at: datetime, page: str, facts: dict[str, Any], *, keep: int = KEEP) -> str:
     """Write a report, delete all but the newest `keep`, and return the URI of the page. Raises LakeError."""
     key = made_at.astimezone(UTC).strftime(NAME_FORMAT)
     name = FIGURES.prefix + key

@@ -15,6 +15,12 @@ from tidemark.pipeline.tuning.disorder import MAX_LAGS, Disorder, Distribution, 
 from tidemark.pipeline.tuning.sweep import BANDS, TARGETS, Outcome, Recommendation, Tuning, Variant, Workload, tune
 from tidemark.pipeline.watermark.policy import Policy
 
+SINCE = timedelta(hours=24)
+"""Default reach of a report: a day has each hour's traffic, and takes about four minutes."""
+
+TARGET_LATE_SHARE = 0.0001
+"""Default share of late messages to aim at: one in ten thousand."""
+
 SHOWN_QUANTILE = 0.05
 """Value that shows the effect of `quantile` if it is not set."""
 

@@ -12,7 +12,6 @@ import pytest
 from tests.dagster.house import publish
 from tests.observe.hour import MINUTE, SECOND, STREAMS, Hour, an_hour
 from tests.observe.promtool import check, check_summary, rules
-from tidemark.assets import lost_runs
 from tidemark.assets.scheduler import lost_runs
 from tidemark.pipeline.lake.store.objects import count_call
 from tidemark.pipeline.orchestrator.names import INGEST, READS

@@ -13,7 +13,6 @@ import pytest
 
 from tests.observe.hour import an_hour, in_prometheus, labels_of
 from tests.observe.promtool import answers
-from tidemark.assets import lost_runs
 from tidemark.assets.scheduler import lost_runs
 from tidemark.pipeline.lake.store.objects import count_call
 from tidemark.pipeline.observe.instruments import INSTRUMENTS, PIPELINE, Kind

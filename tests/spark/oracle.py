@@ -10,7 +10,6 @@ from typing import Any
 from pyspark.sql import Column, DataFrame, SparkSession, Window, WindowSpec
 from pyspark.sql import functions as F  # noqa: N812 (what everybody calls it)
 from pyspark.sql import types as T  # noqa: N812
-from tidemark.pipeline.spark.columns import DiffPlan
 
 from tests.spark.beats import FIELDS, PLAN, Beat, at, by_kind, by_message
 from tidemark.pipeline.clock import duration_us, to_us

@@ -7,12 +7,10 @@ from typing import Any
 from unittest.mock import patch
 
 import pytest
-from tidemark.pipeline.lake.tables.kept_windows import KeptWindows
 
 from tests.upkeep.play import Wrong, play
 from tidemark.pipeline.compute import replacement
 from tidemark.pipeline.lake.tables.window_index import KeptWindows
-from tidemark.pipeline.spark import replacement
 
 ATTEMPT = replacement._attempt
 
