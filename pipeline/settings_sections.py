@@ -291,8 +291,8 @@ class WatermarkSettings(Section):
     """The decision (docs/concepts/watermark.md). `tidemark tune` shows what some of these cost on your own traffic."""
 
     rule: Literal["band", "frontier"] = "band"
-    """Bound of the event times that may still land (docs/concepts/watermark.md). `frontier` is fresher. `band`
-    tolerates a stream that is late, and is slow for its sake."""
+    """Bound of the event times that may still land (docs/concepts/watermark.md). `frontier` is fresher if `slack` is
+    small. `band` tolerates a stream that is late, and is slow for its sake."""
     band: NotNegative = timedelta(seconds=10)
     """Disorder that is allowed for. Larger: more disorder is tolerated, and every window is ready that much later.
     Smaller: what exceeds it is late."""

@@ -109,7 +109,7 @@ def _pin(s: Situation, decision: Decision) -> str | None:
         if s.release is not None:
             return f"{least} What base holds from then on is unknown, so it may still be outstanding there."
         if ends <= base.oldest_unacked:
-            return f"{least} Base is past that, but by less than the slack (base_slack)."
+            return f"{least} Base is past that, but by less than the slack."
         return f"{least} Base has not acknowledged everything published then: it may still be outstanding."
     if ends > s.band_edge:
         return f"{least} Base has acknowledged it, but it is within the band: messages as old may still be published."
