@@ -64,7 +64,7 @@ def report_on(
     return make_report(
         workload,
         disorder,
-        Settings(watermark=WatermarkSettings(**chosen)),
+        Settings(watermark=WatermarkSettings(**chosen, slack=present.base_slack)),
         source="a trace",
         made_at=START,
         target=target,
