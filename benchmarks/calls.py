@@ -1,4 +1,4 @@
-"""Counts the calls to Pub/Sub by kind, at 10,000 sources that publish every 30 s: what `docs/concepts/costs.md` says.
+"""Counts calls to Pub/Sub by kind, at 10,000 sources that publish every 30 s, for `docs/concepts/costs-and-scale.md`.
 
 `python -m benchmarks.calls` plays both ticks as the sensors do, every 10 s, on tidemark's own Pub/Sub. With
 `--like-the-service` it answers as slowly and in as small pieces as the service does.

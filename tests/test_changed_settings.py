@@ -22,11 +22,13 @@ from tests.ingest.fakes import World, to_written
 from tests.lake_fixture import beats, closed, compute_here
 from tests.lake_reading import COMPARED, rows_of
 from tests.watermark.builders import at
-from tidemark.assets.housekeeping import prune_runs
-from tidemark.assets.runs import Runs, tags_of
+from tidemark.assets.jobs.housekeeping import prune_runs
+from tidemark.assets.jobs.job import tags_of
+from tidemark.assets.scheduler.runs import Runs
 from tidemark.local.emulator.model import PubSubModel
 from tidemark.local.emulator.server import served
 from tidemark.pipeline.clock import SystemClock
+from tidemark.pipeline.compute.table_definition import read_table
 from tidemark.pipeline.contract.heartbeat import HeartbeatReader
 from tidemark.pipeline.doctor.finding import Level, Setup
 from tidemark.pipeline.doctor.tables import check_window_lengths
@@ -44,7 +46,6 @@ from tidemark.pipeline.quality.staleness import Staleness
 from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.settings_sections import LakeSettings, TableSettings
 from tidemark.pipeline.settings_types import Effect, Section
-from tidemark.pipeline.spark.table_definition import read_table
 from tidemark.pipeline.upkeep.housekeeping import Housekeeper
 from tidemark.pipeline.watermark.state import DecisionRecord
 from tidemark.pipeline.windows import Window, runs_of_neighbours

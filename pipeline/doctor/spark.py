@@ -110,7 +110,7 @@ def check_environment(setup: Setup) -> Iterator[Said]:
     else:
         yield warning(
             f"{archive} holds tidemark {packed.tidemark}, and {ours.tidemark} runs here: pack it again with "
-            f"`tidemark pack {archive}`",
+            f"`tidemark provision --executors {archive}`",
         )
 
 

@@ -81,7 +81,7 @@ class SourceOptions(MessageSettings, ServerSettings):
     @classmethod
     def _not_the_watermark(cls, value: ComparedFields) -> ComparedFields:
         if WATERMARK in value:
-            raise ValueError(f"{WATERMARK!r} is the name of a column that is there already")
+            raise ValueError(f"{WATERMARK!r} is the name of a column that the source has already")
         return value
 
     @model_validator(mode="after")
@@ -111,7 +111,7 @@ class SourceOptions(MessageSettings, ServerSettings):
 
     @property
     def place(self) -> LakeSettings:
-        """Where it lands."""
+        """The lake in which it lands."""
         return self.lake.model_copy(update={"endpoint": self.lake_endpoint})
 
     @property

@@ -32,11 +32,11 @@ from tidemark.pipeline.ingest.named import land_named
 from tidemark.pipeline.ingest.pubsub_options import WATERMARK, SourceOptions, read_options
 from tidemark.pipeline.ingest.take import Budget
 from tidemark.pipeline.kept import Kept
+from tidemark.pipeline.lake.landings import FOLDER, MANIFEST, PIECE, LandedBatches
 from tidemark.pipeline.lake.layout import Lake
 from tidemark.pipeline.lake.store.notes import Notes
 from tidemark.pipeline.lake.store.objects import ObjectStore
 from tidemark.pipeline.lake.tables.heartbeats import PARTITION, heartbeat_schema
-from tidemark.pipeline.lake.tables.landings import FOLDER, MANIFEST, PIECE, LandedBatches
 from tidemark.pipeline.lake.tables.new_files import NewFiles
 from tidemark.pipeline.lake.tables.quarantine import QUARANTINE
 from tidemark.pipeline.lake.tables.table import MOMENT
@@ -51,7 +51,8 @@ from tidemark.pipeline.version import marks, refuse_newer, without_marks
 
 ROWS_PER_ARROW_BATCH = 10_000
 CLIENTS = Kept()
-"""What a worker process keeps open: a pull that is under way when a landing ends is answered later, and given back."""
+"""The clients that a worker process keeps open: a pull that is under way when a landing ends is answered later, and
+given back."""
 
 DATABRICKS = {"messageId": "message_id", "publishTimestampInMillis": "publish_time"}
 """Databricks' names of columns, and where they come from."""
@@ -96,7 +97,7 @@ class Connections:
         return CLIENTS.get(kept_as, lambda: reader_of(options.contract, options, accepted))
 
     def objects(self) -> ObjectStore:
-        """Where it lands."""
+        """The objects of the lake in which it lands."""
         return self.lake.objects()
 
     def watermark(self) -> datetime | None:
@@ -180,7 +181,7 @@ class PubSubDataSource(DataSource):
 
 
 class TidemarkDataSource(PubSubDataSource):
-    """The same source where `pubsub` is another's name."""
+    """The source under the name `tidemark`, for a Spark that has another `pubsub`."""
 
     @classmethod
     def name(cls) -> str:
@@ -200,11 +201,11 @@ class PubSubBatchSource(PubSubDataSource):
 
 
 class TidemarkBatchSource(TidemarkDataSource, PubSubBatchSource):
-    """That one where `pubsub` is another's name."""
+    """The batch source under the name `tidemark`."""
 
 
 class Landing:
-    """What both readers are made of, and how their partitions are read."""
+    """The common part of both readers: reads their partitions."""
 
     def __init__(self, connections: Connections, schema: T.StructType) -> None:
         self._connections = connections
@@ -314,7 +315,7 @@ class PubSubStreamReader(Landing, DataSourceStreamReader, SupportsTriggerAvailab
         return offset.partitions(self._limit or self.getDefaultReadLimit()) if start != end else []
 
     def commit(self, end: dict[str, Any]) -> None:
-        """Spark has processed all up to `end`: what landed for it is over, and deleted but for the last batches."""
+        """Spark has processed all up to `end`: what landed for it is over, and deleted except for the last batches."""
         offset = Offset.read(end)
         if offset.run != NO_RUN:
             batches = LandedBatches(self._connections.objects(), offset.run)

@@ -1,4 +1,4 @@
-"""The readers of a round: what each process reads with, and what it is told."""
+"""The readers of a round: their instructions, and the reader of each process."""
 
 from collections.abc import Mapping
 from contextlib import closing
@@ -31,7 +31,7 @@ ROUND_MESSAGES, READER_BYTES = 400_000, 256 << 20
 the driver."""
 
 HANDED_OVER = timedelta(minutes=2)
-"""How much longer than a round a reader leases what it has taken: until then the driver keeps the leases."""
+"""A reader leases what it has taken for so much longer than a round. After that the driver keeps the leases."""
 
 
 PULL_SHARE, LONGEST_PULL = 0.7, timedelta(seconds=40)
@@ -50,8 +50,8 @@ def tick_budget(settings: Settings, side: Side) -> Budget:
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """What the readers of a round are told, all of them the same. Readers of base come first. `settled` names the
-    attempts of trackers that are in the log."""
+    """The instructions for the readers of a round, all of them the same. Readers of base come first. `settled` names
+    the attempts of trackers that are in the log."""
 
     settings: Settings
     time: timedelta
@@ -67,7 +67,7 @@ class Share:
 
     @property
     def sides(self) -> frozenset[Side]:
-        """Those that are read."""
+        """The sides that are read."""
         return frozenset(self.side(reader) for reader in range(self.readers))
 
     def side(self, reader: int) -> Side:
@@ -80,7 +80,7 @@ class Share:
 
 
 class Reader:
-    """What one process reads with, for all runs of the same settings: a client, the tables, and what it remembers."""
+    """The reader of one process, for all runs of the same settings: a client, the tables, and what it remembers."""
 
     def __init__(self, settings: Settings, clock: Clock | None = None) -> None:
         self.settings = settings
@@ -108,7 +108,7 @@ class Reader:
         return replace(taken, used=taken.used + Usage(pulls=next(calls)))
 
     def keeper(self, share: Share, side: Side) -> Keeper:
-        """What judges one reader's messages."""
+        """Make the keeper of one reader's messages."""
         if side is Side.BASE:
             tables = self.heartbeats, self.quarantine
             return Landing(*tables, self.judge, share.watermark, self.clock, self.contract)
@@ -116,7 +116,7 @@ class Reader:
 
 
 def taken_of(share: Share, side: Side, subscription: Subscription, keeper: Keeper, clock: Clock) -> Taken:
-    """What one reader takes from a subscription, whose leases are handed over."""
+    """Take one reader's share from a subscription, and hand its leases over."""
     budget = share.budget(side)
     until = clock.monotonic() + budget.max_time.total_seconds()
     taken = take(pulled(subscription, budget, clock, None), subscription, keeper, clock, until)

@@ -22,7 +22,7 @@ from tidemark.pipeline.ingest.settle import Settling
 from tidemark.pipeline.ingest.take import SMALL_SHARE
 from tidemark.pipeline.ingest.ticks import begin_where_new
 from tidemark.pipeline.lake.log.tracking_log import Newest
-from tidemark.pipeline.lake.tables.rounds import says_of
+from tidemark.pipeline.lake.tables.delta_log import says_of
 from tidemark.pipeline.pubsub.backlog import Backlog
 from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.watermark.decision import Decision
@@ -34,7 +34,7 @@ ROUNDS_TOLD = 3
 """Settled rounds whose attempts the readers are told: a worker may have no task in one of them."""
 
 NEW = timedelta(minutes=1)
-"""A decision that is older says nothing of the backlogs: nobody ticks."""
+"""An older decision says nothing of the backlogs: no sensor ticks."""
 
 A_TRACKER_IN = 4
 """One reader of so many reads tracking, which costs less than base: all of them while tracking is behind."""
@@ -73,7 +73,7 @@ class Ended(StrEnum):
 
 
 Ages = Mapping[Side, timedelta]
-"""How old the oldest unread message of each side is, as far as it is known."""
+"""The age of the oldest unread message of each side, as far as it is known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +96,7 @@ class RoundDone:
 
     @property
     def is_dry(self) -> bool:
-        """Whether the readers found hardly anything."""
+        """True if the readers found hardly anything."""
         return self.messages < SMALL_SHARE * min(BATCH_MESSAGES.values()) * self.share.readers
 
 
@@ -190,7 +190,7 @@ class Rounds:
         return record.decision if record is not None and is_new else None
 
     def _aged(self, done: RoundDone) -> RoundDone:
-        """With the ages of both backlogs by the newest decision, or by readings where nobody decides. A backlog whose
+        """Add the ages of both backlogs, by the newest decision, or by readings where no tick decides. A backlog whose
         messages wait for a schema is left out."""
         decision, ages = self._decision(), dict[Side, timedelta]()
         for side in (side for side in Side if not done.settled.sides[side].waiting.messages):
@@ -204,8 +204,8 @@ class Rounds:
 
 
 def trackers_of(readers: int, decision: Decision | None, policy: Policy, number: int) -> int:
-    """How many readers read tracking: all while it is behind base and now, by the newest decision, since the watermark
-    moves only when tracking is ahead. Otherwise a few, or one every other round."""
+    """Return the number of readers of tracking: all while it is behind base and now, by the newest decision, since the
+    watermark moves only when tracking is ahead. Otherwise a few, or one every other round."""
     if decision is not None and decision.base is not None and decision.tracking is not None:
         is_ahead = decision.tracking.oldest_unacked - decision.base.oldest_unacked >= policy.band
         if not is_ahead and not has_no_backlog(decision.tracking, policy, policy.undecided):
@@ -215,7 +215,8 @@ def trackers_of(readers: int, decision: Decision | None, policy: Policy, number:
 
 @dataclass
 class _Stopping:
-    """When a run has caught up, or finds nothing on either side though a backlog is old: another consumer holds it."""
+    """Ends a run that has caught up, or that finds nothing on either side though a backlog is old, since another
+    consumer holds it."""
 
     stop_below: timedelta
     dry: int = 0
@@ -237,7 +238,7 @@ class _Stopping:
 
 
 def sentence_of(rounds: Sequence[RoundDone]) -> str:
-    """What these rounds, in a row, have done."""
+    """Say what these consecutive rounds have done."""
     first, last, settled = rounds[0], rounds[-1], sum((one.settled for one in rounds), Settled())
     share, landed, seconds = last.share, settled.landed, sum(one.readers_seconds for one in rounds)
     rate = f"{sum(one.messages for one in rounds) / seconds:,.0f} messages/s; " if seconds else ""

@@ -49,8 +49,8 @@ class ReadingTimes:
     A reading proves that the server's clock was at it, or later, when it answered. Since then at least the time has
     passed that the monotonic clock counts. So a clock that is behind, or is set back, makes no reading look older.
 
-    The readings of both subscriptions share it: then a message on base that is older than `T`, by as much as tells a
-    message from nothing, is told from nothing by any clock, since `T` was read before and proves a moment.
+    The readings of both subscriptions share it: then a message on base that is older than `T`, by enough to tell
+    a message from an empty backlog, counts as a message by any clock: `T` was read before, and proves a moment.
     """
 
     def __init__(self, clock: Clock) -> None:
@@ -72,7 +72,7 @@ class ReadingTimes:
         return Reading(observed_at, oldest, names_a_message, answered_at=answered_at)
 
     def _server_at(self, monotonic: float) -> datetime | None:
-        """What the server's clock was at least."""
+        """Return the least that the server's clock may have shown."""
         if self._server is None:
             return None
         moment, then = self._server

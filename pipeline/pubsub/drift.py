@@ -30,7 +30,7 @@ class Drift:
 
 
 def look_at_subscriptions(client: SubscriberClient, settings: PubSubSettings, contract: MessageContract) -> Drift:
-    """What is wrong with the two subscriptions, in two requests that are not repeated. It changes nothing.
+    """Find what is wrong with the two subscriptions, in two requests that are not repeated. It changes nothing.
 
     Raises PubSubUnreachable, and PermissionMissing without `pubsub.subscriptions.get` on them.
     """
@@ -38,7 +38,7 @@ def look_at_subscriptions(client: SubscriberClient, settings: PubSubSettings, co
     found = {role: _find(client, path) for role, path in paths.items()}
     settings = followed(settings, found["base"])
     missing = tuple(
-        f"{paths[role]} does not exist: run `tidemark provision`, or mend pubsub.{role}_subscription; what is "
+        f"{paths[role]} does not exist: run `tidemark provision`, or correct pubsub.{role}_subscription; what is "
         "published before it is there never reaches it"
         for role, one in found.items()
         if one is None and paths[role] != settings.read_by_others

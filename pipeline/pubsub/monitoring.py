@@ -52,7 +52,7 @@ OLDEST_POSSIBLE = timedelta(days=366)
 """Larger ages are ignored. A subscription keeps a message for 31 days at most."""
 
 GAP = timedelta(minutes=5)
-"""How long a gap in the metrics may last before the watermark is held, beyond `max_reading_age`: a point is up to four
+"""The longest gap in the metrics before the watermark is held, beyond `max_reading_age`: a point is up to four
 minutes old without any."""
 
 MAX_PAGES = 20
@@ -66,7 +66,7 @@ LIST = (
 
 @dataclass(frozen=True, slots=True)
 class Undelivered:
-    """How many messages a subscription had not acknowledged, and the end of that sample's period."""
+    """The number of messages that a subscription had not acknowledged, and the end of that sample's period."""
 
     messages: int
     sampled_by: datetime
@@ -144,7 +144,7 @@ class MonitoringBacklog:
         return Undelivered(numbers[newest], newest)
 
     def counted(self, metric: str) -> int:
-        """What a metric counted within `LOOK_BACK`, whatever the result. Raises as `read` does."""
+        """Sum what a metric counted within `LOOK_BACK`, whatever the result. Raises as `read` does."""
         return sum(value for _, _, value in self._values(metric))
 
     def _points(self, metric: str) -> dict[datetime, int]:
@@ -245,7 +245,7 @@ class AutoBacklog:
         return reading
 
     def _is_too_large(self) -> bool:
-        """Whether the newest known size is beyond the limit. Asks for the size once in each sample period."""
+        """Tell whether the newest known size is beyond the limit. Asks for the size once in each sample period."""
         if self._max_backlog is None:
             return False
         now = self._clock.now()

@@ -39,7 +39,8 @@ CREATE = {
 
 @dataclass(frozen=True, slots=True)
 class ProvisionReport:
-    """What was done. `created` and `found` are full resource names; the others are sentences for people."""
+    """The result of provisioning. `created` and `found` are full resource names; the others are sentences for
+    people."""
 
     created: list[str]
     found: list[str]

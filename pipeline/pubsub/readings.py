@@ -47,7 +47,7 @@ class Readings:
         return self._backlog(self._pubsub.base_path, SNAPSHOT_MAX_BACKLOG, user)
 
     def tracking(self, user: str = "") -> Backlog:
-        """Readings of tracking, likewise. Its backlog is small, so only the budget bounds them."""
+        """Readings of tracking, for each `user`. Its backlog is small, so only the budget bounds them."""
         return self._backlog(self._pubsub.tracking_path, None, user)
 
     def spending(self) -> Spending:
@@ -89,8 +89,8 @@ class Readings:
         with suppress(PubSubError):
             if sought := counts.counted(SOUGHT):
                 yield (
-                    f"{path} was sought within {within} ({sought} requests): what a seek skipped, or a purge, was read "
-                    "by nobody, and the watermark passes it"
+                    f"{path} was sought within {within} ({sought} requests): what a seek or a purge skipped was not "
+                    "read, and the watermark passes it"
                 )
             if moved := counts.counted(DEAD_LETTERED):
                 yield (

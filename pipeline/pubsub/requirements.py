@@ -1,4 +1,4 @@
-"""What the method requires of the two subscriptions: options that break it, options that merely differ from the
+"""Requirements of the method on the two subscriptions: options that break it, options that merely differ from the
 settings, and the request that creates a subscription. Pure functions over the subscriptions that exist."""
 
 from collections.abc import Iterator
@@ -72,14 +72,14 @@ def refusals(
     tracked = settings.retention if tracking is None else tracking.message_retention_duration
     kept = settings.retention if base is None else base.message_retention_duration
     if tracked < kept:
-        mend = (
+        remedy = (
             f"set pubsub.retention to {format_duration(kept)}"
             if tracking is None
             else f"run `{_update(tracking)} --message-retention-duration={_seconds(kept)}s`"
         )
         yield (
             f"{settings.tracking_path} keeps messages for {format_duration(tracked)} and {settings.base_path} for "
-            f"{format_duration(kept)}, so that tracking could lose what base still delivers: {mend}"
+            f"{format_duration(kept)}, so that tracking could lose what base still delivers: {remedy}"
         )
 
 
@@ -115,7 +115,7 @@ def _breaks(contract: MessageContract, role: str, found: Any, settings: PubSubSe
     if found.topic == DELETED_TOPIC:
         yield f"{name} belonged to a topic that was deleted, and gets no messages: {again}"
     elif found.topic != settings.topic_path:
-        yield f"{name} is attached to {found.topic}, not to {settings.topic_path}: mend pubsub.topic, or {again}"
+        yield f"{name} is attached to {found.topic}, not to {settings.topic_path}: correct pubsub.topic, or {again}"
     if found.detached:
         yield f"{name} is detached from its topic, and gets no messages: {again}"
     if found.filter != settings.filter:
@@ -217,7 +217,8 @@ def _unread(found: Any) -> Iterator[str]:
 
 
 def _expires_after(found: Any) -> timedelta | None:
-    """How long without use until Pub/Sub deletes the subscription; None: never. Without a policy it is 31 days."""
+    """Return the time without use after which Pub/Sub deletes the subscription; None: never. Without a policy: 31
+    days."""
     if "expiration_policy" not in found:
         return DEFAULT_EXPIRY
     ttl: timedelta = found.expiration_policy.ttl

@@ -1,4 +1,4 @@
-"""Sample messages of the topic, by a subscription of their own that is deleted at once.
+"""Sample messages of the topic, by a temporary subscription.
 
 Neither of the pipeline's subscriptions is touched: each subscription gets its own copy of what is published.
 """
@@ -21,7 +21,7 @@ from tidemark.pipeline.settings_sections import PubSubSettings
 from tidemark.pipeline.settings_types import DAY
 
 PREFIX = "tidemark-sample-"
-"""What the names of these subscriptions begin with, so that one that was left behind is known."""
+"""The beginning of these subscriptions' names, so that one that was left behind is known."""
 
 EXPIRES_AFTER = DAY
 """Without use, as soon as the service allows: what a killed process leaves behind is gone then."""

@@ -29,7 +29,7 @@ from tidemark.pipeline.sums import HOW, Sums
 logger = logging.getLogger(__name__)
 
 KEPT_SHARE = 0.5
-"""The share of the ack deadline for which a pull may bring what nobody takes yet."""
+"""The share of the ack deadline for which a pull may bring messages in advance."""
 
 AHEAD_MESSAGES = 10_000
 """The most messages that are pulled while a batch is processed."""
@@ -99,7 +99,7 @@ class PubSubSubscription:
     """A subscription of the service or of the emulator.
 
     A pull that is under way when a batch ends goes on, and belongs to the next batch: keep the instance, or close it.
-    `idle` says how long nobody may pull in between; what comes meanwhile is given back if its lease would not last.
+    `idle` is the longest time between two pulls; what comes meanwhile is given back if its lease would not last.
     `on_call` is called, from any thread, when a pull is sent. Nothing else pulls or acknowledges: so with
     `pubsub.attach` nothing can on base, for which it raises BaseReadByOthers.
     """

@@ -1,6 +1,7 @@
 """Which Spark a micro-batch runs on: the settings of a session, and whether its server answers."""
 
 import os
+import re
 import socket
 import ssl
 import sys
@@ -55,7 +56,7 @@ IN_A_FOLDER = {"spark.sql.sources.parallelPartitionDiscovery.threshold": "10000"
 """Files on this disk are found faster by the driver than by a job; in a bucket each costs an answer."""
 
 
-WORKERS = {"spark.python.daemon.module": "tidemark.pipeline.spark.worker_daemon"}
+WORKERS = {"spark.python.daemon.module": "tidemark.pipeline.compute.worker_daemon"}
 """Python workers that have imported what a micro-batch needs before they are forked. Spark ends them after a minute
 without work, and imports take longer than a small window."""
 
@@ -185,6 +186,16 @@ def classic_session(config: Mapping[str, str]) -> SparkSession:
     if is_address(archive := config.get(ARCHIVE, "")):
         carry_environment(session, archive)
     return session
+
+
+def cores_of(spark: SparkSession) -> int:
+    """How many tasks the session's Spark runs at once, as far as its configuration tells; else 2."""
+    conf = spark.conf
+    master = conf.get("spark.master", "") or ""
+    local = re.match(r"local(\[(\d+|\*)|$)", master)
+    if local:
+        return os.cpu_count() or 2 if local[2] == "*" else int(local[2] or 1)
+    return int(conf.get("spark.executor.instances", "1") or 1) * int(conf.get("spark.executor.cores", "2") or 2)
 
 
 def with_session(remote: str, name: uuid.UUID) -> str:

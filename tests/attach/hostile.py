@@ -10,7 +10,7 @@ from typing import Any
 
 from google.pubsub_v1 import PublisherClient, SubscriberClient
 
-from tidemark.pipeline.cli.attach import Attached
+from tidemark.pipeline.cli.advanced.attach import Attached
 from tidemark.pipeline.clock import SystemClock, iso
 from tidemark.pipeline.lake.layout import Lake
 from tidemark.pipeline.lake.log.history import decision_in_force

@@ -401,8 +401,8 @@ def test_a_lost_entry_is_forgotten_on_request_and_the_log_goes_on(empty: Place) 
     said = empty.tidemark("status")
     assert said.code == 1
     (line,) = said.err.splitlines()
-    assert "tidemark forget" in line
-    forgotten = empty.tidemark("forget", "1")
+    assert "tidemark repair --forget" in line
+    forgotten = empty.tidemark("repair", "--forget", "1")
     assert forgotten.code == 0
     assert "entry 1 is noted as lost" in forgotten.out
     assert empty.tidemark("status").code == 0

@@ -22,7 +22,7 @@ from tests.ingest.model_subscription import ModelSubscription
 from tidemark.assets import attached
 from tidemark.assets.catalog import COMPLETE_WINDOWS, ON_COMPUTED
 from tidemark.assets.definitions import build_definitions
-from tidemark.assets.housekeeping import prune_events
+from tidemark.assets.jobs.housekeeping import prune_events
 from tidemark.local.emulator.model import PubSubModel
 from tidemark.local.emulator.server import served
 from tidemark.pipeline.clock import SystemClock, iso

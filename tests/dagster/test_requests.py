@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 
 from tests.clock import ManualClock
 from tests.watermark.builders import START, bounded, seconds
-from tidemark.assets import requests
-from tidemark.assets.requests import SEEN_WITHIN, OneAsks, Request, next_request
-from tidemark.assets.turns import Attempt
+from tidemark.assets.scheduler import requests
+from tidemark.assets.scheduler.requests import SEEN_WITHIN, OneAsks, Request, next_request
+from tidemark.assets.scheduler.turns import Attempt
 from tidemark.pipeline.errors import LakeError
 from tidemark.pipeline.kept import Kept
 from tidemark.pipeline.spans import Spans

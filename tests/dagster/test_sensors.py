@@ -24,8 +24,8 @@ from tests.dagster.house import (
     windows_of,
 )
 from tests.dagster.relay import Relay
-from tidemark.assets import requests
-from tidemark.assets.requests import pause_of
+from tidemark.assets.scheduler import requests
+from tidemark.assets.scheduler.requests import pause_of
 from tidemark.pipeline.clock import EPOCH, Clock, SystemClock, iso
 from tidemark.pipeline.errors import CorruptObject, LakeUnwritable, PubSubUnreachable, SubscriptionMissing
 from tidemark.pipeline.lake.tables.windowed import DiffRun
@@ -418,9 +418,9 @@ def test_a_corrupt_log_entry_fails_the_tick_with_what_to_do_and_put_back_it_goes
     entry.write_bytes(whole[: len(whole) // 2])
     ticking.restart()
     publish(world, ticking.settings, [("stream-9", world.clock.now())])
-    with pytest.raises(CorruptObject, match=rf"{3:012d}.*put back.*tidemark forget"):
+    with pytest.raises(CorruptObject, match=rf"{3:012d}.*put back.*tidemark repair --forget"):
         ticking.track()
-    with pytest.raises(CorruptObject, match=r"tidemark forget"):
+    with pytest.raises(CorruptObject, match=r"tidemark repair --forget"):
         ticking.land()
     assert landed_rows(ticking) == 0
     entry.write_bytes(whole)

@@ -12,7 +12,7 @@ from tests.dagster.test_diffs_asset import CLASSIC, START, WATERMARK, Materializ
 from tests.lake.builders import Beat
 from tests.quality.staleness_history import LENGTH, LOOKBACK, WINDOWS, History, new_history
 from tests.watermark.builders import at, published, seconds
-from tidemark.assets.staleness import STEPS_AT_ONCE
+from tidemark.assets.sensors.staleness import STEPS_AT_ONCE
 from tidemark.pipeline.errors import LakeFull
 from tidemark.pipeline.orchestrator.names import COMPUTE_WINDOWS, op_of
 from tidemark.pipeline.quality import staleness as quality_staleness

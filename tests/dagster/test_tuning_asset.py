@@ -12,7 +12,7 @@ import pytest
 from tests.tuning.tuning_lake import ending_before, record
 from tests.tuning.tuning_traces import Source
 from tidemark.assets.definitions import build_definitions
-from tidemark.assets.tuning import TUNE_WATERMARK, WATERMARK_TUNING
+from tidemark.assets.jobs.tuning import TUNE_WATERMARK, WATERMARK_TUNING
 from tidemark.pipeline.clock import SystemClock, to_us
 from tidemark.pipeline.lake.layout import Lake
 from tidemark.pipeline.settings import Settings

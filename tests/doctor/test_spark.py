@@ -153,7 +153,7 @@ def test_the_archive_for_executors_is_looked_at(monkeypatch: pytest.MonkeyPatch,
     carrying = SparkSettings(executor_environment=str(archive))
     assert findings(check_environment) == []
     (finding,) = findings(check_environment, spark=carrying)
-    assert (finding.level, "tidemark pack" in finding.said) == (Level.BROKEN, True)
+    assert (finding.level, "tidemark provision --executors" in finding.said) == (Level.BROKEN, True)
     monkeypatch.setattr(executor_archive, "distributions", dict)
     executor_archive.pack(archive)
     (finding,) = findings(check_environment, spark=carrying)

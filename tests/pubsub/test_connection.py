@@ -81,20 +81,6 @@ def test_its_token_is_fetched_with_the_credentials_of_the_machine() -> None:
     client.transport.close()
 
 
-def test_an_emulator_is_asked_without_either() -> None:
-    settings = PubSubSettings(emulator_host="127.0.0.1:1", endpoint=REGIONAL, impersonate=ACCOUNT)
-    assert settings.server == Server("127.0.0.1:1", REGIONAL, ACCOUNT)
-    client = subscriber_client(*settings.server)
-    assert credentials_in(client) is None
-    client.transport.close()
-
-
-@pytest.mark.parametrize("wrong", ["tidemark", "a b@c.d", "projects/p/serviceAccounts/x"])
-def test_an_account_is_written_as_its_email(wrong: str) -> None:
-    with pytest.raises(ValueError, match="impersonate"):
-        PubSubSettings(impersonate=wrong)
-
-
 def test_a_refused_impersonation_is_a_missing_permission_and_not_a_broken_network() -> None:
     said = "Getting metadata from plugin failed with error: ('Unable to acquire impersonated credentials', '403')"
     expected = r"pubsub.impersonate to pull from base.*serviceAccountTokenCreator"

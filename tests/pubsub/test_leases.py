@@ -15,7 +15,6 @@ from tests.pubsub.builders import Altered, subscription_of
 from tidemark.pipeline.pubsub import leases as module
 from tidemark.pipeline.pubsub.connection import subscriber_client
 from tidemark.pipeline.pubsub.leases import LEASE, Leases
-from tidemark.pipeline.settings_sections import PubSubSettings
 
 pytestmark = pytest.mark.timeout(60)
 SECONDS = 0.03
@@ -138,14 +137,3 @@ def test_a_thread_lives_while_there_are_leases_and_no_longer() -> None:
         leases.let_go(["b", "of nobody"])
         keeper.join(30)
         assert keepers(path) == []
-
-
-def test_leases_of_one_that_is_gone_are_kept_no_longer(own_pubsub: str) -> None:
-    settings: PubSubSettings = unique_pubsub(own_pubsub)
-    with closing(subscriber_client(own_pubsub).transport) as transport:
-        subscription = subscription_of(SubscriberClient(transport=transport), settings)
-        subscription.hold(["a"])
-        (keeper,) = keepers(settings.base_path)
-        del subscription
-        keeper.join(30)
-        assert not keeper.is_alive()

@@ -26,15 +26,6 @@ AHEAD_SECONDS = 1.5
 """Enough for a few pulls to go ahead, one after another, on a busy machine."""
 
 
-class OwnClock(SystemClock):
-    """The machine's clock, put forward."""
-
-    later = 0.0
-
-    def monotonic(self) -> float:
-        return super().monotonic() + self.later
-
-
 @pytest.fixture
 def clients(own_pubsub: str) -> Iterator[tuple[SubscriberClient, PublisherClient]]:
     subscriber, publisher = subscriber_client(own_pubsub), publisher_client(own_pubsub)
@@ -136,16 +127,3 @@ def test_nothing_is_pulled_ahead_without_leave_or_by_who_keeps_nothing_and_closi
     usual.close()
     CLOCK.sleep(UNTIL_GIVEN_BACK)
     assert len(pulled(subscription_of(clients[0], settings))) == 15
-
-
-def test_nothing_is_pulled_ahead_after_a_batch_that_was_processed_slowly(
-    clients: tuple[SubscriberClient, PublisherClient], settings: PubSubSettings
-) -> None:
-    send(clients[1], settings, 30)
-    clock = OwnClock()
-    subscription = subscription_of(clients[0], settings, clock=clock)
-    for seconds, ahead in ((20, 0), (0, 5)):
-        subscription.pull(5, MUCH, 5, ahead=ahead)
-        clock.later += seconds
-        CLOCK.sleep(AHEAD_SECONDS)
-    assert len(pulled(subscription_of(clients[0], settings))) == 20

@@ -109,7 +109,7 @@ def _streamed(session: SparkSession, options: dict[str, str], folder: str) -> li
 
 def with_tidemark(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Hands the rows on where tidemark can be imported."""
-    import tidemark.pipeline.spark.slices  # noqa: F401
+    import tidemark.pipeline.compute.slices  # noqa: F401
 
     yield from batches
 

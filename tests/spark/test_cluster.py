@@ -165,7 +165,7 @@ def test_without_the_archive_everything_is_refused_before_anything_is_pulled_or_
         assert "Spark's executors cannot run tidemark" in said["refused"]
         assert f"{bare_python()} on " in said["refused"]
         assert "No module named 'tidemark'" in said["refused"]
-        assert "tidemark pack executors.tar.gz" in said["refused"]
+        assert "tidemark provision --executors executors.tar.gz" in said["refused"]
     assert len(list((lake / "diff_runs").iterdir())) == 1, "the first run left a manifest"
     assert House(lake, None).lake.diffs().computed() == set()  # type: ignore[arg-type]
     assert landed_in(world.lake) == []

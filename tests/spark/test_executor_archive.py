@@ -113,7 +113,7 @@ def test_an_archive_for_another_python_or_machine_is_refused(
     monkeypatch.setattr(executor_archive, "distributions", dict)
     monkeypatch.setattr(executor_archive, "own_manifest", lambda: replace(own_manifest(), **{field: other}))
     pack(tmp_path / "executors.tgz")
-    with pytest.raises(InvalidSettings, match=rf"packed for {field} {other}.*tidemark pack"):
+    with pytest.raises(InvalidSettings, match=rf"packed for {field} {other}.*tidemark provision --executors"):
         check_environment({ARCHIVE: str(tmp_path / "executors.tgz")})
 
 
@@ -122,11 +122,11 @@ def test_a_file_that_is_missing_or_was_not_packed_is_refused(tmp_path: Path) -> 
         file = tmp_path / "executors.tar.gz"
         if content is not None:
             file.write_bytes(content)
-        with pytest.raises(InvalidSettings, match="tidemark pack"):
+        with pytest.raises(InvalidSettings, match="tidemark provision --executors"):
             check_environment({ARCHIVE: str(file)})
     with tarfile.open(file, "w:gz") as archive:
         archive.add(__file__, "manifest.yaml")
-    with pytest.raises(InvalidSettings, match="was not made by `tidemark pack`"):
+    with pytest.raises(InvalidSettings, match="was not made by `tidemark provision --executors`"):
         check_environment({ARCHIVE: str(file)})
     check_environment({ARCHIVE: "gs://bucket/executors.tar.gz"})  # nobody here reads it
 
@@ -135,10 +135,10 @@ def test_the_command_says_what_it_packed_and_refuses_a_name_that_spark_would_not
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(executor_archive, "distributions", dict)
-    said = said_here(tmp_path, ("pack", "executors.tar.gz"), {})
+    said = said_here(tmp_path, ("provision", "--executors", "executors.tar.gz"), {})
     assert 'executor_environment = "executors.tar.gz"' in said.out, said.err
     assert manifest_of(tmp_path / "executors.tar.gz") == own_manifest()
-    refused = said_here(tmp_path, ("pack", "executors.whl"), {})
+    refused = said_here(tmp_path, ("provision", "--executors", "executors.whl"), {})
     assert refused.code == 1
     assert ".tar.gz" in refused.err
     assert sorted(file.name for file in tmp_path.iterdir()) == ["executors.tar.gz"]
@@ -179,7 +179,7 @@ def test_a_server_on_a_cluster_brings_it(tmp_path: Path) -> None:
     spread = config(config={"spark.master": "spark://host:7077", "spark.archives": "theirs.zip#theirs"})
     assert spread["spark.archives"] == f"{archive}#tidemark_environment,theirs.zip#theirs"
     assert "spark.sql.execution.pyspark.python" not in spread  # what the server plans runs the server's Python
-    with pytest.raises(InvalidSettings, match="tidemark pack"):
+    with pytest.raises(InvalidSettings, match="tidemark provision --executors"):
         spark_server(server(config=ON_A_CLUSTER), tmp_path, {})
 
 
@@ -189,5 +189,5 @@ def test_a_relative_path_is_relative_to_the_settings_file_and_an_address_stays(t
         assert load_settings(tmp_path / "tidemark.toml").spark.executor_environment == read
     for wrong in ("a.zip", "a#b.tar.gz", "a,b.tar.gz"):
         (tmp_path / "tidemark.toml").write_text(f'[spark]\nexecutor_environment = "{wrong}"\n')
-        with pytest.raises(InvalidSettings, match="tidemark pack"):
+        with pytest.raises(InvalidSettings, match="tidemark provision --executors"):
             load_settings(tmp_path / "tidemark.toml")

@@ -33,7 +33,7 @@ JUST_PUBLISHED = "a message just published"
 """The fact of a snapshot that a larger slack takes care of."""
 
 DOLLARS_A_TIB = 40
-"""List price of publishing, and of delivering (docs/concepts/costs.md)."""
+"""List price of publishing, and of delivering (docs/concepts/costs-and-scale.md)."""
 
 
 @dataclass(frozen=True, slots=True)
