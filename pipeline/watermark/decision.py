@@ -29,7 +29,7 @@ class Reason(StrEnum):
     HELD_TRACKING_BEHIND = "HELD_TRACKING_BEHIND"
     """Tracking is neither near now nor ahead of base by the band.
 
-    Tracking catches up. Check that its sensor ticks, or raise `ingest.pull_for`."""
+    Tracking catches up. Check that its sensor ticks."""
     HELD_INCOMPLETE = "HELD_INCOMPLETE"
     """Base holds messages that tracking may not know, or judged by another contract.
 
