@@ -285,7 +285,7 @@ def test_a_reader_that_is_full_early_leases_what_it_has_until_the_round_is_settl
 
 def test_what_readers_took_beside_a_settling_that_fails_comes_again_at_once(tmp_path: Path) -> None:
     world = World(tmp_path)
-    on = OnTheModel(world, settings_of(world, round="5s", readers=4))
+    on = OnTheModel(world, settings_of(world, readers=4))
     for second in range(50):
         world.topic.publish(second)
     world.wait(60)
@@ -300,7 +300,7 @@ def test_what_readers_took_beside_a_settling_that_fails_comes_again_at_once(tmp_
 
 def test_what_was_taken_comes_again_at_once_where_nobody_asks_for_the_next_round(tmp_path: Path) -> None:
     world = World(tmp_path)
-    on = OnTheModel(world, settings_of(world, round="5s", readers=4))
+    on = OnTheModel(world, settings_of(world, readers=4))
 
     def read(share: Share) -> list[Taken]:
         for second in range(50):

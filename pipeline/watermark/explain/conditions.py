@@ -109,7 +109,7 @@ def _text(verdict: Verdict, s: Situation, decision: Decision) -> str:
 
 
 def _silence(verdict: Verdict, s: Situation, decision: Decision) -> str:
-    newest_us, timeout = s.holding.newest_publish_us, _setting(s, "idle_timeout")
+    newest_us, timeout = s.holding.newest_publish_us, f"{format_duration(s.policy.idle_timeout)} (idle_timeout)"
     if newest_us is None and s.histogram.newest_publish_us is not None:
         return f"Tracking knows no message that lags at most {_max_lag(s)}."
     if newest_us is None:
@@ -249,10 +249,6 @@ def _ahead(s: Situation) -> str:
 
 def _age(reading: EffectiveReading) -> str:
     return rough(reading.observed_at - reading.oldest_unacked)
-
-
-def _setting(s: Situation, name: str) -> str:
-    return f"{format_duration(getattr(s.policy, name))} ({name})"
 
 
 def messages(count: int) -> str:

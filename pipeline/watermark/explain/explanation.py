@@ -157,7 +157,7 @@ def _trials(policy: Policy) -> Iterator[tuple[str, str, Policy, str]]:
         yield "rule", "band", replace(policy, rule="band"), "one slow clock, or one late stream, holds everybody back"
     for band in sorted({policy.band / 2, *BANDS}, reverse=True):
         if band < policy.band:
-            # Unless it is set, base_slack is the band (on the service), so it shrinks with it.
+            # Unless it is set, the slack of base is the band (on the service), so it shrinks with it.
             base_slack = band if policy.base_slack == policy.band else policy.base_slack
             smaller = replace(policy, band=band, base_slack=base_slack)
             yield "band", format_duration(band), smaller, "messages with more disorder than that are late"

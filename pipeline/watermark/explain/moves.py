@@ -52,9 +52,8 @@ def moves(s: Situation, decision: Decision) -> Iterator[str]:
                 "tracker was killed, what it had pulled comes again after its ack deadline."
             )
         case Reason.HELD_CLOCK_SKEW:
-            ahead = s.clock_ahead
             until = max(known(reading).newest.observed_at for reading in (s.base, s.tracking))
-            waits = f"it is {iso(until)}" if ahead is None else "the clock is right"
+            waits = f"it is {iso(until)}" if s.clock_ahead is None else "the clock is right"
             yield f"It is held until {waits}. Synchronize this machine's clock (chrony, systemd-timesyncd)."
         case Reason.HELD_NO_DATA:
             yield from _no_data(s)
