@@ -27,13 +27,9 @@ base_subscription = "theirs"
 tracking_subscription = "tracking"
 attach = true
 emulator_host = "{address}"
-pull_wait = "1s"
 [watermark]
 band = "1s"
 tick = "5s"
-seek_tolerance = "2s"
-[ingest]
-pull_for = "1s"
 
 [lake]
 uri = "file:lake"

@@ -14,8 +14,8 @@ from typer.testing import CliRunner
 from tests.dagster.house import PUBSUB, SOMEBODY_ELSES, ModelWorld, Ticking, beats_between, publish, settings_of
 from tests.dagster.test_requeue import checks
 from tidemark.assets.events import histogram_events, landing_events
-from tidemark.assets.landed_by_runs import landed_by_runs
-from tidemark.assets.watching import EndedRuns
+from tidemark.assets.sensors.landed_by_runs import landed_by_runs
+from tidemark.assets.sensors.watching import EndedRuns
 from tidemark.local.emulator.server import served
 from tidemark.pipeline.cli.app import app
 from tidemark.pipeline.clock import iso
@@ -23,7 +23,7 @@ from tidemark.pipeline.contract.heartbeat import RejectionReason
 from tidemark.pipeline.contract.payloads.definitions import SCHEMA_ENCODING, SCHEMA_NAME, SCHEMA_REVISION
 from tidemark.pipeline.errors import PubSubUnreachable
 from tidemark.pipeline.ingest.outcome import Ingested
-from tidemark.pipeline.lake.tables.failures import FailedTick
+from tidemark.pipeline.lake.failures import FailedTick
 from tidemark.pipeline.observe.observer import EndedRun, Observer
 from tidemark.pipeline.orchestrator.names import TICK
 from tidemark.pipeline.settings_message import MessageSettings

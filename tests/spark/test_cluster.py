@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 from google.pubsub_v1 import PublisherClient, SubscriberClient
 
+from tests.quick import classic
 from tests.spark.cluster_client import SPREAD
 from tests.spark.pubsub_world import PubSubWorld
 from tests.spark.standalone import SECRET, Cluster, bare_python, cluster, connect_server
@@ -176,7 +177,7 @@ def test_windows_have_the_same_rows_as_on_this_machine_although_a_worker_is_kill
     place: Place, tmp_path: Path
 ) -> None:
     here, there = lake_with_beats(tmp_path / "here"), lake_with_beats(tmp_path / "there")
-    local = Place(place.spread, SparkSettings(remote=None, master="local[2]", driver_memory="1g"))
+    local = Place(place.spread, classic("local[2]"))
     assert local.do(("windows", {"lake": str(here)})) == [{"rows": STREAMS * 3 * len(SPREAD)}]
     client = place.start(("windows", {"lake": str(there)}))
     until(client, "tasks have written", lambda: len(list((there / "heartbeat_diffs").rglob("*.parquet"))) > 20)

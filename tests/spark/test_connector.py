@@ -14,6 +14,7 @@ import pytest
 from tests.cli.command import said_here
 from tests.clock import ManualClock
 from tests.official_emulator import free_port
+from tests.quick import classic
 from tidemark.local.services.processes import Supervisor
 from tidemark.local.services.stack import have_connector, start_stack
 from tidemark.pipeline.clock import SystemClock
@@ -35,7 +36,7 @@ from tidemark.resources.spark import SparkResource
 
 CONTENT = b"a JAR" * 1000
 BUCKET = LakeSettings(uri="gs://bucket/lake")
-CLASSIC = SparkSettings(remote=None, master="spark://host:7077")
+CLASSIC = classic("spark://host:7077")
 
 
 @pytest.fixture(autouse=True)

@@ -144,6 +144,9 @@ def test_the_command_says_what_it_packed_and_refuses_a_name_that_spark_would_not
     assert sorted(file.name for file in tmp_path.iterdir()) == ["executors.tar.gz"]
 
 
+ON_A_CLUSTER = {"spark.master": "spark://host:7077"}
+
+
 def test_which_sessions_carry_it(tmp_path: Path) -> None:
     archive = str(tmp_path / "executors.tar.gz")
 
@@ -153,13 +156,13 @@ def test_which_sessions_carry_it(tmp_path: Path) -> None:
     connected = config()
     assert connected[ARCHIVE] == archive
     assert "spark.archives" not in connected
-    spread = config(master="spark://host:7077", config={"spark.archives": "theirs.zip#theirs"})
+    spread = config(remote=None, config={"spark.master": "spark://host:7077", "spark.archives": "theirs.zip#theirs"})
     assert spread["spark.archives"] == f"{archive}#tidemark_environment,theirs.zip#theirs"
     assert spread["spark.sql.execution.pyspark.python"] == "tidemark_environment/bin/python"
-    in_a_bucket = config(master="spark://host:7077", executor_environment="gs://bucket/executors.tgz")
+    in_a_bucket = config(remote=None, config=ON_A_CLUSTER, executor_environment="gs://bucket/executors.tgz")
     assert in_a_bucket[ARCHIVE] == "gs://bucket/executors.tgz"
     assert "spark.archives" not in in_a_bucket  # which Spark reads before it has a JAR
-    assert ARCHIVE not in config(master="local[2]")  # its tasks run the driver's Python
+    assert ARCHIVE not in config(remote=None)  # its tasks run the driver's Python
 
 
 def test_a_server_on_a_cluster_brings_it(tmp_path: Path) -> None:
@@ -172,12 +175,12 @@ def test_a_server_on_a_cluster_brings_it(tmp_path: Path) -> None:
         return server_config(server(**spark), tmp_path)
 
     assert "spark.archives" not in config()  # local[2,4]: its tasks run the driver's Python
-    assert "spark.archives" not in config(server_master="spark://host:7077", executor_environment=None)
-    spread = config(server_master="spark://host:7077", config={"spark.archives": "theirs.zip#theirs"})
+    assert "spark.archives" not in config(config=ON_A_CLUSTER, executor_environment=None)
+    spread = config(config={"spark.master": "spark://host:7077", "spark.archives": "theirs.zip#theirs"})
     assert spread["spark.archives"] == f"{archive}#tidemark_environment,theirs.zip#theirs"
     assert "spark.sql.execution.pyspark.python" not in spread  # what the server plans runs the server's Python
     with pytest.raises(InvalidSettings, match="tidemark provision --executors"):
-        spark_server(server(server_master="spark://host:7077"), tmp_path, {})
+        spark_server(server(config=ON_A_CLUSTER), tmp_path, {})
 
 
 def test_a_relative_path_is_relative_to_the_settings_file_and_an_address_stays(tmp_path: Path) -> None:

@@ -19,19 +19,20 @@ from tests.clock import ManualClock
 from tests.lake.builders import append_beats
 from tests.spark.beats import FIELDS, T0, Beat, at, by_message, expected, naive
 from tests.spark.test_columns import dirty, landed
+from tidemark.pipeline.compute.columns import DiffPlan
+from tidemark.pipeline.compute.micro_batch import MicroBatch, compute_windows
+from tidemark.pipeline.compute.own_tables import OwnBatch, compute_own
+from tidemark.pipeline.compute.replacement import Outcome
+from tidemark.pipeline.compute.table_definition import TableDefinition, Windows, own_tables, read_table, windowed
 from tidemark.pipeline.contract.heartbeat import FieldKind
 from tidemark.pipeline.errors import InvalidSettings, LakeError, TableFailed, WindowNotClosed
 from tidemark.pipeline.lake.layout import Lake
+from tidemark.pipeline.lake.tables.new_files import NewFile
 from tidemark.pipeline.lake.tables.table import data_files
-from tidemark.pipeline.lake.tables.windowed import DiffRun, Written
+from tidemark.pipeline.lake.tables.windowed import DiffRun
 from tidemark.pipeline.quality.due_windows import ComputedWindows, Followed
 from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.settings_sections import LakeSettings, TableSettings, WindowSettings
-from tidemark.pipeline.spark.columns import DiffPlan
-from tidemark.pipeline.spark.micro_batch import MicroBatch, compute_windows
-from tidemark.pipeline.spark.own_tables import OwnBatch, compute_own
-from tidemark.pipeline.spark.replacement import Outcome
-from tidemark.pipeline.spark.table_definition import TableDefinition, Windows, own_tables, read_table, windowed
 from tidemark.pipeline.windows import Window, Windowing
 
 EXAMPLES = Path(__file__).parents[2] / "examples/tables"
@@ -150,8 +151,8 @@ def in_order(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def example(name: str) -> TableDefinition:
-    kinds = {"per_region": TableSettings(sql=str(EXAMPLES / "per_region.sql"), key=["region"])}
-    table = kinds.get(name) or TableSettings(python=str(EXAMPLES / f"{name}.py"))
+    kinds = {"per_region": TableSettings(file=str(EXAMPLES / "per_region.sql"), key=["region"])}
+    table = kinds.get(name) or TableSettings(file=str(EXAMPLES / f"{name}.py"))
     return own_tables(Settings(windows=OF_WINDOWS, tables={name: table}))[name]
 
 
@@ -323,13 +324,13 @@ def test_windows_that_an_earlier_tidemark_wrote_are_read_and_known(house: House)
     house.compute(table, *(window.key for window in WINDOWS))
     before = house.rows(table)
     earlier = own.runs(house.lake.own_table("per_region").made())[WINDOWS[0].key]
-    run, written = DiffRun("earlier", [window.key for window in WINDOWS], 1, at(9000), at(9000)), list[Written]()
+    run, written = DiffRun("earlier", [window.key for window in WINDOWS], 1, at(9000), at(9000)), list[NewFile]()
     for file in data_files(own.table.current(), "window"):
         digest = house.inputs(table).digest(BASE.named(file.partition))
         path = f"runs/earlier/window={file.partition}/made={table.version}.{digest}/part-0.parquet"
         (house.folder / "tables/per_region" / path).parent.mkdir(parents=True)
         own.files.copy_file(file.path, path)
-        written.append(Written(path, file.partition, file.rows, file.size))
+        written.append(NewFile(path, file.partition, file.rows, file.size))
     own.leave_manifest(run)
     own.replace(run, own.fence(run.windows), written)
     assert earlier not in own.runs().values()
@@ -425,7 +426,7 @@ def test_a_window_above_the_watermark_is_refused(house: House) -> None:
 
 def written(folder: Path, text: str) -> TableSettings:
     (folder / "table.py").write_text(text)
-    return TableSettings(python=str(folder / "table.py"))
+    return TableSettings(file=str(folder / "table.py"))
 
 
 @pytest.mark.parametrize(

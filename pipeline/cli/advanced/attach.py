@@ -30,6 +30,7 @@ from tidemark.pipeline.pubsub.schemas import reader_of
 from tidemark.pipeline.quality.failing import TRACKING
 from tidemark.pipeline.quality.tick_notes import TickNotes
 from tidemark.pipeline.settings import Settings, load_settings
+from tidemark.pipeline.settings_sections import LISTEN
 
 LOOKS_EVERY = timedelta(minutes=1)
 """How often both subscriptions are looked at: anybody may change them."""
@@ -55,10 +56,10 @@ def attach(
             "[pubsub], and name their subscription as base_subscription (docs/how-to/attach.md)"
         )
     check_libraries(settings.metrics)
-    if settings.metrics.shows_page:
+    if settings.metrics.has_page:
         print(page_sentence(settings.metrics), flush=True)
-        shown = settings.metrics.model_copy(update={"page": True})
-        settings = settings.model_copy(update={"metrics": shown})
+    listening = settings.metrics.model_copy(update={"listen": settings.metrics.listen or LISTEN})
+    settings = settings.model_copy(update={"metrics": listening})
     with closing(Attached(settings, clock)) as attached, suppress(KeyboardInterrupt):
         if settings.emulated:
             attached.warn(provision_here(settings, clock).warnings)

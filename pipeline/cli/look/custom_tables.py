@@ -9,10 +9,10 @@ from rich.console import Console
 
 from tidemark.pipeline.cli.here import Here
 from tidemark.pipeline.cli.output import columns, warn
+from tidemark.pipeline.compute.table_definition import read_table
 from tidemark.pipeline.errors import InvalidSettings
 from tidemark.pipeline.quality.due_windows import ComputedWindows, Followed
 from tidemark.pipeline.quality.failing import FailingTable, read_failing_tables
-from tidemark.pipeline.spark.table_definition import read_table
 
 FAILED = {"failed_runs": "failures", "failed_last": "last", "failed_reason": "reason"}
 SHOWN = ("name", "newest", "version", "windows", "rows", "due", "by_other_versions", "failed_runs")

@@ -25,20 +25,19 @@ from tidemark.pipeline.cli.options import (
 )
 from tidemark.pipeline.cli.output import console, print_json, progress_bar
 from tidemark.pipeline.clock import SystemClock, iso
+from tidemark.pipeline.compute.table_definition import read_table
 from tidemark.pipeline.errors import LakeError, ServiceFailed
-from tidemark.pipeline.lake.tables.diffs import HeartbeatDiffs
-from tidemark.pipeline.lake.tables.windowed import Fence
+from tidemark.pipeline.lake.tables.windowed import Fence, WindowedTable
 from tidemark.pipeline.orchestrator.api import DagsterApi
 from tidemark.pipeline.orchestrator.names import COMPUTE_WINDOWS, TO, WINDOWS, compute_job
 from tidemark.pipeline.printable import printable
 from tidemark.pipeline.settings import Settings, load_settings
-from tidemark.pipeline.spark.table_definition import read_table
 from tidemark.pipeline.upkeep.integrity import Progress as Tell
 from tidemark.pipeline.upkeep.integrity import forget_damaged
 from tidemark.pipeline.upkeep.orphans import GRACE, Orphan
 from tidemark.pipeline.upkeep.orphans import remove_orphans as remove_orphan_files
 from tidemark.pipeline.upkeep.repair import Survey, Surveyor, findings, forget_entry
-from tidemark.pipeline.windows import Window
+from tidemark.pipeline.windows import WINDOWS_PER_RUN, Window
 
 DEFAULT_GRACE, NO_TIME = Span(seconds=GRACE.total_seconds()), Span(0)
 LOOK_EVERY_SECONDS = 1.0
@@ -117,7 +116,7 @@ def repair(
     problem, repaired = None, not survey.integrity.broken
     if not dry_run:
         try:
-            for stretch in survey.runs(settings.windows.max_windows_per_run):
+            for stretch in survey.runs(WINDOWS_PER_RUN):
                 say(launch(settings, stretch[0], stretch[-1]))
                 requested.append({"from": stretch[0].key, "to": stretch[-1].key})
         except ServiceFailed as error:
@@ -174,7 +173,7 @@ def _range(settings: Settings, surveyor: Surveyor, first: str | None, last: str 
     return found
 
 
-def _all_replaced(diffs: HeartbeatDiffs, before: Fence) -> bool:
+def _all_replaced(diffs: WindowedTable, before: Fence) -> bool:
     """Whether each window has other files than before."""
     now = diffs.fence(before)
     return all(now[key] and now[key] != files for key, files in before.items())

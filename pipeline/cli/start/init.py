@@ -13,7 +13,7 @@ from tidemark.local.services import cohort_files, own_files
 from tidemark.pipeline.cli.options import moment, option
 from tidemark.pipeline.clock import SystemClock, iso
 from tidemark.pipeline.settings import Settings
-from tidemark.pipeline.settings_sections import PubSubSettings
+from tidemark.pipeline.settings_sections import LISTEN, PubSubSettings
 
 
 def init(
@@ -66,10 +66,13 @@ def init(
 
 def _put_down(files: Mapping[str, str], folder: Path, ports: int | None, values: Mapping[str, str]) -> None:
     """Write files into the folder, the settings among them with these ports and values."""
-    placed = files if ports is None else own_files.with_ports(files, ports)
-    for name, content in placed.items():
-        written = own_files.with_values(content, values) if name.endswith(".toml") else content
-        print(f"wrote {own_files.put_down(name, folder, written)}")
+    values = values if ports is None else {"listen": LISTEN, **values}  # so that two projects have a page each
+    written = {
+        name: own_files.with_values(content, values) if name.endswith(".toml") else content
+        for name, content in files.items()
+    }
+    for name, content in (written if ports is None else own_files.with_ports(written, ports)).items():
+        print(f"wrote {own_files.put_down(name, folder, content)}")
 
 
 def _of_topic(written: str) -> dict[str, str]:

@@ -14,8 +14,8 @@ from tidemark.pipeline.cli.options import AsJson, option
 from tidemark.pipeline.cli.output import console, safe_lines
 from tidemark.pipeline.cli.start.up_state import ask, end, make_ready
 from tidemark.pipeline.clock import SystemClock
+from tidemark.pipeline.compute.table_definition import own_tables
 from tidemark.pipeline.settings import load_settings
-from tidemark.pipeline.spark.table_definition import own_tables
 
 LOOK_EVERY_SECONDS = 1.0
 
@@ -51,7 +51,7 @@ def up(
     supervisor.take_over()
     try:
         make_ready(settings, clock, ownership, say)
-        page = page_sentence(settings.metrics) if settings.metrics.shows_page else ""
+        page = page_sentence(settings.metrics) if settings.metrics.has_page else ""
         start_stack(supervisor, settings, config_file())
         if page:
             say(page)

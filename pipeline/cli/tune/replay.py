@@ -34,15 +34,8 @@ HELP = {
     "rule": "The rule that bounds what may still land.",
     "band": "The disorder that is allowed for.",
     "idle_timeout": "The idle rule applies after this silence.",
-    "near_real_time": "A reading this close to its moment means no backlog.",
     "quantile": "The share of each second's least event times to pass over.",
-    "frontier_quantile": "The share of each second's greatest event times to pass over.",
     "idle": "What the watermark does in a silence.",
-    "max_idle_lag": "The most that recent lag holds an idle watermark back.",
-    "max_reading_age": "An older reading holds the watermark.",
-    "seek_tolerance": "A reading that falls by more is a seek.",
-    "reading_slack": "Subtracted from tracking's reading.",
-    "base_slack": "Subtracted from base's reading.",
     "max_lag": "A message published longer than this after its event does not hold the watermark.",
 }
 """The policy's settings."""
@@ -77,16 +70,12 @@ def replay(
         timedelta | None, duration_option("The time between decisions.", parser=positive, show_default=_default(TICK))
     ] = None,
     idle_timeout: Annotated[timedelta | None, _setting("idle_timeout", positive)] = None,
-    near_real_time: Annotated[timedelta | None, _setting("near_real_time")] = None,
     quantile: Annotated[float | None, _setting("quantile")] = None,
-    frontier_quantile: Annotated[float | None, _setting("frontier_quantile")] = None,
     no_anchor: Annotated[bool, option("Decide without the anchor, to see what it saves.", "--no-anchor")] = False,
     idle: Annotated[Literal["advance", "hold"] | None, _setting("idle")] = None,
-    max_idle_lag: Annotated[timedelta | None, _setting("max_idle_lag")] = None,
-    max_reading_age: Annotated[timedelta | None, _setting("max_reading_age", positive)] = None,
-    seek_tolerance: Annotated[timedelta | None, _setting("seek_tolerance")] = None,
-    reading_slack: Annotated[timedelta | None, _setting("reading_slack")] = None,
-    base_slack: Annotated[timedelta | None, _setting("base_slack")] = None,
+    slack: Annotated[
+        timedelta | None, duration_option("Subtracted from both readings.", show_default=_default(DEFAULT.base_slack))
+    ] = None,
     max_lag: Annotated[timedelta | None, _setting("max_lag", positive)] = None,
     complete_from: Annotated[
         datetime | None,
@@ -103,6 +92,7 @@ def replay(
     """
     arguments = locals()
     given = {name: arguments[name] for name in HELP if arguments[name] is not None}
+    given |= {} if slack is None else {"reading_slack": slack, "base_slack": slack}
     rules = RULES_WITHOUT_ANCHOR if no_anchor else RULES
     if from_lake:
         refused = {"a trace": trace, "--tick": tick, "--complete-from": complete_from}

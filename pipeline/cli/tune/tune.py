@@ -16,12 +16,12 @@ from tidemark.pipeline.clock import SystemClock
 from tidemark.pipeline.durations import format_duration
 from tidemark.pipeline.errors import TidemarkError
 from tidemark.pipeline.phrases import at_most, percent, words
-from tidemark.pipeline.replay.cohort_key import CohortKey
+from tidemark.pipeline.replay.trace import CohortKey
 from tidemark.pipeline.settings import load_settings
 from tidemark.pipeline.tuning.cohorts import Cohort, Cohorts, facts_of_cohorts
 from tidemark.pipeline.tuning.inputs import cohorts_on, report_on_lake, report_on_trace
 from tidemark.pipeline.tuning.page import page_of
-from tidemark.pipeline.tuning.report import TuningReport, facts_of, sentences
+from tidemark.pipeline.tuning.report import SINCE, TARGET_LATE_SHARE, TuningReport, facts_of, sentences
 from tidemark.pipeline.tuning.stream_disorder import Side, StreamDisorder
 from tidemark.pipeline.tuning.sweep import BANDS, Outcome
 
@@ -55,9 +55,9 @@ def tune(
     trace: Annotated[
         Path | None, typer.Argument(help="A Parquet file of messages instead of the lake.", show_default=False)
     ] = None,
-    since: Annotated[Any, since_option("In the lake, look at what came since", show_default="tune.since")] = None,
+    since: Annotated[Any, since_option("In the lake, look at what came since", show_default="24h")] = None,
     target: Annotated[
-        float | None, option("The late share to aim at: 0.01%.", parser=share, show_default="tune.target_late_share")
+        float | None, option("The late share to aim at: 0.01%.", parser=share, show_default="0.01%")
     ] = None,
     bands: Annotated[str | None, option("Bands to try, such as 0,1s,5s,1m.", show_default="0 to 5m")] = None,
     html: Annotated[
@@ -82,10 +82,10 @@ def tune(
         raise typer.BadParameter("--html shows all messages together; leave it out, or --by")
     _refuse_page_at(html, trace)
     settings, clock = load_settings(needs_file=trace is None), SystemClock()
-    target = settings.tune.target_late_share if target is None else target
+    target = TARGET_LATE_SHARE if target is None else target
     tried = BANDS if bands is None else durations(bands)
     now = clock.now()
-    reach = settings.tune.since if since is None else now - (since_when(since, now) or now)
+    reach = SINCE if since is None else now - (since_when(since, now) or now)
     if by is not None:
         source = trace or lake_of(settings, clock)
         cohorts = cohorts_on(source, by, settings, now, reach, target=target, bands=tried)

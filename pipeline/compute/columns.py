@@ -1,0 +1,207 @@
+"""Heartbeat diffs and the streams' status in columns: Polars expressions, for a task's Python worker.
+
+Nothing here reads or writes, and nothing needs Spark. The tests compare the rows with those of DataFrame functions and
+of plain Python.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+import numpy as np
+import polars as pl
+
+from tidemark.pipeline.clock import duration_us, to_us
+from tidemark.pipeline.contract.heartbeat import FieldKind, compared_columns
+from tidemark.pipeline.lake.tables.stream_status import StatusKind
+
+NUMBER = "window_number"
+"""The column that says which window of the range a row is of, from 0 on. It stands in place of the window's key."""
+
+ID = pl.coalesce(pl.lit("p") + pl.col("publisher_id"), pl.lit("m") + pl.col("message_id")).alias("id")
+"""The publisher's id where there is one, else the message's: a redelivery has the same message id, a retried
+publication the same publisher's id."""
+
+ORDER = ("stream_id", "event_time", "id", "publish_time", "message_id")
+
+SECOND_US = 1_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class DiffPlan:
+    """The settings that a diff depends on."""
+
+    fields: Mapping[str, FieldKind]
+    lookback: timedelta
+    period: timedelta
+    window_length: timedelta
+
+
+def heartbeat_diffs(heartbeats: pl.DataFrame, plan: DiffPlan, start: datetime, end: datetime) -> pl.DataFrame:
+    """The diffs of every heartbeat with an event time in `[start, end)`, by stream and event time.
+
+    `heartbeats` has the columns of `columns_read` and holds at least `[start - lookback, end)` of its streams. The
+    column `stream_id` of the result is an Enum. Assumption: the range is of whole windows.
+    """
+    needed = pl.col("event_time").is_between(start - plan.lookback, end, closed="left")
+    ordered = in_order(heartbeats.filter(needed))
+    return _with_differences(without_copies(ordered.lazy()), plan, start, end).collect()
+
+
+def in_order(heartbeats: pl.DataFrame) -> pl.DataFrame:
+    """By stream, event time, id, publish time and message id, with the streams as an Enum in the order of their names.
+
+    Streams and times are sorted as one number each. Only rows that tie are compared by what else there is.
+    """
+    rows = heartbeats.rechunk()
+    streams = pl.Enum(rows["stream_id"].unique().sort())
+    rows = rows.with_columns(pl.col("stream_id").cast(streams))
+    event_us = rows["event_time"].dt.epoch("us").to_numpy()
+    low, high = (int(event_us.min()), int(event_us.max())) if len(rows) else (0, 0)
+    span = high - low + 1
+    if len(streams.categories) * span >= 1 << 63:
+        return rows.with_columns(ID).sort(*ORDER).drop("id")
+    number = rows["stream_id"].to_physical().to_numpy().astype(np.int64) * span + (event_us - low)
+    order = np.argsort(number)
+    number = number[order]
+    first = np.flatnonzero(number[1:] == number[:-1])
+    if len(first):
+        tied = np.union1d(first, first + 1)
+        among = rows[order[tied]].with_columns(ID)
+        order[tied] = order[tied][among.select(pl.arg_sort_by(*ORDER)).to_series().to_numpy()]
+    return rows[order]
+
+
+def without_copies(ordered: pl.LazyFrame) -> pl.LazyFrame:
+    """One row for each heartbeat: key `(stream_id, event_time, id)`, the copy with the smallest publish time, which is
+    the first in order. A heartbeat is late only if none of its copies landed in time."""
+    publisher, message = pl.col("publisher_id"), pl.col("message_id")
+    has_same_id = pl.when(publisher.is_null()).then((message == message.shift()) & publisher.shift().is_null())
+    is_copy = pl.all_horizontal(
+        *(pl.col(name) == pl.col(name).shift() for name in ("stream_id", "event_time")),
+        has_same_id.otherwise(publisher == publisher.shift()),
+    )
+    in_time = (~pl.col("late")).fill_null(value=False).cast(pl.Int64)
+    counted = ordered.with_columns(
+        is_copy=is_copy.fill_null(value=False), in_time_before=in_time.cum_sum() - in_time, in_time_of_all=in_time.sum()
+    ).filter(~pl.col("is_copy"))
+    # As many before the next heartbeat as before this one: none of this one's copies.
+    before_next = pl.col("in_time_before").shift(-1).fill_null(pl.col("in_time_of_all"))
+    return counted.with_columns(late=before_next == pl.col("in_time_before"))
+
+
+def _with_differences(single: pl.LazyFrame, plan: DiffPlan, start: datetime, end: datetime) -> pl.LazyFrame:
+    """Each heartbeat of `[start, end)` beside the one before it, by `(event_time, id)`."""
+    event_us = pl.col("event_time").dt.epoch("us")
+    gap_us = event_us - event_us.shift()
+    is_same_stream = pl.col("stream_id") == pl.col("stream_id").shift()
+    has_previous = (is_same_stream & (gap_us <= duration_us(plan.lookback))).fill_null(value=False)
+    paired = single.with_columns(
+        has_previous=has_previous,
+        gap_us=pl.when(has_previous).then(gap_us),
+        **{f"before_{name}": pl.when(has_previous).then(pl.col(name).shift()) for name in ("event_time", *plan.fields)},
+        **{NUMBER: (event_us - to_us(start)) // duration_us(plan.window_length)},
+    ).filter(pl.col("event_time").is_between(start, end, closed="left"))
+    compared: list[pl.Expr] = []
+    for name, kind in plan.fields.items():
+        value, earlier, comparison = compared_columns(name, kind)
+        before = pl.col(f"before_{name}")
+        if kind is FieldKind.NUMBER:
+            delta = pl.col(name) - before
+            outcome = pl.when(delta.is_finite()).then(delta)
+        else:
+            outcome = pl.when(pl.col("has_previous")).then(pl.col(name).ne_missing(before))
+        compared += [pl.col(name).alias(value), before.alias(earlier), outcome.alias(comparison)]
+    period_us = duration_us(plan.period)
+    # Rounded half up, and exact, since Polars divides by a constant by multiplying with its inverse.
+    periods = (2 * pl.col("gap_us") + period_us) // (2 * period_us)
+    a_second = pl.col("gap_us") * 0 + SECOND_US  # a column: the quotient is then the exact one, as Spark's is
+    return paired.select(
+        "stream_id",
+        "event_time",
+        pl.col("before_event_time").alias("previous_event_time"),
+        (pl.col("gap_us") / a_second).alias("gap_seconds"),
+        pl.when(pl.col("has_previous")).then(pl.max_horizontal(periods - 1, 0)).alias("missed_heartbeats"),
+        *compared,
+        "publish_time",
+        "message_id",
+        "late",
+        NUMBER,
+    )
+
+
+def stream_status(
+    diffs: pl.DataFrame, heartbeats: pl.DataFrame, plan: DiffPlan, start: datetime, end: datetime
+) -> pl.DataFrame:
+    """One row for each window of `[start, end)`, stream, and what is remarkable about it, by kind and stream.
+
+    `diffs` is what `heartbeat_diffs` makes of the range; `heartbeats` holds at least `[start - lookback, start)` of the
+    same streams, copies do no harm. A row depends on `[its window's start - lookback, its end)` alone.
+    """
+    start_us, length_us, lookback_us = to_us(start), duration_us(plan.window_length), duration_us(plan.lookback)
+    windows = (to_us(end) - start_us) // length_us
+    streams = diffs["stream_id"].dtype
+    before = _last_before(heartbeats.lazy(), plan, start).with_columns(pl.col("stream_id").cast(streams))
+    groups = pl.concat([_beats_by_window(diffs.lazy()), before], how="diagonal")
+    same_stream_before = pl.col("stream_id") == pl.col("stream_id").shift()
+    same_stream_after = pl.col("stream_id") == pl.col("stream_id").shift(-1)
+    beside = groups.sort("stream_id", NUMBER).with_columns(
+        before_us=pl.when(same_stream_before).then(pl.col("last_us").shift()),
+        following=pl.when(same_stream_after).then(pl.col(NUMBER).shift(-1)),
+    )
+    reaches_back_to = start_us + pl.col(NUMBER) * length_us - lookback_us
+    has_previous = (pl.col("before_us") >= reaches_back_to).fill_null(value=False)
+    # Null in no group inside the range: only the group before it has no first heartbeat.
+    there = beside.filter(pl.col("first_us").is_not_null()).with_columns(
+        last_us=pl.when(has_previous).then(pl.col("before_us"))
+    )
+    # The windows after this one, up to the stream's next heartbeat, whose lookback reaches this one's last.
+    first = pl.max_horizontal(pl.col(NUMBER) + 1, 0)
+    last = pl.min_horizontal(
+        pl.col("following").fill_null(windows) - 1,
+        (pl.col("last_us") + lookback_us - start_us) // length_us,
+        windows - 1,
+    )
+    silent = beside.with_columns(first=first, last=last).filter(pl.col("first") <= pl.col("last"))
+    stopped = silent.select(
+        "stream_id", "last_us", pl.int_ranges(pl.col("first"), pl.col("last") + 1).alias(NUMBER)
+    ).explode(NUMBER)
+    beats = ("stream_id", "last_us", "first_us", "heartbeats", NUMBER)
+    of_each_kind = [
+        _of_kind(there.filter(pl.col("last_us").is_null()).select(*beats), StatusKind.STARTED),
+        _of_kind(
+            there.filter(pl.col("gaps") > 0).select(*beats, "gaps", "missed_heartbeats", "longest_gap_seconds"),
+            StatusKind.MISSED,
+        ),
+        _of_kind(stopped, StatusKind.STOPPED),
+    ]
+    moments = {
+        name: pl.from_epoch(column, time_unit="us").dt.replace_time_zone("UTC")
+        for name, column in (("last_event_time", "last_us"), ("first_event_time", "first_us"))
+    }
+    return pl.concat(of_each_kind, how="diagonal").with_columns(**moments).sort("kind", "stream_id").collect()
+
+
+def _of_kind(rows: pl.LazyFrame, kind: StatusKind) -> pl.LazyFrame:
+    return rows.with_columns(kind=pl.lit(str(kind)))
+
+
+def _beats_by_window(diffs: pl.LazyFrame) -> pl.LazyFrame:
+    """One row for each stream and window in which it has a heartbeat."""
+    event_us, has_gap = pl.col("event_time").dt.epoch("us"), pl.col("missed_heartbeats") > 0
+    return diffs.group_by("stream_id", NUMBER).agg(
+        first_us=event_us.min(),
+        last_us=event_us.max(),
+        heartbeats=pl.len().cast(pl.Int64),
+        gaps=has_gap.sum().cast(pl.Int64),
+        missed_heartbeats=pl.col("missed_heartbeats").sum(),
+        longest_gap_seconds=pl.col("gap_seconds").filter(has_gap).max(),
+    )
+
+
+def _last_before(heartbeats: pl.LazyFrame, plan: DiffPlan, start: datetime) -> pl.LazyFrame:
+    """One row for each stream with a heartbeat in the lookback before the range, in the window of its last."""
+    before = pl.col("event_time").is_between(start - plan.lookback, start, closed="left")
+    last = heartbeats.filter(before).group_by("stream_id").agg(last_us=pl.col("event_time").dt.epoch("us").max())
+    number = (pl.col("last_us") - to_us(start)) // duration_us(plan.window_length)
+    return last.with_columns(number.alias(NUMBER))
