@@ -1,6 +1,5 @@
 """Which reading is taken: a snapshot's, and Cloud Monitoring's where that is refused or too large."""
 
-import logging
 from datetime import datetime, timedelta
 from pathlib import Path
 
@@ -62,10 +61,9 @@ def auto(
     snapshots: Snapshots | SnapshotBacklog,
     monitoring: MetricServiceClient,
     clock: ManualClock,
-    max_backlog: int | None = None,
 ) -> AutoBacklog:
     by_metrics = MonitoringBacklog(monitoring, PATH, clock, timedelta(seconds=5))
-    return AutoBacklog(snapshots, by_metrics, clock, max_backlog)
+    return AutoBacklog(snapshots, by_metrics, clock)
 
 
 def test_monitoring_is_read_where_the_snapshot_is_refused_and_no_other_is_tried_until_it_can_succeed(
@@ -101,37 +99,6 @@ def test_when_the_snapshot_is_refused_and_monitoring_fails_both_are_reported_and
         backlog.read()
     snapshots.oldest = START
     assert backlog.read().source == "snapshot"
-
-
-def test_beyond_max_backlog_monitoring_is_read(
-    snapshots: Snapshots, fake: FakeMonitoring, monitoring: MetricServiceClient, clock: ManualClock
-) -> None:
-    backlog = auto(snapshots, monitoring, clock, max_backlog=1000)
-    fake.sampled("heartbeats-base", START - MINUTE, age=900, undelivered=1001)
-    assert backlog.read().source == "monitoring"
-    assert snapshots.taken == 0
-    fake.sampled("heartbeats-base", START, age=800, undelivered=1000)
-    assert backlog.read().source == "monitoring"  # the size is asked for once in a sample's period
-    clock.advance(MINUTE)
-    assert backlog.read().source == "snapshot"
-    assert fake.asked_for(UNDELIVERED) == 2
-
-
-def test_an_unknown_backlog_size_is_reported_once_and_stops_nothing(
-    snapshots: Snapshots,
-    fake: FakeMonitoring,
-    monitoring: MetricServiceClient,
-    clock: ManualClock,
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    backlog = auto(snapshots, monitoring, clock, max_backlog=1000)
-    fake.errors = [grpc.StatusCode.PERMISSION_DENIED] * 3
-    with caplog.at_level(logging.WARNING):
-        for _ in range(3):
-            assert backlog.read().source == "snapshot"
-            clock.advance(MINUTE)
-    assert len(caplog.records) == 1
-    assert "monitoring.timeSeries.list" in caplog.text
 
 
 @pytest.fixture
