@@ -20,7 +20,7 @@ from tidemark.pipeline.durations import format_duration, rough
 from tidemark.pipeline.errors import ExecutorsUnable
 from tidemark.pipeline.ingest.on_spark import SparkReaders, readers_for
 from tidemark.pipeline.ingest.outcome import Settled, Side
-from tidemark.pipeline.ingest.progress import Watch, readings_of
+from tidemark.pipeline.ingest.progress import BacklogWatch, readings_of
 from tidemark.pipeline.ingest.rounds import PLAN, Ended, RoundDone, Rounds, RunPlan, sentence_of
 from tidemark.pipeline.ingest.settle import Settling
 from tidemark.pipeline.orchestrator.names import ENDED, INGEST, READS, STAYS, name_of
@@ -218,13 +218,13 @@ def ingest_sensor(settings: Settings, clock: Clock, plan: RunPlan = PLAN) -> dg.
     return ingest
 
 
-def watch_of(lake: LakeResource) -> Watch:
+def watch_of(lake: LakeResource) -> BacklogWatch:
     """What this process has seen of the backlogs."""
-    return lake.kept.get("watch", Watch)
+    return lake.kept.get("watch", BacklogWatch)
 
 
 def why_readers(
-    state: WatermarkState, now: datetime, settings: Settings, watch: Watch, plan: RunPlan = PLAN
+    state: WatermarkState, now: datetime, settings: Settings, watch: BacklogWatch, plan: RunPlan = PLAN
 ) -> str | None:
     """Why the backlog needs readers on Spark, in a sentence. None if ticks can land it, or no recent reading tells."""
     decision, longest = state.decision, settings.policy.max_reading_age

@@ -204,7 +204,7 @@ class TidemarkBatchSource(TidemarkDataSource, PubSubBatchSource):
     """The batch source under the name `tidemark`."""
 
 
-class Landing:
+class NamedReader:
     """The common part of both readers: reads their partitions."""
 
     def __init__(self, connections: Connections, schema: T.StructType) -> None:
@@ -254,7 +254,7 @@ class Landing:
             yield from asked.combine_chunks().to_batches(max_chunksize=ROWS_PER_ARROW_BATCH)
 
 
-class PubSubReader(Landing, DataSourceReader):
+class PubSubReader(NamedReader, DataSourceReader):
     """A batch read: it lands once under the name in the option `landing`, and is served from there ever after."""
 
     def partitions(self) -> list[LandingPartition]:
@@ -274,7 +274,7 @@ class PubSubReader(Landing, DataSourceReader):
         return plan.partitions(self.getDefaultReadLimit())
 
 
-class PubSubStreamReader(Landing, DataSourceStreamReader, SupportsTriggerAvailableNow):
+class PubSubStreamReader(NamedReader, DataSourceStreamReader, SupportsTriggerAvailableNow):
     """A stream. Every offset is a number more: whether there is anything to read is known only by pulling."""
 
     _available_at: datetime | None = None

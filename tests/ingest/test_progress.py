@@ -16,9 +16,9 @@ from tidemark.pipeline.ingest.progress import (
     BEHIND,
     TOO_LONG,
     WATCHED,
-    Look,
+    BacklogLook,
+    BacklogWatch,
     Progress,
-    Watch,
     progress_of,
     recent_looks,
 )
@@ -34,9 +34,9 @@ from tidemark.pipeline.watermark.usage import Usage
 NOW = 10_000.0
 
 
-def look(second: float, *, used: Usage | None = None, **ages: float) -> Look:
+def look(second: float, *, used: Usage | None = None, **ages: float) -> BacklogLook:
     """At a second, sides whose oldest message is so many seconds old."""
-    return Look(at(second), {Side(side): at(second - age) for side, age in ages.items()}, used or Usage())
+    return BacklogLook(at(second), {Side(side): at(second - age) for side, age in ages.items()}, used or Usage())
 
 
 def record(second: float, *, base: float, tracking: float, usage: Usage | None = None) -> DecisionRecord:
@@ -131,7 +131,7 @@ def standing(second: float, *, base: float, usage: Usage | None = None, number: 
 
 
 def test_a_watch_looks_at_each_decision_once_and_forgets_old_ones() -> None:
-    watch = Watch()
+    watch = BacklogWatch()
     watch.look(WatermarkState())
     assert watch.looks == []
     for second in range(0, 600, 10):
@@ -143,7 +143,7 @@ def test_a_watch_looks_at_each_decision_once_and_forgets_old_ones() -> None:
 
 def test_a_side_is_too_slow_if_its_ticks_read_as_much_as_they_may_and_catching_up_takes_long() -> None:
     def watched(gained: float, *, leaves_more: bool) -> Progress | None:
-        watch = Watch(leaves_more={Side.BASE: leaves_more})
+        watch = BacklogWatch(leaves_more={Side.BASE: leaves_more})
         watch.look(standing(NOW - 120, base=3_600 + gained))
         watch.look(standing(NOW, base=3_600))
         assert len(watch.progress()) == 1

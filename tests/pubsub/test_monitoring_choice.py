@@ -20,7 +20,7 @@ from tidemark.pipeline.kept import Kept
 from tidemark.pipeline.lake.log.tracking_log import TrackingLog
 from tidemark.pipeline.lake.store.disk import DiskObjects
 from tidemark.pipeline.pubsub.backlog import LIFETIME, REFUSED_WITHIN, Backlog, SnapshotBacklog
-from tidemark.pipeline.pubsub.monitoring import OLDEST_AGE, UNDELIVERED, AutoBacklog, MonitoringBacklog
+from tidemark.pipeline.pubsub.monitoring import OLDEST_AGE, AutoBacklog, MonitoringBacklog
 from tidemark.pipeline.pubsub.provision import provision
 from tidemark.pipeline.pubsub.spending import BudgetedBacklog
 from tidemark.pipeline.settings import Settings
