@@ -20,7 +20,7 @@ from tidemark.pipeline.lake.store.objects import ObjectStore
 from tidemark.pipeline.lake.tables.heartbeats import PARTITION
 from tidemark.pipeline.lake.tables.landings import MANIFEST, PIECE, NamedLanding, piece_name
 from tidemark.pipeline.lake.tables.new_files import NewFile, NewFiles
-from tidemark.pipeline.pubsub.subscription import Subscription
+from tidemark.pipeline.pubsub.subscription import PubSubSubscription
 
 
 class _Pieces:
@@ -42,7 +42,7 @@ class _Pieces:
 
 def land_named(
     name: str,
-    subscription: Subscription,
+    subscription: PubSubSubscription,
     *,
     objects: ObjectStore,
     quarantine: NewFiles,

@@ -43,7 +43,7 @@ from tidemark.pipeline.lake.tables.table import MOMENT
 from tidemark.pipeline.pubsub.backlog import Backlog, SnapshotBacklog
 from tidemark.pipeline.pubsub.connection import subscriber_client
 from tidemark.pipeline.pubsub.schemas import reader_of
-from tidemark.pipeline.pubsub.subscription import PubSubSubscription, Subscription, lease_of
+from tidemark.pipeline.pubsub.subscription import PubSubSubscription, lease_of
 from tidemark.pipeline.spark.environment import ARCHIVES
 from tidemark.pipeline.spark.environment import FOLDER as ENVIRONMENT
 from tidemark.pipeline.spark.frames import arrow_schema, spark_schema
@@ -70,7 +70,7 @@ class Connections:
         self.clock = clock or SystemClock()
         self.lake = Lake(options.place, options.contract.fields, self.clock)
 
-    def subscription(self) -> AbstractContextManager[Subscription]:
+    def subscription(self) -> AbstractContextManager[PubSubSubscription]:
         """The subscription, for as long as the block runs."""
         options, client = self.options, self.client()
         return closing(PubSubSubscription(client, options.path, self.clock, options, lease=self.lease()))
