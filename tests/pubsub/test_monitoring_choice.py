@@ -1,7 +1,6 @@
 """Which reading is taken: a snapshot's, and Cloud Monitoring's where that is refused or too large."""
 
-from datetime import datetime, timedelta
-from pathlib import Path
+from datetime import timedelta
 
 import grpc
 import pytest
@@ -9,23 +8,16 @@ from google.cloud.monitoring_v3 import MetricServiceClient
 from google.pubsub_v1 import PublisherClient, SubscriberClient
 
 from tests.clock import ManualClock
-from tests.pubsub.builders import subscription_of
 from tests.pubsub.fake_monitoring import PROJECT, START, FakeMonitoring, metrics_at, served
 from tidemark.pipeline.clock import SystemClock
-from tidemark.pipeline.contract.heartbeat import HeartbeatReader
 from tidemark.pipeline.errors import SnapshotRefused
-from tidemark.pipeline.ingest.take import Budget
-from tidemark.pipeline.ingest.ticks import track
 from tidemark.pipeline.kept import Kept
-from tidemark.pipeline.lake.log.tracking_log import TrackingLog
-from tidemark.pipeline.lake.store.disk import DiskObjects
 from tidemark.pipeline.pubsub.backlog import LIFETIME, REFUSED_WITHIN, Backlog, SnapshotBacklog
 from tidemark.pipeline.pubsub.monitoring import OLDEST_AGE, AutoBacklog, MonitoringBacklog
 from tidemark.pipeline.pubsub.provision import provision
 from tidemark.pipeline.pubsub.spending import BudgetedBacklog
 from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.settings_sections import PubSubSettings
-from tidemark.pipeline.watermark.policy import Policy
 from tidemark.pipeline.watermark.readings import Reading
 from tidemark.resources.pubsub import PubSubResource
 
@@ -132,37 +124,3 @@ def test_with_a_server_that_has_metrics_auto_keeps_what_it_learned_from_tick_to_
         assert kept_one is not within_budget(first.tracking_backlog())
         assert first.spending() is second.spending()
         assert first.tracking_backlog().read().source == "snapshot"
-
-
-def test_a_tick_on_monitoring_alone_decides_and_takes_no_snapshot(
-    subscriber: SubscriberClient, provisioned: PubSubSettings, tmp_path: Path
-) -> None:
-    clock = SystemClock()
-    now = clock.now()
-    fake = FakeMonitoring(clock.now)
-    fake_project(fake, provisioned, now)
-    with served(fake) as address, metrics_at(address):
-        resource = resource_of(provisioned, reading="monitoring")
-        tracked = track(
-            subscription_of(subscriber, provisioned, provisioned.tracking_path),
-            tracking_backlog=resource.tracking_backlog(),
-            base_backlog=resource.base_backlog(),
-            log=TrackingLog(DiskObjects(tmp_path), checkpoint_every=100),
-            reader=HeartbeatReader(Settings().contract),
-            policy=Policy(),
-            budget=Budget(1000, 1 << 20, timedelta(seconds=1), 1000),
-            clock=clock,
-        )
-        assert resource.sweep() == 0
-    assert tracked.problems == ()
-    assert tracked.decision.base is not None
-    assert tracked.decision.base.newest.source == "monitoring"
-    # What tracking held was published at 90 s before now or a second later: from there on it knows.
-    assert tracked.state.complete_from == now - timedelta(seconds=60) - timedelta(seconds=30) + timedelta(seconds=1)
-
-
-def fake_project(fake: FakeMonitoring, settings: PubSubSettings, now: datetime) -> None:
-    """A sample of each subscription of the settings' project, a minute old."""
-    for name in (settings.base_subscription, settings.tracking_subscription):
-        fake.sampled(name, now - MINUTE, age=30, undelivered=1, project=settings.project)
-    fake.project = settings.project
