@@ -1,5 +1,6 @@
 """A sample of the topic: what is published while it waits, and nothing that stays, however it ends."""
 
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -9,6 +10,8 @@ from tests.pubsub.builders import Altered, send
 from tidemark.pipeline.clock import SystemClock
 from tidemark.pipeline.pubsub.sampling import sample_messages
 from tidemark.pipeline.settings_sections import PubSubSettings
+
+LONG = timedelta(seconds=20)
 
 
 @pytest.fixture
