@@ -24,7 +24,7 @@ from tests.watermark.builders import at
 from tidemark.assets.jobs.heartbeat_diffs import compute_range
 from tidemark.pipeline import version
 from tidemark.pipeline.errors import NewerFormat
-from tidemark.pipeline.ingest.pubsub_source import Offset
+from tidemark.pipeline.ingest.source.pubsub_source import Offset
 from tidemark.pipeline.lake.layout import CORRECTIONS, PARTITIONS, Lake
 from tidemark.pipeline.lake.log import codec
 from tidemark.pipeline.lake.log.witness import LogWitness

@@ -39,7 +39,7 @@ PULL_SHARE, LONGEST_PULL = 0.7, timedelta(seconds=40)
 Dagster gives a tick 60 s, and it must persist and acknowledge within the rest."""
 
 SHORTEST_TICK = timedelta(seconds=5)
-"""How often Dagster's daemon looks at its sensors."""
+"""The interval at which Dagster's daemon looks at its sensors."""
 
 
 def tick_budget(settings: Settings, side: Side) -> Budget:

@@ -10,7 +10,7 @@ import pytest
 from tests.ingest.fakes import Crash, World
 from tests.watermark.builders import at
 from tidemark.pipeline.errors import LandingOver
-from tidemark.pipeline.ingest.named import land_named
+from tidemark.pipeline.ingest.source.named import land_named
 from tidemark.pipeline.ingest.take import Budget
 from tidemark.pipeline.lake.store.notes import Notes
 from tidemark.pipeline.lake.store.objects import ObjectStore

@@ -28,8 +28,8 @@ from pyspark.sql.streaming.datasource import (
 from tidemark.pipeline.clock import Clock, SystemClock, from_us, to_us
 from tidemark.pipeline.contract.heartbeat import HeartbeatReader
 from tidemark.pipeline.errors import ExecutorsUnable, InvalidSettings, ObjectExists, PubSubError
-from tidemark.pipeline.ingest.named import land_named
-from tidemark.pipeline.ingest.pubsub_options import WATERMARK, SourceOptions, read_options
+from tidemark.pipeline.ingest.source.named import land_named
+from tidemark.pipeline.ingest.source.pubsub_options import WATERMARK, SourceOptions, read_options
 from tidemark.pipeline.ingest.take import Budget
 from tidemark.pipeline.kept import Kept
 from tidemark.pipeline.lake.layout import Lake
@@ -81,7 +81,7 @@ class Connections:
         return CLIENTS.get(server, lambda: subscriber_client(*server))
 
     def lease(self) -> timedelta:
-        """How long the subscription leases a message, which a process looks up once."""
+        """The time for which the subscription leases a message. A process looks it up once."""
         options = self.options
         return CLIENTS.get((options.server, options.path), lambda: lease_of(self.client(), options.path, options))
 
