@@ -89,9 +89,6 @@ class House:
         """Ids of what the server holds as unacknowledged."""
         return {message.message_id for message in self.model.unacknowledged(path or self.settings.base_path)}
 
-    def wait_for_leases(self) -> None:
-        self.clock.sleep(QUICK_LEASE.total_seconds() / SPEED + 0.1)
-
 
 @pytest.fixture
 def house() -> Iterator[House]:

@@ -129,7 +129,7 @@ def test_a_leased_message_is_delivered_a_second_time_and_either_id_acknowledges_
     assert outstanding(model) == [ids[2]]
 
 
-def test_a_message_is_seen_by_nobody_until_it_is_visible_and_each_subscription_sees_it_at_its_own_time() -> None:
+def test_each_subscription_sees_a_message_at_its_own_time_and_not_before() -> None:
     model = under(visible_after=timedelta(seconds=10))
     model.create_subscription(a_subscription("other"), START)
     ids = publish(model, 200)

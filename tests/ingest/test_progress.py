@@ -82,7 +82,7 @@ def test_reading_that_does_not_gain_is_falling_behind() -> None:
         )
 
 
-def test_nothing_is_told_of_less_than_a_minute_or_of_a_young_backlog_or_of_a_side_that_was_not_read_before() -> None:
+def test_too_short_a_look_or_too_young_a_backlog_tells_nothing() -> None:
     assert progress_of([]) == []
     assert progress_of([look(NOW, base=600)]) == []
     assert progress_of([look(NOW - 59, base=600), look(NOW, base=600)]) == []

@@ -103,7 +103,7 @@ def test_a_message_that_is_outstanding_on_base_is_known_because_tracking_is_read
     assert decision.complete_from == at(1)  # no hole was found
 
 
-def test_a_refused_snapshot_is_reported_and_holds_the_watermark_once_the_last_reading_is_too_old(world: World) -> None:
+def test_a_refused_snapshot_holds_the_watermark_once_the_last_reading_is_too_old(world: World) -> None:
     publish(world, 30)
     world.tick()
     before = world.track().decision.watermark

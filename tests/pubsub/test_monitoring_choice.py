@@ -58,7 +58,7 @@ def auto(
     return AutoBacklog(snapshots, by_metrics, clock)
 
 
-def test_monitoring_is_read_where_the_snapshot_is_refused_and_no_other_is_tried_until_it_can_succeed(
+def test_after_a_refusal_monitoring_is_read_until_a_snapshot_can_succeed(
     snapshots: Snapshots, fake: FakeMonitoring, monitoring: MetricServiceClient, clock: ManualClock
 ) -> None:
     backlog = auto(snapshots, monitoring, clock)
@@ -79,7 +79,7 @@ def test_monitoring_is_read_where_the_snapshot_is_refused_and_no_other_is_tried_
     assert fake.asked_for(OLDEST_AGE) == asked
 
 
-def test_when_the_snapshot_is_refused_and_monitoring_fails_both_are_reported_and_the_snapshot_is_tried_again(
+def test_when_both_readings_fail_both_are_reported_and_the_snapshot_is_tried_again(
     snapshots: Snapshots, fake: FakeMonitoring, monitoring: MetricServiceClient, clock: ManualClock
 ) -> None:
     backlog = auto(snapshots, monitoring, clock)

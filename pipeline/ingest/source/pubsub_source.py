@@ -156,10 +156,11 @@ class PubSubDataSource(DataSource):
     Nothing but the options travels to the executors, which need tidemark installed."""
 
     connections: type[Connections] = Connections
+    called, has_streams = "pubsub", True
 
     @classmethod
     def name(cls) -> str:
-        return "pubsub"
+        return cls.called
 
     def schema(self) -> T.StructType:
         """A message whole, both of its times, the fields of the option `fields`, and the batch's watermark."""
@@ -169,6 +170,13 @@ class PubSubDataSource(DataSource):
         return PubSubReader(self._connected(schema), schema)
 
     def streamReader(self, schema: T.StructType) -> "PubSubStreamReader":  # noqa: N802 (Spark's name)
+        if not self.has_streams:
+            raise ExecutorsUnable(
+                "a stream over Spark Connect cannot use an archive that the session sent: Spark unpacks it in the "
+                "session's folder and starts a stream's readers in the executor's own. Start the server with "
+                f"`--conf {ARCHIVES}=executors.tar.gz#{ENVIRONMENT}`, as `tidemark up` does on a cluster with "
+                "spark.executor_environment, or install tidemark in the Python of Spark's executors. Nothing was pulled"
+            )
         return PubSubStreamReader(self._connected(schema), schema)
 
     def _connected(self, schema: T.StructType) -> Connections:
@@ -183,25 +191,19 @@ class PubSubDataSource(DataSource):
 class TidemarkDataSource(PubSubDataSource):
     """The source under the name `tidemark`, for a Spark that has another `pubsub`."""
 
-    @classmethod
-    def name(cls) -> str:
-        return "tidemark"
+    called = "tidemark"
 
 
 class PubSubBatchSource(PubSubDataSource):
     """The source for a session whose archive no streaming query would find: a stream is refused when it starts."""
 
-    def streamReader(self, schema: T.StructType) -> "PubSubStreamReader":  # noqa: ARG002, N802 (Spark's name)
-        raise ExecutorsUnable(
-            "a stream over Spark Connect cannot use an archive that the session sent: Spark unpacks it in the "
-            "session's folder and starts a stream's readers in the executor's own. Start the server with "
-            f"`--conf {ARCHIVES}=executors.tar.gz#{ENVIRONMENT}`, as `tidemark up` does on a cluster with "
-            "spark.executor_environment, or install tidemark in the Python of Spark's executors. Nothing was pulled"
-        )
+    has_streams = False
 
 
-class TidemarkBatchSource(TidemarkDataSource, PubSubBatchSource):
+class TidemarkBatchSource(TidemarkDataSource):
     """The batch source under the name `tidemark`."""
+
+    has_streams = False
 
 
 class NamedReader:
