@@ -13,7 +13,8 @@ from typing import Literal
 
 from tidemark.pipeline.ingest.outcome import Side
 from tidemark.pipeline.ingest.readers import BATCH_MESSAGES, ROUND_MESSAGES
-from tidemark.pipeline.settings_sections import IngestSettings, WatermarkSettings
+from tidemark.pipeline.ingest.rounds import PLAN
+from tidemark.pipeline.settings_sections import WatermarkSettings
 from tidemark.pipeline.upkeep.compaction import SORTED_ROWS, target_bytes
 from tools import costs
 
@@ -24,7 +25,7 @@ RATES = (333, 3_300, 33_000, 333_000)
 
 DAY_SECONDS = 86_400
 TICK_SECONDS = WatermarkSettings().tick.total_seconds()
-ROUND_SECONDS = IngestSettings().round.total_seconds()
+ROUND_SECONDS = PLAN.round.total_seconds()
 LAND_BATCH, TRACK_BATCH = BATCH_MESSAGES[Side.BASE], BATCH_MESSAGES[Side.TRACKING]
 """Messages that a tick settles together."""
 

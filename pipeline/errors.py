@@ -212,7 +212,7 @@ class ToolMissing(TidemarkError):
 class DagsterPartMissing(TidemarkError):
     """This Dagster lacks a part that has no public name; the message names it, and says what does not work.
 
-    Install a supported version (docs/start/versions.md)."""
+    Install a supported version (docs/start/requirements.md)."""
 
 
 class ServiceFailed(TidemarkError):

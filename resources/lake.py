@@ -10,19 +10,19 @@ import dagster as dg
 from tidemark.local.services.ownership import Ownership
 from tidemark.pipeline.clock import Clock
 from tidemark.pipeline.contract.heartbeat import HeartbeatReader
+from tidemark.pipeline.ingest.progress import Watch
 from tidemark.pipeline.ingest.readers import new_files
 from tidemark.pipeline.ingest.signals import signals_of
 from tidemark.pipeline.kept import Kept
 from tidemark.pipeline.lake.layout import Lake
 from tidemark.pipeline.lake.log.tracking_log import TrackingLog
 from tidemark.pipeline.lake.log.watermark_object import WatermarkObject
-from tidemark.pipeline.lake.tables.diffs import HeartbeatDiffs
 from tidemark.pipeline.lake.tables.heartbeats import Heartbeats
-from tidemark.pipeline.lake.tables.kept_windows import KeptWindows
 from tidemark.pipeline.lake.tables.new_files import NewFiles
 from tidemark.pipeline.lake.tables.own_table import OwnTable
 from tidemark.pipeline.lake.tables.quarantine import Quarantine
-from tidemark.pipeline.lake.tables.window_index import WindowIndex
+from tidemark.pipeline.lake.tables.window_index import KeptWindows, WindowIndex
+from tidemark.pipeline.lake.tables.windowed import WindowedTable
 from tidemark.pipeline.pubsub.schemas import reader_of
 from tidemark.pipeline.quality.late import LateHeartbeats
 from tidemark.pipeline.quality.staleness import Staleness
@@ -72,6 +72,10 @@ class LakeResource(dg.ConfigurableResource):  # type: ignore[type-arg]
         decided = self.tracking_log("run").newest().record
         return None if decided is None else decided.decision.watermark
 
+    def watch(self) -> Watch:
+        """The progress of both backlogs, as this process has seen it."""
+        return self.kept.get("watch", Watch)
+
     def signals(self, user: str) -> Sequence[WatermarkObject]:
         """Where the newest decision is told, with what this user has told."""
         return self._part(user, lambda lake: signals_of(self.settings, lake), "signals")
@@ -113,7 +117,7 @@ class LakeResource(dg.ConfigurableResource):  # type: ignore[type-arg]
             "judge",
         )
 
-    def diffs(self, user: str) -> HeartbeatDiffs:
+    def diffs(self, user: str) -> WindowedTable:
         """Computed windows."""
         return self._part(user, Lake.diffs)
 

@@ -1,4 +1,4 @@
-"""The queries of docs/how-to/reading.md and examples/same_rows give the rows of heartbeat_diffs from heartbeats."""
+"""The queries of examples/same_rows give the rows of heartbeat_diffs from heartbeats."""
 
 import random
 from pathlib import Path
@@ -12,7 +12,7 @@ from sqlglot import exp
 from tests.cli.test_explain import Log
 from tests.lake.builders import Beat, append_beats, columns_of
 from tests.lake_fixture import compute_here
-from tests.test_reading import example, run
+from tests.test_reading import run
 from tests.watermark.builders import at
 from tidemark.pipeline.clock import SystemClock
 from tidemark.pipeline.contract.elements import ELEMENT
@@ -107,7 +107,7 @@ def test_polars_gives_the_same_rows(computed: Path) -> None:
 
 
 def test_duckdb_gives_the_same_rows(computed: Path) -> None:
-    assert in_order(run(example("The same rows from `heartbeats`"), computed)["rows"]) == expected(computed)
+    assert in_order(run((EXAMPLES / "in_duckdb.py").read_text(), computed)["rows"]) == expected(computed)
 
 
 def test_the_query_for_bigquery_is_in_its_dialect_and_has_the_columns_of_the_table(computed: Path) -> None:

@@ -30,7 +30,7 @@ from tidemark.pipeline.lake.log.codec import CELL_COLUMNS, CELLS, DECISION_COLUM
 from tidemark.pipeline.lake.log.watermark_object import Said
 from tidemark.pipeline.lake.tables.corrections import CORRECTION_COLUMNS, CORRECTIONS
 from tidemark.pipeline.lake.tables.diffs import diff_columns, diff_schema
-from tidemark.pipeline.lake.tables.heartbeats import LANDED_COLUMNS, heartbeat_columns, heartbeat_schema
+from tidemark.pipeline.lake.tables.heartbeats import heartbeat_columns, heartbeat_schema, message_columns
 from tidemark.pipeline.lake.tables.quarantine import QUARANTINE, QUARANTINE_COLUMNS
 from tidemark.pipeline.lake.tables.stream_status import STATUS, STATUS_COLUMNS
 from tidemark.pipeline.lake.tables.streams import STREAM_COLUMNS, STREAMS
@@ -81,7 +81,7 @@ def settings() -> Iterator[str]:
         if get_origin(kind) is dict:
             name, kind = f"{name}.NAME", get_args(kind)[1]
         yield from ("", f"## `[{name}]`", linked(inspect.getdoc(kind) or ""), "")
-        yield from table(("name", "default", "values", "meaning", "on a change"), _settings_of(kind))
+        yield from table(("name", "default", "meaning", "values", "on a change"), _settings_of(kind))
 
 
 def _settings_of(section: type[Section]) -> Iterator[Sequence[str]]:
@@ -90,7 +90,7 @@ def _settings_of(section: type[Section]) -> Iterator[Sequence[str]]:
         field = section.model_fields[name]
         default = "required" if field.is_required() else as_written(field.get_default(call_default_factory=True))
         bounds = values(field.annotation, field.metadata)
-        yield f"`{field.alias or name}`", default, bounds, linked(text), section.effect_of(name)
+        yield f"`{field.alias or name}`", default, linked(text), bounds, section.effect_of(name)
 
 
 def as_written(value: Any) -> str:
@@ -143,22 +143,22 @@ def commands() -> Iterator[str]:
         panel = getattr(group.get_command(context, name), "rich_help_panel", None)
         rows = panels.setdefault(panel if isinstance(panel, str) else "Commands", [])
         command = group.resolve_command(context, [name])[1]
-        rows.append((f'<a id="{name}"></a>**`tidemark {name}`**', "", linked(command.help)))
+        rows.append((f'<a id="{name}"></a>**`tidemark {name}`**', linked(command.help)))
         rows += [_parameter(one, context) for one in command.params if not one.hidden]
     for panel, rows in panels.items():
-        yield from ("", f"## {panel}", "", *table(("command, option", "default", "meaning"), rows))
+        yield from ("", f"## {panel}", "", *table(("command, option", "meaning"), rows))
 
 
 def _parameter(one: Any, context: Any) -> Sequence[str]:
-    kind = one.metavar or LIST_OR_RANGE.sub(r"\1", one.display_type(context))
+    kind = (one.metavar or LIST_OR_RANGE.sub(r"\1", one.display_type(context))).replace("|", ", ")
     is_flag = isinstance(one.default, bool)
     if one.param_type_name == "argument":
         name = one.metavar or one.name.upper()
     else:
         name = one.opts[0] if is_flag else f"{one.opts[0]} {kind}"
     shown = one.show_default if isinstance(one.show_default, str) else as_written(one.default)
-    default = "required" if one.required else "" if is_flag or shown == "empty" else shown
-    return f"`{name}`", default, linked(one.help)
+    default = "Required. " if one.required else "" if is_flag or shown == "empty" else f"Default: {shown}. "
+    return f"`{name}`", default + linked(one.help)
 
 
 def tables() -> Iterator[str]:
@@ -168,7 +168,7 @@ def tables() -> Iterator[str]:
         (
             "`quarantine`",
             "Every rejected message whole, in the columns of `heartbeats` from `message_id` to `landed_at`.",
-            pa.schema([one for one in QUARANTINE if one.name not in LANDED_COLUMNS]),
+            pa.schema([one for one in QUARANTINE if one.name not in {each.name for each in message_columns()}]),
             QUARANTINE_COLUMNS,
         ),
         (

@@ -10,35 +10,27 @@ import dagster as dg
 import polars as pl
 import pyarrow as pa
 
-from tidemark.assets.catalog import HEARTBEAT_DIFFS, HEARTBEATS, STREAM_STATUS, WATERMARK, key_of, windowed_asset
+from tidemark.assets.catalog import HEARTBEAT_DIFFS, HEARTBEATS, STREAM_STATUS, WATERMARK, key_of
 from tidemark.assets.checks import evaluation_of
-from tidemark.assets.events import failing_run
-from tidemark.assets.jobs.by_window import (
-    LASTING,
-    Event,
-    materialized,
-    reports,
-    which,
-    windows_job,
-    windows_of_partitions,
-)
+from tidemark.assets.jobs.by_window import Event, asset_by_window, batch_parts, reports, which, windows_job
 from tidemark.assets.jobs.corrections import corrections_noted
 from tidemark.assets.partitions import Partitions
-from tidemark.assets.scheduler.lost_runs import Context, beating
+from tidemark.assets.scheduler.lost_runs import Context
 from tidemark.assets.scheduler.runs import stretch_ends
-from tidemark.pipeline.clock import SystemClock, iso
+from tidemark.pipeline.clock import iso
 from tidemark.pipeline.compute.columns import DiffPlan
 from tidemark.pipeline.compute.micro_batch import MicroBatch, Silent, compute_windows, silent_in
-from tidemark.pipeline.compute.replacement import Outcome, refuse_open
+from tidemark.pipeline.compute.replacement import Outcome
 from tidemark.pipeline.lake.tables.diffs import diff_columns, diff_schema
-from tidemark.pipeline.lake.tables.stream_status import STATUS, STATUS_COLUMNS, Kind
+from tidemark.pipeline.lake.tables.stream_status import STATUS, STATUS_COLUMNS, StatusKind
+from tidemark.pipeline.lake.tables.window_index import WindowIndex
 from tidemark.pipeline.lake.tables.windowed import PARTITION
 from tidemark.pipeline.orchestrator.names import COMPUTE_WINDOWS, name_of
 from tidemark.pipeline.quality.corrected import DIFFS_KEY, FollowedTable
 from tidemark.pipeline.quality.silence import WindowSilence, silence_of
 from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.windows import Window
-from tidemark.resources.keys import LAKE, SPARK, keys_of, lake_of, spark_of
+from tidemark.resources.keys import LAKE, SPARK, lake_of, spark_of
 from tidemark.resources.lake import LakeResource
 from tidemark.resources.spark import SparkResource
 
@@ -48,13 +40,19 @@ NAMED = 5
 
 
 def heartbeat_diffs_asset(settings: Settings, partitions: Partitions) -> dg.AssetsDefinition:
-    @windowed_asset(
+    """The asset `heartbeat_diffs`, whose run also writes `stream_status`."""
+    return asset_by_window(
         settings,
         HEARTBEAT_DIFFS,
-        (diff_schema(settings.message.kinds), diff_columns(settings.message.kinds)),
+        partitions,
+        lambda context, windows: compute_and_report(
+            windows, lake_of(context, settings), spark_of(context, settings), context.run.run_id, partitions
+        ),
+        _index,
+        LAKE,
+        SPARK,
         deps=[HEARTBEATS, WATERMARK],
-        partitions=partitions,
-        required_resource_keys=keys_of(settings, LAKE, SPARK),
+        columns=(diff_schema(settings.message.kinds), diff_columns(settings.message.kinds)),
         description=(
             "Each stream's heartbeats beside the one before: gap, missed heartbeats, and how the compared fields "
             f"changed. Once the watermark has passed a window's end, the sensor `{name_of(settings, 'tracking')}` has "
@@ -62,17 +60,11 @@ def heartbeat_diffs_asset(settings: Settings, partitions: Partitions) -> dg.Asse
             "a range, and gives the same rows. Materializing a partition computes its windows; the job computes any."
         ),
     )
-    def heartbeat_diffs(context: dg.AssetExecutionContext) -> Iterator[dg.MaterializeResult[None]]:
-        lake = lake_of(context, settings)
-        with failing_run(*LASTING), beating(context):
-            windows = windows_of_partitions(context, lake, partitions, lake.window_index("run"))
-            told = compute_and_report(windows, lake, spark_of(context, settings), context.run.run_id, partitions)
-            yield materialized(context, key_of(settings, HEARTBEAT_DIFFS), told)
-
-    return heartbeat_diffs
 
 
 def compute_windows_job(settings: Settings, partitions: Partitions) -> dg.JobDefinition:
+    """The job that computes windows, wherever they lie."""
+
     def compute(context: Context, windows: Sequence[Window]) -> Iterator[Event]:
         lake, spark = lake_of(context, settings), spark_of(context, settings)
         silence = yield from compute_and_report(windows, lake, spark, context.run.run_id, partitions)
@@ -81,8 +73,8 @@ def compute_windows_job(settings: Settings, partitions: Partitions) -> dg.JobDef
 
     assets = [key_of(settings, key) for key in (HEARTBEAT_DIFFS, STREAM_STATUS)]
     about = (
-        "Heartbeat diffs of closed windows, and who was silent in them, in one run. The sensors request it; so does "
-        "`tidemark repair --recompute`."
+        "Heartbeat diffs of closed windows, and which streams were silent in them, in one run. The sensors request it; "
+        "so does `tidemark recompute`."
     )
     return windows_job(settings, COMPUTE_WINDOWS, partitions, assets, compute, about)
 
@@ -97,7 +89,7 @@ def compute_and_report(
     dg.get_dagster_logger().info(sentence_of(done))
     diffs, status = (key_of(lake.settings, key) for key in (HEARTBEAT_DIFFS, STREAM_STATUS))
     computed = [window for window in windows if window.key in done.rows]
-    told = partitions, computed, done.watermark, lake.window_index("run")
+    told = partitions, computed, done.watermark, _index(lake)
     # Yielded at once: an event that is only logged is lost if the run fails in the end.
     silent = silent_in(lake.whole().stream_status(), done.rows)
     yield from reports(diffs, *told, partial(diffs_metadata, done, silent))
@@ -110,29 +102,16 @@ def compute_and_report(
 def compute_range(windows: Sequence[Window], lake: LakeResource, spark: SparkResource, run: str) -> Outcome:
     """Compute windows, which may have gaps between them, and replace them in the lake; if that fails, leave a note of
     it there. Raises WindowNotClosed, before Spark is used, ExecutorsUnable, WindowExpired, and other TidemarkErrors."""
-    settings = lake.settings
+    windowing, settings = lake.settings.windows, lake.settings
+    plan = DiffPlan(settings.message.kinds, windowing.lookback, windowing.heartbeat_period, windowing.length)
     with lake.whole().failed_runs().noting(run, stretch_ends(windows), lake.clock):
-        kept = lake.kept_windows()
-        kept.refuse_expired(windows)
-        watermark = lake.watermark()
-        refuse_open(windows, watermark)
-        batch = MicroBatch(
-            spark.session(),
-            heartbeats=lake.heartbeats("run"),
-            diffs=lake.diffs("run"),
-            status=lake.whole().stream_status(),
-            plan=DiffPlan(
-                fields=settings.message.kinds,
-                lookback=settings.windows.lookback,
-                period=settings.windows.heartbeat_period,
-                window_length=settings.windows.length,
-            ),
-            watermark=watermark,
-            run=run,
-            clock=SystemClock(),
-            refuse_expired=kept.refuse_expired,
-        )
+        parts = batch_parts(lake, spark, run, windows, lake.watermark())
+        batch = MicroBatch(**parts, diffs=lake.diffs("run"), status=lake.whole().stream_status(), plan=plan)
         return compute_windows(batch, windows)
+
+
+def _index(lake: LakeResource) -> WindowIndex:
+    return lake.window_index("run")
 
 
 def sentence_of(computed: Outcome) -> str:
@@ -160,33 +139,14 @@ def diffs_metadata(computed: Outcome, silent: Silent, windows: Sequence[Window])
 
 
 def stream_status_asset(settings: Settings, partitions: Partitions) -> dg.AssetsDefinition:
+    """The asset `stream_status`, whose own run computes no window."""
     key = key_of(settings, STREAM_STATUS)
-    few_stopped = dg.AssetCheckSpec(
-        FEW_STOPPED,
-        asset=key,
-        description="No more than `checks.max_stopped_share` of the streams stopped in any window of the run.",
-    )
 
-    @windowed_asset(
-        settings,
-        STREAM_STATUS,
-        (STATUS, STATUS_COLUMNS),
-        deps=[HEARTBEAT_DIFFS],
-        partitions=partitions,
-        required_resource_keys=keys_of(settings, LAKE),
-        check_specs=[few_stopped],
-    )
-    def stream_status(context: dg.AssetExecutionContext) -> Iterator[dg.MaterializeResult[None]]:
-        """Which streams stopped, started or missed beats, by window: rows that a window's run commits beside its diffs.
-        Materializing it alone brings `streams`, each stream's first and last heartbeat, up to date, and reports again
-        what stands."""
-        lake = lake_of(context, settings)
-        with failing_run(*LASTING), beating(context):
-            windows = windows_of_partitions(context, lake, partitions, lake.window_index("run"))
-            report = silence_report(lake, [window.key for window in windows])
+    def report_again(context: Context, windows: Sequence[Window]) -> Iterator[Event]:
+        report = silence_report(lake_of(context, settings), [window.key for window in windows])
         for partition, held in partitions.holding(windows).items():
             said = which(held) | status_metadata(report, held)
-            context.add_asset_metadata(said, asset_key=key, partition_key=partition)
+            yield dg.AssetMaterialization(key, partition=partition, metadata=said)
         if report.behind:
             context.log.warning(
                 f"{len(report.behind)} windows have a status of older input than their diffs, or none: "
@@ -194,9 +154,29 @@ def stream_status_asset(settings: Settings, partitions: Partitions) -> dg.Assets
             )
         stops = sum(window.stopped for window in report.windows)
         context.log.info(f"{report.streams} streams known, {stops} stops in this run")
-        yield dg.MaterializeResult(check_results=[stopped_result(settings, report.windows)])
+        yield evaluation_of(stopped_result(settings, report.windows))
 
-    return stream_status
+    few_stopped = dg.AssetCheckSpec(
+        FEW_STOPPED,
+        asset=key,
+        description="No more than `checks.max_stopped_share` of the streams stopped in any window of the run.",
+    )
+    return asset_by_window(
+        settings,
+        STREAM_STATUS,
+        partitions,
+        report_again,
+        _index,
+        LAKE,
+        deps=[HEARTBEAT_DIFFS],
+        columns=(STATUS, STATUS_COLUMNS),
+        check_specs=[few_stopped],
+        description=(
+            "Which streams stopped, started or missed beats, by window: rows that a window's run commits beside its "
+            "diffs. Materializing it alone brings `streams`, each stream's first and last heartbeat, up to date, and "
+            "reports again what stands."
+        ),
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -265,7 +245,7 @@ def _metadata(window: WindowSilence, named: Sequence[dg.TableRecord]) -> dict[st
 
 def _named(rows: pa.Table) -> Mapping[str, list[dg.TableRecord]]:
     """The first streams of each kind, by window; those that missed heartbeats begin with the most missed."""
-    most_missed, kind = -pl.col("missed_heartbeats").fill_null(0), pl.col("kind").cast(pl.Enum(map(str, Kind)))
+    most_missed, kind = -pl.col("missed_heartbeats").fill_null(0), pl.col("kind").cast(pl.Enum(map(str, StatusKind)))
     ordered = pl.DataFrame(rows).sort(PARTITION, kind, most_missed, "stream_id")
     named = defaultdict[str, list[dg.TableRecord]](list)
     for row in ordered.group_by(PARTITION, "kind", maintain_order=True).head(NAMED).iter_rows(named=True):

@@ -19,7 +19,8 @@ from sqlalchemy import MetaData, Table, delete, func, inspect, select, union
 from sqlalchemy.engine import Connection
 
 from tidemark.assets.catalog import ASSETS, key_of
-from tidemark.assets.scheduler.runs import Runs, job_of
+from tidemark.assets.jobs.job import job_of
+from tidemark.assets.scheduler.runs import Runs
 from tidemark.local.services.ownership import Ownership
 from tidemark.pipeline.clock import SystemClock
 from tidemark.pipeline.errors import DagsterPartMissing

@@ -6,11 +6,10 @@ from typing import Any
 import dagster as dg
 
 from tidemark.assets.checks import evaluation_of
-from tidemark.assets.events import failing_run
 from tidemark.assets.jobs.by_window import Event
 from tidemark.assets.jobs.heartbeat_diffs import compute_and_report, stopped_result
+from tidemark.assets.jobs.job import job_of
 from tidemark.assets.partitions import Partitions
-from tidemark.assets.scheduler.runs import job_of
 from tidemark.pipeline.clock import SystemClock
 from tidemark.pipeline.durations import parse_duration
 from tidemark.pipeline.errors import ExecutorsUnable
@@ -43,32 +42,31 @@ class RepairConfig(dg.Config):
 
 
 def repair_job(settings: Settings, partitions: Partitions) -> dg.JobDefinition:
-    @job_of(settings, REPAIR, "look_and_compute_again", ABOUT, LAKE, SPARK)
+    @job_of(settings, REPAIR, "look_and_compute_again", ABOUT, LAKE, SPARK, lasting=(ExecutorsUnable, ValueError))
     def repair(context: dg.OpExecutionContext, config: RepairConfig) -> Iterator[Event | dg.Output[None]]:
         """Looks at each window of the range, names what is stale, missing, damaged or orphaned, and computes again what
         can be computed. Fails if something is left that this does not mend."""
         lake, spark = lake_of(context, settings), spark_of(context, settings)
         clock = SystemClock()
-        with failing_run(ExecutorsUnable, ValueError):
-            surveyor = Surveyor(settings, clock)
-            survey = _look(surveyor, settings, config)
-            if survey is None:
-                context.log.info("no window is closed: there is nothing to look at")
-                yield dg.Output(None)
-                return
-            found = list(findings(survey, clock.now()))
-            for finding in found[:NAMED_IN_LOG]:
-                context.log.warning(f"{finding.kind}: {finding.text}")
-            removed = survey.orphans if config.remove_orphans and not config.dry_run else []
-            remove_orphans(removed, surveyor.lake.objects())
-            own = [] if config.dry_run else survey.integrity.own
-            forget_damaged(surveyor.lake, own)
-            computed, silence = 0, list[WindowSilence]()
-            for windows in () if config.dry_run else survey.runs(WINDOWS_PER_RUN):
-                silence += yield from compute_and_report(windows, lake, spark, context.run_id, partitions)
-                computed += len(windows)
-            if silence:
-                yield evaluation_of(stopped_result(settings, silence))
+        surveyor = Surveyor(settings, clock)
+        survey = _look(surveyor, settings, config)
+        if survey is None:
+            context.log.info("no window is closed: there is nothing to look at")
+            yield dg.Output(None)
+            return
+        found = list(findings(survey, clock.now()))
+        for finding in found[:NAMED_IN_LOG]:
+            context.log.warning(f"{finding.kind}: {finding.text}")
+        removed = survey.orphans if config.remove_orphans and not config.dry_run else []
+        remove_orphans(removed, surveyor.lake.objects())
+        own = [] if config.dry_run else survey.integrity.own
+        forget_damaged(surveyor.lake, own)
+        computed, silence = 0, list[WindowSilence]()
+        for windows in () if config.dry_run else survey.runs(WINDOWS_PER_RUN):
+            silence += yield from compute_and_report(windows, lake, spark, context.run_id, partitions)
+            computed += len(windows)
+        if silence:
+            yield evaluation_of(stopped_result(settings, silence))
         figures: dict[str, Any] = {
             "windows_looked_at": survey.integrity.windows,
             "files_looked_at": survey.integrity.files,

@@ -7,8 +7,7 @@ from typing import Any
 import dagster as dg
 
 from tidemark.assets.catalog import HEARTBEATS, WATERMARK, WATERMARK_TUNING, key_of, spec, within
-from tidemark.assets.events import failing_run
-from tidemark.assets.scheduler.runs import tags_of
+from tidemark.assets.jobs.job import tags_of, working
 from tidemark.pipeline.clock import SystemClock
 from tidemark.pipeline.durations import format_duration
 from tidemark.pipeline.errors import NothingToTune
@@ -16,9 +15,8 @@ from tidemark.pipeline.orchestrator.names import name_of
 from tidemark.pipeline.printable import printable
 from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.tuning.inputs import report_on_lake
-from tidemark.pipeline.tuning.page import page_of
+from tidemark.pipeline.tuning.page import page_of, write_report
 from tidemark.pipeline.tuning.report import SINCE, TARGET_LATE_SHARE, TuningReport, facts_of, sentences
-from tidemark.pipeline.tuning.report_store import write_report
 from tidemark.pipeline.tuning.stream_disorder import StreamDisorder
 from tidemark.resources.keys import LAKE, keys_of, lake_of
 
@@ -48,7 +46,7 @@ def tuning_asset(settings: Settings) -> dg.AssetsDefinition:
     )
     def watermark_tuning(context: dg.AssetExecutionContext) -> Iterator[dg.MaterializeResult[None]]:
         made_at, whole = SystemClock().now(), lake_of(context, settings).whole()
-        with failing_run():
+        with working(context):
             try:
                 report = report_on_lake(whole, settings, made_at, SINCE, target=TARGET_LATE_SHARE)
             except NothingToTune as nothing:

@@ -1,14 +1,13 @@
 """The runs of this pipeline's jobs, and the windows of those that compute windows. Others may share the instance, with
 jobs of the same names."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
 import dagster as dg
-from pydantic import Field
 
 from tidemark.assets.scheduler.turns import Attempt, Attempts
 from tidemark.pipeline.orchestrator.names import (
@@ -18,16 +17,11 @@ from tidemark.pipeline.orchestrator.names import (
     TO,
     WINDOWS,
     name_of,
-    pipeline_tag,
     pipeline_tags,
 )
 from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.spans import Spans
 from tidemark.pipeline.windows import Window, Windowing, runs_of_neighbours
-from tidemark.resources.keys import keys_of
-
-MAX_RUNTIME_SECONDS = 7200
-"""How long a run may take, where the instance monitors runs. Ours does in any case: `max_runtime_seconds`."""
 
 FINISHED = (dg.DagsterRunStatus.SUCCESS, dg.DagsterRunStatus.FAILURE, dg.DagsterRunStatus.CANCELED)
 UNFINISHED = tuple(status for status in dg.DagsterRunStatus if status not in FINISHED)
@@ -35,33 +29,6 @@ UNFINISHED = tuple(status for status in dg.DagsterRunStatus if status not in FIN
 
 RUNS_LOOKED_AT = 200
 """Newest ended runs that tell which windows keep failing."""
-
-
-class WindowsConfig(dg.Config):
-    """The windows to compute: keys such as 2026-11-21T05-20Z, and stretches such as
-    2026-11-21T05-20Z..2026-11-21T06-10Z. Without any: those of the run's tag tidemark/windows."""
-
-    windows: list[str] = Field(default_factory=list)
-
-
-def tags_of(settings: Settings) -> dict[str, str]:
-    """The tags of this pipeline's jobs, and so of their runs: a lake is one pipeline's."""
-    return {PIPELINE: pipeline_tag(settings.lake.uri), dg.MAX_RUNTIME_SECONDS_TAG: str(MAX_RUNTIME_SECONDS)}
-
-
-def job_of(
-    settings: Settings, job: str, op: str, description: str, *resources: str
-) -> Callable[[Callable[..., Iterator[Any]]], dg.JobDefinition]:
-    """The decorator that makes a job of one op, which runs in the run's own process. Its docstring describes the op."""
-
-    def decorator(compute: Callable[..., Iterator[Any]]) -> dg.JobDefinition:
-        only = dg.op(
-            name=name_of(settings, op), out=dg.Out(dg.Nothing), required_resource_keys=keys_of(settings, *resources)
-        )(compute)
-        graph = dg.GraphDefinition(name=name_of(settings, job), description=description, node_defs=[only])
-        return graph.to_job(executor_def=dg.in_process_executor, tags=tags_of(settings))
-
-    return decorator
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,12 +87,6 @@ def stretch_named(text: str, windowing: Windowing) -> range:
     last = first[: max(0, len(first) - len(last))] + last
     numbers = [windowing.number_of(windowing.named(key).start) for key in (first, last)]
     return range(numbers[0], numbers[1] + 1)
-
-
-def say_windows(context: dg.OpExecutionContext | dg.AssetExecutionContext, windows: Sequence[Window]) -> None:
-    """Have a run's tag say which windows it computes, if it does not already."""
-    if windows and context.run.tags.get(WINDOWS) != (said := windows_tag(windows)):
-        context.instance.add_run_tags(context.run.run_id, {WINDOWS: said})
 
 
 def stretches_asked(texts: Iterable[str], tags: Mapping[str, str], windowing: Windowing) -> list[range]:

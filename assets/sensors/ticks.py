@@ -15,13 +15,12 @@ from tidemark.assets.catalog import (
     TRACKING_HISTOGRAM,
     WATERMARK,
     key_of,
-    ticking_sensor,
 )
 from tidemark.assets.events import landing_events, landing_sentence, tracking_events
-from tidemark.assets.jobs.ingest import run_at_work, watch_of
 from tidemark.assets.scheduler.requests import OneAsks, Request, next_request
 from tidemark.assets.scheduler.runs import Runs
-from tidemark.assets.sensors.watching import Jobs, note_problem, observer_of
+from tidemark.assets.sensors.ingest import run_at_work
+from tidemark.assets.sensors.watching import Jobs, note_problem, observer_of, ticking_sensor
 from tidemark.pipeline.clock import Clock
 from tidemark.pipeline.durations import format_duration
 from tidemark.pipeline.ingest.copies import RememberedCopies
@@ -174,6 +173,6 @@ def landing_sensor(
 
 def _remember(lake: LakeResource, side: Side, sensor: str, came: Ingested) -> None:
     """Keep what other sensors and people are told of a tick."""
-    watch, waits = watch_of(lake), came.waiting.sentence()
+    watch, waits = lake.watch(), came.waiting.sentence()
     watch.leaves_more[side], watch.waiting[side] = came.leaves_more, waits
     note_problem(lake, sensor, waits)

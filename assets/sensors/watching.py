@@ -5,12 +5,14 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from functools import wraps
+from typing import Any
 from uuid import uuid4
 
 import dagster as dg
 
 from tidemark.assets.scheduler.runs import FINISHED, UNFINISHED, Runs
 from tidemark.pipeline.clock import EPOCH, Clock, SystemClock
+from tidemark.pipeline.ingest.pace import last_look, least_interval
 from tidemark.pipeline.kept import Kept
 from tidemark.pipeline.observe.observer import OFF, EndedRun, Observer
 from tidemark.pipeline.observe.outlet import check_libraries, outlet_of
@@ -71,6 +73,19 @@ def observer_of(lake: LakeResource) -> Observer:
 def notes_of(lake: LakeResource) -> TickNotes:
     """What the ticks of this process leave behind for people."""
     return lake.kept.get(NOTES, lambda: TickNotes(lake.settings, lake.clock))
+
+
+def ticking_sensor(
+    settings: Settings, name: str, *, waits: bool = False, at_least: timedelta = timedelta(0), **more: Any
+) -> Callable[..., dg.SensorDefinition]:
+    """The decorator of a sensor that is on from the start and ticks as the settings say. Its function `waits` for the
+    moment that is due, or is evaluated whenever Dagster's daemon looks about a tick after the last, and not before
+    `at_least` has passed."""
+    tick = max(settings.watermark.tick, at_least)
+    least = least_interval(tick) if waits else last_look(tick)
+    running = dg.DefaultSensorStatus.RUNNING
+    sensor = dg.sensor(name=name_of(settings, name), minimum_interval_seconds=least, default_status=running, **more)
+    return lambda evaluate: sensor(watched(settings, name, evaluate))
 
 
 def watched(settings: Settings, sensor: str, tick: Tick) -> Tick:

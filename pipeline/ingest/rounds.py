@@ -22,7 +22,7 @@ from tidemark.pipeline.ingest.settle import Settling
 from tidemark.pipeline.ingest.take import SMALL_SHARE
 from tidemark.pipeline.ingest.ticks import begin_where_new
 from tidemark.pipeline.lake.log.tracking_log import Newest
-from tidemark.pipeline.lake.tables.rounds import says_of
+from tidemark.pipeline.lake.tables.delta_log import says_of
 from tidemark.pipeline.pubsub.backlog import Backlog
 from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.watermark.decision import Decision

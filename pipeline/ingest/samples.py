@@ -160,10 +160,9 @@ def _message_in(value: Any) -> dict[str, Any] | None:
     names."""
     if not isinstance(value, dict):
         return None
-    inner = value.get("message")
-    held = inner if isinstance(inner, dict) and value.keys() <= ENVELOPE_KEYS else value
-    fields = {to_camel(name): one for name, one in held.items()}
-    is_message = fields.keys() <= MESSAGE_KEYS and (held is inner or fields.keys() & TELLING_KEYS)
+    is_enveloped = isinstance(value.get("message"), dict) and value.keys() <= ENVELOPE_KEYS
+    fields = {to_camel(name): one for name, one in (value["message"] if is_enveloped else value).items()}
+    is_message = fields.keys() <= MESSAGE_KEYS and (is_enveloped or fields.keys() & TELLING_KEYS)
     return fields if is_message else None
 
 

@@ -11,7 +11,7 @@ from tidemark.pipeline.clock import Clock, to_us
 from tidemark.pipeline.contract.heartbeat import RejectionReason
 from tidemark.pipeline.ingest.outcome import Ingested
 from tidemark.pipeline.ingest.ticks import Tracked
-from tidemark.pipeline.lake.tables.failures import FailedTick
+from tidemark.pipeline.lake.failures import FailedTick
 from tidemark.pipeline.observe import instruments as them
 from tidemark.pipeline.observe.health import SensorBeat, problems
 from tidemark.pipeline.observe.instruments import PIPELINE, Instrument

@@ -10,7 +10,7 @@ from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import MetricReader
 from opentelemetry.sdk.resources import Resource
 
-from tidemark.pipeline.lake.store.calls import CLASSES, counted
+from tidemark.pipeline.lake.store.objects import CLASSES, counted_calls
 from tidemark.pipeline.observe.instruments import BUCKET_CALLS, INSTRUMENTS, SECONDS, Instrument, Kind
 from tidemark.pipeline.observe.recorder import Measured, Recorder
 from tidemark.pipeline.settings_sections import MetricsSettings
@@ -86,7 +86,7 @@ class Telemetry:
 
 def _bucket_calls(_options: CallbackOptions) -> Iterator[Observation]:
     """The process' calls, of all its pipelines together."""
-    for call, times in counted().items():
+    for call, times in counted_calls().items():
         yield Observation(times, {"class": CLASSES[call], "call": call})
 
 

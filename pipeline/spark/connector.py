@@ -107,8 +107,8 @@ def naming_what_lacks() -> Iterator[None]:
             raise
         raise ToolMissing(
             "this Spark cannot use gs://, because it has no Google connector: start it with the JAR that `tidemark "
-            f'connector` fetches ({JARS}={connector_file()}), or see docs/how-to/operations.md, section "Spark and a '
-            'bucket". Nothing was committed'
+            f"provision --connector` fetches ({JARS}={connector_file()}); docs/how-to/storage-and-spark.md says more. "
+            "Nothing was committed"
         ) from error
 
 

@@ -11,7 +11,7 @@ from tidemark.pipeline.watermark.readings import EffectiveReading
 
 
 class Reason(StrEnum):
-    """Why the watermark stands where it stands."""
+    """The reason of a decision."""
 
     ADVANCED = "ADVANCED"
     """The candidate was higher, and became the watermark.
@@ -66,12 +66,12 @@ class Reason(StrEnum):
 
     @property
     def is_move(self) -> bool:
-        """Whether the watermark became the candidate."""
+        """True if the watermark became the candidate."""
         return self in (Reason.ADVANCED, Reason.IDLE_ADVANCED, Reason.RELEASED)
 
     @property
     def is_hold(self) -> bool:
-        """Whether the watermark waits for something other than the event times themselves."""
+        """True if the watermark waits for something other than the event times themselves."""
         return self.name.startswith("HELD_")
 
 
@@ -87,13 +87,13 @@ BECAUSE = {
     "`tidemark explain` says what would move it, and `tidemark quarantine` what was rejected",
     Reason.HELD_STALE_READING: "the oldest unacknowledged publish time of base or tracking is unknown or too old",
     Reason.HELD_CLOCK_SKEW: "this machine's clock and Pub/Sub's disagree; the watermark moves when the clock is right",
-    Reason.HELD_SEEK: "somebody sought a subscription back (base {base}, tracking {tracking}); replayed messages may "
+    Reason.HELD_SEEK: "a subscription was sought back (base {base}, tracking {tracking}); replayed messages may "
     "be late",
     Reason.IDLE_ADVANCED: "nothing valid was published since {newest}, and there is no backlog",
     Reason.IDLE_HELD: 'nothing valid was published since {newest}, and idle = "hold"',
     Reason.RELEASED: "an operator released the messages published before {released_before}",
 }
-"""Why the watermark stands where it stands, by the reason; `ADVANCED` names its evidence instead."""
+"""The explanation of each reason; `ADVANCED` names its evidence instead."""
 
 PINNED_BY_WHAT_WAS_RELEASED = (
     "base still holds released messages (published at {base}), so its reading says nothing about messages published "
@@ -133,7 +133,7 @@ class Bound:
 
 @dataclass(frozen=True, slots=True)
 class BandEvidence(Bound):
-    """The candidate is the least event time published from `start` to `end`. `anchor` is None only for a rule that does
+    """The candidate is the least event time published from `start` to `end`. `anchor` is None only for a rule
     without one."""
 
     anchor: datetime | None
@@ -147,7 +147,7 @@ class FrontierEvidence(Bound):
 
     @property
     def is_at_frontier(self) -> bool:
-        """Whether the candidate is the frontier."""
+        """True if the candidate is the frontier."""
         return self.candidate == self.frontier
 
 
@@ -172,7 +172,7 @@ class Decision:
 
     @property
     def lag(self) -> timedelta | None:
-        """How far the watermark is behind the moment of the decision."""
+        """Time from the watermark to the moment of the decision."""
         return None if self.watermark is None else self.at - self.watermark
 
     @property
@@ -192,11 +192,11 @@ class Decision:
 
     @property
     def knows_of_a_loss(self) -> bool:
-        """Whether it was made with a note of a lost entry in view: its completeness begins at its own moment."""
+        """True if it knew of a lost entry: its completeness begins at its own moment."""
         return self.complete_from is not None and self.complete_from >= self.at
 
     def sentence(self) -> str:
-        """What was decided and why, in one sentence."""
+        """Say in one sentence what was decided and why."""
         where = "no watermark yet" if self.watermark is None else f"watermark {iso(self.watermark)}"
         if self.lag is not None:
             side = "behind" if round(self.lag.total_seconds()) >= 0 else "ahead"
@@ -235,5 +235,5 @@ class Decision:
 
 
 def when(moment: datetime | None) -> str:
-    """A moment, where there is one."""
+    """Format a moment that may be unknown."""
     return "an unknown moment" if moment is None else iso(moment)

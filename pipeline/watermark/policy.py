@@ -1,4 +1,4 @@
-"""How trust is earned: every number that a decision depends on, apart from what was observed."""
+"""The policy: every number that a decision depends on, apart from what was observed."""
 
 from dataclasses import dataclass
 from datetime import timedelta

@@ -32,7 +32,7 @@ class House:
         web, code = free_port(), free_port()
         (folder / "tidemark.toml").write_text(
             f'[pubsub]\ntopic = "{topic}"\nemulator_host = "127.0.0.1:{free_port()}"\nemulator = "local"\n'
-            f'[lake]\nuri = "file:../lake"\n[spark]\nremote = ""\nmaster = "local[1]"\n'
+            f'[lake]\nuri = "file:../lake"\n[spark]\nremote = ""\n[spark.config]\n"spark.master" = "local[1]"\n'
             f"[dagster]\nweb_port = {web}\ncode_port = {code}\n"
         )
         self.settings = load_settings(folder / "tidemark.toml")

@@ -18,7 +18,8 @@ from tests.emulator.builders import a_subscription, a_topic
 from tests.ingest.model_subscription import ModelBacklog, ModelSubscription
 from tests.quick import with_policy
 from tidemark.assets.definitions import build_definitions
-from tidemark.assets.scheduler.runs import Runs, stretch_named, tags_of
+from tidemark.assets.jobs.job import tags_of
+from tidemark.assets.scheduler.runs import Runs, stretch_named
 from tidemark.local.emulator.model import PubSubModel
 from tidemark.pipeline.clock import Clock, SystemClock, iso
 from tidemark.pipeline.contract.heartbeat import FieldKind

@@ -18,7 +18,7 @@ import requests
 
 from tests.cli.command import Said, said_here
 from tests.official_emulator import HOST, free_port
-from tidemark.assets.scheduler.runs import tags_of
+from tidemark.assets.jobs.job import tags_of
 from tidemark.local.services.stack import CODE_SERVER, DEFINITIONS, WEBSERVER
 from tidemark.pipeline.errors import InvalidSettings, ServiceFailed
 from tidemark.pipeline.hosts import listens

@@ -1,5 +1,6 @@
 """The run whose readers on Spark pull: when the sensor asks for it, that ticks rest meanwhile, and what it reports."""
 
+import logging
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
@@ -23,12 +24,11 @@ from tests.dagster.house import (
 )
 from tests.quick import classic
 from tests.watermark.builders import ints
-from tidemark.assets.jobs.ingest import (
+from tidemark.assets.jobs.ingest import WHY_NOT, Report
+from tidemark.assets.sensors.ingest import (
     AGAIN_WITHIN,
     OVERTIME,
     UNABLE_PAUSE,
-    WHY_NOT,
-    Report,
     caught_up_lately,
     run_at_work,
     why_no_run,
@@ -346,7 +346,7 @@ def test_a_line_of_the_log_tells_all_rounds_since_the_last_and_that_they_take_to
     assert report.add(done(0, 9.0))
     assert report.sentence().startswith("round 0: landed 10 heartbeats (1 late), quarantined 0, tracked 11 messages")
     assert "longer" not in report.sentence(), "Spark's workers had to start"
-    report.events()
+    report.told(logging.getLogger())
     assert not report.add(done(1))
     report.add(done(2, base=2 * MINUTE, tracking=timedelta(0)))
     told = (

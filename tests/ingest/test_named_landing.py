@@ -12,9 +12,9 @@ from tests.watermark.builders import at
 from tidemark.pipeline.errors import LandingOver
 from tidemark.pipeline.ingest.source.named import land_named
 from tidemark.pipeline.ingest.take import Budget
+from tidemark.pipeline.lake.landings import MANIFEST, PIECE, LandedBatches, NamedLanding
 from tidemark.pipeline.lake.store.notes import Notes
 from tidemark.pipeline.lake.store.objects import ObjectStore
-from tidemark.pipeline.lake.tables.landings import MANIFEST, PIECE, LandedBatches, NamedLanding
 from tidemark.pipeline.settings_sections import LakeSettings
 
 NAME = "run/000000001-0000"

@@ -193,7 +193,7 @@ STATE = "tidemark.pipeline.watermark.state"
 DECODER = "tidemark.pipeline.contract.payloads.decoder"
 TAKE, TICKS = "tidemark.pipeline.ingest.take", "tidemark.pipeline.ingest.ticks"
 READERS = "tidemark.pipeline.ingest.readers"
-PASSED_OVER = "tidemark.pipeline.watermark.holding._is_passed_over"
+PASSED_OVER = "tidemark.pipeline.watermark.histogram._is_passed_over"
 HISTOGRAM = "tidemark.pipeline.watermark.histogram.Histogram"
 
 

@@ -16,7 +16,7 @@ from tidemark.pipeline.clock import duration_us, to_us
 from tidemark.pipeline.compute.columns import DiffPlan
 from tidemark.pipeline.contract.heartbeat import FieldKind, compared_columns
 from tidemark.pipeline.lake.tables.heartbeats import columns_read
-from tidemark.pipeline.lake.tables.stream_status import Kind
+from tidemark.pipeline.lake.tables.stream_status import StatusKind
 from tidemark.pipeline.spark.frames import moment, spark_schema
 from tidemark.pipeline.windows import Windowing
 
@@ -151,8 +151,8 @@ def stream_status(diffs: DataFrame, heartbeats: DataFrame, plan: DiffPlan, start
         "heartbeats": F.col("heartbeats"),
     }
     gaps = {name: F.col(name) for name in ("gaps", "missed_heartbeats", "longest_gap_seconds")}
-    started = _row(F.col("start_us"), Kind.STARTED, **there)
-    missed = _row(F.col("start_us"), Kind.MISSED, **there, **gaps)
+    started = _row(F.col("start_us"), StatusKind.STARTED, **there)
+    missed = _row(F.col("start_us"), StatusKind.MISSED, **there, **gaps)
     # The windows after this one, up to the stream's next heartbeat, whose lookback reaches this one's last.
     first = F.greatest(F.col("start_us") + F.lit(length_us), F.lit(to_us(start)))
     last = F.least(
@@ -164,7 +164,7 @@ def stream_status(diffs: DataFrame, heartbeats: DataFrame, plan: DiffPlan, start
         first <= last,
         F.transform(
             F.sequence(first, last, F.lit(length_us)),
-            lambda window_us: _row(window_us, Kind.STOPPED, last_us=F.col("last_us")),
+            lambda window_us: _row(window_us, StatusKind.STOPPED, last_us=F.col("last_us")),
         ),
     )
     found = F.concat(
@@ -199,7 +199,7 @@ _FIELDS = {
 _ROWS = f"array<struct<{','.join(f'{name}:{kind}' for name, kind in _FIELDS.items())}>>"
 
 
-def _row(window_us: Column, kind: Kind, **values: Column) -> Column:
+def _row(window_us: Column, kind: StatusKind, **values: Column) -> Column:
     given = {"window_us": window_us, "kind": F.lit(str(kind)), **values}
     return F.struct(*(given.get(name, F.lit(None)).cast(of_type).alias(name) for name, of_type in _FIELDS.items()))
 

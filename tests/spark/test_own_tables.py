@@ -27,8 +27,9 @@ from tidemark.pipeline.compute.table_definition import TableDefinition, Windows,
 from tidemark.pipeline.contract.heartbeat import FieldKind
 from tidemark.pipeline.errors import InvalidSettings, LakeError, TableFailed, WindowNotClosed
 from tidemark.pipeline.lake.layout import Lake
+from tidemark.pipeline.lake.tables.new_files import NewFile
 from tidemark.pipeline.lake.tables.table import data_files
-from tidemark.pipeline.lake.tables.windowed import DiffRun, Written
+from tidemark.pipeline.lake.tables.windowed import DiffRun
 from tidemark.pipeline.quality.due_windows import ComputedWindows, Followed
 from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.settings_sections import LakeSettings, TableSettings, WindowSettings
@@ -323,13 +324,13 @@ def test_windows_that_an_earlier_tidemark_wrote_are_read_and_known(house: House)
     house.compute(table, *(window.key for window in WINDOWS))
     before = house.rows(table)
     earlier = own.runs(house.lake.own_table("per_region").made())[WINDOWS[0].key]
-    run, written = DiffRun("earlier", [window.key for window in WINDOWS], 1, at(9000), at(9000)), list[Written]()
+    run, written = DiffRun("earlier", [window.key for window in WINDOWS], 1, at(9000), at(9000)), list[NewFile]()
     for file in data_files(own.table.current(), "window"):
         digest = house.inputs(table).digest(BASE.named(file.partition))
         path = f"runs/earlier/window={file.partition}/made={table.version}.{digest}/part-0.parquet"
         (house.folder / "tables/per_region" / path).parent.mkdir(parents=True)
         own.files.copy_file(file.path, path)
-        written.append(Written(path, file.partition, file.rows, file.size))
+        written.append(NewFile(path, file.partition, file.rows, file.size))
     own.leave_manifest(run)
     own.replace(run, own.fence(run.windows), written)
     assert earlier not in own.runs().values()

@@ -13,7 +13,7 @@ from tidemark.pipeline.cli.options import AsJson, option, time_option
 from tidemark.pipeline.cli.output import columns, console, grid, print_json, safe, warn, without_stop
 from tidemark.pipeline.clock import SystemClock, iso
 from tidemark.pipeline.durations import format_duration, rough
-from tidemark.pipeline.lake.tables.rejected_payloads import RejectedPayload, by_stream
+from tidemark.pipeline.lake.tables.quarantine import RejectedPayload, by_stream
 from tidemark.pipeline.observe.explained import read_by_stream, read_decided, read_explained
 from tidemark.pipeline.observe.facts import of_runs, ticks_details
 from tidemark.pipeline.observe.plane import drawn

@@ -12,7 +12,7 @@ from tidemark.pipeline.cli.output import columns, console, print_json, print_row
 from tidemark.pipeline.clock import iso
 from tidemark.pipeline.errors import LakeError
 from tidemark.pipeline.lake.layout import Lake
-from tidemark.pipeline.lake.tables.stream_status import Kind
+from tidemark.pipeline.lake.tables.stream_status import StatusKind
 from tidemark.pipeline.lake.tables.streams import KnownStreams
 from tidemark.pipeline.quality.silence import silence_of
 from tidemark.pipeline.windows import Window, Windowing
@@ -20,9 +20,9 @@ from tidemark.pipeline.windows import Window, Windowing
 WINDOWS_SHOWN = 12
 
 SHOWN = {
-    Kind.STOPPED: ("that stopped", ("last_event_time",)),
-    Kind.STARTED: ("that started", ("first_event_time", "heartbeats")),
-    Kind.MISSED: ("that missed heartbeats", ("missed_heartbeats", "gaps", "longest_gap_seconds", "heartbeats")),
+    StatusKind.STOPPED: ("that stopped", ("last_event_time",)),
+    StatusKind.STARTED: ("that started", ("first_event_time", "heartbeats")),
+    StatusKind.MISSED: ("that missed heartbeats", ("missed_heartbeats", "gaps", "longest_gap_seconds", "heartbeats")),
 }
 """How each kind is worded, and the columns of `stream_status` that it is printed with."""
 
@@ -41,7 +41,7 @@ def streams(
     computed window. --silent names the streams without a heartbeat since that window began, however long they have been
     silent. With a kind of stream, --json prints one object a line.
     """
-    asked = {Kind.STOPPED: silent, Kind.STARTED: started, Kind.MISSED: missing}
+    asked = {StatusKind.STOPPED: silent, StatusKind.STARTED: started, StatusKind.MISSED: missing}
     kinds = [kind for kind, is_asked in asked.items() if is_asked]
     if len(kinds) > 1:
         raise typer.BadParameter("ask for one of --silent, --started and --missing")
@@ -56,7 +56,7 @@ def streams(
     if not kinds:
         keys = computed[-WINDOWS_SHOWN:] if window is None else [key]
         _counts(lake, windowing, keys, windowing.named(computed[-1]), as_json=as_json)
-    elif kinds == [Kind.STOPPED] and window is None:
+    elif kinds == [StatusKind.STOPPED] and window is None:
         _silent(lake.streams().known(), windowing.named(key), limit, as_json=as_json)
     else:
         _of_kind(lake, windowing.named(key), kinds[0], limit, as_json=as_json)
@@ -110,7 +110,7 @@ def _silent(known: KnownStreams, newest: Window, limit: int, *, as_json: bool) -
     )
 
 
-def _of_kind(lake: Lake, window: Window, kind: Kind, limit: int, *, as_json: bool) -> None:
+def _of_kind(lake: Lake, window: Window, kind: StatusKind, limit: int, *, as_json: bool) -> None:
     status, key = lake.stream_status(), window.key
     if status.behind(lake.diffs(), [key]):
         raise LakeError(
@@ -118,10 +118,10 @@ def _of_kind(lake: Lake, window: Window, kind: Kind, limit: int, *, as_json: boo
             f"{key}` computes it"
         )
     found, (says, shown) = status.rows([key], kind), SHOWN[kind]
-    if kind is Kind.MISSED:
+    if kind is StatusKind.MISSED:
         found = found.sort_by([("missed_heartbeats", "descending"), ("stream_id", "ascending")])
     rows = [{name: row[name] for name in ("stream_id", *shown)} for row in found.slice(0, limit).to_pylist()]
-    if kind is Kind.STARTED:
+    if kind is StatusKind.STARTED:
         begun = lake.streams().known().begun_in(window.start, window.end)
         rows = [{**row, "new": row["stream_id"] in begun} for row in rows]
     print_rows(rows, f"{len(rows)} of {found.num_rows} streams {says} in {window}", as_json=as_json)

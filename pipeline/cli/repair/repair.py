@@ -27,8 +27,7 @@ from tidemark.pipeline.cli.output import console, print_json, progress_bar
 from tidemark.pipeline.clock import SystemClock, iso
 from tidemark.pipeline.compute.table_definition import read_table
 from tidemark.pipeline.errors import LakeError, ServiceFailed
-from tidemark.pipeline.lake.tables.diffs import HeartbeatDiffs
-from tidemark.pipeline.lake.tables.windowed import Fence
+from tidemark.pipeline.lake.tables.windowed import Fence, WindowedTable
 from tidemark.pipeline.orchestrator.api import DagsterApi
 from tidemark.pipeline.orchestrator.names import COMPUTE_WINDOWS, TO, WINDOWS, compute_job
 from tidemark.pipeline.printable import printable
@@ -174,7 +173,7 @@ def _range(settings: Settings, surveyor: Surveyor, first: str | None, last: str 
     return found
 
 
-def _all_replaced(diffs: HeartbeatDiffs, before: Fence) -> bool:
+def _all_replaced(diffs: WindowedTable, before: Fence) -> bool:
     """Whether each window has other files than before."""
     now = diffs.fence(before)
     return all(now[key] and now[key] != files for key, files in before.items())

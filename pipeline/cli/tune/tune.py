@@ -16,7 +16,7 @@ from tidemark.pipeline.clock import SystemClock
 from tidemark.pipeline.durations import format_duration
 from tidemark.pipeline.errors import TidemarkError
 from tidemark.pipeline.phrases import at_most, percent, words
-from tidemark.pipeline.replay.cohort_key import CohortKey
+from tidemark.pipeline.replay.trace import CohortKey
 from tidemark.pipeline.settings import load_settings
 from tidemark.pipeline.tuning.cohorts import Cohort, Cohorts, facts_of_cohorts
 from tidemark.pipeline.tuning.inputs import cohorts_on, report_on_lake, report_on_trace

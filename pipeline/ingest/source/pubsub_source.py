@@ -32,11 +32,11 @@ from tidemark.pipeline.ingest.source.named import land_named
 from tidemark.pipeline.ingest.source.pubsub_options import WATERMARK, SourceOptions, read_options
 from tidemark.pipeline.ingest.take import Budget
 from tidemark.pipeline.kept import Kept
+from tidemark.pipeline.lake.landings import FOLDER, MANIFEST, PIECE, LandedBatches
 from tidemark.pipeline.lake.layout import Lake
 from tidemark.pipeline.lake.store.notes import Notes
 from tidemark.pipeline.lake.store.objects import ObjectStore
 from tidemark.pipeline.lake.tables.heartbeats import PARTITION, heartbeat_schema
-from tidemark.pipeline.lake.tables.landings import FOLDER, MANIFEST, PIECE, LandedBatches
 from tidemark.pipeline.lake.tables.new_files import NewFiles
 from tidemark.pipeline.lake.tables.quarantine import QUARANTINE
 from tidemark.pipeline.lake.tables.table import MOMENT

@@ -177,14 +177,8 @@ class TrackingLog:
         return self._append(lambda state: Compacted(state) if state.number - state.checkpoint >= every else None)
 
     def newest_decision(self) -> DecisionRecord | None:
-        """The newest decision, without folding the log: it reads a listing and an entry or two."""
-        for number in reversed(self.live_numbers()):
-            entry = self._live_entry(number)
-            if isinstance(entry, DecisionRecord):
-                return entry
-            if isinstance(entry, Compacted):
-                return entry.state.record
-        return None
+        """The newest decision, read as `newest_watermark` reads it."""
+        return self.newest().record
 
     def newest_watermark(self) -> datetime | None:
         """The newest watermark alone, without the histogram; None before the first one. It reads the entries since the

@@ -13,8 +13,8 @@ from pydantic import AfterValidator
 
 from tidemark.pipeline.clock import EPOCH, iso
 from tidemark.pipeline.errors import LakeError, ObjectReplaced, PubSubError
-from tidemark.pipeline.lake.store.notes import JsonKind, Moment, ReplacedNotes
-from tidemark.pipeline.lake.store.objects import ReplaceableObjects
+from tidemark.pipeline.lake.store.notes import JsonKind, Moment, Notes
+from tidemark.pipeline.lake.store.objects import ObjectStore
 from tidemark.pipeline.watermark.state import WatermarkState
 from tidemark.pipeline.windows import Windowing
 
@@ -84,8 +84,8 @@ class WatermarkObject:
     kind: JsonKind[Said] = WATERMARK
     failed = f"{NAME}, which other systems read, was not written"
 
-    def __init__(self, objects: ReplaceableObjects, windowing: Windowing, promise: str = LANDED) -> None:
-        self._notes = ReplacedNotes(objects, self.kind)
+    def __init__(self, objects: ObjectStore, windowing: Windowing, promise: str = LANDED) -> None:
+        self._notes = Notes(objects, self.kind)
         self._promise, self._window_seconds = promise, round(windowing.length.total_seconds())
         self._known: tuple[Said, int] | None = None
 

@@ -16,7 +16,7 @@ ZERO, A_MOMENT = timedelta(0), timedelta(seconds=1)
 
 
 class Outcome(StrEnum):
-    """What a rule said. The rules after a hold or a candidate are not reached."""
+    """The outcome of a rule. The rules after a hold or a candidate are not reached."""
 
     PASSED = "passed"
     HELD = "held"
@@ -26,7 +26,7 @@ class Outcome(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Condition:
-    """A rule, what it said, and why."""
+    """A rule, its outcome, and the reason."""
 
     rule: str
     outcome: Outcome
@@ -35,18 +35,18 @@ class Condition:
 
 RULES = {
     "readings": "whether both backlogs were read lately",
-    "seek": "whether somebody sought a subscription back",
+    "seek": "whether a subscription was sought back",
     "completeness": "whether tracking knows every message that base may hold",
     "tracking": "whether tracking has read far enough",
     "silence": "whether publishing has stopped",
     "data": "whether an event time is known from before the band",
     "candidate": "whether the candidate is above the watermark",
 }
-"""Each rule's name and what it asks, in the order in which the estimator asks."""
+"""Each rule's name and question, in the order of the estimator."""
 
 
 def conditions(s: Situation, verdicts: Sequence[Verdict], decision: Decision) -> list[Condition]:
-    """Each rule with its outcome and a sentence: the verdicts as they were given."""
+    """Format each verdict as a rule with its outcome and a sentence."""
     found = {rule: Condition(rule, Outcome.NOT_REACHED, f"Not looked at: {asks}.") for rule, asks in RULES.items()}
     for rule, verdict in zip(RULES, verdicts, strict=False):
         outcome = Outcome.HELD if isinstance(verdict, Held) else Outcome.PASSED
@@ -68,7 +68,7 @@ def _text(verdict: Verdict, s: Situation, decision: Decision) -> str:
             newest = max(reading.newest.observed_at for _, reading in _readings(s))
             return f"A backlog was read at {iso(newest)}, and it is {iso(s.at)} now: this machine's clock was set back."
         case Finding.NOT_SOUGHT:
-            return "Nobody sought a subscription back since the decision before."
+            return "No subscription was sought back since the decision before."
         case Finding.SOUGHT:
             return " ".join(_sought(s))
         case Finding.COMPLETE:
@@ -85,10 +85,7 @@ def _text(verdict: Verdict, s: Situation, decision: Decision) -> str:
                 f"Base holds a message published at {named} that tracking has never seen: a hole. {_knows(decision)}."
             )
         case Finding.NEAR_NOW:
-            return (
-                f"Tracking has no backlog: its reading is within {format_duration(s.policy.near_real_time)} of its "
-                "observation."
-            )
+            return f"Tracking has no backlog: its reading is within {_setting(s, 'near_real_time')} of its observation."
         case Finding.AHEAD_OF_BASE:
             return (
                 f"Tracking has a backlog of {_age(known(s.tracking))}, but is {_ahead(s)}: at least the band of "
@@ -96,14 +93,13 @@ def _text(verdict: Verdict, s: Situation, decision: Decision) -> str:
             )
         case Finding.BEHIND:
             return (
-                f"Tracking has a backlog of {_age(known(s.tracking))}, more than "
-                f"{format_duration(s.policy.near_real_time)}, and is {_ahead(s)}: less than the band of "
-                f"{format_duration(s.policy.band)}."
+                f"Tracking has a backlog of {_age(known(s.tracking))}, more than {_setting(s, 'near_real_time')}, and "
+                f"is {_ahead(s)}: less than the band of {format_duration(s.policy.band)}."
             )
         case Finding.CLOCK_AHEAD:
             return (
                 f"Both subscriptions trail this machine's clock by the same {rough(s.clock_ahead or ZERO)}, now and "
-                "at the decision before. That is no backlog: the clock is ahead of Pub/Sub's by as much."
+                "at the decision before. That is not a backlog: the clock is ahead of Pub/Sub's by as much."
             )
         case Finding.BAND | Finding.FRONTIER | Finding.NO_ANCHOR | Finding.NO_FRONTIER:
             return _data(s, decision)
@@ -112,7 +108,7 @@ def _text(verdict: Verdict, s: Situation, decision: Decision) -> str:
 
 
 def _silence(verdict: Verdict, s: Situation, decision: Decision) -> str:
-    newest_us, timeout = s.holding.newest_publish_us, f"{format_duration(s.policy.idle_timeout)} (idle_timeout)"
+    newest_us, timeout = s.holding.newest_publish_us, _setting(s, "idle_timeout")
     if newest_us is None and s.histogram.newest_publish_us is not None:
         return f"Tracking knows no message that lags at most {_max_lag(s)}."
     if newest_us is None:
@@ -124,9 +120,9 @@ def _silence(verdict: Verdict, s: Situation, decision: Decision) -> str:
         case Finding.RECENT:
             return f"{text}. A silence is longer than {timeout}."
         case Finding.NEWEST_MAY_BE_ON_BASE:
-            return f"{text}, but base may still hold it: that is no silence."
+            return f"{text}, but base may still hold it: this is not a silence."
         case Finding.BACKLOG:
-            return f"{text}, but a subscription has a backlog: that is no silence."
+            return f"{text}, but a subscription has a backlog: this is not a silence."
         case Finding.SILENCE_IS_HELD:
             return f'{text}, longer than {timeout}, and there is no backlog: a silence. But idle = "hold".'
         case _:
@@ -143,7 +139,7 @@ def _data(s: Situation, decision: Decision) -> str:
         case FrontierEvidence() as evidence:
             greatest = "the greatest event time"
             if s.policy.frontier_quantile > 0:
-                greatest += f" (but for {s.policy.frontier_quantile:.2g} of each publish second)"
+                greatest += f" (except {s.policy.frontier_quantile:.2g} of each publish second: frontier_quantile)"
             return (
                 f"Looked at: at most {messages(evidence.messages)} published from {iso(evidence.start)} on (base's "
                 f"backlog), and the frontier, {iso(evidence.frontier)}: {greatest} published more than {band} before "
@@ -220,7 +216,7 @@ def _stale(s: Situation) -> Iterator[str]:
                 late = f" after the next reading was due, at {iso(reading.next_by)}"
             yield (
                 f"{name}'s backlog was last read at {iso(reading.newest.observed_at)}, {age} before, which is more "
-                f"than {format_duration(s.policy.max_reading_age)}{late}."
+                f"than {_setting(s, 'max_reading_age')}{late}."
             )
 
 
@@ -240,11 +236,7 @@ def _knows(decision: Decision) -> str:
 
 
 def _less_slack(s: Situation) -> str:
-    return (
-        f" (less {format_duration(s.policy.base_slack)} of slack)"
-        if s.policy.base_slack > ZERO and not s.release
-        else ""
-    )
+    return f" (less {_setting(s, 'base_slack')} of slack)" if s.policy.base_slack > ZERO and not s.release else ""
 
 
 def _ahead(s: Situation) -> str:
@@ -255,6 +247,10 @@ def _ahead(s: Situation) -> str:
 
 def _age(reading: EffectiveReading) -> str:
     return rough(reading.observed_at - reading.oldest_unacked)
+
+
+def _setting(s: Situation, name: str) -> str:
+    return f"{format_duration(getattr(s.policy, name))} ({name})"
 
 
 def messages(count: int) -> str:

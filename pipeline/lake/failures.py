@@ -12,8 +12,8 @@ from datetime import UTC, datetime
 
 from tidemark.pipeline.clock import Clock, iso
 from tidemark.pipeline.errors import LakeError, NewerFormat, WindowExpired, WindowNotClosed
-from tidemark.pipeline.lake.store.notes import JsonKind, Notes, ReplacedNotes
-from tidemark.pipeline.lake.store.objects import ObjectStore, ReplaceableObjects
+from tidemark.pipeline.lake.store.notes import JsonKind, Notes
+from tidemark.pipeline.lake.store.objects import ObjectStore
 from tidemark.pipeline.printable import printable
 
 logger = logging.getLogger(__name__)
@@ -129,8 +129,8 @@ class FailedRuns:
 class FailedTicks:
     """The notes of one lake."""
 
-    def __init__(self, objects: ReplaceableObjects) -> None:
-        self._notes = ReplacedNotes(objects, TICKS)
+    def __init__(self, objects: ObjectStore) -> None:
+        self._notes = Notes(objects, TICKS)
 
     def note(self, failed: FailedTick) -> FailedTick:
         """Note that a tick failed, and return that with what an earlier note knows. It tries once, and for a few
