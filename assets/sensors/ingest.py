@@ -13,7 +13,7 @@ from tidemark.assets.sensors.watching import ticking_sensor
 from tidemark.pipeline.clock import Clock, to_us
 from tidemark.pipeline.durations import format_duration, rough
 from tidemark.pipeline.ingest.outcome import Side
-from tidemark.pipeline.ingest.progress import Watch, readings_of
+from tidemark.pipeline.ingest.progress import BacklogWatch, readings_of
 from tidemark.pipeline.ingest.rounds import PLAN, Ended, RunPlan
 from tidemark.pipeline.orchestrator.names import ENDED, INGEST, READS, STAYS, name_of
 from tidemark.pipeline.settings import Settings
@@ -78,7 +78,7 @@ def ingest_sensor(settings: Settings, clock: Clock, plan: RunPlan = PLAN) -> dg.
 
 
 def why_readers(
-    state: WatermarkState, now: datetime, settings: Settings, watch: Watch, plan: RunPlan = PLAN
+    state: WatermarkState, now: datetime, settings: Settings, watch: BacklogWatch, plan: RunPlan = PLAN
 ) -> str | None:
     """Why the backlog needs readers on Spark, in a sentence. None if ticks can land it, or no recent reading tells."""
     decision, longest = state.decision, settings.policy.max_reading_age

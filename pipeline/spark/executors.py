@@ -27,7 +27,7 @@ SAYS = pa.schema({"executor": pa.string(), "unable": pa.string()})
 
 WINDOWS = ("compute.slices",)
 READERS = (*WINDOWS, "ingest.on_spark")
-SOURCE = (*READERS, "ingest.pubsub_source")
+SOURCE = (*READERS, "ingest.source.pubsub_source")
 """The modules of `tidemark.pipeline` that tasks need: those over windows, readers, and those of `format("pubsub")`."""
 
 PYTHON = "spark.sql.execution.pyspark.python"

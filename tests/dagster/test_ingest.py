@@ -38,7 +38,7 @@ from tidemark.pipeline.clock import SystemClock, to_us
 from tidemark.pipeline.errors import ExecutorsUnable
 from tidemark.pipeline.ingest import on_spark, readers
 from tidemark.pipeline.ingest.outcome import Ingested, Settled, Side
-from tidemark.pipeline.ingest.progress import Look, Watch
+from tidemark.pipeline.ingest.progress import BacklogLook, BacklogWatch
 from tidemark.pipeline.ingest.readers import Share
 from tidemark.pipeline.ingest.rounds import PLAN, Ended, RoundDone, RunPlan
 from tidemark.pipeline.orchestrator.names import ENDED, INGEST, READS, STAYS
@@ -121,8 +121,8 @@ def standing_with(
     return WatermarkState(record=DecisionRecord(decision, *readings, Policy()))
 
 
-def why(state: WatermarkState, now: datetime, watch: Watch | None = None, **chosen: Any) -> str | None:
-    return why_readers(state, now, Settings(), Watch() if watch is None else watch, replace(PLAN, **chosen))
+def why(state: WatermarkState, now: datetime, watch: BacklogWatch | None = None, **chosen: Any) -> str | None:
+    return why_readers(state, now, Settings(), BacklogWatch() if watch is None else watch, replace(PLAN, **chosen))
 
 
 def test_a_run_is_due_when_either_subscription_holds_a_message_as_old_as_the_settings_say() -> None:
@@ -155,12 +155,12 @@ def test_a_run_is_due_when_ticks_that_spend_their_budget_do_not_catch_up() -> No
     now = CLOCK.now()
     state = standing_with(now, base=4 * MINUTE, tracking=4 * MINUTE)
     looks = [
-        Look(now - 2 * MINUTE, {Side.BASE: now - 5 * MINUTE, Side.TRACKING: now - 9 * MINUTE}),
-        Look(now, {Side.BASE: now - 4 * MINUTE, Side.TRACKING: now - 4 * MINUTE}),
+        BacklogLook(now - 2 * MINUTE, {Side.BASE: now - 5 * MINUTE, Side.TRACKING: now - 9 * MINUTE}),
+        BacklogLook(now, {Side.BASE: now - 4 * MINUTE, Side.TRACKING: now - 4 * MINUTE}),
     ]
-    assert why(state, now, Watch(looks)) is None, "ticks found nothing more to pull: another consumer holds it"
-    assert why(state, now, Watch(looks, {Side.TRACKING: True})) is None, "tracking catches up"
-    due = why(state, now, Watch(looks, {Side.BASE: True}))
+    assert why(state, now, BacklogWatch(looks)) is None, "ticks found nothing more to pull: another consumer holds it"
+    assert why(state, now, BacklogWatch(looks, {Side.TRACKING: True})) is None, "tracking catches up"
+    due = why(state, now, BacklogWatch(looks, {Side.BASE: True}))
     assert due == (
         "ticks do not catch up: falling behind: 0 messages/s are read, and the oldest message of base is 4m old"
     )

@@ -18,7 +18,6 @@ from tidemark.local.emulator.model import PubSubModel
 from tidemark.local.emulator.server import served as serve_pubsub
 from tidemark.pipeline.clock import SystemClock
 from tidemark.pipeline.errors import ReadingUnavailable
-from tidemark.pipeline.pubsub import readings
 from tidemark.pipeline.pubsub.connection import publisher_client, subscriber_client
 from tidemark.pipeline.pubsub.monitoring import OLDEST_AGE
 from tidemark.pipeline.pubsub.provision import provision
@@ -134,18 +133,6 @@ def test_a_backlog_of_almost_a_week_whose_snapshot_is_refused_is_read_by_monitor
     assert read_by(told) == ("snapshot", "snapshot")
     assert told["reason"] != "HELD_INCOMPLETE"
     assert ticking.lake().heartbeats().extent().rows == 25
-
-
-def test_a_backlog_beyond_the_bound_is_read_by_monitoring_and_tracking_s_by_snapshots_whatever_its_size(
-    service: Service, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(readings, "SNAPSHOT_MAX_BACKLOG", 10)
-    service.clock.ago = timedelta(0)
-    ticking = service.ticking()
-    service.publish(11)
-    for name in service.subscriptions:
-        service.sample(name, timedelta(seconds=30), 11)
-    assert read_by(told_by_a_tick(ticking)) == ("monitoring", "snapshot")
 
 
 def test_while_the_budget_puts_a_reading_of_base_off_monitoring_is_read_also_after_a_restart(service: Service) -> None:

@@ -25,7 +25,7 @@ from tests.spark.dying_source import STEPS, DyingPubSubDataSource
 from tests.spark.pubsub_world import QUIET_WITHIN_SECONDS, Batches, PubSubWorld, read_available
 from tidemark.pipeline.clock import SystemClock, from_us
 from tidemark.pipeline.contract.heartbeat import HeartbeatReader
-from tidemark.pipeline.ingest.pubsub_source import PubSubDataSource
+from tidemark.pipeline.ingest.source.pubsub_source import PubSubDataSource
 from tidemark.pipeline.ingest.take import Budget
 from tidemark.pipeline.ingest.ticks import track
 from tidemark.pipeline.lake.layout import Lake

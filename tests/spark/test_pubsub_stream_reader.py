@@ -18,8 +18,13 @@ from tidemark.pipeline.clock import to_us
 from tidemark.pipeline.contract.heartbeat import FieldKind
 from tidemark.pipeline.contract.places import Place
 from tidemark.pipeline.errors import InvalidSettings, LandingOver, PermissionMissing
-from tidemark.pipeline.ingest.pubsub_options import SourceOptions, read_options
-from tidemark.pipeline.ingest.pubsub_source import Connections, PubSubDataSource, PubSubStreamReader, source_schema
+from tidemark.pipeline.ingest.source.pubsub_options import SourceOptions, read_options
+from tidemark.pipeline.ingest.source.pubsub_source import (
+    Connections,
+    PubSubDataSource,
+    PubSubStreamReader,
+    source_schema,
+)
 from tidemark.pipeline.pubsub.backlog import Backlog
 from tidemark.pipeline.settings_sections import LakeSettings
 from tidemark.pipeline.spark.frames import spark_schema
