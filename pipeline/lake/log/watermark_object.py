@@ -22,8 +22,8 @@ WRITTEN_AGAIN_AFTER = timedelta(minutes=1)
 """An object that says the same is written again after as long, so that its readers see that decisions go on."""
 
 LANDED, ACKNOWLEDGED = "landed", "acknowledged"
-"""What every valid message with an event time below the watermark is: landed in this lake, or acknowledged at least
-once by whoever reads base."""
+"""Promises about every valid message with an event time below the watermark: it has landed in this lake, or the reader
+of base has acknowledged it at least once."""
 
 Written = Annotated[str, AfterValidator(lambda text: iso(datetime.fromisoformat(text)))]
 """A moment as it is written."""
@@ -31,8 +31,8 @@ Written = Annotated[str, AfterValidator(lambda text: iso(datetime.fromisoformat(
 
 @dataclass(frozen=True, slots=True)
 class Said:
-    """What the object says: the outcome of the newest decision, up to which entry the log was folded, what became of
-    the messages below the watermark, which is the `promise`, how many were `rejected`, which are not among them, and
+    """The content of the object: the outcome of the newest decision, the entry up to which the log was folded, the
+    `promise` about the messages below the watermark, how many were `rejected`, which are not among them, and
     how long windows are."""
 
     watermark: Written | None
@@ -121,6 +121,6 @@ class WatermarkObject:
         return now
 
     def _read(self) -> tuple[Said, int]:
-        """What the object says, nothing if it is missing or damaged, and its generation. Raises NewerFormat."""
+        """The content of the object, empty if it is missing or damaged, and its generation. Raises NewerFormat."""
         there, generation = self._notes.found(self.kind.key)
         return there or Said(None, EPOCH, None, -1), generation

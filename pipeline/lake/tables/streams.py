@@ -48,7 +48,7 @@ class KnownStreams:
         return silent.sort_by([("last_event_time", "ascending"), ("stream_id", "ascending")])
 
     def begun_before(self, moment: datetime) -> int:
-        """How many streams had their first heartbeat before a moment."""
+        """Count the streams with their first heartbeat before a moment."""
         return pc.sum(pc.less(self.rows["first_event_time"], pa.scalar(moment, MOMENT))).as_py() or 0
 
     def begun_in(self, start: datetime, end: datetime) -> set[str]:
@@ -87,7 +87,7 @@ class Streams:
         raise TableConflict(f"{self.table.uri} was saved by others {SAVE_ATTEMPTS} times in a row; run again")
 
     def _kept(self, table: DeltaTable | None) -> KnownStreams:
-        """What was saved last; nothing if the table is not there, or does not say what it was made from."""
+        """The streams that were saved last; none if the table is missing, or does not say what it was made from."""
         if table is None:
             return KnownStreams()
         version = table.version()
@@ -152,7 +152,7 @@ def _extent(rows: pa.Table, first: str, last: str) -> pa.Table:
 
 
 def streams_in(diffs: WindowedTable, windows: Iterable[str]) -> dict[str, int]:
-    """How many streams have a heartbeat in each of these windows; windows that are not computed are left out."""
+    """Count the streams with a heartbeat in each of these windows; windows that are not computed are left out."""
     wanted = set(windows)
     table = diffs.table.current()
     if table is None or not wanted:
