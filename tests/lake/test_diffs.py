@@ -15,6 +15,7 @@ from tests.lake.builders import lake_in, lake_of
 from tests.watermark.builders import at
 from tidemark.pipeline.errors import LakeUnreachable, TableConflict
 from tidemark.pipeline.lake.layout import Lake
+from tidemark.pipeline.lake.tables.table import DamagedFile
 from tidemark.pipeline.lake.tables.windowed import COMMIT_ATTEMPTS, DiffRun, Fence, Replaced, WindowedTable
 
 RUNS = 8
@@ -159,6 +160,23 @@ def test_a_window_without_rows_counts_as_computed(lake: Lake) -> None:
     assert rows_by_window(lake)["2026-11-21T05-25Z"] == {}
     assert compute(diffs, "again", ["2026-11-21T05-25Z"]).rows == {"2026-11-21T05-25Z": WHOLE}
     assert rows_by_window(lake)["2026-11-21T05-25Z"] == {"again": WHOLE}
+
+
+@pytest.mark.parametrize("content", [b"PAR1", None])
+def test_a_damaged_or_missing_file_is_named(tmp_path: Path, content: bytes | None) -> None:
+    lake, windows = lake_in(tmp_path), [SHARED, "2026-11-21T05-25Z"]
+    compute(lake.diffs(), "run", windows)
+    lake.streams().save()
+    for table in ("heartbeat_diffs", "streams"):
+        file = min((tmp_path / "lake" / table).rglob("*.parquet"))
+        if content is None:
+            file.unlink()
+        else:
+            file.write_bytes(content)
+        reads = {"heartbeat_diffs": lambda: lake.diffs().read(windows), "streams": lake.streams().known}
+        with pytest.raises(DamagedFile, match=rf"{table}/.*{file.name} is damaged"):
+            reads[table]()
+    assert len(lake.diffs().read(windows[1:])) == WHOLE
 
 
 class Faulty(WindowedTable):

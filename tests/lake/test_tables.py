@@ -113,6 +113,17 @@ def test_a_file_that_was_written_before_the_table_had_another_kind_is_not_added(
     assert len(rows_of(early)) == 1
 
 
+def test_a_table_that_was_begun_anew_with_another_kind_is_checked_again(tmp_path: Path) -> None:
+    lake, other = lake_in(tmp_path, {"load": FieldKind.NUMBER}), lake_in(tmp_path, {"load": FieldKind.TEXT})
+    held = lake.heartbeats()
+    land(held, 1.0)
+    lose(lake._settings, "heartbeats")
+    land(other.heartbeats(), "high")
+    with pytest.raises(LakeError, match=r"message\.fields\.load"):
+        land(held, 2.0)
+    assert len(rows_of(lake)) == 1
+
+
 # Rejected messages
 
 

@@ -226,7 +226,7 @@ class LakeTable:
                 return files.to_table(list(columns), filter=wanted, use_threads=False)
             from pyarrow.dataset import get_partition_keys  # it loads pandas
 
-            read = [pa.schema(map(files.schema.field, columns)).empty_table()]
+            read = [files.schema.empty_table().select([name for name in columns if name in files.schema.names])]
             for file in files.get_fragments(wanted):
                 try:
                     with self.naming_damage(file.path):
