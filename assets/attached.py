@@ -1,103 +1,21 @@
-"""Definitions for Dagster where somebody else reads base: the watermark, and the hours of windows that it completes."""
+"""The hours of windows that the watermark completes, where somebody else reads base."""
 
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
 
 import dagster as dg
 
-from tidemark.assets import checks
-from tidemark.assets.catalog import (
-    COMPLETE_WINDOWS,
-    WATERMARK,
-    key_of,
-    observed_assets,
-    spec,
-    ticking_sensor,
-    within,
-)
-from tidemark.assets.checks import Look
-from tidemark.assets.housekeeping import housekeeping_job, housekeeping_schedule
+from tidemark.assets.catalog import COMPLETE_WINDOWS, WATERMARK, key_of, spec, within
 from tidemark.assets.partitions import Partitions
-from tidemark.assets.requests import Request
-from tidemark.assets.sensors import tracking_sensor
-from tidemark.assets.staleness import AUDIT_EVERY, CHECK_EVERY, Memory
-from tidemark.assets.tuning import tuning_asset, tuning_schedule
-from tidemark.assets.watching import keep_observer
-from tidemark.pipeline.clock import Clock
-from tidemark.pipeline.ingest.pace import Pace
-from tidemark.pipeline.kept import Kept
-from tidemark.pipeline.orchestrator.names import name_of
+from tidemark.assets.scheduler.requests import Request
 from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.watermark.state import WatermarkState
-from tidemark.resources.keys import LAKE, PUBSUB, keys_of, lake_of, pubsub_of
 from tidemark.resources.lake import LakeResource
-from tidemark.resources.pubsub import PubSubResource
 
 AT_ONCE = 50
 """The most partitions that a tick materializes: each takes Dagster some milliseconds. The next tick goes on."""
-
-CHECKS = (replace(checks.subscriptions, asset=WATERMARK), checks.watermark_age)
-"""Those that need no tables."""
-
-
-def pubsub_and_lake(settings: Settings, clock: Clock, kept: Kept) -> dict[str, Any]:
-    """The two resources that every pipeline has, by their keys."""
-    return {
-        name_of(settings, PUBSUB): PubSubResource(settings=settings, kept=kept, clock=clock),
-        name_of(settings, LAKE): LakeResource(settings=settings, kept=kept, clock=clock),
-    }
-
-
-def attached_definitions(settings: Settings, clock: Clock, topic: dg.AssetKey | None = None) -> dg.Definitions:
-    """Assets, sensors, jobs and resources with `pubsub.attach`: nothing lands, and nothing is computed."""
-    partitions, kept = Partitions(settings.windowing, clock.now()), Kept()
-    complete, housekeeping = CompleteWindows(settings, partitions), housekeeping_job(settings)
-    pace = Pace(settings.watermark.tick, clock)
-    sensors = [tracking_sensor(settings, clock, pace, complete.closed), staleness_sensor(settings, clock)]
-    keep_observer(settings, kept, sensors, [housekeeping], clock)
-    described = spec(
-        settings,
-        COMPLETE_WINDOWS,
-        "An hour of windows, or a longer window, is materialized once the watermark has passed all of it, in order.",
-        uri=within(settings, "watermark.json"),
-        deps=[WATERMARK],
-        partitions_def=partitions.definition(),
-    )
-    return dg.Definitions(
-        assets=[*observed_assets(settings, topic), described, tuning_asset(settings)],
-        jobs=[housekeeping],
-        asset_checks=checks.by_hand(settings, CHECKS, clock),
-        sensors=sensors,
-        schedules=[tuning_schedule(settings), housekeeping_schedule(settings, housekeeping)],
-        resources=pubsub_and_lake(settings, clock, kept),
-    )
-
-
-def staleness_sensor(settings: Settings, clock: Clock) -> dg.SensorDefinition:
-    """The sensor that evaluates these checks."""
-    memory, (subscriptions, watermark_age) = Memory(), CHECKS
-
-    @ticking_sensor(
-        settings,
-        "staleness",
-        at_least=CHECK_EVERY,
-        required_resource_keys=keys_of(settings, LAKE, PUBSUB),
-        asset_selection=[key_of(settings, WATERMARK)],
-        description="Looks at the watermark's age, and at both subscriptions, which anybody may have changed.",
-    )
-    def staleness(context: dg.SensorEvaluationContext) -> dg.SensorResult:
-        look = Look(lake_of(context, settings), pubsub_of(context, settings), "staleness", clock.now())
-        results = [watermark_age.reported(look)]
-        if look.now - memory.audited_at >= AUDIT_EVERY:
-            results += [subscriptions.reported(look, seen) for seen in checks.seen_subscriptions(look)]
-            memory.audited_at = look.now
-        said = "; ".join(str(result.description) for result in results)
-        return dg.SensorResult(skip_reason=dg.SkipReason(said), asset_events=memory.news(results))
-
-    return staleness
 
 
 @dataclass
@@ -108,6 +26,17 @@ class CompleteWindows:
     settings: Settings
     partitions: Partitions
     _reached: int | None = None
+
+    def described(self) -> dg.AssetSpec:
+        """The spec of the asset."""
+        return spec(
+            self.settings,
+            COMPLETE_WINDOWS,
+            "An hour of windows, or a longer one, is materialized once the watermark has passed all of it, in order.",
+            uri=within(self.settings, "watermark.json"),
+            deps=[WATERMARK],
+            partitions_def=self.partitions.definition(),
+        )
 
     def closed(
         self, context: dg.SensorEvaluationContext, lake: LakeResource, state: WatermarkState

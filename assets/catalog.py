@@ -1,14 +1,11 @@
 """The assets' keys, the specs of those that no run computes, and what assets and sensors have in common."""
 
-from collections.abc import Callable, Mapping, Sequence
-from datetime import timedelta
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import dagster as dg
 import pyarrow as pa
 
-from tidemark.assets.partitions import Partitions
-from tidemark.pipeline.ingest.pace import last_look, least_interval
 from tidemark.pipeline.lake.log.codec import CELL_COLUMNS, CELLS
 from tidemark.pipeline.lake.tables.heartbeats import heartbeat_columns, heartbeat_schema
 from tidemark.pipeline.lake.tables.quarantine import QUARANTINE, QUARANTINE_COLUMNS
@@ -153,57 +150,20 @@ def spec(
 ) -> dg.AssetSpec:
     """The spec of an asset that no decorator makes, at an address."""
     upstream = [key_of(settings, dep) for dep in deps]
-    shown = _shown(settings, uri, columns)
-    return dg.AssetSpec(key_of(settings, key), deps=upstream, description=description, **shown, **more)
-
-
-def windowed_asset(
-    settings: Settings,
-    key: dg.AssetKey,
-    columns: Columns | None,
-    deps: Sequence[dg.AssetKey],
-    partitions: Partitions,
-    folder: str = "",
-    **more: Any,
-) -> Callable[..., dg.AssetsDefinition]:
-    """The decorator of an asset that Spark computes by window, in a folder of the lake, by default that of its name.
-    The docstring describes it in the UI."""
-    decorator: Callable[..., dg.AssetsDefinition] = dg.asset(
-        key=key_of(settings, key),
-        deps=[key_of(settings, dep) for dep in deps],
-        partitions_def=partitions.definition(),
-        backfill_policy=dg.BackfillPolicy.single_run(),
-        kinds={"pyspark", "deltalake"},
-        **_shown(settings, within(settings, folder or key.path[-1]), columns),
-        **more,
+    return dg.AssetSpec(
+        key_of(settings, key), deps=upstream, description=description, **shown(settings, uri, columns), **more
     )
-    return decorator
 
 
-def ticking_sensor(
-    settings: Settings, name: str, *, waits: bool = False, at_least: timedelta = timedelta(0), **more: Any
-) -> Callable[..., dg.SensorDefinition]:
-    """The decorator of a sensor that is on from the start and ticks as the settings say. Its function `waits` for the
-    moment that is due, or is evaluated whenever Dagster's daemon looks about a tick after the last, and not before
-    `at_least` has passed."""
-    from tidemark.assets.watching import watched  # Google's clients: who only names assets needs none
-
-    tick = max(settings.watermark.tick, at_least)
-    least = least_interval(tick) if waits else last_look(tick)
-    running = dg.DefaultSensorStatus.RUNNING
-    sensor = dg.sensor(name=name_of(settings, name), minimum_interval_seconds=least, default_status=running, **more)
-    return lambda evaluate: sensor(watched(settings, name, evaluate))
-
-
-def _shown(settings: Settings, uri: str, columns: Columns | None) -> dict[str, Any]:
+def shown(settings: Settings, uri: str, columns: Columns | None) -> dict[str, Any]:
     """The group, the owners and the metadata that all assets have: where it is, the tag of the pipeline's runs, and a
     table's columns."""
     metadata: dict[str, Any] = {"dagster/uri": uri, PIPELINE: pipeline_tag(settings.lake.uri)}
     if columns is not None:
         schema, about = columns
-        shown = [
+        listed = [
             dg.TableColumn(each.name, str(each.type), about[each.name], dg.TableColumnConstraints(each.nullable))
             for each in schema
         ]
-        metadata["dagster/column_schema"] = dg.TableSchema(columns=shown)
+        metadata["dagster/column_schema"] = dg.TableSchema(columns=listed)
     return {"group_name": settings.dagster.name or GROUP, "owners": settings.dagster.owners, "metadata": metadata}

@@ -2,7 +2,7 @@
 evaluates it, and people run it by hand."""
 
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import cached_property
@@ -12,7 +12,6 @@ from itertools import islice
 import dagster as dg
 
 from tidemark.assets.catalog import HEARTBEATS, QUARANTINED, WATERMARK, key_of
-from tidemark.assets.ingest import watch_of
 from tidemark.pipeline.clock import Clock, iso
 from tidemark.pipeline.durations import format_duration, rough
 from tidemark.pipeline.errors import PermissionMissing, PubSubError
@@ -27,7 +26,7 @@ from tidemark.pipeline.quality.quarantined import read_quarantine_share
 from tidemark.pipeline.quality.status import LOST_WITHIN, late_since
 from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.settings_sections import NEVER
-from tidemark.pipeline.watermark.holding import passed_over as count_passed_over
+from tidemark.pipeline.watermark.histogram import passed_over as count_passed_over
 from tidemark.pipeline.watermark.state import WatermarkState
 from tidemark.resources.keys import LAKE, PUBSUB, keys_of, lake_of, pubsub_of
 from tidemark.resources.lake import LakeResource
@@ -69,11 +68,15 @@ class Check:
     is_due: Callable[[Settings], bool]
     """Tell whether the settings ask for what it checks. A check that cannot be due is not defined."""
 
+    def key(self, settings: Settings) -> dg.AssetKey:
+        """The key of the asset: where nothing lands, the watermark's."""
+        return key_of(settings, WATERMARK if settings.pubsub.attach else self.asset)
+
     def by_hand(self, settings: Settings, now: Callable[[], datetime]) -> dg.AssetChecksDefinition:
         """The check for running by hand."""
 
         @dg.asset_check(
-            asset=key_of(settings, self.asset),
+            asset=self.key(settings),
             name=self.name,
             description=getdoc(self.evaluate),
             required_resource_keys=keys_of(settings, LAKE, PUBSUB),
@@ -86,11 +89,11 @@ class Check:
     def reported(self, look: Look, result: dg.AssetCheckResult | None = None) -> dg.AssetCheckEvaluation:
         """What a sensor reports: this result, or what is found now."""
         found = result or self.evaluate(look)
-        return evaluation_of(found._replace(asset_key=key_of(look.lake.settings, self.asset), check_name=self.name))
+        return evaluation_of(found._replace(asset_key=self.key(look.lake.settings), check_name=self.name))
 
 
 def check_of(
-    asset: dg.AssetKey, is_due: Callable[[Settings], bool] = lambda _: True
+    asset: dg.AssetKey, is_due: Callable[[Settings], bool] = lambda settings: not settings.pubsub.attach
 ) -> Callable[[Callable[[Look], dg.AssetCheckResult]], Check]:
     """The decorator that makes a function the check of an asset, of the same name."""
     return lambda evaluate: Check(asset, evaluate.__name__, evaluate, is_due)
@@ -110,7 +113,7 @@ def missed(look: Look) -> dg.AssetCheckResult:
 def missed_result(missed: MissedHeartbeats, settings: Settings) -> dg.AssetCheckResult:
     """The check `missed`: an error if stale windows are never computed again automatically, else a warning."""
     return dg.AssetCheckResult(
-        passed=missed.total <= settings.checks.max_missed and not missed.damaged,
+        passed=not missed.total and not missed.damaged,
         severity=(
             dg.AssetCheckSeverity.ERROR if settings.windows.recompute_missed == NEVER else dg.AssetCheckSeverity.WARN
         ),
@@ -171,7 +174,7 @@ def lost_outside(look: Look) -> dg.AssetCheckResult:
     if found.since is not None and found.before is not None:
         where = f"published from {iso(found.since)} to {iso(found.before)}"
     return dg.AssetCheckResult(
-        passed=found.at_least <= look.lake.settings.checks.max_lost and not found.damaged,
+        passed=not found.at_least and not found.damaged,
         severity=dg.AssetCheckSeverity.ERROR,
         description=(
             f"{found.at_least} messages lost for certain, {found.at_most} at most, of {found.tracked} tracked and "
@@ -189,7 +192,7 @@ def lost_outside(look: Look) -> dg.AssetCheckResult:
     )
 
 
-@check_of(HEARTBEATS, is_due=lambda settings: settings.watermark.max_lag is not None)
+@check_of(HEARTBEATS, is_due=lambda settings: settings.watermark.max_lag is not None and not settings.pubsub.attach)
 def passed_over(look: Look) -> dg.AssetCheckResult:
     """How many of the last hour's heartbeats lag more than `watermark.max_lag` and do not hold the watermark."""
     # A warning, since what is passed over has landed and is computed with its windows.
@@ -226,11 +229,11 @@ def quarantine_share(look: Look) -> dg.AssetCheckResult:
     lake, user = look.lake, look.user
     found = read_quarantine_share(lake.staleness(user).heartbeats, lake.quarantine(user), look.now - LOST_WITHIN)
     detail, mostly = printable(found.detail or ""), ""
-    waiting = "".join(f"; {printable(said)}" for said in watch_of(lake).waiting.values() if said)
+    waiting = "".join(f"; {printable(said)}" for said in lake.watch().waiting.values() if said)
     if found.reason is not None:
         mostly = (
             f", the newest mostly as {found.reason}: {detail}. Mend [message] or the publisher; then "
-            "`tidemark requeue` lands what passes"
+            "`tidemark quarantine --requeue` lands what passes"
         )
     return dg.AssetCheckResult(
         passed=found.share <= look.lake.settings.checks.max_quarantine_share,
@@ -249,7 +252,7 @@ def quarantine_share(look: Look) -> dg.AssetCheckResult:
     )
 
 
-@check_of(HEARTBEATS, is_due=lambda settings: bool(settings.message.fields))
+@check_of(HEARTBEATS, is_due=lambda settings: bool(settings.message.fields) and not settings.pubsub.attach)
 def fields_present(look: Look) -> dg.AssetCheckResult:
     """Whether each compared field has a value in what landed within an hour: one that no payload has, or that is always
     of another kind, is null in every row."""
@@ -277,7 +280,7 @@ def fields_present(look: Look) -> dg.AssetCheckResult:
     )
 
 
-@check_of(HEARTBEATS)
+@check_of(HEARTBEATS, is_due=lambda _: True)
 def subscriptions(look: Look) -> dg.AssetCheckResult:
     """Whether both subscriptions still are what the method needs, whoever has changed them."""
     return subscriptions_result(look.pubsub.drift())
@@ -311,7 +314,7 @@ def seen_subscriptions(look: Look) -> list[dg.AssetCheckResult]:
         return []
 
 
-@check_of(WATERMARK)
+@check_of(WATERMARK, is_due=lambda _: True)
 def watermark_age(look: Look) -> dg.AssetCheckResult:
     """Whether somebody decides, and the watermark is behind the clock by no more than `checks.max_watermark_age`."""
     # An error, since no window closes meanwhile. Without a watermark there is no age.
@@ -342,9 +345,9 @@ AUDITS = (lost_outside, quarantine_share, passed_over, fields_present)
 CHECKS = (missed, late, *AUDITS, subscriptions, watermark_age)
 
 
-def by_hand(settings: Settings, checks: Iterable[Check], clock: Clock) -> list[dg.AssetChecksDefinition]:
-    """Those of the checks that can be due, for running by hand."""
-    return [check.by_hand(settings, clock.now) for check in checks if check.is_due(settings)]
+def by_hand(settings: Settings, clock: Clock) -> list[dg.AssetChecksDefinition]:
+    """The checks that can be due, for running by hand."""
+    return [check.by_hand(settings, clock.now) for check in CHECKS if check.is_due(settings)]
 
 
 def first_of(counts: Mapping[str, int]) -> dict[str, int]:

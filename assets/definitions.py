@@ -1,37 +1,48 @@
 """Everything that tidemark gives to Dagster, built from settings. Importing this reads none."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from typing import Any, TypeAlias
 
 import dagster as dg
 
-from tidemark.assets.attached import attached_definitions, pubsub_and_lake
+from tidemark.assets.attached import CompleteWindows
 from tidemark.assets.catalog import observed_assets
-from tidemark.assets.checks import CHECKS, by_hand
-from tidemark.assets.corrections import corrections_asset
-from tidemark.assets.housekeeping import housekeeping_job, housekeeping_schedule
-from tidemark.assets.ingest import ingest_job, ingest_sensor
-from tidemark.assets.own_tables import own_table_definitions, tables_sensor
+from tidemark.assets.checks import by_hand
+from tidemark.assets.jobs.corrections import corrections_asset
+from tidemark.assets.jobs.heartbeat_diffs import compute_windows_job, heartbeat_diffs_asset, stream_status_asset
+from tidemark.assets.jobs.housekeeping import housekeeping_job, housekeeping_schedule
+from tidemark.assets.jobs.ingest import ingest_job
+from tidemark.assets.jobs.own_tables import own_table_definitions
+from tidemark.assets.jobs.repair import repair_job
+from tidemark.assets.jobs.requeue import requeue_job
+from tidemark.assets.jobs.tuning import tuning_asset, tuning_schedule
 from tidemark.assets.partitions import Partitions
-from tidemark.assets.repair import repair_job
-from tidemark.assets.requests import OneAsks
-from tidemark.assets.requeue import requeue_job, requeue_sensor
-from tidemark.assets.sensors import landing_sensor, requesting, tracking_sensor
-from tidemark.assets.staleness import staleness_sensor
-from tidemark.assets.tuning import tuning_asset, tuning_schedule
-from tidemark.assets.watching import Jobs, keep_observer
-from tidemark.assets.windowed import compute_windows_job, heartbeat_diffs_asset, stream_status_asset
+from tidemark.assets.scheduler.requests import OneAsks
+from tidemark.assets.sensors.ingest import ingest_sensor
+from tidemark.assets.sensors.requeue import requeue_sensor
+from tidemark.assets.sensors.staleness import staleness_sensor
+from tidemark.assets.sensors.tables import tables_sensor
+from tidemark.assets.sensors.ticks import landing_sensor, requesting, tracking_sensor
+from tidemark.assets.sensors.watching import keep_observer
 from tidemark.local.services.own_files import spark_log
 from tidemark.pipeline.clock import Clock, SystemClock
+from tidemark.pipeline.compute.table_definition import TableDefinition, loaded_tables
 from tidemark.pipeline.errors import InvalidSettings
 from tidemark.pipeline.ingest.pace import AtWork, Pace
+from tidemark.pipeline.ingest.rounds import PLAN, RunPlan
 from tidemark.pipeline.kept import Kept
 from tidemark.pipeline.orchestrator.names import name_of
 from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.settings_sections import ON_CHANGE
 from tidemark.pipeline.spark.session import session_config
-from tidemark.pipeline.spark.table_definition import TableDefinition, loaded_tables
-from tidemark.resources.keys import SPARK
+from tidemark.resources.keys import LAKE, PUBSUB, SPARK
+from tidemark.resources.lake import LakeResource
+from tidemark.resources.pubsub import PubSubResource
 from tidemark.resources.spark import SparkResource
+
+Built: TypeAlias = tuple[
+    list[dg.AssetSpec | dg.AssetsDefinition], list[dg.JobDefinition], Sequence[dg.SensorDefinition]
+]
 
 
 def build_definitions(
@@ -39,49 +50,57 @@ def build_definitions(
     clock: Clock | None = None,
     tables: Iterable[TableDefinition] = (),
     topic: dg.AssetKey | None = None,
+    plan: RunPlan = PLAN,
 ) -> dg.Definitions:
     """Assets, sensors, jobs and resources for these settings, on the machine's clock or another one, with the tables of
     `[tables]` and these. With `pubsub.attach`, what needs no landing, and no tables. `topic` is somebody else's asset
     that stands for the topic. Raises InvalidSettings."""
-    clock = clock or SystemClock()
-    if settings.pubsub.attach:
-        if tables:
-            raise InvalidSettings("pubsub.attach lands nothing and computes no windows: give no tables")
-        return attached_definitions(settings, clock, topic)
+    clock, kept = clock or SystemClock(), Kept()
+    partitions, housekeeping = Partitions(settings.windowing, clock.now()), housekeeping_job(settings)
+    given = settings, clock, partitions, tables
+    assets, jobs, sensors = _attached(*given) if settings.pubsub.attach else _landing(*given, plan)
+    jobs.append(housekeeping)
+    keep_observer(settings, kept, sensors, jobs, clock)
+    resources: dict[str, Any] = {
+        PUBSUB: PubSubResource(settings=settings, kept=kept, clock=clock),
+        LAKE: LakeResource(settings=settings, kept=kept, clock=clock),
+    }
+    if not settings.pubsub.attach:
+        resources[SPARK] = SparkResource(spark_config=session_config(settings), server_log=str(spark_log(settings)))
+    return dg.Definitions(
+        assets=[*observed_assets(settings, topic), tuning_asset(settings), *assets],
+        jobs=jobs,
+        asset_checks=by_hand(settings, clock),
+        sensors=sensors,
+        schedules=[tuning_schedule(settings), housekeeping_schedule(settings, housekeeping)],
+        resources={name_of(settings, name): resource for name, resource in resources.items()},
+    )
+
+
+def _attached(settings: Settings, clock: Clock, partitions: Partitions, tables: Iterable[TableDefinition]) -> Built:
+    if tables:
+        raise InvalidSettings("pubsub.attach lands nothing and computes no windows: give no tables")
+    complete, pace = CompleteWindows(settings, partitions), Pace(settings.watermark.tick, clock)
+    sensors = [tracking_sensor(settings, clock, pace, complete.closed), staleness_sensor(settings, clock)]
+    return [complete.described()], [], sensors
+
+
+def _landing(
+    settings: Settings, clock: Clock, partitions: Partitions, tables: Iterable[TableDefinition], plan: RunPlan
+) -> Built:
     mine = loaded_tables(settings, tables)
     own_assets, own_jobs = own_table_definitions(settings, clock, mine.values())
-    partitions = Partitions(settings.windowing, clock.now())
-    job, housekeeping, kept = compute_windows_job(settings, partitions), housekeeping_job(settings), Kept()
-    requeue = requeue_job(settings, clock)
+    job, requeue = compute_windows_job(settings, partitions), requeue_job(settings, clock)
     tracking_pace, landing_pace = (Pace(settings.watermark.tick, clock) for _ in range(2))
     asking, landing = OneAsks(clock), AtWork()
     sensors = [
         tracking_sensor(settings, clock, tracking_pace, requesting(settings, clock, asking), landing, [job]),
         landing_sensor(settings, clock, landing_pace, tracking_pace, landing),
-        ingest_sensor(settings, clock),
+        ingest_sensor(settings, clock, plan),
         staleness_sensor(settings, clock, job, asking),
         *([tables_sensor(settings, clock, mine, own_jobs)] if mine else []),
         *([requeue_sensor(settings, clock, requeue)] if settings.quarantine.requeue == ON_CHANGE else []),
     ]
-    jobs: Jobs = [job, ingest_job(settings, clock), repair_job(settings, partitions), requeue, housekeeping, *own_jobs]
-    keep_observer(settings, kept, sensors, jobs, clock)
-    return dg.Definitions(
-        assets=[
-            *observed_assets(settings, topic),
-            heartbeat_diffs_asset(settings, partitions),
-            stream_status_asset(settings, partitions),
-            tuning_asset(settings),
-            *own_assets,
-            *corrections_asset(settings, mine),
-        ],
-        jobs=jobs,
-        asset_checks=by_hand(settings, CHECKS, clock),
-        sensors=sensors,
-        schedules=[tuning_schedule(settings), housekeeping_schedule(settings, housekeeping)],
-        resources={
-            **pubsub_and_lake(settings, clock, kept),
-            name_of(settings, SPARK): SparkResource(
-                spark_config=session_config(settings), server_log=str(spark_log(settings))
-            ),
-        },
-    )
+    assets = [heartbeat_diffs_asset(settings, partitions), stream_status_asset(settings, partitions), *own_assets]
+    jobs = [job, ingest_job(settings, clock, plan), repair_job(settings, partitions), requeue, *own_jobs]
+    return [*assets, *corrections_asset(settings, mine)], jobs, sensors

@@ -9,11 +9,11 @@ import pyarrow as pa
 
 from tidemark.assets.catalog import COMPLETE_WINDOWS, HEARTBEAT_DIFFS, HEARTBEATS, ON_COMPUTED, WATERMARK, key_of
 from tidemark.assets.partitions import Partitions
-from tidemark.assets.runs import windows_of
+from tidemark.assets.scheduler.runs import windows_of
 from tidemark.pipeline.clock import SystemClock
+from tidemark.pipeline.compute.table_definition import TableDefinition
 from tidemark.pipeline.lake.layout import Lake
 from tidemark.pipeline.settings import DEFAULT_NAME, Settings, load_settings
-from tidemark.pipeline.spark.table_definition import TableDefinition
 
 
 @dataclass(frozen=True)

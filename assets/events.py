@@ -1,14 +1,12 @@
 """Outcomes in Dagster's words: materializations whose metadata the UI shows and plots."""
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
 import dagster as dg
 
 from tidemark.assets.catalog import HEARTBEATS, QUARANTINED, TRACKING_HISTOGRAM, WATERMARK, key_of
-from tidemark.pipeline.errors import TidemarkError
 from tidemark.pipeline.ingest.outcome import Ingested
 from tidemark.pipeline.ingest.ticks import Tracked
 from tidemark.pipeline.settings import Settings
@@ -127,16 +125,6 @@ def landing_sentence(landed: Ingested) -> str:
     if landed.acknowledged.failed:
         sentence += f"; {landed.acknowledged.failed} acknowledgements failed, those messages will come again"
     return sentence
-
-
-@contextmanager
-def failing_run(*lasting: type[Exception]) -> Iterator[None]:
-    """Report an error that is raised on purpose as the run's failure; without a retry if it is one of `lasting`."""
-    purposeful: tuple[type[Exception], ...] = (TidemarkError, *lasting)
-    try:
-        yield
-    except purposeful as error:
-        raise dg.Failure(description=str(error), allow_retries=not isinstance(error, lasting)) from error
 
 
 def _group(name: str, **metadata: Any) -> dict[str, Any]:

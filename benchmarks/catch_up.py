@@ -9,11 +9,11 @@ from benchmarks.diffs import plan_of
 from benchmarks.machine import HISTORY_AGE, Machine, World
 from benchmarks.measures import Measure
 from benchmarks.traffic import LIVE_RATE
+from tidemark.pipeline.compute.micro_batch import MicroBatch, compute_windows
 from tidemark.pipeline.errors import ServiceFailed
 from tidemark.pipeline.ingest.outcome import Side
 from tidemark.pipeline.ingest.readers import tick_budget
 from tidemark.pipeline.ingest.take import Budget
-from tidemark.pipeline.spark.micro_batch import MicroBatch, compute_windows
 from tidemark.pipeline.windows import Window
 
 WHOLE_GOAL, TRACKED_GOAL = 20.0, 30.0

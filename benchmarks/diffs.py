@@ -16,15 +16,15 @@ from benchmarks.measures import Measure
 from benchmarks.traffic import REGULAR
 from tidemark.local.demo.synthetic_beats import NUMBER, STATUSES, Rows, compose, messages
 from tidemark.pipeline.clock import to_us
+from tidemark.pipeline.compute.columns import DiffPlan
+from tidemark.pipeline.compute.micro_batch import MicroBatch, compute_windows, silent_in
+from tidemark.pipeline.compute.replacement import Outcome
 from tidemark.pipeline.errors import ServiceFailed
 from tidemark.pipeline.ingest.outcome import Side
 from tidemark.pipeline.ingest.readers import BATCH_MESSAGES, new_files
 from tidemark.pipeline.lake.tables.heartbeats import heartbeat_rows
 from tidemark.pipeline.quantiles import quantile
 from tidemark.pipeline.settings import Settings
-from tidemark.pipeline.spark.columns import DiffPlan
-from tidemark.pipeline.spark.micro_batch import MicroBatch, compute_windows, silent_in
-from tidemark.pipeline.spark.replacement import Outcome
 
 GOAL, WINDOW_GOAL = 0.8, 1.5
 SPAN = timedelta(hours=1)

@@ -10,12 +10,12 @@ import duckdb
 from benchmarks.diffs import SPAN, START, fill, ours
 from benchmarks.machine import Machine, World
 from benchmarks.measures import Measure
+from tidemark.pipeline.compute.own_tables import OwnBatch, compute_own
+from tidemark.pipeline.compute.replacement import Outcome
+from tidemark.pipeline.compute.table_definition import TableDefinition, own_tables
 from tidemark.pipeline.errors import ServiceFailed
 from tidemark.pipeline.quality.due_windows import ComputedWindows
 from tidemark.pipeline.settings_sections import TableSettings
-from tidemark.pipeline.spark.own_tables import OwnBatch, compute_own
-from tidemark.pipeline.spark.replacement import Outcome
-from tidemark.pipeline.spark.table_definition import TableDefinition, own_tables
 
 COLUMNS = "status, count(*) AS heartbeats, count(DISTINCT stream_id) AS streams, max(temperature) AS greatest"
 OURS = f"SELECT window, {COLUMNS} FROM {{heartbeats}} GROUP BY window, status"  # noqa: S608 (no value in it)
@@ -37,7 +37,7 @@ def measure_own_table(machine: Machine, rounds: int, scale: float) -> list[Measu
     rows = fill(world, START - world.settings.windows.lookback, START + SPAN, scale)
     ours(machine, world, SPAN)
     (machine.folder / "table.sql").write_text(OURS)
-    named = {"per_status": TableSettings(sql=str(machine.folder / "table.sql"), key=["status"])}
+    named = {"per_status": TableSettings(file=str(machine.folder / "table.sql"), key=["status"])}
     table = own_tables(world.settings.model_copy(update={"tables": named}))["per_status"]
     out = machine.folder / "engine"
     seconds: dict[str, list[float]] = {"tidemark": [], "DuckDB": []}

@@ -1,4 +1,4 @@
-"""The parts of Dagster that have no public name: each with its reason, and the loss where a Dagster lacks it.
+"""The parts of Dagster that have no public name, by the loss where a Dagster lacks them.
 
 `private.WorkerStatus` imports the part when it is first used. No other module imports one.
 """
@@ -15,116 +15,70 @@ from tidemark.pipeline.errors import DagsterPartMissing
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A module, a name in it with its attributes, the reason for its use, and the loss without it."""
+    """A module, a name in it with its attributes, and the loss without it."""
 
     module: str
     name: str
-    reason: str
     without: str
 
 
 _RUN_HEALTH = "a run whose process was killed is found by its silence, after 5 minutes instead of seconds"
+_EVENTS = "housekeeping leaves Dagster's events of ticks where they are"
 _FORKS = "tidemark's code server does not start; `dagster api grpc` does its work, with slower runs"
 _WEB = "tidemark's web server does not start; `dagster-webserver` shows the same, without the guard against other pages"
-_EVENTS = "housekeeping leaves Dagster's events of ticks where they are"
 _LOGS = "the code server does not start with `logs.format = json`; with the other format it does"
 
-PARTS = {
-    "AssetMaterializationPlannedData": Part(
-        "dagster._core.events",
-        "AssetMaterializationPlannedData",
-        "a job over windows shows partitions as in progress",
-        "partitions look untouched until they are computed",
-    ),
-    "SqlEventLogStorage": Part(
-        "dagster._core.storage.event_log.sql_event_log",
-        "SqlEventLogStorage",
-        "only an event log in SQL is pruned, by its own connections",
-        _EVENTS,
-    ),
-    "index_connection": Part(
-        "dagster._core.storage.event_log.sql_event_log",
-        "SqlEventLogStorage.index_connection",
-        "Dagster has no command that deletes events by age",
-        _EVENTS,
-    ),
-    "run_connection": Part(
-        "dagster._core.storage.event_log.sql_event_log",
-        "SqlEventLogStorage.run_connection",
-        "on SQLite, events of ticks are in a file beside the index as well",
-        _EVENTS,
-    ),
-    "is_run_sharded": Part(
-        "dagster._core.storage.event_log.sql_event_log",
-        "SqlEventLogStorage.is_run_sharded",
-        "says whether there is such a file",
-        _EVENTS,
-    ),
-    "path_for_shard": Part(
-        "dagster._core.storage.event_log.sqlite",
-        "SqliteEventLogStorage.path_for_shard",
-        "Dagster deletes a run's events, and not the SQLite file that held them",
-        "empty files of deleted runs stay",
-    ),
-    "WorkerStatus": Part(
-        "dagster._core.launcher.base",
-        "WorkerStatus",
-        "a launcher says with it whether a run's process lives",
-        _RUN_HEALTH,
-    ),
-    "CheckRunHealthResult": Part(
-        "dagster._core.launcher.base", "CheckRunHealthResult", "a launcher's answer about a run's process", _RUN_HEALTH
-    ),
-    "DagsterUserCodeUnreachableError": Part(
-        "dagster._core.errors", "DagsterUserCodeUnreachableError", "tells a code server that is gone", _RUN_HEALTH
-    ),
-    "CanCancelExecutionRequest": Part(
-        "dagster._grpc.types",
-        "CanCancelExecutionRequest",
-        "asks a code server whether it still runs a run",
-        _RUN_HEALTH,
-    ),
-    "CanCancelExecutionResult": Part(
-        "dagster._grpc.types", "CanCancelExecutionResult", "the code server's answer", _RUN_HEALTH
-    ),
-    "client_of_run": Part(
-        "dagster._core.launcher.default_run_launcher",
+_BY_LOSS = {
+    # Has the UI show the partitions of a job over windows as in progress.
+    "partitions look untouched until they are computed": {
+        "AssetMaterializationPlannedData": "dagster._core.events:AssetMaterializationPlannedData",
+    },
+    # Dagster has no command that deletes events by age, and only an event log in SQL can be pruned. On SQLite, events
+    # of ticks are in a file beside the index as well.
+    _EVENTS: {
+        "SqlEventLogStorage": "dagster._core.storage.event_log.sql_event_log:SqlEventLogStorage",
+        "index_connection": "dagster._core.storage.event_log.sql_event_log:SqlEventLogStorage.index_connection",
+        "run_connection": "dagster._core.storage.event_log.sql_event_log:SqlEventLogStorage.run_connection",
+        "is_run_sharded": "dagster._core.storage.event_log.sql_event_log:SqlEventLogStorage.is_run_sharded",
+    },
+    # Dagster deletes a run's events, and not the SQLite file that held them.
+    "empty files of deleted runs stay": {
+        "path_for_shard": "dagster._core.storage.event_log.sqlite:SqliteEventLogStorage.path_for_shard",
+    },
+    # The launcher asks the code server that a run was launched on, and answers in these types.
+    _RUN_HEALTH: {
+        "WorkerStatus": "dagster._core.launcher.base:WorkerStatus",
+        "CheckRunHealthResult": "dagster._core.launcher.base:CheckRunHealthResult",
+        "DagsterUserCodeUnreachableError": "dagster._core.errors:DagsterUserCodeUnreachableError",
+        "CanCancelExecutionRequest": "dagster._grpc.types:CanCancelExecutionRequest",
+        "CanCancelExecutionResult": "dagster._grpc.types:CanCancelExecutionResult",
+        "client_of_run": "dagster._core.launcher.default_run_launcher:"
         "DefaultRunLauncher._get_grpc_client_for_termination",
-        "a client of the code server that a run was launched on",
-        _RUN_HEALTH,
-    ),
-    "DagsterApiServer": Part(
-        "dagster._grpc.server", "DagsterApiServer", "it starts runs by fork, which saves seconds a run", _FORKS
-    ),
-    "served_module": Part(
-        "dagster._grpc.server",
-        "DagsterApiServer._loadable_target_origin",
-        "the process that is forked has imported it",
-        _FORKS,
-    ),
-    "starts_runs": Part("dagster._grpc.server", "DagsterApiServer._mp_ctx", "starts the processes of runs", _FORKS),
-    "server_ends": Part(
-        "dagster._grpc.server", "DagsterApiServer._server_termination_event", "the server ends within seconds", _FORKS
-    ),
-    "WorkspaceProcessContext": Part(
-        "dagster._core.workspace.context", "WorkspaceProcessContext", "the UI's workspace", _WEB
-    ),
-    "WorkspaceFileTarget": Part(
-        "dagster._core.workspace.load_target", "WorkspaceFileTarget", "reads workspace.yaml", _WEB
-    ),
-    "create_app_from_workspace_process_context": Part(
-        "dagster_webserver.app",
-        "create_app_from_workspace_process_context",
-        "the UI as an application, which the guard stands in front of",
-        _WEB,
-    ),
-    "console_of_ticks": Part(
-        "dagster._core.definitions.instigation_logger",
-        "create_console_logger",
-        "Dagster has no setting for the format of what ticks log",
-        _LOGS,
-    ),
-    "console_of_runs": Part("dagster._loggers", "create_console_logger", "nor for that of runs", _LOGS),
+    },
+    # The code server forks runs from a process that has imported the definitions, and ends within seconds.
+    _FORKS: {
+        "DagsterApiServer": "dagster._grpc.server:DagsterApiServer",
+        "served_module": "dagster._grpc.server:DagsterApiServer._loadable_target_origin",
+        "starts_runs": "dagster._grpc.server:DagsterApiServer._mp_ctx",
+        "server_ends": "dagster._grpc.server:DagsterApiServer._server_termination_event",
+    },
+    # The UI as an application, which the guard stands in front of.
+    _WEB: {
+        "WorkspaceProcessContext": "dagster._core.workspace.context:WorkspaceProcessContext",
+        "WorkspaceFileTarget": "dagster._core.workspace.load_target:WorkspaceFileTarget",
+        "create_app_from_workspace_process_context": "dagster_webserver.app:create_app_from_workspace_process_context",
+    },
+    # Dagster has no setting for the format of the logs of ticks and of runs.
+    _LOGS: {
+        "console_of_ticks": "dagster._core.definitions.instigation_logger:create_console_logger",
+        "console_of_runs": "dagster._loggers:create_console_logger",
+    },
+}
+
+PARTS = {
+    name: Part(*address.partition(":")[::2], without)
+    for without, parts in _BY_LOSS.items()
+    for name, address in parts.items()
 }
 
 RUN_HEALTH = tuple(name for name, part in PARTS.items() if part.without is _RUN_HEALTH)
@@ -133,7 +87,7 @@ EVENTS = tuple(name for name, part in PARTS.items() if part.without is _EVENTS)
 EVENT_TABLES = {
     "event_logs": ("id", "run_id", "event", "dagster_event_type", "timestamp", "asset_key"),
     "asset_event_tags": ("event_id",),
-    "asset_check_executions": ("id", "run_id", "asset_key", "check_name", "evaluation_event_timestamp"),
+    "asset_check_executions": ("run_id", "asset_key", "check_name", "evaluation_event_storage_id"),
 }
 """Tables of the event log, with the columns that housekeeping uses; without one of them it leaves the events."""
 

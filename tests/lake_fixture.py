@@ -21,6 +21,8 @@ from tests.ingest.fakes import ACK_DEADLINE, AMPLE, KEPT, TOPIC, World, WorldSub
 from tests.lake_reading import RUN, lake_in, said_by, settings_in, tuning_facts
 from tests.watermark.builders import at
 from tidemark.pipeline import version
+from tidemark.pipeline.compute.columns import DiffPlan
+from tidemark.pipeline.compute.slices import DIFFS, STATUSES, Work, cut
 from tidemark.pipeline.ingest.named import land_named
 from tidemark.pipeline.ingest.readers import new_files
 from tidemark.pipeline.lake.landings import LandedBatches
@@ -35,9 +37,7 @@ from tidemark.pipeline.replay.replay import decide_again
 from tidemark.pipeline.replay.trace import ticks_of
 from tidemark.pipeline.replay.trace_file import ParquetTrace
 from tidemark.pipeline.settings import Settings
-from tidemark.pipeline.spark.columns import DiffPlan
-from tidemark.pipeline.spark.slices import DIFFS, STATUSES, Work, cut
-from tidemark.pipeline.tuning.report_store import write_report
+from tidemark.pipeline.tuning.page import write_report
 from tidemark.pipeline.watermark.policy import Policy
 from tidemark.pipeline.windows import Window
 
@@ -55,7 +55,6 @@ first = "2026-11-21T00:00:00Z"
 
 [lake]
 uri = "file:lake"
-checkpoint_every = 4
 """
 MINUTE = 60.0
 LATER = 3 * 3600.0

@@ -24,8 +24,8 @@ from tidemark.pipeline.replay.trace import extent_of
 from tidemark.pipeline.replay.trace_file import ParquetTrace
 from tidemark.pipeline.settings import Settings, load_settings
 from tidemark.pipeline.tuning.inputs import report_on_lake
+from tidemark.pipeline.tuning.page import FIGURES
 from tidemark.pipeline.tuning.report import facts_of
-from tidemark.pipeline.tuning.report_store import FIGURES
 from tidemark.pipeline.version import without_marks
 from tidemark.pipeline.watermark.state import Beginning, Compacted, DecisionRecord, Entry, Snapshot
 

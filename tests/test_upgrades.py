@@ -20,7 +20,7 @@ from tests.dagster.house import ModelWorld, Ticking, beats_between, publish, set
 from tests.lake_fixture import FIXTURES, beats, closed, compute_here, world_in
 from tests.lake_reading import LATER, lake_in, said_by, settings_in
 from tests.watermark.builders import at
-from tidemark.assets.windowed import compute_range
+from tidemark.assets.jobs.heartbeat_diffs import compute_range
 from tidemark.pipeline import version
 from tidemark.pipeline.errors import NewerFormat
 from tidemark.pipeline.lake.layout import CORRECTIONS, PARTITIONS, Lake
@@ -177,7 +177,7 @@ def test_a_lake_is_marked_by_its_first_writer_and_raised_by_the_first_newer_one(
     held.heartbeats().current()
     monkeypatch.setattr(version, "FORMAT", FORMAT + 1)
     monkeypatch.setattr(version, "own_version", lambda: "9.0.0")
-    later = Lake(settings_in(place).lake.model_copy(update={"checkpoint_every": 5}), {}, world.clock)
+    later = Lake(settings_in(place).lake.model_copy(update={"endpoint": "http://127.0.0.1:1"}), {}, world.clock)
     later.objects().create("anything", b"")
     assert [file.name for file in (place / "lake" / "format").iterdir()] == [f"{FORMAT + 1:06d}.json"]
     assert json.loads(only(place, "format/*").read_text()) == NEWER
@@ -199,8 +199,8 @@ COMMANDS = (
     ("repair",),
     ("repair", "--from", "2026-11-21T05-20Z", "--to", "2026-11-21T05-20Z", "--remove-orphans", "--grace", "0s"),
     ("housekeep",),
-    ("forget", "12"),
-    ("forget", "99"),
+    ("repair", "--forget", "12"),
+    ("repair", "--forget", "99"),
     ("release", "--before", "2026-11-21T09:00:00Z", "--yes"),
 )
 
@@ -217,7 +217,7 @@ def test_every_command_refuses_a_later_lake_by_name_and_writes_nothing(
         assert (said.code, REFUSED in text.replace("\n", " ")) == (1, True), (command, text)
         assert "Run tidemark 9.0.0 or a newer one" in text
         assert "corrupt" not in text
-        assert "tidemark forget" not in text
+        assert "tidemark repair --forget" not in text
         assert content_of(place) == before, command
 
 
@@ -225,7 +225,7 @@ def test_every_command_refuses_a_later_lake_by_name_and_writes_nothing(
 def test_no_tick_and_no_run_writes_into_a_later_lake_and_nothing_is_acknowledged(
     raised: Callable[[Path], None], place: Path
 ) -> None:
-    pubsub = PubSubSettings(ack_deadline=timedelta(seconds=10))
+    pubsub = PubSubSettings()
     world, settings = ModelWorld(pubsub), settings_of(pubsub, place)
     start = world.clock.now() - timedelta(minutes=5)
     publish(world, settings, beats_between(start, start + timedelta(minutes=1)))

@@ -2,11 +2,11 @@
 
 from collections.abc import Iterator
 
+from tidemark.pipeline.compute.table_definition import own_tables
 from tidemark.pipeline.doctor.finding import Said, Setup, broken, ok
 from tidemark.pipeline.errors import InvalidSettings, LakeError
 from tidemark.pipeline.lake.layout import HEARTBEAT_DIFFS, OWN_TABLES, Lake
 from tidemark.pipeline.lake.tables.windowed import refuse_other_length
-from tidemark.pipeline.spark.table_definition import own_tables
 
 
 def check_own_tables(setup: Setup) -> Iterator[Said]:

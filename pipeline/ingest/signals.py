@@ -1,4 +1,4 @@
-"""Where the watermark is told besides the log: `watermark.json`, and a topic of `signal.publish_to`."""
+"""The watermark for other systems: `watermark.json`, and messages to the topic of `signal.publish_to`."""
 
 from dataclasses import asdict
 from datetime import datetime, timedelta
@@ -14,7 +14,7 @@ from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.windows import Windowing
 
 SENT_WITHIN = timedelta(seconds=2)
-"""How long a tick waits until Pub/Sub has a message. It tries once: a later tick sends what this one could not."""
+"""The longest that a tick waits for Pub/Sub to take a message. It tries once: a later tick sends it otherwise."""
 
 
 class SignalTopic(WatermarkObject):

@@ -11,7 +11,7 @@ from tidemark.pipeline.clock import Clock
 from tidemark.pipeline.contract.heartbeat import FieldKind
 from tidemark.pipeline.lake.accepted_schemas import AcceptedSchemas
 from tidemark.pipeline.lake.failures import OF_TABLES, FailedRuns, FailedTicks
-from tidemark.pipeline.lake.log.tracking_log import TrackingLog
+from tidemark.pipeline.lake.log.tracking_log import CHECKPOINT_EVERY, TrackingLog
 from tidemark.pipeline.lake.store.address import arrow_files, open_objects, storage_options, table_uri
 from tidemark.pipeline.lake.store.admission import Admission, AdmittedObjects
 from tidemark.pipeline.lake.store.objects import ObjectStore
@@ -72,8 +72,7 @@ class Lake:
 
     def tracking_log(self, kept_bytes: int = 0) -> TrackingLog:
         """The numbered log of snapshots and decisions."""
-        every = self._settings.checkpoint_every
-        return TrackingLog(self.objects(), checkpoint_every=every, kept_bytes=kept_bytes, clock=self._clock)
+        return TrackingLog(self.objects(), checkpoint_every=CHECKPOINT_EVERY, kept_bytes=kept_bytes, clock=self._clock)
 
     def heartbeats(self, kept_bytes: int = 0) -> heartbeats.Heartbeats:
         """Landed messages. `kept_bytes` is for those who read the newest files of a bucket repeatedly: see

@@ -26,7 +26,7 @@ from tidemark.pipeline.quality.quarantined import read_reasons
 from tidemark.pipeline.quality.status import LOST_WITHIN, LakeReport, Losses, read_losses, read_report, read_waiting
 from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.settings_sections import IngestSettings
-from tidemark.pipeline.watermark.holding import passed_over
+from tidemark.pipeline.watermark.histogram import passed_over
 from tidemark.pipeline.watermark.state import WatermarkState
 from tidemark.pipeline.windows import Window, Windowing
 

@@ -89,7 +89,7 @@ class Recorder(Observer):
         self._outlet: ProcessOutlet | None = None
         self._outlet_tried_at: datetime | None = None
         self._process = os.getpid()
-        self.page = self._page_of(settings) if settings.metrics.page else None
+        self.page = self._page_of(settings) if settings.metrics.listens and settings.metrics.has_page else None
 
     def _page_of(self, settings: Settings) -> "Page":
         from tidemark.pipeline.observe.page import Page  # only now: it imports templates and what reads the lake

@@ -102,7 +102,7 @@ def _reader(chosen: MetricsSettings) -> tuple[MetricReader, Callable[[], bytes] 
     from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
     from opentelemetry.sdk.metrics.export import PeriodicExportingMetricReader
 
-    # Secrets for the receiver come from the standard variable OTEL_EXPORTER_OTLP_HEADERS, which the exporter reads. An
-    # endless interval leaves the thread to us: see `outlet.py`.
-    exporter = OTLPMetricExporter(endpoint=f"{chosen.endpoint}/v1/metrics", timeout=SEND_WITHIN_MS / 1000)
+    # The exporter reads the standard variables OTEL_EXPORTER_OTLP_ENDPOINT and OTEL_EXPORTER_OTLP_HEADERS. An endless
+    # interval leaves the thread to us: see `outlet.py`.
+    exporter = OTLPMetricExporter(timeout=SEND_WITHIN_MS / 1000)
     return PeriodicExportingMetricReader(exporter, export_interval_millis=math.inf), None

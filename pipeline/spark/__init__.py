@@ -1,1 +1,1 @@
-"""The micro-batch: heartbeats in, diffs out, on any Spark session."""
+"""Spark itself: sessions, and the Java, the connector and the executors that they need."""

@@ -25,7 +25,7 @@ LOOKS = 4
 SAYS = pa.schema({"executor": pa.string(), "unable": pa.string()})
 """What a look at an executor says: its Python and its machine, and why it is unable, or nothing."""
 
-WINDOWS = ("spark.slices",)
+WINDOWS = ("compute.slices",)
 READERS = (*WINDOWS, "ingest.on_spark")
 SOURCE = (*READERS, "ingest.pubsub_source")
 """The modules of `tidemark.pipeline` that tasks need: those over windows, readers, and those of `format("pubsub")`."""

@@ -1,6 +1,7 @@
 """Which Spark a micro-batch runs on: the settings of a session, and whether its server answers."""
 
 import os
+import re
 import socket
 import ssl
 import sys
@@ -55,7 +56,7 @@ IN_A_FOLDER = {"spark.sql.sources.parallelPartitionDiscovery.threshold": "10000"
 """Files on this disk are found faster by the driver than by a job; in a bucket each costs an answer."""
 
 
-WORKERS = {"spark.python.daemon.module": "tidemark.pipeline.spark.worker_daemon"}
+WORKERS = {"spark.python.daemon.module": "tidemark.pipeline.compute.worker_daemon"}
 """Python workers that have imported what a micro-batch needs before they are forked. Spark ends them after a minute
 without work, and imports take longer than a small window."""
 
@@ -81,10 +82,10 @@ def _of_executors(settings: Settings) -> dict[str, str]:
     """For executors that get tidemark in an archive. In a classic session on this machine they run the driver's Python,
     which has it."""
     chosen = settings.spark
-    if chosen.executor_environment is None or (chosen.master or "").startswith("local"):
+    if chosen.executor_environment is None or (chosen.is_classic and settings.spark_master.startswith("local")):
         return {}
     carried = environment_config(chosen.executor_environment)
-    if chosen.master is not None:
+    if chosen.is_classic:
         carried |= archives_config(chosen.executor_environment, chosen.config.get(ARCHIVES, ""))
     return carried
 
@@ -92,26 +93,26 @@ def _of_executors(settings: Settings) -> dict[str, str]:
 def _of_servers_executors(settings: Settings) -> dict[str, str]:
     """For executors on a cluster, whose folder has the archive then: streams look for it there."""
     chosen, archive = settings.spark, settings.spark.executor_environment
-    if archive is None or settings.server_master.startswith("local"):
+    if archive is None or settings.spark_master.startswith("local"):
         return {}
     return {ARCHIVE: archive, **archives_config(archive, chosen.config.get(ARCHIVES, ""))}
 
 
 def session_config(settings: Settings) -> dict[str, str]:
-    """The configuration of a session: a Spark Connect client where `spark.master` is empty, else a classic one."""
+    """The configuration of a session: a Spark Connect client unless `spark.remote` is empty, else a classic one."""
     chosen = settings.spark
-    if chosen.master is None:
+    if not chosen.is_classic:
         # A client may set only what belongs to a session: the rest is the server's.
         own = {key: value for key, value in chosen.config.items() if key.startswith("spark.sql.")}
         return {"spark.remote": chosen.remote or "", **_of_the_session(settings), **_of_executors(settings), **own}
     return {
-        "spark.master": chosen.master,
+        "spark.master": settings.spark_master,
         "spark.app.name": "tidemark",
         "spark.driver.memory": chosen.driver_memory,
         "spark.driver.host": "127.0.0.1",
         "spark.driver.bindAddress": "127.0.0.1",
         "spark.ui.enabled": "false",
-        **_of_workers(chosen.master),
+        **_of_workers(settings.spark_master),
         **_of_the_session(settings),
         **storage_config(settings),
         **chosen.config,
@@ -134,7 +135,7 @@ def server_config(settings: Settings, scratch: Path) -> dict[str, str]:
         "spark.driver.extraJavaOptions": "-XX:+UseParallelGC",
         "spark.sql.warehouse.dir": str(scratch / "warehouse"),
         "spark.local.dir": str(scratch / "local"),
-        **_of_workers(settings.server_master),
+        **_of_workers(settings.spark_master),
         **_of_the_session(settings),
         **storage_config(settings),
         **settings.spark.config,
@@ -187,6 +188,16 @@ def classic_session(config: Mapping[str, str]) -> SparkSession:
     return session
 
 
+def cores_of(spark: SparkSession) -> int:
+    """How many tasks the session's Spark runs at once, as far as its configuration tells; else 2."""
+    conf = spark.conf
+    master = conf.get("spark.master", "") or ""
+    local = re.match(r"local(\[(\d+|\*)|$)", master)
+    if local:
+        return os.cpu_count() or 2 if local[2] == "*" else int(local[2] or 1)
+    return int(conf.get("spark.executor.instances", "1") or 1) * int(conf.get("spark.executor.cores", "2") or 2)
+
+
 def with_session(remote: str, name: uuid.UUID) -> str:
     """The address with the name of a session, unless it has one."""
     if "session_id=" in remote:
@@ -223,7 +234,7 @@ def check_answers(remote: str) -> None:
     except OSError as error:
         raise SparkUnreachable(
             f"no Spark Connect server answers at {without_options(remote)} ({error}); start it with `tidemark up`, or "
-            "set spark.remote to where yours runs, or spark.master for a classic session. Nothing was written"
+            "set spark.remote to where yours runs, or leave it empty for a classic session. Nothing was written"
         ) from error
 
 

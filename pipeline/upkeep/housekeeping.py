@@ -17,7 +17,7 @@ from tidemark.pipeline.lake.tables.heartbeats import HOUR, HOUR_FORMAT
 from tidemark.pipeline.lake.tables.table import DAY_FORMAT
 from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.upkeep.compaction import compact, drop_partitions, trim
-from tidemark.pipeline.upkeep.orphans import find_orphans, remove_orphans
+from tidemark.pipeline.upkeep.orphans import GRACE, find_orphans, remove_orphans
 from tidemark.pipeline.windows import DAY
 
 PACKED_AFTER = timedelta(hours=1)
@@ -25,6 +25,10 @@ PACKED_AFTER = timedelta(hours=1)
 
 SETTLED_AFTER = timedelta(minutes=15)
 """A partition is rewritten once the watermark (for quarantine and corrections: the clock) is so far beyond its end."""
+
+VERSIONS_KEPT = timedelta(days=7)
+"""How long earlier versions of tables stay, with the files that a compaction or a recomputation replaced: longer than
+any reader needs one version, and long enough to look back at last week's."""
 
 COMPACTED_FOR = timedelta(minutes=10)
 """The longest time that one table is rewritten in one go, the newest partitions first: a table of thousands of event
@@ -178,8 +182,8 @@ class Housekeeper:
         return "" if until is None else (until - SETTLED_AFTER - HOUR).strftime(HOUR_FORMAT)
 
     def _trim(self, name: str) -> Iterator[Done]:
-        did = trim(self._lake.table(name), self._keep.versions, dry_run=self._dry_run)
-        ended = f"ended more than {format_duration(self._keep.versions)} ago"
+        did = trim(self._lake.table(name), VERSIONS_KEPT, dry_run=self._dry_run)
+        ended = f"ended more than {format_duration(VERSIONS_KEPT)} ago"
         says = f"deleted {did.files} files and {did.commits} commits of versions that {ended}"
         yield _done(asdict(did), says, f"no version {ended}")
 
@@ -189,12 +193,12 @@ class Housekeeper:
                 yield f"{name}: {says}", figures
 
     def _remove_orphans(self) -> Iterator[Done]:
-        found = find_orphans(self._lake, self._settings.lake, self._clock.now() - self._keep.orphans)
+        found = find_orphans(self._lake, self._settings.lake, self._clock.now() - GRACE)
         if not self._dry_run:
             remove_orphans(found, self._lake.objects())
         figures = {"files": len(found), "bytes": sum(orphan.size for orphan in found)}
         says = f"removed {len(found)} files that nothing names, {figures['bytes']} bytes"
-        yield _done(figures, says, f"no file that nothing names is older than {format_duration(self._keep.orphans)}")
+        yield _done(figures, says, f"no file that nothing names is older than {format_duration(GRACE)}")
 
     def _event_time_reached(self) -> datetime | None:
         """The watermark, but not beyond the clock."""

@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from tidemark.assets.embedded import PipelineComponent as Pipeline
-    from tidemark.pipeline.spark.table_definition import Windows, windowed
+    from tidemark.pipeline.compute.table_definition import Windows, windowed
 
 __all__ = ["Pipeline", "Windows", "windowed"]
 
@@ -18,7 +18,7 @@ def __getattr__(name: str) -> Any:
 
         return PipelineComponent
     if name in ("Windows", "windowed"):
-        from tidemark.pipeline.spark import table_definition
+        from tidemark.pipeline.compute import table_definition
 
         return getattr(table_definition, name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

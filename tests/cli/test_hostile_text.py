@@ -16,7 +16,7 @@ from tests.cli.command import Said, said_here
 from tests.lake.test_streams import KEYS, WINDOWS, beats, put
 from tests.tuning.tuning_lake import ending_before, record
 from tests.tuning.tuning_traces import MemoryTrace, Source
-from tidemark.assets.tuning import tuning_metadata
+from tidemark.assets.jobs.tuning import tuning_metadata
 from tidemark.pipeline.clock import SystemClock, to_us
 from tidemark.pipeline.lake.layout import Lake
 from tidemark.pipeline.lake.tables.stream_status import StatusKind
@@ -140,7 +140,7 @@ def test_one_stream_is_found_by_its_exact_name_and_shown_harmlessly(folder: Path
         lambda name: ("replay", "hostile.parquet", "--band", name),
         lambda name: ("pubsub", "--fault", name),
         lambda name: ("pubsub", "--host", name),
-        lambda name: ("forget", name),
+        lambda name: ("repair", "--forget", name),
         lambda name: (name,),
         lambda name: ("status", f"--{name}"),
         lambda name: ("--config", name, "status"),

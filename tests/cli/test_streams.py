@@ -91,7 +91,7 @@ def test_the_last_windows_are_shown_at_a_glance(computed: Lake) -> None:
     assert said.splitlines()[0] == f"3 streams; 1 silent since {iso(WINDOWS[2].start)} or before"
     (line,) = [line for line in said.splitlines() if KEYS[1] in line]
     assert line.split() == [KEYS[1], "1", "1", "1", "50.00%", "0", "0", "0", "0"]
-    assert "tidemark recompute" not in said
+    assert "tidemark repair --recompute" not in said
 
 
 def test_one_window_is_shown_by_its_key_or_by_any_time_in_it(computed: Lake) -> None:
@@ -103,7 +103,7 @@ def test_one_window_is_shown_by_its_key_or_by_any_time_in_it(computed: Lake) -> 
 def test_a_window_without_a_status_is_named_with_what_mends_it(computed: Lake) -> None:
     put(computed.diffs(), "alone", {KEYS[3]: beats(3, "a")}, version=1)
     assert rows()[0]["windows_behind"] == [KEYS[3]]
-    assert f"`tidemark recompute --from {KEYS[3]} --to {KEYS[3]}` mends that" in " ".join(run().stdout.split())
+    assert f"`tidemark repair --recompute --from {KEYS[3]} --to {KEYS[3]}` mends that" in " ".join(run().stdout.split())
     refused = run("--missing")
     assert isinstance(refused.exception, LakeError)
     assert f"window {KEYS[3]} has no status" in str(refused.exception)

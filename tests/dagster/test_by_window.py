@@ -10,7 +10,7 @@ from tests.dagster.test_diffs_asset import CLASSIC, HOUR, START, WINDOWS, Materi
 from tests.dagster.test_repair import materialized, told
 from tidemark.assets.catalog import HEARTBEAT_DIFFS, STREAM_STATUS
 from tidemark.assets.definitions import build_definitions
-from tidemark.assets.runs import Runs, ended_attempts, stretch_named, stretch_texts, windows_tag
+from tidemark.assets.scheduler.runs import Runs, ended_attempts, stretch_named, stretch_texts, windows_tag
 from tidemark.pipeline.orchestrator.names import COMPUTE_WINDOWS, op_of
 from tidemark.pipeline.orchestrator.names import WINDOWS as TAG
 from tidemark.pipeline.windows import Windowing

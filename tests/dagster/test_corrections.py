@@ -12,9 +12,9 @@ from pyspark.sql import DataFrame
 import tidemark
 from tests.dagster.test_by_window import computed
 from tests.dagster.test_diffs_asset import CLASSIC, START, WINDOWS, Materializing
-from tidemark.assets import corrections
 from tidemark.assets.catalog import CORRECTIONS, HEARTBEAT_DIFFS
 from tidemark.assets.definitions import build_definitions
+from tidemark.assets.jobs import corrections
 from tidemark.pipeline.lake.tables.corrections import Sought
 from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.settings_sections import WindowSettings

@@ -20,9 +20,9 @@ from tidemark.assets.catalog import (
     WATERMARK,
 )
 from tidemark.assets.definitions import build_definitions
-from tidemark.assets.housekeeping import HOUSEKEEPING
-from tidemark.assets.repair import REPAIR
-from tidemark.assets.tuning import TUNE_WATERMARK, WATERMARK_TUNING
+from tidemark.assets.jobs.housekeeping import HOUSEKEEPING
+from tidemark.assets.jobs.repair import REPAIR
+from tidemark.assets.jobs.tuning import TUNE_WATERMARK, WATERMARK_TUNING
 from tidemark.pipeline.contract.heartbeat import FieldKind
 from tidemark.pipeline.errors import InvalidSettings
 from tidemark.pipeline.lake.tables.diffs import diff_schema

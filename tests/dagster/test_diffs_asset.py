@@ -18,8 +18,8 @@ from tests.official_emulator import free_port
 from tests.spark.machine import python_without
 from tidemark.assets.catalog import HEARTBEAT_DIFFS
 from tidemark.assets.definitions import build_definitions
-from tidemark.assets.runs import Runs, ended_attempts
-from tidemark.assets.turns import take_turn
+from tidemark.assets.scheduler.runs import Runs, ended_attempts
+from tidemark.assets.scheduler.turns import take_turn
 from tidemark.pipeline.clock import SystemClock, to_us
 from tidemark.pipeline.lake.layout import Lake
 from tidemark.pipeline.orchestrator.names import COMPUTE_WINDOWS, TO
@@ -39,7 +39,13 @@ HOUR = "2026-11-21T05-00Z"
 WINDOWS = ["2026-11-21T05-20Z", "2026-11-21T05-21Z", "2026-11-21T05-22Z"]
 WATERMARK = START + 3 * MINUTE
 CLASSIC = SparkSettings(
-    master="local[1]", driver_memory="1g", config={"spark.sql.shuffle.partitions": "1", "spark.ui.enabled": "false"}
+    remote=None,
+    config={
+        "spark.master": "local[1]",
+        "spark.driver.memory": "1g",
+        "spark.sql.shuffle.partitions": "1",
+        "spark.ui.enabled": "false",
+    },
 )
 
 pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning")  # sockets that py4j leaves to the collector
@@ -89,7 +95,7 @@ class Materializing:
         append_beats(self.lake.heartbeats(), columns)
 
     def run(self, first: str, last: str, instance: dg.DagsterInstance) -> dg.ExecuteInProcessResult:
-        """One run of the job over a range, with the tags that `tidemark recompute` gives it."""
+        """One run of the job over a range, with the tags that `tidemark repair --recompute` gives it."""
         job = build_definitions(self.settings).resolve_job_def(COMPUTE_WINDOWS)
         return job.execute_in_process(instance=instance, tags={WINDOWS_TAG: f"{first}{TO}{last}"}, raise_on_error=False)
 

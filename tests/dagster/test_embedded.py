@@ -13,7 +13,7 @@ from dagster.components.testing import create_defs_folder_sandbox
 
 import tidemark
 import tidemark.dagster as td
-from tidemark.assets.runs import tags_of
+from tidemark.assets.jobs.job import tags_of
 from tidemark.pipeline.errors import InvalidSettings
 from tidemark.pipeline.orchestrator.names import BACKLOG, PIPELINE, pipeline_tag
 

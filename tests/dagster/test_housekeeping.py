@@ -10,11 +10,12 @@ import pytest
 
 from tests.lake.builders import Beat, lake_in
 from tests.quality.staleness_history import History
-from tidemark.assets import housekeeping
 from tidemark.assets.catalog import HEARTBEATS, WATERMARK, key_of
 from tidemark.assets.definitions import build_definitions
-from tidemark.assets.housekeeping import HOUSEKEEPING, prune_events, prune_runs
-from tidemark.assets.runs import Runs, tags_of
+from tidemark.assets.jobs import housekeeping
+from tidemark.assets.jobs.housekeeping import HOUSEKEEPING, prune_events, prune_runs
+from tidemark.assets.jobs.job import tags_of
+from tidemark.assets.scheduler.runs import Runs
 from tidemark.pipeline.clock import SystemClock
 from tidemark.pipeline.lake.log.tracking_log import entry_name
 from tidemark.pipeline.settings import Settings

@@ -10,7 +10,7 @@ import pytest
 
 from tests.clock import ManualClock
 from tests.dagster.house import PUBSUB, ModelWorld, Ticking, beats_between, publish, settings_of
-from tidemark.assets.housekeeping import housekeeping_job
+from tidemark.assets.jobs.housekeeping import housekeeping_job
 from tidemark.local.services.ownership import Ownership
 from tidemark.pipeline.errors import LakeOwned, LakeUnwritable
 from tidemark.pipeline.lake.owner import NAME, pipeline_of

@@ -14,15 +14,15 @@ from tests.dagster.house import Ticking
 from tests.dagster.test_diffs_asset import CLASSIC, MINUTE, START, WINDOWS, Materializing, failure_of
 from tests.dagster.test_repair import told
 from tidemark.assets.definitions import build_definitions
-from tidemark.assets.loaded_tables import LoadedTables
-from tidemark.assets.repair import REPAIR
+from tidemark.assets.jobs.loaded_tables import LoadedTables
+from tidemark.assets.jobs.repair import REPAIR
 from tidemark.pipeline.clock import SystemClock
+from tidemark.pipeline.compute.table_definition import TableDefinition, read_table
 from tidemark.pipeline.orchestrator.names import PIPELINE, op_of, pipeline_tag
 from tidemark.pipeline.orchestrator.names import WINDOWS as WINDOWS_TAG
 from tidemark.pipeline.quality.failing import FailingTable, read_failing, read_failing_tables
 from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.settings_sections import DagsterSettings, TableSettings
-from tidemark.pipeline.spark.table_definition import TableDefinition, read_table
 
 pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning")  # sockets that py4j leaves to the collector
 
@@ -39,7 +39,7 @@ def with_tables(settings: Settings, folder: Path, **texts: str) -> Settings:
     tables = {}
     for name, text in texts.items():
         (folder / f"{name}.sql").write_text(text)
-        tables[name] = TableSettings(sql=str(folder / f"{name}.sql"), key=["stream_id"])
+        tables[name] = TableSettings(file=str(folder / f"{name}.sql"), key=["stream_id"])
     return settings.model_copy(update={"tables": tables})
 
 

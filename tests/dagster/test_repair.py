@@ -10,8 +10,8 @@ import pytest
 from tests.dagster.test_diffs_asset import CLASSIC, START, WATERMARK, WINDOWS, Materializing, failure_of
 from tidemark.assets.catalog import HEARTBEAT_DIFFS, STREAM_STATUS
 from tidemark.assets.definitions import build_definitions
-from tidemark.assets.repair import REPAIR
-from tidemark.assets.windowed import FEW_STOPPED, silence_report
+from tidemark.assets.jobs.heartbeat_diffs import FEW_STOPPED, silence_report
+from tidemark.assets.jobs.repair import REPAIR
 from tidemark.pipeline.clock import SystemClock
 from tidemark.pipeline.settings_sections import LakeSettings, SparkSettings
 from tidemark.pipeline.upkeep.integrity import Fault

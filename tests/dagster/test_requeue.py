@@ -10,8 +10,8 @@ import dagster as dg
 from tests.dagster.house import FIELDS, PUBSUB, SECOND, ModelWorld, Ticking, beats_between, publish, settings_of
 from tests.dagster.test_sensors import MINUTE, WINDOWS_OF_BACKLOG, backlog_start
 from tidemark.assets.definitions import build_definitions
-from tidemark.assets.requeue import MOST_REQUESTS
-from tidemark.assets.turns import PATIENCE
+from tidemark.assets.scheduler.turns import PATIENCE
+from tidemark.assets.sensors.requeue import MOST_REQUESTS
 from tidemark.pipeline.clock import iso
 from tidemark.pipeline.contract.heartbeat import HeartbeatReader
 from tidemark.pipeline.ingest.requeue import Requeue, Requeuer

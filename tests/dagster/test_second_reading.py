@@ -12,12 +12,13 @@ import pytest
 
 from tests.dagster.house import Ticking, metadata_of, publish, settings_of
 from tests.fixtures_emulator import unique_pubsub
-from tests.pubsub.fake_monitoring import FakeMonitoring
+from tests.pubsub.fake_monitoring import FakeMonitoring, metrics_at
 from tests.pubsub.fake_monitoring import served as serve_monitoring
 from tidemark.local.emulator.model import PubSubModel
 from tidemark.local.emulator.server import served as serve_pubsub
 from tidemark.pipeline.clock import SystemClock
 from tidemark.pipeline.errors import ReadingUnavailable
+from tidemark.pipeline.pubsub import readings
 from tidemark.pipeline.pubsub.connection import publisher_client, subscriber_client
 from tidemark.pipeline.pubsub.monitoring import OLDEST_AGE
 from tidemark.pipeline.pubsub.provision import provision
@@ -45,7 +46,6 @@ class Service:
 
     pubsub: PubSubSettings
     fake: FakeMonitoring
-    endpoint: str
     clock: ShiftedClock
     folder: Path
     instance: dg.DagsterInstance
@@ -57,9 +57,7 @@ class Service:
 
     def settings(self, **pubsub: str | int) -> Settings:
         """These servers, and what a test sets besides."""
-        return settings_of(
-            PubSubSettings(**{**self.pubsub.model_dump(), "monitoring_endpoint": self.endpoint, **pubsub}), self.folder
-        )
+        return settings_of(self.pubsub.model_copy(update=pubsub), self.folder)
 
     def ticking(self, **pubsub: str | int) -> Ticking:
         """The sensors with these settings, on subscriptions that exist."""
@@ -97,11 +95,12 @@ def service(tmp_path: Path) -> Iterator[Service]:
     with (
         serve_pubsub(PubSubModel(rng=random.Random(1)), clock=clock) as address,
         serve_monitoring(fake) as endpoint,
+        metrics_at(endpoint),
         dg.DagsterInstance.ephemeral() as instance,
     ):
         pubsub = unique_pubsub(address)
         fake.project = pubsub.project
-        yield Service(pubsub, fake, endpoint, clock, tmp_path, instance)
+        yield Service(pubsub, fake, clock, tmp_path, instance)
 
 
 def read_by(told: Mapping[str, object]) -> tuple[object, object]:
@@ -137,17 +136,16 @@ def test_a_backlog_of_almost_a_week_whose_snapshot_is_refused_is_read_by_monitor
     assert ticking.lake().heartbeats().extent().rows == 25
 
 
-def test_a_backlog_beyond_the_setting_is_read_by_monitoring_and_tracking_s_by_snapshots_whatever_its_size(
-    service: Service,
+def test_a_backlog_beyond_the_bound_is_read_by_monitoring_and_tracking_s_by_snapshots_whatever_its_size(
+    service: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(readings, "SNAPSHOT_MAX_BACKLOG", 10)
     service.clock.ago = timedelta(0)
-    ticking = service.ticking(snapshot_max_backlog=10)
+    ticking = service.ticking()
     service.publish(11)
     for name in service.subscriptions:
         service.sample(name, timedelta(seconds=30), 11)
     assert read_by(told_by_a_tick(ticking)) == ("monitoring", "snapshot")
-    at_most = service.ticking(snapshot_max_backlog=11)
-    assert read_by(told_by_a_tick(at_most)) == ("snapshot", "snapshot")
 
 
 def test_while_the_budget_puts_a_reading_of_base_off_monitoring_is_read_also_after_a_restart(service: Service) -> None:

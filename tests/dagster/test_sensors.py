@@ -24,8 +24,8 @@ from tests.dagster.house import (
     windows_of,
 )
 from tests.dagster.relay import Relay
-from tidemark.assets import requests
-from tidemark.assets.requests import pause_of
+from tidemark.assets.scheduler import requests
+from tidemark.assets.scheduler.requests import pause_of
 from tidemark.pipeline.clock import EPOCH, Clock, SystemClock, iso
 from tidemark.pipeline.errors import CorruptObject, LakeUnwritable, PubSubUnreachable, SubscriptionMissing
 from tidemark.pipeline.lake.tables.windowed import DiffRun
@@ -202,15 +202,6 @@ def test_a_window_without_heartbeats_leaves_no_hole_in_the_range(ticking: Tickin
     first, last = requested(ticking.land_and_close())
     assert first == ticking.settings.windowing.containing(start).key
     assert ticking.settings.windowing.named(last).start >= start + 3 * MINUTE
-
-
-def test_a_long_stretch_is_cut_at_the_most_windows_a_run_may_have(
-    world: ModelWorld, instance: dg.DagsterInstance, tmp_path: Path
-) -> None:
-    ticking = Ticking(settings_of(PUBSUB, tmp_path, max_windows_per_run=2), instance, world.clock, world)
-    publish_backlog(world, ticking.settings)
-    first, last = map(ticking.settings.windowing.named, requested(ticking.land_and_close()))
-    assert (first.end, last) == (last.start, ticking.waiting()[-1])
 
 
 def test_what_is_computed_is_not_requested_again_and_live_windows_with_a_gap_are_one_run(
@@ -427,9 +418,9 @@ def test_a_corrupt_log_entry_fails_the_tick_with_what_to_do_and_put_back_it_goes
     entry.write_bytes(whole[: len(whole) // 2])
     ticking.restart()
     publish(world, ticking.settings, [("stream-9", world.clock.now())])
-    with pytest.raises(CorruptObject, match=rf"{3:012d}.*put back.*tidemark forget"):
+    with pytest.raises(CorruptObject, match=rf"{3:012d}.*put back.*tidemark repair --forget"):
         ticking.track()
-    with pytest.raises(CorruptObject, match=r"tidemark forget"):
+    with pytest.raises(CorruptObject, match=r"tidemark repair --forget"):
         ticking.land()
     assert landed_rows(ticking) == 0
     entry.write_bytes(whole)

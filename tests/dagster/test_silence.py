@@ -10,8 +10,8 @@ from tests.dagster.test_diffs_asset import CLASSIC, HOUR, START, WINDOWS, Materi
 from tests.dagster.test_repair import told
 from tidemark.assets.catalog import STREAM_STATUS
 from tidemark.assets.definitions import build_definitions
+from tidemark.assets.jobs.heartbeat_diffs import FEW_STOPPED, silence_report, stopped_result, stream_status_asset
 from tidemark.assets.partitions import Partitions
-from tidemark.assets.windowed import FEW_STOPPED, silence_report, stopped_result, stream_status_asset
 from tidemark.pipeline.clock import SystemClock
 from tidemark.pipeline.quality.silence import WindowSilence
 from tidemark.pipeline.settings import Settings

@@ -11,7 +11,7 @@ from google.pubsub_v1 import SubscriberClient, types
 from tests.clock import ManualClock
 from tests.dagster.house import Ticking, settings_of
 from tests.doctor.world import World, served_world
-from tidemark.assets.staleness import AUDIT_EVERY
+from tidemark.assets.sensors.staleness import AUDIT_EVERY
 from tidemark.pipeline.clock import SystemClock
 from tidemark.pipeline.errors import PermissionMissing, PubSubUnreachable
 from tidemark.pipeline.pubsub.connection import subscriber_client

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.watermark.builders import START, at, bounded, seconds
-from tidemark.assets.turns import (
+from tidemark.assets.scheduler.turns import (
     FIRST,
     LONGEST,
     LONGEST_REST,

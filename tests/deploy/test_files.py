@@ -17,7 +17,7 @@ import pytest
 import yaml
 from dagster._cli.api import grpc_command
 
-from tidemark.assets.runs import MAX_RUNTIME_SECONDS
+from tidemark.assets.jobs.job import MAX_RUNTIME_SECONDS
 from tidemark.local.services.processes import STOP_WITHIN_SECONDS
 from tidemark.local.services.stack import CODE_SERVER_THREADS, TOKEN
 from tidemark.pipeline.cli.app import app

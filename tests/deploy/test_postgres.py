@@ -12,9 +12,10 @@ import pytest
 
 from tests.deploy.postgres import PASSWORD, postgres
 from tidemark.assets.catalog import HEARTBEATS, WATERMARK
-from tidemark.assets.housekeeping import prune_events, prune_runs
-from tidemark.assets.lost_runs import SILENT_FOR, report_dead
-from tidemark.assets.runs import Runs, tags_of
+from tidemark.assets.jobs.housekeeping import prune_events, prune_runs
+from tidemark.assets.jobs.job import tags_of
+from tidemark.assets.scheduler.lost_runs import SILENT_FOR, report_dead
+from tidemark.assets.scheduler.runs import Runs
 from tidemark.pipeline.clock import SystemClock
 from tidemark.pipeline.orchestrator.names import COMPUTE_WINDOWS
 from tidemark.pipeline.settings import Settings

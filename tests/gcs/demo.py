@@ -12,11 +12,10 @@ from pathlib import Path
 
 from tests.gcs.apart import fresh_lake, server_apart
 from tests.gcs.fault_proxy import fault_proxy, place_of
-from tidemark.local.demo.script import run_demo
+from tidemark.local.demo.script import FULL, QUICK, run_demo
 from tidemark.local.demo.synthetic_beats import SyntheticSource
 from tidemark.pipeline.cli.output import columns, console
 from tidemark.pipeline.clock import SystemClock
-from tidemark.pipeline.durations import parse_duration
 from tidemark.pipeline.errors import TidemarkError
 from tidemark.pipeline.lake.layout import Lake
 from tidemark.pipeline.watermark.state import DecisionRecord
@@ -25,16 +24,13 @@ from tidemark.pipeline.watermark.state import DecisionRecord
 def main() -> int:
     options = argparse.ArgumentParser(prog="make demo LAKE=gs", description=__doc__)
     options.add_argument("--folder", type=Path, default=Path("build/demo"))
-    options.add_argument("--streams", type=int, default=10_000)
-    options.add_argument("--backlog", type=parse_duration, default=timedelta(minutes=20))
-    options.add_argument("--live", type=parse_duration, default=timedelta(minutes=3))
+    options.add_argument("--full", action="store_true", help="as large as `make demo FULL=1`")
     asked, terminal = options.parse_args(), console()
-    source = SyntheticSource(streams=asked.streams, jitter=timedelta(seconds=8))
-    times = {"backlog": asked.backlog, "live": asked.live}
+    source, scale = SyntheticSource(jitter=timedelta(seconds=8)), FULL if asked.full else QUICK
     try:
         with server_apart() as endpoint, fault_proxy(endpoint) as proxy:
             lake = fresh_lake(proxy.endpoint)
-            summary = run_demo(asked.folder.resolve(), source, terminal, SystemClock(), **times, lake=lake)
+            summary = run_demo(asked.folder.resolve(), source, terminal, SystemClock(), scale=scale, lake=lake)
             assert summary.live is not None
             start, end = (moment.timestamp() for moment in summary.live)
             calls = [call for call in proxy.calls() if start <= call.at < end]

@@ -20,15 +20,15 @@ from tests.clock import ManualClock
 from tests.lake.builders import append_beats
 from tests.spark.beats import FIELDS, at, batch_over, by_message, in_columns, naive
 from tests.spark.test_columns import WINDOWS, dirty, landed
+from tidemark.pipeline.compute.micro_batch import compute_windows
+from tidemark.pipeline.compute.own_tables import OwnBatch, compute_own
+from tidemark.pipeline.compute.table_definition import windowed
 from tidemark.pipeline.lake.layout import Lake
 from tidemark.pipeline.lake.store.address import scan_options, storage_options
 from tidemark.pipeline.quality.due_windows import ComputedWindows
 from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.settings_sections import LakeSettings, SparkSettings
-from tidemark.pipeline.spark.micro_batch import compute_windows
-from tidemark.pipeline.spark.own_tables import OwnBatch, compute_own
 from tidemark.pipeline.spark.session import session_config, shared_session
-from tidemark.pipeline.spark.table_definition import windowed
 from tidemark.pipeline.windows import Window, Windowing
 
 SEED = 20_261_122

@@ -10,7 +10,7 @@ import pytest
 from tests.dagster.house import SECOND, ModelWorld, Ticking, publish, windows_of
 from tests.gcs.fault_proxy import FaultProxy, table
 from tests.gcs.test_calls import MOST_CLASS_A, MOST_CLASS_B
-from tidemark.assets.staleness import AUDIT_EVERY, CHECK_EVERY
+from tidemark.assets.sensors.staleness import AUDIT_EVERY, CHECK_EVERY
 from tidemark.pipeline.lake.layout import Lake
 from tidemark.pipeline.lake.tables.windowed import DiffRun
 from tidemark.pipeline.settings import Settings

@@ -179,7 +179,7 @@ def foreign_parquet() -> bytes:
 
 @pytest.mark.parametrize("content", [b"", b"not Parquet", foreign_parquet()], ids=["empty", "text", "foreign Parquet"])
 def test_an_object_that_is_no_entry_is_named_with_what_to_do(content: bytes) -> None:
-    with pytest.raises(CorruptObject, match=rf"{NAME} cannot be read.*backup.*`tidemark forget"):
+    with pytest.raises(CorruptObject, match=rf"{NAME} cannot be read.*backup.*`tidemark repair --forget"):
         decode(content, NAME)
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from tests.lake.builders import lake_in
 from tests.watermark.builders import at, published, reading
-from tidemark.pipeline.cli.upkeep import forget
+from tidemark.pipeline.cli.repair.repair import repair
 from tidemark.pipeline.errors import CorruptObject, LakeUnreachable
 from tidemark.pipeline.lake.log.tracking_log import TrackingLog, entry_name
 from tidemark.pipeline.lake.log.witness import NOTED
@@ -217,7 +217,7 @@ def test_a_damaged_entry_is_named_with_what_to_do(tmp_path: Path, number: int, d
     told_so_far(TrackingLog(DiskObjects(tmp_path), checkpoint_every=100), ticks=2)
     damage(tmp_path / entry_name(number))
     log = TrackingLog(DiskObjects(tmp_path), checkpoint_every=100)
-    with pytest.raises(CorruptObject, match=rf"{entry_name(number)} cannot be read.*`tidemark forget"):
+    with pytest.raises(CorruptObject, match=rf"{entry_name(number)} cannot be read.*`tidemark repair --forget"):
         log.catch_up()
     with pytest.raises(CorruptObject):  # and nothing is written on top of what is not understood
         log.append(snapshot(200))
@@ -229,7 +229,7 @@ def test_a_missing_entry_is_named_with_what_to_do(tmp_path: Path, number: int) -
     objects = DiskObjects(tmp_path)
     told_so_far(TrackingLog(objects, checkpoint_every=100), ticks=2)
     objects.delete(entry_name(number))
-    with pytest.raises(CorruptObject, match=rf"{entry_name(number)} is missing.*`tidemark forget {number}`"):
+    with pytest.raises(CorruptObject, match=rf"{entry_name(number)} is missing.*`tidemark repair --forget {number}`"):
         TrackingLog(objects, checkpoint_every=100).catch_up()
 
 
@@ -291,12 +291,12 @@ def test_the_command_keeps_the_watermark_that_was_noted_or_else_the_end_of_the_n
     diffs.replace(run, fence)
     assert before.watermark == at(559)
     flip(tmp_path / "lake" / entry_name(before.number))
-    forget(before.number)
+    repair(forget=before.number)
     assert log.entry(before.number) == Lost("an operator called it lost", at(559))
     state = TrackingLog(DiskObjects(tmp_path / "lake"), checkpoint_every=1000).catch_up()
     assert (state.decision and state.decision.watermark, state.watermark) == (at(539), at(559))
     shutil.rmtree(tmp_path / "lake" / "log_witness")
-    forget(before.number)
+    repair(forget=before.number)
     assert log.entry(before.number) == Lost("an operator called it lost", at(300))
 
 
@@ -308,7 +308,9 @@ def test_a_writer_that_starts_on_a_log_without_its_end_appends_nothing(tmp_path:
     for number in range(first, state.number + 1):
         objects.delete(entry_name(number))
     again = TrackingLog(objects, checkpoint_every=3)
-    message = f"it had entry {state.number}, when the watermark was at .*: its end is lost.*tidemark forget {first}"
+    message = (
+        f"it had entry {state.number}, when the watermark was at .*: its end is lost.*tidemark repair --forget {first}"
+    )
     for append in (
         lambda: again.append(snapshot(500)),
         lambda: again.begin(Beginning(at(0))),

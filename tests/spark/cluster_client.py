@@ -44,7 +44,7 @@ def windows(session: SparkSession, lake: str, is_late: bool = False) -> dict[str
 
 def rounds(session: SparkSession, pubsub: dict[str, Any], lake: str, messages: int) -> dict[str, Any]:
     """Rounds until so many different messages are visible and nothing is outstanding, or why that is refused."""
-    settings, done = settings_of(PubSubSettings.model_validate(pubsub), lake, readers=2, round="3s"), 0
+    settings, done = settings_of(PubSubSettings.model_validate(pubsub), lake, readers=2), 0
     try:
         with a_run(session, settings) as run:
             for _ in run.rounds(timedelta(minutes=6), until_young=False):
@@ -109,7 +109,7 @@ def _streamed(session: SparkSession, options: dict[str, str], folder: str) -> li
 
 def with_tidemark(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Hands the rows on where tidemark can be imported."""
-    import tidemark.pipeline.spark.slices  # noqa: F401
+    import tidemark.pipeline.compute.slices  # noqa: F401
 
     yield from batches
 

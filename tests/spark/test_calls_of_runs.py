@@ -15,6 +15,8 @@ from tests.identity.test_recorded_calls import ONLY_SOMETIMES, Servers, of, serv
 from tests.spark.pubsub_world import PubSubWorld
 from tests.spark.rounds import settings_of
 from tidemark.pipeline.clock import SystemClock
+from tidemark.pipeline.compute.columns import DiffPlan
+from tidemark.pipeline.compute.micro_batch import MicroBatch, compute_windows
 from tidemark.pipeline.identity import IN_PARTS, Component
 from tidemark.pipeline.ingest.on_spark import SparkReaders
 from tidemark.pipeline.ingest.outcome import Side
@@ -25,8 +27,6 @@ from tidemark.pipeline.lake.layout import Lake
 from tidemark.pipeline.orchestrator.names import INGEST
 from tidemark.pipeline.pubsub.connection import publisher_client, subscriber_client
 from tidemark.pipeline.settings import Settings
-from tidemark.pipeline.spark.columns import DiffPlan
-from tidemark.pipeline.spark.micro_batch import MicroBatch, compute_windows
 from tidemark.pipeline.upkeep.housekeeping import Housekeeper
 from tidemark.resources.lake import LakeResource
 from tidemark.resources.pubsub import PubSubResource

@@ -15,6 +15,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from tests.official_emulator import free_port
+from tests.quick import classic
 from tests.spark.test_micro_batch import WINDOWS, House
 from tidemark.local.services.processes import Supervisor
 from tidemark.local.services.stack import TOKEN, is_ours_to_start, spark_server
@@ -35,7 +36,9 @@ Server = tuple[Settings, psutil.Process, Supervisor]
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     folder = tmp_path_factory.mktemp("spark")
-    settings = Settings(spark=SparkSettings(remote=f"sc://localhost:{free_port()}", driver_memory="1g"))
+    settings = Settings(
+        spark=SparkSettings(remote=f"sc://localhost:{free_port()}", config={"spark.driver.memory": "1g"})
+    )
     assert is_ours_to_start(settings)
     supervisor = Supervisor(folder, SystemClock(), lambda _: None)
     try:
@@ -150,4 +153,4 @@ def test_an_address_that_the_client_would_want_tls_for_is_refused(tmp_path: Path
 
 def test_nothing_is_started_for_somebody_else_s_spark() -> None:
     assert not is_ours_to_start(Settings(spark=SparkSettings(remote="sc://spark.example:15002")))
-    assert not is_ours_to_start(Settings(spark=SparkSettings(remote=None, master="local[1]")))
+    assert not is_ours_to_start(Settings(spark=classic("local[1]")))

@@ -8,7 +8,7 @@ import pytest
 from pyspark import cloudpickle
 from pyspark.sql import SparkSession
 
-import tidemark.pipeline.spark
+import tidemark.pipeline.compute
 from tidemark.pipeline.doctor.cluster import seen_executors
 from tidemark.pipeline.doctor.finding import Level
 from tidemark.pipeline.spark import executors
@@ -24,8 +24,8 @@ def test_an_executor_with_tidemark_says_so(spark: SparkSession) -> None:
 def test_an_executor_without_it_says_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "polars", None)
     for name in ("slices", "columns"):  # as if nothing had imported them yet
-        monkeypatch.delitem(sys.modules, f"tidemark.pipeline.spark.{name}", raising=False)
-        monkeypatch.delattr(tidemark.pipeline.spark, name, raising=False)
+        monkeypatch.delitem(sys.modules, f"tidemark.pipeline.compute.{name}", raising=False)
+        monkeypatch.delattr(tidemark.pipeline.compute, name, raising=False)
     (batch,) = look(WINDOWS, [pa.RecordBatch.from_pydict({"id": [1]})])
     (row,) = batch.to_pylist()
     assert row["executor"].startswith(f"{sys.executable} on ")

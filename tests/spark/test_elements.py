@@ -11,6 +11,8 @@ from pyspark.sql import SparkSession
 
 from tests.pubsub.builders import subscription_of
 from tidemark.pipeline.clock import SystemClock, from_us, to_us
+from tidemark.pipeline.compute.columns import DiffPlan
+from tidemark.pipeline.compute.micro_batch import MicroBatch, compute_windows
 from tidemark.pipeline.contract.heartbeat import HeartbeatReader
 from tidemark.pipeline.ingest.readers import new_files
 from tidemark.pipeline.ingest.take import Budget
@@ -21,8 +23,6 @@ from tidemark.pipeline.pubsub.provision import provision
 from tidemark.pipeline.quality.audit import audit
 from tidemark.pipeline.settings_message import MessageSettings
 from tidemark.pipeline.settings_sections import LakeSettings, PubSubSettings
-from tidemark.pipeline.spark.columns import DiffPlan
-from tidemark.pipeline.spark.micro_batch import MicroBatch, compute_windows
 from tidemark.pipeline.watermark.policy import Policy
 from tidemark.pipeline.windows import Windowing
 

@@ -18,6 +18,10 @@ from tests.clock import ManualClock
 from tests.lake.builders import append_beats
 from tests.spark.beats import T0, at
 from tests.spark.machine import python_without
+from tidemark.pipeline.compute import micro_batch
+from tidemark.pipeline.compute.columns import DiffPlan
+from tidemark.pipeline.compute.micro_batch import MicroBatch, compute_windows, silent_in
+from tidemark.pipeline.compute.replacement import Outcome
 from tidemark.pipeline.contract.heartbeat import FieldKind
 from tidemark.pipeline.errors import ExecutorsUnable, WindowExpired, WindowNotClosed
 from tidemark.pipeline.lake.layout import HEARTBEATS, Lake
@@ -25,12 +29,9 @@ from tidemark.pipeline.lake.tables.heartbeats import Heartbeats
 from tidemark.pipeline.lake.tables.stream_status import StreamStatus
 from tidemark.pipeline.lake.tables.windowed import DiffRun, WindowedTable
 from tidemark.pipeline.settings_sections import LakeSettings
-from tidemark.pipeline.spark import executors, micro_batch
-from tidemark.pipeline.spark.columns import DiffPlan
+from tidemark.pipeline.spark import executors
 from tidemark.pipeline.spark.executors import ABLE, CONTRACT, PYTHON, run_slices
 from tidemark.pipeline.spark.executors import WINDOWS as WINDOWS_NEED
-from tidemark.pipeline.spark.micro_batch import MicroBatch, compute_windows, silent_in
-from tidemark.pipeline.spark.replacement import Outcome
 from tidemark.pipeline.upkeep.compaction import drop_partitions
 from tidemark.pipeline.upkeep.orphans import find_orphans, remove_orphans
 from tidemark.pipeline.windows import Window, Windowing

@@ -9,9 +9,9 @@ from tests.clock import ManualClock
 from tests.lake.builders import append_beats
 from tests.spark.beats import FIELDS, at, batch_over, by_message, in_columns, naive
 from tests.spark.test_columns import WINDOWS, dirty, landed
+from tidemark.pipeline.compute.micro_batch import compute_windows
 from tidemark.pipeline.lake.layout import Lake
 from tidemark.pipeline.settings_sections import LakeSettings
-from tidemark.pipeline.spark.micro_batch import compute_windows
 
 pytestmark = pytest.mark.gcs
 

@@ -19,6 +19,11 @@ from tests.clock import ManualClock
 from tests.lake.builders import append_beats
 from tests.spark.beats import FIELDS, T0, Beat, at, by_message, expected, naive
 from tests.spark.test_columns import dirty, landed
+from tidemark.pipeline.compute.columns import DiffPlan
+from tidemark.pipeline.compute.micro_batch import MicroBatch, compute_windows
+from tidemark.pipeline.compute.own_tables import OwnBatch, compute_own
+from tidemark.pipeline.compute.replacement import Outcome
+from tidemark.pipeline.compute.table_definition import TableDefinition, Windows, own_tables, read_table, windowed
 from tidemark.pipeline.contract.heartbeat import FieldKind
 from tidemark.pipeline.errors import InvalidSettings, LakeError, TableFailed, WindowNotClosed
 from tidemark.pipeline.lake.layout import Lake
@@ -28,11 +33,6 @@ from tidemark.pipeline.lake.tables.windowed import DiffRun
 from tidemark.pipeline.quality.due_windows import ComputedWindows, Followed
 from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.settings_sections import LakeSettings, TableSettings, WindowSettings
-from tidemark.pipeline.spark.columns import DiffPlan
-from tidemark.pipeline.spark.micro_batch import MicroBatch, compute_windows
-from tidemark.pipeline.spark.own_tables import OwnBatch, compute_own
-from tidemark.pipeline.spark.replacement import Outcome
-from tidemark.pipeline.spark.table_definition import TableDefinition, Windows, own_tables, read_table, windowed
 from tidemark.pipeline.windows import Window, Windowing
 
 EXAMPLES = Path(__file__).parents[2] / "examples/tables"
@@ -151,8 +151,8 @@ def in_order(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def example(name: str) -> TableDefinition:
-    kinds = {"per_region": TableSettings(sql=str(EXAMPLES / "per_region.sql"), key=["region"])}
-    table = kinds.get(name) or TableSettings(python=str(EXAMPLES / f"{name}.py"))
+    kinds = {"per_region": TableSettings(file=str(EXAMPLES / "per_region.sql"), key=["region"])}
+    table = kinds.get(name) or TableSettings(file=str(EXAMPLES / f"{name}.py"))
     return own_tables(Settings(windows=OF_WINDOWS, tables={name: table}))[name]
 
 
@@ -426,7 +426,7 @@ def test_a_window_above_the_watermark_is_refused(house: House) -> None:
 
 def written(folder: Path, text: str) -> TableSettings:
     (folder / "table.py").write_text(text)
-    return TableSettings(python=str(folder / "table.py"))
+    return TableSettings(file=str(folder / "table.py"))
 
 
 @pytest.mark.parametrize(

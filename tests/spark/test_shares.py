@@ -13,7 +13,7 @@ from weakref import WeakSet
 import pyarrow as pa
 import pytest
 
-from tests.ingest.fakes import ACK_DEADLINE, AMPLE, FIELDS, World
+from tests.ingest.fakes import AMPLE, FIELDS, World
 from tests.ingest.model_subscription import ModelSubscription
 from tests.watermark.builders import at
 from tidemark.local.emulator.refusals import DeadlineExceeded
@@ -24,7 +24,16 @@ from tidemark.pipeline.ingest.copies import RememberedCopies
 from tidemark.pipeline.ingest.on_spark import TAKEN, read_share, taken_of_rows
 from tidemark.pipeline.ingest.outcome import Settled, Side, Taken
 from tidemark.pipeline.ingest.readers import Reader, Share, taken_of
-from tidemark.pipeline.ingest.rounds import DRY_ROUNDS, YOUNG_ROUNDS, Ended, RoundDone, Rounds, sentence_of
+from tidemark.pipeline.ingest.rounds import (
+    DRY_ROUNDS,
+    PLAN,
+    YOUNG_ROUNDS,
+    Ended,
+    RoundDone,
+    Rounds,
+    RunPlan,
+    sentence_of,
+)
 from tidemark.pipeline.ingest.settle import Settling
 from tidemark.pipeline.kept import Kept
 from tidemark.pipeline.pubsub.backlog import Backlog
@@ -58,6 +67,7 @@ class OnTheModel:
 
     world: World
     settings: Settings
+    plan: RunPlan = PLAN
     pulled: dict[str, Any] = field(default_factory=dict)
     kept: Kept = field(default_factory=Kept)
 
@@ -92,6 +102,7 @@ class OnTheModel:
             "backlogs": {Side.TRACKING: world.tracking_backlog, Side.BASE: world.base_backlog},
             "clock": world.clock,
             "beside": at_once,
+            "plan": self.plan,
         }
         return Rounds(**{**made, **parts})
 
@@ -117,12 +128,12 @@ class Late(Future[RoundDone]):
         return at_once(self._work).result(timeout)
 
 
-def settings_of(world: World, message: Mapping[str, Any] | None = None, **ingest: object) -> Settings:
+def settings_of(world: World, message: Mapping[str, Any] | None = None, readers: int = 3) -> Settings:
     return Settings(
-        pubsub=PubSubSettings(emulator_host="127.0.0.1:1", ack_deadline=ACK_DEADLINE),
+        pubsub=PubSubSettings(emulator_host="127.0.0.1:1"),
         message=MessageSettings.model_validate({"fields": FIELDS, **(message or {})}),
         lake=LakeSettings(uri=f"file:{world.folder}"),
-        ingest=IngestSettings.model_validate(ingest),
+        ingest=IngestSettings(readers=readers),
     )
 
 
@@ -164,7 +175,7 @@ def test_nine_runs_in_one_worker_keep_the_connections_of_at_most_two(
     monkeypatch.setattr(Counting, "made", 0)
     numbers = pa.RecordBatch.from_pydict({"id": [0, 1]})
     for minutes in settings:
-        chosen = Settings(ingest=IngestSettings(run_for=minutes * MINUTE, round=timedelta(seconds=3)))
+        chosen = Settings(ingest=IngestSettings(readers=minutes))
         for _ in range(3):
             rows = pa.Table.from_batches(read_share(Share(chosen, timedelta(seconds=1), 1, 1), [numbers]))
             assert [one.side for one in taken_of_rows(rows)] == [Side.BASE, Side.TRACKING]
@@ -233,7 +244,7 @@ def test_a_reader_that_is_full_early_leases_what_it_has_until_the_round_is_settl
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     world = World(tmp_path)
-    on = OnTheModel(world, settings_of(world, round="1m", readers=1))
+    on = OnTheModel(world, settings_of(world, readers=1), RunPlan(round=MINUTE))
     for second in range(10):
         world.topic.publish(second)
     world.wait(10)
@@ -336,7 +347,7 @@ def test_readers_that_find_little_on_tracking_look_at_base_before_the_run_ends(
     tmp_path: Path, beside: Any, on_tracking: int
 ) -> None:
     world = World(tmp_path)
-    on = OnTheModel(world, settings_of(world, readers=4, round="2s"))
+    on = OnTheModel(world, settings_of(world, readers=4), RunPlan(round=timedelta(seconds=2)))
     for second in range(40):
         world.topic.publish(second)
         world.wait(1)
@@ -354,7 +365,7 @@ def test_readers_that_find_little_on_tracking_look_at_base_before_the_run_ends(
 
 def test_one_reader_reads_both_in_turns_where_nobody_decides_and_ends_once_both_are_young(tmp_path: Path) -> None:
     world = World(tmp_path)
-    on = OnTheModel(world, settings_of(world, readers=1, stop_below="1m"))
+    on = OnTheModel(world, settings_of(world, readers=1))
     for second in range(40):
         world.topic.publish(second)
     world.wait(300)
@@ -368,7 +379,7 @@ def test_one_reader_reads_both_in_turns_where_nobody_decides_and_ends_once_both_
 
 def test_messages_that_another_consumer_holds_are_left_alone_after_two_rounds_that_found_little(tmp_path: Path) -> None:
     world = World(tmp_path)
-    on = OnTheModel(world, settings_of(world, readers=4, stop_below="1m"))
+    on = OnTheModel(world, settings_of(world, readers=4))
     for second in range(50):
         world.topic.publish(second)
     held = world.model.pull("base", 30, world.clock.now())
@@ -396,7 +407,7 @@ def test_live_traffic_does_not_keep_a_run_going_where_no_age_is_known(
 ) -> None:
     world = World(tmp_path)
     monkeypatch.setattr(rounds, "SMALL_SHARE", 1e-6)
-    settings = settings_of(world, readers=4, stop_below="1m")
+    settings = settings_of(world, readers=4)
     on = OnTheModel(world, settings)
     for second in range(30):
         world.topic.publish(second)
@@ -413,7 +424,7 @@ def test_live_traffic_does_not_keep_a_run_going_where_no_age_is_known(
     assert run.ended is Ended.CAUGHT_UP
     assert not any(one.is_dry for one in done), "there is always something to pull"
     assert all(one.ages == {} for one in done)
-    are_young = [all(age < settings.ingest.stop_below for age in one.oldest.values()) for one in done]
+    are_young = [all(age < PLAN.stop_below for age in one.oldest.values()) for one in done]
     assert not are_young[0], "the backlog came first"
     assert are_young[-1 - YOUNG_ROUNDS :] == [True] * (1 + YOUNG_ROUNDS), "all looked young, and one was under way"
     assert len(done) == 2 + YOUNG_ROUNDS
@@ -421,7 +432,7 @@ def test_live_traffic_does_not_keep_a_run_going_where_no_age_is_known(
 
 def test_a_run_ends_in_time_and_the_next_one_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     world = World(tmp_path)
-    on = OnTheModel(world, settings_of(world, readers=2, round="1s"))
+    on = OnTheModel(world, settings_of(world, readers=2), RunPlan(round=timedelta(seconds=1)))
     for second in range(40):
         world.topic.publish(second)
     world.wait(300)
@@ -439,7 +450,7 @@ def test_a_run_ends_in_time_and_the_next_one_goes_on(tmp_path: Path, monkeypatch
 
 def test_a_run_that_stays_goes_on_although_nothing_is_left(tmp_path: Path) -> None:
     world = World(tmp_path)
-    on = OnTheModel(world, settings_of(world, readers=2, round="5s"))
+    on = OnTheModel(world, settings_of(world, readers=2))
     world.topic.publish(0)
     world.wait(60)
     run = on.rounds()

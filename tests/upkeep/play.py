@@ -25,6 +25,8 @@ from deltalake.table import TableOptimizer
 from pyspark.sql import SparkSession
 
 from tests.clock import ManualClock
+from tidemark.pipeline.compute import replacement, slices
+from tidemark.pipeline.compute.columns import DiffPlan
 from tidemark.pipeline.errors import TidemarkError
 from tidemark.pipeline.lake.layout import Lake
 from tidemark.pipeline.lake.store.disk import DiskObjects
@@ -34,8 +36,6 @@ from tidemark.pipeline.lake.tables.table import LakeTable
 from tidemark.pipeline.lake.tables.windowed import PARTITION
 from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.settings_sections import HousekeepingSettings, LakeSettings, WindowSettings
-from tidemark.pipeline.spark import replacement, slices
-from tidemark.pipeline.spark.columns import DiffPlan
 from tidemark.pipeline.upkeep.housekeeping import Housekeeper
 from tidemark.pipeline.upkeep.repair import Surveyor
 from tidemark.pipeline.watermark.decision import Decision, Reason
@@ -102,7 +102,7 @@ class Play:
         windows = self.random.choice(["", "", "1d", "2d"])
         self.settings = Settings(
             windows=WindowSettings(length=LENGTH, lookback=LOOKBACK, first=BEGIN),
-            lake=LakeSettings(uri=f"file:{self.folder}", checkpoint_every=4),
+            lake=LakeSettings(uri=f"file:{self.folder}"),
             housekeeping=HousekeepingSettings.model_validate({"heartbeats": f"{KEPT_HOURS}h", "windows": windows}),
         )
         self.windowing = self.settings.windowing

@@ -68,7 +68,7 @@ class House:
     def settings(self, **keep: object) -> Settings:
         return Settings(
             windows=WindowSettings(length=LENGTH, lookback=LOOKBACK, first=START),
-            lake=LakeSettings(uri=f"file:{self.folder}", checkpoint_every=4),
+            lake=LakeSettings(uri=f"file:{self.folder}"),
             housekeeping=HousekeepingSettings.model_validate(keep),
         )
 

@@ -303,7 +303,7 @@ def test_a_tracker_that_starts_on_a_log_without_its_end_refuses_until_an_operato
     noted(house, 20)
     cut(house, left)
     log = house.lake.tracking_log()
-    with pytest.raises(CorruptObject, match=f"its end is lost.*tidemark forget {left + 1}"):
+    with pytest.raises(CorruptObject, match=f"its end is lost.*tidemark repair --forget {left + 1}"):
         log.catch_up_to_append()
     assert forget_entry(house.lake, house.settings.windowing, left + 1) == at(600)
     assert isinstance(log.entry(left + 1), Lost)

@@ -9,8 +9,8 @@ from unittest.mock import patch
 import pytest
 
 from tests.upkeep.play import Wrong, play
+from tidemark.pipeline.compute import replacement
 from tidemark.pipeline.lake.tables.window_index import KeptWindows
-from tidemark.pipeline.spark import replacement
 
 ATTEMPT = replacement._attempt
 

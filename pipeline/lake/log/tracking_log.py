@@ -58,6 +58,11 @@ class Newest:
     record: DecisionRecord | None = None
 
 
+CHECKPOINT_EVERY = 200
+"""Entries of the log between two compacted ones. Restoring reads all since the last of them: half an hour of ticks of
+10 s, and a compacted entry is as large as the state."""
+
+
 class TrackingLog:
     """The log and the fold of its entries. An instance has one user at a time; any number of them may share a log. The
     fold is a cache: `catch_up` brings it up to date, from nothing if need be. `entry` reads an entry again and again,
@@ -365,7 +370,7 @@ class TrackingLog:
     def _gap(self, number: int) -> CorruptObject:
         return CorruptObject(
             f"{self._objects.uri}/{entry_name(number)} is missing from the tracking log; put back a backup, or "
-            f"run `tidemark forget {number}`: the watermark then holds until base has caught up"
+            f"run `tidemark repair --forget {number}`: the watermark then holds until base has caught up"
         )
 
     def _restored(self) -> WatermarkState:

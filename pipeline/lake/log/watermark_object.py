@@ -31,18 +31,26 @@ Written = Annotated[str, AfterValidator(lambda text: iso(datetime.fromisoformat(
 
 @dataclass(frozen=True, slots=True)
 class Said:
-    """The content of the object: the outcome of the newest decision, the entry up to which the log was folded, the
-    `promise` about the messages below the watermark, how many were `rejected`, which are not among them, and
-    how long windows are."""
+    """The content of the object."""
 
     watermark: Written | None
+    """The watermark; null until there is one."""
     decided_at: Moment
+    """Time of the newest decision."""
     reason: str | None
+    """Its reason (docs/reference/reasons.md)."""
     log_entry: int
+    """Number of the last log entry that was folded. A higher one is newer."""
     sentence: str = ""
+    """The decision in a sentence."""
     promise: str = LANDED
+    """State of every valid message with an event time below the watermark: `landed` in this lake, or `acknowledged` by
+    whoever reads base."""
     rejected: int = 0
+    """Messages that the contract rejected as tracking read them, since the log began: an upper bound, since copies
+    count again. The watermark promises nothing of them."""
     window_seconds: int | None = None
+    """Length of windows, in seconds."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,7 @@ merged in any order and repeatedly, so an update reads only the files that were 
 """
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 
@@ -23,6 +23,13 @@ logger = logging.getLogger(__name__)
 
 STREAMS = pa.schema({"stream_id": pa.string(), "first_event_time": MOMENT, "last_event_time": MOMENT})
 """One row a stream, by name. The table is not partitioned."""
+
+STREAM_COLUMNS: Mapping[str, str] = {
+    "stream_id": "The stream.",
+    "first_event_time": "Its first heartbeat in any computed window.",
+    "last_event_time": "Its last heartbeat in any computed window.",
+}
+"""A text for each column."""
 
 FILES_AT_ONCE = 64
 """Files whose streams are in memory before they are merged: it bounds the memory of making the table anew."""

@@ -1,0 +1,1 @@
+"""What runs do: the jobs, and the assets that a run computes."""

@@ -1,0 +1,260 @@
+"""The assets that a run computes by window: `heartbeat_diffs` and `stream_status`."""
+
+from collections import defaultdict
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from functools import partial
+from typing import Any
+
+import dagster as dg
+import polars as pl
+import pyarrow as pa
+
+from tidemark.assets.catalog import HEARTBEAT_DIFFS, HEARTBEATS, STREAM_STATUS, WATERMARK, key_of
+from tidemark.assets.checks import evaluation_of
+from tidemark.assets.jobs.by_window import Event, asset_by_window, batch_parts, reports, which, windows_job
+from tidemark.assets.jobs.corrections import corrections_noted
+from tidemark.assets.partitions import Partitions
+from tidemark.assets.scheduler.lost_runs import Context
+from tidemark.assets.scheduler.runs import stretch_ends
+from tidemark.pipeline.clock import iso
+from tidemark.pipeline.compute.columns import DiffPlan
+from tidemark.pipeline.compute.micro_batch import MicroBatch, Silent, compute_windows, silent_in
+from tidemark.pipeline.compute.replacement import Outcome
+from tidemark.pipeline.lake.tables.diffs import diff_columns, diff_schema
+from tidemark.pipeline.lake.tables.stream_status import STATUS, STATUS_COLUMNS, StatusKind
+from tidemark.pipeline.lake.tables.window_index import WindowIndex
+from tidemark.pipeline.lake.tables.windowed import PARTITION
+from tidemark.pipeline.orchestrator.names import COMPUTE_WINDOWS, name_of
+from tidemark.pipeline.quality.corrected import DIFFS_KEY, FollowedTable
+from tidemark.pipeline.quality.silence import WindowSilence, silence_of
+from tidemark.pipeline.settings import Settings
+from tidemark.pipeline.windows import Window
+from tidemark.resources.keys import LAKE, SPARK, lake_of, spark_of
+from tidemark.resources.lake import LakeResource
+from tidemark.resources.spark import SparkResource
+
+FEW_STOPPED = "few_streams_stopped"
+NAMED = 5
+"""Streams of each kind that the metadata of a window's status names; `tidemark streams` names all."""
+
+
+def heartbeat_diffs_asset(settings: Settings, partitions: Partitions) -> dg.AssetsDefinition:
+    """The asset `heartbeat_diffs`, whose run also writes `stream_status`."""
+    return asset_by_window(
+        settings,
+        HEARTBEAT_DIFFS,
+        partitions,
+        lambda context, windows: compute_and_report(
+            windows, lake_of(context, settings), spark_of(context, settings), context.run.run_id, partitions
+        ),
+        _index,
+        LAKE,
+        SPARK,
+        deps=[HEARTBEATS, WATERMARK],
+        columns=(diff_schema(settings.message.kinds), diff_columns(settings.message.kinds)),
+        description=(
+            "Each stream's heartbeats beside the one before: gap, missed heartbeats, and how the compared fields "
+            f"changed. Once the watermark has passed a window's end, the sensor `{name_of(settings, 'tracking')}` has "
+            f"the job `{name_of(settings, COMPUTE_WINDOWS)}` compute it. Any window can be computed again, alone or in "
+            "a range, and gives the same rows. Materializing a partition computes its windows; the job computes any."
+        ),
+    )
+
+
+def compute_windows_job(settings: Settings, partitions: Partitions) -> dg.JobDefinition:
+    """The job that computes windows, wherever they lie."""
+
+    def compute(context: Context, windows: Sequence[Window]) -> Iterator[Event]:
+        lake, spark = lake_of(context, settings), spark_of(context, settings)
+        silence = yield from compute_and_report(windows, lake, spark, context.run.run_id, partitions)
+        if silence:
+            yield evaluation_of(stopped_result(settings, silence))
+
+    assets = [key_of(settings, key) for key in (HEARTBEAT_DIFFS, STREAM_STATUS)]
+    about = (
+        "Heartbeat diffs of closed windows, and which streams were silent in them, in one run. The sensors request it; "
+        "so does `tidemark recompute`."
+    )
+    return windows_job(settings, COMPUTE_WINDOWS, partitions, assets, compute, about)
+
+
+def compute_and_report(
+    windows: Sequence[Window], lake: LakeResource, spark: SparkResource, run_id: str, partitions: Partitions
+) -> Generator[dg.AssetMaterialization | dg.AssetObservation, None, Sequence[WindowSilence]]:
+    """Compute windows, and report them by the partitions that hold them; returns their silence."""
+    if not windows:
+        return []
+    done = compute_range(windows, lake, spark, run_id)
+    dg.get_dagster_logger().info(sentence_of(done))
+    diffs, status = (key_of(lake.settings, key) for key in (HEARTBEAT_DIFFS, STREAM_STATUS))
+    computed = [window for window in windows if window.key in done.rows]
+    told = partitions, computed, done.watermark, _index(lake)
+    # Yielded at once: an event that is only logged is lost if the run fails in the end.
+    silent = silent_in(lake.whole().stream_status(), done.rows)
+    yield from reports(diffs, *told, partial(diffs_metadata, done, silent))
+    report = silence_report(lake, done.rows)
+    yield from reports(status, *told, partial(status_metadata, report))
+    yield from corrections_noted(lake, FollowedTable(HEARTBEAT_DIFFS.to_user_string(), lake.diffs("run"), DIFFS_KEY))
+    return report.windows
+
+
+def compute_range(windows: Sequence[Window], lake: LakeResource, spark: SparkResource, run: str) -> Outcome:
+    """Compute windows, which may have gaps between them, and replace them in the lake; if that fails, leave a note of
+    it there. Raises WindowNotClosed, before Spark is used, ExecutorsUnable, WindowExpired, and other TidemarkErrors."""
+    windowing, settings = lake.settings.windows, lake.settings
+    plan = DiffPlan(settings.message.kinds, windowing.lookback, windowing.heartbeat_period, windowing.length)
+    with lake.whole().failed_runs().noting(run, stretch_ends(windows), lake.clock):
+        parts = batch_parts(lake, spark, run, windows, lake.watermark())
+        batch = MicroBatch(**parts, diffs=lake.diffs("run"), status=lake.whole().stream_status(), plan=plan)
+        return compute_windows(batch, windows)
+
+
+def _index(lake: LakeResource) -> WindowIndex:
+    return lake.window_index("run")
+
+
+def sentence_of(computed: Outcome) -> str:
+    """What a run has computed, from which input, and what another run had computed already."""
+    said = (
+        f"computed {len(computed.rows)} windows, {sum(computed.rows.values())} rows, from version "
+        f"{computed.heartbeats_version} of heartbeats ({computed.input_rows} rows in its files)"
+    )
+    superseded = computed.superseded[-1]
+    if not superseded:
+        return said
+    return f"{said}; another run has computed these from input that is as new: {', '.join(superseded)}"
+
+
+def diffs_metadata(computed: Outcome, silent: Silent, windows: Sequence[Window]) -> dict[str, Any]:
+    """The metadata of a partition with these computed windows, and who was silent in the last of them."""
+    count, names = silent.get(windows[-1].key, (0, []))
+    return {
+        "rows": sum(computed.rows[window.key] for window in windows),
+        "silent_streams": count,
+        "silent_streams_first": ", ".join(names),
+        "heartbeats_version": computed.heartbeats_version,
+        "watermark_when_computed": "none" if computed.watermark is None else iso(computed.watermark),
+    }
+
+
+def stream_status_asset(settings: Settings, partitions: Partitions) -> dg.AssetsDefinition:
+    """The asset `stream_status`, whose own run computes no window."""
+    key = key_of(settings, STREAM_STATUS)
+
+    def report_again(context: Context, windows: Sequence[Window]) -> Iterator[Event]:
+        report = silence_report(lake_of(context, settings), [window.key for window in windows])
+        for partition, held in partitions.holding(windows).items():
+            said = which(held) | status_metadata(report, held)
+            yield dg.AssetMaterialization(key, partition=partition, metadata=said)
+        if report.behind:
+            context.log.warning(
+                f"{len(report.behind)} windows have a status of older input than their diffs, or none: "
+                f"{', '.join(report.behind[:NAMED])}; compute them again"
+            )
+        stops = sum(window.stopped for window in report.windows)
+        context.log.info(f"{report.streams} streams known, {stops} stops in this run")
+        yield evaluation_of(stopped_result(settings, report.windows))
+
+    few_stopped = dg.AssetCheckSpec(
+        FEW_STOPPED,
+        asset=key,
+        description="No more than `checks.max_stopped_share` of the streams stopped in any window of the run.",
+    )
+    return asset_by_window(
+        settings,
+        STREAM_STATUS,
+        partitions,
+        report_again,
+        _index,
+        LAKE,
+        deps=[HEARTBEAT_DIFFS],
+        columns=(STATUS, STATUS_COLUMNS),
+        check_specs=[few_stopped],
+        description=(
+            "Which streams stopped, started or missed beats, by window: rows that a window's run commits beside its "
+            "diffs. Materializing it alone brings `streams`, each stream's first and last heartbeat, up to date, and "
+            "reports again what stands."
+        ),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class SilenceReport:
+    """The computed windows and their metadata; `behind`, the windows whose status is missing or was made from older
+    input than their diffs; and how many streams are known."""
+
+    windows: Sequence[WindowSilence]
+    metadata: Mapping[str, dict[str, Any]]
+    behind: Sequence[str]
+    streams: int
+
+
+def silence_report(lake: LakeResource, windows: Iterable[str]) -> SilenceReport:
+    """Bring the table `streams` up to date, and report on these windows. Raises TidemarkError."""
+    keys = sorted(windows)
+    whole, diffs = lake.whole(), lake.diffs("silence")
+    status, known = whole.stream_status(), whole.streams().save()
+    found, rows = silence_of(diffs, status, known, lake.settings.windowing, keys)
+    named = _named(rows)
+    metadata = {window.window: _metadata(window, named[window.window]) for window in found}
+    return SilenceReport(found, metadata, status.behind(diffs, keys), known.rows.num_rows)
+
+
+def stopped_result(settings: Settings, windows: Sequence[WindowSilence]) -> dg.AssetCheckResult:
+    """The check `few_streams_stopped`: a warning, since sources may fail while the data about it is complete."""
+    most = settings.checks.max_stopped_share
+    beyond = [window for window in windows if window.stopped_share > most]
+    worst = max(windows, key=lambda window: window.stopped_share, default=WindowSilence(""))
+    said = "no window has been computed"
+    if windows:
+        said = (
+            f"at most {worst.stopped_share:.2%} of the streams stopped in one window ({worst.stopped} in "
+            f"{worst.window}); {len(beyond)} of {len(windows)} windows are beyond the limit of {most:.2%}"
+        )
+    return dg.AssetCheckResult(
+        asset_key=key_of(settings, STREAM_STATUS),
+        check_name=FEW_STOPPED,
+        passed=not beyond,
+        severity=dg.AssetCheckSeverity.WARN,
+        description=f"{said}. `tidemark streams --silent` names them" if beyond else said,
+        metadata={
+            "worst_stopped_share": worst.stopped_share,
+            "worst_window": worst.window,
+            "windows_beyond": len(beyond),
+            "stopped": sum(window.stopped for window in windows),
+        },
+    )
+
+
+def status_metadata(report: SilenceReport, windows: Sequence[Window]) -> dict[str, Any]:
+    """The metadata of a partition with these windows: the figures are those of the last one that is computed."""
+    last = next((window.key for window in reversed(windows) if window.key in report.metadata), None)
+    return {} if last is None else {"of_window": last, **report.metadata[last]}
+
+
+def _metadata(window: WindowSilence, named: Sequence[dg.TableRecord]) -> dict[str, Any]:
+    numbers: dict[str, Any] = asdict(window) | {"stopped_share": window.stopped_share}
+    del numbers["window"]
+    if named:
+        columns = [dg.TableColumn(name) for name in ("stream", "kind", "last", "first")]
+        columns.append(dg.TableColumn("missed_heartbeats", "int"))
+        numbers["first_of_each_kind"] = dg.TableMetadataValue(records=named, schema=dg.TableSchema(columns))
+    return numbers
+
+
+def _named(rows: pa.Table) -> Mapping[str, list[dg.TableRecord]]:
+    """The first streams of each kind, by window; those that missed heartbeats begin with the most missed."""
+    most_missed, kind = -pl.col("missed_heartbeats").fill_null(0), pl.col("kind").cast(pl.Enum(map(str, StatusKind)))
+    ordered = pl.DataFrame(rows).sort(PARTITION, kind, most_missed, "stream_id")
+    named = defaultdict[str, list[dg.TableRecord]](list)
+    for row in ordered.group_by(PARTITION, "kind", maintain_order=True).head(NAMED).iter_rows(named=True):
+        shown = {
+            "stream": row["stream_id"],
+            "kind": row["kind"],
+            "last": row["last_event_time"] and iso(row["last_event_time"]),
+            "first": row["first_event_time"] and iso(row["first_event_time"]),
+            "missed_heartbeats": row["missed_heartbeats"],
+        }
+        named[row[PARTITION]].append(dg.TableRecord(shown))
+    return named

@@ -1,0 +1,180 @@
+"""The job `housekeeping`, which keeps the lake and Dagster's own storage small, and its schedule.
+
+Dagster itself keeps the events of ticks, which come every few seconds for ever, and finished runs. It has no
+command to delete events by age (wiping an asset deletes all of them), so this module uses its tables. A tick's events
+belong to no run. The newest event of each asset and check stays, however old it is. Where this Dagster has other tables
+or columns, the events stay, and the run says so.
+
+The instance may be shared: of assets, checks and runs that are not this pipeline's, nothing is deleted.
+"""
+
+from collections import Counter
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import dagster as dg
+from sqlalchemy import MetaData, Table, delete, func, inspect, select, union
+from sqlalchemy.engine import Connection
+
+from tidemark.assets.catalog import ASSETS, key_of
+from tidemark.assets.jobs.job import job_of
+from tidemark.assets.scheduler.runs import Runs
+from tidemark.local.services.ownership import Ownership
+from tidemark.pipeline.clock import SystemClock
+from tidemark.pipeline.errors import DagsterPartMissing
+from tidemark.pipeline.orchestrator.names import name_of
+from tidemark.pipeline.settings import Settings
+from tidemark.pipeline.upkeep.housekeeping import Chore, Housekeeper
+from tidemark.resources import private
+
+HOUSEKEEPING = "housekeeping"
+
+KEEPS_SMALL = "Keeps the lake and Dagster's own storage from growing without end."
+
+EVENTS_KEPT = timedelta(days=2)
+"""How long Dagster keeps what ticks materialized and checked, about 80 MB a day. The newest of each asset stays."""
+
+ROWS_AT_ONCE = 500
+"""Rows deleted in one transaction: few, so that a tick that reports meanwhile waits only briefly."""
+
+RUNS_AT_ONCE = 100
+
+OF_NO_RUN = ""
+"""The run that Dagster gives events of ticks."""
+
+
+class HousekeepingConfig(dg.Config):
+    """With `dry_run` the job says what it would do, and changes nothing."""
+
+    dry_run: bool = False
+
+
+def housekeeping_job(settings: Settings) -> dg.JobDefinition:
+    @job_of(settings, HOUSEKEEPING, "keep_house", KEEPS_SMALL)
+    def housekeeping(context: dg.OpExecutionContext, config: HousekeepingConfig) -> Iterator[dg.Output[None]]:
+        """Removes what is no longer kept, archives old entries of the tracking log, rewrites small files as sorted
+        larger ones, deletes earlier versions and orphans, and prunes Dagster's own events. It can be killed at any
+        point, and runs beside everything else."""
+        figures, failed, skipped = Counter[str](), [], dict[str, str]()
+        for chore in _chores(settings, context, dry_run=config.dry_run):
+            if chore.failed is not None:
+                context.log.error(chore.sentence)
+                failed.append(chore.sentence)
+            elif chore.skipped is not None:
+                context.log.warning(chore.sentence)
+                skipped[f"{chore.name}/{chore.about}/skipped"] = chore.skipped
+            elif chore.is_idle:
+                context.log.debug(chore.sentence)
+            else:
+                context.log.info(f"would have: {chore.sentence}" if config.dry_run else chore.sentence)
+            figures.update({f"{chore.name}/{chore.about}/{name}": count for name, count in chore.figures.items()})
+        if failed:
+            raise dg.Failure(description="; ".join(failed), metadata={**figures, **skipped}, allow_retries=False)
+        yield dg.Output(None, metadata={**figures, **skipped})
+
+    return housekeeping
+
+
+def housekeeping_schedule(settings: Settings, job: dg.JobDefinition) -> dg.ScheduleDefinition:
+    """Every hour, from the start."""
+    return dg.ScheduleDefinition(
+        name=name_of(settings, "hourly_housekeeping"),
+        job=job,
+        cron_schedule="7 * * * *",
+        execution_timezone="UTC",
+        default_status=dg.DefaultScheduleStatus.RUNNING,
+        description=KEEPS_SMALL,
+    )
+
+
+def _chores(settings: Settings, context: dg.OpExecutionContext, *, dry_run: bool) -> Iterator[Chore]:
+    clock, keep = SystemClock(), settings.housekeeping
+    Ownership(settings, clock).allow()
+    yield from Housekeeper(settings, clock, dry_run=dry_run).chores()
+    if not dry_run:
+        yield _prune_or_skip(context.instance, settings, clock.now() - EVENTS_KEPT)
+    if keep.dagster_runs is not None and not dry_run:
+        runs = prune_runs(Runs(context.instance, settings), clock.now() - keep.dagster_runs, but=context.run_id)
+        yield Chore("Dagster", "runs", f"deleted {runs} runs", {"runs": runs}, is_idle=not runs)
+
+
+def _prune_or_skip(instance: dg.DagsterInstance, settings: Settings, before: datetime) -> Chore:
+    try:
+        figures = prune_events(instance, settings, before)
+    except DagsterPartMissing as error:
+        return Chore("Dagster", "events", "", skipped=str(error))
+    says = "this event log storage is of a kind that is not pruned"
+    if figures:
+        says = f"deleted {figures['events']} events of ticks and {figures['evaluations']} evaluations of checks"
+    return Chore("Dagster", "events", says, figures, is_idle=not any(figures.values()))
+
+
+def prune_events(instance: dg.DagsterInstance, settings: Settings, before: datetime) -> dict[str, int]:
+    """Delete what our ticks reported before a moment, except the newest of each asset and check.
+
+    Returns how many events of ticks and evaluations of their checks; nothing if the kind of storage is unknown.
+    It is safe to kill, and to run beside ticks. The space is reused; a SQLite file does not shrink. Raises
+    DagsterPartMissing, before anything is deleted, if a name, table or column is missing.
+    """
+    if why := private.why_missing(private.EVENTS):
+        raise DagsterPartMissing(why)
+    storage: Any = instance.event_log_storage
+    if not isinstance(storage, private.SqlEventLogStorage):
+        return {}
+    ours = [key_of(settings, key).to_string() for key in ASSETS]  # as the tables name them
+    moment = before.astimezone(UTC).replace(tzinfo=None)  # as Dagster stores it
+    with storage.index_connection() as connection:
+        events, tags, evaluations = _tables(connection)
+        of_event = evaluations.c.evaluation_event_storage_id
+        reported = (events.c.run_id == OF_NO_RUN) & events.c.asset_key.in_(ours)
+        evaluated = (evaluations.c.run_id == OF_NO_RUN) & evaluations.c.asset_key.in_(ours) & of_event.is_not(None)
+        kinds = (events.c.asset_key, events.c.dagster_event_type), (evaluations.c.asset_key, evaluations.c.check_name)
+        newest = union(
+            select(func.max(events.c.id)).where(reported).group_by(*kinds[0]),
+            select(func.max(of_event)).where(evaluated).group_by(*kinds[1]),
+        )
+        stay = list(connection.scalars(newest))
+    is_ours = reported | events.c.id.in_(select(of_event).where(evaluated))
+    old = select(events.c.id, events.c.event).where(is_ours, events.c.timestamp < moment, events.c.id.not_in(stay))
+    figures = {"events": 0, "evaluations": 0}
+    while True:
+        with storage.index_connection() as connection:
+            rows = connection.execute(old.limit(ROWS_AT_ONCE)).all()
+        if not rows:
+            return figures
+        ids, texts = zip(*rows, strict=True)
+        if storage.is_run_sharded:  # there they have other numbers; after a kill the index still has them
+            with storage.run_connection(OF_NO_RUN) as connection:
+                connection.execute(delete(events).where(events.c.event.in_(texts)))
+        with storage.index_connection() as connection:
+            figures["evaluations"] += connection.execute(delete(evaluations).where(of_event.in_(ids))).rowcount
+            connection.execute(delete(tags).where(tags.c.event_id.in_(ids)))
+            figures["events"] += connection.execute(delete(events).where(events.c.id.in_(ids))).rowcount
+
+
+def prune_runs(runs: Runs, before: datetime, but: str) -> int:
+    """Delete our runs that finished before a moment, with their events and logs; the number. `but` is this run."""
+    deleted, instance = 0, runs.instance
+    while found := [run_id for run_id in runs.finished_before(before, RUNS_AT_ONCE) if run_id != but]:
+        for run_id in found:
+            instance.delete_run(run_id)
+            instance.compute_log_manager.delete_logs(prefix=[run_id])
+            if path_of := getattr(instance.event_log_storage, "path_for_shard", None):  # on SQLite
+                Path(path_of(run_id)).unlink(missing_ok=True)
+        deleted += len(found)
+    return deleted
+
+
+def _tables(connection: Connection) -> list[Table]:
+    """The tables as the database has them. Raises DagsterPartMissing."""
+    database, tables, without = inspect(connection), [], private.PARTS["SqlEventLogStorage"].without
+    for name, columns in private.EVENT_TABLES.items():
+        if not database.has_table(name):
+            raise private.missing(f"table {name} in its event log", without)
+        table = Table(name, MetaData(), autoload_with=connection, resolve_fks=False)
+        if absent := [column for column in columns if column not in table.c]:
+            raise private.missing(f"column {name}.{absent[0]} in its event log", without)
+        tables.append(table)
+    return tables

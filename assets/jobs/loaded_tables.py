@@ -1,0 +1,83 @@
+"""Tables of one's own, which Dagster has loaded once, by their files as these are now.
+
+Most of a table may change while the code server runs: each run reads the file again. Its partitions and its checks may
+not, since Dagster knows them from when it loaded the table.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import dagster as dg
+
+from tidemark.assets.scheduler.lost_runs import Context
+from tidemark.pipeline.compute.table_definition import UNUSABLE, TableDefinition, file_now, read_table
+from tidemark.pipeline.durations import format_duration
+from tidemark.pipeline.errors import TableFailed, TidemarkError
+from tidemark.pipeline.orchestrator.names import DEFINITION
+from tidemark.pipeline.settings import Settings
+
+LOAD_AGAIN = (
+    "which Dagster knows from when it loaded the table. Nothing was written. Restart `tidemark up`; in a Dagster of "
+    "your own, reload the code location"
+)
+
+
+def table_of_run(context: Context, settings: Settings, loaded: TableDefinition) -> TableDefinition:
+    """The table by its file as it is now, for a run, which gets a tag with what it has found. Raises InvalidSettings if
+    the file cannot be used, and TableFailed if Dagster must load it again."""
+    context.instance.add_run_tags(context.run.run_id, {DEFINITION: _mark(settings, loaded)})
+    return _usable(settings, loaded, loaded)
+
+
+@dataclass(frozen=True, slots=True)
+class TableNow:
+    """A table as a tick finds it: its definition, the `mark` that its runs have, and why the next run will fail (None:
+    no reason is known). The definition of a file that cannot be used is the last one that could be."""
+
+    definition: TableDefinition
+    mark: str
+    wrong: TidemarkError | None = None
+
+    def counts(self, failed: dg.RunRecord) -> bool:
+        """Whether a failed run says something of the table as it is now."""
+        return failed.dagster_run.tags.get(DEFINITION) == self.mark
+
+
+class LoadedTables:
+    """The tables as Dagster has loaded them, and as their files are at each tick since."""
+
+    def __init__(self, settings: Settings, loaded: Mapping[str, TableDefinition]) -> None:
+        self._settings = settings
+        self._loaded = loaded
+        self._usable = dict(loaded)
+
+    def now(self, name: str) -> TableNow:
+        """A table by its file as it is now. A file with another text than the last usable one is imported again."""
+        loaded, wrong = self._loaded[name], None
+        mark = _mark(self._settings, loaded)
+        try:
+            self._usable[name] = _usable(self._settings, loaded, self._usable[name])
+        except TidemarkError as error:
+            wrong = error
+        return TableNow(self._usable[name], mark, wrong)
+
+
+def _mark(settings: Settings, loaded: TableDefinition) -> str:
+    """What stands for a table's file as Dagster has loaded it and as it is now."""
+    return f"{loaded.file}.{file_now(settings, loaded)}"
+
+
+def _usable(settings: Settings, loaded: TableDefinition, known: TableDefinition) -> TableDefinition:
+    """The table by its file as it is now, `known` if it is that. Raises InvalidSettings and TableFailed. A file that
+    could not be used when Dagster loaded the table may have a key: its check is there after the next load."""
+    if not loaded.file:
+        return loaded
+    now = read_table(settings, loaded.name, known)
+    lengths = [table.windowing(settings.windows).length for table in (now, loaded)]
+    if lengths[0] != lengths[1]:
+        new, old = map(format_duration, lengths)
+        raise TableFailed(f"the table {now.name} has windows of {new} now, and not of {old}, {LOAD_AGAIN}")
+    if loaded.file != UNUSABLE and bool(now.key) != bool(loaded.key):
+        is_new = "has a key now, and so a check of it" if now.key else "has no key any more, and so no check of it"
+        raise TableFailed(f"the table {now.name} {is_new}, {LOAD_AGAIN}")
+    return now

@@ -1,0 +1,94 @@
+"""The job `repair`: `tidemark repair` for the UI."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import dagster as dg
+
+from tidemark.assets.checks import evaluation_of
+from tidemark.assets.jobs.by_window import Event
+from tidemark.assets.jobs.heartbeat_diffs import compute_and_report, stopped_result
+from tidemark.assets.jobs.job import job_of
+from tidemark.assets.partitions import Partitions
+from tidemark.pipeline.clock import SystemClock
+from tidemark.pipeline.durations import parse_duration
+from tidemark.pipeline.errors import ExecutorsUnable
+from tidemark.pipeline.quality.silence import WindowSilence
+from tidemark.pipeline.settings import Settings
+from tidemark.pipeline.upkeep.integrity import forget_damaged
+from tidemark.pipeline.upkeep.orphans import remove_orphans
+from tidemark.pipeline.upkeep.repair import Survey, Surveyor, findings
+from tidemark.pipeline.windows import WINDOWS_PER_RUN
+from tidemark.resources.keys import LAKE, SPARK, lake_of, spark_of
+
+REPAIR = "repair"
+ABOUT = (
+    "After an outage: looks at a range of windows, the tracking log and the folders of the lake, says what is stale, "
+    "missing, damaged or orphaned, and computes just that again."
+)
+NAMED_IN_LOG = 200
+"""Findings that go to the run's log and metadata, which Dagster keeps in its database."""
+
+
+class RepairConfig(dg.Config):
+    """The first and the last window to look at, by their keys such as 2026-11-21T05-20Z (empty: all that are closed);
+    what to do about findings; and the age from which a file is an orphan, longer than any run takes."""
+
+    first_window: str = ""
+    last_window: str = ""
+    dry_run: bool = False
+    remove_orphans: bool = False
+    grace: str = "1d"
+
+
+def repair_job(settings: Settings, partitions: Partitions) -> dg.JobDefinition:
+    @job_of(settings, REPAIR, "look_and_compute_again", ABOUT, LAKE, SPARK, lasting=(ExecutorsUnable, ValueError))
+    def repair(context: dg.OpExecutionContext, config: RepairConfig) -> Iterator[Event | dg.Output[None]]:
+        """Looks at each window of the range, names what is stale, missing, damaged or orphaned, and computes again what
+        can be computed. Fails if something is left that this does not mend."""
+        lake, spark = lake_of(context, settings), spark_of(context, settings)
+        clock = SystemClock()
+        surveyor = Surveyor(settings, clock)
+        survey = _look(surveyor, settings, config)
+        if survey is None:
+            context.log.info("no window is closed: there is nothing to look at")
+            yield dg.Output(None)
+            return
+        found = list(findings(survey, clock.now()))
+        for finding in found[:NAMED_IN_LOG]:
+            context.log.warning(f"{finding.kind}: {finding.text}")
+        removed = survey.orphans if config.remove_orphans and not config.dry_run else []
+        remove_orphans(removed, surveyor.lake.objects())
+        own = [] if config.dry_run else survey.integrity.own
+        forget_damaged(surveyor.lake, own)
+        computed, silence = 0, list[WindowSilence]()
+        for windows in () if config.dry_run else survey.runs(WINDOWS_PER_RUN):
+            silence += yield from compute_and_report(windows, lake, spark, context.run_id, partitions)
+            computed += len(windows)
+        if silence:
+            yield evaluation_of(stopped_result(settings, silence))
+        figures: dict[str, Any] = {
+            "windows_looked_at": survey.integrity.windows,
+            "files_looked_at": survey.integrity.files,
+            "log_entries_read": survey.log.read,
+            "windows_broken": len(survey.integrity.broken),
+            "windows_computed": computed,
+            "windows_blocked": len(survey.integrity.blocked),
+            "windows_of_own_tables_taken_out": len(own),
+            "orphans": len(survey.orphans),
+            "orphans_removed": len(removed),
+            "found": "\n".join(f"{finding.kind}: {finding.text}" for finding in found[:NAMED_IN_LOG]) or "nothing",
+        }
+        if survey.needs_a_hand:
+            grave = "; ".join(finding.text for finding in found if finding.is_grave)
+            raise dg.Failure(description=grave, metadata=figures, allow_retries=False)
+        yield dg.Output(None, metadata=figures)
+
+    return repair
+
+
+def _look(surveyor: Surveyor, settings: Settings, config: RepairConfig) -> Survey | None:
+    """What is found in the range. Raises ValueError for a key that names no window, or a range that is none."""
+    first, last = (settings.windowing.named(key) if key else None for key in (config.first_window, config.last_window))
+    found = surveyor.range_of(first, last)
+    return None if found is None else surveyor.look(*found, grace=parse_duration(config.grace))

@@ -1,0 +1,123 @@
+"""The asset of the tuning report, made once a day from what the lake has recorded."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, fields
+from typing import Any
+
+import dagster as dg
+
+from tidemark.assets.catalog import HEARTBEATS, WATERMARK, WATERMARK_TUNING, key_of, spec, within
+from tidemark.assets.jobs.job import tags_of, working
+from tidemark.pipeline.clock import SystemClock
+from tidemark.pipeline.durations import format_duration
+from tidemark.pipeline.errors import NothingToTune
+from tidemark.pipeline.orchestrator.names import name_of
+from tidemark.pipeline.printable import printable
+from tidemark.pipeline.settings import Settings
+from tidemark.pipeline.tuning.inputs import report_on_lake
+from tidemark.pipeline.tuning.page import page_of, write_report
+from tidemark.pipeline.tuning.report import SINCE, TARGET_LATE_SHARE, TuningReport, facts_of, sentences
+from tidemark.pipeline.tuning.stream_disorder import StreamDisorder
+from tidemark.resources.keys import LAKE, keys_of, lake_of
+
+TUNE_WATERMARK = "tune_watermark"
+"""The job that makes the report."""
+
+EVERY_DAY = "15 4 * * *"
+COLUMN_TYPES: dict[Any, str] = {str: "string", int: "int", float: "float"}
+
+
+def tuning_asset(settings: Settings) -> dg.AssetsDefinition:
+    described = spec(
+        settings,
+        WATERMARK_TUNING,
+        f"What every band would have cost and given in the last {format_duration(SINCE)}, under both "
+        "rules: the late share, the watermark's lag, the band that is enough for the late share that is aimed at, and "
+        "which streams are out of order. The page with its pictures is in the lake.",
+        uri=within(settings, "reports/tuning"),
+        kinds={"python"},
+        deps=[WATERMARK] if settings.pubsub.attach else [WATERMARK, HEARTBEATS],
+    )
+
+    @dg.multi_asset(
+        name=name_of(settings, WATERMARK_TUNING.to_python_identifier()),
+        specs=[described.replace_attributes(skippable=True)],
+        required_resource_keys=keys_of(settings, LAKE),
+    )
+    def watermark_tuning(context: dg.AssetExecutionContext) -> Iterator[dg.MaterializeResult[None]]:
+        made_at, whole = SystemClock().now(), lake_of(context, settings).whole()
+        with working(context):
+            try:
+                report = report_on_lake(whole, settings, made_at, SINCE, target=TARGET_LATE_SHARE)
+            except NothingToTune as nothing:
+                context.log.info(str(nothing))
+                return
+            page, facts = page_of(report), facts_of(report)
+            stored = write_report(whole.objects(), made_at, page, facts)
+        for sentence in sentences(report):
+            context.log.info(sentence)
+        yield dg.MaterializeResult(asset_key=described.key, metadata=tuning_metadata(report, stored))
+
+    return watermark_tuning
+
+
+def tuning_schedule(settings: Settings) -> dg.ScheduleDefinition:
+    """The schedule that makes the report every day; it is on from the start."""
+    job = dg.define_asset_job(
+        name_of(settings, TUNE_WATERMARK),
+        selection=[key_of(settings, WATERMARK_TUNING)],
+        executor_def=dg.in_process_executor,
+        description="What every band would have cost and given of late.",
+        tags=tags_of(settings),
+    )
+    return dg.ScheduleDefinition(
+        name=name_of(settings, "daily_tuning"),
+        job=job,
+        cron_schedule=EVERY_DAY,
+        execution_timezone="UTC",
+        default_status=dg.DefaultScheduleStatus.RUNNING,
+        description="Reports each day how the watermark is tuned, and how it could be.",
+    )
+
+
+def tuning_metadata(report: TuningReport, page: str) -> dict[str, Any]:
+    """The headline figures as numbers to plot, the sentences as text, and where the page is."""
+    disorder = report.disorder
+    metadata: dict[str, Any] = {
+        "says": dg.MetadataValue.md("\n".join(f"- {_plain(sentence)}" for sentence in sentences(report))),
+        "report": dg.MetadataValue.path(page),
+        "messages": disorder.messages,
+        "late_share": report.now.late_share,
+        "late_messages": report.now.late,
+        "band_seconds": report.band.total_seconds(),
+        "disorder_p99_seconds": disorder.disorder.quantile(0.99),
+        "disorder_max_seconds": disorder.disorder.quantile(1.0),
+        "disorder_beyond_band_share": disorder.beyond_band / disorder.messages,
+        **{f"{side}_streams": found.streams for side, found in disorder.sides.items()},
+    }
+    for variant in report.rules:
+        here = report.tuning.at(variant, report.band)
+        metadata[f"{variant.rule}/late_share"] = here.late_share
+        for name, lag in (("p50", here.lag_p50), ("p99", here.lag_p99)):
+            if lag is not None:
+                metadata[f"{variant.rule}/lag_{name}_seconds"] = lag
+    for each in report.tuning.recommendations:
+        if each.variant in report.rules and each.outcome is not None:
+            name = f"{each.variant.rule}/band_seconds_for_late_{each.target:g}"
+            metadata[name] = each.outcome.band.total_seconds()
+    tables = {f"{side}est": _table(found.worst) for side, found in disorder.sides.items() if found.worst}
+    return metadata | tables
+
+
+def _plain(text: str) -> str:
+    """Text from data as one line of Markdown that shows it as it is."""
+    shown = printable(" ".join(text.split()))
+    return "".join(f"\\{sign}" if sign in "\\`*_{}[]<>()#|!~&" else sign for sign in shown)
+
+
+def _table(streams: Sequence[StreamDisorder]) -> dg.TableMetadataValue:
+    columns = fields(StreamDisorder)
+    return dg.TableMetadataValue(
+        records=[dg.TableRecord(asdict(stream)) for stream in streams],
+        schema=dg.TableSchema([dg.TableColumn(column.name, COLUMN_TYPES[column.type]) for column in columns]),
+    )

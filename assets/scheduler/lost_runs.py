@@ -1,0 +1,96 @@
+"""Runs whose process has died, told without the help of the launcher: that of the instance may be anybody's.
+
+A run's own log is its heartbeat. While a run is at work it says so every minute, besides what it logs anyway. A run
+that says nothing for several minutes counts as dead and is reported as failed, so that sensors, retries and the queue
+go on. If it lives all the same, it goes on beside the next one: windows are replaced behind a fence, and readers of one
+subscription may be many.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from datetime import UTC, datetime, timedelta
+from threading import Event, Thread
+from typing import TypeAlias
+
+import dagster as dg
+
+from tidemark.assets.scheduler.runs import UNFINISHED, Runs
+from tidemark.pipeline.durations import format_duration
+from tidemark.pipeline.orchestrator.names import TICK
+from tidemark.resources.json_logs import ids_in_logs
+
+LONGEST_RUN = timedelta(hours=3)
+"""Longer than any run: `max_runtime_seconds` in dagster.yaml ends it earlier."""
+
+BEAT = timedelta(minutes=1)
+"""How often a run says that it is at work."""
+
+SILENT_FOR = timedelta(minutes=5)
+"""A run at work that says nothing for this long is dead: several beats, and clocks that differ by a minute or two."""
+
+STARTS_WITHIN = timedelta(minutes=30)
+"""The longest that a launcher may take: a cluster may have to add a machine and fetch the image."""
+
+LOOKED_AT = 20
+"""Unfinished runs of a job that are looked at, the newest first. The sensors ask for one at a time."""
+
+STARTING = (dg.DagsterRunStatus.NOT_STARTED, dg.DagsterRunStatus.STARTING)
+AT_WORK = (dg.DagsterRunStatus.STARTED, dg.DagsterRunStatus.CANCELING)
+
+Context: TypeAlias = dg.OpExecutionContext | dg.AssetExecutionContext
+
+
+@contextmanager
+def beating(context: Context) -> Iterator[None]:
+    """Say in the run's log every BEAT that it is at work, and have what is logged meanwhile carry its ids."""
+    ended = Event()
+
+    def beat() -> None:
+        while not ended.wait(BEAT.total_seconds()):
+            with suppress(Exception):  # the storage does not answer: the next beat may reach it
+                context.instance.report_engine_event("still at work", context.run)
+
+    Thread(target=beat, name="beat", daemon=True).start()
+    try:
+        with ids_in_logs(run_id=context.run.run_id, tick=context.run.tags.get(TICK, "")):
+            yield
+    finally:
+        ended.set()
+
+
+def report_dead(runs: Runs, job_name: str, now: datetime) -> list[dg.RunRecord]:
+    """Report as failed (or as canceled, where that was asked for) the unfinished runs of a job that count as dead.
+    Return the other unfinished ones, the newest first."""
+    alive = []
+    for record in runs.newest(job_name, LOOKED_AT, UNFINISHED):
+        if (why := why_dead(runs.instance, record, now)) is None:
+            alive.append(record)
+            continue
+        run = runs.instance.get_run_by_id(record.dagster_run.run_id)
+        if run is None or run.status is not record.dagster_run.status:  # it has ended meanwhile
+            continue
+        if run.status is dg.DagsterRunStatus.CANCELING:
+            runs.instance.report_run_canceled(run, why)
+        else:
+            runs.instance.report_run_failed(run, why)
+    return alive
+
+
+def why_dead(instance: dg.DagsterInstance, record: dg.RunRecord, now: datetime) -> str | None:
+    """Why an unfinished run counts as dead; None if it does not. A queued run waits for ever: its queue is busy, and a
+    second run would wait as well."""
+    status = record.dagster_run.status
+    if record.start_time is not None and now.timestamp() - record.start_time > LONGEST_RUN.total_seconds():
+        return f"it began more than {format_duration(LONGEST_RUN)} ago, longer than any run of tidemark takes"
+    if status in STARTING and _heard_at(instance, record) < now - STARTS_WITHIN:
+        return f"its launcher has not started it within {format_duration(STARTS_WITHIN)}"
+    if status in AT_WORK and _heard_at(instance, record) < now - SILENT_FOR:
+        return f"it has said nothing for {format_duration(SILENT_FOR)}: its process must be gone"
+    return None
+
+
+def _heard_at(instance: dg.DagsterInstance, record: dg.RunRecord) -> datetime:
+    """When the run, or its launcher, said something last."""
+    changed_at = record.update_timestamp.timestamp()
+    newest = instance.get_records_for_run(record.dagster_run.run_id, limit=1, ascending=False).records
+    return datetime.fromtimestamp(max([changed_at, *(event.timestamp for event in newest)]), UTC)

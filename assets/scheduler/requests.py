@@ -1,0 +1,219 @@
+"""Requests for runs over windows: which windows, and whether a run may begin now."""
+
+import logging
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import TimeoutError as TookTooLong
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from itertools import takewhile
+from typing import Any
+
+import dagster as dg
+
+from tidemark.assets.scheduler.lost_runs import report_dead
+from tidemark.assets.scheduler.runs import Runs, attempt_of, ended_at, ended_attempts, stretch_texts, windows_tag
+from tidemark.assets.scheduler.turns import (
+    LONGEST_PAUSE,
+    Front,
+    rest_after,
+    resting_sentence,
+    room_for_older,
+    take_turn,
+)
+from tidemark.pipeline.clock import EPOCH, Clock
+from tidemark.pipeline.orchestrator.names import BACKLOG, COMPUTE_WINDOWS, WINDOWS, name_of, op_of
+from tidemark.pipeline.settings import Settings
+from tidemark.pipeline.spans import Spans
+from tidemark.pipeline.windows import WINDOWS_PER_RUN, Window, Windowing
+from tidemark.resources.lake import LakeResource
+
+FAILURES_COUNTED = 10
+"""Newest runs that are read to count failures in a row."""
+
+SEEN_WITHIN = timedelta(seconds=5)
+"""How long a run that a sensor asks for may take until the others see it: Dagster creates it after the evaluation."""
+
+LOOK_EVERY = timedelta(minutes=1)
+"""How often windows that are due are looked up while no further one closes."""
+
+CHOOSE_WITHIN_SECONDS = 15.0
+"""How long a tick waits for a choice: with everything else it does, well within a sensor's 60 s."""
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """A run over windows, wherever they lie, and a sentence that says why; without windows, why there is none."""
+
+    windows: Sequence[Window]
+    sentence: str
+    is_backlog: bool = False
+
+    def result(self, settings: Settings, log: logging.Logger, said: str, **more: Any) -> dg.SensorResult:
+        """What a sensor returns, with `more` of its arguments: the run, or after what it `said` why it requests none.
+
+        The run has no run key: a window whose run failed must be requested again.
+        """
+        if not self.windows:
+            return dg.SensorResult(skip_reason=dg.SkipReason(f"{said}{self.sentence}"), **more)
+        log.info(self.sentence)
+        tags = {BACKLOG: "true"} if self.is_backlog else {}
+        asked = run_over(settings, COMPUTE_WINDOWS, self.windows, tags)
+        return dg.SensorResult(run_requests=[asked], **more)
+
+
+def run_over(settings: Settings, job: str, windows: Sequence[Window], tags: Mapping[str, str]) -> dg.RunRequest:
+    """A request for a run of a job over these windows, in order."""
+    tags = {WINDOWS: windows_tag(windows), **tags}
+    config = {"ops": {name_of(settings, op_of(job)): {"config": {"windows": stretch_texts(windows)}}}}
+    return dg.RunRequest(job_name=name_of(settings, job), run_config=config, tags=tags)
+
+
+CHOICE = "choice"
+"""The `user` of the lake's parts that a choice of windows reads, whichever sensor asks for it."""
+
+
+class OneAsks:
+    """Chooses for the sensors that share it, one choice at a time and beside their ticks.
+
+    What a choice has read serves the next. Neither a failure of a choice nor its slowness fails what a tick has done.
+    A sensor gets no run until it can see the one that another has just asked for.
+    """
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._one_at_a_time = ThreadPoolExecutor(1, thread_name_prefix="choice")
+        self._under_way: dict[str, Future[Request]] = {}
+        self._asked = ("", EPOCH)
+
+    def request(self, user: str, choose: Callable[[], Request], log: logging.Logger) -> Request:
+        """The choice of a sensor, `user`; a request without windows that says why if the choice fails, takes longer
+        than a tick waits, or follows another sensor's too closely."""
+        earlier = self._under_way.get(user)
+        if earlier is not None and not earlier.done():
+            return Request((), "no window is requested: an earlier tick's choice of windows is still under way")
+        chosen = self._under_way[user] = self._one_at_a_time.submit(self._chosen, user, choose)
+        try:
+            return chosen.result(CHOOSE_WITHIN_SECONDS)
+        except TookTooLong:
+            chosen.cancel()  # one that has not begun, because another sensor's choice is under way
+            return Request((), f"no window is requested: choosing takes longer than {CHOOSE_WITHIN_SECONDS:g} s")
+        except Exception as error:  # whatever it is, what the tick did is durable and is reported
+            log.error("the choice of windows failed", exc_info=error)
+            return Request((), f"no window is requested, because the choice failed: {error}")
+
+    def _chosen(self, user: str, choose: Callable[[], Request]) -> Request:
+        if self._asked[0] not in ("", user) and self._clock.now() - self._asked[1] < SEEN_WITHIN:
+            return Request((), "no window is requested: another sensor has just asked for a run")
+        request = choose()
+        if request.windows:
+            self._asked = user, self._clock.now()
+        return request
+
+
+def next_request(
+    runs: Runs,
+    lake: LakeResource,
+    watermark: datetime | None,
+    now: datetime,
+    stale: Sequence[Window] = (),
+    most: int = WINDOWS_PER_RUN,
+) -> Request:
+    """Request what is due and does not rest: live windows, and between them older ones, the newest first.
+
+    With `stale` windows, these take the place of the older ones. A window that ends in the future by this machine's
+    clock is left for later, even if the sources' clocks are ahead.
+    """
+    windows, windowing = lake.settings.windows, lake.settings.windowing
+    working = [attempt_of(record, windowing, now) for record in report_dead(runs, COMPUTE_WINDOWS, now)]
+    nothing = f"run {working[0].run_id[:8]} is computing windows" if working else "every closed window is computed"
+    if len(working) >= windows.runs_at_once:
+        return Request((), nothing)
+    if watermark is None or (due := due_now(lake, min(watermark, now), now)) is None:
+        return Request((), "no window is closed yet")
+    front = Front.of(windowing, min(watermark, now), now)
+    others, end = (_numbers(stale, windowing), front.first_open) if stale else (due, front.first_live)
+    older_wait = others.least is not None and others.least < end
+    waits = lake.kept.get((CHOICE, "waits since"), dict[bool, datetime])
+    waited = now - waits.setdefault(bool(stale), now)
+    if not older_wait:
+        del waits[bool(stale)]
+    if not due and not stale:
+        return Request((), nothing)
+
+    ended, taken = ended_attempts(runs, windowing), Spans()
+    reach = -(-windows.lookback // windows.length)
+    for stretch in (one for run in working for one in run.windows.within(range(front.first_open))):
+        taken.add(range(stretch.start - reach, stretch.stop + reach))  # they share input
+    chosen, resting = take_turn(due.without(taken, range(front.first_live, front.first_open)), ended, now, most)
+    room, why = room_for_older(front, windows.runs_at_once, working, ended, now, waited=waited, live_due=bool(chosen))
+    if room:
+        waits.pop(bool(stale), None)
+    older, more = take_turn(others.without(taken, range(end)), ended, now, min(most, room)) if room else ([], [])
+    asked = [windowing.numbered(number) for number in sorted(older or chosen)]
+    said = [resting_sentence([*resting, *more], windowing)]
+    if asked:
+        kind, count = ("older", len(others)) if older else ("due", len(due))
+        said.insert(0, f"computing {len(asked)} of {count} {kind} windows, from {asked[0]} on")
+    elif why and older_wait:
+        said.append(f"older windows wait: {why}")
+    return Request(asked, "; ".join(filter(None, said)) or nothing, bool(older))
+
+
+def due_now(lake: LakeResource, watermark: datetime, now: datetime) -> Spans | None:
+    """The closed windows that are not computed; None if no window with a heartbeat, or after one, is closed. Raises
+    LakeError."""
+    windowing, done = lake.settings.windowing, lake.kept.get((CHOICE, "nothing_due"), NothingDue)
+    front = Front.of(windowing, watermark, now)
+    if done.holds(front.first_open, now):
+        return Spans()
+    index = lake.window_index(CHOICE).update()
+    if index.held.least is None or index.held.least >= front.first_open:
+        return None
+    due = Spans(*index.due(range(windowing.number_of(windowing.first), front.first_open)))
+    if due.least is not None and due.least < front.first_live:  # live windows are never the first that are not kept
+        due = Spans(*due.within(lake.kept_windows().closed(watermark)))
+    done.note(front.first_open, now, is_due=bool(due))
+    return due
+
+
+@dataclass
+class NothingDue:
+    """What a process knew when no window was due, such as which windows were closed. While it knows nothing else, it
+    looks again only every LOOK_EVERY: in a bucket, each look costs half a dozen calls."""
+
+    _found: tuple[Hashable, datetime] | None = None
+
+    def note(self, known: Hashable, now: datetime, *, is_due: bool) -> None:
+        """Note whether a look found a window that is due."""
+        self._found = None if is_due else (known, now)
+
+    def holds(self, known: Hashable, now: datetime) -> bool:
+        """Whether no window is taken to be due, without a look."""
+        return self._found is not None and self._found[0] == known and now - self._found[1] < LOOK_EVERY
+
+
+def _numbers(windows: Iterable[Window], windowing: Windowing) -> Spans:
+    numbers = sorted(windowing.number_of(window.start) for window in windows)
+    return Spans(*(range(number, number + 1) for number in numbers))
+
+
+def pause_of(
+    runs: Runs,
+    job_name: str,
+    now: datetime,
+    does: str = "is computing windows",
+    longest: timedelta = LONGEST_PAUSE,
+    counts: Callable[[dg.RunRecord], bool] = lambda _: True,
+) -> str | None:
+    """Why no run may be requested now: one is under way (`does` says what it does), or the last ones failed too
+    recently. None if one may. `counts` says whether a failure counts; one that does not ends the count, as a success
+    does. Runs whose process has died are reported as failed first."""
+    if at_it := report_dead(runs, job_name, now):
+        return f"run {at_it[0].dagster_run.run_id[:8]} {does}"
+    latest = runs.newest(job_name, FAILURES_COUNTED)
+    failure = dg.DagsterRunStatus.FAILURE
+    failures = list(takewhile(lambda record: record.dagster_run.status is failure and counts(record), latest))
+    if not failures or now - ended_at(failures[0]) >= (pause := rest_after(len(failures), longest)):
+        return None
+    return f"the last {len(failures)} runs failed; the next is tried {pause} after the last"

@@ -1,0 +1,125 @@
+"""The runs of this pipeline's jobs, and the windows of those that compute windows. Others may share the instance, with
+jobs of the same names."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+import dagster as dg
+
+from tidemark.assets.scheduler.turns import Attempt, Attempts
+from tidemark.pipeline.orchestrator.names import (
+    BACKLOG,
+    COMPUTE_WINDOWS,
+    PIPELINE,
+    TO,
+    WINDOWS,
+    name_of,
+    pipeline_tags,
+)
+from tidemark.pipeline.settings import Settings
+from tidemark.pipeline.spans import Spans
+from tidemark.pipeline.windows import Window, Windowing, runs_of_neighbours
+
+FINISHED = (dg.DagsterRunStatus.SUCCESS, dg.DagsterRunStatus.FAILURE, dg.DagsterRunStatus.CANCELED)
+UNFINISHED = tuple(status for status in dg.DagsterRunStatus if status not in FINISHED)
+"""With those that a later Dagster adds, such as SUSPENDED."""
+
+RUNS_LOOKED_AT = 200
+"""Newest ended runs that tell which windows keep failing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Runs:
+    """The runs in `instance` of the jobs of the pipeline with these settings."""
+
+    instance: dg.DagsterInstance
+    settings: Settings
+
+    def newest(
+        self, job_name: str, limit: int, statuses: Sequence[dg.DagsterRunStatus] | None = None
+    ) -> Sequence[dg.RunRecord]:
+        """The newest runs of a job, newest first: all, or those with one of the statuses."""
+        wanted = self._ours(job_name=name_of(self.settings, job_name), statuses=statuses)
+        return self.instance.get_run_records(wanted, limit=limit)
+
+    def updated(
+        self, statuses: Sequence[dg.DagsterRunStatus], limit: int, after: datetime | None = None
+    ) -> Sequence[dg.RunRecord]:
+        """Runs whatever their job: the first that changed after a moment, in that order; without one, the last."""
+        wanted, order = self._ours(statuses=statuses, updated_after=after), "update_timestamp"
+        return self.instance.get_run_records(wanted, limit, order, ascending=after is not None)
+
+    def finished_before(self, moment: datetime, at_most: int) -> Sequence[str]:
+        """The ids of runs that finished before a moment, whatever their job."""
+        return self.instance.get_run_ids(self._ours(statuses=FINISHED, updated_before=moment), limit=at_most)
+
+    def _ours(self, **more: Any) -> dg.RunsFilter:
+        return dg.RunsFilter(tags={PIPELINE: pipeline_tags(self.settings.lake.uri)}, **more)
+
+
+def stretch_texts(windows: Iterable[Window]) -> list[str]:
+    """Windows as keys, in order; neighbours together, as `first..last`."""
+    return [first if first == last else f"{first}{TO}{last}" for first, last in stretch_ends(windows)]
+
+
+def stretch_ends(windows: Iterable[Window]) -> list[tuple[str, str]]:
+    """The keys of the first and the last window of each stretch of neighbours, in order."""
+    return [(stretch[0].key, stretch[-1].key) for stretch in runs_of_neighbours(windows)]
+
+
+def windows_tag(windows: Sequence[Window]) -> str:
+    """Windows in order, as a row of the UI has room for: the first, what differs in the last, such as its time of day,
+    and how many there are. Between the two some may be missing."""
+    first, last = windows[0].key, windows[-1].key
+    if first == last:
+        return first
+    differs = next(at for at, signs in enumerate(zip(first, last, strict=True)) if len(set(signs)) == 2)
+    begins = 1 + max(first.rfind(sign, 0, differs) for sign in "-T")
+    return f"{first}{TO}{last[begins:]} ({len(windows)})"
+
+
+def stretch_named(text: str, windowing: Windowing) -> range:
+    """The numbers of the windows of such a text, or of a tag. Raises ValueError."""
+    first, _, last = text.partition(" ")[0].partition(TO)
+    last = first[: max(0, len(first) - len(last))] + last
+    numbers = [windowing.number_of(windowing.named(key).start) for key in (first, last)]
+    return range(numbers[0], numbers[1] + 1)
+
+
+def stretches_asked(texts: Iterable[str], tags: Mapping[str, str], windowing: Windowing) -> list[range]:
+    """The windows that a run is to compute: those of its config, or else of its tag. Raises ValueError."""
+    in_tags = [tags[WINDOWS]] if WINDOWS in tags else []
+    return [stretch_named(text, windowing) for text in list(texts) or in_tags]
+
+
+def windows_of(stretches: Iterable[range], windowing: Windowing) -> list[Window]:
+    """The windows with these numbers, each once, in order."""
+    return [windowing.numbered(number) for number in sorted({one for each in stretches for one in each})]
+
+
+def ended_attempts(runs: Runs, windowing: Windowing) -> Attempts:
+    """The newest runs that have succeeded or failed, the newest first."""
+    statuses = [dg.DagsterRunStatus.SUCCESS, dg.DagsterRunStatus.FAILURE]
+    records = runs.newest(COMPUTE_WINDOWS, RUNS_LOOKED_AT, statuses)
+    found = (attempt_of(record, windowing, ended_at(record)) for record in records)
+    return sorted(found, key=lambda attempt: attempt.ended_at, reverse=True)
+
+
+def attempt_of(record: dg.RunRecord, windowing: Windowing, until: datetime) -> Attempt:
+    """A run over windows, which ended or was looked at then; without windows if these have another length than now."""
+    run, windows = record.dagster_run, Spans()
+    config: Any = run.run_config
+    with suppress(LookupError, ValueError, TypeError, AttributeError):  # or if somebody wrote its config by hand
+        texts = [text for op in config.get("ops", {}).values() for text in op["config"]["windows"]]
+        windows = Spans(*stretches_asked(texts, run.tags, windowing))
+    began = datetime.fromtimestamp(record.start_time, UTC) if record.start_time else until
+    failed = run.status is dg.DagsterRunStatus.FAILURE
+    return Attempt(windows, failed, began, until, BACKLOG in run.tags, run.run_id)
+
+
+def ended_at(record: dg.RunRecord) -> datetime:
+    """When a run ended; if Dagster has not noted that, when it was created."""
+    return datetime.fromtimestamp(record.end_time or record.create_timestamp.timestamp(), UTC)

@@ -1,0 +1,1 @@
+"""The sensors, and what surrounds each of their ticks."""

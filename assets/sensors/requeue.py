@@ -1,0 +1,77 @@
+"""The sensor that requests a run over quarantine when the message contract changes."""
+
+from dataclasses import dataclass
+
+import dagster as dg
+
+from tidemark.assets.scheduler.requests import pause_of
+from tidemark.assets.scheduler.runs import Runs
+from tidemark.assets.sensors.staleness import CHECK_EVERY
+from tidemark.assets.sensors.watching import ticking_sensor
+from tidemark.pipeline.clock import Clock
+from tidemark.pipeline.lake.layout import Lake
+from tidemark.pipeline.orchestrator.names import CONTRACT, REQUEUE, name_of
+from tidemark.pipeline.settings import Settings
+from tidemark.pipeline.settings_sections import BY_HAND
+from tidemark.resources.keys import LAKE, keys_of, lake_of
+
+MOST_REQUESTS = 3
+"""Runs that one code server requests for its contract. A run that fails is requested again, with a growing pause; one
+that keeps failing needs a person."""
+
+
+@dataclass
+class JudgedMemory:
+    """What one code server remembers: its contract cannot change, so that it looks until it knows it as judged by."""
+
+    is_done: bool = False
+    requests: int = 0
+
+
+def requeue_sensor(settings: Settings, clock: Clock, job: dg.JobDefinition) -> dg.SensorDefinition:
+    """Request a run when quarantine was last judged by another contract than that of the settings."""
+    memory = JudgedMemory()
+
+    @ticking_sensor(
+        settings,
+        REQUEUE,
+        at_least=CHECK_EVERY,
+        job=job,
+        required_resource_keys=keys_of(settings, LAKE),
+        description=(
+            f"Requests a run of the job {name_of(settings, REQUEUE)} when the section message of the settings has "
+            f'changed since quarantine was judged last. With quarantine.requeue = "{BY_HAND}" there is no such sensor.'
+        ),
+    )
+    def requeue(context: dg.SensorEvaluationContext) -> dg.SensorResult:
+        memory.is_done = memory.is_done or is_judged(lake_of(context, settings).whole(), settings, clock)
+        if memory.is_done:
+            return _nothing("quarantine has been judged by this contract")
+        if pause := pause_of(Runs(context.instance, settings), REQUEUE, clock.now(), "judges quarantine again"):
+            return _nothing(pause)
+        if memory.requests == MOST_REQUESTS:
+            return _nothing(
+                f"{MOST_REQUESTS} runs were requested for this contract and none has ended well: look at their logs, "
+                "then run `tidemark requeue`"
+            )
+        memory.requests += 1
+        context.log.info("the message contract has changed since quarantine was judged last")
+        return dg.SensorResult(run_requests=[dg.RunRequest(tags={CONTRACT: settings.contract_digest[:12]})])
+
+    return requeue
+
+
+def is_judged(lake: Lake, settings: Settings, clock: Clock) -> bool:
+    """Whether quarantine needs no run for this contract: it was judged by it, it is empty, or this is the first look.
+    From the first look on a change is told by the note that it leaves."""
+    judged_by, digest = lake.judged_by(), settings.contract_digest
+    there = judged_by.digest()
+    if there is not None and there != digest and lake.quarantine().days():
+        return False
+    if there != digest:
+        judged_by.note(digest, clock.now())
+    return True
+
+
+def _nothing(why: str) -> dg.SensorResult:
+    return dg.SensorResult(skip_reason=dg.SkipReason(why))

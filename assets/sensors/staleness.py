@@ -1,0 +1,168 @@
+"""The sensor that evaluates the checks of late, missed and lost heartbeats, and requests stale windows."""
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from functools import partial
+from typing import Any, cast
+
+import dagster as dg
+
+from tidemark.assets import checks
+from tidemark.assets.catalog import WATERMARK, key_of
+from tidemark.assets.checks import Check, Look
+from tidemark.assets.scheduler.requests import OneAsks, Request, next_request
+from tidemark.assets.scheduler.runs import Runs
+from tidemark.assets.sensors.watching import observer_of, ticking_sensor
+from tidemark.pipeline.clock import EPOCH, Clock
+from tidemark.pipeline.errors import CorruptObject, LakeFull, LakeUnwritable
+from tidemark.pipeline.quality.affected import MissedHeartbeats
+from tidemark.pipeline.settings import Settings
+from tidemark.pipeline.windows import Window
+from tidemark.resources.keys import LAKE, PUBSUB, keys_of, lake_of, pubsub_of
+
+USER = "staleness"
+"""The sensor, and the `user` of the parts of the lake that it reads."""
+
+AUDIT_EVERY = timedelta(minutes=5)
+"""The audit and the check `passed_over` read an hour of the tables, `quarantine_share` the newest files,
+`fields_present` their statistics, the check `subscriptions` asks Pub/Sub twice, and what they find is not urgent."""
+
+CHECK_EVERY, STEPS_AT_ONCE = timedelta(minutes=1), 3
+"""How often what is late and missed is counted, if ticks are not further apart, and how many steps of a long check are
+taken then. In a bucket, each look at the tables' newest commits costs a dozen calls."""
+
+REQUEST_EVERY = timedelta(minutes=1)
+"""A window that late heartbeats drip into is requested at most this often."""
+
+COUNTS = (
+    *("missed", "stale_windows", "mended", "late", "late_copies", "lost_at_least", "lost_at_most", "passed_over"),
+    *("breaks", "dangers", "quarantined", "most_frequent_reason", "null_fields"),
+)
+"""A check is reported again when one of these changes; a growing number of rows alone is no news."""
+
+
+@dataclass
+class StalenessMemory:
+    """The memory of one code server between ticks. A new one reports once more, and requests once more."""
+
+    reported: dict[str, tuple[bool, Sequence[object]]] = field(default_factory=dict)
+    audited_at: datetime = EPOCH
+    requested: dict[Window, datetime] = field(default_factory=dict)
+
+    def news(self, evaluations: Sequence[dg.AssetCheckEvaluation]) -> list[dg.AssetCheckEvaluation]:
+        """The evaluations that differ from the last one of the same check."""
+        found = []
+        for evaluation in evaluations:
+            outcome = (evaluation.passed, [evaluation.metadata.get(name) for name in COUNTS])
+            if self.reported.get(evaluation.check_name) != outcome:
+                self.reported[evaluation.check_name] = outcome
+                found.append(evaluation)
+        return found
+
+
+def staleness_sensor(
+    settings: Settings, clock: Clock, job: dg.JobDefinition | None = None, asking: OneAsks | None = None
+) -> dg.SensorDefinition:
+    """Evaluate the checks, and request stale windows again by the `job`. Without one nothing lands here."""
+    again, memory = settings.windows.recompute_missed, StalenessMemory()
+    audits = [check for check in checks.AUDITS if check.is_due(settings)]
+    about = "Looks at the watermark's age, and at both subscriptions, which anybody may have changed."
+    # Dagster lets a sensor name jobs or assets.
+    updates: dict[str, Any] = {"asset_selection": [key_of(settings, WATERMARK)]}
+    if job is not None:
+        about = (
+            "Counts what is late, missed and lost outside of the pipeline, evaluates the asset checks of it, and "
+            f'requests stale windows again: recompute_missed = "{again}".'
+        )
+        updates = {"job": job}
+
+    @ticking_sensor(
+        settings,
+        USER,
+        at_least=CHECK_EVERY,
+        required_resource_keys=keys_of(settings, LAKE, PUBSUB),
+        description=about,
+        **updates,
+    )
+    def staleness(context: dg.SensorEvaluationContext) -> dg.SensorResult:
+        look = Look(lake_of(context, settings), pubsub_of(context, settings), USER, clock.now())
+        results, request = list[dg.AssetCheckEvaluation](), Request((), "")
+        if asking is not None:
+            found = _missed(look, context.log)
+            results = [checks.late.reported(look)]
+            if not found.left:
+                results.insert(0, checks.missed.reported(look, checks.missed_result(found, settings)))
+                observer_of(look.lake).missed(found.total)
+            request = _request(context, look, found, asking, memory.requested)
+        if look.now - memory.audited_at >= AUDIT_EVERY:
+            results += _audited(look, audits, context.log)
+            memory.audited_at = look.now
+        results.append(checks.watermark_age.reported(look))
+        said = "; ".join(str(result.description) for result in results)
+        return request.result(settings, context.log, f"{said}. ", asset_events=memory.news(results))
+
+    return staleness
+
+
+def _missed(look: Look, log: logging.Logger) -> MissedHeartbeats:
+    """What is missed, after a few steps of the check."""
+    staleness, steps = look.lake.staleness(look.user), iter(range(1, STEPS_AT_ONCE))
+    found = staleness.check(lambda: next(steps, None) is not None)
+    try:
+        staleness.keep()
+    except (LakeFull, LakeUnwritable) as error:  # a restart reads more again; the checks say that nobody decides
+        log.warning("the checkpoint of what is missed is not kept: %s", error)
+    return found
+
+
+def _audited(look: Look, audits: Sequence[Check], log: logging.Logger) -> list[dg.AssetCheckEvaluation]:
+    """The audits, and the check of the subscriptions."""
+    results = []
+    for audited in audits:
+        try:
+            results.append(audited.reported(look))
+        except CorruptObject as error:  # the others, and the request, do not wait until somebody repairs it
+            log.error("%s is not known: %s", audited.name, error)
+            continue
+        if audited is checks.lost_outside:
+            observer_of(look.lake).lost(cast("int", results[-1].metadata["lost_at_least"].value))
+    return results + [checks.subscriptions.reported(look, seen) for seen in checks.seen_subscriptions(look)]
+
+
+def _request(
+    context: dg.SensorEvaluationContext,
+    look: Look,
+    found: MissedHeartbeats,
+    asking: OneAsks,
+    requested: dict[Window, datetime],
+) -> Request:
+    """Request the stale windows that were not `requested` just now."""
+    if found.left:
+        return Request(
+            (),
+            f"A long check of what is missed is under way: {found.left} commits, manifests or hours of the tables are "
+            "left, and perhaps more after them; the next tick goes on",
+        )
+    lake, settings = look.lake, look.lake.settings
+    for window in [window for window, at in requested.items() if look.now - at >= REQUEST_EVERY]:
+        del requested[window]
+    due = to_compute_again(found, look.watermark, settings.windows.recompute_within, lake.kept_windows().since())
+    if not (stale := [window for window in due if window not in requested]):
+        return Request((), "no stale window is to be computed again")
+    runs = Runs(context.instance, settings)
+    choose = partial(next_request, runs, lake, look.watermark, look.now, stale)
+    request = asking.request(USER, choose, context.log)
+    requested |= dict.fromkeys(request.windows, look.now)
+    return request
+
+
+def to_compute_again(
+    missed: MissedHeartbeats, watermark: datetime | None, within: timedelta, kept_since: datetime | None
+) -> list[Window]:
+    """The stale windows that end less than `within` before the watermark, and are kept."""
+    if watermark is None:
+        return []
+    stale = [found.window for found in missed.stale if watermark - found.window.end < within]
+    return [window for window in stale if kept_since is None or window.start >= kept_since]

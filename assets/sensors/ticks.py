@@ -1,0 +1,178 @@
+"""The two ticks as sensors: each gathers what its tick needs and reports the result to Dagster."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from datetime import timedelta
+from functools import partial
+from typing import Any
+
+import dagster as dg
+
+from tidemark.assets.catalog import (
+    COMPLETE_WINDOWS,
+    HEARTBEATS,
+    QUARANTINED,
+    TRACKING_HISTOGRAM,
+    WATERMARK,
+    key_of,
+)
+from tidemark.assets.events import landing_events, landing_sentence, tracking_events
+from tidemark.assets.scheduler.requests import OneAsks, Request, next_request
+from tidemark.assets.scheduler.runs import Runs
+from tidemark.assets.sensors.ingest import run_at_work
+from tidemark.assets.sensors.watching import Jobs, note_problem, observer_of, ticking_sensor
+from tidemark.pipeline.clock import Clock
+from tidemark.pipeline.durations import format_duration
+from tidemark.pipeline.ingest.copies import RememberedCopies
+from tidemark.pipeline.ingest.outcome import Ingested, Side
+from tidemark.pipeline.ingest.pace import AtWork, Closings, Pace
+from tidemark.pipeline.ingest.readers import tick_budget
+from tidemark.pipeline.ingest.ticks import land, track
+from tidemark.pipeline.settings import Settings
+from tidemark.pipeline.watermark.state import WatermarkState
+from tidemark.resources.keys import LAKE, PUBSUB, keys_of, lake_of, pubsub_of
+from tidemark.resources.lake import LakeResource
+
+LANDS_BEFORE = timedelta(seconds=1)
+"""How long before a tracking tick the landing tick is due, so that the decision knows what has landed."""
+
+LANDS_WITHIN = timedelta(seconds=1)
+"""How long a tracking tick waits for a landing tick at work: with a short tick the daemon may begin both late."""
+
+Told = tuple[Request, Sequence[dg.AssetMaterialization]]
+Closed = Callable[[dg.SensorEvaluationContext, LakeResource, WatermarkState], Told]
+"""What follows from a decision for the windows that it closed: a run, or why there is none, and what is reported."""
+
+
+def requesting(settings: Settings, clock: Clock, asking: OneAsks) -> Closed:
+    """A run is requested over those that are due."""
+
+    def closed(context: dg.SensorEvaluationContext, lake: LakeResource, state: WatermarkState) -> Told:
+        choose = partial(next_request, Runs(context.instance, settings), lake, state.watermark, clock.now())
+        return asking.request("tracking", choose, context.log), ()
+
+    return closed
+
+
+def tracking_sensor(
+    settings: Settings, clock: Clock, pace: Pace, closed: Closed, landing: AtWork | None = None, jobs: Jobs = ()
+) -> dg.SensorDefinition:
+    """Track what was published, and decide the watermark, from which follows what `closed` says. Without `landing`
+    nothing lands here, and no run pulls."""
+    policy, judged_by = settings.policy, settings.judged_by
+    budget, closings = tick_budget(settings, Side.TRACKING), Closings(settings.windowing)
+    copies = RememberedCopies(settings.copies_remembered)
+    follows, asks = "requests one run over the windows that closed", dict[str, Any](jobs=jobs)
+    if landing is None:
+        # Dagster lets a sensor name jobs or assets, and only one without jobs can say which it keeps up to date.
+        asks = {"asset_selection": [key_of(settings, key) for key in (TRACKING_HISTOGRAM, WATERMARK, COMPLETE_WINDOWS)]}
+        follows = f"materializes the partitions of {COMPLETE_WINDOWS.to_user_string()} that it passed"
+
+    @ticking_sensor(
+        settings,
+        "tracking",
+        waits=True,
+        required_resource_keys=keys_of(settings, PUBSUB, LAKE),
+        **asks,
+        description=(
+            f"Every {format_duration(settings.watermark.tick)}: pulls the tracking subscription, persists the "
+            f"histogram snapshot, decides {WATERMARK.to_user_string()}, and {follows}. Keeps "
+            f"{TRACKING_HISTOGRAM.to_user_string()} up to date."
+        ),
+    )
+    def tracking(context: dg.SensorEvaluationContext) -> dg.SensorResult:
+        pubsub, lake = pubsub_of(context, settings), lake_of(context, settings)
+        pubsub.sweep()
+        pace.wait()
+        pulls = budget
+        if landing is not None:
+            landing.wait(LANDS_WITHIN)
+            if run_at_work(Runs(context.instance, settings), clock.now()) is not None:
+                pubsub.tracking().close()
+                pulls = replace(budget, max_messages=0)
+        tracked = track(
+            pubsub.tracking(),
+            tracking_backlog=pubsub.tracking_backlog(),
+            base_backlog=pubsub.base_backlog(),
+            log=lake.tracking_log("tracking"),
+            reader=lake.judge("tracking"),
+            policy=policy,
+            copies=copies,
+            budget=pulls,
+            clock=clock,
+            until_gone=pubsub.tracking_backlog("pulling"),
+            spending=pubsub.spending(),
+            signals=lake.signals("tracking"),
+            contract=judged_by,
+        )
+        _remember(lake, Side.TRACKING, "tracking", tracked.persisted)
+        lake.folded(tracked.state)
+        observer_of(lake).tracked(tracked)
+        pace.aim(closings.expected(tracked.decision))
+        watermark = tracked.decision.watermark
+        said = f"{tracked.decision.sentence()}. {tracked.persisted.messages} messages tracked; "
+        # A hint for people: the next tick goes on from the lake.
+        cursor = f"entry {tracked.state.number}, watermark {'none' if watermark is None else watermark.isoformat()}"
+
+        request, reported = closed(context, lake, tracked.state)
+        events = [*tracking_events(settings, tracked), *reported]
+        return request.result(settings, context.log, said, asset_events=events, cursor=cursor)
+
+    return tracking
+
+
+def landing_sensor(
+    settings: Settings, clock: Clock, pace: Pace, tracking: Pace, at_work: AtWork
+) -> dg.SensorDefinition:
+    """Land what the base subscription delivers, shortly before each tick of `tracking`."""
+    budget, judged_by = tick_budget(settings, Side.BASE), settings.judged_by
+
+    @ticking_sensor(
+        settings,
+        "landing",
+        waits=True,
+        required_resource_keys=keys_of(settings, PUBSUB, LAKE),
+        asset_selection=[key_of(settings, key) for key in (HEARTBEATS, QUARANTINED)],
+        description=(
+            f"Every {format_duration(settings.watermark.tick)}: pulls the base subscription, appends to "
+            f"{HEARTBEATS.to_user_string()} and {QUARANTINED.to_user_string()}, and acknowledges what is durable. "
+            "Pauses while a run lands instead."
+        ),
+    )
+    def landing(context: dg.SensorEvaluationContext) -> dg.SensorResult:
+        pubsub, lake = pubsub_of(context, settings), lake_of(context, settings)
+        decides_at = tracking.next_at
+        pace.aim(None if decides_at is None else decides_at - LANDS_BEFORE)
+        pace.wait()
+        runs, now = Runs(context.instance, settings), clock.now()
+        if (run := run_at_work(runs, now)) is not None:
+            pubsub.base().close()
+            said = dg.SkipReason(f"run {run[:8]} lands and tracks: its readers land instead")
+            return dg.SensorResult(skip_reason=said)
+        heartbeats, quarantine = lake.new_files("landing")
+        with at_work.working():
+            landed = land(
+                pubsub.base(),
+                heartbeats=heartbeats,
+                quarantine=quarantine,
+                log=lake.tracking_log("landing"),
+                reader=lake.judge("landing"),
+                budget=budget,
+                clock=clock,
+                backlog=pubsub.base_backlog("landing"),
+                spending=pubsub.spending(),
+                contract=judged_by,
+            )
+        _remember(lake, Side.BASE, "landing", landed)
+        observer_of(lake).landed(landed)
+        said = dg.SkipReason(landing_sentence(landed))
+        return dg.SensorResult(skip_reason=said, asset_events=landing_events(settings, landed))
+
+    return landing
+
+
+def _remember(lake: LakeResource, side: Side, sensor: str, came: Ingested) -> None:
+    """Keep what other sensors and people are told of a tick."""
+    watch, waits = lake.watch(), came.waiting.sentence()
+    watch.leaves_more[side], watch.waiting[side] = came.leaves_more, waits
+    note_problem(lake, sensor, waits)

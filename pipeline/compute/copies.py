@@ -1,0 +1,108 @@
+"""Copies among landed heartbeats, found by tasks in columns: Spark then reads each heartbeat once, without an exchange.
+
+Copies have one event time, so that a slice of time holds all of a heartbeat's. A copy is named by its file and its row
+there. Most heartbeats have none: what tasks answer is small.
+"""
+
+import pickle
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from functools import partial
+from typing import Any
+
+import polars as pl
+import pyarrow as pa
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F  # noqa: N812 (what everybody calls it)
+
+from tidemark.pipeline.compute.columns import in_order, without_copies
+from tidemark.pipeline.compute.slices import Slice, cut, scan
+from tidemark.pipeline.lake.tables.heartbeats import HeartbeatFiles
+from tidemark.pipeline.spark.executors import answers_of, run_slices
+from tidemark.pipeline.spark.session import cores_of
+from tidemark.pipeline.windows import Window
+
+PLACE = ("file", "row")
+"""Where a heartbeat is: the end of its file's path, and its number in the file, from 0 on."""
+
+COPIES = pa.schema(
+    {
+        "unable": pa.string(),
+        "file": pa.string(),
+        "dropped": pa.list_(pa.int64()),
+        "in_time": pa.list_(pa.int64()),
+    }
+)
+"""One row a file with copies: the rows that another copy stands for, and those that are late although a copy of theirs
+landed in time."""
+
+
+@dataclass(frozen=True, slots=True)
+class Search:
+    """What travels to the tasks, the same for each."""
+
+    slices: Sequence[Slice]
+    storage_options: Mapping[str, str]
+
+    def answers(self, one: Slice) -> Iterator[dict[str, Any]]:
+        """The copies among the heartbeats of a slice, by file: rows of COPIES."""
+        since, end = one.windows[0].start, one.windows[-1].end
+        of_files = [
+            scan(one, [path], {}, self.storage_options, since, end, "row").with_columns(file=pl.lit(place_of(path)))
+            for path in one.paths
+        ]
+        if not of_files:
+            return
+        read = pl.concat(of_files).collect()
+        moment = pl.struct("stream_id", "event_time").hash()
+        shared = in_order(read.filter(moment.is_duplicated()))  # a few that only share the hash do no harm
+        kept = without_copies(shared.lazy()).collect()
+        dropped = shared.join(kept, on=PLACE, how="anti")
+        in_time = shared.filter("late").join(kept.filter(~pl.col("late")), on=PLACE, how="semi")
+        found = pl.concat([dropped.select(*PLACE, is_dropped=True), in_time.select(*PLACE, is_dropped=False)])
+        for (file,), rows in found.partition_by("file", as_dict=True).items():
+            yield {
+                "file": file,
+                "dropped": rows.filter("is_dropped")["row"].to_list(),
+                "in_time": rows.filter(~pl.col("is_dropped"))["row"].to_list(),
+            }
+
+
+def place_of(path: str) -> str:
+    """The end of a file's path, which no other file of the table has: its partition and its name."""
+    return "/".join(path.split("/")[-2:])
+
+
+def without_landed_copies(
+    landed: DataFrame,
+    files: HeartbeatFiles,
+    storage_options: Mapping[str, str],
+    start: datetime,
+    windows: Sequence[Window],
+) -> DataFrame:
+    """The rows of `landed`, which reads these files: of each heartbeat from `start` to the end of the windows the copy
+    with the smallest publish time. It is late only if none of its copies landed in time. Assumption: the windows are
+    neighbours. Raises ExecutorsUnable."""
+    session = landed.sparkSession
+    reached = [Window(start, windows[0].start), *windows] if start < windows[0].start else windows
+    search = Search(cut(reached, files, timedelta(0), cores_of(session)), storage_options)
+    task = partial(run_slices, pickle.dumps(search), COPIES)
+    found = [
+        (answer["file"], row, is_dropped)
+        for answer in answers_of(session, len(search.slices), task, COPIES)
+        for is_dropped, rows in ((True, answer["dropped"]), (False, answer["in_time"]))
+        for row in rows
+    ]
+    late = F.coalesce("late", F.lit(True))
+    if not found:
+        return landed.withColumn("late", late)
+    file, row, is_dropped = zip(*found, strict=True)
+    copies = session.createDataFrame(pa.table({"file": file, "row": row, "is_dropped": is_dropped}))
+    placed = landed.select(
+        "*",
+        F.substring_index("_metadata.file_path", "/", -2).alias("file"),
+        F.col("_metadata.row_index").alias("row"),
+    )
+    single = placed.join(copies, [*PLACE], "left").where(F.col("is_dropped").isNull() | ~F.col("is_dropped"))
+    return single.withColumn("late", late & F.col("is_dropped").isNull()).select(*landed.columns)

@@ -1,0 +1,175 @@
+"""Computing windows of a table of one's own: its input as a frame, its rows into the lake."""
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+from functools import partial
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F  # noqa: N812 (what everybody calls it)
+from pyspark.sql import types as T  # noqa: N812
+
+from tidemark.pipeline.clock import duration_us, to_us
+from tidemark.pipeline.compute.copies import without_landed_copies
+from tidemark.pipeline.compute.replacement import Batch, Outcome, WrittenFiles, replace_windows
+from tidemark.pipeline.compute.table_definition import TableDefinition, Windows
+from tidemark.pipeline.errors import TableFailed, TidemarkError
+from tidemark.pipeline.lake.tables.heartbeats import PARTITION as EVENT_HOUR
+from tidemark.pipeline.lake.tables.heartbeats import HeartbeatFiles
+from tidemark.pipeline.lake.tables.own_table import OwnTable, stored_schema
+from tidemark.pipeline.lake.tables.windowed import PARTITION
+from tidemark.pipeline.quality.due_windows import Inputs
+from tidemark.pipeline.spark.connector import naming_what_lacks
+from tidemark.pipeline.spark.frames import arrow_schema, moment, spark_schema
+from tidemark.pipeline.windows import Window, runs_of_neighbours
+
+START, END = "window_start", "window_end"
+"""The columns that say which window a heartbeat is the input of, beside its key in `window`."""
+
+RAISED = re.compile(r"[A-Za-z_.]*(Error|Exception)\b")
+MOST_SAID = 500
+"""Characters of somebody else's error."""
+
+MEND_FILE = "Mend its file: the next run reads it again"
+MEND_FUNCTION = "Mend the function: it is read again when the code location is loaded again"
+
+
+@dataclass(frozen=True, slots=True)
+class OwnBatch(Batch):
+    """What windows of a table of one's own are computed with: also the table, and what it is made of.
+
+    `inputs` is told before the heartbeats are listed. If `heartbeat_diffs` is computed again in between, the window
+    counts as made from the earlier input, and is computed once more. It never counts as newer than it is.
+    """
+
+    definition: TableDefinition
+    table: OwnTable
+    inputs: Inputs
+
+
+def compute_own(batch: OwnBatch, windows: Sequence[Window]) -> Outcome:
+    """Compute windows of the table, which may have gaps between them, and replace them in the lake.
+
+    Guarantee: readers see each window whole, before or after. Raises WindowNotClosed, before anything is read;
+    ExecutorsUnable and WindowExpired, before anything is written; TableFailed, if the table's own function or SQL does,
+    or gives rows that the lake cannot hold; LakeError.
+    """
+    lookback, write, note = batch.definition.lookback, partial(_write, batch), partial(_note, batch)
+    with naming_what_lacks():
+        return replace_windows(batch, (batch.table,), windows, lookback, write, note)
+
+
+def _note(batch: OwnBatch, windows: Sequence[Window]) -> Mapping[str, Any]:
+    """What the manifest of a run over these windows says."""
+    definition = batch.definition
+    return {"table": definition.name, "version": definition.version, "inputs": _inputs(batch, windows)}
+
+
+def _inputs(batch: OwnBatch, windows: Sequence[Window]) -> dict[str, str]:
+    return {window.key: batch.inputs.digest(window) for window in windows}
+
+
+def _write(batch: OwnBatch, windows: Sequence[Window], files: HeartbeatFiles, run: str) -> WrittenFiles:
+    definition = batch.definition
+    with _failing(definition):
+        for stretch in runs_of_neighbours(windows):
+            input_rows = input_of(_read(batch, files, stretch), stretch, definition.lookback)
+            rows = definition(input_rows, Windows(tuple(stretch), definition.lookback))
+            batch.table.prepare(checked_schema(definition, rows), definition.version, _inputs(batch, windows))
+            by_window = _of_windows(rows, stretch).repartition(PARTITION).write.mode("append").partitionBy(PARTITION)
+            by_window.parquet(batch.table.folder_of(run))
+    return (None,)
+
+
+def _of_windows(rows: DataFrame, windows: Sequence[Window]) -> DataFrame:
+    """The rows, none of which may be of another window: Spark raises when it computes them."""
+    window = F.col(PARTITION)
+    of_none = F.concat(F.lit("a row is of none of the windows that are computed: "), F.coalesce(window, F.lit("null")))
+    is_of_one = window.isin([each.key for each in windows])
+    return rows.withColumn(PARTITION, F.when(is_of_one, window).otherwise(F.raise_error(of_none)))
+
+
+def _read(batch: OwnBatch, files: HeartbeatFiles, windows: Sequence[Window]) -> DataFrame:
+    """The heartbeats that are input of these neighbouring windows, each once. A column that a file lacks reads as
+    null."""
+    columns = spark_schema(column for column in batch.heartbeats.schema if column.name != EVENT_HOUR)
+    start, end = windows[0].start - batch.definition.lookback, windows[-1].end
+    reached = files.between(start, end)
+    if not reached.files:
+        return batch.spark.createDataFrame([], columns)
+    landed = batch.spark.read.schema(columns).parquet(*reached.paths)
+    once = without_landed_copies(landed, reached, batch.heartbeats.storage_options, start, windows)
+    return once.where((F.col("event_time") >= moment(start)) & (F.col("event_time") < moment(end)))
+
+
+def input_of(heartbeats: DataFrame, windows: Sequence[Window], lookback: timedelta) -> DataFrame:
+    """Each of the heartbeats once for each of these neighbouring windows whose input it is: those with event times in
+    `[window_start - lookback, window_end)`."""
+    start, end = windows[0].start, windows[-1].end
+    length_us, lookback_us = duration_us(end - start) // len(windows), duration_us(lookback)
+    since_us = F.unix_micros("event_time") - F.lit(to_us(start))
+    first = F.greatest(_whole(since_us, length_us), F.lit(0))
+    last = F.least(_whole(since_us + F.lit(lookback_us), length_us), F.lit(len(windows) - 1))
+    number = F.explode(F.sequence(first, last)) if lookback_us else first
+    keys = F.array(*(F.lit(window.key) for window in windows))
+    start_us = F.lit(to_us(start)) + F.col("number") * F.lit(length_us)
+    return heartbeats.select("*", number.alias("number")).select(
+        F.get(keys, F.col("number")).alias(PARTITION),
+        F.timestamp_micros(start_us).alias(START),
+        F.timestamp_micros(start_us + F.lit(length_us)).alias(END),
+        *heartbeats.columns,
+    )
+
+
+def _whole(microseconds: Column, length_us: int) -> Column:
+    """How many whole lengths these are, rounded down, exact."""
+    return ((microseconds - F.pmod(microseconds, F.lit(length_us))) / F.lit(length_us)).cast("int")
+
+
+def checked_schema(definition: TableDefinition, rows: DataFrame) -> pa.Schema:
+    """The columns that the table gets, each of which may be null. Raises TableFailed if the lake cannot hold them."""
+    if not hasattr(rows, "schema"):
+        raise TableFailed(f"the table {definition.name} is a {type(rows).__name__}; return a DataFrame")
+    names = [name.lower() for name in rows.columns]
+    twice = sorted({name for name in names if names.count(name) > 1})
+    absent = [name for name in (PARTITION, *definition.key) if name not in rows.columns]
+    wrong = None
+    if twice:
+        wrong = f"has the column {twice[0]} twice"
+    elif absent:
+        wrong = f"has no column {absent[0]}, only {', '.join(rows.columns)}: add it to the last select"
+    elif len(names) == 1:
+        wrong = f"has no column beside {PARTITION}"
+    elif not isinstance(rows.schema[PARTITION].dataType, T.StringType):
+        wrong = f"has a column {PARTITION} that is no text; take the heartbeats' own"
+    if wrong:
+        raise TableFailed(f"the table {definition.name} {wrong}")
+    schema = arrow_schema(rows.schema)
+    return stored_schema(pa.schema([column.with_nullable(True) for column in schema]))
+
+
+@contextmanager
+def _failing(definition: TableDefinition) -> Iterator[None]:
+    """Raise TableFailed for whatever somebody's function or SQL raises, here or on Spark's executors."""
+    try:
+        yield
+    except TidemarkError:
+        raise
+    except Exception as error:
+        mend = MEND_FILE if definition.file else MEND_FUNCTION
+        raise TableFailed(
+            f"the table {definition.name} cannot be computed: {_said(error)}. Nothing of it was committed, and no "
+            f"other table is affected. {mend}, and its windows are then computed by themselves"
+        ) from error
+
+
+def _said(error: Exception) -> str:
+    """The first line of an error and, if it was raised in a Python worker, the line there that names it. At most
+    MOST_SAID characters."""
+    first, *more = [line.strip() for line in str(error).splitlines() if line.strip()] or [""]
+    raised = [line for line in more if RAISED.match(line)]
+    return "; ".join([f"{type(error).__name__}: {first}", *raised[:1]])[:MOST_SAID]

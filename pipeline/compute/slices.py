@@ -1,0 +1,183 @@
+"""Slices of a micro-batch: how a range of windows is cut by time, and what a task does with its slice.
+
+A row depends on `[start - lookback, end)` alone, so that a slice needs no exchange: its task reads the files of its own
+range and lookback, computes in columns, and writes one file a window.
+"""
+
+import io
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from itertools import pairwise
+from math import ceil
+from typing import Any
+from zlib import crc32
+
+import numpy as np
+import polars as pl
+import pyarrow as pa
+import pyarrow.fs as pafs
+import pyarrow.parquet as pq
+
+from tidemark.pipeline.compute.columns import NUMBER, DiffPlan, heartbeat_diffs, stream_status
+from tidemark.pipeline.contract.heartbeat import FieldKind
+from tidemark.pipeline.lake.store.address import scan_options
+from tidemark.pipeline.lake.tables.diffs import diff_schema
+from tidemark.pipeline.lake.tables.heartbeats import HeartbeatFiles, columns_read
+from tidemark.pipeline.lake.tables.stream_status import STATUS
+from tidemark.pipeline.lake.tables.windowed import PARTITION, WindowedTable
+from tidemark.pipeline.windows import Window
+
+ROWS_OF_A_SLICE = 1_200_000
+"""Rows that a slice should have: some hundred megabytes in a Python worker."""
+
+MOST_ROWS = 2 * ROWS_OF_A_SLICE
+"""A slice with more rows, its lookback included, is cut by its streams as well. Each part reads the same files."""
+
+OF_MANY_VALUES = {"event_time", "previous_event_time", "gap_seconds", "publish_time", "message_id"}
+"""Columns that Parquet writes without a dictionary: it would be begun, found too large, and given up."""
+
+DIFFS, STATUSES = "diffs", "status"
+
+ANSWER = pa.schema(
+    {
+        "unable": pa.string(),
+        "table": pa.string(),
+        "path": pa.string(),
+        "window": pa.string(),
+        "rows": pa.int64(),
+        "size": pa.int64(),
+    }
+)
+"""One row a file that a task wrote, or one that says which executor is unable to compute, and why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Slice:
+    """Neighbouring windows, the files that may hold their rows and their lookback's, and which part of the streams."""
+
+    windows: Sequence[Window]
+    paths: Sequence[str]
+    part: int = 0
+    parts: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """What travels to the tasks, the same for each. The file systems are rooted at the two tables' folders."""
+
+    run: str
+    plan: DiffPlan
+    slices: Sequence[Slice]
+    storage_options: Mapping[str, str]
+    diffs: pafs.FileSystem
+    status: pafs.FileSystem
+    is_on_disk: bool
+
+    def answers(self, one: Slice) -> Iterator[dict[str, Any]]:
+        """Compute a slice and write its files; yields one answer for each, with the columns of ANSWER.
+
+        Each window gets a file of each table, from the first part even if it has no rows. A file's name is of this
+        attempt alone: those of an attempt that was killed or overtaken are in no answer, hence orphans.
+        """
+        start, end = one.windows[0].start, one.windows[-1].end
+        since = start - self.plan.lookback
+        read = scan(one, one.paths, self.plan.fields, self.storage_options, since, end).collect()
+        diffs = heartbeat_diffs(read, self.plan, start, end)
+        status = stream_status(diffs, read, self.plan, start, end)
+        yield from _write(self, one, DIFFS, _as_contracted(diffs, diff_schema(self.plan.fields)))
+        yield from _write(self, one, STATUSES, _as_contracted(status, STATUS))
+
+
+def cut(windows: Sequence[Window], files: HeartbeatFiles, lookback: timedelta, cores: int) -> list[Slice]:
+    """Cut a contiguous range of windows into slices of about the same number of rows: one for each core, more where
+    they would have more than ROWS_OF_A_SLICE, at most one a window, and by their streams beyond MOST_ROWS."""
+    ends = [windows[0].start, *(window.end for window in windows)]
+    before = files.rows_before(ends)
+    slices = min(len(windows), max(cores, ceil((before[-1] - before[0]) / ROWS_OF_A_SLICE)))
+    shares = np.searchsorted(before, np.linspace(before[0], before[-1], slices + 1)[1:-1])
+    bounds = sorted({0, len(windows), *shares.tolist()})
+    made = []
+    for first, last in pairwise(bounds):
+        own = windows[first:last]
+        low, high = own[0].start - lookback, own[-1].end
+        reached = files.between(low, high)
+        rows = np.ptp(reached.rows_before([low, high]))
+        parts = ceil(rows / ROWS_OF_A_SLICE) if rows > MOST_ROWS else 1
+        made += [Slice(own, reached.paths, part, parts) for part in range(parts)]
+    return made
+
+
+def _as_contracted(rows: pl.DataFrame, schema: pa.Schema) -> pl.DataFrame:
+    """The schema's columns, in its order and of its types; the window as its number."""
+    columns = pl.DataFrame(schema.empty_table()).schema
+    return rows.select(*(pl.col(name).cast(kind) for name, kind in columns.items() if name != PARTITION), NUMBER)
+
+
+def scan(
+    one: Slice,
+    paths: Sequence[str],
+    fields: Mapping[str, FieldKind],
+    storage_options: Mapping[str, str],
+    since: datetime,
+    end: datetime,
+    row: str | None = None,
+) -> pl.LazyFrame:
+    """The heartbeats of these files with event times in `[since, end)`, those of the slice's part. A field that a file
+    lacks reads as null. `row` names a column for the number of the row among those of the files."""
+    schema = pl.DataFrame(columns_read(fields).empty_table()).schema
+    if not paths:
+        return pl.LazyFrame(schema=schema)
+    found = pl.scan_parquet(
+        list(paths),
+        schema=schema,
+        missing_columns="insert",
+        extra_columns="ignore",
+        hive_partitioning=False,
+        glob=False,
+        row_index_name=row,
+        storage_options=scan_options(storage_options),
+        credential_provider=None,
+    ).filter(pl.col("event_time").is_between(since, end, closed="left"))
+    if one.parts > 1:
+        found = found.filter(pl.col("stream_id").map_batches(lambda names: _is_of(one, names), pl.Boolean))
+    return found
+
+
+def _is_of(one: Slice, streams: pl.Series) -> pl.Series:
+    """Which streams are of this part. By a checksum that is the same in every version of every library."""
+    names = streams.unique()
+    ours = [name for name in names.to_list() if crc32(name.encode()) % one.parts == one.part]
+    return streams.is_in(pl.Series(ours, dtype=pl.String).implode())
+
+
+def _write(work: Work, one: Slice, table: str, rows: pl.DataFrame) -> Iterator[dict[str, Any]]:
+    """Write the rows of each window, whose number is in NUMBER."""
+    files = work.diffs if table == DIFFS else work.status
+    attempt = uuid.uuid4().hex
+    by_window = {number: found.drop(NUMBER) for (number,), found in rows.partition_by(NUMBER, as_dict=True).items()}
+    for number, window in enumerate(one.windows):
+        found = by_window.get(number)
+        if found is None and one.part > 0:
+            continue
+        content = _as_parquet(rows.clear().drop(NUMBER) if found is None else found)
+        folder = WindowedTable.place_of(work.run, window.key)
+        if work.is_on_disk:
+            files.create_dir(folder, recursive=True)
+        with files.open_output_stream(f"{folder}/{attempt}.parquet") as out:
+            out.write(content)
+        rows_of_window, path = 0 if found is None else len(found), f"{folder}/{attempt}.parquet"
+        yield {"table": table, "path": path, "window": window.key, "rows": rows_of_window, "size": len(content)}
+
+
+def _as_parquet(rows: pl.DataFrame) -> memoryview:
+    content = io.BytesIO()
+    pq.write_table(
+        rows.to_arrow(compat_level=pl.CompatLevel.oldest()),
+        content,
+        compression="zstd",
+        use_dictionary=[name for name in rows.columns if name not in OF_MANY_VALUES],
+        store_schema=False,
+    )
+    return content.getbuffer()

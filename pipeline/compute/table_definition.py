@@ -1,0 +1,270 @@
+"""Tables of your own over closed windows: what their author writes, as a function or as SQL."""
+
+import hashlib
+import importlib.util
+import inspect
+import linecache
+import logging
+import re
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+from tidemark.pipeline.clock import EPOCH
+from tidemark.pipeline.durations import format_duration, parse_duration
+from tidemark.pipeline.errors import InvalidSettings
+from tidemark.pipeline.lake.layout import PARTITIONS
+from tidemark.pipeline.settings import Settings
+from tidemark.pipeline.settings_sections import LENGTHS, TableSettings, WindowSettings
+from tidemark.pipeline.windows import Window, Windowing
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+logger = logging.getLogger(__name__)
+
+NAME = re.compile(r"[a-z][a-z0-9_]{0,59}")
+TAKEN = frozenset(
+    (*PARTITIONS, "corrections", "watermark", "watermark_tuning", "tracking_histogram", "windows", "backlog")
+)
+"""Names of tidemark's own tables, assets and jobs (`compute_...`), which no other table may have."""
+
+MOST_WINDOWS_REACHED = 100
+"""Windows that one heartbeat may be the input of: by a lookback, it is handed to each of them."""
+
+MOST_SOURCE_BYTES = 1 << 20
+
+UNUSABLE = "unusable"
+"""The version of a table whose file could not be used, and the digest of that file."""
+
+
+@dataclass(frozen=True, slots=True)
+class Windows:
+    """The windows that a call computes: neighbours, in order. Their input reaches back by `lookback` before each."""
+
+    windows: Sequence[Window]
+    lookback: timedelta
+
+    @property
+    def start(self) -> datetime:
+        """The start of the first window."""
+        return self.windows[0].start
+
+    @property
+    def end(self) -> datetime:
+        """The end of the last window."""
+        return self.windows[-1].end
+
+    @property
+    def length(self) -> timedelta:
+        """The length of each window."""
+        return self.windows[0].end - self.windows[0].start
+
+    def __iter__(self) -> Iterator[Window]:
+        return iter(self.windows)
+
+    def __len__(self) -> int:
+        return len(self.windows)
+
+
+Build = Callable[["DataFrame", Windows], "DataFrame"]
+
+
+@dataclass(frozen=True, slots=True)
+class TableDefinition:
+    """A table of your own: `build` makes its rows from heartbeats. `key` names the columns that tell the rows of a
+    window apart. `window` is the length of its windows; None: that of the pipeline's. `version` changes whenever the
+    source or an option does, and `source` is what people read. `file` is a digest of the whole file that the table was
+    read from; it is empty for a function that a project hands over."""
+
+    name: str
+    build: Build
+    source: str
+    version: str
+    key: tuple[str, ...] = ()
+    lookback: timedelta = timedelta(0)
+    window: timedelta | None = None
+    file: str = ""
+
+    def __call__(self, heartbeats: "DataFrame", windows: Windows) -> "DataFrame":
+        """The rows, as the function gives them."""
+        return self.build(heartbeats, windows)
+
+    def windowing(self, windows: WindowSettings) -> Windowing:
+        """How the table's event time is cut: by its own window, from the first whole one on."""
+        length = self.window or windows.length
+        return Windowing(length, windows.first + (EPOCH - windows.first) % length)
+
+
+def windowed(
+    *, key: str | Sequence[str] = (), lookback: str = "0s", window: str = "", name: str = "", version: str = ""
+) -> Callable[[Build], TableDefinition]:
+    """Make a function a table over closed windows, whose name is the function's, or `name`.
+
+    The function takes heartbeats and the windows to compute, and returns rows with a column `window`. `heartbeats` has
+    each heartbeat once, with the columns of the table `heartbeats` and three more: `window`, `window_start` and
+    `window_end`, the window whose input it is. With a `lookback`, a heartbeat is the input of its own window and of
+    each later one that looks back to it, one row for each: only rows with `event_time >= window_start` are the
+    window's own.
+
+    Assumption: a row depends only on the rows with its `window`, and on nothing else, such as the time or another
+    table. Then any way of cutting a range into runs gives the same rows. `key` names the columns that tell a window's
+    rows apart. `window` is a multiple of `windows.length`, such as "1h". A changed function is a changed version of the
+    table; change `version` where only something that it calls has changed. Raises ValueError.
+    """
+
+    def define(build: Build) -> TableDefinition:
+        try:
+            source = inspect.getsource(build)
+        except (OSError, TypeError):  # typed into a shell
+            source = repr(build)
+        columns = (key,) if isinstance(key, str) else tuple(key)
+        length = parse_duration(window) if window else None
+        called = name or build.__name__
+        options = (called, columns, lookback, window, version)
+        return TableDefinition(
+            called, build, source, _digest(source, repr(options)), columns, parse_duration(lookback), length
+        )
+
+    return define
+
+
+def own_tables(settings: Settings) -> dict[str, TableDefinition]:
+    """The tables of `[tables]`, read from their files now, by name. Raises InvalidSettings."""
+    return {name: read_table(settings, name) for name in settings.tables}
+
+
+def loaded_tables(settings: Settings, more: Iterable[TableDefinition] = ()) -> dict[str, TableDefinition]:
+    """Like `own_tables`, and `more` of them, for what Dagster loads: a table whose file cannot be used keeps nobody
+    else from working. It stands there with what `[tables]` says of it, and its runs fail until its file is mended.
+    Raises InvalidSettings if `[tables]` itself is wrong."""
+    found = dict[str, TableDefinition]()
+    for name in settings.tables:
+        try:
+            found[name] = read_table(settings, name)
+        except InvalidSettings as error:
+            found[name] = _checked(_unusable(name, settings.tables[name], error), settings.windows)
+            logger.error("%s; its runs fail until that is mended", error)
+    for definition in more:
+        if definition.name in found:
+            raise InvalidSettings(f"two tables are called {definition.name}; give one of them another name")
+        found[definition.name] = _checked(definition, settings.windows)
+    return found
+
+
+def _unusable(name: str, table: TableSettings, why: InvalidSettings) -> TableDefinition:
+    def build(heartbeats: "DataFrame", windows: Windows) -> "DataFrame":  # noqa: ARG001 (it never gets so far)
+        raise why
+
+    return TableDefinition(
+        name, build, str(why), UNUSABLE, tuple(table.key), table.lookback, table.window, file=UNUSABLE
+    )
+
+
+def read_table(settings: Settings, name: str, known: TableDefinition | None = None) -> TableDefinition:
+    """A table of `[tables]` by its file as it is now; `known` if the file has the text that this was read from. Modules
+    that the file imports stay as they were imported first. Raises InvalidSettings, also if the import of the file
+    fails."""
+    table = settings.tables[name]
+    path = Path(table.file)
+    text = _text_of(name, path)
+    if known is not None and known.file == _digest(text):
+        return known
+    read = _of_python(name, path, text) if table.is_python else _of_sql(name, text, table)
+    return _checked(replace(read, file=_digest(text)), settings.windows)
+
+
+def file_now(settings: Settings, table: TableDefinition) -> str:
+    """What stands for a table's file as it is now: another text whenever the file's content is another."""
+    if table.name not in settings.tables:
+        return table.version
+    named = settings.tables[table.name]
+    try:
+        return _digest(_text_of(table.name, Path(named.file)))
+    except InvalidSettings:
+        return "unreadable"
+
+
+def _checked(definition: TableDefinition, windows: WindowSettings) -> TableDefinition:
+    """The table, if it fits the pipeline. Raises InvalidSettings."""
+    name, length = definition.name, definition.window or windows.length
+    wrong = None
+    if not NAME.fullmatch(name) or name in TAKEN:
+        wrong = "is not a free name: use small letters, digits and _, and none of tidemark's own tables"
+    elif length not in LENGTHS or length % windows.length:
+        lengths = ", ".join(format_duration(each) for each in LENGTHS if not each % windows.length)
+        wrong = f"has windows of {format_duration(length)}, which must be one of {lengths}"
+    elif definition.lookback >= MOST_WINDOWS_REACHED * length:
+        most = format_duration(MOST_WINDOWS_REACHED * length)
+        wrong = f"looks back {format_duration(definition.lookback)}; write less than {most}, or a longer window"
+    if wrong:
+        raise InvalidSettings(f"the table {name} {wrong}")
+    return definition
+
+
+def _of_python(name: str, path: Path, text: str) -> TableDefinition:
+    found = getattr(_imported(name, path, text), name, None)
+    if not isinstance(found, TableDefinition):
+        raise InvalidSettings(f"tables.{name}: {path} has no function {name} that @tidemark.windowed decorates")
+    return found if found.name == name else replace(found, name=name)
+
+
+def _of_sql(name: str, text: str, table: TableSettings) -> TableDefinition:
+    def build(heartbeats: "DataFrame", windows: Windows) -> "DataFrame":
+        return heartbeats.sparkSession.sql(text, args=_markers(windows), heartbeats=heartbeats)
+
+    options = (name, table.key, table.lookback, table.window)
+    return TableDefinition(
+        name, build, text, _digest(text, repr(options)), tuple(table.key), table.lookback, table.window
+    )
+
+
+def _markers(windows: Windows) -> dict[str, Any]:
+    """What SQL may name by `:start`, `:end`, `:length` and `:lookback`; the last two are seconds."""
+    return {
+        "start": windows.start,
+        "end": windows.end,
+        "length": windows.length.total_seconds(),
+        "lookback": windows.lookback.total_seconds(),
+    }
+
+
+def _text_of(name: str, path: Path) -> str:
+    try:
+        content = path.read_bytes()
+        if len(content) > MOST_SOURCE_BYTES:
+            raise InvalidSettings(f"tables.{name}: {path} has {len(content)} bytes, more than {MOST_SOURCE_BYTES}")
+        return content.decode()
+    except (OSError, UnicodeDecodeError) as error:
+        raise InvalidSettings(f"tables.{name}: {path} cannot be read: {error}") from error
+
+
+def _imported(name: str, path: Path, text: str) -> ModuleType:
+    """The module of a file with this text. Its functions travel to Spark's workers by value: they cannot import it.
+
+    The text is compiled here. Python's own import might take an earlier text from its cache, which knows a file by its
+    size and the second in which it was written.
+    """
+    called = f"tidemark_table_{hashlib.sha256(str(path).encode()).hexdigest()[:12]}"
+    spec = importlib.util.spec_from_file_location(called, path)
+    if spec is None or spec.loader is None:
+        raise InvalidSettings(f"tables.{name}: {path} is no Python file; its name must end in .py")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[called] = module
+    linecache.cache[str(path)] = len(text), None, text.splitlines(keepends=True), str(path)  # for inspect.getsource
+    try:
+        exec(compile(text.encode(), path, "exec", dont_inherit=True), module.__dict__)  # noqa: S102 (what import does)
+    except (Exception, SystemExit) as error:  # whatever somebody's code raises
+        raise InvalidSettings(f"tables.{name}: importing {path} failed: {type(error).__name__}: {error}") from error
+    from pyspark import cloudpickle
+
+    cloudpickle.register_pickle_by_value(module)  # type: ignore[no-untyped-call]
+    return module
+
+
+def _digest(*parts: str) -> str:
+    return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:12]
