@@ -30,7 +30,7 @@ from tidemark.pipeline.lake.log.codec import CELL_COLUMNS, CELLS, DECISION_COLUM
 from tidemark.pipeline.lake.log.watermark_object import Said
 from tidemark.pipeline.lake.tables.corrections import CORRECTION_COLUMNS, CORRECTIONS
 from tidemark.pipeline.lake.tables.diffs import diff_columns, diff_schema
-from tidemark.pipeline.lake.tables.heartbeats import LANDED_COLUMNS, heartbeat_columns, heartbeat_schema
+from tidemark.pipeline.lake.tables.heartbeats import heartbeat_columns, heartbeat_schema, message_columns
 from tidemark.pipeline.lake.tables.quarantine import QUARANTINE, QUARANTINE_COLUMNS
 from tidemark.pipeline.lake.tables.stream_status import STATUS, STATUS_COLUMNS
 from tidemark.pipeline.lake.tables.streams import STREAM_COLUMNS, STREAMS
@@ -168,7 +168,7 @@ def tables() -> Iterator[str]:
         (
             "`quarantine`",
             "Every rejected message whole, in the columns of `heartbeats` from `message_id` to `landed_at`.",
-            pa.schema([one for one in QUARANTINE if one.name not in LANDED_COLUMNS]),
+            pa.schema([one for one in QUARANTINE if one.name not in {each.name for each in message_columns()}]),
             QUARANTINE_COLUMNS,
         ),
         (

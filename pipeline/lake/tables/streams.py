@@ -5,7 +5,7 @@ merged in any order and repeatedly, so an update reads only the files that were 
 """
 
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from datetime import datetime
 
@@ -16,20 +16,19 @@ from deltalake import CommitProperties, DeltaTable, write_deltalake
 
 from tidemark.pipeline.errors import ObjectMissing, TableConflict
 from tidemark.pipeline.lake.tables.delta_log import commits, read_commit
-from tidemark.pipeline.lake.tables.table import MOMENT, LakeTable, data_files, table_errors
+from tidemark.pipeline.lake.tables.table import MOMENT, Column, LakeTable, data_files, described, table_errors
 from tidemark.pipeline.lake.tables.windowed import WindowedTable
 
 logger = logging.getLogger(__name__)
 
-STREAMS = pa.schema({"stream_id": pa.string(), "first_event_time": MOMENT, "last_event_time": MOMENT})
+STREAMS, STREAM_COLUMNS = described(
+    [
+        Column("stream_id", pa.string(), "The stream."),
+        Column("first_event_time", MOMENT, "Its first heartbeat in any computed window."),
+        Column("last_event_time", MOMENT, "Its last heartbeat in any computed window."),
+    ]
+)
 """One row a stream, by name. The table is not partitioned."""
-
-STREAM_COLUMNS: Mapping[str, str] = {
-    "stream_id": "The stream.",
-    "first_event_time": "Its first heartbeat in any computed window.",
-    "last_event_time": "Its last heartbeat in any computed window.",
-}
-"""A text for each column."""
 
 FILES_AT_ONCE = 64
 """Files whose streams are in memory before they are merged: it bounds the memory of making the table anew."""
