@@ -108,7 +108,7 @@ class HeartbeatFiles:
 
     @property
     def paths(self) -> list[str]:
-        """Where they are."""
+        """The addresses of the files."""
         return [self.place + file.path for file in self.files]
 
     @property
@@ -117,7 +117,7 @@ class HeartbeatFiles:
         return sum(file.rows for file in self.files)
 
     def between(self, start: datetime, end: datetime) -> "HeartbeatFiles":
-        """Those that may hold event times in `[start, end]`."""
+        """The files that may hold event times in `[start, end]`."""
         return replace(self, files=[file for file in self.files if file.may_have(start, end)])
 
     def rows_before(self, moments: Sequence[datetime]) -> npt.NDArray[np.float64]:
@@ -167,8 +167,9 @@ class Heartbeats(LakeTable):
         self._checked = table
 
     def landed_of(self, message_ids: pa.Array, start: datetime, end: datetime) -> pa.Array:
-        """Those of the messages, published in `[start, end)`, that have landed. `start` and `end` are whole seconds:
-        files that hold nothing published then are not opened, by their statistics. Memory follows what is found."""
+        """Find the messages among these, published in `[start, end)`, that have landed. `start` and `end` are whole
+        seconds: files that hold nothing published then are not opened, by their statistics. Memory follows what is
+        found."""
         published = pc.field("publish_time")
         wanted = (published >= pa.scalar(start, MOMENT)) & (published < pa.scalar(end, MOMENT))
         found = [rows["message_id"].combine_chunks() for rows in self.scanned(["message_id"], wanted)]
@@ -192,7 +193,7 @@ class Heartbeats(LakeTable):
         return HeartbeatFiles(table.version(), as_data_files(files.filter(pc.and_(begins, reaches)), PARTITION), place)
 
     def extent(self) -> LandedExtent:
-        """How many rows there are, and the range of their event times."""
+        """The number of rows, and the range of their event times."""
         table = self.current()
         if table is None:
             return LandedExtent()

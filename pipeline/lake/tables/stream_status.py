@@ -14,7 +14,7 @@ from tidemark.pipeline.lake.tables.windowed import PARTITION, PARTITION_COLUMN, 
 
 
 class StatusKind(StrEnum):
-    """What is remarkable about a stream in a window. It STOPPED if its last heartbeat is in the lookback before the
+    """A remarkable change of a stream in a window. It STOPPED if its last heartbeat is in the lookback before the
     window, and STARTED, new or back, if it has one in the window and none in the lookback. It MISSED some if a gap that
     is long enough for missed ones ends in the window."""
 
