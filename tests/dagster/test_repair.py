@@ -166,10 +166,3 @@ def test_a_window_that_computing_does_not_mend_fails_the_run_and_is_named_and_th
         assert f"{entry.relative_to(house.folder)}, and what is before it, is missing" in failure_of(result)
         assert materialized(result) == [WINDOWS[2]]
         assert house.look().integrity.broken == []
-
-
-def test_a_range_that_is_none_is_refused(tmp_path: Path, computed: Path) -> None:
-    with dg.DagsterInstance.ephemeral() as instance:
-        house = Repairing(tmp_path, instance, copied_from=computed)
-        assert "is before the first" in failure_of(house.repair(first_window=WINDOWS[2], last_window=WINDOWS[0]))
-        assert "2026-11-21T05:20:00Z" in failure_of(house.repair(first_window="2026-11-21T05:20:00Z"))

@@ -83,17 +83,6 @@ def test_the_check_warns_of_the_worst_window(materialized: tuple[Materializing, 
     assert evaluation.metadata["windows_beyond"].value == 2
 
 
-def test_the_streams_last_heartbeats_are_kept_when_the_run_ends(
-    materialized: tuple[Materializing, dg.ExecuteInProcessResult],
-) -> None:
-    lake, _ = materialized
-    kept = lake.lake.streams().table.current()
-    assert kept is not None
-    rows = {row["stream_id"]: row["last_event_time"] for row in kept.to_pyarrow_table().to_pylist()}
-    assert rows["silent"] == START + timedelta(seconds=5)
-    assert rows["pausing"] == START + timedelta(seconds=152)  # what comes after is in a window that is open
-
-
 def test_materialized_alone_it_computes_nothing_and_reports_what_stands(
     materialized: tuple[Materializing, dg.ExecuteInProcessResult],
 ) -> None:
@@ -117,7 +106,3 @@ def test_materialized_alone_it_computes_nothing_and_reports_what_stands(
 def test_the_check_passes_up_to_the_tolerated_number(stopped: int, passed: bool) -> None:
     windows = [WindowSilence("first", streams=100), WindowSilence("second", streams=100 - stopped, stopped=stopped)]
     assert stopped_result(Settings(checks=CheckSettings(max_stopped_share=0.05)), windows).passed is passed
-
-
-def test_without_a_computed_window_nothing_is_wrong() -> None:
-    assert stopped_result(Settings(), []).passed
