@@ -40,7 +40,7 @@ NAMED = 20
 
 @dataclass(frozen=True)
 class Look:
-    """What a check looks at: the lake, by the parts of its `user`, and the subscriptions, at a moment."""
+    """The input of a check: the lake, by the parts of its `user`, and the subscriptions, at a moment."""
 
     lake: LakeResource
     pubsub: PubSubResource
@@ -87,7 +87,7 @@ class Check:
         return checked
 
     def reported(self, look: Look, result: dg.AssetCheckResult | None = None) -> dg.AssetCheckEvaluation:
-        """What a sensor reports: this result, or what is found now."""
+        """The event that a sensor reports: this result, or that of an evaluation now."""
         found = result or self.evaluate(look)
         return evaluation_of(found._replace(asset_key=self.key(look.lake.settings), check_name=self.name))
 
@@ -106,7 +106,7 @@ def evaluation_of(result: dg.AssetCheckResult) -> dg.AssetCheckEvaluation:
 
 @check_of(HEARTBEATS)  # of heartbeat_diffs, it would run with each of its partitions that the UI materializes
 def missed(look: Look) -> dg.AssetCheckResult:
-    """How many heartbeats landed after their window was computed, which has not been computed again."""
+    """Count the heartbeats that landed after their window was computed, if it has not been computed again."""
     return missed_result(look.lake.staleness(look.user).check(), look.lake.settings)
 
 
@@ -140,7 +140,7 @@ def _unknown(what: str, damaged: Mapping[str, str]) -> str:
 
 @check_of(HEARTBEATS)
 def late(look: Look) -> dg.AssetCheckResult:
-    """How many of the last day's heartbeats first landed below the watermark."""
+    """Count the last day's heartbeats that first landed below the watermark."""
     # A warning, since late heartbeats have landed and are computed with their windows.
     found = look.lake.late(look.user).since(late_since(look.watermark, look.now))
     return dg.AssetCheckResult(
@@ -194,7 +194,7 @@ def lost_outside(look: Look) -> dg.AssetCheckResult:
 
 @check_of(HEARTBEATS, is_due=lambda settings: settings.watermark.max_lag is not None and not settings.pubsub.attach)
 def passed_over(look: Look) -> dg.AssetCheckResult:
-    """How many of the last hour's heartbeats lag more than `watermark.max_lag` and do not hold the watermark."""
+    """Count the last hour's heartbeats that lag more than `watermark.max_lag` and do not hold the watermark."""
     # A warning, since what is passed over has landed and is computed with its windows.
     lake, now = look.lake, look.now
     max_lag, description = look.lake.settings.watermark.max_lag, "max_lag is not set: nothing is passed over"
@@ -204,8 +204,8 @@ def passed_over(look: Look) -> dg.AssetCheckResult:
         tracked = count_passed_over(lake.state(look.user).histogram, max_lag)
         description = (
             f"{found.total} of the {found.rows} rows ({found.share:.3%}) that were published in the last hour lag more "
-            f"than {format_duration(max_lag)} (max_lag) and hold nobody; by_stream names their streams. Mend their "
-            f"clocks, or raise max_lag if they are to be waited for{_unknown('passed over', found.damaged)}"
+            f"than {format_duration(max_lag)} (max_lag) and do not delay the watermark; by_stream names their streams. "
+            f"Fix their clocks, or raise max_lag if they are to be waited for{_unknown('passed over', found.damaged)}"
         )
     return dg.AssetCheckResult(
         passed=found.share <= look.lake.settings.checks.max_late_share and not found.damaged,
@@ -223,16 +223,16 @@ def passed_over(look: Look) -> dg.AssetCheckResult:
 
 @check_of(QUARANTINED)
 def quarantine_share(look: Look) -> dg.AssetCheckResult:
-    """Which share of what landed within an hour was rejected, mostly for which reason: a contract that does not fit the
-    messages parks them."""
-    # A warning, since a requeue lands what waits once the contract is mended.
+    """The share of the last hour's messages that was rejected, and the most frequent reason. A contract that does not
+    fit the messages parks them."""
+    # A warning, since a requeue lands what waits once the contract is fixed.
     lake, user = look.lake, look.user
     found = read_quarantine_share(lake.staleness(user).heartbeats, lake.quarantine(user), look.now - LOST_WITHIN)
     detail, mostly = printable(found.detail or ""), ""
     waiting = "".join(f"; {printable(said)}" for said in lake.watch().waiting.values() if said)
     if found.reason is not None:
         mostly = (
-            f", the newest mostly as {found.reason}: {detail}. Mend [message] or the publisher; then "
+            f", the newest mostly as {found.reason}: {detail}. Fix [message] or the publisher; then "
             "`tidemark requeue` lands what passes"
         )
     return dg.AssetCheckResult(
@@ -254,8 +254,8 @@ def quarantine_share(look: Look) -> dg.AssetCheckResult:
 
 @check_of(HEARTBEATS, is_due=lambda settings: bool(settings.message.fields) and not settings.pubsub.attach)
 def fields_present(look: Look) -> dg.AssetCheckResult:
-    """Whether each compared field has a value in what landed within an hour: one that no payload has, or that is always
-    of another kind, is null in every row."""
+    """Look for compared fields without a value in the last hour's heartbeats: one that no payload has, or that is
+    always of another kind, is null in every row."""
     # A warning, since the heartbeats land all the same, with their payloads.
     names = look.lake.settings.message.kinds
     found = read_null_fields(look.lake.staleness(look.user).heartbeats, names, look.now - LOST_WITHIN)
@@ -265,7 +265,7 @@ def fields_present(look: Look) -> dg.AssetCheckResult:
     elif found.fields:
         description = (
             f"{'; '.join(field.sentence() for field in found.fields)}: absent, null, or of another kind than "
-            "configured. Mend [message.fields] or the publisher; `tidemark try` shows what samples have"
+            "configured. Fix [message.fields] or the publisher; `tidemark try` shows what samples have"
         )
     return dg.AssetCheckResult(
         passed=not found.fields,
@@ -282,7 +282,7 @@ def fields_present(look: Look) -> dg.AssetCheckResult:
 
 @check_of(HEARTBEATS, is_due=lambda _: True)
 def subscriptions(look: Look) -> dg.AssetCheckResult:
-    """Whether both subscriptions still are what the method needs, whoever has changed them."""
+    """Compare both subscriptions with what the method needs."""
     return subscriptions_result(look.pubsub.drift())
 
 
@@ -302,8 +302,8 @@ def subscriptions_result(drift: Drift) -> dg.AssetCheckResult:
 
 
 def seen_subscriptions(look: Look) -> list[dg.AssetCheckResult]:
-    """The check beside a tick: a warning where it may not look, and nothing where nobody answers, which the ticks that
-    pull say themselves."""
+    """Like the check by hand, but warns if a permission is missing. Silent if Pub/Sub is unreachable: the ticks that
+    pull report that."""
     try:
         return [subscriptions.evaluate(look)]
     except PermissionMissing as error:
@@ -316,7 +316,8 @@ def seen_subscriptions(look: Look) -> list[dg.AssetCheckResult]:
 
 @check_of(WATERMARK, is_due=lambda _: True)
 def watermark_age(look: Look) -> dg.AssetCheckResult:
-    """Whether somebody decides, and the watermark is behind the clock by no more than `checks.max_watermark_age`."""
+    """Require that decisions are made, and that the watermark is behind the clock by no more than
+    `checks.max_watermark_age`."""
     # An error, since no window closes meanwhile. Without a watermark there is no age.
     settings, watermark, age = look.lake.settings, look.watermark, timedelta(0)
     bound = settings.checks.max_watermark_age

@@ -99,7 +99,7 @@ def __getattr__(name: str) -> Any:
 
 @cache
 def found(part: Part) -> Any:
-    """What Dagster has under a part's name. Raises DagsterPartMissing."""
+    """Import a part. Raises DagsterPartMissing."""
     try:
         return reduce(_attribute, part.name.split("."), import_module(part.module))
     except (ImportError, AttributeError):

@@ -115,7 +115,7 @@ def _index(lake: LakeResource) -> WindowIndex:
 
 
 def sentence_of(computed: Outcome) -> str:
-    """What a run has computed, from which input, and what another run had computed already."""
+    """A run's result in a sentence: its windows and input, and the windows that another run had computed already."""
     said = (
         f"computed {len(computed.rows)} windows, {sum(computed.rows.values())} rows, from version "
         f"{computed.heartbeats_version} of heartbeats ({computed.input_rows} rows in its files)"

@@ -1,4 +1,4 @@
-"""Tables of one's own in Dagster: an asset, a check and a job for each, and the sensor that requests what is due."""
+"""Custom tables in Dagster: an asset, a check and a job for each."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime
@@ -37,7 +37,7 @@ SHOWN_SOURCE = 20_000
 def own_table_definitions(
     settings: Settings, clock: Clock, tables: Iterable[TableDefinition]
 ) -> tuple[list[dg.AssetsDefinition], list[dg.JobDefinition]]:
-    """An asset and a job for each table of one's own."""
+    """An asset and a job for each custom table."""
     assets, jobs = [], []
     for table in tables:
         partitions = Partitions(table.windowing(settings.windows), clock.now())
@@ -119,7 +119,7 @@ def provenance(instance: dg.DagsterInstance, version: str, settings: Settings) -
 
 
 def _index(lake: LakeResource, table: TableDefinition, partitions: Partitions) -> WindowIndex:
-    """By what the run has opened."""
+    """The index, of the tables that the run has opened."""
     return WindowIndex(
         lake.heartbeats("run"), lake.own_table("run", table.name).table, partitions.windowing, table.lookback
     )

@@ -21,7 +21,7 @@ from tidemark.pipeline.settings_sections import LONGEST_RUN
 from tidemark.resources.json_logs import ids_in_logs
 
 BEAT = timedelta(minutes=1)
-"""How often a run says that it is at work."""
+"""The pause between two signs of life in a run's log."""
 
 SILENT_FOR = timedelta(minutes=5)
 """A run at work that says nothing for this long is dead: several beats, and clocks that differ by a minute or two."""
@@ -75,8 +75,8 @@ def report_dead(runs: Runs, job_name: str, now: datetime) -> list[dg.RunRecord]:
 
 
 def why_dead(instance: dg.DagsterInstance, record: dg.RunRecord, now: datetime) -> str | None:
-    """Why an unfinished run counts as dead; None if it does not. A queued run waits for ever: its queue is busy, and a
-    second run would wait as well."""
+    """The reason why an unfinished run counts as dead; None if it does not. A queued run waits for ever: its queue is
+    busy, and a second run would wait as well."""
     status = record.dagster_run.status
     if record.start_time is not None and now.timestamp() - record.start_time > LONGEST_RUN.total_seconds():
         return f"it began more than {format_duration(LONGEST_RUN)} ago, longer than any run of tidemark takes"
@@ -88,7 +88,7 @@ def why_dead(instance: dg.DagsterInstance, record: dg.RunRecord, now: datetime) 
 
 
 def _heard_at(instance: dg.DagsterInstance, record: dg.RunRecord) -> datetime:
-    """When the run, or its launcher, said something last."""
+    """The time of the last event of the run, or of its launcher."""
     changed_at = record.update_timestamp.timestamp()
     newest = instance.get_records_for_run(record.dagster_run.run_id, limit=1, ascending=False).records
     return datetime.fromtimestamp(max([changed_at, *(event.timestamp for event in newest)]), UTC)

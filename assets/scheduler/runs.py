@@ -25,7 +25,7 @@ from tidemark.pipeline.windows import Window, Windowing, runs_of_neighbours
 
 FINISHED = (dg.DagsterRunStatus.SUCCESS, dg.DagsterRunStatus.FAILURE, dg.DagsterRunStatus.CANCELED)
 UNFINISHED = tuple(status for status in dg.DagsterRunStatus if status not in FINISHED)
-"""With those that a later Dagster adds, such as SUSPENDED."""
+"""Includes statuses that a later Dagster adds, such as SUSPENDED."""
 
 RUNS_LOOKED_AT = 200
 """Newest ended runs that tell which windows keep failing."""
@@ -121,5 +121,5 @@ def attempt_of(record: dg.RunRecord, windowing: Windowing, until: datetime) -> A
 
 
 def ended_at(record: dg.RunRecord) -> datetime:
-    """When a run ended; if Dagster has not noted that, when it was created."""
+    """The end of a run; if Dagster has not noted it, its creation."""
     return datetime.fromtimestamp(record.end_time or record.create_timestamp.timestamp(), UTC)

@@ -30,8 +30,8 @@ AUDIT_EVERY = timedelta(minutes=5)
 `fields_present` their statistics, the check `subscriptions` asks Pub/Sub twice, and what they find is not urgent."""
 
 CHECK_EVERY, STEPS_AT_ONCE = timedelta(minutes=1), 3
-"""How often what is late and missed is counted, if ticks are not further apart, and how many steps of a long check are
-taken then. In a bucket, each look at the tables' newest commits costs a dozen calls."""
+"""The pause between two counts of late and missed heartbeats, if ticks are not further apart, and the steps of a long
+check at each. In a bucket, each look at the tables' newest commits costs a dozen calls."""
 
 REQUEST_EVERY = timedelta(minutes=1)
 """A window that late heartbeats drip into is requested at most this often."""
@@ -107,12 +107,12 @@ def staleness_sensor(
 
 
 def _missed(look: Look, log: logging.Logger) -> MissedHeartbeats:
-    """What is missed, after a few steps of the check."""
+    """Take a few steps of the check of missed heartbeats."""
     staleness, steps = look.lake.staleness(look.user), iter(range(1, STEPS_AT_ONCE))
     found = staleness.check(lambda: next(steps, None) is not None)
     try:
         staleness.keep()
-    except (LakeFull, LakeUnwritable) as error:  # a restart reads more again; the checks say that nobody decides
+    except (LakeFull, LakeUnwritable) as error:  # a restart reads more again; the check of the age reports it
         log.warning("the checkpoint of what is missed is not kept: %s", error)
     return found
 
@@ -123,7 +123,7 @@ def _audited(look: Look, audits: Sequence[Check], log: logging.Logger) -> list[d
     for audited in audits:
         try:
             results.append(audited.reported(look))
-        except CorruptObject as error:  # the others, and the request, do not wait until somebody repairs it
+        except CorruptObject as error:  # the others, and the request, do not wait for a repair
             log.error("%s is not known: %s", audited.name, error)
             continue
         if audited is checks.lost_outside:

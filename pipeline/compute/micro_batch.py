@@ -21,12 +21,12 @@ SILENT_NAMED = 10
 """Silent streams that are named for each window; all are counted."""
 
 Silent = Mapping[str, tuple[int, list[str]]]
-"""By window, how many streams stopped, and the first of their names."""
+"""The number of stopped streams and the first of their names, by window."""
 
 
 @dataclass(frozen=True, slots=True)
 class MicroBatch(Batch):
-    """What a micro-batch is computed with: also the two tables that it replaces."""
+    """The input of a micro-batch: a `Batch`, and the two tables that it replaces."""
 
     diffs: HeartbeatDiffs
     status: StreamStatus
@@ -42,7 +42,7 @@ def compute_windows(batch: MicroBatch, windows: Sequence[Window]) -> Outcome:
     before anything is visible, where executors cannot run tidemark; and WindowExpired, before any of an attempt's
     windows is written.
     """
-    # The status first: a window whose diffs stand counts as computed, and nobody would ask for its status again.
+    # The status first: a window whose diffs stand counts as computed, and its status would not be asked for again.
     tables = batch.status, batch.diffs
     return replace_windows(batch, tables, windows, batch.plan.lookback, partial(_write, batch))
 
@@ -69,7 +69,7 @@ def _write(batch: MicroBatch, windows: Sequence[Window], files: HeartbeatFiles, 
 
 
 def silent_in(status: StreamStatus, windows: Iterable[str]) -> Silent:
-    """Who was silent in computed windows, by their keys."""
+    """The silent streams of computed windows, by their keys."""
     stopped: dict[str, list[str]] = {}
     for row in status.rows(set(windows), Kind.STOPPED).select([PARTITION, "stream_id"]).to_pylist():
         stopped.setdefault(row[PARTITION], []).append(row["stream_id"])

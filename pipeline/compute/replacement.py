@@ -1,6 +1,6 @@
-"""How a run replaces windows in its tables: fence, input, retention's boundary, manifest, files, commit, in this order.
+"""Replacing windows in a run's tables: fence, input, retention's boundary, manifest, files, commit, in this order.
 
-Each table by window is replaced like this: `heartbeat_diffs` and `stream_status` together, each table of your own
+Each table by window is replaced like this: `heartbeat_diffs` and `stream_status` together, each custom table
 alone.
 """
 
@@ -33,7 +33,7 @@ Note = Callable[[Sequence[Window]], Mapping[str, Any]]
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """What windows of any table are computed with: a session, the heartbeats, the newest watermark, and the run's name.
+    """The input of windows of any table: a session, the heartbeats, the newest watermark, and the run's name.
     `refuse_expired` raises WindowExpired for windows whose input is no longer kept in full."""
 
     spark: SparkSession
@@ -46,7 +46,7 @@ class Batch:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What a run replaced: the rows of each window in the last table, and by table the windows that another run has
+    """The result of a run: the rows of each window in the last table, and by table the windows that another run has
     replaced meanwhile, from input at least as new."""
 
     heartbeats_version: int

@@ -313,7 +313,7 @@ def in_a_worker(heartbeats: DataFrame, windows: Windows) -> DataFrame:
         (lambda heartbeats, _: heartbeats.select("stream_id"), "has no column window, only stream_id"),
         (lambda heartbeats, _: heartbeats.select("window", F.lit(1).alias("a"), F.lit(2).alias("A")), "column a twice"),
         (lambda heartbeats, _: heartbeats.select("window"), "has no column beside window"),
-        (lambda heartbeats, _: heartbeats.select("late", F.lit(1).alias("window")), "that is no text"),
+        (lambda heartbeats, _: heartbeats.select("late", F.lit(1).alias("window")), "that is not text"),
         (
             lambda heartbeats, _: heartbeats.select("late", F.lit("2026").alias("window")),
             "a row is of none of the windows",
