@@ -9,7 +9,7 @@ CONFIG ?= $(firstword $(wildcard build/demo/tidemark.toml) tidemark.toml)
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo demo-shapes up test test-slow test-gcs test-wheel test-versions gcs-tools promtool spark-classes compiled simulate drain-demo chaos bench compare check ruff-format ruff-check mypy lint-imports docs pictures clean
+.PHONY: help setup demo demo-shapes up test test-slow test-gcs test-wheel test-versions gcs-tools promtool spark-classes compiled simulate drain-demo chaos bench compare check ruff-format ruff-check mypy lint-imports docs reference pictures clean
 
 help: ## list the commands
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -21,8 +21,8 @@ $(VENV)/.installed: pyproject.toml constraints.txt tools/check_machine.sh tools/
 	sh tools/install.sh $(BIN)/python "$$extras"
 	@touch $@
 
-demo: setup ## play the whole mission on real parts, and compare every row with the truth; LAKE=gs OPTIONS='--streams 500'
-	$(if $(filter gs,$(LAKE)),$(BIN)/python -m tests.gcs.demo,$(BIN)/tidemark demo) $(OPTIONS)
+demo: setup ## play the whole mission on real parts in two minutes, and compare every row with the truth; FULL=1 LAKE=gs
+	$(if $(filter gs,$(LAKE)),$(BIN)/python -m tests.gcs.demo,$(BIN)/tidemark demo) $(if $(FULL),--full) $(OPTIONS)
 
 demo-shapes: setup ## play a small demonstration of each message shape, one after the other; a line for each
 	$(BIN)/python -m tests.demo.every_shape $(OPTIONS)
@@ -70,7 +70,7 @@ bench: setup ## each stage's speed and size beside a reference: a table, and bui
 	sh tools/install.sh $(BIN)/python bench
 	$(BIN)/python -m benchmarks --scale $(or $(SCALE),1)
 
-compare: setup ## the same traffic by everybody's watermark rule: a table, build/compare.json, and a picture
+compare: setup ## the same traffic by each watermark rule: a table, build/compare.json, and a picture
 	$(BIN)/python -m benchmarks.compare
 
 check: ruff-format ruff-check mypy lint-imports ## format, lint, types, import rules; --jobs=4 runs them side by side
@@ -86,6 +86,9 @@ mypy: setup
 
 lint-imports: setup
 	$(BIN)/lint-imports
+
+reference: setup ## write the parts of docs/reference that follow from the code
+	$(BIN)/python -m tools.reference
 
 docs: setup ## build the documentation as a site, in build/site; a broken link or an unknown name fails
 	sh tools/install.sh $(BIN)/python docs

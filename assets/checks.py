@@ -26,7 +26,7 @@ from tidemark.pipeline.quality.quarantined import read_quarantine_share
 from tidemark.pipeline.quality.status import LOST_WITHIN, late_since
 from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.settings_sections import NEVER
-from tidemark.pipeline.watermark.holding import passed_over as count_passed_over
+from tidemark.pipeline.watermark.histogram import passed_over as count_passed_over
 from tidemark.pipeline.watermark.state import WatermarkState
 from tidemark.resources.keys import LAKE, PUBSUB, keys_of, lake_of, pubsub_of
 from tidemark.resources.lake import LakeResource
@@ -113,7 +113,7 @@ def missed(look: Look) -> dg.AssetCheckResult:
 def missed_result(missed: MissedHeartbeats, settings: Settings) -> dg.AssetCheckResult:
     """The check `missed`: an error if stale windows are never computed again automatically, else a warning."""
     return dg.AssetCheckResult(
-        passed=missed.total <= settings.checks.max_missed and not missed.damaged,
+        passed=not missed.total and not missed.damaged,
         severity=(
             dg.AssetCheckSeverity.ERROR if settings.windows.recompute_missed == NEVER else dg.AssetCheckSeverity.WARN
         ),
@@ -174,7 +174,7 @@ def lost_outside(look: Look) -> dg.AssetCheckResult:
     if found.since is not None and found.before is not None:
         where = f"published from {iso(found.since)} to {iso(found.before)}"
     return dg.AssetCheckResult(
-        passed=found.at_least <= look.lake.settings.checks.max_lost and not found.damaged,
+        passed=not found.at_least and not found.damaged,
         severity=dg.AssetCheckSeverity.ERROR,
         description=(
             f"{found.at_least} messages lost for certain, {found.at_most} at most, of {found.tracked} tracked and "
@@ -233,7 +233,7 @@ def quarantine_share(look: Look) -> dg.AssetCheckResult:
     if found.reason is not None:
         mostly = (
             f", the newest mostly as {found.reason}: {detail}. Fix [message] or the publisher; then "
-            "`tidemark requeue` lands what passes"
+            "`tidemark quarantine --requeue` lands what passes"
         )
     return dg.AssetCheckResult(
         passed=found.share <= look.lake.settings.checks.max_quarantine_share,

@@ -29,6 +29,7 @@ from tidemark.pipeline.clock import Clock, SystemClock
 from tidemark.pipeline.compute.table_definition import TableDefinition, loaded_tables
 from tidemark.pipeline.errors import InvalidSettings
 from tidemark.pipeline.ingest.pace import AtWork, Pace
+from tidemark.pipeline.ingest.rounds import PLAN, RunPlan
 from tidemark.pipeline.kept import Kept
 from tidemark.pipeline.orchestrator.names import name_of
 from tidemark.pipeline.settings import Settings
@@ -49,14 +50,15 @@ def build_definitions(
     clock: Clock | None = None,
     tables: Iterable[TableDefinition] = (),
     topic: dg.AssetKey | None = None,
+    plan: RunPlan = PLAN,
 ) -> dg.Definitions:
     """Assets, sensors, jobs and resources for these settings, on the machine's clock or another one, with the tables of
     `[tables]` and these. With `pubsub.attach`, what needs no landing, and no tables. `topic` is the key of an asset
     that stands for the topic. Raises InvalidSettings."""
     clock, kept = clock or SystemClock(), Kept()
     partitions, housekeeping = Partitions(settings.windowing, clock.now()), housekeeping_job(settings)
-    build = _attached if settings.pubsub.attach else _landing
-    assets, jobs, sensors = build(settings, clock, partitions, tables)
+    given = settings, clock, partitions, tables
+    assets, jobs, sensors = _attached(*given) if settings.pubsub.attach else _landing(*given, plan)
     jobs.append(housekeeping)
     keep_observer(settings, kept, sensors, jobs, clock)
     resources: dict[str, Any] = {
@@ -83,7 +85,9 @@ def _attached(settings: Settings, clock: Clock, partitions: Partitions, tables: 
     return [complete.described()], [], sensors
 
 
-def _landing(settings: Settings, clock: Clock, partitions: Partitions, tables: Iterable[TableDefinition]) -> Built:
+def _landing(
+    settings: Settings, clock: Clock, partitions: Partitions, tables: Iterable[TableDefinition], plan: RunPlan
+) -> Built:
     mine = loaded_tables(settings, tables)
     own_assets, own_jobs = own_table_definitions(settings, clock, mine.values())
     job, requeue = compute_windows_job(settings, partitions), requeue_job(settings, clock)
@@ -92,11 +96,11 @@ def _landing(settings: Settings, clock: Clock, partitions: Partitions, tables: I
     sensors = [
         tracking_sensor(settings, clock, tracking_pace, requesting(settings, clock, asking), landing, [job]),
         landing_sensor(settings, clock, landing_pace, tracking_pace, landing),
-        ingest_sensor(settings, clock),
+        ingest_sensor(settings, clock, plan),
         staleness_sensor(settings, clock, job, asking),
         *([tables_sensor(settings, clock, mine, own_jobs)] if mine else []),
         *([requeue_sensor(settings, clock, requeue)] if settings.quarantine.requeue == ON_CHANGE else []),
     ]
     assets = [heartbeat_diffs_asset(settings, partitions), stream_status_asset(settings, partitions), *own_assets]
-    jobs = [job, ingest_job(settings, clock), repair_job(settings, partitions), requeue, *own_jobs]
+    jobs = [job, ingest_job(settings, clock, plan), repair_job(settings, partitions), requeue, *own_jobs]
     return [*assets, *corrections_asset(settings, mine)], jobs, sensors

@@ -1,4 +1,4 @@
-"""Counts the calls to Pub/Sub by kind, at 10,000 sources that publish every 30 s: what `docs/concepts/costs.md` says.
+"""Counts calls to Pub/Sub by kind, at 10,000 sources that publish every 30 s, for `docs/concepts/costs-and-scale.md`.
 
 `python -m benchmarks.calls` plays both ticks as the sensors do, every 10 s, on tidemark's own Pub/Sub. With
 `--like-the-service` it answers as slowly and in as small pieces as the service does.
@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from threading import Thread
 from typing import Any
@@ -32,6 +33,7 @@ from tidemark.pipeline.kept import Kept
 from tidemark.pipeline.lake.layout import Lake
 from tidemark.pipeline.pubsub.connection import publisher_client
 from tidemark.pipeline.pubsub.provision import provision
+from tidemark.pipeline.pubsub.subscription import PubSubSubscription
 from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.settings_sections import LakeSettings, PubSubSettings
 from tidemark.resources.pubsub import PubSubResource
@@ -65,7 +67,7 @@ def main() -> None:
     model = PubSubModel(rng=random.Random(1), faults=faults)  # noqa: S311 (no secret)
     with served(model) as address, tempfile.TemporaryDirectory() as folder:
         settings = Settings(
-            pubsub=PubSubSettings(emulator_host=address, pulls_at_once=8),
+            pubsub=PubSubSettings(emulator_host=address),
             lake=LakeSettings(uri=f"file:{folder}/lake"),
         )
         play(settings, options.ticks, Path(folder))
@@ -75,6 +77,9 @@ def play(settings: Settings, ticks: int, folder: Path) -> None:
     """The ticks, beside a source that publishes all the while."""
     counted, kept, tick = Counted(), Kept(), settings.watermark.tick
     client = kept.get("subscriber client", lambda: counted_client(str(settings.pubsub.emulator_host), counted))
+    for path in (settings.pubsub.base_path, settings.pubsub.tracking_path):  # pulled as on the service
+        on_the_service = settings.pubsub.model_copy(update={"emulator_host": None})
+        kept.get(path, partial(PubSubSubscription, client, path, CLOCK, on_the_service, tick))
     pubsub = PubSubResource(settings=settings, kept=kept, clock=CLOCK)
     publisher = publisher_client(settings.pubsub.emulator_host)
     provision(client, publisher, settings.pubsub, settings.contract, CLOCK)

@@ -124,7 +124,7 @@ def session_on(spread: Cluster) -> Iterator[SparkSession]:
 def a_run(world: World, spark: SparkSession, landers: int, run: str) -> Iterator[Rounds]:
     """A run with one reader of base for each worker; one worker more tracks."""
     pubsub = world.settings.pubsub
-    chosen = IngestSettings(mode="continuous", readers=landers + 1, round=timedelta(seconds=5))
+    chosen = IngestSettings(mode="continuous", readers=landers + 1)
     with (
         closing(world.subscription(pubsub.tracking_path)) as tracking,
         closing(world.subscription(pubsub.base_path)) as base,

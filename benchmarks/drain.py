@@ -51,15 +51,15 @@ first = "{first}"
 
 [ingest]
 readers = {readers}
-start_after = "{start_after}"
-stop_below = "15s"
 
 [lake]
 uri = "file:lake"
 
 [spark]
 remote = "sc://localhost:{spark}"
-server_master = "local[{places},4]"
+
+[spark.config]
+"spark.master" = "local[{places},4]"
 
 [dagster]
 storage = "dagster"
@@ -76,7 +76,6 @@ class Asked:
     readers: int
     live: timedelta
     window: str
-    start_after: str
     patience: timedelta
     folder: Path
 
@@ -112,7 +111,6 @@ def main() -> None:
     parser.add_argument("--readers", type=int, default=4, help="on Spark (default 4)")
     parser.add_argument("--live", type=parse_duration, default=timedelta(minutes=2), help="traffic afterwards (2m)")
     parser.add_argument("--window", default="5m", help="length of a window (default 5m)")
-    parser.add_argument("--start-after", default="1m", help="ingest.start_after (default 1m)")
     parser.add_argument("--patience", type=parse_duration, default=timedelta(hours=1), help="for each wait (1h)")
     parser.add_argument("--folder", type=Path, default=Path("build/drain"), help="everything is below it")
     asked = Asked(**vars(parser.parse_args()))
@@ -239,7 +237,6 @@ def _config(asked: Asked, start: datetime) -> str:
         window=asked.window,
         first=iso(start.replace(minute=0, second=0, microsecond=0) - timedelta(hours=1)),
         readers=asked.readers,
-        start_after=asked.start_after,
         places=asked.readers + 2,
         **ports,
     )

@@ -13,6 +13,7 @@ from dataclasses import asdict, dataclass
 from datetime import datetime, timedelta
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 
@@ -30,7 +31,7 @@ from tidemark.pipeline.lake.layout import Lake
 from tidemark.pipeline.pubsub.provision import provision_here
 from tidemark.pipeline.quantiles import quantile
 from tidemark.pipeline.settings import Settings, load_settings
-from tidemark.pipeline.settings_sections import EmulatorKind
+from tidemark.pipeline.settings_sections import EmulatorKind, LakeSettings
 from tidemark.pipeline.watermark.state import DecisionRecord
 from tidemark.pipeline.windows import Window, Windowing
 
@@ -50,7 +51,8 @@ READY_GOALS = {
 }
 WINDOWS = 5
 PATIENCE = timedelta(minutes=30)
-CALLS = "calls.jsonl"
+LATENCIES = {"get": 0.03, "list": 0.04, "create": 0.06}
+"""Seconds until Cloud Storage answers a call, by kind, as measured from a machine of its region."""
 LOOK_EVERY = {DISK: timedelta(seconds=1), BUCKET_OF_THE_SERVICE: timedelta(seconds=20)}
 """In a bucket each look takes calls that the pipeline then waits for: the commits tell when windows were ready."""
 
@@ -155,6 +157,15 @@ def measure_freshness(machine: Machine, rounds: int, _scale: float) -> list[Meas
     return found
 
 
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """The lake as the pipeline and as this benchmark ask for it, and the calls that the pipeline has made."""
+
+    lake: LakeSettings
+    past: LakeSettings
+    calls: Callable[[], Sequence[Any]] = tuple
+
+
 def play(asked: Played, console: Console, clock: Clock, beside: Beside = lambda _: nullcontext()) -> Fresh:
     """Live traffic from the start, and what is played `beside` it, until so many windows are counted. Stops what it
     started, whatever happens."""
@@ -170,13 +181,14 @@ def play(asked: Played, console: Console, clock: Clock, beside: Beside = lambda 
     folder.mkdir(parents=True)
     config = folder / "tidemark.toml"
     start = clock.now()
-    with _lake(asked) as (uri, endpoint):
-        config.write_text(_config(asked, start, uri, endpoint))
-        return _play(asked, load_settings(config), config, start, supervisor, say, beside)
+    with _lake(asked) as place:
+        config.write_text(_config(asked, start, place.lake))
+        return _play(asked, place, load_settings(config), config, start, supervisor, say, beside)
 
 
 def _play(
     asked: Played,
+    place: _Place,
     settings: Settings,
     config: Path,
     start: datetime,
@@ -194,7 +206,7 @@ def _play(
         start_stack(supervisor, settings, config)
         counted_from = clock.now() + SETTLES
         with beside(settings):
-            return _watch(asked, settings, publishing, counted_from, supervisor.restart_what_died, say, clock)
+            return _watch(asked, place, settings, publishing, counted_from, supervisor.restart_what_died, say, clock)
     finally:
         try:
             publishing.stop()
@@ -204,6 +216,7 @@ def _play(
 
 def _watch(
     asked: Played,
+    place: _Place,
     settings: Settings,
     publishing: Source,
     counted_from: datetime,
@@ -212,7 +225,8 @@ def _watch(
     clock: Clock,
 ) -> Fresh:
     windowing = settings.windowing
-    watched = reports(settings, publishing, keep_up, say, clock, patience=PATIENCE, every=LOOK_EVERY[asked.lake])
+    looked_at = settings.model_copy(update={"lake": place.past}) if asked.lake != DISK else settings
+    watched = reports(looked_at, publishing, keep_up, say, clock, patience=PATIENCE, every=LOOK_EVERY[asked.lake])
     report = next(
         report for report in watched if len(_ready(report.computed_at, windowing, counted_from)) >= asked.windows
     )
@@ -234,7 +248,7 @@ def _watch(
         intervals=_between([decision.at for decision in counted]),
         longest_standstill=max(_between([moment for moment in moved if moment >= counted_from]), default=0.0),
         late=late,
-        calls_a_tick=_calls(asked, counted_from, len(counted)),
+        calls_a_tick=_calls(place, counted_from, len(counted)),
         ticks={name: asdict(seen) for name, seen in ticks_of(dagster_home(settings)).items()},
         ready_by_window={iso(window.start): seconds for window, seconds in ready.items()},
     )
@@ -253,32 +267,31 @@ def _between(moments: Sequence[datetime]) -> list[float]:
 
 
 @contextmanager
-def _lake(asked: Played) -> Iterator[tuple[str, str]]:
-    """The lake's address and that of its server, for as long as the block runs."""
+def _lake(asked: Played) -> Iterator[_Place]:
+    """The lake's place, for as long as the block runs. A bucket answers as late as Cloud Storage does."""
     if asked.lake == DISK:
-        yield "file:lake", ""
+        yield _Place(LakeSettings(uri="file:lake"), LakeSettings(uri="file:lake"))
         return
-    from tests.gcs.counting import BUCKET, counting_server  # it needs Go
+    from tests.gcs.apart import fresh_lake, server_apart  # they need Go
+    from tests.gcs.fault_proxy import Fault, fault_proxy
 
-    with counting_server(asked.folder / CALLS, like_the_service=True) as endpoint:
-        yield f"gs://{BUCKET}/lake", endpoint
+    with server_apart() as endpoint, fault_proxy(endpoint) as proxy:
+        past = fresh_lake(endpoint)
+        late = [Fault(rf"\.{kind} ", delay=delay) for kind, delay in LATENCIES.items()]
+        proxy.play(*late)
+        yield _Place(past.model_copy(update={"endpoint": proxy.endpoint}), past, proxy.calls)
 
 
-def _calls(asked: Played, since: datetime, ticks: int) -> dict[str, float]:
+def _calls(place: _Place, since: datetime, ticks: int) -> dict[str, float]:
     """The calls of each class that the pipeline made for a tick, runs included; none of a lake on disk."""
-    if asked.lake == DISK:
-        return {}
-    from tests.gcs.counting import ELSE, by_part, calls_in
-
-    parts = by_part(call for call in calls_in(asked.folder / CALLS) if call.at >= since.timestamp())
-    found = Counter(str(call.charge) for part, calls in parts.items() if part != ELSE for call in calls)
-    return {charge: round(found[charge] / max(1, ticks), 1) for charge in ("A", "B")}
+    found = Counter(call.price_class for call in place.calls() if call.at >= since.timestamp())
+    return {charge: round(found[charge] / max(1, ticks), 1) for charge in ("A", "B")} if found else {}
 
 
-def _config(asked: Played, start: datetime, lake: str, endpoint: str) -> str:
+def _config(asked: Played, start: datetime, lake: LakeSettings) -> str:
     return CONFIG.format(
-        lake=lake,
-        endpoint=endpoint,
+        lake=lake.uri,
+        endpoint=lake.endpoint or "",
         rule=asked.rule,
         tick=asked.tick,
         emulator=asked.emulator,

@@ -7,6 +7,7 @@ from google.api_core import exceptions as api
 from benchmarks.machine import Machine, World
 from benchmarks.measures import Measure, in_turns
 from tidemark.pipeline.ingest.take import Budget
+from tidemark.pipeline.pubsub.subscription import PULL_WAIT
 
 GOAL = 1.25
 MESSAGES = 2000
@@ -36,7 +37,7 @@ def measure_idle_tick(machine: Machine, rounds: int, _scale: float) -> Measure:
 
     mine, theirs = in_turns(rounds, ours, reference)
     machine.forget(world)
-    wait = world.settings.pubsub.pull_wait.total_seconds()
+    wait = PULL_WAIT.total_seconds()
     return Measure(
         "idle_tick",
         mine,
@@ -54,7 +55,7 @@ def _pull_nothing(world: World, path: str) -> None:
         world.subscriber.pull(
             request={"subscription": path, "max_messages": 1000},
             retry=None,
-            timeout=world.settings.pubsub.pull_wait.total_seconds(),
+            timeout=PULL_WAIT.total_seconds(),
         )
     except api.DeadlineExceeded:
         return

@@ -95,7 +95,7 @@ class World:
 
     def backlog(self, path: str) -> SnapshotBacklog:
         """The reading of a subscription."""
-        return SnapshotBacklog(self.subscriber, path, self.clock, self.settings.pubsub.call_timeout)
+        return SnapshotBacklog(self.subscriber, path, self.clock)
 
     def track(self, budget: Budget, subscription: Subscription | None = None) -> Tracked:
         """One tracking tick."""

@@ -19,7 +19,7 @@ from tidemark.pipeline.clock import SystemClock
 from tidemark.pipeline.contract.heartbeat import HeartbeatReader
 from tidemark.pipeline.errors import ServiceFailed
 from tidemark.pipeline.ingest.outcome import Side
-from tidemark.pipeline.ingest.readers import BATCH_MESSAGES, TICK_BYTES, new_files
+from tidemark.pipeline.ingest.readers import BATCH_MESSAGES, TICK_BYTES, new_files, tick_budget
 from tidemark.pipeline.ingest.take import Budget
 from tidemark.pipeline.ingest.ticks import land, track
 from tidemark.pipeline.lake.layout import Lake
@@ -114,7 +114,7 @@ def _run(stage: str, messages: int, batch: int, folder: Path) -> float:
 
     def run(left: int) -> None:
         while left > 0:
-            left -= tick(Budget(left, TICK_BYTES, settings.ingest.pull_for, batch))
+            left -= tick(Budget(left, TICK_BYTES, tick_budget(settings, Side.BASE).max_time, batch))
 
     run(batch)  # loads the libraries that a tick uses: their pages are no memory of a backlog
     forget_peak()

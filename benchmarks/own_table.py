@@ -37,7 +37,7 @@ def measure_own_table(machine: Machine, rounds: int, scale: float) -> list[Measu
     rows = fill(world, START - world.settings.windows.lookback, START + SPAN, scale)
     ours(machine, world, SPAN)
     (machine.folder / "table.sql").write_text(OURS)
-    named = {"per_status": TableSettings(sql=str(machine.folder / "table.sql"), key=["status"])}
+    named = {"per_status": TableSettings(file=str(machine.folder / "table.sql"), key=["status"])}
     table = own_tables(world.settings.model_copy(update={"tables": named}))["per_status"]
     out = machine.folder / "engine"
     seconds: dict[str, list[float]] = {"tidemark": [], "DuckDB": []}

@@ -1,15 +1,20 @@
-"""What traffic asks of the lake, the log, Pub/Sub and the driver, by ticks and by rounds.
+"""A model of what traffic asks of the lake, the log, Pub/Sub and the driver, by ticks and by rounds.
 
-A model: arithmetic over constants, which `python -m benchmarks.scale_constants`, `tests/gcs` and the pages measured. A
-test keeps the tables of `docs/concepts/scale.md` and this file the same. Computing windows is not part of it.
+Arithmetic over constants, which `python -m benchmarks.scale_constants`, `tests/gcs` and the pages measured.
+`python -m benchmarks.scale_picture` prints the tables of `docs/concepts/costs-and-scale.md`. Computing windows is not
+part of it.
 """
 
 import math
 from bisect import bisect_right
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from tidemark.pipeline.ingest.outcome import Side
+from tidemark.pipeline.ingest.readers import BATCH_MESSAGES, ROUND_MESSAGES
+from tidemark.pipeline.ingest.rounds import PLAN
+from tidemark.pipeline.settings_sections import WatermarkSettings
 from tidemark.pipeline.upkeep.compaction import SORTED_ROWS, target_bytes
 from tools import costs
 
@@ -18,9 +23,11 @@ MODES: tuple[Mode, ...] = ("ticks", "continuous")
 RATES = (333, 3_300, 33_000, 333_000)
 """Messages a second: the live rate of the benchmarks, and ten, a hundred and a thousand times that."""
 
-TICK_SECONDS, ROUND_SECONDS, DAY_SECONDS = 10, 5, 86_400
-LAND_BATCH, TRACK_BATCH = 20_000, 25_000
-"""Defaults of the settings, and messages that a tick settles together."""
+DAY_SECONDS = 86_400
+TICK_SECONDS = WatermarkSettings().tick.total_seconds()
+ROUND_SECONDS = PLAN.round.total_seconds()
+LAND_BATCH, TRACK_BATCH = BATCH_MESSAGES[Side.BASE], BATCH_MESSAGES[Side.TRACKING]
+"""Messages that a tick settles together."""
 
 TICKS_AT_MOST = 10_000
 """Messages a second that ticks land, track and compute: 30 times the live rate, by `catch_up_tracked` of the bench."""
@@ -32,26 +39,20 @@ cores (docs/concepts/ingest.md). Not measured on the service."""
 ROW_BYTES, MESSAGE_BYTES = 40.0, 182.0
 """A heartbeat in a file of 1,700 to 17,000 rows (32 in one of 165,000), and as it is delivered."""
 
-LOG_ENTRY_BYTES, CELLS_A_ROUND = 4_100, 22
-"""A round's entry of the tracking log, and its cells: the same at 333, 3,300 and 33,000 messages a second, with jitter
-of 3 s."""
-
-COMMIT_BYTES, FILE_IN_DELTA_LOG_BYTES = 600, 667
-"""What a commit says of itself, and of each file, its statistics included."""
+LOG_ENTRY_BYTES = 4_100
+"""A round's entry of the tracking log: the same at 333, 3,300 and 33,000 messages a second, with jitter of 3 s."""
 
 COMPACTION_BYTES, COMPACTION_BYTES_A_ROW, COMPACTION_SECONDS_A_ROW = 350e6, 370, 2.6e-6
-"""The memory of a process that compacts, and more for each row of an hour that it sorts: 0.8 GB for 1.2 million rows.
-And the time."""
+"""Memory of a process that compacts, with the share of each row that it sorts (0.8 GB for 1.2 million), and time."""
 
 PACKING_BYTES, PACKING_SECONDS_A_ROW = 570e6, 0.7e-6
-"""The same of a larger hour, which is not sorted: 0.54 GB for 5.9 million rows, 0.56 GB for 24 million."""
+"""Memory and time for a larger hour, which is not sorted: 0.54 GB for 5.9 million rows, 0.56 GB for 24 million."""
 
 COMMIT_SECONDS, COMMIT_SECONDS_A_FILE = 0.004, 5e-6
 """A commit to an empty table, and more for each file that the table lists: 0.10 s beside 20,000 files."""
 
-ID_BYTES, IDS_PER_CALL, ROUNDS_IN_MEMORY = 461, 2_500, 2
-"""An acknowledgement id of 200 bytes in the driver's process, and how many a call takes. One round is settled while the
-next is collected."""
+ID_BYTES, ROUNDS_IN_MEMORY = 461, 2
+"""An acknowledgement id of 200 bytes in the driver's process. One round is settled while the next is collected."""
 
 ROUND_CLASS_A, ROUND_CLASS_B = 11, 25
 """The most calls to Cloud Storage of a round, beside one of class A for each file; quarantine has a commit of its own.
@@ -61,27 +62,28 @@ DECISION_CLASS_A, DECISION_CLASS_B = 3, 12
 """Calls of a tick that only decides. `tests/gcs/test_calls.py` counts those of class A; B is half of a tick's."""
 
 DAYS_KEPT = 30
-"""How long heartbeats are kept here."""
+"""Retention of heartbeats in the model."""
 
-OUTSTANDING_SECONDS = 1.5 * ROUND_SECONDS
-"""How much of a subscription a snapshot keeps where rounds land: what arrived in a round, and in half of the next."""
+OUTSTANDING_ROUNDS = 1.5
+"""Rounds of a subscription's traffic that a snapshot keeps: a whole one, and half of the next."""
 
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """What so many messages a second ask for, in one mode."""
+    """The traffic of a pipeline: messages a second, in one mode."""
 
     mode: Mode
     rate: float
 
     @property
     def keeps_up(self) -> bool:
-        """Whether as much was ever measured, or follows from readers side by side."""
+        """True if this rate was measured, or follows from readers side by side."""
         return self.mode == "continuous" or self.rate <= TICKS_AT_MOST
 
     @property
     def cycle_seconds(self) -> float:
-        return TICK_SECONDS if self.mode == "ticks" else ROUND_SECONDS
+        """Time from one settling to the next: a tick, or a round, which ends early when its readers are full."""
+        return TICK_SECONDS if self.mode == "ticks" else min(ROUND_SECONDS, ROUND_MESSAGES / (2 * self.rate))
 
     @property
     def landers(self) -> int:
@@ -99,7 +101,7 @@ class Load:
 
     @property
     def commits_a_minute(self) -> float:
-        """To `heartbeats`."""
+        """Commits to `heartbeats`."""
         return 60 / self.cycle_seconds * (self.files_a_cycle if self.mode == "ticks" else 1)
 
     @property
@@ -113,38 +115,32 @@ class Load:
         if self.mode == "ticks":
             further = (self.files_a_cycle - 1) * 2 + (math.ceil(self.rate * TICK_SECONDS / TRACK_BATCH) - 1) * 2
             return 60 / TICK_SECONDS * (costs.CLASS_A_A_TICK + further)
-        return 60 / ROUND_SECONDS * (ROUND_CLASS_A + self.files_a_cycle) + 60 / TICK_SECONDS * DECISION_CLASS_A
+        return 60 / self.cycle_seconds * (ROUND_CLASS_A + self.files_a_cycle) + 60 / TICK_SECONDS * DECISION_CLASS_A
 
     @property
     def class_b_a_minute(self) -> float:
         if self.mode == "ticks":
             return 60 / TICK_SECONDS * (costs.CLASS_B_A_TICK + (self.files_a_cycle - 1) * 3)
-        return 60 / ROUND_SECONDS * ROUND_CLASS_B + 60 / TICK_SECONDS * DECISION_CLASS_B
+        return 60 / self.cycle_seconds * ROUND_CLASS_B + 60 / TICK_SECONDS * DECISION_CLASS_B
 
     @property
     def files_a_day(self) -> float:
-        """Before compaction."""
+        """Files of `heartbeats` before compaction."""
         return DAY_SECONDS / self.cycle_seconds * self.files_a_cycle
 
     @property
     def bytes_a_day(self) -> float:
-        """What `heartbeats` grows by."""
+        """Growth of `heartbeats`."""
         return self.rate * DAY_SECONDS * ROW_BYTES
 
     @property
-    def delta_log_bytes_a_day(self) -> float:
-        """What commits say of files: each is added, and removed by its compaction."""
-        commits = self.commits_a_minute * 60 * 24
-        return commits * COMMIT_BYTES + 2 * self.files_a_day * FILE_IN_DELTA_LOG_BYTES
-
-    @property
     def log_bytes_a_day(self) -> float:
-        """What the tracking log grows by."""
+        """Growth of the tracking log."""
         return self.entries_a_minute * 60 * 24 * LOG_ENTRY_BYTES
 
     @property
     def files_listed(self) -> float:
-        """What the table lists: two hours that are not compacted yet, and the days that are kept."""
+        """Files that the table lists: two hours before compaction, and the days that are kept."""
         hour = self.bytes_a_day / 24
         return self.files_a_day / 12 + math.ceil(hour / target_bytes(int(hour))) * 24 * DAYS_KEPT
 
@@ -154,7 +150,7 @@ class Load:
 
     @property
     def is_sorted(self) -> bool:
-        """Whether compaction sorts an hour."""
+        """True if compaction sorts an hour."""
         return self.rate * 3600 <= SORTED_ROWS
 
     @property
@@ -164,60 +160,49 @@ class Load:
 
     @property
     def compaction_seconds(self) -> float:
-        """How long an hour's compaction takes; housekeeping takes ten minutes at most."""
+        """Time of an hour's compaction; housekeeping takes ten minutes at most."""
         return (COMPACTION_SECONDS_A_ROW if self.is_sorted else PACKING_SECONDS_A_ROW) * self.rate * 3600
-
-    @property
-    def acknowledge_calls_a_second(self) -> float:
-        """Full calls on both subscriptions."""
-        return 2 * self.rate / IDS_PER_CALL
 
     @property
     def ids_bytes(self) -> float:
         """Ids in the memory of the driver; of ticks, those of a batch of each subscription."""
         if self.mode == "ticks":
             return min(self.rate * TICK_SECONDS * 2, LAND_BATCH + TRACK_BATCH) * ID_BYTES
-        return ROUNDS_IN_MEMORY * 2 * self.rate * ROUND_SECONDS * ID_BYTES
-
-    @property
-    def cells(self) -> int:
-        """Cells of the histogram in the minute before the watermark, which does not follow the rate."""
-        return round(CELLS_A_ROUND * 60 / ROUND_SECONDS)
+        return ROUNDS_IN_MEMORY * 2 * self.rate * self.cycle_seconds * ID_BYTES
 
     @property
     def snapshot_bytes_a_tick(self) -> float:
-        """What the readings of a tick keep, were all of them taken."""
+        """Bytes that the readings of a tick keep, if all of them are taken."""
         if self.mode == "ticks":
             return costs.SNAPSHOT_BYTES_A_TICK * self.rate / 333
-        return 2 * self.rate * OUTSTANDING_SECONDS * MESSAGE_BYTES
+        return 2 * self.rate * OUTSTANDING_ROUNDS * self.cycle_seconds * MESSAGE_BYTES
 
     @property
     def reading_seconds(self) -> float:
-        """How often base is read within the default budget of snapshots."""
+        """Time between readings of base within the default budget of snapshots."""
         return TICK_SECONDS * max(1.0, self.snapshot_bytes_a_tick * DAY_SECONDS / TICK_SECONDS / costs.BUDGET)
 
     @property
     def traffic(self) -> costs.Traffic:
         return costs.Traffic(sources=round(self.rate), period_seconds=1.0, message_bytes=MESSAGE_BYTES)
 
-    def dollars_a_day(self) -> Iterator[tuple[str, float]]:
-        """By list prices: what, and dollars. Machines are not among them."""
-        yield "publishing", costs.publishing(self.traffic)
-        yield "two deliveries", 2 * costs.delivery(self.traffic)
+    @property
+    def dollars_a_day(self) -> float:
+        """Cost by list prices: publishing, two deliveries, snapshots, calls, and `DAYS_KEPT` days of heartbeats."""
         kept = min(self.snapshot_bytes_a_tick * DAY_SECONDS / TICK_SECONDS, costs.BUDGET)
-        yield "snapshots", costs.snapshots(kept)
         calls = self.class_a_a_minute * costs.CLASS_A_1000 + self.class_b_a_minute * costs.CLASS_B_1000
-        yield "calls to Cloud Storage", calls * 60 * 24 / 1000
-        yield f"{DAYS_KEPT} days of heartbeats", self.bytes_a_day / costs.GIB * costs.STORED_GIB_MONTH
+        stored = self.bytes_a_day / costs.GIB * costs.STORED_GIB_MONTH
+        pubsub = costs.publishing(self.traffic) + 2 * costs.delivery(self.traffic) + costs.snapshots(kept)
+        return pubsub + calls * 60 * 24 / 1000 + stored
 
 
 def loads() -> list[Load]:
-    """The columns of the tables: each rate in each mode that keeps up with it."""
+    """Return the columns of the tables: each rate in each mode that keeps up with it."""
     return [load for load in (Load(mode, rate) for mode in MODES for rate in RATES) if load.keeps_up]
 
 
 def size_of(amount: float) -> str:
-    """Bytes for people."""
+    """Format bytes for people."""
     for unit in ("bytes", "kB", "MB", "GB"):
         if amount < 1000:
             return f"{amount:.3g} {unit}"
@@ -235,55 +220,49 @@ def table_of(rows: Sequence[tuple[str, Sequence[str]]]) -> str:
 
 
 def tables() -> list[str]:
-    """The tables of the page, in order."""
+    """Return the tables of the page, in order."""
     every = loads()
     asked = [
         ("tasks that read base and tracking", [f"{load.landers} + {load.trackers}" for load in every]),
         ("commits to `heartbeats` a minute", [number_of(load.commits_a_minute) for load in every]),
-        ("entries of the log a minute", [number_of(load.entries_a_minute) for load in every]),
         ("calls of class A a minute", [number_of(load.class_a_a_minute) for load in every]),
-        ("calls of class B a minute", [number_of(load.class_b_a_minute) for load in every]),
         ("`heartbeats` a day", [size_of(load.bytes_a_day) for load in every]),
-        ("files a day, before compaction", [number_of(load.files_a_day) for load in every]),
-        ("Delta's log a day", [size_of(load.delta_log_bytes_a_day) for load in every]),
         ("tracking log a day", [size_of(load.log_bytes_a_day) for load in every]),
-        ("cells of the histogram, a minute", [number_of(load.cells) for load in every]),
         (f"files that the table lists, {DAYS_KEPT} days", [number_of(load.files_listed) for load in every]),
         ("seconds of a commit", [f"{load.commit_seconds:.2g}" for load in every]),
-        ("memory of an hour's compaction", [size_of(load.compaction_bytes) for load in every]),
-        ("its time", [f"{load.compaction_seconds:,.0f} s" for load in every]),
-        ("calls that acknowledge, a second", [number_of(load.acknowledge_calls_a_second) for load in every]),
+        ("seconds of an hour's compaction", [f"{load.compaction_seconds:,.0f}" for load in every]),
+        ("its memory", [size_of(load.compaction_bytes) for load in every]),
         ("ids in the driver's memory", [size_of(load.ids_bytes) for load in every]),
         ("base is read every", [f"{load.reading_seconds:,.0f} s" for load in every]),
+        ("dollars a day, without machines", [f"{load.dollars_a_day:,.2f}" for load in every]),
     ]
-    named = [name for name, _ in every[0].dollars_a_day()]
-    dollars = [[each for _, each in load.dollars_a_day()] for load in every]
-    priced = [(name, [f"{of_load[row]:,.2f}" for of_load in dollars]) for row, name in enumerate(named)]
-    priced.append(("**together**", [f"{sum(of_load):,.2f}" for of_load in dollars]))
-    return [limits(), table_of(asked), table_of(priced)]
+    return [limits(), table_of(asked)]
 
 
 LIMITS: tuple[tuple[str, Callable[[Load], float], float], ...] = (
     ("base is read less than at each tick, by the default budget", lambda load: load.reading_seconds, TICK_SECONDS),
     ("base is read less than once a minute", lambda load: load.reading_seconds, 60),
     ("an hour's compaction takes its ten minutes", lambda load: load.compaction_seconds, 600),
-    (f"a commit takes half a round, with {DAYS_KEPT} days kept", lambda load: load.commit_seconds, ROUND_SECONDS / 2),
-    ("the ids take 2 GB of the driver", lambda load: load.ids_bytes, 2e9),
+    (
+        f"a commit takes half of the time between two, with {DAYS_KEPT} days kept",
+        lambda load: load.commit_seconds / load.cycle_seconds,
+        0.5,
+    ),
 )
-"""What ends first: a figure, and the value that it may have."""
+"""Candidates for the first limit: a figure, and the largest value that it may have."""
 
 MOST_RATE = 10_000_000
 
 
 def limit_of(mode: Mode, figure: Callable[[Load], float], most: float) -> str:
-    """The least traffic at which the figure is beyond that, to two digits; all figures grow with the traffic."""
+    """Find the least traffic at which the figure exceeds `most`, to two digits. All figures grow with the traffic."""
     at_most = MOST_RATE if mode == "continuous" else TICKS_AT_MOST
     beyond = bisect_right(range(at_most), most, key=lambda rate: figure(Load(mode, rate)))
     return "beyond what ticks land" if beyond == TICKS_AT_MOST else f"{float(f'{beyond:.2g}'):,.0f}/s"
 
 
 def limits() -> str:
-    """The table of limits."""
+    """Return the table of limits."""
     rows = [(name, *(limit_of(mode, figure, most) for mode in MODES)) for name, figure, most in LIMITS]
     rows.append(("the landing itself", f"{TICKS_AT_MOST:,}/s, in one process", "tasks are added"))
     return costs.table(["from this traffic on", *MODES], iter(rows))

@@ -1,4 +1,4 @@
-"""`python -m benchmarks.scale_picture`: prints the tables of `docs/concepts/scale.md`, and draws its picture."""
+"""`python -m benchmarks.scale_picture`: print the tables of `docs/concepts/costs-and-scale.md`, draw its picture."""
 
 from collections.abc import Callable
 from math import ceil, floor, log10
@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from benchmarks.scale import MODES, RATES, ROUND_SECONDS, Load, tables
+from benchmarks.scale import MODES, RATES, Load, tables
 from tidemark.pipeline.charts import Axis, Chart, Line, Mark, logarithmic, picture
 
 STYLES = {"ticks": "frontier wide", "continuous": "band"}
@@ -24,10 +24,10 @@ FIGURES: tuple[tuple[str, Callable[[Load], float], Mark | None], ...] = (
         _limit(600, "housekeeping's ten minutes"),
     ),
     ("calls of class A a minute", lambda load: load.class_a_a_minute, None),
-    ("seconds of a commit, 30 days kept", lambda load: load.commit_seconds, _limit(ROUND_SECONDS, "a round")),
-    ("ids in the driver's memory, GB", lambda load: load.ids_bytes / 1e9, _limit(2, "spark.driver_memory, by default")),
+    ("seconds of a commit, 30 days kept", lambda load: load.commit_seconds, None),
+    ("commits to heartbeats a minute", lambda load: load.commits_a_minute, None),
     ("seconds between readings of base", lambda load: load.reading_seconds, _limit(60, "a window")),
-    ("dollars a day, without machines", lambda load: sum(each for _, each in load.dollars_a_day()), None),
+    ("dollars a day, without machines", lambda load: load.dollars_a_day, None),
 )
 RATE = Axis("messages a second", logarithmic(80, 1_250_000, "").place, [(rate, f"{rate:,}") for rate in RATES])
 

@@ -128,7 +128,7 @@ NEEDS: dict[Component, tuple[Need, ...]] = {
         Need(Permission("pubsub.topics.attachSubscription", On.TOPIC), "where a subscription is missing"),
         Need(LOOK, "compare both with the settings"),
         Need(Permission("pubsub.subscriptions.create", On.PROJECT), "where one is missing"),
-        Need(REMOVE, "with `--sample`: delete the subscription that it made"),
+        Need(REMOVE, "with `tidemark try --sample`: delete the subscription that it made"),
         Need(CONSUME, "read base's backlog when tracking is new, and pull a sample"),
         *SNAPSHOTS,
     ),

@@ -48,18 +48,22 @@ OF_KUBERNETES = re.compile(
 UNDECIDED = 2 * PATIENCE + timedelta(seconds=10)
 """How long a message may hold tracking that waits for a schema, with the time until it is looked at again."""
 
-WINDOW_PLACES = 2
-"""Places of Spark's tasks for windows, on this machine."""
+COPIES_REMEMBERED = timedelta(minutes=10)
+"""How much later, in publish time, a copy may be published and still hold nothing. Publishers retry for minutes; at
+most a million messages are remembered (`ingest.copies`)."""
+
+WINDOW_SLOTS = 2
+"""Spark's task slots for windows, on this machine."""
+
+READING_SLACK = timedelta(seconds=1)
+"""How long after its publish time a message may become visible on the service: more than was ever measured there. It is
+taken off tracking's reading; base's takes the band, since a message that base hides holds nothing else."""
 
 NO_FILE = "name one with --config or $TIDEMARK_CONFIG, or have `tidemark init` write one"
 """What to do where no file is named and none is in the current folder."""
 
 WRITTEN_BOUND = re.compile(r"datetime\.timedelta\((?:0|(?:days=(?P<days>\d+))?(?:, )?(?:seconds=(?P<seconds>\d+))?)\)")
 """The bound of a duration as pydantic writes it in an error."""
-
-
-BECAME = dict.fromkeys(("track", "land", "landing", "drain"), "ingest")
-"""Sections that went, and the one that has their meaning now: an error says so."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +92,6 @@ class Settings(BaseSettings):
     watermark: sections.WatermarkSettings = sections.WatermarkSettings()
     signal: sections.SignalSettings = sections.SignalSettings()
     ingest: sections.IngestSettings = sections.IngestSettings()
-    tune: sections.TuneSettings = sections.TuneSettings()
     quarantine: sections.QuarantineSettings = sections.QuarantineSettings()
     housekeeping: sections.HousekeepingSettings = sections.HousekeepingSettings()
     lake: sections.LakeSettings = sections.LakeSettings()
@@ -114,19 +117,6 @@ class Settings(BaseSettings):
         file_secret_settings: PydanticBaseSettingsSource,  # noqa: ARG003 (pydantic's signature)
     ) -> tuple[PydanticBaseSettingsSource, ...]:
         return env_settings, init_settings  # a variable wins over the file
-
-    @model_validator(mode="after")
-    def _rounds_are_near_real_time(self) -> Self:
-        """Between two rounds tracking is a round behind, and as long again as Spark and the commit take."""
-        near, ingest = self.watermark.near_real_time, self.ingest
-        if ingest.is_continuous and near < 2 * ingest.round:
-            raise ValueError(
-                f"watermark.near_real_time is {format_duration(near)}, less than two rounds of "
-                f"{format_duration(ingest.round)}: tracking would count as behind between two rounds, and the "
-                f'watermark would be held. Set near_real_time = "{format_duration(2 * ingest.round)}", or a shorter '
-                "ingest.round"
-            )
-        return self
 
     @model_validator(mode="after")
     def _nothing_lands_with_attach(self) -> Self:
@@ -158,9 +148,9 @@ class Settings(BaseSettings):
 
     @property
     def copies_remembered(self) -> timedelta:
-        """For how long tracking remembers messages to tell copies of them. With `attach` not at all: whether another
+        """How long tracking remembers messages to recognize copies of them. With `attach` not at all: whether another
         copy was read says nothing about this one, so each counts in full."""
-        return timedelta() if self.pubsub.attach else self.ingest.copies_remembered
+        return timedelta() if self.pubsub.attach else COPIES_REMEMBERED
 
     @property
     def signal_topic(self) -> str | None:
@@ -174,12 +164,12 @@ class Settings(BaseSettings):
         return self.dagster.name or DEFAULT_NAME
 
     @property
-    def server_master(self) -> str:
-        """The Spark master of the server that `tidemark up` starts: as set, otherwise this machine, with WINDOW_PLACES
-        and a place for each reader that pulls continuously. One more is there otherwise, so that readers of both
-        subscriptions can help."""
+    def spark_master(self) -> str:
+        """The Spark master of a classic session, or of the server that `tidemark up` starts: as `[spark.config]` says,
+        otherwise this machine, with WINDOW_SLOTS task slots for windows and one for each reader that pulls
+        continuously. Otherwise there is one more, so that readers of both subscriptions can help."""
         readers = self.ingest.readers if self.ingest.is_continuous else 1
-        return self.spark.server_master or f"local[{readers + WINDOW_PLACES},4]"
+        return self.spark.config.get("spark.master") or f"local[{readers + WINDOW_SLOTS},4]"
 
     @property
     def emulated(self) -> bool:
@@ -220,17 +210,23 @@ class Settings(BaseSettings):
 
     @property
     def policy(self) -> Policy:
-        """How the watermark is decided. On the service an empty reading_slack is 1 s, and an empty base_slack the
-        band; on the emulator both are zero. An empty `idle` holds where somebody else reads base."""
-        chosen = dict(self.watermark)
-        del chosen["tick"]
-        chosen["idle"] = chosen["idle"] or ("hold" if self.pubsub.attach else "advance")
-        for name, on_the_service in (("reading_slack", timedelta(seconds=1)), ("base_slack", self.watermark.band)):
-            if chosen[name] is None:
-                chosen[name] = timedelta() if self.emulated else on_the_service
-        contract = self.contract
+        """How the watermark is decided. An empty `slack` is READING_SLACK and the band on the service, and none on an
+        emulator. An empty `idle` holds where somebody else reads base."""
+        chosen, contract = self.watermark, self.contract
+        by_default = (timedelta(), timedelta()) if self.emulated else (READING_SLACK, chosen.band)
+        reading_slack, base_slack = by_default if chosen.slack is None else (chosen.slack, chosen.slack)
         waits = contract.needs_payload and contract.payload.has_schema
-        return Policy(**chosen, undecided=UNDECIDED if waits else timedelta())
+        return Policy(
+            rule=chosen.rule,
+            band=chosen.band,
+            idle_timeout=chosen.idle_timeout,
+            idle=chosen.idle or ("hold" if self.pubsub.attach else "advance"),
+            quantile=chosen.quantile,
+            max_lag=chosen.max_lag,
+            reading_slack=reading_slack,
+            base_slack=base_slack,
+            undecided=UNDECIDED if waits else timedelta(),
+        )
 
 
 def load_settings(path: Path | None = None, *, needs_file: bool = True, name: str | None = None) -> Settings:
@@ -282,8 +278,7 @@ def _refuse_unknown_variables(environ: Mapping[str, str], prefix: str) -> None:
         section, _, key = name.removeprefix(prefix).lower().partition("__")
         if section not in Settings.model_fields or not key:
             known = ", ".join(f"{prefix}{known.upper()}__<KEY>" for known in Settings.model_fields)
-            hint = f"; did you mean {prefix}{BECAME[section].upper()}__<KEY>?" if section in BECAME else ""
-            raise InvalidSettings(f"the variable {name} is not a setting{hint}; the variables of settings are {known}")
+            raise InvalidSettings(f"the variable {name} is not a setting; the variables of settings are {known}")
 
 
 def _explain(error: ValidationError, file: Path, prefix: str) -> str:
@@ -328,8 +323,7 @@ def _nearest(place: list[str]) -> str:
     if len(place) > 1 and section is not None and isinstance(section.annotation, type):
         fields = getattr(section.annotation, "model_fields", {})
         known = [field.alias or name for name, field in fields.items()]
-    became = BECAME.get(place[0]) if len(place) == 1 else None
-    close = [became] if became else get_close_matches(place[-1], known, n=1)
+    close = get_close_matches(place[-1], known, n=1)
     return f"; did you mean {close[0]}?" if close else f"; known here: {', '.join(known)}"
 
 
@@ -340,15 +334,13 @@ def _with_absolute_paths(settings: Settings, base: Path) -> Settings:
     message = settings.message
     if message.schema_path:
         message = message.model_copy(update={"schema_": str((base / message.schema_path).resolve())})
-    tables = {name: _with_absolute_source(table, base) for name, table in settings.tables.items()}
+    tables = {
+        name: table.model_copy(update={"file": str((base / table.file).resolve())})
+        for name, table in settings.tables.items()
+    }
     dagster = settings.dagster.model_copy(update={"storage": storage})
     spark = settings.spark
     if (archive := spark.executor_environment) and not is_address(archive):
         spark = spark.model_copy(update={"executor_environment": str((base / archive).resolve())})
     changed = {"lake": lake, "message": message, "dagster": dagster, "tables": tables, "spark": spark}
     return settings.model_copy(update=changed)
-
-
-def _with_absolute_source(table: sections.TableSettings, base: Path) -> sections.TableSettings:
-    named = {kind: path for kind in ("sql", "python") if (path := getattr(table, kind)) is not None}
-    return table.model_copy(update={kind: str((base / path).resolve()) for kind, path in named.items()})

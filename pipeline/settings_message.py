@@ -109,24 +109,45 @@ ComparedFields = dict[str, Annotated[ComparedField, BeforeValidator(_compared)]]
 
 
 class MessageSettings(Section):
-    """Where a message carries its time and its stream, which fields are compared, and how its payload is written."""
+    """The message contract: places of time and stream, compared fields, and the encoding of the payload."""
 
     model_config = ConfigDict(validate_by_name=True, validate_by_alias=True)
     effect = Effect.REQUEUE
 
     event_time: TimePlace = "attribute:event_time"
+    """Place of the event time: `attribute:NAME`, `payload:PATH`, `each:PATH` or `publish_time`. With `publish_time`
+    nothing is ever late, and a message that was published twice is two heartbeats."""
     event_time_unit: EventTimeUnit = EventTimeUnit.AUTO
+    """Notation of the event time. `auto`: whole milliseconds, or RFC 3339."""
     timezone: OptionalZone = None
+    """IANA name of the zone of times without one, such as `Europe/Berlin`. Empty: such a time is rejected."""
     stream_id: StreamParts = "attribute:stream_id"
+    """Place of the stream's name, or a list of at most 10, joined by `/`: choose parts of which all but one never
+    contain it."""
     publisher_id: Annotated[ValuePlace, Effect.NEXT] = "attribute:heartbeat_id"
+    """Place of the publisher's own id, which copies share. Without it a message that was published twice is two
+    heartbeats."""
     max_future_skew: NotNegative = timedelta(minutes=5)
+    """A message with an event time further than this after its publish time is rejected. Smaller: fewer heartbeats of
+    fast clocks stand in wrong windows, and more are rejected."""
     max_age: OptionalBound = None
+    """A message with an event time further than this before its publish time is rejected, and does not hold the
+    watermark. Set it longer than any source buffers, such as `7d`. Empty: none is rejected, as publishing history
+    needs."""
     fields: Annotated[ComparedFields, Effect.NEXT] = Field(default_factory=dict)
+    """Fields that are compared, by name: `[message.fields]` (below)."""
     payload: Encoding = Encoding.JSON
+    """Encoding of the payload (docs/how-to/encodings.md). `none` and `bytes`: it is never decoded, and may be empty."""
     schema_: SchemaPlace = Field("", alias="schema")  # pydantic has a method of that name
+    """Schema of `avro` and `protobuf` (docs/how-to/encodings.md): a file, a folder with one for each revision,
+    `projects/PROJECT/schemas/NAME`, or a list of these names. Empty: the first schema in Pub/Sub that a message
+    names."""
     compression: Compression = Compression.AUTO
+    """Payloads that are decompressed. `auto`: those that say or show that they are gzip."""
     envelope: Envelope = Envelope.NONE
+    """With `cloudevents`, what an event says of itself is `attribute:ce-NAME` (docs/how-to/encodings.md)."""
     each: OptionalArray = Field(None, validate_default=True)
+    """Array whose elements are a heartbeat each, as `payload:PATH` (below). Empty: a message is one heartbeat."""
 
     @field_validator("fields")
     @classmethod

@@ -13,14 +13,11 @@ from tidemark.pipeline.clock import EPOCH
 from tidemark.pipeline.durations import Duration, format_duration, parse_duration
 from tidemark.pipeline.hosts import is_loopback
 from tidemark.pipeline.settings_types import (
-    DAY,
     ZERO,
-    CallLong,
     Effect,
     EmptyIsNone,
     FilterText,
     KeptDays,
-    KeptHours,
     NotNegative,
     OptionalAccount,
     OptionalAddress,
@@ -33,12 +30,10 @@ from tidemark.pipeline.settings_types import (
     TickLong,
 )
 
-LONGEST_RUN = timedelta(hours=3)
-"""Longer than any run: `max_runtime_seconds` in dagster.yaml ends it earlier. A younger file may belong to a run."""
-LONGEST_PULL = timedelta(seconds=40)
-"""The most that a tick pulls. Dagster gives it 60 s, and it must persist and acknowledge within the rest."""
-PULLS_AT_ONCE = 8
-"""The service answers a pull in 20 to 60 ms, often with few messages although many wait."""
+DRIVER_MEMORY = "2g"
+"""Memory of Spark's driver: the ids of a round take some 80 MB, and windows a task's share of their input."""
+LISTEN = "127.0.0.1:9464"
+"""Where `tidemark up` and Prometheus find the code server: 9464 is the port of OpenTelemetry's exporter."""
 SNAPSHOT_BUDGET = 10 << 30
 """Bytes a day, on the service. Ten thousand sources that publish every 30 s need about half of it, read at each tick of
 10 s (docs/concepts/costs.md). By the list price of September 2026 it is at most 2.70 dollars a day."""
@@ -95,15 +90,9 @@ class Server(NamedTuple):
     impersonate: str | None = None
 
 
-class PullSettings(Section):
-    """How a subscription is pulled from."""
+class ServerSettings(Section):
+    """Where Pub/Sub is, and as whom it is asked."""
 
-    ack_deadline: Annotated[Duration, Field(ge=timedelta(seconds=10), le=timedelta(minutes=10)), Effect.CREATION] = (
-        timedelta(seconds=60)
-    )
-    pull_wait: CallLong = timedelta(seconds=2)
-    call_timeout: CallLong = timedelta(seconds=10)
-    pulls_at_once: Annotated[Annotated[int, Field(ge=1, le=100)] | None, EmptyIsNone] = None
     emulator_host: OptionalText = None
     endpoint: OptionalAddress = None
     impersonate: OptionalAccount = None
@@ -114,17 +103,12 @@ class PullSettings(Section):
         return Server(self.emulator_host, self.endpoint, self.impersonate)
 
     @property
-    def most_pulls_at_once(self) -> int:
-        """As set; otherwise several on the service, whose answers are slow and small, and one on an emulator."""
-        return self.pulls_at_once or (PULLS_AT_ONCE if self.emulator_host is None else 1)
-
-    @property
     def read_by_others(self) -> str | None:
         """The path of a subscription that tidemark never pulls from."""
         return None
 
 
-class PubSubSettings(PullSettings):
+class PubSubSettings(ServerSettings):
     """Which topic and subscriptions, and how to talk to them. The paths are full resource names."""
 
     project: Annotated[str, Effect.ANEW] = Field("tidemark-local", min_length=3)
@@ -140,18 +124,15 @@ class PubSubSettings(PullSettings):
     )
     metadata_only: Annotated[bool, Effect.CREATION] = False
     reading: ReadingKind = "auto"
-    snapshot_max_backlog: int = Field(10_000_000, ge=1)
     snapshot_budget: Annotated[Annotated[int, Field(ge=0)] | None, EmptyIsNone] = None
-    monitoring_endpoint: OptionalAddress = None
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
         if self.base_subscription == self.tracking_subscription:
             raise ValueError("base_subscription and tracking_subscription must be two different subscriptions")
-        if self.reading == "monitoring" and not self.has_metrics:
+        if self.reading == "monitoring" and self.monitoring is None:
             raise ValueError(
-                'reading = "monitoring" cannot work: the emulator has no metrics. Write "snapshot" or "auto", or name '
-                "a server that has them in monitoring_endpoint"
+                'reading = "monitoring" cannot work: the emulator has no metrics. Write "snapshot" or "auto"'
             )
         return self
 
@@ -161,9 +142,9 @@ class PubSubSettings(PullSettings):
         return self.base_path if self.attach else None
 
     @property
-    def has_metrics(self) -> bool:
-        """True if there is a Cloud Monitoring to ask: an emulator has none."""
-        return self.emulator_host is None or self.monitoring_endpoint is not None
+    def monitoring(self) -> Server | None:
+        """Where Cloud Monitoring is, and as whom it is asked; None with an emulator, which has no metrics."""
+        return Server(None, impersonate=self.impersonate) if self.emulator_host is None else None
 
     @property
     def snapshot_bytes_a_day(self) -> int | None:
@@ -192,7 +173,6 @@ class WindowSettings(Section):
     first: Annotated[datetime, Effect.REQUEUE] = datetime(2026, 1, 1, tzinfo=UTC)
     lookback: Annotated[NotNegative, Effect.RECOMPUTE] = timedelta(minutes=10)
     heartbeat_period: Annotated[Positive, Effect.RECOMPUTE] = timedelta(seconds=30)
-    max_windows_per_run: int = Field(288, ge=1, le=10_000)
     runs_at_once: int = Field(1, ge=1, le=100)
     recompute_missed: str = "automatic"
     corrections: bool = False
@@ -229,19 +209,23 @@ class TableSettings(Section):
 
     effect = Effect.RECOMPUTE
 
-    sql: OptionalText = None
-    python: OptionalText = None
+    file: str = ""
     key: Annotated[list[str], BeforeValidator(lambda key: [key] if isinstance(key, str) and key else key or [])] = (
         Field(default_factory=list)
     )
     lookback: Annotated[NotNegative, Effect.DUE] = ZERO
     window: Annotated[OptionalBound, Effect.REFUSED] = None
 
+    @property
+    def is_python(self) -> bool:
+        """True if the file holds a decorated function, and no query."""
+        return self.file.endswith(".py")
+
     @model_validator(mode="after")
     def _one_source(self) -> Self:
-        if (self.sql is None) == (self.python is None):
-            raise ValueError('name the file, as sql = "models/per_region.sql" or python = "models/per_region.py"')
-        if self.python is not None and self.model_fields_set != {"python"}:
+        if not self.file.endswith((".sql", ".py")):
+            raise ValueError('name the file, such as file = "models/per_region.sql" or file = "models/per_region.py"')
+        if self.is_python and self.model_fields_set != {"file"}:
             raise ValueError("the function's decorator, @tidemark.windowed, has key, lookback and window")
         return self
 
@@ -249,12 +233,10 @@ class TableSettings(Section):
 class CheckSettings(Section):
     """The most that the asset checks tolerate; a check fails above it."""
 
-    max_missed: int = Field(0, ge=0)
     max_late_share: float = Field(0.01, ge=0, le=1)
-    max_lost: int = Field(0, ge=0)
     max_stopped_share: float = Field(0.05, ge=0, le=1)
     max_quarantine_share: float = Field(0.05, ge=0, le=1)
-    max_watermark_age: Annotated[Duration, Field(ge=timedelta(minutes=1), le=DAY)] = timedelta(minutes=10)
+    max_watermark_age: Annotated[Duration, Field(ge=timedelta(minutes=1), le=timedelta(days=1))] = timedelta(minutes=10)
 
 
 class WatermarkSettings(Section):
@@ -263,16 +245,10 @@ class WatermarkSettings(Section):
     rule: Literal["band", "frontier"] = "band"
     band: NotNegative = timedelta(seconds=10)
     tick: TickLong = timedelta(seconds=10)
-    near_real_time: NotNegative = timedelta(seconds=10)
     idle_timeout: Positive = timedelta(minutes=2)
     idle: Annotated[Literal["advance", "hold"] | None, EmptyIsNone] = None
-    max_idle_lag: NotNegative = timedelta(minutes=5)
-    max_reading_age: Positive = timedelta(minutes=5)
-    seek_tolerance: NotNegative = timedelta(seconds=30)
     quantile: float = Field(0.0, ge=0, lt=1)
-    frontier_quantile: float = Field(0.0, ge=0, lt=1)
-    reading_slack: OptionalDuration = None
-    base_slack: OptionalDuration = None
+    slack: OptionalDuration = None
     max_lag: OptionalBound = None
 
     @field_validator("tick")
@@ -284,23 +260,10 @@ class WatermarkSettings(Section):
 
 
 class IngestSettings(Section):
-    """Who pulls, how long, and when readers on Spark help."""
+    """Who pulls, and how many readers on Spark."""
 
     mode: Literal["ticks", "continuous"] = "ticks"
-    pull_for: Annotated[Duration, Field(gt=ZERO, le=LONGEST_PULL)] = timedelta(seconds=7)
-    copies_remembered: Annotated[Duration, Field(ge=ZERO, le=DAY)] = timedelta(minutes=10)
     readers: int = Field(3, ge=1, le=1000)
-    round: Annotated[Duration, Field(ge=timedelta(seconds=1), le=timedelta(minutes=1))] = timedelta(seconds=5)
-    run_for: Annotated[Duration, Field(ge=timedelta(minutes=1), le=timedelta(minutes=90))] = timedelta(hours=1)
-    start_after: Positive = timedelta(hours=1)
-    start_size: int = Field(1_000_000, ge=1)
-    stop_below: NotNegative = timedelta(minutes=1)
-
-    @model_validator(mode="after")
-    def _starts_above_where_it_stops(self) -> Self:
-        if self.stop_below >= self.start_after:
-            raise ValueError("stop_below must be less than start_after, or a run would start as soon as one ended")
-        return self
 
     @property
     def is_continuous(self) -> bool:
@@ -312,14 +275,6 @@ class SignalSettings(Section):
     """Where the watermark is sent besides the lake."""
 
     publish_to: Annotated[ResourceId | None, EmptyIsNone] = None
-
-
-class TuneSettings(Section):
-    """What the tuning report looks at and aims at."""
-
-    since: Positive = timedelta(hours=24)
-    target_late_share: float = Field(0.0001, ge=0, lt=1)
-    keep_reports: Annotated[int, Effect.DELETES] = Field(30, ge=1)
 
 
 class QuarantineSettings(Section):
@@ -336,18 +291,8 @@ class HousekeepingSettings(Section):
     heartbeats: KeptDays = None
     windows: KeptDays = None
     quarantine: KeptDays = None
-    corrections: KeptDays = None
     log: KeptDays = timedelta(days=30)
-    versions: Annotated[Duration, Field(ge=DAY)] = timedelta(days=7)
-    orphans: Annotated[Duration, Field(ge=LONGEST_RUN)] = DAY
-    dagster_events: KeptHours = timedelta(days=2)
     dagster_runs: KeptDays = None
-
-    @model_validator(mode="after")
-    def _versions_for_the_grace_time(self) -> Self:
-        if self.orphans > self.versions:
-            raise ValueError("orphans must not be longer than versions: a file that a version lists is not an orphan")
-        return self
 
 
 class LakeSettings(Section):
@@ -355,7 +300,6 @@ class LakeSettings(Section):
 
     uri: Annotated[str, Effect.ANEW] = "file:.tidemark/lake"
     endpoint: Annotated[OptionalText, Effect.ANEW] = None
-    checkpoint_every: int = Field(200, ge=2)
 
     @field_validator("uri")
     @classmethod
@@ -379,9 +323,6 @@ class SparkSettings(Section):
     """Which Spark computes the micro-batches."""
 
     remote: OptionalText = "sc://localhost:15002"
-    master: OptionalText = None
-    server_master: OptionalText = None
-    driver_memory: str = Field("2g", pattern=r"^\d+[mg]$")
     executor_environment: OptionalText = None
     config: dict[str, str] = Field(default_factory=dict)
 
@@ -392,13 +333,15 @@ class SparkSettings(Section):
             raise ValueError("name the archive that `tidemark pack` made, such as executors.tar.gz, without # and ,")
         return value
 
-    @model_validator(mode="after")
-    def _one_of_them(self) -> Self:
-        if self.master is None and self.remote is None:
-            raise ValueError(
-                "set remote (a Spark Connect address such as sc://localhost:15002) or master (such as local[2])"
-            )
-        return self
+    @property
+    def is_classic(self) -> bool:
+        """True if each run starts a session in its own process, and connects to no server."""
+        return self.remote is None
+
+    @property
+    def driver_memory(self) -> str:
+        """Memory of the server that `tidemark up` starts, or of a classic session."""
+        return self.config.get("spark.driver.memory", DRIVER_MEMORY)
 
 
 class DagsterSettings(Section):
@@ -436,33 +379,28 @@ class MetricsSettings(Section):
     """What the code server tells a monitoring system, and where it listens for being asked."""
 
     export: Literal["", "prometheus", "otlp"] = ""
-    endpoint: OptionalUrl = "http://127.0.0.1:4318"
-    every: Annotated[Duration, Field(ge=timedelta(seconds=1), le=timedelta(minutes=10))] = timedelta(seconds=15)
-    health: bool = False
-    page: Annotated[bool | None, EmptyIsNone] = None
-    host: str = Field("127.0.0.1", min_length=1)
-    port: Port = 9464
+    listen: OptionalAddress = None
 
     @property
-    def shows_page(self) -> bool:
-        """True if `tidemark up` and `tidemark attach` serve the page."""
-        return is_loopback(self.host) if self.page is None else self.page
+    def address(self) -> tuple[str, int]:
+        """The host and port at which health, the page and Prometheus' metrics are served."""
+        host, _, port = (self.listen or LISTEN).rpartition(":")
+        return host.strip("[]"), int(port)
+
+    @property
+    def has_page(self) -> bool:
+        """True if the page is served as well: on loopback alone, since it asks for no login."""
+        return is_loopback(self.address[0])
 
     @property
     def listens(self) -> bool:
-        """Whether something is served at `port`."""
-        return self.health or self.page is True or self.export == "prometheus"
+        """Whether something is served."""
+        return self.listen is not None or self.export == "prometheus"
 
     @property
     def is_on(self) -> bool:
         """Whether anything is to be recorded."""
         return self.listens or self.export != ""
-
-    @model_validator(mode="after")
-    def _somewhere_to_export(self) -> Self:
-        if self.export == "otlp" and self.endpoint is None:
-            raise ValueError("endpoint must name the receiver of OTLP over HTTP, such as http://127.0.0.1:4318")
-        return self
 
 
 class LogSettings(Section):

@@ -49,9 +49,7 @@ NotNegative = Annotated[Duration, Field(ge=ZERO)]
 OptionalBound = Annotated[Annotated[Duration, Field(gt=ZERO, le=CENTURY)] | None, EmptyIsNone]
 OptionalDuration = Annotated[NotNegative | None, EmptyIsNone]
 KeptDays = Annotated[Annotated[Duration, Field(ge=DAY)] | None, EmptyIsNone]
-KeptHours = Annotated[Annotated[Duration, Field(ge=timedelta(hours=1))] | None, EmptyIsNone]
 TickLong = Annotated[Duration, Field(ge=timedelta(seconds=1), le=timedelta(minutes=10))]
-CallLong = Annotated[Duration, Field(ge=timedelta(seconds=1), le=timedelta(seconds=30))]
 OptionalText = Annotated[str | None, EmptyIsNone]
 
 
@@ -68,25 +66,29 @@ OptionalAccount = Annotated[Annotated[str, Field(pattern=r"^[^@\s]+@[^@\s]+\.[^@
 
 
 class Effect(StrEnum):
-    """The effect of a changed setting on a pipeline that has a lake, once its processes have started again.
-    docs/reference/settings.md explains each, and has it in a column."""
+    """The effect of a changed setting on a pipeline that has a lake, once its processes have started again."""
 
     NEXT = "next"
     """It holds from now on. What has landed, was decided or was computed stays as it is."""
     REQUEUE = "requeue"
-    """It holds for what is judged from now on; `tidemark requeue` judges rejected messages again."""
+    """It holds for messages that are judged from now on. Heartbeats that have landed stay; `tidemark quarantine
+    --requeue` judges rejected messages again."""
     RECOMPUTE = "recompute"
-    """It holds for windows that are computed from now on; `tidemark recompute` computes earlier ones again."""
+    """It holds for windows that are computed from now on. `tidemark repair --recompute` computes earlier
+    ones again."""
     DUE = "due"
-    """All windows of the table are due, and are computed again by themselves."""
+    """All windows of the table are computed again, by themselves."""
     DELETES = "deletes"
-    """It holds for what is there already: the next run deletes by it."""
+    """The next run deletes what is older; `tidemark housekeep --dry-run` shows what that would be. A longer time brings
+    nothing back."""
     CREATION = "at creation"
-    """Existing subscriptions keep what they were created with; `provision` and `doctor` say how to change them."""
+    """Existing subscriptions keep what they were created with; `tidemark provision` and `tidemark doctor` name the
+    `gcloud` command that changes them."""
     ANEW = "anew"
-    """It names something else: tidemark begins there, and what was kept under the earlier name stays there."""
+    """It names another place, and tidemark begins there with nothing. What was kept under the earlier name stays
+    there."""
     REFUSED = "refused"
-    """The change is an error, and nothing is computed or created until the value is put back."""
+    """The change is an error. Put the value back, or follow the section below."""
 
 
 class Section(BaseModel):

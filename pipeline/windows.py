@@ -13,6 +13,9 @@ from tidemark.pipeline.durations import format_duration
 from tidemark.pipeline.spans import Spans
 
 KEY_FORMAT = "%Y-%m-%dT%H-%MZ"
+WINDOWS_PER_RUN = 288
+"""Windows that one run computes at most: a day of five minutes each. If it fails, no more than these start again."""
+
 DAY = timedelta(days=1)
 
 

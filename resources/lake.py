@@ -17,13 +17,12 @@ from tidemark.pipeline.kept import Kept
 from tidemark.pipeline.lake.layout import Lake
 from tidemark.pipeline.lake.log.tracking_log import TrackingLog
 from tidemark.pipeline.lake.log.watermark_object import WatermarkObject
-from tidemark.pipeline.lake.tables.diffs import HeartbeatDiffs
 from tidemark.pipeline.lake.tables.heartbeats import Heartbeats
-from tidemark.pipeline.lake.tables.kept_windows import KeptWindows
 from tidemark.pipeline.lake.tables.new_files import NewFiles
 from tidemark.pipeline.lake.tables.own_table import OwnTable
 from tidemark.pipeline.lake.tables.quarantine import Quarantine
-from tidemark.pipeline.lake.tables.window_index import WindowIndex
+from tidemark.pipeline.lake.tables.window_index import KeptWindows, WindowIndex
+from tidemark.pipeline.lake.tables.windowed import WindowedTable
 from tidemark.pipeline.pubsub.schemas import reader_of
 from tidemark.pipeline.quality.late import LateHeartbeats
 from tidemark.pipeline.quality.staleness import Staleness
@@ -118,7 +117,7 @@ class LakeResource(dg.ConfigurableResource):  # type: ignore[type-arg]
             "judge",
         )
 
-    def diffs(self, user: str) -> HeartbeatDiffs:
+    def diffs(self, user: str) -> WindowedTable:
         """Computed windows."""
         return self._part(user, Lake.diffs)
 

@@ -76,7 +76,9 @@ _BY_LOSS = {
 }
 
 PARTS = {
-    name: Part(*address.split(":"), without) for without, parts in _BY_LOSS.items() for name, address in parts.items()
+    name: Part(*address.partition(":")[::2], without)
+    for without, parts in _BY_LOSS.items()
+    for name, address in parts.items()
 }
 
 RUN_HEALTH = tuple(name for name, part in PARTS.items() if part.without is _RUN_HEALTH)

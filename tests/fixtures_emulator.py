@@ -18,6 +18,9 @@ from tidemark.pipeline.errors import ToolMissing
 from tidemark.pipeline.pubsub.connection import publisher_client, subscriber_client
 from tidemark.pipeline.settings_sections import PubSubSettings
 
+QUICK_LEASE = timedelta(seconds=10)
+"""The shortest ack deadline, of tests that wait until messages come again."""
+
 
 def why_no_official_emulator() -> str | None:
     """What is missing, or None where the official emulator can be started."""
@@ -83,6 +86,4 @@ def unique_pubsub(address: str) -> PubSubSettings:
         base_subscription=f"base-{unique}",
         tracking_subscription=f"tracking-{unique}",
         emulator_host=address,
-        ack_deadline=timedelta(seconds=10),
-        pull_wait=timedelta(seconds=1),
     )

@@ -25,18 +25,19 @@ from tidemark.pipeline.compute.columns import DiffPlan
 from tidemark.pipeline.compute.slices import DIFFS, STATUSES, Work, cut
 from tidemark.pipeline.ingest.named import land_named
 from tidemark.pipeline.ingest.readers import new_files
+from tidemark.pipeline.lake.landings import LandedBatches
 from tidemark.pipeline.lake.layout import Lake
 from tidemark.pipeline.lake.log.packing import LogPacking
-from tidemark.pipeline.lake.tables.landings import LandedBatches
+from tidemark.pipeline.lake.tables.new_files import NewFile
 from tidemark.pipeline.lake.tables.table import MOMENT
-from tidemark.pipeline.lake.tables.windowed import DiffRun, Written
+from tidemark.pipeline.lake.tables.windowed import DiffRun
 from tidemark.pipeline.quality.staleness import Staleness
 from tidemark.pipeline.replay.outcome import replayed, write_decisions
 from tidemark.pipeline.replay.replay import decide_again
 from tidemark.pipeline.replay.trace import ticks_of
 from tidemark.pipeline.replay.trace_file import ParquetTrace
 from tidemark.pipeline.settings import Settings
-from tidemark.pipeline.tuning.report_store import write_report
+from tidemark.pipeline.tuning.page import write_report
 from tidemark.pipeline.watermark.policy import Policy
 from tidemark.pipeline.windows import Window
 
@@ -54,7 +55,6 @@ first = "2026-11-21T00:00:00Z"
 
 [lake]
 uri = "file:lake"
-checkpoint_every = 4
 """
 MINUTE = 60.0
 LATER = 3 * 3600.0
@@ -174,9 +174,9 @@ def compute_here(lake: Lake, settings: Settings, windows: Sequence[Window]) -> N
         table.replace(run, fence, [written(answer) for answer in answers if answer["table"] == name])
 
 
-def written(answer: Mapping[str, Any]) -> Written:
+def written(answer: Mapping[str, Any]) -> NewFile:
     """What a task wrote, by its answer."""
-    return Written(*(answer[name] for name in ("path", "window", "rows", "size")))
+    return NewFile(*(answer[name] for name in ("path", "window", "rows", "size")))
 
 
 def write_trace(path: Path) -> None:

@@ -11,10 +11,10 @@ import pyarrow.parquet as pq
 from tests.clock import ManualClock
 from tests.watermark.builders import at
 from tidemark.pipeline.clock import Clock, iso
+from tidemark.pipeline.lake.landings import MANIFEST, PIECE, LandedBatches
 from tidemark.pipeline.lake.layout import Lake
 from tidemark.pipeline.lake.log.witness import LogWitness
 from tidemark.pipeline.lake.store.notes import Notes
-from tidemark.pipeline.lake.tables.landings import MANIFEST, PIECE, LandedBatches
 from tidemark.pipeline.lake.tables.table import LakeTable
 from tidemark.pipeline.quality.late import LateHeartbeats
 from tidemark.pipeline.quality.staleness import Staleness
@@ -24,8 +24,8 @@ from tidemark.pipeline.replay.trace import extent_of
 from tidemark.pipeline.replay.trace_file import ParquetTrace
 from tidemark.pipeline.settings import Settings, load_settings
 from tidemark.pipeline.tuning.inputs import report_on_lake
+from tidemark.pipeline.tuning.page import FIGURES
 from tidemark.pipeline.tuning.report import facts_of
-from tidemark.pipeline.tuning.report_store import FIGURES
 from tidemark.pipeline.version import without_marks
 from tidemark.pipeline.watermark.state import Beginning, Compacted, DecisionRecord, Entry, Snapshot
 

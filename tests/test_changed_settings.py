@@ -22,8 +22,7 @@ from tests.ingest.fakes import World, to_written
 from tests.lake_fixture import beats, closed, compute_here
 from tests.lake_reading import COMPARED, rows_of
 from tests.watermark.builders import at
-from tidemark.assets.catalog import WATERMARK, key_of
-from tidemark.assets.jobs.housekeeping import prune_events, prune_runs
+from tidemark.assets.jobs.housekeeping import prune_runs
 from tidemark.assets.jobs.job import tags_of
 from tidemark.assets.scheduler.runs import Runs
 from tidemark.local.emulator.model import PubSubModel
@@ -47,7 +46,6 @@ from tidemark.pipeline.quality.staleness import Staleness
 from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.settings_sections import LakeSettings, TableSettings
 from tidemark.pipeline.settings_types import Effect, Section
-from tidemark.pipeline.tuning.report_store import FIGURES, write_report
 from tidemark.pipeline.upkeep.housekeeping import Housekeeper
 from tidemark.pipeline.watermark.state import DecisionRecord
 from tidemark.pipeline.windows import Window, runs_of_neighbours
@@ -72,10 +70,9 @@ class Change:
     was: Any = None
 
 
-SQL, OTHER_SQL, PYTHON, WIDE, NARROW = "one.sql", "two.sql", f"{OWN}.py", "wide.avsc", "narrow.avsc"
+SQL, PYTHON, WIDE, NARROW = "one.sql", f"{OWN}.py", "wide.avsc", "narrow.avsc"
 FILES = {
     SQL: "select window, stream_id, count(*) as beats from {heartbeats} group by all",
-    OTHER_SQL: "select window, stream_id, 2 * count(*) as beats from {heartbeats} group by all",
     PYTHON: f"import tidemark\n\n@tidemark.windowed()\ndef {OWN}(heartbeats, windows):\n    return heartbeats\n",
     WIDE: '{"type": "record", "name": "r", "fields": [{"name": "load", "type": "double"}]}',
     NARROW: '{"type": "record", "name": "r", "fields": [{"name": "load", "type": "int"}]}',
@@ -84,65 +81,60 @@ FILES = {
 
 OF_EVENT: Tree = {"message": {"event_time": "attribute:ce-time", "stream_id": "attribute:ce-source"}}
 
-CHANGES: dict[str, dict[str, Any]] = {
+CHANGES: dict[str, Any] = {
+    "pubsub.project": "another-project",
+    "pubsub.topic": "another",
+    "pubsub.base_subscription": "another-base",
+    "pubsub.tracking_subscription": "another-tracking",
+    "pubsub.filter": 'attributes.stream_id = "a"',
+    "pubsub.attach": Change(to=True, beside={"tables": {}}),
+    "pubsub.emulator_host": "the other server",
+    "pubsub.retention": "1d",
+    "pubsub.metadata_only": True,
+    "message.payload": Change("none", beside={"message": {"fields": {}}}),
+    "message.schema": Change(NARROW, was=WIDE, beside={"message": {"payload": "avro"}}),
+    "message.compression": Change("auto", was="none", beside={"message": {"event_time": "attribute:zipped_at"}}),
+    "message.envelope": Change("cloudevents", beside=OF_EVENT),
+    "message.each": "payload:readings[]",
+    "message.event_time": "attribute:at",
+    "message.event_time_unit": "s",
+    "message.timezone": "Europe/Berlin",
+    "message.stream_id": "attribute:site",
+    "message.publisher_id": "attribute:another",
+    "message.max_future_skew": "15m",
+    "message.max_age": "1d",
+    "message.fields": {"load": "number", "extra": "text"},
+    "windows.length": "1h",
+    "windows.first": "2026-11-21T04:00:00Z",
+    "windows.lookback": "20m",
+    "windows.heartbeat_period": "10s",
+    "tables.file": Change({"file": PYTHON}, was={"file": SQL, "key": ["stream_id"]}),
+    "tables.key": ["stream_id", "beats"],
+    "tables.lookback": "10m",
+    "tables.window": "1h",
+    "housekeeping.heartbeats": "1d",
+    "housekeeping.windows": "1d",
+    "housekeeping.quarantine": "1d",
+    "housekeeping.log": "",
+    "housekeeping.dagster_runs": "1d",
+    "lake.uri": "file:another",
+    "lake.endpoint": Change("http://127.0.0.1:1", beside={"lake": {"uri": "gs://bucket"}}),
+    "dagster.name": "orders",
+    "dagster.storage": "another",
+}
+"""Changes that are seen one by one."""
+
+TOGETHER: Tree = {
     "pubsub": {
-        "project": "another-project",
-        "topic": "another",
-        "base_subscription": "another-base",
-        "tracking_subscription": "another-tracking",
-        "filter": 'attributes.stream_id = "a"',
-        "attach": Change(to=True, beside={"tables": {}}),
-        "emulator_host": "the other server",
         "emulator": "official",
         "endpoint": "127.0.0.1:1",
         "impersonate": "somebody@project.iam.gserviceaccount.com",
-        "ack_deadline": "30s",
-        "retention": "1d",
-        "pulls_at_once": 3,
-        "pull_wait": "1s",
-        "call_timeout": "5s",
-        "metadata_only": True,
         "reading": "snapshot",
-        "snapshot_max_backlog": 5,
         "snapshot_budget": 5,
-        "monitoring_endpoint": "127.0.0.1:1",
     },
-    "message": {
-        "payload": Change("none", beside={"message": {"fields": {}}}),
-        "schema": Change(NARROW, was=WIDE, beside={"message": {"payload": "avro"}}),
-        "compression": Change("auto", was="none", beside={"message": {"event_time": "attribute:zipped_at"}}),
-        "envelope": Change("cloudevents", beside=OF_EVENT),
-        "each": "payload:readings[]",
-        "event_time": "attribute:at",
-        "event_time_unit": "s",
-        "timezone": "Europe/Berlin",
-        "stream_id": "attribute:site",
-        "publisher_id": "attribute:another",
-        "max_future_skew": "15m",
-        "max_age": "1d",
-        "fields": {"load": "number", "extra": "text"},
-    },
-    "windows": {
-        "length": "1h",
-        "first": "2026-11-21T04:00:00Z",
-        "lookback": "20m",
-        "heartbeat_period": "10s",
-        "max_windows_per_run": 5,
-        "runs_at_once": 2,
-        "recompute_missed": "never",
-        "corrections": True,
-    },
-    "tables": {
-        "sql": OTHER_SQL,
-        "python": Change({"python": PYTHON}, was={"sql": SQL, "key": ["stream_id"]}),
-        "key": ["stream_id", "beats"],
-        "lookback": "10m",
-        "window": "1h",
-    },
+    "windows": {"runs_at_once": 2, "recompute_missed": "never", "corrections": True},
     "checks": {
-        "max_missed": 5,
         "max_late_share": 0.5,
-        "max_lost": 5,
         "max_stopped_share": 0.5,
         "max_quarantine_share": 0.5,
         "max_watermark_age": "1h",
@@ -151,82 +143,36 @@ CHANGES: dict[str, dict[str, Any]] = {
         "rule": "frontier",
         "band": "2m",
         "tick": "20s",
-        "near_real_time": "20s",
         "idle_timeout": "3m",
         "idle": "hold",
-        "max_idle_lag": "1m",
-        "max_reading_age": "6m",
-        "seek_tolerance": "10s",
         "quantile": 0.1,
-        "frontier_quantile": 0.1,
-        "reading_slack": "1s",
-        "base_slack": "1s",
+        "slack": "1s",
         "max_lag": "1h",
     },
     "signal": {"publish_to": "told"},
-    "ingest": {
-        "mode": "continuous",
-        "pull_for": "5s",
-        "copies_remembered": "0s",
-        "readers": 2,
-        "round": "4s",
-        "run_for": "30m",
-        "start_after": "2h",
-        "start_size": 5,
-        "stop_below": "2m",
-    },
-    "tune": {"since": "12h", "target_late_share": 0.01, "keep_reports": 1},
+    "ingest": {"mode": "continuous", "readers": 2},
     "quarantine": {"requeue": "when the contract changes"},
-    "housekeeping": {
-        "heartbeats": "1d",
-        "windows": "1d",
-        "quarantine": "1d",
-        "corrections": "1d",
-        "log": "",
-        "versions": Change("3650d", was="1d"),
-        "orphans": Change("50d", was="1d", beside={"housekeeping": {"versions": "60d"}}),
-        "dagster_events": "60d",
-        "dagster_runs": "1d",
-    },
-    "lake": {
-        "uri": "file:another",
-        "endpoint": Change("http://127.0.0.1:1", beside={"lake": {"uri": "gs://bucket"}}),
-        "checkpoint_every": 4,
-    },
     "spark": {
         "remote": "sc://localhost:1",
-        "master": "local[1]",
-        "server_master": "local[1]",
-        "driver_memory": "1g",
         "executor_environment": "packed.tar.gz",
         "config": {"spark.sql.ansi.enabled": "false"},
     },
     "dagster": {
-        "name": "orders",
         "url": "http://127.0.0.1:1",
         "location": "another",
         "web_port": 3001,
         "allowed_hosts": ["ui.lan"],
         "code_port": 4267,
-        "storage": "another",
         "owners": ["team:another"],
     },
-    "metrics": {
-        "export": "otlp",
-        "endpoint": "http://127.0.0.1:1",
-        "every": "30s",
-        "health": True,
-        "page": False,
-        "host": "localhost",
-        "port": 9465,
-    },
+    "metrics": {"export": "otlp", "listen": "127.0.0.1:1"},
     "logs": {"format": "json"},
 }
+"""Settings whose change holds from now on, and nothing else: they are changed together."""
 
 AT_ONCE = {
     "message.stream_id",
     "pubsub.filter",
-    "watermark.band",
     "windows.length",
     "windows.lookback",
     "tables.lookback",
@@ -240,12 +186,13 @@ def sections() -> dict[str, type[Section]]:
     return {name: kind for name, kind in found.items() if isinstance(kind, type) and issubclass(kind, Section)}
 
 
-def cases() -> Iterator[Any]:
-    for section, keys in CHANGES.items():
-        for key, to in keys.items():
-            name = f"{section}.{key}"
-            marks = () if name in AT_ONCE else pytest.mark.slow
-            yield pytest.param(section, key, to if isinstance(to, Change) else Change(to), id=name, marks=marks)
+def effects() -> dict[str, Effect]:
+    """The declared effect of each setting."""
+    return {
+        f"{name}.{one.alias or key}": kind.effect_of(key)
+        for name, kind in sections().items()
+        for key, one in kind.model_fields.items()
+    }
 
 
 @dataclass(frozen=True)
@@ -261,8 +208,8 @@ class Place:
             "pubsub": {"emulator_host": self.server},
             "message": {"fields": {"load": "number"}, "max_age": "40m"},
             "windows": {"first": "2026-11-21T05:00:00Z"},
-            "tables": {OWN: {"sql": SQL, "key": ["stream_id"]}},
-            "lake": {"uri": "file:lake", "checkpoint_every": 50},
+            "tables": {OWN: {"file": SQL, "key": ["stream_id"]}},
+            "lake": {"uri": "file:lake"},
             "dagster": {"storage": "dagster"},
         }
 
@@ -346,8 +293,6 @@ def build(place: Place) -> None:
     pipeline.compute()
     compute_own(lake, settings, SystemClock().now())
     LogPacking(lake.objects()).pack(pipeline.clock.now())
-    for number in range(3):
-        write_report(lake.objects(), at(number), "<p>a page</p>", {}, keep=9)
     (place.folder / "lake" / "heartbeats" / "left.parquet").write_bytes(b"an orphan")
 
 
@@ -452,23 +397,14 @@ class Probe:
         return len(stale) + len(due & own.computed())
 
     def deletes(self) -> object:
-        """What housekeeping takes out, in the lake and in Dagster, and how many reports the next one leaves."""
-        settings, now = self.settings, SystemClock().now() + timedelta(days=40)
+        """What housekeeping takes out, in the lake and in Dagster."""
+        settings, now, pruned = self.settings, SystemClock().now() + timedelta(days=40), {}
         chores = Housekeeper(settings, ManualClock(now), dry_run=True).chores()
-        kept = settings.housekeeping
-        pruned = {}
         with dg.DagsterInstance.ephemeral() as instance:
-            for _ in range(2):
-                instance.report_runless_asset_event(dg.AssetMaterialization(key_of(settings, WATERMARK)))
             instance.add_run(dg.DagsterRun("job", status=dg.DagsterRunStatus.SUCCESS, tags=tags_of(settings)))
-            if kept.dagster_events is not None:
-                pruned["events"] = prune_events(instance, settings, now - kept.dagster_events)["events"]
-            if kept.dagster_runs is not None:
-                pruned["runs"] = prune_runs(Runs(instance, settings), now - kept.dagster_runs, but="")
-        objects = self.lake.objects()
-        write_report(objects, at(NEWEST), "<p>a page</p>", {}, keep=settings.tune.keep_reports)
-        reports = len(list(objects.names(FIGURES.prefix)))
-        return [(one.name, one.about, one.figures, one.failed) for one in chores], pruned, reports
+            if (kept := settings.housekeeping.dagster_runs) is not None:
+                pruned = prune_runs(Runs(instance, settings), now - kept, but="")
+        return [(one.name, one.about, one.figures, one.failed) for one in chores], pruned
 
     def verdicts(self) -> object:
         """What a requeue would do with rejected messages."""
@@ -505,47 +441,58 @@ def effect_of(before: Seen, after: Seen) -> Effect:
     return next((effect for effect, is_seen in differences.items() if is_seen), Effect.NEXT)
 
 
-def both(place: Place, section: str, key: str, change: Change) -> tuple[Tree, Tree]:
+def both(place: Place, name: str, change: Change) -> tuple[Tree, Tree]:
     """The settings before and after the change of one."""
-    trees = []
+    (section, key), trees = name.split("."), []
     for value in (change.was, change.to):
-        tree = {name: dict(keys) for name, keys in place.tree().items()}
-        for name, keys in change.beside.items():
-            tree[name] = {**tree.get(name, {}), **keys} if keys else {}
+        tree = merged(place.tree(), change.beside)
         if section == "tables":
             own = value if isinstance(value, dict) else {**tree["tables"][OWN], **({key: value} if value else {})}
             tree["tables"] = {OWN: own}
         elif value is not None:
-            tree[section] = {**tree.get(section, {}), key: value}
+            tree = merged(tree, {section: {key: value}})
         trees.append(tree)
     return trees[0], trees[1]
 
 
+def merged(tree: Tree, other: Tree) -> Tree:
+    """The tree with the keys of the other one, of which an empty section empties it."""
+    found = {name: dict(keys) for name, keys in tree.items()}
+    return found | {name: {**found.get(name, {}), **keys} if keys else {} for name, keys in other.items()}
+
+
 def test_every_setting_is_changed() -> None:
-    assert {name: set(keys) for name, keys in CHANGES.items()} == {
-        name: {one.alias or key for key, one in kind.model_fields.items()} for name, kind in sections().items()
-    }
+    together = {f"{section}.{key}": Effect.NEXT for section, keys in TOGETHER.items() for key in keys}
+    assert {name: effects()[name] for name in CHANGES} | together == effects()
 
 
 SEEN: dict[str, Seen] = {}
 """What was seen before a change, by the settings of then."""
 
 
-@pytest.mark.parametrize(("section", "key", "change"), list(cases()))
-def test_a_change_does_what_its_declaration_says(
-    section: str, key: str, change: Change, place: Place, tmp_path: Path
-) -> None:
-    was, now = both(place, section, key, change)
+@pytest.mark.parametrize(
+    "name", [pytest.param(one, marks=() if one in AT_ONCE else pytest.mark.slow) for one in CHANGES]
+)
+def test_a_change_does_what_its_declaration_says(name: str, place: Place, tmp_path: Path) -> None:
+    to = CHANGES[name]
+    check(place, tmp_path, effects()[name], *both(place, name, to if isinstance(to, Change) else Change(to)))
+
+
+def test_what_holds_from_now_on_changes_nothing_that_is_there(place: Place, tmp_path: Path) -> None:
+    check(place, tmp_path, Effect.NEXT, place.tree(), merged(place.tree(), TOGETHER))
+
+
+def check(place: Place, folder: Path, declared: Effect, was: Tree, now: Tree) -> None:
+    """The declared effect is what is seen, and the pipeline goes on, unless it begins anew."""
     before = SEEN.get(str(was))
     if before is None:
-        there = place.elsewhere(tmp_path / "before")
+        there = place.elsewhere(folder / "before")
         before = SEEN[str(was)] = Probe(there, there.settings(was)).look()
-    changed = place.elsewhere(tmp_path / "after")
+    changed = place.elsewhere(folder / "after")
     after = Probe(changed, changed.settings(now)).look()
-    declared = sections()[section].effect_of("schema_" if key == "schema" else key)
     assert effect_of(before, after) is declared, (before, after)
     if declared not in (Effect.REFUSED, Effect.ANEW):
-        goes_on(place.elsewhere(tmp_path / "goes on"), was, now)
+        goes_on(place.elsewhere(folder / "goes on"), was, now)
 
 
 def goes_on(place: Place, was: Tree, now: Tree) -> None:

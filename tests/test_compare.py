@@ -1,5 +1,6 @@
-"""The peers' rules of `make compare`, on a few messages by hand, and the comparison's own measures."""
+"""The peers' rules of `make compare`, on a few messages by hand, and the measures of the comparison."""
 
+from dataclasses import replace
 from datetime import timedelta
 
 import numpy as np
@@ -63,6 +64,13 @@ def test_beam_s_is_the_least_of_the_last_minute_and_the_present_after_a_minute_w
     assert at(mark, 200) == 200
 
 
+def test_beam_s_reader_that_was_stopped_does_not_jump_to_the_present() -> None:
+    read = [(0, 2), (2, 4), *((moment, moment + 400) for moment in range(10, 60, 2))]
+    stopped = replace(traffic(*read), stopped_us=(START_US + 5 * SECOND_US, START_US + 405 * SECOND_US))
+    assert (at(beam(stopped), 408) or 0) < 60
+    assert (at(beam(traffic(*read)), 408) or 0) > 300
+
+
 def test_a_message_is_late_if_its_window_was_passed_before_it_was_read() -> None:
     mark = Watermark(START_US + np.array([0, 100]) * SECOND_US, START_US + np.array([0, 60]) * SECOND_US)
     assert outcome("", traffic((59, 100), (60, 101), (10, 2000)), mark).late_share == pytest.approx(1 / 3)
@@ -83,11 +91,25 @@ def test_the_traces_follow_from_the_seed() -> None:
         assert (made.tracked_us >= made.publish_us).all()
 
 
-def test_with_everything_down_tidemark_loses_nothing_and_the_peers_most_of_the_backlog(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+@pytest.fixture
+def at_ten_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("benchmarks.compare.measure.BANDS", (BOUND,))
     monkeypatch.setattr("benchmarks.compare.measure.BOUNDS", (BOUND,))
-    found = compare(traces(1, minutes=45)["both down"])
-    assert found["tidemark band"].default.late_share == found["tidemark frontier"].default.late_share == 0
-    assert all(found[peer].default.late_share > 0.2 for peer in ("Flink", "Flink, idleness", "Spark", "Beam"))
+
+
+@pytest.mark.usefixtures("at_ten_seconds")
+def test_after_an_outage_the_order_of_the_backlog_decides_what_the_peers_lose() -> None:
+    both = traces(1, minutes=45)
+    at_random, in_order = compare(both["outage"]), compare(both["outage in order"])
+    for rule in ("`band`", "`frontier`", "`frontier`, no slack", "Dataflow, described"):
+        assert at_random[rule].default.late_share == in_order[rule].default.late_share == 0
+    assert max(found["Beam"].default.late_share for found in (at_random, in_order)) < 0.01
+    for rule in ("Flink", "Flink, idleness", "Spark"):
+        assert at_random[rule].default.late_share > 0.2
+        assert in_order[rule].default.late_share < 0.01
+
+
+@pytest.mark.usefixtures("at_ten_seconds")
+def test_only_the_anchor_saves_an_older_message_that_follows_a_newer_one_after_a_pause() -> None:
+    found = compare(traces(1, minutes=45)["on the minute"])
+    assert found["`band`"].default.late_share == 0 < found["Dataflow, described"].default.late_share

@@ -1,4 +1,4 @@
-"""What the page about costs says: the same as the calculator, and as the ticks do."""
+"""The calculator of costs, and the calls of a tick that it multiplies."""
 
 import random
 from pathlib import Path
@@ -15,28 +15,16 @@ from tidemark.pipeline.lake.layout import Lake
 from tidemark.pipeline.pubsub.connection import publisher_client
 from tidemark.pipeline.pubsub.provision import provision
 from tidemark.pipeline.settings import Settings
-from tidemark.pipeline.settings_sections import SNAPSHOT_BUDGET, LakeSettings, PubSubSettings
+from tidemark.pipeline.settings_sections import LakeSettings, PubSubSettings
 from tidemark.resources.pubsub import PubSubResource
 from tools import costs
-
-PAGE = (Path(__file__).parents[1] / "docs" / "concepts" / "costs.md").read_text()
-
-
-@pytest.mark.parametrize("table", costs.tables(), ids=["calls", "prices", "a day", "an outage"])
-def test_the_page_has_the_calculator_s_tables(table: str) -> None:
-    assert f"\n{table}\n" in PAGE
-
-
-def test_the_page_and_the_calculator_have_the_default_budget_and_the_date_of_the_prices() -> None:
-    assert costs.BUDGET == SNAPSHOT_BUDGET
-    assert f"the default is {SNAPSHOT_BUDGET >> 30} GiB" in PAGE
-    assert f"as of {costs.AS_OF}" in PAGE
 
 
 def test_the_price_of_readings_follows_the_backlog_and_the_budget_bounds_it() -> None:
     at_the_end, at_each_tick, bounded = (dollars for _, _, dollars in costs.an_outage())
     assert at_each_tick == pytest.approx(at_the_end * costs.MISSION.ticks / 2)
     assert bounded < at_each_tick / 100
+    assert all(costs.tables())
     longer = [dollars for _, _, dollars in costs.an_outage(hours=48)]
     assert longer[1] == pytest.approx(4 * at_each_tick)
 

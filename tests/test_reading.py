@@ -10,10 +10,7 @@ import pytest
 
 from tests.lake.builders import Beat, append_beats, columns_of, lake_in
 from tests.watermark.builders import at
-from tidemark.pipeline.contract.heartbeat import FieldKind
 from tidemark.pipeline.lake.layout import Lake
-from tidemark.pipeline.lake.tables.diffs import diff_columns, diff_schema
-from tidemark.pipeline.lake.tables.table import MOMENT
 from tidemark.pipeline.lake.tables.windowed import DiffRun
 
 PAGE = Path(__file__).parents[1] / "docs" / "how-to" / "reading.md"
@@ -62,19 +59,6 @@ def run(text: str, folder: Path) -> dict[str, Any]:
     return names
 
 
-def test_the_page_lists_the_columns_of_diffs_in_their_order_with_their_types() -> None:
-    section = PAGE.read_text().partition("\n## Columns of `heartbeat_diffs`\n")[2].partition("\n## ")[0]
-    arrow = {"double": pa.float64(), "long": pa.int64(), "string": pa.string(), "boolean": pa.bool_()}
-    listed = []
-    for line in re.findall(r"^\| (`.*)", section, re.MULTILINE):
-        names, kinds, _ = line.split(" | ")
-        types = [arrow.get(kind, MOMENT) for kind in kinds.split(", ")]
-        columns = re.findall(r"`(\w+)`", names)
-        listed += zip(columns, types * len(columns) if len(types) == 1 else types, strict=True)
-    schema = diff_schema({"temperature": FieldKind.NUMBER, "status": FieldKind.TEXT})
-    assert listed == [(column.name, column.type) for column in schema]
-
-
 def test_computed_windows_are_the_partitions_the_empty_ones_too(folder: Path) -> None:
     assert run(example("Which windows are computed"), folder)["computed"] == [BEFORE, FIRST, EMPTY]
 
@@ -85,11 +69,3 @@ def test_polars_reads_diffs(folder: Path) -> None:
 
 def test_duckdb_reads_diffs_without_an_extension(folder: Path) -> None:
     assert run(example("DuckDB"), folder)["longest"] == [("a", 30.0, 2), ("b", None, 1)]
-
-
-def test_the_page_describes_the_columns_as_the_table_and_dagster_do() -> None:
-    fields = {"temperature": FieldKind.NUMBER, "status": FieldKind.TEXT}
-    section = PAGE.read_text().partition("\n## Columns of `heartbeat_diffs`\n")[2].partition("\n## ")[0]
-    rows = re.findall(r"^\| `(\w+)` \| \w+ \| (.+) \|$", section, re.MULTILINE)
-    assert rows == list(diff_columns(fields).items())
-    assert [name for name, _ in rows] == diff_schema(fields).names

@@ -1,4 +1,4 @@
-"""The queries of docs/how-to/reading.md give the rows of heartbeat_diffs from those of heartbeats."""
+"""The queries of examples/same_rows give the rows of heartbeat_diffs from heartbeats."""
 
 import random
 from pathlib import Path
@@ -12,7 +12,7 @@ from sqlglot import exp
 from tests.cli.test_explain import Log
 from tests.lake.builders import Beat, append_beats, columns_of
 from tests.lake_fixture import compute_here
-from tests.test_reading import example, run
+from tests.test_reading import run
 from tests.watermark.builders import at
 from tidemark.pipeline.clock import SystemClock
 from tidemark.pipeline.contract.elements import ELEMENT
@@ -26,6 +26,7 @@ status = "text"
 [lake]
 uri = "file:lake"
 """
+EXAMPLES = Path(__file__).parents[1] / "examples" / "same_rows"
 FIELDS = ("temperature", "status")
 LOOKBACK = 600.0
 TEMPERATURES = [None, 0.0, -0.0, 1.5, 1e308, -1e308, 5e-324]
@@ -100,16 +101,16 @@ def test_the_lake_has_what_the_rules_are_about(computed: Path) -> None:
 
 
 def test_polars_gives_the_same_rows(computed: Path) -> None:
-    rows = run(example("In Polars"), computed)["rows"]
+    rows = run((EXAMPLES / "in_polars.py").read_text(), computed)["rows"]
     assert rows.columns == pl.read_delta(str(computed / "heartbeat_diffs")).columns
     assert in_order(rows.rows()) == expected(computed)
 
 
 def test_duckdb_gives_the_same_rows(computed: Path) -> None:
-    assert in_order(run(example("In DuckDB"), computed)["rows"]) == expected(computed)
+    assert in_order(run((EXAMPLES / "in_duckdb.py").read_text(), computed)["rows"]) == expected(computed)
 
 
 def test_the_query_for_bigquery_is_in_its_dialect_and_has_the_columns_of_the_table(computed: Path) -> None:
-    query = sqlglot.parse_one(example("In BigQuery", "sql"), dialect="bigquery")
+    query = sqlglot.parse_one((EXAMPLES / "in_bigquery.sql").read_text(), dialect="bigquery")
     assert query.named_selects == pl.read_delta(str(computed / "heartbeat_diffs")).columns
     assert not list(query.find_all(exp.Command, exp.Anonymous)), "sqlglot knows each function"

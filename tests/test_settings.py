@@ -145,21 +145,6 @@ def test_an_unknown_key_that_is_like_no_other_is_refused_with_those_that_there_a
     assert message.endswith(f"there is no such setting; known here: {known}")
 
 
-@pytest.mark.parametrize("section", ["track", "land", "landing", "drain"])
-def test_a_section_that_became_ingest_is_refused_with_that_name(
-    section: str, written: Written, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    assert refusal(written(f"[{section}]\nmode = 'continuous'")).endswith(
-        "there is no such setting; did you mean ingest?"
-    )
-    assert "did you mean ingest" not in refusal(written(f"[watermark]\n{section} = '1m'"))
-    monkeypatch.setenv(f"ORDERS_TIDEMARK_{section.upper()}__START_AFTER", "10m")
-    with pytest.raises(
-        InvalidSettings, match=rf"{section.upper()}__START_AFTER is not .*; did you mean ORDERS_TIDEMARK_INGEST__"
-    ):
-        load_settings(written(""), name="orders")
-
-
 def test_a_variable_may_hold_a_list_of_places(written: Written, monkeypatch: pytest.MonkeyPatch) -> None:
     for text, places in (
         ("attribute:a", "attribute:a"),
@@ -264,11 +249,11 @@ def test_an_error_names_the_setting_its_value_its_source_and_the_rule(
 
 def test_every_wrong_setting_is_named_at_once(written: Written, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TIDEMARK_DAGSTER__WEB_PORT", "70000")
-    message = refusal(written('[watermark]\nquantile = 1.0\nidle = "stop"\n[lake]\ncheckpoint_every = 1\n'))
+    message = refusal(written('[watermark]\nquantile = 1.0\nidle = "stop"\n[ingest]\nreaders = 0\n'))
     for part in (
         "watermark.quantile = 1.0 ",
         "watermark.idle = 'stop' ",
-        "lake.checkpoint_every = 1 ",
+        "ingest.readers = 0 ",
         "dagster.web_port = '70000' (from $TIDEMARK_DAGSTER__WEB_PORT): ",
     ):
         assert part in message
@@ -302,14 +287,9 @@ def test_a_wrong_value_inside_a_table_names_the_variable_that_may_hold_it(
 
 
 def test_a_bound_on_a_duration_is_written_as_a_duration(written: Written) -> None:
-    assert refusal(written('[pubsub]\nack_deadline = "5s"\n')).endswith("greater than or equal to 10s")
-    assert refusal(written('[ingest]\npull_for = "50s"\n')).endswith("less than or equal to 40s")
-    assert refusal(written('[watermark]\nmax_reading_age = "0s"\n')).endswith("greater than 0s")
-
-
-@pytest.mark.parametrize("others", ["", "emulator_host = '127.0.0.1:8085'\nmonitoring_endpoint = '127.0.0.1:8086'"])
-def test_monitoring_may_be_asked_on_the_service_or_where_a_server_is_named(written: Written, others: str) -> None:
-    assert load_settings(written(f"[pubsub]\nreading = 'monitoring'\n{others}")).pubsub.reading == "monitoring"
+    assert refusal(written('[pubsub]\nretention = "5m"\n')).endswith("greater than or equal to 10m")
+    assert refusal(written('[watermark]\ntick = "20m"\n')).endswith("less than or equal to 10m")
+    assert refusal(written('[watermark]\nidle_timeout = "0s"\n')).endswith("greater than 0s")
 
 
 @pytest.mark.parametrize(
@@ -327,10 +307,7 @@ def test_monitoring_may_be_asked_on_the_service_or_where_a_server_is_named(writt
         ("[pubsub]\nemulator_host = 'localhost:http'", "host:port"),
         ("[pubsub]\nemulator_host = 'http://localhost:8085'", "host:port"),
         ("[pubsub]\nemulator_host = 'localhost:80850'", "host:port"),
-        ("[pubsub]\nmonitoring_endpoint = '8086'", "host:port"),
-        ("[pubsub]\nmonitoring_endpoint = 'localhost:0'", "host:port"),
         ("[pubsub]\nreading = 'metrics'", "'auto', 'snapshot' or 'monitoring'"),
-        ("[pubsub]\nsnapshot_max_backlog = 0", "greater than or equal to 1"),
         ("[pubsub]\nsnapshot_budget = -1", "greater than or equal to 0"),
         ("[pubsub]\nreading = 'monitoring'\nemulator_host = '127.0.0.1:8085'", "the emulator has no metrics"),
         ("[pubsub]\ntopic = '1st'", "match pattern"),
@@ -393,8 +370,10 @@ def test_monitoring_may_be_asked_on_the_service_or_where_a_server_is_named(writt
         ("[lake]\nuri = 'file://host/path'", "write a folder as file:path"),
         ("[lake]\nuri = 's3://bucket'", "write a folder as file:path"),
         ("[lake]\nuri = 'gs://'", "write a folder as file:path"),
-        ("[spark]\nremote = ''", "set remote"),
-        ("[spark]\ndriver_memory = '2'", "match pattern"),
+        ("[metrics]\nlisten = '9464'", "host:port"),
+        ("[tables.t]\nkey = ['a']", "name the file, such as file ="),
+        ("[tables.t]\nfile = 't.txt'", "name the file, such as file ="),
+        ("[tables.t]\nfile = 't.py'\nkey = ['a']", "the function's decorator, @tidemark.windowed, has key"),
         ("watermark = 5", "valid dictionary"),
     ],
 )
@@ -483,15 +462,14 @@ def test_a_bucket_is_no_folder(written: Written) -> None:
 # ----------------------------------------------------------------------------------------- what is made of them
 
 
-def test_empty_slacks_are_zero_on_the_emulator_and_a_second_and_the_band_on_the_service(
-    written: Written,
-) -> None:
-    on_service = load_settings(written('[watermark]\nband = "20s"\n')).policy
-    assert (on_service.reading_slack, on_service.base_slack) == (timedelta(seconds=1), timedelta(seconds=20))
-    on_emulator = load_settings(written('[pubsub]\nemulator_host = "127.0.0.1:1"\n')).policy
-    assert (on_emulator.reading_slack, on_emulator.base_slack) == (timedelta(0), timedelta(0))
-    given = load_settings(written('[watermark]\nreading_slack = "0s"\nbase_slack = "3s"\n')).policy
-    assert (given.reading_slack, given.base_slack) == (timedelta(0), timedelta(seconds=3))
+def test_an_empty_slack_is_zero_on_the_emulator_and_a_second_and_the_band_on_the_service(written: Written) -> None:
+    def slacks(text: str) -> tuple[float, float]:
+        policy = load_settings(written(text)).policy
+        return policy.reading_slack.total_seconds(), policy.base_slack.total_seconds()
+
+    assert slacks('[watermark]\nband = "20s"\n') == (1.0, 20.0)
+    assert slacks('[pubsub]\nemulator_host = "127.0.0.1:1"\n') == (0.0, 0.0)
+    assert slacks('[watermark]\nslack = "3s"\n') == (3.0, 3.0)
 
 
 def test_every_watermark_setting_reaches_the_policy(written: Written) -> None:
@@ -499,30 +477,21 @@ def test_every_watermark_setting_reaches_the_policy(written: Written) -> None:
     [watermark]
     rule = "frontier"
     band = "1s"
-    near_real_time = "2s"
     idle_timeout = "3s"
     idle = "hold"
-    max_idle_lag = "4s"
-    max_reading_age = "5s"
-    seek_tolerance = "6s"
     quantile = 0.25
-    frontier_quantile = 0.125
-    reading_slack = "7s"
-    base_slack = "8s"
+    slack = "8s"
+    max_lag = "9s"
     """
     assert load_settings(written(text)).policy == Policy(
         rule="frontier",
         band=timedelta(seconds=1),
-        near_real_time=timedelta(seconds=2),
         idle_timeout=timedelta(seconds=3),
         idle="hold",
-        max_idle_lag=timedelta(seconds=4),
-        max_reading_age=timedelta(seconds=5),
-        seek_tolerance=timedelta(seconds=6),
         quantile=0.25,
-        frontier_quantile=0.125,
-        reading_slack=timedelta(seconds=7),
+        reading_slack=timedelta(seconds=8),
         base_slack=timedelta(seconds=8),
+        max_lag=timedelta(seconds=9),
     )
 
 
@@ -595,20 +564,6 @@ def test_settings_do_not_change_after_they_were_read() -> None:
         settings.watermark.band = timedelta(0)
     with pytest.raises(ValueError, match="frozen"):
         settings.watermark = settings.watermark
-
-
-def test_rounds_are_short_enough_for_tracking_to_count_as_near(written: Written) -> None:
-    continuous = '[ingest]\nmode = "continuous"\nround = "20s"\n'
-    said = refusal(written(continuous))
-    assert "watermark.near_real_time is 10s, less than two rounds of 20s" in said
-    assert 'Set near_real_time = "40s"' in said
-    assert load_settings(written(continuous + '[watermark]\nnear_real_time = "40s"\n')).ingest.is_continuous
-    assert load_settings(written('[ingest]\nround = "20s"\n')).watermark.near_real_time == timedelta(seconds=10)
-
-
-def test_readers_on_spark_help_with_more_than_they_leave(written: Written) -> None:
-    said = refusal(written('[ingest]\nstart_after = "1m"\nstop_below = "1m"\n'))
-    assert "stop_below must be less than start_after" in said
 
 
 def test_the_digest_of_what_decides_a_verdict_changes_with_that_and_with_nothing_else(

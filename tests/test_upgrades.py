@@ -18,22 +18,19 @@ from deltalake import DeltaTable
 from tests.cli.test_cli import Place
 from tests.dagster.house import ModelWorld, Ticking, beats_between, publish, settings_of
 from tests.lake.builders import Beat, append_beats, columns_of
-from tests.lake_fixture import FIXTURES, beats, closed, compute_here, make, world_in
-from tests.lake_reading import LATER, RUN, lake_in, landings, said_by, settings_in
+from tests.lake_fixture import FIXTURES, beats, closed, compute_here, world_in
+from tests.lake_reading import LATER, lake_in, said_by, settings_in
 from tests.watermark.builders import at
 from tidemark.assets.jobs.heartbeat_diffs import compute_range
 from tidemark.pipeline import version
 from tidemark.pipeline.errors import NewerFormat
-from tidemark.pipeline.ingest.pubsub_source import Offset
 from tidemark.pipeline.lake.layout import CORRECTIONS, PARTITIONS, Lake
 from tidemark.pipeline.lake.log import codec
-from tidemark.pipeline.lake.log.witness import LogWitness
 from tidemark.pipeline.quality.staleness import Staleness
 from tidemark.pipeline.replay.log_ticks import recorded_ticks
 from tidemark.pipeline.replay.replay import verify
-from tidemark.pipeline.replay.trace_file import ParquetTrace
 from tidemark.pipeline.settings_sections import PubSubSettings
-from tidemark.pipeline.version import FORMAT, marks, refuse_newer
+from tidemark.pipeline.version import FORMAT
 from tidemark.resources.lake import LakeResource
 
 NEWEST = FIXTURES / f"lake-{FORMAT}"
@@ -110,11 +107,6 @@ def test_a_lake_that_was_kept_says_what_it_said_when_it_was_made(fixture: str, t
     assert content_of(place) == before, "who only reads writes nothing"
 
 
-def test_the_script_makes_the_lake_that_is_kept(tmp_path: Path) -> None:
-    make(tmp_path / "place")
-    assert said_by(tmp_path / "place") == json.loads((NEWEST / "expected.json").read_text())
-
-
 @pytest.mark.parametrize("fixture", sorted(path.name for path in FIXTURES.glob("lake-*")))
 def test_a_lake_that_was_kept_is_gone_on_with(fixture: str, tmp_path: Path) -> None:
     place = Path(shutil.copytree(FIXTURES / fixture, tmp_path / "place"))
@@ -142,55 +134,6 @@ def test_a_lake_that_was_kept_is_gone_on_with(fixture: str, tmp_path: Path) -> N
 
 
 # Every object has a mark
-
-
-def test_everything_in_a_lake_that_is_read_back_is_marked() -> None:
-    of_tables = tuple(f"{name}/" for name in TABLES)
-    unmarked = []
-    for file in (path for path in (NEWEST / "lake").rglob("*") if path.is_file()):
-        name = file.relative_to(NEWEST / "lake").as_posix()
-        if name.startswith(of_tables) or name.endswith(".html"):
-            continue
-        if name.endswith(".parquet"):
-            found = {key.decode(): value.decode() for key, value in (pq.read_schema(file).metadata or {}).items()}
-        else:
-            found = json.loads(file.read_text())
-        if found.get("tidemark.format") != str(FORMAT) or "tidemark.version" not in found:
-            unmarked.append(name)
-    assert unmarked == []
-    for name in TABLES:
-        assert DeltaTable(NEWEST / "lake" / name).metadata().configuration["tidemark.format"] == str(FORMAT), name
-    for file in ("trace.parquet", "decisions.parquet"):
-        assert (pq.read_schema(NEWEST / file).metadata or {})[b"tidemark.format"] == str(FORMAT).encode()
-
-
-READERS: Mapping[str, tuple[str, Callable[[Path], object]]] = {
-    "log entry": ("tracking/log/*.parquet", lambda place: lake_in(place).tracking_log().entry(10)),
-    "archive": ("tracking/archive/*.parquet", lambda place: lake_in(place).tracking_log().entry(0)),
-    "witness": ("log_witness/*.json", lambda place: LogWitness(lake_in(place).objects()).newest()),
-    "manifest": ("diff_runs/*.json", lambda place: lake_in(place).diffs().versions(lake_in(place).diffs().computed())),
-    "landing": (f"landings/{RUN}/*.json", lambda place: landings(lake_in(place))),
-    "piece": (f"landings/{RUN}/*.parquet", lambda place: landings(lake_in(place))),
-    "checkpoint": (
-        "staleness/*.parquet",
-        lambda place: Staleness.restored(lake_in(place), settings_in(place).windowing, timedelta(minutes=10)),
-    ),
-    "trace": ("../trace.parquet", lambda place: ParquetTrace(place / "trace.parquet")),
-}
-
-
-@pytest.mark.parametrize("kind", READERS)
-def test_an_object_of_a_later_format_is_refused_by_its_name_and_its_version(kind: str, place: Path) -> None:
-    pattern, read = READERS[kind]
-    file = only(place, pattern)
-    remark(file, marks())
-    read(place)
-    remark(file, NEWER)
-    with pytest.raises(NewerFormat, match=REFUSED) as refused:
-        read(place)
-    assert file.name in str(refused.value)
-    assert "Run tidemark 9.0.0 or a newer one; docs/how-to/upgrading.md" in str(refused.value)
-    assert "forget" not in str(refused.value)
 
 
 @pytest.mark.parametrize("name", TABLES)
@@ -231,20 +174,6 @@ def test_a_delta_table_of_a_later_protocol_is_not_called_damaged(protocol: dict[
         lake_in(place).heartbeats().current()
 
 
-def test_an_offset_in_a_checkpoint_of_spark_is_read_without_a_mark_and_refused_with_a_later_one() -> None:
-    offset = Offset("run", 3, 2, "file:lake")
-    assert Offset.read(offset.written()) == Offset.read(version.without_marks(offset.written())) == offset
-    with pytest.raises(NewerFormat, match=f"this checkpoint {REFUSED}"):
-        Offset.read(offset.written() | NEWER)
-
-
-def test_a_mark_that_cannot_be_read_is_of_a_later_format() -> None:
-    refuse_newer("an object", {"tidemark.format": str(FORMAT)})
-    refuse_newer("an object", ["no", "mark"])
-    with pytest.raises(NewerFormat, match="its format is two"):
-        refuse_newer("an object", {"tidemark.format": "two"})
-
-
 # A lake of a later version
 
 
@@ -259,7 +188,7 @@ def test_a_lake_is_marked_by_its_first_writer_and_raised_by_the_first_newer_one(
     held.heartbeats().current()
     monkeypatch.setattr(version, "FORMAT", FORMAT + 1)
     monkeypatch.setattr(version, "own_version", lambda: "9.0.0")
-    later = Lake(settings_in(place).lake.model_copy(update={"checkpoint_every": 5}), {}, world.clock)
+    later = Lake(settings_in(place).lake.model_copy(update={"endpoint": "http://127.0.0.1:1"}), {}, world.clock)
     later.objects().create("anything", b"")
     assert [file.name for file in (place / "lake" / "format").iterdir()] == [f"{FORMAT + 1:06d}.json"]
     assert json.loads(only(place, "format/*").read_text()) == NEWER
@@ -281,8 +210,8 @@ COMMANDS = (
     ("repair",),
     ("repair", "--from", "2026-11-21T05-20Z", "--to", "2026-11-21T05-20Z", "--remove-orphans", "--grace", "0s"),
     ("housekeep",),
-    ("forget", "12"),
-    ("forget", "99"),
+    ("repair", "--forget", "12"),
+    ("repair", "--forget", "99"),
     ("release", "--before", "2026-11-21T09:00:00Z", "--yes"),
 )
 
@@ -299,23 +228,15 @@ def test_every_command_refuses_a_later_lake_by_name_and_writes_nothing(
         assert (said.code, REFUSED in text.replace("\n", " ")) == (1, True), (command, text)
         assert "Run tidemark 9.0.0 or a newer one" in text
         assert "corrupt" not in text
-        assert "tidemark forget" not in text
+        assert "tidemark repair --forget" not in text
         assert content_of(place) == before, command
-
-
-def test_the_same_commands_work_on_the_lake_as_it_is(place: Path) -> None:
-    """So that the test above refuses what would have been done."""
-    for command in COMMANDS:
-        said = Place(place).tidemark(*command)
-        assert "was written by" not in said.out + said.err, command
-        assert "Traceback" not in said.err, (command, said.err)
 
 
 @pytest.mark.parametrize("raised", [raise_the_lake, raise_its_objects])
 def test_no_tick_and_no_run_writes_into_a_later_lake_and_nothing_is_acknowledged(
     raised: Callable[[Path], None], place: Path
 ) -> None:
-    pubsub = PubSubSettings(ack_deadline=timedelta(seconds=10))
+    pubsub = PubSubSettings()
     world, settings = ModelWorld(pubsub), settings_of(pubsub, place)
     start = world.clock.now() - timedelta(minutes=5)
     publish(world, settings, beats_between(start, start + timedelta(minutes=1)))

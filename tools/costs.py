@@ -1,29 +1,30 @@
-"""What tidemark costs by list prices: the tables of `docs/concepts/costs.md`. `python -m tools.costs` prints them.
+"""The cost of tidemark by list prices: `python -m tools.costs` prints the tables of `docs/concepts/costs-and-scale.md`.
 
-Pure arithmetic over three kinds of numbers: list prices as of a date, calls as `python -m benchmarks.calls` measured
-them, and traffic. A test keeps the page and this file the same.
+Pure arithmetic over list prices as of a date, calls as `python -m benchmarks.calls` measured them, and traffic.
 """
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from tidemark.pipeline.settings_sections import SNAPSHOT_BUDGET
+
 AS_OF = "2026-09-20"
-"""When the prices were read on the services' own pages. They are list prices in US dollars, of a single region."""
+"""Date of the list prices on the services' own pages, in US dollars, for one region."""
 
 DAY_SECONDS, MONTH_DAYS = 86_400, 30
 GIB, TIB = 2.0**30, 2.0**40
 
 PUBSUB_TIB = 40.0
-"""Publishing and delivering, each. The first 10 GiB of a month are free, which is left out here."""
+"""Price of publishing, and of delivering. The free 10 GiB of a month are left out."""
 
 TRANSFORM_TIB = 40.0
 """A message transform written in JavaScript, such as the one of `metadata_only`."""
 
 KEPT_GIB_MONTH = 0.27
-"""What snapshots and subscriptions keep in Pub/Sub."""
+"""Price of messages that snapshots and subscriptions keep."""
 
 REQUEST_BYTES = 1000
-"""Pub/Sub counts a publish, or a pull, as at least so many bytes."""
+"""Least bytes that Pub/Sub counts for a publish or a pull."""
 
 CLASS_A_1000, CLASS_B_1000, STORED_GIB_MONTH = 0.005, 0.0004, 0.02
 """Cloud Storage, class Standard: writes and listings, reads, and what is stored."""
@@ -40,17 +41,17 @@ class Traffic:
 
     @property
     def messages(self) -> float:
-        """Of a day."""
+        """Messages of a day."""
         return self.sources / self.period_seconds * DAY_SECONDS
 
     @property
     def ticks(self) -> float:
-        """Of a day."""
+        """Ticks of a day."""
         return DAY_SECONDS / self.tick_seconds
 
     @property
     def bytes(self) -> float:
-        """Of a day, as they are delivered."""
+        """Delivered bytes of a day."""
         return self.messages * self.message_bytes
 
 
@@ -67,13 +68,13 @@ CALLS: dict[str, tuple[float, float]] = {
 """Calls of a tick to Pub/Sub, when it answers at once and when it answers as the service may."""
 
 SNAPSHOT_BYTES_A_TICK = 607_000
-"""What the snapshots of a tick keep at this traffic, measured with prompt answers on a busy machine."""
+"""Bytes that the snapshots of a tick keep at this traffic, measured with prompt answers on a busy machine."""
 
 CLASS_A_A_TICK, CLASS_B_A_TICK = 15, 24
 """The most calls to Cloud Storage that a tick may make in steady state."""
 
-BUDGET = 10 * GIB
-"""The default of `pubsub.snapshot_budget` on the service."""
+BUDGET = SNAPSHOT_BUDGET
+"""The default of `pubsub.snapshot_budget` on the service, a day."""
 
 READINGS_BEYOND = 6
 """Readings of a subscription a day that the budget does not put off."""
@@ -90,7 +91,7 @@ def delivery(traffic: Traffic) -> float:
 
 
 def snapshots(kept_bytes: float) -> float:
-    """Dollars for snapshots that keep so many bytes, if the charge is for a month and made once at their creation."""
+    """Dollars for snapshots that keep this many bytes, if a month is charged once, at their creation."""
     return kept_bytes / GIB * KEPT_GIB_MONTH
 
 
@@ -100,13 +101,15 @@ def storage_calls(traffic: Traffic) -> float:
 
 
 def transform_pays_from(egress_tib: float) -> float:
-    """How many times as large as the rest of a message its payload must be, so that dropping it on tracking pays, if
-    the transform is charged by what goes into it. `egress_tib` is what a delivered TiB costs besides."""
+    """Return the ratio of payload to the rest of a message from which dropping it on tracking pays.
+
+    The transform is taken to be charged by its input. `egress_tib` is what a delivered TiB costs besides.
+    """
     return PUBSUB_TIB / egress_tib if egress_tib else float("inf")
 
 
 def a_day(traffic: Traffic = MISSION) -> Iterator[tuple[str, str, float]]:
-    """What, how it is computed, and dollars a day."""
+    """Yield each item, how it is computed, and dollars a day."""
     each = f"{traffic.messages / 1e6:.1f} million messages"
     yield "publishing", f"{each} × 1,000 bytes, the least that a request counts", publishing(traffic)
     yield "delivery on base", f"{each} × {traffic.message_bytes:.0f} bytes", delivery(traffic)
@@ -118,7 +121,7 @@ def a_day(traffic: Traffic = MISSION) -> Iterator[tuple[str, str, float]]:
 
 
 def an_outage(traffic: Traffic = MISSION, hours: float = 24.0) -> Iterator[tuple[str, float, float]]:
-    """While base does not land for so long and its backlog grows: which readings, the GiB they keep, and dollars."""
+    """Yield ways to read base while its backlog grows for `hours`: the GiB that snapshots keep, and dollars."""
     backlog = traffic.bytes * hours / 24
     ticks = traffic.ticks * hours / 24
     yield "one reading at the end", backlog / GIB, snapshots(backlog)
@@ -129,7 +132,7 @@ def an_outage(traffic: Traffic = MISSION, hours: float = 24.0) -> Iterator[tuple
 
 
 def prices() -> Iterator[tuple[str, str, str]]:
-    """Service, what, and price."""
+    """Yield service, item and price."""
     yield "Pub/Sub", "publishing, and delivering, each", f"${PUBSUB_TIB:g} a TiB"
     yield "", "a message transform in JavaScript", f"${TRANSFORM_TIB:g} a TiB"
     yield "", "keeping messages: snapshots, and what subscriptions retain", f"${KEPT_GIB_MONTH:g} a GiB-month"
@@ -139,21 +142,16 @@ def prices() -> Iterator[tuple[str, str, str]]:
 
 
 def table(head: Sequence[str], rows: Iterator[Sequence[str]]) -> str:
-    """A table in Markdown, its numbers to the right as they are."""
+    """Format a table in Markdown."""
     lines = [head, ["---"] * len(head), *rows]
     return "\n".join("| " + " | ".join(line) + " |" for line in lines)
 
 
 def tables() -> list[str]:
-    """The tables of the page, in order."""
-    calls = (
-        (name, *(f"{each:.1f}" for each in both), *(f"{each * MISSION.ticks:,.0f}" for each in both))
-        for name, both in CALLS.items()
-    )
+    """Return the tables of the page, in order."""
     day = list(a_day())
     total = ("**together**", "", sum(dollars for _, _, dollars in day))
     return [
-        table(["call", "a tick", "a tick, slow answers", "a day", "a day, slow answers"], calls),
         table(["service", "what", "list price"], prices()),
         table(["what", "how", "dollars a day"], ((what, how, f"{each:.2f}") for what, how, each in [*day, total])),
         table(

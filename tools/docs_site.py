@@ -1,6 +1,6 @@
 """MkDocs hooks: the pages of the project's root join the site, and links work there as they do on a forge.
 
-Pages link to files by their place in the repository, such as `docs/start/versions.md` or `../examples/attach/`. The
+Pages link to files by their place in the repository, such as `docs/start/requirements.md` or `../examples/attach/`. The
 site has the folder `docs` at its top, the README as its first page, and every other file that a page links to as it is.
 """
 

@@ -22,7 +22,7 @@ from tidemark.pipeline.compute.columns import DiffPlan
 from tidemark.pipeline.compute.micro_batch import MicroBatch, Silent, compute_windows, silent_in
 from tidemark.pipeline.compute.replacement import Outcome
 from tidemark.pipeline.lake.tables.diffs import diff_columns, diff_schema
-from tidemark.pipeline.lake.tables.stream_status import STATUS, STATUS_COLUMNS, Kind
+from tidemark.pipeline.lake.tables.stream_status import STATUS, STATUS_COLUMNS, StatusKind
 from tidemark.pipeline.lake.tables.window_index import WindowIndex
 from tidemark.pipeline.lake.tables.windowed import PARTITION
 from tidemark.pipeline.orchestrator.names import COMPUTE_WINDOWS, name_of
@@ -245,7 +245,7 @@ def _metadata(window: WindowSilence, named: Sequence[dg.TableRecord]) -> dict[st
 
 def _named(rows: pa.Table) -> Mapping[str, list[dg.TableRecord]]:
     """The first streams of each kind, by window; those that missed heartbeats begin with the most missed."""
-    most_missed, kind = -pl.col("missed_heartbeats").fill_null(0), pl.col("kind").cast(pl.Enum(map(str, Kind)))
+    most_missed, kind = -pl.col("missed_heartbeats").fill_null(0), pl.col("kind").cast(pl.Enum(map(str, StatusKind)))
     ordered = pl.DataFrame(rows).sort(PARTITION, kind, most_missed, "stream_id")
     named = defaultdict[str, list[dg.TableRecord]](list)
     for row in ordered.group_by(PARTITION, "kind", maintain_order=True).head(NAMED).iter_rows(named=True):

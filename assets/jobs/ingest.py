@@ -5,6 +5,7 @@ import math
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
+from datetime import timedelta
 from typing import Any
 
 import dagster as dg
@@ -16,7 +17,7 @@ from tidemark.pipeline.durations import format_duration
 from tidemark.pipeline.errors import ExecutorsUnable
 from tidemark.pipeline.ingest.on_spark import SparkReaders, readers_for
 from tidemark.pipeline.ingest.outcome import Settled, Side
-from tidemark.pipeline.ingest.rounds import RoundDone, Rounds, sentence_of
+from tidemark.pipeline.ingest.rounds import PLAN, RoundDone, Rounds, RunPlan, sentence_of
 from tidemark.pipeline.ingest.settle import Settling
 from tidemark.pipeline.orchestrator.names import ENDED, INGEST, READS, STAYS
 from tidemark.pipeline.settings import Settings
@@ -40,6 +41,7 @@ class Report:
 
     clock: Clock
     settings: Settings
+    round: timedelta
     total: Settled = field(default_factory=Settled)
     _untold: list[RoundDone] = field(default_factory=list)
     _told_at: float = -math.inf
@@ -52,13 +54,12 @@ class Report:
 
     def sentence(self) -> str:
         """The rounds that were not told yet; there is one."""
-        last, expected = self._untold[-1], self.settings.ingest.round
-        says = sentence_of(self._untold)
-        if last.readers_seconds < SLOW * expected.total_seconds() or self._untold[0].number == 0:
+        last, says = self._untold[-1], sentence_of(self._untold)
+        if last.readers_seconds < SLOW * self.round.total_seconds() or self._untold[0].number == 0:
             return says
         return (
-            f"{says}. That is longer than ingest.round, {format_duration(expected)}: Spark needs a slot for each of "
-            f"the {last.share.readers} readers, and for windows"
+            f"{says}. A round should take {format_duration(self.round)}: Spark needs a task slot for each of the "
+            f"{last.share.readers} readers, and for windows"
         )
 
     def told(self, log: logging.Logger) -> list[dg.AssetMaterialization]:
@@ -70,8 +71,8 @@ class Report:
         return [*landing_events(self.settings, settled.landed), *histogram_events(self.settings, settled.persisted)]
 
 
-def ingest_job(settings: Settings, clock: Clock) -> dg.JobDefinition:
-    """The job: rounds of a Spark job, until the backlog is young or `ingest.run_for` is over."""
+def ingest_job(settings: Settings, clock: Clock, plan: RunPlan = PLAN) -> dg.JobDefinition:
+    """The job: rounds of a Spark job, until the backlog is young or the run's time is over."""
     about = (
         f"Lands and tracks with up to {settings.ingest.readers} readers on Spark. It is safe to start at any time, "
         "to kill, and to start twice: it acknowledges only what is visible."
@@ -81,7 +82,7 @@ def ingest_job(settings: Settings, clock: Clock) -> dg.JobDefinition:
     def ingest(context: dg.OpExecutionContext) -> Iterator[dg.AssetMaterialization | dg.Output[None]]:
         """Lands and tracks in rounds: one transaction and one entry of the log each, then it acknowledges."""
         pubsub, lake, spark = pubsub_of(context, settings), lake_of(context, settings), spark_of(context, settings)
-        report, began = Report(clock, settings), clock.monotonic()
+        report, began = Report(clock, settings, plan.round), clock.monotonic()
         with (
             lake.whole().failed_runs().noting(context.run_id, (), clock, context.job_name),
             _tagging_why_not(context),
@@ -100,9 +101,10 @@ def ingest_job(settings: Settings, clock: Clock) -> dg.JobDefinition:
                 newest=lake.tracking_log("run").newest,
                 backlogs={Side.TRACKING: pubsub.tracking_backlog(INGEST), Side.BASE: pubsub.base_backlog(INGEST)},
                 clock=clock,
+                plan=plan,
             )
             stays = settings.ingest.is_continuous or STAYS in context.run.tags
-            for done in rounds.rounds(settings.ingest.run_for, until_young=not stays):
+            for done in rounds.rounds(plan.run_for, until_young=not stays):
                 if done.number == 0:
                     context.instance.add_run_tags(context.run_id, {READS: "true"})
                     lake.whole().failed_runs().mended(context.job_name)

@@ -18,6 +18,7 @@ from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.upkeep.integrity import forget_damaged
 from tidemark.pipeline.upkeep.orphans import remove_orphans
 from tidemark.pipeline.upkeep.repair import Survey, Surveyor, findings
+from tidemark.pipeline.windows import WINDOWS_PER_RUN
 from tidemark.resources.keys import LAKE, SPARK, lake_of, spark_of
 
 REPAIR = "repair"
@@ -61,7 +62,7 @@ def repair_job(settings: Settings, partitions: Partitions) -> dg.JobDefinition:
         own = [] if config.dry_run else survey.integrity.own
         forget_damaged(surveyor.lake, own)
         computed, silence = 0, list[WindowSilence]()
-        for windows in () if config.dry_run else survey.runs(settings.windows.max_windows_per_run):
+        for windows in () if config.dry_run else survey.runs(WINDOWS_PER_RUN):
             silence += yield from compute_and_report(windows, lake, spark, context.run_id, partitions)
             computed += len(windows)
         if silence:

@@ -21,7 +21,7 @@ ABOUT = (
 
 
 def requeue_job(settings: Settings, clock: Clock) -> dg.JobDefinition:
-    """The job: what `tidemark requeue` does, in a run."""
+    """The job: what `tidemark quarantine --requeue` does, in a run."""
 
     @job_of(settings, REQUEUE, "judge_again", ABOUT, LAKE)
     def requeue(context: dg.OpExecutionContext) -> Iterator[dg.AssetMaterialization | dg.Output[None]]:

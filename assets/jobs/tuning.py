@@ -15,9 +15,8 @@ from tidemark.pipeline.orchestrator.names import name_of
 from tidemark.pipeline.printable import printable
 from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.tuning.inputs import report_on_lake
-from tidemark.pipeline.tuning.page import page_of
-from tidemark.pipeline.tuning.report import TuningReport, facts_of, sentences
-from tidemark.pipeline.tuning.report_store import write_report
+from tidemark.pipeline.tuning.page import page_of, write_report
+from tidemark.pipeline.tuning.report import SINCE, TARGET_LATE_SHARE, TuningReport, facts_of, sentences
 from tidemark.pipeline.tuning.stream_disorder import StreamDisorder
 from tidemark.resources.keys import LAKE, keys_of, lake_of
 
@@ -32,7 +31,7 @@ def tuning_asset(settings: Settings) -> dg.AssetsDefinition:
     described = spec(
         settings,
         WATERMARK_TUNING,
-        f"What every band would have cost and given in the last {format_duration(settings.tune.since)}, under both "
+        f"What every band would have cost and given in the last {format_duration(SINCE)}, under both "
         "rules: the late share, the watermark's lag, the band that is enough for the late share that is aimed at, and "
         "which streams are out of order. The page with its pictures is in the lake.",
         uri=within(settings, "reports/tuning"),
@@ -46,15 +45,15 @@ def tuning_asset(settings: Settings) -> dg.AssetsDefinition:
         required_resource_keys=keys_of(settings, LAKE),
     )
     def watermark_tuning(context: dg.AssetExecutionContext) -> Iterator[dg.MaterializeResult[None]]:
-        made_at, tune, whole = SystemClock().now(), settings.tune, lake_of(context, settings).whole()
+        made_at, whole = SystemClock().now(), lake_of(context, settings).whole()
         with working(context):
             try:
-                report = report_on_lake(whole, settings, made_at, tune.since, target=tune.target_late_share)
+                report = report_on_lake(whole, settings, made_at, SINCE, target=TARGET_LATE_SHARE)
             except NothingToTune as nothing:
                 context.log.info(str(nothing))
                 return
             page, facts = page_of(report), facts_of(report)
-            stored = write_report(whole.objects(), made_at, page, facts, keep=tune.keep_reports)
+            stored = write_report(whole.objects(), made_at, page, facts)
         for sentence in sentences(report):
             context.log.info(sentence)
         yield dg.MaterializeResult(asset_key=described.key, metadata=tuning_metadata(report, stored))

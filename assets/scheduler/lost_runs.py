@@ -17,8 +17,10 @@ import dagster as dg
 from tidemark.assets.scheduler.runs import UNFINISHED, Runs
 from tidemark.pipeline.durations import format_duration
 from tidemark.pipeline.orchestrator.names import TICK
-from tidemark.pipeline.settings_sections import LONGEST_RUN
 from tidemark.resources.json_logs import ids_in_logs
+
+LONGEST_RUN = timedelta(hours=3)
+"""Longer than any run: `max_runtime_seconds` in dagster.yaml ends it earlier."""
 
 BEAT = timedelta(minutes=1)
 """The pause between two signs of life in a run's log."""

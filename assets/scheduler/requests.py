@@ -25,7 +25,7 @@ from tidemark.pipeline.clock import EPOCH, Clock
 from tidemark.pipeline.orchestrator.names import BACKLOG, COMPUTE_WINDOWS, WINDOWS, name_of, op_of
 from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.spans import Spans
-from tidemark.pipeline.windows import Window, Windowing
+from tidemark.pipeline.windows import WINDOWS_PER_RUN, Window, Windowing
 from tidemark.resources.lake import LakeResource
 
 FAILURES_COUNTED = 10
@@ -114,7 +114,12 @@ class OneAsks:
 
 
 def next_request(
-    runs: Runs, lake: LakeResource, watermark: datetime | None, now: datetime, stale: Sequence[Window] = ()
+    runs: Runs,
+    lake: LakeResource,
+    watermark: datetime | None,
+    now: datetime,
+    stale: Sequence[Window] = (),
+    most: int = WINDOWS_PER_RUN,
 ) -> Request:
     """Request what is due and does not rest: live windows, and between them older ones, the newest first.
 
@@ -123,7 +128,6 @@ def next_request(
     """
     windows, windowing = lake.settings.windows, lake.settings.windowing
     working = [attempt_of(record, windowing, now) for record in report_dead(runs, COMPUTE_WINDOWS, now)]
-    most = windows.max_windows_per_run
     nothing = f"run {working[0].run_id[:8]} is computing windows" if working else "every closed window is computed"
     if len(working) >= windows.runs_at_once:
         return Request((), nothing)

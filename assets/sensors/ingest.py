@@ -14,7 +14,7 @@ from tidemark.pipeline.clock import Clock, to_us
 from tidemark.pipeline.durations import format_duration, rough
 from tidemark.pipeline.ingest.outcome import Side
 from tidemark.pipeline.ingest.progress import Watch, readings_of
-from tidemark.pipeline.ingest.rounds import Ended
+from tidemark.pipeline.ingest.rounds import PLAN, Ended, RunPlan
 from tidemark.pipeline.orchestrator.names import ENDED, INGEST, READS, STAYS, name_of
 from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.watermark.histogram import bucket_of
@@ -31,15 +31,15 @@ AGAIN_WITHIN = timedelta(minutes=10)
 """A run that has to start so soon after one that had caught up stays for its whole time: ticks cannot keep up."""
 
 
-def ingest_sensor(settings: Settings, clock: Clock) -> dg.SensorDefinition:
+def ingest_sensor(settings: Settings, clock: Clock, plan: RunPlan = PLAN) -> dg.SensorDefinition:
     """The sensor that requests a run: always one, or one when ticks do not catch up with a backlog."""
-    chosen = settings.ingest
-    if chosen.is_continuous:
+    is_continuous = settings.ingest.is_continuous
+    if is_continuous:
         when = "Keeps a run at work."
     else:
         when = (
-            f"Requests a run when base or tracking holds a message older than {format_duration(chosen.start_after)}, "
-            f"when {chosen.start_size} messages were published since the oldest that base holds, or when ticks do not "
+            f"Requests a run when base or tracking holds a message older than {format_duration(plan.start_after)}, "
+            f"when {plan.start_size} messages were published since the oldest that base holds, or when ticks do not "
             "catch up."
         )
 
@@ -60,12 +60,12 @@ def ingest_sensor(settings: Settings, clock: Clock) -> dg.SensorDefinition:
         state, watch = lake.state(INGEST), lake.watch()
         watch.look(state)
         progress = "".join(f"; {one.sentence()}" for one in watch.progress()[:1])
-        reason = "" if chosen.is_continuous else why_readers(state, now, settings, watch)
+        reason = "" if is_continuous else why_readers(state, now, settings, watch, plan)
         if reason is None:
-            run = run_at_work(runs, now, settings)
+            run = run_at_work(runs, now, plan)
             reads = "ticks can land the backlog" if run is None else f"run {run[:8]} reads"
             return dg.SensorResult(skip_reason=dg.SkipReason(f"{reads}{progress}"))
-        if (pause := why_no_run(runs, now, settings)) is not None:
+        if (pause := why_no_run(runs, now, settings, plan)) is not None:
             why = f"{reason}; {pause}" if reason else pause
             return dg.SensorResult(skip_reason=dg.SkipReason(f"{why}{progress}"))
         tags = {STAYS: "true"} if caught_up_lately(runs, now) else {}
@@ -77,38 +77,39 @@ def ingest_sensor(settings: Settings, clock: Clock) -> dg.SensorDefinition:
     return ingest
 
 
-def why_readers(state: WatermarkState, now: datetime, settings: Settings, watch: Watch) -> str | None:
+def why_readers(
+    state: WatermarkState, now: datetime, settings: Settings, watch: Watch, plan: RunPlan = PLAN
+) -> str | None:
     """The reason why the backlog needs readers on Spark, in a sentence. None if ticks can land it, or no recent reading
     tells."""
-    decision, chosen = state.decision, settings.ingest
+    decision, longest = state.decision, settings.policy.max_reading_age
     if decision is None:
         return None
-    longest = settings.watermark.max_reading_age
     recent = {side: one for side, one in readings_of(decision).items() if now - one.newest.observed_at <= longest}
     for side in sorted(recent):  # base first
-        if (age := recent[side].newest.age) >= chosen.start_after:
+        if (age := recent[side].newest.age) >= plan.start_after:
             whole = format_duration(timedelta(seconds=int(age.total_seconds())))
             return f"{side} holds a message that is {whole} old"
     if (base := recent.get(Side.BASE)) is not None:
         size = state.histogram.messages_at(state.histogram.since(to_us(base.oldest_unacked), bucket_of(now)))
-        if size >= chosen.start_size:
+        if size >= plan.start_size:
             return f"{size} messages were published since the oldest that base holds"
     slow = watch.too_slow()
     return None if slow is None else f"ticks do not catch up: {slow.sentence()}"
 
 
-def run_at_work(runs: Runs, now: datetime, settings: Settings) -> str | None:
+def run_at_work(runs: Runs, now: datetime, plan: RunPlan = PLAN) -> str | None:
     """The id of a run whose readers pull now: it has settled a round, and is at work for no longer than its time and
     OVERTIME."""
     for record in runs.newest(INGEST, 1, [dg.DagsterRunStatus.STARTED, dg.DagsterRunStatus.CANCELING]):
         began = record.start_time or record.create_timestamp.timestamp()
-        is_on_time = now.timestamp() - began < (settings.ingest.run_for + OVERTIME).total_seconds()
+        is_on_time = now.timestamp() - began < (plan.run_for + OVERTIME).total_seconds()
         if is_on_time and READS in record.dagster_run.tags and why_dead(runs.instance, record, now) is None:
             return record.dagster_run.run_id
     return None
 
 
-def why_no_run(runs: Runs, now: datetime, settings: Settings) -> str | None:
+def why_no_run(runs: Runs, now: datetime, settings: Settings, plan: RunPlan = PLAN) -> str | None:
     """The reason why no run is requested now: one is under way, the last ones failed, executors could not run the last
     one, or it found nothing to pull."""
     newest = runs.newest(INGEST, 1)
@@ -120,7 +121,7 @@ def why_no_run(runs: Runs, now: datetime, settings: Settings) -> str | None:
         )
     if (pause := pause_of(runs, INGEST, now, "lands and tracks")) is not None:
         return pause
-    rests = settings.ingest.start_after
+    rests = plan.start_after
     if tags.get(ENDED) == Ended.RAN_DRY and not settings.ingest.is_continuous and now - ended_at(newest[0]) < rests:
         return (
             f"run {newest[0].dagster_run.run_id[:8]} found hardly anything to pull: another consumer holds it; the "

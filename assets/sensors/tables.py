@@ -16,6 +16,7 @@ from tidemark.pipeline.errors import TidemarkError
 from tidemark.pipeline.orchestrator.names import DEFINITION, compute_job
 from tidemark.pipeline.quality.due_windows import ComputedWindows, Followed
 from tidemark.pipeline.settings import Settings
+from tidemark.pipeline.windows import WINDOWS_PER_RUN
 from tidemark.resources.keys import LAKE, keys_of, lake_of
 from tidemark.resources.lake import LakeResource
 
@@ -83,7 +84,7 @@ def tables_sensor(
                 said.append(f"{table.name}: {due}")
             elif due:
                 windowing = table.windowing(settings.windows)
-                newest = [windowing.numbered(number) for number in due[-settings.windows.max_windows_per_run :]]
+                newest = [windowing.numbered(number) for number in due[-WINDOWS_PER_RUN:]]
                 context.log.info(
                     "%s: computing %d of %d windows, from %s on", table.name, len(newest), len(due), newest[0]
                 )

@@ -88,7 +88,7 @@ def tracking_sensor(
         pulls = budget
         if landing is not None:
             landing.wait(LANDS_WITHIN)
-            if run_at_work(Runs(context.instance, settings), clock.now(), settings) is not None:
+            if run_at_work(Runs(context.instance, settings), clock.now()) is not None:
                 pubsub.tracking().close()
                 pulls = replace(budget, max_messages=0)
         tracked = track(
@@ -146,7 +146,7 @@ def landing_sensor(
         pace.aim(None if decides_at is None else decides_at - LANDS_BEFORE)
         pace.wait()
         runs, now = Runs(context.instance, settings), clock.now()
-        if (run := run_at_work(runs, now, settings)) is not None:
+        if (run := run_at_work(runs, now)) is not None:
             pubsub.base().close()
             said = dg.SkipReason(f"run {run[:8]} lands and tracks: its readers land instead")
             return dg.SensorResult(skip_reason=said)

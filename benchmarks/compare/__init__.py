@@ -1,1 +1,1 @@
-"""`make compare`: the same traffic by everybody's watermark rule, replayed side by side."""
+"""`make compare`: the same traffic by each watermark rule, replayed side by side."""

@@ -1,20 +1,22 @@
-"""What each rule costs and gives: the late share, and how long after its end a one-minute window was ready."""
+"""The measures of each rule: its late share, and how long after its end a one-minute window was ready."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
+from typing import Literal
 
 import numpy as np
 
-from benchmarks.compare.rules import WITHOUT_ANCHOR, Watermark, beam, flink, spark, ticks_for, tidemark
+from benchmarks.compare.rules import Watermark, beam, dataflow, flink, policy_of, spark, ticks_for, tidemark
 from benchmarks.compare.traces import SECOND_US, Traffic
-from tidemark.pipeline.replay.trace import NO_EVENT_TIME, NO_WATERMARK
+from tidemark.pipeline.clock import duration_us
+from tidemark.pipeline.replay.trace import NO_EVENT_TIME, NO_WATERMARK, Tick
 from tidemark.pipeline.watermark.histogram import Ints
 from tidemark.pipeline.watermark.policy import Policy
 
 WINDOW_US = 60 * SECOND_US
 LEFT_OUT_US = 12 * WINDOW_US
-"""Windows of the last minutes are left out: whether they get ready is not seen any more."""
+"""Windows of the last minutes are left out, because the trace ends before they are ready."""
 
 DEFAULT = timedelta(seconds=10)
 """tidemark's default band. Flink and Spark have no default; they are given the same."""
@@ -24,7 +26,7 @@ BOUNDS = tuple(
 )
 BANDS = tuple(timedelta(seconds=each) for each in (0, 2, 5, 8, 10, 15, 30, 60, 75))
 MAX_AGE = timedelta(minutes=10)
-"""tidemark's `message.max_age`, tried beside the default, which is off."""
+"""tidemark's `message.max_age`, tried beside its default (off), as is `idle = "hold"` where a trace has a silence."""
 
 GOOD_ENOUGH = 0.0001
 """The late share that a best setting must keep: the target of `tidemark tune`."""
@@ -81,19 +83,10 @@ def _windows_with_data(event_us: Ints, traffic: Traffic) -> Ints:
 
 
 def compare(traffic: Traffic) -> Mapping[str, Compared]:
-    """Every rule with every setting, on one trace, by the rule's name."""
+    """Play every rule with every setting on one trace. Return the outcomes by the rule's name."""
     ticks = ticks_for(traffic)
-    aged = traffic.without_older_than(MAX_AGE)
-    aged_ticks = ticks_for(aged) if (aged.event_us != traffic.event_us).any() else None
-    found = {}
-    for rule in ("band", "frontier"):
-        outcomes = list(_bands(rule, ticks, traffic))
-        if aged_ticks is not None:
-            outcomes += [_with_max_age(each) for each in _bands(rule, aged_ticks, aged)]
-        found[f"tidemark {rule}"] = _compared(outcomes)
-    found["without anchor"] = _compared(
-        [outcome(_said(band), traffic, tidemark(ticks, Policy(band=band), WITHOUT_ANCHOR)) for band in BANDS]
-    )
+    found = {name: _compared(list(_tidemark(name, ticks, traffic))) for name in TIDEMARK}
+    found["Dataflow, described"] = _compared([outcome(_said(band), traffic, dataflow(ticks, band)) for band in BANDS])
     for name, idleness in (("Flink", False), ("Flink, idleness", True)):
         found[name] = _compared(
             [outcome(_said(bound), traffic, flink(traffic, bound, idleness=idleness)) for bound in BOUNDS]
@@ -104,13 +97,27 @@ def compare(traffic: Traffic) -> Mapping[str, Compared]:
     return found
 
 
-def _bands(rule: str, ticks: list, traffic: Traffic) -> Iterator[Outcome]:  # type: ignore[type-arg]
-    for band in BANDS:
-        yield outcome(_said(band), traffic, tidemark(ticks, Policy(rule=rule, band=band)))  # type: ignore[arg-type]
+TIDEMARK: Mapping[str, tuple[Literal["band", "frontier"], bool]] = {
+    "`band`": ("band", True),
+    "`frontier`": ("frontier", True),
+    "`frontier`, no slack": ("frontier", False),
+}
+"""tidemark's columns: the rule, and whether the readings have the slack that is the default on Google's service."""
 
 
-def _with_max_age(each: Outcome) -> Outcome:
-    return Outcome(f"{each.setting}, max_age 10m", each.late_share, each.median, each.worst)
+def _tidemark(name: str, ticks: list[Tick], traffic: Traffic) -> Iterator[Outcome]:
+    rule, slack = TIDEMARK[name]
+    policies = [policy_of(rule, band, slack=slack) for band in BANDS]
+    for policy in policies:
+        yield outcome(_said(policy.band), traffic, tidemark(ticks, policy))
+    if np.diff(np.sort(traffic.publish_us)).max() > duration_us(Policy().idle_timeout):
+        for policy in policies:
+            yield outcome(f"{_said(policy.band)}, hold", traffic, tidemark(ticks, replace(policy, idle="hold")))
+    aged = traffic.without_older_than(MAX_AGE)
+    if (aged.event_us != traffic.event_us).any():
+        ticks = ticks_for(aged)
+        for policy in policies:
+            yield outcome(f"{_said(policy.band)}, max_age 10m", aged, tidemark(ticks, policy))
 
 
 def _compared(outcomes: Sequence[Outcome]) -> Compared:

@@ -10,23 +10,23 @@ from benchmarks.compare.measure import Compared, Outcome
 from tidemark.pipeline.charts import Axis, Chart, Line, Mark, logarithmic, picture
 
 STYLES = {
-    "tidemark band": ("band", "circle"),
-    "tidemark frontier": ("frontier", "square"),
-    "without anchor": ("band-q", "down"),
+    "`band`": ("band", "circle"),
+    "`frontier`": ("frontier", "square"),
+    "`frontier`, no slack": ("frontier-q", "square"),
+    "Dataflow, described": ("band-q", "down"),
     "Flink": ("aim", "up"),
     "Flink, idleness": ("now", "left"),
     "Spark": ("bad", "diamond"),
     "Beam": ("plain", "cross"),
 }
 EARLIEST, LATEST = 9.0, 4000.0
-"""Seconds that the picture shows. What is ready earlier, or before its end, is drawn at its left edge."""
+"""Seconds that the picture shows. A window that is ready earlier is drawn at the left edge."""
 
 LEAST = 1e-5
-"""The least late share on the logarithmic part of the axis."""
+"""Smallest late share on the logarithmic part of the axis."""
 
 LANES = 0.28
-"""The part of the axis below it, where each rule without a late message has a lane of its own, so that the rules do not
-hide each other."""
+"""Part of the axis below it: a lane for each rule without a late message, so that rules do not hide each other."""
 
 LATE = logarithmic(LEAST, 1, "")
 READY = logarithmic(EARLIEST * 0.9, LATEST, "")
@@ -61,7 +61,7 @@ def draw(found: Mapping[str, tuple[str, Mapping[str, Compared]]], path: Path) ->
 
 
 def _place(late: float) -> float:
-    """A late share's place; the negative numbers to -1 are the lanes."""
+    """Place a late share on the axis; negative numbers down to -1 are the lanes."""
     return LANES + ((1 - LANES) * max(LATE.place(late), 0) if late > 0 else LANES * late)
 
 
@@ -73,8 +73,9 @@ def _points(name: str, outcomes: Iterator[Outcome]) -> list[tuple[float, float, 
 
 def _lines(name: str, compared: Compared) -> Iterator[Line]:
     style, shape = STYLES[name]
-    for aged, dashes in ((False, ""), (True, "-p99")):
-        chosen = (each for each in compared.outcomes if ("max_age" in each.setting) is aged)
+    for variant in ("", "hold", "max_age 10m"):
+        chosen = (each for each in compared.outcomes if each.setting.partition(", ")[2] == variant)
         if points := _points(name, chosen):
-            yield Line("", f"{style}{dashes} thin", points, shape="speck")
-    yield Line(name, style, _points(name, iter([compared.default])), is_joined=False, shape=shape)
+            drawn = f"{style.removesuffix('-q')}-p99" if variant else style
+            yield Line("", f"{drawn} thin", points, shape="speck")
+    yield Line(name.replace("`", ""), style, _points(name, iter([compared.default])), is_joined=False, shape=shape)

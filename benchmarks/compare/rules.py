@@ -1,11 +1,13 @@
-"""Everybody's rule, written from its documentation or its published source, as a watermark over time.
+"""Each system's rule, written from its documentation or its published source, as a watermark over time.
 
-Each is given the most favourable reading of what is open: calls take no time, a reader is never behind what base reads,
-and a watermark is never taken back.
+What is open is decided in the peer's favour: calls take no time, a reader is never behind what base reads, a watermark
+is never taken back, and a reader that is stopped reports nothing.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
+from typing import Literal
 
 import numpy as np
 
@@ -96,12 +98,13 @@ def beam(traffic: Traffic) -> Watermark:
 
     Source: `PubsubUnboundedSource.PubsubReader.getWatermark` and `MovingFunction` in apache/beam.
     """
-    at_us = _every(traffic, SECOND_US)
-    reported = [_beam_reader(at_us, event_us, landed_us) for event_us, landed_us in _readers(traffic)]
+    at_us, (low, high) = _every(traffic, SECOND_US), traffic.stopped_us
+    at_us = at_us[(at_us < low) | (at_us >= high)]
+    reported = [_beam_reader(at_us, event_us, landed_us, high) for event_us, landed_us in _readers(traffic)]
     return Watermark(at_us, np.maximum.accumulate(np.min(reported, axis=0)))
 
 
-def _beam_reader(at_us: Ints, event_us: Ints, landed_us: Ints) -> Ints:
+def _beam_reader(at_us: Ints, event_us: Ints, landed_us: Ints, restarted_us: int) -> Ints:
     bucket = landed_us // SAMPLE_UPDATE_US
     first = int(at_us[0] // SAMPLE_UPDATE_US)
     buckets = int(at_us[-1] // SAMPLE_UPDATE_US) - first + 1
@@ -123,7 +126,9 @@ def _beam_reader(at_us: Ints, event_us: Ints, landed_us: Ints) -> Ints:
         unread = int(rest[read]) if is_within_a_batch else NEVER
         read_least = int(least[window].min())
         count = samples[window]
-        if read_least == NEVER and unread == NEVER and read and now > landed_us[read - 1] + SAMPLE_PERIOD_US:
+        received_us = int(landed_us[read - 1]) if read else NEVER
+        is_new = now >= restarted_us > received_us  # a reader that was started again has received nothing yet
+        if read_least == unread == NEVER and not is_new and now - SAMPLE_PERIOD_US > received_us:
             last = now
         elif (np.count_nonzero(count) >= SIGNIFICANT_BUCKETS or count.sum() >= SIGNIFICANT_MESSAGES) and (
             min(read_least, unread) != NEVER
@@ -133,32 +138,42 @@ def _beam_reader(at_us: Ints, event_us: Ints, landed_us: Ints) -> Ints:
     return reported
 
 
-def tidemark(ticks: list[Tick], policy: Policy, rules: tuple[Rule, ...] = tuple(RULES)) -> Watermark:
-    """tidemark, by the estimator and the fold of production."""
+def tidemark(ticks: list[Tick], policy: Policy, rules: Sequence[Rule] = RULES) -> Watermark:
+    """Decide by the estimator and the fold of production."""
     decisions = [decided.decision for decided in decide_again(ticks, policy, rules=rules)]
     at_us = np.array([to_us(decision.at) for decision in decisions], dtype=np.int64)
     return Watermark(at_us, watermarks_us([decision.watermark for decision in decisions]))
 
 
-WITHOUT_ANCHOR = tuple(RULES_WITHOUT_ANCHOR)
-"""The method that Google described for Dataflow, rule for rule: the band `[min(B, T - D), T]`, without tidemark's
-anchor. Its author on Stack Overflow, question 42169004."""
+def policy_of(rule: Literal["band", "frontier"], band: timedelta, *, slack: bool) -> Policy:
+    """tidemark's policy, with the slack that is the default on Google's service or without any."""
+    if not slack:
+        return Policy(rule=rule, band=band)
+    return Policy(rule=rule, band=band, base_slack=band, reading_slack=timedelta(seconds=1))
+
+
+def dataflow(ticks: list[Tick], band: timedelta) -> Watermark:
+    """Dataflow's method, as Google described it: the least event time of `[min(B, T - D), T]`, without an anchor.
+
+    Source: its author on Stack Overflow, question 42169004. Dataflow reads backlogs by a private call, so no slack.
+    """
+    return tidemark(ticks, Policy(band=band), RULES_WITHOUT_ANCHOR)
 
 
 def ticks_for(traffic: Traffic) -> list[Tick]:
-    """The ticks of tidemark over the traffic, for every policy with the default idle timeout."""
+    """Return tidemark's ticks over the traffic, for every policy with the default idle timeout."""
     return ticks_of(traffic, TICK, Policy().idle_timeout)
 
 
 def _readers(traffic: Traffic) -> list[tuple[Ints, Ints]]:
-    """What each reader reads, in its order: messages are dealt out by a fixed seed."""
+    """Deal the messages out to the readers by a fixed seed: event times and moments, in each reader's order."""
     order = np.argsort(traffic.landed_us, kind="stable")
     reader = np.random.default_rng(1).integers(0, READERS, len(order))
     return [(traffic.event_us[mine], traffic.landed_us[mine]) for mine in (order[reader == r] for r in range(READERS))]
 
 
 def _every(traffic: Traffic, step_us: int) -> Ints:
-    """Moments of one distance, until ten minutes after the last message was read."""
+    """Return moments `step_us` apart, until ten minutes after the last message was read."""
     begin = int(traffic.publish_us.min()) // step_us * step_us
     return np.arange(begin, int(traffic.landed_us.max()) + 600 * SECOND_US, step_us, dtype=np.int64)
 

@@ -23,7 +23,7 @@ resource "google_monitoring_alert_policy" "oldest_unacked" {
   }
 
   documentation {
-    content   = "`tidemark status`, `tidemark explain`, then the sensor's ticks in Dagster. See docs/how-to/operations.md."
+    content   = "`tidemark status`, `tidemark explain`, then the sensor's ticks in Dagster. See docs/how-to/troubleshooting.md."
     mime_type = "text/markdown"
   }
 }

@@ -76,7 +76,7 @@ variable "filter" {
 }
 
 variable "ack_deadline_seconds" {
-  description = "As pubsub.ack_deadline."
+  description = "How long a message is leased. A reader extends leases every third of it, and what a killed one held comes again after it."
   type        = number
   default     = 60
 
@@ -146,7 +146,7 @@ variable "notification_channels" {
 }
 
 variable "oldest_unacked_seconds" {
-  description = "An alert when a subscription's oldest unacknowledged message is older. Readers on Spark help from ingest.start_after (1h) on."
+  description = "An alert when a subscription's oldest unacknowledged message is older. Readers on Spark help from an hour on."
   type        = map(number)
   default = {
     base     = 5400

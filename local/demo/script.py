@@ -3,6 +3,7 @@
 import json
 import shutil
 import socket
+import sys
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -20,7 +21,7 @@ from tidemark.local.demo.verification import compare
 from tidemark.local.services.processes import Supervisor
 from tidemark.local.services.stack import start_emulator, start_stack
 from tidemark.pipeline.clock import Clock, iso
-from tidemark.pipeline.durations import format_duration
+from tidemark.pipeline.durations import format_duration, rough
 from tidemark.pipeline.errors import LakeError, ServiceFailed
 from tidemark.pipeline.lake.layout import HEARTBEAT_DIFFS, HEARTBEATS, QUARANTINE, OpenLake
 from tidemark.pipeline.lake.store.address import open_objects
@@ -62,11 +63,30 @@ IN_THE_FOLDER = LakeSettings(uri="file:lake")
 
 LOOK_EVERY_SECONDS = 2.0
 SAY_EVERY_SECONDS = 10.0
-IDLE_TIMEOUT = WatermarkSettings().idle_timeout
+BEFORE_A_WINDOW_ENDS = timedelta(seconds=2)
+"""How long before a window's end the source stops, so that the last window closes soon after."""
+
 PATIENCE = timedelta(minutes=8)
 """The longest that one wait may take before something is wrong."""
 
 USUAL_PORTS = {"emulator": 8085, "spark": 15002, "web": 3000, "code": 4266}
+
+
+@dataclass(frozen=True, slots=True)
+class Scale:
+    """The size of a demonstration: streams, the outage before the pipeline starts, live traffic at least, and the
+    silence after which the last windows close."""
+
+    streams: int
+    backlog: timedelta
+    live: timedelta
+    idle_timeout: timedelta
+
+
+QUICK = Scale(2_000, timedelta(minutes=10), timedelta(seconds=15), timedelta(seconds=20))
+"""Small enough for the official emulator, whose pulls become slower with every outstanding message."""
+
+FULL = Scale(10_000, timedelta(minutes=20), timedelta(minutes=3), WatermarkSettings().idle_timeout)
 
 
 class DemoFolder:
@@ -128,17 +148,18 @@ class Watch:
     def _show(self, report: LakeReport) -> None:
         if self.clock.monotonic() - self._said < SAY_EVERY_SECONDS:
             return
-        self._said, windows = self.clock.monotonic(), self.settings.windowing
-        waiting = read_waiting(self._lake, windows, self.settings.windows.lookback, report.state.watermark)
-        decision = report.state.decision
-        where = "no decision yet"
-        if decision is not None:
-            watermark = "none yet" if decision.watermark is None else iso(decision.watermark.replace(microsecond=0))
-            where = f"watermark {watermark} {decision.reason}"
-        self.say(
-            f"sent {self.source.sent:>9,}   landed {report.landed.rows:>9,}   windows {len(report.computed):>3} "
-            f"computed, {len(waiting)} waiting   {where}"
+        self._said = self.clock.monotonic()
+        waiting = read_waiting(
+            self._lake, self.settings.windowing, self.settings.windows.lookback, report.state.watermark
         )
+        decision, now = report.state.decision, self.clock.now()
+        stands = "no watermark yet"
+        if decision is not None and decision.watermark is not None:
+            stands = f"watermark {rough(now - decision.watermark)} behind the clock"
+        elif decision is not None:
+            stands += f" ({decision.reason})"
+        computed = f"{len(report.computed)} windows computed" + f", {len(waiting)} due" * bool(waiting)
+        self.say(f"  {self.source.sent:,} published, {report.landed.rows:,} landed; {stands}; {computed}")
 
 
 def run_demo(
@@ -147,12 +168,12 @@ def run_demo(
     console: Console,
     clock: Clock,
     *,
-    backlog: timedelta,
-    live: timedelta,
-    idle_timeout: timedelta = IDLE_TIMEOUT,
+    scale: Scale = QUICK,
     lake: LakeSettings = IN_THE_FOLDER,
 ) -> Summary:
     """Play an outage and live traffic in `root`, print what happens and the summary, and stop what was started.
+
+    The source has the scale's number of streams.
 
     The lake stays: in `root`, or in a bucket, where it must be new. Raises ToolMissing before anything is done if Java
     is missing, and LakeError if something is in the bucket under the lake's prefix.
@@ -168,13 +189,13 @@ def run_demo(
     supervisor = Supervisor(folder.root, clock, say)
     supervisor.take_over()
     # The partitions begin an hour before the first heartbeat: Dagster shows few partitions sooner than a year of them.
-    first_window = (clock.now() - backlog).replace(minute=0, second=0, microsecond=0) - timedelta(hours=1)
-    folder.make_anew(first_window, lake, beats.shape, idle_timeout)
+    first_window = (clock.now() - scale.backlog).replace(minute=0, second=0, microsecond=0) - timedelta(hours=1)
+    folder.make_anew(first_window, lake, beats.shape, scale.idle_timeout)
     settings = load_settings(folder.config)
-    start = clock.now().replace(second=0, microsecond=0) - backlog
-    source = Source(beats, settings, folder.truth, start, clock)
+    start = clock.now().replace(second=0, microsecond=0) - scale.backlog
+    source = Source(replace(beats, streams=scale.streams), settings, folder.truth, start, clock)
     try:
-        summary = _play(folder, Watch(settings, source, supervisor, clock, say), backlog, live)
+        summary = _play(folder, Watch(settings, source, supervisor, clock, say), scale)
     finally:
         try:
             source.stop()
@@ -183,44 +204,64 @@ def run_demo(
     summary = replace(summary, seconds=clock.monotonic() - began)
     folder.summary.write_text(json.dumps(summary.as_json(), indent=1) + "\n")
     show(summary, console)
-    where = folder.lake if lake is IN_THE_FOLDER else lake.uri
-    lines = [f"The lake is in {where}, the truth in {folder.truth}, the summary in {folder.summary}."]
+    console.print(f"Everything is in {folder.root}.", markup=False, highlight=False)
     if lake.endpoint is None:  # a server on loopback ends sooner than its lake is looked at
-        lines.append("`make up` opens this lake in the Dagster UI; `tidemark status` shows where it stands.")
-    for line in lines:
-        console.print(line, markup=False, highlight=False)
+        show_next_steps(folder, console)
     return summary
 
 
-def _play(folder: DemoFolder, watch: Watch, backlog: timedelta, live: timedelta) -> Summary:
+def show_next_steps(folder: DemoFolder, console: Console) -> None:
+    """Print the commands that look closer at the lake."""
+    started = Path(sys.argv[0])
+    program = shown(started) if started.stem == "tidemark" else "tidemark"
+    console.print("\nLook closer:", style="bold")
+    for command, why in (
+        ("explain", "why the watermark stands where it stands"),
+        ("diffs --stream stream-00042 --limit 5", "the differences between one stream's heartbeats"),
+        ("up", "the pipeline again, with Dagster's UI; Ctrl-C stops it"),
+    ):
+        line = f"  {program} --config {shown(folder.config)} {command}"
+        console.print(line, markup=False, highlight=False, soft_wrap=True)
+        console.print(f"      {why}", style="dim")
+
+
+def shown(path: Path) -> str:
+    """The path as a person types it: relative to the current folder where it lies in it."""
+    path = path.absolute()
+    return str(path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path)
+
+
+def _play(folder: DemoFolder, watch: Watch, scale: Scale) -> Summary:
     """An outage's backlog, the pipeline, live traffic, silence, and the comparison."""
     settings, source, supervisor, clock, say = watch.settings, watch.source, watch.supervisor, watch.clock, watch.say
+    say(f"{scale.streams:,} devices publish a heartbeat every 30 s. Everything runs on this machine.")
     start_emulator(supervisor, settings)
-    say("provisioning: topic, tracking, then base")
+    say("creating the topic and its two subscriptions: base has the data, tracking only tells what was published")
     provision_here(settings, clock)
-    streams, outage = f"{source.beats.streams:,} streams", format_duration(backlog)
-    say(f"{streams} publish {outage} of heartbeats, as if the pipeline had been down")
+    say(f"OUTAGE: publishing the last {format_duration(scale.backlog)} of heartbeats while nothing reads them")
     source.start()
     while source.reached < clock.now() - timedelta(seconds=1):
         source.raise_failure()
         clock.sleep(0.2)
     messages = source.sent
-    say(f"{messages:,} messages wait on both subscriptions; the streams go on live")
+    say(f"{messages:,} messages wait; the devices go on live")
     pipeline_began = clock.monotonic()
     start_stack(supervisor, settings, folder.config)
-    say("the pipeline runs: the sensors tick, the backlog drains")
+    say("CATCHING UP: Dagster's sensors pull both subscriptions; a window is computed once the watermark has passed it")
     watch.until(lambda report: report.landed.rows >= messages)
     landed_after, live_from = clock.monotonic() - pipeline_began, clock.now()
-    live_until = clock.monotonic() + live.total_seconds()
-    watch.until(lambda _: clock.monotonic() >= live_until, every=SAY_EVERY_SECONDS)
+    end = settings.windowing.containing(live_from + scale.live + BEFORE_A_WINDOW_ENDS).end - BEFORE_A_WINDOW_ENDS
+    say(f"LIVE for {rough(end - live_from)}: the backlog has landed after {landed_after:.0f} s")
+    watch.until(lambda _: clock.now() >= end)
     published, live_to = source.stop(), clock.now()
     if published is None or published.first_event_time is None or published.last_event_time is None:
         raise ServiceFailed("the source published no heartbeat")
-    say("the streams fall silent; the idle rule will close the last windows")
+    idle = format_duration(scale.idle_timeout)
+    say(f"SILENCE: the devices stop. The last window closes {idle} later, by the idle rule")
     last = settings.windowing.containing(published.last_event_time)
     windows = {window.key for window in settings.windowing.closed_at(last.end, published.first_event_time)}
     report = watch.until(lambda report: windows <= set(report.computed))
-    say("every window is computed; comparing every row with the truth")
+    say("CHECK: every window is computed; comparing every row with what the devices noted")
     if settings.lake.folder is None:
         copy_tables(settings.lake, folder.lake)
     comparison = compare(folder.truth, folder.lake, settings.windows)

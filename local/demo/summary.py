@@ -109,6 +109,8 @@ def show(summary: Summary, console: Console) -> None:
     )
     table.add_row("time", f"{summary.seconds:.0f} s", "in all")
     verdict = "[bold green]every row is right[/]" if summary.is_right else "[bold red]NOT RIGHT[/]"
-    console.print(Panel(table, title=f"tidemark demo: {verdict}", expand=False, padding=(1, 2)))
+    console.print(
+        Panel(table, title=f"tidemark demo: {verdict}", expand=False, padding=(1, 2)), width=min(100, console.width)
+    )
     for example in found.examples:
         console.print("different:", str(example), style="red", markup=False)

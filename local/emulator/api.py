@@ -35,12 +35,12 @@ PULLS_WAIT_AT_MOST = 192
 be left for other calls."""
 
 BEFORE_THE_DEADLINE_SECONDS = 0.1
-"""A waiting pull gives up this long before its caller's deadline. The messages of an answer that came too late would be
-leased to nobody."""
+"""A waiting pull gives up this long before its caller's deadline. The messages of an answer that came too late would
+stay leased in vain."""
 
 AFTER_THE_DEADLINE_SECONDS = 1.0
-"""With the fault `answers_the_gone` a pull waits for so long after its caller's deadline. What comes then is leased to
-nobody."""
+"""With the fault `answers_the_gone` a pull waits for so long after its caller's deadline. What comes then is leased in
+vain."""
 
 IGNORED_OF_A_TOPIC = frozenset({"message_retention_duration", "message_transforms", "ingestion_data_source_settings"})
 """Settings of a topic that are stored and returned but have no effect."""
@@ -58,7 +58,7 @@ IGNORED = frozenset(
         "retry_policy",
     }
 )
-"""The same, of a subscription."""
+"""Like IGNORED_OF_A_TOPIC, for a subscription."""
 
 CHANGEABLE = IGNORED - {"enable_message_ordering"} | {
     "ack_deadline_seconds",
@@ -127,11 +127,6 @@ class PublisherService(Service):
     def list_topic_subscriptions(self, request: Any, _: Any) -> Any:
         topic = limits.resource("topics", request.topic)
         return page("subscriptions", [one.name for one in self._model.list_subscriptions(topic)], request)
-
-    def list_topic_snapshots(self, request: Any, _: Any) -> Any:
-        topic = limits.resource("topics", request.topic)
-        names = [one.name for one in self._model.list_snapshots(self._shared.now()) if one.topic == topic]
-        return page("snapshots", names, request)
 
     def publish(self, request: Any, _: Any) -> Any:
         limits.resource("topics", request.topic)
@@ -215,7 +210,7 @@ class SubscriberService(Service):
 
     def _look(self, request: Any, context: Any, *, goes_on: bool = False) -> list[Delivered]:
         if self._shared.closed or not (context.is_active() or self._model.faults.answers_the_gone):
-            raise Unavailable("nobody waits for this pull any more")
+            raise Unavailable("the caller of this pull has gone")
         at_most = min(request.max_messages, MESSAGES_PER_PULL)
         now = self._shared.now()
         return self._model.pull(request.subscription, at_most, now, max_bytes=BYTES_PER_PULL, goes_on=goes_on)
@@ -257,19 +252,8 @@ class SubscriberService(Service):
         limits.resource("subscriptions", request.subscription)
         return self._model.create_snapshot(request.name, request.subscription, self._shared.now(), request.labels)
 
-    def get_snapshot(self, request: Any, _: Any) -> Any:
-        return self._model.get_snapshot(limits.resource("snapshots", request.snapshot), self._shared.now())
-
     def list_snapshots(self, request: Any, _: Any) -> Any:
         return listed("snapshots", self._model.list_snapshots(self._shared.now()), request)
-
-    def update_snapshot(self, request: Any, _: Any) -> Any:
-        name, now = limits.resource("snapshots", request.snapshot.name), self._shared.now()
-        old = self._model.get_snapshot(name, now)
-        changed = merged(old, request.snapshot, request.update_mask, frozenset({"labels", "expire_time"}))
-        limits.moment("expire_time", changed.expire_time)
-        self._model.update_snapshot(changed, now)
-        return changed
 
     def delete_snapshot(self, request: Any, _: Any) -> None:
         self._model.delete_snapshot(limits.resource("snapshots", request.snapshot), self._shared.now())
@@ -296,10 +280,6 @@ class SchemaService(Service):
 
     def commit_schema(self, request: Any, _: Any) -> Any:
         return self._model.schemas.commit(limits.resource("schemas", request.name), request.schema, self._shared.now())
-
-    def get_schema(self, request: Any, _: Any) -> Any:
-        limits.resource("schemas", request.name.partition("@")[0])
-        return self._model.schemas.get(request.name)
 
     def list_schema_revisions(self, request: Any, _: Any) -> Any:
         newest_first = self._model.schemas.of(limits.resource("schemas", request.name))[::-1]

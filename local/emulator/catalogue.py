@@ -47,7 +47,7 @@ class State:
         self.readings: list[datetime] = []  # when the last snapshots expired
 
     def passing(self, numbered: Iterable[tuple[int, Any]]) -> dict[int, Any]:
-        """Those of the numbered messages that the filter lets pass. The others are acknowledged for this
+        """Select the numbered messages that the filter lets pass. The others are acknowledged for this
         subscription."""
         passes = self.passes
         return dict(numbered) if passes is None else {n: one for n, one in numbered if passes(one.attributes)}
@@ -93,7 +93,8 @@ class Schemas:
         raise NotFound(f"there is no revision {name}")
 
     def attributes(self, settings: Any) -> dict[str, str]:
-        """What Pub/Sub adds to each message of a topic with these schema settings. Raises NotFound."""
+        """Return the attributes that Pub/Sub adds to each message of a topic with these schema settings. Raises
+        NotFound."""
         if not settings.schema:
             return {}
         return {

@@ -26,7 +26,7 @@ class Faults:
     stale_reading: float = 0.0  # a snapshot has the expiry of an earlier one, so its reading is an earlier reading
     reading_unavailable: float = 0.0  # a snapshot is refused, FAILED_PRECONDITION
     unavailable: float = 0.0  # nothing is done, UNAVAILABLE
-    answer_lost: float = 0.0  # it takes effect, UNAVAILABLE; pulled messages are then leased to nobody
+    answer_lost: float = 0.0  # it takes effect, UNAVAILABLE; pulled messages then stay leased in vain
     deadline_exceeded: float = 0.0  # nothing is done, DEADLINE_EXCEEDED
     throttled: float = 0.0  # nothing is done, RESOURCE_EXHAUSTED
     empty_answer: float = 0.0  # a pull is answered at once with nothing, although messages wait
@@ -55,5 +55,5 @@ LIKE_THE_SERVICE = Faults(
     answered_after=timedelta(milliseconds=60),
     answers_the_gone=True,
 )
-"""What a client of the service has to expect, if more often. Calls take 20 to 60 ms, answers are small or empty beside
+"""The service's normal faults, at a higher rate. Calls take 20 to 60 ms, answers are small or empty beside
 a backlog, a message comes again, quota runs out, and messages are leased to a caller that has gone."""

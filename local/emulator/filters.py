@@ -18,7 +18,7 @@ BYTES = 256
 """The longest filter. Source: "The maximum length of a filter is 256 bytes"."""
 
 Filter = Callable[[Mapping[str, str]], bool]
-"""Whether a message with these attributes passes."""
+"""Tells whether a message with these attributes passes."""
 
 SPACE = r"[ \t\r\n]*"
 NEGATION = re.compile(rf"NOT(?=[ \t\r\n(]){SPACE}|-")

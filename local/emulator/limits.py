@@ -23,7 +23,7 @@ ACK_DEADLINE_SECONDS = 10
 """A subscription's ack deadline by default."""
 
 RETENTION = timedelta(days=7)
-"""How long a subscription keeps an unacknowledged message by default."""
+"""A subscription keeps an unacknowledged message for so long by default."""
 
 RETENTION_AT_LEAST = timedelta(minutes=10)
 RETENTION_AT_MOST = timedelta(days=31)

@@ -110,11 +110,11 @@ class PubSubModel(Catalogue):
         return delivered
 
     def answers_empty(self) -> bool:
-        """Whether a pull is answered with nothing although messages wait: the fault `empty_answer`."""
+        """Draw whether a pull is answered with nothing although messages wait: the fault `empty_answer`."""
         return self._happens(self.faults.empty_answer)
 
     def delay(self) -> timedelta:
-        """How long a call takes: the fault `answered_after`."""
+        """Draw how long a call takes: the fault `answered_after`."""
         longest = self.faults.answered_after
         return longest * self._rng.uniform(1 / 3, 1) if longest else longest
 
@@ -140,7 +140,7 @@ class PubSubModel(Catalogue):
             if message is not None and faults.redelivered and chance() < faults.redelivered:
                 within_us = duration_us(state.ack_deadline)
                 state.outstanding.undo_later(number, message, now_us + self._rng.randint(0, within_us))
-        state.outstanding.oldest()  # drops what is void, so that a subscription nobody reads does not grow
+        state.outstanding.oldest()  # drops what is void, so that an unread subscription does not grow
         self._after(self.faults.acknowledgement_answer_lost)
 
     def modify_ack_deadline(self, subscription: str, ack_ids: Sequence[str], seconds: int, at: datetime) -> None:
@@ -201,23 +201,11 @@ class PubSubModel(Catalogue):
         self._after()
         return snapshot
 
-    def get_snapshot(self, name: str, at: datetime) -> Any:
-        """The snapshot of that name. Raises NotFound, also once it has expired."""
-        self._before()
-        return self._snapshot(name, at)[0]
-
     def list_snapshots(self, at: datetime) -> list[Any]:
         """All snapshots that have not expired."""
         self._before()
         self._expire_snapshots(at)
         return [snapshot for snapshot, _ in self._snapshots.values()]
-
-    def update_snapshot(self, changed: Any, at: datetime) -> None:
-        """Replace the snapshot of that name by a changed description of it. Raises NotFound."""
-        self._before()
-        _, held = self._snapshot(changed.name, at)
-        self._snapshots[changed.name] = (changed, held)
-        self._after()
 
     def delete_snapshot(self, name: str, at: datetime) -> None:
         """Delete a snapshot. Raises NotFound."""

@@ -1,25 +1,35 @@
-"""Errors of the model. The service turns each into its gRPC status."""
+"""Errors of the model. Each names the gRPC status that the service turns it into."""
 
 
 class ModelError(Exception):
     """Root of the model's errors."""
 
+    status = "INTERNAL"
+
 
 class NotFound(ModelError):
     """No such topic, subscription or snapshot exists."""
+
+    status = "NOT_FOUND"
 
 
 class AlreadyExists(ModelError):
     """The name of a new topic, subscription or snapshot is taken."""
 
+    status = "ALREADY_EXISTS"
+
 
 class Invalid(ModelError):
     """The request is malformed, whatever the state. Nothing was done."""
+
+    status = "INVALID_ARGUMENT"
 
 
 class Refused(ModelError):
     """The state does not allow it: a snapshot that would expire within an hour, a seek to another topic's snapshot.
     Nothing was done."""
+
+    status = "FAILED_PRECONDITION"
 
 
 class Transient(ModelError):
@@ -29,10 +39,16 @@ class Transient(ModelError):
 class Unavailable(Transient):
     """No answer."""
 
+    status = "UNAVAILABLE"
+
 
 class Throttled(Transient):
     """Too many requests. Nothing was done."""
 
+    status = "RESOURCE_EXHAUSTED"
+
 
 class DeadlineExceeded(Transient):
     """The answer did not come in time."""
+
+    status = "DEADLINE_EXCEEDED"

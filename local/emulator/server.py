@@ -2,7 +2,7 @@
 
 import logging
 import random
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from inspect import isgeneratorfunction
@@ -23,25 +23,6 @@ CALLS_AT_ONCE = api.PULLS_WAIT_AT_MOST + 64
 
 REQUEST_BYTES = 20_000_000
 """Twice the limit of a publish request, so that one that is too large is refused by its limit, not by gRPC."""
-
-STATUS: Mapping[type[refusals.ModelError], grpc.StatusCode] = {
-    refusals.AlreadyExists: grpc.StatusCode.ALREADY_EXISTS,
-    refusals.DeadlineExceeded: grpc.StatusCode.DEADLINE_EXCEEDED,
-    refusals.Invalid: grpc.StatusCode.INVALID_ARGUMENT,
-    refusals.NotFound: grpc.StatusCode.NOT_FOUND,
-    refusals.Refused: grpc.StatusCode.FAILED_PRECONDITION,
-    refusals.Throttled: grpc.StatusCode.RESOURCE_EXHAUSTED,
-    refusals.Unavailable: grpc.StatusCode.UNAVAILABLE,
-}
-
-NOT_SERVED = {
-    "google.pubsub.v1.Publisher": ("UpdateTopic", "DetachSubscription"),
-    "google.pubsub.v1.Subscriber": ("ModifyPushConfig",),
-    "google.pubsub.v1.SchemaService": (
-        *("ListSchemas", "DeleteSchema", "DeleteSchemaRevision", "RollbackSchema"),
-        *("ValidateSchema", "ValidateMessage"),
-    ),
-}
 
 REQUESTS = {"CreateTopic": types.Topic, "CreateSubscription": types.Subscription}
 """The requests that are not called as their method is, with `Request` behind it."""
@@ -92,12 +73,12 @@ def handlers(shared: api.Shared) -> list[Any]:
     }
     found = []
     for name, service in services.items():
-        served = {method: _refusing(method) for method in NOT_SERVED[name]}
-        for attribute in vars(type(service)):
+        served = {}
+        for attribute, function in vars(type(service)).items():
             if not attribute.startswith("_"):
-                method = attribute.title().replace("_", "")
-                of_its_kind = _streaming if isgeneratorfunction(vars(type(service))[attribute]) else _unary
-                served[method] = of_its_kind(method, getattr(service, attribute), shared)
+                method, bound = attribute.title().replace("_", ""), getattr(service, attribute)
+                is_stream = isgeneratorfunction(function)
+                served[method] = _streaming(method, bound) if is_stream else _unary(method, bound, shared)
         found.append(grpc.method_handlers_generic_handler(name, served))
     return found
 
@@ -114,7 +95,7 @@ def _unary(name: str, method: Callable[[Any, Any], Any], shared: api.Shared) -> 
             with shared.changed:
                 return method(given, context)
         except refusals.ModelError as error:
-            return context.abort(STATUS[type(error)], str(error))
+            return context.abort(grpc.StatusCode[error.status], str(error))
 
     def serialized(answer: Any) -> bytes:
         if not answer:  # there are no fields to answer with
@@ -126,22 +107,12 @@ def _unary(name: str, method: Callable[[Any, Any], Any], shared: api.Shared) -> 
     return grpc.unary_unary_rpc_method_handler(call, request.pb().FromString, serialized)
 
 
-def _streaming(name: str, method: Callable[[Any, Any], Iterator[bytes]], _: api.Shared) -> Any:
+def _streaming(name: str, method: Callable[[Any, Any], Iterator[bytes]]) -> Any:
     def stream(requests: Iterator[Any], context: Any) -> Iterator[bytes]:
         try:
             yield from method(requests, context)
         except refusals.ModelError as error:
-            context.abort(STATUS[type(error)], str(error))
+            context.abort(grpc.StatusCode[error.status], str(error))
 
     request = getattr(types, f"{name}Request").pb().FromString
     return grpc.stream_stream_rpc_method_handler(stream, request, None)
-
-
-def _refusing(name: str) -> Any:
-    """The handler of a method that is not served."""
-
-    def answer(_: Any, context: Any) -> Any:
-        message = f"tidemark's own Pub/Sub has no {name}: it has what tidemark uses"
-        return context.abort(grpc.StatusCode.UNIMPLEMENTED, message)
-
-    return grpc.unary_unary_rpc_method_handler(answer)

@@ -34,7 +34,7 @@ class Outstanding:
         self._tag = tag
         self._rng = rng
         self._order: list[int] = []  # a heap of visible messages, acknowledged ones included
-        self._ready: deque[int] = deque()  # the next to deliver, likewise
+        self._ready: deque[int] = deque()  # the next to deliver, acknowledged ones included
         self._pool: list[int] = []  # the same without order, while deliveries are shuffled
         self._leases: dict[int, Lease] = {}
         self._plans: list[tuple[int, int, Callable[[], None]]] = []  # a heap: when, the plan's number, what happens
@@ -80,7 +80,7 @@ class Outstanding:
             happen()
 
     def next_us(self) -> int | None:
-        """When `pass_time` next has something to do, if nothing else is called before."""
+        """Return the moment at which `pass_time` next has something to do, if nothing else is called before."""
         return self._plans[0][0] if self._plans else None
 
     def oldest(self) -> int | None:
@@ -136,7 +136,7 @@ class Outstanding:
                 self._ready.appendleft(number)
 
     def is_leased(self, delivery: int, number: int, now_us: int) -> bool:
-        """Whether this delivery's lease is the message's newest, and has not ended."""
+        """Tell whether this delivery's lease is the message's newest, and has not ended."""
         lease = self._leases.get(number)
         return lease is not None and lease.delivery == delivery and lease.until_us > now_us
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from tidemark.local.emulator.filters import parse_filter
 from tidemark.local.emulator.refusals import Invalid
 from tidemark.pipeline.errors import InvalidSettings
-from tidemark.pipeline.settings_sections import MetricsSettings, PubSubSettings
+from tidemark.pipeline.settings_sections import PubSubSettings
 
 REST = "rest"
 """The pipeline of the messages that no cohort's filter lets pass."""
@@ -37,10 +37,9 @@ uri = "file:lakes/{name}"                  # on Google's service: gs://bucket/{n
 
 [spark]
 remote = ""
-master = "local[2]"
 
-[metrics]
-port = {port}
+[spark.config]
+"spark.master" = "local[2]"
 """
 
 DEFINITIONS = '''\
@@ -109,14 +108,13 @@ def project_files(filters: Mapping[str, str], pubsub: PubSubSettings, first: str
     """The files of the project, by name: settings of each pipeline over the topic, with `windows.first` if it is given,
     one code location, and Dagster's instance."""
     files = {}
-    for number, (name, text) in enumerate(filters.items()):
+    for name, text in filters.items():
         files[f"{name}.toml"] = SETTINGS.format(
             name=name,
             count=len(filters),
             pubsub=pubsub,
             windows="" if first is None else f'[windows]\nfirst = "{first}"\n\n',
             filter=f"'{text}'" if "'" not in text and text.isprintable() else json.dumps(text, ensure_ascii=False),
-            port=MetricsSettings().port + number,
         )
     files["definitions.py"] = DEFINITIONS.format(names=json.dumps(list(filters)))
     files["dagster.yaml"] = INSTANCE.format(workers=4 + 2 * len(filters))

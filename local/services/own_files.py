@@ -14,7 +14,7 @@ PACKAGE = Path(__file__).parent.parent.parent
 """Where they are installed: not resolved, because in a checkout the package's folders are links."""
 
 PORT = re.compile(
-    r'^((?:emulator_host = "127\.0\.0\.1:|remote = "sc://localhost:|web_port = |code_port = |port = ))(\d+)', re.M
+    r'^((?:(?:emulator_host|listen) = "127\.0\.0\.1:|remote = "sc://localhost:|web_port = |code_port = ))(\d+)', re.M
 )
 """The ports of the settings file: the emulator's, Spark's, the UI's, the code server's and the metrics'."""
 

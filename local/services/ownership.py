@@ -21,7 +21,7 @@ from tidemark.pipeline.errors import AlreadyRunning, LakeError, LakeOwned, Newer
 from tidemark.pipeline.lake.layout import Lake
 from tidemark.pipeline.lake.log.tracking_log import TrackingLog
 from tidemark.pipeline.lake.owner import NAME, OWNER, Owner, pipeline_of
-from tidemark.pipeline.lake.store.notes import ReplacedNotes
+from tidemark.pipeline.lake.store.notes import Notes
 from tidemark.pipeline.machine import own_process
 from tidemark.pipeline.printable import printable
 from tidemark.pipeline.settings import Settings
@@ -62,8 +62,8 @@ class Ownership:
         """The newest entry of an owner of which nothing was heard for long, and when it was first seen."""
 
     @cached_property
-    def _notes(self) -> ReplacedNotes[Owner]:
-        return ReplacedNotes(self._lake.objects(), OWNER)
+    def _notes(self) -> Notes[Owner]:
+        return Notes(self._lake.objects(), OWNER)
 
     @cached_property
     def _log(self) -> TrackingLog:

@@ -18,7 +18,7 @@ from tidemark.pipeline.lake.store.disk import locked, why_unwritable
 from tidemark.pipeline.lake.store.notes import JsonKind
 from tidemark.pipeline.lake.store.slots import SlotFile
 from tidemark.pipeline.machine import ProcessName, own_process, process_of
-from tidemark.pipeline.settings_sections import MetricsSettings
+from tidemark.pipeline.settings_sections import LISTEN, MetricsSettings
 
 STOP_WITHIN_SECONDS = 10.0
 POLL_SECONDS = 0.2
@@ -230,10 +230,10 @@ class Supervisor:
 
 def page_sentence(chosen: MetricsSettings) -> str:
     """Where the page is, or that its port is taken. To be asked before it is served."""
-    host, port = chosen.host, chosen.port
-    if listens(host, port):
-        return f"no page: something listens at port {port} of {host} already; choose another with metrics.port"
-    return f"the page, from the first tick on: http://{host}:{port}/"
+    where = chosen.listen or LISTEN
+    if listens(*chosen.address):
+        return f"no page: something listens at {where} already; choose another address with metrics.listen"
+    return f"the page, from the first tick on: http://{where}/"
 
 
 @contextmanager

@@ -18,6 +18,7 @@ from tidemark.pipeline.hosts import is_loopback, listens
 from tidemark.pipeline.pubsub.connection import refuse_foreign_server
 from tidemark.pipeline.pubsub.provision import provision_here
 from tidemark.pipeline.settings import Settings
+from tidemark.pipeline.settings_sections import LISTEN
 from tidemark.pipeline.spark.connector import CONNECTOR, connector_file, fetch, is_there, wants_connector
 from tidemark.pipeline.spark.environment import check_environment
 from tidemark.pipeline.spark.java import java_home
@@ -32,8 +33,8 @@ DAGSTER_ENDS_WITHIN_SECONDS = 120
 CODE_SERVER_THREADS = 16
 """Calls that the code server answers at a time: sensors that wait until their tick is due, and what runs ask for."""
 
-PAGE = "TIDEMARK_METRICS__PAGE"
-"""The setting `metrics.page` as a variable."""
+LISTEN_AT = "TIDEMARK_METRICS__LISTEN"
+"""The setting `metrics.listen` as a variable."""
 
 EMULATOR, WARM_UP = "PubSub emulator", "Spark warm-up"
 """Names of services."""
@@ -42,10 +43,10 @@ SERVER_CLASS = "org.apache.spark.sql.connect.service.SparkConnectServer"
 
 
 def dagster_environment(settings: Settings, config: Path, home: Path) -> dict[str, str]:
-    """The environment of Dagster's processes: where their storage is, which settings to read, and that the code server
-    has the page on loopback, unless the settings say whether it does."""
+    """The environment of Dagster's processes: where their storage is, which settings to read, and where the
+    code server serves its health, and on loopback the page."""
     return {
-        **({PAGE: "true"} if settings.metrics.shows_page else {}),
+        LISTEN_AT: settings.metrics.listen or LISTEN,
         "DAGSTER_HOME": str(home),
         "TIDEMARK_CONFIG": str(config),
         "TIDEMARK_DAGSTER_STORAGE": settings.dagster.storage,
@@ -116,7 +117,7 @@ def start_stack(supervisor: Supervisor, settings: Settings, config: Path) -> Non
         supervisor.start(spec, wait=False)
     for one in list(supervisor.running):
         supervisor.wait_until_ready(one.spec.name)
-    if settings.spark.master is None and not settings.pubsub.attach:
+    if not settings.spark.is_classic and not settings.pubsub.attach:
         warm_up = [sys.executable, "-m", "tidemark.pipeline.spark.warm_up"]
         supervisor.start(ServiceSpec(WARM_UP, warm_up, home, environment, ends=True), wait=False)
 
@@ -124,7 +125,7 @@ def start_stack(supervisor: Supervisor, settings: Settings, config: Path) -> Non
 def have_connector(supervisor: Supervisor, settings: Settings) -> None:
     """Fetch the Cloud Storage connector if a Spark that is started here needs it and the cache lacks it. Raises
     ToolMissing."""
-    is_ours = settings.spark.master is not None or is_ours_to_start(settings)
+    is_ours = settings.spark.is_classic or is_ours_to_start(settings)
     if settings.pubsub.attach or not is_ours or not wants_connector(settings) or is_there(connector_file()):
         return
     supervisor.say(f"fetching the Cloud Storage connector for Spark, {CONNECTOR.size >> 20} MB, from {CONNECTOR.url}")
@@ -179,7 +180,7 @@ def token_environment() -> dict[str, str]:
 def is_ours_to_start(settings: Settings) -> bool:
     """Whether `spark.remote` is an address of this machine where nothing listens yet, and windows are computed."""
     host, port = host_and_port(settings.spark.remote)
-    is_remote = settings.spark.master is None and not settings.pubsub.attach
+    is_remote = not settings.spark.is_classic and not settings.pubsub.attach
     return is_remote and host in ("localhost", "127.0.0.1") and not listens("127.0.0.1", port)
 
 
@@ -199,7 +200,7 @@ def spark_server(settings: Settings, scratch: Path, token: dict[str, str]) -> Se
         command=[
             str(home / "bin" / "spark-submit"),
             *("--class", SERVER_CLASS, "--name", "tidemark"),
-            *("--master", settings.server_master, "--driver-memory", settings.spark.driver_memory),
+            *("--master", settings.spark_master, "--driver-memory", settings.spark.driver_memory),
             *(part for key, value in config.items() for part in ("--conf", f"{key}={value}")),
             "spark-internal",
         ],
@@ -231,7 +232,7 @@ def refuse_taken_ports(settings: Settings) -> None:
 def refuse_foreign_servers(settings: Settings) -> None:
     """Raise PubSubError or SparkUnreachable for servers of others at the addresses of the emulator and of Spark."""
     refuse_foreign_server(settings.pubsub.emulator_host)
-    if settings.spark.master is None and not settings.pubsub.attach:
+    if not settings.spark.is_classic and not settings.pubsub.attach:
         refuse_other_token(settings.spark.remote or "")
 
 

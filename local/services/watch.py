@@ -8,8 +8,8 @@ from threading import Thread
 from tidemark.pipeline.clock import Clock
 from tidemark.pipeline.durations import rough
 from tidemark.pipeline.errors import TidemarkError
+from tidemark.pipeline.lake.failures import FailedTick
 from tidemark.pipeline.lake.layout import Lake
-from tidemark.pipeline.lake.tables.failures import FailedTick
 from tidemark.pipeline.quality.failing import TRACKING, read_failing, read_failing_tables, ticks_now
 from tidemark.pipeline.quality.running import Running, SensorTicks, read_running
 from tidemark.pipeline.settings import Settings

@@ -14,28 +14,31 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from typer._click import ClickException, Command, Context, HelpFormatter
+from typer._click import ClickException, Command, Context
 from typer.core import TyperGroup
 
 from tidemark.pipeline.errors import TidemarkError
 from tidemark.pipeline.printable import printable
+from tidemark.pipeline.version import own_version
 
-COMMANDS = (
-    *("running:init", "running:provision", "running:connector", "running:pack", "doctor:doctor", "trying:try_"),
-    *(
-        "synthetic:publish",
-        "running:up",
-        "attach:attach",
-        "synthetic:demo",
-        "lake:status",
-        "watermark:watermark",
-        "explain:explain",
+PANELS = {
+    "Start": ("init:init", "provision:provision", "doctor:doctor", "trying:try_", "publish:publish", "up:up"),
+    "Look": (
+        *("status:status", "explain:explain", "watermark:watermark", "diffs:diffs", "streams:streams"),
+        "quarantine:quarantine",
     ),
-    *("lake:diffs", "streams:streams", "corrections:corrections", "tables:tables", "quarantine:quarantine"),
-    *("quarantine:requeue", "running:recompute", "repair:repair", "upkeep:housekeep", "upkeep:forget"),
-    *("release:release", "replay:replay", "tune:tune", "pubsub:pubsub"),
-)
-"""The commands in the order of `--help`: module and function. Only the module of the command that runs is imported."""
+    "Repair": ("repair:repair", "release:release", "housekeep:housekeep"),
+    "Tune": ("tune:tune", "replay:replay"),
+    "Advanced": ("attach:attach", "pubsub:pubsub", "demo:demo"),
+}
+"""The commands in the order of `--help`: for each panel, and so for each room, module and function."""
+
+PLACES = {
+    place.partition(":")[2].rstrip("_"): f"{panel.lower()}.{place}"
+    for panel, places in PANELS.items()
+    for place in places
+}
+"""The room, module and function of each command. Only the module of the command that runs is imported."""
 
 
 class Commands(TyperGroup):
@@ -49,10 +52,10 @@ class Commands(TyperGroup):
         name, known, rest = super().resolve_command(ctx, args)
         return name, known and loaded(known.name or ""), rest
 
-    def format_help(self, ctx: Context, formatter: HelpFormatter) -> None:
+    def list_commands(self, ctx: Context) -> list[str]:
         for name, place in PLACES.items():
             self.commands[name].help = help_of(place)
-        super().format_help(ctx, formatter)
+        return super().list_commands(ctx)
 
     def invoke(self, ctx: Context) -> Any:
         with _repeated_harmlessly():
@@ -72,12 +75,11 @@ app = typer.Typer(
     cls=Commands,
     help="An open, explained event-time watermark for Google Pub/Sub.",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
 )
-PLACES = {place.partition(":")[2].rstrip("_"): place for place in COMMANDS}
-for command in PLACES:
-    app.command(command)(lambda: None)  # stands for the command until it is called
+for _name, _place in PLACES.items():
+    _panel = _place.partition(".")[0].capitalize()
+    app.command(_name, rich_help_panel=_panel)(lambda: None)  # stands for the command until it is called
 
 
 def loaded(name: str) -> Command:
@@ -106,16 +108,27 @@ def without_pandas() -> None:
 def help_of(place: str) -> str | None:
     """The docstring of a command, from its source: nothing is imported."""
     module, _, function = place.partition(":")
-    body = ast.parse(Path(__file__).with_name(f"{module}.py").read_text(encoding="utf-8")).body
+    source = Path(__file__).parent.joinpath(*module.split(".")).with_suffix(".py")
+    body = ast.parse(source.read_text(encoding="utf-8")).body
     return next(ast.get_docstring(node) for node in body if isinstance(node, ast.FunctionDef) and node.name == function)
+
+
+def print_version(asked: bool) -> None:
+    """Print the version and end, if asked."""
+    if asked:
+        print(own_version())
+        raise typer.Exit
 
 
 @app.callback()
 def settings_file(
     config: Annotated[
         Path | None,
-        typer.Option("--config", "-c", help="The settings file. Without it: $TIDEMARK_CONFIG, else tidemark.toml."),
+        typer.Option("--config", "-c", help="The settings file; else $TIDEMARK_CONFIG, else tidemark.toml."),
     ] = None,
+    version: Annotated[  # noqa: ARG001 its callback does it
+        bool, typer.Option("--version", help="Print the version.", callback=print_version, is_eager=True)
+    ] = False,
 ) -> None:
     """Every command reads its settings from one file and the TIDEMARK_ variables."""
     if config is not None:

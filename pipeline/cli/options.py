@@ -1,36 +1,18 @@
-"""What the commands share on the way in: options, how their values are read, and the lake that they open."""
+"""The options that commands share, and how the values of options are read."""
 
-import os
 import re
-from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
-from functools import wraps
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from tidemark.pipeline.clock import EPOCH, Clock, SystemClock
+from tidemark.pipeline.clock import EPOCH
 from tidemark.pipeline.durations import format_duration, parse_duration
-from tidemark.pipeline.errors import BaseReadByOthers, LakeError
-from tidemark.pipeline.lake.layout import OpenLake
-from tidemark.pipeline.settings import Settings, load_settings
+from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.windows import Window
 
-
-def option(help_text: str, *names: str, **more: Any) -> Any:
-    """An option: what `--help` says of it, its names if they are not those of the parameter, and typer's own words."""
-    return typer.Option(*names, help=help_text, **more)
-
-
-AsJson = Annotated[bool, option("Print JSON, for scripts: one object.", "--json")]
-AsJsonLines = Annotated[bool, option("Print JSON, for scripts: one object a line.", "--json")]
-"""For commands that list rows: each row is an object, and without rows nothing is printed."""
-
-
 LATEST = datetime(9000, 1, 1, tzinfo=UTC)
-"""No option names a later time: what is reckoned from it must stay before the year 10000."""
-
+"""The latest time that an option takes: times derived from it stay before the year 10000."""
 
 MOST_ROWS = 1_000_000
 """The largest `--limit`: all rows are held in memory before they are printed."""
@@ -43,8 +25,13 @@ class Span(timedelta):
         return format_duration(self)
 
 
+def option(help_text: str, *names: str, **more: Any) -> Any:
+    """An option with its help, its names if they differ from the parameter's, and typer's other arguments."""
+    return typer.Option(*names, help=help_text, **more)
+
+
 def duration(text: str | timedelta) -> timedelta:
-    """Read a duration such as `10s` or `5m`. A default, which comes by here too, is returned as it is."""
+    """Read a duration such as `10s` or `5m`. Defaults pass through unchanged."""
     try:
         return parse_duration(text) if isinstance(text, str) else text
     except ValueError as error:
@@ -55,7 +42,7 @@ def positive(text: str | timedelta) -> timedelta:
     """Read a duration that is longer than zero."""
     read = duration(text)
     if read <= timedelta(0):
-        raise typer.BadParameter(f"{text} is no time at all; it must be longer")
+        raise typer.BadParameter(f"{text} is not longer than zero")
     return read
 
 
@@ -86,12 +73,17 @@ def moment(text: str, otherwise: str = "not a time") -> datetime:
     return read
 
 
-def ago(text: str) -> timedelta | datetime:
+def ago(text: str | timedelta) -> timedelta | datetime:
     """Read a duration such as `2h`, or a time with its zone."""
     try:
-        return parse_duration(text)
+        return parse_duration(text) if isinstance(text, str) else text
     except ValueError:
-        return moment(text, "neither a duration such as 2h nor a time")
+        return moment(str(text), "neither a duration such as 2h nor a time")
+
+
+def since_when(since: timedelta | datetime | None, now: datetime) -> datetime | None:
+    """The moment of a `--since`. No duration reaches before the epoch."""
+    return now - min(since, now - EPOCH) if isinstance(since, timedelta) else since
 
 
 def share(text: str | float) -> float:
@@ -116,15 +108,31 @@ def time_option(help_text: str, *names: str, **more: Any) -> Any:
     return option(help_text, *names, parser=moment, metavar="<time>", **more)
 
 
-def since_option(what: str) -> Any:
-    """An option that takes how long ago, or since when: what `since_when` makes a time of."""
-    help_text = f"Only {what} since: 2h, or a time with its zone."
-    return option(help_text, parser=ago, metavar="<duration|time>")
+def since_option(help_text: str, **more: Any) -> Any:
+    """An option that takes a duration before now, or a time with its zone: see `since_when`."""
+    return option(f"{help_text}: 2h, or a time with its zone.", parser=ago, metavar="<duration|time>", **more)
 
 
-def since_when(since: timedelta | datetime | None, now: datetime) -> datetime | None:
-    """The moment of such an option; no duration reaches before the epoch."""
-    return now - min(since, now - EPOCH) if isinstance(since, timedelta) else since
+AsJson = Annotated[bool, option("Print JSON, for scripts.", "--json")]
+DryRun = Annotated[bool, option("Change nothing; say what would be done.", "--dry-run")]
+From = Annotated[str | None, option("The first window: its key (2026-11-21T05-20Z), or a time in it.", "--from")]
+To = Annotated[str | None, option("The last window, in the same way.", "--to")]
+InWindow = Annotated[str | None, option("Only this window: its key (2026-11-21T05-20Z), or a time in it.", "--window")]
+Limit = Annotated[int, option("The most rows to print.", min=1, max=MOST_ROWS)]
+
+
+def only_with(main: str, **given: object) -> None:
+    """Refuse options that make sense only beside `main`, by their names."""
+    for name, value in given.items():
+        if value:
+            raise typer.BadParameter(f"it goes with {main}", param_hint=f"--{name.replace('_', '-')}")
+
+
+def apart_from(main: str, **given: object) -> None:
+    """Refuse options that do not go with `main`, by their names."""
+    for name, value in given.items():
+        if value:
+            raise typer.BadParameter(f"it does not go with {main}", param_hint=f"--{name.replace('_', '-')}")
 
 
 def window_named(settings: Settings, text: str) -> Window:
@@ -139,48 +147,3 @@ def window_named(settings: Settings, text: str) -> Window:
     if window is None or not EPOCH <= window.start < LATEST:
         raise typer.BadParameter(f"{text} is not between the years {EPOCH.year} and {LATEST.year}")
     return window
-
-
-def config_file() -> Path:
-    """The settings file that is in force."""
-    return Path(os.environ.get("TIDEMARK_CONFIG", "tidemark.toml")).resolve()
-
-
-def lake_of(settings: Settings, clock: Clock | None = None) -> OpenLake:
-    """The configured lake, of which a command opens each part once."""
-    return OpenLake(settings.lake, settings.message.kinds, clock or SystemClock())
-
-
-def landing_only(command: Callable[..., None]) -> Callable[..., None]:
-    """The command, which is refused where nothing lands: with `pubsub.attach`."""
-
-    @wraps(command)
-    def refusing(*given: Any, **named: Any) -> None:
-        refuse_attached(load_settings(), command.__name__)
-        command(*given, **named)
-
-    return refusing
-
-
-def refuse_attached(settings: Settings, command: str) -> None:
-    """Raise BaseReadByOthers where nothing lands: with `pubsub.attach`."""
-    pubsub = settings.pubsub
-    if pubsub.attach:
-        raise BaseReadByOthers(
-            f"`tidemark {command}` is about what tidemark lands, and with pubsub.attach = true somebody "
-            f"else reads {pubsub.base_path}: nothing lands, and only its reader can let messages go"
-        )
-
-
-def no_decision(settings: Settings) -> LakeError:
-    """The error of a command that needs a decision, on a lake without one."""
-    return LakeError(
-        f"no decision has been made in {settings.lake.uri} yet; start the pipeline with "
-        f"`tidemark {'attach' if settings.pubsub.attach else 'up'}`, and try again "
-        "after the first tick"
-    )
-
-
-def no_window(settings: Settings) -> LakeError:
-    """The error of a command that needs a computed window, on a lake without one."""
-    return LakeError(f"no window has been computed in {settings.lake.uri} yet; `tidemark status` shows what is waiting")

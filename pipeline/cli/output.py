@@ -8,7 +8,7 @@ exact value, written in ASCII.
 import json
 import math
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -149,9 +149,24 @@ def columns(
     return table
 
 
-def shown_rows(rows: Any) -> Iterator[list[object]]:
-    """The rows of an Arrow table for `columns`. A null is empty."""
-    return (["" if value is None else value for value in row.values()] for row in rows.to_pylist())
+def print_rows(
+    rows: Any, said: str, names: Sequence[str] | None = None, *, whole: str = "", as_json: bool = False
+) -> None:
+    """Print an Arrow table or rows by name: as JSON one object a line, for people the columns `names` or all of them,
+    and `said` below. A null is empty. The column `whole` is never shortened."""
+    found: list[dict[str, Any]] = rows if isinstance(rows, list) else rows.to_pylist()
+    if as_json:
+        for row in found:
+            print_json(row)
+        return
+    names = names or (list(found[0]) if isinstance(rows, list) and found else getattr(rows, "column_names", ()))
+    terminal, shown = console(), ([row[name] if row[name] is not None else "" for name in names] for row in found)
+    table = columns(*names, rows=shown)
+    if whole:
+        table.columns[names.index(whole)].min_width = max((len(row[whole]) for row in found), default=0)
+    if names:
+        terminal.print(table)
+    terminal.print(f"[dim]{safe(said)}[/]")
 
 
 def warn(terminal: Console, sentences: Iterable[str]) -> None:

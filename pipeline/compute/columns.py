@@ -13,7 +13,7 @@ import polars as pl
 
 from tidemark.pipeline.clock import duration_us, to_us
 from tidemark.pipeline.contract.heartbeat import FieldKind, compared_columns
-from tidemark.pipeline.lake.tables.stream_status import Kind
+from tidemark.pipeline.lake.tables.stream_status import StatusKind
 
 NUMBER = "window_number"
 """The column that says which window of the range a row is of, from 0 on. It stands in place of the window's key."""
@@ -169,12 +169,12 @@ def stream_status(
     ).explode(NUMBER)
     beats = ("stream_id", "last_us", "first_us", "heartbeats", NUMBER)
     of_each_kind = [
-        _of_kind(there.filter(pl.col("last_us").is_null()).select(*beats), Kind.STARTED),
+        _of_kind(there.filter(pl.col("last_us").is_null()).select(*beats), StatusKind.STARTED),
         _of_kind(
             there.filter(pl.col("gaps") > 0).select(*beats, "gaps", "missed_heartbeats", "longest_gap_seconds"),
-            Kind.MISSED,
+            StatusKind.MISSED,
         ),
-        _of_kind(stopped, Kind.STOPPED),
+        _of_kind(stopped, StatusKind.STOPPED),
     ]
     moments = {
         name: pl.from_epoch(column, time_unit="us").dt.replace_time_zone("UTC")
@@ -183,7 +183,7 @@ def stream_status(
     return pl.concat(of_each_kind, how="diagonal").with_columns(**moments).sort("kind", "stream_id").collect()
 
 
-def _of_kind(rows: pl.LazyFrame, kind: Kind) -> pl.LazyFrame:
+def _of_kind(rows: pl.LazyFrame, kind: StatusKind) -> pl.LazyFrame:
     return rows.with_columns(kind=pl.lit(str(kind)))
 
 

@@ -9,10 +9,10 @@ from functools import partial
 from tidemark.pipeline.compute.columns import DiffPlan
 from tidemark.pipeline.compute.replacement import Batch, Outcome, WrittenFiles, replace_windows
 from tidemark.pipeline.compute.slices import ANSWER, DIFFS, STATUSES, Work, cut
-from tidemark.pipeline.lake.tables.diffs import HeartbeatDiffs
 from tidemark.pipeline.lake.tables.heartbeats import HeartbeatFiles
-from tidemark.pipeline.lake.tables.stream_status import Kind, StreamStatus
-from tidemark.pipeline.lake.tables.windowed import PARTITION, Written
+from tidemark.pipeline.lake.tables.new_files import NewFile
+from tidemark.pipeline.lake.tables.stream_status import StatusKind, StreamStatus
+from tidemark.pipeline.lake.tables.windowed import PARTITION, WindowedTable
 from tidemark.pipeline.spark.executors import answers_of, run_slices
 from tidemark.pipeline.spark.session import cores_of
 from tidemark.pipeline.windows import Window, runs_of_neighbours
@@ -28,7 +28,7 @@ Silent = Mapping[str, tuple[int, list[str]]]
 class MicroBatch(Batch):
     """The input of a micro-batch: a `Batch`, and the two tables that it replaces."""
 
-    diffs: HeartbeatDiffs
+    diffs: WindowedTable
     status: StreamStatus
     plan: DiffPlan
 
@@ -62,15 +62,15 @@ def _write(batch: MicroBatch, windows: Sequence[Window], files: HeartbeatFiles, 
         status=batch.status.files,
         is_on_disk="://" not in batch.diffs.table.uri,
     )
-    by_table = defaultdict[str, list[Written]](list)
+    by_table = defaultdict[str, list[NewFile]](list)
     for answer in answers_of(batch.spark, len(slices), partial(run_slices, pickle.dumps(work), ANSWER), ANSWER):
-        by_table[answer["table"]].append(Written(*(answer[name] for name in ("path", "window", "rows", "size"))))
+        by_table[answer["table"]].append(NewFile(*(answer[name] for name in ("path", "window", "rows", "size"))))
     return by_table[STATUSES], by_table[DIFFS]
 
 
 def silent_in(status: StreamStatus, windows: Iterable[str]) -> Silent:
     """The silent streams of computed windows, by their keys."""
     stopped: dict[str, list[str]] = {}
-    for row in status.rows(set(windows), Kind.STOPPED).select([PARTITION, "stream_id"]).to_pylist():
+    for row in status.rows(set(windows), StatusKind.STOPPED).select([PARTITION, "stream_id"]).to_pylist():
         stopped.setdefault(row[PARTITION], []).append(row["stream_id"])
     return {key: (len(names), names[:SILENT_NAMED]) for key, names in stopped.items()}

@@ -16,11 +16,12 @@ from pyspark.sql import SparkSession
 from tidemark.pipeline.clock import Clock, iso
 from tidemark.pipeline.errors import WindowNotClosed
 from tidemark.pipeline.lake.tables.heartbeats import HeartbeatFiles, Heartbeats
-from tidemark.pipeline.lake.tables.windowed import DiffRun, WindowedTable, Written
+from tidemark.pipeline.lake.tables.new_files import NewFile
+from tidemark.pipeline.lake.tables.windowed import DiffRun, WindowedTable
 from tidemark.pipeline.spark.executors import WINDOWS, require_able
 from tidemark.pipeline.windows import Window, runs_of_neighbours
 
-WrittenFiles = Sequence[Sequence[Written] | None]
+WrittenFiles = Sequence[Sequence[NewFile] | None]
 """The files that a run wrote, for each of its tables; None: all files in the run's folder of that table."""
 
 Write = Callable[[Sequence[Window], HeartbeatFiles, str], WrittenFiles]

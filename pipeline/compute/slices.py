@@ -7,7 +7,7 @@ range and lookback, computes in columns, and writes one file a window.
 import io
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from itertools import pairwise
 from math import ceil
@@ -26,7 +26,7 @@ from tidemark.pipeline.lake.store.address import scan_options
 from tidemark.pipeline.lake.tables.diffs import diff_schema
 from tidemark.pipeline.lake.tables.heartbeats import HeartbeatFiles, columns_read
 from tidemark.pipeline.lake.tables.stream_status import STATUS
-from tidemark.pipeline.lake.tables.windowed import PARTITION, WindowedTable, Written
+from tidemark.pipeline.lake.tables.windowed import PARTITION, WindowedTable
 from tidemark.pipeline.windows import Window
 
 ROWS_OF_A_SLICE = 1_200_000
@@ -167,8 +167,8 @@ def _write(work: Work, one: Slice, table: str, rows: pl.DataFrame) -> Iterator[d
             files.create_dir(folder, recursive=True)
         with files.open_output_stream(f"{folder}/{attempt}.parquet") as out:
             out.write(content)
-        written = Written(f"{folder}/{attempt}.parquet", window.key, 0 if found is None else len(found), len(content))
-        yield {"table": table, **asdict(written)}
+        rows_of_window, path = 0 if found is None else len(found), f"{folder}/{attempt}.parquet"
+        yield {"table": table, "path": path, "window": window.key, "rows": rows_of_window, "size": len(content)}
 
 
 def _as_parquet(rows: pl.DataFrame) -> memoryview:

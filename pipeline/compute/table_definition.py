@@ -170,11 +170,11 @@ def read_table(settings: Settings, name: str, known: TableDefinition | None = No
     that the file imports stay as they were imported first. Raises InvalidSettings, also if the import of the file
     fails."""
     table = settings.tables[name]
-    path = Path(table.sql or table.python or "")
+    path = Path(table.file)
     text = _text_of(name, path)
     if known is not None and known.file == _digest(text):
         return known
-    read = _of_python(name, path, text) if table.sql is None else _of_sql(name, text, table)
+    read = _of_python(name, path, text) if table.is_python else _of_sql(name, text, table)
     return _checked(replace(read, file=_digest(text)), settings.windows)
 
 
@@ -184,7 +184,7 @@ def file_now(settings: Settings, table: TableDefinition) -> str:
         return table.version
     named = settings.tables[table.name]
     try:
-        return _digest(_text_of(table.name, Path(named.sql or named.python or "")))
+        return _digest(_text_of(table.name, Path(named.file)))
     except InvalidSettings:
         return "unreadable"
 

@@ -66,7 +66,7 @@ class Rows:
 
 
 def suffix(element: Any) -> str:
-    """What follows the id of its message, or of the publisher, in the id of an element."""
+    """Return the end of an element's id, after the id of its message or of the publisher."""
     return f"{ELEMENT}{element.number}"
 
 

@@ -20,7 +20,7 @@ HOUR_US = 3_600_000_000
 
 
 class EventTimeUnit(StrEnum):
-    """How an event time is written. AUTO is whole milliseconds or RFC 3339."""
+    """The form of an event time. AUTO is whole milliseconds or RFC 3339."""
 
     AUTO = "auto"
     SECONDS = "s"

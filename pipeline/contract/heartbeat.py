@@ -17,11 +17,11 @@ import orjson
 from tidemark.pipeline.clock import duration_us, from_us, iso, to_us
 from tidemark.pipeline.contract.event_times import EventTimeUnit, advice, read_event_time
 from tidemark.pipeline.contract.messages import Messages
+from tidemark.pipeline.contract.payloads.bounds import json_kind
 from tidemark.pipeline.contract.payloads.cloudevents import PREFIX
 from tidemark.pipeline.contract.payloads.decoder import Decoded, PayloadDecoder
 from tidemark.pipeline.contract.payloads.definitions import Definitions
 from tidemark.pipeline.contract.payloads.formats import Envelope, PayloadFormat
-from tidemark.pipeline.contract.payloads.json_text import json_kind
 from tidemark.pipeline.contract.payloads.rejections import Rejection as Rejection
 from tidemark.pipeline.contract.payloads.rejections import RejectionReason as RejectionReason
 from tidemark.pipeline.contract.payloads.rejections import Undecided as Undecided
@@ -45,15 +45,16 @@ RESERVED_FIELD_NAMES = frozenset(
 
 
 PATIENCE = timedelta(seconds=30)
-"""How long after its publish time a message of base waits for a schema that does not exist; then it is rejected. On
-tracking it waits for twice as long, so that tracking can read what base lands: their clocks may differ by this."""
+"""The longest time after its publish time that a message of base waits for a schema that does not exist; then it is
+rejected. On tracking it waits for twice as long, so that tracking can read what base lands: their clocks may differ by
+this."""
 
 JSON_OBJECTS = PayloadFormat()
-"""How payloads are written where nothing else is said."""
+"""The format of payloads by default."""
 
 
 class FieldKind(StrEnum):
-    """How a payload field is compared: numbers by their difference, other kinds by whether they changed.
+    """The kind of a compared field: numbers by their difference, other kinds by whether they changed.
 
     A value of another kind than the configured one counts as null; the payload keeps it unchanged.
     """
@@ -80,7 +81,7 @@ class ComparedField:
 
 @dataclass(frozen=True, slots=True)
 class MessageContract:
-    """Where a message carries its event time and its stream, and which payload fields are compared.
+    """The places of a message's event time and stream, and the payload fields that are compared.
 
     The parts of `stream_id` are joined by `/`. `paths` has the path of a field that is not at its own name. Without a
     `max_age`, an event may have happened however long before its message is published. `each` is the array in the
@@ -102,13 +103,13 @@ class MessageContract:
 
     @property
     def needs_payload(self) -> bool:
-        """Whether the event time, the stream or the publisher's id is in the payload, or may be: what a CloudEvent says
+        """True if the event time, the stream or the publisher's id is in the payload, or may be: what a CloudEvent says
         of itself is in attributes or in the payload. Also if several heartbeats are in it."""
         places = (self.event_time, *self.stream_id, self.publisher_id)
         return self.each is not None or any(map(self._may_be_in_payload, places))
 
     def place_of(self, name: str) -> Place:
-        """Where a compared field is."""
+        """Return the place of a compared field."""
         return field_place(self.paths.get(name, name), PlaceKind.PAYLOAD if self.each is None else PlaceKind.EACH)
 
     def _may_be_in_payload(self, place: Place) -> bool:
@@ -255,7 +256,7 @@ def read_field(value: Any, kind: FieldKind) -> Any:
 
 
 def _missing(place: Place, value: Any) -> str:
-    """How a value that is None or an empty text is missing. In a payload, null is found like nothing."""
+    """Say how a value is missing that is None or an empty text. In a payload, null counts as absent."""
     if value == "":
         return "empty"
     return "absent" if place.kind is PlaceKind.ATTRIBUTE else "absent or null"

@@ -195,7 +195,7 @@ def _matching(texts: pa.StringArray, form: str) -> pa.BooleanArray:
 
 
 def _within(counts: Ints, unit_us: int, published_us: Ints, contract: MessageContract) -> Bools:
-    """Whether event times, as counts of a unit, are within the contract's bounds."""
+    """Tell which event times, as counts of a unit, are within the contract's bounds."""
     is_within: Bools = counts >= -(-to_us(contract.first_event_time) // unit_us)
     is_within &= counts <= (published_us + duration_us(contract.max_future_skew)) // unit_us
     if contract.max_age is not None:

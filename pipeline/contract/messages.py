@@ -26,7 +26,7 @@ MESSAGE = pa.schema(
 
 MESSAGE_COLUMNS: Mapping[str, str] = {
     "message_id": "Pub/Sub's id of the message.",
-    "publish_time": "When Pub/Sub received the message.",
+    "publish_time": "Time at which Pub/Sub received the message.",
     "ordering_key": "The ordering key, if the publisher set one.",
     "attributes": "The message's attributes.",
     "payload": "The message's payload, byte for byte.",

@@ -1,4 +1,4 @@
-"""Where a message carries a value: in an attribute, in its payload, in an element of its payload's array, or in its
+"""Places of values in a message: in an attribute, in its payload, in an element of its payload's array, or in its
 publish time."""
 
 import re
@@ -24,7 +24,7 @@ LONGEST_PATH = 200
 LONGEST_ID = 1024
 """Characters of an id from the payload: Pub/Sub allows an attribute as many bytes."""
 UNFIT = (JMESPathError, ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError)
-"""What the library raises where a path does not fit a payload, such as `length` of a number."""
+"""Errors of the library where a path does not fit a payload, such as `length` of a number."""
 
 
 class PlaceKind(StrEnum):
@@ -42,7 +42,7 @@ WRITTEN = {
     PlaceKind.EACH: "each:PATH",
     PlaceKind.PUBLISH_TIME: "publish_time",
 }
-"""How each of them is written."""
+"""The form of each of them."""
 
 
 def _what_to_write(text: str, among: Collection[PlaceKind]) -> str:

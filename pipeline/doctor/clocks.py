@@ -37,12 +37,12 @@ def compared(setup: Setup, answer: Answer, whose: str) -> Iterator[Said]:
         return
     ahead = answer.asked_at - (answer.server_at + RESOLUTION)
     behind = answer.server_at - answer.answered_at
-    near = setup.settings.watermark.near_real_time
+    near = setup.settings.policy.near_real_time
     remedy = "have the machine's clock be set by NTP (`timedatectl set-ntp true`)"
     if ahead > near:
         yield broken(
-            f"this machine's clock is {_written(ahead)} ahead of {whose}'s, more than watermark.near_real_time "
-            f"({format_duration(near)}): the watermark holds (HELD_CLOCK_SKEW); {remedy}"
+            f"this machine's clock is {_written(ahead)} ahead of {whose}'s, more than "
+            f"{format_duration(near)}: the watermark holds (HELD_CLOCK_SKEW); {remedy}"
         )
     elif max(ahead, behind) > AGREES:
         which = "ahead of" if ahead > behind else "behind"

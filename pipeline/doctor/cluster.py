@@ -28,8 +28,8 @@ def check_executors(setup: Setup) -> Iterator[Said]:
     """Executors can run tidemark. Asked where a Spark Connect server answers, and on a cluster that classic sessions
     use, where one is started for this. Those on this machine run a Python that `check_python` looks at."""
     spark = setup.settings.spark
-    if spark.master is not None:
-        if not spark.master.startswith("local"):
+    if spark.is_classic:
+        if not setup.settings.spark_master.startswith("local"):
             session = classic_session(session_config(setup.settings))
             try:
                 yield from seen_executors(session)
@@ -65,8 +65,8 @@ def check_python(setup: Setup) -> Iterator[Said]:
     """The Python that Spark's workers on this machine run, if that is another one, can run tidemark. Raises
     ExecutorsUnable."""
     spark, chosen = setup.settings.spark, os.environ.get("PYSPARK_PYTHON", sys.executable)
-    is_started_here = spark.master is not None or is_ours_to_start(setup.settings)
-    master = spark.master or setup.settings.server_master
+    is_started_here = spark.is_classic or is_ours_to_start(setup.settings)
+    master = setup.settings.spark_master
     if chosen == sys.executable or not is_started_here or not master.startswith("local"):
         return
     needs = "; ".join(f"import tidemark.pipeline.{name}" for name in WINDOWS)

@@ -19,7 +19,7 @@ from tidemark.pipeline.pubsub.drift import LOOKS_WITHIN
 
 NOT_FATAL = {
     "monitoring.timeSeries.list": "readings are by snapshots alone, and base's size is not known before one is taken",
-    "pubsub.subscriptions.delete": "`tidemark provision --sample` leaves its subscription behind for a day",
+    "pubsub.subscriptions.delete": "`tidemark try --sample` leaves its subscription behind for a day",
     "pubsub.subscriptions.get": "nobody notices when a subscription is changed",
 }
 """What goes on without these, with `pubsub.reading = "auto"`."""

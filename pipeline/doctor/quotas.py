@@ -25,13 +25,13 @@ LOOK_BACK = timedelta(days=1)
 def check_quotas(setup: Setup) -> Iterator[Said]:
     """A quota of Pub/Sub that was exceeded within a day; else where to look."""
     pubsub = setup.settings.pubsub
-    if setup.settings.emulated and pubsub.monitoring_endpoint is None:
+    if pubsub.monitoring is None:
         yield ok("an emulator has no quotas")
         return
     where = f"https://console.cloud.google.com/iam-admin/quotas?project={pubsub.project}&service=pubsub.googleapis.com"
     a_minute = ADMINISTRATIVE_A_TICK * timedelta(minutes=1) / setup.settings.watermark.tick
     try:
-        exceeded = _exceeded(setup, monitoring_client(pubsub.monitoring_endpoint, pubsub.impersonate))
+        exceeded = _exceeded(setup, monitoring_client(pubsub.monitoring))
     except PermissionMissing:  # the check of permissions says it
         return
     except PubSubError as error:

@@ -12,7 +12,7 @@ from tidemark.local.services.processes import noted_in
 from tidemark.local.services.stack import TOKEN, is_ours_to_start
 from tidemark.pipeline.doctor.finding import Said, Setup, broken, ok, warning
 from tidemark.pipeline.errors import ToolMissing
-from tidemark.pipeline.settings import WINDOW_PLACES, Settings
+from tidemark.pipeline.settings import WINDOW_SLOTS, Settings
 from tidemark.pipeline.settings_types import is_address
 from tidemark.pipeline.spark import environment
 from tidemark.pipeline.spark.executor_archive import manifest_of, own_manifest
@@ -34,7 +34,7 @@ JARS = ("spark.jars", "spark.jars.packages", "spark.driver.extraClassPath")
 def check_java(setup: Setup) -> Iterator[Said]:
     """A Java that Spark runs on, where this machine starts a JVM."""
     settings = setup.settings
-    if settings.spark.master is None and not is_ours_to_start(settings):
+    if not settings.spark.is_classic and not is_ours_to_start(settings):
         return
     try:
         yield ok(f"Java: {find_java()}")
@@ -44,9 +44,9 @@ def check_java(setup: Setup) -> Iterator[Said]:
 
 def check_spark(setup: Setup) -> Iterator[Said]:
     """The Spark that computes answers, or is one that `tidemark up` starts."""
-    spark = setup.settings.spark
-    if spark.master is not None:
-        yield ok(f"a classic session of PySpark {pyspark.__version__} on {spark.master}, started with each run")
+    spark, master = setup.settings.spark, setup.settings.spark_master
+    if spark.is_classic:
+        yield ok(f"a classic session of PySpark {pyspark.__version__} on {master}, started with each run")
         return
     named = without_options(spark.remote or "")
     if is_ours_to_start(setup.settings):
@@ -70,25 +70,24 @@ def check_spark(setup: Setup) -> Iterator[Said]:
 def check_places(setup: Setup) -> Iterator[Said]:
     """Readers that pull continuously hold places of tasks, and windows need some as well."""
     settings = setup.settings
-    if not settings.ingest.is_continuous or (settings.spark.master is None and not is_ours_to_start(settings)):
+    if not settings.ingest.is_continuous or (not settings.spark.is_classic and not is_ours_to_start(settings)):
         return
-    master, readers = settings.spark.master or settings.server_master, settings.ingest.readers
+    master, readers = settings.spark_master, settings.ingest.readers
     threads = re.fullmatch(r"local(?:\[(\d+)(?:,\d+)?\])?", master)
     places = int(threads[1] or 1) if threads else readers + 1
     if places <= readers:
-        named = "spark.master" if settings.spark.master else "spark.server_master"
         yield warning(
-            f"{named} = {master!r} has {places} places for {readers} readers of [ingest] and the windows: fewer read; "
-            f'"local[{readers + WINDOW_PLACES},4]" has enough',
+            f"Spark on {master!r} has {places} task slots for {readers} readers of [ingest] and the windows: "
+            f'fewer read. "spark.master" = "local[{readers + WINDOW_SLOTS},4]" in [spark.config] has enough',
         )
     elif threads:
-        yield ok(f"Spark on {master} has a place for each of {readers} readers, and for windows")
+        yield ok(f"Spark on {master} has a task slot for each of {readers} readers, and for windows")
 
 
 def check_token(setup: Setup) -> Iterator[Said]:
     """The secret of a Spark Connect server stands in no file and in no message."""
     remote = setup.settings.spark.remote or ""
-    if setup.settings.spark.master is None and "token=" in remote:
+    if "token=" in remote:
         yield warning(
             f"spark.remote holds the token of the server at {without_options(remote)}, which so is in a file, in "
             f"messages and in Dagster's logs: leave it out there, and set ${TOKEN}, which the client sends as well",
@@ -111,7 +110,7 @@ def check_environment(setup: Setup) -> Iterator[Said]:
     else:
         yield warning(
             f"{archive} holds tidemark {packed.tidemark}, and {ours.tidemark} runs here: pack it again with "
-            f"`tidemark pack {archive}`",
+            f"`tidemark provision --executors {archive}`",
         )
 
 
@@ -120,7 +119,7 @@ def check_connector(setup: Setup) -> Iterator[Said]:
     settings = setup.settings
     if settings.lake.folder is not None:
         return
-    if settings.spark.master is None and not is_ours_to_start(settings):
+    if not settings.spark.is_classic and not is_ours_to_start(settings):
         server = without_options(settings.spark.remote or "")
         yield ok(
             f"whether the server at {server} has Google's {CONNECTOR} cannot be seen from here: without "
@@ -143,7 +142,7 @@ def check_connector(setup: Setup) -> Iterator[Said]:
 
 def _named_connectors(settings: Settings) -> list[str]:
     """What the configuration of this machine's Spark names: JARs, and packages that Spark fetches."""
-    config = session_config(settings) if settings.spark.master else server_config(settings, Path("scratch"))
+    config = session_config(settings) if settings.spark.is_classic else server_config(settings, Path("scratch"))
     named = [name.strip() for key in JARS for name in config.get(key, "").split(":" if "Path" in key else ",")]
     return [name for name in named if CONNECTOR in name]
 

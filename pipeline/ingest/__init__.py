@@ -1,1 +1,1 @@
-"""How messages get into the lake: they are taken, then settled, in rounds."""
+"""The way of messages into the lake: they are taken, then settled, in rounds."""

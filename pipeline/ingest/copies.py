@@ -39,11 +39,11 @@ class RememberedCopies:
 
     @property
     def is_on(self) -> bool:
-        """Whether anything is ever remembered."""
+        """True if anything is ever remembered."""
         return self._at_most > 0
 
     def are_copies(self, keys: Ints, publish_us: Ints) -> npt.NDArray[np.bool_]:
-        """Whether an earlier copy of each message, or one of the same publish time, is remembered."""
+        """Tell for each message whether an earlier copy, or one of the same publish time, is remembered."""
         if not len(self._keys):
             return np.zeros(len(keys), dtype=np.bool_)
         place = np.minimum(np.searchsorted(self._keys, keys), len(self._keys) - 1)
@@ -78,7 +78,7 @@ class RememberedCopies:
         self._keys, self._publish_us = (keys, publish_us) if kept.all() else (keys[kept], publish_us[kept])
 
     def _merged(self, keys: Ints, publish_us: Ints) -> tuple[Ints, Ints]:
-        """What is remembered and these, whose keys are in order and unique. Sorts nothing: the memory is long."""
+        """Merge messages, whose keys are in order and unique, into the memory. Sorts nothing: the memory is long."""
         place = np.searchsorted(self._keys, keys)
         known = np.zeros(len(keys), dtype=np.bool_)
         inside = place < len(self._keys)
@@ -90,6 +90,6 @@ class RememberedCopies:
 
 
 def keys_of(*columns: Iterable[Any]) -> Ints:
-    """What makes messages copies of one heartbeat, as a number each: stream, id, event time, and payload, as base may
-    reject one payload and accept another."""
+    """Hash what makes messages copies of one heartbeat, to a number each: stream, id, event time, and payload, as base
+    may reject one payload and accept another."""
     return np.fromiter(map(hash, zip(*columns, strict=True)), dtype=np.int64)

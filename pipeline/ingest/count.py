@@ -23,8 +23,8 @@ NONE: Ints = np.empty(0, dtype=np.int64)
 
 @dataclass(frozen=True, slots=True)
 class Counted:
-    """How many messages were looked at, what they add to the histogram, the keys and publish times of those that may
-    have copies, and by its position each message that is undecided, which counts for nothing."""
+    """The number of messages that were looked at, what they add to the histogram, the keys and publish times of those
+    that may have copies, and by its position each message that is undecided, which counts for nothing."""
 
     messages: int
     histogram: Histogram

@@ -15,10 +15,10 @@ from tidemark.pipeline.contract.heartbeat import HeartbeatReader
 from tidemark.pipeline.errors import LandingOver, ObjectExists
 from tidemark.pipeline.ingest.settle import acknowledge
 from tidemark.pipeline.ingest.take import Budget, Landing, after_a_small_batch, pulled, take
+from tidemark.pipeline.lake.landings import MANIFEST, PIECE, NamedLanding, piece_name
 from tidemark.pipeline.lake.store.notes import Notes
 from tidemark.pipeline.lake.store.objects import ObjectStore
 from tidemark.pipeline.lake.tables.heartbeats import PARTITION
-from tidemark.pipeline.lake.tables.landings import MANIFEST, PIECE, NamedLanding, piece_name
 from tidemark.pipeline.lake.tables.new_files import NewFile, NewFiles
 from tidemark.pipeline.pubsub.subscription import Subscription
 

@@ -29,7 +29,7 @@ IDS_IN_A_ROW = 20_000
 """Ids to acknowledge in one row of an answer, some 4 MB."""
 
 HANGS_AFTER = timedelta(minutes=2)
-"""A round that takes so much longer than its time fails the run: no executor has a place, or one hangs. Ticks pull
+"""A round that takes so much longer than its time fails the run: no executor has a free slot, or one hangs. Ticks pull
 until the next run."""
 
 TAKEN = pa.schema(
@@ -40,7 +40,7 @@ TAKEN = pa.schema(
 AS_JSON = TypeAdapter(Taken)
 
 KEPT = Kept(at_most=2)
-"""What a worker process of Spark keeps open: the same for all runs of the same settings."""
+"""The readers that a worker process of Spark keeps open, one for all runs of the same settings."""
 
 Read = Callable[[Share, Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 
@@ -57,7 +57,7 @@ def read_share(share: Share, readers: Iterable[pa.RecordBatch], kept: Kept = KEP
 
 
 def rows_of(taken: Taken) -> Iterator[dict[str, Any]]:
-    """What a reader has taken, as rows of TAKEN."""
+    """Write what a reader has taken as rows of TAKEN."""
     what = AS_JSON.dump_json(taken, exclude={"histogram", "ack_ids"})
     yield {"what": what, "histogram": encode(Snapshot(taken.histogram), "")}
     for first in range(0, len(taken.ack_ids), IDS_IN_A_ROW):
@@ -65,7 +65,7 @@ def rows_of(taken: Taken) -> Iterator[dict[str, Any]]:
 
 
 def taken_of_rows(rows: pa.Table) -> list[Taken]:
-    """What the readers of a round have taken: the inverse of `rows_of`, for all of them."""
+    """Read what the readers of a round have taken: the inverse of `rows_of`, for all of them."""
     ids, found = defaultdict[int, list[str]](list), dict[int, Taken]()
     for reader, what, histogram, ack_ids in zip(*(column.to_pylist() for column in rows.columns), strict=True):
         ids[reader] += ack_ids or ()
@@ -92,7 +92,8 @@ class SparkReaders:
         require_able(self.spark)
 
     def __call__(self, share: Share) -> list[Taken]:
-        """The work of the readers of one round. Raises what Spark raises when a task has failed too often."""
+        """Run the readers of one round, and return what they took. Raises what Spark raises when a task has failed too
+        often."""
         watchdog = Timer((share.time + HANGS_AFTER).total_seconds(), self.interrupt)
         watchdog.daemon = True
         watchdog.start()
@@ -105,5 +106,5 @@ class SparkReaders:
 
 
 def readers_for(settings: Settings, places: int) -> int:
-    """How many readers a run has, where Spark has so many places for tasks: one is left for windows."""
+    """Return the number of readers of a run, where Spark has so many slots for tasks: one is left for windows."""
     return min(settings.ingest.readers, max(1, places - 1))

@@ -1,21 +1,28 @@
-"""What readers have taken, and what became of it."""
+"""The work of readers: messages that were taken, and their fate."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+from enum import StrEnum
 
 import pyarrow.compute as pc
 from pydantic import InstanceOf
 
 from tidemark.pipeline.contract.heartbeat import RejectionReason
 from tidemark.pipeline.ingest.rows import JudgedRows
-from tidemark.pipeline.ingest.side import Side as Side
 from tidemark.pipeline.lake.tables.new_files import NewFile
 from tidemark.pipeline.pubsub.subscription import Acknowledged
 from tidemark.pipeline.sums import EITHER, NEWEST, OLDEST, Sums, oldest_of
 from tidemark.pipeline.watermark.histogram import Histogram
 from tidemark.pipeline.watermark.usage import Usage
+
+
+class Side(StrEnum):
+    """One of the two subscriptions."""
+
+    TRACKING = "tracking"
+    BASE = "base"
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +34,7 @@ class Waiting(Sums):
     why: str = field(default="", metadata=EITHER)
 
     def sentence(self) -> str:
-        """All of it, as a problem; empty without messages."""
+        """Say it as a problem; empty without messages."""
         if not self.messages:
             return ""
         return f"{self.messages} messages are not acknowledged, because they cannot be judged yet: {self.why}"
@@ -96,8 +103,8 @@ class Taken:
 
 @dataclass(frozen=True, slots=True)
 class Settled(Sums):
-    """What was settled: visible, in the log, and acknowledged as far as that went. `unsaid` is what the next entry of
-    the log has to note as used, because this had none."""
+    """The result of settling: visible, in the log, and acknowledged as far as that went. `unsaid` is what the next
+    entry of the log has to note as used, because this had none."""
 
     landed: Ingested = field(default_factory=Ingested)
     persisted: Ingested = field(default_factory=Ingested)

@@ -1,4 +1,4 @@
-"""When a sensor ticks: its evaluation begins before the tick is due, and waits for that moment.
+"""The pace of a sensor: its evaluation begins before the tick is due, and waits for that moment.
 
 Dagster's daemon looks every 5 s which sensors are to be evaluated, and compares with the start of the last evaluation.
 So an evaluation may begin up to 5 s before the tick that it serves.
@@ -16,7 +16,7 @@ from tidemark.pipeline.watermark.decision import Decision
 from tidemark.pipeline.windows import Windowing
 
 LOOK = timedelta(seconds=5)
-"""How often Dagster's daemon looks (`MIN_INTERVAL_LOOP_TIME`)."""
+"""The interval at which Dagster's daemon looks (`MIN_INTERVAL_LOOP_TIME`)."""
 
 LONGEST_WAIT = timedelta(seconds=15)
 """The longest wait of an evaluation. Dagster gives it 60 s, of which a tick may pull for 40 s."""
@@ -34,7 +34,7 @@ USUAL = 0.8
 """The share of these decisions at which the watermark was no further behind."""
 
 MARGIN = timedelta(seconds=0.3)
-"""What a tick is aimed at after the expected moment: a moment too early costs a whole tick."""
+"""A tick is aimed at so long after the expected moment: a moment too early costs a whole tick."""
 
 
 def least_interval(tick: timedelta) -> int:
@@ -63,7 +63,7 @@ class Pace:
 
     @property
     def next_at(self) -> datetime | None:
-        """When the next tick is due; None before the first."""
+        """The moment at which the next tick is due; None before the first."""
         if self._last is None:
             return None
         due = self._last + self._tick
@@ -98,7 +98,7 @@ class Pace:
 
 
 class AtWork:
-    """Whether a tick is at work, for another thread that goes on better after it."""
+    """Tells another thread whether a tick is at work, so that it can wait for the end."""
 
     def __init__(self) -> None:
         self._rests = Event()

@@ -1,11 +1,11 @@
-"""Whether reading catches up with what is published, and how long it takes: by what the log says of some minutes."""
+"""Tells from some minutes of the log whether reading catches up with what is published, and how long that takes."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
 from tidemark.pipeline.durations import rough
-from tidemark.pipeline.ingest.side import Side
+from tidemark.pipeline.ingest.outcome import Side
 from tidemark.pipeline.lake.log.tracking_log import TrackingLog
 from tidemark.pipeline.watermark.decision import Decision
 from tidemark.pipeline.watermark.readings import EffectiveReading
@@ -13,10 +13,10 @@ from tidemark.pipeline.watermark.state import DecisionRecord, Entry, Snapshot, W
 from tidemark.pipeline.watermark.usage import Usage
 
 WATCHED, AT_LEAST = timedelta(minutes=2), timedelta(minutes=1)
-"""How far back progress is looked at, and the least time that tells anything."""
+"""The span in which progress is measured, and the least time that tells anything."""
 
 BEHIND = timedelta(minutes=2)
-"""A backlog that is younger is no matter: ticks come and go."""
+"""A younger backlog does not count: ticks come and go."""
 
 TOO_LONG = timedelta(minutes=15)
 """Ticks that would take longer to catch up need help."""
@@ -35,7 +35,7 @@ def readings_of(decision: Decision) -> dict[Side, EffectiveReading]:
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """What a decision says of the backlogs: the publish time of each side's oldest unread message. `used` counts what
+    """The backlogs as a decision saw them: the publish time of each side's oldest unread message. `used` counts what
     was pulled until then."""
 
     at: datetime
@@ -44,7 +44,7 @@ class Look:
 
     @classmethod
     def of(cls, decision: Decision, used: Usage) -> "Look":
-        """Of a decision, with what was pulled until then."""
+        """Make the look of a decision, with what was pulled until then."""
         oldest = {side: one.newest.oldest_unacked for side, one in readings_of(decision).items()}
         return cls(decision.at, oldest, used)
 
@@ -71,7 +71,7 @@ def recent_looks(log: TrackingLog, number: int, now: datetime) -> list[Look]:
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """How reading of one side went between two looks. `speed` is how far the oldest unread message moved, in seconds a
+    """The progress of one side between two looks. `speed` is how far the oldest unread message moved, in seconds a
     second: below 1, reading falls behind. `left` is how long it takes to catch up at this speed (None: it never
     does)."""
 
@@ -82,16 +82,16 @@ class Progress:
 
     @property
     def left(self) -> timedelta | None:
-        """How long it takes to catch up."""
+        """The time that it takes to catch up; None if it never does."""
         return self.age / (self.speed - 1) if self.speed > 1 else None
 
     @property
     def is_slow(self) -> bool:
-        """Whether catching up takes too long, or never ends."""
+        """True if catching up takes too long, or never ends."""
         return self.left is None or self.left > TOO_LONG
 
     def sentence(self) -> str:
-        """How it goes, for people."""
+        """Say how it goes."""
         holds = f"the oldest message of {self.side} is {rough(self.age)} old"
         if self.left is None:
             return f"falling behind: {self.rate:,.0f} messages/s are read, and {holds}"
@@ -116,7 +116,7 @@ def progress_of(looks: Sequence[Look]) -> list[Progress]:
 
 @dataclass
 class Watch:
-    """What one process has seen of the backlogs, on which sides the last tick left more to pull, and what is
+    """The backlogs as one process has seen them, on which sides the last tick left more to pull, and what is
     undecided by it, in a sentence."""
 
     looks: list[Look] = field(default_factory=list)

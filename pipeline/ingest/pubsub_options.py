@@ -26,7 +26,7 @@ from tidemark.pipeline.contract.payloads.definitions import NAME
 from tidemark.pipeline.errors import InvalidSettings
 from tidemark.pipeline.ingest.take import Budget
 from tidemark.pipeline.settings_message import ComparedFields, MessageSettings
-from tidemark.pipeline.settings_sections import LakeSettings, PullSettings, ResourceId
+from tidemark.pipeline.settings_sections import LakeSettings, ResourceId, ServerSettings
 from tidemark.pipeline.settings_types import OptionalText, Positive
 
 LANDING_NAME = r"^[A-Za-z0-9][A-Za-z0-9._=-]{0,99}$"
@@ -55,7 +55,7 @@ REFUSED = {
 """Databricks' options that mean nothing here, and what to do instead."""
 
 
-class SourceOptions(MessageSettings, PullSettings):
+class SourceOptions(MessageSettings, ServerSettings):
     """Every option, with its default. Those of the message's contract are named as in `[message]` of the settings.
 
     An option is written as `eventTime` or `event_time`, in letters of any case.
@@ -81,7 +81,7 @@ class SourceOptions(MessageSettings, PullSettings):
     @classmethod
     def _not_the_watermark(cls, value: ComparedFields) -> ComparedFields:
         if WATERMARK in value:
-            raise ValueError(f"{WATERMARK!r} is the name of a column that is there already")
+            raise ValueError(f"{WATERMARK!r} is the name of a column that the source has already")
         return value
 
     @model_validator(mode="after")
@@ -111,7 +111,7 @@ class SourceOptions(MessageSettings, PullSettings):
 
     @property
     def place(self) -> LakeSettings:
-        """Where it lands."""
+        """The lake in which it lands."""
         return self.lake.model_copy(update={"endpoint": self.lake_endpoint})
 
     @property

@@ -8,7 +8,7 @@ import uuid
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, closing
 from dataclasses import asdict, dataclass, replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 import orjson
@@ -32,18 +32,18 @@ from tidemark.pipeline.ingest.named import land_named
 from tidemark.pipeline.ingest.pubsub_options import WATERMARK, SourceOptions, read_options
 from tidemark.pipeline.ingest.take import Budget
 from tidemark.pipeline.kept import Kept
+from tidemark.pipeline.lake.landings import FOLDER, MANIFEST, PIECE, LandedBatches
 from tidemark.pipeline.lake.layout import Lake
 from tidemark.pipeline.lake.store.notes import Notes
 from tidemark.pipeline.lake.store.objects import ObjectStore
 from tidemark.pipeline.lake.tables.heartbeats import PARTITION, heartbeat_schema
-from tidemark.pipeline.lake.tables.landings import FOLDER, MANIFEST, PIECE, LandedBatches
 from tidemark.pipeline.lake.tables.new_files import NewFiles
 from tidemark.pipeline.lake.tables.quarantine import QUARANTINE
 from tidemark.pipeline.lake.tables.table import MOMENT
 from tidemark.pipeline.pubsub.backlog import Backlog, SnapshotBacklog
 from tidemark.pipeline.pubsub.connection import subscriber_client
 from tidemark.pipeline.pubsub.schemas import reader_of
-from tidemark.pipeline.pubsub.subscription import PubSubSubscription, Subscription
+from tidemark.pipeline.pubsub.subscription import PubSubSubscription, Subscription, lease_of
 from tidemark.pipeline.spark.environment import ARCHIVES
 from tidemark.pipeline.spark.environment import FOLDER as ENVIRONMENT
 from tidemark.pipeline.spark.frames import arrow_schema, spark_schema
@@ -51,7 +51,8 @@ from tidemark.pipeline.version import marks, refuse_newer, without_marks
 
 ROWS_PER_ARROW_BATCH = 10_000
 CLIENTS = Kept()
-"""What a worker process keeps open: a pull that is under way when a landing ends is answered later, and given back."""
+"""The clients that a worker process keeps open: a pull that is under way when a landing ends is answered later, and
+given back."""
 
 DATABRICKS = {"messageId": "message_id", "publishTimestampInMillis": "publish_time"}
 """Databricks' names of columns, and where they come from."""
@@ -71,16 +72,22 @@ class Connections:
 
     def subscription(self) -> AbstractContextManager[Subscription]:
         """The subscription, for as long as the block runs."""
-        return closing(PubSubSubscription(self.client(), self.options.path, self.clock, self.options))
+        options, client = self.options, self.client()
+        return closing(PubSubSubscription(client, options.path, self.clock, options, lease=self.lease()))
 
     def client(self) -> SubscriberClient:
         """The client, which a process keeps."""
         server = self.options.server
         return CLIENTS.get(server, lambda: subscriber_client(*server))
 
+    def lease(self) -> timedelta:
+        """How long the subscription leases a message, which a process looks up once."""
+        options = self.options
+        return CLIENTS.get((options.server, options.path), lambda: lease_of(self.client(), options.path, options))
+
     def backlog(self) -> Backlog:
         """Readings of the subscription."""
-        return SnapshotBacklog(self.client(), self.options.path, self.clock, self.options.call_timeout)
+        return SnapshotBacklog(self.client(), self.options.path, self.clock)
 
     def reader(self) -> HeartbeatReader:
         """The contract's reader, which a worker process keeps with the schemas that it has read."""
@@ -90,7 +97,7 @@ class Connections:
         return CLIENTS.get(kept_as, lambda: reader_of(options.contract, options, accepted))
 
     def objects(self) -> ObjectStore:
-        """Where it lands."""
+        """The objects of the lake in which it lands."""
         return self.lake.objects()
 
     def watermark(self) -> datetime | None:
@@ -174,7 +181,7 @@ class PubSubDataSource(DataSource):
 
 
 class TidemarkDataSource(PubSubDataSource):
-    """The same source where `pubsub` is another's name."""
+    """The source under the name `tidemark`, for a Spark that has another `pubsub`."""
 
     @classmethod
     def name(cls) -> str:
@@ -188,18 +195,17 @@ class PubSubBatchSource(PubSubDataSource):
         raise ExecutorsUnable(
             "a stream over Spark Connect cannot use an archive that the session sent: Spark unpacks it in the "
             "session's folder and starts a stream's readers in the executor's own. Start the server with "
-            f"`--conf {ARCHIVES}=executors.tar.gz#{ENVIRONMENT}`, as `tidemark up` does with "
-            "spark.executor_environment and spark.server_master, or install tidemark in the Python of Spark's "
-            "executors. Nothing was pulled"
+            f"`--conf {ARCHIVES}=executors.tar.gz#{ENVIRONMENT}`, as `tidemark up` does on a cluster with "
+            "spark.executor_environment, or install tidemark in the Python of Spark's executors. Nothing was pulled"
         )
 
 
 class TidemarkBatchSource(TidemarkDataSource, PubSubBatchSource):
-    """That one where `pubsub` is another's name."""
+    """The batch source under the name `tidemark`."""
 
 
 class Landing:
-    """What both readers are made of, and how their partitions are read."""
+    """The common part of both readers: reads their partitions."""
 
     def __init__(self, connections: Connections, schema: T.StructType) -> None:
         self._connections = connections
@@ -309,7 +315,7 @@ class PubSubStreamReader(Landing, DataSourceStreamReader, SupportsTriggerAvailab
         return offset.partitions(self._limit or self.getDefaultReadLimit()) if start != end else []
 
     def commit(self, end: dict[str, Any]) -> None:
-        """Spark has processed all up to `end`: what landed for it is over, and deleted but for the last batches."""
+        """Spark has processed all up to `end`: what landed for it is over, and deleted except for the last batches."""
         offset = Offset.read(end)
         if offset.run != NO_RUN:
             batches = LandedBatches(self._connections.objects(), offset.run)
@@ -331,7 +337,7 @@ class PubSubStreamReader(Landing, DataSourceStreamReader, SupportsTriggerAvailab
                 and before.batch > 1
                 and self._brought_nothing_older(replace(before, batch=before.batch - 1))
             )
-        is_held = self._nothing_since is not None and now - self._nothing_since > 2 * self._options.ack_deadline
+        is_held = self._nothing_since is not None and now - self._nothing_since > 2 * self._connections.lease()
         return is_held or reading.no_later_than >= self._available_at
 
     def _brought_nothing_older(self, offset: Offset) -> bool:

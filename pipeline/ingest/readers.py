@@ -1,4 +1,4 @@
-"""The readers of a round: what each process reads with, and what it is told."""
+"""The readers of a round: their instructions, and the reader of each process."""
 
 from collections.abc import Mapping
 from contextlib import closing
@@ -16,7 +16,7 @@ from tidemark.pipeline.lake.tables.new_files import NewFiles
 from tidemark.pipeline.lake.tables.quarantine import QUARANTINE
 from tidemark.pipeline.pubsub.connection import subscriber_client
 from tidemark.pipeline.pubsub.schemas import reader_of
-from tidemark.pipeline.pubsub.subscription import PubSubSubscription, Subscription
+from tidemark.pipeline.pubsub.subscription import PubSubSubscription, Subscription, lease_of
 from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.watermark.usage import Usage
 
@@ -31,18 +31,27 @@ ROUND_MESSAGES, READER_BYTES = 400_000, 256 << 20
 the driver."""
 
 HANDED_OVER = timedelta(minutes=2)
-"""How much longer than a round a reader leases what it has taken: until then the driver keeps the leases."""
+"""A reader leases what it has taken for so much longer than a round. After that the driver keeps the leases."""
+
+
+PULL_SHARE, LONGEST_PULL = 0.7, timedelta(seconds=40)
+"""The share of a tick that it pulls, so that with the last batch's writing the next one is on time, and the most.
+Dagster gives a tick 60 s, and it must persist and acknowledge within the rest."""
+
+SHORTEST_TICK = timedelta(seconds=5)
+"""How often Dagster's daemon looks at its sensors."""
 
 
 def tick_budget(settings: Settings, side: Side) -> Budget:
     """The most that one tick takes."""
-    return Budget(TICK_MESSAGES, TICK_BYTES, settings.ingest.pull_for, BATCH_MESSAGES[side])
+    pulls = min(PULL_SHARE * max(settings.watermark.tick, SHORTEST_TICK), LONGEST_PULL)
+    return Budget(TICK_MESSAGES, TICK_BYTES, pulls, BATCH_MESSAGES[side])
 
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """What the readers of a round are told, all of them the same. Readers of base come first. `settled` names the
-    attempts of trackers that are in the log."""
+    """The instructions for the readers of a round, all of them the same. Readers of base come first. `settled` names
+    the attempts of trackers that are in the log."""
 
     settings: Settings
     time: timedelta
@@ -58,7 +67,7 @@ class Share:
 
     @property
     def sides(self) -> frozenset[Side]:
-        """Those that are read."""
+        """The sides that are read."""
         return frozenset(self.side(reader) for reader in range(self.readers))
 
     def side(self, reader: int) -> Side:
@@ -71,7 +80,7 @@ class Share:
 
 
 class Reader:
-    """What one process reads with, for all runs of the same settings: a client, the tables, and what it remembers."""
+    """The reader of one process, for all runs of the same settings: a client, the tables, and what it remembers."""
 
     def __init__(self, settings: Settings, clock: Clock | None = None) -> None:
         self.settings = settings
@@ -79,6 +88,7 @@ class Reader:
         self.contract = settings.judged_by
         self.client = subscriber_client(*settings.pubsub.server)
         self.copies = RememberedCopies(settings.copies_remembered)
+        self._leases = dict[str, timedelta]()
         lake = Lake(settings.lake, settings.message.kinds, self.clock)
         self.judge = reader_of(settings.contract, settings.pubsub, lake.accepted_schemas(settings.message.schema_names))
         self.heartbeats, self.quarantine = new_files(lake, self.clock)
@@ -88,13 +98,17 @@ class Reader:
         LakeError."""
         pubsub, calls = self.settings.pubsub, count()
         path = pubsub.base_path if side is Side.BASE else pubsub.tracking_path
-        on_call = partial(next, calls)
-        with closing(PubSubSubscription(self.client, path, self.clock, pubsub, on_call=on_call)) as subscription:
+        if path not in self._leases:
+            self._leases[path] = lease_of(self.client, path, pubsub)
+        pulling = PubSubSubscription(
+            self.client, path, self.clock, pubsub, on_call=partial(next, calls), lease=self._leases[path]
+        )
+        with closing(pulling) as subscription:
             taken = taken_of(share, side, subscription, self.keeper(share, side), self.clock)
         return replace(taken, used=taken.used + Usage(pulls=next(calls)))
 
     def keeper(self, share: Share, side: Side) -> Keeper:
-        """What judges one reader's messages."""
+        """Make the keeper of one reader's messages."""
         if side is Side.BASE:
             tables = self.heartbeats, self.quarantine
             return Landing(*tables, self.judge, share.watermark, self.clock, self.contract)
@@ -102,7 +116,7 @@ class Reader:
 
 
 def taken_of(share: Share, side: Side, subscription: Subscription, keeper: Keeper, clock: Clock) -> Taken:
-    """What one reader takes from a subscription, whose leases are handed over."""
+    """Take one reader's share from a subscription, and hand its leases over."""
     budget = share.budget(side)
     until = clock.monotonic() + budget.max_time.total_seconds()
     taken = take(pulled(subscription, budget, clock, None), subscription, keeper, clock, until)

@@ -23,8 +23,9 @@ OLDEST = (4, 2)
 
 def register(session: SparkSession, *, environment: str | None = None) -> None:
     """Register the source as `format("pubsub")` and as `format("tidemark")`. Where Spark has a `pubsub` of its own, as
-    Databricks has, that one keeps the name. With `environment`, the archive that `tidemark pack` made, the executors
-    need no tidemark of their own: a path on this machine, or an address that Spark's machines read.
+    Databricks has, that one keeps the name. With `environment`, an archive made by `tidemark provision
+    --executors`, the executors need no tidemark in their Python: a path on this machine, or an address that Spark's
+    machines read.
 
     Limit: over Spark Connect, streams find the archive only if the server was started with it; else they are refused
     when they start, and batch reads work.

@@ -43,9 +43,9 @@ Progress = Callable[[int], None]
 
 @dataclass(frozen=True, slots=True)
 class Requeue(Sums):
-    """What a requeue did, or would do. `landed` heartbeats passed, `late` of them below the newest watermark of their
-    moment; those `there` had landed before; `rejected` messages fail today as well, and wait on, by their reason of
-    today. What a note names is in none of these."""
+    """The result of a requeue or of a dry run. `landed` heartbeats passed, `late` of them below the newest watermark of
+    their moment; those `there` had landed before; `rejected` messages fail today as well, and wait on, by their reason
+    of today. What a note names is in none of these."""
 
     landed: int = 0
     late: int = 0
@@ -124,7 +124,7 @@ class Requeuer:
         return done
 
     def _landed(self, message_ids: pa.Array, first: int, last: int) -> pa.Array:
-        """Those of the messages that are in `heartbeats`: another delivery passed, or a requeue was killed."""
+        """Find the messages that are in `heartbeats`: another delivery passed, or a requeue was killed."""
         if not len(message_ids):
             return NO_IDS
         return self.heartbeats.landed_of(message_ids, bucket_start(first), bucket_start(last + 1))

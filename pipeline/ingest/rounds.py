@@ -22,7 +22,7 @@ from tidemark.pipeline.ingest.settle import Settling
 from tidemark.pipeline.ingest.take import SMALL_SHARE
 from tidemark.pipeline.ingest.ticks import begin_where_new
 from tidemark.pipeline.lake.log.tracking_log import Newest
-from tidemark.pipeline.lake.tables.rounds import says_of
+from tidemark.pipeline.lake.tables.delta_log import says_of
 from tidemark.pipeline.pubsub.backlog import Backlog
 from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.watermark.decision import Decision
@@ -34,7 +34,7 @@ ROUNDS_TOLD = 3
 """Settled rounds whose attempts the readers are told: a worker may have no task in one of them."""
 
 NEW = timedelta(minutes=1)
-"""A decision that is older says nothing of the backlogs: nobody ticks."""
+"""An older decision says nothing of the backlogs: no sensor ticks."""
 
 A_TRACKER_IN = 4
 """One reader of so many reads tracking, which costs less than base: all of them while tracking is behind."""
@@ -42,6 +42,26 @@ A_TRACKER_IN = 4
 DRY_ROUNDS, YOUNG_ROUNDS = 2, 2
 """Rounds in a row that found little, or only young messages, and so end a run. One is not enough: an empty pull proves
 nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunPlan:
+    """When readers on Spark help, how long a round takes, and when a run ends. Tests and benchmarks hurry it."""
+
+    round: timedelta = timedelta(seconds=5)
+    """How long readers pull before their work is settled. Longer rounds make fewer commits and larger files, and a
+    watermark that is as much further behind: two of them are within the 10 s for which tracking counts as current."""
+    run_for: timedelta = timedelta(hours=1)
+    """How long a run takes: well below the time after which a run counts as dead."""
+    start_after: timedelta = timedelta(hours=1)
+    """A run starts when base or tracking holds a message as old as this, which ticks alone land within minutes."""
+    start_size: int = 1_000_000
+    """Or when this many messages wait: four ticks of the most that one takes."""
+    stop_below: timedelta = timedelta(minutes=1)
+    """The run is done when the oldest message of both is younger than this: ticks keep up with that."""
+
+
+PLAN = RunPlan()
 
 
 class Ended(StrEnum):
@@ -53,7 +73,7 @@ class Ended(StrEnum):
 
 
 Ages = Mapping[Side, timedelta]
-"""How old the oldest unread message of each side is, as far as it is known."""
+"""The age of the oldest unread message of each side, as far as it is known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +96,7 @@ class RoundDone:
 
     @property
     def is_dry(self) -> bool:
-        """Whether the readers found hardly anything."""
+        """True if the readers found hardly anything."""
         return self.messages < SMALL_SHARE * min(BATCH_MESSAGES.values()) * self.share.readers
 
 
@@ -100,6 +120,7 @@ class Rounds:
     backlogs: Mapping[Side, Backlog]
     clock: Clock
     beside: Beside | None = None
+    plan: RunPlan = PLAN
     ended: Ended = Ended.TIME_IS_UP
     _used: Usage = field(default_factory=Usage)
     _attempts: deque[frozenset[str]] = field(default_factory=lambda: deque(maxlen=ROUNDS_TOLD))
@@ -116,7 +137,7 @@ class Rounds:
         begin_where_new(self.settling.log, self.backlogs[Side.TRACKING], self.clock)
         with ThreadPoolExecutor(1, thread_name_prefix="settle") as pool:
             beside: Beside = self.beside or (lambda work: pool.submit(work))
-            until, done = self.clock.monotonic() + run_for.total_seconds(), _Stopping(self.settings)
+            until, done = self.clock.monotonic() + run_for.total_seconds(), _Stopping(self.plan.stop_below)
             under_way: Future[RoundDone] | None = None
             for number in count():
                 if self.clock.monotonic() >= until:
@@ -144,7 +165,7 @@ class Rounds:
         decision = None if self._tracking_is_dry else self._decision()
         trackers = trackers_of(self.readers, decision, self.settings.policy, number)
         attempts = frozenset[str]().union(*self._attempts)
-        share = Share(self.settings, self.settings.ingest.round, self.readers - trackers, trackers, watermark, attempts)
+        share = Share(self.settings, self.plan.round, self.readers - trackers, trackers, watermark, attempts)
         taken = self.read(share)
         self.settling.hold(taken)
         return share, taken, began, self.clock.monotonic() - since
@@ -169,7 +190,7 @@ class Rounds:
         return record.decision if record is not None and is_new else None
 
     def _aged(self, done: RoundDone) -> RoundDone:
-        """With the ages of both backlogs by the newest decision, or by readings where nobody decides. A backlog whose
+        """Add the ages of both backlogs, by the newest decision, or by readings where no tick decides. A backlog whose
         messages wait for a schema is left out."""
         decision, ages = self._decision(), dict[Side, timedelta]()
         for side in (side for side in Side if not done.settled.sides[side].waiting.messages):
@@ -183,8 +204,8 @@ class Rounds:
 
 
 def trackers_of(readers: int, decision: Decision | None, policy: Policy, number: int) -> int:
-    """How many readers read tracking: all while it is behind base and now, by the newest decision, since the watermark
-    moves only when tracking is ahead. Otherwise a few, or one every other round."""
+    """Return the number of readers of tracking: all while it is behind base and now, by the newest decision, since the
+    watermark moves only when tracking is ahead. Otherwise a few, or one every other round."""
     if decision is not None and decision.base is not None and decision.tracking is not None:
         is_ahead = decision.tracking.oldest_unacked - decision.base.oldest_unacked >= policy.band
         if not is_ahead and not has_no_backlog(decision.tracking, policy, policy.undecided):
@@ -194,16 +215,17 @@ def trackers_of(readers: int, decision: Decision | None, policy: Policy, number:
 
 @dataclass
 class _Stopping:
-    """When a run has caught up, or finds nothing on either side though a backlog is old: another consumer holds it."""
+    """Ends a run that has caught up, or that finds nothing on either side though a backlog is old, since another
+    consumer holds it."""
 
-    settings: Settings
+    stop_below: timedelta
     dry: int = 0
     young: int = 0
     looked: frozenset[Side] = frozenset()
 
     def after(self, done: RoundDone) -> Ended | None:
         """Why the run ends after a round; None: it goes on."""
-        young = self.settings.ingest.stop_below
+        young = self.stop_below
         self.dry = self.dry + 1 if done.is_dry else 0
         self.looked = done.share.sides | (self.looked if done.is_dry else frozenset())
         self.young = self.young + 1 if all(age < young for age in done.oldest.values()) else 0
@@ -216,7 +238,7 @@ class _Stopping:
 
 
 def sentence_of(rounds: Sequence[RoundDone]) -> str:
-    """What these rounds, in a row, have done."""
+    """Say what these consecutive rounds have done."""
     first, last, settled = rounds[0], rounds[-1], sum((one.settled for one in rounds), Settled())
     share, landed, seconds = last.share, settled.landed, sum(one.readers_seconds for one in rounds)
     rate = f"{sum(one.messages for one in rounds) / seconds:,.0f} messages/s; " if seconds else ""

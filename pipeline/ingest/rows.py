@@ -161,7 +161,7 @@ def field_column(values: list[Any], kind: FieldKind) -> tuple[list[Any], list[in
 def _field(
     part: Part, contract: MessageContract, name: str, kind: FieldKind, known: Sequence[Any], rows: Any
 ) -> tuple[list[Any], list[int]]:
-    """The same for a field of the contract in these rows, whose payloads or elements are `known`."""
+    """Like `field_column`, for a field of the contract in these rows, whose payloads or elements are `known`."""
     place = contract.place_of(name)
     if place.kind is PlaceKind.ATTRIBUTE:
         texts = part.attributes.column(place.name).take(pa.array(rows)).to_pylist()
@@ -174,8 +174,8 @@ def _field(
 
 
 def _repeated(place: Place, kind: FieldKind, elements: Sequence[Element]) -> tuple[list[Any], list[int]]:
-    """The same for a value of the whole payload, which each element repeats. It is read once a message, and one that is
-    longer than an id counts as of another kind: elements may be many."""
+    """Like `field_column`, for a value of the whole payload, which each element repeats. It is read once a message, and
+    one that is longer than an id counts as of another kind: elements may be many."""
     read: dict[int, tuple[Any, bool]] = {}
     for element in elements:
         if id(element.whole) not in read:

@@ -8,6 +8,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ import orjson
 import pyarrow as pa
 from google.protobuf.json_format import ParseDict, ParseError
 from google.pubsub_v1 import PubsubMessage
+from pydantic.alias_generators import to_camel
 
 from tidemark.pipeline.contract.payloads.formats import CONTAINER
 from tidemark.pipeline.contract.payloads.rejections import Unreadable
@@ -22,19 +24,17 @@ from tidemark.pipeline.errors import SampleUnusable
 from tidemark.pipeline.pubsub.received import table_of
 
 MOST_SAMPLES = 10_000
-"""Messages of one trial, and files of a folder: a trial is a look, and each message is judged by itself."""
+"""The most messages of one trial, and files of a folder: each message is judged by itself."""
 
 MOST_BYTES = 64 << 20
 """Bytes of all files together: they are held in memory. Pub/Sub takes messages of 10 MB."""
 
-MESSAGE_KEYS = frozenset(
-    ("data", "attributes", "messageId", "message_id", "publishTime", "publish_time", "orderingKey", "ordering_key")
-)
+MESSAGE_KEYS = frozenset(("data", "attributes", "messageId", "publishTime", "orderingKey"))
 ENVELOPE_KEYS = frozenset(("ackId", "message", "deliveryAttempt", "subscription"))
-"""What surrounds the `message` that was pulled or pushed."""
+"""The keys around the `message` that was pulled or pushed."""
 
-TELLING_KEYS = frozenset(("messageId", "message_id", "publishTime", "publish_time", "attributes"))
-"""A message has one of them: an object with `data` alone may be a payload."""
+TELLING_KEYS = frozenset(("messageId", "publishTime", "attributes"))
+"""A message without an envelope has one of them: an object with `data` alone may be a payload."""
 
 BASE64 = re.compile(r"[A-Za-z0-9+/_-]*={0,2}")
 
@@ -49,9 +49,9 @@ class Sample:
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """How samples are read. Bare payloads get the `attributes`. A message has the publish time `published`, else its
-    own, else `now`. With `has_lines` a file may have one payload to a line. With `has_records` it may be an Avro object
-    container file, each of whose records is a payload."""
+    """The way in which samples are read. Bare payloads get the `attributes`. A message has the publish time
+    `published`, else its own, else `now`. With `has_lines` a file may have one payload to a line. With `has_records` it
+    may be an Avro object container file, each of whose records is a payload."""
 
     now: datetime
     attributes: Mapping[str, str]
@@ -61,8 +61,8 @@ class Reading:
 
 
 def read_samples(paths: Sequence[Path], reading: Reading) -> list[Sample]:
-    """The messages of files and folders, in order. A folder gives its files by name, without those whose name begins
-    with a dot. Raises SampleUnusable."""
+    """Read the messages of files and folders, in order. A folder gives its files by name, without those whose name
+    begins with a dot. Raises SampleUnusable."""
     found: list[Sample] = []
     left = MOST_BYTES
     for path in _files_of(paths):
@@ -102,35 +102,29 @@ def _files_of(paths: Sequence[Path]) -> Iterator[Path]:
 
 
 def _of_file(path: Path, content: bytes, reading: Reading) -> Iterator[Sample]:
-    """A file's messages: the whole is one payload, a message, or a list of messages; or each line or record is one."""
+    """Give a file's messages: the whole is one payload, a message, or a list of messages; or each line or record is
+    one."""
+    whole, numbered = _parsed(content), enumerate(content.split(b"\n"), 1)
+    lines = {f"{path.name}:{number}": line for number, line in numbered if line.strip()}
+    in_lines = [_messages_in(_parsed(line)) for line in islice(lines.values(), MOST_SAMPLES + 1)]
     if reading.has_records and content.startswith(CONTAINER):
         yield from _records(path, content, reading)
-        return
-    whole = _parsed(content)
-    if whole is not None:
-        messages = _messages_in(whole)
-        if messages is None:
-            yield Sample(path.name, _bare(content, reading))
-            return
+    elif messages := _messages_in(whole):
         for number, message in enumerate(messages, 1):
-            yield Sample(f"{path.name}#{number}", _message(message, f"message {number} of {path}", reading))
-        return
-    lines = [(number, line) for number, line in enumerate(content.split(b"\n"), 1) if line.strip()]
-    parsed = [_parsed(line) for _, line in lines[: MOST_SAMPLES + 1]]
-    are_messages = bool(lines) and all(_messages_in(one) is not None for one in parsed)
-    if not are_messages and not (reading.has_lines and len(lines) > 1 and isinstance(parsed[0], dict | list)):
+            yield _message(f"{path.name}#{number}", message, reading)
+    elif whole is None and in_lines and all(in_lines):
+        for at, messages in zip(lines, in_lines, strict=False):
+            for message in messages:
+                yield _message(at, message, reading)
+    elif whole is None and reading.has_lines and len(lines) > 1 and _is_nested(next(iter(lines.values()))):
+        for at, line in lines.items():
+            yield Sample(at, _bare(line, reading))
+    else:
         yield Sample(path.name, _bare(content, reading))
-        return
-    for (number, line), one in zip(lines, parsed, strict=False):
-        name = f"{path.name}:{number}"
-        if not are_messages:
-            yield Sample(name, _bare(line, reading))
-        for message in (_messages_in(one) or ()) if are_messages else ():
-            yield Sample(name, _message(message, f"line {number} of {path}", reading))
 
 
 def _records(path: Path, content: bytes, reading: Reading) -> Iterator[Sample]:
-    from tidemark.pipeline.contract.payloads.avro_container import records_of  # loads what reads Avro
+    from tidemark.pipeline.contract.payloads.avro import records_of  # imports fastavro
 
     try:
         for number, record in enumerate(records_of(content, path.name), 1):
@@ -140,49 +134,47 @@ def _records(path: Path, content: bytes, reading: Reading) -> Iterator[Sample]:
 
 
 def _parsed(content: bytes) -> Any:
-    """The content as JSON; None if it is not."""
+    """Parse JSON; None if it is not JSON."""
     try:
         return orjson.loads(content)
     except orjson.JSONDecodeError:
         return None
 
 
-def _messages_in(value: Any) -> list[dict[str, Any]] | None:
-    """The messages of a JSON value in one of the forms in which Google's API and its tools print them; None if it is
-    something else."""
+def _is_nested(content: bytes) -> bool:
+    return isinstance(_parsed(content), dict | list)
+
+
+def _messages_in(value: Any) -> list[dict[str, Any]]:
+    """Find the messages of a JSON value in one of the forms in which Google's API and its tools print them; none if it
+    is something else."""
     if isinstance(value, dict) and value.keys() == {"receivedMessages"}:
         value = value["receivedMessages"]
     found = [_message_in(one) for one in (value if isinstance(value, list) else [value])]
     messages = [message for message in found if message is not None]
-    return messages if messages and len(messages) == len(found) else None
+    return messages if len(messages) == len(found) else []
 
 
 def _message_in(value: Any) -> dict[str, Any] | None:
-    """A message alone, or in the envelope of one that was pulled or pushed."""
+    """Find a message alone, or in the envelope of one that was pulled or pushed. A pushed one has some fields under two
+    names."""
     if not isinstance(value, dict):
         return None
-    inner = value.get("message")
-    if isinstance(inner, dict) and value.keys() <= ENVELOPE_KEYS:
-        return inner if inner.keys() <= MESSAGE_KEYS else None
-    return value if value.keys() <= MESSAGE_KEYS and value.keys() & TELLING_KEYS else None
+    is_enveloped = isinstance(value.get("message"), dict) and value.keys() <= ENVELOPE_KEYS
+    fields = {to_camel(name): one for name, one in (value["message"] if is_enveloped else value).items()}
+    is_message = fields.keys() <= MESSAGE_KEYS and (is_enveloped or fields.keys() & TELLING_KEYS)
+    return fields if is_message else None
 
 
-def _message(fields: dict[str, Any], where: str, reading: Reading) -> pa.Table:
+def _message(name: str, fields: dict[str, Any], reading: Reading) -> Sample:
     data = fields.get("data", "")
     if not isinstance(data, str) or not BASE64.fullmatch(data):
-        raise SampleUnusable(f"{where}: its data is not base64, as Pub/Sub's messages have it in JSON")
-    # A pushed message has some fields under both names.
-    twice = [name for name in ("message_id", "publish_time") if name in fields and _camel(name) in fields]
+        raise SampleUnusable(f"{name}: its data is not base64, as Pub/Sub's messages have it in JSON")
     try:
-        message = ParseDict({key: value for key, value in fields.items() if key not in twice}, PubsubMessage.pb()())
+        message = ParseDict(fields, PubsubMessage.pb()())
     except (ParseError, ValueError) as error:
-        raise SampleUnusable(f"{where} is not a Pub/Sub message: {error}") from error
-    return _dated(message, reading)
-
-
-def _camel(name: str) -> str:
-    first, second = name.split("_")
-    return first + second.capitalize()
+        raise SampleUnusable(f"{name} is not a Pub/Sub message: {error}") from error
+    return Sample(name, _dated(message, reading))
 
 
 def _bare(payload: bytes, reading: Reading) -> pa.Table:

@@ -31,7 +31,7 @@ SAYS_NOTHING: Mapping[str, str] = {}
 
 @dataclass(frozen=True, slots=True)
 class Settling:
-    """Where one process settles: the log and the tables, and the subscriptions that it acknowledges on. A process that
+    """Settles for one process: by the log and the tables, and the subscriptions that it acknowledges on. A process that
     settles one side alone needs that side's parts. `copies` is what this process remembers, if it is its own readers
     that track."""
 
@@ -116,6 +116,6 @@ def acknowledge(subscription: Subscription, ack_ids: Sequence[str]) -> Acknowled
 
 
 def _contract(taken: Sequence[Taken]) -> str:
-    """What judged these. Raises ValueError where readers were told differently."""
+    """Return the contract that judged these. Raises ValueError where readers were told differently."""
     (contract,) = {one.contract for one in taken}
     return contract

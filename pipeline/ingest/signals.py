@@ -1,4 +1,4 @@
-"""Where the watermark is told besides the log: `watermark.json`, and a topic of `signal.publish_to`."""
+"""The watermark for other systems: `watermark.json`, and messages to the topic of `signal.publish_to`."""
 
 from dataclasses import asdict
 from datetime import datetime, timedelta
@@ -8,13 +8,13 @@ from google.pubsub_v1 import PublisherClient
 
 from tidemark.pipeline.lake.layout import Lake
 from tidemark.pipeline.lake.log.watermark_object import ACKNOWLEDGED, LANDED, SENT, Closed, Said, Sent, WatermarkObject
-from tidemark.pipeline.lake.store.objects import ReplaceableObjects
+from tidemark.pipeline.lake.store.objects import ObjectStore
 from tidemark.pipeline.pubsub.connection import publisher_client, reported
 from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.windows import Windowing
 
 SENT_WITHIN = timedelta(seconds=2)
-"""How long a tick waits until Pub/Sub has a message. It tries once: a later tick sends what this one could not."""
+"""The longest that a tick waits for Pub/Sub to take a message. It tries once: a later tick sends it otherwise."""
 
 
 class SignalTopic(WatermarkObject):
@@ -26,7 +26,7 @@ class SignalTopic(WatermarkObject):
 
     kind = SENT
 
-    def __init__(self, objects: ReplaceableObjects, promise: str, topic: str, settings: Settings) -> None:
+    def __init__(self, objects: ObjectStore, promise: str, topic: str, settings: Settings) -> None:
         super().__init__(objects, settings.windowing, promise)
         self.failed = f"{topic} is told by a later tick, because this one could not send or note it"
         self._topic, self._settings = topic, settings

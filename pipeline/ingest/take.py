@@ -46,8 +46,8 @@ FURTHER_SECONDS = 2.0
 """Like FIRST_SECONDS, for a batch after a small one."""
 
 CAUGHT_UP = timedelta(seconds=0.2)
-"""How long before a batch was begun its subscription's oldest message may be published if there is no backlog: messages
-become visible a moment later, and clocks differ."""
+"""There is no backlog if the oldest message was published at most so long before the batch was begun: messages become
+visible a moment later, and clocks differ."""
 
 FILE_BYTES = 64 << 20
 """A reader writes what it holds into files when it is larger than this: so much is in memory, and a few times as much
@@ -72,7 +72,7 @@ class Budget:
 
 
 class Files(Protocol):
-    """Where rows become durable without being visible."""
+    """Makes rows durable without making them visible."""
 
     def write(self, rows: pa.Table) -> list[NewFile]:
         """Write rows into files, and make them durable. Raises LakeError."""
@@ -103,7 +103,7 @@ class Landing:
 
     @property
     def is_full(self) -> bool:
-        """Whether it should be given nothing more."""
+        """True if it should be given nothing more."""
         return len(self._hours) >= HOURS_AT_ONCE
 
     def keep(self, messages: Messages) -> Iterator[Part]:
@@ -134,7 +134,7 @@ class Landing:
         return judged.without(left[1:])
 
     def kept(self) -> Taken:
-        """What was kept, without its ids. Raises LakeError."""
+        """Return what was kept, without its ids. Raises LakeError."""
         return Taken(
             Side.BASE, self.contract, self._landed, heartbeats=self._good.written(), rejected=self._bad.written()
         )
@@ -165,7 +165,7 @@ class _Held:
 
 @dataclass
 class Tracking:
-    """Keeps the times of messages of tracking as a histogram, likewise. One that lags more than `laggard` is judged by
+    """Keeps the times of messages of tracking as a histogram. One that lags more than `laggard` is judged by
     its payload as well."""
 
     reader: HeartbeatReader
@@ -185,7 +185,7 @@ class Tracking:
             yield counted.messages, counted.undecided, ()
 
     def kept(self) -> Taken:
-        """What was counted, without its ids."""
+        """Return what was counted, without its ids."""
         histogram = sum((one.histogram for one in self._parts), Histogram.empty())
         keys, publish_us = (
             np.concatenate([np.empty(0, dtype=np.int64), *(getattr(one, name) for one in self._parts)])
@@ -298,7 +298,7 @@ def after_a_small_batch(_began: datetime, is_small: bool) -> bool:
 
 
 def by_reading(backlog: Backlog, waits: Callable[[], object]) -> Callable[[datetime, bool], bool]:
-    """Whether there is no backlog by a reading of it: an empty pull does not prove that. What cannot be read now counts
+    """Tell by a reading whether the backlog is gone: an empty pull does not prove that. What cannot be read now counts
     as gone: the next tick goes on. Where no reading is due, or an undecided message `waits`, a small batch tells it."""
 
     def is_gone(began: datetime, is_small: bool) -> bool:

@@ -177,7 +177,7 @@ def begin_where_new(log: TrackingLog, tracking_backlog: Backlog, clock: Clock) -
 
     The entry names the publish time from which on the histogram will be complete: that of the oldest message that
     tracking holds, or the latest that it can be. If that message is too old to be read, it is the age at which reading
-    becomes possible. Assumption: nobody has acknowledged since the reading.
+    becomes possible. Assumption: no message was acknowledged since the reading.
     """
     state = log.catch_up_to_append()
     if state.complete_from is not None:
@@ -190,7 +190,7 @@ def begin_where_new(log: TrackingLog, tracking_backlog: Backlog, clock: Clock) -
 
 
 def _clock_problem(*readings: Reading | None) -> str | None:
-    """What to do about a clock that is provably behind the server's."""
+    """Say what to do about a clock that is provably behind the server's."""
     behind = max((reading.clock_is_behind_by for reading in readings if reading is not None), default=NO_TIME)
     if behind <= TOLERATED:
         return None

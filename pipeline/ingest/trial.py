@@ -34,7 +34,7 @@ class Verdict:
 
     @property
     def is_heartbeat(self) -> bool:
-        """Whether the sample would land in `heartbeats`."""
+        """True if the sample would land in `heartbeats`."""
         return self.reason is None
 
 
@@ -47,12 +47,12 @@ class Trial:
 
     @property
     def heartbeats(self) -> Sequence[Verdict]:
-        """Those that would land."""
+        """The verdicts of those that would land."""
         return [verdict for verdict in self.verdicts if verdict.is_heartbeat]
 
     @property
     def rejected(self) -> Counter[str]:
-        """How many would go to quarantine, by reason."""
+        """The number that would go to quarantine, by reason."""
         return Counter(verdict.reason for verdict in self.verdicts if verdict.reason is not None)
 
     @property

@@ -9,20 +9,21 @@ import pyarrow.fs as pafs
 
 from tidemark.pipeline.clock import Clock
 from tidemark.pipeline.contract.heartbeat import FieldKind
-from tidemark.pipeline.lake.log.tracking_log import TrackingLog
+from tidemark.pipeline.lake.accepted_schemas import AcceptedSchemas
+from tidemark.pipeline.lake.failures import OF_TABLES, FailedRuns, FailedTicks
+from tidemark.pipeline.lake.log.tracking_log import CHECKPOINT_EVERY, TrackingLog
 from tidemark.pipeline.lake.store.address import arrow_files, open_objects, storage_options, table_uri
 from tidemark.pipeline.lake.store.admission import Admission, AdmittedObjects
-from tidemark.pipeline.lake.store.objects import ReplaceableObjects
-from tidemark.pipeline.lake.tables import corrections, diffs, heartbeats, own_table, quarantine, windowed
-from tidemark.pipeline.lake.tables.accepted_schemas import AcceptedSchemas
-from tidemark.pipeline.lake.tables.failures import OF_TABLES, FailedRuns, FailedTicks
-from tidemark.pipeline.lake.tables.kept_windows import KeptWindows
+from tidemark.pipeline.lake.store.objects import ObjectStore
+from tidemark.pipeline.lake.tables import corrections, heartbeats, own_table, quarantine, windowed
+from tidemark.pipeline.lake.tables.diffs import diff_schema
 from tidemark.pipeline.lake.tables.own_table import OwnTable
 from tidemark.pipeline.lake.tables.requeued import JudgedBy, Rejudged, Requeued
 from tidemark.pipeline.lake.tables.stream_status import STATUS, StreamStatus
 from tidemark.pipeline.lake.tables.streams import Streams
 from tidemark.pipeline.lake.tables.table import LakeTable, TablePlace, table_errors
-from tidemark.pipeline.lake.tables.window_index import WindowIndex
+from tidemark.pipeline.lake.tables.window_index import KeptWindows, WindowIndex
+from tidemark.pipeline.lake.tables.windowed import WindowedTable
 from tidemark.pipeline.settings_sections import LakeSettings
 from tidemark.pipeline.windows import Windowing
 
@@ -52,7 +53,7 @@ Part = TypeVar("Part")
 
 @cache
 def admission_to(settings: LakeSettings) -> Admission:
-    """Whether a lake admits this version: each process asks once, whatever parts it opens."""
+    """The lake's formats, which each process looks up once, whatever parts it opens."""
     return Admission(lambda: open_objects(settings))
 
 
@@ -65,21 +66,16 @@ class Lake:
         self._fields = fields
         self._clock = clock
 
-    def objects(self) -> ReplaceableObjects:
+    def objects(self) -> ObjectStore:
         """The lake's objects, by name."""
         return AdmittedObjects(open_objects(self._settings), admission_to(self._settings))
 
     def tracking_log(self, kept_bytes: int = 0) -> TrackingLog:
         """The numbered log of snapshots and decisions."""
-        return TrackingLog(
-            self.objects(),
-            checkpoint_every=self._settings.checkpoint_every,
-            kept_bytes=kept_bytes,
-            clock=self._clock,
-        )
+        return TrackingLog(self.objects(), checkpoint_every=CHECKPOINT_EVERY, kept_bytes=kept_bytes, clock=self._clock)
 
     def heartbeats(self, kept_bytes: int = 0) -> heartbeats.Heartbeats:
-        """Landed messages. With `kept_bytes`, for who reads the newest files of a bucket again and again: see
+        """Landed messages. `kept_bytes` is for those who read the newest files of a bucket repeatedly: see
         BucketFiles."""
         return heartbeats.Heartbeats(self._place(HEARTBEATS, kept_bytes), self._fields)
 
@@ -88,32 +84,31 @@ class Lake:
         return quarantine.Quarantine(self._place(QUARANTINE, kept_bytes), quarantine.PARTITION)
 
     def rejudged(self) -> Rejudged:
-        """For which other reasons a requeue rejected messages again."""
+        """The other reasons for which a requeue rejected messages again."""
         return Rejudged(self.objects())
 
     def requeued(self) -> Requeued:
-        """Which rejected messages were requeued."""
+        """The rejected messages that were requeued."""
         return Requeued(self.objects())
 
     def accepted_schemas(self, of_settings: Iterable[str] = ()) -> AcceptedSchemas:
-        """Which schemas messages may name."""
+        """The schemas that messages may name."""
         return AcceptedSchemas(self.objects(), of_settings)
 
     def judged_by(self) -> JudgedBy:
-        """By which message contract quarantine was judged last."""
+        """The message contract by which quarantine was judged last."""
         return JudgedBy(self.objects())
 
-    def diffs(self) -> diffs.HeartbeatDiffs:
+    def diffs(self) -> WindowedTable:
         """Computed windows."""
-        table, schema = self.table(HEARTBEAT_DIFFS), diffs.diff_schema(self._fields)
-        return diffs.HeartbeatDiffs(table, self.objects(), schema, self._clock)
+        return WindowedTable(self.table(HEARTBEAT_DIFFS), self.objects(), diff_schema(self._fields), self._clock)
 
     def own_table(self, name: str) -> OwnTable:
-        """One of your own tables."""
+        """A custom table."""
         return OwnTable(self.table(f"{OWN_TABLES}/{name}"), self.objects(), self._clock, name)
 
     def own_tables(self) -> list[str]:
-        """The names of your own tables that the lake holds, whatever the settings say now. Raises LakeError."""
+        """The names of the custom tables that the lake holds, whatever the settings say now. Raises LakeError."""
         files = arrow_files(self._settings, OWN_TABLES)
         with table_errors(table_uri(self._settings, OWN_TABLES)):
             found = files.get_file_info(pafs.FileSelector("", allow_not_found=True))
@@ -125,22 +120,22 @@ class Lake:
 
     def streams(self) -> Streams:
         """Each stream's first and last heartbeat."""
-        return Streams(self.table(STREAMS), self.diffs())
+        return Streams(self.table(STREAMS), self.table(HEARTBEAT_DIFFS))
 
     def corrections(self) -> corrections.Corrections:
-        """What changed in windows that were computed again."""
+        """Changes in windows that were computed again."""
         return corrections.Corrections(self.table(CORRECTIONS), self.objects())
 
     def kept_windows(self, windowing: Windowing) -> KeptWindows:
-        """From which window on the lake keeps what a window is computed from."""
+        """The first window whose input the lake keeps in full."""
         return KeptWindows(self.objects(), windowing)
 
     def failed_runs(self, own_table: str | None = None) -> FailedRuns:
-        """Notes of the newest runs that failed: those of one of your own tables, or all others."""
+        """Notes of the newest runs that failed: those of a custom table, or all others."""
         return FailedRuns(self.objects(), own_table)
 
     def own_tables_with_failed_runs(self) -> list[str]:
-        """The names of your own tables of whose failed runs there are notes. Raises LakeError."""
+        """The names of the custom tables with notes of failed runs. Raises LakeError."""
         return sorted({name.split("/")[1] for name in self.objects().names(OF_TABLES)})
 
     def failed_ticks(self) -> FailedTicks:
@@ -148,7 +143,7 @@ class Lake:
         return FailedTicks(self.objects())
 
     def window_index(self, windowing: Windowing, lookback: timedelta) -> WindowIndex:
-        """Which windows hold heartbeats, and which are computed."""
+        """The windows that hold heartbeats, and those that are computed."""
         return WindowIndex(self.table(HEARTBEATS), self.table(HEARTBEAT_DIFFS), windowing, lookback)
 
     def table(self, name: str) -> LakeTable:
@@ -156,7 +151,7 @@ class Lake:
         return LakeTable(self._place(name), PARTITIONS.get(name, windowed.PARTITION))
 
     def by_window(self) -> list[str]:
-        """The tables by window, as `table` takes them: diffs, status, and your own. Raises LakeError."""
+        """The tables by window, as `table` takes them: diffs, status, and custom ones. Raises LakeError."""
         return [HEARTBEAT_DIFFS, STREAM_STATUS, *(f"{OWN_TABLES}/{name}" for name in self.own_tables())]
 
     def _place(self, name: str, kept_bytes: int = 0) -> TablePlace:

@@ -16,7 +16,7 @@ from tidemark.pipeline.lake.layout import Lake
 from tidemark.pipeline.lake.log.history import decision_in_force, first_decision, sampled, standing_before
 from tidemark.pipeline.lake.log.tracking_log import TrackingLog
 from tidemark.pipeline.lake.tables.heartbeats import Heartbeats
-from tidemark.pipeline.lake.tables.rejected_payloads import RejectedPayload, by_stream, rejected_payloads
+from tidemark.pipeline.lake.tables.quarantine import RejectedPayload, by_stream, rejected_payloads
 from tidemark.pipeline.lake.tables.table import MOMENT
 from tidemark.pipeline.observe.plane import HOURS, history_facts, plane_facts
 from tidemark.pipeline.quality.passed_over import PassedOver, read_passed_over

@@ -7,10 +7,10 @@ from typing import Any
 
 from tidemark.pipeline.clock import Clock
 from tidemark.pipeline.ingest.progress import progress_of, recent_looks
+from tidemark.pipeline.lake.failures import FailedTick
 from tidemark.pipeline.lake.layout import Lake
-from tidemark.pipeline.lake.tables.failures import FailedTick
+from tidemark.pipeline.lake.tables.delta_log import last_round
 from tidemark.pipeline.lake.tables.quarantine import Reasons
-from tidemark.pipeline.lake.tables.rounds import last_round
 from tidemark.pipeline.quality.affected import not_known
 from tidemark.pipeline.quality.failing import (
     Failing,
@@ -26,7 +26,7 @@ from tidemark.pipeline.quality.quarantined import read_reasons
 from tidemark.pipeline.quality.status import LOST_WITHIN, LakeReport, Losses, read_losses, read_report, read_waiting
 from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.settings_sections import IngestSettings
-from tidemark.pipeline.watermark.holding import passed_over
+from tidemark.pipeline.watermark.histogram import passed_over
 from tidemark.pipeline.watermark.state import WatermarkState
 from tidemark.pipeline.windows import Window, Windowing
 

@@ -6,7 +6,7 @@ from datetime import datetime, timedelta
 
 from tidemark.pipeline.clock import iso
 from tidemark.pipeline.durations import rough
-from tidemark.pipeline.lake.tables.failures import FailedTick
+from tidemark.pipeline.lake.failures import FailedTick
 from tidemark.pipeline.quality.failing import TRACKING, is_overdue
 
 GRACE = timedelta(seconds=60)

@@ -45,14 +45,14 @@ class Instrument:
 counter, histogram, gauge = (partial(Instrument, kind) for kind in (Kind.COUNTER, Kind.HISTOGRAM, Kind.GAUGE))
 
 WATERMARK_AGE = gauge(
-    "tidemark.watermark.age", "s", "How far the watermark is behind the clock, now. None without one."
+    "tidemark.watermark.age", "s", "Time that the watermark is behind the clock, now. Absent without a watermark."
 )
-WATERMARK_MAX_AGE = gauge("tidemark.watermark.max_age", "s", "The setting checks.max_watermark_age, to compare with.")
+WATERMARK_MAX_AGE = gauge("tidemark.watermark.max_age", "s", "The setting `checks.max_watermark_age`, to compare with.")
 DECISIONS = counter("tidemark.decisions", "{decision}", "Decisions about the watermark, by reason.", ("reason",))
 READING_VIOLATIONS = gauge(
     "tidemark.reading.violations",
     "{violation}",
-    "Messages that a reading of a subscription should have known of and did not, since the lake began.",
+    "Messages that tracking saw with a publish time below an earlier reading, since the lake began.",
 )
 BACKLOG_AGE = gauge(
     "tidemark.backlog.age",
@@ -63,7 +63,7 @@ BACKLOG_AGE = gauge(
 BACKLOG_MESSAGES = gauge(
     "tidemark.backlog.messages",
     "{message}",
-    "Messages published since the oldest unacknowledged one: at most so many are outstanding. An estimate on tracking.",
+    "Messages published since the oldest unacknowledged one: no more are outstanding. An estimate on tracking.",
     ("subscription",),
 )
 BACKLOG_SIZE = gauge("tidemark.backlog.size", "By", "Estimated size of these messages.", ("subscription",))
@@ -74,34 +74,34 @@ PULLED = counter(
     ("subscription", *OF_MESSAGING),
 )
 LANDED = counter("tidemark.heartbeats.landed", "{heartbeat}", "Heartbeats that ticks and runs landed, copies included.")
-LATE = counter("tidemark.heartbeats.late", "{heartbeat}", "Those of them that landed below the watermark.")
+LATE = counter("tidemark.heartbeats.late", "{heartbeat}", "Heartbeats that landed below the watermark.")
 QUARANTINED = counter(
     "tidemark.messages.quarantined", "{message}", "Messages that ticks and runs rejected, by reason.", ("reason",)
 )
 MISSED = gauge(
     "tidemark.heartbeats.missed",
     "{heartbeat}",
-    "Heartbeats that landed after their window was computed, which was not computed again.",
+    "Heartbeats that landed after their window was computed, and before it is computed again.",
 )
 LOST = gauge(
     "tidemark.heartbeats.lost",
     "{heartbeat}",
-    "Messages that were tracked, and taken from base within the hour without having landed: at least so many.",
+    "Messages that were tracked and then taken from base within the hour without landing: a lower bound.",
 )
 TICK_DURATION = histogram(
     "tidemark.tick.duration",
     "s",
-    "How long a sensor's evaluation took, with the wait until its tick was due. result: ok or error.",
+    "Duration of a sensor's evaluation, with the wait until its tick was due. result: ok or error.",
     ("sensor", "result"),
 )
 SENSOR_SILENCE = gauge(
-    "tidemark.sensor.silence", "s", "How long ago a sensor's last tick without an error ended.", ("sensor",)
+    "tidemark.sensor.silence", "s", "Time since a sensor's last tick without an error ended.", ("sensor",)
 )
-SENSOR_INTERVAL = gauge("tidemark.sensor.interval", "s", "How often a sensor is to tick by the settings.", ("sensor",))
+SENSOR_INTERVAL = gauge("tidemark.sensor.interval", "s", "Interval of a sensor's ticks by the settings.", ("sensor",))
 SENSOR_FAILING = gauge(
     "tidemark.sensor.failing",
     "s",
-    "Since how long a sensor's ticks fail, by the kind of the newest error. None while they do not.",
+    "Time for which a sensor's ticks have failed, by the kind of the newest error. Absent while they do not.",
     ("sensor", "error"),
 )
 RUNS = counter(
@@ -110,10 +110,10 @@ RUNS = counter(
     "Runs that have ended, by job and result: success, failure or canceled.",
     ("job_name", "result"),
 )
-RUN_DURATION = histogram("tidemark.run.duration", "s", "How long they took.", ("job_name", "result"))
-RUN_AGE = gauge("tidemark.run.age", "s", "How long the oldest unfinished run of a job has been there.", ("job_name",))
+RUN_DURATION = histogram("tidemark.run.duration", "s", "Duration of runs.", ("job_name", "result"))
+RUN_AGE = gauge("tidemark.run.age", "s", "Age of a job's oldest unfinished run.", ("job_name",))
 SNAPSHOT_SIZE = gauge("tidemark.snapshot.size", "By", "Estimated size of what the snapshots of the last day kept.")
-SNAPSHOT_BUDGET = gauge("tidemark.snapshot.budget", "By", "The budget for that. None where there is none.")
+SNAPSHOT_BUDGET = gauge("tidemark.snapshot.budget", "By", "The budget for that. Absent without one.")
 BUCKET_CALLS = counter(
     "tidemark.bucket.calls",
     "{call}",

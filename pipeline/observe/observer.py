@@ -6,7 +6,7 @@ from datetime import datetime, timedelta
 
 from tidemark.pipeline.ingest.outcome import Ingested
 from tidemark.pipeline.ingest.ticks import Tracked
-from tidemark.pipeline.lake.tables.failures import FailedTick
+from tidemark.pipeline.lake.failures import FailedTick
 
 RESULTS = SUCCESS, FAILURE, CANCELED = "success", "failure", "canceled"
 """How a run ends."""

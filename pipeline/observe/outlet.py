@@ -5,6 +5,7 @@ thread of our own, which a forked process does not inherit, unlike the one of Op
 """
 
 import importlib.util
+import os
 from collections.abc import Iterable
 from threading import Event, Lock, Thread
 from typing import TYPE_CHECKING
@@ -20,6 +21,10 @@ if TYPE_CHECKING:
 
 EXTRA = "tidemark-pubsub[metrics]"
 NEEDED = {"prometheus": "opentelemetry.exporter.prometheus", "otlp": "opentelemetry.exporter.otlp.proto.http"}
+
+EVERY, EVERY_SECONDS = "OTEL_METRIC_EXPORT_INTERVAL", 15.0
+"""OpenTelemetry's variable for how often metrics are sent, in milliseconds, and what it is where it is not set: alerts
+look at minutes."""
 
 _open: dict[str, "ProcessOutlet"] = {}
 _lock = Lock()
@@ -49,6 +54,12 @@ def outlet_of(chosen: MetricsSettings, allowed_hosts: Iterable[str] = ()) -> "Pr
         return _open[key]
 
 
+def send_every_seconds() -> float:
+    """How often metrics are sent by OTLP."""
+    written = os.environ.get(EVERY, "")
+    return int(written) / 1000 if written.isdecimal() and int(written) else EVERY_SECONDS
+
+
 class ProcessOutlet:
     """Asks the recorders that have joined, whenever somebody asks it, or every so often."""
 
@@ -60,7 +71,7 @@ class ProcessOutlet:
         self._telemetry = self._exporting() if chosen.export else None
         scrape = None if self._telemetry is None else self._telemetry.scrape
         asked = Asked(self.problems, self.allowed_hosts, scrape, self._pages)
-        self._server = serve(chosen.host, chosen.port, asked) if chosen.listens else None
+        self._server = serve(*chosen.address, asked) if chosen.listens else None
         if chosen.export == "otlp":
             Thread(target=self._send, name="metrics", daemon=True).start()
 
@@ -98,5 +109,5 @@ class ProcessOutlet:
             _open.pop(self._chosen.model_dump_json(), None)
 
     def _send(self) -> None:
-        while self._telemetry is not None and not self._ended.wait(self._chosen.every.total_seconds()):
+        while self._telemetry is not None and not self._ended.wait(send_every_seconds()):
             self._telemetry.send()

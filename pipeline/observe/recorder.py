@@ -11,7 +11,7 @@ from tidemark.pipeline.clock import Clock, to_us
 from tidemark.pipeline.contract.heartbeat import RejectionReason
 from tidemark.pipeline.ingest.outcome import Ingested
 from tidemark.pipeline.ingest.ticks import Tracked
-from tidemark.pipeline.lake.tables.failures import FailedTick
+from tidemark.pipeline.lake.failures import FailedTick
 from tidemark.pipeline.observe import instruments as them
 from tidemark.pipeline.observe.health import SensorBeat, problems
 from tidemark.pipeline.observe.instruments import PIPELINE, Instrument
@@ -89,7 +89,7 @@ class Recorder(Observer):
         self._outlet: ProcessOutlet | None = None
         self._outlet_tried_at: datetime | None = None
         self._process = os.getpid()
-        self.page = self._page_of(settings) if settings.metrics.page else None
+        self.page = self._page_of(settings) if settings.metrics.listens and settings.metrics.has_page else None
 
     def _page_of(self, settings: Settings) -> "Page":
         from tidemark.pipeline.observe.page import Page  # only now: it imports templates and what reads the lake

@@ -10,7 +10,7 @@ from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import MetricReader
 from opentelemetry.sdk.resources import Resource
 
-from tidemark.pipeline.lake.store.calls import CLASSES, counted
+from tidemark.pipeline.lake.store.objects import CLASSES, counted_calls
 from tidemark.pipeline.observe.instruments import BUCKET_CALLS, INSTRUMENTS, SECONDS, Instrument, Kind
 from tidemark.pipeline.observe.recorder import Measured, Recorder
 from tidemark.pipeline.settings_sections import MetricsSettings
@@ -86,7 +86,7 @@ class Telemetry:
 
 def _bucket_calls(_options: CallbackOptions) -> Iterator[Observation]:
     """The process' calls, of all its pipelines together."""
-    for call, times in counted().items():
+    for call, times in counted_calls().items():
         yield Observation(times, {"class": CLASSES[call], "call": call})
 
 
@@ -102,7 +102,7 @@ def _reader(chosen: MetricsSettings) -> tuple[MetricReader, Callable[[], bytes] 
     from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
     from opentelemetry.sdk.metrics.export import PeriodicExportingMetricReader
 
-    # Secrets for the receiver come from the standard variable OTEL_EXPORTER_OTLP_HEADERS, which the exporter reads. An
-    # endless interval leaves the thread to us: see `outlet.py`.
-    exporter = OTLPMetricExporter(endpoint=f"{chosen.endpoint}/v1/metrics", timeout=SEND_WITHIN_MS / 1000)
+    # The exporter reads the standard variables OTEL_EXPORTER_OTLP_ENDPOINT and OTEL_EXPORTER_OTLP_HEADERS. An endless
+    # interval leaves the thread to us: see `outlet.py`.
+    exporter = OTLPMetricExporter(timeout=SEND_WITHIN_MS / 1000)
     return PeriodicExportingMetricReader(exporter, export_interval_millis=math.inf), None

@@ -16,7 +16,7 @@ from google.pubsub_v1 import SubscriberClient
 
 from tidemark.pipeline.clock import Clock, from_us, to_us
 from tidemark.pipeline.errors import PubSubError, SnapshotRefused, SubscriptionMissing
-from tidemark.pipeline.pubsub.connection import reported
+from tidemark.pipeline.pubsub.connection import CALL_TIMEOUT, reported
 from tidemark.pipeline.watermark.readings import Reading
 
 logger = logging.getLogger(__name__)
@@ -49,8 +49,8 @@ class ReadingTimes:
     A reading proves that the server's clock was at it, or later, when it answered. Since then at least the time has
     passed that the monotonic clock counts. So a clock that is behind, or is set back, makes no reading look older.
 
-    The readings of both subscriptions share it: then a message on base that is older than `T`, by as much as tells a
-    message from nothing, is told from nothing by any clock, since `T` was read before and proves a moment.
+    The readings of both subscriptions share it: then a message on base that is older than `T`, by enough to tell
+    a message from an empty backlog, counts as a message by any clock: `T` was read before, and proves a moment.
     """
 
     def __init__(self, clock: Clock) -> None:
@@ -72,7 +72,7 @@ class ReadingTimes:
         return Reading(observed_at, oldest, names_a_message, answered_at=answered_at)
 
     def _server_at(self, monotonic: float) -> datetime | None:
-        """What the server's clock was at least."""
+        """Return the least that the server's clock may have shown."""
         if self._server is None:
             return None
         moment, then = self._server
@@ -94,7 +94,7 @@ class SnapshotBacklog:
         client: SubscriberClient,
         subscription_path: str,
         clock: Clock,
-        call_timeout: timedelta,
+        call_timeout: timedelta = CALL_TIMEOUT,
         times: ReadingTimes | None = None,
         labels: Mapping[str, str] = READING,
     ) -> None:

@@ -21,10 +21,10 @@ TRANSIENT = (api.ServiceUnavailable, api.DeadlineExceeded, api.InternalServerErr
 """Errors that pass by themselves."""
 
 MAY_NOT_ACT = "Unable to acquire impersonated credentials"
-"""What google-auth says, inside of an error of gRPC's that looks like one that passes."""
+"""The words of google-auth inside of a gRPC error that looks transient."""
 
 SCOPE = "https://www.googleapis.com/auth/cloud-platform"
-"""What a token may be used for; what it may do, its account's roles say."""
+"""The scope of a token. The roles of its account say what it may do."""
 
 ANSWERS_WITHIN_SECONDS = 5.0
 """An emulator looks a topic up in milliseconds."""
@@ -35,11 +35,14 @@ FOREIGN: Mapping[grpc.StatusCode, str] = {
     grpc.StatusCode.UNAUTHENTICATED: "it asks for a login",
     grpc.StatusCode.DEADLINE_EXCEEDED: f"it says nothing within {ANSWERS_WITHIN_SECONDS:g} s",
 }
-"""How a call to a server ends that is not of the called service, and why."""
+"""The status of a call to a server of another kind, and what it means."""
+
+CALL_TIMEOUT = timedelta(seconds=10)
+"""The longest that a call other than a pull takes, with its retries: Dagster gives a tick 60 s for all of its calls."""
 
 TICKS_GO_ON = "Nothing is lost: ticks try again"
 ONCE_MORE = "Nothing is lost: run the command once more then"
-"""What happens after a call without an answer: of a tick, and of a command."""
+"""The sequel of a call without an answer: of a tick, and of a command."""
 
 
 def subscriber_client(
@@ -114,7 +117,7 @@ def retrying(within: timedelta) -> Retry:
     return Retry(predicate=if_exception_type(*TRANSIENT), initial=0.1, maximum=2.0, timeout=within.total_seconds())
 
 
-def bounded(within: timedelta) -> dict[str, Any]:
+def bounded(within: timedelta = CALL_TIMEOUT) -> dict[str, Any]:
     """The arguments of a client's call that is tried again, and answered or given up within this time."""
     return {"retry": retrying(within), "timeout": within.total_seconds()}
 
@@ -129,7 +132,7 @@ def reported(
         yield
     except api.NotFound as error:
         raise SubscriptionMissing(
-            f"{resource} does not exist (while trying to {action}); run `tidemark provision`, or mend its name in "
+            f"{resource} does not exist (while trying to {action}); run `tidemark provision`, or correct its name in "
             "tidemark.toml"
         ) from error
     except (api.PermissionDenied, api.Unauthorized, api.Unauthenticated) as error:

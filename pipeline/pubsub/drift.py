@@ -30,15 +30,15 @@ class Drift:
 
 
 def look_at_subscriptions(client: SubscriberClient, settings: PubSubSettings, contract: MessageContract) -> Drift:
-    """What is wrong with the two subscriptions, in two requests that are not repeated. It changes nothing.
+    """Find what is wrong with the two subscriptions, in two requests that are not repeated. It changes nothing.
 
     Raises PubSubUnreachable, and PermissionMissing without `pubsub.subscriptions.get` on them.
     """
     paths = {"tracking": settings.tracking_path, "base": settings.base_path}
-    found = {role: _find(client, path, settings) for role, path in paths.items()}
+    found = {role: _find(client, path) for role, path in paths.items()}
     settings = followed(settings, found["base"])
     missing = tuple(
-        f"{paths[role]} does not exist: run `tidemark provision`, or mend pubsub.{role}_subscription; what is "
+        f"{paths[role]} does not exist: run `tidemark provision`, or correct pubsub.{role}_subscription; what is "
         "published before it is there never reaches it"
         for role, one in found.items()
         if one is None and paths[role] != settings.read_by_others
@@ -52,10 +52,9 @@ def look_at_subscriptions(client: SubscriberClient, settings: PubSubSettings, co
     )
 
 
-def _find(client: SubscriberClient, path: str, settings: PubSubSettings) -> Any | None:
-    seconds = min(LOOKS_WITHIN, settings.call_timeout).total_seconds()
+def _find(client: SubscriberClient, path: str) -> Any | None:
     with reported("look up", path, "pubsub.subscriptions.get on it"):
         try:
-            return client.get_subscription(subscription=path, retry=None, timeout=seconds)
+            return client.get_subscription(subscription=path, retry=None, timeout=LOOKS_WITHIN.total_seconds())
         except api.NotFound:
             return None

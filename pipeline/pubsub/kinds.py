@@ -1,4 +1,4 @@
-"""What acknowledging means on a subscription that somebody else reads, by its kind, as Google documents it."""
+"""The meaning of an acknowledgement on a subscription that somebody else reads, by its kind, as Google documents it."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -7,8 +7,8 @@ from tidemark.pipeline.durations import format_duration
 
 
 def promises(found: Any) -> Iterator[str]:
-    """Which kind of subscription it is, and what a watermark over it promises: a sentence for each option that has a
-    part in it. What voids the promise, `requirements.dangers` says."""
+    """Say what a watermark over the subscription promises, in a sentence for each option that matters. What voids the
+    promise, `requirements.dangers` says."""
     yield f"{found.name} {_acknowledged(found)}"
     if found.enable_exactly_once_delivery:
         yield "it delivers exactly once: what counts as acknowledged is not delivered again"

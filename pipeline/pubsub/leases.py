@@ -2,10 +2,15 @@
 
 import logging
 from collections.abc import Callable, Iterable, Sequence
+from datetime import timedelta
 from itertools import islice
 from threading import Event, Lock, Thread
 
 logger = logging.getLogger(__name__)
+
+LEASE = timedelta(seconds=60)
+"""The ack deadline of the subscriptions that tidemark creates: how long a message is leased. A third of it covers the
+pull of a batch, and the messages of a killed process come again within a minute."""
 
 IDS_PER_CALL = 2500
 """Acknowledgement ids in one request: ids have up to about 200 bytes, a request 512 KiB."""

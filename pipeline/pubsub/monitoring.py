@@ -26,7 +26,8 @@ from tidemark.pipeline.errors import (
     SubscriptionMissing,
 )
 from tidemark.pipeline.pubsub.backlog import LIFETIME, REFUSED_WITHIN, Backlog
-from tidemark.pipeline.pubsub.connection import client_of, reported
+from tidemark.pipeline.pubsub.connection import CALL_TIMEOUT, client_of, reported
+from tidemark.pipeline.settings_sections import Server
 from tidemark.pipeline.watermark.readings import Reading
 
 logger = logging.getLogger(__name__)
@@ -51,7 +52,7 @@ OLDEST_POSSIBLE = timedelta(days=366)
 """Larger ages are ignored. A subscription keeps a message for 31 days at most."""
 
 GAP = timedelta(minutes=5)
-"""How long a gap in the metrics may last before the watermark is held, beyond `max_reading_age`: a point is up to four
+"""The longest gap in the metrics before the watermark is held, beyond `max_reading_age`: a point is up to four
 minutes old without any."""
 
 MAX_PAGES = 20
@@ -65,16 +66,15 @@ LIST = (
 
 @dataclass(frozen=True, slots=True)
 class Undelivered:
-    """How many messages a subscription had not acknowledged, and the end of that sample's period."""
+    """The number of messages that a subscription had not acknowledged, and the end of that sample's period."""
 
     messages: int
     sampled_by: datetime
 
 
-def monitoring_client(endpoint: str | None, impersonate: str | None = None) -> MetricServiceClient:
-    """A client for the service, as the service account `impersonate` if it is named, or for a server at `endpoint`.
-    Raises PermissionMissing without credentials."""
-    return client_of(MetricServiceClient, endpoint, impersonate=impersonate)
+def monitoring_client(server: Server) -> MetricServiceClient:
+    """A client for Cloud Monitoring. Raises PermissionMissing without credentials."""
+    return client_of(MetricServiceClient, *server)
 
 
 def reading_of(sampled_by: datetime, age_seconds: int) -> Reading:
@@ -104,7 +104,9 @@ class MonitoringBacklog:
     all samples within a period of it, because a fault may look like a zero.
     """
 
-    def __init__(self, client: MetricServiceClient, subscription_path: str, clock: Clock, timeout: timedelta) -> None:
+    def __init__(
+        self, client: MetricServiceClient, subscription_path: str, clock: Clock, timeout: timedelta = CALL_TIMEOUT
+    ) -> None:
         self._client = client
         self._subscription = subscription_path
         self._clock = clock
@@ -142,7 +144,7 @@ class MonitoringBacklog:
         return Undelivered(numbers[newest], newest)
 
     def counted(self, metric: str) -> int:
-        """What a metric counted within `LOOK_BACK`, whatever the result. Raises as `read` does."""
+        """Sum what a metric counted within `LOOK_BACK`, whatever the result. Raises as `read` does."""
         return sum(value for _, _, value in self._values(metric))
 
     def _points(self, metric: str) -> dict[datetime, int]:
@@ -204,20 +206,18 @@ class MonitoringBacklog:
 
 
 class AutoBacklog:
-    """Readings by snapshot, unless one is refused or the backlog is larger than `snapshot_max_backlog` messages (None:
-    any size will do). Keep the instance from tick to tick: it remembers a refusal and the size.
+    """Readings by snapshot, unless one is refused or the backlog is larger than `max_backlog` messages (None: any size
+    will do). Keep the instance from tick to tick: it remembers a refusal and the size.
 
     The two sources may alternate: an older reading changes nothing until it is larger, and is no seek. While the size
     is unknown snapshots are taken, which may cost more but is never wrong.
     """
 
-    def __init__(
-        self, snapshot: Backlog, monitoring: MonitoringBacklog, clock: Clock, snapshot_max_backlog: int | None
-    ) -> None:
+    def __init__(self, snapshot: Backlog, monitoring: MonitoringBacklog, clock: Clock, max_backlog: int | None) -> None:
         self._snapshot = snapshot
         self._monitoring = monitoring
         self._clock = clock
-        self._max_backlog = snapshot_max_backlog
+        self._max_backlog = max_backlog
         self._is_refused = False
         self._size: Undelivered | None = None
         self._size_asked_at = clock.now() - SAMPLE_PERIOD
@@ -245,7 +245,7 @@ class AutoBacklog:
         return reading
 
     def _is_too_large(self) -> bool:
-        """Whether the newest known size is beyond the limit. Asks for the size once in each sample period."""
+        """Tell whether the newest known size is beyond the limit. Asks for the size once in each sample period."""
         if self._max_backlog is None:
             return False
         now = self._clock.now()

@@ -16,6 +16,7 @@ from tidemark.pipeline.durations import format_duration
 from tidemark.pipeline.errors import ProvisionRefused, PubSubError, SnapshotRefused
 from tidemark.pipeline.pubsub.backlog import SnapshotBacklog
 from tidemark.pipeline.pubsub.connection import publisher_client, refuse_foreign_server, subscriber_client
+from tidemark.pipeline.pubsub.leases import LEASE
 from tidemark.pipeline.pubsub.requirements import (
     dangers,
     differences,
@@ -38,7 +39,8 @@ CREATE = {
 
 @dataclass(frozen=True, slots=True)
 class ProvisionReport:
-    """What was done. `created` and `found` are full resource names; the others are sentences for people."""
+    """The result of provisioning. `created` and `found` are full resource names; the others are sentences for
+    people."""
 
     created: list[str]
     found: list[str]
@@ -53,6 +55,7 @@ def provision(
     contract: MessageContract,
     clock: Clock,
     signal_topic: str | None = None,
+    lease: timedelta = LEASE,
 ) -> ProvisionReport:
     """Create what is missing: the topic, then tracking, then base, so that tracking has every message that base has.
     With `pubsub.attach` tracking alone, with base's filter. At last the
@@ -61,7 +64,7 @@ def provision(
     Idempotent, and safe beside another provisioning. It changes nothing that exists, and creates nothing if it refuses
     anything. Raises ProvisionRefused with all reasons at once, PubSubUnreachable, PermissionMissing.
     """
-    server = Resources(subscriber, publisher, settings.call_timeout)
+    server = Resources(subscriber, publisher)
     topic, paths = settings.topic_path, {"tracking": settings.tracking_path, "base": settings.base_path}
     topic_found = server.find("topic", topic)
     created = {topic: topic_found is None}
@@ -72,7 +75,7 @@ def provision(
     created[topic] = created[topic] and server.create("topic", {"name": topic}, CREATE["topic"])
     tracking_created_at = None
     for role, path in paths.items():
-        request = wanted(settings, path)
+        request = wanted(settings, path, lease)
         created[path] = found[role] is None and server.create("subscription", request, CREATE["subscription"])
         if found[role] is None and not created[path]:  # another provisioning was quicker: look at its subscription
             found[role] = server.find("subscription", path)
@@ -126,7 +129,7 @@ def _older_backlog(
         return
     held = "the watermark holds (HELD_INCOMPLETE) until base has landed what was published before tracking existed"
     try:
-        reading = SnapshotBacklog(subscriber, base, clock, settings.call_timeout).read()
+        reading = SnapshotBacklog(subscriber, base, clock).read()
     except SnapshotRefused:
         yield f"{base} holds messages that are almost 7 days old, and tracking is new: {held}"
     except PubSubError as error:

@@ -1,7 +1,7 @@
-"""Unary pulls that nobody cuts short: sent ahead, several at once where answers are slow, and kept between batches.
+"""Unary pulls that run to their end: sent ahead, several at once where answers are slow, and kept between batches.
 
-A pull that its client gives up may still be answered, and the messages of that answer are leased to nobody until the
-ack deadline (google-cloud-python #8087). So a pull's deadline is longer than the service waits, and an answer that
+A pull that its client gives up may still be answered, and the messages of that answer stay leased until the ack
+deadline (google-cloud-python #8087). So a pull's deadline is longer than the service waits, and an answer that
 comes after its batch belongs to the next one.
 """
 
@@ -9,6 +9,7 @@ import logging
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from datetime import timedelta
 from functools import partial
 from queue import Empty, SimpleQueue
 from threading import RLock, get_ident
@@ -23,7 +24,6 @@ from google.pubsub_v1 import ModifyAckDeadlineRequest, PullRequest, SubscriberCl
 from tidemark.pipeline.clock import Clock
 from tidemark.pipeline.pubsub.leases import IDS_PER_CALL
 from tidemark.pipeline.pubsub.received import ACK_ID, NOTHING, received_of
-from tidemark.pipeline.settings_sections import PullSettings
 
 logger = logging.getLogger(__name__)
 
@@ -39,7 +39,7 @@ PULL_AT_MOST = 1000
 """Messages asked for by one pull: the service's own limit. The official emulator answers with at most 100."""
 
 HELD_BYTES = 16 << 20
-"""What waits to be taken may have as many bytes before a pull sends another by itself."""
+"""A pull sends another by itself while fewer bytes than this wait to be taken."""
 
 SLOW_SECONDS = 0.025
 """Another pull is sent when those under way have brought nothing for so long."""
@@ -48,8 +48,8 @@ DEADLINE_SECONDS = 120.0
 """The deadline of a pull: longer than any server waits for messages. Waits of 18 to 90 s are known."""
 
 GIVEN_BACK_SECONDS = 1
-"""How long messages that are given back stay leased. With 0 the official emulator's snapshots do not count them until
-they come again, and the watermark would pass them."""
+"""Messages that are given back stay leased for so long. With 0 the official emulator's snapshots do not count them
+until they come again, and the watermark would pass them."""
 
 REST_SECONDS = 0.2
 """No pull is sent for so long after one was refused for want of quota, or ran into a deadline."""
@@ -60,8 +60,8 @@ class Pulls:
 
     A pull that brought something sends the next one from gRPC's thread, while more is wanted. What waits is bounded by
     what was wanted and by as many answers as pulls may be under way. Its leases are extended when it is taken late;
-    what waits until they are nearly over comes again. Unless it `keeps`, an answer that comes while nobody takes is
-    given back at once. `on_call` is called, from any thread, when a pull is sent. Assumption: one thread at a time
+    what waits until they are nearly over comes again. Unless it `keeps`, an answer that comes during a pause is given
+    back at once. `on_call` is called, from any thread, when a pull is sent. Assumption: one thread at a time
     takes, goes ahead, pauses and closes.
     """
 
@@ -70,8 +70,9 @@ class Pulls:
         client: SubscriberClient,
         path: str,
         clock: Clock,
-        settings: PullSettings,
         *,
+        at_once: int,
+        lease: timedelta,
         keeps: bool,
         on_call: Callable[[], object],
     ) -> None:
@@ -80,8 +81,8 @@ class Pulls:
         self._path = path
         self._metadata = (to_grpc_metadata((("subscription", path),)),)
         self._clock = clock
-        self._at_once = settings.most_pulls_at_once
-        self._lease_seconds = settings.ack_deadline.total_seconds()
+        self._at_once = at_once
+        self._lease_seconds = lease.total_seconds()
         self._keeps = keeps
         self._on_call = on_call
         self._answers: SimpleQueue[tuple[float, bool, int, Any]] = SimpleQueue()
@@ -133,7 +134,7 @@ class Pulls:
         return received, size
 
     def pause(self) -> None:
-        """Nobody takes for a while: what is under way goes on, and nothing follows it."""
+        """Send no further pulls; those under way go on."""
         self._failed = None
         with self._lock:
             self._wanted = 0
@@ -173,7 +174,7 @@ class Pulls:
             self._held_bytes -= size
 
     def _sort_in(self, *, block_seconds: float) -> bool:
-        """Take the answers that are there, waiting so long for a first one; drop what waited too long."""
+        """Take the answers that have come, waiting so long for a first one; drop what waited too long."""
         found = False
         while True:
             try:
@@ -190,7 +191,7 @@ class Pulls:
         return found
 
     def _checked(self, since: float, answer: Any) -> pa.Table:
-        """An answer, or an empty one for an error, which is remembered unless it came while nobody took."""
+        """Return an answer, or an empty one for an error, which is remembered unless it came during a pause."""
         if not isinstance(answer, Exception):
             self._refused = None
             return answer

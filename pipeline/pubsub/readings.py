@@ -8,7 +8,7 @@ from google.pubsub_v1 import SubscriberClient
 
 from tidemark.pipeline.clock import Clock
 from tidemark.pipeline.durations import rough
-from tidemark.pipeline.errors import PubSubError
+from tidemark.pipeline.errors import PubSubError, ReadingUnavailable
 from tidemark.pipeline.kept import Kept
 from tidemark.pipeline.pubsub.backlog import Backlog, ReadingTimes, SnapshotBacklog
 from tidemark.pipeline.pubsub.connection import subscriber_client
@@ -21,9 +21,13 @@ from tidemark.pipeline.pubsub.monitoring import (
     monitoring_client,
 )
 from tidemark.pipeline.pubsub.spending import BudgetedBacklog, Spending
-from tidemark.pipeline.pubsub.subscription import PubSubSubscription
+from tidemark.pipeline.pubsub.subscription import PubSubSubscription, lease_of
 from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.watermark.usage import Usage
+
+SNAPSHOT_MAX_BACKLOG = 10_000_000
+"""Messages of base beyond which Cloud Monitoring is asked instead: Pub/Sub bills what a snapshot holds, and of so many
+messages of 1 KB one snapshot would already take the whole default budget of a day."""
 
 
 class Readings:
@@ -40,10 +44,10 @@ class Readings:
 
     def base(self, user: str = "") -> Backlog:
         """Readings of base, not shared between threads: each `user` gets its own."""
-        return self._backlog(self._pubsub.base_path, self._pubsub.snapshot_max_backlog, user)
+        return self._backlog(self._pubsub.base_path, SNAPSHOT_MAX_BACKLOG, user)
 
     def tracking(self, user: str = "") -> Backlog:
-        """Readings of tracking, likewise. Its backlog is small, so only the budget bounds them."""
+        """Readings of tracking, for each `user`. Its backlog is small, so only the budget bounds them."""
         return self._backlog(self._pubsub.tracking_path, None, user)
 
     def spending(self) -> Spending:
@@ -60,7 +64,12 @@ class Readings:
         Raises BaseReadByOthers for a base that somebody else reads."""
         pubsub, tick, client = self._pubsub, self._settings.watermark.tick, self.client()
         count = partial(self.spending().count, Usage(pulls=1))
-        return self._kept.get(path, lambda: PubSubSubscription(client, path, self._clock, pubsub, tick, count))
+        return self._kept.get(
+            path,
+            lambda: PubSubSubscription(
+                client, path, self._clock, pubsub, tick, count, lease=lease_of(client, path, pubsub)
+            ),
+        )
 
     def sweep(self) -> int:
         """Delete the snapshots that a crash during an earlier reading left behind, and return how many there were.
@@ -74,14 +83,14 @@ class Readings:
         """Sentences on what has lately taken messages, unread, from a base that somebody else reads. The service tells
         it by metrics: nothing where there are none, none can be had now, or snapshots alone are to be read."""
         path = self._pubsub.read_by_others
-        if path is None or not self._pubsub.has_metrics or self._pubsub.reading == "snapshot":
+        if path is None or self._pubsub.monitoring is None or self._pubsub.reading == "snapshot":
             return
         counts, within = self._monitoring(path), rough(LOOK_BACK)
         with suppress(PubSubError):
             if sought := counts.counted(SOUGHT):
                 yield (
-                    f"{path} was sought within {within} ({sought} requests): what a seek skipped, or a purge, was read "
-                    "by nobody, and the watermark passes it"
+                    f"{path} was sought within {within} ({sought} requests): what a seek or a purge skipped was not "
+                    "read, and the watermark passes it"
                 )
             if moved := counts.counted(DEAD_LETTERED):
                 yield (
@@ -98,29 +107,29 @@ class Readings:
         pubsub = self._pubsub
         if pubsub.reading != "auto":
             return pubsub.reading == "monitoring"
-        return path == pubsub.read_by_others and pubsub.has_metrics
+        return path == pubsub.read_by_others and pubsub.monitoring is not None
 
-    def _backlog(self, path: str, snapshot_max_backlog: int | None, user: str) -> Backlog:
+    def _backlog(self, path: str, max_backlog: int | None, user: str) -> Backlog:
         if self._is_monitored(path):
             return self._monitoring(path)
-        if self._pubsub.reading == "snapshot" or not self._pubsub.has_metrics:
+        if self._pubsub.reading == "snapshot" or self._pubsub.monitoring is None:
             return BudgetedBacklog(self._snapshot(path), self.spending(), path, user=user)
         monitoring = self._monitoring(path)
         # Kept between ticks because it remembers refusals and sizes.
         chosen = self._kept.get(
             ("backlog", path, user),
-            lambda: AutoBacklog(self._snapshot(path), monitoring, self._clock, snapshot_max_backlog),
+            lambda: AutoBacklog(self._snapshot(path), monitoring, self._clock, max_backlog),
         )
         # Its answers are minutes old: they tell a decision something, and nothing to someone who pulls.
         return BudgetedBacklog(chosen, self.spending(), path, user=user, monitoring=None if user else monitoring)
 
     def _snapshot(self, path: str) -> SnapshotBacklog:
         times = self._kept.get(("reading times",), lambda: ReadingTimes(self._clock))
-        return SnapshotBacklog(self.client(), path, self._clock, self._pubsub.call_timeout, times)
+        return SnapshotBacklog(self.client(), path, self._clock, times=times)
 
     def _monitoring(self, path: str) -> MonitoringBacklog:
-        pubsub = self._pubsub
-        client = self._kept.get(
-            "monitoring client", lambda: monitoring_client(pubsub.monitoring_endpoint, pubsub.impersonate)
-        )
-        return MonitoringBacklog(client, path, self._clock, pubsub.call_timeout)
+        server = self._pubsub.monitoring
+        if server is None:
+            raise ReadingUnavailable("an emulator has no metrics")
+        client = self._kept.get("monitoring client", lambda: monitoring_client(server))
+        return MonitoringBacklog(client, path, self._clock)

@@ -1,4 +1,4 @@
-"""What the method requires of the two subscriptions: options that break it, options that merely differ from the
+"""Requirements of the method on the two subscriptions: options that break it, options that merely differ from the
 settings, and the request that creates a subscription. Pure functions over the subscriptions that exist."""
 
 from collections.abc import Iterator
@@ -7,6 +7,7 @@ from typing import Any
 
 from tidemark.pipeline.contract.heartbeat import MessageContract
 from tidemark.pipeline.durations import format_duration
+from tidemark.pipeline.pubsub.leases import LEASE
 from tidemark.pipeline.settings_sections import PubSubSettings
 
 DEFAULT_EXPIRY = timedelta(days=31)
@@ -27,12 +28,12 @@ KEEP_METADATA = [{"javascript_udf": {"function_name": "keepMetadata", "code": TR
 """The transform as a subscription's request has it."""
 
 
-def wanted(settings: PubSubSettings, path: str) -> dict[str, Any]:
+def wanted(settings: PubSubSettings, path: str, lease: timedelta = LEASE) -> dict[str, Any]:
     """The request that creates the subscription at `path`: pulled, with the filter of the settings, never expiring."""
     request: dict[str, Any] = {
         "name": path,
         "topic": settings.topic_path,
-        "ack_deadline_seconds": int(settings.ack_deadline.total_seconds()),
+        "ack_deadline_seconds": int(lease.total_seconds()),
         "message_retention_duration": settings.retention,
         "expiration_policy": {},  # set without a time: it never expires
     }
@@ -71,14 +72,14 @@ def refusals(
     tracked = settings.retention if tracking is None else tracking.message_retention_duration
     kept = settings.retention if base is None else base.message_retention_duration
     if tracked < kept:
-        mend = (
+        remedy = (
             f"set pubsub.retention to {format_duration(kept)}"
             if tracking is None
             else f"run `{_update(tracking)} --message-retention-duration={_seconds(kept)}s`"
         )
         yield (
             f"{settings.tracking_path} keeps messages for {format_duration(tracked)} and {settings.base_path} for "
-            f"{format_duration(kept)}, so that tracking could lose what base still delivers: {mend}"
+            f"{format_duration(kept)}, so that tracking could lose what base still delivers: {remedy}"
         )
 
 
@@ -114,7 +115,7 @@ def _breaks(contract: MessageContract, role: str, found: Any, settings: PubSubSe
     if found.topic == DELETED_TOPIC:
         yield f"{name} belonged to a topic that was deleted, and gets no messages: {again}"
     elif found.topic != settings.topic_path:
-        yield f"{name} is attached to {found.topic}, not to {settings.topic_path}: mend pubsub.topic, or {again}"
+        yield f"{name} is attached to {found.topic}, not to {settings.topic_path}: correct pubsub.topic, or {again}"
     if found.detached:
         yield f"{name} is detached from its topic, and gets no messages: {again}"
     if found.filter != settings.filter:
@@ -159,12 +160,7 @@ def differences(settings: PubSubSettings, role: str, found: Any) -> Iterator[str
     if found.name == settings.read_by_others:
         return
     name, update = found.name, _update(found)
-    deadline, kept = timedelta(seconds=found.ack_deadline_seconds), found.message_retention_duration
-    if deadline != settings.ack_deadline:
-        yield (
-            f"{name} has an ack deadline of {format_duration(deadline)}, configured is "
-            f"{format_duration(settings.ack_deadline)}: run `{update} --ack-deadline={_seconds(settings.ack_deadline)}`"
-        )
+    kept = found.message_retention_duration
     if kept != settings.retention:
         yield (
             f"{name} keeps unacknowledged messages for {format_duration(kept)}, configured is "
@@ -221,7 +217,8 @@ def _unread(found: Any) -> Iterator[str]:
 
 
 def _expires_after(found: Any) -> timedelta | None:
-    """How long without use until Pub/Sub deletes the subscription; None: never. Without a policy it is 31 days."""
+    """Return the time without use after which Pub/Sub deletes the subscription; None: never. Without a policy: 31
+    days."""
     if "expiration_policy" not in found:
         return DEFAULT_EXPIRY
     ttl: timedelta = found.expiration_policy.ttl

@@ -1,7 +1,6 @@
 """Topics, subscriptions and snapshots: found, created, deleted and listed by their kind and name."""
 
 from contextlib import suppress
-from datetime import timedelta
 from typing import Any
 
 from google.api_core import exceptions as api
@@ -14,9 +13,9 @@ class Resources:
     """The requests of a command, each bounded in time by `bounds`, and with its errors explained. Creating what exists
     and deleting what does not are no errors. `needed` is the permission to grant where it is missing."""
 
-    def __init__(self, subscriber: SubscriberClient, publisher: PublisherClient, call_timeout: timedelta) -> None:
+    def __init__(self, subscriber: SubscriberClient, publisher: PublisherClient) -> None:
         self._clients: dict[str, Any] = {"topic": publisher, "subscription": subscriber, "snapshot": subscriber}
-        self.bounds = bounded(call_timeout)
+        self.bounds = bounded()
 
     def find(self, kind: str, path: str) -> Any | None:
         """The resource at the path, or None."""

@@ -1,4 +1,4 @@
-"""Sample messages of the topic, by a subscription of their own that is deleted at once.
+"""Sample messages of the topic, by a temporary subscription.
 
 Neither of the pipeline's subscriptions is touched: each subscription gets its own copy of what is published.
 """
@@ -21,7 +21,7 @@ from tidemark.pipeline.settings_sections import PubSubSettings
 from tidemark.pipeline.settings_types import DAY
 
 PREFIX = "tidemark-sample-"
-"""What the names of these subscriptions begin with, so that one that was left behind is known."""
+"""The beginning of these subscriptions' names, so that one that was left behind is known."""
 
 EXPIRES_AFTER = DAY
 """Without use, as soon as the service allows: what a killed process leaves behind is gone then."""
@@ -48,8 +48,7 @@ def sample_messages(
     found: dict[str, pa.Table] = {}
     size = 0
     with _throw_away(client, settings) as path:
-        pulling = settings.model_copy(update={"ack_deadline": LEASE})
-        subscription = PubSubSubscription(client, path, clock, pulling)
+        subscription = PubSubSubscription(client, path, clock, settings, lease=LEASE)
         try:
             while len(found) < count and size < MOST_BYTES and (left := until - clock.monotonic()) > 0:
                 batch = subscription.pull(count - len(found), MOST_BYTES - size, left)
@@ -77,7 +76,7 @@ def short_lived(path: str, topic: str) -> dict[str, Any]:
 def _throw_away(client: SubscriberClient, settings: PubSubSettings) -> Iterator[str]:
     """A new subscription of the topic, until the block is left. It is deleted even if its creation was interrupted."""
     path = f"projects/{settings.project}/subscriptions/{PREFIX}{uuid.uuid4().hex[:12]}"
-    bounds = bounded(settings.call_timeout)
+    bounds = bounded()
     request = {**short_lived(path, settings.topic_path), "filter": settings.filter}
     is_made = True
     try:

@@ -1,7 +1,6 @@
 """The schemas that Pub/Sub keeps: each message of a topic with a schema names the revision that it was written with."""
 
 from collections.abc import Mapping
-from datetime import timedelta
 from typing import Any, Protocol
 
 from cachetools import LRUCache
@@ -14,7 +13,7 @@ from tidemark.pipeline.contract.payloads.formats import Encoding
 from tidemark.pipeline.contract.payloads.rejections import Unknown, Unreadable, quoted
 from tidemark.pipeline.errors import PubSubError
 from tidemark.pipeline.pubsub.connection import bounded, client_of, reported
-from tidemark.pipeline.settings_sections import PullSettings, Server
+from tidemark.pipeline.settings_sections import Server, ServerSettings
 
 ENCODINGS: Mapping[Any, Encoding] = {
     types.Schema.Type.AVRO: Encoding.AVRO,
@@ -45,9 +44,9 @@ class PubSubSchemas:
     """Looks schemas up in Pub/Sub, those that are `accepted`; without, any. One listing of a schema answers for all of
     its revisions, those that do not exist included. The client is made when it is first needed."""
 
-    def __init__(self, server: Server, call_timeout: timedelta, accepted: Accepted | None = None) -> None:
+    def __init__(self, server: Server, accepted: Accepted | None = None) -> None:
         self._server = server
-        self._bounds = bounded(call_timeout)
+        self._bounds = bounded()
         self._accepted = accepted
         self._client: SchemaServiceClient | None = None
         self._listed: LRUCache[str, tuple[int, Mapping[str, Definition | None]]] = LRUCache(MOST_SCHEMAS)
@@ -113,7 +112,7 @@ def _definition(name: str, schema: Any) -> Definition | None:
     return None if encoding is None else Definition(name, encoding, schema.definition.encode())
 
 
-def reader_of(contract: MessageContract, asked: PullSettings, accepted: Accepted | None = None) -> HeartbeatReader:
+def reader_of(contract: MessageContract, asked: ServerSettings, accepted: Accepted | None = None) -> HeartbeatReader:
     """The reader of a contract. It asks Pub/Sub, as these settings say, for the schemas that are `accepted`, where the
     contract needs them and names no file."""
-    return HeartbeatReader(contract, PubSubSchemas(asked.server, asked.call_timeout, accepted))
+    return HeartbeatReader(contract, PubSubSchemas(asked.server, accepted))

@@ -2,9 +2,8 @@
 
 A snapshot keeps the messages of its subscription's backlog, and Pub/Sub charges that by size. So the price of a reading
 is estimated in bytes: how far back the backlog goes, times the rate at which messages are published, times their mean
-size, as the last day's pulls tell. A reading stays true, so a dear one may be taken less often: what is left of the
-day's budget is spread over a day.
-"""
+size, as the last day's pulls tell. A reading stays true, so an expensive one may be taken less often: what is left of
+the day's budget is spread over a day."""
 
 import math
 from collections import defaultdict
@@ -36,8 +35,9 @@ NOTHING = timedelta(0)
 
 @dataclass(slots=True)
 class Pace:
-    """When one reader of a subscription took its last snapshot, by this machine's clock, and after how long the next is
-    due at the latest. `observed_at` is when that reading was observed, which may be by a server's clock."""
+    """The moment at which one reader of a subscription took its last snapshot, by this machine's clock; the next is
+    due `promised` later at the latest. `observed_at` is when that reading was observed, which may be by a server's
+    clock."""
 
     last: datetime | None = None
     promised: timedelta = LONGEST
@@ -45,7 +45,7 @@ class Pace:
 
     @property
     def clock_behind(self) -> timedelta:
-        """How far this machine's clock was behind the server's, as far as the last reading tells."""
+        """The least by which this machine's clock was behind the server's, by the last reading."""
         if self.last is None or self.observed_at is None:
             return NOTHING
         return max(self.observed_at - self.last, NOTHING)
@@ -53,17 +53,17 @@ class Pace:
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """When a reading is due (None: now). `is_dear` says that it is due only because `LONGEST` has passed, or never
-    within it."""
+    """The moment at which a reading is due (None: now). `is_over_budget` says that it is due only because `LONGEST` has
+    passed, or never within it."""
 
     due_at: datetime | None
-    is_dear: bool = False
+    is_over_budget: bool = False
 
 
 @dataclass(slots=True)
 class Backlogged:
-    """What is known of one subscription: no message of its backlog was published before `oldest`, by its last reading;
-    and a tick that emptied it, as far as one can tell, found nothing from before `reached`."""
+    """The known facts about one subscription: no message of its backlog was published before `oldest`, by its last
+    reading; and a tick that emptied it, as far as one can tell, found nothing from before `reached`."""
 
     oldest: datetime | None = None
     reached: datetime | None = None
@@ -74,7 +74,7 @@ class Spending:
 
     `bytes_a_day` is the budget; None: readings are taken whatever they cost, and counted. `base` and `tracking` are the
     subscriptions' paths; where nothing `lands`, base's messages are as large as tracking's. Guarantee: no reading is
-    put off for longer than `LONGEST`. Prices are estimates: a backlog that nobody has read yet may be dearer than it
+    put off for longer than `LONGEST`. Prices are estimates: a backlog that was not read yet may cost more than it
     seems.
     """
 
@@ -121,7 +121,7 @@ class Spending:
 
     @contextmanager
     def noted(self) -> Iterator[Usage]:
-        """What was used since the last note, for a decision to note. If the block fails, the next note has it."""
+        """Give what was used since the last note, for a decision to note. If the block fails, the next note has it."""
         now = self._clock.monotonic()
         with self._lock:
             usage, self._usage = replace(self._usage, seconds=now - self._since, ticks=1), Usage()
@@ -139,7 +139,7 @@ class Spending:
     # What is asked
 
     def turn(self, path: str, user: str) -> Turn:
-        """When the next reading is due. The first one of all is due at once."""
+        """Tell when the next reading is due. The first one of all is due at once."""
         now = self._clock.now()
         with self._lock:
             pace = self._paces[path, user]
@@ -150,7 +150,7 @@ class Spending:
             wait = min(pace.promised, interval)
             # A tick comes a little sooner or later than its time, and a clock may be set back.
             is_due = not NOTHING <= now - last < wait - self._tick / 2
-            return Turn(None if is_due else last + wait, is_dear=interval >= LONGEST)
+            return Turn(None if is_due else last + wait, is_over_budget=interval >= LONGEST)
 
     def took(self, path: str, user: str, reading: Reading) -> Reading:
         """Account for a reading by snapshot, and return it with the promise of when the next one is due."""
@@ -176,7 +176,7 @@ class Spending:
             pace.promised = min(newest.next_within, LONGEST)
 
     def _age(self, path: str, now: datetime) -> timedelta | None:
-        """How far back the backlog goes, as far as it is known."""
+        """Return how far back the backlog goes; None if it is not known."""
         known = self._backlogs[path]
         froms = [moment for moment in (known.oldest, known.reached) if moment is not None]
         return max(now - max(froms), NOTHING) if froms else None
@@ -205,7 +205,8 @@ class Spending:
 
 
 class BudgetedBacklog:
-    """Readings within the budget. Where there is monitoring, it stands in for a reading that is not due or too dear.
+    """Readings within the budget. Where there is monitoring, it stands in for a reading that is not due or over the
+    budget.
 
     Each `user` has its own pace: "" reads for decisions, and the log carries its promises.
     """
@@ -224,7 +225,7 @@ class BudgetedBacklog:
         turn = self._spending.turn(self._path, self._user)
         if turn.due_at is not None:
             return self._instead(turn.due_at)
-        if turn.is_dear and self._monitoring is not None:
+        if turn.is_over_budget and self._monitoring is not None:
             with suppress(PubSubError):
                 return self._monitoring.read()
         reading = self.backlog.read()

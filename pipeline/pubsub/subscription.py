@@ -17,25 +17,32 @@ from google.pubsub_v1 import SubscriberClient
 
 from tidemark.pipeline.clock import Clock
 from tidemark.pipeline.contract.messages import Messages
-from tidemark.pipeline.errors import BaseReadByOthers, PubSubError
-from tidemark.pipeline.pubsub.connection import TRANSIENT, bounded, reported
-from tidemark.pipeline.pubsub.leases import IDS_PER_CALL, Leases
+from tidemark.pipeline.errors import BaseReadByOthers, PermissionMissing, PubSubError
+from tidemark.pipeline.pubsub.connection import CALL_TIMEOUT, TRANSIENT, bounded, reported
+from tidemark.pipeline.pubsub.leases import IDS_PER_CALL, LEASE, Leases
 from tidemark.pipeline.pubsub.pulls import GIVEN_BACK_SECONDS, Pulls
 from tidemark.pipeline.pubsub.received import ACK_ID, NOTHING
-from tidemark.pipeline.settings_sections import PullSettings
+from tidemark.pipeline.settings_sections import ServerSettings
 from tidemark.pipeline.settings_types import ZERO
 from tidemark.pipeline.sums import HOW, Sums
 
 logger = logging.getLogger(__name__)
 
 KEPT_SHARE = 0.5
-"""The share of the ack deadline for which a pull may bring what nobody takes yet."""
+"""The share of the ack deadline for which a pull may bring messages in advance."""
 
 AHEAD_MESSAGES = 10_000
 """The most messages that are pulled while a batch is processed."""
 
 QUICK_SHARE = 0.25
 """Nothing is pulled while a batch is processed if the one before took longer than this share of the ack deadline."""
+
+PULL_WAIT = timedelta(seconds=2)
+"""The longest that a pull waits for a first message. The service answers in 20 to 60 ms where messages wait."""
+
+PULLS_AT_ONCE = 8
+"""The most pulls under way on the service, which answers each with few messages although many wait. An emulator answers
+at once, with many: one is enough."""
 
 CONSUME = "pubsub.subscriptions.consume (roles/pubsub.subscriber) on it"
 
@@ -92,7 +99,7 @@ class PubSubSubscription:
     """A subscription of the service or of the emulator.
 
     A pull that is under way when a batch ends goes on, and belongs to the next batch: keep the instance, or close it.
-    `idle` says how long nobody may pull in between; what comes meanwhile is given back if its lease would not last.
+    `idle` is the longest time between two pulls; what comes meanwhile is given back if its lease would not last.
     `on_call` is called, from any thread, when a pull is sent. Nothing else pulls or acknowledges: so with
     `pubsub.attach` nothing can on base, for which it raises BaseReadByOthers.
     """
@@ -102,9 +109,13 @@ class PubSubSubscription:
         client: SubscriberClient,
         path: str,
         clock: Clock,
-        settings: PullSettings,
+        settings: ServerSettings,
         idle: timedelta = ZERO,
         on_call: Callable[[], object] = lambda: None,
+        *,
+        lease: timedelta = LEASE,
+        pull_wait: timedelta = PULL_WAIT,
+        pulls_at_once: int = PULLS_AT_ONCE,
     ) -> None:
         if path == settings.read_by_others:
             raise BaseReadByOthers(
@@ -113,16 +124,17 @@ class PubSubSubscription:
         self._client = client
         self.path = path
         self._clock = clock
-        self._settings = settings
-        self._lease_seconds = settings.ack_deadline.total_seconds()
+        self._wait_seconds = pull_wait.total_seconds()
+        self._lease_seconds = lease.total_seconds()
         keeps = idle.total_seconds() <= self._lease_seconds * KEPT_SHARE
-        self._pulls = Pulls(client, path, clock, settings, keeps=keeps, on_call=on_call)
+        at_once = pulls_at_once if settings.emulator_host is None else 1
+        self._pulls = Pulls(client, path, clock, at_once=at_once, lease=lease, keeps=keeps, on_call=on_call)
         extend = partial(
             client.modify_ack_deadline,
             subscription=path,
             ack_deadline_seconds=int(self._lease_seconds),
             retry=None,
-            timeout=settings.call_timeout.total_seconds(),
+            timeout=CALL_TIMEOUT.total_seconds(),
         )
         # It knows nothing of this object, whose end ends the keeper of its leases.
         self._leases = leases = Leases(path, self._lease_seconds, lambda ack_ids: extend(ack_ids=list(ack_ids)))
@@ -139,13 +151,12 @@ class PubSubSubscription:
         began = self._clock.monotonic()
         until = began + min(seconds, self._lease_seconds / 3)
         is_quick = began - self._given_at < self._lease_seconds * QUICK_SHARE
-        wait = self._settings.pull_wait.total_seconds()
         found: list[pa.Table] = [NOTHING]
         messages = size = 0
         while messages < max_messages and size < max_bytes and (left := until - self._clock.monotonic()) > 0:
             try:
                 with reported("pull from", self.path, CONSUME):
-                    taken, taken_bytes = self._pulls.take(max_messages - messages, min(wait, left))
+                    taken, taken_bytes = self._pulls.take(max_messages - messages, min(self._wait_seconds, left))
             except PubSubError as error:
                 if not messages:
                     self._pulls.pause()
@@ -199,7 +210,7 @@ class PubSubSubscription:
                     self._client.acknowledge(
                         subscription=self.path,
                         ack_ids=chunk,
-                        **bounded(self._settings.call_timeout),
+                        **bounded(),
                     )
                     outcome += Acknowledged(count=len(chunk))
                 except (*TRANSIENT, api.RetryError, api.InvalidArgument, api.FailedPrecondition) as error:
@@ -209,3 +220,18 @@ class PubSubSubscription:
         if outcome.failed:
             logger.warning("%s: %d acknowledgements failed: %s", self.path, outcome.failed, outcome.problems)
         return outcome
+
+
+def lease_of(client: SubscriberClient, path: str, settings: ServerSettings) -> timedelta:
+    """Look up how long the subscription leases a message: somebody else may have created it. LEASE if these credentials
+    may not look, and of a subscription that is read by others, which is never pulled from.
+
+    Raises SubscriptionMissing, PubSubUnreachable.
+    """
+    if path == settings.read_by_others:
+        return LEASE
+    try:
+        with reported("look up", path, "pubsub.subscriptions.get on it"):
+            return timedelta(seconds=client.get_subscription(subscription=path, **bounded()).ack_deadline_seconds)
+    except PermissionMissing:
+        return LEASE

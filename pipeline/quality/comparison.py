@@ -12,11 +12,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from deltalake import DeltaTable
 
-from tidemark.pipeline.errors import CorruptObject
 from tidemark.pipeline.lake.tables.heartbeats import HOUR, HOUR_FORMAT, IDENTITY, identities
 from tidemark.pipeline.lake.tables.heartbeats import PARTITION as EVENT_HOUR
-from tidemark.pipeline.lake.tables.table import MOMENT, DamagedFile, LakeTable, listed, microseconds, table_errors
-from tidemark.pipeline.lake.tables.windowed import PARTITION as WINDOW
+from tidemark.pipeline.lake.tables.table import MOMENT, DamagedFile, LakeTable, listed, microseconds
 from tidemark.pipeline.quality.affected import NOT_COMPUTED, AffectedWindows
 from tidemark.pipeline.quality.first_landings import EVERY, LANDINGS, NO_ROWS, files_by_hour, landings, read_rows
 
@@ -43,14 +41,21 @@ class Comparison:
     read, with their hours, of which nothing is told. One event hour is in memory at a time.
     """
 
-    def __init__(self, landed: LakeTable, heartbeats: DeltaTable, diffs: DeltaTable, affected: AffectedWindows) -> None:
-        """`heartbeats` is a version of `landed`."""
+    def __init__(
+        self,
+        landed: LakeTable,
+        computed: LakeTable,
+        versions: tuple[int, int],
+        affected: AffectedWindows,
+    ) -> None:
+        """Raises ObjectMissing if one of the versions of the two tables cannot be read any more, LakeError."""
+        heartbeats, diffs = (table.at(at) for table, at in zip((landed, computed), versions, strict=True))
         self.tables = ids_of(heartbeats, diffs)
         self.heartbeats, self.diffs = heartbeats, diffs
         self.lacking = LANDINGS.empty_table()
         self.unknown: set[str] = set()
         self.damaged: dict[str, str] = {}
-        self._landed, self._files = landed, listed(heartbeats)
+        self._landed, self._computed, self._files = landed, computed, listed(heartbeats)
         self._affected = affected
         self._hours = sorted({partition[EVENT_HOUR] for partition in heartbeats.partitions()})
 
@@ -98,10 +103,6 @@ class Comparison:
 
     def _held(self, windows: list[str]) -> pa.Table:
         """The rows of these windows, each marked as held."""
-        table, rows = self.diffs, HELD.empty_table()
-        lost = f"{table.table_uri} lost a file of version {table.version()}"
-        with table_errors(table.table_uri, lambda error: CorruptObject(f"{lost}: {error}; put back a copy")):
-            if windows:
-                files = table.to_pyarrow_dataset(file_pruning_predicate=[(WINDOW, "in", windows)])
-                rows = files.to_table(columns=HELD.names, use_threads=False).cast(HELD)
+        rows = self._computed.rows(self.diffs, HELD.names, partitions=windows) if windows else HELD.empty_table()
+        rows = rows.cast(HELD)
         return rows.append_column("is_held", pa.array([True] * rows.num_rows, pa.bool_()))

@@ -8,9 +8,9 @@ from pathlib import Path
 
 from tidemark.pipeline.clock import EPOCH, iso
 from tidemark.pipeline.durations import format_duration, rough
+from tidemark.pipeline.lake.failures import KEPT, FailedRun, FailedTick, failed
 from tidemark.pipeline.lake.layout import OWN_TABLES, Lake
 from tidemark.pipeline.lake.store.disk import why_unwritable
-from tidemark.pipeline.lake.tables.failures import KEPT, FailedRun, FailedTick, failed
 from tidemark.pipeline.lake.tables.table import data_files
 from tidemark.pipeline.quality.running import Running, read_running
 from tidemark.pipeline.settings import Settings

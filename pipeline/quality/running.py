@@ -8,9 +8,9 @@ from pathlib import Path
 
 from tidemark.pipeline.clock import EPOCH
 from tidemark.pipeline.errors import LakeError
+from tidemark.pipeline.lake.failures import FailedTick
 from tidemark.pipeline.lake.store.notes import JsonKind
 from tidemark.pipeline.lake.store.slots import SlotFile
-from tidemark.pipeline.lake.tables.failures import FailedTick
 from tidemark.pipeline.machine import ProcessName, own_process
 from tidemark.pipeline.settings import ReadFrom, Settings
 

@@ -5,10 +5,9 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from tidemark.pipeline.lake.tables.diffs import HeartbeatDiffs
-from tidemark.pipeline.lake.tables.stream_status import Kind, StreamStatus
+from tidemark.pipeline.lake.tables.stream_status import StatusKind, StreamStatus
 from tidemark.pipeline.lake.tables.streams import KnownStreams, streams_in
-from tidemark.pipeline.lake.tables.windowed import PARTITION
+from tidemark.pipeline.lake.tables.windowed import PARTITION, WindowedTable
 from tidemark.pipeline.windows import Windowing
 
 
@@ -38,7 +37,7 @@ class WindowSilence:
 
 
 def silence_of(
-    diffs: HeartbeatDiffs, status: StreamStatus, known: KnownStreams, windowing: Windowing, windows: Collection[str]
+    diffs: WindowedTable, status: StreamStatus, known: KnownStreams, windowing: Windowing, windows: Collection[str]
 ) -> tuple[list[WindowSilence], pa.Table]:
     """The computed ones of these windows, in order, and their rows of `stream_status`. Raises LakeError."""
     rows = status.rows(windows)
@@ -50,7 +49,7 @@ def silence_of(
     for key, streams in streams_in(diffs, windows).items():
         window = windowing.named(key)
         stopped, started, missed = (
-            of_kind.get((key, kind), nothing) for kind in (Kind.STOPPED, Kind.STARTED, Kind.MISSED)
+            of_kind.get((key, kind), nothing) for kind in (StatusKind.STOPPED, StatusKind.STARTED, StatusKind.MISSED)
         )
         begun = known.begun_in(window.start, window.end) if started["count_all"] else set()
         found.append(

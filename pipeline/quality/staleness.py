@@ -104,8 +104,7 @@ class Staleness:
                 return self._follow(before, heartbeats, diffs)
             except ObjectMissing as gone:
                 logger.info("the tables are compared as a whole, because %s", gone)
-                landed, computed = self.heartbeats.at(now[0]), self._diffs.table.at(now[1])
-                self._comparison = Comparison(self.heartbeats, landed, computed, self._affected)
+                self._comparison = Comparison(self.heartbeats, self._diffs.table, now, self._affected)
         try:
             return self._compare(self._comparison, before, heartbeats.version())
         except CorruptObject:

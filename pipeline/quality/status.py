@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 
 from tidemark.pipeline.clock import Clock
 from tidemark.pipeline.lake.layout import HEARTBEAT_DIFFS, Lake
-from tidemark.pipeline.lake.tables.heartbeats import Extent
+from tidemark.pipeline.lake.tables.heartbeats import LandedExtent
 from tidemark.pipeline.lake.tables.table import data_files
 from tidemark.pipeline.quality.affected import MissedHeartbeats
 from tidemark.pipeline.quality.audit import Audit, audit
@@ -28,7 +28,7 @@ class LakeReport:
     """The watermark's state, and what the tables hold: the computed windows' rows, and when they were committed."""
 
     state: WatermarkState
-    landed: Extent
+    landed: LandedExtent
     computed: Mapping[str, int]
     computed_at: Mapping[str, datetime]
 

@@ -6,7 +6,7 @@ from threading import Lock
 
 from tidemark.pipeline.clock import Clock
 from tidemark.pipeline.errors import LakeOwned, NewerFormat
-from tidemark.pipeline.lake.tables.failures import FailedTick, FailedTicks, reason_of
+from tidemark.pipeline.lake.failures import FailedTick, FailedTicks, reason_of
 from tidemark.pipeline.quality.running import Running, SensorTicks, ever_smaller, file_of, read_word
 from tidemark.pipeline.settings import Settings
 

@@ -14,15 +14,14 @@ from tidemark.pipeline.lake.store.read_ahead import read_ahead
 from tidemark.pipeline.lake.tables.heartbeats import PARTITION, Heartbeats, messages_of
 from tidemark.pipeline.lake.tables.requeued import NO_IDS, without
 from tidemark.pipeline.lake.tables.table import MOMENT, microseconds, table_errors
-from tidemark.pipeline.replay.cohort_key import BY_STREAM, CohortKey
 from tidemark.pipeline.replay.replay import Tick
-from tidemark.pipeline.replay.trace import NEVER, NO_EVENT_TIME, Batch
+from tidemark.pipeline.replay.trace import BY_STREAM, NEVER, NO_EVENT_TIME, Batch, CohortKey
 from tidemark.pipeline.watermark.histogram import Histogram
 from tidemark.pipeline.watermark.state import Compacted, DecisionRecord, Entry, Snapshot, WatermarkState
 
 
 def recorded_ticks(log: TrackingLog, since: datetime | None = None) -> tuple[WatermarkState, Iterator[Tick]]:
-    """The state at which the ticks begin, and one tick for each decision of the log, with the entries before it.
+    """Return the state at which the ticks begin, and one tick for each decision of the log, with the entries before it.
 
     The ticks begin at the newest compacted entry from before `since`; without `since`, at the log's first entry, or at
     the first compacted one if earlier entries were dropped. Entries after the last decision are left out. Raises
@@ -52,7 +51,7 @@ def _ticks(entries: Iterator[tuple[int, Entry]]) -> Iterator[Tick]:
 
 
 def _compacted_before(log: TrackingLog, numbers: list[int], since: datetime) -> int:
-    """The newest compacted entry whose decision was made before `since`, else the first number."""
+    """Find the newest compacted entry whose decision was made before `since`, else the first number."""
     for number, entry in read_ahead(log.entry, reversed(numbers)):
         if isinstance(entry, Compacted):
             decision = entry.state.decision
@@ -62,11 +61,11 @@ def _compacted_before(log: TrackingLog, numbers: list[int], since: datetime) -> 
 
 
 class LogMessages:
-    """What the snapshots among these ticks' entries tell of each message, where nothing lands: a trace without streams.
+    """The messages of a log's snapshots, where nothing lands: a trace without streams.
 
     A cell's messages count with its last publish time and its least event time: disorder is known to within two
     seconds, and what is late is never understated. `landed_us` is the tick that tracked them: what is below the
-    watermark then was late, whenever somebody acknowledged it. What was delivered to tracking twice counts twice.
+    watermark then was late, whenever it was acknowledged. A message that was delivered to tracking twice counts twice.
     """
 
     def __init__(self, ticks: Sequence[Tick], since: datetime) -> None:
@@ -74,7 +73,7 @@ class LogMessages:
         self._ticks = [tick for tick in ticks if tick.at >= since]
 
     def batches(self, *, streams: bool = False) -> Iterator[Batch]:
-        """One pass, an entry at a time."""
+        """Read all messages, an entry at a time."""
         for tick in self._ticks:
             for entry in tick.entries:
                 if isinstance(entry, Snapshot):
@@ -84,8 +83,8 @@ class LogMessages:
 def _messages_of(cells: Histogram, tracked_us: int, *, streams: bool) -> Batch:
     publish_us, event_us = (np.repeat(column, cells.count) for column in (cells.last_publish_us, cells.min_event_us))
     tracked = np.full(len(publish_us), tracked_us, dtype=np.int64)
-    nobody = pa.nulls(len(publish_us), pa.string()).dictionary_encode() if streams else None
-    return Batch(publish_us, np.minimum(event_us, NO_EVENT_TIME), tracked, tracked, nobody)
+    unknown = pa.nulls(len(publish_us), pa.string()).dictionary_encode() if streams else None
+    return Batch(publish_us, np.minimum(event_us, NO_EVENT_TIME), tracked, tracked, unknown)
 
 
 class LakeLandings:
@@ -103,7 +102,7 @@ class LakeLandings:
         left_out: pa.Array = NO_IDS,
         by: CohortKey = BY_STREAM,
     ) -> None:
-        """Take the messages that landed from `since` to `until`, inclusive, but for those with the ids `left_out`.
+        """Take the messages that landed from `since` to `until`, inclusive, except those with the ids `left_out`.
 
         Their streams are the key's values."""
         self._by = by
@@ -113,7 +112,7 @@ class LakeLandings:
         self._until_us = NEVER if until is None else to_us(until)
 
     def batches(self, *, streams: bool = False) -> Iterator[Batch]:
-        """One pass, an hour of event time at a time. `tracked_us` is the publish time, since the lake knows of none."""
+        """Read all messages, by hour of event time. The lake does not know `tracked_us`: it is the publish time."""
         if self._table is None:
             return
         columns = ["message_id", "publish_time", "event_time", "landed_at"]
@@ -141,7 +140,7 @@ class LakeLandings:
 
 
 def _hours_since(table: DeltaTable, since_us: int) -> list[str]:
-    """The partitions that may hold messages landed since then, by their files' statistics."""
+    """Find the partitions that may hold messages landed since then, by their files' statistics."""
     actions = pa.table(table.get_add_actions(flatten=True))
     if "max.landed_at" in actions.column_names:
         newest_us = actions["max.landed_at"].cast(MOMENT).cast(pa.int64())

@@ -30,11 +30,11 @@ COLUMNS: tuple[tuple[pa.Field, Callable[[Decision], object]], ...] = (
     (pa.field("band_end", MOMENT), lambda made: made.bound and made.bound.end),
     (pa.field("messages_in_band", pa.int64(), nullable=False), lambda made: made.bound.messages if made.bound else 0),
 )
-"""The columns of a decision, and the value of each. `watermark` is null before the first one, a reading where it is
-unknown, and the band where no band was used (in a hold, or by the idle rule)."""
+"""Columns of a decision, with the value of each. Null: `watermark` before the first one, a reading that is unknown, and
+the band if none was used (in a hold, or by the idle rule)."""
 
 LATE_TOTAL = pa.field("late_total", pa.int64(), nullable=False)
-"""The last column: all late messages that landed by the tick."""
+"""Last column: all late messages that landed by the tick."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,8 +52,7 @@ class Hold:
 
 @dataclass(frozen=True, slots=True)
 class Replayed:
-    """At least one decision, in order; how many messages were late by each; and how many had landed by the last one,
-    rejected messages excluded."""
+    """Decisions in order, at least one; the late messages by each; and the landed ones, without rejected messages."""
 
     decisions: Sequence[Decision]
     late_total: Ints
@@ -66,7 +65,7 @@ class Replayed:
 
     @property
     def late(self) -> int:
-        """How many of the landed messages were late."""
+        """Number of landed messages that were late."""
         return int(self.late_total[-1])
 
     @property
@@ -80,12 +79,12 @@ class Replayed:
         return dict(Counter(str(decision.reason) for decision in self.decisions).most_common())
 
     def lag(self, share: float) -> timedelta | None:
-        """The lag that this share of the ticks with a watermark does not exceed; None if none had one."""
+        """Return the lag that this share of the ticks with a watermark does not exceed; None if none had one."""
         lags = [decision.lag.total_seconds() for decision in self.decisions if decision.lag is not None]
         return timedelta(seconds=quantile(lags, share)) if lags else None
 
     def longest_hold(self) -> Hold | None:
-        """The longest stretch of holds; its reason is the most frequent one in it."""
+        """Find the longest stretch of holds; its reason is the most frequent one in it."""
         stretches = [list(each) for _, each in groupby(self.decisions, lambda decision: decision.reason.is_hold)]
         holds = []
         for stretch, after in pairwise([*stretches, stretches[-1][-1:]]):

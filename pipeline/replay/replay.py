@@ -1,4 +1,4 @@
-"""Decides again: the inputs of a run's ticks, and the decisions that follow from them, as in production."""
+"""Replay: decides again from the inputs of a run's ticks, as in production."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -28,7 +28,7 @@ class Tick:
 def decide_again(
     ticks: Iterable[Tick], policy: Policy, state: WatermarkState | None = None, rules: Sequence[Rule] = RULES
 ) -> Iterator[DecisionRecord]:
-    """One decision per tick, by the fold and the estimator of production, each based on the ones before it.
+    """Decide at each tick by the fold and the estimator of production, each decision based on the ones before it.
 
     Compacted entries are skipped: they hold the run's own decisions, and everything else in them comes before them.
     Assumption: a `Beginning` is among the first tick's entries, or in `state`.
@@ -44,8 +44,7 @@ def decide_again(
 
 
 def bound_without_anchor(s: Situation) -> Verdict:
-    """Like rule 6, with a band that reaches back to `min(B, T - D)` and no further: it shows which messages the anchor
-    saves. Nothing in production uses it."""
+    """6, without the anchor: the band reaches back to `min(B, T - D)`. For comparison; production does not use it."""
     if s.policy.rule == "frontier":
         return bound(s)
     return least_since(s, band_start(s.oldest_base, s.band_edge, None), None)
@@ -64,7 +63,7 @@ class Difference:
 
 @dataclass(frozen=True, slots=True)
 class Verification:
-    """How many decisions and compacted entries were derived as recorded, and the first that was not.
+    """The numbers of decisions and compacted entries that were derived as recorded, and the first that was not.
 
     `unknowable` counts entries that followed a lost entry and were made with it in view. They cannot be derived, and
     are taken as they are.

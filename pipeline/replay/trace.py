@@ -1,16 +1,17 @@
-"""A trace: which messages were published, when both subscriptions had them, and the ticks a run would have made.
+"""A trace: the messages that were published, when both subscriptions had them, and the ticks of a run over them.
 
 Messages come in batches and are read a few times. Only a histogram and a few numbers per tick are kept, so memory
 follows the time that the trace spans, not the number of its messages.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from tidemark.pipeline.clock import duration_us, from_us, to_us
 from tidemark.pipeline.durations import format_duration
@@ -53,7 +54,7 @@ class Batch:
         return len(self.publish_us)
 
     def valid(self) -> "Batch":
-        """The messages that are not rejected."""
+        """Keep the messages that are not rejected."""
         kept = self.event_us != NO_EVENT_TIME
         if kept.all():
             return self
@@ -67,8 +68,44 @@ class Trace(Protocol):
     """Messages that can be read repeatedly."""
 
     def batches(self, *, streams: bool = False) -> Iterator[Batch]:
-        """One pass over all messages. `streams` asks for their streams, which costs time."""
+        """Read all messages once. `streams` asks for their streams, which costs time."""
         ...
+
+
+@dataclass(frozen=True, slots=True)
+class CohortKey:
+    """The key that groups messages: `BY_STREAM`, `attribute:NAME`, or `stream_prefix:SEPARATOR`, which is the stream's
+    id up to and with its first separator.
+
+    An attribute can be a filter of Pub/Sub, `attributes.NAME = "value"`, and so can a prefix where the stream is an
+    attribute, `hasPrefix(attributes.stream_id, "prefix")`.
+    """
+
+    kind: str
+    name: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.kind}:{self.name}"
+
+    def column(self, names: Collection[str]) -> str:
+        """Return the column to read: `stream_id`; for an attribute `attributes` if it exists, else its own."""
+        return "stream_id" if self.kind != "attribute" else "attributes" if "attributes" in names else self.name
+
+    def values(self, column: Any) -> Any:
+        """Return each row's value as text from that column; null if the message has none."""
+        if pa.types.is_map(column.type):
+            return pc.map_lookup(column, self.name, "first")
+        if self.kind == "stream":
+            return column
+        text = column.cast(pa.string())
+        if self.kind == "attribute":
+            return text
+        before = pc.list_element(pc.split_pattern(text, self.name, max_splits=1), 0)
+        prefix = pc.binary_join_element_wise(before, self.name, "")
+        return pc.if_else(pc.match_substring(text, self.name), prefix, pa.scalar(None, pa.string()))
+
+
+BY_STREAM = CohortKey("stream")
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,8 +144,8 @@ def extent_of(trace: Trace) -> Extent:
 
 
 def tick_times(first_publish_us: int, last_us: int, tick: timedelta, idle_timeout: timedelta) -> Ints:
-    """When a run would have decided: at every interval after the first publish time, rounded down to the second, until
-    one idle timeout and two intervals after the last publication or acknowledgement."""
+    """Return the moments of a run's decisions: every interval after the first publish time, rounded down to the second,
+    until one idle timeout and two intervals after the last publication or acknowledgement."""
     interval = duration_us(tick)
     begin = first_publish_us // BUCKET_US * BUCKET_US + interval
     end = last_us + duration_us(idle_timeout) + 2 * interval
@@ -129,8 +166,8 @@ def ticks_of(
     complete_from: datetime | None = None,
     extent: Extent | None = None,
 ) -> list[Tick]:
-    """The ticks that a run would have made of a trace: the histogram of what tracking acknowledged since the last tick,
-    and the readings of that moment. A known `extent` saves a pass.
+    """Make the ticks of a run over a trace: the histogram of what tracking acknowledged since the last tick, and the
+    readings of that moment. A known `extent` saves a pass.
 
     At tick `t` a subscription's reading is the least publish time of the messages with `publish time <= t` that it had
     not acknowledged by `t`, else `t`. `complete_from` defaults to the first publish time.
@@ -141,7 +178,7 @@ def ticks_of(
 
 
 def ticks_at(trace: Trace, tick_us: Ints, observed_us: Ints, complete_from: datetime) -> list[Tick]:
-    """The same at other moments, which rise, with the newest readings of each that were observed by then."""
+    """Make ticks at given rising moments, with the newest readings that were observed by each."""
     observed_us = np.minimum(np.maximum.accumulate(observed_us), tick_us)
     landed_us, read_us = np.full((2, len(tick_us) + 1), NEVER)
     deltas = Totals(3, MERGES)  # by tick, publish bucket and event bucket
@@ -160,12 +197,12 @@ def ticks_at(trace: Trace, tick_us: Ints, observed_us: Ints, complete_from: date
 
 
 def first_tick_at(tick_us: Ints, moments: Ints) -> Ints:
-    """For each moment, the index of the first tick not before it; for `NEVER`, the number of ticks."""
+    """Return for each moment the index of the first tick not before it; for `NEVER`, the number of ticks."""
     return np.searchsorted(tick_us, moments, side="left").astype(np.int64)
 
 
 def late_in(batch: Batch, tick_us: Ints, watermark_us: Ints) -> Ints:
-    """The number of late messages of a batch for each tick, the first one not before their landing.
+    """Count the late messages of a batch at each tick, the first one not before their landing.
 
     A message is late if its event time is below the watermark of the last tick strictly before it landed. `tick_us`
     rises; `watermark_us` is each tick's watermark or `NO_WATERMARK`. Landings after the last tick are not counted.
@@ -177,12 +214,12 @@ def late_in(batch: Batch, tick_us: Ints, watermark_us: Ints) -> Ints:
 
 
 def landed_in(batch: Batch, tick_us: Ints) -> int:
-    """How many messages with an event time had landed by the last tick: those that could have been late."""
+    """Count the messages with an event time that had landed by the last tick: those that could have been late."""
     return int(np.count_nonzero((batch.landed_us <= tick_us[-1]) & (batch.event_us != NO_EVENT_TIME)))
 
 
 def _readings(least_publish_us: Ints, tick_us: Ints) -> list[Reading]:
-    """A subscription's reading at each tick, from the least publish time of the messages acknowledged by each tick.
+    """Make a subscription's reading at each tick, from the least publish time of the messages acknowledged by each.
 
     At tick `t`, take the least publish time of all messages acknowledged after `t`. If it is not above `t`, that
     message is the oldest outstanding one; if it is, none is outstanding.
@@ -195,5 +232,5 @@ def _readings(least_publish_us: Ints, tick_us: Ints) -> list[Reading]:
 
 
 def watermarks_us(watermarks: Sequence[datetime | None]) -> Ints:
-    """Watermarks in the form that `late_in` takes."""
+    """Convert watermarks to the form that `late_in` takes."""
     return np.array([NO_WATERMARK if moment is None else to_us(moment) for moment in watermarks], dtype=np.int64)

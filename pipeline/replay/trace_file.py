@@ -1,4 +1,4 @@
-"""Reads a trace from a Parquet file, one row per message, and refuses a file that could be misread."""
+"""A trace in a Parquet file, one row per message; a file that could be misread is refused."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,8 +10,7 @@ import pyarrow.parquet as pq
 
 from tidemark.pipeline.errors import TraceUnusable
 from tidemark.pipeline.lake.tables.table import MOMENT
-from tidemark.pipeline.replay.cohort_key import BY_STREAM, CohortKey
-from tidemark.pipeline.replay.trace import NEVER, NO_EVENT_TIME, Batch
+from tidemark.pipeline.replay.trace import BY_STREAM, NEVER, NO_EVENT_TIME, Batch, CohortKey
 from tidemark.pipeline.version import refuse_newer
 from tidemark.pipeline.watermark.histogram import Ints
 
@@ -65,7 +64,7 @@ class ParquetTrace:
         self._refuse_names(schema.field(self._named).type)
 
     def batches(self, *, streams: bool = False) -> Iterator[Batch]:
-        """All messages, in the file's order, at most `ROWS` at a time."""
+        """Read all messages, in the file's order, at most `ROWS` at a time."""
         wanted = [*TIMES, self._named] if streams else list(TIMES)
         with self._open() as file:
             try:
@@ -80,7 +79,7 @@ class ParquetTrace:
             # By default the library reads whole columns of the file ahead.
             return pq.ParquetFile(self.path, buffer_size=READ_AHEAD_BYTES, pre_buffer=False)
         except FileNotFoundError as error:
-            raise TraceUnusable(f"{self.path} is not there; name a Parquet file with one row a message") from error
+            raise TraceUnusable(f"{self.path} does not exist; name a Parquet file with one row a message") from error
         except (pa.ArrowException, OSError) as error:
             raise TraceUnusable(f"{self.path} cannot be read as a Parquet file: {error}") from error
 
@@ -122,13 +121,13 @@ class ParquetTrace:
             present = column.cast(pa.timestamp("us", tz=column.type.tz)).cast(pa.int64())
         except pa.ArrowInvalid as error:
             raise TraceUnusable(
-                f"{name} in {self.path} is of the type {column.type} and holds a time that is no whole number of "
-                f"microseconds, or too far away ({error}); write it as {MOMENT}"
+                f"{name} in {self.path} is of the type {column.type} and holds a time that is not a whole number of "
+                f"microseconds, or is too far away ({error}); write it as {MOMENT}"
             ) from error
         least, most = (bound.as_py() for bound in pc.min_max(present).values())
         if least is not None and (least < FIRST_MOMENT_US or most > LAST_MOMENT_US):
             raise TraceUnusable(
-                f"{name} in {self.path} holds a time outside of the years 1 to 9998; look whether it was written in "
+                f"{name} in {self.path} holds a time outside of the years 1 to 9998; check whether it was written in "
                 "another unit than its type says"
             )
         times: Ints = present.fill_null(TIMES[name]).to_numpy(zero_copy_only=False)

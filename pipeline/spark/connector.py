@@ -92,8 +92,8 @@ def check_connector(config: Mapping[str, str]) -> None:
     file = connector_file()
     if config.get(JARS) == str(file) and not (file.is_file() and file.stat().st_size == CONNECTOR.size):
         raise ToolMissing(
-            f"Spark cannot use gs:// without Google's connector, which is not at {file}: run `tidemark connector`, "
-            "which fetches it. Nothing was written"
+            f"Spark cannot use gs:// without Google's connector, which is not at {file}: run `tidemark provision "
+            "--connector`, which fetches it. Nothing was written"
         )
 
 
@@ -107,8 +107,8 @@ def naming_what_lacks() -> Iterator[None]:
             raise
         raise ToolMissing(
             "this Spark cannot use gs://, because it has no Google connector: start it with the JAR that `tidemark "
-            f'connector` fetches ({JARS}={connector_file()}), or see docs/how-to/operations.md, section "Spark and a '
-            'bucket". Nothing was committed'
+            f"provision --connector` fetches ({JARS}={connector_file()}); docs/how-to/storage-and-spark.md says more. "
+            "Nothing was committed"
         ) from error
 
 
@@ -150,8 +150,8 @@ def fetch(
     except (OSError, HTTPException, ValueError) as error:
         raise ToolMissing(
             f"the Cloud Storage connector for Spark cannot be fetched from {address}: {error}. Without a network, "
-            f"bring the file {jar.url} (SHA-256 {jar.sha256}) to this machine, and run `tidemark connector --from "
-            f"{jar.name}`, which puts it at {file}; $XDG_CACHE_HOME names another cache"
+            f"bring the file {jar.url} (SHA-256 {jar.sha256}) to this machine, and run `tidemark provision --connector "
+            f"--source {jar.name}`, which puts it at {file}; $XDG_CACHE_HOME names another cache"
         ) from error
     return True
 

@@ -49,8 +49,8 @@ def environment_config(archive: str | None) -> dict[str, str]:
 
 
 def check_environment(config: Mapping[str, str]) -> None:
-    """Raise InvalidSettings if the configuration names an archive on this machine that cannot be used: it is not there,
-    `tidemark pack` did not make it, or it is for another Python than this."""
+    """Raise InvalidSettings if the configuration names an archive on this machine that does not exist, that `tidemark
+    provision --executors` did not make, or that is for another Python than this."""
     archive = config.get(ARCHIVE)
     if archive is None or is_address(archive):
         return
@@ -59,7 +59,8 @@ def check_environment(config: Mapping[str, str]) -> None:
         if theirs[name] != ours[name]:
             raise InvalidSettings(
                 f"spark.executor_environment = {archive!r} was packed for {name} {theirs[name]}, and this is {name} "
-                f"{ours[name]}: driver and executors run the same; pack it again here, with `tidemark pack {archive}`"
+                f"{ours[name]}: driver and executors run the same; pack it again here, with `tidemark provision "
+                f"--executors {archive}`"
             )
 
 
@@ -72,9 +73,9 @@ def archives_config(archive: str, others: str = "") -> dict[str, str]:
 def carry_environment(session: SparkSession, archive: str) -> None:
     """Have the session's executors run what is in the archive, from the next task on, those that start later too.
 
-    A Spark Connect server that brings an archive of `tidemark pack` goes on with that one. To another a file on this
-    machine is sent once a session. An address is one that Spark's machines read. Assumption: the session has no other
-    archive of `tidemark pack` yet. Raises InvalidSettings, or ToolMissing where Spark cannot read gs://.
+    A Spark Connect server that was started with such an archive keeps it. To any other server a file on this machine is
+    sent once a session. An address is one that Spark's machines read. Assumption: the session has no other such archive
+    yet. Raises InvalidSettings, or ToolMissing where Spark cannot read gs://.
     """
     config = environment_config(archive)
     check_environment(config)
@@ -93,7 +94,7 @@ def carry_environment(session: SparkSession, archive: str) -> None:
 
 
 def is_brought(session: SparkSession) -> bool:
-    """Tell whether the session's Spark was started with an archive of `tidemark pack`."""
+    """Tell whether the session's Spark was started with an archive for executors."""
     named = (session.conf.get(ARCHIVES, "") or "").split(",")
     return any(name.strip().endswith(f"#{FOLDER}") for name in named)
 

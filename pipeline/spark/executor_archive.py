@@ -51,7 +51,7 @@ for python in "$PYSPARK_PYTHON" python{python} python3 python; do
     PYTHONPATH="$here/{packages}${{PYTHONPATH:+:$PYTHONPATH}}" exec "$python" "$@"
 done
 echo "tidemark: no Python {python} on $(uname -n), neither \\$PYSPARK_PYTHON ($PYSPARK_PYTHON) nor on the path:" \\
-    "install it, or run tidemark pack with the installed minor version" >&2
+    "install it, or run tidemark provision --executors with the installed minor version" >&2
 exit 1
 """
 
@@ -105,10 +105,14 @@ def manifest_of(file: Path) -> Manifest:
             first = archive.next()
             content = archive.extractfile(first) if first is not None and first.name == MANIFEST else None
             if content is None:
-                raise InvalidSettings(f"{file} was not made by `tidemark pack`: it does not begin with {MANIFEST}")
+                raise InvalidSettings(
+                    f"{file} was not made by `tidemark provision --executors`: it does not begin with {MANIFEST}"
+                )
             return Manifest(**orjson.loads(content.read()))
     except (OSError, tarfile.TarError, EOFError, TypeError, ValueError) as error:
-        raise InvalidSettings(f"{file} cannot be read ({error}); make it with `tidemark pack {file}`") from error
+        raise InvalidSettings(
+            f"{file} cannot be read ({error}); make it with `tidemark provision --executors {file}`"
+        ) from error
 
 
 def distributions() -> dict[str, metadata.Distribution]:

@@ -83,10 +83,10 @@ def _of_executors(settings: Settings) -> dict[str, str]:
     """Settings for executors that get tidemark in an archive. In a classic session on this machine they run the
     driver's Python, which has it."""
     chosen = settings.spark
-    if chosen.executor_environment is None or (chosen.master or "").startswith("local"):
+    if chosen.executor_environment is None or (chosen.is_classic and settings.spark_master.startswith("local")):
         return {}
     carried = environment_config(chosen.executor_environment)
-    if chosen.master is not None:
+    if chosen.is_classic:
         carried |= archives_config(chosen.executor_environment, chosen.config.get(ARCHIVES, ""))
     return carried
 
@@ -94,26 +94,26 @@ def _of_executors(settings: Settings) -> dict[str, str]:
 def _of_servers_executors(settings: Settings) -> dict[str, str]:
     """Settings for executors on a cluster, whose folder has the archive then: streams look for it there."""
     chosen, archive = settings.spark, settings.spark.executor_environment
-    if archive is None or settings.server_master.startswith("local"):
+    if archive is None or settings.spark_master.startswith("local"):
         return {}
     return {ARCHIVE: archive, **archives_config(archive, chosen.config.get(ARCHIVES, ""))}
 
 
 def session_config(settings: Settings) -> dict[str, str]:
-    """The configuration of a session: a Spark Connect client where `spark.master` is empty, else a classic one."""
+    """The configuration of a session: a Spark Connect client unless `spark.remote` is empty, else a classic one."""
     chosen = settings.spark
-    if chosen.master is None:
+    if not chosen.is_classic:
         # A client may set only what belongs to a session: the rest is the server's.
         own = {key: value for key, value in chosen.config.items() if key.startswith("spark.sql.")}
         return {"spark.remote": chosen.remote or "", **_of_the_session(settings), **_of_executors(settings), **own}
     return {
-        "spark.master": chosen.master,
+        "spark.master": settings.spark_master,
         "spark.app.name": "tidemark",
         "spark.driver.memory": chosen.driver_memory,
         "spark.driver.host": "127.0.0.1",
         "spark.driver.bindAddress": "127.0.0.1",
         "spark.ui.enabled": "false",
-        **_of_workers(chosen.master),
+        **_of_workers(settings.spark_master),
         **_of_the_session(settings),
         **storage_config(settings),
         **chosen.config,
@@ -136,7 +136,7 @@ def server_config(settings: Settings, scratch: Path) -> dict[str, str]:
         "spark.driver.extraJavaOptions": "-XX:+UseParallelGC",
         "spark.sql.warehouse.dir": str(scratch / "warehouse"),
         "spark.local.dir": str(scratch / "local"),
-        **_of_workers(settings.server_master),
+        **_of_workers(settings.spark_master),
         **_of_the_session(settings),
         **storage_config(settings),
         **settings.spark.config,
@@ -235,7 +235,7 @@ def check_answers(remote: str) -> None:
     except OSError as error:
         raise SparkUnreachable(
             f"no Spark Connect server answers at {without_options(remote)} ({error}); start it with `tidemark up`, or "
-            "set spark.remote to where yours runs, or spark.master for a classic session. Nothing was written"
+            "set spark.remote to where yours runs, or leave it empty for a classic session. Nothing was written"
         ) from error
 
 

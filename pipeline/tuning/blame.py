@@ -1,10 +1,10 @@
-"""Which streams are to blame for disorder, in words; streams are named only where they are few."""
+"""Sentences that name the streams to blame for disorder, if they are few."""
 
 from collections.abc import Sequence
 from itertools import accumulate
 
 from tidemark.pipeline.durations import format_duration
-from tidemark.pipeline.lake.tables.rejected_payloads import RejectedPayload, by_stream
+from tidemark.pipeline.lake.tables.quarantine import RejectedPayload, by_stream
 from tidemark.pipeline.phrases import percent, words
 from tidemark.pipeline.tuning.disorder import Disorder
 from tidemark.pipeline.tuning.stream_disorder import Side
@@ -15,7 +15,7 @@ FEW_STREAMS = 0.1
 """At most this share of all streams are few enough to blame."""
 
 MOST_STREAMS = 0.5
-"""Names of more than this share of the streams, or of the slow or fast ones, set nobody apart."""
+"""Names of more than this share of the streams, or of the slow or fast ones, is too many to name."""
 
 NEARLY_ALL = 0.8
 """A few streams are to blame if they have at least this share of the slow or fast messages."""
@@ -34,7 +34,7 @@ def those_that_delay(rejected: Sequence[RejectedPayload], disorder: Disorder) ->
 
 
 def rejected_sentence(rejected: Sequence[RejectedPayload], disorder: Disorder) -> str | None:
-    """Which streams sent messages that hold the watermark by their times although their payload is rejected, if any."""
+    """Name the streams whose messages hold the watermark by their times although their payload is rejected, if any."""
     delaying = those_that_delay(rejected, disorder)
     if not delaying:
         return None
@@ -52,7 +52,7 @@ def rejected_sentence(rejected: Sequence[RejectedPayload], disorder: Disorder) -
 
 
 def blame_sentence(disorder: Disorder, side: Side) -> str | None:
-    """Which streams are slow, or have clocks that run fast. None where the source names no streams."""
+    """Name the streams that are slow, or have clocks that run fast. None if the source names no streams."""
     if not disorder.streams:
         return None
     found, where = disorder.sides[side], f"{'behind' if side == 'slow' else 'ahead of'} the typical one"

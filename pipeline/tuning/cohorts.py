@@ -1,4 +1,4 @@
-"""What cohorts would give: each is decided and judged by itself, as if it had two subscriptions with its own filter."""
+"""Cohorts: each part of a topic judged by itself, as if it had two subscriptions with a filter."""
 
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -14,19 +14,18 @@ import pyarrow.parquet as pq
 
 from tidemark.pipeline.errors import NothingToTune, TidemarkError
 from tidemark.pipeline.lake.tables.table import MOMENT
-from tidemark.pipeline.replay.cohort_key import CohortKey
-from tidemark.pipeline.replay.trace import Batch, Trace
+from tidemark.pipeline.replay.trace import Batch, CohortKey, Trace
 from tidemark.pipeline.replay.trace_file import COLUMNS, TIMES, ParquetTrace
 from tidemark.pipeline.tuning.report import TuningReport, facts_of
 
 MOST_COHORTS = 8
-"""The most cohorts that are judged by themselves. Each costs two subscriptions, and a whole report here."""
+"""Most cohorts that are judged by themselves. Each costs two subscriptions, and a whole report here."""
 
 MOST_VALUES = 10_000
-"""A key with more values than this tells messages apart, not cohorts."""
+"""Most values of a key: with more it identifies messages, not cohorts."""
 
 SCHEMA = pa.schema([(name, MOMENT if name in TIMES else pa.null()) for name in COLUMNS])
-"""A part of a trace, as a trace without ids and streams."""
+"""Schema of a part of a trace: a trace without ids and streams."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +50,7 @@ class Cohorts:
 
     @property
     def messages(self) -> int:
-        """All messages."""
+        """Number of all messages."""
         return sum(part.messages for part in self.parts)
 
 
@@ -108,7 +107,7 @@ def _split(trace: Trace, values: Sequence[str | None], folder: Path) -> list[Pat
 
 
 def facts_of_cohorts(found: Cohorts) -> dict[str, Any]:
-    """All figures as plain values for JSON: of each cohort those of its report, if it has one."""
+    """Return all figures as plain values for JSON: of each cohort those of its report, if it has one."""
 
     def facts(cohort: Cohort) -> dict[str, Any]:
         figures = {} if cohort.report is None else facts_of(cohort.report)

@@ -1,4 +1,4 @@
-"""How far out of order a topic is, and which messages and streams are to blame.
+"""Disorder of a topic, and the messages and streams to blame for it.
 
 A message's *disorder* is its publish time less that of the first message with a greater event time, or zero if it was
 published before that one. Each message is also compared with the *typical* one, the median of `publish time - event
@@ -20,17 +20,20 @@ import numpy as np
 
 from tidemark.pipeline.clock import duration_us
 from tidemark.pipeline.quantiles import quantile
-from tidemark.pipeline.replay.totals import Totals
+from tidemark.pipeline.replay.totals import Tally, Totals
 from tidemark.pipeline.replay.trace import Batch, Trace
 from tidemark.pipeline.tuning.stream_disorder import SIDES, STEP_US, Blame, Side, StreamTable
-from tidemark.pipeline.tuning.tally import Tally
 from tidemark.pipeline.watermark.histogram import Ints
 
 TOGETHER_US = 5_000_000
 """Messages whose event times fall into the same five seconds share one typical message."""
 
 ENOUGH = 30
-"""Fewer messages than this have no median of their own; the whole trace's is their typical message."""
+"""Least messages for a median; with fewer, the whole trace's is their typical message."""
+
+
+MAX_LAGS = tuple(timedelta(seconds=60 * minutes) for minutes in (1, 2, 5, 10, 30, 60, 120, 360, 720, 1440, 10080))
+"""Bounds to choose from: round numbers, from a minute to a week."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,8 +44,28 @@ class Distribution:
     counts: tuple[int, ...]
 
     def quantile(self, share: float) -> float:
-        """The least number of seconds that this share of the messages does not exceed."""
+        """Return the least number of seconds that this share of the messages does not exceed."""
         return quantile(self.seconds, share, self.counts)
+
+
+@dataclass(frozen=True, slots=True)
+class LagBound:
+    """A `max_lag`, and the share of the messages that lag more."""
+
+    max_lag: timedelta
+    passed_over_share: float
+
+
+def lag_bound(lag: Distribution, band: timedelta, target: float) -> LagBound | None:
+    """Find the least bound, at least twice the band, that at most a share `target` of the messages exceed."""
+    total = sum(lag.counts)
+    for bound in MAX_LAGS:
+        beyond = sum(
+            count for seconds, count in zip(lag.seconds, lag.counts, strict=True) if seconds > bound.total_seconds()
+        )
+        if bound >= 2 * band and beyond <= target * total:
+            return LagBound(bound, beyond / total)
+    return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,8 +133,8 @@ class _Order:
         self.together, self.typical = _typical(self.lag)
 
     def measure(self, batch: Batch) -> tuple[Ints, Ints, Ints]:
-        """For each of some valid messages of the same trace, in steps: its disorder; its blame, positive if it is slow,
-        negative if it is fast; and how far it is behind the typical message, negative if it is ahead."""
+        """Measure valid messages of the same trace, in steps: disorder; blame, positive if slow, negative if fast; and
+        the distance behind the typical message, negative if ahead."""
         step = batch.publish_us // STEP_US
         overtaken = np.searchsorted(self.reached, batch.event_us, side="right")
         overtaking = np.searchsorted(self.yet_to_come, batch.event_us, side="left") - 1
@@ -126,7 +149,7 @@ class _Order:
 
 
 def _typical(lag: Tally) -> tuple[Ints, Ints]:
-    """Each five seconds that occur, and the median of `publish time - event time` by which they are judged."""
+    """Return each five seconds that occur, and the median of `publish time - event time` by which they are judged."""
     values, counts = lag.whole()
     overall = quantile(values, 0.5, counts) if len(values) else 0
     typical = {

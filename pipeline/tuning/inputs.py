@@ -1,4 +1,4 @@
-"""Makes a report on a trace in a file, or on what a lake has recently recorded and landed."""
+"""Reports on a trace in a file, or on what a lake has recently recorded and landed."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
@@ -12,10 +12,9 @@ from tidemark.pipeline.clock import iso, to_us
 from tidemark.pipeline.durations import format_duration
 from tidemark.pipeline.errors import NothingToTune, TraceUnusable
 from tidemark.pipeline.lake.layout import Lake
-from tidemark.pipeline.lake.tables.rejected_payloads import rejected_payloads
-from tidemark.pipeline.replay.cohort_key import CohortKey
+from tidemark.pipeline.lake.tables.quarantine import rejected_payloads
 from tidemark.pipeline.replay.log_ticks import LakeLandings, LogMessages, recorded_ticks
-from tidemark.pipeline.replay.trace import NEVER, Trace, ticks_at, ticks_of
+from tidemark.pipeline.replay.trace import NEVER, CohortKey, Trace, ticks_at, ticks_of
 from tidemark.pipeline.replay.trace_file import ParquetTrace
 from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.tuning.cohorts import Cohorts, cohorts_of
@@ -61,9 +60,9 @@ def report_on_lake(
 ) -> TuningReport:
     """Tune on what a lake has recorded and landed in the time `since` before `made_at`: its readings at its ticks.
 
-    The ticks before that are decided as well, as many as the widest band needs, and not counted. What was requeued is
-    no part of it: it landed late for its contract, which no band mends. Raises NothingToTune
-    if nothing has landed in that time.
+    The ticks before that are decided as well, as many as the widest band needs, and not counted. Requeued messages
+    are excluded: they landed late because of the contract, which no band changes. Raises NothingToTune if nothing has
+    landed in that time.
     """
     bands = list(bands)
     begins = made_at - since
@@ -134,7 +133,7 @@ def cohorts_on(
 
 
 def _without_slack(settings: Settings) -> Settings:
-    """The settings for a trace, whose times are exact."""
+    """Remove the slack from settings, for a trace whose times are exact."""
     exact = settings.watermark.model_copy(update=dict.fromkeys(("reading_slack", "base_slack"), timedelta(0)))
     return settings.model_copy(update={"watermark": exact})
 

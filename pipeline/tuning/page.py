@@ -1,4 +1,7 @@
-"""The report as one HTML page that needs neither a network nor a script."""
+"""The report as one HTML page that needs neither a network nor a script, kept in the lake beside its figures."""
+
+from datetime import UTC, datetime
+from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
@@ -6,6 +9,8 @@ from markupsafe import Markup
 from tidemark.pipeline.charts import STYLE, svg
 from tidemark.pipeline.clock import from_us, iso
 from tidemark.pipeline.durations import format_duration, rough
+from tidemark.pipeline.lake.store.notes import JsonKind, Notes
+from tidemark.pipeline.lake.store.objects import ObjectStore
 from tidemark.pipeline.phrases import at_most, percent, stands, words
 from tidemark.pipeline.printable import printable
 from tidemark.pipeline.tuning.blame import blame_sentence
@@ -27,9 +32,12 @@ TEMPLATES.globals |= {
     "chart_style": Markup(STYLE),  # noqa: S704
 }
 
+FIGURES = JsonKind("reports/tuning/", holds=dict[str, Any])
+NAME_FORMAT = "%Y-%m-%dT%H-%M-%S.%fZ"
+
 
 def page_of(report: TuningReport) -> str:
-    """The whole page: the conclusions, the charts that they rest on, and every figure. All text is escaped."""
+    """Render the page: the conclusions, their charts, and every figure. All text is escaped."""
     disorder = report.disorder
     page = TEMPLATES.get_template("page.html").render(
         report=report,
@@ -43,3 +51,20 @@ def page_of(report: TuningReport) -> str:
         sentences=sentences(report),
     )
     return page.replace(" %", "\N{NO-BREAK SPACE}%")  # a line does not end between a number and its sign
+
+
+KEEP = 30
+"""Reports that stay in the lake: a month of the daily ones."""
+
+
+def write_report(objects: ObjectStore, made_at: datetime, page: str, facts: dict[str, Any], *, keep: int = KEEP) -> str:
+    """Write a report, delete all but the newest `keep`, and return the URI of the page. Raises LakeError."""
+    key = made_at.astimezone(UTC).strftime(NAME_FORMAT)
+    name = FIGURES.prefix + key
+    Notes(objects, FIGURES).create(key, facts)
+    objects.create(f"{name}.html", page.encode())
+    reports = sorted({stored.rpartition(".")[0] for stored in objects.names(FIGURES.prefix)})  # in whole or in part
+    for old in reports[:-keep]:
+        objects.delete(f"{old}.html")
+        objects.delete(f"{old}.json")
+    return f"{objects.uri}/{name}.html"

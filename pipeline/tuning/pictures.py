@@ -1,4 +1,4 @@
-"""The report's charts: what each shows, under a title that says what follows from it."""
+"""The report's charts, each under a title that states its conclusion."""
 
 from collections.abc import Callable, Sequence
 from itertools import accumulate
@@ -14,28 +14,27 @@ from tidemark.pipeline.tuning.sweep import Outcome
 STEP = STEP_US / 1e6
 
 BARS = 80
-"""A histogram has about this many bars."""
+"""Approximate number of a histogram's bars."""
 
 OUTERMOST = 0.0001
-"""The share of the messages on either side that a histogram puts into its outermost bar."""
+"""Share of the messages on either side that a histogram puts into its outermost bar."""
 
 MOST_POINTS = 600
-"""More points of a curve than this look no different."""
+"""Most points of a curve: more look the same."""
 
 
 def charts_of(report: TuningReport) -> list[Chart]:
-    """All charts, in the order of the page."""
+    """Draw all charts, in the order of the page."""
     drawn = (late_by_band, lag_by_band, late_by_lag, lag_of_messages, disorder_of_messages)
     return [chart(report) for chart in drawn]
 
 
 def late_by_band(report: TuningReport) -> Chart:
-    """The late share against the band, for every variant."""
+    """Draw the late share against the band, for every variant."""
     bands = ", ".join(f"{report.recommended(variant)} under the rule {variant.rule}" for variant in report.rules)
     return Chart(
         title=f"{bands.capitalize()} for {at_most(report.target)}",
-        note="Each point is one band: exactly what a replay with it says. Zero has a place of its own, below the "
-        "scale.",
+        note="Each point is one band: exactly what a replay with it says. Zero is drawn below the scale.",
         x=_band_axis(report),
         y=_late_axis(report),
         lines=_late_lines(report, lambda each: each.band.total_seconds()),
@@ -44,7 +43,7 @@ def late_by_band(report: TuningReport) -> Chart:
 
 
 def lag_by_band(report: TuningReport) -> Chart:
-    """How far the watermark is behind, against the band."""
+    """Draw the watermark's lag against the band."""
     lines = []
     for variant in report.rules:
         for name, style, field in (("median", variant.rule, "lag_p50"), ("99 %", f"{variant.rule}-p99", "lag_p99")):
@@ -68,11 +67,11 @@ def lag_by_band(report: TuningReport) -> Chart:
 
 
 def late_by_lag(report: TuningReport) -> Chart:
-    """What a second of freshness costs: the late share against the lag, one curve for each variant."""
+    """Draw the late share against the lag, one curve for each variant."""
     lines = _late_lines(report, lambda each: each.lag_p50)
     enough = (report.recommended(variant).outcome for variant in report.rules)
     band, frontier = (outcome.lag_p50 if outcome else None for outcome in enough)
-    title = "What a second of freshness costs under each rule"
+    title = "The price of freshness under each rule"
     if band is not None and frontier is not None:
         gained = words(abs(band - frontier))
         fresher = f"the rule {'frontier' if band >= frontier else 'band'} is {gained} fresher"
@@ -88,7 +87,7 @@ def late_by_lag(report: TuningReport) -> Chart:
 
 
 def lag_of_messages(report: TuningReport) -> Chart:
-    """The distribution of publish time less event time."""
+    """Draw the distribution of publish time less event time."""
     lag = report.disorder.lag
     bars = _bars(lag)
     half, nearly_all = lag.quantile(0.5), lag.quantile(0.99)
@@ -98,7 +97,7 @@ def lag_of_messages(report: TuningReport) -> Chart:
     return Chart(
         title=title,
         note=f"From {words(lag.seconds[0])} to {words(lag.seconds[-1])}; what lies beyond the picture is in its "
-        "outermost bars. A lag that all share is no disorder.",
+        "outermost bars. A lag that all share is not disorder.",
         x=linear(bars[0].start, bars[-1].end, "publish time less event time"),
         y=counts(max(bar.height for bar in bars), "messages"),
         bars=[bar for bar in bars if bar.height],
@@ -110,7 +109,7 @@ def lag_of_messages(report: TuningReport) -> Chart:
 
 
 def disorder_of_messages(report: TuningReport) -> Chart:
-    """How many messages are out of order by more than so much."""
+    """Draw the share of messages that are out of order by more than a duration."""
     disorder = report.disorder.disorder
     total = sum(disorder.counts)
     points = [(0.0, 1.0)] if disorder.seconds[0] > 0 else []
@@ -130,7 +129,7 @@ def disorder_of_messages(report: TuningReport) -> Chart:
 
 
 def _bars(distribution: Distribution) -> list[Bar]:
-    """Bars of one width; what is beyond the first and the last is counted in them."""
+    """Make bars of one width; what is beyond the first and the last is counted in them."""
     low, high = distribution.quantile(OUTERMOST), distribution.quantile(1 - OUTERMOST)
     width = round_step((high - low) / BARS)
     steps = round(width / STEP)  # counted in whole steps, because tenths are not exact as floats
@@ -145,14 +144,14 @@ def _bars(distribution: Distribution) -> list[Bar]:
 
 
 def _stairs(points: Sequence[tuple[float, float]]) -> list[tuple[float, float, str]]:
-    """A curve with a corner at each point: a share holds until the next number of seconds that occurs."""
+    """Make a curve with a corner at each point: a share holds until the next number of seconds that occurs."""
     every = max(1, len(points) // MOST_POINTS)
     kept = [point for number, point in enumerate(points) if number % every == 0 or number == len(points) - 1]
     return stairs(kept)
 
 
 def _late_lines(report: TuningReport, across: Callable[[Outcome], float | None]) -> list[Line]:
-    """The late share of each variant, where `across` is known; only the rules themselves have dots."""
+    """Draw the late share of each variant, where `across` is known; only the rules themselves have dots."""
     lines = []
     for variant in report.tuning.variants:
         points = [(across(each), each.late_share, _text(each)) for each in report.tuning.of(variant)]

@@ -1,4 +1,4 @@
-"""The report: what every band would cost and give on one source, as figures and in sentences."""
+"""The report: the cost and benefit of every band on one source, as figures and in sentences."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -7,20 +7,25 @@ from typing import Any
 
 from tidemark.pipeline.clock import from_us, iso
 from tidemark.pipeline.durations import format_duration
-from tidemark.pipeline.lake.tables.rejected_payloads import RejectedPayload, by_stream
+from tidemark.pipeline.lake.tables.quarantine import RejectedPayload, by_stream
 from tidemark.pipeline.phrases import at_most, percent, stands, words
 from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.tuning.blame import blame_sentence, rejected_sentence, those_that_delay
-from tidemark.pipeline.tuning.disorder import Disorder, Distribution
-from tidemark.pipeline.tuning.lag_bound import LagBound, lag_bound, lag_bound_sentence
+from tidemark.pipeline.tuning.disorder import MAX_LAGS, Disorder, Distribution, LagBound, lag_bound
 from tidemark.pipeline.tuning.sweep import BANDS, TARGETS, Outcome, Recommendation, Tuning, Variant, Workload, tune
 from tidemark.pipeline.watermark.policy import Policy
 
+SINCE = timedelta(hours=24)
+"""Default reach of a report: a day has each hour's traffic, and takes about four minutes."""
+
+TARGET_LATE_SHARE = 0.0001
+"""Default share of late messages to aim at: one in ten thousand."""
+
 SHOWN_QUANTILE = 0.05
-"""The value that shows the effect of `quantile` and of `frontier_quantile` where they are not set."""
+"""Value that shows the effect of `quantile` and of `frontier_quantile` if they are not set."""
 
 AS_FRESH_SECONDS = 0.2
-"""Median lags that differ by no more than this count as equal."""
+"""Most that two median lags differ to count as equal."""
 
 BLAME = ("beyond_band", "max_seconds", "streams")
 QUANTILES = (("p50", 0.5), ("p90", 0.9), ("p99", 0.99), ("p99.9", 0.999), ("max", 1.0))
@@ -42,7 +47,7 @@ class TuningReport:
 
     @property
     def now(self) -> Outcome:
-        """The outcome of the present settings."""
+        """Outcome of the present settings."""
         return self.tuning.at(self.present, self.band)
 
     @property
@@ -52,11 +57,11 @@ class TuningReport:
 
     @property
     def lag_bound(self) -> LagBound | None:
-        """The `max_lag` that passes over no more than the target."""
+        """Least `max_lag` that passes over no more than the target."""
         return lag_bound(self.disorder.lag, self.band, self.target)
 
     def recommended(self, variant: Variant) -> Recommendation:
-        """The band that is enough for the target."""
+        """Return the band that is enough for the target."""
         return self.tuning.recommended(variant, self.target)
 
 
@@ -87,7 +92,7 @@ def make_report(
 
 
 def variants_of(present: Policy) -> list[Variant]:
-    """The rules `band` and `frontier`, then each with `SHOWN_QUANTILE` as its own quantile if it has none."""
+    """Return the rules `band` and `frontier`, then each with `SHOWN_QUANTILE` as its quantile if it has none."""
     band = Variant("band", present.quantile)
     frontier = Variant("frontier", present.quantile, present.frontier_quantile)
     variants = [band, frontier]
@@ -99,7 +104,7 @@ def variants_of(present: Policy) -> list[Variant]:
 
 
 def sentences(report: TuningReport) -> list[str]:
-    """The report in sentences, the most important first."""
+    """Write the report in sentences, the most important first."""
     now, disorder = report.now, report.disorder
     said = [
         f"With the present band of {format_duration(report.band)} and the rule {report.present.name}, "
@@ -132,7 +137,7 @@ def recommendation_sentence(report: TuningReport) -> str:
 
 
 def _as_fresh(tuning: Tuning, outcome: Outcome) -> timedelta:
-    """The widest band that is as fresh as this one, because something else holds the watermark back."""
+    """Find the widest band that is as fresh as this one, because something else holds the watermark back."""
     widest = outcome.band
     for other in tuning.of(outcome.variant):
         if other.band > widest and other.lag_p50 is not None and outcome.lag_p50 is not None:
@@ -143,7 +148,7 @@ def _as_fresh(tuning: Tuning, outcome: Outcome) -> timedelta:
 
 
 def _comparison(report: TuningReport) -> list[str]:
-    """The rule `frontier` beside the rule `band`: at the same band, and at the same late share."""
+    """Compare the rules `frontier` and `band`: at the same band, and at the same late share."""
     band, frontier = report.rules
     here, there = report.tuning.at(band, report.band), report.tuning.at(frontier, report.band)
     said = []
@@ -163,6 +168,19 @@ def _comparison(report: TuningReport) -> list[str]:
     return said
 
 
+def lag_bound_sentence(lag: Distribution, found: LagBound | None) -> str:
+    """`With max_lag = 5m no slow clock would hold the watermark …`"""
+    worst = words(max(lag.seconds[-1], 0.0))
+    if found is None:
+        return f"No max_lag up to {format_duration(MAX_LAGS[-1])} fits: the worst is published {worst} after its event."
+    passed = percent(found.passed_over_share)
+    return (
+        f"With max_lag = {format_duration(found.max_lag)} no slow clock would hold the watermark further back than that"
+        f" and the band; {passed} of the messages would be passed over (the worst is published {worst} after its "
+        "event)."
+    )
+
+
 def _fresher(seconds: float) -> str:
     said = words(abs(seconds))
     if said == "0s":
@@ -171,7 +189,7 @@ def _fresher(seconds: float) -> str:
 
 
 def facts_of(report: TuningReport) -> dict[str, Any]:
-    """The whole report as plain values for JSON: durations in seconds, shares of one, moments as text."""
+    """Return the whole report as plain values for JSON: durations in seconds, shares of one, moments as text."""
     disorder, bound = report.disorder, report.lag_bound
     return {
         "source": report.source,
@@ -200,7 +218,7 @@ def facts_of(report: TuningReport) -> dict[str, Any]:
 
 
 def quantiles_of(distribution: Distribution) -> dict[str, float]:
-    """The usual quantiles, in seconds, by name."""
+    """Return the usual quantiles, in seconds, by name."""
     return {name: distribution.quantile(share) for name, share in QUANTILES}
 
 
@@ -227,7 +245,7 @@ def _recommendation(recommendation: Recommendation) -> dict[str, Any]:
 
 
 def behind(outcome: Outcome) -> str:
-    """Where the watermark is at the median, and at its furthest but for 1 % of the ticks."""
+    """Say how far the watermark is behind, at the median and at the 99th percentile of the ticks."""
     if outcome.lag_p50 is None or outcome.lag_p99 is None:
         return "nowhere yet"
     most = words(outcome.lag_p99) if outcome.lag_p50 >= 0 else stands(outcome.lag_p99)

@@ -1,4 +1,4 @@
-"""Disorder by stream: whose messages are out of order, and which streams are to blame for it."""
+"""Disorder by stream, and the streams to blame for it."""
 
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -8,9 +8,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidemark.pipeline.quantiles import quantile
-from tidemark.pipeline.replay.totals import Totals
+from tidemark.pipeline.replay.totals import Tally, Totals
 from tidemark.pipeline.replay.trace import Batch
-from tidemark.pipeline.tuning.tally import Tally
 from tidemark.pipeline.watermark.histogram import Ints
 
 STEP_US = 100_000
@@ -49,8 +48,8 @@ class StreamDisorder:
     fast_beyond_band: int
 
     def blame(self, side: Side) -> tuple[int, float, float]:
-        """How many messages are to blame for more than the band on this side; and for how many seconds 99 % of the
-        messages are, and the worst is."""
+        """Return the number of messages to blame for more than the band on this side, and the seconds that 99 % of the
+        messages, and the worst one, are to blame for."""
         beyond, p99, most = (
             getattr(self, f"{side}_{figure}") for figure in ("beyond_band", "p99_seconds", "max_seconds")
         )
@@ -70,7 +69,7 @@ class Blame:
 
 
 class StreamTable:
-    """What the second pass keeps for each stream: sums and maxima, and the distribution in whole seconds."""
+    """The second pass, by stream: sums and maxima, and the distribution in whole seconds."""
 
     def __init__(self, band_us: int) -> None:
         self._band_us = band_us
@@ -89,11 +88,11 @@ class StreamTable:
             tally.add(codes, (steps + STEPS_IN_A_SECOND // 2) // STEPS_IN_A_SECOND)
 
     def __len__(self) -> int:
-        """The number of streams."""
+        """Count the streams."""
         return int(self._streams().num_rows)
 
     def beyond_band(self) -> int:
-        """How many messages have a disorder above the band, those without a stream included."""
+        """Count the messages with a disorder above the band, those without a stream included."""
         return int(pc.sum(self._rows()["beyond_band"]).as_py())
 
     def blame(self, side: Side, count: int) -> Blame:

@@ -1,4 +1,4 @@
-"""Tries many bands under several rules on recorded traffic: the late share and the lag of each, and which is enough.
+"""A sweep of many bands under several rules on recorded traffic: the late share and the lag of each.
 
 The late share of a band is exactly what a replay with that band says, under the readings that were taken.
 """
@@ -27,7 +27,7 @@ SECOND = timedelta(seconds=1)
 Bools = npt.NDArray[np.bool_]
 
 PARTS = 4
-"""Each round of the search cuts the interval that holds the smallest sufficient band into this many parts."""
+"""Parts into which each round of the search cuts the interval with the smallest sufficient band."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +40,7 @@ class Variant:
 
     @property
     def name(self) -> str:
-        """The variant for people: `band`, or `frontier, frontier_quantile 0.01`."""
+        """Name of the variant for people: `band`, or `frontier, frontier_quantile 0.01`."""
         parts: list[str] = [self.rule]
         parts += [f"quantile {self.quantile:g}"] if self.quantile else []
         parts += [f"frontier_quantile {self.frontier_quantile:g}"] if self.frontier_quantile else []
@@ -65,7 +65,7 @@ class Outcome:
 
     @property
     def late_share(self) -> float:
-        """The late share of the messages that landed with an event time; 0 if none did."""
+        """Late share of the messages that landed with an event time; 0 if none did."""
         return self.late / self.landed if self.landed else 0.0
 
 
@@ -86,7 +86,7 @@ class Recommendation:
 
 @dataclass(frozen=True, slots=True)
 class Tuning:
-    """What was tried: the outcome of each variant with each of its bands, both in order. `targets` falls."""
+    """The outcome of each variant with each of its bands, both in order. `targets` falls."""
 
     tried: Mapping[Variant, Mapping[timedelta, Outcome]]
     targets: Sequence[float]
@@ -107,15 +107,15 @@ class Tuning:
         return [self.recommended(variant, target) for variant in self.tried for target in self.targets]
 
     def of(self, variant: Variant) -> list[Outcome]:
-        """The outcomes of a variant, by rising band."""
+        """Return the outcomes of a variant, by rising band."""
         return list(self.tried[variant].values())
 
     def at(self, variant: Variant, band: timedelta) -> Outcome:
-        """One outcome. Raises KeyError for a band that was not tried."""
+        """Return one outcome. Raises KeyError for a band that was not tried."""
         return self.tried[variant][band]
 
     def recommended(self, variant: Variant, target: float) -> Recommendation:
-        """The band that is enough for a target."""
+        """Return the band that is enough for a target."""
         outcomes = self.tried[variant]
         return Recommendation(variant, target, _enough(outcomes, target), max(outcomes))
 
@@ -127,7 +127,7 @@ class Workload:
 
     The decision in that state is left out, because another policy made it: a policy has no watermark until its own band
     is covered, and its readings begin anew. Lags are taken at the ticks from `from_us` to `until_us`, while messages
-    were published, because the silence after a trace's end is no property of its source.
+    were published, because the silence after a trace's end says nothing about its source.
     """
 
     ticks: Sequence[Tick]
@@ -163,7 +163,7 @@ def tune(
 def outcomes_of(
     workload: Workload, candidates: Sequence[tuple[Variant, timedelta]], policy_of: PolicyOf
 ) -> list[Outcome]:
-    """What each candidate would have done: the decisions of each alone, then one pass over the messages for all."""
+    """Decide under each candidate alone, then count the late messages of all in one pass."""
     tick_us = np.array([to_us(tick.at) for tick in workload.ticks], dtype=np.int64)
     watermarks = np.array([watermarks_of(workload, policy_of(*candidate)) for candidate in candidates])
     late, landed = np.zeros(len(candidates), dtype=np.int64), 0
@@ -178,13 +178,13 @@ def outcomes_of(
 
 
 def watermarks_of(workload: Workload, policy: Policy) -> Ints:
-    """The watermark at each tick under a policy, as the sensors would have decided it."""
+    """Return the watermark at each tick under a policy, as the sensors would have decided it."""
     begun = workload.state and replace(workload.state, record=None)
     return watermarks_us([made.decision.watermark for made in decide_again(workload.ticks, policy, begun)])
 
 
 def late_of_each(batch: Batch, tick_us: Ints, watermarks_us: Ints) -> Ints:
-    """How many messages of a batch are late under each candidate, a row of `watermarks_us`: the sum of `late_in`."""
+    """Count the late messages of a batch under each candidate, a row of `watermarks_us`: the sums of `late_in`."""
     landing = first_tick_at(tick_us, batch.landed_us)
     before_landing = np.pad(watermarks_us, ((0, 0), (1, 0)), constant_values=NO_WATERMARK)
     # Most messages are above the watermark of every candidate.
@@ -194,7 +194,7 @@ def late_of_each(batch: Batch, tick_us: Ints, watermarks_us: Ints) -> Ints:
 
 
 def _lags(tick_us: Ints, watermark_us: Ints, counted: Bools) -> tuple[float | None, float | None]:
-    """The lag's median and 99th percentile in seconds, over the counted ticks that had a watermark."""
+    """Return the lag's median and 99th percentile in seconds, over the counted ticks that had a watermark."""
     counted = counted & (watermark_us != NO_WATERMARK)
     if not counted.any():
         return None, None
@@ -203,7 +203,7 @@ def _lags(tick_us: Ints, watermark_us: Ints, counted: Bools) -> tuple[float | No
 
 
 def _enough(outcomes: Mapping[timedelta, Outcome], target: float) -> Outcome | None:
-    """The smallest band from which on no band exceeds the target."""
+    """Find the smallest band from which on no band exceeds the target."""
     enough = None
     for band in sorted(outcomes, reverse=True):
         if outcomes[band].late_share > target:
@@ -213,7 +213,7 @@ def _enough(outcomes: Mapping[timedelta, Outcome], target: float) -> Outcome | N
 
 
 def _between(outcomes: dict[timedelta, Outcome], target: float) -> list[timedelta]:
-    """The whole seconds to try next, between the band that is enough and the largest one below it."""
+    """Return the whole seconds to try next, between the band that is enough and the largest one below it."""
     enough = _enough(outcomes, target)
     below = max((band for band in outcomes if enough and band < enough.band), default=None)
     if enough is None or below is None:

@@ -17,7 +17,7 @@ from tidemark.pipeline.lake.tables.heartbeats import HOUR, HOUR_FORMAT
 from tidemark.pipeline.lake.tables.table import DAY_FORMAT
 from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.upkeep.compaction import compact, drop_partitions, trim
-from tidemark.pipeline.upkeep.orphans import find_orphans, remove_orphans
+from tidemark.pipeline.upkeep.orphans import GRACE, find_orphans, remove_orphans
 from tidemark.pipeline.windows import DAY
 
 PACKED_AFTER = timedelta(hours=1)
@@ -25,6 +25,10 @@ PACKED_AFTER = timedelta(hours=1)
 
 SETTLED_AFTER = timedelta(minutes=15)
 """A partition is rewritten once the watermark (for quarantine and corrections: the clock) is so far beyond its end."""
+
+VERSIONS_KEPT = timedelta(days=7)
+"""How long earlier versions of tables stay, with the files that a compaction or a recomputation replaced: longer than
+any reader needs one version, and long enough to look back at last week's."""
 
 COMPACTED_FOR = timedelta(minutes=10)
 """How long one table is rewritten in one go, the newest partitions first: a table of thousands of event hours would
@@ -69,8 +73,8 @@ class Housekeeper:
         """Do every chore, and report each when it is done. An error of tidemark's own is reported, not raised."""
         every: Sequence[tuple[str, str, Callable[[], Iterator[Done]]]] = [
             ("retention", "windows", self._drop_windows),
-            ("retention", QUARANTINE, self._drop_quarantine),
-            ("retention", CORRECTIONS, self._drop_corrections),
+            ("retention", QUARANTINE, partial(self._drop_days, QUARANTINE, "messages that were rejected")),
+            ("retention", CORRECTIONS, partial(self._drop_days, CORRECTIONS, "changes that were noticed")),
             ("retention", "tracking log", self._drop_log),
             ("packing", "tracking log", self._pack_log),
             ("compaction", HEARTBEATS, partial(self._compact, HEARTBEATS, "event_time")),
@@ -119,24 +123,17 @@ class Housekeeper:
             for name in self._lake.by_window():
                 yield self._dropped(name, windowing.containing(first).key, f"of windows before {iso(first)}")
 
-    def _drop_quarantine(self) -> Iterator[Done]:
-        if self._keep.quarantine is None:
-            yield "all is kept", {}
-        else:
-            day = _floor(self._clock.now() - self._keep.quarantine, DAY)
-            what = f"of messages that were rejected before {iso(day)}"
-            yield self._dropped(QUARANTINE, day.strftime(DAY_FORMAT), what)
-            kinds = self._lake.requeued(), self._lake.rejudged()
-            notes = sum(kind.forget_before(day.strftime(DAY_FORMAT), dry_run=self._dry_run) for kind in kinds)
-            if notes:
-                yield f"deleted {notes} notes of requeues {what}", {"notes": notes}
-
-    def _drop_corrections(self) -> Iterator[Done]:
-        if self._keep.corrections is None:
+    def _drop_days(self, name: str, what: str) -> Iterator[Done]:
+        keep = getattr(self._keep, name)
+        if keep is None:
             yield "all are kept", {}
-        else:
-            day = _floor(self._clock.now() - self._keep.corrections, DAY)
-            yield self._dropped(CORRECTIONS, day.strftime(DAY_FORMAT), f"that were noticed before {iso(day)}")
+            return
+        day = _floor(self._clock.now() - keep, DAY)
+        before, what = day.strftime(DAY_FORMAT), f"of {what} before {iso(day)}"
+        yield self._dropped(name, before, what)
+        kinds = (self._lake.requeued(), self._lake.rejudged()) if name == QUARANTINE else ()
+        if notes := sum(kind.forget_before(before, dry_run=self._dry_run) for kind in kinds):
+            yield f"deleted {notes} notes of requeues {what}", {"notes": notes}
 
     def _dropped(self, name: str, before: str, what: str) -> Done:
         did = drop_partitions(self._lake.table(name), before, dry_run=self._dry_run)
@@ -146,11 +143,11 @@ class Housekeeper:
     def _drop_log(self) -> Iterator[Done]:
         if self._keep.log is None:
             yield "all of it is kept", {}
-        else:
-            did = self._packing.drop(self._clock.now() - self._keep.log, dry_run=self._dry_run)
-            figures = {"entries": did.entries, "archives": did.archives}
-            says = f"dropped {did.entries} entries in {did.archives} archives"
-            yield _done(figures, says, f"nothing of it is older than {format_duration(self._keep.log)}")
+            return
+        did = self._packing.drop(self._clock.now() - self._keep.log, dry_run=self._dry_run)
+        says = f"dropped {did.entries} entries in {did.archives} archives"
+        figures = {"entries": did.entries, "archives": did.archives}
+        yield _done(figures, says, f"nothing of it is older than {format_duration(self._keep.log)}")
 
     def _pack_log(self) -> Iterator[Done]:
         did = self._packing.pack(self._clock.now() - PACKED_AFTER, dry_run=self._dry_run)
@@ -163,16 +160,14 @@ class Housekeeper:
     def _compact(self, name: str, order: str) -> Iterator[Done]:
         is_idle, ends_at = True, self._clock.monotonic() + COMPACTED_FOR.total_seconds()
         for did in compact(self._lake.table(name), self._newest_over(name), order, dry_run=self._dry_run):
-            is_idle = False
+            is_idle, before = False, f"{did.files} files ({did.size} bytes)"
             figures = {"files": did.files, "bytes": did.size}
             if self._dry_run:
-                yield f"partition {did.partition} has {did.files} files, {did.size} bytes", figures
+                yield f"partition {did.partition} has {before}", figures
                 continue
-            yield (
-                f"partition {did.partition}: {did.files} files ({did.size} bytes) became {did.files_after} "
-                f"({did.size_after} bytes), in the order of {order}",
-                figures | {"files_after": did.files_after, "bytes_after": did.size_after},
-            )
+            figures |= {"files_after": did.files_after, "bytes_after": did.size_after}
+            after = f"{did.files_after} ({did.size_after} bytes), in the order of {order}"
+            yield f"partition {did.partition}: {before} became {after}", figures
             if self._clock.monotonic() >= ends_at:
                 yield f"older partitions wait for the next time, after {format_duration(COMPACTED_FOR)}", {"stopped": 1}
                 break
@@ -187,8 +182,8 @@ class Housekeeper:
         return "" if until is None else (until - SETTLED_AFTER - HOUR).strftime(HOUR_FORMAT)
 
     def _trim(self, name: str) -> Iterator[Done]:
-        did = trim(self._lake.table(name), self._keep.versions, dry_run=self._dry_run)
-        ended = f"ended more than {format_duration(self._keep.versions)} ago"
+        did = trim(self._lake.table(name), VERSIONS_KEPT, dry_run=self._dry_run)
+        ended = f"ended more than {format_duration(VERSIONS_KEPT)} ago"
         says = f"deleted {did.files} files and {did.commits} commits of versions that {ended}"
         yield _done(asdict(did), says, f"no version {ended}")
 
@@ -198,12 +193,12 @@ class Housekeeper:
                 yield f"{name}: {says}", figures
 
     def _remove_orphans(self) -> Iterator[Done]:
-        found = find_orphans(self._lake, self._settings.lake, self._clock.now() - self._keep.orphans)
+        found = find_orphans(self._lake, self._settings.lake, self._clock.now() - GRACE)
         if not self._dry_run:
             remove_orphans(found, self._lake.objects())
         figures = {"files": len(found), "bytes": sum(orphan.size for orphan in found)}
         says = f"removed {len(found)} files that nothing names, {figures['bytes']} bytes"
-        yield _done(figures, says, f"no file that nothing names is older than {format_duration(self._keep.orphans)}")
+        yield _done(figures, says, f"no file that nothing names is older than {format_duration(GRACE)}")
 
     def _event_time_reached(self) -> datetime | None:
         """The watermark, but not beyond the clock."""

@@ -1,14 +1,14 @@
-"""Which windows of a range have to be computed again, and which cannot be. Every file is looked at, none is changed.
+"""The windows of a range that have to be computed again, or cannot be. Every file is looked at, none is changed.
 
 A window is *missing* (closed, and not computed), *stale* (heartbeats have landed that it was computed without) or
-*damaged* (a file of it, or its run's manifest, is gone or unreadable). Computing it again mends all three, as long as
-the heartbeats that it is made from can be read; a damaged file of those is named with the windows that need it.
+*damaged* (a file of it, or its run's manifest, is gone or unreadable). Computing it again repairs all three, as
+long as the heartbeats that it is made from can be read; a damaged file of those is named with the windows that need it.
 """
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import datetime
 from enum import StrEnum
 from functools import partial
 
@@ -26,11 +26,11 @@ from tidemark.pipeline.errors import (
     NewerFormat,
     ObjectMissing,
 )
-from tidemark.pipeline.lake.layout import HEARTBEATS, STREAM_STATUS, Lake
+from tidemark.pipeline.lake.layout import HEARTBEATS, OWN_TABLES, STREAM_STATUS, Lake
 from tidemark.pipeline.lake.store.read_ahead import read_ahead
-from tidemark.pipeline.lake.tables.diffs import HeartbeatDiffs
+from tidemark.pipeline.lake.tables.heartbeats import PARTITION as EVENT_HOUR
 from tidemark.pipeline.lake.tables.table import DataFile, LakeTable, data_files, table_errors
-from tidemark.pipeline.lake.tables.windowed import run_of
+from tidemark.pipeline.lake.tables.windowed import PARTITION, WindowedTable, run_of
 from tidemark.pipeline.quality.staleness import Staleness
 from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.windows import KEY_FORMAT, Window, runs_of_neighbours
@@ -40,7 +40,7 @@ Progress = Callable[[str, int, int], None]
 
 
 class Fault(StrEnum):
-    """Why a window has to be computed again. The first that holds is the window's."""
+    """A reason to compute a window again. The first that holds is the window's."""
 
     DAMAGED = "damaged"
     MISSING = "missing"
@@ -68,7 +68,7 @@ class DamagedInput:
 
 @dataclass(frozen=True, slots=True)
 class DamagedOwn:
-    """A window of a table of one's own with a file that is gone or unreadable."""
+    """A window of a custom table with a file that is gone or unreadable."""
 
     table: str
     window: str
@@ -78,7 +78,7 @@ class DamagedOwn:
 @dataclass(frozen=True, slots=True)
 class Integrity:
     """What a check found in the windows `[start, end)`: the numbers of windows and of their files; the broken windows;
-    the damaged files of `heartbeats`; the damaged windows of tables of one's own; and, in words, what could not be
+    the damaged files of `heartbeats`; the damaged windows of custom tables; and, in words, what could not be
     determined."""
 
     start: datetime
@@ -107,7 +107,8 @@ def check_windows(
     """Check each window that lies wholly in `[start, end)`; `watermark` says which are closed. Each file's presence,
     size, footer and number of rows are compared with the table; values are not read. Raises LakeError if a table's own
     log cannot be read, or the lake does not answer."""
-    windows = {window.key: window for window in settings.windowing.between(start, end)}
+    windowing, lookback = settings.windowing, settings.windows.lookback
+    windows = {window.key: window for window in windowing.between(start, end)}
     diffs = lake.diffs()
     files = {table: _files_of(table, windows) for table in (diffs.table, lake.table(STREAM_STATUS))}
     reasons = _damaged(diffs, files, tell)
@@ -118,7 +119,6 @@ def check_windows(
             faults.setdefault(window.key, fault)
             reasons[window.key].append(why)
 
-    windowing, lookback = settings.windowing, settings.windows.lookback
     closed = lake.kept_windows(windowing).closed(watermark)
     for stretch in lake.window_index(windowing, lookback).update().due(closed):
         for window in map(windowing.numbered, stretch):
@@ -131,13 +131,26 @@ def check_windows(
     except (LakeUnreachable, NewerFormat):
         raise
     except (LakeError, pa.ArrowException) as error:
-        unknown.append(f"tidemark cannot know which windows are stale until the rest is mended: {error}")
-    inputs = list(_damaged_inputs(lake.table(HEARTBEATS), windows.values(), lookback, tell))
+        unknown.append(f"tidemark cannot know which windows are stale until the rest is repaired: {error}")
+    needed = dict[DataFile, list[Window]]()
+    for file in data_files(lake.table(HEARTBEATS).current(), EVENT_HOUR):
+        if reached := [each for each in windows.values() if file.may_have(each.start - lookback, each.end)]:
+            needed[file] = reached
+    heartbeats = lake.table(HEARTBEATS)
+    inputs = [
+        DamagedInput(heartbeats.file_location(file.path), why, needed[file])
+        for file, why in _looked_at(heartbeats, list(needed), tell)
+    ]
     broken = [
         Broken(windows[key], faults[key], reasons[key], _blocks(windows[key], inputs, watermark))
         for key in sorted(faults)
     ]
-    own = [damaged for name in lake.own_tables() for damaged in _damaged_own(lake, name, start, end, tell)]
+    own, (first, last) = list[DamagedOwn](), (moment.strftime(KEY_FORMAT) for moment in (start, end))
+    for name in lake.own_tables():
+        table = lake.table(f"{OWN_TABLES}/{name}")
+        of_range = [file for file in data_files(table.current(), PARTITION) if first <= file.partition < last]
+        for file, why in _looked_at(table, of_range, tell):
+            own.append(DamagedOwn(name, file.partition, f"{table.file_location(file.path)}: {why}"))
     return Integrity(start, end, len(windows), sum(map(len, files.values())), broken, inputs, unknown, own)
 
 
@@ -148,15 +161,6 @@ def forget_damaged(lake: Lake, damaged: Iterable[DamagedOwn]) -> None:
         by_table[one.table].add(one.window)
     for name, keys in by_table.items():
         lake.own_table(name).forget(keys)
-
-
-def _damaged_own(lake: Lake, name: str, start: datetime, end: datetime, tell: Progress) -> Iterator[DamagedOwn]:
-    """The damaged windows of a table of one's own that begin in `[start, end)`."""
-    table = lake.own_table(name).table
-    first, last = (moment.strftime(KEY_FORMAT) for moment in (start, end))
-    files = [file for file in data_files(table.current(), table.partition_column) if first <= file.partition < last]
-    for file, why in _looked_at(table, files, tell):
-        yield DamagedOwn(name, file.partition, f"{table.file_location(file.path)}: {why}")
 
 
 def _files_of(table: LakeTable, windows: Mapping[str, Window]) -> list[DataFile]:
@@ -171,7 +175,7 @@ def _files_of(table: LakeTable, windows: Mapping[str, Window]) -> list[DataFile]
 
 
 def _damaged(
-    diffs: HeartbeatDiffs, files: Mapping[LakeTable, Sequence[DataFile]], tell: Progress
+    diffs: WindowedTable, files: Mapping[LakeTable, Sequence[DataFile]], tell: Progress
 ) -> defaultdict[str, list[str]]:
     """What is wrong with the files of computed windows and with the manifests of their runs, by window."""
     found, computed_by = defaultdict[str, list[str]](list), defaultdict[str, set[str]](set)
@@ -191,20 +195,8 @@ def _damaged(
         except (ObjectMissing, CorruptObject) as error:
             state = "is gone" if isinstance(error, ObjectMissing) else "cannot be read"
             for key in computed_by[run]:
-                found[key].append(f"the manifest of its run {run} {state}: nobody can say what it was computed from")
+                found[key].append(f"the manifest of its run {run} {state}: its input is not known")
     return found
-
-
-def _damaged_inputs(
-    heartbeats: LakeTable, windows: Iterable[Window], lookback: timedelta, tell: Progress
-) -> Iterator[DamagedInput]:
-    """The damaged files of `heartbeats` that a run over one of the windows would read, by their event times."""
-    needed = dict[DataFile, list[Window]]()
-    for file in data_files(heartbeats.current(), heartbeats.partition_column):
-        if reached := [window for window in windows if file.may_have(window.start - lookback, window.end)]:
-            needed[file] = reached
-    for file, why in _looked_at(heartbeats, list(needed), tell):
-        yield DamagedInput(heartbeats.file_location(file.path), why, needed[file])
 
 
 def _blocks(window: Window, inputs: Iterable[DamagedInput], watermark: datetime | None) -> list[str]:

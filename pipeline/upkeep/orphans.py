@@ -12,6 +12,7 @@ from urllib.parse import unquote
 
 import pyarrow.fs as pafs
 
+from tidemark.pipeline.lake.landings import FOLDER as LANDINGS
 from tidemark.pipeline.lake.layout import PARTITIONS, Lake
 from tidemark.pipeline.lake.store.address import arrow_files, table_uri
 from tidemark.pipeline.lake.store.disk import TEMPORARY
@@ -19,7 +20,6 @@ from tidemark.pipeline.lake.store.objects import ObjectStore
 from tidemark.pipeline.lake.store.read_ahead import read_ahead
 from tidemark.pipeline.lake.tables.commit_sync import LOG_FOLDER
 from tidemark.pipeline.lake.tables.delta_log import actions, logged
-from tidemark.pipeline.lake.tables.landings import FOLDER as LANDINGS
 from tidemark.pipeline.lake.tables.table import LakeTable, table_errors
 from tidemark.pipeline.lake.tables.windowed import MANIFESTS, RUNS_FOLDER
 from tidemark.pipeline.settings_sections import LakeSettings

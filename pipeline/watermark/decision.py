@@ -11,29 +11,67 @@ from tidemark.pipeline.watermark.readings import EffectiveReading
 
 
 class Reason(StrEnum):
-    """Why the watermark stands where it stands."""
+    """The reason of a decision."""
 
     ADVANCED = "ADVANCED"
+    """The candidate was higher, and became the watermark.
+
+    Further messages, published and landed."""
     UNCHANGED = "UNCHANGED"
+    """The candidate is not above the watermark.
+
+    Newer messages, which push the pin out of the band."""
     PINNED_BY_BACKLOG = "PINNED_BY_BACKLOG"
+    """The message that pins the candidate was published at or after base's oldest outstanding one, by the last reading.
+
+    Base lands it and is read again, which may be rare (docs/concepts/costs-and-scale.md). If the pin is the anchor or
+    within the band, newer messages move it as well."""
     HELD_TRACKING_BEHIND = "HELD_TRACKING_BEHIND"
+    """Tracking is neither near now nor ahead of base by the band.
+
+    Tracking catches up. Check that its sensor ticks, or raise `ingest.pull_for`."""
     HELD_INCOMPLETE = "HELD_INCOMPLETE"
+    """Base holds messages that tracking may not know, or judged by another contract.
+
+    Base lands them, or you release them (`tidemark release`)."""
     HELD_NO_DATA = "HELD_NO_DATA"
+    """No valid message is known that was published more than a band before tracking's reading.
+
+    Time, once something is published. If messages arrive and all are rejected, correct `[message]` (`tidemark
+    quarantine`)."""
     HELD_STALE_READING = "HELD_STALE_READING"
+    """A backlog cannot be read, or its reading is overdue by more than `watermark.max_reading_age`.
+
+    The readings return. The tick's problems, in Dagster and in `tidemark status`, say why they fail."""
     HELD_CLOCK_SKEW = "HELD_CLOCK_SKEW"
+    """This machine's clock is ahead of Pub/Sub's, or was set back.
+
+    Synchronize the clock."""
     HELD_SEEK = "HELD_SEEK"
+    """A subscription was sought back.
+
+    The next tick. Replayed messages that had not landed are late where they land below the watermark."""
     IDLE_ADVANCED = "IDLE_ADVANCED"
+    """Nothing is published and nothing is outstanding, so the watermark follows the clock.
+
+    It moves by itself."""
     IDLE_HELD = "IDLE_HELD"
+    """Nothing is published, and `watermark.idle` is `hold`.
+
+    A new message, or the setting."""
     RELEASED = "RELEASED"
+    """An operator released messages: base counts as if it had acknowledged what was published before that time.
+
+    Base lands what was released, or a further release."""
 
     @property
     def is_move(self) -> bool:
-        """Whether the watermark became the candidate."""
+        """True if the watermark became the candidate."""
         return self in (Reason.ADVANCED, Reason.IDLE_ADVANCED, Reason.RELEASED)
 
     @property
     def is_hold(self) -> bool:
-        """Whether the watermark waits for something other than the event times themselves."""
+        """True if the watermark waits for something other than the event times themselves."""
         return self.name.startswith("HELD_")
 
 
@@ -49,13 +87,13 @@ BECAUSE = {
     "`tidemark explain` says what would move it, and `tidemark quarantine` what was rejected",
     Reason.HELD_STALE_READING: "the oldest unacknowledged publish time of base or tracking is unknown or too old",
     Reason.HELD_CLOCK_SKEW: "this machine's clock and Pub/Sub's disagree; the watermark moves when the clock is right",
-    Reason.HELD_SEEK: "somebody sought a subscription back (base {base}, tracking {tracking}); replayed messages may "
+    Reason.HELD_SEEK: "a subscription was sought back (base {base}, tracking {tracking}); replayed messages may "
     "be late",
     Reason.IDLE_ADVANCED: "nothing valid was published since {newest}, and there is no backlog",
     Reason.IDLE_HELD: 'nothing valid was published since {newest}, and idle = "hold"',
     Reason.RELEASED: "an operator released the messages published before {released_before}",
 }
-"""Why the watermark stands where it stands, by the reason; `ADVANCED` names its evidence instead."""
+"""The explanation of each reason; `ADVANCED` names its evidence instead."""
 
 PINNED_BY_WHAT_WAS_RELEASED = (
     "base still holds released messages (published at {base}), so its reading says nothing about messages published "
@@ -95,7 +133,7 @@ class Bound:
 
 @dataclass(frozen=True, slots=True)
 class BandEvidence(Bound):
-    """The candidate is the least event time published from `start` to `end`. `anchor` is None only for a rule that does
+    """The candidate is the least event time published from `start` to `end`. `anchor` is None only for a rule
     without one."""
 
     anchor: datetime | None
@@ -109,7 +147,7 @@ class FrontierEvidence(Bound):
 
     @property
     def is_at_frontier(self) -> bool:
-        """Whether the candidate is the frontier."""
+        """True if the candidate is the frontier."""
         return self.candidate == self.frontier
 
 
@@ -134,7 +172,7 @@ class Decision:
 
     @property
     def lag(self) -> timedelta | None:
-        """How far the watermark is behind the moment of the decision."""
+        """Time from the watermark to the moment of the decision."""
         return None if self.watermark is None else self.at - self.watermark
 
     @property
@@ -154,11 +192,11 @@ class Decision:
 
     @property
     def knows_of_a_loss(self) -> bool:
-        """Whether it was made with a note of a lost entry in view: its completeness begins at its own moment."""
+        """True if it knew of a lost entry: its completeness begins at its own moment."""
         return self.complete_from is not None and self.complete_from >= self.at
 
     def sentence(self) -> str:
-        """What was decided and why, in one sentence."""
+        """Say in one sentence what was decided and why."""
         where = "no watermark yet" if self.watermark is None else f"watermark {iso(self.watermark)}"
         if self.lag is not None:
             side = "behind" if round(self.lag.total_seconds()) >= 0 else "ahead"
@@ -197,5 +235,5 @@ class Decision:
 
 
 def when(moment: datetime | None) -> str:
-    """A moment, where there is one."""
+    """Format a moment that may be unknown."""
     return "an unknown moment" if moment is None else iso(moment)

@@ -1,10 +1,10 @@
-"""The estimator: from what was published and what is outstanding to a watermark, or to a reason to hold it.
+"""The estimator: decides a watermark, or a reason to hold it, from what was published and what is outstanding.
 
 It asks the rules in their order. The first hold or candidate ends the search, and `advance` compares the candidate with
 the watermark.
 
 Guarantee: with disorder at most `policy.band`, no message that is still to land has an event time below the watermark,
-but for those that lag more than `policy.max_lag`, while the idle rule has not fired. Where it has, the same holds if
+except those that lag more than `policy.max_lag`, while the idle rule has not fired. Where it has, the same holds if
 after a silence `publish time - event time <= recent lag + band`. The proof is in `docs/concepts/watermark.md`.
 """
 
@@ -18,7 +18,7 @@ from tidemark.pipeline.watermark.situation import Situation
 
 
 def estimate(situation: Situation, rules: Sequence[Rule] = RULES) -> Decision:
-    """One decision. Pure: the same situation gives the same decision, bit for bit."""
+    """Decide. Pure: the same situation gives the same decision, bit for bit."""
     return advance(situation, verdicts_of(situation, rules))
 
 
@@ -70,5 +70,5 @@ def _unmoved(s: Situation, verdicts: Sequence[Verdict]) -> Reason:
 
 
 def is_pinned_by_backlog(s: Situation, pin: Cell) -> bool:
-    """Whether base is behind by the band, and the pin was published within its backlog."""
+    """True if base is behind by the band, and the pin was published within its backlog."""
     return s.oldest_base < s.band_edge and pin.publish_bucket >= bucket_of(s.oldest_base)

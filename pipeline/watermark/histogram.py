@@ -1,23 +1,22 @@
-"""The sparse histogram of what was published: (publish-time bucket, event-time bucket) -> count, minimum.
+"""A sparse histogram of what was published: (publish-time bucket, event-time bucket) -> count, minimum.
 
-Histograms merge in any order and grouping (a commutative monoid with `Histogram.empty()` as its identity),
-so partial ones from many readers add up. Counting a redelivery twice never changes a minimum, so counts are
-upper bounds and minima are exact.
+Histograms merge in any order and grouping: a commutative monoid, with `Histogram.empty()` as its identity. A redelivery
+that is counted twice never changes a minimum, so counts are upper bounds and minima are exact.
 
-A message counts with the lesser of its event time and its publish time, so that a clock that runs fast makes nobody
-else late. Only the watermark counts so: everything else keeps the event time as the source wrote it.
+A message counts with the lesser of its event time and its publish time, so that a clock that runs fast makes no other
+message late. Only the watermark counts so: everything else keeps the event time as the source wrote it.
 """
 
 from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass, fields
-from datetime import datetime
+from datetime import datetime, timedelta
 from operator import attrgetter
 from typing import Self
 
 import numpy as np
 import numpy.typing as npt
 
-from tidemark.pipeline.clock import from_us, to_us
+from tidemark.pipeline.clock import duration_us, from_us, to_us
 
 BUCKET_US = 1_000_000
 """Width of a bucket in microseconds, in both time domains; bucket k is the half-open [k, k + 1) seconds."""
@@ -30,22 +29,22 @@ COPY = NO_EVENT + 1
 
 NO_MINIMUM = np.iinfo(np.int64).max
 A_COPY = NO_MINIMUM - 1
-"""What stands for the event time of a rejected message, and of a copy."""
+"""Stand for the event time of a rejected message, and of a copy."""
 
 BEFORE_ALL, AFTER_ALL = -(1 << 62), 1 << 62
 """Buckets beyond any moment."""
 
 SLOT_US = BUCKET_US // 50
-"""A slot: a cell knows of each fiftieth of its publish second whether anything was published in it."""
+"""Width of a slot: a cell knows which fiftieths of its publish second hold a message."""
 
 Ints = npt.NDArray[np.int64]
 MERGES = (np.add, np.minimum, np.minimum, np.maximum, np.bitwise_or)
-"""How a cell's count, least event time, first and last publish time and slots are merged."""
+"""Merge a cell's count, least event time, first and last publish time, and slots."""
 
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """One cell, as evidence: when its messages were published, and the least event time among them."""
+    """One cell as evidence: the second in which its messages were published, and their least event time."""
 
     publish_bucket: int
     min_event_time: datetime
@@ -80,13 +79,13 @@ class Histogram:
 
     @classmethod
     def empty(cls) -> Self:
-        """No message at all."""
+        """Return the histogram of no message."""
         return cls(*np.empty((len(COLUMNS), 0), dtype=np.int64))
 
     @classmethod
     def of(cls, publish_us: Ints, event_us: Ints, rejected_publish_us: Ints | None = None) -> Self:
-        """The histogram of messages: the times of the valid ones (microseconds, two arrays of one length; `A_COPY` is a
-        copy's event time), and the publish times of the rejected ones."""
+        """Count messages, in microseconds: two arrays for the valid ones (`A_COPY` is a copy's event time), and the
+        publish times of the rejected ones."""
         rejected = np.empty(0, dtype=np.int64) if rejected_publish_us is None else rejected_publish_us
         publish = np.concatenate([publish_us, rejected]).astype(np.int64)
         event = np.concatenate([event_us, np.full(len(rejected), NO_MINIMUM)]).astype(np.int64)
@@ -94,7 +93,7 @@ class Histogram:
 
     @classmethod
     def of_cells(cls, columns: Sequence[Ints]) -> Self:
-        """The histogram of messages that are counted in cells: its arrays, in order and with unique keys."""
+        """Make a histogram of its arrays, in order and with unique keys."""
         _, event_bucket, _, min_event_us, _, last_publish_us, _ = columns
         valid = event_bucket > COPY
         if not valid.any():
@@ -118,16 +117,16 @@ class Histogram:
 
     @property
     def messages(self) -> int:
-        """How many messages, rejected ones included; an upper bound, since redeliveries count again."""
+        """Number of messages, rejected ones included; an upper bound, since redeliveries count again."""
         return int(self.count.sum())
 
     @property
     def rejected(self) -> int:
-        """How many messages have no event time that counts; an upper bound likewise."""
+        """Number of rejected messages; an upper bound likewise."""
         return int(self.count[self.event_bucket == NO_EVENT].sum())
 
     def __add__(self, other: "Histogram") -> "Histogram":
-        """Both together. Costs a copy, and a sort of only those cells whose publish times overlap."""
+        """Merge two histograms. Costs a copy, and a sort of only those cells whose publish times overlap."""
         large, small = (self, other) if len(self) >= len(other) else (other, self)
         newest = max(_present(self.newest_publish_us, other.newest_publish_us), default=None)
         oldest = min(_present(self.oldest_event_us, other.oldest_event_us), default=None)
@@ -141,7 +140,7 @@ class Histogram:
         return Histogram(*joined, newest_publish_us=newest, oldest_event_us=oldest)
 
     def pruned(self, from_bucket: int) -> "Histogram":
-        """Without the cells that were published before `from_bucket`."""
+        """Drop the cells that were published before `from_bucket`."""
         start = int(self.publish_bucket.searchsorted(from_bucket))
         if start == 0:
             return self
@@ -149,28 +148,30 @@ class Histogram:
         return Histogram(*kept, newest_publish_us=self.newest_publish_us, oldest_event_us=self.oldest_event_us)
 
     def only(self, kept: npt.NDArray[np.bool_]) -> "Histogram":
-        """The cells that are kept, as if the others' messages had never been published."""
+        """Keep some cells, as if the others' messages had never been published."""
         return self.of_cells([column[kept] for column in self._columns])
 
     def is_occupied(self, publish_bucket: int) -> bool:
-        """Whether any message, valid or rejected, was published in this bucket."""
+        """True if any message, valid or rejected, was published in this bucket."""
         low, high = self._span(publish_bucket, publish_bucket)
         return high > low
 
     def next_occupied(self, publish_bucket: int) -> int | None:
-        """The first occupied publish-time bucket after this one."""
+        """Find the first occupied publish-time bucket after this one."""
         position = int(self.publish_bucket.searchsorted(publish_bucket, side="right"))
         return int(self.publish_bucket[position]) if position < len(self) else None
 
     def newest_valid_bucket(self, before: int) -> int | None:
-        """The newest publish-time bucket below `before` that holds a message with an event time."""
+        """Find the newest publish-time bucket below `before` that holds a message with an event time."""
         end = int(self.publish_bucket.searchsorted(before))
         valid = self.event_bucket[:end] > COPY
         return int(self.publish_bucket[end - 1 - valid[::-1].argmax()]) if valid.any() else None
 
     def newest_valid_before(self, limit_us: int) -> int | None:
-        """The newest moment from which on, and before the limit, a message with an event time is known to have been
-        published: not above the newest such publish time, and below it by less than a slot or by a cell's first."""
+        """Find the newest publish time before the limit of a message with an event time, as closely as cells know it.
+
+        Never above the true one, and below it by less than a slot or by a cell's first.
+        """
         bucket = limit_us // BUCKET_US
         cells = self._valid(bucket, bucket)
         begun = cells[self.first_publish_us[cells] < limit_us]
@@ -188,7 +189,7 @@ class Histogram:
         return int(self.last_publish_us[low:high].max(initial=NO_EVENT, where=self.event_bucket[low:high] > COPY))
 
     def greatest_lag_us(self, publish_bucket: int) -> int:
-        """A bound on `publish time - event time` in a bucket, at most two buckets' widths above the largest.
+        """Bound `publish time - event time` in a bucket, at most two buckets' widths above the largest.
 
         Assumption: the bucket holds a message with an event time.
         """
@@ -196,21 +197,20 @@ class Histogram:
         return int((self.last_publish_us[cells] - self.min_event_us[cells]).max())
 
     def since(self, publish_us: int, high: int) -> Ints:
-        """The positions of the cells with event times that hold anything published from a moment on, in the buckets up
-        to `high`."""
+        """Find the cells with event times that hold anything published from a moment on, in buckets up to `high`."""
         cells = self._valid(publish_us // BUCKET_US, high)
         return cells[self.last_publish_us[cells] >= publish_us]
 
     def messages_at(self, positions: Ints) -> int:
-        """How many messages the cells hold."""
+        """Count the messages of some cells."""
         return int(self.count[positions].sum())
 
     def minimum_at(self, positions: Ints) -> Cell | None:
-        """The one with the least event time of the cells, if there are any. They have event times."""
+        """Return the one of these cells, which have event times, with the least; None of no cells."""
         return self._cell(positions[self.min_event_us[positions].argmin()]) if len(positions) else None
 
     def quantile_between(self, low: int, high: int, quantile: float) -> Cell | None:
-        """The least, over the publish-time buckets low to high, of each bucket's own event-time quantile.
+        """Find the least of the event-time quantiles of the publish-time buckets low to high.
 
         A bucket with n messages passes over the `floor(quantile * n)` least event times and takes the cell of the next
         one with its exact minimum: never above the true quantile.
@@ -218,11 +218,11 @@ class Histogram:
         return self.minimum_at(self._at_rank(low, high, quantile))
 
     def frontier_before(self, limit_us: int, not_before: int, quantile: float = 0.0) -> Cell | None:
-        """The cell with the greatest event time published below a moment, in the buckets from `not_before` on.
+        """Find the cell with the greatest event time published below a moment, in the buckets from `not_before` on.
 
         A cell counts by its least event time once anything in it was published below the moment: never above a message
         that was. With a quantile, of a bucket's n messages the `floor(quantile * n)` with the greatest event times are
-        passed over, and only whole buckets count, because of parts of a bucket the quantile is another.
+        passed over, and only whole buckets count, because a part of a bucket has another quantile.
         """
         bucket = limit_us // BUCKET_US
         if quantile > 0:
@@ -233,8 +233,8 @@ class Histogram:
         return self._cell(holding[self.min_event_us[holding].argmax()]) if len(holding) else None
 
     def _at_rank(self, low: int, high: int, quantile: float, *, from_the_greatest: bool = False) -> Ints:
-        """The position of one cell in each of the buckets low to high that holds messages with event times: the cell of
-        the first message beyond the `floor(quantile * n)` of its n that have the least event times, or the greatest."""
+        """Find one cell in each bucket low to high with event times: that of the first message beyond the
+        `floor(quantile * n)` of its n messages with the least event times, or the greatest."""
         positions = self._valid(low, high)
         size, bucket = self.count[positions], self.publish_bucket[positions]
         first = np.diff(bucket, prepend=bucket[:1] - 1).nonzero()[0]
@@ -255,9 +255,11 @@ class Histogram:
         )
 
     def new_below(self, delta: "Histogram", before: int, not_before: int) -> int:
-        """How many messages of `delta` fall in cells that are not here yet and were published in the buckets
-        not_before to before - 1: first deliveries that came after their publish time had been declared past. A copy may
-        count as a copy once, and in full when it is delivered again, so neither is told from the other."""
+        """Count the messages of `delta` in cells that are new here and were published from not_before to before - 1.
+
+        They are first deliveries after their publish time had been declared past. A copy may count as a copy once, and
+        in full when it is delivered again, so neither counts as new beside the other.
+        """
         low, high = delta._span(not_before, before - 1)
         if low == high:
             return 0
@@ -271,12 +273,12 @@ class Histogram:
         )
 
     def _span(self, low: int, high: int) -> tuple[int, int]:
-        """The positions of the cells published in the buckets low to high, both included."""
+        """Return the range of the cells published in the buckets low to high, both included."""
         start = int(self.publish_bucket.searchsorted(low))
         return start, max(start, int(self.publish_bucket.searchsorted(high, "right")))
 
     def _valid(self, low: int, high: int) -> Ints:
-        """The positions of the cells with event times published in the buckets low to high."""
+        """Find the cells with event times published in the buckets low to high."""
         start, end = self._span(low, high)
         (positions,) = (self.event_bucket[start:end] > COPY).nonzero()
         positions += start
@@ -284,23 +286,23 @@ class Histogram:
 
 
 COLUMNS = [column.name for column in fields(Histogram) if not column.kw_only]
-"""A histogram's arrays. The first two say which cell a row is."""
+"""Names of a histogram's arrays. The first two are the key of a cell."""
 
 _columns_of = attrgetter(*COLUMNS)
 
 
 def bucket_of(moment: datetime) -> int:
-    """The bucket that holds a moment."""
+    """Return the bucket that holds a moment."""
     return to_us(moment) // BUCKET_US
 
 
 def bucket_start(bucket: int) -> datetime:
-    """The first moment of a bucket."""
+    """Return the first moment of a bucket."""
     return from_us(bucket * BUCKET_US)
 
 
 def cells_of(publish_us: Ints, event_us: Ints, *keys: Ints) -> list[Ints]:
-    """The cells of messages as columns. `event_us` is `NO_MINIMUM` for a rejected one, `A_COPY` for a copy. Only
+    """Count messages in cells, as columns. `event_us` is `NO_MINIMUM` for a rejected one, `A_COPY` for a copy. Only
     messages with equal `keys` share a cell; these columns come first."""
     is_timed = event_us < A_COPY
     counted_us = np.where(is_timed, clamped(event_us, publish_us), NO_MINIMUM)
@@ -311,13 +313,13 @@ def cells_of(publish_us: Ints, event_us: Ints, *keys: Ints) -> list[Ints]:
 
 
 def clamped(event_us: Ints, publish_us: Ints) -> Ints:
-    """The times that messages count with for the watermark: an event time after its publish time counts as that."""
+    """Return the times that count for the watermark: an event time after its publish time counts as that."""
     return np.minimum(event_us, publish_us)
 
 
 def grouped(columns: Sequence[Ints], merges: Sequence[np.ufunc] = MERGES) -> list[Ints]:
-    """Rows merged where their keys are equal, in the order of the keys. The last columns are merged by `merges`; those
-    before them are the keys."""
+    """Merge rows with equal keys, in the order of the keys. The last columns are merged by `merges`; the others are
+    the keys."""
     keys, values = columns[: -len(merges)], columns[-len(merges) :]
     if not len(keys[0]):
         return list(columns)
@@ -328,6 +330,36 @@ def grouped(columns: Sequence[Ints], merges: Sequence[np.ufunc] = MERGES) -> lis
     starts = np.flatnonzero(begins)
     merged = [merge.reduceat(value[order], starts) for merge, value in zip(merges, values, strict=True)]
     return [*(key[starts] for key in ordered), *merged]
+
+
+def holding(histogram: Histogram, max_lag: timedelta | None) -> Histogram:
+    """Keep the cells that hold the watermark, and the rejected messages: all cells without a `max_lag`.
+
+    A cell is passed over if its first publish time less the end of its event bucket is `max_lag` or more. So a message
+    that lags no more than `max_lag` never is, and one that lags two seconds more always is. `newest_publish_us` is that
+    of the cells that hold.
+
+    Assumption: the newest cell that holds was not pruned, which `reachable_from` sees to.
+    """
+    if max_lag is None:
+        return histogram
+    return histogram.only(~_is_passed_over(histogram, max_lag))
+
+
+def passed_over(histogram: Histogram, max_lag: timedelta | None, positions: Ints | None = None) -> int:
+    """Count the messages that are passed over, in all cells or in those at `positions`; an upper bound."""
+    if max_lag is None:
+        return 0
+    over = _is_passed_over(histogram, max_lag)
+    wanted = over if positions is None else positions[over[positions]]
+    return int(histogram.count[wanted].sum())
+
+
+def _is_passed_over(histogram: Histogram, max_lag: timedelta) -> npt.NDArray[np.bool_]:
+    is_timed = histogram.event_bucket > COPY
+    ends_us = (np.where(is_timed, histogram.event_bucket, 0) + 1) * BUCKET_US
+    over: npt.NDArray[np.bool_] = is_timed & (histogram.first_publish_us - ends_us >= duration_us(max_lag))
+    return over
 
 
 def _present(*values: int | None) -> list[int]:

@@ -1,4 +1,4 @@
-"""How trust is earned: every number that a decision depends on, apart from what was observed."""
+"""The policy: every number that a decision depends on, apart from what was observed."""
 
 from dataclasses import dataclass
 from datetime import timedelta
@@ -13,7 +13,16 @@ class Policy:
     the frontier. `band` is the disorder that is allowed for. In each publish second, `quantile` passes over that share
     of the least event times, against clocks that run slow, and `frontier_quantile` over that share of the greatest.
     `reading_slack` is subtracted from the tracking reading and `base_slack` from the base reading, because the service
-    may show a message a moment after its publish time. A message that is published more than `max_lag` after its event
+    may show a message a moment after its publish time.
+
+    No setting changes the next four, and the simulation varies them. A subscription whose oldest message was published
+    within `near_real_time` of its reading counts as without a backlog: between two rounds of 5 s tracking is that far
+    behind. In a silence the sources' recent lag holds the watermark back by `max_idle_lag` at most, against a broken
+    clock in the last second. A reading that is overdue by more than `max_reading_age` holds the watermark: an outage of
+    the readings is worth a word. One that falls by more than `seek_tolerance` is a seek: the service may step back by
+    seconds. Nor is `frontier_quantile` a setting, as fast clocks count with their publish times.
+
+    A message that is published more than `max_lag` after its event
     does not hold the watermark; without one, every message does. For as long as `undecided`, tracking may hold messages
     that it cannot judge yet, and does not count as behind.
     """

@@ -1,8 +1,8 @@
-"""What is outstanding on a subscription, and what of that can be relied on.
+"""Readings: the oldest outstanding publish time of a subscription, and the part of it that stays true.
 
-A reading is valid for ever: what was unacknowledged then, and what was published since, has a publish time
-not below it. So the effective reading is the largest of its epoch, and a lower one that was observed later
-means that somebody sought the subscription, which starts a new epoch.
+A reading is valid for ever: what was unacknowledged then, and what was published since, has a publish time not below
+it. So the effective reading is the largest of its epoch, and a lower one that was observed later means that the
+subscription was sought back, which starts a new epoch.
 """
 
 from dataclasses import dataclass, replace
@@ -19,7 +19,7 @@ class Reading:
     that it was read by, for people.
 
     `answered_at` is this machine's clock after the answer; None where the server's clock cannot be compared with it.
-    `next_within` is how long after it the next one may be taken, by intention: readings cost money. Zero: at each tick.
+    `next_within` is the intended time to the next reading, since readings cost money. Zero: at each tick.
     """
 
     observed_at: datetime
@@ -32,20 +32,18 @@ class Reading:
 
     @property
     def clock_is_behind_by(self) -> timedelta:
-        """How far this machine's clock is behind the server's, at least. Only a clock that is behind is observed after
-        its own answer."""
+        """Least time by which this machine's clock is behind the server's: only then can an answer be later than it."""
         server = max(self.oldest_unacked, self.observed_at)
         return max(server - (self.answered_at or server), timedelta(0))
 
     @property
     def no_later_than(self) -> datetime:
-        """The oldest outstanding message was not published after this; nothing outstanding: it is one moment
-        at which there was none."""
+        """Latest publish time of the oldest outstanding message; or a moment at which nothing was outstanding."""
         return self.oldest_unacked + self.uncertainty
 
     @property
     def age(self) -> timedelta:
-        """How old the oldest outstanding message was when it was observed; nothing outstanding: about zero."""
+        """Age of the oldest outstanding message when it was observed; about zero if nothing was outstanding."""
         return max(self.observed_at - self.oldest_unacked, timedelta(0))
 
 
@@ -62,17 +60,17 @@ class EffectiveReading:
 
     @property
     def is_read_rarely(self) -> bool:
-        """Whether the budget of snapshots puts the next reading off for longer than a tick."""
+        """True if the budget of snapshots puts the next reading off for longer than a tick."""
         return self.newest.source == "snapshot" and self.newest.next_within > timedelta(0)
 
     @property
     def next_by(self) -> datetime:
-        """When the next reading is due at the latest."""
+        """Latest moment at which the next reading is due."""
         return self.newest.observed_at + self.newest.next_within
 
 
 def follow(previous: EffectiveReading | None, reading: Reading | None, tolerance: timedelta) -> EffectiveReading | None:
-    """The effective reading after one more observation (None: there was none this time).
+    """Return the effective reading after one more observation (None: there was none this time).
 
     Observations may come in any order of their moments (two trackers write into one log): one from before the
     epoch began says nothing about it and is passed over. A fall counts only beyond what the reading is uncertain by.

@@ -10,15 +10,23 @@ from enum import StrEnum
 
 from tidemark.pipeline.clock import from_us, to_us
 from tidemark.pipeline.watermark.decision import BandEvidence, FrontierEvidence, Reason, SilenceEvidence
-from tidemark.pipeline.watermark.histogram import AFTER_ALL, BEFORE_ALL, Cell, Histogram, bucket_of, bucket_start
-from tidemark.pipeline.watermark.holding import holding, passed_over
+from tidemark.pipeline.watermark.histogram import (
+    AFTER_ALL,
+    BEFORE_ALL,
+    Cell,
+    Histogram,
+    bucket_of,
+    bucket_start,
+    holding,
+    passed_over,
+)
 from tidemark.pipeline.watermark.policy import Policy
 from tidemark.pipeline.watermark.readings import EffectiveReading, Reading
 from tidemark.pipeline.watermark.situation import Situation, has_no_backlog, is_stale, known, was_sought
 
 
 class Finding(StrEnum):
-    """What a rule found: one name for each branch that a rule can take."""
+    """The findings of rules: one name for each branch that a rule can take."""
 
     FRESH = "both backlogs were read lately"
     STALE = "a backlog was not read, or too long ago"
@@ -37,7 +45,7 @@ class Finding(StrEnum):
     RECENT = "something was published within the idle timeout"
     NEWEST_MAY_BE_ON_BASE = "base may still hold the newest message"
     BACKLOG = "a subscription has a backlog"
-    SILENCE_IS_HELD = "a silence, which is set to hold"
+    SILENCE_IS_HELD = 'a silence, with idle = "hold"'
     SILENCE = "a silence"
     NO_ANCHOR = "nothing valid is known from before the band"
     NO_FRONTIER = "no frontier is known before the band"
@@ -84,7 +92,7 @@ def fresh_readings(s: Situation) -> Verdict:
 
 
 def same_epoch(s: Situation) -> Verdict:
-    """2. Nobody sought a subscription since the decision before."""
+    """2. No subscription was sought since the decision before."""
     before = s.previous
     if before is not None and (was_sought(s.base, before.base) or was_sought(s.tracking, before.tracking)):
         return Held(Finding.SOUGHT, Reason.HELD_SEEK)
@@ -118,7 +126,7 @@ def silence(s: Situation) -> Verdict:
 
     A silence: no valid message was published for `idle_timeout`, all of them have landed, and neither subscription has
     a backlog. Rejected messages do not count, nor what is passed over: a source that sends nothing else would pin
-    everybody else.
+    all others.
     """
     base, tracking, policy = known(s.base), known(s.tracking), s.policy
     holds = s.holding
@@ -171,7 +179,7 @@ def frontier(s: Situation) -> Verdict:
 
 
 def bound(s: Situation) -> Verdict:
-    """6. What bounds the event times of all that may still land, by the rule that is set."""
+    """6. The bound on the event times of all that may still land, by the rule that is set."""
     return frontier(s) if s.policy.rule == "frontier" else band(s)
 
 
@@ -179,13 +187,13 @@ RULES: Sequence[Rule] = (fresh_readings, same_epoch, complete, ready, silence, b
 
 
 def anchor_before(histogram: Histogram, band_edge: datetime) -> datetime | None:
-    """The newest publish time before the band's edge of a valid message, as closely as the histogram knows it."""
+    """Find the newest publish time before the band's edge of a valid message, as closely as the histogram knows it."""
     anchor_us = histogram.newest_valid_before(to_us(band_edge))
     return None if anchor_us is None else from_us(anchor_us)
 
 
 def band_start(oldest_base: datetime, band_edge: datetime, anchor: datetime | None) -> datetime:
-    """Where the band begins: at the lesser of `B` and `T - D`, or at the anchor if that is older."""
+    """Return the beginning of the band: the lesser of `B` and `T - D`, or the anchor if that is older."""
     start = min(oldest_base, band_edge)
     return start if anchor is None else min(start, anchor)
 
@@ -193,7 +201,7 @@ def band_start(oldest_base: datetime, band_edge: datetime, anchor: datetime | No
 def frontier_of(
     histogram: Histogram, before: datetime, policy: Policy, pruned_before: int | None, pruned_frontier: Cell | None
 ) -> Cell | None:
-    """The cell of the greatest event time that was published before a moment.
+    """Find the cell of the greatest event time that was published before a moment.
 
     A message that is published a band after another, or later, has an event time not below the other's: that is the
     definition of disorder. `pruned_frontier` stands for the buckets below `pruned_before`. Where those reach beyond the
@@ -210,15 +218,17 @@ def frontier_of(
 
 
 def recent_lag(histogram: Histogram, at_most: timedelta) -> timedelta:
-    """The largest `publish time - event time` in the newest bucket that holds a valid message, kept within zero and
-    `at_most`. It is at most two seconds too large."""
+    """Return the largest `publish time - event time` in the newest bucket with a valid message, within 0 and `at_most`.
+
+    At most two seconds too large.
+    """
     newest = histogram.newest_valid_bucket(before=AFTER_ALL)
     lag_us = 0 if newest is None else histogram.greatest_lag_us(newest)
     return min(max(timedelta(microseconds=lag_us), timedelta(0)), at_most)
 
 
 def naming(s: Situation) -> Reading | EffectiveReading:
-    """The reading that may name a message that base holds.
+    """Return the reading that may name a message that base holds.
 
     A message that became visible after its publish time can be read only when nothing was outstanding shortly before:
     then the newest reading names it, from within the slack below the effective one.
@@ -229,7 +239,7 @@ def naming(s: Situation) -> Reading | EffectiveReading:
 
 
 def end_of_hole(s: Situation) -> datetime | None:
-    """The moment from which on tracking knows again, if base holds a message that tracking should have seen."""
+    """Return the moment from which on tracking knows again, if base holds a message that tracking should have seen."""
     named = naming(s)
     if not named.names_a_message or named.oldest_unacked >= s.oldest_tracking:
         return None
@@ -241,8 +251,8 @@ def end_of_hole(s: Situation) -> datetime | None:
 
 
 def _least(s: Situation, start: datetime, high: int) -> tuple[Cell | None, int, int]:
-    """The cell of the least event time published from `start` on, up to the bucket `high`; how many messages were; and
-    how many of these are passed over.
+    """Find the cell of the least event time published from `start` to the bucket `high`, and count the messages there
+    and those of them that are passed over.
 
     A quantile is a share of a whole bucket, so with one the whole bucket of `start` counts.
     """

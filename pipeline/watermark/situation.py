@@ -1,16 +1,15 @@
-"""What one decision depends on, and the readings after slack: the only place that subtracts it."""
+"""The input of one decision, and the readings after slack: the only place that subtracts it."""
 
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
 from tidemark.pipeline.watermark.decision import Decision
-from tidemark.pipeline.watermark.histogram import Cell, Histogram
-from tidemark.pipeline.watermark.holding import holding
+from tidemark.pipeline.watermark.histogram import Cell, Histogram, holding
 from tidemark.pipeline.watermark.policy import Policy
 from tidemark.pipeline.watermark.readings import EffectiveReading
 
 CLOCKS_AGREE = timedelta(milliseconds=100)
-"""Beyond what their requests took, readings of the same error of a clock differ by at most this."""
+"""Most that two readings of one clock's error differ, beyond the time of their requests."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +34,7 @@ class Situation:
     pruned_frontier: Cell | None = None
     released_before: datetime | None = None
     holding: Histogram = field(init=False, repr=False, compare=False)
-    """The part of the histogram that holds the watermark. It is made once, because several rules ask for it."""
+    """Part of the histogram that holds the watermark; made once, because several rules use it."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "holding", holding(self.histogram, self.policy.max_lag))
@@ -69,9 +68,11 @@ class Situation:
 
     @property
     def clock_ahead(self) -> timedelta | None:
-        """How far this machine's clock is ahead of the server's, if the readings say so: both subscriptions trail it by
-        the same time, at this decision and at the one before. A backlog is another on each, and changes; an error does
-        not."""
+        """Time by which this machine's clock is ahead of the server's, if the readings show it.
+
+        Both subscriptions then trail it by the same time, at this decision and the one before. Backlogs differ and
+        change; an error does not.
+        """
         before = self.previous
         effective = (self.base, self.tracking) + ((before.base, before.tracking) if before else ())
         readings = {one.newest for one in effective if one is not None and one.newest.answered_at is not None}
@@ -83,7 +84,7 @@ class Situation:
 
     @property
     def clock_went_back(self) -> bool:
-        """Whether a reading is from the future, by this machine's own clock then and now."""
+        """True if a reading is from the future, by this machine's clock then and now."""
         both = (self.base, self.tracking)
         newest = [one.newest for one in both if one is not None and one.newest.answered_at is not None]
         latest = self.at + self.policy.near_real_time
@@ -101,23 +102,23 @@ def tracking_after_slack(tracking: EffectiveReading, policy: Policy) -> datetime
 
 
 def is_stale(reading: EffectiveReading, at: datetime, policy: Policy) -> bool:
-    """Whether the next observation is overdue by more than `max_reading_age`. Where readings are taken at each tick, it
-    has been due since the newest one."""
+    """True if the next observation is overdue by more than `max_reading_age`. With a reading at each tick it is due at
+    once."""
     return at - reading.next_by > policy.max_reading_age
 
 
 def was_sought(reading: EffectiveReading | None, before: EffectiveReading | None) -> bool:
-    """Whether the reading is of a later epoch than at the decision before."""
+    """True if the reading is of a later epoch than at the decision before."""
     return reading is not None and before is not None and reading.epoch > before.epoch
 
 
 def has_no_backlog(reading: EffectiveReading, policy: Policy, beyond: timedelta = timedelta(0)) -> bool:
-    """Whether the reading is within `near_real_time` of the moment at which it was observed, or so much `beyond`."""
+    """True if the reading is within `near_real_time`, and `beyond`, of the moment at which it was observed."""
     return reading.observed_at - reading.oldest_unacked <= policy.near_real_time + beyond
 
 
 def known(reading: EffectiveReading | None) -> EffectiveReading:
-    """A reading that rule 1 has let pass."""
+    """Return a reading that passed rule 1."""
     if reading is None:
         raise ValueError("the rules after the first need a reading of both subscriptions")
     return reading

@@ -10,8 +10,7 @@ from datetime import datetime
 
 from tidemark.pipeline.watermark.decision import Decision
 from tidemark.pipeline.watermark.estimator import estimate
-from tidemark.pipeline.watermark.histogram import Cell, Histogram, bucket_of, bucket_start
-from tidemark.pipeline.watermark.holding import holding
+from tidemark.pipeline.watermark.histogram import Cell, Histogram, bucket_of, bucket_start, holding
 from tidemark.pipeline.watermark.policy import Policy
 from tidemark.pipeline.watermark.readings import EffectiveReading, Reading, follow
 from tidemark.pipeline.watermark.rules import RULES, Rule, anchor_before, band_start, frontier_of
@@ -29,8 +28,8 @@ class Beginning:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """What tracked messages add to the histogram; persisted before they are acknowledged. `usage` is what readers that
-    make no decisions asked of Pub/Sub until `at`, since the entry before; None where nobody counted."""
+    """The histogram of tracked messages, persisted before they are acknowledged. `usage` is what readers that make no
+    decisions asked of Pub/Sub until `at`, since the entry before; None if it was not counted."""
 
     histogram: Histogram
     usage: Usage | None = None
@@ -40,8 +39,8 @@ class Snapshot:
 @dataclass(frozen=True, slots=True)
 class DecisionRecord:
     """A decision with what went into it: the policy, and the two readings of its tick (None: there was none). `usage`
-    is what its process asked of Pub/Sub since its decision before; None where nobody counted. `contract` names what its
-    process judges messages by; empty where it does not say."""
+    is what its process asked of Pub/Sub since its decision before; None if it was not counted. `contract` names what
+    its process judges messages by; empty if unknown."""
 
     decision: Decision
     base: Reading | None
@@ -53,8 +52,9 @@ class DecisionRecord:
 
 @dataclass(frozen=True, slots=True)
 class Lost:
-    """Says that tracking no longer knows all that it acknowledged before, as base will judge it: an entry is beyond
-    repair, whose place this takes, or messages are judged by another `contract` from here on.
+    """A note that tracking no longer knows all that it acknowledged before, as base will judge it.
+
+    It replaces an entry that is beyond repair, or messages are judged by another `contract` from here on.
 
     A lost entry may have been the newest decision, so `watermark_at_least` says how far the watermark is known to
     have come.
@@ -114,7 +114,7 @@ class WatermarkState:
         return _latest(None if self.decision is None else self.decision.watermark, self.watermark_at_least)
 
     def after(self, number: int, entry: "Entry") -> "WatermarkState":
-        """The state with one more entry. Entries are folded in the order of their numbers, each once."""
+        """Fold one more entry. Entries are folded in the order of their numbers, each once."""
         match entry:
             case Compacted():
                 return replace(entry.state, number=number, checkpoint=number)
@@ -150,12 +150,12 @@ class WatermarkState:
         at: datetime,
         rules: Sequence[Rule] = RULES,
     ) -> DecisionRecord:
-        """The decision that follows from here with these readings. Assumption: a Beginning was folded."""
+        """Decide from here with these readings. Assumption: a Beginning was folded."""
         decision = estimate(self.situation(base, tracking, policy, at), rules)
         return DecisionRecord(decision=decision, base=base, tracking=tracking, policy=policy)
 
     def situation(self, base: Reading | None, tracking: Reading | None, policy: Policy, at: datetime) -> Situation:
-        """What that decision depends on. Raises ValueError before a Beginning was folded."""
+        """Gather the input of that decision. Raises ValueError before a Beginning was folded."""
         if self.complete_from is None:
             raise ValueError("a decision before the log's beginning")
         previous = self.decision
@@ -199,7 +199,7 @@ class WatermarkState:
         )
 
     def _pruned(self, record: DecisionRecord) -> tuple[Histogram, int | None, Cell | None]:
-        """The histogram without the cells that no later band can reach; the bucket below which there is none, and the
+        """Drop the cells that no later band can reach. Return the rest, the bucket below which there is none, and the
         frontier of what was published below it."""
         decision = record.decision
         if decision.base is None or decision.tracking is None:
@@ -213,8 +213,10 @@ class WatermarkState:
         return self.histogram.pruned(reachable), reachable, passed
 
     def _violations(self, delta: Histogram) -> int:
-        """How many messages come now although the reading had declared their publish time past. A lower bound: cells
-        are compared, and a redelivery of pruned messages cannot be recognised, so those are passed over."""
+        """Count messages that come although the reading had declared their publish time past.
+
+        A lower bound: cells are compared, and a redelivery of pruned messages cannot be recognised.
+        """
         if self.decision is None or self.decision.tracking is None or self.pruned_before is None:
             return 0
         return self.histogram.new_below(
@@ -223,8 +225,10 @@ class WatermarkState:
 
 
 def reachable_from(histogram: Histogram, base: EffectiveReading, tracking: EffectiveReading, policy: Policy) -> int:
-    """The first publish-time bucket that this band or a later one of the same epoch can reach: buckets below it may be
-    pruned. The anchor is never below it."""
+    """Return the first publish-time bucket that this band, or a later one of the same epoch, can reach.
+
+    Buckets below it may be pruned. The anchor is never below it.
+    """
     edge = tracking_after_slack(tracking, policy) - policy.band
     anchor = anchor_before(holding(histogram, policy.max_lag), edge)
     return bucket_of(band_start(base_after_slack(base, policy), edge, anchor))

@@ -1,6 +1,6 @@
-"""What ticks and rounds asked of Pub/Sub. The log notes it, and its fold sums it by hour, for a day.
+"""The requests of ticks and rounds to Pub/Sub. The log notes them, and its fold sums them by hour, for a day.
 
-It decides no watermark. It is in the log so that the account of a day survives a restart.
+They decide no watermark. They are in the log so that the account of a day survives a restart.
 """
 
 from dataclasses import dataclass, field
@@ -11,12 +11,12 @@ from tidemark.pipeline.sums import Sums
 
 HOUR_US = 3_600_000_000
 HOURS = 24
-"""The hours of a day that are kept. With the one under way, the account covers 23 to 24 hours."""
+"""Hours that are kept. With the one under way, the account covers 23 to 24 hours."""
 
 
 @dataclass(frozen=True, slots=True)
 class Usage(Sums):
-    """What one process asked for in so many `seconds`; those of rounds are none, since ticks run beside them.
+    """The requests of one process in `seconds`; rounds count no time, since ticks run beside them.
 
     `snapshots` were taken for readings, and kept messages of about `snapshot_bytes`. `pulls` are calls; they brought
     `tracked` messages of `tracked_bytes` on tracking and `landed` ones of `landed_bytes` on base. The pulls of a drain
@@ -41,7 +41,7 @@ class Account:
     hours: tuple[tuple[int, Usage], ...] = field(default=())
 
     def after(self, at: datetime, usage: Usage | None) -> "Account":
-        """With what was noted at that moment."""
+        """Add what was noted at a moment."""
         if usage is None:
             return self
         hour = to_us(at) // HOUR_US
@@ -51,11 +51,11 @@ class Account:
         return Account(tuple(sorted((one, summed) for one, summed in sums.items() if one > newest - HOURS)))
 
     def last_day(self, at: datetime) -> Usage:
-        """The sum of the last day's hours, as far as they are known, the hour of `at` included."""
+        """Sum the last day's known hours, the hour of `at` included."""
         hour = to_us(at) // HOUR_US
         return sum((usage for one, usage in self.hours if one > hour - HOURS), Usage())
 
     @property
     def known(self) -> Usage:
-        """The sum of all that is kept: the newest day with decisions, however long ago that was."""
+        """Sum of all that is kept: the newest day with decisions, however long ago that was."""
         return sum((usage for _, usage in self.hours), Usage())

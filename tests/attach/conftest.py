@@ -5,12 +5,6 @@ import socket
 import pytest
 
 
-@pytest.fixture(autouse=True)
-def _without_the_page(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its port is one for all tests."""
-    monkeypatch.setenv("TIDEMARK_METRICS__PAGE", "false")
-
-
 @pytest.fixture
 def unused_port() -> int:
     """A port of loopback that was free a moment ago."""
@@ -18,3 +12,8 @@ def unused_port() -> int:
         one.bind(("127.0.0.1", 0))
         port: int = one.getsockname()[1]
         return port
+
+
+@pytest.fixture(autouse=True)
+def _at_a_port_of_its_own(monkeypatch: pytest.MonkeyPatch, unused_port: int) -> None:
+    monkeypatch.setenv("TIDEMARK_METRICS__LISTEN", f"127.0.0.1:{unused_port}")

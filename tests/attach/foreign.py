@@ -54,8 +54,6 @@ emulator_host = "{address}"
 [watermark]
 band = "10s"
 tick = "5s"
-[ingest]
-pull_for = "3s"
 
 [lake]
 uri = "file:lake"

@@ -10,7 +10,7 @@ from typing import Any
 
 from google.pubsub_v1 import PublisherClient, SubscriberClient
 
-from tidemark.pipeline.cli.attach import Attached
+from tidemark.pipeline.cli.advanced.attach import Attached
 from tidemark.pipeline.clock import SystemClock, iso
 from tidemark.pipeline.lake.layout import Lake
 from tidemark.pipeline.lake.log.history import decision_in_force
@@ -27,13 +27,9 @@ base_subscription = "theirs"
 tracking_subscription = "tracking"
 attach = true
 emulator_host = "{address}"
-pull_wait = "1s"
 [watermark]
 band = "1s"
 tick = "5s"
-seek_tolerance = "2s"
-[ingest]
-pull_for = "1s"
 
 [lake]
 uri = "file:lake"

@@ -19,7 +19,7 @@ from google.pubsub_v1 import PublisherClient, SubscriberClient
 from tests.cli.command import TIDEMARK, Said, said_here
 from tests.fixtures_emulator import unique_pubsub
 from tests.identity.recording import Recorder
-from tests.pubsub.fake_monitoring import FakeMonitoring
+from tests.pubsub.fake_monitoring import FakeMonitoring, metrics_at
 from tests.pubsub.fake_monitoring import served as serve_monitoring
 from tidemark.local.emulator.model import PubSubModel
 from tidemark.local.emulator.server import served
@@ -51,14 +51,15 @@ class House:
     pubsub: PubSubSettings
     recorder: Recorder
     monitoring: FakeMonitoring
+    metrics: str
     publisher: PublisherClient
     reader: SubscriberClient
 
     def write(self, pubsub: str = "", more: str = "") -> None:
         names = ("project", "topic", "base_subscription", "tracking_subscription", "emulator_host")
         written = "\n".join(f'{name} = "{getattr(self.pubsub, name)}"' for name in names)
-        rest = '[watermark]\ntick = "1s"\nband = "1s"\n[ingest]\npull_for = "1s"\n[windows]\nlength = "1m"\n'
-        content = f'[pubsub]\nattach = true\npull_wait = "1s"\n{written}\n{pubsub}\n{rest}{more}'
+        rest = '[watermark]\ntick = "1s"\nband = "1s"\n[windows]\nlength = "1m"\n'
+        content = f"[pubsub]\nattach = true\n{written}\n{pubsub}\n{rest}{more}"
         (self.folder / "tidemark.toml").write_text(content)
 
     def subscribe(self) -> None:
@@ -91,10 +92,10 @@ def house(tmp_path: Path) -> Iterator[House]:
     recorder, monitoring = Recorder(), FakeMonitoring(SystemClock().now)
     model = PubSubModel(rng=random.Random(0))
     with served(model, interceptors=[recorder]) as address, serve_monitoring(monitoring, [recorder]) as metrics:
-        pubsub = unique_pubsub(address).model_copy(update={"monitoring_endpoint": metrics})
+        pubsub = unique_pubsub(address)
         monitoring.project = pubsub.project
         publisher, reader = publisher_client(address), subscriber_client(address)
-        yield House(tmp_path, pubsub, recorder, monitoring, publisher, reader)
+        yield House(tmp_path, pubsub, recorder, monitoring, metrics, publisher, reader)
         for client in (publisher, reader):
             client.transport.close()
 
@@ -112,14 +113,14 @@ def of_the_table(reading: str) -> set[tuple[str, str]]:
 
 @pytest.mark.parametrize("reading", ["auto", "snapshot"])
 def test_base_is_looked_at_and_never_pulled_or_acknowledged(house: House, reading: str) -> None:
-    metrics = f'monitoring_endpoint = "{house.pubsub.monitoring_endpoint}"'
-    house.write(f'{metrics}\nreading = "{reading}"')
+    house.write(f'reading = "{reading}"')
     house.subscribe()
     house.publish(3, 2)
     name, now = house.pubsub.base_subscription, SystemClock().now()
     house.monitoring.sampled(name, now - SAMPLE_PERIOD, age=0, undelivered=0)
     del house.recorder.about[:], house.recorder.methods[:]
-    said = house.run("attach", "--ticks", "2")
+    with metrics_at(house.metrics):
+        said = house.run("attach", "--ticks", "2")
     assert (said.code, said.err) == (0, "")
     assert needed(house) == of_the_table(reading)
     about_base = {call for call, path in house.recorder.about if path == house.pubsub.base_path}
@@ -212,18 +213,20 @@ def test_a_failing_tick_is_said_once_and_noted_and_the_next_good_one_clears_it(h
     house.write()
     house.subscribe()
     assert house.run("attach", "--ticks", "1").code == 0
-    house.write(f'monitoring_endpoint = "{house.pubsub.monitoring_endpoint}"\nreading = "monitoring"')
+    house.write('reading = "monitoring"')
     house.monitoring.errors = [grpc.StatusCode.PERMISSION_DENIED] * 20
-    said = house.run("attach", "--ticks", "2")
+    with metrics_at(house.metrics):
+        said = house.run("attach", "--ticks", "2")
+        failed = json.loads(house.run("status", "--json").out)["ticks_failed"]
+    assert failed == {"tracking": 2}
     assert (said.code, sum("a tick failed" in line for line in said.out.splitlines())) == (1, 1)
-    assert json.loads(house.run("status", "--json").out)["ticks_failed"] == {"tracking": 2}
-    house.monitoring.errors = []
+    house.write()
     assert house.run("attach", "--ticks", "1").code == 0
     assert "ticks_failed" not in json.loads(house.run("status", "--json").out)
 
 
 def test_it_serves_its_health_while_it_runs_and_a_signal_ends_it(house: House, unused_port: int) -> None:
-    house.write(more=f"[metrics]\nhealth = true\nport = {unused_port}\n")
+    house.write(more=f'[metrics]\nlisten = "127.0.0.1:{unused_port}"\n')
     house.subscribe()
     variables = {"PATH": os.environ["PATH"], "HOME": str(house.folder)}
     process = subprocess.Popen(

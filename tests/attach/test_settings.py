@@ -13,8 +13,8 @@ from tidemark.pipeline.settings import load_settings
     ("written", "named"),
     [
         ('[watermark]\nmax_lag = "1m"', "watermark.max_lag"),
-        ('[ingest]\nmode = "continuous"\nround = "1s"', 'ingest.mode = "continuous"'),
-        ('[tables.t]\nsql = "t.sql"\nkey = ["a"]', "[tables]"),
+        ('[ingest]\nmode = "continuous"', 'ingest.mode = "continuous"'),
+        ('[tables.t]\nfile = "t.sql"\nkey = ["a"]', "[tables]"),
         ("[windows]\ncorrections = true", "windows.corrections"),
         ('[quarantine]\nrequeue = "when the contract changes"', "quarantine.requeue"),
     ],

@@ -39,8 +39,6 @@ CALLS_TAKE = timedelta(seconds=60)
 CONFIG = """\
 [pubsub]
 emulator_host = "127.0.0.1:{emulator}"
-ack_deadline = "10s"
-pull_wait = "1s"
 
 [message.fields]
 temperature = "number"
@@ -53,25 +51,20 @@ first = "{first}"
 [watermark]
 band = "{band}"
 tick = "{tick}"
-near_real_time = "5s"
 idle_timeout = "{idle}"
-max_idle_lag = "5s"
 
 [ingest]
 readers = 3
-run_for = "5m"
-start_after = "{start_after}"
-start_size = {start_size}
-stop_below = "10s"
+mode = "continuous"
 
 [lake]
 uri = "file:lake"
-checkpoint_every = 20
 
 [spark]
 remote = "sc://localhost:{spark}"
-server_master = "local[5,4]"
-driver_memory = "1g"
+
+[spark.config]
+"spark.driver.memory" = "1g"
 
 [dagster]
 storage = "state/dagster"
@@ -104,8 +97,6 @@ class Asked:
     band: str = "20s"
     tick: str = "3s"
     idle_timeout: str = "25s"
-    start_after: str = "20s"
-    start_size: int = 50_000
     disk_megabytes: int | None = None
     live: bool = True
 
@@ -129,8 +120,6 @@ def house_of(asked: Asked, clock: Clock) -> House:
             band=asked.band,
             tick=asked.tick,
             idle=asked.idle_timeout,
-            start_after=asked.start_after,
-            start_size=asked.start_size,
             **{name: free_port() for name in ("emulator", "spark", "web", "code")},
         )
     )

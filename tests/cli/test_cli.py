@@ -45,8 +45,6 @@ CONFIG = """\
 [pubsub]
 project = "{project}"
 emulator_host = "{emulator}"
-ack_deadline = "10s"
-pull_wait = "1s"
 
 [message.fields]
 temperature = "number"
@@ -120,8 +118,8 @@ def tick(place: Place) -> None:
     )
     track(
         PubSubSubscription(client, pubsub.tracking_path, CLOCK, pubsub),
-        tracking_backlog=SnapshotBacklog(client, pubsub.tracking_path, CLOCK, pubsub.call_timeout),
-        base_backlog=SnapshotBacklog(client, pubsub.base_path, CLOCK, pubsub.call_timeout),
+        tracking_backlog=SnapshotBacklog(client, pubsub.tracking_path, CLOCK),
+        base_backlog=SnapshotBacklog(client, pubsub.base_path, CLOCK),
         log=lake.tracking_log(),
         reader=reader,
         policy=settings.policy,
@@ -403,8 +401,8 @@ def test_a_lost_entry_is_forgotten_on_request_and_the_log_goes_on(empty: Place) 
     said = empty.tidemark("status")
     assert said.code == 1
     (line,) = said.err.splitlines()
-    assert "tidemark forget" in line
-    forgotten = empty.tidemark("forget", "1")
+    assert "tidemark repair --forget" in line
+    forgotten = empty.tidemark("repair", "--forget", "1")
     assert forgotten.code == 0
     assert "entry 1 is noted as lost" in forgotten.out
     assert empty.tidemark("status").code == 0
@@ -472,7 +470,8 @@ def init(folder: Path, *arguments: str) -> Place:
 def test_init_puts_every_port_that_the_settings_name_on_consecutive_ones(tmp_path: Path) -> None:
     settings = init(tmp_path / "a", "--ports", "34000").settings
     assert (settings.pubsub.emulator_host, settings.spark.remote) == ("127.0.0.1:34000", "sc://localhost:34001")
-    assert (settings.dagster.web_port, settings.dagster.code_port, settings.metrics.port) == (34002, 34003, 34004)
+    assert (settings.dagster.web_port, settings.dagster.code_port) == (34002, 34003)
+    assert settings.metrics.address == ("127.0.0.1", 34004)
     assert said_here(ROOT, ("init", str(tmp_path / "c"), "--ports", "65500"), {}).code == 2
 
 

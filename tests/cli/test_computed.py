@@ -101,7 +101,7 @@ def test_what_names_no_window_is_exit_code_2(shell: Shell, arguments: list[str],
     [
         ("diffs", ["--window"]),
         ("streams", ["--window"]),
-        ("recompute", ["--to", OPEN, "--from"]),
+        ("repair", ["--recompute", "--to", OPEN, "--from"]),
         ("repair", ["--from"]),
         ("explain", ["--at"]),
     ],

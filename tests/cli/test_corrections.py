@@ -1,4 +1,4 @@
-"""`tidemark corrections` on a lake in a folder: what changed in windows that were computed again."""
+"""`tidemark diffs --corrections` on a lake in a folder: what changed in windows that were computed again."""
 
 import json
 from pathlib import Path
@@ -31,13 +31,13 @@ def place(tmp_path: Path) -> Place:
 
 
 def told(place: Place, *arguments: str) -> list[dict[str, Any]]:
-    said = place.tidemark("corrections", "--json", *arguments)
+    said = place.tidemark("diffs", "--corrections", "--json", *arguments)
     assert (said.code, said.err) == (0, "")
     return [json.loads(line) for line in said.out.splitlines()]
 
 
 def test_the_newest_are_shown_first_with_what_differs_and_harmlessly(place: Place) -> None:
-    said = place.tidemark("corrections")
+    said = place.tidemark("diffs", "--corrections")
     assert (said.code, said.err) == (0, "")
     assert all(one.isprintable() or one == "\n" for one in said.out)
     added, changed = said.out.strip().split("\n\n")
@@ -68,13 +68,13 @@ def test_table_window_time_and_number_say_what_is_shown(place: Place) -> None:
     assert windows("--limit", "1") == [KEYS[1]]
     assert windows("--table", HEARTBEAT_DIFFS, "--since", "1h") == [KEYS[1], KEYS[0]]
     assert windows("--since", "2099-01-01T00:00:00Z") == []
-    refused = place.tidemark("corrections", "--table", "another")
+    refused = place.tidemark("diffs", "--corrections", "--table", "another")
     assert refused.code == 1
     assert f"there is no table another; there are {HEARTBEAT_DIFFS}" in refused.err
 
 
 def test_what_is_no_window_is_refused(place: Place) -> None:
-    said = place.tidemark("corrections", "--window", str(WINDOWS[0].start))
+    said = place.tidemark("diffs", "--corrections", "--window", str(WINDOWS[0].start))
     assert said.code == 2
     assert "not a window's key" in said.err
 
@@ -82,6 +82,9 @@ def test_what_is_no_window_is_refused(place: Place) -> None:
 def test_a_lake_without_any_says_how_to_have_them_noted(tmp_path: Path) -> None:
     (tmp_path / "tidemark.toml").write_text(CONFIG.format(folder=tmp_path))
     said = "no corrections were noted"
-    assert Place(tmp_path).tidemark("corrections").out == f"{said}; runs note them if windows.corrections is true\n"
+    assert (
+        Place(tmp_path).tidemark("diffs", "--corrections").out
+        == f"{said}; runs note them if windows.corrections is true\n"
+    )
     (tmp_path / "tidemark.toml").write_text(f"{CONFIG.format(folder=tmp_path)}[windows]\ncorrections = true\n")
-    assert Place(tmp_path).tidemark("corrections").out == f"{said}\n"
+    assert Place(tmp_path).tidemark("diffs", "--corrections").out == f"{said}\n"

@@ -19,7 +19,7 @@ from tests.tuning.tuning_traces import MemoryTrace, Source
 from tidemark.assets.jobs.tuning import tuning_metadata
 from tidemark.pipeline.clock import SystemClock, to_us
 from tidemark.pipeline.lake.layout import Lake
-from tidemark.pipeline.lake.tables.stream_status import Kind
+from tidemark.pipeline.lake.tables.stream_status import StatusKind
 from tidemark.pipeline.printable import printable
 from tidemark.pipeline.settings import load_settings
 from tidemark.pipeline.tuning.inputs import report_on_lake
@@ -74,10 +74,15 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     rows = [{**row, **INFINITE, "status": row["stream_id"]} for row in beats(0, *HOSTILE)]
     put(lake.diffs(), "run", {KEYS[0]: rows, KEYS[1]: []})
     status = [
-        *({"stream_id": name, "kind": str(Kind.STARTED), "first_event_time": WINDOWS[0].start} for name in HOSTILE),
-        *({"stream_id": name, "kind": str(Kind.MISSED), "missed_heartbeats": 1, "gaps": 1} for name in HOSTILE),
+        *(
+            {"stream_id": name, "kind": str(StatusKind.STARTED), "first_event_time": WINDOWS[0].start}
+            for name in HOSTILE
+        ),
+        *({"stream_id": name, "kind": str(StatusKind.MISSED), "missed_heartbeats": 1, "gaps": 1} for name in HOSTILE),
     ]
-    stopped = [{"stream_id": name, "kind": str(Kind.STOPPED), "last_event_time": WINDOWS[0].start} for name in HOSTILE]
+    stopped = [
+        {"stream_id": name, "kind": str(StatusKind.STOPPED), "last_event_time": WINDOWS[0].start} for name in HOSTILE
+    ]
     put(lake.stream_status(), "run", {KEYS[0]: status, KEYS[1]: stopped})
     return folder
 
@@ -135,7 +140,7 @@ def test_one_stream_is_found_by_its_exact_name_and_shown_harmlessly(folder: Path
         lambda name: ("replay", "hostile.parquet", "--band", name),
         lambda name: ("pubsub", "--fault", name),
         lambda name: ("pubsub", "--host", name),
-        lambda name: ("forget", name),
+        lambda name: ("repair", "--forget", name),
         lambda name: (name,),
         lambda name: ("status", f"--{name}"),
         lambda name: ("--config", name, "status"),

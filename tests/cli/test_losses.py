@@ -13,9 +13,9 @@ from tests.watermark.builders import at, effective, published, seconds
 from tidemark.pipeline.cli.app import app
 from tidemark.pipeline.clock import SystemClock, iso
 from tidemark.pipeline.contract.heartbeat import FieldKind
+from tidemark.pipeline.lake.tables.delta_log import says_of
 from tidemark.pipeline.lake.tables.heartbeats import heartbeat_rows
 from tidemark.pipeline.lake.tables.new_files import NewFiles
-from tidemark.pipeline.lake.tables.rounds import says_of
 from tidemark.pipeline.observe.facts import ingest_facts, loss_details, loss_facts
 from tidemark.pipeline.quality import staleness
 from tidemark.pipeline.quality.status import read_losses

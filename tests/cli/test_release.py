@@ -14,8 +14,8 @@ from typer.testing import CliRunner
 
 from tests.ingest.fakes import World, WorldSubscription
 from tests.watermark.builders import START, at
-from tidemark.pipeline.cli import release
 from tidemark.pipeline.cli.app import app
+from tidemark.pipeline.cli.repair import release
 from tidemark.pipeline.clock import iso
 from tidemark.pipeline.errors import LakeError, ReadingUnavailable
 from tidemark.pipeline.ingest.take import Budget

@@ -22,6 +22,7 @@ from tests.watermark.exact_rule import exact_late
 from tidemark.pipeline.cli.app import app
 from tidemark.pipeline.clock import from_us, to_us
 from tidemark.pipeline.errors import LakeError, TidemarkError, TraceUnusable
+from tidemark.pipeline.lake import layout
 from tidemark.pipeline.lake.layout import Lake
 from tidemark.pipeline.replay.replay import RULES_WITHOUT_ANCHOR, decide_again
 from tidemark.pipeline.replay.trace import NEVER, NO_EVENT_TIME, Batch, ticks_of
@@ -136,13 +137,11 @@ def test_late_is_counted_as_one_would_by_hand_and_the_summary_agrees(tmp_path: P
     ("options", "policy", "tick"),
     [
         ([], {}, 10.0),
-        (["--rule", "frontier", "--frontier-quantile", "0.1"], {"rule": "frontier", "frontier_quantile": 0.1}, 10.0),
+        (["--rule", "frontier"], {"rule": "frontier"}, 10.0),
         (["--band", "1m30s", "--tick", "7s"], {"band": 90.0}, 7.0),
         (["--quantile", "0.25", "--no-anchor"], {"quantile": 0.25, "anchor": False}, 10.0),
         (["--idle", "hold", "--idle-timeout", "30s"], {"idle": "hold", "idle_timeout": 30.0}, 10.0),
-        (["--near-real-time", "0", "--max-idle-lag", "1s"], {"near_real_time": 0.0, "max_idle_lag": 1.0}, 10.0),
-        (["--reading-slack", "2s", "--base-slack", "3s"], {"reading_slack": 2.0, "base_slack": 3.0}, 10.0),
-        (["--max-reading-age", "1m", "--seek-tolerance", "5s"], {"max_reading_age": 60.0, "seek_tolerance": 5.0}, 10.0),
+        (["--slack", "2s"], {"reading_slack": 2.0, "base_slack": 2.0}, 10.0),
     ],
 )
 def test_each_option_is_the_policy_s_and_what_is_not_given_is_its_default(
@@ -238,10 +237,11 @@ def test_a_trace_that_cannot_be_used_and_a_file_that_cannot_be_written_are_repor
 
 
 @pytest.fixture
-def lake(tmp_path: Path) -> tuple[Lake, list[DecisionRecord], Batch]:
+def lake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Lake, list[DecisionRecord], Batch]:
     """A lake in which a run over a trace with late messages was recorded and landed, some of it twice."""
-    (tmp_path / "tidemark.toml").write_text('[lake]\nuri = "file:lake"\ncheckpoint_every = 10\n')
-    lake = Lake(LakeSettings(uri=f"file:{tmp_path}/lake", checkpoint_every=10), {}, ManualClock(at(0)))
+    monkeypatch.setattr(layout, "CHECKPOINT_EVERY", 10)
+    (tmp_path / "tidemark.toml").write_text('[lake]\nuri = "file:lake"\n')
+    lake = Lake(LakeSettings(uri=f"file:{tmp_path}/lake"), {}, ManualClock(at(0)))
     messages = late_trace()
     decided = record(lake.tracking_log(), messages, Policy())
     valid = np.flatnonzero(messages.event_us != NO_EVENT_TIME)

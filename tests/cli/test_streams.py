@@ -15,10 +15,10 @@ from tidemark.pipeline.cli.app import app
 from tidemark.pipeline.clock import iso
 from tidemark.pipeline.errors import LakeError
 from tidemark.pipeline.lake.layout import Lake
-from tidemark.pipeline.lake.tables.stream_status import Kind
+from tidemark.pipeline.lake.tables.stream_status import StatusKind
 
 
-def status(stream: str, kind: Kind, **told: Any) -> dict[str, Any]:
+def status(stream: str, kind: StatusKind, **told: Any) -> dict[str, Any]:
     return {"stream_id": stream, "kind": str(kind), **told}
 
 
@@ -45,12 +45,19 @@ def computed(lake: Lake) -> Lake:
         lake.stream_status(),
         "run",
         {
-            KEYS[0]: [status(stream, Kind.STARTED, **started) for stream in "ab"],
-            KEYS[1]: [status("b", Kind.STOPPED, last_event_time=first)],
+            KEYS[0]: [status(stream, StatusKind.STARTED, **started) for stream in "ab"],
+            KEYS[1]: [status("b", StatusKind.STOPPED, last_event_time=first)],
             KEYS[2]: [
-                status("c", Kind.STARTED, first_event_time=last, **started),
+                status("c", StatusKind.STARTED, first_event_time=last, **started),
                 *(
-                    status(stream, Kind.MISSED, missed_heartbeats=count, gaps=1, longest_gap_seconds=60.0, heartbeats=2)
+                    status(
+                        stream,
+                        StatusKind.MISSED,
+                        missed_heartbeats=count,
+                        gaps=1,
+                        longest_gap_seconds=60.0,
+                        heartbeats=2,
+                    )
                     for stream, count in (("a", 1), ("c", 3))
                 ),
             ],
@@ -84,7 +91,7 @@ def test_the_last_windows_are_shown_at_a_glance(computed: Lake) -> None:
     assert said.splitlines()[0] == f"3 streams; 1 silent since {iso(WINDOWS[2].start)} or before"
     (line,) = [line for line in said.splitlines() if KEYS[1] in line]
     assert line.split() == [KEYS[1], "1", "1", "1", "50.00%", "0", "0", "0", "0"]
-    assert "tidemark recompute" not in said
+    assert "tidemark repair --recompute" not in said
 
 
 def test_one_window_is_shown_by_its_key_or_by_any_time_in_it(computed: Lake) -> None:
@@ -96,7 +103,7 @@ def test_one_window_is_shown_by_its_key_or_by_any_time_in_it(computed: Lake) -> 
 def test_a_window_without_a_status_is_named_with_what_mends_it(computed: Lake) -> None:
     put(computed.diffs(), "alone", {KEYS[3]: beats(3, "a")}, version=1)
     assert rows()[0]["windows_behind"] == [KEYS[3]]
-    assert f"`tidemark recompute --from {KEYS[3]} --to {KEYS[3]}` mends that" in " ".join(run().stdout.split())
+    assert f"`tidemark repair --recompute --from {KEYS[3]} --to {KEYS[3]}` mends that" in " ".join(run().stdout.split())
     refused = run("--missing")
     assert isinstance(refused.exception, LakeError)
     assert f"window {KEYS[3]} has no status" in str(refused.exception)
@@ -134,7 +141,7 @@ def test_the_streams_that_stopped_started_or_missed_beats_in_a_window_are_named(
 
 def test_a_stream_that_comes_back_started_and_is_not_new(computed: Lake) -> None:
     put(computed.diffs(), "back", {KEYS[5]: beats(5, "b")})
-    put(computed.stream_status(), "back", {KEYS[5]: [status("b", Kind.STARTED, heartbeats=2)]})
+    put(computed.stream_status(), "back", {KEYS[5]: [status("b", StatusKind.STARTED, heartbeats=2)]})
     (started,) = rows("--started")
     assert (started["stream_id"], started["new"]) == ("b", False)
 

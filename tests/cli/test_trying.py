@@ -15,7 +15,7 @@ from google.pubsub_v1 import PublisherClient
 from tests.cli.command import PROGRAM_SECONDS, TIDEMARK
 from tests.cli.test_cli import CLOCK, Place, place_in
 from tests.contract.payloads.schemas import container
-from tidemark.pipeline.cli.trying import NOT_ALL_PASS
+from tidemark.pipeline.cli.start.trying import NOT_ALL_PASS
 from tidemark.pipeline.clock import SystemClock, iso
 from tidemark.pipeline.pubsub.connection import publisher_client, subscriber_client
 
@@ -102,15 +102,15 @@ def test_a_sample_of_the_topic_is_tried_like_a_file(tmp_path: Path, emulator_hos
     publisher, subscriber = publisher_client(emulator_host), subscriber_client(emulator_host)
     publisher.create_topic(name=pubsub.topic_path)
     with publishing(publisher, pubsub.topic_path, {"stream_id": "s", "event_time": iso(SystemClock().now())}):
-        said = place.tidemark("provision", "--sample", "2", "--json")
+        said = place.tidemark("try", "--sample", "2", "--json")
     facts = json.loads(said.out)
     assert (said.code, facts["samples"], facts["heartbeats"]) == (0, 2, 2)
-    said = place.tidemark("provision", "--sample", "1", "--sample-wait", "100ms")
+    said = place.tidemark("try", "--sample", "1", "--timeout", "100ms")
     assert said.code == NOT_ALL_PASS
     assert "only what is published from now on is seen" in said.out
     assert said.out.splitlines()[-1] == "0 samples: 0 heartbeats, 0 rejected"
     assert [found.name for found in subscriber.list_subscriptions(project=f"projects/{pubsub.project}")] == []
-    assert place.tidemark("provision", "--sample-wait", "1s").code == 2
+    assert place.tidemark("try", "--timeout", "1s").code == 2
     for client in (publisher, subscriber):
         client.transport.close()
 
@@ -124,8 +124,8 @@ def test_ctrl_c_ends_a_sample_and_leaves_no_subscription(tmp_path: Path, emulato
     def there() -> list[str]:
         return [found.name for found in subscriber.list_subscriptions(project=f"projects/{pubsub.project}")]
 
-    arguments = [TIDEMARK, "--config", str(place.folder / "tidemark.toml"), "provision", "--sample", "5"]
-    program = subprocess.Popen([*arguments, "--sample-wait", "1h"], stdout=subprocess.DEVNULL)
+    arguments = [TIDEMARK, "--config", str(place.folder / "tidemark.toml"), "try", "--sample", "5"]
+    program = subprocess.Popen([*arguments, "--timeout", "1h"], stdout=subprocess.DEVNULL)
     try:
         until = CLOCK.monotonic() + PROGRAM_SECONDS
         while not there():

@@ -25,10 +25,6 @@ emulator_host = "127.0.0.1:8085"
 
 [lake]
 uri = "file:lake"
-
-[tune]
-since = "2h"
-target_late_share = 0.001
 """
 
 LATE = Source(seconds=900, rate=33, streams=100, jitter=8, late=0.005, late_by=60, left=0, seed=7)
@@ -87,20 +83,14 @@ def lake(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, MemoryTrace]:
 
 
 def by_band(told: Any, rule: str) -> dict[float, dict[str, Any]]:
-    return {
-        each["band_seconds"]: each
-        for each in told["outcomes"]
-        if each["rule"] == rule and not each["quantile"] and not each["frontier_quantile"]
-    }
+    return {each["band_seconds"]: each for each in told["outcomes"] if each["rule"] == rule and not each["quantile"]}
 
 
 def recommended(told: Any, rule: str, target: float) -> float | None:
     (found,) = (
         each["band_seconds"]
         for each in told["recommended"]
-        if each["rule"] == rule
-        and each["target_late_share"] == target
-        and not each["quantile"] + each["frontier_quantile"]
+        if each["rule"] == rule and each["target_late_share"] == target and not each["quantile"]
     )
     return found  # type: ignore[no-any-return]
 
@@ -163,7 +153,7 @@ def test_on_a_lake_it_reports_on_the_ticks_and_the_landings_of_the_run(lake: tup
     told = figures(folder, "tune", "--bands", "0,10s,60s")
     assert told["messages"] == len(trace.publish_us)
     assert told["source"].endswith("/lake")
-    assert told["target_late_share"] == 0.001
+    assert told["target_late_share"] == 0.0001
     trace.write(folder / "same.parquet")
     same = figures(folder, "tune", "same.parquet", "--bands", "0,10s,60s")
     for rule in ("band", "frontier"):
@@ -283,8 +273,7 @@ def test_settings_that_are_here_are_used_for_a_trace_as_well(tmp_path: Path) -> 
     (tmp_path / "tidemark.toml").write_text('[watermark]\nrule = "frontier"\nband = "4s"\nquantile = 0.02\n')
     told = figures(tmp_path, "tune", "trace.parquet")
     assert (told["present"]["rule"], told["present"]["band_seconds"]) == ("frontier", 4.0)
-    assert {(each["rule"], each["quantile"], each["frontier_quantile"]) for each in told["outcomes"]} == {
-        ("band", 0.02, 0.0),
-        ("frontier", 0.02, 0.0),
-        ("frontier", 0.02, 0.05),
+    assert {(each["rule"], each["quantile"]) for each in told["outcomes"]} == {
+        ("band", 0.02),
+        ("frontier", 0.02),
     }

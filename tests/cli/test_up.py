@@ -13,8 +13,8 @@ from tests.cli.command import Said, said_by_the_program, said_here
 from tests.official_emulator import free_port
 from tidemark.local.services.ownership import Ownership
 from tidemark.local.services.processes import STATE_FILE, Noted, Supervisor, noted_file
-from tidemark.pipeline.cli import doctor, starting
-from tidemark.pipeline.cli.doctor import at_once
+from tidemark.pipeline.cli.start import doctor, up_state
+from tidemark.pipeline.cli.start.doctor import at_once
 from tidemark.pipeline.clock import SystemClock
 from tidemark.pipeline.doctor.finding import Level
 from tidemark.pipeline.lake.owner import NAME
@@ -32,7 +32,7 @@ class House:
         web, code = free_port(), free_port()
         (folder / "tidemark.toml").write_text(
             f'[pubsub]\ntopic = "{topic}"\nemulator_host = "127.0.0.1:{free_port()}"\nemulator = "local"\n'
-            f'[lake]\nuri = "file:../lake"\n[spark]\nremote = ""\nmaster = "local[1]"\n'
+            f'[lake]\nuri = "file:../lake"\n[spark]\nremote = ""\n[spark.config]\n"spark.master" = "local[1]"\n'
             f"[dagster]\nweb_port = {web}\ncode_port = {code}\n"
         )
         self.settings = load_settings(folder / "tidemark.toml")
@@ -84,7 +84,7 @@ def test_a_second_up_on_the_lake_is_refused_before_anything_is_started(house: Ho
 
 def test_status_says_whether_it_runs_and_who_owns_the_lake(house: House) -> None:
     idle = house.here("up", "--status")
-    assert (idle.code, idle.err) == (starting.NOT_RUNNING, "")
+    assert (idle.code, idle.err) == (up_state.NOT_RUNNING, "")
     assert f"not running in {house.state}" in idle.out
     assert f"lake file:{house.settings.lake.folder}: no pipeline has written it yet" in idle.out
     assert not house.state.exists(), "to ask makes nothing"

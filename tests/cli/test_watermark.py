@@ -10,8 +10,8 @@ import pytest
 from tests.cli.test_explain import Log
 from tests.clock import ManualClock
 from tests.watermark.builders import at
-from tidemark.pipeline.cli import watermark
 from tidemark.pipeline.cli.app import run_command
+from tidemark.pipeline.cli.look import watermark
 from tidemark.pipeline.clock import iso
 from tidemark.pipeline.lake.log.tracking_log import entry_name
 from tidemark.pipeline.version import FORMAT

@@ -16,15 +16,18 @@ from google.pubsub_v1 import PublisherClient, PubsubMessage
 from tests.clock import ManualClock
 from tests.emulator.builders import a_subscription, a_topic
 from tests.ingest.model_subscription import ModelBacklog, ModelSubscription
+from tests.quick import with_policy
 from tidemark.assets.definitions import build_definitions
 from tidemark.assets.jobs.job import tags_of
 from tidemark.assets.scheduler.runs import Runs, stretch_named
 from tidemark.local.emulator.model import PubSubModel
 from tidemark.pipeline.clock import Clock, SystemClock, iso
 from tidemark.pipeline.contract.heartbeat import FieldKind
+from tidemark.pipeline.ingest.rounds import PLAN, RunPlan
 from tidemark.pipeline.kept import Kept
 from tidemark.pipeline.lake.layout import Lake
 from tidemark.pipeline.orchestrator.names import COMPUTE_WINDOWS, PIPELINE, op_of
+from tidemark.pipeline.pubsub.leases import LEASE
 from tidemark.pipeline.pubsub.spending import Spending
 from tidemark.pipeline.pubsub.subscription import PulledBatch
 from tidemark.pipeline.quality.status import LakeReport, read_report, read_waiting
@@ -48,24 +51,23 @@ SOMEBODY_ELSES: Sequence[Mapping[str, str]] = ({}, {PIPELINE: "gs://bucket/anoth
 FIELDS = {"temperature": FieldKind.NUMBER, "status": FieldKind.TEXT}
 
 
-PUBSUB = PubSubSettings(ack_deadline=timedelta(seconds=10))
+PUBSUB = PubSubSettings()
 """On the model."""
 
 Provisioned = Callable[..., Settings]
 
 
-def settings_of(
-    pubsub: PubSubSettings, folder: Path, *, spark: SparkSettings | None = None, max_windows_per_run: int = 288
-) -> Settings:
+def settings_of(pubsub: PubSubSettings, folder: Path, *, spark: SparkSettings | None = None) -> Settings:
     """A band of a second, and idle after a second of silence: a watermark moves within seconds."""
-    return Settings(
+    settings = Settings(
         pubsub=pubsub,
         message=MessageSettings(fields=FIELDS),
-        windows=WindowSettings(length=timedelta(minutes=1), max_windows_per_run=max_windows_per_run),
-        watermark=WatermarkSettings(band=SECOND, tick=SECOND, idle_timeout=SECOND, max_idle_lag=timedelta(0)),
+        windows=WindowSettings(length=timedelta(minutes=1)),
+        watermark=WatermarkSettings(band=SECOND, tick=SECOND, idle_timeout=SECOND),
         lake=LakeSettings(uri=f"file:{folder / 'lake'}"),
         spark=spark or SparkSettings(),
     )
+    return with_policy(settings, max_idle_lag=timedelta(0))
 
 
 class Hasty(SystemClock):
@@ -85,9 +87,7 @@ class ModelWorld:
         self.model = PubSubModel(rng=random.Random(0))
         self.model.create_topic(a_topic(pubsub.topic_path))
         for path in (pubsub.tracking_path, pubsub.base_path):
-            self.model.create_subscription(
-                a_subscription(path, pubsub.topic_path, pubsub.ack_deadline), self.clock.now()
-            )
+            self.model.create_subscription(a_subscription(path, pubsub.topic_path, LEASE), self.clock.now())
 
     def publish(self, topic: str, messages: Sequence[Mapping[str, Any]]) -> None:
         """As the client publishes."""
@@ -181,13 +181,14 @@ class Ticking:
     instance: dg.DagsterInstance
     clock: Clock = field(default_factory=Hasty)
     world: ModelWorld | None = None
+    plan: RunPlan = PLAN
 
     def __post_init__(self) -> None:
         self.restart()
 
     def restart(self) -> None:
         """A new code server, which has kept nothing."""
-        self.definitions = build_definitions(self.settings, self.clock)
+        self.definitions = build_definitions(self.settings, self.clock, plan=self.plan)
         self.resources = {name: (self.definitions.resources or {})[name] for name in ("pubsub", "lake")}
         if self.world is not None:
             self.resources["pubsub"] = ModelPubSub(

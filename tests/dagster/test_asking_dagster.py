@@ -110,7 +110,7 @@ def serving(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serving]:
 def test_recompute_requests_one_run_over_the_range_and_prints_its_address(serving: Serving) -> None:
     # The job is found although these settings do not name the pipeline as the project does that serves it.
     settings = {"TIDEMARK_DAGSTER__NAME": "", "http_proxy": "http://127.0.0.1:9"}
-    said = serving.tidemark("recompute", "--from", FIRST, "--to", LAST, **settings)
+    said = serving.tidemark("repair", "--recompute", "--from", FIRST, "--to", LAST, **settings)
     assert said.code == 0, said.err
     (run,) = serving.runs()
     assert said.out.split()[-1] == f"http://127.0.0.1:{serving.web}/runs/{run.run_id}"
@@ -139,7 +139,7 @@ def test_what_does_not_take_the_run_is_named_with_what_to_do(
     facts = {"web": serving.web, "code": serving.code, "ui": f"http://127.0.0.1:{serving.web}"}
     set_here = {f"TIDEMARK_DAGSTER__{name}": value.format(**facts) for name, value in variables.items()}
     before = len(serving.runs())
-    refused = serving.tidemark("recompute", "--from", FIRST, "--to", LAST, **set_here)
+    refused = serving.tidemark("repair", "--recompute", "--from", FIRST, "--to", LAST, **set_here)
     assert refused.code == 1
     assert said.format(**facts) in refused.err
     assert "Traceback" not in refused.err

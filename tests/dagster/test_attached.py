@@ -31,7 +31,7 @@ from tidemark.pipeline.windows import KEY_FORMAT
 
 ROOT = Path(__file__).resolve().parents[2]
 HOUR, MINUTE, SECOND = timedelta(hours=1), timedelta(minutes=1), timedelta(seconds=1)
-PUBSUB = PubSubSettings(attach=True, ack_deadline=timedelta(seconds=10))
+PUBSUB = PubSubSettings(attach=True)
 NOON = SystemClock().now().replace(hour=12, minute=0, second=0, microsecond=0, tzinfo=UTC) - timedelta(days=2)
 """Two days ago: Dagster lists hours that are over by the machine's clock."""
 
@@ -80,7 +80,7 @@ def house(tmp_path: Path, instance: dg.DagsterInstance) -> Attached:
 
 
 def test_there_is_what_needs_no_tables_and_no_spark(tmp_path: Path) -> None:
-    settings = settings_of(PUBSUB, tmp_path).model_copy(update={"metrics": MetricsSettings(health=True)})
+    settings = settings_of(PUBSUB, tmp_path).model_copy(update={"metrics": MetricsSettings(listen="127.0.0.1:9464")})
     definitions = build_definitions(settings)
     dg.Definitions.validate_loadable(definitions)
     repository = definitions.get_repository_def()

@@ -38,7 +38,13 @@ HOUR = "2026-11-21T05-00Z"
 WINDOWS = ["2026-11-21T05-20Z", "2026-11-21T05-21Z", "2026-11-21T05-22Z"]
 WATERMARK = START + 3 * MINUTE
 CLASSIC = SparkSettings(
-    master="local[1]", driver_memory="1g", config={"spark.sql.shuffle.partitions": "1", "spark.ui.enabled": "false"}
+    remote=None,
+    config={
+        "spark.master": "local[1]",
+        "spark.driver.memory": "1g",
+        "spark.sql.shuffle.partitions": "1",
+        "spark.ui.enabled": "false",
+    },
 )
 
 pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning")  # sockets that py4j leaves to the collector
@@ -88,7 +94,7 @@ class Materializing:
         append_beats(self.lake.heartbeats(), columns)
 
     def run(self, first: str, last: str, instance: dg.DagsterInstance) -> dg.ExecuteInProcessResult:
-        """One run of the job over a range, with the tags that `tidemark recompute` gives it."""
+        """One run of the job over a range, with the tags that `tidemark repair --recompute` gives it."""
         job = build_definitions(self.settings).resolve_job_def(COMPUTE_WINDOWS)
         return job.execute_in_process(instance=instance, tags={WINDOWS_TAG: f"{first}{TO}{last}"}, raise_on_error=False)
 

@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ from tests.dagster.house import (
     publish,
     settings_of,
 )
+from tests.quick import classic
 from tests.watermark.builders import ints
 from tidemark.assets.jobs.ingest import WHY_NOT, Report
 from tidemark.assets.sensors.ingest import (
@@ -38,10 +40,10 @@ from tidemark.pipeline.ingest import on_spark, readers
 from tidemark.pipeline.ingest.outcome import Ingested, Settled, Side
 from tidemark.pipeline.ingest.progress import Watch
 from tidemark.pipeline.ingest.readers import Share
-from tidemark.pipeline.ingest.rounds import Ended, RoundDone
+from tidemark.pipeline.ingest.rounds import PLAN, Ended, RoundDone, RunPlan
 from tidemark.pipeline.orchestrator.names import ENDED, INGEST, READS, STAYS
 from tidemark.pipeline.settings import Settings
-from tidemark.pipeline.settings_sections import IngestSettings, SparkSettings
+from tidemark.pipeline.settings_sections import IngestSettings
 from tidemark.pipeline.watermark.decision import Decision, Reason
 from tidemark.pipeline.watermark.histogram import Histogram
 from tidemark.pipeline.watermark.policy import Policy
@@ -51,23 +53,24 @@ from tidemark.pipeline.watermark.state import DecisionRecord, Snapshot, Watermar
 CLOCK = SystemClock()
 SECOND, MINUTE = timedelta(seconds=1), timedelta(minutes=1)
 STATUS = dg.DagsterRunStatus
-CLASSIC = SparkSettings(master="local[3,4]", driver_memory="1g", config={"spark.ui.enabled": "false"})
-INGEST_SOON = IngestSettings.model_validate(
-    {"readers": 2, "round": "2s", "run_for": "1m", "start_after": "3s", "stop_below": "1s"}
-)
-CONTINUOUS = INGEST_SOON.model_copy(update={"mode": "continuous"})
+CLASSIC = classic("local[3,4]", **{"spark.ui.enabled": "false"})
+TWO = IngestSettings(readers=2)
+SOON = RunPlan(round=2 * SECOND, run_for=MINUTE, start_after=3 * SECOND, stop_below=SECOND)
+CONTINUOUS = IngestSettings(mode="continuous", readers=2)
 
 pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning")  # sockets that py4j leaves to the collector
 
 
-def ticking_with(world: ModelWorld, instance: dg.DagsterInstance, folder: Path, chosen: IngestSettings) -> Ticking:
+def ticking_with(
+    world: ModelWorld, instance: dg.DagsterInstance, folder: Path, chosen: IngestSettings, plan: RunPlan = SOON
+) -> Ticking:
     settings = settings_of(PUBSUB, folder).model_copy(update={"ingest": chosen})
-    return Ticking(settings, instance, world.clock, world)
+    return Ticking(settings, instance, world.clock, world, plan)
 
 
 @pytest.fixture
 def ticking(world: ModelWorld, instance: dg.DagsterInstance, tmp_path: Path) -> Ticking:
-    return ticking_with(world, instance, tmp_path, INGEST_SOON)
+    return ticking_with(world, instance, tmp_path, TWO)
 
 
 def publish_backlog(publisher: PublisherClient | ModelWorld, settings: Settings, messages: int = 2000) -> None:
@@ -79,7 +82,7 @@ def publish_backlog(publisher: PublisherClient | ModelWorld, settings: Settings,
     for first in range(0, len(beats), 1000):
         publish(publisher, settings, beats[first : first + 1000])
     publish(publisher, settings, [], broken=[{"stream_id": "stream-0"}] * 2)
-    clock.sleep(INGEST_SOON.start_after.total_seconds() + 0.5)
+    clock.sleep(SOON.start_after.total_seconds() + 0.5)
 
 
 def rows(ticking: Ticking) -> int:
@@ -118,16 +121,15 @@ def standing_with(
     return WatermarkState(record=DecisionRecord(decision, *readings, Policy()))
 
 
-def why(state: WatermarkState, now: datetime, watch: Watch | None = None, **chosen: object) -> str | None:
-    settings = Settings(ingest=IngestSettings.model_validate(chosen))
-    return why_readers(state, now, settings, Watch() if watch is None else watch)
+def why(state: WatermarkState, now: datetime, watch: Watch | None = None, **chosen: Any) -> str | None:
+    return why_readers(state, now, Settings(), Watch() if watch is None else watch, replace(PLAN, **chosen))
 
 
 def test_a_run_is_due_when_either_subscription_holds_a_message_as_old_as_the_settings_say() -> None:
     now = CLOCK.now()
     assert why(WatermarkState(), now) is None
-    assert why(standing_with(now, base=10 * MINUTE - SECOND), now, start_after="10m") is None
-    due = why(standing_with(now, base=10 * MINUTE), now, start_after="10m")
+    assert why(standing_with(now, base=10 * MINUTE - SECOND), now, start_after=10 * MINUTE) is None
+    due = why(standing_with(now, base=10 * MINUTE), now, start_after=10 * MINUTE)
     assert due == "base holds a message that is 10m old"
     due = why(standing_with(now, base=MINUTE, tracking=timedelta(days=2)), now)
     assert due == "tracking holds a message that is 2d old"
@@ -169,7 +171,7 @@ def test_in_continuous_mode_the_sensor_keeps_one_run_at_work(
     assert len(requests(ticking)) == 1
 
 
-@pytest.mark.parametrize("chosen", [INGEST_SOON, CONTINUOUS], ids=["ticks", "continuous"])
+@pytest.mark.parametrize("chosen", [TWO, CONTINUOUS], ids=["ticks", "continuous"])
 def test_after_a_failure_the_next_run_waits(
     world: ModelWorld, instance: dg.DagsterInstance, tmp_path: Path, chosen: IngestSettings
 ) -> None:
@@ -189,13 +191,13 @@ def test_after_a_run_that_found_nothing_to_pull_the_sensor_rests(ticking: Tickin
     ended(ticking, Ended.TIME_IS_UP)
     assert requests(ticking)
     run = ended(ticking, Ended.RAN_DRY)
-    rests = why_no_run(ticking.runs, CLOCK.now(), ticking.settings)
+    rests = why_no_run(ticking.runs, CLOCK.now(), ticking.settings, SOON)
     assert rests == (
         f"run {run.run_id[:8]} found hardly anything to pull: another consumer holds it; the next run looks 3s later"
     )
-    assert why_no_run(ticking.runs, CLOCK.now() + INGEST_SOON.start_after, ticking.settings) is None
+    assert why_no_run(ticking.runs, CLOCK.now() + SOON.start_after, ticking.settings, SOON) is None
     continuous = ticking.settings.model_copy(update={"ingest": CONTINUOUS})
-    assert why_no_run(ticking.runs, CLOCK.now(), continuous) is None, "from now on one is always at work"
+    assert why_no_run(ticking.runs, CLOCK.now(), continuous, SOON) is None, "from now on one is always at work"
 
 
 def test_a_run_that_has_to_start_soon_after_one_had_caught_up_stays(ticking: Ticking, world: ModelWorld) -> None:
@@ -220,7 +222,7 @@ def test_the_sensor_says_how_the_ticks_go_and_asks_for_a_run_when_they_do_not_ca
     world: ModelWorld, instance: dg.DagsterInstance, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(readers, "TICK_MESSAGES", 40)
-    ticking = ticking_with(world, instance, tmp_path, IngestSettings())
+    ticking = ticking_with(world, instance, tmp_path, TWO, PLAN)
     settings = ticking.settings
 
     def play(ticks: int, published: int) -> None:
@@ -245,11 +247,11 @@ def test_the_sensor_says_how_the_ticks_go_and_asks_for_a_run_when_they_do_not_ca
 # Ticks beside a run
 
 
-@pytest.mark.parametrize("chosen", [INGEST_SOON, CONTINUOUS], ids=["ticks", "continuous"])
+@pytest.mark.parametrize("chosen", [TWO, CONTINUOUS], ids=["ticks", "continuous"])
 def test_ticks_pull_until_a_run_has_settled_a_round_and_again_when_it_has_ended(
     publisher: PublisherClient, provisioned: Provisioned, instance: dg.DagsterInstance, chosen: IngestSettings
 ) -> None:
-    ticking = Ticking(provisioned(ingest=chosen), instance)
+    ticking = Ticking(provisioned(ingest=chosen), instance, plan=SOON)
     publish(publisher, ticking.settings, beats_between(CLOCK.now() - 2 * MINUTE, CLOCK.now() - MINUTE))
     run = ticking.run(INGEST, STATUS.STARTED)
     assert metadata_of(ticking.land(), "heartbeats")["rows"] == 4, "it has not settled a round"
@@ -269,9 +271,9 @@ def test_ticks_pull_until_a_run_has_settled_a_round_and_again_when_it_has_ended(
 def test_a_run_that_hangs_does_not_keep_the_ticks_from_landing(ticking: Ticking) -> None:
     run = ticking.run(INGEST, STATUS.STARTED)
     ticking.instance.add_run_tags(run.run_id, {READS: "true"})
-    longest = INGEST_SOON.run_for + OVERTIME
-    assert run_at_work(ticking.runs, CLOCK.now() + longest - 2 * MINUTE, ticking.settings) == run.run_id
-    assert run_at_work(ticking.runs, CLOCK.now() + longest, ticking.settings) is None
+    longest = SOON.run_for + OVERTIME
+    assert run_at_work(ticking.runs, CLOCK.now() + longest - 2 * MINUTE, SOON) == run.run_id
+    assert run_at_work(ticking.runs, CLOCK.now() + longest, SOON) is None
 
 
 # The run
@@ -279,7 +281,7 @@ def test_a_run_that_hangs_does_not_keep_the_ticks_from_landing(ticking: Ticking)
 
 def test_a_line_of_the_log_tells_all_rounds_since_the_last_and_that_they_take_too_long() -> None:
     settings = Settings()
-    report, share = Report(ManualClock(CLOCK.now()), settings), Share(settings, settings.ingest.round, 2, 1)
+    report, share = Report(ManualClock(CLOCK.now()), settings, PLAN.round), Share(settings, PLAN.round, 2, 1)
 
     def done(number: int, seconds: float = 5.5, **ages: timedelta) -> RoundDone:
         settled = Settled(Ingested(heartbeats=10, late=1, messages=10), Ingested(messages=11))
@@ -299,13 +301,13 @@ def test_a_line_of_the_log_tells_all_rounds_since_the_last_and_that_they_take_to
     )
     assert report.sentence() == told
     report.add(done(3, 10.2))
-    assert report.sentence().endswith("Spark needs a place for each of the 3 readers, and for windows")
+    assert report.sentence().endswith("Spark needs a task slot for each of the 3 readers, and for windows")
     assert report.total.landed.heartbeats == 40
 
 
 @pytest.fixture
 def on_spark_ticking(provisioned: Provisioned, instance: dg.DagsterInstance) -> Ticking:
-    return Ticking(provisioned(spark=CLASSIC, ingest=INGEST_SOON), instance)
+    return Ticking(provisioned(spark=CLASSIC, ingest=TWO), instance, plan=SOON)
 
 
 def run_of(ticking: Ticking, *, succeeds: bool = True, **tags: str) -> tuple[dg.DagsterRun, Any]:
@@ -371,9 +373,9 @@ def test_a_run_that_stays_lands_and_tracks_reports_and_ends_in_time(
     mode: str,
     tags: dict[str, str],
 ) -> None:
-    run_for = timedelta(seconds=8)  # shorter than the settings allow
-    chosen = INGEST_SOON.model_copy(update={"mode": mode, "run_for": run_for})
-    ticking = Ticking(provisioned(spark=CLASSIC, ingest=chosen), instance)
+    run_for = timedelta(seconds=8)
+    chosen = TWO.model_copy(update={"mode": mode})
+    ticking = Ticking(provisioned(spark=CLASSIC, ingest=chosen), instance, plan=replace(SOON, run_for=run_for))
     beats = beats_between(CLOCK.now() - 10 * MINUTE, CLOCK.now(), streams=100)
     for first in range(0, len(beats), 500):
         publish(publisher, ticking.settings, beats[first : first + 500])

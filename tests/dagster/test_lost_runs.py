@@ -17,7 +17,7 @@ from tests.dagster.test_run_launcher import CodeServer, until
 from tests.official_emulator import free_port
 from tidemark.assets.jobs.job import tags_of
 from tidemark.assets.scheduler import lost_runs
-from tidemark.assets.scheduler.lost_runs import BEAT, SILENT_FOR, STARTS_WITHIN, beating, report_dead
+from tidemark.assets.scheduler.lost_runs import BEAT, LONGEST_RUN, SILENT_FOR, STARTS_WITHIN, beating, report_dead
 from tidemark.assets.scheduler.requests import pause_of
 from tidemark.assets.scheduler.runs import Runs
 from tidemark.assets.scheduler.turns import LONGEST_PAUSE
@@ -25,7 +25,7 @@ from tidemark.assets.sensors.ingest import run_at_work
 from tidemark.pipeline.clock import SystemClock
 from tidemark.pipeline.orchestrator.names import COMPUTE_WINDOWS, INGEST, READS
 from tidemark.pipeline.settings import Settings
-from tidemark.pipeline.settings_sections import LONGEST_RUN, LakeSettings
+from tidemark.pipeline.settings_sections import LakeSettings
 
 SECOND = timedelta(seconds=1)
 ROOT = Path(__file__).resolve().parents[2]
@@ -107,8 +107,8 @@ def test_a_run_that_says_something_is_waited_for_until_it_is_older_than_any(runs
 def test_ticks_pull_again_once_nothing_is_heard_of_a_run_whose_readers_pull(runs: Runs) -> None:
     run, now = noted(runs, STATUS.STARTED, INGEST), SystemClock().now()
     runs.instance.add_run_tags(run.run_id, {READS: "true"})
-    assert run_at_work(runs, now, runs.settings) == run.run_id
-    assert run_at_work(runs, now + SILENT_FOR + SECOND, runs.settings) is None
+    assert run_at_work(runs, now) == run.run_id
+    assert run_at_work(runs, now + SILENT_FOR + SECOND) is None
 
 
 def test_a_run_says_that_it_is_at_work_while_it_is(

@@ -38,7 +38,7 @@ def with_tables(settings: Settings, folder: Path, **texts: str) -> Settings:
     tables = {}
     for name, text in texts.items():
         (folder / f"{name}.sql").write_text(text)
-        tables[name] = TableSettings(sql=str(folder / f"{name}.sql"), key=["stream_id"])
+        tables[name] = TableSettings(file=str(folder / f"{name}.sql"), key=["stream_id"])
     return settings.model_copy(update={"tables": tables})
 
 

@@ -60,9 +60,7 @@ class World:
 
     def ask(self, stale: Sequence[Window] = ()) -> Request:
         length = self.windowing.length
-        windows = SimpleNamespace(
-            max_windows_per_run=self.most, runs_at_once=self.at_once, length=length, lookback=REACH * length
-        )
+        windows = SimpleNamespace(runs_at_once=self.at_once, length=length, lookback=REACH * length)
         lake: Any = SimpleNamespace(settings=SimpleNamespace(windowing=self.windowing, windows=windows), kept=self.kept)
         with pytest.MonkeyPatch.context() as patched:
             patched.setattr(requests, "report_dead", lambda *_: self.working)
@@ -70,7 +68,7 @@ class World:
             patched.setattr(requests, "ended_attempts", lambda *_: self.attempts)
             patched.setattr(requests, "due_now", lambda *_: Spans(*self.due()))
             runs: Any = SimpleNamespace(settings=lake.settings)
-            return next_request(runs, lake, self.watermark, self.now, stale)
+            return next_request(runs, lake, self.watermark, self.now, stale, self.most)
 
     def attempt(self, request: Request, began: datetime, run_id: str = "", *, failed: bool = False) -> Attempt:
         tried = Spans(*(range(number, number + 1) for number in self.numbers(request)))

@@ -11,7 +11,7 @@ import pytest
 
 from tests.dagster.house import Ticking, metadata_of, publish, settings_of
 from tests.fixtures_emulator import unique_pubsub
-from tests.pubsub.fake_monitoring import FakeMonitoring
+from tests.pubsub.fake_monitoring import FakeMonitoring, metrics_at
 from tests.pubsub.fake_monitoring import served as serve_monitoring
 from tidemark.local.emulator.model import PubSubModel
 from tidemark.local.emulator.server import served as serve_pubsub
@@ -43,7 +43,6 @@ class Service:
 
     pubsub: PubSubSettings
     fake: FakeMonitoring
-    endpoint: str
     clock: ShiftedClock
     folder: Path
     instance: dg.DagsterInstance
@@ -55,9 +54,7 @@ class Service:
 
     def settings(self, **pubsub: str | int) -> Settings:
         """These servers, and what a test sets besides."""
-        return settings_of(
-            PubSubSettings(**{**self.pubsub.model_dump(), "monitoring_endpoint": self.endpoint, **pubsub}), self.folder
-        )
+        return settings_of(self.pubsub.model_copy(update=pubsub), self.folder)
 
     def ticking(self, **pubsub: str | int) -> Ticking:
         """The sensors with these settings, on subscriptions that exist."""
@@ -95,11 +92,12 @@ def service(tmp_path: Path) -> Iterator[Service]:
     with (
         serve_pubsub(PubSubModel(rng=random.Random(1)), clock=clock) as address,
         serve_monitoring(fake) as endpoint,
+        metrics_at(endpoint),
         dg.DagsterInstance.ephemeral() as instance,
     ):
         pubsub = unique_pubsub(address)
         fake.project = pubsub.project
-        yield Service(pubsub, fake, endpoint, clock, tmp_path, instance)
+        yield Service(pubsub, fake, clock, tmp_path, instance)
 
 
 def read_by(told: Mapping[str, object]) -> tuple[object, object]:

@@ -6,7 +6,7 @@ from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 
-from tidemark.local.demo.script import run_demo
+from tidemark.local.demo.script import Scale, run_demo
 from tidemark.local.demo.shapes.all_shapes import SHAPES
 from tidemark.local.demo.shapes.shape import ShapeName
 from tidemark.local.demo.summary import Summary
@@ -51,16 +51,14 @@ def main() -> int:
     table.add_column("")
     for shape in asked.shapes:
         terminal.rule(shape)
-        source = replace(SOURCE, streams=asked.streams, shape=SHAPES[shape])
+        source = replace(SOURCE, shape=SHAPES[shape])
         try:
             summary = run_demo(
                 (asked.folder / shape).resolve(),
                 source,
                 terminal,
                 SystemClock(),
-                backlog=asked.backlog,
-                live=asked.live,
-                idle_timeout=asked.idle_timeout,
+                scale=Scale(asked.streams, asked.backlog, asked.live, asked.idle_timeout),
             )
         except TidemarkError as error:
             print(f"tidemark: {error}", file=sys.stderr)

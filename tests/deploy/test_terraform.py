@@ -12,8 +12,9 @@ import pytest
 import yaml
 
 from tests.deploy.provider import Asked, serving
+from tidemark.pipeline.ingest.rounds import PLAN
 from tidemark.pipeline.pubsub.requirements import wanted
-from tidemark.pipeline.settings_sections import IngestSettings, PubSubSettings
+from tidemark.pipeline.settings_sections import PubSubSettings
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
 TERRAFORM = shutil.which("terraform") or shutil.which("tofu")
@@ -131,7 +132,7 @@ def test_an_alert_on_base_waits_until_readers_on_spark_help(by_default: Asked) -
     policies = {one["display_name"]: one for one in named(by_default, "google_monitoring_alert_policy")}
     (condition,) = policies["tidemark: old messages on base"]["conditions"]
     (threshold,) = condition["condition_threshold"]
-    assert threshold["threshold_value"] > IngestSettings().start_after.total_seconds()
+    assert threshold["threshold_value"] > PLAN.start_after.total_seconds()
 
 
 def test_a_value_that_google_would_refuse_is_refused_before_anything_is_made(plan: Plan) -> None:

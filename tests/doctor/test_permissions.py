@@ -116,8 +116,7 @@ def test_a_permission_on_one_of_the_two_subscriptions_alone_is_named_with_it(wor
 def test_what_a_reading_does_not_need_is_not_asked_for(world: World, reading: str, spared: set[str]) -> None:
     everything = {one.name for one in permissions_of(RUNNING) if one.on is On.PROJECT}
     world.granted[world.pubsub.project] -= spared
-    pubsub = {"reading": reading, "monitoring_endpoint": "127.0.0.1:1"}
-    world.pubsub = world.pubsub.model_copy(update=pubsub)
+    world.pubsub = world.pubsub.model_copy(update={"reading": reading})
     assert wrong(world) == []
     world.granted[world.pubsub.project].clear()
     named = {name for name in everything for one in wrong(world) if f"lack {name} on" in one.said}

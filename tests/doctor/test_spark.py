@@ -13,6 +13,7 @@ from pyspark.errors.exceptions.connect import SparkConnectGrpcException
 
 from tests.chaos.disk import small_disk
 from tests.official_emulator import free_port
+from tests.quick import classic
 from tests.spark.machine import script
 from tidemark.local.services import own_files
 from tidemark.pipeline.clock import SystemClock
@@ -59,7 +60,7 @@ def test_without_a_java_what_needs_one_is_broken_and_a_server_elsewhere_does_not
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(java, "_candidates", lambda: iter(()))
-    for spark in (here(), SparkSettings(remote=None, master="local[1]")):
+    for spark in (here(), classic("local[1]")):
         (finding,) = findings(check_java, spark=spark)
         assert finding.level is Level.BROKEN
         assert "install Java 17 or newer" in finding.said
@@ -69,9 +70,9 @@ def test_without_a_java_what_needs_one_is_broken_and_a_server_elsewhere_does_not
 def test_a_table_of_ones_own_that_cannot_be_read_is_broken(tmp_path: Path) -> None:
     assert findings(check_own_tables) == []
     (tmp_path / "mine.sql").write_text("SELECT window, stream_id FROM {heartbeats}")
-    (finding,) = findings(check_own_tables, tables={"mine": TableSettings(sql=str(tmp_path / "mine.sql"))})
+    (finding,) = findings(check_own_tables, tables={"mine": TableSettings(file=str(tmp_path / "mine.sql"))})
     assert (finding.level, finding.said) == (Level.OK, "tables of your own: mine")
-    (finding,) = findings(check_own_tables, tables={"mine": TableSettings(sql=str(tmp_path / "absent.sql"))})
+    (finding,) = findings(check_own_tables, tables={"mine": TableSettings(file=str(tmp_path / "absent.sql"))})
     assert (finding.level, "absent.sql cannot be read" in finding.said) == (Level.BROKEN, True)
 
 
@@ -85,16 +86,22 @@ def test_a_spark_that_nobody_starts_is_broken() -> None:
 
 def test_readers_that_pull_continuously_need_places_beside_windows() -> None:
     four = IngestSettings(mode="continuous", readers=4)
-    assert Settings(ingest=four).server_master == "local[6,4]"
-    assert Settings(ingest=IngestSettings(readers=4)).server_master == "local[3,4]"
+    assert Settings(ingest=four).spark_master == "local[6,4]"
+    assert Settings(ingest=IngestSettings(readers=4)).spark_master == "local[3,4]"
     remote = here().remote
-    for few in (SparkSettings(master="local[4]"), SparkSettings(remote=remote, server_master="local[4,4]")):
+    for few in (
+        classic("local[4]"),
+        SparkSettings(remote=remote, config={"spark.master": "local[4,4]"}),
+    ):
         (finding,) = findings(check_places, spark=few, ingest=four)
         assert (finding.level, "4 places for 4 readers" in finding.said) == (Level.WARNING, True)
         assert findings(check_places, spark=few) == []
-    for enough in (here(), SparkSettings(master="local[5]")):
+    for enough in (here(), classic("local[5]")):
         assert [one.level for one in findings(check_places, spark=enough, ingest=four)] == [Level.OK]
-    for unknown in (SparkSettings(master="spark://host:7077"), SparkSettings(master="local[*]")):
+    for unknown in (
+        classic("spark://host:7077"),
+        classic("local[*]"),
+    ):
         assert findings(check_places, spark=unknown, ingest=four) == []
 
 
@@ -110,7 +117,7 @@ def test_executors_behind_a_token_are_said_not_to_have_been_looked_at(monkeypatc
     assert "before `tidemark up`" in finding.said
 
 
-@pytest.mark.parametrize("spark", [here(), SparkSettings(master="local[2]")])
+@pytest.mark.parametrize("spark", [here(), classic("local[2]")])
 def test_another_python_of_the_executors_has_to_run_tidemark(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, spark: SparkSettings
 ) -> None:
@@ -126,7 +133,7 @@ def test_another_python_of_the_executors_has_to_run_tidemark(
         assert f"$PYSPARK_PYTHON is {unable}" in finding.said
         assert why in finding.said
         assert f"a Python that has tidemark, such as {sys.executable}" in finding.said
-    assert findings(check_python, spark=SparkSettings(master="spark://host:7077")) == []
+    assert findings(check_python, spark=classic("spark://host:7077")) == []
 
 
 def test_a_token_in_the_settings_is_a_warning_that_does_not_repeat_it() -> None:
@@ -146,7 +153,7 @@ def test_the_archive_for_executors_is_looked_at(monkeypatch: pytest.MonkeyPatch,
     carrying = SparkSettings(executor_environment=str(archive))
     assert findings(check_environment) == []
     (finding,) = findings(check_environment, spark=carrying)
-    assert (finding.level, "tidemark pack" in finding.said) == (Level.BROKEN, True)
+    assert (finding.level, "tidemark provision --executors" in finding.said) == (Level.BROKEN, True)
     monkeypatch.setattr(executor_archive, "distributions", dict)
     executor_archive.pack(archive)
     (finding,) = findings(check_environment, spark=carrying)
@@ -172,17 +179,16 @@ def no_jars(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
 
 def test_a_lake_in_a_bucket_needs_the_connector_wherever_it_is_named(no_jars: Path, tmp_path: Path) -> None:
     jar = tmp_path / "gcs-connector-4.0.4-shaded.jar"
-    named = SparkSettings(remote=None, master="local[1]", config={"spark.jars": f"/a.jar,{jar}"})
+    named = SparkSettings(remote=None, config={"spark.master": "local[1]", "spark.jars": f"/a.jar,{jar}"})
     assert findings(check_connector, spark=named) == []
-    unnamed = SparkSettings(remote=None, master="local[1]", config={"spark.jars": "/a.jar"})
+    unnamed = SparkSettings(remote=None, config={"spark.master": "local[1]", "spark.jars": "/a.jar"})
     for spark in (unnamed, named):
         (finding,) = findings(check_connector, spark=spark, lake=IN_A_BUCKET)
         assert (finding.level, "has no gcs-connector JAR" in finding.said) == (Level.BROKEN, True)
     jar.touch()
     fetched = SparkSettings(
         remote=None,
-        master="local[1]",
-        config={"spark.jars.packages": "com.google.cloud.bigdataoss:gcs-connector:4.0.4"},
+        config={"spark.master": "local[1]", "spark.jars.packages": "com.google.cloud.bigdataoss:gcs-connector:4.0.4"},
     )
     for spark in (named, fetched):
         (finding,) = findings(check_connector, spark=spark, lake=IN_A_BUCKET)

@@ -38,7 +38,11 @@ A_GOOD_BUCKET: dict[str, Any] = {
     "iamConfiguration": {"publicAccessPrevention": "enforced", "uniformBucketLevelAccess": {"enabled": True}},
 }
 CLASSIC = SparkSettings(
-    remote=None, master="local[1]", config={"spark.jars.packages": "com.google.cloud.bigdataoss:gcs-connector:4.0.4"}
+    remote=None,
+    config={
+        "spark.master": "local[1]",
+        "spark.jars.packages": "com.google.cloud.bigdataoss:gcs-connector:4.0.4",
+    },
 )
 
 

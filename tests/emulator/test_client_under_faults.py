@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from google.pubsub_v1 import PublisherClient, SubscriberClient
 
-from tests.fixtures_emulator import unique_pubsub
+from tests.fixtures_emulator import QUICK_LEASE, unique_pubsub
 from tests.ingest.fakes import CONTRACT
 from tests.pubsub.builders import Pulling, ids_of, send, subscription_of
 from tidemark.local.emulator.faults import Faults
@@ -18,7 +18,7 @@ from tidemark.local.emulator.model import PubSubModel
 from tidemark.local.emulator.server import served
 from tidemark.pipeline.clock import SystemClock, to_us
 from tidemark.pipeline.contract.heartbeat import HeartbeatReader
-from tidemark.pipeline.errors import PubSubUnreachable, SnapshotRefused
+from tidemark.pipeline.errors import PubSubUnreachable
 from tidemark.pipeline.ingest.outcome import Ingested
 from tidemark.pipeline.ingest.readers import new_files
 from tidemark.pipeline.ingest.take import Budget
@@ -74,22 +74,23 @@ class House:
 
     @property
     def base(self) -> PubSubSubscription:
-        return subscription_of(self.subscriber, self.settings, clock=self.clock)
+        wait = timedelta(seconds=0.15)
+        return subscription_of(self.subscriber, self.settings, clock=self.clock, pull_wait=wait)
 
     def patient(self, client: Any = None) -> PubSubSubscription:
         """The base subscription, for tests that ask for exactly what there is: a busy machine answers late."""
-        settings = self.settings.model_copy(update={"pull_wait": timedelta(seconds=20)})
-        return subscription_of(client or self.subscriber, settings, clock=self.clock)
+        wait = timedelta(seconds=20)
+        return subscription_of(client or self.subscriber, self.settings, clock=self.clock, pull_wait=wait)
 
     def backlog(self, path: str) -> SnapshotBacklog:
-        return SnapshotBacklog(self.subscriber, path, self.clock, self.settings.call_timeout)
+        return SnapshotBacklog(self.subscriber, path, self.clock)
 
     def outstanding(self, path: str | None = None) -> set[str]:
         """Ids of what the server holds as unacknowledged."""
         return {message.message_id for message in self.model.unacknowledged(path or self.settings.base_path)}
 
     def wait_for_leases(self) -> None:
-        self.clock.sleep(self.settings.ack_deadline.total_seconds() / SPEED + 0.1)
+        self.clock.sleep(QUICK_LEASE.total_seconds() / SPEED + 0.1)
 
 
 @pytest.fixture
@@ -97,11 +98,9 @@ def house() -> Iterator[House]:
     clock = HurriedClock()
     model = PubSubModel(rng=random.Random(1))
     with served(model, clock=clock) as address:
-        settings = unique_pubsub(address).model_copy(
-            update={"pull_wait": timedelta(seconds=0.15), "call_timeout": timedelta(seconds=2)}
-        )
+        settings = unique_pubsub(address)
         publisher, subscriber = publisher_client(address), subscriber_client(address)
-        provision(subscriber, publisher, settings, CONTRACT, clock)
+        provision(subscriber, publisher, settings, CONTRACT, clock, lease=QUICK_LEASE)
         yield House(model, clock, settings, publisher, subscriber)
         for client in (publisher, subscriber):
             client.transport.close()
@@ -154,118 +153,6 @@ def test_a_server_that_goes_away_in_the_middle_of_a_batch_ends_it_and_the_next_p
     rest = subscription.pull(700, MUCH, 5)
     ids = [*ids_of(first), *ids_of(rest)]
     assert sorted(ids) == sorted(sent)
-
-
-@pytest.mark.parametrize("fault", ["unavailable", "throttled", "answer_lost"])
-def test_a_pull_that_is_not_answered_is_an_error_and_not_an_empty_batch(house: House, fault: str) -> None:
-    send(house.publisher, house.settings, 5)
-    house.model.faults = Faults(**{fault: 1.0})
-    with pytest.raises(PubSubUnreachable, match="a fault"):
-        house.base.pull(10, MUCH, 5)
-    assert len(house.outstanding()) == 5
-
-
-def test_a_pull_whose_deadline_passes_is_an_empty_batch(house: House) -> None:
-    send(house.publisher, house.settings, 5)
-    house.model.faults = Faults(deadline_exceeded=1.0)
-    assert len(house.base.pull(10, MUCH, 5)) == 0
-
-
-@pytest.mark.parametrize("fault", ["unavailable", "throttled", "deadline_exceeded"])
-def test_an_acknowledgement_that_never_gets_through_is_counted_as_failed_and_the_messages_come_again(
-    house: House, fault: str
-) -> None:
-    sent = send(house.publisher, house.settings, 5)
-    batch = house.patient().pull(5, MUCH, 5)
-    house.model.faults = Faults(**{fault: 1.0})
-    outcome = house.base.acknowledge(batch.ack_ids)
-    assert (outcome.count, outcome.failed) == (0, 5)
-    house.model.faults = Faults()
-    house.wait_for_leases()
-    again = house.patient().pull(5, MUCH, 5)
-    assert ids_of(again) == sent
-    assert house.base.acknowledge(again.ack_ids).count == 5
-    assert not house.outstanding()
-
-
-def test_an_acknowledgement_is_repeated_until_it_is_answered(house: House) -> None:
-    send(house.publisher, house.settings, 5)
-    batch = house.patient().pull(5, MUCH, 5)
-    house.model.faults = Faults(unavailable=0.4, acknowledgement_answer_lost=0.4)
-    assert house.base.acknowledge(batch.ack_ids).count == 5
-    assert not house.outstanding()
-
-
-def test_an_extension_that_is_refused_costs_a_second_delivery_and_nothing_else(
-    house: House, caplog: pytest.LogCaptureFixture
-) -> None:
-    sent = send(house.publisher, house.settings, 5)
-    hasty = house.settings.model_copy(update={"ack_deadline": timedelta(milliseconds=600)})
-    batch = house.patient().pull(5, MUCH, 5)
-    house.model.faults = Faults(throttled=1.0)
-    keeping = subscription_of(house.subscriber, hasty, clock=house.clock)
-    keeping.hold(batch.ack_ids)
-    house.wait_for_leases()
-    keeping.close()
-    assert "were not extended" in caplog.text
-    house.model.faults = Faults()
-    again = house.patient().pull(5, MUCH, 5)
-    assert ids_of(again) == sent
-    assert house.base.acknowledge(batch.ack_ids).count == 5
-    assert not house.outstanding()
-
-
-def test_a_reading_that_is_not_answered_is_an_error_and_its_snapshot_is_swept_later(house: House) -> None:
-    backlog = house.backlog(house.settings.base_path)
-    house.model.faults = Faults(answer_lost=1.0)
-    with pytest.raises(PubSubUnreachable, match="take a snapshot"):
-        backlog.read()
-    house.model.faults = Faults()
-    assert backlog.sweep() == 1
-    assert backlog.sweep() == 0
-
-
-def test_a_snapshot_that_is_refused_is_a_reading_that_is_unavailable(house: House) -> None:
-    house.model.faults = Faults(reading_unavailable=1.0)
-    with pytest.raises(SnapshotRefused, match="a fault"):
-        house.backlog(house.settings.base_path).read()
-
-
-def test_a_message_too_old_for_a_snapshot_makes_the_reading_unavailable() -> None:
-    class Late(SystemClock):
-        ahead = timedelta(0)
-
-        def now(self) -> datetime:
-            return super().now() + self.ahead
-
-    clock = Late()
-    with served(clock=clock) as address:
-        settings = unique_pubsub(address)
-        publisher, subscriber = publisher_client(address), subscriber_client(address)
-        provision(subscriber, publisher, settings, CONTRACT, clock)
-        send(publisher, settings, 1)
-        backlog = SnapshotBacklog(subscriber, settings.base_path, clock, settings.call_timeout)
-        clock.ahead = timedelta(days=6, hours=22)
-        assert backlog.read().names_a_message
-        clock.ahead = timedelta(days=6, hours=23, minutes=1)
-        with pytest.raises(SnapshotRefused, match="within an hour"):
-            backlog.read()
-        for client in (publisher, subscriber):
-            client.transport.close()
-
-
-def test_provisioning_gets_through_when_some_answers_do_not() -> None:
-    for seed in range(10):
-        model = PubSubModel(rng=random.Random(seed), faults=Faults(unavailable=0.2, answer_lost=0.2, throttled=0.1))
-        with served(model) as address:
-            settings = unique_pubsub(address)
-            publisher, subscriber = publisher_client(address), subscriber_client(address)
-            provision(subscriber, publisher, settings, CONTRACT, SystemClock())
-            model.faults = Faults()
-            made = [one.name for one in model.list_subscriptions(settings.topic_path)]
-            assert made == [settings.tracking_path, settings.base_path]  # tracking first
-            for client in (publisher, subscriber):
-                client.transport.close()
 
 
 class Ticks:
@@ -355,61 +242,3 @@ def test_both_ticks_go_on_under_all_faults_and_nothing_is_lost_nor_late(house: H
     assert [row for row in first.values() if row["late"]] == []
     assert len(ticks.rows()) > len(first)  # some came again
     assert ticks.lake.tracking_log().catch_up() == ticks.log.catch_up()
-
-
-def test_a_tick_without_readings_keeps_its_messages_and_says_why_it_holds(house: House, tmp_path: Path) -> None:
-    rng, ticks = random.Random(1), Ticks(house, tmp_path)
-    ticks.publish(50, rng)
-    ticks.track()
-    ticks.publish(50, rng)
-    house.model.faults = Faults(reading_unavailable=1.0)
-    tracked = ticks.track()
-    assert tracked.persisted.messages == 50
-    assert not house.outstanding(house.settings.tracking_path)
-    assert len([problem for problem in tracked.problems if "refuses a snapshot" in problem]) == 2
-
-
-def test_a_tick_that_cannot_reach_the_server_acknowledges_nothing(house: House, tmp_path: Path) -> None:
-    ticks = Ticks(house, tmp_path)
-    ticks.publish(50, random.Random(1))
-    house.model.faults = Faults(unavailable=1.0)
-    for tick in (ticks.track, ticks.land):
-        with pytest.raises(PubSubUnreachable):
-            tick()
-    assert len(house.outstanding()) == len(house.outstanding(house.settings.tracking_path)) == 50
-    assert ticks.rows() == []
-
-
-def test_acknowledgements_that_are_lost_land_copies_and_lose_nothing(house: House, tmp_path: Path) -> None:
-    ticks = Ticks(house, tmp_path)
-    ticks.publish(50, random.Random(1))
-    house.model.faults = Faults(acknowledgement_lost=1.0)
-    ticks.land()
-    house.model.faults = Faults()
-    house.wait_for_leases()
-    ticks.land()
-    assert not house.outstanding()
-    ids = [row["message_id"] for row in ticks.rows()]
-    assert (len(ids), set(ids)) == (100, ticks.sent.keys())
-
-
-def test_readings_from_before_never_bring_the_watermark_back_nor_past_what_is_to_come(
-    house: House, tmp_path: Path
-) -> None:
-    rng, ticks = random.Random(2), Ticks(house, tmp_path)
-    house.model.faults = Faults(stale_reading=0.7)
-    for _ in range(15):
-        ticks.publish(10, rng)
-        ticks.track()
-        ticks.land()
-    house.model.faults = Faults()
-    recovered = house.clock.now()
-    for _ in range(20):
-        ticks.publish(10, rng)
-        ticks.track()
-        ticks.land()
-        if ticks.marks and ticks.marks[-1] > recovered:
-            break
-    assert ticks.marks == sorted(ticks.marks)
-    assert ticks.marks[-1] > recovered
-    assert not any(row["late"] for row in ticks.rows())

@@ -36,32 +36,6 @@ def test_the_official_one_keeps_a_filter_and_ignores_it(server: Server) -> None:
     assert sorted(passed) == (["0", "1", "2", "3", "4"] if server.is_official else ["1", "3"])
 
 
-def test_the_official_one_takes_any_text_as_a_filter(server: Server) -> None:
-    topic = server.topic()
-    if server.is_official:
-        server.subscription(topic, filter="region = eu")
-        return
-    with pytest.raises(api.InvalidArgument, match="at character 1: expected attributes"):
-        server.subscription(topic, filter="region = eu")
-
-
-def test_the_official_one_cannot_change_a_snapshot(server: Server) -> None:
-    name, subscription = server.snapshot_name(), server.subscription(server.topic())
-    server.subscriber.create_snapshot(name=name, subscription=subscription)
-    request = {"snapshot": {"name": name, "labels": {"kind": "one"}}, "update_mask": FieldMask(paths=["labels"])}
-    if server.is_official:
-        with pytest.raises(api.MethodNotImplemented):
-            server.subscriber.update_snapshot(request=request)
-    else:
-        assert dict(server.subscriber.update_snapshot(request=request).labels) == {"kind": "one"}
-        assert dict(server.subscriber.get_snapshot(snapshot=name).labels) == {"kind": "one"}
-
-
-def test_the_official_one_does_not_say_when_an_unused_subscription_expires(server: Server) -> None:
-    found = server.subscriber.get_subscription(subscription=server.subscription(server.topic()))
-    assert ("expiration_policy" in found) != server.is_official
-
-
 @pytest.mark.parametrize(
     ("over", "what"),
     [
@@ -117,13 +91,6 @@ def test_the_official_one_takes_requests_that_make_no_sense(server: Server) -> N
             server.subscription(topic, "other", dead_letter_policy=dead)
     else:
         server.subscription(topic, "other", dead_letter_policy=dead)
-
-
-def test_the_official_one_breaks_off_a_request_of_more_than_ten_megabytes(server: Server) -> None:
-    request = {"topic": server.topic(), "messages": [{"data": b"x" * 6_000_000}] * 2}
-    broken_off = (api.InternalServerError, api.DeadlineExceeded)
-    with pytest.raises(broken_off if server.is_official else api.InvalidArgument):
-        server.publisher.publish(request=request, retry=None, timeout=3)
 
 
 def test_a_lease_that_has_ended_is_renewed_by_the_official_one_alone(server: Server) -> None:
@@ -192,41 +159,6 @@ def test_the_official_one_keeps_messages_for_a_week_at_most_and_never_changes_an
         server.subscriber.update_subscription(request=request)
 
 
-def test_the_official_one_lists_the_subscriptions_of_a_topic_that_is_missing(server: Server) -> None:
-    request = {"topic": f"projects/{server.project}/topics/missing"}
-    if server.is_official:
-        assert list(server.publisher.list_topic_subscriptions(request=request)) == []
-    else:
-        with pytest.raises(api.NotFound):
-            server.publisher.list_topic_subscriptions(request=request)
-
-
-def test_only_the_official_one_counts_deliveries_for_a_dead_letter_topic(server: Server) -> None:
-    topic = server.topic()
-    policy = {"dead_letter_topic": server.topic("dead"), "max_delivery_attempts": 5}
-    subscription = server.subscription(topic, dead_letter_policy=policy)
-    server.publish(topic)
-    assert [one.delivery_attempt for one in server.pull(subscription)] == [1 if server.is_official else 0]
-
-
-def test_only_the_official_one_keeps_an_order(server: Server) -> None:
-    topic = server.topic()
-    subscription = server.subscription(topic, enable_message_ordering=True)
-    server.publisher.publish(topic=topic, messages=[{"data": b"x", "ordering_key": "one"}] * 3)
-    first = server.pull(subscription, at_most=1)
-    assert len(server.pull(subscription)) == (0 if server.is_official else 2)
-    server.acknowledge(subscription, first)
-
-
-def test_only_the_official_one_keeps_what_a_topic_retains(server: Server) -> None:
-    topic = f"projects/{server.project}/topics/topic"
-    server.publisher.create_topic(request={"name": topic, "message_retention_duration": timedelta(hours=1)})
-    server.publish(topic, 2)
-    young = server.subscription(topic)
-    server.subscriber.seek(request={"subscription": young, "time": CLOCK.now() - timedelta(minutes=1)})
-    assert len(server.pull(young)) == (2 if server.is_official else 0)
-
-
 def test_an_acknowledgement_id_from_before_its_subscription_was_made_anew_is_refused_on_ours_alone(
     server: Server,
 ) -> None:
@@ -241,16 +173,3 @@ def test_an_acknowledgement_id_from_before_its_subscription_was_made_anew_is_ref
         return
     with pytest.raises(api.InvalidArgument):
         server.acknowledge(subscription, received)
-
-
-def test_a_topic_and_a_push_endpoint_are_not_changed_on_ours(server: Server) -> None:
-    topic = server.topic()
-    push = {"subscription": server.subscription(topic), "push_config": {}}
-    labels = {"topic": {"name": topic, "labels": {"a": "b"}}, "update_mask": FieldMask(paths=["labels"])}
-    if server.is_official:
-        server.subscriber.modify_push_config(request=push)
-        return
-    with pytest.raises(api.MethodNotImplemented, match="what tidemark uses"):
-        server.subscriber.modify_push_config(request=push)
-    with pytest.raises(api.MethodNotImplemented, match="what tidemark uses"):
-        server.publisher.update_topic(request=labels)

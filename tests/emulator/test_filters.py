@@ -156,17 +156,6 @@ def test_any_expression_means_what_its_parts_mean(expression: Evaluated, message
     assert [passes(message) for message in messages] == [meant(message) for message in messages]
 
 
-@given(st.lists(st.sampled_from([*'()-"\\ .:=!,ax', "AND", "OR", "NOT", "attributes", "hasPrefix", " "]), max_size=20))
-def test_any_text_is_a_filter_or_is_refused(parts: list[str]) -> None:
-    text = "".join(parts)
-    try:
-        passes = parse_filter(text)
-    except Invalid:
-        return
-    assert text.count("(") == text.count(")")
-    assert isinstance(passes({"a": "x"}), bool)
-
-
 def filtered(text: str, name: str = "filtered", faults: Faults | None = None) -> PubSubModel:
     """A model with a subscription without a filter and one with it."""
     model = a_model(faults)

@@ -1,8 +1,6 @@
 """The server and its command: where they listen, how they begin and end, and the answers' bytes."""
 
-import os
 import random
-import re
 import signal
 import subprocess
 import sys
@@ -10,9 +8,7 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import replace
 from datetime import timedelta
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -23,13 +19,13 @@ from tests.emulator.builders import START, a_subscription, a_topic, plain
 from tests.official_emulator import HOST, free_port
 from tidemark.local.emulator import api as service
 from tidemark.local.emulator.api import PULLS_WAIT_AT_MOST, Shared, SubscriberService
-from tidemark.local.emulator.faults import FEW, LIKE_THE_SERVICE, Faults
+from tidemark.local.emulator.faults import FEW, Faults
 from tidemark.local.emulator.model import PubSubModel
 from tidemark.local.emulator.refusals import Transient
 from tidemark.local.emulator.server import CALLS_AT_ONCE, served
 from tidemark.local.emulator.unacknowledged import Delivered
-from tidemark.local.emulator.wire import length, pull_response
-from tidemark.pipeline.cli.pubsub import FAULT_NAMES, faults_of, listening, pubsub
+from tidemark.local.emulator.wire import pull_response
+from tidemark.pipeline.cli.advanced.pubsub import pubsub
 from tidemark.pipeline.clock import SystemClock
 from tidemark.pipeline.errors import InvalidSettings, ServiceFailed
 from tidemark.pipeline.pubsub.connection import publisher_client, subscriber_client
@@ -59,67 +55,11 @@ def test_an_answer_reads_back_whole_whatever_its_messages_length(body: int) -> N
     assert [one.message for one in read.received_messages] == [one.message for one in delivered]
 
 
-def test_a_length_is_protobuf_s_varint() -> None:
-    assert (length(b"x" * 127), length(b"x" * 300), length(bytes(1 << 14))) == (b"\x7f", b"\xac\x02", b"\x80\x80\x01")
-
-
-def test_no_answer_at_all_is_an_empty_one() -> None:
-    assert not PullResponse.pb().FromString(pull_response([])).received_messages
-
-
 def test_a_taken_port_is_reported() -> None:
     with served() as address:
         port = int(address.rpartition(":")[2])
         with pytest.raises(ServiceFailed, match=f"{port}.*is the port taken"), served(port=port):
             pass
-
-
-def test_without_options_it_listens_where_the_settings_say(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("TIDEMARK_CONFIG", "PUBSUB_EMULATOR_HOST"):
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.chdir(tmp_path)
-    assert listening(None, None) == ("127.0.0.1", 8085)
-    (tmp_path / "tidemark.toml").write_text('[pubsub]\nemulator_host = "[::1]:9085"\n')
-    assert listening(None, None) == ("[::1]", 9085)
-    assert listening(None, 0) == ("[::1]", 0)
-    assert listening("127.0.0.1", None) == ("127.0.0.1", 9085)
-    (tmp_path / "tidemark.toml").write_text('[pubsub]\nemulator_host = "pubsub.example:8085"\n')
-    with pytest.raises(InvalidSettings, match=r"emulator_host = pubsub\.example:8085 is not on loopback"):
-        listening(None, None)
-    (tmp_path / "tidemark.toml").write_text("no settings")
-    assert listening("127.0.0.1", 1) == ("127.0.0.1", 1), "both are said: the settings are not read"
-    with pytest.raises(InvalidSettings, match=r"--host 0\.0\.0\.0 is not on loopback"):
-        listening("0.0.0.0", 1)  # noqa: S104 refused
-
-
-def test_the_command_listens_at_the_address_of_the_settings(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PUBSUB_EMULATOR_HOST", f"{HOST}:{free_port()}")
-    with command() as (_, ready):
-        assert f"ready at {os.environ['PUBSUB_EMULATOR_HOST']};" in ready
-
-
-@pytest.mark.parametrize("host", ["::1", "[::1]"])
-def test_a_host_of_ipv6_is_written_with_or_without_brackets(host: str) -> None:
-    with served(host=host) as address:
-        assert re.fullmatch(r"\[::1\]:\d+", address)
-        client = publisher_client(address)
-        assert client.create_topic(name=TOPIC).name == TOPIC
-        client.transport.close()
-
-
-def test_a_thousand_large_messages_come_in_several_answers() -> None:
-    with served() as address:
-        publisher, subscriber = publisher_client(address), subscriber_client(address)
-        publisher.create_topic(name=TOPIC)
-        subscriber.create_subscription(name=BASE, topic=TOPIC)
-        for _ in range(5):
-            publisher.publish(topic=TOPIC, messages=[{"data": b"x" * 900_000}] * 10)
-        sizes = []
-        while sum(sizes) < 50:
-            sizes.append(len(subscriber.pull(subscription=BASE, max_messages=1000, timeout=10).received_messages))
-        assert sizes == [12, 12, 12, 12, 2]
-        for client in (publisher, subscriber):
-            client.transport.close()
 
 
 def test_a_pull_that_waits_ends_with_its_subscription_and_with_its_caller() -> None:
@@ -149,22 +89,6 @@ def test_a_pull_that_waits_ends_with_its_subscription_and_with_its_caller() -> N
         received = another.pull(subscription=BASE, max_messages=10, retry=None, timeout=5).received_messages
         assert len(received) == 1  # the pull whose caller is gone did not lease it
         for client in (publisher, another):
-            client.transport.close()
-
-
-def test_a_server_ends_at_once_while_a_pull_waits() -> None:
-    with ThreadPoolExecutor() as pool:
-        with served() as address:
-            publisher, subscriber = publisher_client(address), subscriber_client(address)
-            publisher.create_topic(name=TOPIC)
-            subscriber.create_subscription(name=BASE, topic=TOPIC)
-            pull = pool.submit(subscriber.pull, subscription=BASE, max_messages=10, retry=None, timeout=60)
-            time.sleep(0.3)
-            start = time.monotonic()
-        assert time.monotonic() - start < 3
-        with pytest.raises(api.GoogleAPICallError):
-            pull.result(timeout=5)
-        for client in (publisher, subscriber):
             client.transport.close()
 
 
@@ -261,11 +185,6 @@ def test_the_command_says_when_it_is_ready_and_ends_at_once(sign: signal.Signals
         assert process.stderr.read() == ""
 
 
-def test_where_no_seed_is_given_the_command_says_which_one_it_took() -> None:
-    with command("--port=0", "--fault=throttled=0.5") as (_, ready):
-        assert re.search(r"seed \d+$", ready)
-
-
 def test_the_command_makes_faults_from_its_options() -> None:
     with command("--port=0", "--seed=3", "--fault=unavailable=1", "--fault", "visible_after=2s") as (_, ready):
         assert ready.endswith("; faults are drawn from seed 3\n")
@@ -291,27 +210,6 @@ def test_the_command_makes_faults_from_its_options() -> None:
 def test_other_hosts_and_faults_that_make_no_sense_are_refused(host: str, fault: list[str], said: str) -> None:
     with pytest.raises(InvalidSettings, match=said):
         pubsub(port=0, host=host, seed=None, fault=fault, like_the_service=False)
-
-
-def test_the_command_says_why_it_refuses() -> None:
-    ended = subprocess.run([*COMMAND, "--host=0.0.0.0"], capture_output=True, text=True, timeout=30, check=False)
-    assert (ended.returncode, ended.stdout) == (1, "")
-    assert ended.stderr.startswith("tidemark: --host 0.0.0.0 is not on loopback")
-
-
-def test_every_fault_can_be_written() -> None:
-    written = {
-        **dict.fromkeys(("shuffled", "whole_seconds", "answers_the_gone"), "true"),
-        **dict.fromkeys(("visible_after", "answered_after"), "1s500ms"),
-    }
-    faults = faults_of([f"{name}={written.get(name, '0.5')}" for name in FAULT_NAMES])
-    assert (faults.shuffled, faults.visible_after, faults.throttled) == (True, timedelta(seconds=1.5), 0.5)
-
-
-def test_like_the_service_is_a_set_of_faults_of_which_single_ones_can_be_changed() -> None:
-    changed = faults_of(["throttled=0.5"], LIKE_THE_SERVICE)
-    assert changed == replace(LIKE_THE_SERVICE, throttled=0.5)
-    assert faults_of([]) == Faults()
 
 
 def under_faults(faults: Faults) -> Any:

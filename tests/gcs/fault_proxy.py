@@ -2,7 +2,6 @@
 a client that keeps Python's lock while it waits would otherwise stop the proxy that is to answer it.
 """
 
-import http.client
 import json
 import re
 import subprocess
@@ -23,8 +22,6 @@ from urllib.parse import parse_qs, unquote, urlsplit
 from tests.gcs.messages import MessageHandler
 
 CONTROL = "/_proxy"
-PER_CONNECTION = {"connection", "content-length", "keep-alive", "transfer-encoding"}
-UPSTREAM_SECONDS = 60.0
 CONTROL_SECONDS = 15.0
 
 
@@ -43,11 +40,13 @@ class Fault:
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One call: the permission that it needs, the object or prefix, and the status that was answered."""
+    """One call: the permission that it needs, the object or prefix, the status that was answered, and when (in seconds
+    since the epoch)."""
 
     permission: str
     name: str
     status: int
+    at: float = 0.0
 
     @property
     def price_class(self) -> str:
@@ -122,7 +121,7 @@ class _State:
                 self.faults, self.played = [Fault(**fault) for fault in asked], Counter()
                 return b"[]"
             calls, self.calls = self.calls, []
-            return json.dumps([[call.permission, call.name, call.status] for call in calls]).encode()
+            return json.dumps([[call.permission, call.name, call.status, call.at] for call in calls]).encode()
 
     def fault_of(self, text: str) -> Fault | None:
         with self.lock:
@@ -149,9 +148,6 @@ class _Server(ThreadingHTTPServer):
 
 class _Handler(MessageHandler):
     server: _Server
-    protocol_version = "HTTP/1.1"
-    wbufsize = 1 << 16
-    disable_nagle_algorithm = True
 
     def do_GET(self) -> None:  # noqa: N802 (the name that the server calls)
         body = self._body()
@@ -166,16 +162,13 @@ class _Handler(MessageHandler):
         else:
             status, headers, content = self._forward(body)
         with self.server.state.lock:
-            self.server.state.calls.append(Call(permission, name, status))
+            self.server.state.calls.append(Call(permission, name, status, time.time()))
         if fault is not None and fault.loses_answer:
             self.close_connection = True
             return self.connection.close()
         return self._reply(status, headers, content)
 
     do_HEAD = do_PUT = do_POST = do_PATCH = do_DELETE = do_GET  # noqa: N815 - the base class looks for these names
-
-    def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the base class's name
-        """Say nothing: the calls are kept."""
 
     def handle(self) -> None:
         try:
@@ -184,22 +177,12 @@ class _Handler(MessageHandler):
             self.close_connection = True
 
     def _forward(self, body: bytes) -> tuple[int, dict[str, str], bytes]:
-        connection = http.client.HTTPConnection(urlsplit(self.server.upstream).netloc, timeout=UPSTREAM_SECONDS)
-        sent = {key: value for key, value in self.headers.items() if key.lower() not in PER_CONNECTION | {"host"}}
-        try:
-            connection.request(self.command, self.path, body, sent | {"Content-Length": str(len(body))})
-            answer = connection.getresponse()
-            content = answer.read()
-        finally:
-            connection.close()
-        headers = {
-            key: value.replace(self.server.upstream, self.server.endpoint)  # uploads go on where we say
-            for key, value in answer.getheaders()
-            if key.lower() not in PER_CONNECTION
-        }
-        if self.command == "HEAD":
-            headers["Content-Length"] = answer.getheader("Content-Length", "0")
-        return answer.status, headers, content
+        status, headers, content = self._forwarded(
+            urlsplit(self.server.upstream).netloc, self.command, self.path, body, dict(self.headers)
+        )
+        # Uploads go on where we say.
+        ours = {key: value.replace(self.server.upstream, self.server.endpoint) for key, value in headers.items()}
+        return status, ours, content
 
 
 def permission_of(method: str, path: str, body: bytes) -> tuple[str, str]:

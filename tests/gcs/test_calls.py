@@ -219,21 +219,3 @@ def test_no_thread_stands_still_while_another_waits_for_an_answer(world: Ticking
             done.result()
     assert pauses.longest < LONGEST_PAUSE_SECONDS
     world.check_that_all_is_there_once()
-
-
-@pytest.mark.slow
-def test_calls_that_hang_for_a_minute_are_given_up_by_name_and_nothing_else_stands_still(
-    world: TickingOnABucket, proxy: FaultProxy
-) -> None:
-    world.publish()
-    asked = what_the_code_server_asks(world)
-    proxy.play(*hanging(60))
-    with Pauses() as pauses, ThreadPoolExecutor(len(asked)) as threads:
-        raised = [task.exception() for task in [threads.submit(ask) for ask in asked]]
-    assert pauses.longest < LONGEST_PAUSE_SECONDS
-    assert {type(error) for error in raised if error is not None} == {LakeUnreachable}
-    proxy.play()
-    world.wait(120)
-    world.tick()
-    assert set(world.landed_ids()) == set(world.published)
-    assert set(world.quarantined_ids()) == set(world.rejected)

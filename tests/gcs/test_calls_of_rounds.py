@@ -14,7 +14,7 @@ from tidemark.pipeline.ingest.copies import RememberedCopies
 from tidemark.pipeline.ingest.outcome import Settled, Taken
 from tidemark.pipeline.ingest.settle import Settling
 from tidemark.pipeline.ingest.take import Keeper, Landing, Tracking, take
-from tidemark.pipeline.lake.tables.rounds import says_of
+from tidemark.pipeline.lake.tables.delta_log import says_of
 from tidemark.pipeline.pubsub.subscription import Subscription
 from tidemark.pipeline.settings_sections import LakeSettings
 from tidemark.pipeline.watermark.usage import Usage

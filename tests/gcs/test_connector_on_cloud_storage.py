@@ -52,7 +52,7 @@ def test_the_connect_server_reads_and_writes_a_bucket(
     supervisor: Supervisor, connector_cache: Path, endpoint_apart: str, tmp_path: Path
 ) -> None:
     remote = f"sc://localhost:{free_port()}"
-    spark = SparkSettings(remote=remote, driver_memory="1g")
+    spark = SparkSettings(remote=remote, config={"spark.driver.memory": "1g"})
     settings = Settings(lake=fresh_lake(endpoint_apart), spark=spark)
     have_connector(supervisor, settings)
     supervisor.start(spark_server(settings, tmp_path, {TOKEN: SECRET}))

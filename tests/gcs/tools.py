@@ -29,8 +29,7 @@ def fake_gcs_server() -> Path:
 
 
 def gcs_connector() -> Path:
-    """The JAR that lets Spark use `gs://`, as `tidemark connector` fetches it, into the cache of the tests. Raises
-    ToolMissing."""
+    """The JAR with which Spark uses `gs://`, fetched into the cache of the tests. Raises ToolMissing."""
     jar = cache() / CONNECTOR.name
     fetch(SystemClock(), jar)
     return jar

@@ -4,7 +4,6 @@ delta-rs and Polars speak XML, google-cloud-storage and Spark's connector speak 
 serves them all. What is a path of the JSON API passes through as it is.
 """
 
-import http.client
 import json
 import sys
 import threading
@@ -19,29 +18,20 @@ from xml.sax.saxutils import escape
 from tests.gcs.messages import MessageHandler
 
 JSON_API = ("/storage/v1/", "/upload/", "/download/", "/_internal/")
-NOT_FORWARDED = {"connection", "content-length", "host", "keep-alive", "transfer-encoding"}
 MAX_KEYS = 1000
-UPSTREAM_TIMEOUT_SECONDS = 60.0
 
 Answer = tuple[int, dict[str, str], bytes]
 
 
 class XmlProxy(ThreadingHTTPServer):
-    """The proxy, bound to a free port of loopback; `upstream_port` is set once the server behind it is there.
-
-    With `honours_preconditions=False` it drops `x-goog-if-generation-match`, so that a test of what needs
-    exclusive creation can be seen to fail.
-    """
+    """The proxy, bound to a free port of loopback; `upstream_port` is set once the server behind it is there."""
 
     daemon_threads = True
     request_queue_size = 128
 
-    def __init__(
-        self, upstream_port: int = 0, *, honours_preconditions: bool = True, handler: type["XmlHandler"] | None = None
-    ) -> None:
+    def __init__(self, upstream_port: int = 0, *, handler: type["XmlHandler"] | None = None) -> None:
         super().__init__(("127.0.0.1", 0), handler or XmlHandler)
         self.upstream_port = upstream_port
-        self.honours_preconditions = honours_preconditions
         self.uploads: dict[str, dict[int, bytes]] = {}
         self._thread = threading.Thread(target=self.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True)
 
@@ -67,17 +57,11 @@ class XmlHandler(MessageHandler):
     """One connection. An XML request becomes JSON requests to the server behind."""
 
     server: XmlProxy
-    protocol_version = "HTTP/1.1"
-    wbufsize = 1 << 16  # headers and a small body leave as one packet
-    disable_nagle_algorithm = True
 
     def do_GET(self) -> None:  # noqa: N802 (the name that the server calls)
         self._reply(*self.answer(self._body()))
 
     do_HEAD = do_PUT = do_POST = do_PATCH = do_DELETE = do_GET  # noqa: N815 - the base class looks for these names
-
-    def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the base class's name
-        """Say nothing: the server behind has a log."""
 
     def answer(self, body: bytes) -> Answer:
         """What to reply to the request at hand."""
@@ -115,27 +99,15 @@ class XmlHandler(MessageHandler):
 
     def forward(self, method: str, path: str, body: bytes, headers: dict[str, str]) -> Answer:
         """Ask the server behind."""
-        connection = http.client.HTTPConnection(
-            "127.0.0.1", self.server.upstream_port, timeout=UPSTREAM_TIMEOUT_SECONDS
-        )
-        sent = {key: value for key, value in headers.items() if key.lower() not in NOT_FORWARDED}
         try:
-            connection.request(method, path, body, sent | {"Content-Length": str(len(body))})
-            response = connection.getresponse()
-            content = response.read()
-            received = {key: value for key, value in response.getheaders() if key.lower() not in NOT_FORWARDED}
-            if method == "HEAD":
-                received["Content-Length"] = response.getheader("Content-Length", "0")
-            return response.status, received, content
+            return self._forwarded(f"127.0.0.1:{self.server.upstream_port}", method, path, body, headers)
         except OSError as error:
             return HTTPStatus.BAD_GATEWAY, {}, f"the server behind does not answer: {error}".encode()
-        finally:
-            connection.close()
 
     def _put(self, bucket: str, name: str, body: bytes) -> tuple[Answer, str]:
         query = {"uploadType": "media", "name": name}
         precondition = self.headers.get("x-goog-if-generation-match")
-        if precondition is not None and self.server.honours_preconditions:
+        if precondition is not None:
             query["ifGenerationMatch"] = precondition
         headers = {"Content-Type": self.headers.get("Content-Type", "application/octet-stream")}
         status, _, content = self.forward("POST", f"/upload/storage/v1/b/{bucket}/o?{urlencode(query)}", body, headers)

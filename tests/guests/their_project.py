@@ -106,12 +106,9 @@ tick = "5s"
 idle_timeout = "20s"
 
 [ingest]
-start_after = "30s"
-stop_below = "10s"
 readers = 2
 
 [housekeeping]
-dagster_events = "1h"
 dagster_runs = "1d"
 
 [lake]
@@ -119,7 +116,9 @@ uri = "file:{name}-lake"
 
 [spark]
 remote = "sc://localhost:{spark}"
-driver_memory = "1g"
+
+[spark.config]
+"spark.driver.memory" = "1g"
 """
 
 WORKSPACE = "load_from: [{{grpc_server: {{host: 127.0.0.1, port: {code}, location_name: theirs}}}}]\n"

@@ -18,13 +18,14 @@ from tests.fixtures_emulator import unique_pubsub
 from tests.gcs.apart import fresh_lake
 from tests.identity.documented import Unlisted, permissions_of_http, permissions_of_rpc
 from tests.identity.recording import RecordedBuckets, Recorder, recorded_buckets
-from tests.pubsub.fake_monitoring import FakeMonitoring
+from tests.pubsub.fake_monitoring import FakeMonitoring, metrics_at
 from tests.pubsub.fake_monitoring import served as serve_monitoring
 from tidemark.local.emulator.model import PubSubModel
 from tidemark.local.emulator.server import served as serve_pubsub
 from tidemark.pipeline.clock import SystemClock, iso
 from tidemark.pipeline.identity import BREAK_OFF, IN_PARTS, NEEDS, SCHEMA, Component, On, Permission
 from tidemark.pipeline.ingest.readers import new_files
+from tidemark.pipeline.lake import layout
 from tidemark.pipeline.lake.layout import Lake
 from tidemark.pipeline.lake.tables.new_files import NewFile
 from tidemark.pipeline.lake.tables.windowed import DiffRun
@@ -59,8 +60,12 @@ class Servers:
 def servers() -> Iterator[Servers]:
     recorder, monitoring = Recorder(), FakeMonitoring(SystemClock().now)
     model = PubSubModel(rng=random.Random(0))
-    with serve_pubsub(model, interceptors=[recorder]) as address, serve_monitoring(monitoring, [recorder]) as metrics:
-        pubsub = unique_pubsub(address).model_copy(update={"monitoring_endpoint": metrics})
+    with (
+        serve_pubsub(model, interceptors=[recorder]) as address,
+        serve_monitoring(monitoring, [recorder]) as metrics,
+        metrics_at(metrics),
+    ):
+        pubsub = unique_pubsub(address)
         monitoring.project = pubsub.project
         yield Servers(pubsub, recorder)
 
@@ -141,10 +146,10 @@ def test_the_sensors_ask_a_bucket_for_what_the_table_says(
     servers: Servers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(staleness_checkpoint, "COMMITS_BETWEEN", 1)
+    monkeypatch.setattr(layout, "CHECKPOINT_EVERY", 2)
     with recorded_buckets(tmp_path) as buckets, ExitStack() as stack:
         recording = replace(servers, buckets=buckets)
-        lake = fresh_lake(buckets.endpoint).model_copy(update={"checkpoint_every": 2})
-        settings = settings_of(servers.pubsub, tmp_path).model_copy(update={"lake": lake})
+        settings = settings_of(servers.pubsub, tmp_path).model_copy(update={"lake": fresh_lake(buckets.endpoint)})
         provision_here(settings, SystemClock())
         ticking = ticking_on(settings, stack)
         compute_a_silent_window(ticking)

@@ -26,7 +26,7 @@ from tests.watermark.builders import START, at
 from tidemark.pipeline.clock import to_us
 from tidemark.pipeline.contract import elements
 from tidemark.pipeline.contract.heartbeat import PATIENCE, FieldKind, HeartbeatReader, MessageContract
-from tidemark.pipeline.contract.payloads import avro_count, bounds, decoder, gzipped, json_text
+from tidemark.pipeline.contract.payloads import avro_types, bounds, decoder
 from tidemark.pipeline.contract.payloads.definitions import SCHEMA_REVISION, Definition
 from tidemark.pipeline.contract.payloads.formats import Encoding, PayloadFormat
 from tidemark.pipeline.contract.payloads.rejections import Unreadable
@@ -39,11 +39,10 @@ from tidemark.pipeline.pubsub.subscription import PulledBatch
 from tidemark.pipeline.watermark.histogram import BUCKET_US, Histogram
 
 SMALL = {
-    (gzipped, "LARGEST"): 20_000,
+    (bounds, "LARGEST"): 20_000,
     (decoder, "PART_BYTES"): 6_000,
     (bounds, "MOST_VALUES"): 400,
-    (json_text, "MOST_VALUES"): 400,
-    (avro_count, "MOST_VALUES"): 400,
+    (avro_types, "MOST_VALUES"): 400,
     (elements, "MOST_ELEMENTS"): 50,
     (elements, "ROWS_AT_ONCE"): 60,
 }

@@ -3,9 +3,7 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
-from typing import Any
 
-import pytest
 from google.pubsub_v1 import PubsubMessage
 
 from tests.clock import ManualClock
@@ -82,24 +80,6 @@ def test_the_most_time_ends_the_pulling_after_the_batch_in_hand() -> None:
     assert [seconds for _, _, seconds in subscription.asked] == [5, 3, 1]
 
 
-def test_time_that_passes_while_a_batch_is_written_counts() -> None:
-    clock = ManualClock(at(0))
-    subscription = Endless(clock)
-    for _ in batches(subscription):
-        clock.advance(timedelta(seconds=10))
-    assert len(subscription.asked) == 2
-
-
-def test_an_empty_batch_ends_the_tick() -> None:
-    assert taken(BUDGET, [100, 0, 100])[0] == [100]
-
-
-@pytest.mark.parametrize(("size", "expected"), [(5, [100, 5, 100, 0]), (4, [100, 4])])
-def test_a_batch_that_is_nearly_empty_leaves_the_rest_to_the_next_tick(size: int, expected: list[int]) -> None:
-    found, _ = taken(BUDGET, [100, size, 100, 0])
-    assert found == [number for number in expected if number]
-
-
 @dataclass
 class Standing:
     """Readings of a subscription whose oldest message was published so long before each of them."""
@@ -130,10 +110,6 @@ def test_messages_that_were_published_after_the_batch_was_begun_are_left_to_the_
     assert taken_beside([2.3, 0], [4, 40]) == ([4, 40], 2)
 
 
-def test_full_batches_need_no_reading() -> None:
-    assert taken_beside([0], [100, 100, 100, 3]) == ([100, 100, 100, 3], 1)
-
-
 def test_what_another_consumer_holds_is_waited_for_in_three_small_batches_and_no_longer() -> None:
     assert taken_beside([60] * 9, [4, 0, 3, 100]) == ([4, 3], 2)
     assert taken_beside([60] * 9, [4, 0, 40, 4, 0, 0, 100])[0] == [4, 40, 4]
@@ -155,12 +131,6 @@ def test_the_first_batch_of_a_tick_that_knows_its_backlog_is_short_and_full_ones
     assert [seconds for _, _, seconds in subscription.asked] == [0.4, 18, 16, 2]
 
 
-def test_without_a_look_at_the_backlog_the_time_alone_ends_the_pulling() -> None:
-    subscription = Endless(ManualClock(at(0)), [100, 0, 4, *[0] * 20])
-    found = [len(batch) for batch in pulled(subscription, BUDGET, subscription.clock, None)]
-    assert (found, len(subscription.asked)) == ([100, 4], 10)
-
-
 def test_while_a_message_waits_for_its_schema_a_small_batch_tells_that_the_backlog_is_gone() -> None:
     """That message would be the oldest of every reading, however little there is besides."""
     clock = ManualClock(at(0))
@@ -169,12 +139,6 @@ def test_while_a_message_waits_for_its_schema_a_small_batch_tells_that_the_backl
     found = pulled(Endless(clock, [100, 40, 4, 100]), BUDGET, clock, is_gone, is_paced=True)
     assert [len(batch) for batch in found] == [100, 40, 4]
     assert backlog.ages == [60]
-
-
-@pytest.mark.parametrize("nothing", [{"max_messages": 0}, {"max_bytes": 0}, {"max_time": timedelta(0)}])
-def test_without_a_budget_nothing_is_pulled(nothing: dict[str, Any]) -> None:
-    sizes, subscription = taken(replace(BUDGET, **nothing))
-    assert (sizes, subscription.asked) == ([], [])
 
 
 def test_a_batch_is_handed_out_before_the_next_is_pulled() -> None:

@@ -4,7 +4,6 @@ import time
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-import pytest
 from google.pubsub_v1 import PublisherClient, SubscriberClient
 
 from tests.ingest.fakes import CONTRACT
@@ -81,17 +80,3 @@ def test_a_clock_that_is_15_s_ahead_is_named_as_what_holds_the_watermark(
 ) -> None:
     found = ticks(Apart(timedelta(seconds=15)), subscriber, publisher, fresh_pubsub, tmp_path)
     assert [each.decision.reason for each in found[2:]] == [Reason.HELD_CLOCK_SKEW] * 3
-
-
-@pytest.mark.parametrize("back", [timedelta(hours=1), timedelta(seconds=15)])
-def test_a_clock_that_is_set_back_holds_nothing_and_is_named(
-    back: timedelta,
-    subscriber: SubscriberClient,
-    publisher: PublisherClient,
-    fresh_pubsub: PubSubSettings,
-    tmp_path: Path,
-) -> None:
-    found = ticks(Apart(-back), subscriber, publisher, fresh_pubsub, tmp_path)
-    assert [each.decision.reason for each in found[3:]] == [Reason.ADVANCED] * 2
-    for each in found[1:]:
-        assert any("this machine's clock is at least" in problem for problem in each.problems)

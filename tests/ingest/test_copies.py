@@ -58,22 +58,6 @@ def test_a_copy_a_minute_later_does_not_hold_the_watermark(world: World) -> None
     assert (found.tracked, found.landed, found.at_least, found.at_most) == (96, 96, 0, 0)
 
 
-@pytest.mark.parametrize("differs", ["event time", "stream", "id"])
-def test_what_differs_in_stream_id_or_event_time_is_no_copy(world: World, differs: str) -> None:
-    beat(world, 30)
-    world.tick()
-    beat(world, 60)
-    world.topic.publish(
-        19.0 if differs == "event time" else 20.0,
-        stream="b" if differs == "stream" else "a",
-        publisher_id="another" if differs == "id" else "id 21.0",
-    )
-    world.land()
-    tracked = world.track()
-    assert tracked.decision.candidate is not None
-    assert tracked.decision.candidate <= at(20)
-
-
 def test_a_heartbeat_whose_first_message_base_rejects_counts_in_full(world: World) -> None:
     beat(world, 30)
     world.topic.publish(20.0, publisher_id="x", payload=b"{")
@@ -97,18 +81,6 @@ def test_an_entry_that_was_not_written_is_not_remembered(world: World) -> None:
     tracked = world.track()
     assert COPY not in tracked.state.histogram.event_bucket
     assert world.not_tracked(world.topic.messages) == []
-
-
-def test_a_restart_forgets_and_the_copy_counts_in_full(world: World) -> None:
-    beat(world, 30)
-    world.tick()
-    world.copies = RememberedCopies(TEN_MINUTES)
-    beat(world, 60)
-    world.topic.publish(20.0, publisher_id="id 21.0")
-    world.land()
-    tracked = world.track()
-    assert tracked.decision.candidate is not None
-    assert tracked.decision.candidate <= at(20)
 
 
 def test_a_copy_of_the_same_batch_counts_in_full_and_one_of_a_rejected_message_as_well(world: World) -> None:
@@ -149,20 +121,6 @@ def test_copies_are_known_by_an_id_in_the_payload(world: World) -> None:
     again, another = (world.topic.publish(3, payload={"meta": {"id": number}}) for number in (1, 2))
     assert counted([again], reader, copies).histogram.event_bucket.tolist() == [COPY]
     assert counted([another], reader, copies).histogram.event_bucket.tolist() != [COPY]
-
-
-def test_messages_with_a_broken_payload_hold_nobody(world: World) -> None:
-    """One an hour old every nine seconds, all of which end in quarantine."""
-    world.wait(4000)
-    stood = []
-    for number in range(12):
-        beat(world, 9)
-        world.topic.publish(400.0 + number, payload=b"not JSON")
-        world.tick()
-        stood.append(world.log.catch_up().watermark)
-    assert None not in stood[2:]
-    assert len(set(stood[2:])) == len(stood[2:])
-    assert len(world.rows("quarantine")) == 12
 
 
 # The memory

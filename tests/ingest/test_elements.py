@@ -14,23 +14,15 @@ from google.pubsub_v1 import PubsubMessage
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from tests.ingest.fakes import AMPLE, CONTRACT, Crash, World, published_at
-from tests.ingest.judged import LATER, counted, histogram_of, judged, messages_of
+from tests.ingest.fakes import CONTRACT, Crash, World, published_at
+from tests.ingest.judged import LATER, histogram_of, judged, messages_of
 from tests.watermark.builders import at
 from tidemark.pipeline.clock import from_us, to_us
 from tidemark.pipeline.contract import elements
 from tidemark.pipeline.contract.heartbeat import FieldKind, Heartbeat, HeartbeatReader, MessageContract, read_field
 from tidemark.pipeline.contract.places import Element, Place, PlaceKind, WholePayload, finder, id_of
-from tidemark.pipeline.ingest import take as taking
-from tidemark.pipeline.ingest.copies import RememberedCopies
-from tidemark.pipeline.ingest.named import land_named
 from tidemark.pipeline.ingest.rows import JudgedRows, judged_rows
-from tidemark.pipeline.lake.store.notes import Notes
-from tidemark.pipeline.lake.tables.landings import MANIFEST, PIECE
-from tidemark.pipeline.quality.audit import audit
-from tidemark.pipeline.quality.outstanding import landed_by_second, outstanding
 from tidemark.pipeline.quality.quarantined import read_reasons
-from tidemark.pipeline.replay.log_ticks import LakeLandings
 from tidemark.pipeline.watermark.histogram import COPY, NO_EVENT, NO_MINIMUM, Histogram, cells_of
 
 NOW = to_us(at(1000))
@@ -163,22 +155,6 @@ def rows_of(rows: pa.Table, names: Sequence[str]) -> list[Any]:
     return list(zip(*held, strict=True))
 
 
-@given(st.recursive(st.none() | st.integers(0, 3), lambda inner: st.lists(inner, max_size=4), max_leaves=12))
-def test_a_plain_array_is_flattened_as_the_library_flattens_it(value: Any) -> None:
-    for path, payload in (("[]", value), ("a.b[]", {"a": {"b": value}})):
-        found = elements.elements_of(Place.of(f"payload:{path}"), {}, payload)
-        expected = jmespath.search(path, payload)
-        assert ([one.value for one in found] if isinstance(found, list) else None) == (expected or None)
-
-
-def test_a_rejection_names_the_element_and_how_many_cannot_be_used() -> None:
-    payload = {"readings": [reading(1), {"channel": "a"}, reading(2), {"channel": "b", "ts": "soon"}]}
-    rejected = judged([message(0, orjson.dumps(payload), site="s")], READER, None, from_us(NOW)).rejected
-    (row,) = rejected.to_pylist()
-    assert row["reason"] == "NO_EVENT_TIME"
-    assert row["detail"] == "element #1 of 4: each:ts is absent or null; 2 of 4 elements cannot be used"
-
-
 # Bounds
 
 
@@ -227,16 +203,6 @@ def test_the_parts_of_a_batch_are_bounded_in_rows_in_repeated_attributes_and_in_
     assert found[0].of_another_kind == {"unit": rows}
 
 
-def test_attributes_that_too_many_elements_would_repeat_reject_the_message_on_both_subscriptions() -> None:
-    data = orjson.dumps({"readings": [reading(n) for n in range(200)]})
-    long = {f"a{number}": "x" * 1000 for number in range(90)}
-    hostile, harmless = message(0, data, site="s", **long), message(1, data, site="s")
-    (part,) = parts([hostile, harmless])
-    assert (len(part.heartbeats), part.rejected["reason"].to_pylist()) == (200, ["TOO_MANY_ELEMENTS"])
-    histogram = histogram_of([hostile, harmless], READER)
-    assert (int(histogram.count.sum()), int(histogram.count[histogram.event_bucket == NO_EVENT].sum())) == (201, 1)
-
-
 # Ticks
 
 
@@ -280,66 +246,6 @@ class ReadingsWorld(World):
         return True
 
 
-def audited(world: World) -> tuple[int, int, int, int]:
-    lake = world.lake()
-    found = audit(lake.tracking_log(), lake.heartbeats(), lake.quarantine())
-    return found.tracked, found.landed, found.at_least, found.at_most
-
-
-def settle(world: World) -> None:
-    """Base passes all that was published."""
-    for _ in range(2):
-        world.wait(30)
-        world.tick()
-
-
-def test_counts_agree_where_some_elements_land_and_their_message_is_rejected(tmp_path: Path) -> None:
-    world = ReadingsWorld(tmp_path)
-    world.wait(10)
-    first = world.publish(reading(1), reading(2), {"channel": "a"})
-    world.publish()
-    world.publish(reading(3, "b", load=4))
-    landed = world.land()
-    assert (landed.messages, landed.heartbeats, landed.rejected.total()) == (3, 3, 2)
-    assert world.track().persisted.messages == 3
-    settle(world)
-    assert world.landed_ids() == [f"{first.message_id}#0", f"{first.message_id}#1", world.landed_ids()[-1]]
-    assert [row["payload"] is None for row in world.rows("heartbeats")] == [False, True, False]
-    assert audited(world) == (5, 5, 0, 0)
-
-
-def test_an_element_that_base_lost_is_lost_and_no_more(tmp_path: Path) -> None:
-    world = ReadingsWorld(tmp_path)
-    world.wait(10)
-    world.publish(reading(1))
-    world.wait(2)
-    taken = world.publish(reading(5), reading(6), {"channel": "a"})
-    world.track()
-    world.base.taken_by_somebody_else(taken)
-    settle(world)
-    assert audited(world) == (4, 1, 3, 3)
-
-
-def test_a_redelivery_has_the_same_ids_and_a_retried_publication_the_same_publishers_ids(tmp_path: Path) -> None:
-    world = ReadingsWorld(tmp_path)
-    world.copies = RememberedCopies(at(600) - at(0))
-    world.wait(10)
-    one = world.publish(reading(1), {"channel": "a"}, reading(2), publisher_id="p")
-    world.base.acknowledgements_that_fail = world.tracking.acknowledgements_that_fail = 1
-    world.tick()
-    world.wait(70)
-    world.tick()
-    assert world.landed_ids() == [f"{one.message_id}#{number}" for number in (0, 0, 2, 2)]
-    retried = world.publish(reading(1), {"channel": "a"}, reading(2), publisher_id="p")
-    found = counted([retried], READER, world.copies)
-    cells = dict(zip(found.histogram.event_bucket.tolist(), found.histogram.count.tolist(), strict=True))
-    assert cells == {COPY: 2, NO_EVENT: 1}
-    world.tick()
-    assert {row["publisher_id"] for row in world.rows("heartbeats")} == {"p#0", "p#2"}
-    settle(world)
-    assert audited(world)[2:] == (0, 3), "the redelivery was counted twice, as it always is"
-
-
 def parked(folder: Path) -> ReadingsWorld:
     """Messages that went to quarantine by a wrong contract, whole, and some of which a part had landed before."""
     folder.mkdir(exist_ok=True)
@@ -373,35 +279,6 @@ def test_a_requeue_lands_the_elements_that_are_not_there_and_each_once(tmp_path:
     assert (again.landed, again.there, again.rejected.total()) == (0, 0, 1)
 
 
-def test_what_a_requeue_landed_of_a_message_stands_for_its_rejection_in_the_counts(tmp_path: Path) -> None:
-    world = parked(tmp_path)
-    settle(world)
-    before = audited(world)
-    assert before == (5, 5, 0, 0)
-    world.publish(reading(20))
-    lost = world.publish(reading(21))
-    world.track()
-    world.base.taken_by_somebody_else(lost)
-    world.requeue()
-    settle(world)
-    assert audited(world) == (7, 6, 1, 1)
-    lake = world.lake()
-    landed = landed_by_second(lake.heartbeats(), lake.quarantine(), at(0), at(1000))
-    assert outstanding(lake.tracking_log().catch_up().histogram, landed, at(0), at(1000)).at_most == 1
-
-
-def test_the_tuning_report_leaves_out_every_heartbeat_of_a_message_that_was_requeued(tmp_path: Path) -> None:
-    world = parked(tmp_path)
-    kept = world.publish(reading(8), reading(9))
-    world.wait(10)
-    world.land()
-    world.requeue()
-    lake = world.lake()
-    batches = LakeLandings(lake.heartbeats(), left_out=lake.requeued().every_id()).batches()
-    published = {us for batch in batches for us in batch.publish_us.tolist()}
-    assert published == {to_us(published_at(kept))}
-
-
 def test_a_requeue_of_several_heartbeats_that_dies_at_any_step_loses_none_and_lands_none_twice(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -421,29 +298,3 @@ def test_a_requeue_of_several_heartbeats_that_dies_at_any_step_loses_none_and_la
         for _ in range(2):
             world.requeue()
         assert sorted(world.landed_ids()) == expected(world), dies_at
-
-
-def test_landing_under_a_name_has_the_same_rows_in_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(elements, "ROWS_AT_ONCE", 2)
-    monkeypatch.setattr(taking, "FILE_BYTES", 1)
-    world = ReadingsWorld(tmp_path)
-    world.wait(10)
-    published = [world.publish(reading(1), reading(2)), world.publish(reading(3), {"channel": "a"})]
-    monkeypatch.setattr(world, "not_landed", lambda _: [])  # the manifest is what makes it durable here
-    landing = land_named(
-        "n",
-        world.base,
-        objects=world.objects,
-        quarantine=world.quarantine,
-        watermark=None,
-        reader=READER,
-        budget=AMPLE,
-        clock=world.clock,
-        is_over=lambda: False,
-    )
-    rows = [
-        name for piece in landing.pieces for name in Notes(world.objects, PIECE).read(piece)["message_id"].to_pylist()
-    ]
-    assert sorted(rows) == sorted(name for one in published for name in world.ids_of(one) if "#" in name)
-    assert (len(rows), len(landing.pieces)) == (3, 2)
-    assert Notes(world.objects, MANIFEST).find("n") == replace(landing, is_served=True)

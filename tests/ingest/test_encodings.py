@@ -2,23 +2,18 @@
 
 import gzip
 import json
-import pickle
 from collections import Counter
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-import orjson
-import pytest
 from google.pubsub_v1 import PubsubMessage
 
 from tests.contract.payloads.schemas import AVRO, BEAT, avro
 from tests.ingest.judged import LATER, Judged, counted, histogram_of, judged
 from tidemark.pipeline.contract.heartbeat import HeartbeatReader
 from tidemark.pipeline.contract.messages import MESSAGE, Messages
-from tidemark.pipeline.errors import InvalidSettings
 from tidemark.pipeline.ingest.copies import RememberedCopies
-from tidemark.pipeline.ingest.pubsub_options import read_options
 from tidemark.pipeline.ingest.rows import judged_rows
 from tidemark.pipeline.settings_message import MessageSettings
 
@@ -81,11 +76,6 @@ def test_an_event_is_landed_and_tracked_alike_in_both_modes() -> None:
     assert len(set(copies.keys.tolist())) == 2  # two payloads are two contents, however alike they are
 
 
-def test_a_contract_of_events_needs_the_payload_where_they_may_be() -> None:
-    assert EVENTS.contract_from(FIRST).needs_payload
-    assert not EVENTS.model_copy(update={"envelope": ""}).contract_from(FIRST).needs_payload
-
-
 def test_compared_fields_may_be_attributes_of_messages_without_a_payload() -> None:
     beat = {"stream_id": "s", "event_time": AT, "temp": "-2.5e1", "ok": "true", "mode": "IDLE", "spec": '{"b":1,"a":2}'}
     batch = landed(BARE, message(number=1, **beat), message(number=2, stream_id="s", event_time=AT))
@@ -94,19 +84,6 @@ def test_compared_fields_may_be_attributes_of_messages_without_a_payload() -> No
         {"temp": None, "ok": None, "mode": None, "spec": None},
     ]
     assert batch.of_another_kind == Counter()
-
-
-@pytest.mark.parametrize(
-    "text", ["", " 1", "1_0", "0x1", "01", "1.", ".5", "+1", "NaN", "Infinity", "1e999", "١", "1\n"]
-)
-def test_an_attribute_that_json_would_not_read_as_a_number_is_of_another_kind(text: str) -> None:
-    batch = landed(BARE, message(stream_id="s", event_time=AT, temp=text, ok="True"))
-    assert (batch.heartbeats["temp"].to_pylist(), batch.of_another_kind) == ([None], Counter(temp=1, ok=1))
-
-
-def test_rejected_rows_do_not_shift_the_attributes_of_others() -> None:
-    batch = landed(BARE, message(stream_id="s"), message(number=1, stream_id="s", event_time=AT, temp="7"))
-    assert batch.heartbeats["temp"].to_pylist() == [7.0]
 
 
 def test_avro_in_a_file_is_landed_tracked_and_judged_again(tmp_path: Path) -> None:
@@ -132,51 +109,3 @@ def test_avro_in_a_file_is_landed_tracked_and_judged_again(tmp_path: Path) -> No
     (again,) = judged_rows(rows, reader(settings), LATER, None, NOW)
     assert (len(again.heartbeats), len(again.rejected)) == (0, 1)
     assert histogram_of([good, bad, zipped], reader(settings)).oldest_event_us is not None
-
-
-def test_a_laggard_whose_avro_is_broken_counts_by_its_publish_time_alone(tmp_path: Path) -> None:
-    (tmp_path / "beat.avsc").write_text(json.dumps(AVRO))
-    settings = MessageSettings(payload="avro", schema=str(tmp_path / "beat.avsc"))
-    laggards = [message(data, 1, stream_id="s", event_time=AT) for data in (avro(AVRO, BEAT), b"\xff")]
-    found = [
-        counted([one], reader(settings), RememberedCopies(), timedelta(seconds=5)).histogram.oldest_event_us
-        for one in laggards
-    ]
-    assert [us is None for us in found] == [False, True]
-
-
-def test_the_options_of_the_source_name_the_same_and_travel(tmp_path: Path) -> None:
-    options = read_options(
-        {
-            "project": "p-1",
-            "subscription": "base",
-            "lake": f"file://{tmp_path}",
-            "payload": "avro",
-            "schema": str(tmp_path / "beat.avsc"),
-            "compression": "gzip",
-            "envelope": "cloudevents",
-            "fields": orjson.dumps({"temp": {"path": "attribute:temp", "kind": "number"}}).decode(),
-        },
-        {},
-    )
-    assert pickle.loads(pickle.dumps(options)).contract == options.contract  # noqa: S301
-    assert options.contract.payload.schema == str(tmp_path / "beat.avsc")
-    with pytest.raises(InvalidSettings, match="whole path"):
-        read_options(
-            {"project": "p-1", "subscription": "base", "lake": "gs://b", "payload": "avro", "schema": "a.avsc"}
-        )
-
-
-@pytest.mark.parametrize(
-    ("given", "why"),
-    [
-        ({"schema": "a.avsc"}, "only avro and protobuf have a schema"),
-        ({"payload": "none", "fields": {"a": "number"}}, "which must be json, avro or protobuf"),
-        ({"payload": "none", "event_time": "payload:at"}, "which must be json, avro or protobuf"),
-        ({"payload": "xml"}, "payload"),
-        ({"fields": {"a": {"path": "attribute:", "kind": "text"}}}, "attribute:NAME"),
-    ],
-)
-def test_settings_that_cannot_be_meant_are_refused(given: dict[str, Any], why: str) -> None:
-    with pytest.raises(ValueError, match=why):
-        MessageSettings(**given)

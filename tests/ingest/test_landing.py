@@ -13,13 +13,11 @@ from tests.watermark.builders import at
 from tidemark.pipeline.clock import to_us
 from tidemark.pipeline.contract.event_times import EventTimeUnit
 from tidemark.pipeline.contract.heartbeat import HeartbeatReader, RejectionReason
-from tidemark.pipeline.contract.payloads.formats import Encoding, PayloadFormat
 from tidemark.pipeline.contract.places import Place
-from tidemark.pipeline.errors import CorruptObject, LakeFull, LakeUnreachable, PubSubUnreachable
+from tidemark.pipeline.errors import CorruptObject, LakeFull, LakeUnreachable
 from tidemark.pipeline.ingest.take import Budget
 from tidemark.pipeline.lake.log.tracking_log import entry_name
 from tidemark.pipeline.lake.tables.new_files import NewFile
-from tidemark.pipeline.watermark.state import DecisionRecord
 
 SMALL = Budget(max_messages=6, max_bytes=1 << 20, max_time=timedelta(seconds=20), batch_messages=3)
 
@@ -54,20 +52,6 @@ def test_the_order_is_pull_append_acknowledge(world: World) -> None:
         "pulled base",  # and there was nothing more
     ]
     assert (landed.messages, landed.heartbeats, landed.acknowledged.count) == (6, 5, 6)
-
-
-def test_each_batch_is_acknowledged_before_the_next_is_pulled(world: World) -> None:
-    publish(world, 9)
-    landed = world.land(SMALL)
-    batch = ["pull base", "pulled base", "append heartbeats", "appended heartbeats", "acknowledge base"]
-    assert world.steps.taken == [*batch, "acknowledged base", *batch, "acknowledged base"]
-    assert (landed.heartbeats, len(world.base.unacknowledged)) == (6, 3)
-
-
-def test_with_nothing_to_pull_nothing_is_written(world: World) -> None:
-    assert world.land().messages == 0
-    assert (world.rows("heartbeats"), world.rows("quarantine")) == ([], [])
-    assert world.steps.taken == ["pull base", "pulled base"]
 
 
 def test_a_heartbeat_lands_whole_with_its_fields_beside_the_payload(world: World) -> None:
@@ -136,13 +120,6 @@ def test_places_in_a_nested_payload_land_as_columns(world: World) -> None:
     assert refused["detail"] == "payload:devices[0].id is absent or null"
 
 
-def test_a_payload_that_is_not_decoded_may_be_anything(world: World) -> None:
-    world.reader = HeartbeatReader(replace(CONTRACT, payload=PayloadFormat(Encoding.NONE), fields={}))
-    for payload in (b"", b"\xff", b"["):
-        world.topic.publish(900, payload=payload)
-    assert world.land().heartbeats == 3
-
-
 def test_a_value_of_another_kind_is_null_and_counted(world: World) -> None:
     for load in (1.5, "high", None, True):
         world.topic.publish(900, payload={"load": load})
@@ -165,49 +142,7 @@ def test_what_lands_below_the_watermark_is_late(tmp_path: Path) -> None:
     assert [row["event_time"] for row in world.rows("heartbeats") if row["late"]] == [at(48.999)]
 
 
-def test_a_watermark_that_moves_between_two_batches_is_that_of_the_second(tmp_path: Path) -> None:
-    world = World(tmp_path)
-    for second in range(30):
-        world.wait(1)
-        world.topic.publish(second)
-    world.tick()
-    for second in range(30, 60):
-        world.wait(1)
-        world.topic.publish(second)
-    world.tick()
-    before = world.log.catch_up().watermark
-    other = World(tmp_path)  # another process on the same lake
-    other.clock, other.tracking, other.base = world.clock, world.tracking, world.base
-    other.tracking_backlog, other.base_backlog = world.tracking_backlog, world.base_backlog
-    after = other.track().decision.watermark
-    assert before is not None
-    assert after is not None
-    assert before < after
-    world.topic.publish((before - at(0)).total_seconds())
-    assert world.land().late == 1
-
-
 # What goes wrong
-
-
-def test_the_fake_fails_a_tick_that_acknowledges_before_messages_are_durable(world: World) -> None:
-    """The other tests rest on the fakes failing then."""
-    publish(world, 2)
-    for subscription in (world.base, world.tracking):
-        batch = subscription.pull(10, 1000, 1)
-        with pytest.raises(AssertionError, match=r"not durable: \['\d"):
-            subscription.acknowledge(batch.ack_ids)
-        assert len(subscription.unacknowledged) == 2
-
-
-def test_the_fake_delivers_again_once_a_lease_has_ended(world: World) -> None:
-    publish(world, 2)
-    assert len(world.base.pull(10, 1000, 1)) == 2
-    assert len(world.base.pull(10, 1000, 1)) == 0
-    world.restart()
-    assert len(world.base.pull(10, 1000, 1)) == 0
-    world.wait(60)
-    assert len(world.base.pull(10, 1000, 1)) == 2
 
 
 @pytest.mark.parametrize("fault", [LakeFull("no space is left"), LakeUnreachable("no answer")])
@@ -233,33 +168,6 @@ def test_a_table_that_fails_leaves_everything_unacknowledged_and_the_next_tick_g
     assert len(world.landed_ids()) == (10 if twice else 5)
 
 
-def test_an_unreachable_pubsub_is_raised_and_what_was_landed_before_stays(world: World) -> None:
-    publish(world, 3)
-    world.land()
-    world.fails["pull base"] = PubSubUnreachable("no answer")
-    with pytest.raises(PubSubUnreachable):
-        world.land()
-    world.fails.clear()
-    publish(world, 2, first=950)
-    assert world.land().heartbeats == 2
-    assert len(world.landed_ids()) == 5
-
-
-def test_with_a_damaged_log_nothing_is_pulled(world: World) -> None:
-    publish(world, 3)
-    world.track()
-    path = world.folder / entry_name(2)
-    assert isinstance(world.log.entry(2), DecisionRecord)
-    whole = path.read_bytes()
-    path.write_bytes(b"")
-    world.restart()
-    with pytest.raises(CorruptObject, match="`tidemark forget"):
-        world.land()
-    assert world.steps.taken == []
-    path.write_bytes(whole)
-    assert world.land().heartbeats == 3
-
-
 def test_once_the_log_has_lost_its_end_nothing_is_pulled(world: World) -> None:
     publish(world, 3)
     world.track()
@@ -269,22 +177,6 @@ def test_once_the_log_has_lost_its_end_nothing_is_pulled(world: World) -> None:
     with pytest.raises(CorruptObject, match="is missing from the tracking log"):
         world.land()
     assert world.steps.taken == []
-
-
-def test_only_the_entries_since_the_newest_decision_are_read(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    for _ in range(3):
-        publish(world, 3)
-        world.track()
-    world.restart()
-    read, names = list[str](), world.objects.read
-    monkeypatch.setattr(world.objects, "read", lambda name: read.append(name) or names(name))
-    newest = max(world.log.live_numbers())
-    for _ in range(2):
-        world.land()
-    assert read[0] == entry_name(newest)
-    assert set(read[1:]) == {entry_name(newest + 1), entry_name(newest)}, (
-        "the next one, and whether the log goes so far"
-    )
 
 
 def test_acknowledgements_that_fail_are_reported_and_their_messages_land_again(world: World) -> None:
@@ -299,17 +191,6 @@ def test_acknowledgements_that_fail_are_reported_and_their_messages_land_again(w
     assert world.base.unacknowledged == []
 
 
-def test_messages_that_come_twice_land_twice(tmp_path: Path) -> None:
-    world = World(tmp_path, redelivered=0.5, seed=3)
-    world.wait(1000)
-    publish(world, 40)
-    for _ in range(3):
-        world.land()
-        world.wait(60)
-    assert len(world.landed_ids()) > 40
-    assert len(set(world.landed_ids())) == 40
-
-
 def test_a_batch_that_takes_long_to_write_keeps_its_leases(world: World) -> None:
     publish(world, 3)
     write = world.heartbeats.write
@@ -322,11 +203,3 @@ def test_a_batch_that_takes_long_to_write_keeps_its_leases(world: World) -> None
     world.land(SMALL)
     assert world.base.unacknowledged == []
     assert len(world.landed_ids()) == 3
-
-
-def test_reports_of_batches_add_up(world: World) -> None:
-    publish(world, 7)
-    world.topic.publish("yesterday")
-    whole = world.land(Budget(max_messages=100, max_bytes=1 << 20, max_time=timedelta(seconds=20), batch_messages=2))
-    assert (whole.heartbeats, whole.rejected.total(), whole.messages, whole.acknowledged.count) == (7, 1, 8, 8)
-    assert (whole.oldest_event_time, whole.newest_event_time) == (at(900), at(906))

@@ -9,13 +9,12 @@ import pytest
 
 from tests.ingest.fakes import Crash, World
 from tests.watermark.builders import at
-from tidemark.pipeline.errors import CorruptObject, LakeFull, LandingOver
-from tidemark.pipeline.ingest import take as taking
+from tidemark.pipeline.errors import LandingOver
 from tidemark.pipeline.ingest.named import land_named
 from tidemark.pipeline.ingest.take import Budget
+from tidemark.pipeline.lake.landings import MANIFEST, PIECE, LandedBatches, NamedLanding
 from tidemark.pipeline.lake.store.notes import Notes
 from tidemark.pipeline.lake.store.objects import ObjectStore
-from tidemark.pipeline.lake.tables.landings import MANIFEST, PIECE, LandedBatches, NamedLanding
 from tidemark.pipeline.settings_sections import LakeSettings
 
 NAME = "run/000000001-0000"
@@ -105,13 +104,6 @@ def test_a_repeated_request_is_served_what_landed_and_pulls_nothing(world: Piece
     assert len(ids(world.land_as("run/000000002-0000"), world.objects)) == 5
 
 
-def test_an_empty_pull_leaves_an_empty_manifest_which_is_served(world: PiecesWorld) -> None:
-    assert world.land_as(NAME) == NamedLanding((), None, is_served=False)
-    publish(world, 2)
-    assert world.land_as(NAME) == NamedLanding((), None)
-    assert len(world.base.unacknowledged) == 2
-
-
 def test_the_losing_twin_acknowledges_nothing_removes_its_objects_and_serves_those_of_the_winner(
     world: PiecesWorld, tmp_path: Path
 ) -> None:
@@ -160,33 +152,6 @@ def test_a_reader_that_dies_anywhere_loses_nothing(tmp_path: Path, dies_at: int)
     assert set(world.quarantined_ids()) == {"6"}
 
 
-def test_the_leases_of_the_first_batch_last_until_everything_is_acknowledged(
-    world: PiecesWorld, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(taking, "FILE_BYTES", 1)
-    publish(world, 7)
-    create = world.objects.create
-
-    def slow(name: str, content: bytes) -> None:
-        world.wait(300)
-        create(name, content)
-
-    world.objects.create = slow  # type: ignore[method-assign]
-    landing = world.land_as(NAME, budget=replace(BUDGET, max_time=timedelta(hours=1)))
-    assert len(landing.pieces) == 3
-    assert world.base.unacknowledged == []
-
-
-def test_a_full_lake_leaves_everything_unacknowledged_and_the_name_free(world: PiecesWorld) -> None:
-    publish(world, 2)
-    world.objects.before += [None, LakeFull("no space is left")]  # the piece fits, the manifest does not
-    with pytest.raises(LakeFull):
-        world.land_as(NAME)
-    assert len(world.base.unacknowledged) == 2
-    world.wait(60)
-    assert len(ids(world.land_as(NAME), world.objects)) == 2
-
-
 # The end of a batch
 
 
@@ -201,14 +166,6 @@ def test_the_end_of_a_batch_deletes_what_landed_up_to_it_but_the_last_ones(world
     names = sorted(path.name for path in (world.folder / "landings" / "run").iterdir())
     assert [name for name in names if "over" in name] == ["over-000000004", "over-000000005"]
     assert [name.split("-")[0] for name in names if "over" not in name] == ["000000004"] * 2 + ["000000005"] * 2
-
-
-def test_another_run_s_landings_are_left_alone(world: PiecesWorld) -> None:
-    world.land_as("run-2/000000001-0000")
-    world.land_as("run/000000001-0000")
-    LandedBatches(world.objects, "run").end(1, keep=0)
-    assert Notes(world.objects, MANIFEST).find("run-2/000000001-0000") is not None
-    assert Notes(world.objects, MANIFEST).find("run/000000001-0000") is None
 
 
 def test_a_straggler_of_a_batch_that_is_over_acknowledges_nothing(world: PiecesWorld) -> None:
@@ -231,10 +188,3 @@ def test_a_straggler_of_a_batch_that_is_over_acknowledges_nothing(world: PiecesW
     with pytest.raises(LandingOver):
         world.land_as(NAME, is_over=lambda: batches.is_over(1))
     assert world.steps.of_kind("pull") == []
-
-
-def test_a_damaged_manifest_is_named(world: PiecesWorld) -> None:
-    world.land_as(NAME)
-    (world.folder / MANIFEST.name(NAME)).write_bytes(b'{"pieces": 3')
-    with pytest.raises(CorruptObject, match=MANIFEST.name(NAME)):
-        world.land_as(NAME)

@@ -9,18 +9,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.ingest.fakes import AMPLE, World, WorldSubscription
-from tests.watermark.builders import at, bounded, effective, published
+from tests.watermark.builders import at, bounded, effective
 from tidemark.pipeline.ingest.outcome import Ingested, Side
 from tidemark.pipeline.ingest.progress import (
     AT_LEAST,
     BEHIND,
-    MOST_ENTRIES,
     TOO_LONG,
     WATCHED,
     Look,
     Progress,
     Watch,
-    looks_of,
     progress_of,
     recent_looks,
 )
@@ -30,7 +28,7 @@ from tidemark.pipeline.lake.store.disk import DiskObjects
 from tidemark.pipeline.pubsub.subscription import PulledBatch
 from tidemark.pipeline.watermark.decision import Decision, Reason
 from tidemark.pipeline.watermark.policy import Policy
-from tidemark.pipeline.watermark.state import Beginning, DecisionRecord, Entry, Snapshot, WatermarkState
+from tidemark.pipeline.watermark.state import Beginning, DecisionRecord, Entry, WatermarkState
 from tidemark.pipeline.watermark.usage import Usage
 
 NOW = 10_000.0
@@ -71,16 +69,6 @@ def test_reading_that_goes_on_like_this_has_caught_up_when_it_says_or_never(
     assert found.is_slow is (found.left > TOO_LONG)
 
 
-def test_reading_that_catches_up_says_its_rate_and_how_long_it_takes() -> None:
-    looks = [
-        look(NOW - 120, used=Usage(landed=1_000), base=1_440),
-        look(NOW, used=Usage(landed=1_000 + 120 * 1_234), base=1_200),
-    ]
-    (found,) = progress_of(looks)
-    assert found.sentence() == "catching up: 1,234 messages/s, about 10m; the oldest message of base is 20m old"
-    assert not found.is_slow
-
-
 def test_reading_that_does_not_gain_is_falling_behind() -> None:
     for before in (300 - 119, 300):  # each second read one more that is a second younger, or none
         looks = [
@@ -94,12 +82,6 @@ def test_reading_that_does_not_gain_is_falling_behind() -> None:
         )
 
 
-def test_each_side_counts_what_was_pulled_of_it_and_the_oldest_backlog_comes_first() -> None:
-    used = Usage(tracked=600, landed=60)
-    looks = [look(NOW - 60, base=900, tracking=300), look(NOW, used=used, base=900, tracking=300)]
-    assert [(one.side, one.rate) for one in progress_of(looks)] == [(Side.BASE, 1.0), (Side.TRACKING, 10.0)]
-
-
 def test_nothing_is_told_of_less_than_a_minute_or_of_a_young_backlog_or_of_a_side_that_was_not_read_before() -> None:
     assert progress_of([]) == []
     assert progress_of([look(NOW, base=600)]) == []
@@ -108,33 +90,7 @@ def test_nothing_is_told_of_less_than_a_minute_or_of_a_young_backlog_or_of_a_sid
     assert progress_of([look(NOW - 60, tracking=600), look(NOW, base=600)]) == []
 
 
-def test_what_was_long_before_tells_nothing() -> None:
-    (found,) = progress_of([look(NOW - 600, base=5_000), look(NOW - 120, base=600), look(NOW, base=600)])
-    assert found.left is None
-
-
-def test_an_account_whose_oldest_hour_was_dropped_makes_no_negative_rate() -> None:
-    looks = [look(NOW - 60, used=Usage(landed=5_000), base=600), look(NOW, used=Usage(landed=4_000), base=600)]
-    (found,) = progress_of(looks)
-    assert found.rate == 0
-
-
 # Where looks come from
-
-
-def test_looks_count_what_ticks_and_rounds_have_used_until_then() -> None:
-    nothing = published([])
-    entries: list[Entry] = [
-        Beginning(at(0)),
-        record(10, base=1, tracking=2, usage=Usage(landed=3)),
-        Snapshot(nothing),
-        Snapshot(nothing, Usage(landed=4), at(15)),
-        record(20, base=5, tracking=6),
-    ]
-    assert list(looks_of(entries)) == [
-        look(10, used=Usage(landed=3), base=1, tracking=2),
-        look(20, used=Usage(landed=7), base=5, tracking=6),
-    ]
 
 
 class CountingLog(TrackingLog):
@@ -165,19 +121,6 @@ def test_the_newest_entries_of_the_log_are_read_as_far_back_as_is_watched(tmp_pa
     assert log.asked == len(looks) == back // 10 + 2
     (found,) = progress_of(looks)
     assert found.sentence() == "falling behind: 2 messages/s are read, and the oldest message of base is 10m old"
-
-
-def test_of_a_log_with_many_entries_a_minute_a_bounded_number_is_read(tmp_path: Path) -> None:
-    decisions: dict[float, Entry] = {second / 2: record(second / 2, base=1, tracking=1) for second in range(250)}
-    log = log_of(tmp_path, decisions)
-    recent_looks(log, log.catch_up().number, at(125))
-    assert log.asked == MOST_ENTRIES
-
-
-def test_a_log_that_has_hardly_begun_tells_nothing(tmp_path: Path) -> None:
-    log = log_of(tmp_path, {10.0: record(10, base=600, tracking=600)})
-    assert progress_of(recent_looks(log, log.catch_up().number, at(10))) == []
-    assert recent_looks(log, -1, at(10)) == [], "there is no entry"
 
 
 # What a process watches
@@ -211,14 +154,6 @@ def test_a_side_is_too_slow_if_its_ticks_read_as_much_as_they_may_and_catching_u
     assert watched(gained_in_time - 1, leaves_more=True) is not None
     assert watched(-60, leaves_more=True) is not None
     assert watched(-60, leaves_more=False) is None
-
-
-def test_a_watch_of_which_no_tick_has_told_is_never_too_slow() -> None:
-    watch = Watch()
-    for second in (0, 120):
-        watch.look(standing(NOW + second, base=3_600 + second))
-    assert watch.progress() != []
-    assert watch.too_slow() is None
 
 
 def test_a_tick_that_gets_little_of_a_backlog_leaves_more_and_one_that_gets_all_of_it_does_not(tmp_path: Path) -> None:

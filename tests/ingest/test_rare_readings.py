@@ -94,13 +94,6 @@ def test_between_rare_readings_the_watermark_goes_as_far_as_the_last_one_allows_
     assert house.spending._spent() < BUDGET
 
 
-def test_with_the_budget_unspent_the_watermark_follows_each_tick(tmp_path: Path) -> None:
-    house = Budgeted(tmp_path, None)
-    decisions = [house.tick().decision for _ in range(30)][5:]
-    assert {one.reason for one in decisions} == {Reason.ADVANCED}
-    assert max(one.lag for one in decisions if one.lag is not None) < Policy().band + seconds(TICK + 2)
-
-
 def test_while_base_is_read_rarely_the_decision_and_its_explanation_say_so_and_when_it_is_read_again(
     tmp_path: Path,
 ) -> None:

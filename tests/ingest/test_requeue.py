@@ -1,25 +1,18 @@
 """Requeueing: what was parked by a wrong contract lands once the contract is mended, whatever dies on the way."""
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from datetime import timedelta
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from tests.ingest.fakes import CONTRACT, Crash, World
-from tests.watermark.builders import at, seconds
+from tests.watermark.builders import at
 from tidemark.pipeline.contract.heartbeat import HeartbeatReader, RejectionReason
 from tidemark.pipeline.contract.places import Place
-from tidemark.pipeline.errors import CorruptObject, LakeFull
 from tidemark.pipeline.ingest import requeue as requeueing
-from tidemark.pipeline.lake.tables.new_files import NewFile
 from tidemark.pipeline.lake.tables.quarantine import Rejected
-from tidemark.pipeline.lake.tables.requeued import REJUDGED, REQUEUED
-from tidemark.pipeline.quality.audit import audit
-from tidemark.pipeline.quality.quarantined import newest_waiting, read_quarantine_share, read_reasons
+from tidemark.pipeline.quality.quarantined import newest_waiting, read_reasons
 
 WRONG = HeartbeatReader(replace(CONTRACT, stream_id=(Place.of("attribute:sensor"),)))
 RIGHT = HeartbeatReader(CONTRACT)
@@ -85,36 +78,12 @@ def test_a_requeued_row_is_what_the_landing_would_have_written_but_for_when(tmp_
     assert requeued == landed
 
 
-def test_what_is_below_the_newest_watermark_is_late(world: World) -> None:
-    world.topic.publish(60.0)
-    world.wait(60)
-    world.tick()
-    world.wait(200)
-    watermark = world.track().decision.watermark
-    assert watermark is not None
-    done = world.requeue()
-    late = [row["message_id"] for row in world.rows("heartbeats") if row["late"]]
-    below = [row["message_id"] for row in world.rows("heartbeats") if row["event_time"] < watermark]
-    assert done.late == len(late) > 0
-    assert set(late) <= set(below)
-
-
 def test_a_second_requeue_lands_nothing_and_looks_at_nothing_that_was_noted(world: World) -> None:
     world.requeue()
     before = world.rows("heartbeats")
     again = world.requeue()
     assert (again.landed, again.there, again.rejected.total()) == (0, 0, 1)
     assert world.rows("heartbeats") == before
-
-
-def test_a_dry_run_says_the_same_and_writes_nothing(world: World) -> None:
-    done = world.requeue(dry_run=True)
-    assert (done.landed, world.rows("heartbeats"), list(world.stored().names(REQUEUED.prefix))) == (
-        TICKS * A_TICK,
-        [],
-        [],
-    )
-    assert world.requeue() == done
 
 
 def test_a_requeue_that_dies_at_any_step_loses_nothing_and_lands_nothing_twice(
@@ -140,35 +109,6 @@ def test_a_requeue_that_dies_at_any_step_loses_nothing_and_lands_nothing_twice(
             world.requeue()
         assert sorted(world.landed_ids()) == messages(world), dies_at
         assert dict(read_reasons(world.lake()).requeued) == {"NO_STREAM_ID": TICKS * A_TICK}, dies_at
-
-
-@pytest.mark.parametrize("landed", [False, True], ids=["before the write", "after the write"])
-@pytest.mark.parametrize("part", ["heartbeats", "note"])
-def test_a_write_that_fails_is_raised_and_the_next_requeue_goes_on(world: World, part: str, *, landed: bool) -> None:
-    failing: Any = world.heartbeats if part == "heartbeats" else world.objects
-    (failing.after if landed else failing.before).append(LakeFull("no space is left"))
-    with pytest.raises(LakeFull):
-        world.requeue()
-    world.requeue()
-    assert sorted(world.landed_ids()) == messages(world)
-
-
-def test_two_requeues_at_once_land_copies_of_one_identity_and_later_ones_none(world: World) -> None:
-    add = world.heartbeats.add
-    other = World(world.folder.parent)
-    other.clock, other.reader = world.clock, RIGHT
-
-    def overtaken(files: Sequence[NewFile], says: Mapping[str, str]) -> None:
-        world.heartbeats.add = add  # type: ignore[method-assign]
-        other.requeue()
-        add(files, says)
-
-    world.heartbeats.add = overtaken  # type: ignore[method-assign]
-    world.requeue()
-    assert world.requeue().landed == 0
-    rows = world.rows("heartbeats")
-    identities = {(row["stream_id"], row["event_time"], row["publisher_id"]) for row in rows}
-    assert (len(rows), len(identities)) == (2 * TICKS * A_TICK, TICKS * A_TICK)
 
 
 def test_a_message_of_which_another_delivery_has_landed_is_noted_and_not_landed(tmp_path: Path) -> None:
@@ -215,82 +155,7 @@ def test_only_what_is_meant_is_requeued(world: World) -> None:
     assert sum(counts.waiting.values()) + sum(counts.requeued.values()) == A_TICK + 1
 
 
-def test_days_before_the_time_that_is_meant_are_not_opened(world: World) -> None:
-    world.wait(2 * 86_400)
-    world.reader = WRONG
-    world.topic.publish(1.0)
-    world.land()
-    world.reader = RIGHT
-    for file in (world.folder / "quarantine").glob("rejected_on=2026-11-21/*.parquet"):
-        file.write_bytes(b"")
-    recent = Rejected(since=world.clock.now() - timedelta(hours=1))
-    assert sum(read_reasons(world.lake(), recent).waiting.values()) == 1
-    assert len(newest_waiting(world.lake(), recent, 10)) == 1
-    assert len(newest_waiting(world.lake(), Rejected(), 1)) == 1, "the newest day has enough"
-    assert world.requeue(recent).landed == 1
-
-
-def test_the_newest_that_wait_come_first_and_no_more_than_asked(world: World) -> None:
-    world.requeue(Rejected(since=at(15)))
-    rows = newest_waiting(world.lake(), Rejected(), 3)
-    assert [row["reason"] for row in rows] == ["UNREADABLE_EVENT_TIME", "NO_STREAM_ID", "NO_STREAM_ID"]
-    assert [row["message_id"] for row in rows[1:]] == messages(world)[A_TICK - 1 : A_TICK - 3 : -1]
-    assert rows[0]["landed_at"] > rows[1]["landed_at"]
-
-
-def test_retention_of_heartbeats_does_not_make_a_message_land_again(world: World) -> None:
-    world.requeue()
-    current = world.lake().heartbeats().current()
-    assert current is not None
-    current.delete()
-    assert world.requeue().landed == 0
-
-
-def test_a_damaged_note_is_named_and_may_be_deleted(world: World) -> None:
-    world.requeue()
-    (name,) = world.stored().names(REQUEUED.prefix)
-    (world.folder / name).write_bytes(b"PAR1")
-    with pytest.raises(CorruptObject, match="or delete it"):
-        world.requeue()
-    (world.folder / name).unlink()
-    done = world.requeue()
-    assert (done.landed, done.there) == (0, TICKS * A_TICK)
-
-
 # What counts
-
-
-def test_a_message_in_both_tables_counts_as_one_that_landed(world: World) -> None:
-    world.wait(60)
-    world.track()
-
-    def audited() -> tuple[int, int, int]:
-        lake = world.lake()
-        found = audit(lake.tracking_log(), lake.heartbeats(), lake.quarantine())
-        return found.landed, found.at_least, found.at_most
-
-    before = audited()
-    world.requeue()
-    assert audited() == before == (TICKS * A_TICK + 1, 0, 0)
-
-
-@pytest.mark.parametrize(
-    ("since", "told"),
-    [(0, lambda share: share.quarantined == TICKS * A_TICK + 1), (3600, lambda share: share.quarantined == 0)],
-)
-def test_the_share_of_quarantine_is_that_of_what_landed_since(
-    world: World, since: float, told: Callable[[Any], bool]
-) -> None:
-    lake = world.lake()
-    share = read_quarantine_share(lake.heartbeats(), lake.quarantine(), at(0) + seconds(since))
-    assert told(share)
-    assert share.share == (1.0 if share.quarantined else 0.0)
-
-
-def test_the_most_frequent_reason_is_named_with_its_newest_detail(world: World) -> None:
-    lake = world.lake()
-    share = read_quarantine_share(lake.heartbeats(), lake.quarantine(), at(0))
-    assert (share.reason, share.detail) == ("NO_STREAM_ID", "attribute:sensor is absent")
 
 
 # Two causes: the first is mended, and the second is found
@@ -321,54 +186,3 @@ def test_a_message_with_two_causes_waits_under_the_one_that_was_found_last(tmp_p
     assert world.requeue(Rejected(reason=RejectionReason.NO_EVENT_TIME)).rejected == Counter()
     found_last = world.requeue(Rejected(reason=RejectionReason.UNREADABLE_EVENT_TIME))
     assert found_last.rejected == Counter({RejectionReason.UNREADABLE_EVENT_TIME: 3})
-
-
-def test_a_reason_is_noted_when_it_changes_and_the_newest_note_counts(tmp_path: Path) -> None:
-    world = World(tmp_path)
-    world.reader = HIDING
-    world.wait(10)
-    world.topic.publish("yesterday")
-    world.land()
-    for reader, waiting, notes in (
-        (HIDING, "NO_EVENT_TIME", 0),
-        (RIGHT, "UNREADABLE_EVENT_TIME", 1),
-        (RIGHT, "UNREADABLE_EVENT_TIME", 1),
-        (HIDING, "NO_EVENT_TIME", 2),
-    ):
-        world.wait(10)
-        world.reader = reader
-        world.requeue(dry_run=True)
-        world.requeue()
-        assert read_reasons(world.lake()).waiting == {waiting: 1}
-        assert len(list(world.stored().names(REJUDGED.prefix))) == notes
-    days = world.lake().rejudged()
-    assert [days.forget_before("2026-11-22", dry_run=dry_run) for dry_run in (True, False, False)] == [2, 2, 0]
-    assert read_reasons(world.lake()).waiting == {"NO_EVENT_TIME": 1}
-
-
-def test_every_copy_of_a_message_waits_under_the_reason_that_was_found_last(tmp_path: Path) -> None:
-    world = World(tmp_path)
-    world.wait(10)
-    world.topic.publish("yesterday")
-    for reader in (HIDING, WRONG):  # both times are judged first: the second row has the reason of today
-        world.reader, world.base.acknowledgements_that_fail = reader, 1
-        world.land()
-        world.wait(60)
-    assert len(world.quarantined_ids()) == 2
-    world.reader = RIGHT
-    world.requeue()
-    assert read_reasons(world.lake()).waiting == {"UNREADABLE_EVENT_TIME": 1}
-
-
-def test_a_note_of_a_reason_may_be_deleted(tmp_path: Path) -> None:
-    world = World(tmp_path)
-    world.reader = HIDING
-    world.wait(10)
-    world.topic.publish("yesterday")
-    world.land()
-    world.reader = RIGHT
-    world.requeue()
-    (name,) = world.stored().names(REJUDGED.prefix)
-    (world.folder / name).unlink()
-    world.requeue()
-    assert read_reasons(world.lake()).waiting == {"UNREADABLE_EVENT_TIME": 1}

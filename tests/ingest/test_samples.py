@@ -2,7 +2,7 @@
 
 import base64
 import json
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -94,20 +94,6 @@ def test_lines_are_payloads_or_messages_and_one_payload_where_payloads_are_not_j
     assert [row_of(one)["message_id"] for one in read(tmp_path, both, has_lines=False)] == ["17", "17"]
 
 
-def test_a_publish_time_that_is_given_counts_for_every_message(tmp_path: Path) -> None:
-    given = NOW - timedelta(days=1)
-    for content in (PULLED, b"{}"):
-        (sample,) = read(tmp_path, content, published=given)
-        assert row_of(sample)["publish_time"] == given
-
-
-def test_of_a_folder_each_file_is_read_by_name_but_hidden_ones(tmp_path: Path) -> None:
-    for name in ("b.json", "a.json", ".hidden"):
-        (tmp_path / name).write_text("{}")
-    (tmp_path / "inner").mkdir()
-    assert [one.name for one in read_samples([tmp_path], READING)] == ["a.json", "b.json"]
-
-
 @pytest.mark.parametrize(
     ("content", "said"),
     [
@@ -154,12 +140,6 @@ def test_a_field_is_absent_only_if_no_heartbeat_has_it() -> None:
     assert (trial.absent, trial.of_another_kind) == (["temperature", "status"], [])
     assert tried(b'{"temperature": 1}', b'{"metrics": {"status": "ok"}}').absent == []
     assert tried(b"[]").absent == [], "without a heartbeat nothing is known"
-
-
-def test_a_field_whose_values_are_all_of_another_kind_is_told_from_an_absent_one() -> None:
-    trial = tried(b'{"temperature": "warm"}', b"{}")
-    assert (trial.absent, trial.of_another_kind) == (["status"], ["temperature"])
-    assert [verdict.of_another_kind for verdict in trial.verdicts] == [("temperature",), ()]
 
 
 def test_each_element_has_its_own_name_and_its_own_fields_of_another_kind() -> None:

@@ -23,13 +23,12 @@ from tidemark.local.emulator.model import PubSubModel
 from tidemark.local.emulator.server import served
 from tidemark.pipeline.clock import SystemClock, iso
 from tidemark.pipeline.errors import InvalidSettings, LakeUnreachable
-from tidemark.pipeline.ingest.signals import SignalTopic, closed_between, signals_of
-from tidemark.pipeline.lake.log.watermark_object import ACKNOWLEDGED, LANDED, NAME, SENT, Closed
+from tidemark.pipeline.ingest.signals import SignalTopic, signals_of
+from tidemark.pipeline.lake.log.watermark_object import LANDED, NAME, SENT
 from tidemark.pipeline.pubsub.connection import publisher_client, subscriber_client
 from tidemark.pipeline.pubsub.provision import provision_here
 from tidemark.pipeline.settings import Settings, load_settings
-from tidemark.pipeline.settings_sections import PubSubSettings, SignalSettings
-from tidemark.pipeline.watermark.decision import Reason
+from tidemark.pipeline.settings_sections import SignalSettings
 from tidemark.pipeline.windows import Windowing
 
 MINUTE = timedelta(minutes=1)
@@ -89,10 +88,6 @@ class Subscriber:
             self.closed |= set(range(first, last + 1))
 
 
-def number_named(key: str) -> int:
-    return WINDOWING.number_of(WINDOWING.named(key).start)
-
-
 # What a message says
 
 
@@ -132,60 +127,6 @@ def test_a_message_has_the_decision_the_windows_that_closed_and_attributes_for_f
     assert memory.content == published.messages[1]["data"], "the note is the message"
 
 
-def test_before_there_is_a_watermark_a_message_says_so() -> None:
-    memory, published = Memory(), Published()
-    told = topic_of(memory, published)
-    told.tell(state(1, None, 10, Reason.HELD_NO_DATA))
-    told.tell(state(2, 700, 20))
-    without, first = published.said()
-    assert (without["watermark"], without["windows"], "watermark" in published.messages[0]["attributes"]) == (
-        None,
-        None,
-        False,
-    )
-    assert (first["since"], first["windows"]) == (None, None), "all that end at or below it are closed"
-
-
-def test_a_message_of_a_decade_is_no_longer_than_one_of_a_window() -> None:
-    memory, published = Memory(), Published()
-    told = topic_of(memory, published)
-    for entry, watermark in enumerate((1, 301, 301 + 10 * 365 * 86_400)):
-        told.tell(state(entry, watermark, watermark + 1))
-    _, of_one, of_many = published.messages
-    assert json.loads(of_many["data"])["windows"]["count"] > 1_000_000
-    assert len(of_many["data"]) < len(of_one["data"]) + 50 < 1000
-    assert all(len(value) < 100 for value in of_many["attributes"].values())
-
-
-@pytest.mark.parametrize(
-    ("since", "watermark", "closed"),
-    [
-        (0, 299.999, (None, None, 0)),
-        (0, 300, (0, 0, 1)),
-        (300, 300, (None, None, 0)),
-        (299.999, 300, (0, 0, 1)),
-        (300, 600, (300, 300, 1)),
-        (301, 1500, (300, 1200, 4)),
-    ],
-)
-def test_a_window_has_closed_when_the_watermark_has_passed_its_end(
-    since: float, watermark: float, closed: tuple[float | None, float | None, int]
-) -> None:
-    keys = [None if start is None else WINDOWING.containing(at(start)).key for start in closed[:2]]
-    assert closed_between(iso(at(since)), iso(at(watermark)), WINDOWING) == Closed(keys[0], keys[1], closed[2])
-
-
-def test_it_is_sent_when_something_changed_or_a_minute_has_passed() -> None:
-    memory, published = Memory(), Published()
-    told = topic_of(memory, published)
-    for tick in range(12):
-        told.tell(state(tick, 0, tick * 10, Reason.UNCHANGED))
-    assert [said["log_entry"] for said in published.said()] == [0, 6]
-    told.tell(state(12, 0, 115, Reason.PINNED_BY_BACKLOG))
-    told.tell(state(13, 1, 116, Reason.PINNED_BY_BACKLOG))
-    assert [said["log_entry"] for said in published.said()[2:]] == [12, 13]
-
-
 # No window is left out
 
 
@@ -219,17 +160,6 @@ def test_a_death_between_sending_and_noting_sends_it_again_and_leaves_no_gap() -
     assert topic_of(memory, published).tell(state(3, 600, 610)) is None
     assert [said["log_entry"] for said in published.said()] == [1, 2, 2, 3]
     assert [said["since"] for said in published.said()[1:]] == [iso(at(0)), iso(at(0)), iso(at(300))]
-
-
-def test_a_note_that_somebody_damaged_begins_anew_and_fails_no_tick() -> None:
-    for damaged in (
-        b'{"watermark": "soon", "decided_at": "2026-11-21T05:20:00Z", "reason": null, "log_entry": 1}',
-        b"{",
-    ):
-        memory, published = Memory(), Published()
-        memory.content, memory.generation = damaged, 1
-        assert topic_of(memory, published).tell(state(2, 300, 310)) is None
-        assert published.said()[0]["windows"] is None
 
 
 @given(
@@ -340,29 +270,6 @@ def test_provision_creates_the_topic_and_a_tick_tells_it_what_it_writes(server: 
     assert (world.folder / NOTE).read_bytes() == message.data
 
 
-def test_a_server_that_is_away_is_told_of_in_seconds_and_fails_no_tick(tmp_path: Path) -> None:
-    nobody = PubSubSettings(emulator_host="127.0.0.1:9")
-    settings = Settings(pubsub=nobody, signal=SignalSettings(publish_to="signal"))
-    world = World(tmp_path)
-    world.signals = list(signals_of(settings, world.lake()))
-    began = SystemClock().monotonic()
-    (problem,) = world.track().problems
-    assert "Pub/Sub did not answer when asked to publish to projects/tidemark-local/topics/signal" in problem
-    assert SystemClock().monotonic() - began < 10
-    assert (world.folder / NAME).exists(), "what can be written is written"
-
-
-def test_with_attach_the_promise_is_another_one(tmp_path: Path) -> None:
-    world = World(tmp_path)
-    attached = PubSubSettings(attach=True)
-    for pubsub, promise in ((PubSubSettings(), LANDED), (attached, ACKNOWLEDGED)):
-        world.restart()
-        world.signals = list(signals_of(Settings(pubsub=pubsub), world.lake()))
-        world.clock.advance(2 * MINUTE)
-        world.track()
-        assert json.loads((world.folder / NAME).read_bytes())["promise"] == promise
-
-
 @pytest.mark.parametrize(("name", "is_refused"), [("heartbeats", True), ("signal", False)])
 def test_the_pipelines_own_topic_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, is_refused: bool
@@ -402,15 +309,6 @@ def test_the_rejected_are_counted_once_by_all_trackers_across_restarts_and_compa
     assert world.log.catch_up().checkpoint > 0, "a compacted entry carries it"
     assert world.track().state.rejected == rejected
     assert json.loads((world.folder / NAME).read_bytes())["rejected"] == rejected
-
-
-def test_a_rejected_message_that_comes_again_counts_again_so_that_the_number_is_an_upper_bound(tmp_path: Path) -> None:
-    world = World(tmp_path, redelivered=1.0)
-    world.topic.publish("yesterday")
-    for _ in range(3):
-        world.clock.advance(20 * timedelta(seconds=1))
-        counted = world.track().state.rejected
-    assert counted > 1
 
 
 def test_the_examples_subscriber_names_each_window_once_across_restarts(

@@ -4,26 +4,19 @@ from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from tests.ingest.fakes import AMPLE, CONTRACT, Crash, World
-from tests.ingest.judged import histogram_of
 from tests.watermark.builders import at
 from tidemark.pipeline.clock import to_us
 from tidemark.pipeline.contract.heartbeat import HeartbeatReader
-from tidemark.pipeline.contract.places import Place
 from tidemark.pipeline.errors import (
-    CorruptObject,
     LakeFull,
     LakeUnreachable,
-    PubSubUnreachable,
-    ReadingUnavailable,
     SnapshotRefused,
 )
 from tidemark.pipeline.ingest.take import Budget
 from tidemark.pipeline.lake.log.tracking_log import entry_name
-from tidemark.pipeline.pubsub.backlog import LIFETIME
 from tidemark.pipeline.watermark.decision import Reason
 from tidemark.pipeline.watermark.policy import Policy
 from tidemark.pipeline.watermark.state import Beginning, DecisionRecord, Snapshot
@@ -35,18 +28,6 @@ STEPS_AT_MOST = 60
 @pytest.fixture
 def world(tmp_path: Path) -> World:
     return World(tmp_path)
-
-
-def test_an_object_for_other_systems_that_cannot_be_written_is_a_problem_and_fails_nothing(world: World) -> None:
-    (world.folder / "watermark.json").mkdir(parents=True)
-    publish(world)
-    tracked = world.track()
-    assert tracked.decision.watermark is not None
-    assert tracked.state.decision == tracked.decision
-    (problem,) = tracked.problems
-    assert problem.startswith("watermark.json, which other systems read, was not written: the lake failed at")
-    (world.folder / "watermark.json").rmdir()
-    assert world.track().problems == ()
 
 
 def publish(world: World, seconds: int = 20, streams: int = 1) -> None:
@@ -91,28 +72,6 @@ def test_the_first_tick_writes_its_beginning_before_anything_is_pulled(world: Wo
     publish(world, 5)
     world.track()
     assert [number for number in world.log.numbers() if isinstance(world.log.entry(number), Beginning)] == [0]
-
-
-def test_a_tracking_backlog_too_old_to_be_read_begins_with_what_could_be_read(world: World) -> None:
-    publish(world, 5)
-    world.wait(LIFETIME.total_seconds())
-    world.fails["read tracking"] = SnapshotRefused("its oldest message is too old")
-    tracked = world.track()
-    assert tracked.persisted.messages == 5
-    since = tracked.state.complete_from
-    assert since is not None
-    assert at(5) < since < world.clock.now() - timedelta(days=6)
-    assert tracked.decision.reason is Reason.HELD_STALE_READING
-
-
-def test_the_log_does_not_begin_while_tracking_cannot_be_read(world: World) -> None:
-    publish(world, 5)
-    world.fails["read tracking"] = ReadingUnavailable("not now")
-    with pytest.raises(ReadingUnavailable):
-        world.track()
-    assert (world.log.numbers(), world.steps.of_kind("pull", "acknowledge")) == ([], [])
-    world.fails.clear()
-    assert world.track().persisted.messages == 5
 
 
 def test_the_watermark_follows_what_is_published(world: World) -> None:
@@ -168,19 +127,6 @@ def test_a_refused_snapshot_is_reported_and_holds_the_watermark_once_the_last_re
     assert (again.decision.reason, again.problems) == (Reason.ADVANCED, ())
 
 
-def test_rejected_messages_count_by_their_publish_time_alone(world: World) -> None:
-    world.wait(1000)
-    world.topic.publish(999)
-    for broken in ("yesterday", None):
-        world.topic.publish(broken)
-    world.topic.publish(990, stream=None)
-    world.topic.publish(999 + 3600)  # a clock that is an hour ahead
-    histogram = world.track().state.histogram
-    assert histogram.messages == 5
-    assert histogram.oldest_event_us == to_us(at(999))
-    assert len(histogram) == 2  # a cell for the valid one, and one without an event time
-
-
 def test_what_is_too_old_is_in_quarantine_and_holds_nobody(world: World) -> None:
     world.reader = HeartbeatReader(replace(CONTRACT, max_age=timedelta(hours=1)))
     world.wait(4000)
@@ -195,20 +141,6 @@ def test_what_is_too_old_is_in_quarantine_and_holds_nobody(world: World) -> None
     assert tracked.state.histogram.oldest_event_us == to_us(at(4000))
     assert [row["reason"] for row in world.rows("quarantine")] == ["TOO_OLD"]
     assert world.base.unacknowledged == []
-
-
-def test_times_in_the_payload_are_read_there(world: World) -> None:
-    reader = HeartbeatReader(replace(CONTRACT, event_time=Place.of("payload:at"), stream_id=(Place.of("payload:who"),)))
-    topic = world.topic
-    world.wait(20)
-    messages = [
-        topic.publish(None, stream=None, payload={"at": "2026-11-21T05:20:07Z", "who": 7}),
-        topic.publish(None, stream=None, payload={"at": "2026-11-21T05:20:07Z"}),
-        topic.publish(3, payload=b"not JSON"),
-    ]
-    histogram = histogram_of(messages, reader)
-    assert (histogram.messages, histogram.oldest_event_us) == (3, to_us(at(7)))
-    assert np.count_nonzero(histogram.min_event_us == to_us(at(7))) == 1
 
 
 # What goes wrong
@@ -241,43 +173,6 @@ def test_a_store_that_fails_leaves_everything_unacknowledged_and_the_next_tick_g
     assert counted == 60 + 30 * landed  # a snapshot that was written twice counts twice, and changes no minimum
 
 
-def test_a_decision_that_cannot_be_written_is_made_again(world: World) -> None:
-    publish(world, 30)
-    # The beginning and the snapshot with a note each, then the decision.
-    world.objects.before = [None, None, None, None, LakeFull("no space is left")]
-    with pytest.raises(LakeFull):
-        world.track()
-    assert world.log.newest_decision() is None
-    assert world.tracking.unacknowledged == []
-    assert world.track().decision.watermark == at(0)
-
-
-def test_an_unreachable_pubsub_acknowledges_nothing_and_decides_nothing(world: World) -> None:
-    publish(world, 5)
-    world.track()
-    entries = world.log.numbers()
-    world.fails["pull tracking"] = PubSubUnreachable("no answer")
-    with pytest.raises(PubSubUnreachable):
-        world.track()
-    assert world.log.numbers() == entries
-    world.fails.clear()
-    assert world.track().persisted.messages == 0
-
-
-def test_with_a_damaged_log_nothing_is_pulled(world: World) -> None:
-    publish(world, 5)
-    world.track()
-    path = world.folder / entry_name(1)
-    whole = path.read_bytes()
-    path.write_bytes(whole[:-1])
-    world.restart()
-    with pytest.raises(CorruptObject, match="`tidemark forget"):
-        world.track()
-    assert world.steps.taken == []
-    path.write_bytes(whole)
-    assert world.track().persisted.messages == 0
-
-
 def test_acknowledgements_that_fail_are_reported_and_their_messages_come_again(world: World) -> None:
     publish(world, 30)
     world.tracking.acknowledgements_that_fail = 7
@@ -289,19 +184,6 @@ def test_acknowledgements_that_fail_are_reported_and_their_messages_come_again(w
     again = world.track()
     assert (again.persisted.messages, again.problems, world.tracking.unacknowledged) == (7, (), [])
     assert again.decision.watermark == at(0)
-
-
-def test_a_batch_that_takes_long_to_write_keeps_its_leases(world: World) -> None:
-    publish(world, 5)
-    create = world.objects.create
-
-    def slow(name: str, content: bytes) -> None:
-        world.wait(300)
-        create(name, content)
-
-    world.objects.create = slow  # type: ignore[method-assign]
-    world.track()
-    assert world.tracking.unacknowledged == []
 
 
 def test_two_trackers_share_a_log_and_decide_on_what_both_have_read(tmp_path: Path) -> None:

@@ -63,23 +63,6 @@ def test_all_parts_of_a_lake_ask_once_and_the_mark_is_there_before_the_first_wri
     assert json.loads((tmp_path / "lake" / mark).read_text()) == marks()
 
 
-def test_who_only_reads_makes_no_mark(tmp_path: Path) -> None:
-    lake = lake_in(tmp_path)
-    assert lake.heartbeats().current() is None
-    assert list(lake.objects().names("")) == []
-    assert not (tmp_path / "lake").exists()
-
-
-def test_a_lake_that_does_not_answer_is_asked_again(tmp_path: Path) -> None:
-    calls: list[str] = []
-    admission = Admission(lambda: Counted(DiskObjects(tmp_path), calls, [True] if not calls else None))
-    with pytest.raises(LakeUnreachable):
-        admission.admit()
-    for _ in range(3):
-        admission.admit()
-    assert calls == [f"list {FORMATS.prefix}"] * 2
-
-
 @pytest.mark.parametrize("content", [b"", b"{}", b"[]", b'{"tidemark.format": "1"}'])
 def test_a_later_mark_that_is_damaged_is_refused_by_its_name(content: bytes, tmp_path: Path) -> None:
     objects = DiskObjects(tmp_path)

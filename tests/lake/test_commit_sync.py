@@ -1,7 +1,6 @@
 """What is on the disk before anything is acknowledged: data files, commits, checkpoints, and their folders."""
 
 import os
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -64,14 +63,6 @@ def test_an_append_is_on_the_disk_with_its_folders_when_it_returns(tmp_path: Pat
         assert disk.not_durable() == []
 
 
-def test_a_checkpoint_that_the_library_writes_is_on_the_disk(tmp_path: Path, disk: Disk) -> None:
-    heartbeats = lake_in(tmp_path).heartbeats()
-    for number in range(101):
-        append_beats(heartbeats, beats(number))
-    assert list((tmp_path / "lake" / "heartbeats" / "_delta_log").glob("*.checkpoint.parquet"))
-    assert disk.not_durable() == []
-
-
 def test_commits_of_others_are_on_the_disk_since_no_later_one_can_be_read_without_them(
     tmp_path: Path, disk: Disk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -91,15 +82,6 @@ def test_a_process_that_opens_a_table_syncs_what_the_last_one_may_have_left(tmp_
         land(tmp_path, number % 3)
     disk._synced.clear()
     land(tmp_path, 1)
-    assert disk.not_durable() == []
-
-
-def test_a_table_that_was_deleted_and_begun_anew_is_on_the_disk(tmp_path: Path, disk: Disk) -> None:
-    heartbeats = lake_in(tmp_path).heartbeats()
-    for number in range(3):
-        append_beats(heartbeats, beats(number))
-    shutil.rmtree(tmp_path / "lake" / "heartbeats")
-    append_beats(heartbeats, beats(3))
     assert disk.not_durable() == []
 
 

@@ -9,21 +9,17 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from deltalake import CommitProperties
 
 from tests.gcs.apart import fresh_lake, server_apart
 from tests.lake.builders import lake_in, lake_of
 from tests.watermark.builders import at
 from tidemark.pipeline.contract.heartbeat import FieldKind
-from tidemark.pipeline.errors import LakeUnreachable, LakeUnwritable, ObjectExists, TableConflict
+from tidemark.pipeline.errors import LakeUnreachable, TableConflict
 from tidemark.pipeline.lake.layout import Lake
-from tidemark.pipeline.lake.tables import windowed
-from tidemark.pipeline.lake.tables.diffs import HeartbeatDiffs
-from tidemark.pipeline.lake.tables.windowed import COMMIT_ATTEMPTS, DiffRun, Fence, Replaced
+from tidemark.pipeline.lake.tables.windowed import COMMIT_ATTEMPTS, DiffRun, Fence, Replaced, WindowedTable
 
 RUNS = 8
 ROUNDS = 3
-ROUNDS_UNTIL_SEEN = 40
 SHARED = "2026-11-21T05-20Z"
 FILES_PER_WINDOW = 2
 ROWS_PER_FILE = 3
@@ -46,7 +42,7 @@ def run_of(name: str, windows: Sequence[str], version: int = 0) -> DiffRun:
     return DiffRun(name, windows, heartbeats_version=version, watermark=at(600), started_at=at(600))
 
 
-def write(diffs: HeartbeatDiffs, run: DiffRun, rows: Mapping[str, int]) -> None:
+def write(diffs: WindowedTable, run: DiffRun, rows: Mapping[str, int]) -> None:
     """What Spark leaves: some files of rows for each window, in the folder of the run."""
     without_window = pa.schema([column for column in diffs.schema if column.name != "window"])
     for window, count in rows.items():
@@ -59,7 +55,7 @@ def write(diffs: HeartbeatDiffs, run: DiffRun, rows: Mapping[str, int]) -> None:
 
 
 def compute(
-    diffs: HeartbeatDiffs, name: str, windows: Sequence[str], *, fence: Fence | None = None, version: int = 0
+    diffs: WindowedTable, name: str, windows: Sequence[str], *, fence: Fence | None = None, version: int = 0
 ) -> Replaced:
     """One run in the protocol's order, with rows in every window."""
     fence = diffs.fence(windows) if fence is None else fence
@@ -115,24 +111,6 @@ def test_a_window_that_many_runs_compute_at_once_stands_once_first_and_again(lak
             assert outcome.superseded == (() if name in winners else (SHARED,))
 
 
-def test_with_the_librarys_default_retries_a_window_stands_twice(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """So that the test above is known to be able to fail: the guard is that no commit is retried by the library."""
-
-    def with_default_retries(max_commit_retries: int, **others: Any) -> CommitProperties:
-        return CommitProperties(**others)
-
-    monkeypatch.setattr(windowed, "CommitProperties", with_default_retries)
-    for number in range(ROUNDS_UNTIL_SEEN):
-        lake = lake_in(tmp_path / str(number))
-        compute(lake.diffs(), "before", ["2026-11-20T00-00Z"])
-        compute_at_once(lake, "round", a_window_of_each_and_a_shared_one())
-        if len(rows_by_window(lake)[SHARED]) > 1:
-            return
-    pytest.fail(f"{ROUNDS_UNTIL_SEEN} rounds of {RUNS} runs went well without the guard: it is not put to the test")
-
-
 def test_a_window_that_was_replaced_after_the_fence_was_taken_is_superseded(lake: Lake) -> None:
     diffs = lake.diffs()
     windows = ["2026-11-21T05-20Z", "2026-11-21T05-25Z", "2026-11-21T05-30Z"]
@@ -147,16 +125,6 @@ def test_a_window_that_was_replaced_after_the_fence_was_taken_is_superseded(lake
         windows[1]: {"meanwhile": WHOLE},
         windows[2]: {"slow": WHOLE},
     }
-
-
-def test_a_run_that_is_superseded_everywhere_commits_nothing(lake: Lake) -> None:
-    diffs = lake.diffs()
-    fence = diffs.fence([SHARED])
-    compute(lake.diffs(), "meanwhile", [SHARED])
-    version = table_version(lake)
-    outcome = compute(diffs, "slow", [SHARED], fence=fence)
-    assert (dict(outcome.rows), outcome.superseded) == ({}, (SHARED,))
-    assert table_version(lake) == version
 
 
 def table_version(lake: Lake) -> int:
@@ -194,15 +162,15 @@ def test_a_window_without_rows_counts_as_computed(lake: Lake) -> None:
     assert rows_by_window(lake)["2026-11-21T05-25Z"] == {"again": WHOLE}
 
 
-class Faulty(HeartbeatDiffs):
+class Faulty(WindowedTable):
     """Whose commits raise what the test says, before or after they land."""
 
     faults: list[tuple[bool, Exception]]
 
-    def _commit(self, *args: Any) -> None:
+    def _transact(self, *args: Any) -> None:
         landed, fault = self.faults.pop(0) if self.faults else (True, None)
         if landed:
-            super()._commit(*args)
+            super()._transact(*args)
         if fault is not None:
             raise fault
 
@@ -244,15 +212,6 @@ def test_a_run_that_loses_every_commit_gives_up_and_says_so(tmp_path: Path) -> N
     assert rows_by_window(lake) == {}
 
 
-def test_a_manifest_that_cannot_be_written_makes_the_lake_unwritable(tmp_path: Path) -> None:
-    diffs = lake_in(tmp_path).diffs()
-    table = tmp_path / "lake" / "heartbeat_diffs"
-    table.mkdir(parents=True)
-    (table / "runs").write_bytes(b"not a folder")
-    with pytest.raises(LakeUnwritable, match=r"let this user write there, or set lake\.uri"):
-        diffs.replace(run_of("run", [SHARED]), diffs.fence([SHARED]))
-
-
 def with_fields(lake: Lake, fields: Mapping[str, FieldKind]) -> Lake:
     return lake_of(lake._settings, fields)
 
@@ -269,23 +228,7 @@ def test_a_new_compared_field_adds_its_columns_and_older_windows_have_null_there
     assert set(table.to_pyarrow_table()["load_delta"].to_pylist()) == {None}
 
 
-def test_runs_that_add_the_same_columns_at_once_all_land(lake: Lake) -> None:
-    compute(lake.diffs(), "before", [SHARED])
-    more = with_fields(lake, {"load": FieldKind.NUMBER})
-    windows_of = {f"run{number}": [f"2026-11-21T{number:02d}-00Z"] for number in range(RUNS)}
-    outcomes = compute_at_once(more, "adding", windows_of)
-    assert all(outcome.rows == {windows_of[name][0]: WHOLE} for name, outcome in outcomes.items())
-    assert len(rows_by_window(lake)) == 1 + RUNS
-
-
 # Manifests
-
-
-def test_a_manifest_is_create_only(lake: Lake) -> None:
-    diffs = lake.diffs()
-    diffs.leave_manifest(run_of("run", [SHARED], version=3))
-    with pytest.raises(ObjectExists):
-        diffs.leave_manifest(run_of("run", [SHARED], version=4))
 
 
 def test_each_window_names_the_version_that_it_was_computed_from(lake: Lake) -> None:

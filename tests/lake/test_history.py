@@ -55,48 +55,6 @@ def second_of(found: tuple[int, object] | None, log: TrackingLog) -> float | Non
     return (decided.decision.at - at(0)).total_seconds()  # type: ignore[attr-defined, no-any-return]
 
 
-def test_an_empty_log_has_no_decision(tmp_path: Path) -> None:
-    log, _ = log_in(tmp_path)
-    assert decision_in_force(log) is None
-    assert decision_in_force(log, at(5)) is None
-    assert first_decision(log) is None
-    log.begin(Beginning(LONG_AGO))
-    assert decision_in_force(log, at(5)) is None
-
-
-@pytest.mark.parametrize(
-    ("moment", "wanted"), [(9.99, None), (10, 10), (19.99, 10), (20, 20), (55, 50), (100, 100), (9_999, 100)]
-)
-def test_the_decision_in_force_is_the_newest_at_or_before_the_moment(
-    tmp_path: Path, moment: float, wanted: float | None
-) -> None:
-    log, _ = ticked(tmp_path, 10, checkpoint_every=5)
-    assert second_of(decision_in_force(log, at(moment)), log) == wanted
-
-
-def test_without_a_moment_it_is_the_newest_although_a_compacted_entry_stands_after_it(tmp_path: Path) -> None:
-    log, _ = ticked(tmp_path, 10, checkpoint_every=2)
-    assert isinstance(log.entry(log.numbers()[-1]), Compacted)
-    assert second_of(decision_in_force(log), log) == 100
-    assert first_decision(log) == log.entry(2)
-
-
-def test_a_search_in_a_long_log_reads_few_entries(tmp_path: Path) -> None:
-    log, objects = ticked(tmp_path, 150)
-    before = objects.reads
-    decision_in_force(log, at(701))
-    assert objects.reads - before < 40
-
-
-def test_many_batches_between_two_decisions_are_passed_over(tmp_path: Path) -> None:
-    log, _ = ticked(tmp_path, 3)
-    for _ in range(40):
-        log.append(Snapshot(published([(31, 30)])))
-    decide(log, 40)
-    for moment, wanted in ((25, 20), (35, 30), (45, 40)):
-        assert second_of(decision_in_force(log, at(moment)), log) == wanted
-
-
 @settings(max_examples=25, deadline=None)
 @given(st.lists(st.sampled_from(["decide", "snapshot", "compact", "lose"]), max_size=25), st.integers(0, 260))
 def test_the_search_finds_what_reading_everything_finds(

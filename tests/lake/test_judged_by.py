@@ -76,16 +76,6 @@ def test_once_a_process_begins_with_another_contract_the_old_one_settles_nothing
     assert log_on(settings).newest().contract == NEW
 
 
-def test_a_contract_that_is_taken_back_is_another_one_once_more(settings: LakeSettings) -> None:
-    tick(tracker(settings, OLD), 100, OLD)
-    new = tracker(settings, NEW)
-    tick(new, 120, NEW)
-    back = tracker(settings, OLD)
-    tick(back, 140, OLD)
-    with pytest.raises(ContractReplaced):
-        tick(new, 160, NEW)
-
-
 @pytest.mark.parametrize("contract", [OLD, NEW])
 def test_under_another_contract_the_watermark_stands_until_base_has_passed_what_was_tracked_before(
     settings: LakeSettings, contract: str
@@ -101,12 +91,3 @@ def test_under_another_contract_the_watermark_stands_until_base_has_passed_what_
     assert passed is not None
     assert (behind > marks[-1]) == (contract == OLD), "base has a message that was published while the old one judged"
     assert passed > behind
-
-
-def test_who_names_no_contract_is_not_refused(settings: LakeSettings) -> None:
-    tick(tracker(settings, OLD), 100, OLD)
-    log = log_on(settings)
-    log.append(snapshot(120))
-    log.decide(deciding(121))
-    log.refuse_other("")
-    assert log.catch_up().contract == OLD

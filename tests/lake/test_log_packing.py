@@ -12,7 +12,7 @@ from tidemark.pipeline.errors import CorruptObject, LakeError, LakeUnreachable, 
 from tidemark.pipeline.lake.log import packing as log_packing
 from tidemark.pipeline.lake.log.archive import LogArchive
 from tidemark.pipeline.lake.log.codec import encode
-from tidemark.pipeline.lake.log.history import decision_in_force, standing_before
+from tidemark.pipeline.lake.log.history import standing_before
 from tidemark.pipeline.lake.log.packing import LogPacking, Packed
 from tidemark.pipeline.lake.log.tracking_log import TrackingLog, entry_name
 from tidemark.pipeline.lake.store.address import open_objects
@@ -174,34 +174,6 @@ def test_packed_entries_are_read_under_their_numbers_and_the_rest_is_what_a_rest
     assert LogPacking(objects).pack(at(END - 200)) == Packed()
 
 
-def test_everything_derived_from_the_log_is_the_same_when_most_of_it_is_archived(objects: ObjectStore) -> None:
-    log = told(objects)
-    moment = at(100 + 20 * 7 + 5)
-    in_force = decision_in_force(log, moment)
-    assert in_force is not None
-    before = standing_before(log, in_force[0])
-    LogPacking(objects).pack(at(END))
-    again = log_on(objects)
-    assert decision_in_force(again, moment) == in_force
-    assert standing_before(again, in_force[0]) == before
-    state, ticks = recorded_ticks(again)
-    verdict = verify(ticks, state)
-    assert verdict.first_difference is None
-    assert verdict.decisions == TICKS
-    assert check_log(again, at(0)).is_whole
-
-
-def test_young_entries_stay_and_so_does_everything_before_a_first_compacted_one(objects: ObjectStore) -> None:
-    log = log_on(objects)
-    log.begin(Beginning(at(0)))
-    tell(log, 0, 2)
-    numbers = log.live_numbers()
-    assert LogPacking(objects).pack(at(END)) == Packed()
-    tell(log, 2, TICKS - 2)
-    assert LogPacking(objects).pack(at(0)) == Packed()
-    assert log.live_numbers()[: len(numbers)] == numbers
-
-
 @pytest.mark.parametrize("after", [False, True])
 def test_a_packing_that_is_killed_at_any_write_loses_nothing_and_the_next_finishes_it(after: bool) -> None:
     first = InMemory({})
@@ -241,19 +213,6 @@ def test_two_at_once_that_pack_to_different_moments_keep_every_entry(tmp_path: P
     LogPacking(Meddled(objects, fails_at=0, after=False)).pack(at(END - 100))
     assert entries_of(objects) == before
     assert log_on(objects).catch_up().number == max(before)
-
-
-def test_a_process_that_held_the_log_while_it_was_packed_goes_on_from_its_end(objects: ObjectStore) -> None:
-    held, waiting = log_on(objects), log_on(objects)
-    held.begin(Beginning(at(0)))
-    tell(held, 0, 3)
-    waiting.catch_up()
-    end = tell(held, 3, TICKS - 3)
-    LogPacking(objects).pack(at(END))
-    assert waiting.catch_up() == end
-    added = waiting.append(Snapshot(published([(END, END - 1)])))
-    assert added.number == end.number + 1
-    assert held.catch_up() == added
 
 
 def test_a_reader_that_sleeps_between_two_entries_finds_the_newest_watermark(tmp_path: Path) -> None:
@@ -334,18 +293,6 @@ def test_archives_older_than_the_log_is_kept_are_dropped_and_a_replay_begins_wit
         standing_before(log, 3)
 
 
-def test_a_dry_run_says_what_a_run_does_and_changes_nothing(objects: ObjectStore) -> None:
-    told(objects)
-    names = list(objects.names(""))
-    would = LogPacking(objects).pack(at(END - 200), dry_run=True)
-    assert list(objects.names("")) == names
-    assert LogPacking(objects).pack(at(END - 200)) == would
-    names = list(objects.names(""))
-    would = LogPacking(objects).drop(at(100 + 20 * 12), dry_run=True)
-    assert list(objects.names("")) == names
-    assert LogPacking(objects).drop(at(100 + 20 * 12)) == would
-
-
 def test_a_damaged_entry_and_all_after_it_stay_where_they_are(tmp_path: Path) -> None:
     objects = DiskObjects(tmp_path)
     told(objects)
@@ -374,16 +321,6 @@ def test_a_damaged_archive_is_named_and_no_tracker_needs_it(tmp_path: Path) -> N
     assert not check_log(log, at(0)).is_whole
 
 
-def test_a_tick_does_not_begin_on_a_log_that_lost_its_newest_entry(tmp_path: Path) -> None:
-    objects = DiskObjects(tmp_path)
-    log = told(objects)
-    last = log.catch_up().number
-    objects.delete(entry_name(last))
-    with pytest.raises(CorruptObject, match=entry_name(last)):
-        log.catch_up_to_append()
-    assert entry_name(last + 1) not in set(objects.names("tracking/"))
-
-
 def test_an_entry_lost_in_the_middle_of_a_tick_leaves_a_gap_that_everybody_finds(tmp_path: Path) -> None:
     """The tick itself remembers the entry, so what it appends is right."""
     objects = DiskObjects(tmp_path)
@@ -393,17 +330,6 @@ def test_an_entry_lost_in_the_middle_of_a_tick_leaves_a_gap_that_everybody_finds
     log.append(Lost("nothing"))
     with pytest.raises(CorruptObject, match=entry_name(last)):
         log_on(objects).catch_up()
-
-
-def test_an_hour_of_ticks_is_a_few_objects(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(log_packing, "ENTRIES", 1000)
-    objects = DiskObjects(tmp_path)
-    told(objects)
-    singles = {number: len(objects.read(entry_name(number))) for number in log_on(objects).live_numbers()}
-    LogPacking(objects).pack(at(END) + timedelta(hours=1))
-    (archived,) = LogArchive(objects).ranges()
-    size = Path(LogArchive(objects).place(archived).removeprefix("file:")).stat().st_size
-    assert size < sum(singles[number] for number in archived) / 2
 
 
 def test_what_a_writer_left_under_a_dropped_number_is_deleted_although_no_archive_tells(tmp_path: Path) -> None:

@@ -1,7 +1,6 @@
 """Files that are written apart from their transaction: their statistics are right, and readers see each row once."""
 
 from collections.abc import Sequence
-from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -13,17 +12,16 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.clock import ManualClock
-from tests.lake.builders import Beat, append, append_beats, append_rejected, columns_of, lake_in, version_of
-from tests.lake.test_tables import event_times_in, rejected, rows_of, table_of
+from tests.lake.builders import Beat, append_beats, columns_of, lake_in
+from tests.lake.test_tables import event_times_in, table_of
 from tests.watermark.builders import START_US, at
 from tidemark.pipeline.clock import SystemClock, from_us, to_us
-from tidemark.pipeline.contract.heartbeat import FieldKind, RejectionReason
+from tidemark.pipeline.contract.heartbeat import FieldKind
 from tidemark.pipeline.ingest.readers import new_files
 from tidemark.pipeline.lake.layout import Lake
-from tidemark.pipeline.lake.tables.heartbeats import Extent, heartbeat_rows
+from tidemark.pipeline.lake.tables.delta_log import last_round, says_of
+from tidemark.pipeline.lake.tables.heartbeats import heartbeat_rows
 from tidemark.pipeline.lake.tables.new_files import NewFiles
-from tidemark.pipeline.lake.tables.quarantine import Rejected, quarantine_rows
-from tidemark.pipeline.lake.tables.rounds import last_round, says_of
 
 HOUR_US, MILLISECOND_US = 3_600_000_000, 1000
 BEFORE_1970_US = to_us(from_us(0)) - 40 * HOUR_US
@@ -50,7 +48,7 @@ edges = st.builds(
 """Times beside the edges of an hour, of a millisecond, and of 1970, from which a text of seconds may be cut wrongly."""
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=20, deadline=None, suppress_health_check=list(HealthCheck))
 @given(
     rounds=st.lists(
         st.tuples(st.lists(st.lists(edges, min_size=1, max_size=6), min_size=1, max_size=3), st.booleans()),
@@ -64,18 +62,17 @@ def test_every_row_of_a_span_is_in_a_file_that_is_chosen(
     rounds: list[tuple[list[list[int]], bool]],
     spans: list[tuple[int, int]],
 ) -> None:
-    """Each round has some writers, and some rounds have an `append` beside them."""
+    """Each round has some writers, and the table is compacted after some."""
     lake = lake_in(tmp_path_factory.mktemp("lake"))
     good, _ = files_of(lake)
     every: list[int] = []
-    for writers, is_appended_to in rounds:
+    for writers, is_compacted in rounds:
         written = [file for event_us in writers for file in good.write(beats_at(event_us))]
         assert lake.heartbeats().extent().rows == len(every), "a file that no version lists was seen"
         good.add(written, SAYS)
         every += [us for event_us in writers for us in event_us]
-        if is_appended_to:
-            append(lake.heartbeats(), beats_at(writers[0]))
-            every += writers[0]
+        if is_compacted:
+            table_of(lake).optimize.compact()
     table = lake.heartbeats()
     oldest, newest = (from_us(bound) for bound in (min(every), max(every)))
     found = table.extent()
@@ -90,44 +87,6 @@ def test_every_row_of_a_span_is_in_a_file_that_is_chosen(
         there = [us for path in chosen.paths for us in event_times_in(path)]
         assert sorted(us for us in there if low <= us <= high) == sorted(us for us in every if low <= us <= high)
         assert len(there) == chosen.rows
-
-
-@settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
-@given(event_us=st.lists(edges, min_size=1, max_size=12))
-def test_statistics_are_the_bounds_of_what_a_file_holds_to_the_microsecond(
-    tmp_path_factory: pytest.TempPathFactory, event_us: list[int]
-) -> None:
-    lake = lake_in(tmp_path_factory.mktemp("lake"))
-    good, _ = files_of(lake)
-    written = good.write(beats_at(event_us))
-    good.add(written, SAYS)
-    table = table_of(lake)
-    folder = lake.heartbeats().folder
-    actions = pa.table(table.get_add_actions(flatten=True))
-    said = {
-        path: (rows, size, partition, to_us(least), to_us(most))
-        for path, rows, size, partition, least, most in zip(
-            *(
-                actions[name].to_pylist()
-                for name in (
-                    "path",
-                    "num_records",
-                    "size_bytes",
-                    "partition.event_hour",
-                    "min.event_time",
-                    "max.event_time",
-                )
-            ),
-            strict=True,
-        )
-    }
-    assert len(said) == len({us // HOUR_US for us in event_us}), "one file for each hour"
-    for file in written:
-        held = event_times_in(lake.heartbeats().file_location(file.path))
-        hour = pc.strftime(pa.array([held[0]]).cast(pa.timestamp("us", tz="UTC")), format="%Y-%m-%dT%HZ")[0].as_py()
-        assert {us // HOUR_US for us in held} == {held[0] // HOUR_US}
-        size = folder.get_file_info(file.path).size
-        assert said[file.path] == (len(held), size, hour, min(held), max(held))
 
 
 texts = st.text(st.sampled_from("a\u00fcZ\U0010ffff"), min_size=1, max_size=3) | st.builds(
@@ -147,7 +106,7 @@ VALUES: dict[str, st.SearchStrategy[Any]] = {
 FIELDS = {"load": FieldKind.NUMBER, "status": FieldKind.TEXT, "is_on": FieldKind.BOOLEAN}
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=20, deadline=None, suppress_health_check=list(HealthCheck))
 @given(files=st.lists(st.lists(st.fixed_dictionaries(VALUES), min_size=1, max_size=4), min_size=1, max_size=3))
 def test_whoever_filters_by_the_values_of_a_column_finds_every_row_that_has_them(
     tmp_path_factory: pytest.TempPathFactory, files: list[list[dict[str, Any]]]
@@ -165,57 +124,6 @@ def test_whoever_filters_by_the_values_of_a_column_finds_every_row_that_has_them
             expected = sum(row[name] == value for row in rows)
             assert found.count_rows(filter=pc.field(name) == value) == expected, (name, value)
         assert found.count_rows(filter=pc.field(name).is_null()) == sum(row[name] is None for row in rows), name
-
-
-def test_what_landed_and_what_was_rejected_is_found_in_files_of_which_the_times_alone_are_said(tmp_path: Path) -> None:
-    """As version 0.1 wrote them."""
-    lake = lake_in(tmp_path)
-    beats = heartbeat_rows(columns_of([Beat("a", 0.0, "m1"), Beat("a", 1.0, "m2")]), {})
-    refused = quarantine_rows(rejected(["m3"]))
-    for files, rows in zip(files_of(lake), (beats, refused), strict=True):
-        times = [column.name for column in rows.schema if pa.types.is_timestamp(column.type)]
-        (file,) = files.write(rows)
-        files.add([replace(file, bounds={name: file.bounds[name] for name in times}, nulls={})], SAYS)
-    assert lake.heartbeats().landed_of(pa.array(["m2", "m3"]), at(0), at(10)).to_pylist() == ["m2"]
-    (day,) = lake.quarantine().days()
-    for reason, found in ((RejectionReason.NO_STREAM_ID, ["m3"]), (RejectionReason.TOO_OLD, [])):
-        of_reason = lake.quarantine().rejected(["message_id"], Rejected(reason), day)
-        assert [one for rows in of_reason for one in rows["message_id"].to_pylist()] == found
-
-
-def test_rows_equal_those_of_an_append_in_every_column(tmp_path: Path) -> None:
-    ours, theirs = lake_in(tmp_path / "ours"), lake_in(tmp_path / "theirs")
-    good, bad = files_of(ours)
-    beats = columns_of([Beat("ünï=", 0.123456, publisher_id="p"), Beat("b", 7200.5, late=True), Beat("b", -5e9)])
-    good.add(good.write(heartbeat_rows(beats, {})), SAYS)
-    append_beats(theirs.heartbeats(), beats)
-    assert rows_of(ours) == rows_of(theirs)
-    refused = rejected(["m1", "m2"], payload=b"\xff\x00")
-    bad.add(bad.write(quarantine_rows(refused)), SAYS)
-    append_rejected(theirs.quarantine(), refused)
-    assert rows_of(ours, "quarantine") == rows_of(theirs, "quarantine")
-    assert table_of(ours).schema() == table_of(theirs).schema()
-
-
-def test_files_that_are_added_twice_are_there_once(tmp_path: Path) -> None:
-    """A commit whose answer was lost may be repeated: a table lists a path once."""
-    lake = lake_in(tmp_path)
-    good, _ = files_of(lake)
-    written = good.write(beats_at([START_US, START_US + HOUR_US]))
-    good.add(written, SAYS)
-    good.add(written, SAYS)
-    assert lake.heartbeats().extent() == Extent(2, from_us(START_US), from_us(START_US + HOUR_US))
-    assert len(rows_of(lake)) == 2
-    assert version_of(lake.heartbeats()) == 2
-
-
-def test_a_round_without_files_makes_no_version(tmp_path: Path) -> None:
-    lake = lake_in(tmp_path)
-    good, bad = files_of(lake)
-    assert good.write(beats_at([])) == []
-    for files in (good, bad):
-        files.add([], SAYS)
-    assert version_of(lake.heartbeats()) is None
 
 
 def test_the_newest_round_is_told_although_ticks_land_after_it(tmp_path: Path) -> None:

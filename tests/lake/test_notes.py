@@ -15,17 +15,9 @@ import pytest
 
 from tests.watermark.builders import at
 from tidemark.pipeline.errors import DamagedNote, NewerFormat, ObjectExists, ObjectMissing, ObjectReplaced
-from tidemark.pipeline.lake.log.archive import ARCHIVES
-from tidemark.pipeline.lake.log.witness import NOTED
+from tidemark.pipeline.lake.landings import MANIFEST
 from tidemark.pipeline.lake.store.disk import DiskObjects
-from tidemark.pipeline.lake.store.notes import JsonKind, Moment, NoteKind, Notes, ParquetKind, ReplacedNotes
-from tidemark.pipeline.lake.tables.accepted_schemas import ACCEPTED
-from tidemark.pipeline.lake.tables.corrections import FOLLOWED
-from tidemark.pipeline.lake.tables.failures import RUNS, TICKS
-from tidemark.pipeline.lake.tables.landings import MANIFEST, PIECE
-from tidemark.pipeline.lake.tables.requeued import JUDGED_BY, REJUDGED, REQUEUED
-from tidemark.pipeline.lake.tables.windowed import MANIFESTS
-from tidemark.pipeline.quality.staleness_checkpoint import CHECKPOINTS
+from tidemark.pipeline.lake.store.notes import JsonKind, Moment, NoteKind, Notes, ParquetKind
 from tidemark.pipeline.version import FORMAT, marks
 
 NEWER = {"tidemark.version": "9.0.0", "tidemark.format": str(FORMAT + 1)}
@@ -86,7 +78,7 @@ def test_notes_are_listed_in_order_and_other_objects_are_none(tmp_path: Path) ->
 
 
 def test_a_note_is_replaced_over_the_generation_that_was_found(tmp_path: Path) -> None:
-    notes = ReplacedNotes(DiskObjects(tmp_path), FACTS)
+    notes = Notes(DiskObjects(tmp_path), FACTS)
     assert notes.found("a") == (None, 0)
     first = notes.replace("a", Said(1, at(0)), 0)
     assert notes.found("a") == (Said(1, at(0)), first)
@@ -112,7 +104,7 @@ def test_a_note_is_replaced_over_the_generation_that_was_found(tmp_path: Path) -
 def test_a_damaged_note_is_named_with_what_to_do(kind: NoteKind[Any], written: bytes, tmp_path: Path) -> None:
     objects = DiskObjects(tmp_path)
     objects.create(kind.name("a"), written)
-    notes = ReplacedNotes(objects, kind)
+    notes = Notes(objects, kind)
     with pytest.raises(DamagedNote) as damaged:
         notes.read("a")
     assert str(damaged.value).startswith(f"{notes.place('a')} is damaged (")
@@ -131,66 +123,11 @@ def test_a_note_of_a_later_format_is_refused_whatever_it_holds(
 ) -> None:
     objects = DiskObjects(tmp_path)
     objects.create(kind.name("a"), written)
-    notes = ReplacedNotes(objects, kind)
+    notes = Notes(objects, kind)
     for reads in (notes.read, notes.find, notes.found):
         with pytest.raises(NewerFormat, match=rf"was written by tidemark 9.0.0.*{kind.name('a')} is undamaged"):
             reads("a")
     assert list(notes.readable(["a", "gone"])) == []
-
-
-EARLIER: dict[str, tuple[JsonKind[Any], str, dict[str, Any]]] = {
-    "failed run": (
-        RUNS,
-        "failed_runs/2026-11-21T05-25-00.000000Z-run.json",
-        {"run": "run", "at": "2026-11-21T05:25:00+00:00", "reason": "why", "stretches": [["a", "b"]]},
-    ),
-    "failed tick": (
-        TICKS,
-        "failed_ticks/landing.json",
-        {"sensor": "landing", "failures": 2, "since": "2026-11-21T05:25:00.123456+00:00", "reason": "why"}
-        | {"last": "2026-11-21T05:26:00+00:00"},
-    ),
-    "contract": (JUDGED_BY, "requeued/contract.json", {"contract": "x", "judged_at": "2026-11-21T05:25:00Z"}),
-    "schema": (ACCEPTED, "schemas/accepted.json", {"schema": "projects/p/schemas/s"}),
-    "position": (FOLLOWED, "corrections_followed/heartbeat_diffs.json", {"table_id": "x", "version": 2}),
-    "witness": (NOTED, "log_witness/000000000007.json", {"watermark": None}),
-    "landing": (MANIFEST, "landings/run/000000001-0000.json", {"pieces": ["p"], "oldest_publish_time_us": 5}),
-    "manifest": (
-        MANIFESTS,
-        "diff_runs/run-1.json",
-        {"run": "run-1", "windows": ["a"], "heartbeats_version": 3, "watermark": "2026-11-21T05:25:00.500Z"}
-        | {"started_at": "2026-11-21T05:25:00Z"},
-    ),
-}
-"""What a program without the store wrote, by hand: each kind's name, and its keys and values."""
-
-
-@pytest.mark.parametrize("earlier", EARLIER)
-def test_an_object_of_a_program_without_the_store_is_read_and_what_is_written_is_as_it_reads_it(earlier: str) -> None:
-    kind, name, facts = EARLIER[earlier]
-    key = kind.key_of(name)
-    assert key is not None
-    for mark in ({}, marks(), {"added": "by a later version"}):
-        note = kind.decode(json.dumps(facts | mark).encode(), name)
-        said = json.loads(kind.encode(note))
-        assert {field: said[field] for field in facts} == facts
-        assert kind.decode(kind.encode(note), name) == note
-
-
-@pytest.mark.parametrize(
-    ("kind", "name"),
-    [
-        (REQUEUED, "requeued/2026-11-21/9-10-0123456789ab.parquet"),
-        (REJUDGED, "rejudged/2026-11-21/0123456789ab.parquet"),
-        (CHECKPOINTS, "staleness/000000000003--00000000001.parquet"),
-        (ARCHIVES, "tracking/archive/000000000000-000000000999.parquet"),
-        (PIECE, "landings/run/000000001-0000-0123456789ab-0.parquet"),
-    ],
-)
-def test_the_names_of_notes_in_columns_are_what_they_were(kind: ParquetKind, name: str) -> None:
-    key = kind.key_of(name)
-    assert key is not None
-    assert kind.name(key) == name
 
 
 def test_importing_the_lake_imports_no_pandas() -> None:

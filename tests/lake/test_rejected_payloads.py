@@ -10,8 +10,8 @@ from tests.ingest.fakes import CONTRACT, to_written
 from tests.lake.builders import append_rejected, lake_in
 from tests.watermark.builders import START_US, at
 from tidemark.pipeline.contract.places import Place
-from tidemark.pipeline.lake.tables import rejected_payloads as module
-from tidemark.pipeline.lake.tables.rejected_payloads import RejectedPayload, by_stream, rejected_payloads
+from tidemark.pipeline.lake.tables import quarantine as module
+from tidemark.pipeline.lake.tables.quarantine import RejectedPayload, by_stream, rejected_payloads
 
 SECOND_US = 1_000_000
 
@@ -41,5 +41,5 @@ def test_only_rejected_payloads_with_readable_times_count_each_once(
     assert (first.lag_us, by_stream(found)) == (10 * SECOND_US, {"a": 1, "fast": 1})
     assert rejected_payloads(quarantine, CONTRACT, at(0), at(100), pa.array(["fast"])) == [first], "requeued"
     assert rejected_payloads(quarantine, replace(CONTRACT, event_time=Place.of("payload:t")), at(0), at(100)) == []
-    monkeypatch.setattr(module, "MOST", 1)
+    monkeypatch.setattr(module, "MOST_PAYLOADS", 1)
     assert rejected_payloads(quarantine, CONTRACT, at(0), at(100)) == [first]

@@ -18,8 +18,8 @@ from tests.lake.builders import lake_in
 from tests.watermark.builders import at
 from tidemark.pipeline.errors import ObjectExists
 from tidemark.pipeline.lake.layout import Lake
-from tidemark.pipeline.lake.tables.stream_status import Kind
-from tidemark.pipeline.lake.tables.streams import KnownStreams, streams_in
+from tidemark.pipeline.lake.tables.stream_status import StatusKind
+from tidemark.pipeline.lake.tables.streams import KnownStreams
 from tidemark.pipeline.lake.tables.windowed import DiffRun, WindowedTable
 from tidemark.pipeline.quality.silence import WindowSilence, silence_of
 from tidemark.pipeline.windows import Windowing
@@ -76,11 +76,6 @@ def lake(tmp_path: Path) -> Lake:
 # Each stream's first and last heartbeat
 
 
-def test_nothing_is_known_before_a_window_has_been_computed(lake: Lake) -> None:
-    assert lake.streams().known().rows.num_rows == 0
-    assert lake.streams().save().rows.num_rows == 0
-
-
 def test_a_stream_is_remembered_however_long_it_has_been_silent(lake: Lake) -> None:
     put(lake.diffs(), "one", {KEYS[0]: beats(0, "a", "b")})
     lake.streams().save()
@@ -89,12 +84,6 @@ def test_a_stream_is_remembered_however_long_it_has_been_silent(lake: Lake) -> N
     assert extents(known) == {"a": (10, 11 * 300 + 40), "b": (10, 40)}
     assert known.silent_since(WINDOWS[-1].start)["stream_id"].to_pylist() == ["b"]
     assert known.silent_since(WINDOWS[0].start).num_rows == 0
-
-
-def test_the_longest_silent_is_named_first(lake: Lake) -> None:
-    put(lake.diffs(), "one", {KEYS[0]: beats(0, "later", after=200) + beats(0, "z") + beats(0, "y")})
-    silent = lake.streams().known().silent_since(WINDOWS[1].start)
-    assert silent["stream_id"].to_pylist() == ["y", "z", "later"]
 
 
 @pytest.mark.parametrize("seed", range(6))
@@ -120,15 +109,6 @@ def test_the_known_streams_do_not_depend_on_the_order_of_windows_nor_on_restarts
     shutil.rmtree(tmp_path / "lake" / "streams")
     assert lake.streams().known().rows.equals(saved)
     assert lake.streams().save().rows.equals(saved)
-
-
-def test_known_streams_are_not_written_again(lake: Lake, tmp_path: Path) -> None:
-    put(lake.diffs(), "one", {KEYS[0]: beats(0, "a")})
-    streams = lake.streams()
-    streams.save()
-    streams.save()
-    lake.streams().save()
-    assert DeltaTable(tmp_path / "lake" / "streams").version() == 1
 
 
 def test_a_commit_of_the_diffs_that_is_gone_from_their_log_has_the_streams_gathered_anew(
@@ -172,7 +152,7 @@ def test_processes_that_save_at_once_lose_nothing(lake: Lake) -> None:
 # Status and windows at a glance
 
 
-def remarkable(stream: str, kind: Kind, missed: int | None = None) -> dict[str, Any]:
+def remarkable(stream: str, kind: StatusKind, missed: int | None = None) -> dict[str, Any]:
     return {"stream_id": stream, "kind": str(kind), "missed_heartbeats": missed}
 
 
@@ -187,11 +167,11 @@ def test_a_window_at_a_glance(lake: Lake) -> None:
         lake.stream_status(),
         "one",
         {
-            KEYS[0]: [remarkable("a", Kind.STARTED), remarkable("b", Kind.STARTED)],
-            KEYS[1]: [remarkable("b", Kind.STOPPED)],
+            KEYS[0]: [remarkable("a", StatusKind.STARTED), remarkable("b", StatusKind.STARTED)],
+            KEYS[1]: [remarkable("b", StatusKind.STOPPED)],
             KEYS[4]: [
-                *(remarkable(stream, Kind.STARTED) for stream in "bc"),
-                *(remarkable(stream, Kind.MISSED, count) for stream, count in (("a", 2), ("c", 3))),
+                *(remarkable(stream, StatusKind.STARTED) for stream in "bc"),
+                *(remarkable(stream, StatusKind.MISSED, count) for stream, count in (("a", 2), ("c", 3))),
             ],
         },
     )
@@ -201,21 +181,6 @@ def test_a_window_at_a_glance(lake: Lake) -> None:
     assert second.stopped_share == 0.5
     assert last == WindowSilence(KEYS[4], streams=3, started=2, new=1, missing=2, missed_heartbeats=5)
     assert last.stopped_share == 0
-
-
-def test_new_streams_do_not_depend_on_which_window_was_computed_first(lake: Lake) -> None:
-    started = [remarkable("a", Kind.STARTED)]
-    put(lake.diffs(), "later", {KEYS[5]: beats(5, "a")})
-    put(lake.stream_status(), "later", {KEYS[5]: started})
-    assert [window.new for window in glance(lake, KEYS)] == [1]
-    put(lake.diffs(), "earlier", {KEYS[0]: beats(0, "a")})
-    put(lake.stream_status(), "earlier", {KEYS[0]: started})
-    assert [window.new for window in glance(lake, KEYS)] == [1, 0]
-
-
-def test_streams_are_counted_once_in_each_window(lake: Lake) -> None:
-    put(lake.diffs(), "one", {KEYS[0]: beats(0, "a", "b"), KEYS[1]: []})
-    assert streams_in(lake.diffs(), KEYS) == {KEYS[0]: 2, KEYS[1]: 0}
 
 
 def test_a_status_that_is_missing_or_of_older_input_than_the_diffs_is_named(lake: Lake) -> None:
@@ -228,15 +193,3 @@ def test_a_status_that_is_missing_or_of_older_input_than_the_diffs_is_named(lake
     put(diffs, "of-the-same", {KEYS[3]: []}, version=4)
     put(status, "another-of-the-same", {KEYS[3]: []}, version=4)
     assert status.behind(diffs, KEYS) == KEYS[:2]
-
-
-def test_the_rows_of_a_kind_come_by_window_and_stream(lake: Lake) -> None:
-    rows = [remarkable(stream, kind) for kind in Kind for stream in "ba"]
-    put(lake.stream_status(), "one", {KEYS[1]: rows, KEYS[0]: rows, KEYS[2]: rows})
-    found = lake.stream_status().rows(KEYS[:2], Kind.STOPPED)
-    assert list(zip(found["window"].to_pylist(), found["stream_id"].to_pylist(), strict=True)) == [
-        (key, stream) for key in KEYS[:2] for stream in "ab"
-    ]
-    assert set(found["kind"].to_pylist()) == {"stopped"}
-    assert lake.stream_status().rows([KEYS[2]]).num_rows == 6
-    assert lake.stream_status().rows([]).num_rows == 0

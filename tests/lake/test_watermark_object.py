@@ -1,9 +1,7 @@
 """The object that other systems read: what it says, when it is written, and that it never goes back."""
 
 import json
-import re
 from collections.abc import Callable
-from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -13,19 +11,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.watermark.builders import at
-from tidemark.pipeline import version
 from tidemark.pipeline.clock import iso
 from tidemark.pipeline.errors import LakeUnreachable, ObjectMissing, ObjectReplaced
-from tidemark.pipeline.lake.log.tracking_log import TrackingLog
 from tidemark.pipeline.lake.log.watermark_object import NAME, WRITTEN_AGAIN_AFTER, WatermarkObject
 from tidemark.pipeline.lake.store.address import open_objects
-from tidemark.pipeline.lake.store.disk import DiskObjects
-from tidemark.pipeline.lake.store.objects import ReplaceableObjects
+from tidemark.pipeline.lake.store.objects import ObjectStore
 from tidemark.pipeline.settings_sections import LakeSettings
-from tidemark.pipeline.version import FORMAT, WRITTEN_IN, marks
+from tidemark.pipeline.version import marks
 from tidemark.pipeline.watermark.decision import Decision, Reason
 from tidemark.pipeline.watermark.policy import Policy
-from tidemark.pipeline.watermark.state import Beginning, DecisionRecord, WatermarkState
+from tidemark.pipeline.watermark.state import DecisionRecord, WatermarkState
 from tidemark.pipeline.windows import Windowing
 
 TICK = 10
@@ -76,14 +71,14 @@ def writer(memory: Memory) -> WatermarkObject:
 
 
 @pytest.fixture(params=["disk", pytest.param("gcs", marks=pytest.mark.gcs)])
-def objects(request: pytest.FixtureRequest, tmp_path: Path) -> ReplaceableObjects:
+def objects(request: pytest.FixtureRequest, tmp_path: Path) -> ObjectStore:
     if request.param == "disk":
         return open_objects(LakeSettings(uri=f"file:{tmp_path}/lake"))
     settings: LakeSettings = request.getfixturevalue("gcs_lake_settings")
     return open_objects(settings)
 
 
-def test_the_object_is_one_line_of_json_with_the_decision_and_the_format_mark(objects: ReplaceableObjects) -> None:
+def test_the_object_is_one_line_of_json_with_the_decision_and_the_format_mark(objects: ObjectStore) -> None:
     told = state(7, 30, 40)
     assert WatermarkObject(objects, WINDOWING).tell(told) is None
     content = objects.read(NAME)
@@ -101,44 +96,6 @@ def test_the_object_is_one_line_of_json_with_the_decision_and_the_format_mark(ob
     }
     assert content.count(b"\n") == 1
     assert content.endswith(b"\n")
-
-
-def test_the_columns_of_the_external_table_in_the_page_are_keys_of_the_object() -> None:
-    memory = Memory()
-    writer(memory).tell(state(7, 30, 40))
-    page = (Path(__file__).parents[2] / "docs" / "how-to" / "watermark-for-others.md").read_text()
-    table = page.partition("CREATE EXTERNAL TABLE")[2].partition(")\n")[0]
-    assert set(re.findall(r"^  (\w+) [A-Z]", table, re.MULTILINE)) == memory.said().keys() - marks().keys()
-
-
-def test_of_two_trackers_the_one_with_the_older_decision_changes_nothing(objects: ReplaceableObjects) -> None:
-    first, second = WatermarkObject(objects, WINDOWING), WatermarkObject(objects, WINDOWING)
-    assert first.tell(state(1, 0, 10)) is None
-    assert second.tell(state(3, 20, 30)) is None
-    newest = objects.read(NAME)
-    for told in (state(2, 10, 20), state(2, 10, 20)):
-        assert first.tell(told) is None
-        assert objects.read(NAME) == newest
-    assert first.tell(state(4, 30, 40)) is None
-    assert json.loads(objects.read(NAME))["log_entry"] == 4
-
-
-def test_a_decision_without_a_watermark_says_null() -> None:
-    memory = Memory()
-    writer(memory).tell(state(1, None, 10, Reason.HELD_NO_DATA))
-    assert (memory.said()["watermark"], memory.said()["reason"]) == (None, "HELD_NO_DATA")
-
-
-def test_before_the_first_decision_nothing_is_asked_or_written() -> None:
-    memory = Memory()
-    assert writer(memory).tell(WatermarkState()) is None
-    assert memory.calls == []
-
-
-def test_the_floor_that_a_lost_entry_left_counts_as_the_watermark() -> None:
-    memory = Memory()
-    writer(memory).tell(replace(state(1, None, 10, Reason.HELD_INCOMPLETE), watermark_at_least=at(5)))
-    assert memory.said()["watermark"] == iso(at(5))
 
 
 def test_an_idle_pipeline_writes_once_a_minute_and_a_change_at_once() -> None:
@@ -175,39 +132,12 @@ def test_a_failure_is_returned_as_a_sentence_and_made_good_by_the_next_call() ->
     assert memory.calls == ["read", "write"] * 2
 
 
-def test_a_damaged_object_is_replaced() -> None:
-    memory = Memory()
-    memory.content, memory.generation = b'{"log_entry": 1e999, "decided_at": "2026-11-21T05:20:00"}', 1
-    assert writer(memory).tell(state(1, 0, 10)) is None
-    assert memory.said()["log_entry"] == 1
-
-
-def test_the_object_of_a_newer_version_stays_and_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    memory = Memory()
-    with monkeypatch.context() as patch:
-        patch.setattr(version, "FORMAT", FORMAT + 1)
-        writer(memory).tell(state(1, 0, 10))
-    assert memory.said()[WRITTEN_IN] == str(FORMAT + 1)
-    assert "memory:/watermark.json is undamaged" in (writer(memory).tell(state(2, 10, 20)) or "")
-    assert memory.said()["log_entry"] == 1
-
-
 def test_an_object_that_knows_more_than_the_log_is_reported_after_a_minute() -> None:
     memory = Memory()
     writer(memory).tell(state(9, 0, 10))
     told = writer(memory)
     assert told.tell(state(2, 0, 20)) is None
     assert "which ends with entry 3; delete it" in (told.tell(state(3, 0, 10 + MINUTE)) or "")
-
-
-def test_forgetting_a_lost_entry_frees_the_object_for_numbers_that_are_taken_again(tmp_path: Path) -> None:
-    objects = DiskObjects(tmp_path)
-    log = TrackingLog(objects, checkpoint_every=1000)
-    log.begin(Beginning(at(0)))
-    WatermarkObject(objects, WINDOWING).tell(state(50, 0, 10))
-    log.forget(1, "lost")
-    assert WatermarkObject(objects, WINDOWING).tell(state(2, 0, 20)) is None
-    assert json.loads(objects.read(NAME))["log_entry"] == 2
 
 
 @given(
@@ -237,16 +167,3 @@ def test_the_object_never_goes_back_however_trackers_meet(
         if memory.generation:
             seen.append((memory.said()["log_entry"], memory.said()["watermark"]))
     assert seen == sorted(seen)
-
-
-@given(st.lists(st.tuples(st.integers(0, 1), st.booleans()), max_size=20))
-def test_a_call_writes_once_at_most_and_reads_only_where_the_generation_is_not_known(
-    turns: list[tuple[int, bool]],
-) -> None:
-    memory = Memory()
-    writers = [writer(memory) for _ in range(2)]
-    for entry, (who, fails) in enumerate(turns):
-        memory.calls.clear()
-        memory.fails = LakeUnreachable("no answer") if fails else None
-        writers[who].tell(state(entry, entry, entry * timedelta(minutes=1).total_seconds()))
-        assert memory.calls in (["read", "write"], ["write"], ["read"], [])

@@ -40,7 +40,7 @@ Series = dict[tuple[str, tuple[tuple[str, str], ...]], list[float | None]]
 def settings_with(folder: Path, metrics: MetricsSettings, **more: Any) -> Settings:
     """A pipeline that ticks once a minute over windows of five."""
     sections: dict[str, Any] = {
-        "pubsub": PubSubSettings(ack_deadline=timedelta(seconds=10)),
+        "pubsub": PubSubSettings(),
         "message": MessageSettings(fields=FIELDS),
         "windows": WindowSettings(length=5 * MINUTE, lookback=timedelta(0)),
         "watermark": WatermarkSettings(tick=MINUTE),
@@ -146,15 +146,15 @@ def labels_of(one: Instrument) -> set[str]:
 
 
 def get(metrics: MetricsSettings, path: str) -> str:
-    with urllib.request.urlopen(f"http://{HOST}:{metrics.port}{path}", timeout=10) as response:
+    with urllib.request.urlopen(f"http://{HOST}:{metrics.address[1]}{path}", timeout=10) as response:
         content: bytes = response.read()
     return content.decode()
 
 
 @contextmanager
-def an_hour(folder: Path, *, healthy: bool = False, export: str = "prometheus", **more: Any) -> Iterator[Hour]:
+def an_hour(folder: Path, *, export: str = "prometheus", **more: Any) -> Iterator[Hour]:
     """A pipeline before its first minute; its port is closed afterwards."""
-    metrics = MetricsSettings(export=export, health=healthy, port=free_port())
+    metrics = MetricsSettings(export=export, listen=f"{HOST}:{free_port()}")
     settings = settings_with(folder, metrics, **more)
     world = ModelWorld(settings.pubsub)
     with dg.DagsterInstance.ephemeral() as instance:

@@ -13,7 +13,7 @@ from tests.dagster.house import publish
 from tests.observe.hour import MINUTE, SECOND, STREAMS, Hour, an_hour
 from tests.observe.promtool import check, check_summary, rules
 from tidemark.assets.scheduler import lost_runs
-from tidemark.pipeline.lake.store import calls
+from tidemark.pipeline.lake.store.objects import count_call
 from tidemark.pipeline.orchestrator.names import INGEST, READS
 from tidemark.pipeline.settings_sections import PubSubSettings
 from tidemark.pipeline.watermark.usage import Usage
@@ -80,7 +80,7 @@ def readings_get_dear(hour: Hour) -> None:
 def somebody_lists_the_bucket(hour: Hour) -> None:
     def each_minute(_: Hour) -> None:
         for _ in range(20):
-            calls.count("list")
+            count_call("list")
 
     hour.each_minute = each_minute
 
@@ -110,7 +110,7 @@ FAULTS: dict[str, tuple[Plant, int, dict[str, int], dict[str, Any]]] = {
         readings_get_dear,
         20,
         {},
-        {"pubsub": PubSubSettings(ack_deadline=timedelta(seconds=10), snapshot_budget=5000)},
+        {"pubsub": PubSubSettings(snapshot_budget=5000)},
     ),
     "TidemarkBucketCallsOverBudget": (somebody_lists_the_bucket, 40, {}, {}),
 }

@@ -14,7 +14,7 @@ import pytest
 from tests.observe.hour import an_hour, in_prometheus, labels_of
 from tests.observe.promtool import answers
 from tidemark.assets.scheduler import lost_runs
-from tidemark.pipeline.lake.store import calls
+from tidemark.pipeline.lake.store.objects import count_call
 from tidemark.pipeline.observe.instruments import INSTRUMENTS, PIPELINE, Kind
 from tidemark.pipeline.orchestrator.names import INGEST
 from tidemark.pipeline.settings_sections import PubSubSettings
@@ -88,10 +88,10 @@ def test_each_row_of_panels_fills_the_width() -> None:
 def test_each_query_has_an_answer_where_nothing_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # Dagster notes what a run says by the machine's clock, which does not move here.
     monkeypatch.setattr(lost_runs, "SILENT_FOR", timedelta(days=1))
-    pubsub = PubSubSettings(ack_deadline=timedelta(seconds=10), snapshot_budget=5000)
+    pubsub = PubSubSettings(snapshot_budget=5000)
     with an_hour(tmp_path, pubsub=pubsub) as hour:
         hour.broken = 1
-        hour.each_minute = lambda _: calls.count("list")
+        hour.each_minute = lambda _: count_call("list")
         hour.play(11)
         hour.ticking.run(INGEST, dg.DagsterRunStatus.STARTED)
         hour.play(1)

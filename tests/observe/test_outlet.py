@@ -10,7 +10,6 @@ import urllib.request
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
-from datetime import timedelta
 from pathlib import Path
 
 import dagster as dg
@@ -147,7 +146,9 @@ def test_a_receiver_of_otlp_gets_every_instrument_with_unit_resource_and_headers
 ) -> None:
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_HEADERS", "authorization=secret")
     with receiving() as received:
-        metrics = MetricsSettings(export="otlp", endpoint=f"http://{HOST}:{received.port}", every=timedelta(seconds=1))
+        monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", f"http://{HOST}:{received.port}")
+        monkeypatch.setenv("OTEL_METRIC_EXPORT_INTERVAL", "1000")
+        metrics = MetricsSettings(export="otlp")
         with otlp_hour(tmp_path, metrics) as hour:
             hour.play(6)
             received.came.clear()
@@ -183,7 +184,7 @@ def otlp_hour(folder: Path, metrics: MetricsSettings) -> Iterator[Hour]:
 
 
 def test_health_says_which_sensor_is_silent_and_that_the_watermark_is_old(tmp_path: Path) -> None:
-    with an_hour(tmp_path, healthy=True, export="") as hour:
+    with an_hour(tmp_path, export="") as hour:
         hour.is_scraped = False
         hour.play(3)
         metrics = hour.ticking.settings.metrics
@@ -208,16 +209,18 @@ def test_a_port_that_is_taken_fails_no_tick_and_is_tried_again(
 ) -> None:
     with an_hour(tmp_path) as hour:
         hour.is_scraped = False
-        with socket.create_server((HOST, hour.ticking.settings.metrics.port)):
+        with socket.create_server(hour.ticking.settings.metrics.address):
             hour.play(1)
         assert caplog.text.count("metrics, health and the page cannot be served") == 1
         hour.play(2)
         assert "tidemark_watermark" in get(hour.ticking.settings.metrics, "/metrics")
 
 
-def test_a_forked_process_records_nothing_and_sends_nothing(tmp_path: Path) -> None:
+def test_a_forked_process_records_nothing_and_sends_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with receiving() as received:
-        metrics = MetricsSettings(export="otlp", endpoint=f"http://{HOST}:{received.port}", every=timedelta(minutes=10))
+        monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", f"http://{HOST}:{received.port}")
+        monkeypatch.setenv("OTEL_METRIC_EXPORT_INTERVAL", "600000")
+        metrics = MetricsSettings(export="otlp")
         with otlp_hour(tmp_path, metrics) as hour:
             hour.play(2)
             child = os.fork()
@@ -239,7 +242,7 @@ def test_a_missing_library_is_named_where_the_definitions_are_built(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(outlet.importlib.util, "find_spec", lambda _: None)
-    check_libraries(MetricsSettings(health=True))
+    check_libraries(MetricsSettings(listen=f"{HOST}:9464"))
     for export in ("prometheus", "otlp"):
         with pytest.raises(ToolMissing, match=r"pip install \"tidemark-pubsub\[metrics\]\""):
             check_libraries(MetricsSettings(export=export))
@@ -254,7 +257,7 @@ class Named(Ticking):
 
 
 def test_two_pipelines_of_one_code_server_share_a_port(tmp_path: Path) -> None:
-    metrics = MetricsSettings(export="prometheus", port=free_port())
+    metrics = MetricsSettings(export="prometheus", listen=f"{HOST}:{free_port()}")
     try:
         for name in ("orders", "payments"):
             settings = settings_with(tmp_path / name, metrics)

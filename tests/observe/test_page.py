@@ -21,6 +21,7 @@ from tests.observe.hour import get, settings_with
 from tests.observe.pipeline import Pipeline, beats
 from tests.official_emulator import HOST, free_port, running_own_pubsub
 from tests.pubsub.builders import subscription_of
+from tests.quick import with_policy
 from tidemark.pipeline.clock import SystemClock
 from tidemark.pipeline.errors import LakeError
 from tidemark.pipeline.observe import page as page_module
@@ -36,7 +37,7 @@ CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", 
 HOSTILE = '<script>window.ran = 1</script>"\'><img src=x onerror="window.ran = 2">&lt;'
 WITHIN_MS = 30_000
 
-WATERMARK = WatermarkSettings(tick=SECOND, band=SECOND, idle_timeout=SECOND, max_idle_lag=timedelta(0))
+WATERMARK = WatermarkSettings(tick=SECOND, band=SECOND, idle_timeout=SECOND)
 
 
 @pytest.fixture(scope="module")
@@ -75,11 +76,12 @@ def live(folder: Path, address: str) -> Iterator[tuple[Pipeline, Any]]:
 
 
 def page_settings(folder: Path) -> Settings:
-    return settings_with(folder, MetricsSettings(page=True, port=free_port()), watermark=WATERMARK)
+    settings = settings_with(folder, MetricsSettings(listen=f"{HOST}:{free_port()}"), watermark=WATERMARK)
+    return with_policy(settings, max_idle_lag=timedelta(0))
 
 
 def url_of(settings: Settings) -> str:
-    return f"http://{HOST}:{settings.metrics.port}/"
+    return f"http://{HOST}:{settings.metrics.address[1]}/"
 
 
 @contextmanager
@@ -267,8 +269,8 @@ def test_where_nothing_lands_the_page_has_nothing_about_tables(tmp_path: Path) -
     assert "<h2>Windows</h2>" not in text
 
 
-def test_without_the_setting_there_is_no_page(tmp_path: Path) -> None:
-    settings = settings_with(tmp_path, MetricsSettings(health=True, port=free_port()))
+def test_elsewhere_than_on_loopback_there_is_no_page(tmp_path: Path) -> None:
+    settings = settings_with(tmp_path, MetricsSettings(listen=f"0.0.0.0:{free_port()}"))
     outlet = outlet_of(settings.metrics)
     try:
         with pytest.raises(urllib.error.HTTPError, match="404") as missing:

@@ -7,6 +7,7 @@ from typing import Any
 
 from google.pubsub_v1 import PublisherClient, PullResponse, SubscriberClient
 
+from tests.fixtures_emulator import QUICK_LEASE
 from tidemark.pipeline.clock import Clock, SystemClock
 from tidemark.pipeline.pubsub.pulls import PULL
 from tidemark.pipeline.pubsub.subscription import PubSubSubscription, PulledBatch
@@ -69,10 +70,11 @@ def raising(error: Exception) -> Callable[..., Any]:
 
 
 def subscription_of(
-    subscriber: Any, settings: PubSubSettings, path: str | None = None, clock: Clock | None = None
+    subscriber: Any, settings: PubSubSettings, path: str | None = None, clock: Clock | None = None, **bounds: Any
 ) -> PubSubSubscription:
-    """The base subscription, or another one, with the settings' bounds."""
-    return PubSubSubscription(subscriber, path or settings.base_path, clock or SystemClock(), settings)
+    """The base subscription, or another one. An empty pull waits for a second."""
+    path, clock = path or settings.base_path, clock or SystemClock()
+    return PubSubSubscription(subscriber, path, clock, settings, **{"lease": QUICK_LEASE, "pull_wait": SOON, **bounds})
 
 
 def send(publisher: PublisherClient, settings: PubSubSettings, count: int, size: int = 1) -> list[str]:

@@ -8,6 +8,7 @@ from google.cloud.monitoring_v3 import MetricServiceClient
 from tests.clock import ManualClock
 from tests.pubsub.fake_monitoring import START, FakeMonitoring, served
 from tidemark.pipeline.pubsub.monitoring import monitoring_client
+from tidemark.pipeline.settings_sections import Server
 
 
 @pytest.fixture
@@ -23,6 +24,6 @@ def fake(clock: ManualClock) -> FakeMonitoring:
 @pytest.fixture
 def monitoring(fake: FakeMonitoring) -> Iterator[MetricServiceClient]:
     with served(fake) as address:
-        client = monitoring_client(address)
+        client = monitoring_client(Server(address))
         yield client
         client.transport.close()

@@ -19,6 +19,7 @@ from google.cloud.monitoring_v3.types import ListTimeSeriesRequest, ListTimeSeri
 
 from tidemark.pipeline.clock import EPOCH
 from tidemark.pipeline.pubsub.monitoring import OLDEST_AGE, UNDELIVERED
+from tidemark.pipeline.settings_sections import PubSubSettings, Server
 
 CLAUSE = re.compile(r'([a-z_.]+) = "([^"]*)"')
 REQUEST, RESPONSE = ListTimeSeriesRequest.pb(), ListTimeSeriesResponse.pb()
@@ -129,6 +130,9 @@ class FakeMonitoring:
         return answer
 
 
+OF_SETTINGS = PubSubSettings.monitoring
+
+
 @contextmanager
 def served(fake: FakeMonitoring, interceptors: Sequence[grpc.ServerInterceptor] = ()) -> Iterator[str]:
     """The fake behind a gRPC server on loopback; its address."""
@@ -168,3 +172,15 @@ def _add(answer: Any, series: Series, point: Point) -> None:
 
 def _moment(stamp: Any) -> datetime:
     return EPOCH + timedelta(seconds=stamp.seconds, microseconds=stamp.nanos // 1000)
+
+
+@contextmanager
+def metrics_at(address: str | None) -> Iterator[None]:
+    """Have Cloud Monitoring at this address in all settings, those with an emulator too; None: as they say."""
+    found = PubSubSettings.monitoring
+    there = OF_SETTINGS if address is None else property(lambda _: Server(address))
+    PubSubSettings.monitoring = there  # type: ignore[method-assign, assignment]
+    try:
+        yield
+    finally:
+        PubSubSettings.monitoring = found  # type: ignore[method-assign]

@@ -8,12 +8,11 @@ from google.pubsub_v1 import PublisherClient, SubscriberClient
 from google.pubsub_v1.types import Snapshot
 
 from tests.clock import ManualClock
-from tests.official_emulator import HOST, free_port
 from tests.pubsub.builders import Altered, ids_of, raising, send, subscription_of
 from tidemark.pipeline.clock import EPOCH, SystemClock, from_us
-from tidemark.pipeline.errors import PermissionMissing, PubSubUnreachable, SnapshotRefused, SubscriptionMissing
+from tidemark.pipeline.errors import PermissionMissing, PubSubUnreachable, SnapshotRefused
 from tidemark.pipeline.pubsub.backlog import LIFETIME, NAME_PREFIX, ReadingTimes, SnapshotBacklog
-from tidemark.pipeline.pubsub.connection import reported, subscriber_client
+from tidemark.pipeline.pubsub.connection import reported
 from tidemark.pipeline.pubsub.provision import provision
 from tidemark.pipeline.pubsub.subscription import PulledBatch
 from tidemark.pipeline.settings import Settings
@@ -30,7 +29,7 @@ def settings(subscriber: SubscriberClient, publisher: PublisherClient, fresh_pub
 
 
 def backlog_of(subscriber: object, settings: PubSubSettings, path: str | None = None) -> SnapshotBacklog:
-    return SnapshotBacklog(subscriber, path or settings.base_path, CLOCK, settings.call_timeout)
+    return SnapshotBacklog(subscriber, path or settings.base_path, CLOCK)
 
 
 def publish_time(batch: PulledBatch, message_id: str) -> datetime:
@@ -61,14 +60,6 @@ def test_the_oldest_unacknowledged_message_is_read_to_the_millisecond(
     assert reading.names_a_message
 
 
-def test_with_nothing_outstanding_the_reading_is_its_own_moment(
-    subscriber: SubscriberClient, settings: PubSubSettings
-) -> None:
-    reading = backlog_of(subscriber, settings).read()
-    assert not reading.names_a_message
-    assert reading.observed_at.replace(microsecond=0) <= reading.oldest_unacked <= CLOCK.now()
-
-
 @pytest.mark.parametrize(("seconds_behind", "names"), [(-0.5, False), (0.9, False), (1.1, True)])
 def test_with_clocks_less_than_a_second_apart_an_empty_backlog_is_not_taken_for_a_message(
     subscriber: SubscriberClient, settings: PubSubSettings, seconds_behind: float, names: bool
@@ -81,7 +72,7 @@ def test_with_clocks_less_than_a_second_apart_an_empty_backlog_is_not_taken_for_
         return Snapshot(name="a-snapshot", expire_time=told + LIFETIME)
 
     client = Altered(subscriber, create_snapshot=create_snapshot)
-    reading = SnapshotBacklog(client, settings.base_path, ManualClock(now), settings.call_timeout).read()  # type: ignore[arg-type]
+    reading = SnapshotBacklog(client, settings.base_path, ManualClock(now)).read()  # type: ignore[arg-type]
     assert (reading.oldest_unacked, reading.names_a_message) == (told, names)
 
 
@@ -100,60 +91,11 @@ def test_a_clock_that_is_behind_the_server_is_seen_and_corrected(
         return Snapshot(name="a-snapshot", expire_time=told + LIFETIME)
 
     client = Altered(subscriber, create_snapshot=create_snapshot)
-    reading = SnapshotBacklog(client, settings.base_path, clock, settings.call_timeout).read()  # type: ignore[arg-type]
+    reading = SnapshotBacklog(client, settings.base_path, clock).read()  # type: ignore[arg-type]
     assert reading.clock_is_behind_by == max(ahead - timedelta(seconds=0.5), timedelta(0))
     assert asked_at <= reading.observed_at <= asked_at + ahead
     assert reading.observed_at >= asked_at + ahead - timedelta(seconds=0.5)
     assert not reading.names_a_message
-
-
-def test_a_reading_is_observed_before_its_request_and_not_when_the_answer_comes(
-    subscriber: SubscriberClient, settings: PubSubSettings
-) -> None:
-    clock = ManualClock(CLOCK.now())
-    asked_at = clock.now()
-
-    def create_snapshot(**_: object) -> Snapshot:
-        clock.advance(timedelta(seconds=5))
-        return Snapshot(name="a-snapshot", expire_time=clock.now() + LIFETIME)
-
-    client = Altered(subscriber, create_snapshot=create_snapshot)
-    reading = SnapshotBacklog(client, settings.base_path, clock, settings.call_timeout).read()  # type: ignore[arg-type]
-    assert reading.observed_at == asked_at
-
-
-def test_each_subscription_has_its_own_reading(
-    subscriber: SubscriberClient, publisher: PublisherClient, settings: PubSubSettings
-) -> None:
-    send(publisher, settings, 5)
-    CLOCK.sleep(1.1)
-    tracking = subscription_of(subscriber, settings, settings.tracking_path)
-    tracking.acknowledge(tracking.pull(10, 1 << 20, 5).ack_ids)
-    assert backlog_of(subscriber, settings).read().names_a_message
-    assert not backlog_of(subscriber, settings, settings.tracking_path).read().names_a_message
-
-
-def test_seeking_back_lowers_the_reading(
-    subscriber: SubscriberClient, publisher: PublisherClient, settings: PubSubSettings
-) -> None:
-    (first,) = send(publisher, settings, 1)
-    CLOCK.sleep(1.1)
-    snapshot = f"projects/{settings.project}/snapshots/before"
-    subscriber.create_snapshot(name=snapshot, subscription=settings.base_path)
-    batch = subscription_of(subscriber, settings).pull(10, 1 << 20, 5)
-    acknowledge(subscriber, settings, batch, first)
-    backlog = backlog_of(subscriber, settings)
-    before = backlog.read()
-    assert not before.names_a_message
-    subscriber.seek(request={"subscription": settings.base_path, "snapshot": snapshot})
-    after = backlog.read()
-    assert after.oldest_unacked == publish_time(batch, first) < before.oldest_unacked
-    assert after.names_a_message
-
-
-def test_a_reading_leaves_no_snapshot_behind(subscriber: SubscriberClient, settings: PubSubSettings) -> None:
-    backlog_of(subscriber, settings).read()
-    assert list(subscriber.list_snapshots(project=f"projects/{settings.project}")) == []
 
 
 def test_a_snapshot_that_cannot_be_deleted_does_not_lose_the_reading_and_is_swept_later(
@@ -184,11 +126,6 @@ def test_a_backlog_too_old_for_a_snapshot_is_reported(subscriber: SubscriberClie
         backlog_of(refusing, settings).read()
 
 
-def test_a_missing_subscription_says_how_to_get_it(subscriber: SubscriberClient, fresh_pubsub: PubSubSettings) -> None:
-    with pytest.raises(SubscriptionMissing, match="tidemark provision"):
-        backlog_of(subscriber, fresh_pubsub).read()
-
-
 def test_a_missing_permission_is_named(subscriber: SubscriberClient, settings: PubSubSettings) -> None:
     forbidden = Altered(subscriber, create_snapshot=raising(api.PermissionDenied("no")))
     with pytest.raises(PermissionMissing, match=r"pubsub\.snapshots\.create"):
@@ -203,12 +140,6 @@ def test_a_quota_that_is_used_up_is_not_called_a_fault_of_the_network(retried: b
     with pytest.raises(PubSubUnreachable, match=says) as said, reported("take a snapshot of", "base", "a permission"):
         raise error
     assert "network" not in str(said.value)
-
-
-@pytest.mark.timeout(60)
-def test_an_unreachable_server_is_reported(fresh_pubsub: PubSubSettings) -> None:
-    with pytest.raises(PubSubUnreachable, match=r"pubsub\.emulator_host"):
-        backlog_of(subscriber_client(f"{HOST}:{free_port()}"), fresh_pubsub).read()
 
 
 def test_a_clock_that_is_set_back_makes_no_reading_look_older() -> None:

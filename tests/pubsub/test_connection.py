@@ -52,7 +52,7 @@ def test_a_regional_endpoint_is_asked_instead_of_the_global_one() -> None:
 def test_pubsub_and_monitoring_are_asked_as_the_service_account_that_is_named() -> None:
     settings = PubSubSettings(impersonate=ACCOUNT)
     clients = [subscriber_client(*settings.server), publisher_client(*settings.server)]
-    for client in (*clients, monitoring_client(None, settings.impersonate)):
+    for client in (*clients, monitoring_client(Server(None, impersonate=settings.impersonate))):
         used = credentials_in(client)
         assert isinstance(used, impersonated_credentials.Credentials)
         assert used.service_account_email == ACCOUNT
@@ -79,20 +79,6 @@ def test_its_token_is_fetched_with_the_credentials_of_the_machine() -> None:
     assert what.endswith(f"serviceAccounts/{ACCOUNT}:generateAccessToken")
     assert (bearer, used.token) == ("Bearer of-the-machine", "of-the-account")
     client.transport.close()
-
-
-def test_an_emulator_is_asked_without_either() -> None:
-    settings = PubSubSettings(emulator_host="127.0.0.1:1", endpoint=REGIONAL, impersonate=ACCOUNT)
-    assert settings.server == Server("127.0.0.1:1", REGIONAL, ACCOUNT)
-    client = subscriber_client(*settings.server)
-    assert credentials_in(client) is None
-    client.transport.close()
-
-
-@pytest.mark.parametrize("wrong", ["tidemark", "a b@c.d", "projects/p/serviceAccounts/x"])
-def test_an_account_is_written_as_its_email(wrong: str) -> None:
-    with pytest.raises(ValueError, match="impersonate"):
-        PubSubSettings(impersonate=wrong)
 
 
 def test_a_refused_impersonation_is_a_missing_permission_and_not_a_broken_network() -> None:

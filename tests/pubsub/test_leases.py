@@ -14,8 +14,7 @@ from tests.fixtures_emulator import unique_pubsub
 from tests.pubsub.builders import Altered, subscription_of
 from tidemark.pipeline.pubsub import leases as module
 from tidemark.pipeline.pubsub.connection import subscriber_client
-from tidemark.pipeline.pubsub.leases import Leases
-from tidemark.pipeline.settings_sections import PubSubSettings
+from tidemark.pipeline.pubsub.leases import LEASE, Leases
 
 pytestmark = pytest.mark.timeout(60)
 SECONDS = 0.03
@@ -77,9 +76,8 @@ def test_a_subscription_is_acknowledged_given_back_and_closed_while_an_extension
             hangs.set()
             ends.wait()
 
-        quick = settings.model_copy(update={"ack_deadline": settings.ack_deadline / 300})
         altered = Altered(client, modify_ack_deadline=modify, acknowledge=lambda **_: None)
-        subscription = subscription_of(altered, quick)
+        subscription = subscription_of(altered, settings, lease=LEASE / 600)
         subscription.hold(["a", "b", "c"])
         assert hangs.wait(30)
         assert subscription.acknowledge(["a"]).count == 1
@@ -139,14 +137,3 @@ def test_a_thread_lives_while_there_are_leases_and_no_longer() -> None:
         leases.let_go(["b", "of nobody"])
         keeper.join(30)
         assert keepers(path) == []
-
-
-def test_leases_of_one_that_is_gone_are_kept_no_longer(own_pubsub: str) -> None:
-    settings: PubSubSettings = unique_pubsub(own_pubsub)
-    with closing(subscriber_client(own_pubsub).transport) as transport:
-        subscription = subscription_of(SubscriberClient(transport=transport), settings)
-        subscription.hold(["a"])
-        (keeper,) = keepers(settings.base_path)
-        del subscription
-        keeper.join(30)
-        assert not keeper.is_alive()

@@ -6,23 +6,22 @@ from pathlib import Path
 
 import grpc
 import pytest
-from google.api_core import exceptions as api
 from google.cloud.monitoring_v3 import MetricServiceClient
 from google.pubsub_v1 import PublisherClient, SubscriberClient
 
 from tests.clock import ManualClock
-from tests.pubsub.builders import Altered, raising, subscription_of
-from tests.pubsub.fake_monitoring import PROJECT, START, FakeMonitoring, served
+from tests.pubsub.builders import subscription_of
+from tests.pubsub.fake_monitoring import PROJECT, START, FakeMonitoring, metrics_at, served
 from tidemark.pipeline.clock import SystemClock
 from tidemark.pipeline.contract.heartbeat import HeartbeatReader
-from tidemark.pipeline.errors import PermissionMissing, PubSubUnreachable, ReadingUnavailable, SnapshotRefused
+from tidemark.pipeline.errors import SnapshotRefused
 from tidemark.pipeline.ingest.take import Budget
 from tidemark.pipeline.ingest.ticks import track
 from tidemark.pipeline.kept import Kept
 from tidemark.pipeline.lake.log.tracking_log import TrackingLog
 from tidemark.pipeline.lake.store.disk import DiskObjects
 from tidemark.pipeline.pubsub.backlog import LIFETIME, REFUSED_WITHIN, Backlog, SnapshotBacklog
-from tidemark.pipeline.pubsub.monitoring import LOOK_BACK, OLDEST_AGE, UNDELIVERED, AutoBacklog, MonitoringBacklog
+from tidemark.pipeline.pubsub.monitoring import OLDEST_AGE, UNDELIVERED, AutoBacklog, MonitoringBacklog
 from tidemark.pipeline.pubsub.provision import provision
 from tidemark.pipeline.pubsub.spending import BudgetedBacklog
 from tidemark.pipeline.settings import Settings
@@ -63,18 +62,10 @@ def auto(
     snapshots: Snapshots | SnapshotBacklog,
     monitoring: MetricServiceClient,
     clock: ManualClock,
-    snapshot_max_backlog: int | None = None,
+    max_backlog: int | None = None,
 ) -> AutoBacklog:
     by_metrics = MonitoringBacklog(monitoring, PATH, clock, timedelta(seconds=5))
-    return AutoBacklog(snapshots, by_metrics, clock, snapshot_max_backlog)
-
-
-def test_a_snapshot_is_taken_and_monitoring_not_asked_where_nothing_speaks_against_it(
-    snapshots: Snapshots, fake: FakeMonitoring, monitoring: MetricServiceClient, clock: ManualClock
-) -> None:
-    backlog = auto(snapshots, monitoring, clock)
-    assert [backlog.read().source for _ in range(3)] == ["snapshot"] * 3
-    assert fake.requests == []
+    return AutoBacklog(snapshots, by_metrics, clock, max_backlog)
 
 
 def test_monitoring_is_read_where_the_snapshot_is_refused_and_no_other_is_tried_until_it_can_succeed(
@@ -112,19 +103,10 @@ def test_when_the_snapshot_is_refused_and_monitoring_fails_both_are_reported_and
     assert backlog.read().source == "snapshot"
 
 
-def test_an_error_that_is_no_refusal_does_not_switch_to_monitoring(
+def test_beyond_max_backlog_monitoring_is_read(
     snapshots: Snapshots, fake: FakeMonitoring, monitoring: MetricServiceClient, clock: ManualClock
 ) -> None:
-    snapshots.problem = PubSubUnreachable("away")
-    with pytest.raises(PubSubUnreachable):
-        auto(snapshots, monitoring, clock).read()
-    assert fake.requests == []
-
-
-def test_beyond_snapshot_max_backlog_monitoring_is_read(
-    snapshots: Snapshots, fake: FakeMonitoring, monitoring: MetricServiceClient, clock: ManualClock
-) -> None:
-    backlog = auto(snapshots, monitoring, clock, snapshot_max_backlog=1000)
+    backlog = auto(snapshots, monitoring, clock, max_backlog=1000)
     fake.sampled("heartbeats-base", START - MINUTE, age=900, undelivered=1001)
     assert backlog.read().source == "monitoring"
     assert snapshots.taken == 0
@@ -135,18 +117,6 @@ def test_beyond_snapshot_max_backlog_monitoring_is_read(
     assert fake.asked_for(UNDELIVERED) == 2
 
 
-def test_beyond_snapshot_max_backlog_a_gap_is_unknown_and_after_it_a_snapshot_is_taken(
-    snapshots: Snapshots, fake: FakeMonitoring, monitoring: MetricServiceClient, clock: ManualClock
-) -> None:
-    backlog = auto(snapshots, monitoring, clock, snapshot_max_backlog=1000)
-    fake.sampled("heartbeats-base", START, undelivered=5000)
-    clock.advance(LOOK_BACK - MINUTE)
-    with pytest.raises(ReadingUnavailable):
-        backlog.read()
-    clock.advance(MINUTE)
-    assert backlog.read().source == "snapshot"
-
-
 def test_an_unknown_backlog_size_is_reported_once_and_stops_nothing(
     snapshots: Snapshots,
     fake: FakeMonitoring,
@@ -154,7 +124,7 @@ def test_an_unknown_backlog_size_is_reported_once_and_stops_nothing(
     clock: ManualClock,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    backlog = auto(snapshots, monitoring, clock, snapshot_max_backlog=1000)
+    backlog = auto(snapshots, monitoring, clock, max_backlog=1000)
     fake.errors = [grpc.StatusCode.PERMISSION_DENIED] * 3
     with caplog.at_level(logging.WARNING):
         for _ in range(3):
@@ -183,20 +153,12 @@ def within_budget(backlog: Backlog) -> Backlog:
     return backlog.backlog
 
 
-def test_on_the_emulator_auto_is_snapshots_alone(provisioned: PubSubSettings) -> None:
-    resource = resource_of(provisioned)
-    assert isinstance(within_budget(resource.base_backlog()), SnapshotBacklog)
-    assert isinstance(within_budget(resource.tracking_backlog()), SnapshotBacklog)
-    assert resource.base_backlog().read().source == "snapshot"
-    assert resource.sweep() == 0
-
-
 def test_with_a_server_that_has_metrics_auto_keeps_what_it_learned_from_tick_to_tick(
     provisioned: PubSubSettings, fake: FakeMonitoring
 ) -> None:
-    with served(fake) as address:
+    with served(fake) as address, metrics_at(address):
         kept = Kept()
-        first, second = (resource_of(provisioned, kept, monitoring_endpoint=address) for _ in range(2))
+        first, second = (resource_of(provisioned, kept) for _ in range(2))
         kept_one = within_budget(first.base_backlog())
         assert isinstance(kept_one, AutoBacklog)
         assert kept_one is within_budget(second.base_backlog())
@@ -212,8 +174,8 @@ def test_a_tick_on_monitoring_alone_decides_and_takes_no_snapshot(
     now = clock.now()
     fake = FakeMonitoring(clock.now)
     fake_project(fake, provisioned, now)
-    with served(fake) as address:
-        resource = resource_of(provisioned, reading="monitoring", monitoring_endpoint=address)
+    with served(fake) as address, metrics_at(address):
+        resource = resource_of(provisioned, reading="monitoring")
         tracked = track(
             subscription_of(subscriber, provisioned, provisioned.tracking_path),
             tracking_backlog=resource.tracking_backlog(),
@@ -230,26 +192,6 @@ def test_a_tick_on_monitoring_alone_decides_and_takes_no_snapshot(
     assert tracked.decision.base.newest.source == "monitoring"
     # What tracking held was published at 90 s before now or a second later: from there on it knows.
     assert tracked.state.complete_from == now - timedelta(seconds=60) - timedelta(seconds=30) + timedelta(seconds=1)
-
-
-def test_a_missing_permission_ends_a_tick_on_monitoring_alone(
-    subscriber: SubscriberClient, provisioned: PubSubSettings, fake: FakeMonitoring
-) -> None:
-    fake.errors = [grpc.StatusCode.PERMISSION_DENIED]
-    with served(fake) as address:
-        resource = resource_of(provisioned, reading="monitoring", monitoring_endpoint=address)
-        with pytest.raises(PermissionMissing):
-            resource.tracking_backlog().read()
-
-
-def test_a_refusal_by_the_real_client_falls_back_as_well(
-    subscriber: SubscriberClient, provisioned: PubSubSettings, fake: FakeMonitoring, monitoring: MetricServiceClient
-) -> None:
-    clock = ManualClock(START)
-    refusing = Altered(subscriber, create_snapshot=raising(api.FailedPrecondition("expires within the hour")))
-    snapshots = SnapshotBacklog(refusing, provisioned.base_path, clock, provisioned.call_timeout)  # type: ignore[arg-type]
-    fake.sampled("heartbeats-base", START - MINUTE, age=WEEK_SECONDS - 60)
-    assert auto(snapshots, monitoring, clock).read().source == "monitoring"
 
 
 def fake_project(fake: FakeMonitoring, settings: PubSubSettings, now: datetime) -> None:

@@ -11,13 +11,13 @@ import pytest
 from google.cloud.monitoring_v3 import MetricServiceClient
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from pydantic import TypeAdapter
 
 from tests.clock import ManualClock
 from tests.pubsub.fake_monitoring import PROJECT, START, FakeMonitoring, served
 from tidemark.pipeline.clock import to_us
 from tidemark.pipeline.errors import ReadingUnavailable
 from tidemark.pipeline.pubsub.monitoring import SAMPLE_PERIOD, MonitoringBacklog, monitoring_client
+from tidemark.pipeline.settings_sections import Server
 from tidemark.pipeline.watermark.decision import Reason
 from tidemark.pipeline.watermark.histogram import Histogram
 from tidemark.pipeline.watermark.policy import Policy
@@ -129,7 +129,7 @@ def service() -> Iterator[Service]:
     clock = ManualClock(START)
     fake = FakeMonitoring(clock.now)
     with served(fake) as address:
-        client = monitoring_client(address)
+        client = monitoring_client(Server(address))
         yield Service(fake, client, clock)
         client.transport.close()
 
@@ -187,23 +187,6 @@ def test_readings_of_both_sources_in_any_turn_are_no_seek_and_stay_true(
         assert state.oldest_unacked <= min(outstanding(messages, now), default=now)
 
 
-def test_a_seek_is_noticed_by_monitoring_alone(service: Service) -> None:
-    service.anew()
-    state: EffectiveReading | None = None
-    for minute in range(10):
-        age = 5 if minute < 4 else 60 * minute + 600  # sought back to ten minutes before the beginning
-        service.fake.sampled("base", START + SAMPLE_PERIOD * minute, age=age, visible_after=timedelta(minutes=2))
-    for _ in range(70):
-        service.clock.advance(timedelta(seconds=10))
-        try:
-            state = follow(state, service.backlog("base").read(), tolerance=timedelta(seconds=30))
-        except ReadingUnavailable:
-            assert state is None
-    assert state is not None
-    assert state.epoch == 2
-    assert state.oldest_unacked <= START - timedelta(minutes=10)
-
-
 @pytest.mark.parametrize("seed", range(4))
 def test_a_watermark_on_these_readings_alone_advances_and_stays_below_what_is_still_to_land(
     service: Service, seed: int
@@ -258,12 +241,6 @@ def test_a_watermark_on_these_readings_alone_advances_and_stays_below_what_is_st
     assert state.decision is not None
     assert state.decision.base is not None
     assert state.decision.base.newest.source == "monitoring"
-
-
-def test_a_reading_in_the_log_from_before_there_were_two_is_a_snapshots() -> None:
-    written = {"observed_at": "2026-11-21T05:00:10Z", "oldest_unacked": "2026-11-21T05:00:00Z", "names_a_message": True}
-    decoded = TypeAdapter(Reading).validate_python(written)
-    assert (decoded.source, decoded.uncertainty, decoded.no_later_than) == ("snapshot", ZERO, START)
 
 
 def read(service: Service, name: str) -> Reading | None:

@@ -6,7 +6,7 @@ from datetime import timedelta
 import pytest
 from google.pubsub_v1 import PublisherClient, SubscriberClient
 
-from tests.fixtures_emulator import unique_pubsub
+from tests.fixtures_emulator import QUICK_LEASE, unique_pubsub
 from tests.pubsub.builders import ids_of, send, subscription_of
 from tidemark.pipeline.clock import SystemClock
 from tidemark.pipeline.pubsub import pulls
@@ -26,15 +26,6 @@ AHEAD_SECONDS = 1.5
 """Enough for a few pulls to go ahead, one after another, on a busy machine."""
 
 
-class OwnClock(SystemClock):
-    """The machine's clock, put forward."""
-
-    later = 0.0
-
-    def monotonic(self) -> float:
-        return super().monotonic() + self.later
-
-
 @pytest.fixture
 def clients(own_pubsub: str) -> Iterator[tuple[SubscriberClient, PublisherClient]]:
     subscriber, publisher = subscriber_client(own_pubsub), publisher_client(own_pubsub)
@@ -47,7 +38,7 @@ def clients(own_pubsub: str) -> Iterator[tuple[SubscriberClient, PublisherClient
 def settings(own_pubsub: str, clients: tuple[SubscriberClient, PublisherClient]) -> PubSubSettings:
     """A topic with its two subscriptions, on tidemark's own server."""
     settings = unique_pubsub(own_pubsub)
-    provision(*clients, settings, Settings().contract, CLOCK)
+    provision(*clients, settings, Settings().contract, CLOCK, lease=QUICK_LEASE)
     return settings
 
 
@@ -94,18 +85,16 @@ def test_what_comes_while_nobody_pulls_is_given_back_if_its_lease_would_not_last
     assert sorted(pulled(subscription_of(clients[0], settings))) == sorted(sent)
 
 
-def test_slow_answers_are_asked_for_several_at_once_up_to_the_setting(
+def test_slow_answers_are_asked_for_several_at_once_on_the_service(
     clients: tuple[SubscriberClient, PublisherClient], settings: PubSubSettings
 ) -> None:
-    several = settings.model_copy(update={"pulls_at_once": 4})
-    subscription = subscription_of(clients[0], several)
+    on_the_service = settings.model_copy(update={"emulator_host": None})
+    subscription = subscription_of(clients[0], on_the_service, pulls_at_once=4)
     assert pulled(subscription, 0.5) == []
     for _ in range(4):
         send(clients[1], settings, 1)
     CLOCK.sleep(0.5)
     assert len(pulled(subscription)) == 4
-    assert settings.most_pulls_at_once == 1
-    assert PubSubSettings().most_pulls_at_once == 8
 
 
 def test_more_is_pulled_while_a_batch_is_processed_up_to_what_the_tick_may_pull_and_belongs_to_the_next_batch(
@@ -138,16 +127,3 @@ def test_nothing_is_pulled_ahead_without_leave_or_by_who_keeps_nothing_and_closi
     usual.close()
     CLOCK.sleep(UNTIL_GIVEN_BACK)
     assert len(pulled(subscription_of(clients[0], settings))) == 15
-
-
-def test_nothing_is_pulled_ahead_after_a_batch_that_was_processed_slowly(
-    clients: tuple[SubscriberClient, PublisherClient], settings: PubSubSettings
-) -> None:
-    send(clients[1], settings, 30)
-    clock = OwnClock()
-    subscription = subscription_of(clients[0], settings, clock=clock)
-    for seconds, ahead in ((20, 0), (0, 5)):
-        subscription.pull(5, MUCH, 5, ahead=ahead)
-        clock.later += seconds
-        CLOCK.sleep(AHEAD_SECONDS)
-    assert len(pulled(subscription_of(clients[0], settings))) == 20

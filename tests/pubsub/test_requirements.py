@@ -82,15 +82,6 @@ def test_a_filter_that_the_official_emulator_would_ignore_is_warned_of(kind: str
     assert list(ignored(SETTINGS.model_copy(update={**changes, "emulator_host": None}))) == []
 
 
-def test_an_empty_push_config_is_a_pull_subscription() -> None:
-    assert refused(base=existing("base", push_config={})) == []
-
-
-def test_a_disabled_transform_changes_nothing_and_is_accepted() -> None:
-    transform = {"javascript_udf": {"function_name": "f", "code": "x"}, "disabled": True}
-    assert refused(base=existing("base", message_transforms=[transform])) == []
-
-
 @pytest.mark.parametrize(
     ("tracking", "base", "count"), [(7, 7, 0), (8, 7, 0), (6, 7, 1), (None, 8, 1), (None, 6, 0), (6, None, 1)]
 )
@@ -102,14 +93,6 @@ def test_tracking_must_keep_messages_at_least_as_long_as_base(
         role: existing(role, message_retention_duration=timedelta(days=days)) for role, days in kept.items() if days
     }
     assert len(refused(**found)) == count
-
-
-def test_every_reason_is_given_at_once() -> None:
-    reasons = refused(
-        tracking=existing("tracking", filter="attributes:a", message_retention_duration=timedelta(days=1)),
-        base=existing("base", dead_letter_policy={"dead_letter_topic": "projects/p/topics/dead"}),
-    )
-    assert len(reasons) == 3
 
 
 @pytest.mark.parametrize(
@@ -148,7 +131,6 @@ def test_metadata_only_is_for_tracking_alone() -> None:
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ({"ack_deadline_seconds": 10}, "ack deadline of 10s, configured is 1m"),
         ({"message_retention_duration": timedelta(days=8)}, "for 8d, configured is 7d"),
         ({"expiration_policy": {"ttl": timedelta(days=2)}}, "expires after 2d"),
         ({"expiration_policy": None}, "expires after 31d"),
@@ -161,9 +143,3 @@ def test_each_option_that_differs_has_its_sentence(change: dict[str, Any], said:
     (sentence,) = differences(SETTINGS, "tracking", found)
     assert said in sentence
     assert refused(tracking=found) == []
-
-
-def test_an_expiration_is_a_danger_as_well() -> None:
-    (sentence,) = dangers("base", existing("base", expiration_policy={"ttl": timedelta(days=2)}))
-    assert "will DELETE the base subscription" in sentence
-    assert "--expiration-period=never" in sentence

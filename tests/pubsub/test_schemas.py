@@ -2,7 +2,6 @@
 
 import json
 import random
-import re
 from collections.abc import Iterator, Sequence
 from contextlib import closing
 from datetime import UTC, datetime, timedelta
@@ -11,7 +10,7 @@ from typing import Any
 import pytest
 from google.pubsub_v1 import SchemaServiceClient, types
 
-from tests.contract.payloads.schemas import AVRO, BEAT, PLAIN, PROTO, avro, avro_text
+from tests.contract.payloads.schemas import AVRO, BEAT, PROTO, avro
 from tests.fixtures_emulator import unique_pubsub
 from tests.identity.documented import permissions_of_rpc
 from tests.identity.recording import Recorder
@@ -24,7 +23,7 @@ from tidemark.pipeline.contract.heartbeat import Asking
 from tidemark.pipeline.contract.payloads.formats import Encoding
 from tidemark.pipeline.identity import SCHEMA
 from tidemark.pipeline.pubsub.connection import client_of, publisher_client, subscriber_client
-from tidemark.pipeline.pubsub.schemas import MOST_SCHEMAS, reader_of
+from tidemark.pipeline.pubsub.schemas import reader_of
 from tidemark.pipeline.settings_message import MessageSettings
 from tidemark.pipeline.settings_sections import PubSubSettings
 
@@ -139,13 +138,6 @@ def test_revisions_change_in_mid_stream_on_the_official_emulator(official: Topic
     check_revisions_in_mid_stream(official)
 
 
-def test_the_official_emulator_s_json_encoding_is_read(official: Topic) -> None:
-    official.create(AVRO, encoding=types.Encoding.JSON)
-    official.publish(avro_text(AVRO, BEAT))
-    batch = landed(official, BY_AVRO, official.pulled(1))
-    assert batch.heartbeats["temp"].to_pylist() == [PLAIN["temp"]]
-
-
 def test_a_protobuf_schema_is_compiled_from_the_text_that_pubsub_keeps(topic: Topic) -> None:
     topic.create(PROTO, types.Schema.Type.PROTOCOL_BUFFER, types.Encoding.JSON)
     topic.publish(b'{"at": "2026-11-21T05:20:00Z", "device": "d1", "temp": 21.5}')
@@ -255,53 +247,9 @@ def test_the_first_schema_that_is_found_is_accepted_and_one_that_cannot_be_read_
     assert judged([forged], reader, None, FIRST).rejected["reason"].to_pylist() == ["UNREADABLE_PAYLOAD"]
 
 
-def test_where_another_process_accepted_a_schema_first_that_one_counts(
-    guarded: tuple[Topic, Denying, Any],
-) -> None:
-    topic, _, message = guarded
-    reader = reader_of(BY_AVRO.contract_from(FIRST), topic.pubsub, OneSchema(faster="projects/p/schemas/other"))
-    batch = judged([message], reader, None, FIRST)
-    assert (len(batch.heartbeats), batch.rejected["reason"].to_pylist()) == (0, ["UNREADABLE_PAYLOAD"])
-
-
-def test_messages_wait_and_say_why_while_the_schema_of_their_topic_may_not_be_read(
-    guarded: tuple[Topic, Denying, Any],
-) -> None:
-    topic, denying, message = guarded
-    denying.schemas = (f"/{NAME}",)
-    batch = landed(topic, BY_AVRO, [message])
-    assert (len(batch.heartbeats), len(batch.rejected)) == (0, 0)
-    assert re.search(rf"schema .*/{NAME}.*grant pubsub.schemas.listRevisions on it", batch.undecided[0].why)
-
-
 def later(message: Any, seconds: float) -> Asking:
     """So long after a message was published; it waits for an hour."""
     return Asking(message.publish_time.ToMicroseconds() + round(seconds * 1e6), 3_600_000_000)
-
-
-def test_a_revision_that_may_not_be_read_is_waited_for_although_another_was_read(
-    guarded: tuple[Topic, Denying, Any],
-) -> None:
-    topic, denying, message = guarded
-    reader = reader_of(BY_AVRO.contract_from(FIRST), topic.pubsub)
-    assert len(judged([message], reader, None, FIRST, later(message, 0)).heartbeats) == 1
-    topic.commit(without_temp())
-    topic.publish(avro(without_temp(), BEAT))
-    denying.schemas = (f"/{NAME}",)
-    (newer,) = topic.pulled(1)
-    batch = judged([newer, message], reader, None, FIRST, later(message, 2))
-    assert (len(batch.heartbeats), len(batch.rejected), [*batch.undecided]) == (1, 0, [0])
-    assert "listRevisions" in batch.undecided[0].why
-
-
-def test_a_service_that_does_not_answer_rejects_nothing(topic: Topic) -> None:
-    topic.create(AVRO)
-    topic.publish(avro(AVRO, BEAT))
-    messages = topic.pulled(1)
-    gone = topic.pubsub.model_copy(update={"emulator_host": "127.0.0.1:1", "call_timeout": timedelta(seconds=1)})
-    batch = judged(messages, reader_of(BY_AVRO.contract_from(FIRST), gone), None, FIRST)
-    assert (len(batch.heartbeats), len(batch.rejected)) == (0, 0)
-    assert re.search(r"projects/.*/schemas/beats-schema", batch.undecided[0].why)
 
 
 def test_one_listing_answers_for_every_revision_for_a_second(topic: Topic, recorder: Recorder) -> None:
@@ -339,14 +287,3 @@ def test_a_listing_that_was_refused_is_not_tried_again_for_half_a_minute(guarded
         assert denying.refused == refused
     denying.schemas = ()
     assert len(judged([message], reader, None, FIRST, later(message, 60)).heartbeats) == 1
-
-
-def test_a_batch_looks_for_few_schemas_and_the_messages_of_the_others_wait(topic: Topic, recorder: Recorder) -> None:
-    topic.create(AVRO)
-    topic.publish(avro(AVRO, BEAT))
-    (message,) = topic.pulled(1)
-    forged = [naming(message, f"projects/p/schemas/schema-{number}") for number in range(MOST_SCHEMAS + 5)]
-    reader = reader_of(BY_AVRO.contract_from(FIRST), topic.pubsub)
-    batch = judged(forged, reader, None, FIRST)
-    assert (len(batch.rejected), len(batch.undecided), len(listed(recorder))) == (MOST_SCHEMAS, 5, MOST_SCHEMAS)
-    assert "was not looked up yet" in batch.undecided[MOST_SCHEMAS].why

@@ -171,45 +171,12 @@ def test_by_a_clock_that_is_behind_or_is_set_back_no_cheap_reading_is_put_off() 
     assert all(house.tick() is not None for _ in range(10))
 
 
-def test_by_a_clock_that_is_behind_dear_readings_are_put_off_as_long_as_ever() -> None:
-    house = dear()
-    behind(house)
-    for _ in range(LONGEST // TICK):
-        house.tick(reaches_back=None)
-    taken = len(house.subscribed[BASE].readings)
-    for _ in range(20):
-        house.tick(reaches_back=None)
-    assert len(house.subscribed[BASE].readings) == taken
-
-
-def test_a_tick_that_pulls_nothing_proves_nothing() -> None:
-    house = dear(1 << 30)
-    assert house.tick(reaches_back=None) is None
-
-
 def test_a_single_old_message_is_not_priced_as_a_backlog_as_old() -> None:
     """Base holds one straggler, and lands everything else at each tick."""
     house = House(10 << 30)
     for number in range(200):
         house.subscribed[BASE].age = seconds(3600) + TICK * number
         assert house.tick() is not None
-
-
-def test_without_a_budget_every_reading_is_taken_and_counted() -> None:
-    house = House(None)
-    for number in range(100):
-        house.subscribed[BASE].age = seconds(3600) * number
-        reading = house.tick(reaches_back=None)
-        assert reading is not None
-        assert reading.next_within == timedelta(0)
-    assert house.spending._spent() > 10**9
-
-
-def test_with_a_budget_of_nothing_a_reading_is_taken_as_rarely_as_it_may() -> None:
-    house = House(0)
-    for _ in range(2 * LONGEST // TICK):
-        house.tick()
-    assert sum(one is not None for one in house.taken) == 2
 
 
 def test_where_a_reading_is_put_off_or_dear_monitoring_stands_in() -> None:

@@ -1,14 +1,12 @@
 """Pulling and acknowledging, on the official emulator or on `tidemark pubsub`."""
 
-import logging
-from datetime import timedelta
-
 import pytest
 from google.api_core import exceptions as api
 from google.pubsub_v1 import PublisherClient, SubscriberClient
 
+from tests.fixtures_emulator import QUICK_LEASE
 from tests.official_emulator import HOST, free_port
-from tests.pubsub.builders import Altered, Pulling, ids_of, raising, send, subscription_of
+from tests.pubsub.builders import Pulling, ids_of, raising, send, subscription_of
 from tidemark.pipeline.clock import SystemClock
 from tidemark.pipeline.errors import PermissionMissing, PubSubUnreachable, SubscriptionMissing
 from tidemark.pipeline.pubsub import pulls
@@ -27,7 +25,7 @@ PULL = 100
 @pytest.fixture
 def settings(subscriber: SubscriberClient, publisher: PublisherClient, fresh_pubsub: PubSubSettings) -> PubSubSettings:
     """A topic with its two subscriptions."""
-    provision(subscriber, publisher, fresh_pubsub, Settings().contract, SystemClock())
+    provision(subscriber, publisher, fresh_pubsub, Settings().contract, SystemClock(), lease=QUICK_LEASE)
     return fresh_pubsub
 
 
@@ -45,13 +43,6 @@ def test_pulling_and_acknowledging_drains_every_message_once(
 ) -> None:
     sent = send(publisher, settings, 2_500)
     assert sorted(drained(subscription_of(subscriber, settings))) == sorted(sent)
-
-
-def test_a_pull_stays_within_its_number_of_messages(
-    subscriber: SubscriberClient, publisher: PublisherClient, settings: PubSubSettings
-) -> None:
-    send(publisher, settings, 500)
-    assert len(subscription_of(subscriber, settings).pull(250, MUCH, 5)) == 250
 
 
 def test_a_pull_ends_with_the_answer_that_reaches_its_bytes(
@@ -92,20 +83,6 @@ def test_a_pull_ends_when_its_seconds_are_over_or_a_third_of_the_ack_deadline_is
     assert len(by_deadline) <= 3 * PULL
 
 
-def test_an_empty_subscription_gives_an_empty_batch(subscriber: SubscriberClient, settings: PubSubSettings) -> None:
-    batch = subscription_of(subscriber, settings).pull(1_000, MUCH, 5)
-    assert len(batch) == 0
-    assert subscription_of(subscriber, settings).acknowledge(batch.ack_ids).count == 0
-
-
-def test_a_message_has_the_same_id_on_both_subscriptions(
-    subscriber: SubscriberClient, publisher: PublisherClient, settings: PubSubSettings
-) -> None:
-    sent = send(publisher, settings, 10)
-    for path in (settings.base_path, settings.tracking_path):
-        assert sorted(drained(subscription_of(subscriber, settings, path))) == sorted(sent)
-
-
 def test_leases_outlast_a_slow_write_and_messages_without_a_lease_come_again(
     subscriber: SubscriberClient, publisher: PublisherClient, settings: PubSubSettings
 ) -> None:
@@ -115,30 +92,11 @@ def test_leases_outlast_a_slow_write_and_messages_without_a_lease_come_again(
     batch = slow.pull(1_000, MUCH, 5)
     assert len(forgotten.pull(1_000, MUCH, 5)) == 50
     forgotten.close()
-    SystemClock().sleep(settings.ack_deadline.total_seconds() + 2)
+    SystemClock().sleep(QUICK_LEASE.total_seconds() + 2)
     assert ids_of(slow.pull(1_000, MUCH, 5)) == []
     assert slow.acknowledge(batch.ack_ids).count == 50
     assert drained(slow) == []
     assert sorted(drained(forgotten)) == sorted(sent)
-
-
-def test_an_extension_that_fails_is_logged_and_the_batch_is_acknowledged_all_the_same(
-    subscriber: SubscriberClient,
-    publisher: PublisherClient,
-    settings: PubSubSettings,
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    send(publisher, settings, 5)
-    failing = Altered(subscriber, modify_ack_deadline=raising(api.ServiceUnavailable("away")))
-    hasty = settings.model_copy(update={"ack_deadline": timedelta(milliseconds=300)})
-    subscription = subscription_of(failing, hasty)
-    batch = subscription_of(subscriber, settings).pull(1_000, MUCH, 5)
-    with caplog.at_level(logging.WARNING):
-        subscription.hold(batch.ack_ids)
-        SystemClock().sleep(0.5)
-    assert "were not extended" in caplog.text
-    assert subscription.acknowledge(batch.ack_ids).count == 5
-    assert drained(subscription_of(subscriber, settings)) == []
 
 
 def test_a_bogus_ack_id_fails_with_its_chunk_and_the_other_chunks_are_acknowledged(
@@ -160,16 +118,6 @@ def test_a_bogus_ack_id_fails_with_its_chunk_and_the_other_chunks_are_acknowledg
     again = drained(subscription)
     assert ids_of(batch)[10] in again
     assert set(again) <= {*ids_of(batch)[10:20]}
-
-
-def test_an_acknowledgement_that_is_not_answered_is_counted_as_failed(
-    subscriber: SubscriberClient, publisher: PublisherClient, settings: PubSubSettings
-) -> None:
-    send(publisher, settings, 5)
-    batch = subscription_of(subscriber, settings).pull(5, MUCH, 5)
-    away = Altered(subscriber, acknowledge=raising(api.ServiceUnavailable("away")))
-    outcome = subscription_of(away, settings).acknowledge(batch.ack_ids)
-    assert (outcome.count, outcome.failed, outcome.problems) == (0, 5, ("503 away",))
 
 
 def test_a_missing_subscription_says_how_to_get_it(subscriber: SubscriberClient, fresh_pubsub: PubSubSettings) -> None:

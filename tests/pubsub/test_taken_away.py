@@ -8,7 +8,7 @@ import pytest
 
 from tests.clock import ManualClock
 from tests.fixtures_emulator import unique_pubsub
-from tests.pubsub.fake_monitoring import START, FakeMonitoring, Point, Series
+from tests.pubsub.fake_monitoring import START, FakeMonitoring, Point, Series, metrics_at
 from tests.pubsub.fake_monitoring import served as metrics_of
 from tidemark.local.emulator.model import PubSubModel
 from tidemark.local.emulator.server import served
@@ -21,10 +21,8 @@ from tidemark.pipeline.settings_sections import PubSubSettings
 
 @pytest.fixture
 def pubsub(fake: FakeMonitoring) -> Iterator[PubSubSettings]:
-    with served(PubSubModel(rng=random.Random(0))) as address, metrics_of(fake) as metrics:
-        yield unique_pubsub(address).model_copy(
-            update={"attach": True, "monitoring_endpoint": metrics, "project": fake.project}
-        )
+    with served(PubSubModel(rng=random.Random(0))) as address, metrics_of(fake) as metrics, metrics_at(metrics):
+        yield unique_pubsub(address).model_copy(update={"attach": True, "project": fake.project})
 
 
 def told(pubsub: PubSubSettings, clock: ManualClock) -> list[str]:
@@ -57,6 +55,7 @@ def test_nothing_is_told_of_a_base_of_ours_or_where_metrics_are_refused(
     counts(fake, pubsub, SOUGHT, 1)
     assert len(told(pubsub, clock)) == 1
     assert told(pubsub.model_copy(update={"attach": False}), clock) == []
-    assert told(pubsub.model_copy(update={"monitoring_endpoint": None}), clock) == []
+    with metrics_at(None):
+        assert told(pubsub, clock) == []
     fake.errors = [grpc.StatusCode.PERMISSION_DENIED]
     assert told(pubsub, clock) == []

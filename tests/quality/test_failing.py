@@ -11,9 +11,9 @@ from deltalake import write_deltalake
 from tests.clock import ManualClock
 from tests.watermark.builders import at
 from tidemark.pipeline.errors import LakeFull, SparkUnreachable, TableFailed, WindowNotClosed
+from tidemark.pipeline.lake.failures import KEPT, OF_TABLES, REASON_LENGTH, RUNS, FailedRun, FailedRuns
 from tidemark.pipeline.lake.layout import Lake
 from tidemark.pipeline.lake.store.disk import DiskObjects
-from tidemark.pipeline.lake.tables.failures import KEPT, OF_TABLES, REASON_LENGTH, RUNS, FailedRun, FailedRuns
 from tidemark.pipeline.lake.tables.table import data_files
 from tidemark.pipeline.quality.failing import DRAINS_STAND_FOR, WINDOWS_STAND_FOR, failing, read_failing_tables
 from tidemark.pipeline.settings_sections import LakeSettings

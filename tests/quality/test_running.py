@@ -16,10 +16,10 @@ from tests.chaos.disk import small_disk
 from tests.clock import ManualClock
 from tests.watermark.builders import at
 from tidemark.pipeline.errors import LakeFull
+from tidemark.pipeline.lake.failures import FailedTick, FailedTicks
 from tidemark.pipeline.lake.store import slots
 from tidemark.pipeline.lake.store.disk import DiskObjects
 from tidemark.pipeline.lake.store.slots import SLOT, SLOTS, SlotFile
-from tidemark.pipeline.lake.tables.failures import FailedTick, FailedTicks
 from tidemark.pipeline.machine import ProcessName
 from tidemark.pipeline.quality.failing import TicksNow, ticks_now
 from tidemark.pipeline.quality.running import KIND, Running, read_running

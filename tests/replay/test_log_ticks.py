@@ -198,10 +198,6 @@ def test_each_message_counts_by_its_first_landing_and_by_when_that_was(tmp_path:
     assert [(us - everything.landed_us[0]) / 1e6 + 50 for us in some.landed_us] == [100, 250]
 
 
-def test_a_lake_where_nothing_has_landed_has_no_messages(tmp_path: Path) -> None:
-    assert list(LakeLandings(lake_in(tmp_path).heartbeats()).batches()) == []
-
-
 def test_it_is_one_version_of_the_table_whatever_lands_meanwhile(tmp_path: Path) -> None:
     lake = lake_in(tmp_path)
     append_beats(lake.heartbeats(), columns_of([Beat("a", 1, "1")]))
@@ -218,11 +214,3 @@ def test_messages_that_are_left_out_are_not_in_the_trace(tmp_path: Path) -> None
     append_beats(lake.heartbeats(), columns_of([Beat("a", 1, "1"), Beat("a", 2, "2")]))
     (batch,) = LakeLandings(lake.heartbeats(), left_out=pa.array(["1"])).batches()
     assert len(batch) == 1
-
-
-def test_the_trace_names_the_streams_of_landed_messages(tmp_path: Path) -> None:
-    lake = lake_in(tmp_path)
-    append_beats(lake.heartbeats(), columns_of([Beat("a", 1, "1"), Beat("b", 2, "2"), Beat("a", 3, "3")]))
-    (batch,) = LakeLandings(lake.heartbeats()).batches(streams=True)
-    assert batch.streams is not None
-    assert sorted(batch.streams.to_pylist()) == ["a", "a", "b"]

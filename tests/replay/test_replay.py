@@ -17,7 +17,7 @@ from tests.watermark.exact_rule import exact_late, exact_readings, exact_waterma
 from tidemark.pipeline.clock import from_us, to_us
 from tidemark.pipeline.replay.outcome import Hold, Replayed, replayed
 from tidemark.pipeline.replay.replay import RULES_WITHOUT_ANCHOR, Difference, Tick, Verification, decide_again, verify
-from tidemark.pipeline.replay.trace import NO_EVENT_TIME, NO_WATERMARK, Batch, extent_of, ticks_of, watermarks_us
+from tidemark.pipeline.replay.trace import NO_EVENT_TIME, NO_WATERMARK, Batch, ticks_of, watermarks_us
 from tidemark.pipeline.watermark.decision import Decision, Reason
 from tidemark.pipeline.watermark.estimator import estimate
 from tidemark.pipeline.watermark.histogram import Histogram, Ints
@@ -159,25 +159,6 @@ def decided_on_everything(
     return decisions
 
 
-def test_a_replay_of_a_trace_never_sees_a_seek_or_a_stale_reading() -> None:
-    for name in ("both down", "tracking stalled for 4 minutes"):
-        reasons = {decision.reason for decision in run_of(name, 0, Policy()).decisions}
-        assert not reasons & {Reason.HELD_SEEK, Reason.HELD_STALE_READING, Reason.HELD_INCOMPLETE}
-
-
-def test_before_tracking_is_complete_everything_is_held() -> None:
-    trace = Held(NAMED["steady"](0))
-    complete_from = from_us(extent_of(trace).last_us) - seconds(60)
-    ticks = ticks_of(trace, seconds(10), seconds(120), complete_from)
-    decisions = [decided.decision for decided in decide_again(ticks, Policy())]
-    held = [decision.reason is Reason.HELD_INCOMPLETE for decision in decisions]
-    assert held[0]
-    assert held == sorted(held, reverse=True)
-    assert not held[-1]
-    assert all(decision.base is not None for decision in decisions)
-    assert all((decision.watermark is None) == is_held for decision, is_held in zip(decisions, held, strict=True))
-
-
 def recorded(*entries: Entry | int | Literal["compact"]) -> list[Tick]:
     """A log, as ticks with their recorded decisions. A number is a decision at that second, on what stands before."""
     state = WatermarkState()
@@ -254,11 +235,6 @@ def test_compacted_entries_do_not_bring_back_decisions_of_another_policy() -> No
     assert list(decide_again(plain, wider)) == list(decide_again(compacted, wider))
     assert list(decide_again(compacted, wider)) != [tick.recorded for tick in compacted]
     assert list(decide_again(compacted, Policy())) == [tick.recorded for tick in compacted]
-
-
-def test_a_tick_without_its_recorded_decision_cannot_be_verified() -> None:
-    with pytest.raises(ValueError, match="cannot be verified"):
-        verify([Tick(at(10), (Beginning(at(0)),), reading(10), reading(10))])
 
 
 def decisions_for(*reasons: Reason) -> list[Decision]:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.replay.traces import NAMED, Held, disorder_us, late_per_tick, steady
+from tests.replay.traces import Held, late_per_tick
 from tests.watermark.builders import START_US, at, bounded, ints, seconds
 from tests.watermark.exact_rule import exact_late, exact_readings
 from tidemark.pipeline.clock import from_us, to_us
@@ -20,7 +20,6 @@ from tidemark.pipeline.replay.trace import (
     Batch,
     Extent,
     extent_of,
-    first_tick_at,
     late_in,
     tick_times,
     ticks_at,
@@ -132,12 +131,6 @@ def test_how_a_trace_is_cut_into_batches_and_ordered_makes_no_difference(trace: 
     assert extent_of(trace) == extent_of(Held(back))
 
 
-def test_many_batches_are_merged_on_the_way_to_the_same_ticks(monkeypatch: pytest.MonkeyPatch) -> None:
-    expected = ticks_in(Held(steady(1, minutes=3)))
-    monkeypatch.setattr("tidemark.pipeline.replay.totals.FEWEST_ROWS_TO_MERGE", 50)
-    assert ticks_in(Held(steady(1, minutes=3), part=17)) == expected
-
-
 @bounded
 @given(traces, st.lists(st.one_of(st.none(), moments), min_size=1, max_size=12))
 def test_a_message_is_late_if_it_lands_after_a_watermark_above_its_event_time(
@@ -149,33 +142,18 @@ def test_a_message_is_late_if_it_lands_after_a_watermark_above_its_event_time(
     assert cumulated.tolist() == exact_late(trace.messages, tick_us, watermarks)
 
 
-def test_a_message_that_lands_at_a_tick_is_judged_by_the_tick_before_and_counted_at_that_one() -> None:
-    tick_us = ints([to_us(at(10)), to_us(at(20)), to_us(at(30))])
-    watermarks = watermarks_us([at(5), at(15), at(25)])
-    landing_at_20 = batch_of([one(1, 5, 1, 20), one(1, 4.999999, 1, 20)])
-    assert late_in(landing_at_20, tick_us, watermarks).tolist() == [0, 1, 0]
-    just_after = batch_of([one(1, 5, 1, 20.000001), one(1, 15, 1, 20.000001)])
-    assert late_in(just_after, tick_us, watermarks).tolist() == [0, 0, 1]
-
-
 def test_before_the_first_tick_and_without_an_event_time_or_a_landing_nothing_is_late() -> None:
     tick_us, watermarks = ints([to_us(at(10)), to_us(at(20))]), watermarks_us([at(100), at(100)])
     never = batch_of([one(1, 5, 1, 10), one(1, None, 1, 15), one(1, 5, 1, None), one(1, 5, 1, 20.5)])
     assert late_in(never, tick_us, watermarks).tolist() == [0, 0]
 
 
-def test_ticks_begin_one_interval_after_the_first_second_and_end_after_the_idle_timeout_and_two_more() -> None:
+def test_ticks_begin_one_interval_after_the_first_second_and_end_after_the_idle_timeout() -> None:
     first, last = to_us(at(3.7)), to_us(at(17))
     times = tick_times(first, last, seconds(10), seconds(20))
     assert [from_us(us) for us in times.tolist()] == [at(13), at(23), at(33), at(43), at(53)]
     up_to_the_end = tick_times(first, to_us(at(13)), seconds(10), seconds(20))
     assert from_us(up_to_the_end[-1]) == at(53)  # 13 + 20 + 2 * 10, included
-
-
-def test_the_last_thing_that_happens_may_be_any_acknowledgement_or_a_publication() -> None:
-    assert extent_of(Held(batch_of([one(1, 0, 2, 50), one(5, 0, None, None)]))).last_us == to_us(at(50))
-    assert extent_of(Held(batch_of([one(1, 0, 60, None), one(5, 0, 7, 8)]))).last_us == to_us(at(60))
-    assert extent_of(Held(batch_of([one(70, 0, None, None), one(5, 900, 7, 8)]))).last_us == to_us(at(70))
 
 
 def test_the_extent_counts_rejected_and_unacknowledged_messages_apart() -> None:
@@ -191,11 +169,6 @@ def test_tracking_is_complete_from_the_first_publish_time_unless_an_option_says_
     assert said[0].entries[0] == Beginning(at(60))
 
 
-def test_a_moment_belongs_to_the_first_tick_that_is_not_before_it_and_never_to_none() -> None:
-    tick_us = ints([10, 20, 30])
-    assert first_tick_at(tick_us, ints([5, 10, 11, 30, 31, NEVER])).tolist() == [0, 0, 1, 2, 3, 3]
-
-
 def test_a_trace_without_messages_is_refused() -> None:
     with pytest.raises(TraceUnusable, match="no messages"):
         ticks_in(Held(replace(batch_of([one(1, 1, 1, 1)]), **dict.fromkeys(COLUMNS, ints([])))))
@@ -207,11 +180,3 @@ def test_a_time_that_is_far_from_the_others_is_refused_before_it_fills_the_memor
 
 
 COLUMNS = ("publish_us", "event_us", "tracked_us", "landed_us")
-
-
-@pytest.mark.parametrize("name", NAMED)
-def test_the_named_traces_keep_their_disorder_within_the_band(name: str) -> None:
-    for seed in range(3):
-        trace = NAMED[name](seed)
-        assert SECOND_US < disorder_us(trace) <= 10 * SECOND_US
-        assert extent_of(Held(trace)).never_landed == 0

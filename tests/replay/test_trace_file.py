@@ -85,18 +85,6 @@ def test_a_column_of_nothing_but_nulls_needs_no_type_and_other_columns_do_not_ma
     assert batch.streams.to_pylist() == [None, None]
 
 
-def test_streams_may_be_a_dictionary_or_numbers(tmp_path: Path) -> None:
-    for ids in (pa.array(["b", "a"]).dictionary_encode(), pa.array([7, 8]), pa.array(["x", "y"], pa.large_string())):
-        streams = whole(ParquetTrace(file_of(tmp_path / "trace.parquet", stream_id=ids))).streams
-        assert streams is not None
-        assert list(map(str, streams.to_pylist())) == [str(value) for value in ids.to_pylist()]
-
-
-def test_a_file_without_rows_has_no_messages(tmp_path: Path) -> None:
-    pq.write_table(pq.read_table(file_of(tmp_path / "whole.parquet")).slice(0, 0), tmp_path / "trace.parquet")
-    assert sum(map(len, ParquetTrace(tmp_path / "trace.parquet").batches())) == 0
-
-
 MOMENTS = pa.array([at(1), at(2)], US)
 
 

@@ -119,7 +119,7 @@ def test_up_provision_and_doctor_say_so_and_start_nothing(tmp_path: Path) -> Non
 
 
 def by_spark(port: int, folder: Path) -> Settings:
-    spark = SparkSettings(remote=f"sc://localhost:{port}", driver_memory="512m")
+    spark = SparkSettings(remote=f"sc://localhost:{port}", config={"spark.driver.memory": "512m"})
     return Settings.model_validate({"spark": spark, "dagster": {"storage": str(folder / "dagster")}})
 
 

@@ -22,7 +22,7 @@ from tidemark.local.services.processes import STATE_FILE, Noted, noted_file
 from tidemark.pipeline.errors import AlreadyRunning, LakeOwned, NewerFormat
 from tidemark.pipeline.lake.layout import Lake
 from tidemark.pipeline.lake.owner import HEARD_LEAST, NAME, OWNER, Owner, pipeline_of
-from tidemark.pipeline.lake.store.notes import ReplacedNotes
+from tidemark.pipeline.lake.store.notes import Notes
 from tidemark.pipeline.machine import ProcessName, own_process, process_of
 from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.settings_sections import DagsterSettings, LakeSettings, PubSubSettings
@@ -39,7 +39,7 @@ class Place:
 
     def __init__(self, lake: LakeSettings) -> None:
         self.lake, self.clock, self.said = lake, ManualClock(at(BEGIN)), list[str]()
-        self.notes = ReplacedNotes(Lake(lake, {}, self.clock).objects(), OWNER)
+        self.notes = Notes(Lake(lake, {}, self.clock).objects(), OWNER)
         self.log = Lake(lake, {}, self.clock).tracking_log()
 
     def settings(self, topic: str = "heartbeats", base: str = "heartbeats-base", state: Path = Path()) -> Settings:
@@ -303,7 +303,7 @@ def test_after_it_was_allowed_a_process_asks_nothing_more(place: Place, monkeypa
     reader.allow()
     assert place.notes.found(OWNER.key) == (None, 0), "to be allowed writes nothing"
     writer.state()
-    monkeypatch.setattr(ReplacedNotes, "found", lambda *_: pytest.fail("asked again"))
+    monkeypatch.setattr(Notes, "found", lambda *_: pytest.fail("asked again"))
     for again in (reader.allow, writer.allow, writer.state):
         again()
 

@@ -12,7 +12,6 @@ from tests.official_emulator import free_port
 from tidemark.local.services import emulator_choice
 from tidemark.local.services.processes import Supervisor, page_sentence
 from tidemark.local.services.stack import (
-    PAGE,
     dagster_environment,
     emulator_is_absent,
     is_ours_to_start,
@@ -109,29 +108,28 @@ def test_with_attach_neither_spark_nor_an_emulator_is_started(
 
 
 @pytest.mark.parametrize(
-    ("metrics", "is_asked_for"),
+    ("listen", "address", "has_page"),
     [
-        (MetricsSettings(), True),
-        (MetricsSettings(host="::1"), True),
-        (MetricsSettings(host="0.0.0.0"), False),  # noqa: S104 (nothing listens)
-        (MetricsSettings(page=False), False),
-        (MetricsSettings(host="10.0.0.1", page=True), True),
+        (None, ("127.0.0.1", 9464), True),
+        ("[::1]:9465", ("::1", 9465), True),
+        ("0.0.0.0:9464", ("0.0.0.0", 9464), False),  # noqa: S104 (nothing listens)
     ],
 )
-def test_the_code_server_is_asked_for_the_page_on_loopback_unless_the_settings_say(
-    tmp_path: Path, metrics: MetricsSettings, is_asked_for: bool, monkeypatch: pytest.MonkeyPatch
+def test_the_code_server_that_up_starts_listens_and_shows_the_page_on_loopback_alone(
+    tmp_path: Path, listen: str | None, address: tuple[str, int], has_page: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    environment = dagster_environment(Settings(metrics=metrics), tmp_path / "tidemark.toml", tmp_path)
-    assert (PAGE in environment) is is_asked_for
-    for name, value in environment.items():
+    chosen = Settings(metrics=MetricsSettings(listen=listen))
+    for name, value in dagster_environment(chosen, tmp_path / "tidemark.toml", tmp_path).items():
         monkeypatch.setenv(name, value)
     monkeypatch.setenv("TIDEMARK_CONFIG", "")
-    assert bool(Settings().metrics.page) is is_asked_for
+    metrics = Settings().metrics
+    assert (metrics.listens, metrics.address, metrics.has_page) == (True, address, has_page)
+    assert not MetricsSettings().listens
 
 
 def test_up_says_where_the_page_is_or_that_its_port_is_taken() -> None:
     port = free_port()
-    metrics = MetricsSettings(port=port)
+    metrics = MetricsSettings(listen=f"127.0.0.1:{port}")
     assert page_sentence(metrics) == f"the page, from the first tick on: http://127.0.0.1:{port}/"
     with socket.create_server(("127.0.0.1", port)):
-        assert page_sentence(metrics).startswith(f"no page: something listens at port {port}")
+        assert page_sentence(metrics).startswith(f"no page: something listens at 127.0.0.1:{port} already")

@@ -13,8 +13,8 @@ from tests.watermark.builders import at
 from tidemark.local.services.watch import BEGINS_WITHIN, Watch
 from tidemark.pipeline.clock import iso
 from tidemark.pipeline.errors import LakeFull, LakeUnreachable, SparkUnreachable
+from tidemark.pipeline.lake.failures import FailedRuns
 from tidemark.pipeline.lake.layout import Lake
-from tidemark.pipeline.lake.tables.failures import FailedRuns
 
 
 class Terminal:

@@ -5,8 +5,7 @@ import os
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator
-from concurrent.futures import Future, ProcessPoolExecutor, as_completed
+from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import fields
 
 from tests.simulation.faults import AS_IT_IS, PLANTED, Planted
@@ -63,16 +62,14 @@ def many(first: int, seeds: int, jobs: int, planted: Planted) -> int:
             pool.submit(play, start, min(start + AT_ONCE, first + seeds), planted.name)
             for start in range(first, first + seeds, AT_ONCE)
         ]
-        for played, broken, counts in finished(tasks):
-            done += played
-            failed |= broken
+        for number, task in enumerate(as_completed(tasks)):
+            played, broken, counts = task.result()
+            done, failed, totals = done + played, failed | broken, totals + counts
             for told in broken.values():  # at once: a long run may be stopped
                 print(f"\n{told}\n", flush=True)
-            totals += counts
-            rate = done / (time.monotonic() - began)
-            end = "\n" if done == seeds or (not sys.stdout.isatty() and done % (20 * AT_ONCE) == 0) else "\r"
-            if end == "\n" or sys.stdout.isatty():
-                print(f"{done:,} of {seeds:,} seeds, {rate:.0f} a second, {len(failed)} failed", end=end, flush=True)
+            if number % 20 == 0 or done == seeds:
+                rate = done / (time.monotonic() - began)
+                print(f"{done:,} of {seeds:,} seeds, {rate:.0f} a second, {len(failed)} failed", flush=True)
     print(", ".join(f"{totals[what]:,} {what}" for what in COUNTED))
     print("decided while there was trouble: " + ", ".join(f"{totals[reason]:,} {reason}" for reason in Reason))
     if failed:
@@ -93,14 +90,6 @@ def play(start: int, end: int, fault: str) -> tuple[int, dict[int, str], Counter
         except Exception as error:
             failed[seed] = f"seed {seed}: {type(error).__name__}: {error}"
     return end - start, failed, totals
-
-
-def finished(
-    tasks: list["Future[tuple[int, dict[int, str], Counter[str]]]"],
-) -> Iterator[tuple[int, dict[int, str], Counter[str]]]:
-    """Results as they come."""
-    for task in as_completed(tasks):
-        yield task.result()
 
 
 def counted(outcome: Outcome) -> Counter[str]:

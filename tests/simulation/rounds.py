@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from contextlib import ExitStack, closing, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, NamedTuple
 from unittest.mock import patch
@@ -18,6 +18,7 @@ import pyarrow as pa
 
 from tests.ingest.fakes import AMPLE, Crash
 from tests.ingest.model_subscription import ModelBacklog
+from tests.quick import with_policy
 from tests.simulation.copies_seen import CopiesSeen
 from tests.simulation.lake import JudgedBy, WorkersNewFiles, WorkersObjects
 from tests.simulation.round_plan import CALM_ROUND
@@ -30,13 +31,13 @@ from tidemark.pipeline.ingest import readers
 from tidemark.pipeline.ingest.on_spark import TAKEN, read_share, taken_of_rows
 from tidemark.pipeline.ingest.outcome import Side, Taken
 from tidemark.pipeline.ingest.readers import Reader, Share
-from tidemark.pipeline.ingest.rounds import ROUNDS_TOLD, RoundDone, Rounds
+from tidemark.pipeline.ingest.rounds import ROUNDS_TOLD, RoundDone, Rounds, RunPlan
 from tidemark.pipeline.kept import Kept
 from tidemark.pipeline.lake.log.tracking_log import Newest
 from tidemark.pipeline.pubsub.subscription import PulledBatch
 from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.settings_message import MessageSettings
-from tidemark.pipeline.settings_sections import IngestSettings, PubSubSettings, WatermarkSettings
+from tidemark.pipeline.settings_sections import IngestSettings, PubSubSettings
 from tidemark.pipeline.watermark.usage import Usage
 
 if TYPE_CHECKING:
@@ -81,17 +82,16 @@ class PlayedRounds:
         plan, policy = world.plan.rounds, world.policy
         assert plan is not None
         self.plan = plan
-        chosen = {name: getattr(policy, name) for name in WatermarkSettings.model_fields if name != "tick"}
         message = MessageSettings()
         if world.plan.payloads is not None:
             message = MessageSettings(event_time="payload:event_time", payload=world.plan.payloads.written)
         settings = Settings(
             message=message,
             pubsub=PubSubSettings(emulator_host="localhost:1"),
-            watermark=WatermarkSettings(**chosen),
-            ingest=IngestSettings(readers=plan.readers, round=plan.round_takes, stop_below=plan.stop_below),
+            ingest=IngestSettings(readers=plan.readers),
         )
-        self.settings = settings
+        self.settings = with_policy(settings, **asdict(policy))
+        self.run_plan = RunPlan(round=plan.round_takes, stop_below=plan.stop_below)
         self.messages = plan.messages
         self.batch_messages = dict.fromkeys(Side, plan.batch_messages)
 
@@ -108,8 +108,7 @@ class PlayedRounds:
 
     def calm_down(self) -> None:
         """Short rounds, in which a reader takes all there is."""
-        ingest = self.settings.ingest.model_copy(update={"round": CALM_ROUND})
-        self.settings = self.settings.model_copy(update={"ingest": ingest})
+        self.run_plan = replace(self.run_plan, round=CALM_ROUND)
         self.batch_messages.update(dict.fromkeys(Side, AMPLE.batch_messages))
         self.messages = AMPLE.max_messages
         readers.ROUND_MESSAGES = self.messages * self.plan.readers  # `in_place` puts it back
@@ -291,6 +290,7 @@ class Driver(Worker):
             newest=self.newest,
             backlogs=self.backlogs,
             clock=world.clock,
+            plan=world.rounds_played.run_plan,
             beside=lambda work: self.beside(run, {Side.TRACKING: tracking, Side.BASE: base}, work),  # type: ignore[arg-type, return-value]
         )
 

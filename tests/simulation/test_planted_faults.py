@@ -5,10 +5,9 @@ from itertools import pairwise
 import pytest
 
 from tests.simulation.faults import ADDED_TWICE, PLANTED
-from tests.simulation.first_shown import SEEDS
 from tests.simulation.oracle import Broken
 from tests.simulation.plan import plan_of
-from tests.simulation.search import found
+from tests.simulation.search import SEEDS, found
 from tests.simulation.simulation import Simulation
 
 BREAKS = {
@@ -24,10 +23,8 @@ BREAKS = {
 
 @pytest.mark.parametrize("name", PLANTED)
 def test_a_planted_fault_is_found(name: str) -> None:
-    within = PLANTED[name].found_within
     seed = found(PLANTED[name])
-    assert seed is not None, f"not found within {within} seeds"
-    assert seed < within
+    assert seed is not None
     if seed not in SEEDS:  # and it was the fault: without it, all is well, as in those that are always played
         Simulation(seed).run()
 

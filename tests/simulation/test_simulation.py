@@ -1,14 +1,11 @@
 """What must always be true, over some hundred seeds; `make simulate SEEDS=...` plays as many as one likes."""
 
 from collections import Counter
-from dataclasses import replace
 
 import pytest
 
 from tests.simulation.__main__ import counted
-from tests.simulation.ages import TOO_OLD
-from tests.simulation.first_shown import SEEDS
-from tests.simulation.plan import SOURCES, plan_of
+from tests.simulation.search import SEEDS
 from tests.simulation.simulation import Simulation
 from tidemark.pipeline.watermark.decision import Reason
 
@@ -57,53 +54,3 @@ def test_one_seed_is_one_run() -> None:
 def test_every_invariant_holds_for_what_passes_a_filter() -> None:
     windows = [Simulation(seed, filtered=True).run().windows for seed in SEEDS[::10]]
     assert sum(windows) > 2 * len(windows)
-
-
-def test_bounds_on_age_change_no_other_draw_of_a_seed() -> None:
-    for seed in SEEDS:
-        plan, without = plan_of(seed), plan_of(seed, ages=False)
-        assert replace(plan, messages=without.messages, max_age_us=None) == without
-        assert [one.arrives_us for one in plan.messages] == [one.arrives_us for one in without.messages]
-
-
-def test_rounds_change_no_other_draw_of_a_seed() -> None:
-    for seed in SEEDS:
-        plan, without = plan_of(seed), plan_of(seed, rounds=False)
-        assert replace(plan, rounds=None, policy=without.policy, scales_us=without.scales_us) == without
-
-
-def test_dropped_archives_change_no_other_draw_of_a_seed() -> None:
-    for seed in SEEDS:
-        assert replace(plan_of(seed), drops_after=None) == plan_of(seed, drops=False)
-
-
-def test_payloads_change_no_other_draw_of_a_seed() -> None:
-    for seed in SEEDS:
-        plan, without = plan_of(seed), plan_of(seed, payloads=False)
-        judged = {"messages": without.messages, "policy": without.policy, "clock_apart": without.clock_apart}
-        assert replace(plan, payloads=None, **judged) == without
-        assert [one.arrives_us for one in plan.messages] == [one.arrives_us for one in without.messages]
-
-
-def test_seeds_cover_both_rules_all_kinds_of_sources_and_the_real_encoding() -> None:
-    plans = [plan_of(seed) for seed in SEEDS]
-    assert {plan.policy.rule for plan in plans} == {"band", "frontier"}
-    assert {plan.kind for plan in plans} == set(SOURCES)
-    assert {plan.real_codec for plan in plans} == {True, False}
-    assert {plan.trackers for plan in plans} == {1, 2}
-    assert any(plan.hole_until_us for plan in plans)
-    assert any(plan.tracking_at_us > plan.messages[0].publish_us for plan in plans)
-    assert any(plan.incidents for plan in plans)
-    rounds = [plan.rounds for plan in plans if plan.rounds is not None]
-    assert {one.drivers for one in rounds} == {1, 2}
-    assert {one.beside for one in rounds} == {"ticks", "deciders", "ticks in between"}
-    assert {one.readers for one in rounds} == {1, 2, 3, 4, 5, 8}
-    assert {one.until_young for one in rounds} == {True, False}
-    assert any(one.answer_lost and one.twice for one in rounds)
-    assert any(plan.operators for plan in plans)
-    assert any(one.flaw == TOO_OLD for plan in plans for one in plan.messages)
-    assert {plan.drops_after is None for plan in plans} == {True, False}
-    assert {plan.payloads.written for plan in plans if plan.payloads is not None} == {"json", "avro"}
-    written = [one for plan in plans for one in plan.messages if one.written]
-    assert {one.is_compressed for one in written} == {one.is_doubtful for one in written} == {True, False}
-    assert any(one.appears_us is None for one in written)

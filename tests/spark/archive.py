@@ -27,7 +27,7 @@ from tidemark.pipeline.spark.java import set_java_home
 from tidemark.pipeline.spark.session import session_config
 
 set_java_home()
-settings = Settings(spark=SparkSettings(remote=None, master="local[2]", driver_memory="1g"))
+settings = Settings(spark=classic("local[2]"))
 spark = SparkSession.builder.config(map={**session_config(settings)}).getOrCreate()
 numbers = spark.range(1000).selectExpr("id", "id % 10 as tenth")
 numbers.groupBy("tenth").count().join(numbers, "tenth").orderBy("id").collect()

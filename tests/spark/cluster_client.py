@@ -44,7 +44,7 @@ def windows(session: SparkSession, lake: str, is_late: bool = False) -> dict[str
 
 def rounds(session: SparkSession, pubsub: dict[str, Any], lake: str, messages: int) -> dict[str, Any]:
     """Rounds until so many different messages are visible and nothing is outstanding, or why that is refused."""
-    settings, done = settings_of(PubSubSettings.model_validate(pubsub), lake, readers=2, round="3s"), 0
+    settings, done = settings_of(PubSubSettings.model_validate(pubsub), lake, readers=2), 0
     try:
         with a_run(session, settings) as run:
             for _ in run.rounds(timedelta(minutes=6), until_young=False):

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
+from tests.quick import classic
 from tests.spark.standalone import connect_server
 from tidemark.pipeline.settings import Settings
-from tidemark.pipeline.settings_sections import SparkSettings
 from tidemark.pipeline.spark.java import set_java_home
 from tidemark.pipeline.spark.session import session_config
 
@@ -20,7 +20,7 @@ from tidemark.pipeline.spark.session import session_config
 def spark() -> Iterator[SparkSession]:
     set_java_home()
     os.environ["PYSPARK_PYTHON"] = sys.executable  # else the workers are the path's python3
-    settings = Settings(spark=SparkSettings(remote=None, master="local[2,6]", driver_memory="1g"))
+    settings = Settings(spark=classic("local[2,6]"))
     session = SparkSession.builder.config(map={**session_config(settings)}).getOrCreate()
     session.sparkContext.setLogLevel("ERROR")
     yield session

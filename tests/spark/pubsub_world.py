@@ -10,6 +10,7 @@ from typing import Any
 from google.pubsub_v1 import PublisherClient, SubscriberClient
 from pyspark.sql import DataFrame, SparkSession
 
+from tests.fixtures_emulator import QUICK_LEASE
 from tests.ingest.fakes import CONTRACT
 from tidemark.pipeline.clock import SystemClock, to_us
 from tidemark.pipeline.pubsub.backlog import SnapshotBacklog
@@ -31,7 +32,7 @@ class PubSubWorld:
     rejected: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        provision(self.subscriber, self.publisher, self.settings, CONTRACT, SystemClock())
+        provision(self.subscriber, self.publisher, self.settings, CONTRACT, SystemClock(), lease=QUICK_LEASE)
 
     @property
     def lake(self) -> Path:

@@ -17,7 +17,7 @@ from tidemark.pipeline.ingest import readers
 from tidemark.pipeline.ingest.on_spark import Read, SparkReaders, read_share
 from tidemark.pipeline.ingest.outcome import Side
 from tidemark.pipeline.ingest.readers import Share, new_files
-from tidemark.pipeline.ingest.rounds import RoundDone, Rounds
+from tidemark.pipeline.ingest.rounds import RoundDone, Rounds, RunPlan
 from tidemark.pipeline.ingest.settle import Settling
 from tidemark.pipeline.kept import Kept
 from tidemark.pipeline.lake.layout import Lake
@@ -28,7 +28,7 @@ from tidemark.pipeline.pubsub.connection import subscriber_client
 from tidemark.pipeline.pubsub.subscription import PubSubSubscription
 from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.settings_message import MessageSettings
-from tidemark.pipeline.settings_sections import IngestSettings, LakeSettings, PubSubSettings, WatermarkSettings
+from tidemark.pipeline.settings_sections import IngestSettings, LakeSettings, PubSubSettings
 from tidemark.pipeline.watermark.state import Snapshot
 
 CLOCK = SystemClock()
@@ -44,14 +44,16 @@ COMES_AGAIN_WITHIN = timedelta(seconds=90)
 """What a killed process had leased comes again after its leases, and so does what its open pulls got after that."""
 
 
-def settings_of(pubsub: PubSubSettings, lake: str, **ingest: object) -> Settings:
-    """Two readers of base and one of tracking, in short rounds, unless the test says otherwise."""
+SHORT = RunPlan(round=timedelta(seconds=2), stop_below=timedelta(seconds=2))
+
+
+def settings_of(pubsub: PubSubSettings, lake: str, readers: int = 3) -> Settings:
+    """Two readers of base and one of tracking, unless the test says otherwise."""
     return Settings(
         pubsub=pubsub,
         message=MessageSettings(fields={"load": FieldKind.NUMBER}),
-        watermark=WatermarkSettings(near_real_time=timedelta(seconds=1)),
         lake=LakeSettings(uri=f"file:{lake}"),
-        ingest=IngestSettings.model_validate({"round": "2s", "stop_below": "2s", **ingest}),
+        ingest=IngestSettings(readers=readers),
     )
 
 
@@ -62,6 +64,7 @@ def a_run(
     *,
     read: Read = read_share,
     interrupt: Callable[[], object] = lambda: None,
+    plan: RunPlan = SHORT,
 ) -> Iterator[Rounds]:
     """A run over a lake and subscriptions, as the job has it. Raises ExecutorsUnable before anything is pulled."""
     pubsub = settings.pubsub
@@ -80,8 +83,9 @@ def a_run(
             settling=Settling(lake.tracking_log(), CLOCK, tracking, base, *new_files(lake, CLOCK)),
             read=on_spark,
             newest=lake_of(settings).tracking_log().newest,
-            backlogs={side: SnapshotBacklog(client, path, CLOCK, pubsub.call_timeout) for side, path in paths.items()},
+            backlogs={side: SnapshotBacklog(client, path, CLOCK) for side, path in paths.items()},
             clock=CLOCK,
+            plan=plan,
         )
 
 

@@ -31,7 +31,7 @@ from tidemark.pipeline.spark.java import java_home
 READY_WITHIN_SECONDS = 90
 MADE_WITHIN_SECONDS = 600
 SECRET = "a secret of these tests"  # noqa: S105 (nobody else's)
-SMALL = {"spark.executor.memory": "512m", "spark.executor.cores": "1"}
+SMALL = {"spark.driver.memory": "1g", "spark.executor.memory": "512m", "spark.executor.cores": "1"}
 OF_PYSPARK = ("pandas", "pyarrow", "numpy")
 """What PySpark itself needs of an executor's Python. PySpark's own modules come with Spark, as on any cluster."""
 
@@ -48,15 +48,13 @@ class Cluster:
 
     def classic(self, **more: object) -> SparkSettings:
         """The settings of a session whose driver is this process."""
-        return SparkSettings.model_validate(
-            {"remote": None, "master": self.master, "driver_memory": "1g", "config": SMALL, **more}
-        )
+        return SparkSettings.model_validate({"remote": None, "config": {**SMALL, "spark.master": self.master}, **more})
 
     def connected(self, **more: object) -> SparkSettings:
         """The settings of a Connect server on this cluster, at a port of its own."""
         address = f"sc://localhost:{free_port()}"
         return SparkSettings.model_validate(
-            {"remote": address, "server_master": self.master, "driver_memory": "1g", "config": SMALL, **more}
+            {"remote": address, "config": {**SMALL, "spark.master": self.master}, **more}
         )
 
     def kill_worker(self, number: int) -> list[int]:

@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 from google.pubsub_v1 import PublisherClient, SubscriberClient
 
+from tests.quick import classic
 from tests.spark.cluster_client import SPREAD
 from tests.spark.pubsub_world import PubSubWorld
 from tests.spark.standalone import SECRET, Cluster, bare_python, cluster, connect_server
@@ -164,7 +165,7 @@ def test_without_the_archive_everything_is_refused_before_anything_is_pulled_or_
         assert "Spark's executors cannot run tidemark" in said["refused"]
         assert f"{bare_python()} on " in said["refused"]
         assert "No module named 'tidemark'" in said["refused"]
-        assert "tidemark pack executors.tar.gz" in said["refused"]
+        assert "tidemark provision --executors executors.tar.gz" in said["refused"]
     assert len(list((lake / "diff_runs").iterdir())) == 1, "the first run left a manifest"
     assert House(lake, None).lake.diffs().computed() == set()  # type: ignore[arg-type]
     assert landed_in(world.lake) == []
@@ -176,7 +177,7 @@ def test_windows_have_the_same_rows_as_on_this_machine_although_a_worker_is_kill
     place: Place, tmp_path: Path
 ) -> None:
     here, there = lake_with_beats(tmp_path / "here"), lake_with_beats(tmp_path / "there")
-    local = Place(place.spread, SparkSettings(remote=None, master="local[2]", driver_memory="1g"))
+    local = Place(place.spread, classic("local[2]"))
     assert local.do(("windows", {"lake": str(here)})) == [{"rows": STREAMS * 3 * len(SPREAD)}]
     client = place.start(("windows", {"lake": str(there)}))
     until(client, "tasks have written", lambda: len(list((there / "heartbeat_diffs").rglob("*.parquet"))) > 20)

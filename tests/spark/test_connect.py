@@ -35,7 +35,9 @@ Server = tuple[Settings, psutil.Process, Supervisor]
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     folder = tmp_path_factory.mktemp("spark")
-    settings = Settings(spark=SparkSettings(remote=f"sc://localhost:{free_port()}", driver_memory="1g"))
+    settings = Settings(
+        spark=SparkSettings(remote=f"sc://localhost:{free_port()}", config={"spark.driver.memory": "1g"})
+    )
     assert is_ours_to_start(settings)
     supervisor = Supervisor(folder, SystemClock(), lambda _: None)
     try:

@@ -14,6 +14,7 @@ import pytest
 from tests.cli.command import said_here
 from tests.clock import ManualClock
 from tests.official_emulator import free_port
+from tests.quick import classic
 from tidemark.local.services.processes import Supervisor
 from tidemark.local.services.stack import have_connector, start_stack
 from tidemark.pipeline.clock import SystemClock
@@ -35,7 +36,7 @@ from tidemark.resources.spark import SparkResource
 
 CONTENT = b"a JAR" * 1000
 BUCKET = LakeSettings(uri="gs://bucket/lake")
-CLASSIC = SparkSettings(remote=None, master="spark://host:7077")
+CLASSIC = classic("spark://host:7077")
 
 
 @pytest.fixture(autouse=True)
@@ -112,15 +113,15 @@ def test_without_a_network_the_error_says_which_file_to_bring_and_the_command_ta
     tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(connector, "CONNECTOR", jar_at(f"http://127.0.0.1:{free_port()}"))
-    refused = said_here(tmp_path, ("connector",), dict(os.environ))
+    refused = said_here(tmp_path, ("provision", "--connector"), dict(os.environ))
     assert refused.code == 1
     assert "Connection refused" in refused.err
-    assert "tidemark connector --from connector.jar" in refused.err
+    assert "tidemark provision --connector --source connector.jar" in refused.err
     (tmp_path / "brought.jar").write_bytes(CONTENT)
-    taken = said_here(tmp_path, ("connector", "--from", "brought.jar"), dict(os.environ))
+    taken = said_here(tmp_path, ("provision", "--connector", "--source", "brought.jar"), dict(os.environ))
     assert (taken.out, taken.code) == (f"fetched {cache}/connector.jar\n", 0)
     assert (cache / "connector.jar").read_bytes() == CONTENT
-    assert said_here(tmp_path, ("connector",), dict(os.environ)).out == f"found {cache}/connector.jar\n"
+    assert said_here(tmp_path, ("provision", "--connector"), dict(os.environ)).out == f"found {cache}/connector.jar\n"
 
 
 def test_the_server_a_classic_session_and_a_cluster_s_get_the_same_jar_and_the_same_settings(tmp_path: Path) -> None:
@@ -153,7 +154,7 @@ def test_the_users_own_jars_and_settings_come_instead_of_ours(tmp_path: Path) ->
 
 def test_a_classic_session_without_the_jar_is_refused_before_a_jvm_starts() -> None:
     resource = SparkResource(spark_config=session_config(Settings(lake=BUCKET, spark=CLASSIC)))
-    with pytest.raises(ToolMissing, match="run `tidemark connector`"):
+    with pytest.raises(ToolMissing, match="run `tidemark provision --connector`"):
         resource.session()
 
 

@@ -104,7 +104,7 @@ def test_an_archive_for_another_python_or_machine_is_refused(
     monkeypatch.setattr(executor_archive, "distributions", dict)
     monkeypatch.setattr(executor_archive, "own_manifest", lambda: replace(own_manifest(), **{field: other}))
     pack(tmp_path / "executors.tgz")
-    with pytest.raises(InvalidSettings, match=rf"packed for {field} {other}.*tidemark pack"):
+    with pytest.raises(InvalidSettings, match=rf"packed for {field} {other}.*tidemark provision --executors"):
         check_environment({ARCHIVE: str(tmp_path / "executors.tgz")})
 
 
@@ -113,11 +113,11 @@ def test_a_file_that_is_missing_or_was_not_packed_is_refused(tmp_path: Path) -> 
         file = tmp_path / "executors.tar.gz"
         if content is not None:
             file.write_bytes(content)
-        with pytest.raises(InvalidSettings, match="tidemark pack"):
+        with pytest.raises(InvalidSettings, match="tidemark provision --executors"):
             check_environment({ARCHIVE: str(file)})
     with tarfile.open(file, "w:gz") as archive:
         archive.add(__file__, "manifest.yaml")
-    with pytest.raises(InvalidSettings, match="was not made by `tidemark pack`"):
+    with pytest.raises(InvalidSettings, match="was not made by `tidemark provision --executors`"):
         check_environment({ARCHIVE: str(file)})
     check_environment({ARCHIVE: "gs://bucket/executors.tar.gz"})  # nobody here reads it
 
@@ -126,13 +126,16 @@ def test_the_command_says_what_it_packed_and_refuses_a_name_that_spark_would_not
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(executor_archive, "distributions", dict)
-    said = said_here(tmp_path, ("pack", "executors.tar.gz"), {})
+    said = said_here(tmp_path, ("provision", "--executors", "executors.tar.gz"), {})
     assert 'executor_environment = "executors.tar.gz"' in said.out, said.err
     assert manifest_of(tmp_path / "executors.tar.gz") == own_manifest()
-    refused = said_here(tmp_path, ("pack", "executors.whl"), {})
+    refused = said_here(tmp_path, ("provision", "--executors", "executors.whl"), {})
     assert refused.code == 1
     assert ".tar.gz" in refused.err
     assert sorted(file.name for file in tmp_path.iterdir()) == ["executors.tar.gz"]
+
+
+ON_A_CLUSTER = {"spark.master": "spark://host:7077"}
 
 
 def test_which_sessions_carry_it(tmp_path: Path) -> None:
@@ -144,13 +147,13 @@ def test_which_sessions_carry_it(tmp_path: Path) -> None:
     connected = config()
     assert connected[ARCHIVE] == archive
     assert "spark.archives" not in connected
-    spread = config(master="spark://host:7077", config={"spark.archives": "theirs.zip#theirs"})
+    spread = config(remote=None, config={"spark.master": "spark://host:7077", "spark.archives": "theirs.zip#theirs"})
     assert spread["spark.archives"] == f"{archive}#tidemark_environment,theirs.zip#theirs"
     assert spread["spark.sql.execution.pyspark.python"] == "tidemark_environment/bin/python"
-    in_a_bucket = config(master="spark://host:7077", executor_environment="gs://bucket/executors.tgz")
+    in_a_bucket = config(remote=None, config=ON_A_CLUSTER, executor_environment="gs://bucket/executors.tgz")
     assert in_a_bucket[ARCHIVE] == "gs://bucket/executors.tgz"
     assert "spark.archives" not in in_a_bucket  # which Spark reads before it has a JAR
-    assert ARCHIVE not in config(master="local[2]")  # its tasks run the driver's Python
+    assert ARCHIVE not in config(remote=None)  # its tasks run the driver's Python
 
 
 def test_a_server_on_a_cluster_brings_it(tmp_path: Path) -> None:
@@ -163,9 +166,9 @@ def test_a_server_on_a_cluster_brings_it(tmp_path: Path) -> None:
         return server_config(server(**spark), tmp_path)
 
     assert "spark.archives" not in config()  # local[2,4]: its tasks run the driver's Python
-    assert "spark.archives" not in config(server_master="spark://host:7077", executor_environment=None)
-    spread = config(server_master="spark://host:7077", config={"spark.archives": "theirs.zip#theirs"})
+    assert "spark.archives" not in config(config=ON_A_CLUSTER, executor_environment=None)
+    spread = config(config={"spark.master": "spark://host:7077", "spark.archives": "theirs.zip#theirs"})
     assert spread["spark.archives"] == f"{archive}#tidemark_environment,theirs.zip#theirs"
     assert "spark.sql.execution.pyspark.python" not in spread  # what the server plans runs the server's Python
-    with pytest.raises(InvalidSettings, match="tidemark pack"):
-        spark_server(server(server_master="spark://host:7077"), tmp_path, {})
+    with pytest.raises(InvalidSettings, match="tidemark provision --executors"):
+        spark_server(server(config=ON_A_CLUSTER), tmp_path, {})

@@ -25,10 +25,9 @@ from tidemark.pipeline.compute.replacement import Outcome
 from tidemark.pipeline.contract.heartbeat import FieldKind
 from tidemark.pipeline.errors import ExecutorsUnable, WindowExpired, WindowNotClosed
 from tidemark.pipeline.lake.layout import HEARTBEATS, Lake
-from tidemark.pipeline.lake.tables.diffs import HeartbeatDiffs
 from tidemark.pipeline.lake.tables.heartbeats import Heartbeats
 from tidemark.pipeline.lake.tables.stream_status import StreamStatus
-from tidemark.pipeline.lake.tables.windowed import DiffRun
+from tidemark.pipeline.lake.tables.windowed import DiffRun, WindowedTable
 from tidemark.pipeline.settings_sections import LakeSettings
 from tidemark.pipeline.spark.executors import ABLE, CONTRACT, PYTHON, run_slices
 from tidemark.pipeline.spark.executors import WINDOWS as WINDOWS_NEED
@@ -74,7 +73,7 @@ class House:
         windows: list[Window],
         watermark: datetime | None = None,
         heartbeats: Heartbeats | None = None,
-        diffs: HeartbeatDiffs | None = None,
+        diffs: WindowedTable | None = None,
         status: StreamStatus | None = None,
         refuse_expired: Callable[[Sequence[Window]], None] = lambda _: None,
     ) -> Outcome:
@@ -230,10 +229,10 @@ def test_a_compaction_does_not_disturb_a_run_that_has_listed_its_input(house: Ho
     assert house.lake.diffs().versions(["2026-11-21T12-00Z"]) == {"2026-11-21T12-00Z": computed.heartbeats_version}
 
 
-class OvertakenOnce(HeartbeatDiffs):
+class OvertakenOnce(WindowedTable):
     """A table in which another run, of what had landed before, commits between this one's fence and its commit."""
 
-    def __init__(self, inner: HeartbeatDiffs, overtake: Any) -> None:
+    def __init__(self, inner: WindowedTable, overtake: Any) -> None:
         super().__init__(inner.table, inner._manifests._objects, inner.schema, inner._clock)
         self._overtake = overtake
 

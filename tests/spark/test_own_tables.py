@@ -146,8 +146,8 @@ def in_order(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def example(name: str) -> TableDefinition:
-    kinds = {"per_region": TableSettings(sql=str(EXAMPLES / "per_region.sql"), key=["region"])}
-    table = kinds.get(name) or TableSettings(python=str(EXAMPLES / f"{name}.py"))
+    kinds = {"per_region": TableSettings(file=str(EXAMPLES / "per_region.sql"), key=["region"])}
+    table = kinds.get(name) or TableSettings(file=str(EXAMPLES / f"{name}.py"))
     return own_tables(Settings(windows=OF_WINDOWS, tables={name: table}))[name]
 
 
@@ -355,7 +355,7 @@ def test_a_column_whose_type_changes_is_refused_and_a_new_one_is_added(house: Ho
 
 def written(folder: Path, text: str) -> TableSettings:
     (folder / "table.py").write_text(text)
-    return TableSettings(python=str(folder / "table.py"))
+    return TableSettings(file=str(folder / "table.py"))
 
 
 @pytest.mark.parametrize(

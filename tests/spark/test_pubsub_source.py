@@ -16,6 +16,7 @@ from google.pubsub_v1 import PublisherClient, SubscriberClient
 from pyspark.sql import SparkSession
 
 from examples.pubsub_stream import arguments, read
+from tests.fixtures_emulator import QUICK_LEASE
 from tests.ingest.fakes import CONTRACT
 from tests.pubsub.builders import subscription_of
 from tests.spark.deaths import deaths, ordain
@@ -180,7 +181,7 @@ def test_a_driver_killed_inside_foreach_batch_gets_the_same_batch_again_and_the_
     world.publish(200)
     said = read(spark, arguments(given))
     if not world.is_quiet():  # the killed driver's last pull had leased some of them
-        time.sleep(world.settings.ack_deadline.total_seconds() + 1)
+        time.sleep(QUICK_LEASE.total_seconds() + 1)
         said = read(spark, arguments(given))
     assert "700 messages are in" in said
     assert "700 distinct" in said

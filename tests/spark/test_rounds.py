@@ -58,8 +58,7 @@ def decide(world: PubSubWorld, settings: Settings) -> None:
     """A tick that pulls nothing and decides, as the sensor's ticks do while readers are at work."""
     pubsub = world.settings
     tracking, base = (
-        SnapshotBacklog(world.subscriber, path, CLOCK, pubsub.call_timeout)
-        for path in (pubsub.tracking_path, pubsub.base_path)
+        SnapshotBacklog(world.subscriber, path, CLOCK) for path in (pubsub.tracking_path, pubsub.base_path)
     )
     track(
         subscription_of(world.subscriber, pubsub, pubsub.tracking_path),

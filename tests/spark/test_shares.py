@@ -13,7 +13,7 @@ from weakref import WeakSet
 import pyarrow as pa
 import pytest
 
-from tests.ingest.fakes import ACK_DEADLINE, AMPLE, FIELDS, World
+from tests.ingest.fakes import AMPLE, FIELDS, World
 from tests.ingest.model_subscription import ModelSubscription
 from tests.watermark.builders import at
 from tidemark.local.emulator.refusals import DeadlineExceeded
@@ -24,7 +24,15 @@ from tidemark.pipeline.ingest.copies import RememberedCopies
 from tidemark.pipeline.ingest.on_spark import TAKEN, read_share, taken_of_rows
 from tidemark.pipeline.ingest.outcome import Settled, Side, Taken
 from tidemark.pipeline.ingest.readers import Reader, Share, taken_of
-from tidemark.pipeline.ingest.rounds import DRY_ROUNDS, Ended, RoundDone, Rounds, sentence_of
+from tidemark.pipeline.ingest.rounds import (
+    DRY_ROUNDS,
+    PLAN,
+    Ended,
+    RoundDone,
+    Rounds,
+    RunPlan,
+    sentence_of,
+)
 from tidemark.pipeline.ingest.settle import Settling
 from tidemark.pipeline.kept import Kept
 from tidemark.pipeline.pubsub.backlog import Backlog
@@ -58,6 +66,7 @@ class OnTheModel:
 
     world: World
     settings: Settings
+    plan: RunPlan = PLAN
     pulled: dict[str, Any] = field(default_factory=dict)
     kept: Kept = field(default_factory=Kept)
 
@@ -92,6 +101,7 @@ class OnTheModel:
             "backlogs": {Side.TRACKING: world.tracking_backlog, Side.BASE: world.base_backlog},
             "clock": world.clock,
             "beside": at_once,
+            "plan": self.plan,
         }
         return Rounds(**{**made, **parts})
 
@@ -117,12 +127,12 @@ class Late(Future[RoundDone]):
         return at_once(self._work).result(timeout)
 
 
-def settings_of(world: World, message: Mapping[str, Any] | None = None, **ingest: object) -> Settings:
+def settings_of(world: World, message: Mapping[str, Any] | None = None, readers: int = 3) -> Settings:
     return Settings(
-        pubsub=PubSubSettings(emulator_host="127.0.0.1:1", ack_deadline=ACK_DEADLINE),
+        pubsub=PubSubSettings(emulator_host="127.0.0.1:1"),
         message=MessageSettings.model_validate({"fields": FIELDS, **(message or {})}),
         lake=LakeSettings(uri=f"file:{world.folder}"),
-        ingest=IngestSettings.model_validate(ingest),
+        ingest=IngestSettings(readers=readers),
     )
 
 
@@ -164,7 +174,7 @@ def test_nine_runs_in_one_worker_keep_the_connections_of_at_most_two(
     monkeypatch.setattr(Counting, "made", 0)
     numbers = pa.RecordBatch.from_pydict({"id": [0, 1]})
     for minutes in settings:
-        chosen = Settings(ingest=IngestSettings(run_for=minutes * MINUTE, round=timedelta(seconds=3)))
+        chosen = Settings(ingest=IngestSettings(readers=minutes))
         for _ in range(3):
             rows = pa.Table.from_batches(read_share(Share(chosen, timedelta(seconds=1), 1, 1), [numbers]))
             assert [one.side for one in taken_of_rows(rows)] == [Side.BASE, Side.TRACKING]
@@ -233,7 +243,7 @@ def test_a_reader_that_is_full_early_leases_what_it_has_until_the_round_is_settl
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     world = World(tmp_path)
-    on = OnTheModel(world, settings_of(world, round="1m", readers=1))
+    on = OnTheModel(world, settings_of(world, readers=1), RunPlan(round=MINUTE))
     for second in range(10):
         world.topic.publish(second)
     world.wait(10)
@@ -317,7 +327,7 @@ def test_readers_go_to_tracking_until_it_is_ahead_and_then_to_base(tmp_path: Pat
 
 def test_one_reader_reads_both_in_turns_where_nobody_decides_and_ends_once_both_are_young(tmp_path: Path) -> None:
     world = World(tmp_path)
-    on = OnTheModel(world, settings_of(world, readers=1, stop_below="1m"))
+    on = OnTheModel(world, settings_of(world, readers=1))
     for second in range(40):
         world.topic.publish(second)
     world.wait(300)
@@ -331,7 +341,7 @@ def test_one_reader_reads_both_in_turns_where_nobody_decides_and_ends_once_both_
 
 def test_messages_that_another_consumer_holds_are_left_alone_after_two_rounds_that_found_little(tmp_path: Path) -> None:
     world = World(tmp_path)
-    on = OnTheModel(world, settings_of(world, readers=4, stop_below="1m"))
+    on = OnTheModel(world, settings_of(world, readers=4))
     for second in range(50):
         world.topic.publish(second)
     held = world.model.pull("base", 30, world.clock.now())

@@ -16,7 +16,7 @@ import typer
 from tests.tuning.tuning_lake import ending_before, record
 from tests.tuning.tuning_traces import SECOND_US, MemoryTrace, Source
 from tests.watermark.builders import START, START_US, seconds
-from tidemark.pipeline.cli.tune import cohort_key
+from tidemark.pipeline.cli.tune.tune import cohort_key
 from tidemark.pipeline.clock import SystemClock, to_us
 from tidemark.pipeline.errors import NothingToTune, TidemarkError, TraceUnusable
 from tidemark.pipeline.lake.layout import Lake
@@ -61,8 +61,8 @@ def figures(report: TuningReport | None) -> dict[str, Any]:
     assert report is not None
     facts = facts_of(report)
     kept = ("messages", "rejected", "published_from", "published_until", "ticks", "present", "disorder_seconds")
-    tried = [each for each in facts["outcomes"] if not each["quantile"] + each["frontier_quantile"]]
-    recommended = [each for each in facts["recommended"] if not each["quantile"] + each["frontier_quantile"]]
+    tried = [each for each in facts["outcomes"] if not each["quantile"]]
+    recommended = [each for each in facts["recommended"] if not each["quantile"]]
     return {**{name: facts[name] for name in kept}, "outcomes": tried, "recommended": recommended}
 
 
@@ -77,7 +77,7 @@ def troubled() -> MemoryTrace:
     return replace(trace, event_us=event, landed_us=landed, tracked_us=tracked)
 
 
-def test_together_a_late_cohort_costs_all_five_minutes_and_apart_the_punctual_one_needs_seconds(tmp_path: Path) -> None:
+def test_a_late_cohort_costs_all_five_minutes_and_the_punctual_one_alone_seconds(tmp_path: Path) -> None:
     trace = LATE.trace()
     found = on_trace(written(trace, tmp_path / "trace", region_of(trace, "us", "eu")), "attribute:region")
     band, frontier = found.together.rules
@@ -115,15 +115,6 @@ def test_each_cohort_has_the_figures_of_a_trace_that_was_filtered_by_hand(tmp_pa
         expected = report_on_trace(by_hand, settings, START, target=0.0001, bands=BANDS)
         assert figures(part.report) == figures(expected)
         assert part.messages == expected.disorder.messages + expected.disorder.rejected
-
-
-def test_a_streams_prefix_ends_with_its_first_separator_and_without_one_it_is_in_the_rest(tmp_path: Path) -> None:
-    trace = Source(seconds=60, rate=10, streams=6).trace()
-    names = ["eu::a", "eu::b::c", "us::", "eu:d", "::e", "us"]
-    found = on_trace(trace.write(tmp_path / "trace", names), "stream_prefix:::", [seconds(5)])
-    counts = np.bincount(trace.stream).tolist()
-    expected = {"eu::": counts[0] + counts[1], "us::": counts[2], "::": counts[4], None: counts[3] + counts[5]}
-    assert {part.value: part.messages for part in found.parts} == expected
 
 
 def test_the_largest_are_apart_and_the_smaller_ones_together_with_what_has_none(
@@ -184,14 +175,6 @@ def test_parts_that_cannot_be_written_are_one_error_that_says_what_to_do(
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "nowhere"))
     with pytest.raises(TidemarkError, match=r"cannot be split in .* setting TMPDIR"):
         on_trace(path, "stream_prefix:-", [seconds(5)])
-
-
-def test_a_trace_of_which_nothing_has_landed_is_refused(tmp_path: Path) -> None:
-    trace = Source(seconds=60, rate=10).trace()
-    never = replace(trace, landed_us=np.full_like(trace.landed_us, NEVER))
-    for nothing in (never, replace(never, **{name: getattr(never, name)[:0] for name in COLUMNS})):
-        with pytest.raises(NothingToTune, match="no message with an event time has landed"):
-            on_trace(nothing.write(tmp_path / "trace"), "stream_prefix:-")
 
 
 def test_the_cohorts_of_a_lake_are_those_of_a_lake_with_their_messages_alone(tmp_path: Path) -> None:

@@ -2,8 +2,8 @@
 
 from datetime import timedelta
 
-from tidemark.pipeline.tuning.disorder import Distribution
-from tidemark.pipeline.tuning.lag_bound import LagBound, lag_bound, lag_bound_sentence
+from tidemark.pipeline.tuning.disorder import Distribution, LagBound, lag_bound
+from tidemark.pipeline.tuning.report import lag_bound_sentence
 
 BAND = timedelta(seconds=10)
 

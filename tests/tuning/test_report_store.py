@@ -5,7 +5,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from tidemark.pipeline.lake.store.disk import DiskObjects
-from tidemark.pipeline.tuning.report_store import FIGURES, write_report
+from tidemark.pipeline.tuning.page import FIGURES, write_report
 from tidemark.pipeline.version import marks
 
 MADE = datetime(2026, 11, 21, 4, 15, tzinfo=UTC)

@@ -9,15 +9,12 @@ import pytest
 
 from tests.replay.traces import late_per_tick
 from tests.tuning.tuning_traces import SECOND_US, MemoryTrace, Source
-from tests.watermark.builders import START, START_US, at, published, reading, seconds
+from tests.watermark.builders import START_US, at, seconds
 from tidemark.pipeline.clock import from_us, to_us
-from tidemark.pipeline.replay.replay import Tick, decide_again
+from tidemark.pipeline.replay.replay import decide_again
 from tidemark.pipeline.replay.trace import (
-    NO_EVENT_TIME,
     NO_WATERMARK,
     extent_of,
-    landed_in,
-    late_in,
     ticks_of,
     watermarks_us,
 )
@@ -32,7 +29,7 @@ from tidemark.pipeline.tuning.sweep import (
     watermarks_of,
 )
 from tidemark.pipeline.watermark.policy import Policy
-from tidemark.pipeline.watermark.state import Lost, Released, Snapshot, WatermarkState
+from tidemark.pipeline.watermark.state import Snapshot, WatermarkState
 
 TICK = timedelta(seconds=10)
 IDLE = timedelta(minutes=2)
@@ -42,7 +39,7 @@ FAST = Source(seconds=900, rate=40, fast=1, fast_by=30, left=0)
 
 
 def policy_of(variant: Variant, band: timedelta) -> Policy:
-    return Policy(rule=variant.rule, band=band, quantile=variant.quantile, frontier_quantile=variant.frontier_quantile)
+    return Policy(rule=variant.rule, band=band, quantile=variant.quantile)
 
 
 def workload_of(trace: MemoryTrace) -> Workload:
@@ -52,13 +49,13 @@ def workload_of(trace: MemoryTrace) -> Workload:
 
 
 CANDIDATES = [
-    (Variant(rule, quantile, frontier_quantile), seconds(band))
+    (Variant(rule, quantile), seconds(band))
     for band in (0, 3, 10, 61, 300)
-    for rule, quantile, frontier_quantile in (
-        ("band", 0.0, 0.0),
-        ("frontier", 0.0, 0.0),
-        ("band", 0.05, 0.0),
-        ("frontier", 0.0, 0.05),
+    for rule, quantile in (
+        ("band", 0.0),
+        ("frontier", 0.0),
+        ("band", 0.05),
+        ("frontier", 0.05),
     )
 ]
 POLICIES = [policy_of(*candidate) for candidate in CANDIDATES]
@@ -106,16 +103,6 @@ def test_candidates_do_so_through_a_silence_a_backlog_and_messages_that_never_la
     assert outcomes_as_replayed(workload_of(stumbling), stumbling)
 
 
-def test_entries_that_are_no_histogram_reach_every_candidate() -> None:
-    trace = LATE.trace()
-    workload = workload_of(trace)
-    ticks = list(workload.ticks)
-    ticks[30] = replace(ticks[30], entries=(*ticks[30].entries, Released(ticks[28].at, ticks[30].at, "somebody")))
-    ticks[50] = replace(ticks[50], entries=(*ticks[50].entries, Lost("an entry", ticks[48].at)))
-    changed = replace(workload, ticks=ticks)
-    assert outcomes_as_replayed(changed, trace) != outcomes_of(workload, CANDIDATES, policy_of)
-
-
 def test_candidates_do_so_through_a_seek_and_its_redeliveries() -> None:
     trace = LATE.trace()
     workload = workload_of(trace)
@@ -157,18 +144,6 @@ def test_the_late_are_counted_as_a_replay_counts_them() -> None:
     assert list(found) == expected
     assert len(set(expected)) > 4
     assert expected[-1] == 0 < expected[0]
-
-
-def test_messages_that_land_after_the_last_tick_or_never_or_without_an_event_time_are_not_late() -> None:
-    tick_us = np.array([START_US, START_US + 10 * SECOND_US, START_US + 20 * SECOND_US])
-    watermarks = np.array([[START_US - 5 * SECOND_US, START_US, START_US + 5 * SECOND_US]])
-    never = np.iinfo(np.int64).max
-    event = np.array([START_US - 1, START_US - 1, START_US - 1, START_US - 1, START_US - 1, NO_EVENT_TIME, START_US])
-    landed = START_US + np.array([10, 11, 20, 21, 5, 15, 15]) * SECOND_US
-    landed = np.where(landed == START_US + 5 * SECOND_US, never, landed)
-    (batch,) = MemoryTrace(event, event, event, landed, np.zeros(7, dtype=np.int64), 1).batches()
-    assert list(late_of_each(batch, tick_us, watermarks)) == [late_in(batch, tick_us, watermarks[0]).sum()] == [2]
-    assert landed_in(batch, tick_us) == 4
 
 
 @cache
@@ -232,34 +207,3 @@ def test_the_frontier_is_fresher_and_a_clock_that_runs_fast_makes_nobody_late() 
     fast = tuned(FAST)
     assert fast.at(FRONTIER, ten).late == fast.at(BAND, ten).late == 0
     assert fast.at(FRONTIER, ten).lag_p50 < fast.at(BAND, ten).lag_p50
-
-
-def test_a_stream_that_is_slow_delays_the_band_and_a_quantile_passes_over_it() -> None:
-    passing = Variant("band", quantile=0.1)
-    tuning = tuned(Source(seconds=900, rate=40, slow=1, slow_by=50), BAND, passing)
-    ten = seconds(10)
-    assert tuning.at(passing, ten).lag_p50 < tuning.at(BAND, ten).lag_p50
-    assert tuning.at(passing, ten).late_share > 0
-
-
-def test_nothing_landed_is_no_late_share() -> None:
-    trace = replace(LATE.trace(), landed_us=np.full(LATE.seconds * LATE.rate, np.iinfo(np.int64).max))
-    outcome = outcomes_of(workload_of(trace), [(BAND, seconds(10))], policy_of)[0]
-    assert (outcome.landed, outcome.late, outcome.late_share) == (0, 0, 0.0)
-
-
-def test_without_a_watermark_there_is_no_lag() -> None:
-    ticks = [Tick(at(n), (), reading(n), reading(n)) for n in (0, 10)]
-    ticks[0] = replace(ticks[0], entries=(*workload_of(LATE.trace()).ticks[0].entries[:1], Snapshot(published([]))))
-    (outcome,) = outcomes_of(
-        Workload(ticks, LATE.trace(), START_US, to_us(START) + 10 * SECOND_US), [(BAND, seconds(10))], policy_of
-    )
-    assert outcome.lag_p50 is None
-    assert outcome.lag_p99 is None
-
-
-def test_a_variant_is_named_by_what_sets_it_apart() -> None:
-    assert BAND.name == "band"
-    assert Variant("frontier", 0.01, 0.005).name == "frontier, quantile 0.01, frontier_quantile 0.005"
-    with pytest.raises(KeyError):
-        Tuning({BAND: {}}, [], 0).at(BAND, seconds(1))

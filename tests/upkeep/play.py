@@ -31,9 +31,9 @@ from tidemark.pipeline.errors import TidemarkError
 from tidemark.pipeline.lake.layout import Lake
 from tidemark.pipeline.lake.store.disk import DiskObjects
 from tidemark.pipeline.lake.tables.heartbeats import HeartbeatFiles, heartbeat_rows
-from tidemark.pipeline.lake.tables.new_files import NewFiles
+from tidemark.pipeline.lake.tables.new_files import NewFile, NewFiles
 from tidemark.pipeline.lake.tables.table import LakeTable
-from tidemark.pipeline.lake.tables.windowed import PARTITION, Written
+from tidemark.pipeline.lake.tables.windowed import PARTITION
 from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.settings_sections import HousekeepingSettings, LakeSettings, WindowSettings
 from tidemark.pipeline.upkeep.housekeeping import Housekeeper
@@ -102,7 +102,7 @@ class Play:
         windows = self.random.choice(["", "", "1d", "2d"])
         self.settings = Settings(
             windows=WindowSettings(length=LENGTH, lookback=LOOKBACK, first=BEGIN),
-            lake=LakeSettings(uri=f"file:{self.folder}", checkpoint_every=4),
+            lake=LakeSettings(uri=f"file:{self.folder}"),
             housekeeping=HousekeepingSettings.model_validate({"heartbeats": f"{KEPT_HOURS}h", "windows": windows}),
         )
         self.windowing = self.settings.windowing
@@ -260,13 +260,13 @@ class Play:
         def write(windows: Sequence[Window], files: HeartbeatFiles, run: str) -> replacement.WrittenFiles:
             plan = DiffPlan({}, LOOKBACK, PERIOD, LENGTH)
             work = slices.Work(run, plan, [], lake.heartbeats().storage_options, diffs.files, status.files, True)
-            by_table = defaultdict[str, list[Written]](list)
+            by_table = defaultdict[str, list[NewFile]](list)
             for stretch in runs_of_neighbours(windows):
                 for one in slices.cut(stretch, files, LOOKBACK, 1):
                     self.step(f"reads for {len(one.windows)} windows")
                     for answer in work.answers(one):
                         told = (answer[name] for name in ("path", "window", "rows", "size"))
-                        by_table[answer["table"]].append(Written(*told))
+                        by_table[answer["table"]].append(NewFile(*told))
             return by_table[slices.STATUSES], by_table[slices.DIFFS]
 
         self.trace.append(f"computes {' '.join(window.key for window in windows)}")

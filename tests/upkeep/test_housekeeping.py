@@ -13,7 +13,6 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from pydantic import ValidationError
 
 from tests.clock import ManualClock
 from tests.gcs.apart import fresh_lake, server_apart
@@ -21,16 +20,15 @@ from tests.lake.builders import Beat, append_beats, append_rejected, columns_of,
 from tests.quality.staleness_history import LENGTH, LOOKBACK, WINDOWING, WINDOWS, History, new_history
 from tests.watermark.builders import START, at, published
 from tidemark.pipeline.errors import WindowExpired
-from tidemark.pipeline.lake.layout import CORRECTIONS, HEARTBEAT_DIFFS, HEARTBEATS, QUARANTINE, STREAM_STATUS, Lake
+from tidemark.pipeline.lake.layout import HEARTBEAT_DIFFS, HEARTBEATS, QUARANTINE, Lake
 from tidemark.pipeline.lake.log.archive import LogArchive
 from tidemark.pipeline.lake.log.tracking_log import entry_name
-from tidemark.pipeline.lake.tables.corrections import CONTENT, Position, Sought
 from tidemark.pipeline.lake.tables.windowed import DiffRun
 from tidemark.pipeline.quality.status import read_waiting
 from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.settings_sections import HousekeepingSettings, LakeSettings, WindowSettings
 from tidemark.pipeline.upkeep import compaction, housekeeping
-from tidemark.pipeline.upkeep.compaction import MANY, compact, drop_partitions, target_bytes, trim
+from tidemark.pipeline.upkeep.compaction import MANY, compact, drop_partitions, trim
 from tidemark.pipeline.upkeep.housekeeping import Chore, Housekeeper
 from tidemark.pipeline.upkeep.orphans import find_orphans
 from tidemark.pipeline.watermark.decision import Decision, Reason
@@ -72,7 +70,7 @@ class House:
     def settings(self, **keep: object) -> Settings:
         return Settings(
             windows=WindowSettings(length=LENGTH, lookback=LOOKBACK, first=START),
-            lake=LakeSettings(uri=f"file:{self.folder}", checkpoint_every=4),
+            lake=LakeSettings(uri=f"file:{self.folder}"),
             housekeeping=HousekeepingSettings.model_validate(keep),
         )
 
@@ -148,11 +146,6 @@ def test_a_partition_too_large_to_sort_keeps_the_order_in_which_its_rows_landed(
     assert times[0] != sorted(times[0]), "nothing was sorted"
 
 
-def test_an_hour_has_no_more_files_with_more_traffic_until_they_are_of_128_mib() -> None:
-    mib = 1 << 20
-    assert [target_bytes(size * mib) // mib for size in (1, 1024, 4096, 8192, 100_000)] == [16, 16, 64, 128, 128]
-
-
 @pytest.mark.gcs
 def test_a_bucket_is_kept_as_a_folder_is() -> None:
     with server_apart() as endpoint:  # the library sets a table's properties without letting another thread run
@@ -178,44 +171,6 @@ def keep_in(bucket: LakeSettings) -> None:
     kept.raise_to(WINDOWS[1])
     kept.raise_to(WINDOWS[3])
     assert kept.since() == WINDOWS[3].start
-
-
-def test_a_compaction_makes_no_window_stale_and_what_lands_afterwards_is_still_missed(tmp_path: Path) -> None:
-    house = House(tmp_path)
-    house.decide(2 * HOUR.total_seconds())
-    house.tidy()
-    assert len(house.files(HEARTBEATS)) == 1
-    assert not house.history.staleness().check().stale
-    house.history.land([Beat("c", 130)])
-    found = house.history.staleness().check()
-    assert found.total == 1
-    assert [stale.window for stale in found.stale] == WINDOWS[2:4]
-
-
-def test_the_newest_event_hours_are_compacted_first_and_the_others_the_next_time(tmp_path: Path) -> None:
-    house = House(tmp_path)
-    hours = [number * HOUR.total_seconds() + 4800 for number in range(3)]
-    for number in range(MANY):
-        house.history.land([Beat("a", hour + number) for hour in hours])
-    rewritten = [did.partition for did in compact(house.lake.table(HEARTBEATS), EVERY, "event_time")]
-    assert rewritten[:3] == sorted(rewritten[:3], reverse=True)
-
-
-def test_a_table_is_compacted_for_so_long_and_goes_on_the_next_time(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    house = House(tmp_path)
-    monkeypatch.setattr(housekeeping, "COMPACTED_FOR", timedelta(0))
-    for number in range(MANY):
-        house.history.land([Beat("a", hour * HOUR.total_seconds() + 4800 + number) for hour in range(3)])
-    house.decide(9 * HOUR.total_seconds())
-    newest = []
-    for _ in range(3):
-        did = of(house.tidy(), "compaction", HEARTBEATS)
-        assert "older partitions wait for the next time" in did[-1].says
-        newest.append(did[0].says.partition(":")[0])
-    assert newest == sorted(newest, reverse=True)
-    assert len(set(newest)) == 3
 
 
 def test_partitions_of_few_files_and_those_where_heartbeats_still_land_are_left(tmp_path: Path) -> None:
@@ -394,25 +349,6 @@ def test_nothing_is_dropped_before_every_window_of_that_time_is_computed(tmp_pat
     assert house.lake.kept_windows(WINDOWING).since() is None
 
 
-def test_windows_that_wait_through_an_outage_are_not_dropped(tmp_path: Path) -> None:
-    house = House(tmp_path, now=LONG_AGO * 10)
-    house.history.compute(5, 9)
-    house.tidy(heartbeats="1d", windows="1d")
-    assert len(house.rows()) == 30
-    assert len(house.lake.diffs().computed()) == len(WINDOWS)
-
-
-def test_the_first_kept_window_never_goes_back(tmp_path: Path) -> None:
-    lake = House(tmp_path).lake
-    kept, first = lake.kept_windows(WINDOWING), WINDOWING.number_of(START)
-    assert kept.closed(at(600)) == range(first, first + 10)
-    for window in (WINDOWS[4], WINDOWS[2], WINDOWS[4], WINDOWS[6]):
-        kept.raise_to(window)
-    assert kept.since() == WINDOWS[6].start
-    assert kept.closed(at(600)) == range(first + 6, first + 10)
-    assert not kept.closed(None)
-
-
 def test_quarantine_is_dropped_by_the_day(tmp_path: Path) -> None:
     house = House(tmp_path, now=3 * DAY.total_seconds())
     beats = [Beat("x", 1)]
@@ -435,22 +371,6 @@ def test_quarantine_is_dropped_by_the_day(tmp_path: Path) -> None:
     assert [key.partition("/")[0] for key in requeued.between()] == ["2026-11-23"]
     assert house.lake.quarantine().reasons().waiting == {"NO_STREAM_ID": 1}
     assert drop_partitions(house.lake.table(QUARANTINE), "2026-11-01").rows == 0
-
-
-def test_corrections_are_dropped_by_the_day_they_were_noticed_and_their_small_files_become_one(tmp_path: Path) -> None:
-    house = House(tmp_path, now=4 * DAY.total_seconds())
-    corrections = house.lake.corrections()
-    kept = ["w-new", *(f"w{number}" for number in range(MANY - 1))]
-    for number, (day, window) in enumerate([(0, "w-old"), *((2, window) for window in kept)]):
-        row = {"table": "t", "window": window, "change": "added", "table_version": number, "corrected_at": at(number)}
-        moment = at(day * DAY.total_seconds())
-        rows = pa.Table.from_pylist([row], CONTENT)
-        corrections.append([rows], moment, number - 1 if number else None, Position("t", number))
-    (dropped,) = of(house.tidy(corrections="3d"), "retention", CORRECTIONS)
-    assert dropped.figures["rows"] == 1
-    assert len(house.files(CORRECTIONS)) == 1
-    assert [row["window"] for row in corrections.newest(Sought(), 100)] == kept[::-1]
-    assert corrections.noted("t") == len(kept)
 
 
 # The tracking log
@@ -562,27 +482,3 @@ def test_a_chore_that_fails_is_reported_and_the_others_are_done(tmp_path: Path) 
     assert [(chore.name, chore.about) for chore in failed] == [("packing", "tracking log")]
     assert entry_name(1) in failed[0].sentence
     assert not of(chores, "compaction", HEARTBEATS)[0].is_idle
-
-
-def test_an_empty_lake_has_nothing_to_be_done(tmp_path: Path) -> None:
-    settings = Settings(lake=LakeSettings(uri=f"file:{tmp_path}/lake"))
-    chores = list(Housekeeper(settings, ManualClock(at(0))).chores())
-    assert len(chores) == 15
-    assert all(chore.is_idle and chore.failed is None for chore in chores)
-    assert list(tmp_path.iterdir()) == [], "a lake that does not exist is not created by looking at it"
-
-
-def test_a_retention_shorter_than_a_run_is_refused() -> None:
-    for wrong in ({"versions": "1h"}, {"orphans": "2h"}, {"heartbeats": "1h"}, {"orphans": "9d"}):
-        with pytest.raises(ValidationError):
-            HousekeepingSettings.model_validate(wrong)
-
-
-def test_the_reported_number_of_small_files_is_the_number_written_anew(tmp_path: Path) -> None:
-    house = House(tmp_path)
-    house.tidy()
-    files = len(house.files(HEARTBEATS))
-    for number in range(MANY - files):
-        house.history.land([Beat("late", number)])
-    assert not house.files(STREAM_STATUS)
-    assert len(list(compact(house.lake.table(HEARTBEATS), EVERY, "event_time", dry_run=True))) == 1

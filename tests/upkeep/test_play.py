@@ -10,7 +10,7 @@ import pytest
 
 from tests.upkeep.play import Wrong, play
 from tidemark.pipeline.compute import replacement
-from tidemark.pipeline.lake.tables.kept_windows import KeptWindows
+from tidemark.pipeline.lake.tables.window_index import KeptWindows
 
 ATTEMPT = replacement._attempt
 

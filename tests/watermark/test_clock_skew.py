@@ -81,13 +81,6 @@ def test_backlogs_that_differ_are_no_skew(base: list[float], tracking: list[floa
         assert Reason.HELD_CLOCK_SKEW not in reasons
 
 
-def test_one_message_that_both_hold_for_long_is_no_skew() -> None:
-    """Both were down: they name the same message, whose age grows."""
-    log = live()
-    reasons = [log.read(now, answered(now, 50), answered(now + 0.05, 50)).reason for now in (90, 100)]
-    assert reasons == [Reason.HELD_TRACKING_BEHIND] * 2
-
-
 def test_readings_that_do_not_tell_when_they_were_answered_decide_as_before() -> None:
     """Those of logs that were written earlier, and of monitoring."""
     log = live()

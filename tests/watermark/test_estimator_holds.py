@@ -9,7 +9,6 @@ from tests.watermark.builders import (
     at,
     decide,
     effective,
-    flat,
     published,
     reading,
     seconds,
@@ -20,16 +19,6 @@ from tidemark.pipeline.watermark.policy import Policy
 from tidemark.pipeline.watermark.readings import follow
 
 # ----------------------------------------------------------------------------------------------- being ready
-
-
-def test_tracking_behind_and_not_ahead_of_base_holds() -> None:
-    decision = decide(EVERY_SECOND, base=effective(51, observed=100), tracking=effective(60, observed=100))
-    assert (decision.reason, decision.watermark) == (Reason.HELD_TRACKING_BEHIND, None)
-
-
-def test_tracking_ahead_of_base_by_the_band_is_enough() -> None:
-    decision = decide(EVERY_SECOND, base=effective(50, observed=100), tracking=effective(60, observed=100))
-    assert (decision.reason, decision.watermark) == (Reason.ADVANCED, at(48))
 
 
 @pytest.mark.parametrize(
@@ -54,11 +43,6 @@ def test_base_older_than_what_tracking_knows_holds() -> None:
     decision = decide(EVERY_SECOND, base=effective(50, observed=100), tracking=effective(100), complete_from=at(50.001))
     assert (decision.reason, decision.watermark) == (Reason.HELD_INCOMPLETE, None)
     assert decision.complete_from == at(50.001)
-
-
-def test_base_at_the_moment_from_which_tracking_knows_is_enough() -> None:
-    decision = decide(EVERY_SECOND, base=effective(50, observed=100), tracking=effective(100), complete_from=at(50))
-    assert decision.reason is Reason.ADVANCED
 
 
 HOLED = published((second, second - 1) for second in range(100) if not 50 <= second < 53)
@@ -163,48 +147,7 @@ def test_staleness_is_of_the_newest_observation_and_not_of_the_effective_reading
     assert (decision.reason, decision.watermark) == (Reason.ADVANCED, at(87))
 
 
-@pytest.mark.parametrize("sought", ["base", "tracking"])
-def test_a_seek_holds_for_one_decision_and_is_reported(sought: str) -> None:
-    before = {"base": effective(100), "tracking": effective(100)}
-    after = before | {sought: effective(30, observed=101, epoch=2)}
-    previous = standing_at(88, **before)
-    reported = decide(EVERY_SECOND, **after, previous=previous)
-    assert (reported.reason, reported.watermark) == (Reason.HELD_SEEK, at(88))
-    following = decide(EVERY_SECOND, **after, previous=reported)
-    assert following.reason is not Reason.HELD_SEEK
-    assert following.watermark == at(88)
-
-
-def test_a_seek_back_never_moves_the_watermark_back() -> None:
-    sought = effective(30, observed=101, epoch=2)
-    previous = standing_at(88, base=sought, tracking=effective(100))
-    decision = decide(EVERY_SECOND, base=sought, tracking=effective(100), previous=previous)
-    assert (decision.reason, decision.candidate, decision.watermark) == (Reason.PINNED_BY_BACKLOG, at(29), at(88))
-
-
-def test_the_first_decision_reports_no_seek() -> None:
-    readings = {"base": effective(100, epoch=3), "tracking": effective(100, epoch=5)}
-    assert decide(EVERY_SECOND, **readings).reason is Reason.ADVANCED
-    assert decide(EVERY_SECOND, **readings, previous=standing_at(None)).reason is Reason.ADVANCED
-
-
 # ----------------------------------------------------------------------------------------------------- slacks
-
-
-def test_the_reading_slack_is_taken_off_tracking() -> None:
-    policy = Policy(reading_slack=seconds(3))
-    decision = decide(EVERY_SECOND, base=effective(100), tracking=effective(100), policy=policy)
-    assert (flat(decision).band_end, flat(decision).anchor, decision.watermark) == (at(97), at(86), at(85))
-
-
-def test_the_base_slack_is_taken_off_base() -> None:
-    policy = Policy(base_slack=seconds(15))
-    decision = decide(EVERY_SECOND, base=effective(80, observed=100), tracking=effective(100), policy=policy)
-    assert (flat(decision).band_start, decision.watermark) == (at(65), at(64))
-    incomplete = decide(
-        EVERY_SECOND, base=effective(80, observed=100), tracking=effective(100), policy=policy, complete_from=at(66)
-    )
-    assert incomplete.reason is Reason.HELD_INCOMPLETE
 
 
 def test_the_readings_are_reported_without_the_slack() -> None:

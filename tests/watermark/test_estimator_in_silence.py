@@ -13,7 +13,6 @@ from tests.watermark.builders import (
     flat,
     published,
     seconds,
-    standing_at,
 )
 from tidemark.pipeline.watermark.decision import Decision, Reason
 from tidemark.pipeline.watermark.histogram import Histogram
@@ -27,18 +26,6 @@ def idle_at(moment: float, **more: object) -> Decision:
     return decide(EVERY_SECOND, base=effective(moment), tracking=effective(moment), **more)  # type: ignore[arg-type]
 
 
-def test_after_a_silence_without_backlog_the_watermark_follows_the_clock() -> None:
-    decision = idle_at(300)
-    assert decision.reason is Reason.IDLE_ADVANCED
-    assert flat(decision).recent_lag == seconds(1)
-    assert decision.watermark == at(300 - 10 - 1)
-
-
-def test_silence_is_idle_only_beyond_the_timeout() -> None:
-    assert idle_at(99 + 120).reason is Reason.ADVANCED
-    assert idle_at(99 + 120.001).reason is Reason.IDLE_ADVANCED
-
-
 def test_silence_is_not_idle_while_base_may_hold_what_was_published_before_it() -> None:
     # A source catches up in a burst: 40 s behind at 100, 1 s behind at 101. Base holds the first of it ever since.
     caught_up = published([(80, 40), (100, 60), (101, 100)])
@@ -49,24 +36,12 @@ def test_silence_is_not_idle_while_base_may_hold_what_was_published_before_it() 
     assert (landed.watermark, landed.reason) == (at(300 - 10 - 1), Reason.IDLE_ADVANCED)
 
 
-def test_the_idle_rule_never_moves_the_watermark_back() -> None:
-    decision = idle_at(300, previous=standing_at(299))
-    assert (decision.reason, decision.watermark, decision.candidate) == (Reason.UNCHANGED, at(299), at(289))
-
-
 def test_the_idle_watermark_follows_the_lower_of_both_readings_less_their_slack() -> None:
     decision = decide(EVERY_SECOND, base=effective(295, observed=300), tracking=effective(300))
     assert decision.watermark == at(295 - 10 - 1)
     policy = Policy(base_slack=seconds(1), reading_slack=seconds(8))
     slack = decide(EVERY_SECOND, base=effective(295, observed=300), tracking=effective(300), policy=policy)
     assert slack.watermark == at(300 - 8 - 10 - 1)
-
-
-def test_a_greater_recent_lag_than_allowed_does_not_hold_the_idle_watermark_back_further() -> None:
-    histogram = EVERY_SECOND + published([(99.5, -5000)])
-    decision = decide(histogram, base=effective(300), tracking=effective(300))
-    assert flat(decision).recent_lag == Policy().max_idle_lag
-    assert decision.watermark == at(300 - 10 - 300)
 
 
 def test_event_times_ahead_of_their_publish_time_do_not_push_the_idle_watermark_forward() -> None:
@@ -78,16 +53,6 @@ def test_the_recent_lag_is_the_largest_of_the_newest_bucket_with_an_event_time()
     histogram = published([(10, -100), (20.25, 15), (20.75, 20)], rejected=[25])
     assert recent_lag(histogram, timedelta(minutes=5)) == seconds(5.25)
     assert recent_lag(Histogram.empty(), timedelta(minutes=5)) == seconds(0)
-
-
-def test_idle_set_to_hold_never_advances_on_silence() -> None:
-    decision = idle_at(300, policy=Policy(idle="hold"), previous=standing_at(98))
-    assert (decision.reason, decision.watermark) == (Reason.IDLE_HELD, at(98))
-
-
-def test_idle_set_to_hold_still_takes_what_the_last_messages_prove() -> None:
-    decision = idle_at(300, policy=Policy(idle="hold"), previous=standing_at(60))
-    assert (decision.reason, decision.watermark, flat(decision).anchor) == (Reason.ADVANCED, at(98), at(99))
 
 
 @pytest.mark.parametrize("behind", ["base", "tracking"])

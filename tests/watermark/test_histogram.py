@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -92,15 +91,6 @@ def test_the_empty_histogram_is_the_identity(a: Histogram) -> None:
 
 
 @bounded
-@given(message_lists, message_lists, rejected_lists, rejected_lists)
-def test_the_histogram_of_all_messages_is_the_sum_of_those_of_their_parts(
-    first: list[Times], second: list[Times], rejected_first: list[int], rejected_second: list[int]
-) -> None:
-    whole = histogram_of(first + second, rejected_first + rejected_second)
-    assert whole == histogram_of(first, rejected_first) + histogram_of(second, rejected_second)
-
-
-@bounded
 @given(st.lists(st.tuples(message_lists, rejected_lists), max_size=5), st.randoms(use_true_random=False))
 def test_merging_parts_in_any_order_equals_counting_in_a_dictionary(
     parts: list[tuple[list[Times], list[int]]], shuffler: random.Random
@@ -139,18 +129,6 @@ def test_a_message_counts_with_the_lesser_of_its_event_time_and_its_publish_time
     counted = [(publish, min(publish, event)) for publish, event in messages]
     assert histogram_of(messages, rejected) == histogram_of(counted, rejected)
     assert disorder(counted) <= disorder(messages)
-
-
-def test_merging_leaves_both_sides_as_they_were() -> None:
-    a, b = published([(0, -5), (3, 1)]), published([(0, -7), (9, 2)])
-    before = cells_of(a), cells_of(b)
-    _ = a + b
-    assert (cells_of(a), cells_of(b)) == before
-
-
-def test_histograms_with_another_count_are_not_equal() -> None:
-    assert published([(1, 1)]) != published([(1, 1), (1, 1)])
-    assert published([(1, 1)]) != "something else"
 
 
 # ------------------------------------------------------------------------------------------- what it is asked
@@ -213,25 +191,6 @@ def test_a_quantile_of_nothing_is_the_minimum(messages: list[Times], rejected: l
     assert histogram.quantile_between(low, high, 0.0) == minimum_between(histogram, low, high)
 
 
-def test_a_quantile_is_taken_of_each_bucket_by_itself() -> None:
-    punctual = [(second, second - 1.0) for second in range(10) for _ in range(10)]
-    histogram = published([*punctual, (5, -900.0), (6, -900.0), (6, -900.0)])
-    low, high = START_BUCKET, START_BUCKET + 9
-    one_in_ten = histogram.quantile_between(low, high, 0.1)
-    assert one_in_ten is not None
-    assert one_in_ten.min_event_time == at(-900)  # second 6 has two of twelve: one is passed over
-    assert one_in_ten.publish_bucket == START_BUCKET + 6
-    two_in_ten = histogram.quantile_between(low, high, 0.2)
-    assert two_in_ten is not None
-    assert two_in_ten.min_event_time == at(-1)
-
-
-def test_the_cell_that_holds_the_minimum_is_shown_as_evidence() -> None:
-    cell = minimum_between(published([(1.5, -2.25), (1.9, -2.75), (2.0, 7)]), START_BUCKET, START_BUCKET + 5)
-    assert cell == Cell(publish_bucket=START_BUCKET + 1, min_event_time=at(-2.75), count=2)
-    assert cell.published_from == at(1)
-
-
 def test_buckets_are_half_open_before_and_after_the_epoch() -> None:
     assert [bucket_of(from_us(us)) for us in (-1_000_001, -1_000_000, -1, 0, 999_999, 1_000_000)] == [
         -2,
@@ -259,16 +218,6 @@ def test_rejected_messages_occupy_and_are_never_a_minimum_nor_an_anchor(rejected
     assert histogram.newest_valid_bucket(before=high) is None
     assert messages_between(histogram, low, high) == 0
     assert (histogram.newest_publish_us, histogram.oldest_event_us) == (None, None)
-
-
-def test_a_rejected_message_beside_a_valid_one_changes_neither_minimum_nor_newest() -> None:
-    valid = published([(3, 1)])
-    both = published([(3, 1)], rejected=[3, 8])
-    assert minimum_between(both, START_BUCKET, START_BUCKET + 9) == minimum_between(
-        valid, START_BUCKET, START_BUCKET + 9
-    )
-    assert both.newest_publish_us == valid.newest_publish_us
-    assert both.newest_valid_bucket(before=START_BUCKET + 9) == START_BUCKET + 3
 
 
 # ------------------------------------------------------------------------------------------- within a bucket
@@ -379,12 +328,6 @@ def test_pruning_a_sum_is_the_sum_of_the_pruned(a: Histogram, b: Histogram, from
     assert a.pruned(from_bucket).pruned(from_bucket) == a.pruned(from_bucket)
 
 
-def test_pruned_buckets_free_their_memory() -> None:
-    pruned = published([(second, second) for second in range(100)]).pruned(START_BUCKET + 99)
-    assert len(pruned) == 1
-    assert pruned.publish_bucket.base is None
-
-
 # ------------------------------------------------------------------------------------------- first deliveries
 
 
@@ -402,23 +345,3 @@ def test_new_below_counts_the_messages_of_cells_that_were_not_there(
     expected = sum(count for cell, (count, _) in delta.items() if cell not in here and not_before <= cell[0] < before)
     histogram = histogram_of(known, known_rejected)
     assert histogram.new_below(histogram_of(arrived, arrived_rejected), before, not_before) == expected
-
-
-def test_a_redelivery_is_not_a_first_delivery() -> None:
-    known = published([(1, 0), (2, 1), (3, 2)])
-    assert known.new_below(published([(2, 1)]), START_BUCKET + 100, START_BUCKET) == 0
-    assert known.new_below(published([(2, -40)]), START_BUCKET + 100, START_BUCKET) == 1
-    assert known.new_below(published([(2, -40)]), START_BUCKET + 2, START_BUCKET) == 0
-    assert known.new_below(published([(2, -40)]), START_BUCKET + 100, START_BUCKET + 3) == 0
-
-
-def test_the_arrays_stay_whole_numbers_of_64_bits() -> None:
-    merged = Histogram.empty() + published([(0, 0)], rejected=[4]) + published([])
-    assert {
-        column.dtype for column in (merged.publish_bucket, merged.event_bucket, merged.count, merged.min_event_us)
-    } == {np.dtype(np.int64)}
-
-
-@pytest.mark.parametrize("size", [1, 1_000])
-def test_size_follows_the_spread_of_times_and_not_the_number_of_messages(size: int) -> None:
-    assert len(published([(1.5, 0.25)] * size)) == 1

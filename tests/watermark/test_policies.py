@@ -5,8 +5,7 @@ A message is published each second and happens a second before, unless a test sa
 """
 
 import random
-from dataclasses import dataclass, replace
-from datetime import datetime
+from dataclasses import dataclass
 
 import pytest
 
@@ -15,7 +14,6 @@ from tests.watermark.fold import Log, outcome
 from tidemark.pipeline.clock import to_us
 from tidemark.pipeline.watermark.decision import Decision, Reason
 from tidemark.pipeline.watermark.policy import Policy
-from tidemark.pipeline.watermark.state import Compacted, WatermarkState
 
 SECOND_US = 1_000_000
 DAY = 24 * 3600
@@ -61,13 +59,6 @@ def two_days(broken_every: int = 0) -> list[Times]:
 
 
 # ---------------------------------------------------------------------------------------------------- quantile
-
-
-def test_a_backlog_of_two_days_is_not_late_without_a_quantile() -> None:
-    drained = drain(Log(), two_days(), now=2 * DAY, steps=6)
-    assert drained.late == []
-    assert drained.decisions[-1].watermark is not None
-    assert drained.decisions[-1].watermark > at(2 * DAY - 120)
 
 
 @pytest.mark.parametrize("quantile", [0.001, 0.05, 0.2])
@@ -179,80 +170,10 @@ def test_base_slack_waits_with_silence_as_well_until_base_was_read_that_much_lat
     assert reasons == {0: Reason.IDLE_ADVANCED, 30: Reason.PINNED_BY_BACKLOG}
 
 
-# ------------------------------------------------------------------------------------- rule, frontier_quantile
-
-
-def one_late_stream(policy: Policy, *, restarts: bool = False) -> list[Decision]:
-    """Two streams, one on time and one that is always half a minute late, over two minutes of ticks."""
-    log, decisions = Log(policy), []
-    for second in range(20, 141, 10):
-        on_time = beats(second - 10, second)
-        log.publish(published([*on_time, *((beat + 0.5, beat - 30) for beat in range(second - 10, second, 5))]))
-        decisions.append(log.tick(second, base=second - 2))
-        if restarts:
-            log.state = log.state.after(log.state.number + 1, Compacted(replace(log.state)))
-    return decisions
-
-
-def lag_of(decision: Decision) -> float:
-    assert decision.lag is not None
-    return decision.lag.total_seconds()
-
-
-def test_one_late_stream_holds_back_the_band_all_the_time_and_the_frontier_not() -> None:
-    assert lag_of(one_late_stream(Policy(rule="band", band=seconds(10)))[-1]) > 39
-    assert lag_of(one_late_stream(Policy(rule="frontier", band=seconds(10)))[-1]) < 33
-
-
-def test_the_frontier_makes_a_stream_late_that_is_late_by_more_than_the_band_and_no_other() -> None:
-    late = {}
-    for band in (10, 35):
-        watermark = one_late_stream(Policy(rule="frontier", band=seconds(band)))[-1].watermark
-        assert watermark is not None
-        late[band] = at(140 - 30) < watermark  # what that stream publishes next
-    assert late == {10: True, 35: False}
-
-
-def test_neither_pruning_nor_a_restart_changes_the_frontier() -> None:
-    policy = Policy(rule="frontier")
-    assert one_late_stream(policy) == one_late_stream(policy, restarts=True)
-
-
-def test_the_rule_can_be_changed_between_two_ticks() -> None:
-    log = Log(Policy(rule="band"))
-    log.publish(published([*beats(0, 100), *((beat + 0.5, beat - 30) for beat in range(0, 100, 5))]))
-    band = log.tick(100).watermark
-    log.policy = Policy(rule="frontier")
-    frontier = log.tick(101).watermark
-    assert band is not None
-    assert frontier is not None
-    assert frontier >= band + seconds(25)
-    log.policy = Policy(rule="band")
-    assert outcome(log.tick(102)) == (Reason.UNCHANGED, frontier)
-
-
-def test_a_clock_that_runs_fast_makes_nobody_else_late() -> None:
-    watermarks: dict[str, datetime | None] = {}
-    for name, policy in (
-        ("band", Policy()),
-        ("frontier", Policy(rule="frontier")),
-        ("passing", Policy(rule="frontier", frontier_quantile=0.1)),
-    ):
-        log = Log(policy)
-        for second in range(20, 121, 20):
-            crowd = [(beat + 0.25, beat - 0.75) for beat in range(second - 20, second) for _ in range(20)]
-            log.publish(published([*crowd, (second - 15, second + 240)]))
-            log.tick(second)
-        watermarks[name] = log.state.watermark
-    assert watermarks["band"] == at(108.25)
-    assert watermarks["frontier"] == at(108.25)
-    assert watermarks["passing"] == at(108.25)
-
-
 # ------------------------------------------------------------------------------------------------ completeness
 
 
-def test_a_tracking_subscription_younger_than_base_s_backlog_holds_until_base_has_landed_what_it_never_saw() -> None:
+def test_tracking_that_is_younger_than_base_s_backlog_holds_until_that_has_landed() -> None:
     """Base holds an hour from before tracking; it lands in any order, in 12 ticks."""
     rng = random.Random(3)
     before = [(publish, publish - 1) for publish in range(-3600, 0)]
@@ -283,13 +204,3 @@ def test_without_the_completeness_rule_messages_are_late() -> None:
     decision = log.read(610, reading(610, -1800, names=False), reading(610))
     assert decision.watermark is not None
     assert at(-1801) < decision.watermark
-
-
-def test_completeness_is_kept_over_a_restart() -> None:
-    log = Log(known_from=0)
-    log.publish(published(beats(0, 100)))
-    log.tick(100, base=-50)
-    restarted = Log()
-    restarted.state = WatermarkState().after(7, Compacted(log.state))
-    assert restarted.tick(110, base=-50).reason is Reason.HELD_INCOMPLETE
-    assert restarted.tick(120, base=5).reason is Reason.ADVANCED

@@ -3,7 +3,6 @@
 import itertools
 import random
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -21,32 +20,9 @@ def folded(*readings: Reading | None) -> EffectiveReading:
     return state
 
 
-def test_the_first_reading_begins_the_first_epoch() -> None:
-    first = reading(100, 40)
-    assert folded(first) == EffectiveReading(at(40), True, at(100), epoch=1, epoch_began=at(100), newest=first)
-
-
-def test_no_reading_keeps_the_previous_one() -> None:
-    assert follow(None, None, TOLERANCE) is None
-    before = folded(reading(100, 40))
-    assert follow(before, None, TOLERANCE) is before
-
-
-def test_a_larger_reading_becomes_the_effective_one_with_its_own_moment() -> None:
-    state = folded(reading(100, 40), reading(110, 60, names=False))
-    assert (state.oldest_unacked, state.observed_at, state.names_a_message) == (at(60), at(110), False)
-    assert state.epoch == 1
-
-
 def test_a_reading_that_is_seen_again_is_as_old_as_it_was_seen_last() -> None:
     stuck = folded(reading(100, 95), reading(160, 95), reading(130, 95))
     assert (stuck.oldest_unacked, stuck.observed_at, stuck.newest) == (at(95), at(160), reading(160, 95))
-
-
-def test_a_slightly_lower_reading_refreshes_the_observation_and_changes_nothing_else() -> None:
-    state = folded(reading(100, 90), reading(130, 60))  # lower by exactly the tolerance
-    assert (state.oldest_unacked, state.observed_at, state.epoch) == (at(90), at(100), 1)
-    assert state.newest == reading(130, 60)
 
 
 def test_a_lower_reading_beyond_the_tolerance_begins_a_new_epoch() -> None:
@@ -71,16 +47,6 @@ def test_observations_from_before_the_epoch_are_passed_over() -> None:
     assert sought.epoch == 2
     assert follow(sought, reading(199, 195), TOLERANCE) is sought
     assert folded(reading(100, 90), reading(200, 10), reading(200, 15)).oldest_unacked == at(15)
-
-
-def test_every_further_seek_is_an_epoch_of_its_own() -> None:
-    state = folded(*(reading(moment, oldest) for moment, oldest in [(1, 0), (2, -50), (3, -20), (4, -51), (5, -100)]))
-    assert (state.epoch, state.epoch_began, state.oldest_unacked) == (4, at(5), at(-100))
-
-
-@pytest.mark.parametrize(("observed", "oldest", "age"), [(100, 40, 60), (100, 100, 0), (100, 101, 0)])
-def test_age_is_how_long_the_oldest_message_was_waiting(observed: float, oldest: float, age: float) -> None:
-    assert reading(observed, oldest).age == seconds(age)
 
 
 climbing = st.lists(st.tuples(st.integers(1, 60), st.integers(-3, 40)), min_size=2, max_size=8)

@@ -9,7 +9,7 @@ from tests.watermark.builders import at, flat, published, reading, seconds
 from tests.watermark.fold import Log, outcome
 from tidemark.pipeline.watermark.decision import Reason
 from tidemark.pipeline.watermark.policy import Policy
-from tidemark.pipeline.watermark.state import Compacted, Lost, Released, Snapshot, WatermarkState
+from tidemark.pipeline.watermark.state import Compacted, Lost, WatermarkState
 
 STRAGGLER = 50.25
 """When the message that base holds was published; it happened at 49.25."""
@@ -36,12 +36,6 @@ def test_a_release_lets_the_watermark_pass_what_base_holds(pinned: Log) -> None:
     assert decision.base.oldest_unacked == at(STRAGGLER)  # as it was read: the release is no reading
 
 
-def test_a_release_moves_nothing_before_the_next_decision(pinned: Log) -> None:
-    pinned.release(90)
-    assert pinned.state.watermark == at(49.25)
-    assert pinned.state.released_before == at(90)
-
-
 def test_messages_published_after_the_release_hold_as_before_until_base_has_passed_them(pinned: Log) -> None:
     pinned.release(80)
     assert outcome(pinned.tick(102, base=STRAGGLER)) == (Reason.RELEASED, at(79.25))
@@ -60,23 +54,12 @@ def test_a_release_takes_effect_to_the_moment(pinned: Log) -> None:
     assert outcome(pinned.tick(103, base=STRAGGLER)) == (Reason.RELEASED, at(50.25))
 
 
-def test_a_release_up_to_now_still_leaves_the_band_its_due(pinned: Log) -> None:
-    pinned.release(102)
-    assert outcome(pinned.tick(102, base=STRAGGLER)) == (Reason.RELEASED, at(90.25))  # the anchor: 102 - 10 - 1
-
-
 def test_a_release_beyond_what_tracking_has_read_waits_for_tracking(pinned: Log) -> None:
     pinned.release(180)
     held = pinned.read(190, reading(190, STRAGGLER), reading(190, 150))
     assert outcome(held) == (Reason.HELD_TRACKING_BEHIND, at(49.25))
     ahead = pinned.read(191, reading(191, STRAGGLER), reading(191, 190))
     assert outcome(ahead) == (Reason.RELEASED, at(178.25))  # the anchor of tracking's 190, below the release
-
-
-def test_a_release_beyond_tracking_s_reading_near_now_rests_on_the_anchor(pinned: Log) -> None:
-    pinned.release(195)
-    near = pinned.read(196, reading(196, STRAGGLER), reading(196, 190))
-    assert outcome(near) == (Reason.RELEASED, at(178.25))
 
 
 def test_a_second_release_goes_further_and_an_earlier_one_takes_nothing_back(pinned: Log) -> None:
@@ -108,13 +91,6 @@ def test_a_seek_of_base_ends_the_release(pinned: Log) -> None:
     assert outcome(after) == (Reason.PINNED_BY_BACKLOG, at(79.25))
     assert after.candidate is not None
     assert after.candidate < at(51)  # what is replayed holds again
-
-
-def test_a_seek_of_tracking_leaves_the_release(pinned: Log) -> None:
-    pinned.release(80)
-    sought = pinned.read(103, reading(103, STRAGGLER), reading(103, 20))
-    assert sought.reason is Reason.HELD_SEEK
-    assert outcome(pinned.tick(104, base=STRAGGLER)) == (Reason.RELEASED, at(79.25))
 
 
 def test_a_release_that_base_has_passed_changes_nothing_and_leaves_the_slack_whole() -> None:
@@ -176,11 +152,6 @@ def test_a_lost_entry_holds_against_an_older_release(pinned: Log) -> None:
     assert pinned.tick(150, base=STRAGGLER).reason is Reason.RELEASED
 
 
-def test_a_release_does_not_stand_in_for_a_reading(pinned: Log) -> None:
-    pinned.release(80)
-    assert pinned.read(1000, None, reading(1000)).reason is Reason.HELD_STALE_READING
-
-
 def test_with_a_straggler_let_go_silence_is_not_idle(pinned: Log) -> None:
     """What base holds besides is not known, so the assumption of the idle rule cannot be made."""
     pinned.release(300)
@@ -210,13 +181,3 @@ def test_the_rule_frontier_passes_a_straggler_that_was_let_go() -> None:
     further = log.tick(102, base=50)
     assert outcome(further) == (Reason.RELEASED, at(91))  # the frontier: published a band ago
     assert flat(further).frontier == at(91)
-
-
-def test_a_release_is_the_same_whether_it_comes_before_or_after_the_snapshots_of_its_tick(pinned: Log) -> None:
-    first = second = pinned.state
-    release, snapshot = Released(at(80), at(101), "someone"), Snapshot(published([(101, 100)]))
-    for entry in (release, snapshot):
-        first = first.after(first.number + 1, entry)
-    for entry in (snapshot, release):
-        second = second.after(second.number + 1, entry)
-    assert first == second

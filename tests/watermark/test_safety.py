@@ -319,7 +319,7 @@ def folded(entries: list[Entry], state: WatermarkState | None = None) -> Waterma
 
 
 @both_rules
-def test_with_disorder_within_the_band_nothing_lands_below_the_watermark_and_nothing_keeps_it_back(rule: Rule) -> None:
+def test_with_disorder_within_the_band_nothing_is_late_and_the_watermark_moves_on(rule: Rule) -> None:
     advanced = fewer = 0
     for seed in range(SCHEDULES):
         simulation = Simulation(seed, rule=rule, compares=seed % COMPARED == 0)

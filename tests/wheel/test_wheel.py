@@ -107,7 +107,6 @@ def with_free_ports(config: str) -> str:
         "sc://localhost:15002": f"sc://localhost:{free_port()}",
         "web_port = 3000": f"web_port = {free_port()}",
         "code_port = 4266": f"code_port = {free_port()}",
-        'ack_deadline = "60s"': 'ack_deadline = "10s"',
         'length = "5m"': 'length = "1m"',
         'tick = "10s"': 'tick = "2s"',
         'band = "10s"': 'band = "2s"',

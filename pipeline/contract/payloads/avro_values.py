@@ -1,7 +1,7 @@
 """Avro's values that JSON has no form for, as plain values: times as RFC 3339 text, bytes as base64, decimals as
 numbers, NaN as null.
 
-They are readers of logical types of our own, which `avro_schema` writes into each schema. fastavro calls them with the
+They are readers of tidemark's logical types, which `avro_types` writes into each schema. fastavro calls them with the
 value and the schemas of writer and reader, and no value is looked at twice.
 """
 
@@ -79,10 +79,10 @@ OF_LOGICAL: Mapping[tuple[str, str], str] = {
     ("bytes", "decimal"): "decimal",
     ("fixed", "decimal"): "decimal",
 }
-"""What reads Avro's logical types. A UUID is text already, and an unknown one is what it is made of."""
+"""The readers of Avro's logical types. A UUID is text already, and an unknown one is what it is made of."""
 
 OF_TYPE: Mapping[str, str] = {"float": "finite", "double": "finite", "bytes": "base64", "fixed": "base64"}
-"""What reads a type without a logical one, where that is needed."""
+"""The readers of types without a logical one, where one is needed."""
 
 READERS: Mapping[str, Callable[..., Any]] = {
     "finite": _finite,

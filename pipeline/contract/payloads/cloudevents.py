@@ -8,7 +8,7 @@ import binascii
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from tidemark.pipeline.contract.payloads.json_text import as_object, json_kind, parsed
+from tidemark.pipeline.contract.payloads.bounds import as_object, json_kind, parsed
 from tidemark.pipeline.contract.payloads.rejections import Unreadable, quoted
 
 PREFIX = "ce-"
@@ -29,7 +29,7 @@ class Event(NamedTuple):
 
 
 def is_structured(attributes: Mapping[str, str]) -> bool:
-    """Whether the payload holds the whole event."""
+    """Tell whether the payload holds the whole event."""
     return attributes.get(CONTENT_TYPE, "").lower().startswith(STRUCTURED)
 
 
@@ -58,7 +58,7 @@ def opened(attributes: Mapping[str, str], data: bytes) -> Event:
 
 
 def _context(event: Mapping[str, Any]) -> dict[str, str]:
-    """What the event says of itself, as attributes, each value in its canonical text."""
+    """Return the event's context as attributes, each value in its canonical text."""
     said = {}
     for name, value in event.items():
         if name in CONTENT or value is None:

@@ -5,6 +5,7 @@ from typing import Any, NamedTuple
 
 from tidemark.pipeline.contract.messages import AttributeDicts, Attributes, Messages
 from tidemark.pipeline.contract.payloads import cloudevents
+from tidemark.pipeline.contract.payloads.bounds import MAGIC, as_object, inflated, parsed
 from tidemark.pipeline.contract.payloads.definitions import (
     SCHEMA_ENCODING,
     SCHEMA_NAME,
@@ -14,8 +15,6 @@ from tidemark.pipeline.contract.payloads.definitions import (
     is_json,
 )
 from tidemark.pipeline.contract.payloads.formats import Compression, Encoding, Envelope, PayloadFormat
-from tidemark.pipeline.contract.payloads.gzipped import MAGIC, inflated
-from tidemark.pipeline.contract.payloads.json_text import as_object, parsed
 from tidemark.pipeline.contract.payloads.rejections import Rejection, RejectionReason, Undecided, Unknown, Unreadable
 from tidemark.pipeline.contract.payloads.revisions import Asking, Revisions
 
@@ -30,7 +29,7 @@ Read = Callable[[int, bytes], Any]
 
 
 class _Room:
-    """How many bytes may still be decoded in a part, those included that were decompressed in vain."""
+    """The bytes that may still be decoded in a part, those included that were decompressed in vain."""
 
     def __init__(self) -> None:
         self.left = PART_BYTES
@@ -67,7 +66,7 @@ class PayloadDecoder:
             found_in = files_at(written.schema, written.encoding)
         self._revisions = Revisions(written.encoding, found_in)
         self._may_be_gzip = written.compression is Compression.AUTO and written.encoding is not Encoding.AVRO
-        """Whether a payload that begins like gzip is: a record of Avro may begin so as well."""
+        """True if a payload that begins like gzip is gzip: a record of Avro may begin so as well."""
 
     def decode(self, messages: Messages, asking: Asking) -> Decoded:
         """Decode the first messages: all of them, or so many that their content fills `PART_BYTES`. At least one. What
@@ -156,7 +155,7 @@ class PayloadDecoder:
         return read
 
     def _is_compressed(self, attributes: Mapping[str, str]) -> bool:
-        """Whether the format or the message's attribute says so."""
+        """Tell by the format or the message's attribute."""
         compression = self._format.compression
         if compression is not Compression.AUTO:
             return compression is Compression.GZIP

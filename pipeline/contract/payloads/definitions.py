@@ -1,4 +1,4 @@
-"""Where schemas come from: by the revision that a message names, from files, or from whatever else implements
+"""Sources of schemas: by the revision that a message names, from files, or from whatever else implements
 `Definitions`."""
 
 import re
@@ -26,7 +26,7 @@ DELETED_REVISION = "_deleted-schema-revision_"
 DELETED_SCHEMA = "_deleted-schema_"
 
 SUFFIXES: Mapping[Encoding, tuple[str, ...]] = {Encoding.AVRO: (".avsc",), Encoding.PROTOBUF: (".proto", ".binpb")}
-"""How the files of schemas are named. A `.binpb` is a FileDescriptorSet, as `protoc --descriptor_set_out` writes it."""
+"""The suffixes of schema files. A `.binpb` is a FileDescriptorSet, as `protoc --descriptor_set_out` writes it."""
 
 LARGEST_DEFINITION = 1 << 20
 """Bytes of a schema. Pub/Sub takes 300 KB."""
@@ -112,7 +112,8 @@ def revision_of(attributes: Mapping[str, str]) -> str:
 
 
 def is_json(attributes: Mapping[str, str]) -> bool:
-    """Whether a payload is written in its schema's JSON form; without the attribute it is binary. Raises Unreadable."""
+    """Tell whether a payload is written in its schema's JSON form; without the attribute it is binary. Raises
+    Unreadable."""
     encoding = attributes.get(SCHEMA_ENCODING) or "BINARY"
     if encoding not in ("JSON", "BINARY"):
         raise Unreadable(f"{SCHEMA_ENCODING} = {quoted(encoding)} is neither JSON nor BINARY")

@@ -1,4 +1,4 @@
-"""How a topic's payloads are written."""
+"""The formats of a topic's payloads."""
 
 from dataclasses import dataclass
 from enum import StrEnum
@@ -8,7 +8,7 @@ CONTAINER = b"Obj\x01"
 
 
 class Encoding(StrEnum):
-    """How a payload holds its values. From NONE and BYTES nothing is read."""
+    """The encoding of a payload's values. From NONE and BYTES nothing is read."""
 
     NONE = "none"
     BYTES = "bytes"
@@ -26,7 +26,7 @@ class Compression(StrEnum):
 
 
 class Envelope(StrEnum):
-    """What the values are wrapped in."""
+    """The envelope around the values."""
 
     NONE = ""
     CLOUDEVENTS = "cloudevents"
@@ -34,7 +34,7 @@ class Envelope(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class PayloadFormat:
-    """How payloads are written. `schema` is a file or a folder, or empty: the topic's own schema in Pub/Sub."""
+    """The format of payloads. `schema` is a file or a folder, or empty: the topic's own schema in Pub/Sub."""
 
     encoding: Encoding = Encoding.JSON
     compression: Compression = Compression.AUTO
@@ -43,15 +43,15 @@ class PayloadFormat:
 
     @property
     def is_read(self) -> bool:
-        """Whether payloads are decoded at all."""
+        """True if payloads are decoded at all."""
         return self.encoding not in (Encoding.NONE, Encoding.BYTES)
 
     @property
     def has_schema(self) -> bool:
-        """Whether payloads can be read by a schema alone."""
+        """True if payloads can be read by a schema alone."""
         return self.encoding in (Encoding.AVRO, Encoding.PROTOBUF)
 
     @property
     def asks_for_schemas(self) -> bool:
-        """Whether payloads are read by the schema that the topic has in Pub/Sub."""
+        """True if payloads are read by the schema that the topic has in Pub/Sub."""
         return self.has_schema and not self.schema

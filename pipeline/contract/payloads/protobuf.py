@@ -1,5 +1,9 @@
 """Payloads that are protobuf messages, in binary or in protobuf's JSON form."""
 
+import subprocess
+import sys
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import orjson
@@ -7,16 +11,19 @@ from google.protobuf import descriptor_pb2, descriptor_pool, json_format, messag
 
 from tidemark.pipeline.contract.payloads.bounds import Budget, refuse_many_values
 from tidemark.pipeline.contract.payloads.definitions import Definition
-from tidemark.pipeline.contract.payloads.proto_count import refuse_many_values_on_the_wire, shape_of, widest
-from tidemark.pipeline.contract.payloads.proto_text import compiled
-from tidemark.pipeline.contract.payloads.proto_values import MessageValues
-from tidemark.pipeline.contract.payloads.rejections import Unreadable
+from tidemark.pipeline.contract.payloads.proto_types import MessageType
+from tidemark.pipeline.contract.payloads.rejections import Unknown, Unreadable
+
+COMPILED_WITHIN_SECONDS = 30
+"""The compiler takes a fraction of a second for the 300 KB that Pub/Sub allows."""
+
+SOURCE, COMPILED = "schema.proto", "schema.binpb"
 
 UNFIT = (
     *(message.DecodeError, json_format.Error),
     *(ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError),
 )
-"""What reading raises for bytes that another schema wrote, or none: RecursionError beyond what may be nested."""
+"""Errors of reading bytes that another schema wrote, or none: RecursionError beyond what may be nested."""
 
 
 class ProtobufCodec:
@@ -30,30 +37,29 @@ class ProtobufCodec:
         try:
             descriptor = _first_message(content)
             self._message: Any = message_factory.GetMessageClass(descriptor)
-            self._values = MessageValues(descriptor, {})
-            self._shape = shape_of(descriptor)
-            self._most = widest(self._shape)
+            self._type = MessageType(descriptor)
+            self._most = self._type.widest()
         except UNFIT as error:
             raise Unreadable(f"the schema {self._origin} is not protobuf's: {error}") from error
 
     def binary(self, data: bytes) -> Any:
-        """A message in protobuf's binary form."""
+        """Read a message in protobuf's binary form."""
         try:
-            refuse_many_values_on_the_wire(data, self._shape, self._most)
-            return self._values.of(self._message.FromString(data), Budget())
+            self._type.refuse_many_values(data, self._most)
+            return self._type.of(self._message.FromString(data), Budget())
         except UNFIT as error:
             raise Unreadable(f"not protobuf of {self._origin}: {error}"[:300]) from error
 
     def text(self, data: bytes) -> Any:
-        """A message in protobuf's JSON form, under the names of the .proto file or in camel case."""
+        """Read a message in protobuf's JSON form, under the names of the .proto file or in camel case."""
         try:
             refuse_many_values(data, self._most)
-            return self._values.of(json_format.Parse(data, self._message(), ignore_unknown_fields=True), Budget())
+            return self._type.of(json_format.Parse(data, self._message(), ignore_unknown_fields=True), Budget())
         except UNFIT as error:
             raise Unreadable(f"not protobuf's JSON of {self._origin}: {error}"[:300]) from error
 
     def value(self, value: Any) -> Any:
-        """The same, parsed already."""
+        """Like `text`, for JSON that was parsed already."""
         try:
             return self.text(orjson.dumps(value))
         except orjson.JSONEncodeError as error:  # orjson reads deeper nesting than it writes
@@ -70,3 +76,28 @@ def _first_message(content: bytes) -> Any:
         raise ValueError("it has no message")
     main = files[-1]
     return pool.FindMessageTypeByName(".".join(filter(None, (main.package, main.message_type[0].name))))
+
+
+def compiled(text: bytes, origin: str) -> bytes:
+    """Compile a .proto text, as Pub/Sub keeps a schema, to a FileDescriptorSet with what it imports of protobuf's own.
+    Raises Unreadable, and Unknown where the machine is too slow.
+
+    protoc runs in a process of its own: it is written in C++, and reports errors only on its standard error.
+    """
+    with TemporaryDirectory(prefix="tidemark-proto-") as folder:
+        Path(folder, SOURCE).write_bytes(text)
+        options = [f"--proto_path={folder}", f"--descriptor_set_out={Path(folder, COMPILED)}", "--include_imports"]
+        command = [sys.executable, "-m", "grpc_tools.protoc", *options, SOURCE]
+        try:
+            done = subprocess.run(
+                command, capture_output=True, cwd=folder, timeout=COMPILED_WITHIN_SECONDS, check=False
+            )
+        except subprocess.TimeoutExpired as error:
+            raise Unknown(f"the schema {origin} takes protoc more than {COMPILED_WITHIN_SECONDS} s") from error
+        if done.returncode < 0:
+            raise Unknown(f"protoc was ended by signal {-done.returncode} while it read the schema {origin}")
+        if done.returncode:
+            lines = done.stderr.decode(errors="replace").splitlines()
+            said = "; ".join(line.partition(f"{SOURCE}:")[2].strip() for line in lines if f"{SOURCE}:" in line)
+            raise Unreadable(f"the schema {origin} is not protobuf's: {said[:500]}")
+        return Path(folder, COMPILED).read_bytes()

@@ -8,14 +8,42 @@ class RejectionReason(StrEnum):
     """Why a message is in quarantine."""
 
     NO_EVENT_TIME = "NO_EVENT_TIME"
+    """`message.event_time` names a place where the message has nothing.
+
+    Set the attribute or field at the publisher, or name the right place."""
     UNREADABLE_EVENT_TIME = "UNREADABLE_EVENT_TIME"
+    """The value there cannot be read as a time.
+
+    Set `message.event_time_unit`, which the detail names if another unit would fit, or `message.timezone` for times
+    without a zone."""
     NO_STREAM_ID = "NO_STREAM_ID"
+    """A part of `message.stream_id` is missing or empty.
+
+    Set it at the publisher, or name the right place."""
     UNREADABLE_PAYLOAD = "UNREADABLE_PAYLOAD"
+    """The payload cannot be decoded as `[message]` says, or its schema may not or does not exist.
+
+    Compare `message.payload`, `schema` and `compression` with the publisher (docs/how-to/encodings.md)."""
     BEFORE_FIRST_WINDOW = "BEFORE_FIRST_WINDOW"
+    """The event time is before `windows.first`.
+
+    Set an earlier `windows.first` if such old messages are meant."""
     IN_THE_FUTURE = "IN_THE_FUTURE"
+    """The event time is more than `message.max_future_skew` after the publish time.
+
+    Correct the source's clock, or allow a larger skew."""
     TOO_OLD = "TOO_OLD"
+    """The event time is more than `message.max_age` before the publish time.
+
+    Allow a larger age if the source buffers that long."""
     NO_ELEMENTS = "NO_ELEMENTS"
+    """`message.each` is set, and the array is missing, empty, or not an array.
+
+    Name the right array, or publish at least one element."""
     TOO_MANY_ELEMENTS = "TOO_MANY_ELEMENTS"
+    """The array has more than 10,000 elements, or they would repeat more than 16 Mi characters of attributes.
+
+    Publish smaller messages."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +66,7 @@ class Unreadable(Exception):
 
 
 class Unknown(Exception):
-    """Whether a payload can be read is not known now. The message says why; the decoder catches it."""
+    """It is not known now whether a payload can be read. The message says why; the decoder catches it."""
 
 
 def quoted(value: str) -> str:

@@ -17,8 +17,8 @@ MOST_REVISIONS = 100
 
 @dataclass(frozen=True, slots=True)
 class Asking:
-    """When a batch is judged, and how long after its publish time a message waits for a schema that does not exist,
-    both in microseconds. A message that has waited so long is rejected."""
+    """The moment at which a batch is judged, and the time after its publish time that a message waits for a schema that
+    does not exist, both in microseconds. A message that has waited so long is rejected."""
 
     at_us: int
     patience_us: int = 0

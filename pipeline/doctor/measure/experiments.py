@@ -225,13 +225,17 @@ class Bench(Traffic):
     def monitored(self, path: str, oldest: datetime | None, began: float, tell: Tell) -> MonitoringFacts | NotMeasured:
         """Waits for the first point that was sampled after the held message was published. Ctrl-C ends the waiting, and
         the other facts stay."""
-        settings, within, clock = self._place.settings, self._plan.monitoring_within.total_seconds(), self._clock
-        if not settings.has_metrics:
+        server, within, clock = (
+            self._place.settings.monitoring,
+            self._plan.monitoring_within.total_seconds(),
+            self._clock,
+        )
+        if server is None:
             return NotMeasured("not measured here: an emulator has no Cloud Monitoring")
         if oldest is None:
             return NotMeasured("no message came")
-        with monitoring_client(settings.monitoring_endpoint, settings.impersonate) as client:
-            backlog = MonitoringBacklog(self._place.timed(client), path, clock, settings.call_timeout)
+        with monitoring_client(server) as client:
+            backlog = MonitoringBacklog(self._place.timed(client), path, clock)
             try:
                 while (left := began + within - clock.monotonic()) > 0:
                     tell(f"waiting for Cloud Monitoring, {left:.0f} s at most; Ctrl-C skips it")

@@ -17,7 +17,7 @@ EXACT = timedelta(milliseconds=1)
 """Publish times and expiries have milliseconds at least."""
 
 VISIBLE_WITHIN = timedelta(seconds=1)
-"""The delay that an empty `reading_slack` allows for on the service."""
+"""The delay that an empty `slack` allows for on the service."""
 
 MONITORED_WITHIN = timedelta(minutes=4)
 """A point is sampled every minute, and visible up to two minutes later, by Google's list of metrics; a minute more."""

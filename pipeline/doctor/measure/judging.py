@@ -25,7 +25,7 @@ from tidemark.pipeline.settings_types import ZERO
 SLACK_TIMES = 3
 """A slack is so many times the largest delay that was seen: a quiet topic shows no bound."""
 
-BASE_SLACK_AT_LEAST = timedelta(seconds=2)
+SLACK_AT_LEAST = timedelta(seconds=2)
 NEAR = timedelta(seconds=1)
 """A reading that is older than its request by this counts as a message's publish time, which must be occupied."""
 
@@ -33,7 +33,7 @@ JUST_PUBLISHED = "a message just published"
 """The fact of a snapshot that a larger slack takes care of."""
 
 DOLLARS_A_TIB = 40
-"""List price of publishing, and of delivering (docs/concepts/costs.md)."""
+"""List price of publishing, and of delivering (docs/concepts/costs-and-scale.md)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,11 +59,11 @@ class Setting:
 
 def rows(facts: Facts, settings: Settings) -> list[Row]:
     """The table. Differences that no setting takes care of say what to do."""
-    near = settings.watermark.near_real_time
+    near = settings.policy.near_real_time
     visible = f"below {format_duration(VISIBLE_WITHIN)}"
     bare = "no payload; attributes and publish times as they were"
     bounds = f"bounds the publish time; visible within {format_duration(MONITORED_WITHIN)}"
-    on_time = f"within near_real_time ({format_duration(near)}) of this machine's"
+    on_time = f"within {format_duration(near)} of this machine's"
     return [
         *_snapshot(facts, near),
         Row("delay until a message can be pulled", visible, *facts.delay.seen()),
@@ -79,7 +79,7 @@ def follows(facts: Facts, settings: Settings) -> list[Setting]:
     """The settings that follow. None from a fact that was not measured, and none that would lower a slack that is
     set."""
     found, snapshot = list[Setting](), facts.snapshot
-    differing = [row for row in _snapshot(facts, settings.watermark.near_real_time) if row.verdict is Verdict.DIFFERS]
+    differing = [row for row in _snapshot(facts, settings.policy.near_real_time) if row.verdict is Verdict.DIFFERS]
     failing = [row for row in differing if row.fact != JUST_PUBLISHED]
     is_monitored = facts.monitoring.seen().verdict is not Verdict.DIFFERS
     if failing and is_monitored:
@@ -91,11 +91,11 @@ def follows(facts: Facts, settings: Settings) -> list[Setting]:
         passed = max(snapshot.passed, default=ZERO) if isinstance(snapshot, SnapshotFacts) else ZERO
         largest = max(facts.delay.took.largest, passed)
         slack = timedelta(seconds=ceil(SLACK_TIMES * largest / timedelta(seconds=0.1)) / 10)
-        why = f"{SLACK_TIMES} times the largest delay seen, {short(largest)}, and at least"
-        for key, least in (("reading_slack", VISIBLE_WITHIN), ("base_slack", BASE_SLACK_AT_LEAST)):
-            value, is_set = max(slack, least), getattr(settings.watermark, key)
-            if is_set is None or is_set < value:
-                found.append(Setting("watermark", key, format_duration(value), f"{why} {format_duration(least)}"))
+        value, is_set = max(slack, SLACK_AT_LEAST), settings.watermark.slack
+        if is_set is None or is_set < value:
+            least = f"at least {format_duration(SLACK_AT_LEAST)}"
+            why = f"{SLACK_TIMES} times the largest delay seen, {short(largest)}, and {least}"
+            found.append(Setting("watermark", "slack", format_duration(value), why))
     return found
 
 
@@ -114,7 +114,7 @@ def _snapshot(facts: Facts, near: timedelta) -> Iterator[Row]:
         said = "in the next reading" if not latest else f"up to {short(latest)} late"
         said = f"not within {short(latest)}" if found.is_stuck else said
         seen = judged(said, latest <= near and not found.is_stuck)
-        yield Row("a snapshot shows an acknowledgement", f"within near_real_time ({format_duration(near)})", *seen)
+        yield Row("a snapshot shows an acknowledgement", f"within {format_duration(near)}", *seen)
     if found.empty:
         ahead = facts.clock.at_least if isinstance(facts.clock, ClockFacts) else ZERO
         behind = max(max(found.empty) + ahead, ZERO)

@@ -64,7 +64,7 @@ class Place:
         self.settings, self.clock = settings, clock
         self.seconds = defaultdict[str, list[float]](list)
         self.publisher, self.subscriber = self.timed(publisher), self.timed(subscriber)
-        self._resources = Resources(self.subscriber, self.publisher, settings.call_timeout)
+        self._resources = Resources(self.subscriber, self.publisher)
         self.bounds = self._resources.bounds
         self.labels = {LABEL: str(int(clock.now().timestamp()))}
         self._id = f"{LABEL}-{uuid.uuid4().hex[:12]}"

@@ -16,7 +16,7 @@ from tidemark.pipeline.pubsub.backlog import SnapshotBacklog
 from tidemark.pipeline.pubsub.connection import ONCE_MORE, reported
 from tidemark.pipeline.pubsub.pulls import GIVEN_BACK_SECONDS, Pulls
 from tidemark.pipeline.pubsub.sampling import LEASE
-from tidemark.pipeline.pubsub.subscription import CONSUME
+from tidemark.pipeline.pubsub.subscription import CONSUME, PULLS_AT_ONCE
 
 REQUEST_COUNTS_AS = 1000
 """Bytes that a request to publish or to pull is charged for at least."""
@@ -81,9 +81,10 @@ class Traffic:
     def _received(self, path: str, seconds: float) -> list[Received]:
         """Pull once, within so many seconds."""
         if path not in self._pulls:
-            settings = self._place.settings.model_copy(update={"ack_deadline": LEASE})
-            client = self._place.subscriber
-            self._pulls[path] = Pulls(client, path, self._clock, settings, keeps=True, on_call=lambda: None)
+            client, at_once = self._place.subscriber, PULLS_AT_ONCE if self._place.settings.emulator_host is None else 1
+            self._pulls[path] = Pulls(
+                client, path, self._clock, at_once=at_once, lease=LEASE, keeps=True, on_call=lambda: None
+            )
 
         def pulled() -> tuple[pa.Table, int]:
             with reported("pull from", path, CONSUME, then=ONCE_MORE):
@@ -131,7 +132,7 @@ class Traffic:
     def _oldest(self, path: str) -> datetime:
         """A reading as the pipeline takes it, under the measurement's label."""
         place = self._place
-        reads = SnapshotBacklog(place.subscriber, path, self._clock, place.settings.call_timeout, labels=place.labels)
+        reads = SnapshotBacklog(place.subscriber, path, self._clock, labels=place.labels)
         return self._tried(reads.read).oldest_unacked
 
     def _tried(self, ask: Callable[[], Answer]) -> Answer:

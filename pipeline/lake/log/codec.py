@@ -55,7 +55,7 @@ CELL_COLUMNS: Mapping[str, str] = {
     "min_event_time": "The least event time in the cell, exact.",
     "first_publish_time": "The smallest publish time in the cell.",
     "last_publish_time": "The greatest publish time in the cell.",
-    "published_in": "In which parts of its second something was published, a bit each.",
+    "published_in": "Parts of its second with a published message, a bit each.",
 }
 """A text for each column."""
 
@@ -66,6 +66,42 @@ NOTES: Mapping[type[Beginning | Lost | Released], pa.Schema] = {
 }
 """The entries that are a row of their fields, in order. Their kind is the lower-case name of the class. The facts have
 what versions before did not know."""
+
+NOTE_COLUMNS: Mapping[str, str] = {
+    "complete_from": "Tracking knows all that was published from this time on.",
+    "what": "The lost entry, or the reason why tracking's knowledge ends here.",
+    "watermark_at_least": "The watermark had come at least this far.",
+    "before": "Messages published before this time no longer hold the watermark.",
+    "at": "Time of the release.",
+    "by": "The operator.",
+}
+"""A text for each of their columns."""
+
+DECISION_COLUMNS: Mapping[str, str] = {
+    "at": "Time of the decision.",
+    "watermark": "The watermark; null until there is one.",
+    "reason": "The reason (docs/reference/reasons.md).",
+    "candidate": "The event time that the watermark may reach; null for a hold.",
+    "band_start": "The publish time from which the rule looked at messages.",
+    "band_end": "The publish time up to which tracking had read.",
+    "anchor": "The newest second with a message a band before tracking's reading.",
+    "messages_in_band": "Messages published from `band_start` on, at most.",
+    "newest_publish_time": "The newest publish time that tracking has seen.",
+    "complete_from": "Tracking knows all that was published from this time on.",
+    "frontier": "With the rule `frontier`: the greatest event time known to be complete.",
+    "released_before": "An operator released messages published before this time.",
+    "passed_over": "Messages among them that lag more than `watermark.max_lag`.",
+    "base_oldest_unacked": "Base's reading: the publish time of its oldest unacknowledged message.",
+    "tracking_oldest_unacked": "Tracking's reading.",
+    "recent_lag_seconds": "In a silence: the sources' recent lag, in seconds.",
+}
+"""A text for each column of a decision's row."""
+
+_NOT_MOMENTS = {"reason": pa.string(), "recent_lag_seconds": pa.float64()} | dict.fromkeys(
+    ("messages_in_band", "passed_over"), pa.int64()
+)
+DECISIONS = pa.schema({name: _NOT_MOMENTS.get(name, MOMENT) for name in DECISION_COLUMNS})
+"""A decision as one row."""
 
 KIND, FACTS, WRITER, SEAL = b"tidemark.kind", b"tidemark.facts", b"tidemark.writer", b"tidemark.seal"
 
@@ -130,8 +166,8 @@ def decode(content: bytes, name: str) -> Entry:
     except (pa.ArrowException, OSError, ValueError) as error:
         raise CorruptObject(
             f"{name} cannot be read as an entry of the tracking log ({error}); put back its earlier version or a "
-            "backup, or, where there is none, run `tidemark forget <number>`: the watermark then holds until base "
-            "has landed everything that the entry may have known"
+            "backup, or, where there is none, run `tidemark repair --forget <number>`: the watermark then holds until "
+            "base has landed everything that the entry may have known"
         ) from error
     metadata = table.schema.metadata or {}
     refuse_newer(name, metadata)
@@ -228,13 +264,11 @@ def _histogram(table: pa.Table, facts: dict[str, Any]) -> Histogram:
 def _decision_row(entry: DecisionRecord) -> pa.Table:
     """The decision's plain values as columns, for people and charts. The metadata holds the whole decision."""
     row = flat(entry.decision)
-    base, tracking, _, lag = (row.pop(name) for name in ("base", "tracking", "pin", "recent_lag"))
+    base, tracking, lag = (row[name] for name in ("base", "tracking", "recent_lag"))
     row["base_oldest_unacked"] = base and base["oldest_unacked"]
     row["tracking_oldest_unacked"] = tracking and tracking["oldest_unacked"]
     row["recent_lag_seconds"] = None if lag is None else lag.total_seconds()
-    types = {"reason": pa.string(), "recent_lag_seconds": pa.float64()}
-    types |= dict.fromkeys(("messages_in_band", "passed_over"), pa.int64())
-    return pa.table({name: pa.array([value], types.get(name, MOMENT)) for name, value in row.items()})
+    return pa.table({column.name: pa.array([row[column.name]], column.type) for column in DECISIONS})
 
 
 def _write(table: pa.Table, kind: str, facts: dict[str, Any], writer: str) -> bytes:

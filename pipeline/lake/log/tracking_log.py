@@ -58,6 +58,11 @@ class Newest:
     record: DecisionRecord | None = None
 
 
+CHECKPOINT_EVERY = 200
+"""Entries of the log between two compacted ones. Restoring reads all since the last of them: half an hour of ticks of
+10 s, and a compacted entry is as large as the state."""
+
+
 class TrackingLog:
     """The log and the fold of its entries. An instance has one user at a time; any number of them may share a log. The
     fold is a cache: `catch_up` brings it up to date, from nothing if need be. `entry` reads an entry again and again,
@@ -172,14 +177,8 @@ class TrackingLog:
         return self._append(lambda state: Compacted(state) if state.number - state.checkpoint >= every else None)
 
     def newest_decision(self) -> DecisionRecord | None:
-        """The newest decision, without folding the log: it reads a listing and an entry or two."""
-        for number in reversed(self.live_numbers()):
-            entry = self._live_entry(number)
-            if isinstance(entry, DecisionRecord):
-                return entry
-            if isinstance(entry, Compacted):
-                return entry.state.record
-        return None
+        """The newest decision, read as `newest_watermark` reads it."""
+        return self.newest().record
 
     def newest_watermark(self) -> datetime | None:
         """The newest watermark alone, without the histogram; None before the first one. It reads the entries since the
@@ -371,7 +370,7 @@ class TrackingLog:
     def _gap(self, number: int) -> CorruptObject:
         return CorruptObject(
             f"{self._objects.uri}/{entry_name(number)} is missing from the tracking log; put back a backup, or "
-            f"run `tidemark forget {number}`: the watermark then holds until base has caught up"
+            f"run `tidemark repair --forget {number}`: the watermark then holds until base has caught up"
         )
 
     def _restored(self) -> WatermarkState:

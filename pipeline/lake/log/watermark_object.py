@@ -13,8 +13,8 @@ from pydantic import AfterValidator
 
 from tidemark.pipeline.clock import EPOCH, iso
 from tidemark.pipeline.errors import LakeError, ObjectReplaced, PubSubError
-from tidemark.pipeline.lake.store.notes import JsonKind, Moment, ReplacedNotes
-from tidemark.pipeline.lake.store.objects import ReplaceableObjects
+from tidemark.pipeline.lake.store.notes import JsonKind, Moment, Notes
+from tidemark.pipeline.lake.store.objects import ObjectStore
 from tidemark.pipeline.watermark.state import WatermarkState
 from tidemark.pipeline.windows import Windowing
 
@@ -31,18 +31,26 @@ Written = Annotated[str, AfterValidator(lambda text: iso(datetime.fromisoformat(
 
 @dataclass(frozen=True, slots=True)
 class Said:
-    """What the object says: the outcome of the newest decision, up to which entry the log was folded, what became of
-    the messages below the watermark, which is the `promise`, how many were `rejected`, which are not among them, and
-    how long windows are."""
+    """The content of the object."""
 
     watermark: Written | None
+    """The watermark; null until there is one."""
     decided_at: Moment
+    """Time of the newest decision."""
     reason: str | None
+    """Its reason (docs/reference/reasons.md)."""
     log_entry: int
+    """Number of the last log entry that was folded. A higher one is newer."""
     sentence: str = ""
+    """The decision in a sentence."""
     promise: str = LANDED
+    """State of every valid message with an event time below the watermark: `landed` in this lake, or `acknowledged` by
+    whoever reads base."""
     rejected: int = 0
+    """Messages that the contract rejected as tracking read them, since the log began: an upper bound, since copies
+    count again. The watermark promises nothing of them."""
     window_seconds: int | None = None
+    """Length of windows, in seconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,8 +84,8 @@ class WatermarkObject:
     kind: JsonKind[Said] = WATERMARK
     failed = f"{NAME}, which other systems read, was not written"
 
-    def __init__(self, objects: ReplaceableObjects, windowing: Windowing, promise: str = LANDED) -> None:
-        self._notes = ReplacedNotes(objects, self.kind)
+    def __init__(self, objects: ObjectStore, windowing: Windowing, promise: str = LANDED) -> None:
+        self._notes = Notes(objects, self.kind)
         self._promise, self._window_seconds = promise, round(windowing.length.total_seconds())
         self._known: tuple[Said, int] | None = None
 

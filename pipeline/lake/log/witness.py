@@ -3,8 +3,11 @@
 A writer notes each entry once it is durable, and only then acknowledges. So a note beyond the end tells of a loss.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
+from typing import Annotated
+
+from pydantic import Field
 
 from tidemark.pipeline.clock import iso
 from tidemark.pipeline.errors import DamagedNote, ObjectMissing
@@ -13,22 +16,15 @@ from tidemark.pipeline.lake.store.objects import ObjectStore
 
 
 @dataclass(frozen=True, slots=True)
-class Noted:
-    """The watermark after an entry."""
-
-    watermark: datetime | None
-
-
-NOTED = JsonKind("log_witness/", key=r"\d{12}", holds=Noted)
-"""Their keys are the entries' numbers. They stand beside `tracking/`, so that they outlast the loss of that folder."""
-
-
-@dataclass(frozen=True, slots=True)
 class Note:
     """The log had this entry, and this watermark."""
 
-    number: int
     watermark: datetime | None
+    number: Annotated[int, Field(exclude=True)] = -1
+
+
+NOTED = JsonKind("log_witness/", key=r"\d{12}", holds=Note)
+"""Their keys are the entries' numbers. They stand beside `tracking/`, so that they outlast the loss of that folder."""
 
 
 class LogWitness:
@@ -48,17 +44,17 @@ class LogWitness:
         if not keys:
             return None
         try:
-            return Note(int(keys[-1]), self._notes.read(keys[-1]).watermark)
+            return replace(self._notes.read(keys[-1]), number=int(keys[-1]))
         except ObjectMissing:  # a writer has replaced it by a newer one
             return self.newest()
         except DamagedNote:
-            return Note(int(keys[-1]), None)
+            return Note(None, int(keys[-1]))
 
     def note(self, number: int, watermark: datetime | None) -> None:
         """Note that the log has this entry, and delete the note that this one makes superfluous."""
         key = f"{number:012d}"
         superfluous = [older for older in self._notes.listed() if older < key] if self._own is None else [self._own]
-        self._notes.ensure(key, Noted(watermark))
+        self._notes.ensure(key, Note(watermark))
         self._notes.delete(*superfluous)
         self._own = key
 
@@ -73,6 +69,6 @@ def lost_end(note: Note, last: int) -> str:
     ends = "is empty" if last < 0 else f"ends with entry {last}"
     return (
         f"the tracking log {ends}, and it had entry {note.number}{reached}: its end is lost. Put back a backup of "
-        f"tracking/log, or, where there is none, run `tidemark forget {last + 1}`: the watermark then holds until base "
-        "has landed everything that the lost entries may have known"
+        f"tracking/log, or, where there is none, run `tidemark repair --forget {last + 1}`: the watermark then holds "
+        "until base has landed everything that the lost entries may have known"
     )

@@ -6,11 +6,11 @@ from collections.abc import Mapping
 import pyarrow.fs as pafs
 
 from tidemark.pipeline.lake.store.disk import DiskObjects, check_folder
-from tidemark.pipeline.lake.store.objects import LOCAL_PROJECT, RETRY_FOR, ReplaceableObjects
+from tidemark.pipeline.lake.store.objects import LOCAL_PROJECT, RETRY_FOR, ObjectStore
 from tidemark.pipeline.settings_sections import LakeSettings
 
 
-def open_objects(lake: LakeSettings) -> ReplaceableObjects:
+def open_objects(lake: LakeSettings) -> ObjectStore:
     """Open the lake's objects in its folder or bucket, without a request. Raises LakeUnwritable without credentials."""
     if lake.folder is not None:
         return DiskObjects(lake.folder)

@@ -11,7 +11,7 @@ from threading import Lock
 from tidemark.pipeline import version
 from tidemark.pipeline.errors import DamagedNote
 from tidemark.pipeline.lake.store.notes import JsonKind, NoContent, Notes
-from tidemark.pipeline.lake.store.objects import ObjectStore, ReplaceableObjects
+from tidemark.pipeline.lake.store.objects import ObjectStore
 from tidemark.pipeline.version import WRITTEN_IN, refuse_newer
 
 FORMATS = JsonKind("format/", key=r"\d{6}", holds=NoContent)
@@ -61,7 +61,7 @@ class Admission:
 class AdmittedObjects:
     """A lake's objects, for a program that the lake admits: every call raises NewerFormat where it does not."""
 
-    def __init__(self, objects: ReplaceableObjects, admission: Admission) -> None:
+    def __init__(self, objects: ObjectStore, admission: Admission) -> None:
         self._objects = objects
         self._admission = admission
         self.uri = objects.uri

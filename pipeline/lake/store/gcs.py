@@ -6,12 +6,13 @@ import uuid
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from functools import partial
 from typing import Any, TypeVar
 from urllib.parse import urlparse
 
 from google.api_core import exceptions as api_errors
 from google.auth.exceptions import GoogleAuthError
-from google.cloud.storage import Client
+from google.cloud.storage import Blob, Client
 from google.cloud.storage.exceptions import DataCorruption
 from google.cloud.storage.retry import DEFAULT_RETRY
 
@@ -24,8 +25,7 @@ from tidemark.pipeline.errors import (
     ObjectMissing,
     ObjectReplaced,
 )
-from tidemark.pipeline.lake.store.calls import count
-from tidemark.pipeline.lake.store.objects import LOCAL_PROJECT, RETRY_FOR
+from tidemark.pipeline.lake.store.objects import LOCAL_PROJECT, RETRY_FOR, count_call
 
 T = TypeVar("T")
 
@@ -82,49 +82,31 @@ class CloudStorageObjects:
         mark = uuid.uuid4().hex
 
         def upload() -> None:
-            blob = self._bucket.blob(self._prefix + name)
+            blob = self._blob(name)
             blob.metadata = {CREATOR: mark}
-            try:
+            try:  # a generation of 0 makes creation exclusive
                 blob.upload_from_string(
-                    content,
-                    content_type="application/octet-stream",
-                    if_generation_match=0,  # this makes creation exclusive
-                    checksum="auto",
-                    **ONCE,
+                    content, content_type="application/octet-stream", if_generation_match=0, checksum="auto", **ONCE
                 )
             except api_errors.PreconditionFailed as error:
                 found = self._bucket.get_blob(blob.name, **ONCE)
                 if found is None or (found.metadata or {}).get(CREATOR) != mark:
                     raise ObjectExists(f"{self.uri}/{name} is already there") from error
 
-        try:
-            self._attempt("storage.objects.create", name, upload)
-        except api_errors.NotFound as error:
-            raise self._bucket_missing() from error
+        self._attempt("create", name, upload)
 
     def read(self, name: str) -> bytes:
-        def download() -> bytes:
-            blob = self._bucket.blob(self._prefix + name)
-            content: bytes = blob.download_as_bytes(raw_download=True, checksum="auto", **ONCE)
-            return content
-
-        return self._got(name, download)
+        return self._attempt("get", name, partial(self._download, name))
 
     def read_generation(self, name: str) -> tuple[bytes, int]:
-        blob = self._bucket.blob(self._prefix + name)
-
-        def download() -> bytes:
-            content: bytes = blob.download_as_bytes(raw_download=True, checksum="auto", **BRIEFLY)
-            return content
-
-        try:
-            content = self._attempt("storage.objects.get", name, download, once=True)
-        except api_errors.NotFound as error:
-            raise ObjectMissing(f"{self.uri}/{name} is not there") from error
+        blob = self._blob(name)
+        content: bytes = self._attempt(
+            "get", name, lambda: blob.download_as_bytes(raw_download=True, checksum="auto", **BRIEFLY), once=True
+        )
         return content, blob.generation or 0  # an answer without one must not become a write without a precondition
 
     def replace(self, name: str, content: bytes, generation: int) -> int:
-        blob = self._bucket.blob(self._prefix + name)
+        blob = self._blob(name)
 
         def upload() -> int:
             try:
@@ -139,95 +121,81 @@ class CloudStorageObjects:
                 raise ObjectReplaced(f"another writer has replaced {self.uri}/{name}") from error
             return blob.generation or 0
 
-        try:
-            return self._attempt("storage.objects.create", name, upload, once=True)
-        except api_errors.NotFound as error:
-            raise self._bucket_missing() from error
+        return self._attempt("create", name, upload, once=True)
 
     def read_range(self, name: str, start: int, end: int) -> bytes:
         """The bytes `[start, end)` without their checksum; fewer, or none, where the object ends before. Raises as
         `read`."""
 
         def download() -> bytes:
-            blob = self._bucket.blob(self._prefix + name)
-            try:
-                content: bytes = blob.download_as_bytes(
-                    start=start, end=end - 1, raw_download=True, checksum=None, **ONCE
-                )  # the checksum that the service sends is of the whole object
+            try:  # without a checksum: the one that the service sends is of the whole object
+                return self._download(name, start=start, end=end - 1, checksum=None)
             except api_errors.RequestRangeNotSatisfiable:
                 return b""
-            return content
 
-        return self._got(name, download)
+        return self._attempt("get", name, download)
 
     def find(self, name: str) -> StoredObject | None:
-        """An object without its content; None if it is not there. Raises LakeUnreachable, LakeUnwritable."""
-
-        def look() -> StoredObject | None:
-            blob = self._bucket.get_blob(self._prefix + name, **ONCE)
-            return None if blob is None else StoredObject(name, blob.size, blob.updated)
-
-        return self._attempt("storage.objects.get", name, look)
+        """An object without its content; None if it does not exist. Raises LakeUnreachable, LakeUnwritable."""
+        blob = self._attempt("get", name, lambda: self._bucket.get_blob(self._prefix + name, **ONCE))
+        return None if blob is None else StoredObject(name, blob.size, blob.updated)
 
     def names(self, prefix: str) -> Iterator[str]:
         """One request for each 1,000 names, made when they are reached."""
-        return (blob.name.removeprefix(self._prefix) for blob in self._listed(prefix, "name"))
+        return (found.name for found in self.stored(prefix))
 
     def stored(self, prefix: str) -> Iterator[StoredObject]:
         """The objects whose names start with `prefix`, in order, by the same requests as `names`."""
-        for blob in self._listed(prefix, "name,size,updated"):
-            yield StoredObject(blob.name.removeprefix(self._prefix), blob.size, blob.updated)
-
-    def _listed(self, prefix: str, fields: str) -> Iterator[Any]:
         try:
             found = self._client.list_blobs(
                 self._bucket,
                 prefix=self._prefix + prefix,
-                fields=f"items({fields}),nextPageToken",
+                fields="items(name,size,updated),nextPageToken",
                 timeout=REQUEST_TIMEOUT_SECONDS,
                 retry=self._retry,
             )
             for page in found.pages:
-                count("list")
-                # Other tools leave placeholders for folders.
-                yield from (blob for blob in page if not blob.name.endswith("/"))
+                count_call("list")
+                for blob in page:
+                    if not blob.name.endswith("/"):  # other tools leave placeholders for folders
+                        yield StoredObject(blob.name.removeprefix(self._prefix), blob.size, blob.updated)
         except api_errors.NotFound as error:
             raise self._bucket_missing() from error
         except (api_errors.GoogleAPIError, GoogleAuthError, OSError) as error:
-            raise self._explained(error, "storage.objects.list", prefix) from error
+            raise self._explained(error, "list", prefix) from error
         self._is_bucket_known = True
 
     def delete(self, name: str) -> None:
-        def remove() -> None:
-            self._bucket.blob(self._prefix + name).delete(**ONCE)
+        with contextlib.suppress(ObjectMissing):
+            self._attempt("delete", name, lambda: self._blob(name).delete(**ONCE))
 
-        with contextlib.suppress(api_errors.NotFound):
-            self._attempt("storage.objects.delete", name, remove)
+    def _blob(self, name: str) -> Blob:
+        return self._bucket.blob(self._prefix + name)
 
-    def _got(self, name: str, download: Callable[[], bytes]) -> bytes:
-        try:
-            return self._attempt("storage.objects.get", name, download)
-        except api_errors.NotFound as error:
-            if not self._is_bucket_known:
-                next(self.names(name), None)  # raises if the bucket itself is missing
-                self._is_bucket_known = True
-            raise ObjectMissing(f"{self.uri}/{name} is not there") from error
+    def _download(self, name: str, *, checksum: str | None = "auto", **part: int) -> bytes:
+        content: bytes = self._blob(name).download_as_bytes(raw_download=True, checksum=checksum, **part, **ONCE)
+        return content
 
-    def _attempt(self, permission: str, name: str, operation: Callable[[], T], *, once: bool = False) -> T:
-        """Run `operation`, and unless `once` repeat it within the bounds after passing failures. Raises NotFound as it
-        is, since the caller knows what is missing, and all other errors as tidemark's own."""
+    def _attempt(self, call: str, name: str, operation: Callable[[], T], *, once: bool = False) -> T:
+        """Run `operation`, and unless `once` repeat it within the bounds after passing failures. Raises tidemark's own
+        errors: ObjectMissing where an existing bucket lacks the object."""
 
         def attempt() -> T:
-            count(permission.rpartition(".")[2])
+            count_call(call)
             return operation()
 
         bounded: Callable[[], T] = attempt if once else self._retry(attempt)
         try:
             return bounded()
-        except api_errors.NotFound:
-            raise
+        except api_errors.NotFound as error:
+            if call == "create":
+                raise self._bucket_missing() from error
+            if call == "get" and not once and not self._is_bucket_known:
+                next(self.names(name), None)  # raises if the bucket itself is missing
+                self._is_bucket_known = True
+            raise ObjectMissing(f"{self.uri}/{name} is not there") from error
         except (api_errors.GoogleAPIError, GoogleAuthError, DataCorruption, OSError) as error:
-            raise self._explained(error, permission, name) from error
+            raise self._explained(error, call, name) from error
 
     def _bucket_missing(self) -> LakeError:
         bucket = f"gs://{self._bucket.name}"
@@ -236,13 +204,13 @@ class CloudStorageObjects:
             "--uniform-bucket-level-access --location=<where the pipeline runs>), or set lake.uri to another one"
         )
 
-    def _explained(self, error: Exception, permission: str, name: str) -> LakeError:
+    def _explained(self, error: Exception, call: str, name: str) -> LakeError:
         """Turn a library's error into one that says what to do."""
         place = f"{self.uri}/{name}{self._at_endpoint}"
         match error:
             case api_errors.Forbidden() | api_errors.Unauthorized():
                 return LakeUnwritable(
-                    f"these credentials may not use {place}: {permission} is needed. Grant them the role "
+                    f"these credentials may not use {place}: storage.objects.{call} is needed. Grant them the role "
                     f"roles/storage.objectUser on gs://{self._bucket.name} (it has storage.objects.create, get, list "
                     f"and delete). The service said: {error.message}"
                 )

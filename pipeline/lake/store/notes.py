@@ -26,7 +26,7 @@ from tidemark.pipeline.errors import (
     ObjectMissing,
     ObjectReplaced,
 )
-from tidemark.pipeline.lake.store.objects import ObjectStore, ReplaceableObjects
+from tidemark.pipeline.lake.store.objects import ObjectStore
 from tidemark.pipeline.version import marks, refuse_newer, without_marks
 
 Content = TypeVar("Content")
@@ -125,7 +125,8 @@ class ParquetKind(NoteKind[pa.Table]):
 
 
 class Notes(Generic[Content]):
-    """The create-only notes of a kind in one lake. Every call makes one request, or none."""
+    """The notes of a kind in one lake, create-only or replaced. Every call makes one request, or none; those that
+    replace try once, and wait a few seconds at most."""
 
     def __init__(self, objects: ObjectStore, kind: NoteKind[Content]) -> None:
         self._objects = objects
@@ -174,19 +175,11 @@ class Notes(Generic[Content]):
         """Where a note is, for people."""
         return f"{self._objects.uri}/{self.kind.name(key)}"
 
-
-class ReplacedNotes(Notes[Content]):
-    """The notes of a kind that are replaced in place. Both calls try once, and wait a few seconds at most."""
-
-    def __init__(self, objects: ReplaceableObjects, kind: NoteKind[Content]) -> None:
-        super().__init__(objects, kind)
-        self._replaceable = objects
-
     def found(self, key: str) -> tuple[Content | None, int]:
         """A note and its generation: None and 0 if it does not exist, None and its generation if it is damaged. Raises
         NewerFormat, LakeError."""
         try:
-            written, generation = self._replaceable.read_generation(self.kind.name(key))
+            written, generation = self._objects.read_generation(self.kind.name(key))
         except ObjectMissing:
             return None, 0
         with suppress(DamagedNote):
@@ -195,7 +188,7 @@ class ReplacedNotes(Notes[Content]):
 
     def replace(self, key: str, content: Content, generation: int) -> int:
         """Write a note over this generation of it, and return the new one. Raises ObjectReplaced, LakeError."""
-        return self._replaceable.replace(self.kind.name(key), self.kind.encode(content), generation)
+        return self._objects.replace(self.kind.name(key), self.kind.encode(content), generation)
 
     def offer(self, key: str, content: Content, generation: int) -> None:
         """Like `replace`; if another writer is faster, its note stands. Raises LakeError."""

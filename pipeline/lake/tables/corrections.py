@@ -5,7 +5,7 @@ changed, so that nothing is noted twice.
 """
 
 import uuid
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
@@ -20,10 +20,10 @@ from deltalake.transaction import AddAction
 
 from tidemark.pipeline.clock import to_us
 from tidemark.pipeline.errors import TableConflict
-from tidemark.pipeline.lake.store.notes import JsonKind, ReplacedNotes
-from tidemark.pipeline.lake.store.objects import ReplaceableObjects
+from tidemark.pipeline.lake.store.notes import JsonKind, Notes
+from tidemark.pipeline.lake.store.objects import ObjectStore
 from tidemark.pipeline.lake.tables.new_files import NewFile
-from tidemark.pipeline.lake.tables.table import DAY_FORMAT, MOMENT, LakeTable, table_errors
+from tidemark.pipeline.lake.tables.table import DAY_FORMAT, MOMENT, Column, LakeTable, described, table_errors
 
 PARTITION = "noticed_on"
 
@@ -40,43 +40,25 @@ class Change(StrEnum):
     UNKNOWN = "unknown"
 
 
-CORRECTIONS = pa.schema(
+CORRECTIONS, CORRECTION_COLUMNS = described(
     [
-        pa.field("table", pa.string(), nullable=False),
-        pa.field("window", pa.string()),
-        pa.field("change", pa.string(), nullable=False),
-        pa.field("key", pa.string()),
-        pa.field("old_row", pa.string()),
-        pa.field("new_row", pa.string()),
-        pa.field("old_run", pa.string()),
-        pa.field("new_run", pa.string()),
-        pa.field("old_heartbeats_version", pa.int64()),
-        pa.field("new_heartbeats_version", pa.int64()),
-        pa.field("corrected_at", MOMENT),
-        pa.field("table_version", pa.int64(), nullable=False),
-        pa.field("detail", pa.string()),
-        pa.field(PARTITION, pa.string(), nullable=False),
+        Column("table", pa.string(), "The table whose window was computed again.", False),
+        Column("window", pa.string(), "The window's start; null if all of several versions are unknown."),
+        Column("change", pa.string(), f"What happened to the row: {', '.join(Change)}.", False),
+        Column("key", pa.string(), "The row's key, a JSON object."),
+        Column("old_row", pa.string(), "The row before, a JSON object."),
+        Column("new_row", pa.string(), "The row now, a JSON object."),
+        Column("old_run", pa.string(), "The run that had computed the old row."),
+        Column("new_run", pa.string(), "The run that computed the window again."),
+        Column("old_heartbeats_version", pa.int64(), "The version of `heartbeats` that the old run read."),
+        Column("new_heartbeats_version", pa.int64(), "The version of `heartbeats` that the new run read."),
+        Column("corrected_at", MOMENT, "When the window was replaced."),
+        Column("table_version", pa.int64(), "The version of the table that replaced it.", False),
+        Column("detail", pa.string(), "Why a change is unknown."),
+        Column(PARTITION, pa.string(), "The partition: the day on which the change was noted.", False),
     ]
 )
 """One row a changed row."""
-
-CORRECTION_COLUMNS: Mapping[str, str] = {
-    "table": "The table whose window was computed again.",
-    "window": "The window's start; null if all of several versions are unknown.",
-    "change": f"What happened to the row: {', '.join(Change)}.",
-    "key": "The row's key, a JSON object.",
-    "old_row": "The row before, a JSON object.",
-    "new_row": "The row now, a JSON object.",
-    "old_run": "The run that had computed the old row.",
-    "new_run": "The run that computed the window again.",
-    "old_heartbeats_version": "The version of `heartbeats` that the old run read.",
-    "new_heartbeats_version": "The version of `heartbeats` that the new run read.",
-    "corrected_at": "When the window was replaced.",
-    "table_version": "The version of the table that replaced it.",
-    "detail": "Why a change is unknown.",
-    PARTITION: "The partition: the day on which the change was noted.",
-}
-"""A text for each column."""
 
 CONTENT = pa.schema([column for column in CORRECTIONS if column.name != PARTITION])
 """What a file holds."""
@@ -124,9 +106,9 @@ class Sought:
 class Corrections:
     """The table, and how far each table was looked at."""
 
-    def __init__(self, table: LakeTable, objects: ReplaceableObjects) -> None:
+    def __init__(self, table: LakeTable, objects: ObjectStore) -> None:
         self.table = table
-        self._followed = ReplacedNotes(objects, FOLLOWED)
+        self._followed = Notes(objects, FOLLOWED)
 
     def looked_at(self, name: str) -> tuple[Position | None, int]:
         """How far a table was looked at, as it was kept, and the generation of that object. What cannot be read counts

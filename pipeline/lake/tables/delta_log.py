@@ -6,6 +6,7 @@ A commit never changes. Each process reads it once, whoever asks, and remembers 
 import json
 from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
@@ -22,6 +23,12 @@ from tidemark.pipeline.errors import CorruptObject, ObjectMissing
 from tidemark.pipeline.lake.store.read_ahead import read_ahead
 from tidemark.pipeline.lake.tables.commit_sync import LOG_FOLDER
 from tidemark.pipeline.lake.tables.table import CUT, LakeTable, table_errors
+
+RUN, ROUND = "tidemark.run", "tidemark.round"
+"""What the transaction of a round says of itself."""
+
+NEWEST_COMMITS = 5
+"""Commits that are searched for the last round: those of ticks, requeues and compactions may be newer."""
 
 FILES_REMEMBERED = 20_000
 """Bounds what is remembered of a table's commits, by the files that they name: some ten megabytes."""
@@ -60,6 +67,15 @@ class Commit:
     added: Sequence[AddedFile]
     removed: Sequence[RemovedFile]
     is_append: bool
+
+
+@dataclass(frozen=True, slots=True)
+class LastRound:
+    """The run and the number of a round, and when its transaction was made."""
+
+    run: str
+    number: int
+    at: datetime
 
 
 _read: dict[str, Sequence[Commit]] = {}
@@ -138,6 +154,23 @@ def read_commit(table: LakeTable, version: int) -> Commit:
         return _parsed(version, content, table.partition_column)
     except (KeyError, TypeError, ValueError) as error:
         raise CorruptObject(f"{table.uri}/{name} is damaged ({error!r}); put back a copy") from error
+
+
+def says_of(run: str, number: int) -> Mapping[str, str]:
+    """Return what the transaction of a round says of itself."""
+    return {RUN: run, ROUND: str(number)}
+
+
+def last_round(table: LakeTable) -> LastRound | None:
+    """Find the newest round that landed anything, if it is among the newest commits. Raises LakeError."""
+    current = table.current()
+    newest = -1 if current is None else current.version()
+    with suppress(ObjectMissing):  # the log was cut
+        for version in range(newest, max(newest - NEWEST_COMMITS, -1), -1):
+            commit = read_commit(table, version)
+            if ROUND in commit.says and commit.at is not None:
+                return LastRound(commit.says[RUN], int(commit.says[ROUND]), commit.at)
+    return None
 
 
 def _remember(table: LakeTable, found: Sequence[Commit]) -> None:

@@ -3,7 +3,7 @@
 At least once: a redelivery lands again, and the micro-batch drops it.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -20,7 +20,17 @@ from tidemark.pipeline.contract.heartbeat import FieldKind
 from tidemark.pipeline.contract.messages import MESSAGE, MESSAGE_COLUMNS, MOMENT
 from tidemark.pipeline.errors import LakeError
 from tidemark.pipeline.lake.tables.delta_log import AddedFile
-from tidemark.pipeline.lake.tables.table import CUT, DataFile, LakeTable, TablePlace, as_data_files, listed, rows_of
+from tidemark.pipeline.lake.tables.table import (
+    CUT,
+    Column,
+    DataFile,
+    LakeTable,
+    TablePlace,
+    as_data_files,
+    described,
+    listed,
+    rows_of,
+)
 
 PARTITION = "event_hour"
 HOUR_FORMAT = "%Y-%m-%dT%HZ"
@@ -35,52 +45,40 @@ ARROW_TYPES: Mapping[FieldKind, pa.DataType] = {
 
 IDENTITY = ("stream_id", "event_time", "id")
 """The columns that copies of a heartbeat share. `id` is the publisher's id after a `p` if there is one, else the
-message's id after an `m`. `tidemark.pipeline.compute.columns` has the same key as an expression."""
+message's id after an `m`. `tidemark.pipeline.spark.columns` has the same key as an expression."""
 
 IDENTITY_SOURCE = ("stream_id", "event_time", "publisher_id", "message_id")
 """The columns that `identities` makes them from."""
 
 
-def message_columns() -> list[pa.Field]:
+STREAM_ID, EVENT_TIME = "The stream that sent the heartbeat.", "When it happened at the source."
+"""Texts for these columns, wherever a row is of one heartbeat."""
+
+
+def message_columns() -> list[Column]:
     """The columns in which a message is kept whole, the same in `heartbeats` and `quarantine`."""
-    return [*MESSAGE, pa.field("landed_at", MOMENT, nullable=False)]
-
-
-LANDED_COLUMNS: Mapping[str, str] = {**MESSAGE_COLUMNS, "landed_at": "When the row was written."}
-"""A text for each of `message_columns`."""
-
-IDENTITY_COLUMNS: Mapping[str, str] = {
-    "stream_id": "The stream that sent the heartbeat.",
-    "event_time": "When it happened at the source.",
-}
-"""A text for each of these columns, wherever a row is of one heartbeat."""
+    of_message = [Column(each.name, each.type, MESSAGE_COLUMNS[each.name], each.nullable) for each in MESSAGE]
+    return [*of_message, Column("landed_at", MOMENT, "When the row was written.", False)]
 
 
 def heartbeat_schema(fields: Mapping[str, FieldKind]) -> pa.Schema:
-    """One row a landed message. `late` says that it landed below the watermark of that moment."""
-    return pa.schema(
-        [
-            pa.field("stream_id", pa.string(), nullable=False),
-            pa.field("event_time", MOMENT, nullable=False),
-            pa.field("publisher_id", pa.string()),
-            *message_columns(),
-            pa.field("late", pa.bool_(), nullable=False),
-            *(pa.field(name, ARROW_TYPES[kind]) for name, kind in fields.items()),
-            pa.field(PARTITION, pa.string(), nullable=False),
-        ]
-    )
+    """The columns of the table, one row a landed message."""
+    return described(_columns(fields))[0]
 
 
 def heartbeat_columns(fields: Mapping[str, FieldKind]) -> dict[str, str]:
     """A text for each column of `heartbeat_schema`."""
-    return {
-        **IDENTITY_COLUMNS,
-        "publisher_id": "The publisher's own id, if it set one. Copies share it.",
-        **LANDED_COLUMNS,
-        "late": "Whether it landed below the watermark of that moment.",
-        **{name: value_of(name, kind) for name, kind in fields.items()},
-        PARTITION: "The partition: the hour of the event time.",
-    }
+    return described(_columns(fields))[1]
+
+
+def _columns(fields: Mapping[str, FieldKind]) -> Iterator[Column]:
+    yield Column("stream_id", pa.string(), STREAM_ID, False)
+    yield Column("event_time", MOMENT, EVENT_TIME, False)
+    yield Column("publisher_id", pa.string(), "The publisher's own id, if it set one. Copies share it.")
+    yield from message_columns()
+    yield Column("late", pa.bool_(), "Whether it landed below the watermark of that moment.", False)
+    yield from (Column(name, ARROW_TYPES[kind], value_of(name, kind)) for name, kind in fields.items())
+    yield Column(PARTITION, pa.string(), "The partition: the hour of the event time.", False)
 
 
 def value_of(name: str, kind: FieldKind) -> str:
@@ -136,7 +134,7 @@ class HeartbeatFiles:
 
 
 @dataclass(frozen=True, slots=True)
-class Extent:
+class LandedExtent:
     """The rows of the table, and the range of their event times."""
 
     rows: int = 0
@@ -152,20 +150,21 @@ class Heartbeats(LakeTable):
         self._fields = fields
         self.schema = heartbeat_schema(fields)
         """The columns that messages land with."""
-        self._is_checked = False
+        self._checked: DeltaTable | None = None
 
     def check(self) -> None:
-        """Raise LakeError if the configured kind of a field is not that of the column that the table has."""
-        table = None if self._is_checked else self.current()
-        if table is not None:
-            there = {column.name: pa.field(column) for column in table.schema().fields}
-            for name, kind in self._fields.items():
-                if name in there and there[name].type != ARROW_TYPES[kind]:
-                    raise LakeError(
-                        f"message.fields.{name} = {str(kind)!r}, but {self.uri} has it as {there[name].type}; "
-                        "give the field another name, or put back its kind"
-                    )
-            self._is_checked = True
+        if self._table is not None and self._table is self._checked:  # else it was opened again since
+            return
+        if (table := self.current()) is None:
+            return
+        there = {column.name: pa.field(column) for column in table.schema().fields}
+        for name, kind in self._fields.items():
+            if name in there and there[name].type != ARROW_TYPES[kind]:
+                raise LakeError(
+                    f"message.fields.{name} = {str(kind)!r}, but {self.uri} has it as {there[name].type}; "
+                    "give the field another name, or put back its kind"
+                )
+        self._checked = table
 
     def landed_of(self, message_ids: pa.Array, start: datetime, end: datetime) -> pa.Array:
         """Those of the messages, published in `[start, end)`, that have landed. `start` and `end` are whole seconds:
@@ -192,14 +191,14 @@ class Heartbeats(LakeTable):
         reaches = pc.fill_null(pc.greater_equal(files["newest"], pa.scalar(start, MOMENT)), True)
         return HeartbeatFiles(table.version(), as_data_files(files.filter(pc.and_(begins, reaches)), PARTITION), place)
 
-    def extent(self) -> Extent:
+    def extent(self) -> LandedExtent:
         """How many rows there are, and the range of their event times."""
         table = self.current()
         if table is None:
-            return Extent()
+            return LandedExtent()
         files = listed(table)
         newest = pc.max(files["newest"]).as_py()
-        return Extent(
+        return LandedExtent(
             rows=pc.sum(files["num_records"]).as_py() or 0,
             oldest_event_time=pc.min(files["oldest"]).as_py(),
             newest_event_time=None if newest is None else newest - CUT,

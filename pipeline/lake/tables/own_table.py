@@ -1,5 +1,4 @@
-"""A table of one's own, by window. What made a window's rows is told by the paths of its files, and where these do not
-suffice, by the manifest of its run."""
+"""A custom table, by window. The paths of a window's files say how it was made; its run's manifest has the rest."""
 
 import hashlib
 from collections import defaultdict
@@ -25,43 +24,36 @@ PARTS = (RUNS_FOLDER, "run", "version.digest", PARTITION, "file")
 """The parts of a file's path in the table. Another tool that rewrites files puts them elsewhere: their windows are
 computed again."""
 
-MADE = "made="
-"""Begins the last folder of a file that an earlier tidemark wrote: `runs/<run>/window=<key>/made=<version>.<input>`."""
-
 
 @dataclass(frozen=True, slots=True)
 class Made:
-    """What made a window, by the paths of its files: the version of the table's definition, a digest of the input, and
-    the run. With the number of its rows. `input` is a digest of all windows of the run, see `digest_of`; where
-    `is_alone` it is that of the window itself."""
+    """How a window was made, by the paths of its files: the version of the table's definition, a digest of the inputs
+    of all windows of the run (see `digest_of`), the run, and the number of the window's rows."""
 
     version: str
     input: str
     run: str = ""
     rows: int = 0
-    is_alone: bool = False
 
 
 class MadeWindows(dict[str, Made]):
-    """What made each computed window, by its key. `inputs` gives the digests that a run noted, by key."""
+    """How each computed window was made, by its key. `inputs` gives the digests that a run noted, by key."""
 
     def __init__(self, made: Mapping[str, Made], inputs: Callable[[str], Mapping[str, str]]) -> None:
         super().__init__(made)
         self._inputs = inputs
 
     def made_of(self, inputs: Mapping[str, str]) -> set[str]:
-        """The windows that were made of these inputs, which are given as a digest for each key.
+        """Find the windows that were made of these inputs, which are given as a digest for each key.
 
-        Where all windows of a run still are that run's, and none of their inputs has changed, paths tell it. The
+        The paths suffice where all windows of a run still are that run's, and none of their inputs has changed. The
         manifests of the other runs are read, several at a time. Raises LakeError.
         """
         by_run = defaultdict[tuple[str, str], dict[str, str]](dict)
-        alone = {key for key, made in self.items() if made.is_alone and made.input == inputs.get(key)}
-        for key, made in self.items():
-            if not made.is_alone and key in inputs:
-                by_run[made.run, made.input][key] = inputs[key]
+        for key in self.keys() & inputs.keys():
+            by_run[self[key].run, self[key].input][key] = inputs[key]
         whole = {run for run, now in by_run.items() if digest_of(now) == run[1]}
-        found = alone.union(*(by_run[run] for run in whole))
+        found = set[str]().union(*(by_run[run] for run in whole))
         for run, noted in read_ahead(lambda run: self._inputs(run[0]), by_run.keys() - whole):
             found |= {key for key, digest in by_run[run].items() if noted.get(key) == digest}
         return found
@@ -76,15 +68,13 @@ class OwnTable(WindowedTable):
         self._folder = ""
 
     def made(self) -> MadeWindows:
-        """What made each computed window, by its key. Raises LakeError."""
+        """How each computed window was made, by its key. Raises LakeError."""
         found = dict[str, Made]()
         for file in data_files(self.table.current(), PARTITION):
             parts = file.path.split("/")
-            folder, below = parts[2:4] if len(parts) == len(PARTS) else ("", "")
-            is_alone = below.startswith(MADE)
-            version, _, digest = (below.removeprefix(MADE) if is_alone else folder).partition(".")
+            version, _, digest = (parts[2] if len(parts) == len(PARTS) else "").partition(".")
             others = found[file.partition].rows if file.partition in found else 0
-            found[file.partition] = Made(version, digest, run_of(file.path), file.rows + others, is_alone)
+            found[file.partition] = Made(version, digest, run_of(file.path), file.rows + others)
         return MadeWindows(found, self._inputs)
 
     def read(
@@ -96,7 +86,7 @@ class OwnTable(WindowedTable):
         return super().read(windows, where, columns)
 
     def twice(self, windows: Iterable[str], key: Sequence[str]) -> int:
-        """How many rows of these windows have the key of another row of their window. Raises LakeError."""
+        """Count the rows of these windows with the key of another row of their window. Raises LakeError."""
         columns = [PARTITION, *key]
         rows = self.read(windows, columns=columns)
         return len(rows) - len(rows.group_by(columns, use_threads=False).aggregate([]))

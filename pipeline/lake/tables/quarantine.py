@@ -4,7 +4,8 @@ A message waits here until its contract is mended and it is requeued. Its rows s
 or for which other reason a requeue rejected it.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -12,30 +13,35 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tidemark.pipeline.contract.heartbeat import RejectionReason
-from tidemark.pipeline.lake.tables.heartbeats import LANDED_COLUMNS, message_columns
-from tidemark.pipeline.lake.tables.requeued import NO_IDS, NOTHING_TOLD, as_judged_last
-from tidemark.pipeline.lake.tables.table import DAY_FORMAT, MOMENT, LakeTable, data_files, first_day, rows_of
+from tidemark.pipeline.clock import to_us
+from tidemark.pipeline.contract.heartbeat import HeartbeatReader, MessageContract, Rejection, RejectionReason
+from tidemark.pipeline.lake.tables.heartbeats import message_columns
+from tidemark.pipeline.lake.tables.requeued import NO_IDS, NOTHING_TOLD, as_judged_last, without
+from tidemark.pipeline.lake.tables.table import (
+    DAY_FORMAT,
+    MOMENT,
+    Column,
+    LakeTable,
+    data_files,
+    described,
+    first_day,
+    rows_of,
+)
 
 PARTITION = "rejected_on"
 
-QUARANTINE = pa.schema(
+QUARANTINE, QUARANTINE_COLUMNS = described(
     [
-        pa.field("reason", pa.string(), nullable=False),
-        pa.field("detail", pa.string(), nullable=False),
+        Column("reason", pa.string(), "The code of the reason for which the message was rejected.", False),
+        Column("detail", pa.string(), "What is wrong with it, in words.", False),
         *message_columns(),
-        pa.field(PARTITION, pa.string(), nullable=False),
+        Column(PARTITION, pa.string(), "The partition: the day on which it was rejected.", False),
     ]
 )
 """One row a landing of a rejected message: one that was delivered twice stands twice, with one `message_id`."""
 
-QUARANTINE_COLUMNS: Mapping[str, str] = {
-    "reason": "The code of the reason for which the message was rejected.",
-    "detail": "What is wrong with it, in words.",
-    **LANDED_COLUMNS,
-    PARTITION: "The partition: the day on which it was rejected.",
-}
-"""A text for each column."""
+MOST_PAYLOADS = 100_000
+"""Rows that `rejected_payloads` reads by the contract, so that a flood of them does not stop a command."""
 
 
 def quarantine_rows(columns: Mapping[str, Sequence[Any] | pa.Array]) -> pa.Table:
@@ -112,3 +118,52 @@ class Quarantine(LakeTable):
 
 def _counted(values: pa.ChunkedArray) -> dict[str, int]:
     return {each["values"]: each["counts"] for each in pc.value_counts(values).to_pylist()}
+
+
+@dataclass(frozen=True, slots=True)
+class RejectedPayload:
+    """A message's stream, and its times in microseconds: the event time as it counts for the watermark."""
+
+    stream_id: str
+    publish_us: int
+    event_us: int
+
+    @property
+    def lag_us(self) -> int:
+        """How long before it was published it happened."""
+        return self.publish_us - self.event_us
+
+
+def rejected_payloads(
+    quarantine: Quarantine,
+    contract: MessageContract,
+    since: datetime,
+    before: datetime,
+    requeued: pa.Array = NO_IDS,
+) -> list[RejectedPayload]:
+    """Read the waiting messages with readable times and a rejected payload, published in `[since, before)`, each once:
+    by these times they hold the watermark. Of more than MOST_PAYLOADS, those published first. Messages with the
+    ids `requeued` wait no more. None if the stream or the event time is in the payload. Raises LakeError."""
+    rows = (
+        None
+        if contract.needs_payload
+        else quarantine.published_between(since, before, ("message_id", "reason", "publish_time", "attributes"))
+    )
+    if rows is None:
+        return []
+    rows = without(rows.filter(pc.equal(rows["reason"], RejectionReason.UNREADABLE_PAYLOAD.value)), requeued)
+    if len(rows) > MOST_PAYLOADS:
+        rows = rows.take(pc.select_k_unstable(rows, MOST_PAYLOADS, [("publish_time", "ascending")]))
+    reader, found = HeartbeatReader(contract), dict[str, RejectedPayload]()
+    for row in rows.select(["message_id", "publish_time", "attributes"]).to_pylist():
+        publish_us = to_us(row["publish_time"])
+        heartbeat = reader.read(dict(row["attributes"] or ()), None, publish_us)
+        if not isinstance(heartbeat, Rejection):  # by the contract of today
+            event_us = min(heartbeat.event_time_us, publish_us)
+            found[row["message_id"]] = RejectedPayload(heartbeat.stream_id, publish_us, event_us)
+    return list(found.values())
+
+
+def by_stream(messages: Iterable[RejectedPayload]) -> Mapping[str, int]:
+    """How many of each stream, the most first."""
+    return dict(Counter(message.stream_id for message in messages).most_common())

@@ -17,8 +17,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidemark.pipeline.clock import to_us
-from tidemark.pipeline.lake.store.notes import JsonKind, Moment, Notes, ParquetKind, ReplacedNotes
-from tidemark.pipeline.lake.store.objects import ObjectStore, ReplaceableObjects
+from tidemark.pipeline.lake.store.notes import JsonKind, Moment, Notes, ParquetKind
+from tidemark.pipeline.lake.store.objects import ObjectStore
 from tidemark.pipeline.lake.store.read_ahead import read_ahead
 
 TOLD = ("reason", "detail")
@@ -114,8 +114,8 @@ class Rejudged(OfDays):
 class JudgedBy:
     """By which message contract the whole quarantine was judged last, as a digest of it."""
 
-    def __init__(self, objects: ReplaceableObjects) -> None:
-        self._notes = ReplacedNotes(objects, JUDGED_BY)
+    def __init__(self, objects: ObjectStore) -> None:
+        self._notes = Notes(objects, JUDGED_BY)
 
     def digest(self) -> str | None:
         """The digest of the contract, UNREADABLE if the note is damaged, or None if there is none. Raises NewerFormat,

@@ -3,18 +3,17 @@
 A window's rows depend on the event times `[start - lookback, end)` alone, and are replaced together with its diffs.
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from enum import StrEnum
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tidemark.pipeline.errors import ObjectMissing
-from tidemark.pipeline.lake.tables.table import MOMENT
+from tidemark.pipeline.lake.tables.table import MOMENT, Column, described
 from tidemark.pipeline.lake.tables.windowed import PARTITION, PARTITION_COLUMN, WindowedTable
 
 
-class Kind(StrEnum):
+class StatusKind(StrEnum):
     """What is remarkable about a stream in a window. It STOPPED if its last heartbeat is in the lookback before the
     window, and STARTED, new or back, if it has one in the window and none in the lookback. It MISSED some if a gap that
     is long enough for missed ones ends in the window."""
@@ -24,39 +23,26 @@ class Kind(StrEnum):
     MISSED = "missed"
 
 
-STATUS = pa.schema(
+STATUS, STATUS_COLUMNS = described(
     [
-        pa.field("stream_id", pa.string()),
-        pa.field("kind", pa.string()),
-        pa.field("last_event_time", MOMENT),
-        pa.field("first_event_time", MOMENT),
-        pa.field("heartbeats", pa.int64()),
-        pa.field("gaps", pa.int64()),
-        pa.field("missed_heartbeats", pa.int64()),
-        pa.field("longest_gap_seconds", pa.float64()),
-        pa.field(PARTITION, pa.string()),
+        Column("stream_id", pa.string(), "The stream."),
+        Column("kind", pa.string(), f"What is remarkable about it in the window: {', '.join(StatusKind)}."),
+        Column("last_event_time", MOMENT, "Its last heartbeat before the window; null if the lookback has none."),
+        Column("first_event_time", MOMENT, "Its first heartbeat in the window."),
+        Column("heartbeats", pa.int64(), "How many heartbeats it has in the window."),
+        Column("gaps", pa.int64(), "Gaps with missed heartbeats that end in the window."),
+        Column("missed_heartbeats", pa.int64(), "How many these gaps missed, as in `heartbeat_diffs`."),
+        Column("longest_gap_seconds", pa.float64(), "The longest of these gaps, in seconds."),
+        PARTITION_COLUMN,
     ]
 )
 """One row a window, stream and kind."""
-
-STATUS_COLUMNS: Mapping[str, str] = {
-    "stream_id": "The stream.",
-    "kind": f"What is remarkable about it in the window: {', '.join(Kind)}.",
-    "last_event_time": "Its last heartbeat before the window; null if the lookback has none.",
-    "first_event_time": "Its first heartbeat in the window.",
-    "heartbeats": "How many heartbeats it has in the window.",
-    "gaps": "Gaps with missed heartbeats that end in the window.",
-    "missed_heartbeats": "How many these gaps missed, as in `heartbeat_diffs`.",
-    "longest_gap_seconds": "The longest of these gaps, in seconds.",
-    **PARTITION_COLUMN,
-}
-"""A text for each column."""
 
 
 class StreamStatus(WindowedTable):
     """The table, with the columns of STATUS."""
 
-    def rows(self, windows: Collection[str], kind: Kind | None = None) -> pa.Table:
+    def rows(self, windows: Collection[str], kind: StatusKind | None = None) -> pa.Table:
         """The rows of these windows, by window, kind and stream. Raises LakeError."""
         found = self.read(windows, None if kind is None else pc.field("kind") == str(kind))
         return found.sort_by([(name, "ascending") for name in (PARTITION, "kind", "stream_id")])
@@ -67,8 +53,7 @@ class StreamStatus(WindowedTable):
         A run that ends between its two commits leaves a newer status, which its next attempt makes even. A version of
         tidemark without this table leaves none, and two runs at once, of which one ended early, may leave an older one.
         """
-        ours = self.runs(windows)
-        theirs = diffs.runs(windows)
+        ours, theirs = self.runs(windows), diffs.runs(windows)
         return sorted(
             key
             for key, run in theirs.items()
@@ -76,8 +61,5 @@ class StreamStatus(WindowedTable):
         )
 
     def _version(self, run: str) -> int:
-        """The version of `heartbeats` that a run read; -1, older than any, if its manifest is gone."""
-        try:
-            return self.manifest(run).heartbeats_version
-        except ObjectMissing:
-            return -1
+        version = self.input_version(run)
+        return -1 if version is None else version

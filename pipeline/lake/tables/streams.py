@@ -5,7 +5,7 @@ merged in any order and repeatedly, so an update reads only the files that were 
 """
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 
@@ -16,13 +16,20 @@ from deltalake import CommitProperties, DeltaTable, write_deltalake
 
 from tidemark.pipeline.errors import ObjectMissing, TableConflict
 from tidemark.pipeline.lake.tables.delta_log import commits, read_commit
-from tidemark.pipeline.lake.tables.diffs import HeartbeatDiffs
 from tidemark.pipeline.lake.tables.table import MOMENT, LakeTable, data_files, table_errors
+from tidemark.pipeline.lake.tables.windowed import WindowedTable
 
 logger = logging.getLogger(__name__)
 
 STREAMS = pa.schema({"stream_id": pa.string(), "first_event_time": MOMENT, "last_event_time": MOMENT})
 """One row a stream, by name. The table is not partitioned."""
+
+STREAM_COLUMNS: Mapping[str, str] = {
+    "stream_id": "The stream.",
+    "first_event_time": "Its first heartbeat in any computed window.",
+    "last_event_time": "Its last heartbeat in any computed window.",
+}
+"""A text for each column."""
 
 FILES_AT_ONCE = 64
 """Files whose streams are in memory before they are merged: it bounds the memory of making the table anew."""
@@ -61,7 +68,7 @@ class KnownStreams:
 class Streams:
     """Keeps the table up to date with the diffs. One user at a time; several processes may save at once."""
 
-    def __init__(self, table: LakeTable, diffs: HeartbeatDiffs) -> None:
+    def __init__(self, table: LakeTable, diffs: LakeTable) -> None:
         self.table = table
         self._diffs = diffs
 
@@ -97,12 +104,11 @@ class Streams:
             return KnownStreams()
         if OF_TABLE not in commit or THROUGH not in commit:
             return KnownStreams()
-        with table_errors(self.table.uri):
-            rows = table.to_pyarrow_dataset().to_table(columns=STREAMS.names, use_threads=False)
+        rows = self.table.rows(table, STREAMS.names)
         return KnownStreams(commit[OF_TABLE], int(commit[THROUGH]), rows.cast(STREAMS))
 
     def _after(self, kept: KnownStreams) -> KnownStreams:
-        diffs = self._diffs.table.current()
+        diffs = self._diffs.current()
         if diffs is None:
             return kept if kept.diffs_version < 0 else KnownStreams()
         name, version = str(diffs.metadata().id), diffs.version()
@@ -110,21 +116,21 @@ class Streams:
             if kept.diffs_version >= version:  # if it is newer, another process has seen more
                 return kept
             try:
-                new = commits(self._diffs.table, kept.diffs_version, version)
+                new = commits(self._diffs, kept.diffs_version, version)
                 added = [file.path for commit in new for file in commit.added]
                 return KnownStreams(name, version, self._merged(kept.rows, added))
             except ObjectMissing as gone:
                 logger.info("the streams are gathered anew, because %s", gone)
-        paths = [file.path for file in data_files(diffs, self._diffs.table.partition_column)]
+        paths = [file.path for file in data_files(diffs, self._diffs.partition_column)]
         return KnownStreams(name, version, self._merged(STREAMS.empty_table(), paths))
 
     def _merged(self, rows: pa.Table, paths: list[str]) -> pa.Table:
         """These streams with those of some files of the diffs, by name. Raises ObjectMissing if a file is gone."""
-        files = self._diffs.table.folder
+        files = self._diffs.folder
         for first in range(0, len(paths), FILES_AT_ONCE):
             read = []
             for path in paths[first : first + FILES_AT_ONCE]:
-                with table_errors(self._diffs.table.uri, lambda error: ObjectMissing(f"a file is gone: {error}")):
+                with table_errors(self._diffs.uri, lambda error: ObjectMissing(f"a file is gone: {error}")):
                     beats = pq.read_table(path, columns=["stream_id", "event_time"], filesystem=files)
                 read.append(_extent(beats, "event_time", "event_time"))
             rows = _extent(pa.concat_tables([rows, *read]), "first_event_time", "last_event_time")
@@ -152,7 +158,7 @@ def _extent(rows: pa.Table, first: str, last: str) -> pa.Table:
     return of_each.select(["stream_id", f"{first}_min", f"{last}_max"]).rename_columns(STREAMS.names).cast(STREAMS)
 
 
-def streams_in(diffs: HeartbeatDiffs, windows: Iterable[str]) -> dict[str, int]:
+def streams_in(diffs: WindowedTable, windows: Iterable[str]) -> dict[str, int]:
     """How many streams have a heartbeat in each of these windows; windows that are not computed are left out."""
     wanted = set(windows)
     table = diffs.table.current()

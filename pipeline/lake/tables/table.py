@@ -4,11 +4,11 @@ A table that does not exist yet is an empty one; its first append creates it.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import unquote
 
 import numpy as np
@@ -17,6 +17,7 @@ import pyarrow.compute as pc
 import pyarrow.fs as pafs
 from deltalake import CommitProperties, DeltaTable, Field, PostCommitHookProperties, Schema
 from deltalake.exceptions import CommitFailedError, DeltaError, SchemaMismatchError, TableNotFoundError
+from deltalake.table import FilterConjunctionType
 from deltalake.transaction import AddAction, RemoveAction
 
 from tidemark.pipeline import version
@@ -55,6 +56,22 @@ DAY_FORMAT = "%Y-%m-%d"
 
 CUT = timedelta(milliseconds=1)
 """How much of a file's greatest time the Delta library may cut from its statistics."""
+
+
+class Column(NamedTuple):
+    """A column of a table, with a text for people."""
+
+    name: str
+    type: pa.DataType
+    text: str
+    nullable: bool = True
+
+
+def described(columns: Iterable[Column]) -> tuple[pa.Schema, dict[str, str]]:
+    """The schema of these columns, and the text of each by its name."""
+    found = list(columns)
+    fields = (pa.field(column.name, column.type, nullable=column.nullable) for column in found)
+    return pa.schema(fields), {column.name: column.text for column in found}
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,6 +208,36 @@ class LakeTable:
                 opened.read()
             raise DamagedFile(self.uri, path, error) from error
 
+    def rows(
+        self,
+        table: DeltaTable,
+        columns: Sequence[str],
+        wanted: pc.Expression | None = None,
+        partitions: Sequence[str] | None = None,
+        damaged: dict[str, str] | None = None,
+    ) -> pa.Table:
+        """Read these columns of the wanted rows of a version, of some partitions or of all. Files that hold none of
+        them, by their statistics, are not opened. Those that are damaged or gone are noted in `damaged`, with their
+        partitions, and left out; without it, raises DamagedFile, which names the first. Raises LakeError."""
+        pruned: FilterConjunctionType = [(self.partition_column, "in", [*partitions])] if partitions else []
+        with table_errors(self.uri):
+            files = table.to_pyarrow_dataset(filesystem=self.folder, file_pruning_predicate=pruned or None)
+            with suppress(pa.ArrowException, OSError):
+                return files.to_table(list(columns), filter=wanted, use_threads=False)
+            from pyarrow.dataset import get_partition_keys  # it loads pandas
+
+            read = [pa.schema(map(files.schema.field, columns)).empty_table()]
+            for file in files.get_fragments(wanted):
+                try:
+                    with self.naming_damage(file.path):
+                        read.append(file.to_table(files.schema, list(columns), filter=wanted, use_threads=False))
+                except (DamagedFile, FileNotFoundError) as error:
+                    if damaged is None:
+                        gone = DamagedFile(self.uri, file.path, "it is gone")
+                        raise error if isinstance(error, DamagedFile) else gone from error
+                    damaged[file.path] = get_partition_keys(file.partition_expression)[self.partition_column]
+            return pa.concat_tables(read)
+
     def published_between(
         self,
         start: datetime,
@@ -198,30 +245,11 @@ class LakeTable:
         columns: Sequence[str] = ("message_id", "publish_time"),
         damaged: dict[str, str] | None = None,
     ) -> pa.Table | None:
-        """These columns of each landing that was published in `[start, end)`, in whole seconds; None if the table was
-        never written. Files that hold none of them, by their statistics, are not opened. Those that are damaged or gone
-        are noted in `damaged`, with their partitions, and left out; without it, they raise LakeError."""
+        """Read these columns of each landing that was published in `[start, end)`, in whole seconds; None if the table
+        was never written. `damaged` is as for `rows`."""
         table, published = self.current(), pc.field("publish_time")
-        if table is None:
-            return None
-        with table_errors(self.uri):
-            wanted = (published >= pa.scalar(start, MOMENT)) & (published < pa.scalar(end, MOMENT))
-            files = table.to_pyarrow_dataset(filesystem=self.folder)
-            try:
-                return files.to_table(list(columns), filter=wanted, use_threads=False)
-            except (pa.ArrowException, OSError):
-                if damaged is None:
-                    raise
-            from pyarrow.dataset import get_partition_keys  # it loads pandas
-
-            read = [files.schema.empty_table().select(list(columns))]
-            for file in files.get_fragments(wanted):
-                try:
-                    with self.naming_damage(file.path):
-                        read.append(file.to_table(files.schema, list(columns), filter=wanted, use_threads=False))
-                except (DamagedFile, FileNotFoundError):
-                    damaged[file.path] = get_partition_keys(file.partition_expression)[self.partition_column]
-            return pa.concat_tables(read)
+        wanted = (published >= pa.scalar(start, MOMENT)) & (published < pa.scalar(end, MOMENT))
+        return None if table is None else self.rows(table, columns, wanted, damaged=damaged)
 
     def scanned(
         self, columns: Sequence[str], wanted: pc.Expression, partition: str | None = None

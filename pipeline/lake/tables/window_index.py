@@ -1,7 +1,7 @@
-"""Which windows hold heartbeats and which are computed, kept up to date by the tables' new commits alone."""
+"""The windows of a lake: which of them hold heartbeats, are computed, and are kept with all of their input."""
 
-from collections.abc import Iterator
-from datetime import timedelta
+from collections.abc import Iterator, Sequence
+from datetime import datetime, timedelta
 
 import numpy as np
 import numpy.typing as npt
@@ -10,6 +10,9 @@ import pyarrow.compute as pc
 from deltalake import DeltaTable
 
 from tidemark.pipeline.clock import duration_us
+from tidemark.pipeline.errors import WindowExpired
+from tidemark.pipeline.lake.store.notes import JsonKind, NoContent, Notes
+from tidemark.pipeline.lake.store.objects import ObjectStore
 from tidemark.pipeline.lake.tables.delta_log import Commit, Follower
 from tidemark.pipeline.lake.tables.heartbeats import HOUR, HOUR_FORMAT, range_of
 from tidemark.pipeline.lake.tables.heartbeats import PARTITION as EVENT_HOUR
@@ -18,10 +21,14 @@ from tidemark.pipeline.lake.tables.windowed import PARTITION as WINDOW
 from tidemark.pipeline.lake.tables.windowed import refuse_other_length
 from tidemark.pipeline.spans import Spans
 from tidemark.pipeline.watermark.histogram import Ints
-from tidemark.pipeline.windows import DAY, KEY_FORMAT, Windowing, due
+from tidemark.pipeline.windows import DAY, KEY_FORMAT, Window, Windowing, due, start_of
 
 COMMITS_AT_ONCE = 100
 """New commits that are read one by one. Beyond that, the list of a table's files costs less."""
+
+KEPT_FROM = JsonKind("retention/windows-from-", holds=NoContent)
+"""Its key names the first window whose input is complete. An earlier window is not computed again: its new rows would
+lack what was removed, and would replace the right ones."""
 
 
 class WindowIndex:
@@ -94,3 +101,45 @@ def window_numbers(keys: pa.Array | list[str], windowing: Windowing) -> tuple[In
     starts: Ints = pc.strptime(keys, format=KEY_FORMAT, unit="us").cast(pa.int64()).to_numpy(zero_copy_only=False)
     length_us = duration_us(windowing.length)
     return starts // length_us, starts % length_us == 0
+
+
+class KeptWindows:
+    """The note of that window. If there are several, the latest window counts."""
+
+    def __init__(self, objects: ObjectStore, windowing: Windowing) -> None:
+        self._notes = Notes(objects, KEPT_FROM)
+        self._windowing = windowing
+
+    def since(self) -> datetime | None:
+        """The start of the first window that is kept; None if all are. Raises LakeError."""
+        if not (keys := self._notes.listed()):
+            return None
+        noted = start_of(keys[-1])  # by the length that windows had then
+        window = self._windowing.containing(noted)
+        return window.start if window.start == noted else window.end
+
+    def closed(self, watermark: datetime | None) -> range:
+        """The numbers of the kept windows that the watermark has passed, from `windows.first` on. Raises LakeError."""
+        if watermark is None:
+            return range(0)
+        first = max(self._windowing.first, self.since() or self._windowing.first)
+        return range(self._windowing.number_of(first), self._windowing.number_of(watermark))
+
+    def raise_to(self, window: Window) -> None:
+        """Note that this window is the first that is kept. Durable on return; never moves back. Raises LakeError."""
+        self._notes.ensure(window.key, NoContent())
+        self._notes.keep_newest(1)
+
+    def refuse_expired(self, windows: Sequence[Window], further: timedelta = timedelta(0)) -> None:
+        """Raise WindowExpired if one of the windows is no longer kept, or begins less than `further` after the first
+        that is."""
+        since = self.since()
+        if since is not None:
+            since += further
+        expired = [window for window in windows if since is not None and window.start < since]
+        if expired:
+            raise WindowExpired(
+                f"{len(expired)} of {len(windows)} windows are no longer kept, the first is {expired[0]}: housekeeping "
+                f"has removed heartbeats that they are computed from. Nothing was written; ask for windows from "
+                f"{since:%Y-%m-%dT%H:%MZ} on"
+            )

@@ -5,9 +5,8 @@ removes the window's old files and adds the new ones. The files that a window ha
 the run's fence: if the window has other files by then, another run has computed it in between.
 """
 
-import json
 import random
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from itertools import pairwise
@@ -34,12 +33,11 @@ from tidemark.pipeline.errors import (
 from tidemark.pipeline.lake.store.notes import JsonKind, Moment, Notes
 from tidemark.pipeline.lake.store.objects import ObjectStore
 from tidemark.pipeline.lake.tables.new_files import NewFile
-from tidemark.pipeline.lake.tables.table import LakeTable, data_files, table_errors
+from tidemark.pipeline.lake.tables.table import Column, LakeTable, data_files, table_errors
 from tidemark.pipeline.windows import start_of
 
 PARTITION = "window"
-PARTITION_COLUMN: Mapping[str, str] = {PARTITION: "The partition: the window's start, such as 2026-11-21T05-20Z."}
-"""A text for its column."""
+PARTITION_COLUMN = Column(PARTITION, pa.string(), "The partition: the window's start, such as 2026-11-21T05-20Z.")
 
 RUNS_FOLDER = "runs"
 LENGTH = "tidemark.window_length"
@@ -82,16 +80,6 @@ MANIFESTS = JsonKind(
 
 
 @dataclass(frozen=True, slots=True)
-class Written:
-    """A file that a task wrote: its path in the table, its window, its rows, and its size in bytes."""
-
-    path: str
-    window: str
-    rows: int
-    size: int
-
-
-@dataclass(frozen=True, slots=True)
 class Replaced:
     """The outcome of a commit: the rows of each window that this run now has, and the windows that another run took."""
 
@@ -100,19 +88,17 @@ class Replaced:
 
 
 class WindowedTable:
-    """A table that runs replace window by window."""
+    """A table that runs replace window by window. `schema` has the columns that a run writes."""
 
     def __init__(self, table: LakeTable, objects: ObjectStore, schema: pa.Schema, clock: Clock) -> None:
-        self.table = table
+        self.table, self.files, self.schema = table, table.folder, schema
         self._manifests = Notes(objects, MANIFESTS)
-        self.files = table.folder
         self._clock = clock
         self._known: dict[str, DiffRun] = {}
         self._length: timedelta | None = None
-        self.schema = schema
 
     def hold_to(self, length: timedelta) -> None:
-        """Have `fence` and `replace` refuse the table if its windows have another length, and note this one there."""
+        """Make `fence` and `replace` refuse the table if its windows have another length, and note this one there."""
         self.table.properties = {**self.table.properties, LENGTH: format_duration(length)}
         self._length = length
 
@@ -124,15 +110,13 @@ class WindowedTable:
     def read(
         self, windows: Iterable[str], where: pc.Expression | None = None, columns: Sequence[str] | None = None
     ) -> pa.Table:
-        """The rows of these windows, by their keys, or those of them that `where` selects; of all columns, or of some.
-        A window that is not computed has none. Raises LakeError."""
+        """Read the rows of these windows, by their keys, or those of them that `where` selects; all columns, or some.
+        A window that is not computed has no rows. Raises DamagedFile, LakeError."""
         table, wanted = self.table.current(), sorted(windows)
-        schema = self.schema if columns is None else pa.schema([self.schema.field(name) for name in columns])
+        schema = self.schema if columns is None else pa.schema(map(self.schema.field, columns))
         if table is None or not wanted:
             return schema.empty_table()
-        with table_errors(self.table.uri):
-            files = table.to_pyarrow_dataset(file_pruning_predicate=[(PARTITION, "in", wanted)])
-            return files.to_table(columns=schema.names, filter=where, use_threads=False).cast(schema)
+        return self.table.rows(table, schema.names, where, wanted).cast(schema)
 
     def versions(self, windows: Iterable[str]) -> dict[str, int]:
         """The version of `heartbeats` that each computed window was made from, by its run's manifest."""
@@ -183,7 +167,7 @@ class WindowedTable:
         except (ObjectMissing, CorruptObject):
             return None
 
-    def replace(self, run: DiffRun, fence: Fence, written: Iterable[Written] | None = None) -> Replaced:
+    def replace(self, run: DiffRun, fence: Fence, written: Iterable[NewFile] | None = None) -> Replaced:
         """Commit what the run wrote, in one transaction: each window whose files are still those of the fence.
 
         `written` names the files, at least one for each window; None stands for all files in the run's folder.
@@ -192,22 +176,23 @@ class WindowedTable:
         reader sees anything of this run, unless only the commit's answer was lost, which a retry of the run finds out.
         """
         with table_errors(self.table.uri):
-            adds = self._found(run) if written is None else self._named(run, written)
-        self.table.make_files_durable(add.path for added in adds.values() for add in added)
-        ours = {key: {add.path for add in added} for key, added in adds.items()}
+            added = self._by_window(run, self._found(run) if written is None else written)
+        self.table.make_files_durable(file.path for files in added.values() for file in files)
         lost_answer: LakeUnreachable | None = None
         for _ in range(COMMIT_ATTEMPTS):
             try:
                 table = self.table.complete(self.schema)
                 if self._length is not None:  # the first runs of all may have begun together
                     refuse_other_length(self.table, table, self._length)
-                now = _files_by_window(table, set(adds))
-                done = [key for key in adds if now[key] & ours[key]]
-                pending = [key for key in adds if key not in done and now[key] == fence[key]]
+                now = _files_by_window(table, set(added))
+                done = [key for key, files in added.items() if not now[key].isdisjoint(file.path for file in files)]
+                pending = [key for key in added if key not in done and now[key] == fence[key]]
                 if not pending:
-                    kept = {key: sum(json.loads(add.stats)["numRecords"] for add in adds[key]) for key in done}
-                    return Replaced(kept, tuple(key for key in adds if key not in done))
-                self._commit(table, run, [add for key in pending for add in adds[key]], set(pending))
+                    rows = {key: sum(file.rows for file in added[key]) for key in done}
+                    return Replaced(rows, tuple(key for key in added if key not in done))
+                at_us = to_us(self._clock.now())
+                adds = [file.add_action(PARTITION, at_us) for key in pending for file in added[key]]
+                self._transact(table, [*adds, *self._removes(table, pending)], {"tidemark.run": run.name})
             except TableConflict:
                 self._clock.sleep(random.uniform(0, LONGEST_PAUSE_SECONDS))  # noqa: S311 (not for secrets)
             except LakeUnreachable as error:
@@ -229,10 +214,7 @@ class WindowedTable:
             self._transact(table, removes, {"tidemark.forgot": str(len(forgotten))})
             self.table.make_durable()
 
-    def _commit(self, table: DeltaTable, run: DiffRun, adds: list[AddAction], windows: set[str]) -> None:
-        self._transact(table, [*adds, *self._removes(table, windows)], {"tidemark.run": run.name})
-
-    def _removes(self, table: DeltaTable, windows: set[str]) -> list[RemoveAction]:
+    def _removes(self, table: DeltaTable, windows: Collection[str]) -> list[RemoveAction]:
         removed_at = to_us(self._clock.now()) // 1000
         return [
             RemoveAction(
@@ -249,47 +231,36 @@ class WindowedTable:
     def _transact(self, table: DeltaTable, files: Sequence[AddAction | RemoveAction], says: dict[str, str]) -> None:
         self.table.transact(table, files, CommitProperties(max_commit_retries=0, custom_metadata=says))
 
-    def _named(self, run: DiffRun, written: Iterable[Written]) -> dict[str, list[AddAction]]:
-        """The add actions for the files that the run's tasks told of, by window."""
-        adds: dict[str, list[AddAction]] = {key: [] for key in run.windows}
+    def _by_window(self, run: DiffRun, written: Iterable[NewFile]) -> dict[str, list[NewFile]]:
+        """The files of a run by window. Raises LakeError for one of another window, and for a window without any."""
+        added: dict[str, list[NewFile]] = {key: [] for key in run.windows}
         for file in written:
-            adds[file.window].append(self._add(file))
-        missing = [key for key, added in adds.items() if not added]
-        if missing:
+            if file.partition not in added:
+                raise LakeError(
+                    f"run {run.name} has rows of the window {file.partition}, which it does not compute; nothing was "
+                    "committed"
+                )
+            added[file.partition].append(file)
+        if missing := [key for key, files in added.items() if not files]:
             raise LakeError(
                 f"run {run.name} wrote nothing for {', '.join(missing)}; nothing was committed, run it again"
             )
-        return adds
+        return added
 
-    def _found(self, run: DiffRun) -> dict[str, list[AddAction]]:
-        """The add actions for the files in the run's folder, by window; a window without rows gets an empty file."""
-        adds: dict[str, list[AddAction]] = {key: [] for key in run.windows}
-        place = f"{self.place_of_run(run.name)}/{PARTITION}="
-        selector = pafs.FileSelector(self.place_of_run(run.name), allow_not_found=True, recursive=True)
-        for info in sorted(self.files.get_file_info(selector), key=lambda info: info.path):
-            if info.type == pafs.FileType.File and info.base_name.endswith(".parquet"):
-                key = info.path.lstrip("/").removeprefix(place).partition("/")[0]
-                if key not in adds:
-                    raise LakeError(
-                        f"run {run.name} has rows of the window {key}, which it does not compute; nothing was committed"
-                    )
-                adds[key].append(self._add(self._looked_at(info.path.lstrip("/"), key)))
-        without_partition = pa.schema([column for column in self.schema if column.name != PARTITION])
-        for key, added in adds.items():
-            if not added:
-                path = f"{place}{key}/empty.parquet"
-                self.files.create_dir(path.rpartition("/")[0], recursive=True)
-                pq.write_table(without_partition.empty_table(), path, filesystem=self.files)
-                added.append(self._add(self._looked_at(path, key)))
-        return adds
-
-    def _looked_at(self, path: str, key: str) -> Written:
-        info, footer = self.files.get_file_info(path), pq.read_metadata(path, filesystem=self.files)
-        return Written(path, key, footer.num_rows, info.size)
-
-    def _add(self, file: Written) -> AddAction:
-        added = NewFile(file.path, file.window, file.rows, file.size)
-        return added.add_action(PARTITION, to_us(self._clock.now()))
+    def _found(self, run: DiffRun) -> Iterator[NewFile]:
+        """The files in the run's folder; a window without rows gets an empty one."""
+        place, folder = self.files, self.place_of_run(run.name)
+        found = place.get_file_info(pafs.FileSelector(folder, allow_not_found=True, recursive=True))
+        paths = sorted(info.path.lstrip("/") for info in found if info.is_file and info.base_name.endswith(".parquet"))
+        keys = {path: path.removeprefix(f"{folder}/{PARTITION}=").partition("/")[0] for path in paths}
+        empty = pa.schema([column for column in self.schema if column.name != PARTITION]).empty_table()
+        for key in set(run.windows).difference(keys.values()):
+            path = f"{folder}/{PARTITION}={key}/empty.parquet"
+            place.create_dir(path.rpartition("/")[0], recursive=True)
+            pq.write_table(empty, path, filesystem=place)
+            keys[path] = key
+        for path, key in keys.items():
+            yield NewFile(path, key, pq.read_metadata(path, filesystem=place).num_rows, place.get_file_info(path).size)
 
 
 def _files_by_window(table: DeltaTable | None, windows: set[str]) -> dict[str, frozenset[str]]:

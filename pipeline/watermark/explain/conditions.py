@@ -16,7 +16,7 @@ ZERO, A_MOMENT = timedelta(0), timedelta(seconds=1)
 
 
 class Outcome(StrEnum):
-    """What a rule said. The rules after a hold or a candidate are not reached."""
+    """The outcome of a rule. The rules after a hold or a candidate are not reached."""
 
     PASSED = "passed"
     HELD = "held"
@@ -26,7 +26,7 @@ class Outcome(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Condition:
-    """A rule, what it said, and why."""
+    """A rule, its outcome, and the reason."""
 
     rule: str
     outcome: Outcome
@@ -35,18 +35,18 @@ class Condition:
 
 RULES = {
     "readings": "whether both backlogs were read lately",
-    "seek": "whether somebody sought a subscription back",
+    "seek": "whether a subscription was sought back",
     "completeness": "whether tracking knows every message that base may hold",
     "tracking": "whether tracking has read far enough",
     "silence": "whether publishing has stopped",
     "data": "whether an event time is known from before the band",
     "candidate": "whether the candidate is above the watermark",
 }
-"""Each rule's name and what it asks, in the order in which the estimator asks."""
+"""Each rule's name and question, in the order of the estimator."""
 
 
 def conditions(s: Situation, verdicts: Sequence[Verdict], decision: Decision) -> list[Condition]:
-    """Each rule with its outcome and a sentence: the verdicts as they were given."""
+    """Format each verdict as a rule with its outcome and a sentence."""
     found = {rule: Condition(rule, Outcome.NOT_REACHED, f"Not looked at: {asks}.") for rule, asks in RULES.items()}
     for rule, verdict in zip(RULES, verdicts, strict=False):
         outcome = Outcome.HELD if isinstance(verdict, Held) else Outcome.PASSED
@@ -68,7 +68,7 @@ def _text(verdict: Verdict, s: Situation, decision: Decision) -> str:
             newest = max(reading.newest.observed_at for _, reading in _readings(s))
             return f"A backlog was read at {iso(newest)}, and it is {iso(s.at)} now: this machine's clock was set back."
         case Finding.NOT_SOUGHT:
-            return "Nobody sought a subscription back since the decision before."
+            return "No subscription was sought back since the decision before."
         case Finding.SOUGHT:
             return " ".join(_sought(s))
         case Finding.COMPLETE:
@@ -99,7 +99,7 @@ def _text(verdict: Verdict, s: Situation, decision: Decision) -> str:
         case Finding.CLOCK_AHEAD:
             return (
                 f"Both subscriptions trail this machine's clock by the same {rough(s.clock_ahead or ZERO)}, now and "
-                "at the decision before. That is no backlog: the clock is ahead of Pub/Sub's by as much."
+                "at the decision before. That is not a backlog: the clock is ahead of Pub/Sub's by as much."
             )
         case Finding.BAND | Finding.FRONTIER | Finding.NO_ANCHOR | Finding.NO_FRONTIER:
             return _data(s, decision)
@@ -120,9 +120,9 @@ def _silence(verdict: Verdict, s: Situation, decision: Decision) -> str:
         case Finding.RECENT:
             return f"{text}. A silence is longer than {timeout}."
         case Finding.NEWEST_MAY_BE_ON_BASE:
-            return f"{text}, but base may still hold it: that is no silence."
+            return f"{text}, but base may still hold it: this is not a silence."
         case Finding.BACKLOG:
-            return f"{text}, but a subscription has a backlog: that is no silence."
+            return f"{text}, but a subscription has a backlog: this is not a silence."
         case Finding.SILENCE_IS_HELD:
             return f'{text}, longer than {timeout}, and there is no backlog: a silence. But idle = "hold".'
         case _:
@@ -139,7 +139,7 @@ def _data(s: Situation, decision: Decision) -> str:
         case FrontierEvidence() as evidence:
             greatest = "the greatest event time"
             if s.policy.frontier_quantile > 0:
-                greatest += f" (but for {s.policy.frontier_quantile:.2g} of each publish second: frontier_quantile)"
+                greatest += f" (except {s.policy.frontier_quantile:.2g} of each publish second: frontier_quantile)"
             return (
                 f"Looked at: at most {messages(evidence.messages)} published from {iso(evidence.start)} on (base's "
                 f"backlog), and the frontier, {iso(evidence.frontier)}: {greatest} published more than {band} before "

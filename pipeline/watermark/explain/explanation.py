@@ -20,13 +20,13 @@ from tidemark.pipeline.watermark.situation import Situation
 from tidemark.pipeline.watermark.state import DecisionRecord, WatermarkState
 
 BANDS = (timedelta(seconds=5), timedelta(seconds=1))
-"""The bands that are tried, beside half of the present one, where they are smaller."""
+"""Bands to try, beside half of the present one, if they are smaller."""
 
 MAX_LAGS = (timedelta(days=1), timedelta(hours=1), timedelta(minutes=10), timedelta(minutes=1))
-"""The bounds on lag that are tried, where they are smaller than the present one."""
+"""Bounds on lag to try, if they are smaller than the present one."""
 
 TRIED = ("rule", "band", "idle", "max_lag")
-"""The settings that are tried."""
+"""Settings to try."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,11 +47,11 @@ class Alternative:
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """Why the watermark stands where a decision put it.
+    """An explanation of one decision.
 
     `since_base` and `since_pin` count the messages with an event time that were published from base's oldest and from
     the pin's second on. They are upper bounds, since redeliveries count again, and None where they are unknown. Where
-    the log before the decision is lost, only the decision itself is told, and `alternatives` is None.
+    the log before the decision is lost, only the decision itself is known, and `alternatives` is None.
     """
 
     decision: Decision
@@ -64,7 +64,7 @@ class Explanation:
     alternatives: Sequence[Alternative] | None = None
 
     def sentences(self) -> list[str]:
-        """The explanation in order, without the rules that were not reached and the alternatives."""
+        """Return the explanation in order, without alternatives and the rules that were not reached."""
         reached = [condition.text for condition in self.conditions if condition.outcome is not Outcome.NOT_REACHED]
         return [self.decision.sentence() + ".", *reached, *filter(None, (self.pin, self.ahead)), *self.moves]
 
@@ -102,7 +102,7 @@ def _pin(s: Situation, decision: Decision) -> str | None:
     if isinstance(evidence, FrontierEvidence) and evidence.is_at_frontier:
         unread = "Messages that tracking has not read yet may be as old."
         return f"The candidate is the frontier, {event_time}. {cell} {unread}"
-    quantile = f" (but for {s.policy.quantile:.2g} of each publish second: quantile)" if s.policy.quantile > 0 else ""
+    quantile = f" (except {s.policy.quantile:.2g} of each publish second: quantile)" if s.policy.quantile > 0 else ""
     least = f"The candidate is the least event time{quantile}, {event_time}. {cell}"
     ends = pin.published_from + SECOND
     if ends > s.oldest_base:
@@ -131,8 +131,10 @@ def _ahead(decision: Decision, since_base: int | None, since_pin: int | None) ->
 
 
 def alternatives(before: WatermarkState, record: DecisionRecord) -> list[Alternative]:
-    """The settings that would have changed the watermark or the reason of a decision, each alone. Only this tick is
-    decided again: earlier ticks under the setting might have led elsewhere."""
+    """Find the settings that, each alone, would have changed the watermark or the reason of this decision.
+
+    Earlier ticks under the setting might have led elsewhere; they are not decided again.
+    """
     decision = record.decision
     found: list[Alternative] = []
     for setting, value, policy, cost in _trials(record.policy):
@@ -141,14 +143,14 @@ def alternatives(before: WatermarkState, record: DecisionRecord) -> list[Alterna
         if other.watermark is not None and decision.watermark is not None:
             further = other.watermark - decision.watermark
         effect = other.watermark, other.reason
-        is_told = any(one.setting == setting and (one.watermark, one.reason) == effect for one in found)
-        if effect != (decision.watermark, decision.reason) and not is_told:  # the mildest value that does it is enough
+        is_known = any(one.setting == setting and (one.watermark, one.reason) == effect for one in found)
+        if effect != (decision.watermark, decision.reason) and not is_known:  # the mildest value that does it is enough
             found.append(Alternative(setting, value, *effect, further, cost))
     return found
 
 
 def _trials(policy: Policy) -> Iterator[tuple[str, str, Policy, str]]:
-    """Setting, value, policy, and what that policy costs."""
+    """Yield setting, value, policy, and the cost of that policy."""
     if policy.rule == "band":
         yield "rule", "frontier", replace(policy, rule="frontier"), "messages of a stream that is late are late"
     else:

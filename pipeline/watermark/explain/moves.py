@@ -1,6 +1,6 @@
-"""What would have to happen for the watermark to move, in sentences that can be taken at their word.
+"""Sentences that say what must happen for the watermark to move; each is exact.
 
-For a rule that holds, the sentence names what ends its own hold; it does not say what the later rules find then.
+The sentence of a hold names what ends that hold, not what the later rules find then.
 """
 
 from bisect import bisect_left
@@ -14,15 +14,22 @@ from tidemark.pipeline.durations import format_duration, rough
 from tidemark.pipeline.watermark.decision import BandEvidence, Decision, FrontierEvidence, Reason, SilenceEvidence
 from tidemark.pipeline.watermark.estimator import is_pinned_by_backlog
 from tidemark.pipeline.watermark.explain.conditions import messages
-from tidemark.pipeline.watermark.histogram import AFTER_ALL, BUCKET_US, COPY, NO_EVENT, bucket_of, bucket_start
-from tidemark.pipeline.watermark.holding import passed_over
+from tidemark.pipeline.watermark.histogram import (
+    AFTER_ALL,
+    BUCKET_US,
+    COPY,
+    NO_EVENT,
+    bucket_of,
+    bucket_start,
+    passed_over,
+)
 from tidemark.pipeline.watermark.situation import Situation, has_no_backlog, known
 
 ZERO, MICROSECOND, SECOND = timedelta(0), timedelta(microseconds=1), timedelta(microseconds=BUCKET_US)
 
 
 def moves(s: Situation, decision: Decision) -> Iterator[str]:
-    """What ends a hold, or moves the watermark further."""
+    """Say what ends a hold, or moves the watermark further."""
     evidence, watermark, policy = decision.evidence, decision.watermark, s.policy
     is_pinned = decision.pin is not None and is_pinned_by_backlog(s, decision.pin)
     is_at_frontier = isinstance(evidence, FrontierEvidence) and evidence.is_at_frontier
@@ -41,7 +48,7 @@ def moves(s: Situation, decision: Decision) -> Iterator[str]:
             yield (
                 f"It is held until tracking has read to within {format_duration(policy.near_real_time)} of now, or to "
                 f"{format_duration(policy.band)} ahead of base. Check that its sensor ticks; `ingest.pull_for` says "
-                "how long a tick reads. Where a run of `ingest` reads it, check that its log tells new rounds, and "
+                "how long a tick reads. Where a run of `ingest` reads it, check that its log has new rounds, and "
                 "look at Spark if it does not. After a tracker was killed, what it had pulled comes again after "
                 "`pubsub.ack_deadline`."
             )
@@ -76,8 +83,10 @@ def moves(s: Situation, decision: Decision) -> Iterator[str]:
 
 
 def published_since(s: Situation, moment: datetime) -> int | None:
-    """How many messages with an event time tracking has read that were published since. None where some of them were
-    pruned, as after a seek."""
+    """Count the tracked messages with an event time that were published since a moment.
+
+    None if some of them were pruned, as after a seek.
+    """
     if s.pruned_before is not None and s.pruned_before > bucket_of(moment):
         return None
     return s.histogram.messages_at(s.histogram.since(to_us(moment), AFTER_ALL))
@@ -101,7 +110,7 @@ def _no_data(s: Situation) -> Iterator[str]:
 
 
 def _rejected(s: Situation, after: datetime | None) -> Iterator[str]:
-    """That messages arrive and are all rejected, if tracking knows of any that were published after a second."""
+    """Say that messages are rejected, if tracking knows of any that were published after a second."""
     cells = s.histogram.event_bucket == NO_EVENT
     if after is not None:
         cells &= s.histogram.publish_bucket > bucket_of(after)
@@ -109,13 +118,16 @@ def _rejected(s: Situation, after: datetime | None) -> Iterator[str]:
         since = "" if after is None else " since"
         yield (
             f"What was published{since} is rejected: tracking knows of {messages(count)} without an event time that "
-            "counts. `tidemark quarantine` says why; mend [message] or the publisher."
+            "counts. `tidemark quarantine` says why; correct [message] or the publisher."
         )
 
 
 def _known_from(s: Situation) -> datetime | None:
-    """From which publish time on a message with an event time is known. The frontier of pruned seconds is of no use
-    until tracking has come there again, as after a seek or with a wider band."""
+    """Return the first publish time of a known message with an event time.
+
+    The frontier of pruned seconds cannot be used until tracking has come there again, as after a seek or with a wider
+    band.
+    """
     is_frontier = s.policy.rule == "frontier"
     if is_frontier and s.pruned_frontier is not None and s.pruned_before is not None:
         return bucket_start(s.pruned_before)
@@ -130,7 +142,7 @@ def _known_from(s: Situation) -> datetime | None:
 
 
 def _out_of_the_band(s: Situation, watermark: datetime, evidence: BandEvidence) -> Iterator[str]:
-    """By the rule `band`: every event time not above the watermark must have landed, and have left the band."""
+    """Rule `band`: every event time not above the watermark must have landed, and have left the band."""
     last = evidence.pin.publish_bucket
     last = _last_that_holds(s, watermark, last, bucket_of(s.oldest_tracking)) or last
     is_passed = evidence.anchor is not None and evidence.anchor >= bucket_start(last + 1)
@@ -142,7 +154,7 @@ def _out_of_the_band(s: Situation, watermark: datetime, evidence: BandEvidence) 
 
 
 def _past_the_frontier(s: Situation, watermark: datetime, evidence: FrontierEvidence) -> Iterator[str]:
-    """By the rule `frontier`: all event times that base may hold, and the frontier, must be above the watermark."""
+    """Rule `frontier`: all event times that base may hold, and the frontier, must be above the watermark."""
     until, later = None, None
     holds = s.holding
     least = holds.minimum_at(holds.since(to_us(s.oldest_base), AFTER_ALL))
@@ -156,8 +168,10 @@ def _past_the_frontier(s: Situation, watermark: datetime, evidence: FrontierEvid
 
 
 def _moves_when(s: Situation, until: datetime | None, later: str | None) -> Iterator[str]:
-    """The watermark moves when base has landed everything published before `until`, and tracking has read a band beyond
-    `later`; None: it has."""
+    """Say that base must land what was published before `until`, and tracking read a band beyond `later`.
+
+    None: that has happened.
+    """
     needs = [] if until is None else [_lands(until, s)]
     if later is not None:
         needs.append(f"tracking has read to {_reach(s)} after {later}")
@@ -180,7 +194,7 @@ def _last_that_holds(s: Situation, watermark: datetime, low: int, high: int) -> 
     seconds: list[int] = occupied[(occupied >= low) & (occupied <= high)].tolist()
 
     def is_free(second: int) -> bool:
-        """Whether no message that was published then or later is as old as the watermark. Rises once, from low on."""
+        """True if no message that was published then or later is as old as the watermark. Monotonic."""
         least = holds.quantile_between(second, high, s.policy.quantile)
         return least is None or least.min_event_time > watermark
 
@@ -189,7 +203,7 @@ def _last_that_holds(s: Situation, watermark: datetime, low: int, high: int) -> 
 
 
 def _lands(until: datetime, s: Situation) -> str:
-    """That base must be read to be past a moment, slack included, and how many known messages are ahead of it."""
+    """Say that base must be past a moment, slack included, and how many known messages come before."""
     until += s.policy.base_slack
     text = f"base has acknowledged everything that was published before {iso(until)}"
     if s.policy.base_slack > ZERO:
@@ -202,7 +216,7 @@ def _lands(until: datetime, s: Situation) -> str:
 
 
 def _look_after_base(s: Situation, until: datetime | None) -> Iterator[str]:
-    """Base is behind. Releasing the messages published before `until` would move the watermark (None: no release)."""
+    """Base is behind. A release of the messages before `until` moves the watermark (None: no release does)."""
     if s.release is not None:
         yield (
             "Until base has acknowledged the released messages, its reading does not tell what else it holds. Check "

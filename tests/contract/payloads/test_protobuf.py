@@ -8,10 +8,8 @@ from google.protobuf import json_format
 
 from tests.contract.payloads.schemas import PROTO, by_file, definition, one, why, written
 from tidemark.pipeline.contract.payloads.decoder import PayloadDecoder
-from tidemark.pipeline.contract.payloads.definitions import Definition
 from tidemark.pipeline.contract.payloads.formats import Encoding, PayloadFormat
-from tidemark.pipeline.contract.payloads.proto_text import compiled
-from tidemark.pipeline.contract.payloads.protobuf import ProtobufCodec
+from tidemark.pipeline.contract.payloads.protobuf import ProtobufCodec, compiled
 from tidemark.pipeline.contract.payloads.rejections import Unreadable
 
 JSON = (
@@ -99,8 +97,3 @@ def test_many_empty_messages_in_few_bytes_are_rejected() -> None:
 def test_a_text_that_is_no_schema_says_where(text: str, why_not: str) -> None:
     with pytest.raises(Unreadable, match=why_not):
         ProtobufCodec(definition(text, Encoding.PROTOBUF))
-
-
-def test_bytes_that_are_no_descriptor_set_are_refused() -> None:
-    with pytest.raises(Unreadable, match="is not protobuf's"):
-        ProtobufCodec(Definition("x.binpb", Encoding.PROTOBUF, b"\xff\xff", is_compiled=True))

@@ -14,7 +14,7 @@ import pytest
 
 from tests.cli.command import TIDEMARK, said_here
 from tests.doctor.measure.deviations import QUICK, IgnoresFilters, Service, service
-from tidemark.pipeline.cli import measured
+from tidemark.pipeline.cli.start import measured
 from tidemark.pipeline.clock import Clock, SystemClock
 from tidemark.pipeline.doctor.measure.experiments import measure
 from tidemark.pipeline.doctor.measure.facts import Facts
@@ -58,7 +58,7 @@ def test_it_prints_the_table_the_calls_and_what_follows(tmp_path: Path) -> None:
     assert any(line.split()[:2] == ["a", "filter"] and line.rstrip().endswith("differs") for line in lines)
     assert "warning a filter: leave pubsub.filter empty: both subscriptions must get the same messages" in lines
     assert any(line.split()[:1] == ["create_snapshot"] for line in lines)
-    assert lines[lines.index("[watermark]") + 1].startswith('reading_slack = "')
+    assert lines[lines.index("[watermark]") + 1].startswith('slack = "')
     assert "is an emulator, and says nothing of the service" in lines[-1]
     assert file.read_text() == before
 
@@ -70,7 +70,7 @@ def test_json_has_the_facts_the_rows_and_the_settings(tmp_path: Path) -> None:
         said = doctor(tmp_path, "--json")
     found = json.loads(said.out)
     assert (said.code, said.err) == (0, "")
-    assert [len(found["rows"]), [one["key"] for one in found["settings"]]] == [10, ["reading_slack", "base_slack"]]
+    assert [len(found["rows"]), [one["key"] for one in found["settings"]]] == [10, ["slack"]]
     assert found["facts"]["delay"]["messages"] == QUICK.messages
     assert found["written"] == []
 
@@ -82,14 +82,14 @@ def test_on_the_service_it_writes_the_settings_and_says_what_they_were(
         file = config(tmp_path, None, given.pubsub.project)
 
         def as_if_the_service(settings: PubSubSettings, clock: Clock, tell: Any) -> Facts:
-            emulator = {"emulator_host": given.pubsub.emulator_host, "monitoring_endpoint": None}
+            emulator = {"emulator_host": given.pubsub.emulator_host}
             return measure(settings.model_copy(update=emulator), clock, QUICK, tell)
 
         monkeypatch.setattr(measured, "measure", as_if_the_service)
         said = doctor(tmp_path, "--write")
     text = file.read_text()
-    assert f'base_slack = "2s" into {file}; it was not set' in said.out
-    assert 'base_slack = "2s"' in text
+    assert f'slack = "2s" into {file}; it was not set' in said.out
+    assert 'slack = "2s"' in text
     assert "# here" in text
 
 

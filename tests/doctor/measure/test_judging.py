@@ -55,21 +55,22 @@ def with_readings(*errors: timedelta, **more: object) -> Facts:
     return replace(GOOD, snapshot=replace(GOOD.snapshot, **{"shown": shown, **more}))  # type: ignore[arg-type]
 
 
-def test_where_all_is_as_expected_the_slacks_follow_alone() -> None:
+def test_where_all_is_as_expected_the_slack_follows_alone() -> None:
     assert differing(GOOD) == []
-    assert settled(GOOD) == {"reading_slack": "1s", "base_slack": "2s"}
+    assert settled(GOOD) == {"slack": "2s"}
 
 
 def test_a_slack_is_three_times_the_largest_delay_rounded_up_whichever_way_it_was_seen() -> None:
     assert isinstance(GOOD.delay, DelayFacts)
     slow = replace(GOOD, delay=replace(GOOD.delay, took=replace(GOOD.delay.took, largest=701 * MS)))
-    assert settled(slow) == {"reading_slack": "2.2s", "base_slack": "2.2s"}
-    assert settled(with_readings(0 * MS, passed=[900 * MS])) == {"reading_slack": "2.7s", "base_slack": "2.7s"}
+    assert settled(slow) == {"slack": "2.2s"}
+    assert settled(with_readings(0 * MS, passed=[900 * MS])) == {"slack": "2.7s"}
 
 
 def test_a_larger_slack_that_is_set_is_not_lowered() -> None:
-    set_by_hand = Settings(watermark=WatermarkSettings(base_slack=timedelta(seconds=30), reading_slack=0 * MS))
-    assert [one.key for one in follows(GOOD, set_by_hand)] == ["reading_slack"]
+    for slack, raised in ((30_000 * MS, []), (0 * MS, ["slack"])):
+        set_by_hand = Settings(watermark=WatermarkSettings(slack=slack))
+        assert [one.key for one in follows(GOOD, set_by_hand)] == raised
 
 
 def test_no_slack_follows_where_messages_did_not_come() -> None:

@@ -29,6 +29,7 @@ from tests.fixtures_emulator import unique_pubsub
 from tests.identity.documented import permissions_of_rpc
 from tests.identity.recording import Recorder
 from tests.pubsub.denying import Denying
+from tests.pubsub.fake_monitoring import metrics_at
 from tests.pubsub.fake_monitoring import served as serve_monitoring
 from tidemark.local.emulator.faults import LIKE_THE_SERVICE, Faults
 from tidemark.local.emulator.model import PubSubModel
@@ -88,7 +89,7 @@ def test_a_service_as_the_method_expects_it_is_found_so(faults: Faults) -> None:
     found = of_a_service(facts)
     assert {one.fact: one.found for one in found if one.verdict is Verdict.DIFFERS} == {}
     assert found[TRANSFORM].found == "10 of 10 came: 0 with a payload, 0 changed"
-    assert {one.key: one.value for one in follows(facts, Settings())}.keys() == {"reading_slack", "base_slack"}
+    assert {one.key: one.value for one in follows(facts, Settings())}.keys() == {"slack"}
 
 
 @pytest.mark.parametrize(
@@ -132,7 +133,7 @@ def test_what_cloud_monitoring_shows_is_compared_with_the_publish_time(times: fl
         given = stack.enter_context(service(clock=clock))
         sampling = Sampling(given.model, clock, given.pubsub.project, times)
         address = stack.enter_context(serve_monitoring(sampling))
-        given.pubsub = given.pubsub.model_copy(update={"monitoring_endpoint": address})
+        stack.enter_context(metrics_at(address))
         facts = measured(given, clock)
     found = of_a_service(facts)[AGE]
     assert found.verdict is (Verdict.AS_EXPECTED if is_right else Verdict.DIFFERS)
@@ -146,7 +147,7 @@ def test_a_metric_that_shows_nothing_in_time_is_not_measured() -> None:
     with ExitStack() as stack:
         given = stack.enter_context(service(clock=clock))
         address = stack.enter_context(serve_monitoring(Sampling(given.model, clock, given.pubsub.project)))
-        given.pubsub = given.pubsub.model_copy(update={"monitoring_endpoint": address})
+        stack.enter_context(metrics_at(address))
         facts = measured(given, clock, replace(QUICK, monitoring_within=timedelta(seconds=90)))
     assert facts.monitoring == NotMeasured("Cloud Monitoring showed no point within 1.5 minutes")
 
@@ -182,7 +183,7 @@ def test_metrics_that_may_not_be_read_are_not_measured_and_the_permission_is_nam
         given = stack.enter_context(service())
         sampling = Sampling(given.model, SystemClock(), given.pubsub.project)
         address = stack.enter_context(serve_monitoring(sampling, [Denying({"ListTimeSeries"})]))
-        given.pubsub = given.pubsub.model_copy(update={"monitoring_endpoint": address})
+        stack.enter_context(metrics_at(address))
         facts = measured(given)
     assert isinstance(facts.monitoring, NotMeasured)
     assert "monitoring.timeSeries.list" in facts.monitoring.why
@@ -194,7 +195,7 @@ def test_it_calls_what_the_table_of_permissions_says() -> None:
         given = stack.enter_context(service(interceptors=[recorder]))
         sampling = Sampling(given.model, SystemClock(), given.pubsub.project)
         address = stack.enter_context(serve_monitoring(sampling, [recorder, Denying({"ListTimeSeries"})]))
-        given.pubsub = given.pubsub.model_copy(update={"monitoring_endpoint": address})
+        stack.enter_context(metrics_at(address))
         measured(given)
         called = {one.name for method in recorder.methods for one in permissions_of_rpc(method)}
     assert called == {need.permission.name for need in NEEDS[Component.MEASURE]}

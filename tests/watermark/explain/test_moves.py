@@ -162,26 +162,6 @@ def test_a_watermark_that_was_let_go_and_is_pinned_again_is_not_promised_another
         assert "further `tidemark release`" in said[1]
 
 
-def test_slack_is_part_of_what_base_must_land() -> None:
-    """Base was read at 75.25; tracking begins at 70, and 10 s of slack are taken off."""
-    log = explained.incomplete_on_the_service()
-    explanation = log.explain()
-    assert "less 10s (base_slack) of slack" in " ".join(explanation.sentences())
-    assert f"before {iso(at(80))}, 10s of slack (base_slack) included" in explanation.moves[0]
-    assert log.tick(101, base=79.9).reason is Reason.HELD_INCOMPLETE
-    assert log.tick(102, base=80).reason is Reason.ADVANCED
-
-
-def test_messages_within_the_band_must_leave_it_too() -> None:
-    """Landing alone does not move it, nor would a release: so it is not proposed."""
-    log = explained.late_within_the_band()
-    said = log.explain().moves[0]
-    assert f"acknowledged everything that was published before {iso(at(96))}" in said
-    assert f"10s (the band) after a message that was published at {iso(at(96))} or later" in said
-    assert log.tick(101).reason is Reason.UNCHANGED
-    assert log.tick(106.5).reason is Reason.ADVANCED
-
-
 def test_messages_that_tracking_has_seen_beyond_its_reading_are_waited_for_as_well() -> None:
     log = Log()
     log.publish(EVERY_SECOND)
@@ -191,33 +171,6 @@ def test_messages_that_tracking_has_seen_beyond_its_reading_are_waited_for_as_we
     assert f"published at {iso(at(104))} or later" in log.explain().moves[0]
 
 
-def test_an_anchor_holds_until_there_is_a_newer_one() -> None:
-    log = explained.sparse()
-    assert "and when tracking has read to 10s (the band) after a message that was published" in log.explain().moves[0]
-    assert log.tick(71).reason is Reason.UNCHANGED
-    log.publish(published([(72, 71)]))
-    assert log.tick(82.5).reason is Reason.ADVANCED
-
-
-def test_a_backlog_that_holds_the_frontier_itself_must_land_and_something_newer_be_read() -> None:
-    log = explained.frontier_within_the_backlog()
-    assert log.explain().moves[0] == (
-        f"It moves when base has acknowledged everything that was published before {iso(at(71))} (tracking knows of "
-        "at most 1 message), and when tracking has read to 10s (the band) after a message with an event time after "
-        f"{iso(at(69))}."
-    )
-    assert log.tick(89).reason is Reason.UNCHANGED
-    assert log.tick(90.5).reason is Reason.ADVANCED
-
-
-def test_messages_that_a_quantile_passes_over_need_not_land() -> None:
-    log = Log(Policy(rule="frontier", quantile=0.5))
-    log.publish(EVERY_SECOND + published([(98.5, -100)]))
-    log.tick(98)
-    log.tick(98, base=98.2)
-    assert log.explain().moves[0].startswith("It moves when tracking has read")
-
-
 def test_the_frontier_moves_again_at_the_moment_that_the_explanation_names() -> None:
     log = explained.frontier_after_a_seek()
     (said,) = log.explain().moves
@@ -225,15 +178,6 @@ def test_the_frontier_moves_again_at_the_moment_that_the_explanation_names() -> 
     reached = (until - at(0)).total_seconds()
     assert log.tick(116, tracking=reached - 1).reason is Reason.HELD_NO_DATA
     assert log.tick(117, tracking=reached + 0.001).reason is not Reason.HELD_NO_DATA
-
-
-def test_the_second_that_must_leave_the_band_is_the_one_that_pins() -> None:
-    log = explained.unchanged()
-    (said,) = log.explain().moves
-    assert iso(at(102)) in said
-    log.publish(published([(102, 101)]))
-    assert log.tick(111.9).reason is Reason.UNCHANGED
-    assert log.tick(112.1).reason is Reason.ADVANCED
 
 
 def test_the_clock_that_an_idle_watermark_waits_for_is_named() -> None:

@@ -1,0 +1,175 @@
+"""`tidemark attach`: the watermark of a subscription that somebody else reads, without Dagster and Spark."""
+
+from collections.abc import Sequence
+from contextlib import closing, suppress
+from datetime import datetime, timedelta
+from typing import Annotated
+
+import typer
+
+from tidemark.local.services.ownership import Ownership
+from tidemark.local.services.processes import page_sentence
+from tidemark.pipeline.cli.here import lake_of
+from tidemark.pipeline.cli.options import option
+from tidemark.pipeline.clock import Clock, SystemClock
+from tidemark.pipeline.errors import InvalidSettings, NewerFormat, ProvisionRefused, PubSubUnreachable
+from tidemark.pipeline.ingest.copies import RememberedCopies
+from tidemark.pipeline.ingest.outcome import Side
+from tidemark.pipeline.ingest.readers import tick_budget
+from tidemark.pipeline.ingest.signals import signals_of
+from tidemark.pipeline.ingest.ticks import Tracked, track
+from tidemark.pipeline.kept import Kept
+from tidemark.pipeline.observe.observer import OFF
+from tidemark.pipeline.observe.outlet import check_libraries, outlet_of
+from tidemark.pipeline.observe.recorder import Recorder
+from tidemark.pipeline.printable import printable
+from tidemark.pipeline.pubsub.drift import look_at_subscriptions
+from tidemark.pipeline.pubsub.provision import provision_here
+from tidemark.pipeline.pubsub.readings import Readings
+from tidemark.pipeline.pubsub.schemas import reader_of
+from tidemark.pipeline.quality.failing import TRACKING
+from tidemark.pipeline.quality.tick_notes import TickNotes
+from tidemark.pipeline.settings import Settings, load_settings
+from tidemark.pipeline.settings_sections import LISTEN
+
+LOOKS_EVERY = timedelta(minutes=1)
+"""How often both subscriptions are looked at: anybody may change them."""
+
+GIVES_BACK_SECONDS = 0.2
+"""How long requests that give messages back, whose answers are not waited for, have to be sent at the end."""
+
+
+def attach(
+    ticks: Annotated[
+        int | None, option("End after so many ticks; exit code 1 if the last one failed. Without it: never.", min=1)
+    ] = None,
+) -> None:
+    """Track a subscription that another system reads.
+
+    It pulls tracking, decides the watermark and writes it to the lake, until Ctrl-C. It never pulls from base. It needs
+    pubsub.attach = true. Any number of these may run at once.
+    """
+    settings, clock = load_settings(), SystemClock()
+    if not settings.pubsub.attach:
+        raise InvalidSettings(
+            "this pipeline reads base by itself (`tidemark up`). Where somebody else does, write attach = true under "
+            "[pubsub], and name their subscription as base_subscription (docs/how-to/attach.md)"
+        )
+    check_libraries(settings.metrics)
+    if settings.metrics.has_page:
+        print(page_sentence(settings.metrics), flush=True)
+    listening = settings.metrics.model_copy(update={"listen": settings.metrics.listen or LISTEN})
+    settings = settings.model_copy(update={"metrics": listening})
+    with closing(Attached(settings, clock)) as attached, suppress(KeyboardInterrupt):
+        if settings.emulated:
+            attached.warn(provision_here(settings, clock).warnings)
+        with suppress(PubSubUnreachable):  # the first tick says it
+            attached.look()
+        done, ok, next_at = 0, True, clock.monotonic()
+        while ticks is None or done < ticks:
+            clock.sleep(max(next_at - clock.monotonic(), 0.0))
+            next_at = max(next_at, clock.monotonic() - 1) + settings.watermark.tick.total_seconds()
+            ok, done = attached.tick(), done + 1
+        if not ok:
+            raise typer.Exit(1)
+
+
+class Attached:
+    """One process' ticks. It keeps its clients between them, and what it has said."""
+
+    def __init__(self, settings: Settings, clock: Clock) -> None:
+        self._settings, self._clock = settings, clock
+        self._readings = Readings(settings, Kept(), clock)
+        self._lake, self._ownership = lake_of(settings, clock), Ownership(settings, clock, say=_say)
+        self._log, self._signals = self._lake.tracking_log(), signals_of(settings, self._lake)
+        self._tracking = self._readings.subscription(settings.pubsub.tracking_path)
+        self._judge = reader_of(
+            settings.contract, settings.pubsub, self._lake.accepted_schemas(settings.message.schema_names)
+        )
+        self._copies = RememberedCopies(settings.copies_remembered)
+        metrics, hosts = settings.metrics, settings.dagster.allowed_hosts
+        every = {TRACKING: settings.watermark.tick}
+        recorder = Recorder(settings, every, (), clock, lambda: outlet_of(metrics, hosts))
+        self._observer = recorder if metrics.is_on else OFF
+        self._looks_at = clock.monotonic()
+        self._notes, self._in_lake = TickNotes(settings, clock), self._lake.failed_ticks()
+        self._said: dict[str, object] = {}
+        self._warned: Sequence[str] = ()
+
+    def tick(self) -> bool:
+        """Track, decide and tell, and say what is new. False if it failed: what is not durable comes again."""
+        began = self._clock.monotonic()
+        self._observer.begin(TRACKING)
+        try:
+            self._ownership.state()
+            if began >= self._looks_at:
+                self.look()
+            tracked = self._track()
+        except NewerFormat:  # into a later version's lake nothing is written
+            raise
+        except Exception as error:
+            failed = self._notes.failed(TRACKING, error, self._in_lake)
+            self._observer.ticked(TRACKING, self._clock.monotonic() - began, failed)
+            self._say_once("failed", f"a tick failed, the next one tries again: {type(error).__name__}: {error}")
+            return False
+        self._observer.ticked(TRACKING, self._clock.monotonic() - began)
+        self._observer.tracked(tracked)
+        self._notes.good(TRACKING, self._in_lake, tracked.persisted.waiting.sentence())
+        self._said.pop("failed", None)
+        decision = tracked.decision
+        self._say_once("decision", decision.sentence(), (decision.watermark, decision.reason), decision.at)
+        self._say_once("problems", "; ".join(tracked.problems))
+        return True
+
+    def look(self) -> None:
+        """Look at both subscriptions, and say what endangers the promise. Raises ProvisionRefused if it does not hold,
+        and PubSubError where they cannot be seen."""
+        found = look_at_subscriptions(self._readings.client(), self._settings.pubsub, self._settings.contract)
+        if found.breaks:
+            raise ProvisionRefused("; ".join(found.breaks))
+        self._looks_at = self._clock.monotonic() + LOOKS_EVERY.total_seconds()
+        self.warn([*found.dangers, *self._readings.taken_away()])
+
+    def warn(self, sentences: Sequence[str]) -> None:
+        """Print each sentence that was not among the last ones."""
+        for sentence in sentences:
+            if sentence not in self._warned:
+                _say(f"warning: {sentence}", self._clock.now())
+        self._warned = sentences
+
+    def close(self) -> None:
+        """Give back what was pulled and is not tracked."""
+        self._tracking.close()
+        self._clock.sleep(GIVES_BACK_SECONDS)
+        self._readings.client().transport.close()
+
+    def _track(self) -> Tracked:
+        readings, settings = self._readings, self._settings
+        readings.sweep()
+        return track(
+            self._tracking,
+            tracking_backlog=readings.tracking(),
+            base_backlog=readings.base(),
+            log=self._log,
+            reader=self._judge,
+            policy=settings.policy,
+            copies=self._copies,
+            budget=tick_budget(settings, Side.TRACKING),
+            clock=self._clock,
+            until_gone=readings.tracking("pulling"),
+            spending=readings.spending(),
+            signals=self._signals,
+            contract=settings.judged_by,
+        )
+
+    def _say_once(self, about: str, text: str, key: object = None, at: datetime | None = None) -> None:
+        """Print a line, unless the last one about the same had the same key, or text."""
+        key = text if key is None else key
+        if self._said.get(about) != key:
+            self._said[about] = key
+            if text:
+                _say(text, at or self._clock.now())
+
+
+def _say(text: str, at: datetime | None = None) -> None:
+    print(f"{(at or SystemClock().now()).isoformat(timespec='seconds')} {printable(text)}", flush=True)

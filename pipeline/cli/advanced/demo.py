@@ -1,0 +1,67 @@
+"""`tidemark demo`: an outage and live traffic on real parts, compared with what was published."""
+
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from tidemark.local.demo.shapes.shape import ShapeName
+from tidemark.local.demo.synthetic_beats import SyntheticSource
+from tidemark.pipeline.cli.options import duration_option, option, positive
+from tidemark.pipeline.cli.output import console
+from tidemark.pipeline.clock import SystemClock
+from tidemark.pipeline.errors import ToolMissing
+from tidemark.pipeline.settings_sections import LakeSettings
+
+
+def demo(
+    folder: Annotated[Path, option("Where everything goes. The folder is emptied first.")] = Path("build/demo"),
+    full: Annotated[bool, option("Play 10,000 streams, 20 minutes of outage and 3 minutes live.", "--full")] = False,
+    streams: Annotated[int | None, option("The number of streams, each with a heartbeat every 30s.", min=1)] = None,
+    backlog: Annotated[
+        timedelta | None, duration_option("The outage: how much is published before the pipeline starts.")
+    ] = None,
+    live: Annotated[timedelta | None, duration_option("The least live traffic after the backlog has landed.")] = None,
+    idle_timeout: Annotated[
+        timedelta | None, duration_option("The silence after which the last windows close.", parser=positive)
+    ] = None,
+    shape: Annotated[ShapeName, option("How messages are written.")] = ShapeName.JSON,
+    lake: Annotated[
+        str, option("Where the lake goes: in the folder, or gs://bucket/prefix, where nothing may be yet.")
+    ] = "file:lake",
+    lake_endpoint: Annotated[str | None, option("Another Cloud Storage address, such as a server on loopback.")] = None,
+) -> None:
+    """Play an outage end to end, and compare every row."""
+    asked: dict[str, Any] = {"streams": streams, "backlog": backlog, "live": live, "idle_timeout": idle_timeout}
+    try:
+        from tidemark.local.demo.script import (  # needs DuckDB, which only the demonstration does
+            FULL,
+            IN_THE_FOLDER,
+            QUICK,
+            run_demo,
+        )
+    except ModuleNotFoundError as error:
+        raise ToolMissing(
+            f"the demonstration compares with {error.name}, which is not installed: "
+            "pip install 'tidemark-pubsub[demo]', and try again"
+        ) from error
+    from tidemark.local.demo.shapes.all_shapes import SHAPES  # loads what encodes Avro
+
+    source = SyntheticSource(jitter=timedelta(seconds=8), shape=SHAPES[shape])
+    where = IN_THE_FOLDER
+    if lake != where.uri:
+        if not lake.startswith("gs://"):
+            raise typer.BadParameter(f"--lake {lake}: write gs://bucket/prefix; --folder says where else the demo goes")
+        where = LakeSettings(uri=lake, endpoint=lake_endpoint)
+    summary = run_demo(
+        folder.resolve(),
+        source,
+        console(),
+        SystemClock(),
+        scale=replace(FULL if full else QUICK, **{name: value for name, value in asked.items() if value is not None}),
+        lake=where,
+    )
+    if not summary.is_right:
+        raise typer.Exit(code=1)

@@ -1,0 +1,122 @@
+"""`tidemark pubsub`: tidemark's own Pub/Sub, served on loopback."""
+
+import random
+from dataclasses import fields, replace
+from datetime import timedelta
+from threading import Event
+from typing import Annotated, Any
+
+from tidemark.local.emulator.faults import LIKE_THE_SERVICE, Faults
+from tidemark.local.emulator.model import PubSubModel
+from tidemark.local.emulator.server import served
+from tidemark.pipeline.cli.options import option
+from tidemark.pipeline.durations import parse_duration
+from tidemark.pipeline.errors import InvalidSettings
+from tidemark.pipeline.hosts import is_loopback
+from tidemark.pipeline.settings import load_settings
+
+DEFAULT = "127.0.0.1:8085"
+"""Where it listens if neither an option nor the settings say it: where Google's own emulator does."""
+
+WAKES_EVERY_SECONDS = 1.0
+"""How soon a signal is seen that the system gave to another thread than the one that waits."""
+
+FAULT_NAMES = tuple(field.name for field in fields(Faults))
+
+
+def pubsub(
+    port: Annotated[
+        int | None,
+        option(
+            "The port; 0 takes a free one, which the ready line names. Without it: that of pubsub.emulator_host.",
+            min=0,
+            max=65535,
+        ),
+    ] = None,
+    host: Annotated[
+        str | None,
+        option("The address, on loopback: there is no authentication. Without it: that of pubsub.emulator_host."),
+    ] = None,
+    seed: Annotated[
+        int | None,
+        option("Draw the faults from this seed: the same calls in the same order meet the same faults."),
+    ] = None,
+    fault: Annotated[
+        list[str] | None,
+        option(f"A fault; repeat for more. Names: {', '.join(FAULT_NAMES)}.", metavar="NAME=VALUE"),
+    ] = None,
+    like_the_service: Annotated[
+        bool,
+        option(
+            "Behave as the service does at its worst: slow calls, small and empty answers beside a backlog, "
+            "messages leased to a caller that has gone. --fault changes single ones.",
+            "--like-the-service",
+        ),
+    ] = False,
+) -> None:
+    """Serve tidemark's own Pub/Sub on loopback.
+
+    It listens where the settings say that the emulator is, and at 127.0.0.1:8085 where they name none. It has what
+    tidemark uses: topics, subscriptions, pulls and streaming pulls, acknowledgements, leases that end, snapshots and
+    seeks. It keeps everything in memory and loses it when it stops. A fault is a probability (unavailable=0.01), a
+    duration (visible_after=500ms) or true or false (shuffled=true); without --fault nothing goes wrong.
+    """
+    host, port = listening(host, port)
+    if seed is None:
+        seed = random.randrange(1 << 32)  # noqa: S311 no secret
+    faults = faults_of(fault or [], LIKE_THE_SERVICE if like_the_service else Faults())
+    model = PubSubModel(rng=random.Random(seed), faults=faults)  # noqa: S311 likewise
+    drawn = f"; faults are drawn from seed {seed}" if faults != Faults() else ""
+    try:
+        with served(model, host=host, port=port) as address:
+            print(f"tidemark pubsub: ready at {address}; nothing is kept when it stops{drawn}", flush=True)
+            while not Event().wait(WAKES_EVERY_SECONDS):
+                pass
+    except KeyboardInterrupt:  # Ctrl-C and SIGTERM are how it ends
+        return
+
+
+def listening(host: str | None, port: int | None) -> tuple[str, int]:
+    """Where to listen: as asked; what is not asked for is as in `pubsub.emulator_host`, and only then the settings are
+    read. Raises InvalidSettings for what is not loopback."""
+    said = f"--host {host}"
+    if host is None or port is None:
+        named = load_settings(needs_file=False).pubsub.emulator_host or DEFAULT
+        of_host, _, of_port = named.rpartition(":")
+        if host is None:
+            host, said = of_host, f"pubsub.emulator_host = {named}"
+        port = int(of_port) if port is None else port
+    if not is_loopback(host):
+        raise InvalidSettings(
+            f"{said} is not on loopback; this Pub/Sub has no authentication: name an address such as 127.0.0.1"
+        )
+    return host, port
+
+
+def faults_of(written: list[str], others: Faults | None = None) -> Faults:
+    """Read faults that are written as `name=value`; those that are not are as the `others`. Raises InvalidSettings."""
+    faults = others or Faults()
+    for one in written:
+        name, equals, value = one.partition("=")
+        if not equals or name not in FAULT_NAMES:
+            raise InvalidSettings(f"--fault {one}: write NAME=VALUE, with one of {', '.join(FAULT_NAMES)}")
+        try:
+            faults = replace(faults, **{name: _value(name, value)})
+        except ValueError as error:
+            raise InvalidSettings(f"--fault {one}: {error}") from error
+    return faults
+
+
+def _value(name: str, written: str) -> Any:
+    """Read a value of the type that the fault's default has."""
+    default = getattr(Faults(), name)
+    if isinstance(default, bool):
+        if written not in ("true", "false"):
+            raise ValueError("write true or false")
+        return written == "true"
+    if isinstance(default, timedelta):
+        return parse_duration(written)
+    try:
+        return float(written)
+    except ValueError:
+        raise ValueError("write a probability between 0 and 1, such as 0.05") from None

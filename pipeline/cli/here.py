@@ -1,0 +1,62 @@
+"""The settings, the clock and the lake of a command, and the errors of a command that cannot work with them."""
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from tidemark.pipeline.clock import Clock, SystemClock
+from tidemark.pipeline.errors import BaseReadByOthers, LakeError
+from tidemark.pipeline.lake.layout import OpenLake
+from tidemark.pipeline.settings import Settings, load_settings
+
+
+@dataclass(frozen=True, slots=True)
+class Here:
+    """The settings in force, a clock, and the lake, of which a command opens each part once."""
+
+    settings: Settings
+    clock: Clock
+    lake: OpenLake
+
+
+def here(landing: str = "") -> Here:
+    """Read the settings. `landing` names a command about what tidemark lands. Raises BaseReadByOthers for such a
+    command with `pubsub.attach`."""
+    settings, clock = load_settings(), SystemClock()
+    if landing:
+        refuse_attached(settings, landing)
+    return Here(settings, clock, lake_of(settings, clock))
+
+
+def lake_of(settings: Settings, clock: Clock | None = None) -> OpenLake:
+    """Open the configured lake."""
+    return OpenLake(settings.lake, settings.message.kinds, clock or SystemClock())
+
+
+def config_file() -> Path:
+    """The settings file in force."""
+    return Path(os.environ.get("TIDEMARK_CONFIG", "tidemark.toml")).resolve()
+
+
+def refuse_attached(settings: Settings, command: str) -> None:
+    """Raise BaseReadByOthers with `pubsub.attach`, where nothing lands."""
+    pubsub = settings.pubsub
+    if pubsub.attach:
+        raise BaseReadByOthers(
+            f"`tidemark {command}` is about what tidemark lands, and with pubsub.attach = true somebody else reads "
+            f"{pubsub.base_path}: nothing lands, and only its reader can let messages go"
+        )
+
+
+def no_decision(settings: Settings) -> LakeError:
+    """The error of a command that needs a decision, on a lake without one."""
+    start = "attach" if settings.pubsub.attach else "up"
+    return LakeError(
+        f"no decision has been made in {settings.lake.uri} yet; start the pipeline with `tidemark {start}`, and try "
+        "again after the first tick"
+    )
+
+
+def no_window(settings: Settings) -> LakeError:
+    """The error of a command that needs a computed window, on a lake without one."""
+    return LakeError(f"no window has been computed in {settings.lake.uri} yet; `tidemark status` shows what is waiting")

@@ -1,0 +1,142 @@
+"""`tidemark explain`: a decision's explanation, for people and as JSON."""
+
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+from itertools import islice
+from pathlib import Path
+from typing import Annotated
+
+from rich.console import Console
+
+from tidemark.pipeline.cli.here import lake_of, no_decision
+from tidemark.pipeline.cli.options import AsJson, option, time_option
+from tidemark.pipeline.cli.output import columns, console, grid, print_json, safe, warn, without_stop
+from tidemark.pipeline.clock import SystemClock, iso
+from tidemark.pipeline.durations import format_duration, rough
+from tidemark.pipeline.lake.tables.quarantine import RejectedPayload, by_stream
+from tidemark.pipeline.observe.explained import read_by_stream, read_decided, read_explained
+from tidemark.pipeline.observe.facts import of_runs, ticks_details
+from tidemark.pipeline.observe.plane import drawn
+from tidemark.pipeline.printable import printable
+from tidemark.pipeline.quality.affected import not_known
+from tidemark.pipeline.quality.failing import TicksNow, read_failing, read_ticks, with_age
+from tidemark.pipeline.quality.passed_over import PassedOver
+from tidemark.pipeline.settings import load_settings
+from tidemark.pipeline.watermark.explain.conditions import Outcome
+from tidemark.pipeline.watermark.explain.explanation import TRIED, Alternative, Explanation
+
+NAMED = 5
+"""Streams that are named, those with the most messages; the JSON has all."""
+
+MARKS = {Outcome.PASSED: "[green]✓[/]", Outcome.HELD: "[yellow]✗[/]", Outcome.DECIDED: "[bold green]→[/]"}
+
+
+def explain(
+    at: Annotated[
+        datetime | None, time_option("Explain the decision in force at this time, instead of the newest.")
+    ] = None,
+    picture: Annotated[
+        Path | None, option("Write a picture instead: an SVG file of the histogram and of the lag, for a ticket.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Explain why the watermark stands where it does."""
+    settings, now = load_settings(), SystemClock().now()
+    lake, tick = lake_of(settings), settings.watermark.tick
+    log = lake.tracking_log()
+    found = read_decided(log, at)
+    if found is None:
+        raise no_decision(settings)
+    explained = read_explained(log, *found, tick)
+    if picture is not None:
+        picture.write_text(drawn(explained.facts), encoding="utf-8")
+        print(f"wrote {printable(str(picture))}")
+        return
+    of_streams = read_by_stream(lake, settings, found[1])
+    failed = read_failing(lake, settings.windowing, now) if at is None else None
+    ticks = read_ticks(lake, settings, found[1].decision, now) if at is None else TicksNow(())
+    if as_json:
+        failing = {
+            "runs_failing": None if failed is None else failed.sentence(),
+            "ticks_failing": [one.sentence() for one in ticks.failing],
+            **ticks_details(ticks),
+        }
+        print_json({**explained.facts, **of_streams.facts, **failing})
+    else:
+        said, made_at = found[1].decision.sentence(), found[1].decision.at
+        said = said if at is not None else with_age(said, made_at, tick, now)
+        show_explanation(said, explained.explanation, explained.number, explained.problem, console())
+        show_rejected(of_streams.rejected, of_streams.pinning, console())
+        show_passed_over(of_streams.over, console())
+        warn(console(), [*ticks.sentences, *of_runs(failed)])
+
+
+def show_explanation(said: str, explanation: Explanation, number: int, problem: str | None, terminal: Console) -> None:
+    """Print what is said of the decision, each rule with its mark, what pins the watermark, what would move it, and
+    which setting."""
+
+    def show(heading: str, *rows: tuple[str, ...]) -> None:
+        terminal.print(f"\n[bold]{heading}[/]")
+        terminal.print(grid(len(rows[0]), rows))
+
+    def bullets(*texts: str | None) -> list[tuple[str, str]]:
+        return [("•", safe(text)) for text in texts if text]
+
+    decision = explanation.decision
+    terminal.print(f"[bold]{safe(said)}.[/]")
+    terminal.print(f"[dim]decided at {iso(decision.at)}, entry {number} of the log[/]")
+    if explanation.alternatives is None:
+        terminal.print(f"\nIts rules are not known: {safe(without_stop(problem or ''))}.")
+        return
+    reached = [condition for condition in explanation.conditions if condition.outcome is not Outcome.NOT_REACHED]
+    show("The rules, in their order", *((MARKS[one.outcome], one.rule, safe(one.text)) for one in reached))
+    left = [condition.rule for condition in explanation.conditions if condition.outcome is Outcome.NOT_REACHED]
+    if left:
+        terminal.print(f"[dim]·  not looked at: {', '.join(left)}[/]")
+    if explanation.pin or explanation.ahead:
+        show("Where it stands", *bullets(explanation.pin, explanation.ahead))
+    show("What would move it", *bullets(*explanation.moves))
+    others = [(f"{other.setting} = {other.value}", _effect(other), other.cost) for other in explanation.alternatives]
+    none = bullets(f"None of those that were tried: {', '.join(TRIED)}.")
+    show("Which setting would have changed this decision", *(others or none))
+
+
+def show_rejected(rejected: Sequence[RejectedPayload], pinning: Sequence[RejectedPayload], terminal: Console) -> None:
+    """Print the streams of the messages that were looked at and rejected for their payload, if any."""
+    if not rejected:
+        return
+    pins = by_stream(pinning)
+    terminal.print(
+        f"\n[bold]Payloads that were rejected[/]\n{len(rejected):,} of the messages that were looked at are in "
+        f"quarantine for their payload, and {'one of them is the pin' if pins else 'none of them is the pin'}. Such a "
+        "message holds the watermark by its times until it has landed and left the band, unless it lags more than that:"
+    )
+    everywhere = by_stream(rejected)
+    rows = ((stream, everywhere[stream], pins.get(stream, 0)) for stream in islice({**pins, **everywhere}, NAMED))
+    terminal.print(columns("stream", right=["messages", "at the pin"], rows=rows, gap=2))
+
+
+def show_passed_over(over: PassedOver, terminal: Console) -> None:
+    """Print which streams `max_lag` passes over, if any, and of which hours that is not known."""
+    if over.damaged:
+        terminal.print(f"\n{safe(not_known('passed over', over.damaged))}")
+    if not over.total:
+        return
+    terminal.print(
+        f"\n[bold]What max_lag passes over[/]\n{over.total:,} of the {over.rows:,} messages that were published in the "
+        f"hour before and have landed, of {len(over.by_stream):,} streams:"
+    )
+    terminal.print(columns("stream", right=["messages"], rows=islice(over.by_stream.items(), NAMED), gap=2))
+
+
+def _effect(other: Alternative) -> str:
+    if other.watermark is None:
+        return f"no watermark ({other.reason})"
+    if other.further is None:
+        return f"a watermark, {iso(other.watermark)} ({other.reason})"
+    if not other.further:
+        return f"the same watermark ({other.reason})"
+    way = "further" if other.further > timedelta(0) else "further back"
+    by = abs(other.further)
+    text = format_duration(by) if by < timedelta(seconds=1) else rough(by)
+    return f"{text} {way}: {iso(other.watermark)} ({other.reason})"

@@ -1,0 +1,109 @@
+"""`tidemark quarantine`: what was rejected, and landing what passes by the settings of now."""
+
+import base64
+from typing import Annotated, Any
+
+from rich.progress import MofNCompleteColumn
+
+from tidemark.pipeline.cli.here import Here, here
+from tidemark.pipeline.cli.options import AsJson, only_with, option, since_option, since_when
+from tidemark.pipeline.cli.output import (
+    columns,
+    console,
+    counted,
+    facts_table,
+    grid,
+    print_json,
+    progress_bar,
+    safe,
+    text_of,
+)
+from tidemark.pipeline.contract.heartbeat import RejectionReason
+from tidemark.pipeline.ingest.requeue import Requeuer
+from tidemark.pipeline.lake.tables.quarantine import EVERY, Rejected
+from tidemark.pipeline.pubsub.schemas import reader_of
+from tidemark.pipeline.quality.quarantined import newest_waiting, read_reasons
+
+MOST_MESSAGES = 10_000
+"""The largest `--limit`: payloads are held in memory, and may be large."""
+
+SHOWN = 160
+"""The most characters of attributes and of a payload that people see. A detail is shown whole: its end gives advice."""
+
+
+def quarantine(
+    reason: Annotated[RejectionReason | None, option("Only what has this reason.", case_sensitive=False)] = None,
+    since: Annotated[Any, since_option("Only what was rejected since")] = None,
+    limit: Annotated[int, option("The most messages to show.", min=1, max=MOST_MESSAGES)] = 20,
+    requeue: Annotated[bool, option("Judge what waits again, and land what passes.", "--requeue")] = False,
+    dry_run: Annotated[bool, option("With --requeue: only judge, and say what would land.", "--dry-run")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Show what was rejected and why, or land what passes now.
+
+    With --requeue: once [message] is right, what passes lands. What is below the watermark is late, and windows are
+    computed again as windows.recompute_missed says. What still fails waits on. It is safe while everything runs, can be
+    stopped at any point and repeated: what has landed is skipped.
+    """
+    at = here("quarantine")
+    meant = Rejected(reason, since_when(since, at.clock.now()))
+    if requeue:
+        _requeue(at, meant, dry_run=dry_run, as_json=as_json)
+        return
+    only_with("--requeue", dry_run=dry_run)
+    counts, newest = read_reasons(at.lake, meant), newest_waiting(at.lake, meant, limit)
+    if as_json:
+        messages = [_facts(row) for row in newest]
+        print_json({"waiting": dict(counts.waiting), "requeued": dict(counts.requeued), "messages": messages})
+        return
+    names = sorted({*counts.waiting, *counts.requeued}, key=lambda name: (-counts.waiting.get(name, 0), name))
+    told = ((name, counts.waiting.get(name, 0), counts.requeued.get(name, 0)) for name in names)
+    terminal, table = console(), columns("reason", right=("waiting", "requeued"), rows=told, gap=2)
+    terminal.print(table if names else "nothing was rejected")
+    for row in newest:
+        terminal.print(f"\n[bold]{safe(row['reason'])}[/]  published {safe(row['publish_time'])}")
+        attributes = ", ".join(f"{name}={value}" for name, value in row["attributes"] or ())
+        payload = (row["payload"] or b"")[: SHOWN + 1].decode(errors="backslashreplace")
+        shown = (
+            *(("detail", row["detail"]), ("message", row["message_id"]), ("rejected", row["landed_at"])),
+            *(("ordering key", row["ordering_key"]), ("attributes", attributes), ("payload", payload)),
+        )
+        cut = {"attributes": SHOWN, "payload": SHOWN}
+        rows = ((f"  [dim]{name}[/]", safe(value, cut.get(name))) for name, value in shown if value)
+        terminal.print(grid(2, rows))
+
+
+def _requeue(at: Here, meant: Rejected, *, dry_run: bool, as_json: bool) -> None:
+    settings, lake = at.settings, at.lake
+    accepted = lake.accepted_schemas(settings.message.schema_names)
+    requeuer = Requeuer.of(lake, reader_of(settings.contract, settings.pubsub, accepted), at.clock)
+    with progress_bar(MofNCompleteColumn(), quiet=as_json) as progress:
+        judging = progress.add_task("judging", total=requeuer.quarantine.rows_of(meant))
+        done = requeuer.run(meant, dry_run=dry_run, tell=lambda rows: progress.advance(judging, rows))
+    if meant == EVERY and not dry_run:
+        lake.judged_by().note(settings.contract_digest, at.clock.now())
+    still_rejected = {reason.value: count for reason, count in done.rejected.items()}
+    if as_json:
+        facts = {"dry_run": dry_run, "landed": done.landed, "late": done.late, "landed_before": done.there}
+        print_json({**facts, "still_rejected": still_rejected, "of_another_kind": dict(done.of_another_kind)})
+        return
+    waiting = done.rejected.total()
+    others = ", ".join(f"{counted(n, 'value')} of {name}" for name, n in done.of_another_kind.items())
+    shown = {
+        "would land" if dry_run else "landed": counted(done.landed, "heartbeat"),
+        "late": f"{counted(done.late, 'heartbeat')} of them",
+        "landed before": counted(done.there, "heartbeat"),
+        "still rejected": counted(waiting, "message") + (f": {text_of(still_rejected)}" if waiting else ""),
+        "of another kind": others or "no value",
+    }
+    console().print(facts_table(shown))
+
+
+def _facts(row: dict[str, Any]) -> dict[str, Any]:
+    """A row for scripts. A payload that is not UTF-8 is in base64, under another name."""
+    facts = {**row, "attributes": dict(row["attributes"] or ())}
+    payload = facts.pop("payload") or b""
+    try:
+        return {**facts, "payload": payload.decode()}
+    except UnicodeDecodeError:
+        return {**facts, "payload_base64": base64.b64encode(payload).decode()}

@@ -1,0 +1,127 @@
+"""`tidemark streams`: which streams are silent, have started, or miss heartbeats. It needs the lake alone."""
+
+from dataclasses import asdict
+from datetime import timedelta
+from typing import Annotated
+
+import typer
+
+from tidemark.pipeline.cli.here import here, no_window
+from tidemark.pipeline.cli.options import AsJson, InWindow, Limit, option, window_named
+from tidemark.pipeline.cli.output import columns, console, print_json, print_rows, safe
+from tidemark.pipeline.clock import iso
+from tidemark.pipeline.errors import LakeError
+from tidemark.pipeline.lake.layout import Lake
+from tidemark.pipeline.lake.tables.stream_status import StatusKind
+from tidemark.pipeline.lake.tables.streams import KnownStreams
+from tidemark.pipeline.quality.silence import silence_of
+from tidemark.pipeline.windows import Window, Windowing
+
+WINDOWS_SHOWN = 12
+
+SHOWN = {
+    StatusKind.STOPPED: ("that stopped", ("last_event_time",)),
+    StatusKind.STARTED: ("that started", ("first_event_time", "heartbeats")),
+    StatusKind.MISSED: ("that missed heartbeats", ("missed_heartbeats", "gaps", "longest_gap_seconds", "heartbeats")),
+}
+"""How each kind is worded, and the columns of `stream_status` that it is printed with."""
+
+
+def streams(
+    silent: Annotated[bool, option("Streams silent now; with --window, that stopped in it.", "--silent")] = False,
+    started: Annotated[bool, option("Streams that started in the window.", "--started")] = False,
+    missing: Annotated[bool, option("Streams that missed heartbeats in the window.", "--missing")] = False,
+    window: InWindow = None,
+    limit: Limit = 20,
+    as_json: AsJson = False,
+) -> None:
+    """Show which streams stopped, started or missed heartbeats.
+
+    It counts them window by window, or names those of one kind in one window. Without --window it is the newest
+    computed window. --silent names the streams without a heartbeat since that window began, however long they have been
+    silent. With a kind of stream, --json prints one object a line.
+    """
+    asked = {StatusKind.STOPPED: silent, StatusKind.STARTED: started, StatusKind.MISSED: missing}
+    kinds = [kind for kind, is_asked in asked.items() if is_asked]
+    if len(kinds) > 1:
+        raise typer.BadParameter("ask for one of --silent, --started and --missing")
+    at = here("streams")
+    settings, lake, windowing = at.settings, at.lake, at.settings.windowing
+    computed = sorted(lake.diffs().computed())
+    if not computed:
+        raise no_window(settings)
+    key = computed[-1] if window is None else window_named(settings, window).key
+    if key not in computed:
+        raise LakeError(f"window {key} has not been computed in {settings.lake.uri}; the last is {computed[-1]}")
+    if not kinds:
+        keys = computed[-WINDOWS_SHOWN:] if window is None else [key]
+        _counts(lake, windowing, keys, windowing.named(computed[-1]), as_json=as_json)
+    elif kinds == [StatusKind.STOPPED] and window is None:
+        _silent(lake.streams().known(), windowing.named(key), limit, as_json=as_json)
+    else:
+        _of_kind(lake, windowing.named(key), kinds[0], limit, as_json=as_json)
+
+
+def _counts(lake: Lake, windowing: Windowing, keys: list[str], newest: Window, *, as_json: bool) -> None:
+    diffs, status, known = lake.diffs(), lake.stream_status(), lake.streams().known()
+    windows, _ = silence_of(diffs, status, known, windowing, keys)
+    behind, silent = status.behind(diffs, keys), known.silent_since(newest.start).num_rows
+    if as_json:
+        print_json(
+            {
+                "streams": known.rows.num_rows,
+                "silent": silent,
+                "silent_since": newest.start,
+                "windows_behind": behind,
+                "windows": [{**asdict(each), "stopped_share": each.stopped_share} for each in windows],
+            }
+        )
+        return
+    terminal = console()
+    terminal.print(f"{known.rows.num_rows:,} streams; {silent:,} silent since {iso(newest.start)} or before")
+    counts = ("streams", "absent", "stopped", "share", "started", "new", "missing beats", "beats missed")
+    table = columns("window", right=counts)
+    for each in windows:
+        before = each.streams, each.absent, each.stopped, f"{each.stopped_share:.2%}"
+        table.add_row(each.window, *map(safe, (*before, each.started, each.new, each.missing, each.missed_heartbeats)))
+    terminal.print(table)
+    if behind:
+        terminal.print(
+            f"{len(behind)} of these windows have no status, or one older than their diffs, from {behind[0]} to "
+            f"{behind[-1]}; `tidemark repair --recompute --from {behind[0]} --to {behind[-1]}` computes it"
+        )
+
+
+def _silent(known: KnownStreams, newest: Window, limit: int, *, as_json: bool) -> None:
+    silent = known.silent_since(newest.start)
+    rows = [
+        {
+            "stream_id": row["stream_id"],
+            "last_event_time": row["last_event_time"],
+            "silent_for": timedelta(seconds=round((newest.end - row["last_event_time"]).total_seconds())),
+            "first_event_time": row["first_event_time"],
+        }
+        for row in silent.slice(0, limit).to_pylist()
+    ]
+    print_rows(
+        rows,
+        f"{len(rows)} of {silent.num_rows} streams without a heartbeat from {iso(newest.start)} on",
+        as_json=as_json,
+    )
+
+
+def _of_kind(lake: Lake, window: Window, kind: StatusKind, limit: int, *, as_json: bool) -> None:
+    status, key = lake.stream_status(), window.key
+    if status.behind(lake.diffs(), [key]):
+        raise LakeError(
+            f"window {key} has no status, or one older than its diffs; `tidemark repair --recompute --from {key} --to "
+            f"{key}` computes it"
+        )
+    found, (says, shown) = status.rows([key], kind), SHOWN[kind]
+    if kind is StatusKind.MISSED:
+        found = found.sort_by([("missed_heartbeats", "descending"), ("stream_id", "ascending")])
+    rows = [{name: row[name] for name in ("stream_id", *shown)} for row in found.slice(0, limit).to_pylist()]
+    if kind is StatusKind.STARTED:
+        begun = lake.streams().known().begun_in(window.start, window.end)
+        rows = [{**row, "new": row["stream_id"] in begun} for row in rows]
+    print_rows(rows, f"{len(rows)} of {found.num_rows} streams {says} in {window}", as_json=as_json)

@@ -1,0 +1,128 @@
+"""`tidemark watermark`: where the watermark stands and why, and waiting until it has reached an event time."""
+
+from dataclasses import asdict
+from datetime import datetime, timedelta
+from typing import Annotated, Any
+
+import typer
+
+from tidemark.pipeline.cli.here import lake_of, refuse_attached
+from tidemark.pipeline.cli.options import AsJson, duration_option, moment, option, window_named
+from tidemark.pipeline.cli.output import console, print_json, safe
+from tidemark.pipeline.clock import SystemClock, iso
+from tidemark.pipeline.durations import format_duration, rough
+from tidemark.pipeline.errors import WatermarkNotReached, WindowNotComputed
+from tidemark.pipeline.observe.explained import decision_facts
+from tidemark.pipeline.quality.computed import Stage, WindowProgress, words
+from tidemark.pipeline.quality.gate import Watermark, WatermarkReader
+from tidemark.pipeline.settings import Settings, load_settings
+
+WAITS = timedelta(minutes=10)
+"""How long --wait-for waits if nothing else is said: an orchestrator's task may wait so long and be tried again."""
+
+
+def watermark(
+    wait_for: Annotated[
+        str | None,
+        option(
+            "Wait until the watermark has reached this event time, or the end of the window with this key; exit code "
+            "1: it has not.",
+            metavar="<time|key>",
+        ),
+    ] = None,
+    computed: Annotated[
+        bool,
+        option(
+            "With --wait-for and a window's key: wait until its rows are in heartbeat_diffs, or there is nothing to "
+            "compute.",
+            "--computed",
+        ),
+    ] = False,
+    timeout: Annotated[
+        timedelta | None, duration_option(f"How long --wait-for waits, {format_duration(WAITS)} if not given.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Print the watermark, or wait until it reaches a time."""
+    if timeout is not None and wait_for is None:
+        raise typer.BadParameter("--timeout says how long --wait-for waits; name an event time with that")
+    if computed and wait_for is None:
+        raise typer.BadParameter("--computed says what --wait-for waits for; name a window by its key with that")
+    settings, clock = load_settings(), SystemClock()
+    reader, stage = WatermarkReader(settings, clock), None
+    began = clock.monotonic()
+    if wait_for is None:
+        found = reader.read()
+    else:
+        limit = WAITS if timeout is None else timeout
+        event_time = _event_time(settings, wait_for)
+        window = window_named(settings, wait_for)
+        if computed:
+            refuse_attached(settings, "watermark --computed")
+            if window.key != wait_for:
+                raise typer.BadParameter(f"--computed needs a window's key; {wait_for} is a time")
+        found = reader.wait_for(event_time, limit)
+        if not found.has_reached(event_time):
+            raise WatermarkNotReached(_not_reached(found, event_time, limit, clock.now()))
+        if computed:
+            progress = WindowProgress(lake_of(settings, clock), settings.windowing, settings.windows)
+            left = limit - timedelta(seconds=clock.monotonic() - began)
+            stage = progress.wait_for(window, left, clock)
+            if stage.passes:
+                raise WindowNotComputed(
+                    f"window {window.key} is closed, and was not computed within {format_duration(limit)}; `tidemark "
+                    "status` tells how many wait and what fails"
+                )
+            if stage not in (Stage.COMPUTED, Stage.EMPTY):
+                raise WindowNotComputed(words(stage, window))
+    if as_json:
+        print_json(watermark_facts(found) | ({} if stage is None else {"stage": stage}))
+        return
+    terminal, closed = console(), found.newest_closed
+    if stage is not None:
+        terminal.print(safe(words(stage, window)), soft_wrap=True)
+    terminal.print(safe(found.sentence()), soft_wrap=True)
+    if found.decided_at is not None:
+        ago = rough(max(clock.now() - found.decided_at, timedelta(0)))
+        newest = "no window is closed" if closed is None else f"newest closed window {closed.key}"
+        terminal.print(
+            f"[dim]decided {ago} ago, {iso(found.decided_at)}; {newest}; {safe(found.lake)}[/]", soft_wrap=True
+        )
+
+
+def watermark_facts(found: Watermark) -> dict[str, Any]:
+    """The watermark, when and why it was decided, the newest closed window, and the lake; null where there is none."""
+    evidence = {} if found.decision is None else decision_facts(found.decision)
+    closed = found.newest_closed
+    return {
+        "watermark": found.event_time,
+        "decided_at": found.decided_at,
+        "reason": found.reason,
+        "sentence": found.sentence(),
+        "evidence": {name: evidence.get(name) for name in ("candidate", "released_before", "pin")},
+        "newest_closed_window": None if closed is None else {"window": closed.key, **asdict(closed)},
+        "lake": found.lake,
+    }
+
+
+def _event_time(settings: Settings, text: str) -> datetime:
+    """The end of the window with this key, else the time that the text is."""
+    window = window_named(settings, text)
+    return window.end if window.key == text else moment(text)
+
+
+def _not_reached(found: Watermark, event_time: datetime, waited: timedelta, now: datetime) -> str:
+    """How far the watermark is from an event time, and why."""
+    if found.event_time is None:
+        how_far = "there is no watermark yet"
+    else:
+        how_far = f"it is at {iso(found.event_time)}, {rough(event_time - found.event_time)} short"
+    when = (
+        ""
+        if found.decided_at is None
+        else f" (decided {rough(now - found.decided_at)} ago, at {iso(found.decided_at)})"
+    )
+    return (
+        f"the watermark has not reached {iso(event_time)} within {format_duration(waited)}: {how_far}. "
+        f"{found.sentence()}{when}"
+    )

@@ -1,0 +1,30 @@
+"""`tidemark housekeep`: the hourly job's work on the lake, by hand."""
+
+from dataclasses import asdict
+
+import typer
+
+from tidemark.pipeline.cli.options import AsJson, DryRun
+from tidemark.pipeline.cli.output import console, print_json
+from tidemark.pipeline.clock import SystemClock
+from tidemark.pipeline.printable import printable
+from tidemark.pipeline.settings import load_settings
+from tidemark.pipeline.upkeep.housekeeping import Housekeeper
+
+
+def housekeep(dry_run: DryRun = False, as_json: AsJson = False) -> None:
+    """Apply retention, compact tables, remove orphaned files.
+
+    Safe while everything runs. The hourly job also prunes Dagster's own events. Exit code 1: a chore failed.
+    """
+    out, chores = console(), []
+    for chore in Housekeeper(load_settings(), SystemClock(), dry_run=dry_run).chores():
+        chores.append(chore)
+        if not as_json:
+            colour = "red" if chore.failed else "dim" if chore.is_idle else "green"
+            out.print(f"[{colour}]{chore.name:<17}{chore.about:<16}[/]", end="")
+            out.print(printable(chore.failed or chore.says), markup=False, soft_wrap=True)
+    if as_json:
+        print_json({"dry_run": dry_run, "chores": [asdict(chore) for chore in chores]})
+    if any(chore.failed for chore in chores):
+        raise typer.Exit(code=1)

@@ -1,0 +1,209 @@
+"""The operator's command that lets stragglers go, after showing what is outstanding."""
+
+import getpass
+import os
+import socket
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from datetime import datetime
+from typing import Annotated, Any
+
+import typer
+
+from tidemark.pipeline.cli.here import here, no_decision
+from tidemark.pipeline.cli.options import AsJson, option, time_option
+from tidemark.pipeline.cli.output import columns, console, print_json, text_of
+from tidemark.pipeline.clock import MICROSECOND, from_us, iso
+from tidemark.pipeline.durations import format_duration, rough
+from tidemark.pipeline.errors import LakeError
+from tidemark.pipeline.lake.layout import Lake
+from tidemark.pipeline.quality.outstanding import Outstanding, landed_by_second, outstanding
+from tidemark.pipeline.settings import Settings
+from tidemark.pipeline.watermark.decision import Decision
+from tidemark.pipeline.watermark.histogram import bucket_of, bucket_start
+from tidemark.pipeline.watermark.readings import EffectiveReading
+from tidemark.pipeline.watermark.state import Released, WatermarkState
+from tidemark.pipeline.windows import Window
+
+LINES = 20
+"""The most lines of outstanding publish times that are printed."""
+
+
+def release(
+    before: Annotated[datetime, time_option("A publish time with its zone, such as 2026-11-21T05:20:00Z.")],
+    yes: Annotated[bool, option("Do not ask.", "--yes")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Let go of messages that hold the watermark.
+
+    It lets go of what was published before a time and has not landed. It first shows what is outstanding, as tracking
+    and the lake know it, and what the watermark would become, and asks. What is let go is late when it lands. --json
+    without --yes only shows.
+    """
+    at = here("release")
+    now = at.clock.now()
+    if before > now:
+        raise typer.BadParameter(f"--before {iso(before)} is in the future; it is {iso(now)} now")
+    log = at.lake.tracking_log()
+    entry = Released(before=before, at=now, by=operator())
+    preview = look_ahead(log.catch_up_to_append(), entry, at.lake, at.settings)
+    if not as_json:
+        _show(preview)
+    if yes or (not as_json and typer.confirm("Let these go?")):
+        log.append(entry)
+    elif not as_json:
+        print("nothing was released")
+        raise typer.Exit(code=1)
+    if as_json:
+        print_json({**_facts(preview), "released": yes, "by": entry.by})
+    else:
+        print(f"released by {entry.by}; the next tick of the sensor `tracking` decides")
+
+
+@dataclass(frozen=True, slots=True)
+class Preview:
+    """What a release would let go, and what would follow: the decision with the newest readings as it would be made
+    without it and with it, the windows that would close, and what these figures leave out."""
+
+    release: Released
+    base: EffectiveReading
+    outstanding: Outstanding
+    without: Decision
+    released: Decision
+    closing: list[Window]
+    notes: tuple[str, ...]
+
+
+def look_ahead(state: WatermarkState, release: Released, lake: Lake, settings: Settings) -> Preview:
+    """What a release would do. Raises LakeError, with the reason, if there is nothing to release."""
+    decided = state.record
+    if decided is None:
+        raise no_decision(settings)
+    base = decided.decision.base
+    if base is None:
+        raise LakeError(
+            "what base has outstanding was never read, so there is nothing to judge a release by; `tidemark explain` "
+            "says more, the last ticks' problems say why"
+        )
+    if base.oldest_unacked >= release.before:
+        raise LakeError(
+            f"nothing to release: base has acknowledged all that was published before {iso(base.oldest_unacked)}, "
+            f"which is past {iso(release.before)}; `tidemark explain` says what holds the watermark"
+        )
+    if state.released_before is not None and state.released_before >= release.before:
+        raise LakeError(
+            f"nothing to release: what was published before {iso(state.released_before)} has been let go already"
+        )
+    # The decision that the newest readings give, at the moment at which they were new.
+    without, released = (
+        before.decide(decided.base, decided.tracking, settings.policy, decided.decision.at).decision
+        for before in (state, state.after(state.number + 1, release))
+    )
+    # Whole seconds: the one that the time cuts is shown whole.
+    since = bucket_start(bucket_of(base.oldest_unacked))
+    until = bucket_start(bucket_of(release.before - MICROSECOND) + 1)
+    heartbeats = lake.heartbeats()
+    found = outstanding(state.histogram, landed_by_second(heartbeats, lake.quarantine(), since, until), since, until)
+    begin = without.watermark
+    if begin is None:  # from the first message on, tracked or landed: tracking may be the younger
+        tracked_us, landed = state.histogram.oldest_event_us, heartbeats.extent().oldest_event_time
+        firsts = (None if tracked_us is None else from_us(tracked_us), landed)
+        begin = min((moment for moment in firsts if moment is not None), default=None)
+    closed = settings.windowing.closed_at(released.watermark, begin)
+    closing = [window for window in closed if not window.is_closed_at(without.watermark)]
+    return Preview(release, base, found, without, released, closing, tuple(_notes(state, decided.decision, found)))
+
+
+def _notes(state: WatermarkState, decision: Decision, found: Outstanding) -> Iterator[str]:
+    """What the figures leave out."""
+    if state.complete_from is not None and state.complete_from > found.since:
+        known_from = iso(state.complete_from)
+        yield f"Tracking does not know all that was published before {known_from}: more may be outstanding."
+    if decision.tracking is not None and decision.tracking.oldest_unacked < found.before:
+        read_up_to = iso(decision.tracking.oldest_unacked)
+        yield f"Tracking has read up to {read_up_to}: what was published since may be missing here."
+    if found.tracked and not found.at_most:
+        yield (
+            "All of it that tracking knows has landed since the newest decision: the next one may need no release. Or "
+            "base holds copies that have landed, and whose acknowledgement was lost."
+        )
+
+
+def operator() -> str:
+    """The user and the machine that release, as `user@machine`; the user's number if it has no name."""
+    try:
+        user = getpass.getuser()
+    except (KeyError, OSError):
+        user = f"uid-{os.getuid()}"
+    return f"{user}@{socket.gethostname()}"
+
+
+def _facts(preview: Preview) -> dict[str, Any]:
+    """All that is shown, for scripts."""
+    found, closing = preview.outstanding, preview.closing
+    without, released = (
+        {"watermark": decision.watermark, "reason": decision.reason} for decision in (preview.without, preview.released)
+    )
+    return {
+        "before": preview.release.before,
+        "base_oldest_unacked": preview.base.oldest_unacked,
+        "decided_at": preview.without.at,
+        "tracked": found.tracked,
+        "landed": found.landed,
+        "outstanding_at_most": found.at_most,
+        "oldest_event_time": found.oldest_event_time,
+        "outstanding": [asdict(line) for line in found.in_lines(LINES)],
+        "notes": preview.notes,
+        "without": without,
+        "with": released,
+        "windows_closing": len(closing),
+        "first_window": closing[0].key if closing else None,
+        "last_window": closing[-1].key if closing else None,
+    }
+
+
+def _show(preview: Preview) -> None:
+    """What is outstanding, and what would follow, for people."""
+    say, found = console().print, preview.outstanding
+    oldest = f"[bold]{iso(preview.base.oldest_unacked)}[/] (as of {iso(preview.without.at)})."
+    if preview.base.names_a_message:
+        say(f"Base's oldest unacknowledged message was published at {oldest}")
+    else:
+        say(f"Base has acknowledged everything that was published before {oldest}")
+    say(
+        f"Published from {iso(found.since)} and before {iso(found.before)}, whole seconds; a line for each time of "
+        "which something may be outstanding. What was delivered to tracking twice counts twice."
+    )
+    table = columns("published", right=("tracked", "landed", "outstanding, at most", "least event time"), gap=2)
+    for line in found.in_lines(LINES):
+        published = f"{iso(line.published_from)} + {format_duration(line.published_before - line.published_from)}"
+        figures = (line.tracked, line.landed, line.outstanding_at_most, line.oldest_event_time)
+        table.add_row(published, *map(text_of, figures))
+    totals = (found.tracked, found.landed, found.at_most, found.oldest_event_time)
+    table.add_row("[bold]all[/]", *map(text_of, totals))
+    say(table)
+    for note in preview.notes:
+        say(f"[yellow]mind[/] {note}")
+    without, released = preview.without.watermark, preview.released.watermark
+    if released is None or released == without:
+        say(f"The watermark would not move: {preview.released.sentence()}.")
+        return
+    further = ""
+    if without is not None:
+        further = f", {rough(released - without)} further"
+    stands = "Without a release there is no watermark" if without is None else f"Without a release it is {iso(without)}"
+    say(f"{stands} ({preview.without.reason}).")
+    say(f"[bold]With it, it would be {iso(released)}[/]{further} ({preview.released.reason}).")
+    keys = [window.key for window in preview.closing]
+    match len(keys):
+        case 0:
+            say("No window would close.")
+        case 1:
+            say(f"One window would close: {keys[0]}.")
+        case many:
+            say(f"{many:,} windows would close: {keys[0]} to {keys[-1]}.")
+    say(
+        f"What was published before {iso(preview.release.before)} and lands after that with an event time below the "
+        "watermark is late. Until base has landed all of it, the watermark goes no further than what was published "
+        "from then on."
+    )

@@ -1,0 +1,244 @@
+"""`tidemark repair`: what is wrong with a range of windows, and having it computed again."""
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict
+from datetime import datetime, timedelta
+from typing import Annotated, Any
+
+import typer
+from rich.progress import MofNCompleteColumn, TaskID
+
+from tidemark.pipeline.cli.here import lake_of, refuse_attached
+from tidemark.pipeline.cli.options import (
+    AsJson,
+    DryRun,
+    From,
+    Span,
+    To,
+    apart_from,
+    duration_option,
+    only_with,
+    option,
+    window_named,
+)
+from tidemark.pipeline.cli.output import console, print_json, progress_bar
+from tidemark.pipeline.clock import SystemClock, iso
+from tidemark.pipeline.compute.table_definition import read_table
+from tidemark.pipeline.errors import LakeError, ServiceFailed
+from tidemark.pipeline.lake.tables.windowed import Fence, WindowedTable
+from tidemark.pipeline.orchestrator.api import DagsterApi
+from tidemark.pipeline.orchestrator.names import COMPUTE_WINDOWS, TO, WINDOWS, compute_job
+from tidemark.pipeline.printable import printable
+from tidemark.pipeline.settings import Settings, load_settings
+from tidemark.pipeline.upkeep.integrity import Progress as Tell
+from tidemark.pipeline.upkeep.integrity import forget_damaged
+from tidemark.pipeline.upkeep.orphans import GRACE, Orphan
+from tidemark.pipeline.upkeep.orphans import remove_orphans as remove_orphan_files
+from tidemark.pipeline.upkeep.repair import Survey, Surveyor, findings, forget_entry
+from tidemark.pipeline.windows import WINDOWS_PER_RUN, Window
+
+DEFAULT_GRACE, NO_TIME = Span(seconds=GRACE.total_seconds()), Span(0)
+LOOK_EVERY_SECONDS = 1.0
+NAMED_OF_A_KIND = 50
+"""The most findings of one kind that are printed; --json has all."""
+
+
+def repair(
+    first: From = None,
+    last: To = None,
+    dry_run: DryRun = False,
+    remove_orphans: Annotated[bool, option("Delete the orphaned files that are found.", "--remove-orphans")] = False,
+    grace: Annotated[timedelta, duration_option("The least age of an orphan; longer than any run.")] = DEFAULT_GRACE,
+    wait: Annotated[timedelta, duration_option("Wait until the windows are computed, at most this long.")] = NO_TIME,
+    recompute: Annotated[
+        bool, option("Instead, compute all windows --from … --to again, right or wrong.", "--recompute")
+    ] = False,
+    table: Annotated[str | None, option("With --recompute: a custom table instead of heartbeat_diffs.")] = None,
+    forget: Annotated[
+        int | None, option("Instead, give up this lost entry of the tracking log.", min=0, metavar="<entry>")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Find damaged or missing windows, and compute them again.
+
+    It finds stale windows and orphaned files as well. It looks at all closed windows, or at those --from … --to. Runs
+    are requested of the Dagster at dagster.url, by default that of `tidemark up`. Exit code 1: something is wrong that
+    this command has not repaired, or, with --dry-run, would repair.
+
+    With --recompute: one run computes the whole range. The same input gives the same rows. If a window is above the
+    watermark, the run fails and writes nothing.
+
+    With --forget: stop the sensors first. A note takes the entry's place. The watermark then holds until base has
+    landed everything that the entry may have known. It does not go back below the last watermark that was noted outside
+    of the log, nor below the end of a computed window.
+    """
+    settings, clock = load_settings(), SystemClock()
+    if not recompute:
+        only_with("--recompute", table=table)
+    if forget is not None:
+        apart_from("--forget", **{"from": first, "to": last, "recompute": recompute, "dry_run": dry_run})
+        floor = forget_entry(lake_of(settings), settings.windowing, forget)
+        print(f"entry {forget} is noted as lost; the watermark holds until base has caught up")
+        print("nothing shows how far it had come" if floor is None else f"it does not go back below {iso(floor)}")
+        return
+    refuse_attached(settings, "repair")
+    if recompute:
+        apart_from("--recompute", dry_run=dry_run, remove_orphans=remove_orphans, wait=wait, json=as_json)
+        if first is None or last is None:
+            raise typer.BadParameter("--recompute needs --from and --to, which may name the same window")
+        print(_recompute(settings, window_named(settings, first), window_named(settings, last), table))
+        return
+    surveyor, out = Surveyor(settings, clock), console()
+    start, end = _range(settings, surveyor, first, last)
+    with _progress(quiet=as_json) as tell:
+        survey = surveyor.look(start, end, grace=grace, tell=tell)
+
+    def say(text: str) -> None:
+        if not as_json:
+            out.print(printable(text), markup=False, soft_wrap=True)
+
+    if not as_json:
+        _show(survey, clock.now())
+    removed = survey.orphans if remove_orphans and not dry_run else []
+    remove_orphan_files(removed, surveyor.lake.objects())
+    if removed:
+        say(f"removed {len(removed)} orphaned files, {sum(orphan.size for orphan in removed)} bytes")
+    own = [] if dry_run else survey.integrity.own
+    forget_damaged(surveyor.lake, own)
+    if own:
+        say(f"removed {len(own)} damaged windows of custom tables; the sensor `tables` has them computed again")
+    wanted = [window.key for stretch in survey.integrity.repairable for window in stretch]
+    diffs = surveyor.lake.diffs()
+    before = diffs.fence(wanted)
+    requested: list[dict[str, str]] = []
+    problem, repaired = None, not survey.integrity.broken
+    if not dry_run:
+        try:
+            for stretch in survey.runs(WINDOWS_PER_RUN):
+                say(launch(settings, stretch[0], stretch[-1]))
+                requested.append({"from": stretch[0].key, "to": stretch[-1].key})
+        except ServiceFailed as error:
+            problem = error
+        limit = clock.monotonic() + wait.total_seconds()
+        while problem is None and not (repaired := _all_replaced(diffs, before)) and clock.monotonic() < limit:
+            clock.sleep(LOOK_EVERY_SECONDS)
+    if as_json:
+        print_json({**_facts(survey, removed, clock.now()), "requested": requested, "mended": repaired})
+    if survey.is_sound:
+        say("nothing is wrong")
+    elif dry_run and wanted:
+        stretches = [f"{stretch[0].key} to {stretch[-1].key}" for stretch in survey.integrity.repairable]
+        say(f"would compute again: {', '.join(stretches)}")
+    elif requested and wait:
+        say("computed again" if repaired else "some windows are not computed yet: look at the runs")
+    if problem is not None:
+        raise problem
+    if survey.needs_a_hand or (dry_run and not survey.is_sound) or (wait and not repaired):
+        raise typer.Exit(code=1)
+
+
+def _recompute(settings: Settings, first: Window, last: Window, table: str | None) -> str:
+    """Request one run over a range, of heartbeat_diffs or of the windows of a custom table that it touches."""
+    if last < first:
+        raise typer.BadParameter(f"--to {last.key} is before --from {first.key}")
+    if table is None:
+        return launch(settings, first, last)
+    if table not in settings.tables:
+        raise typer.BadParameter(f"[tables] does not name {table}; it names {', '.join(settings.tables) or 'none'}")
+    windowing = read_table(settings, table).windowing(settings.windows)
+    return launch(settings, windowing.containing(first.start), windowing.containing(last.start), compute_job(table))
+
+
+def launch(settings: Settings, first: Window, last: Window, job: str = COMPUTE_WINDOWS) -> str:
+    """Have Dagster compute a range of windows in one run. Returns a sentence with the run's address. Raises
+    ServiceFailed if Dagster does not answer or refuses the run."""
+    asked = {WINDOWS: f"{first.key}{TO}{last.key}"}
+    run = DagsterApi(settings.dagster).launch(job, settings.lake.uri, asked)
+    return f"requested {first.key} to {last.key}; the run is at {run}"
+
+
+def _range(settings: Settings, surveyor: Surveyor, first: str | None, last: str | None) -> tuple[datetime, datetime]:
+    windows = (None if text is None else window_named(settings, text) for text in (first, last))
+    try:
+        found = surveyor.range_of(*windows)
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from error
+    if found is None:
+        raise LakeError(
+            f"nothing says which windows of {settings.lake.uri} are closed: no heartbeat has landed, or the tracking "
+            "log has no watermark. Name them with --from and --to"
+        )
+    return found
+
+
+def _all_replaced(diffs: WindowedTable, before: Fence) -> bool:
+    """Whether each window has other files than before."""
+    now = diffs.fence(before)
+    return all(now[key] and now[key] != files for key, files in before.items())
+
+
+@contextmanager
+def _progress(*, quiet: bool) -> Iterator[Tell]:
+    """A bar for each thing that is looked at."""
+    with progress_bar(MofNCompleteColumn(), quiet=quiet) as progress:
+        tasks: dict[str, TaskID] = {}
+
+        def tell(what: str, done: int, of: int) -> None:
+            if what not in tasks:
+                tasks[what] = progress.add_task(what, total=of)
+            progress.update(tasks[what], completed=done, total=of)
+
+        yield tell
+
+
+def _show(survey: Survey, now: datetime) -> None:
+    integrity, shown, out = survey.integrity, Counter[str](), console()
+    for finding in findings(survey, now):
+        shown[finding.kind] += 1
+        if shown[finding.kind] <= NAMED_OF_A_KIND:
+            out.print(f"[{'red' if finding.is_grave else 'yellow'}]{finding.kind:<10}[/]", end="")
+            out.print(printable(finding.text), markup=False, soft_wrap=True)
+    for kind, count in shown.items():
+        if count > NAMED_OF_A_KIND:
+            out.print(f"{kind:<10}{count - NAMED_OF_A_KIND} more; --json has all")
+    out.print(
+        f"[dim]looked at {integrity.windows} windows from {iso(integrity.start)} to {iso(integrity.end)}, "
+        f"{integrity.files} of their files, and {survey.log.read} entries of the tracking log[/]"
+    )
+
+
+def _facts(survey: Survey, removed: Sequence[Orphan], now: datetime) -> dict[str, Any]:
+    integrity, log = survey.integrity, survey.log
+    return {
+        "from": integrity.start,
+        "to": integrity.end,
+        "watermark": survey.watermark,
+        "sound": survey.is_sound,
+        "windows": integrity.windows,
+        "files": integrity.files,
+        "broken": [{**asdict(broken), "window": broken.window.key} for broken in integrity.broken],
+        "damaged_heartbeats": [
+            {"file": damaged.path, "why": damaged.why, "windows": [window.key for window in damaged.windows]}
+            for damaged in integrity.inputs
+        ],
+        "damaged_windows_of_own_tables": [asdict(own) for own in integrity.own],
+        "unknown": integrity.unknown,
+        "log": {
+            "entries_read": log.read,
+            "damaged": [{"entry": number, "why": why} for number, why in log.damaged],
+            "forgotten": [{"entry": number, "why": why} for number, why in log.forgotten],
+            "lost_end": log.lost,
+        },
+        "orphans": [
+            {
+                "file": orphan.location,
+                "what": orphan.what,
+                "bytes": orphan.size,
+                "age_seconds": int((now - orphan.written_at).total_seconds()),
+                "removed": bool(removed),
+            }
+            for orphan in survey.orphans
+        ],
+    }

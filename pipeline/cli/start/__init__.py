@@ -1,0 +1,1 @@
+"""Commands that set a pipeline up, check it and run it."""

@@ -1,0 +1,122 @@
+"""`tidemark init`: the files that a pipeline begins with."""
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from pydantic import ValidationError
+
+from tidemark.local.demo.shapes.shape import ShapeName
+from tidemark.local.services import cohort_files, own_files
+from tidemark.pipeline.cli.options import moment, option
+from tidemark.pipeline.clock import SystemClock, iso
+from tidemark.pipeline.settings import Settings
+from tidemark.pipeline.settings_sections import LISTEN, PubSubSettings
+
+
+def init(
+    folder: Annotated[Path, typer.Argument(help="The folder to write to. It is created.")] = Path(),
+    dagster: Annotated[bool, option("Write workspace.yaml and dagster.yaml too, to change them.", "--dagster")] = False,
+    ports: Annotated[
+        int | None,
+        option("The first of consecutive ports.", min=1024, max=65_535 - own_files.MOST_PORTS, metavar="<first port>"),
+    ] = None,
+    topic: Annotated[str | None, option("The topic: projects/P/topics/T, or a name on the emulator.")] = None,
+    first: Annotated[
+        str | None, option("Where event time begins; earlier ones are rejected.", metavar="<today|date|time>")
+    ] = None,
+    shape: Annotated[ShapeName, option("Settings for this format of `tidemark publish`.")] = ShapeName.JSON,
+    cohort: Annotated[
+        list[str] | None, option("A project with a pipeline for each cohort; repeat for more.", metavar="[NAME=]FILTER")
+    ] = None,
+) -> None:
+    """Write a settings file with every setting explained.
+
+    It is for an emulator on this machine, unless --topic names a topic on Google's service.
+
+    Two pipelines on one machine need different --ports. projects/P/topics/T is a topic on Google's service; its
+    subscriptions are T-base and T-tracking.
+
+    --cohort writes a project with one pipeline for each, and one for the rest. FILTER is Pub/Sub's, such as
+    eu=attributes.region = "eu".
+    """
+    values = ({} if topic is None else _of_topic(topic)) | ({} if first is None else {"first": _begins(first)})
+    is_on_service = values.get("emulator_host") == ""
+    if cohort:
+        if dagster or shape is not ShapeName.JSON:
+            raise typer.BadParameter("--cohort writes a project of its own, without --dagster and --shape")
+        _init_cohorts(folder, ports, cohort, values)
+        return
+    of_dagster = (own_files.WORKSPACE, own_files.INSTANCE) if dagster else ()
+    files = {name: own_files.brought(name) for name in (own_files.SETTINGS, *of_dagster)}
+    settings = files[own_files.SETTINGS]
+    if shape is not ShapeName.JSON:
+        from tidemark.local.demo.shapes.all_shapes import SHAPES  # loads what encodes Avro
+
+        settings = own_files.with_message(settings, SHAPES[shape].settings)
+        files |= SHAPES[shape].files
+    _put_down({**files, own_files.SETTINGS: settings}, folder, ports, values)
+    inside = "" if folder == Path() else f"cd {folder}; "
+    publish = "tidemark publish" if shape is ShapeName.JSON else f"tidemark publish --shape {shape}"
+    following = f"tidemark up, and in another terminal {publish}, then tidemark status"
+    print(f"next: {inside}{'tidemark provision, tidemark doctor, then tidemark up' if is_on_service else following}")
+
+
+def _put_down(files: Mapping[str, str], folder: Path, ports: int | None, values: Mapping[str, str]) -> None:
+    """Write files into the folder, the settings among them with these ports and values."""
+    values = values if ports is None else {"listen": LISTEN, **values}  # so that two projects have a page each
+    written = {
+        name: own_files.with_values(content, values) if name.endswith(".toml") else content
+        for name, content in files.items()
+    }
+    for name, content in (written if ports is None else own_files.with_ports(written, ports)).items():
+        print(f"wrote {own_files.put_down(name, folder, content)}")
+
+
+def _of_topic(written: str) -> dict[str, str]:
+    """The settings of a topic: on the service by its full name, on the emulator by a name alone."""
+    full = re.fullmatch(r"projects/([^/]+)/topics/([^/]+)", written)
+    values = {"project": full[1], "emulator_host": ""} if full else {}
+    topic = full[2] if full else written
+    values |= {
+        "topic": topic,
+        "base_subscription": f"{topic}-base",
+        "tracking_subscription": f"{topic}-tracking",
+    }
+    try:
+        PubSubSettings.model_validate(values)
+    except ValidationError as error:
+        raise typer.BadParameter(
+            f"{written} is not a topic: write projects/PROJECT/topics/TOPIC, or a name of letters, digits and -_.~+% "
+            "that begins with a letter"
+        ) from error
+    return values
+
+
+def _begins(written: str) -> str:
+    """`windows.first`, for `today`, a date, or a time with its zone."""
+    text = f"{SystemClock().now():%Y-%m-%d}" if written == "today" else written
+    begins = moment(f"{text}T00:00:00Z" if re.fullmatch(r"\d{4}-\d\d-\d\d", text) else text, "neither today nor a time")
+    window = Settings().windowing.containing(begins)
+    if window.start != begins:
+        raise typer.BadParameter(f"{written} is within a window: begin with one, such as {iso(window.start)}")
+    return f"{begins:%Y-%m-%dT%H:%M:%SZ}"
+
+
+def _init_cohorts(folder: Path, ports: int | None, cohorts: list[str], values: Mapping[str, str]) -> None:
+    filters = cohort_files.cohorts_of(cohorts)
+    pubsub = PubSubSettings.model_validate({key: values[key] for key in ("project", "topic") if key in values})
+    files = cohort_files.project_files(filters, pubsub, values.get("first"))
+    _put_down(files, folder, ports, {key: value for key, value in values.items() if key == "emulator_host"})
+    if "emulator_host" in values:
+        print("next: docs/how-to/cohorts.md says what to set up on Google's service")
+        return
+    print("next, on this machine, with tidemark's own Pub/Sub in a terminal of its own:")
+    steps = [f"cd {folder}"] * (folder != Path())
+    steps += ["tidemark --config rest.toml pubsub"]
+    steps += [f"for name in {' '.join(filters)}; do tidemark --config $name.toml provision; done"]
+    steps += ["DAGSTER_HOME=$PWD dagster dev -f definitions.py", "tidemark --config rest.toml status"]
+    print(*(f"  {step}" for step in steps), sep="\n")
+    print("docs/how-to/cohorts.md says what to change for Google's service")

@@ -1,0 +1,71 @@
+"""`tidemark provision`: the topic and its subscriptions, and the files that Spark needs beside tidemark."""
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated
+
+from rich.progress import DownloadColumn
+
+from tidemark.pipeline.cli.options import AsJson, only_with, option
+from tidemark.pipeline.cli.output import console, print_json, progress_bar, safe
+from tidemark.pipeline.clock import SystemClock
+from tidemark.pipeline.printable import printable
+from tidemark.pipeline.pubsub.provision import provision_here
+from tidemark.pipeline.settings import load_settings
+from tidemark.pipeline.spark.connector import CONNECTOR, connector_file, fetch
+from tidemark.pipeline.spark.executor_archive import own_manifest, pack
+
+MARKS = {
+    "created": "[green]created[/]  ",
+    "found": "[dim]found[/]    ",
+    "differences": "[yellow]differs[/]  ",
+    "warnings": "[bold yellow]warning[/]  ",
+}
+
+
+def provision(
+    connector: Annotated[bool, option("Instead, fetch the JAR with which Spark uses gs://.", "--connector")] = False,
+    source: Annotated[
+        str | None, option("With --connector: a file, or an address, in place of Maven Central.", metavar="<file|url>")
+    ] = None,
+    executors: Annotated[
+        Path | None, option("Instead, pack tidemark for Spark's executors into this .tar.gz file.", metavar="<file>")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Create the topic and both subscriptions.
+
+    What exists stays as it is, and what differs is reported.
+
+    With --connector: the JAR goes into the cache, unless it is there; its checksum is compared. `tidemark up` does the
+    same.
+
+    With --executors: the archive holds the packages that are installed here, without a Python, settings or credentials.
+    Executors need PySpark, a Python of the same minor version, the same kind of machine and system, and `sh`. Name the
+    file in spark.executor_environment, as a path or an address that Spark's machines read. Pack it again after each
+    upgrade.
+    """
+    if not connector:
+        only_with("--connector", source=source)
+    if connector:
+        with progress_bar(DownloadColumn()) as bar:
+            task = bar.add_task("fetching", total=CONNECTOR.size)
+            fetched = fetch(SystemClock(), source=source, progress=lambda done, _of: bar.update(task, completed=done))
+        print(f"{'fetched' if fetched else 'found'} {printable(str(connector_file()))}")
+    if executors is not None:
+        packed, manifest, file = pack(executors), own_manifest(), printable(str(executors))
+        print(
+            f"packed {len(packed)} distributions, tidemark {manifest.tidemark} among them, for Python "
+            f"{manifest.python} on {manifest.machine}: {file}, {executors.stat().st_size >> 20} MB"
+        )
+        print(f'next: [spark] executor_environment = "{file}"')
+    if connector or executors is not None:
+        return
+    report = asdict(provision_here(load_settings(), SystemClock()))
+    if as_json:
+        print_json({name: report[name] for name in MARKS})
+        return
+    terminal = console()
+    for name, mark in MARKS.items():
+        for line in report[name]:
+            terminal.print(mark + safe(line))

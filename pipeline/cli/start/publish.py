@@ -1,0 +1,130 @@
+"""`tidemark publish`: synthetic heartbeats."""
+
+import signal
+from dataclasses import replace
+from datetime import datetime, timedelta
+from pathlib import Path
+from threading import Event
+from typing import Annotated, Any
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+from tidemark.local.demo.fitting import trial_of
+from tidemark.local.demo.shapes.json_shapes import JsonObject
+from tidemark.local.demo.shapes.shape import Shape, ShapeName
+from tidemark.local.demo.synthetic import publish as publish_synthetic
+from tidemark.local.demo.synthetic_beats import SyntheticSource
+from tidemark.pipeline.cli.here import config_file
+from tidemark.pipeline.cli.options import AsJson, Span, duration_option, option, since_option, since_when
+from tidemark.pipeline.cli.output import WARNING, print_json, safe, text_of
+from tidemark.pipeline.clock import SystemClock, iso
+from tidemark.pipeline.errors import InvalidSettings
+from tidemark.pipeline.printable import printable
+from tidemark.pipeline.pubsub.connection import publisher_client
+from tidemark.pipeline.pubsub.schemas import reader_of
+from tidemark.pipeline.settings import Settings, load_settings
+from tidemark.pipeline.settings_message import MessageSettings
+
+OF_THE_SOURCE = ["streams", "period", "jitter", "lag", "duplicates", "broken", "stragglers", "straggler_delay", "seed"]
+"""The options of `publish` that the source has under the same names."""
+
+SHARE: dict[str, Any] = {"min": 0, "max": 1}
+
+PUBLISHER_SAYS = ("event_time", "stream_id", "publisher_id")
+
+
+def _shape(message: MessageSettings, name: ShapeName) -> Shape:
+    """The shape of that name. JSON objects have the attributes that the settings name, if they name some."""
+    if name is not ShapeName.JSON:
+        from tidemark.local.demo.shapes.all_shapes import SHAPES  # loads what encodes Avro
+
+        return SHAPES[name]
+    places = [getattr(message, place) for place in PUBLISHER_SAYS]
+    if not all(isinstance(place, str) and place.startswith("attribute:") for place in places):
+        return JsonObject()
+    return JsonObject(*(place.removeprefix("attribute:") for place in places))
+
+
+def _checked(source: SyntheticSource, name: ShapeName, settings: Settings, now: datetime) -> list[str]:
+    """Warnings about what the settings make of the source's messages. Raises InvalidSettings where they do not read
+    them as they are meant, with the settings that would."""
+    reader = reader_of(settings.contract, settings.pubsub)
+    trial, misfit = trial_of(source, reader, now)
+    if misfit is None:
+        absent = [*trial.absent, *trial.of_another_kind]
+        return [f"no message of the shape {name} has a value for {', '.join(absent)} of [message.fields]"] * bool(
+            absent
+        )
+    from tidemark.local.demo.shapes.all_shapes import SHAPES
+
+    fits = []
+    for other in ShapeName:
+        tried, wrong = trial_of(replace(source, shape=SHAPES[other]), reader, now)
+        fits += [other] * (wrong is None and not tried.absent)
+    shape = SHAPES[name]
+    do = f"publish with --shape {fits[0]}, which they read; or have" if fits else "have"
+    files = f" and the files {', '.join(shape.files)}" if shape.files else ""
+    raise InvalidSettings(
+        f"the settings do not read messages of the shape {name} as they are meant: {misfit}. {do[0].upper()}{do[1:]} "
+        f"these lines for [message] in {config_file()}{files} (`tidemark init --shape {name} FOLDER` writes them):\n\n"
+        f"{shape.settings.strip()}"
+    )
+
+
+def publish(
+    streams: Annotated[int, option("The number of streams.", min=1)] = 10_000,
+    period: Annotated[timedelta, duration_option("The time between a stream's heartbeats.")] = Span(seconds=30),
+    since: Annotated[Any, since_option("Begin so long ago, at full speed", show_default="0s")] = Span(0),
+    lasting: Annotated[timedelta, duration_option("How long live heartbeats go on.", "--for")] = Span(minutes=5),
+    jitter: Annotated[timedelta, duration_option("Delay each message at random, at most this long.")] = Span(seconds=3),
+    lag: Annotated[timedelta, duration_option("Delay every message by this much as well.")] = Span(0),
+    duplicates: Annotated[float, option("The share published twice; half the copies come 60s later.", **SHARE)] = 0.01,
+    broken: Annotated[float, option("The share of invalid messages added; at least 12 unless 0.", **SHARE)] = 0.0001,
+    stragglers: Annotated[float, option("The share delayed by --straggler-delay in addition.", **SHARE)] = 0.0,
+    straggler_delay: Annotated[timedelta, duration_option("The additional delay of stragglers.")] = Span(minutes=1),
+    speed_up: Annotated[float | None, option("Publish the past at most this many times faster.", min=0.001)] = None,
+    seed: Annotated[int, option("The same seed gives the same heartbeats.")] = 20_260_101,
+    shape: Annotated[ShapeName, option("The format of messages. The settings must read it.")] = ShapeName.JSON,
+    truth: Annotated[Path, option("The Parquet file that records what was published.")] = Path("build/truth.parquet"),
+    as_json: AsJson = False,
+) -> None:
+    """Publish synthetic heartbeats, and record them in a file."""
+    arguments, settings, clock = locals(), load_settings(), SystemClock()
+    source = SyntheticSource(shape=_shape(settings.message, shape), **{name: arguments[name] for name in OF_THE_SOURCE})
+    now = clock.now()
+    begin = since_when(since, now) or now
+    for warning in _checked(source, shape, settings, now):
+        Console(stderr=True).print(f"{WARNING}{safe(warning)}", soft_wrap=True)
+    stopped = Event()
+    signal.signal(signal.SIGINT, lambda *_: stopped.set())
+    bar = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[sent]}"), TimeElapsedColumn())
+    with Progress(*bar, console=Console(stderr=True)) as progress:
+        task = progress.add_task("publishing", total=(now + lasting - begin).total_seconds(), sent="")
+        published = publish_synthetic(
+            source,
+            publisher_client(*settings.pubsub.server),
+            settings.pubsub.topic_path,
+            clock,
+            begin,
+            now + lasting,
+            truth_path=truth,
+            speed_up=speed_up,
+            progress=lambda sent, reached: progress.update(
+                task, completed=(reached - begin).total_seconds(), sent=f"{sent:,} sent, at {iso(reached)}"
+            ),
+            stop=stopped.is_set,
+        )
+    facts: dict[str, Any] = {
+        "published": published.messages,
+        "heartbeats": published.heartbeats,
+        "duplicates": published.duplicates,
+        "broken": dict(published.broken),
+        "messages_per_second": round(published.messages_per_second, 1),
+        "truth": str(truth),
+    }
+    if as_json:
+        print_json(facts)
+        return
+    for name, value in facts.items():
+        print(f"{name.replace('_', ' ')}: {printable(text_of(value))}")

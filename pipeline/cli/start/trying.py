@@ -1,0 +1,164 @@
+"""`tidemark try`: what the settings make of sample messages, from files or from the topic."""
+
+import json
+from collections.abc import Iterator
+from dataclasses import asdict
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from tidemark.pipeline.cli.options import AsJson, apart_from, duration_option, only_with, option, positive, time_option
+from tidemark.pipeline.cli.output import WARNING, columns, console, counted, exact_iso, print_json, safe
+from tidemark.pipeline.clock import Clock, SystemClock
+from tidemark.pipeline.durations import format_duration
+from tidemark.pipeline.ingest.samples import Reading, Sample, read_samples
+from tidemark.pipeline.ingest.trial import Trial, Verdict, try_samples
+from tidemark.pipeline.pubsub.connection import subscriber_client
+from tidemark.pipeline.pubsub.sampling import sample_messages
+from tidemark.pipeline.pubsub.schemas import reader_of
+from tidemark.pipeline.settings import Settings, load_settings
+
+NOT_ALL_PASS = 3
+"""The exit code if a sample is rejected, or there is none. 1 and 2 are errors."""
+
+MOST_SAMPLED, SAMPLE_WAIT = 1000, timedelta(seconds=30)
+"""The most messages of the topic that are looked at, and how long they are waited for if nothing else is said."""
+
+SHOWN = 40
+"""The most characters of a value that people see."""
+
+
+def try_(
+    files: Annotated[list[Path] | None, typer.Argument(metavar="FILE...", help="Files, or folders of files.")] = None,
+    attribute: Annotated[
+        list[str] | None, option("An attribute of every bare payload; repeat for more.", metavar="KEY=VALUE")
+    ] = None,
+    published: Annotated[datetime | None, time_option("The publish time of every message.")] = None,
+    sample: Annotated[
+        int | None, option("Instead of files, try this many new messages of the topic.", min=1, max=MOST_SAMPLED)
+    ] = None,
+    timeout: Annotated[
+        timedelta | None, duration_option("With --sample: wait at most this long; 30s if not given.", parser=positive)
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show what the settings make of sample messages.
+
+    It prints each one's stream, event time and fields, or why it is rejected.
+
+    A file holds one payload, a JSON payload on each line, an Avro object container, or messages as `gcloud pubsub
+    subscriptions pull --format=json` prints them. Without --published, the publish time is the file's, or now.
+
+    --sample makes a subscription for the time that it waits, and sees only what is published from then on.
+
+    Nothing lands. Exit code 0: all are heartbeats; 3: at least one is rejected.
+    """
+    if sample is None:
+        only_with("--sample", timeout=timeout)
+    else:
+        apart_from("--sample", files=files, attribute=attribute, published=published)
+        try_topic(load_settings(), SystemClock(), sample, timeout or SAMPLE_WAIT, as_json=as_json)
+        return
+    if not files:
+        raise typer.BadParameter("name a file, or say --sample")
+    settings, clock = load_settings(), SystemClock()
+    reading = Reading(
+        now=clock.now(),
+        attributes=dict(map(_attribute, attribute or ())),
+        published=published,
+        has_lines=settings.message.payload == "json",
+        has_records=settings.message.payload == "avro",
+    )
+    trial = try_samples(read_samples(files, reading), reader_of(settings.contract, settings.pubsub), reading.now)
+    show_trial(trial, settings, as_json=as_json)
+
+
+def _attribute(written: str) -> tuple[str, str]:
+    name, equals, value = written.partition("=")
+    if not equals or not name:
+        raise typer.BadParameter(f"--attribute {written}: write KEY=VALUE, such as stream_id=sensor-7")
+    return name, value
+
+
+def try_topic(settings: Settings, clock: Clock, count: int, wait: timedelta, *, as_json: bool) -> None:
+    """Try so many messages of what is published to the topic within the wait. Raises PubSubError."""
+    pubsub = settings.pubsub
+    if not as_json:
+        said = f"waiting {format_duration(wait)} at most for {count:,} messages of {pubsub.topic_path}"
+        said += f" that pass {pubsub.filter}" * bool(pubsub.filter)
+        console().print(f"[dim]{safe(said)}; only what is published from now on is seen[/]", soft_wrap=True)
+    client = subscriber_client(*pubsub.server)
+    try:
+        messages = sample_messages(client, pubsub, clock, count, wait)
+    finally:
+        client.transport.close()
+    samples = [Sample(message["message_id"][0].as_py(), message) for message in messages]
+    show_trial(
+        try_samples(samples, reader_of(settings.contract, settings.pubsub), clock.now()), settings, as_json=as_json
+    )
+
+
+def show_trial(trial: Trial, settings: Settings, *, as_json: bool) -> None:
+    """Print a trial. Raises typer.Exit with NOT_ALL_PASS unless all samples are heartbeats."""
+    if as_json:
+        print_json(trial_facts(trial), exact=True)
+    else:
+        _print(trial, settings)
+    if trial.rejected or not trial.heartbeats:
+        raise typer.Exit(NOT_ALL_PASS)
+
+
+def trial_facts(trial: Trial) -> dict[str, Any]:
+    """The verdicts and the summary as plain facts."""
+    return {
+        "samples": trial.samples,
+        "heartbeats": len(trial.heartbeats),
+        "rejected": dict(trial.rejected),
+        "absent_fields": list(trial.absent),
+        "fields_of_another_kind": list(trial.of_another_kind),
+        "verdicts": [
+            {"verdict": "heartbeat" if verdict.is_heartbeat else "rejected", **asdict(verdict)}
+            for verdict in trial.verdicts
+        ],
+    }
+
+
+def _print(trial: Trial, settings: Settings) -> None:
+    terminal = console()
+    kinds = settings.message.kinds
+    if heartbeats := trial.heartbeats:
+        has_ids = any(verdict.publisher_id for verdict in heartbeats)
+        names = ["sample", "stream", "event time", *(["publisher id"] if has_ids else [])]
+        table = columns(*names, *(f"{name} ({kind})" for name, kind in kinds.items()))
+        for verdict in heartbeats:
+            event_time = None if verdict.event_time is None else exact_iso(verdict.event_time)
+            known = [verdict.sample, verdict.stream_id, event_time]
+            ids = [verdict.publisher_id] if has_ids else []
+            table.add_row(*(safe(value, SHOWN) for value in (*known, *ids)), *(_field(verdict, name) for name in kinds))
+        terminal.print(table)
+    for verdict in trial.verdicts:
+        if not verdict.is_heartbeat:
+            text = f"[bold]{safe(verdict.reason)}[/]  {safe(verdict.sample)}: {safe(verdict.detail)}"
+            terminal.print(text, soft_wrap=True)
+    for sentence in _warnings(trial):
+        terminal.print(f"{WARNING}{safe(sentence)}", soft_wrap=True)
+    terminal.print(
+        f"[bold]{counted(trial.samples, 'sample')}: {counted(len(trial.heartbeats), 'heartbeat')}, "
+        f"{trial.rejected.total():,} rejected[/]"
+    )
+
+
+def _warnings(trial: Trial) -> Iterator[str]:
+    if trial.absent:
+        yield f"no sample has a value for {', '.join(trial.absent)}: check [message.fields]"
+    if trial.of_another_kind:
+        yield f"every value of {', '.join(trial.of_another_kind)} has another type than [message.fields] says"
+
+
+def _field(verdict: Verdict, name: str) -> str:
+    if name in verdict.of_another_kind:
+        return "[yellow]another kind[/]"
+    value = verdict.fields[name]
+    return safe(value if isinstance(value, str) else json.dumps(value), SHOWN)

@@ -1,0 +1,119 @@
+"""`tidemark up` before it starts anything, and `tidemark up --status` and `--stop` from another terminal."""
+
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import asdict
+
+import typer
+
+from tidemark.local.services.ownership import Ownership
+from tidemark.local.services.stack import refuse_foreign_servers, refuse_taken_ports
+from tidemark.local.services.up_state import UpState, stop_up, up_state
+from tidemark.pipeline.cli.here import config_file
+from tidemark.pipeline.cli.output import console, print_json, safe
+from tidemark.pipeline.cli.start.doctor import at_once
+from tidemark.pipeline.clock import Clock, iso
+from tidemark.pipeline.doctor.finding import Level
+from tidemark.pipeline.errors import LakeError, LakeOwned, ServiceFailed
+from tidemark.pipeline.lake.owner import Owner
+from tidemark.pipeline.machine import ProcessName
+from tidemark.pipeline.settings import Settings
+
+NOT_RUNNING = 3
+"""Exit code of `up --status` where it does not run: systemd's for a unit that does not."""
+
+Say = Callable[[str], None]
+
+
+def make_ready(settings: Settings, clock: Clock, ownership: Ownership, say: Say) -> None:
+    """Look at everything that would keep the pipeline from running, and state that it owns the lake: the lake's owner,
+    ports, then disk, Java and token, then the rest. Raises TidemarkError, before anything is started."""
+    try:
+        ownership.wait_until_known()
+    except LakeOwned:
+        raise
+    except LakeError:
+        pass  # the checks of the lake say it
+    refuse_taken_ports(settings)
+    refuse_foreign_servers(settings)
+    found = at_once(settings, clock)
+    for finding in sorted(found, key=lambda finding: finding.level is not Level.BROKEN):
+        say(f"{finding.level}: {finding.said}")
+    if any(finding.level is Level.BROKEN for finding in found):
+        raise ServiceFailed("nothing was started, since something above would break; `tidemark doctor` looks again")
+    ownership.state()
+
+
+def end(ownership: Ownership, say: Say) -> None:
+    """State that this pipeline no longer owns the lake, if it can be written."""
+    try:
+        ownership.end()
+    except LakeError as error:
+        say(f"the lake does not say that this pipeline has ended: {error}")
+
+
+def ask(settings: Settings, clock: Clock, say: Say, *, status: bool, stop: bool, as_json: bool) -> None:
+    """`up --status` and `up --stop`. Raises ServiceFailed, and Exit where the first finds that it does not run."""
+    if status == stop:
+        raise typer.BadParameter("give one of --status and --stop; --json goes with --status")
+    ownership = Ownership(settings, clock, up=config_file())
+    if stop:
+        if as_json:
+            raise typer.BadParameter("--json goes with --status")
+        stop_up(settings, clock, say)
+        end(ownership, say)
+        return
+    state, there, lake = up_state(settings), None, "its owner is not known"
+    with suppress(LakeError):
+        there, *_ = ownership.look()
+        lake = "no pipeline has written it yet" if there is None else ownership.sentence(there)
+    if as_json:
+        owner = state.owner
+        print_json(
+            {
+                "running": owner is not None,
+                **_named(owner),
+                "services": [
+                    {"name": one.name, **_named(one.process), "runs": one.runs, "is_ready": one.is_ready}
+                    for one in state.services
+                ],
+                "ui": _ui(settings),
+                "logs": str(state.folder / "logs"),
+                "lake": {"uri": settings.lake.uri, "owner": None if there is None else _facts(there), "said": lake},
+            }
+        )
+    else:
+        _print(settings, state, lake)
+    if state.owner is None:
+        raise typer.Exit(NOT_RUNNING)
+
+
+def _print(settings: Settings, state: UpState, lake: str) -> None:
+    terminal, owner = console(), state.owner
+    if owner is not None:
+        terminal.print(f"[green]running[/] as {safe(owner)}")
+    else:
+        left = sum(one.runs for one in state.services)
+        then = f"; {left} of its services run on: `tidemark up --stop` ends them" if left else ""
+        terminal.print(f"[yellow]not running[/] in {safe(state.folder)}{then}", soft_wrap=True)
+    for one in state.services:
+        serves = "[green]ready[/]" if one.is_ready else "[yellow]not ready[/]" if one.runs else "[red]ended[/]"
+        terminal.print(
+            f"  {safe(one.name):22} process {one.process.process:<8} since {iso(one.process.since)}  {serves}"
+        )
+    if owner is not None:
+        terminal.print(f"UI {_ui(settings)}, logs in {safe(state.folder)}/logs", soft_wrap=True)
+    terminal.print(f"lake {safe(settings.lake.uri)}: {safe(lake)}", soft_wrap=True)
+
+
+def _named(process: ProcessName | None) -> dict[str, object]:
+    return {"process": process and process.process, "since": process and iso(process.since)}
+
+
+def _facts(owner: Owner) -> dict[str, object]:
+    ended = owner.ended and iso(owner.ended)
+    return {**asdict(owner.pipeline), "host": owner.process.host, **_named(owner.process), "ended": ended}
+
+
+def _ui(settings: Settings) -> str:
+    return f"http://127.0.0.1:{settings.dagster.web_port}"

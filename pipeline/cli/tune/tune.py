@@ -1,0 +1,192 @@
+"""`tidemark tune`: what every band would cost and give, on a trace or on the lake's recent data."""
+
+from collections.abc import Sequence
+from datetime import timedelta
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+
+from tidemark.pipeline.cli.here import lake_of
+from tidemark.pipeline.cli.options import AsJson, duration, option, share, since_option, since_when
+from tidemark.pipeline.cli.output import columns, print_json, safe
+from tidemark.pipeline.cli.output import console as terminal
+from tidemark.pipeline.clock import SystemClock
+from tidemark.pipeline.durations import format_duration
+from tidemark.pipeline.errors import TidemarkError
+from tidemark.pipeline.phrases import at_most, percent, words
+from tidemark.pipeline.replay.trace import CohortKey
+from tidemark.pipeline.settings import load_settings
+from tidemark.pipeline.tuning.cohorts import Cohort, Cohorts, facts_of_cohorts
+from tidemark.pipeline.tuning.inputs import cohorts_on, report_on_lake, report_on_trace
+from tidemark.pipeline.tuning.page import page_of
+from tidemark.pipeline.tuning.report import SINCE, TARGET_LATE_SHARE, TuningReport, facts_of, sentences
+from tidemark.pipeline.tuning.stream_disorder import Side, StreamDisorder
+from tidemark.pipeline.tuning.sweep import BANDS, Outcome
+
+NAMED = 5
+"""At most this many slow and fast streams are printed; the page and the JSON have more."""
+
+
+NAME_WIDTH = 40
+"""The most characters of a cohort's value that are printed; the JSON has it whole."""
+
+
+def durations(text: str) -> tuple[timedelta, ...]:
+    """Durations between commas: `0,1s,5s,1m`."""
+    try:
+        return tuple(duration(part.strip()) for part in text.split(","))
+    except typer.BadParameter as error:
+        raise typer.BadParameter(f"--bands {text}: {error}") from error
+
+
+def cohort_key(text: str) -> CohortKey:
+    """Read what tells cohorts apart: `attribute:region`, `stream_prefix:-`."""
+    kind, _, name = text.partition(":")
+    if kind not in ("attribute", "stream_prefix") or not name:
+        raise typer.BadParameter(
+            f"{text} is neither attribute:NAME nor stream_prefix:SEPARATOR, such as attribute:region"
+        )
+    return CohortKey(kind, name)
+
+
+def tune(
+    trace: Annotated[
+        Path | None, typer.Argument(help="A Parquet file of messages instead of the lake.", show_default=False)
+    ] = None,
+    since: Annotated[Any, since_option("In the lake, look at what came since", show_default="24h")] = None,
+    target: Annotated[
+        float | None, option("The late share to aim at: 0.01%.", parser=share, show_default="0.01%")
+    ] = None,
+    bands: Annotated[str | None, option("Bands to try, such as 0,1s,5s,1m.", show_default="0 to 5m")] = None,
+    html: Annotated[
+        Path | None, option("Also write the report with its charts to this file.", show_default=False)
+    ] = None,
+    by: Annotated[
+        CohortKey | None,
+        option("Judge cohorts apart: attribute:NAME or stream_prefix:SEPARATOR.", parser=cohort_key, metavar="<key>"),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Compare bands: late messages against freshness.
+
+    It shows what each band costs and gives under both rules, and which band is enough. It looks at a trace of messages,
+    with one row for each, or at what the configured lake has recorded and landed lately. A trace is tuned with the
+    policy of the settings, if there are any, without slack. Whole seconds around the band that is enough are tried as
+    well. With --by stream_prefix:-, a cohort is the ids that are alike up to their first -.
+    """
+    if trace is not None and since is not None:
+        raise typer.BadParameter("--since is for the lake; a trace is looked at whole")
+    if by is not None and html is not None:
+        raise typer.BadParameter("--html shows all messages together; leave it out, or --by")
+    _refuse_page_at(html, trace)
+    settings, clock = load_settings(needs_file=trace is None), SystemClock()
+    target = TARGET_LATE_SHARE if target is None else target
+    tried = BANDS if bands is None else durations(bands)
+    now = clock.now()
+    reach = SINCE if since is None else now - (since_when(since, now) or now)
+    if by is not None:
+        source = trace or lake_of(settings, clock)
+        cohorts = cohorts_on(source, by, settings, now, reach, target=target, bands=tried)
+        if as_json:
+            print_json(facts_of_cohorts(cohorts))
+        else:
+            _print_cohorts(terminal(), cohorts)
+        return
+    if trace is not None:
+        report = report_on_trace(trace, settings, clock.now(), target=target, bands=tried)
+    else:
+        report = report_on_lake(lake_of(settings, clock), settings, now, reach, target=target, bands=tried)
+    if html is not None:
+        try:
+            html.write_text(page_of(report), encoding="utf-8")
+        except OSError as error:
+            message = f"the page cannot be written to {html} ({error}); name another file with --html"
+            raise TidemarkError(message) from error
+    if as_json:
+        print_json(facts_of(report))
+        return
+    console = terminal()
+    for sentence in sentences(report):
+        console.print(f"• {safe(sentence)}")
+    _print_bands(console, report)
+    _print_targets(console, report)
+    for side, found in report.disorder.sides.items():
+        _print_streams(console, found.worst, side)
+    if html is not None:
+        console.print(f"\nThe report with its pictures: {safe(html)}")
+
+
+def _refuse_page_at(html: Path | None, trace: Path | None) -> None:
+    """Refuse a page, before the work, that could not be written or would overwrite the trace."""
+    if html is None:
+        return
+    if html.is_dir() or not html.parent.is_dir():
+        why = "is a folder" if html.is_dir() else f"would be in {html.parent}, which is not a folder"
+        raise typer.BadParameter(f"--html {html} {why}; name a file in an existing folder")
+    if trace is not None and html.exists() and trace.exists() and html.samefile(trace):
+        raise typer.BadParameter(f"--html {html} is the trace itself; name another file")
+
+
+def _print_bands(console: Console, report: TuningReport) -> None:
+    """The bands that were asked for and those that are enough, with the outcome of each under each rule."""
+    enough = {each.outcome.band for each in report.tuning.recommendations if each.outcome}
+    asked = set.intersection(*({each.band for each in report.tuning.of(variant)} for variant in report.tuning.variants))
+    names = ["band", *(name for each in report.rules for name in (f"rule {each.rule}", "median", "99 %"))]
+    table = columns(right=names, title="\nlate, and how far the watermark is behind")
+    for band in sorted(asked | enough):
+        found = [[each for each in report.tuning.of(variant) if each.band == band] for variant in report.rules]
+        if any(found):
+            cells = [cell for outcomes in found for cell in (_cells(outcomes[0]) if outcomes else ["·"] * 3)]
+            table.add_row(format_duration(band), *cells, style="bold" if band == report.band else "")
+    console.print(table)
+
+
+def _print_cohorts(console: Console, found: Cohorts) -> None:
+    """For each rule a table: all together and each cohort, with the settings' band and with its own that is enough."""
+    whole = found.together
+    console.print(f"{safe(whole.source)} by {safe(found.by)}: each cohort by itself, for {at_most(whole.target)}")
+    if found.values_in_rest:
+        console.print(
+            f"the rest: {found.values_in_rest:,} values with fewer messages, and the messages without a value"
+        )
+    named = [("the rest" if part.value is None else f'"{part.value}"', part) for part in found.parts]
+    band, lags = format_duration(whole.band), ("median", "99 %")
+    figures = ("messages", "share", f"late with {band}", *lags, "enough", "late with that", *lags)
+    for variant in whole.rules:
+        title = f"\nrule {variant.name}: late, and how far the watermark is behind"
+        table = columns("", right=figures, title=title)
+        for name, part in [("all together", Cohort(None, found.messages, whole)), *named]:
+            cells = ["—"] * 7
+            if part.report is not None:
+                enough = part.report.recommended(variant)
+                own = ["—"] * 3 if enough.outcome is None else _cells(enough.outcome)
+                cells = [*_cells(part.report.tuning.at(variant, whole.band)), str(enough), *own]
+            table.add_row(safe(name, NAME_WIDTH), safe(part.messages), percent(part.messages / found.messages), *cells)
+        console.print(table)
+
+
+def _cells(outcome: Outcome) -> list[str]:
+    lags = ("—" if lag is None else words(lag) for lag in (outcome.lag_p50, outcome.lag_p99))
+    return [percent(outcome.late_share), *lags]
+
+
+def _print_targets(console: Console, report: TuningReport) -> None:
+    variants, targets = report.tuning.variants, report.tuning.targets
+    found = ((at_most(target), *(report.tuning.recommended(each, target) for each in variants)) for target in targets)
+    names, title = [each.name for each in variants], "\nthe smallest band that is enough"
+    console.print(columns("for", *names, rows=found, gap=2, title=title))
+
+
+def _print_streams(console: Console, streams: Sequence[StreamDisorder], side: Side) -> None:
+    """The worst streams on one side, if any is to blame for more than the band."""
+    if not any(stream.blame(side)[0] for stream in streams):
+        return
+    figures = ("messages", "beyond the band", f"{side} by, 99 %", "most", "offset")
+    table = columns("stream", right=figures, gap=2, title=f"\nthe worst of the {side} streams")
+    for stream in streams[:NAMED]:
+        beyond, high, most = stream.blame(side)
+        offset = f"{stream.offset_seconds:+.0f}s"
+        table.add_row(safe(stream.stream), f"{stream.messages:,}", f"{beyond:,}", words(high), words(most), offset)
+    console.print(table)

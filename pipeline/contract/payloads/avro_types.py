@@ -1,0 +1,338 @@
+"""Avro schemas, checked and made ready: for each type how fastavro reads it, how its values are counted before, and how
+it is read from Avro's JSON encoding.
+
+What hostile bytes could abuse is refused. fastavro takes a number of elements at its word, so values are counted first.
+Its own decoder of the JSON encoding takes values of any type, and time by the square of an array's length.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from types import NoneType
+from typing import Any
+
+import orjson
+from fastavro.schema import SchemaParseException, UnknownType, parse_schema
+
+from tidemark.pipeline.contract.payloads.avro_values import MOST_DIGITS, OF_LOGICAL, OF_TYPE, OWN, READERS
+from tidemark.pipeline.contract.payloads.bounds import DEEPEST, MOST_VALUES, Budget, TooMany
+from tidemark.pipeline.contract.payloads.definitions import Definition
+from tidemark.pipeline.contract.payloads.rejections import Unreadable
+
+MOST_VALUES_A_BYTE = 100
+"""Values that a byte of a payload may stand for. An array of nulls, whose first bytes give its length, makes more."""
+
+MOST_OF_A_RECORD = 10_000
+"""Values of a record that has no array and no map."""
+
+LONGEST = 63
+"""The last shift of a number of 64 bits."""
+
+NOT_NUMBERS = frozenset({"NaN", "Infinity", "-Infinity"})
+"""Numbers that JSON does not have, as Avro writes them."""
+
+BROKEN = (
+    *(SchemaParseException, UnknownType),
+    *(ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError),
+)
+"""Errors of fastavro for an invalid schema."""
+
+Walk = Callable[[bytes, int, Budget], int]
+"""Counts the value that begins at a position, and returns the position after it. Raises TooMany, and IndexError or
+ValueError where the bytes are not such a value."""
+
+Read = Callable[[Any], Any]
+"""Turns a parsed JSON value into the value that its binary form would give. Raises ValueError."""
+
+
+@dataclass(frozen=True, slots=True)
+class AvroType:
+    """A checked type: the `schema` that fastavro reads by, the `least` bytes of a value and how many `values` it is
+    made of, and the type's `label` in the JSON encoding of a union."""
+
+    schema: Any
+    least: int
+    values: int
+    count: Walk
+    read: Read
+    label: str
+
+
+@dataclass(frozen=True, slots=True)
+class ReadySchema:
+    """A record's schema. `values_a_byte` is the most values that a byte of a payload makes beyond MOST_OF_A_RECORD."""
+
+    schema: Any
+    record: AvroType
+    values_a_byte: float
+
+    def refuse_many_values(self, data: bytes) -> None:
+        """Raise TooMany for bytes that hold too many values, and IndexError or ValueError for bytes that are not a
+        record."""
+        if len(data) * self.values_a_byte > MOST_VALUES - MOST_OF_A_RECORD:
+            self.record.count(data, 0, Budget())
+
+
+def ready_schema(definition: Definition) -> ReadySchema:
+    """Check a schema. Raises Unreadable if it is not a record, is recursive, or makes many values of few bytes."""
+    checking = _Checking(definition.origin)
+    try:
+        record = checking.of(parse_schema(orjson.loads(definition.content), named_schemas={}, _write_hint=False), 0)
+        if not isinstance(record.schema, dict) or record.schema["type"] not in ("record", "error"):
+            raise checking.refusal("is not a record")
+        return ReadySchema(parse_schema(record.schema, named_schemas={}), record, checking.densest)
+    except BROKEN as error:
+        raise Unreadable(f"the schema {definition.origin} is not Avro's: {error!r}"[:300]) from error
+
+
+class _Checking:
+    """One walk over a parsed schema, in which every name is full."""
+
+    def __init__(self, origin: str) -> None:
+        self._origin = origin
+        self._named: dict[str, AvroType | None] = {}  # None: begun
+        self.densest = 0.0
+
+    def refusal(self, why: str) -> Unreadable:
+        return Unreadable(f"the schema {self._origin} {why}, and is not used")
+
+    def of(self, schema: Any, depth: int) -> AvroType:
+        if depth > DEEPEST:
+            raise self.refusal(f"has more than {DEEPEST} levels")
+        if isinstance(schema, list):
+            return self._union(schema, depth + 1)
+        kind = schema["type"] if isinstance(schema, dict) else schema
+        if isinstance(kind, list | dict):
+            return self.of(kind, depth + 1)
+        if kind in ("record", "error", "enum", "fixed"):
+            self._named[schema["name"]] = None
+            made = self._named[schema["name"]] = self._define(schema, kind, schema["name"], depth + 1)
+            return made
+        if kind == "array":
+            item = self.of(schema["items"], depth + 1)
+            self._repeats(item.values, item.least)
+            return AvroType({"type": kind, "items": item.schema}, 1, 1, _blocks(item.count), _array(item.read), kind)
+        if kind == "map":
+            item = self.of(schema["values"], depth + 1)
+            self._repeats(item.values + 1, item.least + 1)
+            count = _blocks(lambda data, at, budget: item.count(data, _skipped(data, at, budget), budget))
+            return AvroType({"type": kind, "values": item.schema}, 1, 1, count, _map(item.read), kind)
+        if kind in PRIMITIVES:
+            least, walk, read = PRIMITIVES[kind]
+            return _converted(schema if isinstance(schema, dict) else {}, AvroType(kind, least, 1, walk, read, kind))
+        known = self._named[kind]
+        if known is None:
+            raise self.refusal(f"is recursive: {kind} holds itself")
+        return replace(known, schema=kind)
+
+    def _repeats(self, values: int, least: int) -> None:
+        if values > MOST_VALUES_A_BYTE * least:
+            raise self.refusal(f"repeats what makes more than {MOST_VALUES_A_BYTE} values of each byte")
+        self.densest = max(self.densest, values / least)
+
+    def _union(self, schema: list[Any], depth: int) -> AvroType:
+        if not schema or any(isinstance(branch, list) for branch in schema):
+            raise self.refusal("has a union of nothing, or of unions")
+        branches = [self.of(branch, depth) for branch in schema]
+        return AvroType(
+            [branch.schema for branch in branches],
+            1 + min(branch.least for branch in branches),
+            max(branch.values for branch in branches),
+            _branch([branch.count for branch in branches]),
+            _labelled({branch.label: branch.read for branch in branches}),
+            "",
+        )
+
+    def _define(self, schema: Mapping[str, Any], kind: str, name: str, depth: int) -> AvroType:
+        if kind == "enum":
+            made = {"type": kind, "name": name, "symbols": schema["symbols"]}
+            return AvroType(made, 1, 1, _varint, _symbol(frozenset(schema["symbols"])), name)
+        if kind == "fixed":
+            made, size = {"type": kind, "name": name, "size": schema["size"]}, schema["size"]
+            return _converted(schema, AvroType(made, max(0, size), 1, _fixed(size), _fixed_text(size), name))
+        fields = {field["name"]: self.of(field["type"], depth) for field in schema["fields"]}
+        made = {"type": kind, "name": name, "fields": [{"name": one, "type": fields[one].schema} for one in fields]}
+        values = 1 + sum(field.values for field in fields.values())
+        if values > MOST_OF_A_RECORD:
+            raise self.refusal(f"makes more than {MOST_OF_A_RECORD} values of one record")
+        count, read = _each([field.count for field in fields.values()]), _record(fields)
+        return AvroType(made, sum(field.least for field in fields.values()), values, count, read, name)
+
+
+def _converted(schema: Mapping[str, Any], of: AvroType) -> AvroType:
+    """The type with the converter of its values that JSON has no form for, if it needs one."""
+    made = of.schema if isinstance(of.schema, dict) else {"type": of.schema}
+    kind = made["type"]
+    reader, more = OF_LOGICAL.get((kind, str(schema.get("logicalType"))), OF_TYPE.get(kind)), {}
+    if reader == "decimal":
+        precision, scale = schema.get("precision"), schema.get("scale", 0)
+        if type(precision) is type(scale) is int and 0 <= scale <= precision <= MOST_DIGITS:
+            more = {"precision": precision, "scale": scale}
+        else:
+            reader = OF_TYPE[kind]
+    if reader is None:
+        return of
+    logical, convert, read = {**made, "logicalType": OWN + reader, **more}, READERS[reader], of.read
+    return replace(of, schema=logical, read=lambda value: convert(read(value), logical))
+
+
+# Counting
+
+
+def _long(data: bytes, at: int) -> tuple[int, int]:
+    value = shift = 0
+    while (byte := data[at]) & 0x80:
+        value |= (byte & 0x7F) << shift
+        at, shift = at + 1, shift + 7
+        if shift > LONGEST:
+            raise ValueError("a number of more than 64 bits")
+    value |= byte << shift
+    return (value >> 1) ^ -(value & 1), at + 1
+
+
+def _varint(data: bytes, at: int, budget: Budget) -> int:
+    budget.take(1)
+    return _long(data, at)[1]
+
+
+def _fixed(size: int) -> Walk:
+    def walk(_: bytes, at: int, budget: Budget) -> int:
+        budget.take(1)
+        return at + size
+
+    return walk
+
+
+def _skipped(data: bytes, at: int, budget: Budget) -> int:
+    budget.take(1)
+    length, at = _long(data, at)
+    if length < 0:
+        raise ValueError(f"a length of {length}")
+    return at + length
+
+
+def _each(fields: list[Walk]) -> Walk:
+    def walk(data: bytes, at: int, budget: Budget) -> int:
+        budget.take(1)
+        for field in fields:
+            at = field(data, at, budget)
+        return at
+
+    return walk
+
+
+def _branch(branches: list[Walk]) -> Walk:
+    def walk(data: bytes, at: int, budget: Budget) -> int:
+        index, at = _long(data, at)
+        if index < 0:
+            raise ValueError(f"the branch {index}")
+        return branches[index](data, at, budget)
+
+    return walk
+
+
+def _blocks(item: Walk) -> Walk:
+    def walk(data: bytes, at: int, budget: Budget) -> int:
+        budget.take(1)
+        count, at = _long(data, at)
+        while count:
+            if count < 0:
+                count, at = -count, _long(data, at)[1]
+            if count > budget.left:
+                raise TooMany
+            for _ in range(count):
+                at = item(data, at, budget)
+            count, at = _long(data, at)
+        return at
+
+    return walk
+
+
+# Reading the JSON encoding
+
+
+def _record(fields: Mapping[str, AvroType]) -> Read:
+    def read(value: Any) -> Any:
+        held = _of(dict, value, "a record")
+        return {name: field.read(held[name]) if name in held else None for name, field in fields.items()}
+
+    return read
+
+
+def _labelled(branches: Mapping[str, Read]) -> Read:
+    def read(value: Any) -> Any:
+        if value is None:
+            if "null" not in branches:
+                raise ValueError("null where no null may be")
+            return None
+        if not isinstance(value, dict) or len(value) != 1 or (label := next(iter(value))) not in branches:
+            raise ValueError(f"a union's value is written as an object with its type, one of {', '.join(branches)}")
+        return branches[label](value[label])
+
+    return read
+
+
+def _array(item: Read) -> Read:
+    return lambda value: [item(one) for one in _of(list, value, "an array")]
+
+
+def _map(item: Read) -> Read:
+    return lambda value: {key: item(one) for key, one in _of(dict, value, "a map").items()}
+
+
+def _symbol(symbols: frozenset[str]) -> Read:
+    def read(value: Any) -> Any:
+        if not isinstance(value, str) or value not in symbols:
+            raise ValueError("a text that is not a symbol of its enum")
+        return value
+
+    return read
+
+
+def _fixed_text(size: int) -> Read:
+    def read(value: Any) -> Any:
+        held = _bytes(value)
+        if len(held) != size:
+            raise ValueError(f"{len(held)} bytes where {size} belong")
+        return held
+
+    return read
+
+
+def _of(kind: type, value: Any, words: str) -> Any:
+    if not isinstance(value, kind):
+        raise ValueError(f"a {type(value).__name__} where {words} belongs")
+    return value
+
+
+def _whole(bits: int) -> Read:
+    def read(value: Any) -> Any:
+        if type(value) is not int or not -(1 << (bits - 1)) <= value < 1 << (bits - 1):
+            raise ValueError(f"a {type(value).__name__} where a whole number of {bits} bits belongs")
+        return value
+
+    return read
+
+
+def _number(value: Any) -> float:
+    if isinstance(value, str) and value in NOT_NUMBERS:
+        return float(value)
+    if type(value) not in (int, float):
+        raise ValueError(f"a {type(value).__name__} where a number belongs")
+    return float(value)
+
+
+def _bytes(value: Any) -> bytes:
+    return str(_of(str, value, "a text that stands for bytes")).encode("latin-1")
+
+
+PRIMITIVES: Mapping[str, tuple[int, Walk, Read]] = {
+    "null": (0, _fixed(0), lambda value: _of(NoneType, value, "null")),
+    "boolean": (1, _fixed(1), lambda value: _of(bool, value, "a boolean")),
+    "int": (1, _varint, _whole(32)),
+    "long": (1, _varint, _whole(64)),
+    "float": (4, _fixed(4), _number),
+    "double": (8, _fixed(8), _number),
+    "bytes": (1, _skipped, _bytes),
+    "string": (1, _skipped, lambda value: _of(str, value, "a text")),
+}
+"""The least bytes of each primitive type, its counter and its reader."""

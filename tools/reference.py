@@ -1,0 +1,294 @@
+"""Write the parts of pages that follow from the code: `make reference`.
+
+Each page has prose that is written by hand, and one part between two marks that is written here. The words are those of
+the code: docstrings of settings, errors and reasons, texts of columns, help of commands, descriptions of instruments.
+"""
+
+import ast
+import inspect
+import json
+import re
+import types
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import fields
+from datetime import datetime, timedelta
+from enum import Enum
+from itertools import pairwise
+from pathlib import Path
+from textwrap import dedent
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
+
+import pyarrow as pa
+import typer
+
+from tidemark.pipeline.cli.app import app
+from tidemark.pipeline.contract.heartbeat import FieldKind
+from tidemark.pipeline.contract.payloads.rejections import RejectionReason
+from tidemark.pipeline.durations import format_duration
+from tidemark.pipeline.errors import TidemarkError
+from tidemark.pipeline.lake.log.codec import CELL_COLUMNS, CELLS, DECISION_COLUMNS, DECISIONS, NOTE_COLUMNS, NOTES
+from tidemark.pipeline.lake.log.watermark_object import Said
+from tidemark.pipeline.lake.tables.corrections import CORRECTION_COLUMNS, CORRECTIONS
+from tidemark.pipeline.lake.tables.diffs import diff_columns, diff_schema
+from tidemark.pipeline.lake.tables.heartbeats import LANDED_COLUMNS, heartbeat_columns, heartbeat_schema
+from tidemark.pipeline.lake.tables.quarantine import QUARANTINE, QUARANTINE_COLUMNS
+from tidemark.pipeline.lake.tables.stream_status import STATUS, STATUS_COLUMNS
+from tidemark.pipeline.lake.tables.streams import STREAM_COLUMNS, STREAMS
+from tidemark.pipeline.observe.instruments import INSTRUMENTS, Instrument, Kind
+from tidemark.pipeline.settings import Settings
+from tidemark.pipeline.settings_types import Effect, Section
+from tidemark.pipeline.watermark.decision import Reason
+
+ROOT = Path(__file__).resolve().parent.parent
+DOCS = ROOT / "docs"
+BEGIN, END = "<!-- `make reference` writes what follows, from the code. -->", "<!-- It ends here. -->"
+
+LIST_OR_RANGE = re.compile(r"list\[(.*)\]| range")
+"""The part of an option's type that says how values are checked."""
+
+FOLDERS = ("assets", "resources", "pipeline", "local")
+"""The product's folders, from what Dagster shows down to what stands in on one machine."""
+
+FIELDS: Mapping[str, FieldKind] = {"temperature": FieldKind.NUMBER, "status": FieldKind.TEXT}
+"""The compared fields that `tidemark init` writes."""
+
+
+def pages() -> dict[Path, str]:
+    """The text of each page as the code has it now."""
+    parts = {
+        "reference/settings": settings(),
+        "reference/commands": commands(),
+        "reference/tables": tables(),
+        "reference/metrics": metrics(),
+        "reference/reasons": reasons(),
+        "reference/errors": errors(),
+        "inside/architecture": folders(),
+    }
+    return {path: _between_marks(path, part) for name, part in parts.items() for path in [DOCS / f"{name}.md"]}
+
+
+def _between_marks(path: Path, part: Iterable[str]) -> str:
+    before, _, rest = path.read_text(encoding="utf-8").partition(BEGIN)
+    return "\n".join((before + BEGIN, *part, END + rest.partition(END)[2]))
+
+
+def settings() -> Iterator[str]:
+    """The effects of a change, and a table for each section of the settings."""
+    effects = ((effect, linked(text)) for effect, text in documented(Effect, [*Effect.__members__]).items())
+    yield from ("", *table(("on a change", "effect"), ((Effect[name], text) for name, text in effects)))
+    for name, section in Settings.model_fields.items():
+        kind: Any = section.annotation
+        if get_origin(kind) is dict:
+            name, kind = f"{name}.NAME", get_args(kind)[1]
+        yield from ("", f"## `[{name}]`", linked(inspect.getdoc(kind) or ""), "")
+        yield from table(("name", "default", "meaning", "values", "on a change"), _settings_of(kind))
+
+
+def _settings_of(section: type[Section]) -> Iterator[Sequence[str]]:
+    own_first = sorted(section.model_fields, key=lambda name: name not in section.__annotations__)
+    for name, text in documented(section, own_first).items():
+        field = section.model_fields[name]
+        default = "required" if field.is_required() else as_written(field.get_default(call_default_factory=True))
+        bounds = values(field.annotation, field.metadata)
+        yield f"`{field.alias or name}`", default, linked(text), bounds, section.effect_of(name)
+
+
+def as_written(value: Any) -> str:
+    """A default as a settings file has it."""
+    if value is None or value == "" or value == {}:
+        return "empty"
+    if isinstance(value, timedelta):
+        return f"`{format_duration(value)}`"
+    if isinstance(value, datetime):
+        return f"`{value:%Y-%m-%dT%H:%M:%SZ}`"
+    return f"`{value}`" if isinstance(value, str | Path) else f"`{json.dumps(value)}`"
+
+
+def values(kind: Any, bounds: Sequence[Any] = ()) -> str:
+    """The values that a setting may have, by its type and the bounds beside it."""
+    origin, inner = get_origin(kind), get_args(kind)
+    if origin is Annotated:
+        return values(inner[0], [mark for one in inner[1:] for mark in getattr(one, "metadata", [one])])
+    if origin in (Union, types.UnionType):
+        some = [values(one, bounds) for one in inner if one is not type(None)]
+        return " or ".join((["empty"] if type(None) in inner else []) + some)
+    if origin is Literal or (isinstance(kind, type) and issubclass(kind, Enum)):
+        return ", ".join(f"`{one}`" if one else "empty" for one in (inner or [member.value for member in kind]))
+    if kind is bool:
+        return "`true`, `false`"
+    if kind in (int, float, timedelta):
+        return _between(kind, {type(one).__name__: getattr(one, type(one).__name__.lower(), None) for one in bounds})
+    return {datetime: "a time in UTC", list: "a list", dict: "a table"}.get(origin or kind, "text")
+
+
+def _between(kind: type, bounds: Mapping[str, Any]) -> str:
+    least, above, most, below = (bounds.get(name) for name in ("Ge", "Gt", "Le", "Lt"))
+    if most and (least or (least is not None and kind is not timedelta)):
+        return f"{_bare(least)} to {_bare(most)}"
+    words = {"at least": least or None, "above": above, "at most": most, "below": below}
+    written = ", ".join(f"{word} {_bare(bound)}" for word, bound in words.items() if bound is not None)
+    return written or {int: "a whole number", float: "a number", timedelta: "a duration"}[kind]
+
+
+def _bare(bound: Any) -> str:
+    return "0" if not bound else as_written(bound).strip("`")
+
+
+def commands() -> Iterator[str]:
+    """A table for each panel of `tidemark --help`: a row for a command, then one for each of its options."""
+    group: Any = typer.main.get_command(app)
+    context = group.make_context("tidemark", ["status"], resilient_parsing=True)
+    panels: dict[str, list[Sequence[str]]] = {}
+    for name in group.list_commands(context):
+        panel = getattr(group.get_command(context, name), "rich_help_panel", None)
+        rows = panels.setdefault(panel if isinstance(panel, str) else "Commands", [])
+        command = group.resolve_command(context, [name])[1]
+        rows.append((f'<a id="{name}"></a>**`tidemark {name}`**', linked(command.help)))
+        rows += [_parameter(one, context) for one in command.params if not one.hidden]
+    for panel, rows in panels.items():
+        yield from ("", f"## {panel}", "", *table(("command, option", "meaning"), rows))
+
+
+def _parameter(one: Any, context: Any) -> Sequence[str]:
+    kind = (one.metavar or LIST_OR_RANGE.sub(r"\1", one.display_type(context))).replace("|", ", ")
+    is_flag = isinstance(one.default, bool)
+    if one.param_type_name == "argument":
+        name = one.metavar or one.name.upper()
+    else:
+        name = one.opts[0] if is_flag else f"{one.opts[0]} {kind}"
+    shown = one.show_default if isinstance(one.show_default, str) else as_written(one.default)
+    default = "Required. " if one.required else "" if is_flag or shown == "empty" else f"Default: {shown}. "
+    return f"`{name}`", default + linked(one.help)
+
+
+def tables() -> Iterator[str]:
+    """The columns of each table, of the log's entries, and the keys of `watermark.json`."""
+    held: Sequence[tuple[str, str, pa.Schema, Mapping[str, str]]] = (
+        ("`heartbeats`", "Every landed message whole.", heartbeat_schema(FIELDS), heartbeat_columns(FIELDS)),
+        (
+            "`quarantine`",
+            "Every rejected message whole, in the columns of `heartbeats` from `message_id` to `landed_at`.",
+            pa.schema([one for one in QUARANTINE if one.name not in LANDED_COLUMNS]),
+            QUARANTINE_COLUMNS,
+        ),
+        (
+            "`heartbeat_diffs`",
+            "One row a heartbeat of a computed window, beside the previous one of its stream.",
+            diff_schema(FIELDS),
+            diff_columns(FIELDS),
+        ),
+        ("`stream_status`", "One row a window, stream and kind.", STATUS, STATUS_COLUMNS),
+        ("`streams`", "One row a stream. The table has no partitions.", STREAMS, STREAM_COLUMNS),
+        ("`corrections`", "One row a changed row, if `windows.corrections` is true.", CORRECTIONS, CORRECTION_COLUMNS),
+        ("The log: histograms", "Entries of the kinds `histogram` and `compacted`.", CELLS, CELL_COLUMNS),
+        ("The log: decisions", "Entries of the kind `decision`, of one row.", DECISIONS, DECISION_COLUMNS),
+    )
+    for title, text, schema, columns in held:
+        yield from ("", f"## {title}", text, "")
+        yield from table(
+            ("column", "type", "meaning"), ((f"`{one.name}`", _type(one), linked(columns[one.name])) for one in schema)
+        )
+    yield from ("", "## The log: notes", "Entries of one row, each kind with its columns.", "")
+    noted = [(kind.__name__.lower(), one) for kind, schema in NOTES.items() for one in schema]
+    notes = [(f"`{kind}`", f"`{one.name}`", _type(one), NOTE_COLUMNS[one.name]) for kind, one in noted]
+    yield from table(("kind", "column", "type", "meaning"), notes)
+    said = documented(Said, [field.name for field in fields(Said)])
+    yield from ("", "## `watermark.json`", "One line of JSON beside the tables.", "")
+    yield from table(("key", "meaning"), ((f"`{name}`", linked(text)) for name, text in said.items()))
+
+
+def _type(column: pa.Field) -> str:
+    kind = "timestamp" if pa.types.is_timestamp(column.type) else str(column.type)
+    return kind.replace("double", "double").replace("int64", "long").replace(" ('map')", "")
+
+
+def metrics() -> Iterator[str]:
+    """All instruments."""
+    head = ("OpenTelemetry", "Prometheus", "kind, unit", "attributes", "meaning")
+    yield from ("", *table(head, map(_instrument, INSTRUMENTS)))
+
+
+def _instrument(one: Instrument) -> Sequence[str]:
+    suffix = {"s": "_seconds", "By": "_bytes"}.get(one.unit, "") + ("_total" if one.kind is Kind.COUNTER else "")
+    attributes = ", ".join(f"`{name}`" for name in one.attributes)
+    prometheus = one.name.replace(".", "_") + suffix
+    return f"`{one.name}`", f"`{prometheus}`", f"{one.kind}, `{one.unit}`", attributes, one.description
+
+
+def reasons() -> Iterator[str]:
+    """The reasons of decisions, then those of rejections."""
+    told: Sequence[tuple[str, str, type[Enum]]] = (
+        ("Decisions", "moves it", Reason),
+        ("Rejections", "what to do", RejectionReason),
+    )
+    for title, action, kind in told:
+        yield from ("", f"## {title}", "")
+        rows = (
+            (f"`{name}`", *_meaning_and_action(text)) for name, text in documented(kind, [*kind.__members__]).items()
+        )
+        yield from table(("reason", "meaning", action), rows)
+
+
+def errors() -> Iterator[str]:
+    """The tree of errors: each kind below the one that it is of."""
+    yield from ("", *table(("error", "meaning", "what to do"), _errors(TidemarkError, 0)))
+
+
+def _errors(kind: type[TidemarkError], depth: int) -> Iterator[Sequence[str]]:
+    yield (f"{'↳ ' * depth}`{kind.__name__}`", *_meaning_and_action(inspect.getdoc(kind) or ""))
+    for below in kind.__subclasses__():
+        if below.__module__ == TidemarkError.__module__:
+            yield from _errors(below, depth + 1)
+
+
+def folders() -> Iterator[str]:
+    """The folders of the product, as the docstrings of their packages describe them."""
+    packages = sorted(path for top in FOLDERS for path in (ROOT / top).rglob("__init__.py"))
+    texts = {path.parent: ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or "" for path in packages}
+    rows = ((f"`{folder.relative_to(ROOT)}/`", text.partition("\n\n")[0]) for folder, text in texts.items())
+    yield from ("", *table(("folder", "what lives there"), rows))
+
+
+def _meaning_and_action(text: str) -> tuple[str, str]:
+    meaning, _, action = linked(text).partition("\n\n")
+    return meaning, action
+
+
+def documented(kind: type, names: Sequence[str]) -> dict[str, str]:
+    """The docstring below each of these attributes of a class. Raises LookupError for one without."""
+    found: dict[str, str] = {}
+    for one in reversed([base for base in kind.__mro__ if base.__module__.startswith("tidemark.")]):
+        for definition in ast.walk(ast.parse(dedent(inspect.getsource(one)))):
+            for attribute, below in pairwise(definition.body if isinstance(definition, ast.ClassDef) else []):
+                match attribute, below:
+                    case (
+                        ast.AnnAssign(target=ast.Name(name)) | ast.Assign(targets=[ast.Name(name)]),
+                        ast.Expr(ast.Constant(str(text))),
+                    ):
+                        found[name] = inspect.cleandoc(text)
+    if missing := [name for name in names if name not in found]:
+        raise LookupError(f"{kind.__module__}.{kind.__name__}: write a docstring below {', '.join(missing)}")
+    return {name: found[name] for name in names}
+
+
+def linked(text: str) -> str:
+    """A text with a link for each page of the project that it names by its path."""
+    found = re.sub(r"docs/(?:([\w-]+)/)?([\w-]+)\.md(#[\w-]+)?", _link, text)
+    return found.replace("SECURITY.md", "[security](../../SECURITY.md)")
+
+
+def _link(page: re.Match[str]) -> str:
+    folder, name, anchor = page.groups()
+    place = f"{name}.md" if folder == "reference" else f"../{folder}/{name}.md"
+    return f"[{name.replace('-', ' ')}]({place}{anchor or ''})"
+
+
+def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> Iterator[str]:
+    """A table in Markdown: one line a row."""
+    for row in (head, ["---"] * len(head), *rows):
+        yield "| " + " | ".join(" ".join(cell.split()).replace("|", r"\|") for cell in row) + " |"
+
+
+if __name__ == "__main__":
+    for path, text in pages().items():
+        path.write_text(text, encoding="utf-8")
