@@ -8,6 +8,7 @@ from datetime import datetime, timedelta
 from functools import cached_property
 from inspect import getdoc
 from itertools import islice
+from typing import Any
 
 import dagster as dg
 
@@ -99,6 +100,13 @@ def check_of(
     return lambda evaluate: Check(asset, evaluate.__name__, evaluate, is_due)
 
 
+def verdict(
+    *, passed: bool, description: str, severity: dg.AssetCheckSeverity = dg.AssetCheckSeverity.WARN, **metadata: Any
+) -> dg.AssetCheckResult:
+    """The result of a check: a warning, unless nothing else brings lost data back."""
+    return dg.AssetCheckResult(passed=passed, severity=severity, description=description, metadata=metadata)
+
+
 def evaluation_of(result: dg.AssetCheckResult) -> dg.AssetCheckEvaluation:
     """A result that names its check, as the event that a sensor or a job reports."""
     return dg.AssetCheckEvaluation(**result._asdict())
@@ -112,7 +120,7 @@ def missed(look: Look) -> dg.AssetCheckResult:
 
 def missed_result(missed: MissedHeartbeats, settings: Settings) -> dg.AssetCheckResult:
     """The check `missed`: an error if stale windows are never computed again automatically, else a warning."""
-    return dg.AssetCheckResult(
+    return verdict(
         passed=not missed.total and not missed.damaged,
         severity=(
             dg.AssetCheckSeverity.ERROR if settings.windows.recompute_missed == NEVER else dg.AssetCheckSeverity.WARN
@@ -122,15 +130,13 @@ def missed_result(missed: MissedHeartbeats, settings: Settings) -> dg.AssetCheck
             f"stale; {missed.mended} were missed before and are not any more"
             f"{_unknown('missed', missed.damaged)}"
         ),
-        metadata={
-            "missed": missed.total,
-            "stale_windows": len(missed.stale),
-            "mended": missed.mended,
-            "heartbeats_version": missed.heartbeats_version,
-            "by_window": dg.MetadataValue.json(first_of(missed.by_window)),
-            "by_stream": dg.MetadataValue.json(most_of(missed.by_stream)),
-            "stale": dg.MetadataValue.md(listed([stale.sentence for stale in missed.stale])),
-        },
+        missed=missed.total,
+        stale_windows=len(missed.stale),
+        mended=missed.mended,
+        heartbeats_version=missed.heartbeats_version,
+        by_window=dg.MetadataValue.json(first_of(missed.by_window)),
+        by_stream=dg.MetadataValue.json(most_of(missed.by_stream)),
+        stale=dg.MetadataValue.md(listed([stale.sentence for stale in missed.stale])),
     )
 
 
@@ -143,23 +149,20 @@ def late(look: Look) -> dg.AssetCheckResult:
     """Count the last day's heartbeats that first landed below the watermark."""
     # A warning, since late heartbeats have landed and are computed with their windows.
     found = look.lake.late(look.user).since(late_since(look.watermark, look.now))
-    return dg.AssetCheckResult(
+    return verdict(
         passed=found.share <= look.lake.settings.checks.max_late_share and not found.damaged,
-        severity=dg.AssetCheckSeverity.WARN,
         description=(
             f"{found.total} late heartbeats of {found.rows} rows ({found.share:.3%}) with event times since "
             f"{iso(found.since)}, and {found.copies} late copies; `tidemark tune` says which band would have been "
             "enough. What a requeue landed is among them, whatever the band"
             f"{_unknown('late', found.damaged)}"
         ),
-        metadata={
-            "late": found.total,
-            "late_copies": found.copies,
-            "late_share": found.share,
-            "rows": found.rows,
-            "by_window": dg.MetadataValue.json(first_of(found.by_window)),
-            "by_stream": dg.MetadataValue.json(most_of(found.by_stream)),
-        },
+        late=found.total,
+        late_copies=found.copies,
+        late_share=found.share,
+        rows=found.rows,
+        by_window=dg.MetadataValue.json(first_of(found.by_window)),
+        by_stream=dg.MetadataValue.json(most_of(found.by_stream)),
     )
 
 
@@ -173,22 +176,20 @@ def lost_outside(look: Look) -> dg.AssetCheckResult:
     where = "base has passed nothing yet"
     if found.since is not None and found.before is not None:
         where = f"published from {iso(found.since)} to {iso(found.before)}"
-    return dg.AssetCheckResult(
+    return verdict(
         passed=not found.at_least and not found.damaged,
         severity=dg.AssetCheckSeverity.ERROR,
         description=(
             f"{found.at_least} messages lost for certain, {found.at_most} at most, of {found.tracked} tracked and "
             f"{found.landed} landed, {where}{_unknown('lost', found.damaged)}"
         ),
-        metadata={
-            "lost_at_least": found.at_least,
-            "lost_at_most": found.at_most,
-            "tracked": found.tracked,
-            "landed": found.landed,
-            "by_minute": dg.MetadataValue.json(
-                {iso(minute.minute): [minute.at_least, minute.at_most] for minute in found.minutes[:NAMED]}
-            ),
-        },
+        lost_at_least=found.at_least,
+        lost_at_most=found.at_most,
+        tracked=found.tracked,
+        landed=found.landed,
+        by_minute=dg.MetadataValue.json(
+            {iso(minute.minute): [minute.at_least, minute.at_most] for minute in found.minutes[:NAMED]}
+        ),
     )
 
 
@@ -207,17 +208,14 @@ def passed_over(look: Look) -> dg.AssetCheckResult:
             f"than {format_duration(max_lag)} (max_lag) and do not delay the watermark; by_stream names their streams. "
             f"Fix their clocks, or raise max_lag if they are to be waited for{_unknown('passed over', found.damaged)}"
         )
-    return dg.AssetCheckResult(
+    return verdict(
         passed=found.share <= look.lake.settings.checks.max_late_share and not found.damaged,
-        severity=dg.AssetCheckSeverity.WARN,
         description=description,
-        metadata={
-            "passed_over": found.total,
-            "passed_over_share": found.share,
-            "rows": found.rows,
-            "tracked": tracked,
-            "by_stream": dg.MetadataValue.json(first_of(found.by_stream)),
-        },
+        passed_over=found.total,
+        passed_over_share=found.share,
+        rows=found.rows,
+        tracked=tracked,
+        by_stream=dg.MetadataValue.json(first_of(found.by_stream)),
     )
 
 
@@ -235,20 +233,17 @@ def quarantine_share(look: Look) -> dg.AssetCheckResult:
             f", the newest mostly as {found.reason}: {detail}. Fix [message] or the publisher; then "
             "`tidemark quarantine --requeue` lands what passes"
         )
-    return dg.AssetCheckResult(
+    return verdict(
         passed=found.share <= look.lake.settings.checks.max_quarantine_share,
-        severity=dg.AssetCheckSeverity.WARN,
         description=(
             f"about {found.quarantined} of the {found.landed + found.quarantined} rows that landed in the last hour "
             f"({found.share:.3%}) were quarantined{mostly}{waiting}"
         ),
-        metadata={
-            "quarantined": found.quarantined,
-            "landed": found.landed,
-            "quarantine_share": found.share,
-            "most_frequent_reason": found.reason or "none",
-            "newest_detail": detail,
-        },
+        quarantined=found.quarantined,
+        landed=found.landed,
+        quarantine_share=found.share,
+        most_frequent_reason=found.reason or "none",
+        newest_detail=detail,
     )
 
 
@@ -267,16 +262,13 @@ def fields_present(look: Look) -> dg.AssetCheckResult:
             f"{'; '.join(field.sentence() for field in found.fields)}: absent, null, or of another kind than "
             "configured. Fix [message.fields] or the publisher; `tidemark try` shows what samples have"
         )
-    return dg.AssetCheckResult(
+    return verdict(
         passed=not found.fields,
-        severity=dg.AssetCheckSeverity.WARN,
         description=description,
-        metadata={
-            "null_fields": found.names,
-            "rows": found.rows,
-            "null_rows": dg.MetadataValue.json({field.name: field.rows for field in found.fields}),
-            "null_since": dg.MetadataValue.json({field.name: iso(field.since) for field in found.fields}),
-        },
+        null_fields=found.names,
+        rows=found.rows,
+        null_rows=dg.MetadataValue.json({field.name: field.rows for field in found.fields}),
+        null_since=dg.MetadataValue.json({field.name: iso(field.since) for field in found.fields}),
     )
 
 
@@ -289,15 +281,13 @@ def subscriptions(look: Look) -> dg.AssetCheckResult:
 def subscriptions_result(drift: Drift) -> dg.AssetCheckResult:
     """An error where the method does not hold any more, a warning of what will lose messages later."""
     wrong = [*drift.breaks, *drift.dangers]
-    return dg.AssetCheckResult(
+    return verdict(
         passed=not wrong,
         severity=dg.AssetCheckSeverity.ERROR if drift.breaks else dg.AssetCheckSeverity.WARN,
         description="; ".join(wrong) or "both subscriptions are what the method needs",
-        metadata={
-            "breaks": dg.MetadataValue.md(listed(drift.breaks)),
-            "dangers": dg.MetadataValue.md(listed(drift.dangers)),
-            "differences": dg.MetadataValue.md(listed(drift.differences)),
-        },
+        breaks=dg.MetadataValue.md(listed(drift.breaks)),
+        dangers=dg.MetadataValue.md(listed(drift.dangers)),
+        differences=dg.MetadataValue.md(listed(drift.differences)),
     )
 
 
@@ -332,11 +322,12 @@ def watermark_age(look: Look) -> dg.AssetCheckResult:
         )
     if standing:
         description = f"{standing}; {description}"
-    return dg.AssetCheckResult(
+    return verdict(
         passed=age <= bound and standing is None,
         severity=dg.AssetCheckSeverity.ERROR,
         description=description,
-        metadata={"age_seconds": age.total_seconds(), "max_age_seconds": bound.total_seconds()},
+        age_seconds=age.total_seconds(),
+        max_age_seconds=bound.total_seconds(),
     )
 
 
