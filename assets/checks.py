@@ -40,7 +40,7 @@ NAMED = 20
 
 
 @dataclass(frozen=True)
-class Look:
+class CheckInput:
     """The input of a check: the lake, by the parts of its `user`, and the subscriptions, at a moment."""
 
     lake: LakeResource
@@ -60,12 +60,12 @@ class Look:
 
 
 @dataclass(frozen=True, slots=True)
-class Check:
+class DeclaredCheck:
     """A check of an asset. The docstring of the function that evaluates it describes it in the UI."""
 
     asset: dg.AssetKey
     name: str
-    evaluate: Callable[[Look], dg.AssetCheckResult]
+    evaluate: Callable[[CheckInput], dg.AssetCheckResult]
     is_due: Callable[[Settings], bool]
     """Tell whether the settings ask for what it checks. A check that cannot be due is not defined."""
 
@@ -83,11 +83,11 @@ class Check:
             required_resource_keys=keys_of(settings, LAKE, PUBSUB),
         )
         def checked(context: dg.AssetCheckExecutionContext) -> dg.AssetCheckResult:
-            return self.evaluate(Look(lake_of(context, settings), pubsub_of(context, settings), "checks", now()))
+            return self.evaluate(CheckInput(lake_of(context, settings), pubsub_of(context, settings), "checks", now()))
 
         return checked
 
-    def reported(self, look: Look, result: dg.AssetCheckResult | None = None) -> dg.AssetCheckEvaluation:
+    def reported(self, look: CheckInput, result: dg.AssetCheckResult | None = None) -> dg.AssetCheckEvaluation:
         """The event that a sensor reports: this result, or that of an evaluation now."""
         found = result or self.evaluate(look)
         return evaluation_of(found._replace(asset_key=self.key(look.lake.settings), check_name=self.name))
@@ -95,9 +95,9 @@ class Check:
 
 def check_of(
     asset: dg.AssetKey, is_due: Callable[[Settings], bool] = lambda settings: not settings.pubsub.attach
-) -> Callable[[Callable[[Look], dg.AssetCheckResult]], Check]:
+) -> Callable[[Callable[[CheckInput], dg.AssetCheckResult]], DeclaredCheck]:
     """The decorator that makes a function the check of an asset, of the same name."""
-    return lambda evaluate: Check(asset, evaluate.__name__, evaluate, is_due)
+    return lambda evaluate: DeclaredCheck(asset, evaluate.__name__, evaluate, is_due)
 
 
 def verdict(
@@ -113,7 +113,7 @@ def evaluation_of(result: dg.AssetCheckResult) -> dg.AssetCheckEvaluation:
 
 
 @check_of(HEARTBEATS)  # of heartbeat_diffs, it would run with each of its partitions that the UI materializes
-def missed(look: Look) -> dg.AssetCheckResult:
+def missed(look: CheckInput) -> dg.AssetCheckResult:
     """Count the heartbeats that landed after their window was computed, if it has not been computed again."""
     return missed_result(look.lake.staleness(look.user).check(), look.lake.settings)
 
@@ -145,7 +145,7 @@ def _unknown(what: str, damaged: Mapping[str, str]) -> str:
 
 
 @check_of(HEARTBEATS)
-def late(look: Look) -> dg.AssetCheckResult:
+def late(look: CheckInput) -> dg.AssetCheckResult:
     """Count the last day's heartbeats that first landed below the watermark."""
     # A warning, since late heartbeats have landed and are computed with their windows.
     found = look.lake.late(look.user).since(late_since(look.watermark, look.now))
@@ -167,7 +167,7 @@ def late(look: Look) -> dg.AssetCheckResult:
 
 
 @check_of(HEARTBEATS)
-def lost_outside(look: Look) -> dg.AssetCheckResult:
+def lost_outside(look: CheckInput) -> dg.AssetCheckResult:
     """Messages that tracking saw, that base has passed within an hour, and that never landed: after a seek forward, an
     expiry, or another consumer's acknowledgements on base."""
     # An error, since only a seek of base to before the loss brings the messages back.
@@ -194,7 +194,7 @@ def lost_outside(look: Look) -> dg.AssetCheckResult:
 
 
 @check_of(HEARTBEATS, is_due=lambda settings: settings.watermark.max_lag is not None and not settings.pubsub.attach)
-def passed_over(look: Look) -> dg.AssetCheckResult:
+def passed_over(look: CheckInput) -> dg.AssetCheckResult:
     """Count the last hour's heartbeats that lag more than `watermark.max_lag` and do not hold the watermark."""
     # A warning, since what is passed over has landed and is computed with its windows.
     lake, now = look.lake, look.now
@@ -220,7 +220,7 @@ def passed_over(look: Look) -> dg.AssetCheckResult:
 
 
 @check_of(QUARANTINED)
-def quarantine_share(look: Look) -> dg.AssetCheckResult:
+def quarantine_share(look: CheckInput) -> dg.AssetCheckResult:
     """The share of the last hour's messages that was rejected, and the most frequent reason. A contract that does not
     fit the messages parks them."""
     # A warning, since a requeue lands what waits once the contract is fixed.
@@ -248,7 +248,7 @@ def quarantine_share(look: Look) -> dg.AssetCheckResult:
 
 
 @check_of(HEARTBEATS, is_due=lambda settings: bool(settings.message.fields) and not settings.pubsub.attach)
-def fields_present(look: Look) -> dg.AssetCheckResult:
+def fields_present(look: CheckInput) -> dg.AssetCheckResult:
     """Look for compared fields without a value in the last hour's heartbeats: one that no payload has, or that is
     always of another kind, is null in every row."""
     # A warning, since the heartbeats land all the same, with their payloads.
@@ -273,7 +273,7 @@ def fields_present(look: Look) -> dg.AssetCheckResult:
 
 
 @check_of(HEARTBEATS, is_due=lambda _: True)
-def subscriptions(look: Look) -> dg.AssetCheckResult:
+def subscriptions(look: CheckInput) -> dg.AssetCheckResult:
     """Compare both subscriptions with what the method needs."""
     return subscriptions_result(look.pubsub.drift())
 
@@ -291,7 +291,7 @@ def subscriptions_result(drift: Drift) -> dg.AssetCheckResult:
     )
 
 
-def seen_subscriptions(look: Look) -> list[dg.AssetCheckResult]:
+def seen_subscriptions(look: CheckInput) -> list[dg.AssetCheckResult]:
     """Like the check by hand, but warns if a permission is missing. Silent if Pub/Sub is unreachable: the ticks that
     pull report that."""
     try:
@@ -305,7 +305,7 @@ def seen_subscriptions(look: Look) -> list[dg.AssetCheckResult]:
 
 
 @check_of(WATERMARK, is_due=lambda _: True)
-def watermark_age(look: Look) -> dg.AssetCheckResult:
+def watermark_age(look: CheckInput) -> dg.AssetCheckResult:
     """Require that decisions are made, and that the watermark is behind the clock by no more than
     `checks.max_watermark_age`."""
     # An error, since no window closes meanwhile. Without a watermark there is no age.

@@ -17,7 +17,7 @@ from tidemark.assets.scheduler.runs import stretch_ends
 from tidemark.pipeline.clock import iso
 from tidemark.pipeline.compute.columns import DiffPlan
 from tidemark.pipeline.compute.micro_batch import MicroBatch, Silent, compute_windows, silent_in
-from tidemark.pipeline.compute.replacement import Outcome
+from tidemark.pipeline.compute.replacement import Replaced
 from tidemark.pipeline.lake.tables.diffs import diff_columns, diff_schema
 from tidemark.pipeline.lake.tables.stream_status import STATUS, STATUS_COLUMNS
 from tidemark.pipeline.lake.tables.window_index import WindowIndex
@@ -95,7 +95,7 @@ def compute_and_report(
     return report.windows
 
 
-def compute_range(windows: Sequence[Window], lake: LakeResource, spark: SparkResource, run: str) -> Outcome:
+def compute_range(windows: Sequence[Window], lake: LakeResource, spark: SparkResource, run: str) -> Replaced:
     """Compute windows, which may have gaps between them, and replace them in the lake; if that fails, leave a note of
     it there. Raises WindowNotClosed, before Spark is used, ExecutorsUnable, WindowExpired, and other TidemarkErrors."""
     windowing, settings = lake.settings.windows, lake.settings
@@ -110,7 +110,7 @@ def _index(lake: LakeResource) -> WindowIndex:
     return lake.window_index("run")
 
 
-def sentence_of(computed: Outcome) -> str:
+def sentence_of(computed: Replaced) -> str:
     """A run's result in a sentence: its windows and input, and the windows that another run had computed already."""
     said = (
         f"computed {len(computed.rows)} windows, {sum(computed.rows.values())} rows, from version "
@@ -122,7 +122,7 @@ def sentence_of(computed: Outcome) -> str:
     return f"{said}; another run has computed these from input that is as new: {', '.join(superseded)}"
 
 
-def diffs_metadata(computed: Outcome, silent: Silent, windows: Sequence[Window]) -> dict[str, Any]:
+def diffs_metadata(computed: Replaced, silent: Silent, windows: Sequence[Window]) -> dict[str, Any]:
     """The metadata of a partition with these computed windows, and who was silent in the last of them."""
     count, names = silent.get(windows[-1].key, (0, []))
     return {

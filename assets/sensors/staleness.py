@@ -11,7 +11,7 @@ import dagster as dg
 
 from tidemark.assets import checks
 from tidemark.assets.catalog import WATERMARK, key_of
-from tidemark.assets.checks import Check, Look
+from tidemark.assets.checks import CheckInput, DeclaredCheck
 from tidemark.assets.scheduler.requests import OneAsks, Request, next_request
 from tidemark.assets.scheduler.runs import Runs
 from tidemark.assets.sensors.watching import observer_of, ticking_sensor
@@ -87,7 +87,7 @@ def staleness_sensor(
         **updates,
     )
     def staleness(context: dg.SensorEvaluationContext) -> dg.SensorResult:
-        look = Look(lake_of(context, settings), pubsub_of(context, settings), USER, clock.now())
+        look = CheckInput(lake_of(context, settings), pubsub_of(context, settings), USER, clock.now())
         results, request = list[dg.AssetCheckEvaluation](), Request((), "")
         if asking is not None:
             found = _missed(look, context.log)
@@ -106,7 +106,7 @@ def staleness_sensor(
     return staleness
 
 
-def _missed(look: Look, log: logging.Logger) -> MissedHeartbeats:
+def _missed(look: CheckInput, log: logging.Logger) -> MissedHeartbeats:
     """Take a few steps of the check of missed heartbeats."""
     staleness, steps = look.lake.staleness(look.user), iter(range(1, STEPS_AT_ONCE))
     found = staleness.check(lambda: next(steps, None) is not None)
@@ -117,7 +117,7 @@ def _missed(look: Look, log: logging.Logger) -> MissedHeartbeats:
     return found
 
 
-def _audited(look: Look, audits: Sequence[Check], log: logging.Logger) -> list[dg.AssetCheckEvaluation]:
+def _audited(look: CheckInput, audits: Sequence[DeclaredCheck], log: logging.Logger) -> list[dg.AssetCheckEvaluation]:
     """The audits, and the check of the subscriptions."""
     results = []
     for audited in audits:
@@ -133,7 +133,7 @@ def _audited(look: Look, audits: Sequence[Check], log: logging.Logger) -> list[d
 
 def _request(
     context: dg.SensorEvaluationContext,
-    look: Look,
+    look: CheckInput,
     found: MissedHeartbeats,
     asking: OneAsks,
     requested: dict[Window, datetime],

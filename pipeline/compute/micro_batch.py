@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from tidemark.pipeline.compute.columns import DiffPlan
-from tidemark.pipeline.compute.replacement import Batch, Outcome, WrittenFiles, replace_windows
+from tidemark.pipeline.compute.replacement import Replaced, WindowBatch, WrittenFiles, replace_windows
 from tidemark.pipeline.compute.slices import ANSWER, DIFFS, STATUSES, Work, cut
 from tidemark.pipeline.lake.tables.heartbeats import HeartbeatFiles
 from tidemark.pipeline.lake.tables.new_files import NewFile
@@ -25,15 +25,15 @@ Silent = Mapping[str, tuple[int, list[str]]]
 
 
 @dataclass(frozen=True, slots=True)
-class MicroBatch(Batch):
-    """The input of a micro-batch: a `Batch`, and the two tables that it replaces."""
+class MicroBatch(WindowBatch):
+    """The input of a micro-batch: a `WindowBatch`, and the two tables that it replaces."""
 
     diffs: WindowedTable
     status: StreamStatus
     plan: DiffPlan
 
 
-def compute_windows(batch: MicroBatch, windows: Sequence[Window]) -> Outcome:
+def compute_windows(batch: MicroBatch, windows: Sequence[Window]) -> Replaced:
     """Compute windows, which may have gaps between them, and replace them in the lake, their diffs and their streams'
     status.
 

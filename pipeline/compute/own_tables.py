@@ -15,7 +15,7 @@ from pyspark.sql import types as T  # noqa: N812
 
 from tidemark.pipeline.clock import duration_us, to_us
 from tidemark.pipeline.compute.copies import without_landed_copies
-from tidemark.pipeline.compute.replacement import Batch, Outcome, WrittenFiles, replace_windows
+from tidemark.pipeline.compute.replacement import Replaced, WindowBatch, WrittenFiles, replace_windows
 from tidemark.pipeline.compute.table_definition import TableDefinition, Windows
 from tidemark.pipeline.errors import TableFailed, TidemarkError
 from tidemark.pipeline.lake.tables.heartbeats import PARTITION as EVENT_HOUR
@@ -39,8 +39,8 @@ FIX_FUNCTION = "Fix the function: it is read again when the code location is loa
 
 
 @dataclass(frozen=True, slots=True)
-class OwnBatch(Batch):
-    """The input of a custom table's windows: a `Batch`, the table, and what it is made of.
+class OwnBatch(WindowBatch):
+    """The input of a custom table's windows: a `WindowBatch`, the table, and what it is made of.
 
     `inputs` is told before the heartbeats are listed. If `heartbeat_diffs` is computed again in between, the window
     counts as made from the earlier input, and is computed once more. It never counts as newer than it is.
@@ -51,7 +51,7 @@ class OwnBatch(Batch):
     inputs: Inputs
 
 
-def compute_own(batch: OwnBatch, windows: Sequence[Window]) -> Outcome:
+def compute_own(batch: OwnBatch, windows: Sequence[Window]) -> Replaced:
     """Compute windows of the table, which may have gaps between them, and replace them in the lake.
 
     Guarantee: readers see each window whole, before or after. Raises WindowNotClosed, before anything is read;
