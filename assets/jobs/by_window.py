@@ -108,8 +108,8 @@ def batch_parts(
     watermark: datetime | None,
     further: timedelta = timedelta(0),
 ) -> dict[str, Any]:
-    """The arguments of any `WindowBatch` over these windows, whose input may reach `further` back. Raises WindowExpired and
-    WindowNotClosed, before Spark is used."""
+    """The arguments of any `WindowBatch` over these windows, whose input may reach `further` back. Raises WindowExpired
+    and WindowNotClosed, before Spark is used."""
 
     def refuse_expired(windows: Sequence[Window]) -> None:
         kept.refuse_expired(windows, further=further)
