@@ -8,10 +8,9 @@ import dagster as dg
 from pydantic import Field
 
 from tidemark.assets.catalog import ASSETS, Columns, key_of, shown, within
-from tidemark.assets.jobs.job import job_of, working
+from tidemark.assets.jobs.job import Context, job_of, working
 from tidemark.assets.partitions import Partitions
-from tidemark.assets.scheduler.lost_runs import Context
-from tidemark.assets.scheduler.runs import stretch_texts, stretches_asked, windows_of, windows_tag
+from tidemark.assets.window_names import stretch_texts, stretches_asked, windows_of, windows_tag
 from tidemark.pipeline.clock import SystemClock
 from tidemark.pipeline.compute.replacement import refuse_open
 from tidemark.pipeline.errors import ExecutorsUnable, InvalidSettings, TableFailed, WindowExpired, WindowNotClosed

@@ -11,9 +11,9 @@ from tidemark.assets.catalog import HEARTBEAT_DIFFS, HEARTBEATS, STREAM_STATUS, 
 from tidemark.assets.checks import evaluation_of, verdict
 from tidemark.assets.jobs.by_window import Event, asset_by_window, batch_parts, reports, which, windows_job
 from tidemark.assets.jobs.corrections import corrections_noted
+from tidemark.assets.jobs.job import Context
 from tidemark.assets.partitions import Partitions
-from tidemark.assets.scheduler.lost_runs import Context
-from tidemark.assets.scheduler.runs import stretch_ends
+from tidemark.assets.window_names import stretch_ends
 from tidemark.pipeline.clock import iso
 from tidemark.pipeline.compute.columns import DiffPlan
 from tidemark.pipeline.compute.micro_batch import MicroBatch, Silent, compute_windows, silent_in

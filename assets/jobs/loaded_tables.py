@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import dagster as dg
 
-from tidemark.assets.scheduler.lost_runs import Context
+from tidemark.assets.jobs.job import Context
 from tidemark.pipeline.compute.table_definition import UNUSABLE, TableDefinition, file_now, read_table
 from tidemark.pipeline.durations import format_duration
 from tidemark.pipeline.errors import TableFailed, TidemarkError

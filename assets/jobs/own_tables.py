@@ -10,10 +10,10 @@ import dagster as dg
 from tidemark.assets.catalog import HEARTBEAT_DIFFS, HEARTBEATS, key_of
 from tidemark.assets.jobs.by_window import Compute, Event, asset_by_window, batch_parts, reports, windows_job
 from tidemark.assets.jobs.corrections import corrections_noted
+from tidemark.assets.jobs.job import Context
 from tidemark.assets.jobs.loaded_tables import table_of_run
 from tidemark.assets.partitions import Partitions
-from tidemark.assets.scheduler.lost_runs import Context
-from tidemark.assets.scheduler.runs import stretch_ends
+from tidemark.assets.window_names import stretch_ends
 from tidemark.pipeline.clock import Clock
 from tidemark.pipeline.compute.own_tables import OwnBatch, compute_own
 from tidemark.pipeline.compute.replacement import Replaced

@@ -6,24 +6,15 @@ go on. If it lives all the same, it goes on beside the next one: windows are rep
 subscription may be many.
 """
 
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
 from datetime import UTC, datetime, timedelta
-from threading import Event, Thread
-from typing import TypeAlias
 
 import dagster as dg
 
 from tidemark.assets.scheduler.runs import UNFINISHED, Runs
 from tidemark.pipeline.durations import format_duration
-from tidemark.pipeline.orchestrator.names import TICK
-from tidemark.resources.json_logs import ids_in_logs
 
 LONGEST_RUN = timedelta(hours=3)
 """Longer than any run: `max_runtime_seconds` in dagster.yaml ends it earlier."""
-
-BEAT = timedelta(minutes=1)
-"""The pause between two signs of life in a run's log."""
 
 SILENT_FOR = timedelta(minutes=5)
 """A run at work that says nothing for this long is dead: several beats, and clocks that differ by a minute or two."""
@@ -36,26 +27,6 @@ LOOKED_AT = 20
 
 STARTING = (dg.DagsterRunStatus.NOT_STARTED, dg.DagsterRunStatus.STARTING)
 AT_WORK = (dg.DagsterRunStatus.STARTED, dg.DagsterRunStatus.CANCELING)
-
-Context: TypeAlias = dg.OpExecutionContext | dg.AssetExecutionContext
-
-
-@contextmanager
-def beating(context: Context) -> Iterator[None]:
-    """Say in the run's log every BEAT that it is at work, and have what is logged meanwhile carry its ids."""
-    ended = Event()
-
-    def beat() -> None:
-        while not ended.wait(BEAT.total_seconds()):
-            with suppress(Exception):  # the storage does not answer: the next beat may reach it
-                context.instance.report_engine_event("still at work", context.run)
-
-    Thread(target=beat, name="beat", daemon=True).start()
-    try:
-        with ids_in_logs(run_id=context.run.run_id, tick=context.run.tags.get(TICK, "")):
-            yield
-    finally:
-        ended.set()
 
 
 def report_dead(runs: Runs, job_name: str, now: datetime) -> list[dg.RunRecord]:

@@ -15,9 +15,9 @@ from dagster._core.test_utils import create_run_for_test, freeze_time
 
 from tests.dagster.test_run_launcher import CodeServer, until
 from tests.official_emulator import free_port
-from tidemark.assets.jobs.job import tags_of
-from tidemark.assets.scheduler import lost_runs
-from tidemark.assets.scheduler.lost_runs import BEAT, LONGEST_RUN, SILENT_FOR, STARTS_WITHIN, beating, report_dead
+from tidemark.assets.jobs import job
+from tidemark.assets.jobs.job import BEAT, beating, tags_of
+from tidemark.assets.scheduler.lost_runs import LONGEST_RUN, SILENT_FOR, STARTS_WITHIN, report_dead
 from tidemark.assets.scheduler.requests import pause_of
 from tidemark.assets.scheduler.runs import Runs
 from tidemark.assets.scheduler.turns import LONGEST_PAUSE
@@ -114,7 +114,7 @@ def test_ticks_pull_again_once_nothing_is_heard_of_a_run_whose_readers_pull(runs
 def test_a_run_says_that_it_is_at_work_while_it_is(
     instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(lost_runs, "BEAT", timedelta(milliseconds=20))
+    monkeypatch.setattr(job, "BEAT", timedelta(milliseconds=20))
 
     def said(run_id: str) -> int:
         logs = instance.all_logs(run_id)
