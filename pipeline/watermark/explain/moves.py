@@ -47,10 +47,9 @@ def moves(s: Situation, decision: Decision) -> Iterator[str]:
         case Reason.HELD_TRACKING_BEHIND:
             yield (
                 f"It is held until tracking has read to within {format_duration(policy.near_real_time)} of now, or to "
-                f"{format_duration(policy.band)} ahead of base. Check that its sensor ticks; `ingest.pull_for` says "
-                "how long a tick reads. Where a run of `ingest` reads it, check that its log has new rounds, and "
-                "look at Spark if it does not. After a tracker was killed, what it had pulled comes again after "
-                "`pubsub.ack_deadline`."
+                f"{format_duration(policy.band)} ahead of base. Check that its sensor ticks. Where a run of "
+                "`ingest` reads it, check that its log has new rounds, and look at Spark if it does not. After a "
+                "tracker was killed, what it had pulled comes again after its ack deadline."
             )
         case Reason.HELD_CLOCK_SKEW:
             ahead = s.clock_ahead
