@@ -5,8 +5,9 @@ from collections.abc import Iterator, Mapping
 import pyarrow as pa
 
 from tidemark.pipeline.contract.heartbeat import FieldKind, compared_columns
+from tidemark.pipeline.contract.messages import Column, described
 from tidemark.pipeline.lake.tables.heartbeats import ARROW_TYPES, EVENT_TIME, STREAM_ID, value_of
-from tidemark.pipeline.lake.tables.table import MOMENT, Column, described
+from tidemark.pipeline.lake.tables.table import MOMENT
 from tidemark.pipeline.lake.tables.windowed import PARTITION_COLUMN
 
 
