@@ -45,7 +45,7 @@ CORRECTIONS, CORRECTION_COLUMNS = described(
     [
         Column("table", pa.string(), "The table whose window was computed again.", False),
         Column("window", pa.string(), "The window's start; null if all of several versions are unknown."),
-        Column("change", pa.string(), f"What happened to the row: {', '.join(Change)}.", False),
+        Column("change", pa.string(), f"The change of the row: {', '.join(Change)}.", False),
         Column("key", pa.string(), "The row's key, a JSON object."),
         Column("old_row", pa.string(), "The row before, a JSON object."),
         Column("new_row", pa.string(), "The row now, a JSON object."),
@@ -53,9 +53,9 @@ CORRECTIONS, CORRECTION_COLUMNS = described(
         Column("new_run", pa.string(), "The run that computed the window again."),
         Column("old_heartbeats_version", pa.int64(), "The version of `heartbeats` that the old run read."),
         Column("new_heartbeats_version", pa.int64(), "The version of `heartbeats` that the new run read."),
-        Column("corrected_at", MOMENT, "When the window was replaced."),
+        Column("corrected_at", MOMENT, "Time at which the window was replaced."),
         Column("table_version", pa.int64(), "The version of the table that replaced it.", False),
-        Column("detail", pa.string(), "Why a change is unknown."),
+        Column("detail", pa.string(), "The reason for an unknown change."),
         Column(PARTITION, pa.string(), "The partition: the day on which the change was noted.", False),
     ]
 )

@@ -41,13 +41,13 @@ IDENTITY_SOURCE = ("stream_id", "event_time", "publisher_id", "message_id")
 """The columns that `identities` makes them from."""
 
 
-STREAM_ID, EVENT_TIME = "The stream that sent the heartbeat.", "When it happened at the source."
+STREAM_ID, EVENT_TIME = "The stream that sent the heartbeat.", "Time of the event at the source."
 """Texts for these columns, wherever a row is of one heartbeat."""
 
 
 def message_columns() -> list[Column]:
     """The columns in which a message is kept whole, the same in `heartbeats` and `quarantine`."""
-    return [*MESSAGE_COLUMNS, Column("landed_at", MOMENT, "When the row was written.", False)]
+    return [*MESSAGE_COLUMNS, Column("landed_at", MOMENT, "Time at which the row was written.", False)]
 
 
 def heartbeat_schema(fields: Mapping[str, FieldKind]) -> pa.Schema:
@@ -65,7 +65,7 @@ def _columns(fields: Mapping[str, FieldKind]) -> Iterator[Column]:
     yield Column("event_time", MOMENT, EVENT_TIME, False)
     yield Column("publisher_id", pa.string(), "The publisher's own id, if it set one. Copies share it.")
     yield from message_columns()
-    yield Column("late", pa.bool_(), "Whether it landed below the watermark of that moment.", False)
+    yield Column("late", pa.bool_(), "True if it landed below the watermark of that moment.", False)
     yield from (Column(name, ARROW_TYPES[kind], value_of(name, kind)) for name, kind in fields.items())
     yield Column(PARTITION, pa.string(), "The partition: the hour of the event time.", False)
 

@@ -24,8 +24,8 @@ PARTITION = "rejected_on"
 
 QUARANTINE, QUARANTINE_COLUMNS = described(
     [
-        Column("reason", pa.string(), "The code of the reason for which the message was rejected.", False),
-        Column("detail", pa.string(), "What is wrong with it, in words.", False),
+        Column("reason", pa.string(), "The reason (docs/reference/reasons.md).", False),
+        Column("detail", pa.string(), "The reason in words, with the value that was wrong.", False),
         *message_columns(),
         Column(PARTITION, pa.string(), "The partition: the day on which it was rejected.", False),
     ]

@@ -27,12 +27,12 @@ class StatusKind(StrEnum):
 STATUS, STATUS_COLUMNS = described(
     [
         Column("stream_id", pa.string(), "The stream."),
-        Column("kind", pa.string(), f"What is remarkable about it in the window: {', '.join(StatusKind)}."),
+        Column("kind", pa.string(), f"Its state in the window: {', '.join(StatusKind)}."),
         Column("last_event_time", MOMENT, "Its last heartbeat before the window; null if the lookback has none."),
         Column("first_event_time", MOMENT, "Its first heartbeat in the window."),
-        Column("heartbeats", pa.int64(), "How many heartbeats it has in the window."),
+        Column("heartbeats", pa.int64(), "Heartbeats in the window."),
         Column("gaps", pa.int64(), "Gaps with missed heartbeats that end in the window."),
-        Column("missed_heartbeats", pa.int64(), "How many these gaps missed, as in `heartbeat_diffs`."),
+        Column("missed_heartbeats", pa.int64(), "Heartbeats missed in these gaps, as in `heartbeat_diffs`."),
         Column("longest_gap_seconds", pa.float64(), "The longest of these gaps, in seconds."),
         PARTITION_COLUMN,
     ]
