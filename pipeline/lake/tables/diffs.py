@@ -38,10 +38,8 @@ def _columns(fields: Mapping[str, FieldKind]) -> Iterator[Column]:
             delta = f"`{name}` less `{previous}`; null if either is, or if it is beyond a double."
             yield Column(comparison, pa.float64(), delta)
         else:
-            differ = (
-                f"Whether `{name}` and `{previous}` differ, where null is a value of its own; null without a previous "
-            )
-            yield Column(comparison, pa.bool_(), f"{differ}heartbeat.")
+            differ = f"True if `{name}` and `{previous}` differ, where null is a value as well; null without a previous"
+            yield Column(comparison, pa.bool_(), f"{differ} heartbeat.")
     yield Column("publish_time", MOMENT, "Publish time of the heartbeat's earliest copy.")
     yield Column("message_id", pa.string(), "Pub/Sub's id of that copy.")
     yield Column("late", pa.bool_(), "True if no copy of it landed in time.")
