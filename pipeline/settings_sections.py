@@ -36,7 +36,7 @@ LISTEN = "127.0.0.1:9464"
 """Where `tidemark up` and Prometheus find the code server: 9464 is the port of OpenTelemetry's exporter."""
 SNAPSHOT_BUDGET = 10 << 30
 """Bytes a day, on the service. Ten thousand sources that publish every 30 s need about half of it, read at each tick of
-10 s (docs/concepts/costs.md). By the list price of September 2026 it is at most 2.70 dollars a day."""
+10 s (docs/concepts/costs-and-scale.md). By the list price of September 2026 it is at most 2.70 dollars a day."""
 NEVER, AUTOMATIC = "never", "automatic"
 BY_HAND: Literal["by hand"] = "by hand"
 ON_CHANGE: Literal["when the contract changes"] = "when the contract changes"
@@ -91,11 +91,15 @@ class Server(NamedTuple):
 
 
 class ServerSettings(Section):
-    """Where Pub/Sub is, and as whom it is asked."""
+    """The address of Pub/Sub, and the account that asks it."""
 
     emulator_host: OptionalText = None
     endpoint: OptionalAddress = None
+    """Address of the service, with TLS, as `host:port`: a regional endpoint (docs/how-to/identity.md). Empty: Google's
+    global one."""
     impersonate: OptionalAccount = None
+    """Service account, by its email, as which Pub/Sub and Cloud Monitoring are asked (docs/how-to/identity.md). Empty:
+    the machine's own credentials, which the lake's bucket is asked with in any case."""
 
     @property
     def server(self) -> Server:
@@ -109,22 +113,40 @@ class ServerSettings(Section):
 
 
 class PubSubSettings(ServerSettings):
-    """Which topic and subscriptions, and how to talk to them. The paths are full resource names."""
+    """The topic, its two subscriptions, and how they are asked."""
 
     project: Annotated[str, Effect.ANEW] = Field("tidemark-local", min_length=3)
+    """Your Google Cloud project."""
     topic: Annotated[ResourceId, Effect.REFUSED] = "heartbeats"
+    """Topic of the messages."""
     base_subscription: Annotated[ResourceId, Effect.ANEW] = "heartbeats-base"
+    """Subscription that carries the data."""
     tracking_subscription: Annotated[ResourceId, Effect.ANEW] = "heartbeats-tracking"
+    """Second subscription of the topic, of which only metadata is kept."""
     filter: Annotated[FilterText, Effect.REFUSED] = ""
+    """Filter of both subscriptions, in Pub/Sub's filter language (docs/how-to/cohorts.md). Empty: every message."""
     attach: bool = False
+    """Set to true if something else reads base (docs/how-to/attach.md): nothing lands and no window is computed."""
     emulator_host: Annotated[OptionalAddress, Effect.ANEW] = None
+    """Address of an emulator, as `host:port`. Empty: Google's service. `$PUBSUB_EMULATOR_HOST` overrides it."""
     emulator: EmulatorKind = "auto"
+    """Emulator that `tidemark up` starts: Google's official one or tidemark's own. `auto`: the official one if it and a
+    Java are found."""
     retention: Annotated[Duration, Field(ge=timedelta(minutes=10), le=timedelta(days=31)), Effect.CREATION] = timedelta(
         days=7
     )
+    """Time that Pub/Sub keeps unacknowledged messages, on both subscriptions. Longer survives longer outages, and
+    storage costs more."""
     metadata_only: Annotated[bool, Effect.CREATION] = False
+    """Have Pub/Sub drop the payload on tracking, by a message transform. Works on the service only, and only if times
+    and stream are attributes."""
     reading: ReadingKind = "auto"
+    """Source of the oldest unacknowledged publish time. `snapshot` is exact and current; `monitoring` is minutes old;
+    `auto` takes a snapshot, and asks monitoring if one is refused."""
     snapshot_budget: Annotated[Annotated[int, Field(ge=0)] | None, EmptyIsNone] = None
+    """Bytes a day that snapshots may keep, by estimate: what is left is spread over the day
+    (docs/concepts/costs-and-scale.md). Smaller costs less, and the watermark waits longer while base is far behind.
+    Empty: 10 GiB on the service, no bound on an emulator."""
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
@@ -167,15 +189,29 @@ class PubSubSettings(ServerSettings):
 
 
 class WindowSettings(Section):
-    """How event time is cut, and how far back a window looks."""
+    """Windows of event time."""
 
     length: Annotated[Duration, Effect.REFUSED] = timedelta(minutes=5)
+    """Length of a window: 1, 2, 3, 4, 5, 6, 10, 12, 15, 20 or 30 minutes; 1, 2, 3, 4, 6, 8, 12 or 24 hours. Shorter:
+    results come sooner, and more input is read twice."""
     first: Annotated[datetime, Effect.REQUEUE] = datetime(2026, 1, 1, tzinfo=UTC)
+    """Start of the first window, in UTC, a multiple of `length`. Earlier event times are rejected, earlier windows not
+    requested."""
     lookback: Annotated[NotNegative, Effect.RECOMPUTE] = timedelta(minutes=10)
+    """Longest gap that is measured. A window reads input from this long before its start, so use a few heartbeat
+    periods at least."""
     heartbeat_period: Annotated[Positive, Effect.RECOMPUTE] = timedelta(seconds=30)
+    """Interval at which a source promises to publish. A gap of `n` periods, rounded, counts as `n - 1` missed
+    heartbeats."""
     runs_at_once: int = Field(1, ge=1, le=100)
+    """Runs over windows at work at the same time. With more than one, a slot is kept for live windows. Dagster's
+    `max_concurrent_runs` has to allow as many."""
     recompute_missed: str = "automatic"
+    """Stale windows that are computed again by themselves (docs/concepts/late-and-missed.md): `never`, `automatic`
+    (all), or `within 1h`: those that end less than this before the watermark."""
     corrections: bool = False
+    """Note in the table `corrections` what changed in windows that were computed again
+    (docs/concepts/late-and-missed.md)."""
 
     @field_validator("recompute_missed")
     @classmethod
@@ -205,16 +241,21 @@ class WindowSettings(Section):
 
 
 class TableSettings(Section):
-    """A table of your own over closed windows: SQL in a file, or a function in a Python file."""
+    """A custom table over closed windows (docs/how-to/tables.md). `NAME` has small letters, digits and `_`."""
 
     effect = Effect.RECOMPUTE
 
     file: str = ""
+    """File with a query over `{heartbeats}` (`.sql`), or with a function of the table's name that `@tidemark.windowed`
+    decorates (`.py`). The decorator then has `key`, `lookback` and `window`."""
     key: Annotated[list[str], BeforeValidator(lambda key: [key] if isinstance(key, str) and key else key or [])] = (
         Field(default_factory=list)
     )
+    """Columns that identify a row of a window."""
     lookback: Annotated[NotNegative, Effect.DUE] = ZERO
+    """Time before a window's start at which its input begins; less than 100 windows."""
     window: Annotated[OptionalBound, Effect.REFUSED] = None
+    """Length of the table's windows: a multiple of `windows.length` that divides a day. Empty: `windows.length`."""
 
     @property
     def is_python(self) -> bool:
@@ -231,25 +272,49 @@ class TableSettings(Section):
 
 
 class CheckSettings(Section):
-    """The most that the asset checks tolerate; a check fails above it."""
+    """Limits of the asset checks: a check fails above its limit."""
 
     max_late_share: float = Field(0.01, ge=0, le=1)
+    """Late heartbeats, as a share of the last day's; check `late`. Also the share that `watermark.max_lag` passes over
+    in the last hour; check `passed_over`."""
     max_stopped_share: float = Field(0.05, ge=0, le=1)
+    """Streams without a heartbeat in a window, as a share of those in its lookback; check `few_streams_stopped`
+    (docs/concepts/silence.md)."""
     max_quarantine_share: float = Field(0.05, ge=0, le=1)
+    """Rejected messages, as a share of what landed in the last hour; check `quarantine_share`."""
     max_watermark_age: Annotated[Duration, Field(ge=timedelta(minutes=1), le=timedelta(days=1))] = timedelta(minutes=10)
+    """Age of the watermark, for the check `watermark_age`, `/healthz` and an alert. Set it above the windows' usual
+    lag, and above six minutes with readings by Cloud Monitoring."""
 
 
 class WatermarkSettings(Section):
-    """How the watermark is decided; `docs/concepts/watermark.md` explains each setting."""
+    """The decision (docs/concepts/watermark.md). `tidemark tune` shows what some of these cost on your own traffic."""
 
     rule: Literal["band", "frontier"] = "band"
+    """Bound of the event times that may still land (docs/concepts/watermark.md). `frontier` is fresher if `slack` is
+    small. `band` tolerates a stream that is late, and is slow for its sake."""
     band: NotNegative = timedelta(seconds=10)
+    """Disorder that is allowed for. Larger: more disorder is tolerated, and every window is ready that much later.
+    Smaller: what exceeds it is late."""
     tick: TickLong = timedelta(seconds=10)
+    """Interval of the sensors, in whole seconds. Dagster looks at its sensors every 5 s, so less gives 5 s. Longer:
+    fewer readings and log entries."""
     idle_timeout: Positive = timedelta(minutes=2)
+    """Time without a valid message and without backlog that counts as a silence. Larger: the last windows before a
+    silence close later. Smaller: a short pause counts as one."""
     idle: Annotated[Literal["advance", "hold"] | None, EmptyIsNone] = None
+    """In a silence the watermark follows the clock (`advance`) or waits (`hold`, right where sources buffer while they
+    are silent). Empty: `advance`, and `hold` with `pubsub.attach`."""
     quantile: float = Field(0.0, ge=0, lt=1)
+    """Share of each publish second's lowest event times that is passed over, rounded down. Above 0, a few bad clocks
+    hold back less, and more messages are knowingly late."""
     slack: OptionalDuration = None
+    """Subtracted from both readings, for messages that become visible a moment after their publish time. Empty: 1s from
+    tracking's and the band from base's on the service, 0 on an emulator."""
     max_lag: OptionalBound = None
+    """A message that is published longer than this after its event does not hold the watermark: it lands, late
+    (docs/concepts/watermark.md). Set it above what your sources lag in an ordinary outage. Empty: every message
+    holds."""
 
     @field_validator("tick")
     @classmethod
@@ -263,7 +328,11 @@ class IngestSettings(Section):
     """Who pulls, and how many readers on Spark."""
 
     mode: Literal["ticks", "continuous"] = "ticks"
+    """`ticks`: the sensors pull, and readers on Spark help with a backlog. `continuous`: readers on Spark are kept at
+    work."""
     readers: int = Field(3, ge=1, le=1000)
+    """Tasks on Spark that pull, one in each slot; at most one fewer than Spark has. Memory is that of as many times 256
+    MiB."""
 
     @property
     def is_continuous(self) -> bool:
@@ -272,34 +341,48 @@ class IngestSettings(Section):
 
 
 class SignalSettings(Section):
-    """Where the watermark is sent besides the lake."""
+    """A topic that is told of the watermark."""
 
     publish_to: Annotated[ResourceId | None, EmptyIsNone] = None
+    """Topic of `pubsub.project` that is told of each change of the watermark (docs/how-to/attach.md). Not the
+    pipeline's own."""
 
 
 class QuarantineSettings(Section):
-    """When rejected messages are judged again."""
+    """Rejected messages (docs/how-to/quarantine.md)."""
 
     requeue: Literal["by hand", "when the contract changes"] = BY_HAND
+    """Judge what waits in quarantine again by itself once `[message]` or `windows.first` has changed
+    (docs/how-to/quarantine.md)."""
 
 
 class HousekeepingSettings(Section):
-    """How long each kind of object is kept. None keeps it for ever."""
+    """Retention (docs/how-to/housekeeping.md). Empty: for ever."""
 
     effect = Effect.DELETES
 
     heartbeats: KeptDays = None
+    """Landed messages, by event time behind the watermark. Windows made from older ones stay, and are not computed
+    again."""
     windows: KeptDays = None
+    """Computed windows and their `stream_status`, by event time behind the watermark."""
     quarantine: KeptDays = None
+    """Rejected messages, by the day on which they were rejected."""
     log: KeptDays = timedelta(days=30)
+    """Entries of the tracking log: how far back `replay --from-lake`, `explain --at` and `tune --since` reach."""
     dagster_runs: KeptDays = None
+    """Finished runs in Dagster. Windows of deleted runs look as if never materialized, and are not computed again."""
 
 
 class LakeSettings(Section):
-    """Where everything durable lives."""
+    """The place of everything durable."""
 
     uri: Annotated[str, Effect.ANEW] = "file:.tidemark/lake"
+    """A folder (`file:path`, `file:///path`; on one file system with hard links and `fsync`), or a bucket
+    (`gs://bucket`, `gs://bucket/prefix`)."""
     endpoint: Annotated[OptionalText, Effect.ANEW] = None
+    """Another address of Cloud Storage, as `http://host:port`, such as a server on loopback. It is used without
+    credentials."""
 
     @field_validator("uri")
     @classmethod
@@ -320,17 +403,25 @@ class LakeSettings(Section):
 
 
 class SparkSettings(Section):
-    """Which Spark computes the micro-batches."""
+    """The Spark that computes windows."""
 
     remote: OptionalText = "sc://localhost:15002"
+    """Address of the Spark Connect server. `tidemark up` starts one if it is on `localhost` and nothing listens
+    there."""
     executor_environment: OptionalText = None
+    """Archive of `tidemark provision --executors`, by path or address, for executors whose Python lacks tidemark
+    (docs/how-to/spark.md)."""
     config: dict[str, str] = Field(default_factory=dict)
+    """Further Spark settings by name, in `[spark.config]`. All reach a server that is started and a classic session;
+    `spark.sql.*` reach a Spark Connect client. `spark.jars` replaces the connector that a bucket needs."""
 
     @field_validator("executor_environment")
     @classmethod
     def _unpackable(cls, value: str | None) -> str | None:
         if value is not None and (not value.endswith((".tar.gz", ".tgz")) or "#" in value or "," in value):
-            raise ValueError("name the archive that `tidemark pack` made, such as executors.tar.gz, without # and ,")
+            raise ValueError(
+                "name the archive that `tidemark provision --executors` made, such as executors.tar.gz, without # and ,"
+            )
         return value
 
     @property
@@ -345,16 +436,26 @@ class SparkSettings(Section):
 
 
 class DagsterSettings(Section):
-    """Dagster's own processes, the name of the pipeline in it, and which Dagster is asked for runs."""
+    """Dagster's processes, and the pipeline's names in it."""
 
     name: Annotated[str | None, Field(pattern=r"^[a-z][a-z0-9_]{0,59}$"), EmptyIsNone, Effect.ANEW] = None
+    """Beginning of the names of assets, jobs, sensors, schedules and resources (docs/how-to/embedding.md). Empty: none,
+    and `tidemark` in a Dagster project of yours."""
     url: OptionalUrl = None
+    """Address of the UI of the Dagster that `recompute` and `repair` ask for runs, without a login. Empty: that of
+    `tidemark up`."""
     location: str = Field("tidemark", min_length=1)
+    """Code location there that has tidemark's jobs."""
     web_port: Port = 3000
+    """Port of the UI, on loopback."""
     allowed_hosts: list[str] = Field(default_factory=list)
+    """Further host names, without ports, under which people reach the UI, such as a proxy's (SECURITY.md)."""
     code_port: Port = 4266
+    """Port of the code server, on loopback."""
     storage: Annotated[str, Effect.ANEW] = ".tidemark/dagster"
+    """Folder of Dagster's own storage, with the processes' logs beside it. Losing it loses no data and no watermark."""
     owners: list[str] = Field(default_factory=lambda: ["team:data-engineering"])
+    """Owners that the assets show: `team:name` or an e-mail address."""
 
     @field_validator("allowed_hosts")
     @classmethod
@@ -376,10 +477,13 @@ class DagsterSettings(Section):
 
 
 class MetricsSettings(Section):
-    """What the code server tells a monitoring system, and where it listens for being asked."""
+    """Metrics, health and the page (docs/how-to/observability.md). An export needs `tidemark-pubsub[metrics]`."""
 
     export: Literal["", "prometheus", "otlp"] = ""
+    """Metrics are served at `port`, or sent to `endpoint`. Empty: nothing is recorded."""
     listen: OptionalAddress = None
+    """Address of the code server for health, the page and Prometheus' metrics, as `host:port`. Empty: what is needed is
+    served at `127.0.0.1:9464`. Beyond loopback, admit only those who may ask (SECURITY.md)."""
 
     @property
     def address(self) -> tuple[str, int]:
@@ -404,6 +508,7 @@ class MetricsSettings(Section):
 
 
 class LogSettings(Section):
-    """How Dagster's processes and the runs write their logs."""
+    """Logs of Dagster's processes and of runs."""
 
     format: Literal["text", "json"] = "text"
+    """`json`: one object a line from the code server, its runs and the daemon, with the ids of tick and run."""

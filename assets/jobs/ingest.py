@@ -36,7 +36,8 @@ SLOW = 1.5
 
 @dataclass(slots=True)
 class Report:
-    """What a run has settled, in all and since it was last told: every tick, however short rounds are."""
+    """The rounds that a run has settled, in all and since its last report. It reports every tick, however short rounds
+    are."""
 
     clock: Clock
     settings: Settings

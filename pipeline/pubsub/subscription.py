@@ -8,7 +8,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import partial
-from typing import Protocol
 from weakref import finalize
 
 import pyarrow as pa
@@ -71,30 +70,6 @@ class Acknowledged(Sums):
     problems: tuple[str, ...] = field(default=(), metadata=FIRST_FEW)
 
 
-class Subscription(Protocol):
-    """A subscription, as a tick uses it."""
-
-    @property
-    def path(self) -> str:
-        """The full resource name."""
-
-    def pull(self, max_messages: int, max_bytes: int, seconds: float, ahead: int = 0) -> PulledBatch:
-        """A batch, as far as it comes within the bounds; an empty one does not prove an empty backlog. Its leases are
-        kept until it is acknowledged or given back. So many messages more may be pulled `ahead` meanwhile."""
-
-    def acknowledge(self, ack_ids: Sequence[str]) -> Acknowledged:
-        """Tell Pub/Sub that these messages are durable."""
-
-    def hold(self, ack_ids: Sequence[str]) -> None:
-        """Keep the leases of messages that another process has pulled."""
-
-    def give_back(self, ack_ids: Sequence[str], seconds: int = GIVEN_BACK_SECONDS) -> None:
-        """Let go of messages, which are delivered again after so long."""
-
-    def pause(self) -> None:
-        """Nothing is pulled for a while."""
-
-
 class PubSubSubscription:
     """A subscription of the service or of the emulator.
 
@@ -143,7 +118,9 @@ class PubSubSubscription:
         finalize(self, self._pulls.close)
 
     def pull(self, max_messages: int, max_bytes: int, seconds: float, ahead: int = 0) -> PulledBatch:
-        """Pull until one of the bounds is reached, or nothing comes for as long as an empty pull waits.
+        """Pull until one of the bounds is reached, or nothing comes for as long as an empty pull waits. An empty batch
+        does not prove an empty backlog. Its leases are kept until it is acknowledged or given back. So many messages
+        more may be pulled `ahead` meanwhile.
 
         A batch is pulled within a third of the ack deadline, so that its first lease outlives its pulling.
         Raises PubSubUnreachable, SubscriptionMissing, PermissionMissing, if nothing was pulled before.

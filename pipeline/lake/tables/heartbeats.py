@@ -35,7 +35,7 @@ ARROW_TYPES: Mapping[FieldKind, pa.DataType] = {
 
 IDENTITY = ("stream_id", "event_time", "id")
 """The columns that copies of a heartbeat share. `id` is the publisher's id after a `p` if there is one, else the
-message's id after an `m`. `tidemark.pipeline.spark.columns` has the same key as an expression."""
+message's id after an `m`. `tidemark.pipeline.compute.columns` has the same key as an expression."""
 
 IDENTITY_SOURCE = ("stream_id", "event_time", "publisher_id", "message_id")
 """The columns that `identities` makes them from."""
