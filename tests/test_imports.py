@@ -51,3 +51,22 @@ def test_nothing_is_imported_that_is_not_used(code: str, unused: set[str], tmp_p
 @pytest.mark.parametrize("name", PLACES)
 def test_each_command_is_found_where_it_is_said_to_be_with_the_help_that_is_listed(name: str) -> None:
     assert loaded(name).help == help_of(PLACES[name])
+
+
+@pytest.mark.parametrize(
+    ("typed", "completed"),
+    [
+        ("tidemark re", ["release", "repair", "replay"]),
+        ("tidemark repair --for", ["--forget"]),
+        ("tidemark --ve", ["--version"]),
+    ],
+)
+def test_a_shell_completes_commands_and_the_options_of_commands_that_are_not_loaded(
+    typed: str, completed: list[str]
+) -> None:
+    words = len(typed.split())
+    asked = {"_TIDEMARK_COMPLETE": "complete_bash", "COMP_WORDS": typed, "COMP_CWORD": str(words - 1)}
+    done = subprocess.run(
+        [Path(sys.executable).parent / "tidemark"], env=asked, capture_output=True, text=True, timeout=120, check=True
+    )
+    assert sorted(done.stdout.split()) == completed

@@ -150,20 +150,18 @@ def columns(
 
 
 def print_rows(
-    rows: Any, said: str, names: Sequence[str] | None = None, *, whole: str = "", as_json: bool = False
+    rows: Sequence[Mapping[str, Any]], said: str, names: Sequence[str] = (), *, whole: str = "", as_json: bool = False
 ) -> None:
-    """Print an Arrow table or rows by name: as JSON one object a line, for people the columns `names` or all of them,
-    and `said` below. A null is empty. The column `whole` is never shortened."""
-    found: list[dict[str, Any]] = rows if isinstance(rows, list) else rows.to_pylist()
+    """Print rows, as JSON one object a line. People see the columns `names`, or those of the first row, and `said`
+    below. A null is empty. The column `whole` is never shortened."""
     if as_json:
-        for row in found:
+        for row in rows:
             print_json(row)
         return
-    names = names or (list(found[0]) if isinstance(rows, list) and found else getattr(rows, "column_names", ()))
-    terminal, shown = console(), ([row[name] if row[name] is not None else "" for name in names] for row in found)
-    table = columns(*names, rows=shown)
+    terminal, names = console(), names or list(rows[0] if rows else ())
+    table = columns(*names, rows=(["" if row[name] is None else row[name] for name in names] for row in rows))
     if whole:
-        table.columns[names.index(whole)].min_width = max((len(row[whole]) for row in found), default=0)
+        table.columns[names.index(whole)].min_width = max((len(row[whole]) for row in rows), default=0)
     if names:
         terminal.print(table)
     terminal.print(f"[dim]{safe(said)}[/]")

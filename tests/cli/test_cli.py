@@ -296,12 +296,23 @@ def test_status_tells_where_everything_stands(built: Built) -> None:
 
 
 def test_status_for_people_has_the_same_facts(built: Built) -> None:
-    said = built.place.tidemark("status")
+    said = built.place.tidemark("status", "--all")
     assert said.code == 0
     facts = json.loads(built.place.tidemark("status", "--json").out)
     for name in ("watermark", "reason", "windows_computed", "windows_waiting", "first_window"):
         (line,) = [line for line in said.out.splitlines() if line.startswith(f"{name.replace('_', ' ')} ")]
         assert line.split() == [*name.split("_"), str(facts[name])]
+
+
+def test_status_answers_on_one_screen_what_a_person_asks_first(built: Built) -> None:
+    said = built.place.tidemark("status", COLUMNS="80").out.splitlines()
+    assert len(said) <= 24
+    groups = ["live", "lost", "late", "failing", "waiting", "held", "to do"]
+    assert [line[:8].strip() for line in said[1:] if line[:8].strip()] == groups
+    facts = json.loads(built.place.tidemark("status", "--json").out)
+    (waiting,) = [line for line in said if line.startswith("waiting")]
+    assert waiting.split()[1:4] == [str(facts["windows_waiting"]), "closed", "windows"]
+    assert "`tidemark quarantine`" in "".join(said)
 
 
 def test_explain_says_in_sentences_why_the_watermark_stands_where_it_stands(built: Built) -> None:
@@ -363,7 +374,7 @@ def test_diffs_of_a_stream_are_its_rows_and_the_newest_are_kept(built: Built) ->
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        ([], "name a window or a stream"),
+        (["--since", "1h"], "it goes with --corrections"),
         (["--window", "noon"], "noon is neither a window's key nor a time"),
         (["--window", "2026-11-21T05:22:10"], "has no time zone"),
     ],

@@ -14,6 +14,7 @@ from typer.testing import CliRunner
 
 from tests.ingest.fakes import World, WorldSubscription
 from tests.watermark.builders import START, at
+from tidemark.pipeline.cli import here
 from tidemark.pipeline.cli.app import app
 from tidemark.pipeline.cli.repair import release
 from tidemark.pipeline.clock import iso
@@ -49,7 +50,7 @@ class Operator:
         (folder / "tidemark.toml").write_text(CONFIG.format(lake=self.world.folder))
         monkeypatch.setenv("TIDEMARK_CONFIG", str(folder / "tidemark.toml"))
         monkeypatch.delenv("PUBSUB_EMULATOR_HOST", raising=False)
-        monkeypatch.setattr(release, "SystemClock", lambda: self.world.clock)
+        monkeypatch.setattr(here, "SystemClock", lambda: self.world.clock)
 
     def live(self, seconds: int) -> None:
         """A message each second that happened a second before, and both ticks every forty."""

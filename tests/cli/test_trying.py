@@ -84,7 +84,7 @@ def test_json_has_the_verdicts_and_the_summary(place: Place) -> None:
 def test_fields_that_no_sample_has_are_named(place: Place) -> None:
     said = place.tidemark("try", write(place, {"temperature": "warm"}), *ATTRIBUTES, *PUBLISHED)
     assert "no sample has a value for status" in said.out
-    assert "every value of temperature is of another kind" in said.out
+    assert "every value of temperature has another type" in said.out
 
 
 def test_what_is_no_attribute_no_time_and_no_file_is_refused(place: Place) -> None:

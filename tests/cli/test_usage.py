@@ -43,7 +43,7 @@ def test_status_shows_the_snapshots_and_pulls_of_the_last_day_and_the_budget() -
     assert (facts["pulls_last_day"], facts["ticks_last_day"]) == (60, 2)
     assert (facts["tracked_last_day"], facts["landed_bytes_last_day"]) == (6666, 1_180_000)
     assert facts["snapshot_budget"] == 5_000_000
-    said = " ".join(CliRunner().invoke(app, ["status"]).output.split())
+    said = " ".join(CliRunner().invoke(app, ["status", "--all"]).output.split())
     assert "snapshots last day 8 snapshot bytes last day 500,000 pulls last day 60" in said
 
 

@@ -73,7 +73,7 @@ def _of_diffs(at: Here, window: str | None, stream: str | None, limit: int, *, a
     rows = found.slice(max(0, found.num_rows - limit))
     names = [name for name in rows.column_names if not name.startswith("previous_") and name not in LEFT_OUT]
     said = f"{nothing}{rows.num_rows} of {found.num_rows} rows; --json has every column"
-    print_rows(rows, said, names, whole=PARTITION, as_json=as_json)
+    print_rows(rows.to_pylist(), said, names, whole=PARTITION, as_json=as_json)
 
 
 def _of_custom(at: Here, name: str, window: str | None, limit: int, *, as_json: bool) -> None:
@@ -88,4 +88,5 @@ def _of_custom(at: Here, name: str, window: str | None, limit: int, *, as_json: 
         raise LakeError(f"window {key} of {name} is not computed; the newest is {max(made)}")
     found: pa.Table = table.read([key])
     rows = found.slice(0, limit)
-    print_rows(rows, f"{rows.num_rows} of {found.num_rows} rows of window {key}", as_json=as_json)
+    said = f"{rows.num_rows} of {found.num_rows} rows of window {key}"
+    print_rows(rows.to_pylist(), said, rows.column_names, as_json=as_json)

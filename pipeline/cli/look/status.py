@@ -1,33 +1,160 @@
 """`tidemark status`: the state of a pipeline, from its lake alone."""
 
-from typing import Annotated
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import timedelta
+from statistics import median
+from typing import Annotated, Any
+
+from rich.console import Console
 
 from tidemark.pipeline.cli.here import here
 from tidemark.pipeline.cli.options import AsJson, option
-from tidemark.pipeline.cli.output import console, facts_table, print_json, safe, warn
-from tidemark.pipeline.observe.facts import read_status
+from tidemark.pipeline.cli.output import console, counted, facts_table, grid, print_json, safe, text_of, warn
+from tidemark.pipeline.durations import rough
+from tidemark.pipeline.observe.facts import LakeStatus, read_status
+
+GROUPS = {
+    "live": r"watermark|behind_now|reason|decided.*|base_read_by_others|.*_oldest_unacked|reading.*|last_round.*",
+    "lost": r"lost.*|missed.*|windows_stale|first_stale_window",
+    "late": r"late.*|max_lag|passed_over.*",
+    "failing": r"runs_failed.*|ticks_(failed|waiting).*|tables_failing",
+    "waiting": r"windows_waiting|quarantined|requeued|rejected",
+    "held": r"landed_rows|landed_through|windows_computed|first_window|last_window|rows_computed|null.*|log_.*|hist.*",
+    "asked of Pub/Sub": r".*_last_day|snapshot_budget",
+}
+"""The groups of `--all`, in their order, with the names of their figures."""
 
 
 def status(
-    everything: Annotated[bool, option("Every figure, and your custom tables.", "--all")] = False,
+    everything: Annotated[bool, option("Every figure, and the custom tables.", "--all")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Show whether the pipeline is live, and what is wrong."""
-    at = here()
-    now = at.clock.now()
-    status = read_status(at.lake, at.settings, now, at.clock)
-    tables = []
-    if everything and not at.settings.pubsub.attach:
-        from tidemark.pipeline.cli.look.custom_tables import read_custom_tables, show_custom_tables
+    """Show whether the pipeline is live, and what is wrong.
 
-        tables = list(read_custom_tables(at, now))
+    What is lost, late, failing or waiting comes next, then what to do. --all --json also has the custom tables.
+    """
+    at, tables = here(), []
+    now = at.clock.now()
+    found = read_status(at.lake, at.settings, now, at.clock)
+    if everything and not at.settings.pubsub.attach:
+        from tidemark.pipeline.cli.look import custom_tables  # reads the tables' files
+
+        tables = list(custom_tables.read_custom_tables(at, now))
     if as_json:
         listed = {"tables": [facts for facts, _ in tables]} if everything else {}
-        print_json({**status.facts, **status.details, **listed})
+        print_json({**found.facts, **found.details, **listed})
         return
     terminal = console()
     terminal.print(f"[dim]{safe(at.settings.lake.uri)}[/]")
-    terminal.print(facts_table({name.replace("_", " "): value for name, value in status.facts.items()}))
+    if not everything:
+        show_screen(found, terminal)
+        return
+    for group, names in GROUPS.items():
+        facts = {name.replace("_", " "): value for name, value in found.facts.items() if re.fullmatch(names, name)}
+        if facts:
+            terminal.print(f"\n[bold underline]{group}[/]")
+            terminal.print(facts_table(facts))
     if tables:
-        show_custom_tables(tables, terminal)
-    warn(terminal, [*status.of_ticks, *status.of_runs])
+        custom_tables.show_custom_tables(tables, terminal)
+    warn(terminal, [*found.of_ticks, *found.of_runs])
+
+
+def show_screen(found: LakeStatus, terminal: Console) -> None:
+    """Print what a person asks first, in that order: a line or two for each group, and the next steps."""
+    facts, rows = found.facts, list[tuple[str, str]]()
+    failing = [one for one in (*found.of_ticks, *found.of_runs) if one != found.details.get("standing_still")]
+    landing = "base_read_by_others" not in facts
+    groups: dict[str, Sequence[tuple[str, str]]] = {
+        "live": list(_live(found)),
+        **({"lost": list(_lost(facts)), "late": list(_late(facts))} if landing else {}),
+        "failing": [("red", one) for one in failing] or [("green", "nothing")],
+        "waiting": list(_waiting(facts)),
+        **({"held": [("", _held(facts))]} if landing else {}),
+        "to do": [("", one) for one in _to_do(found, failing)] or [("green", "nothing")],
+    }
+    for group, told in groups.items():
+        said = (f"[{colour}]{safe(text)}[/]" if colour else safe(text) for colour, text in told)
+        rows += [(f"[bold]{group}[/]" if not number else "", text) for number, text in enumerate(said)]
+    terminal.print(grid(2, rows))
+
+
+def normal_delay(windows: Sequence[Mapping[str, Any]]) -> timedelta | None:
+    """How long after their ends windows are ready: the median of the newest ones. None without any."""
+    known = [one["seconds_after_end"] for one in windows if one["state"] == "computed"]
+    return timedelta(seconds=median(known)) if known else None
+
+
+def _live(found: LakeStatus) -> Iterator[tuple[str, str]]:
+    facts, standing = found.facts, found.details.get("standing_still")
+    behind, normal = facts["behind_now"], normal_delay(found.details.get("windows", ()))
+    usual = f"; normally, windows are ready {rough(normal)} after their end" if normal is not None else ""
+    if facts["decided"] is None:
+        yield "yellow", "no decision yet: the first tick of the sensor `tracking` makes it"
+    elif behind is None:
+        yield "yellow", "there is no watermark yet"
+    else:
+        yield "red" if standing else "green", f"{rough(behind)} behind now{usual}"
+    if standing:
+        yield "red", standing
+    elif facts["decided"] is not None:
+        yield "", facts["decided"]
+    if "reading" in facts:
+        yield "yellow", facts["reading"]
+
+
+def _lost(facts: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    least, most = facts["lost_at_least"], facts["lost_at_most"]
+    amount = f"{least:,}" if least == most else f"{least:,} to {most:,}"
+    yield ("red", f"{amount} messages since {text_of(facts['lost_since'])}") if most else ("green", "nothing")
+    if facts["missed"]:
+        stale = counted(facts["windows_stale"], "computed window")
+        yield "yellow", f"{facts['missed']:,} missed by {stale}, the first {text_of(facts['first_stale_window'])}"
+    unknown = ("missed_not_checked", "missed_unknown", "lost_unknown")
+    yield from (("yellow", facts[name]) for name in unknown if name in facts)
+
+
+def _late(facts: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    late, since = facts["late"], text_of(facts["late_since"])
+    yield ("yellow", f"{late:,} with event times since {since}") if late else ("green", "nothing")
+    if facts.get("passed_over"):
+        yield "yellow", f"{facts['passed_over']:,} passed over by max_lag = {text_of(facts['max_lag'])}"
+    yield from (("yellow", facts[name]) for name in ("late_unknown", "passed_over_unknown") if name in facts)
+
+
+def _waiting(facts: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    if "rejected" in facts:
+        yield "", f"{facts['rejected']:,} messages were rejected"
+        return
+    windows, quarantined = facts["windows_waiting"], facts["quarantined"]
+    yield "yellow" if windows else "green", f"{counted(windows, 'closed window')} to be computed"
+    if quarantined:
+        yield "yellow", f"in quarantine: {text_of(quarantined)}"
+    if "null_fields" in facts:
+        yield "yellow", f"always null in the last hour: {', '.join(facts['null_fields'])}"
+
+
+def _held(facts: Mapping[str, Any]) -> str:
+    landed = f"{counted(facts['landed_rows'], 'heartbeat')} through {text_of(facts['landed_through'])}"
+    computed = f"{counted(facts['windows_computed'], 'window')} computed, the last {text_of(facts['last_window'])}"
+    return f"{landed}; {computed}" if facts["landed_rows"] else "nothing has landed"
+
+
+def _to_do(found: LakeStatus, failing: Sequence[str]) -> Iterator[str]:
+    facts = found.facts
+    if facts["decided"] is None or "standing_still" in found.details:
+        yield "start the pipeline (`tidemark up`), or ask `tidemark up --status` what ends"
+    elif facts["reason"] not in ("ADVANCED", "IDLE_ADVANCED"):
+        yield "`tidemark explain` says what the watermark waits for"
+    if facts.get("lost_at_most"):
+        yield "find who else acknowledges on base, or seeks it (docs/concepts/late-and-missed.md)"
+    if facts.get("windows_stale"):
+        yield "`tidemark repair` computes stale windows again, if the sensor `staleness` does not"
+    if facts.get("late") or facts.get("missed"):
+        yield "`tidemark tune` says which band is enough"
+    if failing:
+        yield "read the failed run's or tick's log in Dagster's UI"
+    if facts.get("quarantined"):
+        yield "`tidemark quarantine` shows why messages are rejected"
+    if "null_fields" in facts:
+        yield "`tidemark try` shows what [message.fields] finds in a message"

@@ -64,7 +64,7 @@ def streams(
 
 def _counts(lake: Lake, windowing: Windowing, keys: list[str], newest: Window, *, as_json: bool) -> None:
     diffs, status, known = lake.diffs(), lake.stream_status(), lake.streams().known()
-    windows, _ = silence_of(diffs, status, known, windowing, keys)
+    windows = silence_of(diffs, status, known, windowing, keys)
     behind, silent = status.behind(diffs, keys), known.silent_since(newest.start).num_rows
     if as_json:
         print_json(
@@ -88,7 +88,7 @@ def _counts(lake: Lake, windowing: Windowing, keys: list[str], newest: Window, *
     if behind:
         terminal.print(
             f"{len(behind)} of these windows have no status, or one older than their diffs, from {behind[0]} to "
-            f"{behind[-1]}; `tidemark repair --recompute --from {behind[0]} --to {behind[-1]}` computes it"
+            f"{behind[-1]}; `tidemark repair --recompute --from {behind[0]} --to {behind[-1]}` computes it again"
         )
 
 
@@ -115,7 +115,7 @@ def _of_kind(lake: Lake, window: Window, kind: StatusKind, limit: int, *, as_jso
     if status.behind(lake.diffs(), [key]):
         raise LakeError(
             f"window {key} has no status, or one older than its diffs; `tidemark repair --recompute --from {key} --to "
-            f"{key}` computes it"
+            f"{key}` computes it again"
         )
     found, (says, shown) = status.rows([key], kind), SHOWN[kind]
     if kind is StatusKind.MISSED:
