@@ -1,1 +1,1 @@
-"""What Dagster shows and runs: assets, sensors, jobs. Shells around the pipeline's own functions."""
+"""Dagster's assets, sensors and jobs: shells around the pipeline's own functions."""

@@ -1,4 +1,4 @@
-"""The hours of windows that the watermark completes, where somebody else reads base."""
+"""The hours of windows that the watermark completes, where another consumer reads base."""
 
 from collections.abc import Sequence
 from contextlib import suppress
@@ -20,7 +20,7 @@ AT_ONCE = 50
 
 @dataclass
 class CompleteWindows:
-    """Which partitions are complete, and not materialized yet. Dagster's own storage says what is: a tick's report may
+    """The partitions that are complete and not materialized yet. Dagster's own storage is asked: a tick's report may
     be lost after the tick. While nothing further closes, it is not asked again."""
 
     settings: Settings

@@ -28,7 +28,8 @@ ASSETS = (
     *(TRACKING_HISTOGRAM, WATERMARK, HEARTBEATS, QUARANTINED, HEARTBEAT_DIFFS, STREAM_STATUS),
     *(CORRECTIONS, WATERMARK_TUNING),
 )
-"""Those whose old events of ticks are deleted. Each of `complete_windows` says that a partition is materialized."""
+"""The assets whose old events of ticks are deleted. Each of `complete_windows` says that a partition is
+materialized."""
 
 ON_COMPUTED: dg.AutomationCondition[Any] = (
     dg.AutomationCondition.any_deps_match(dg.AutomationCondition.newly_updated()).since(
@@ -37,7 +38,7 @@ ON_COMPUTED: dg.AutomationCondition[Any] = (
     & ~dg.AutomationCondition.any_deps_missing()
     & ~dg.AutomationCondition.in_progress()
 )
-"""Requests a partition of an asset of your own when the one that it depends on is computed, or computed again, also
+"""Requests a partition of your asset when the one that it depends on is computed, or computed again, also
 while a run of yours reads it. `eager()` alone looks at the newest partition only, and forgets what was computed again
 while your run was at work."""
 
@@ -53,10 +54,10 @@ def key_of(settings: Settings, key: dg.AssetKey) -> dg.AssetKey:
 
 
 def topic_assets(settings: Settings, topic: dg.AssetKey | None) -> list[dg.AssetSpec]:
-    """Where lineage begins: the topic, unless somebody else's asset `topic` stands for it, and both subscriptions."""
+    """The beginning of lineage: the topic, unless the asset `topic` stands for it, and both subscriptions."""
     pubsub = settings.pubsub
     part = f" Its filter lets a part of the topic pass: `{pubsub.filter}`." if pubsub.filter else ""
-    read_by = "Somebody else reads it." if pubsub.attach else "The pipeline lands what it delivers."
+    read_by = "Another consumer reads it." if pubsub.attach else "The pipeline lands what it delivers."
     described = [
         (TOPIC, pubsub.topic_path, "Where the sources publish. Each subscription receives every message."),
         (

@@ -8,6 +8,7 @@ from datetime import datetime, timedelta
 from functools import cached_property
 from inspect import getdoc
 from itertools import islice
+from typing import Any
 
 import dagster as dg
 
@@ -39,8 +40,8 @@ NAMED = 20
 
 
 @dataclass(frozen=True)
-class Look:
-    """What a check looks at: the lake, by the parts of its `user`, and the subscriptions, at a moment."""
+class CheckInput:
+    """The input of a check: the lake, by the parts of its `user`, and the subscriptions, at a moment."""
 
     lake: LakeResource
     pubsub: PubSubResource
@@ -59,12 +60,12 @@ class Look:
 
 
 @dataclass(frozen=True, slots=True)
-class Check:
+class DeclaredCheck:
     """A check of an asset. The docstring of the function that evaluates it describes it in the UI."""
 
     asset: dg.AssetKey
     name: str
-    evaluate: Callable[[Look], dg.AssetCheckResult]
+    evaluate: Callable[[CheckInput], dg.AssetCheckResult]
     is_due: Callable[[Settings], bool]
     """Tell whether the settings ask for what it checks. A check that cannot be due is not defined."""
 
@@ -82,21 +83,28 @@ class Check:
             required_resource_keys=keys_of(settings, LAKE, PUBSUB),
         )
         def checked(context: dg.AssetCheckExecutionContext) -> dg.AssetCheckResult:
-            return self.evaluate(Look(lake_of(context, settings), pubsub_of(context, settings), "checks", now()))
+            return self.evaluate(CheckInput(lake_of(context, settings), pubsub_of(context, settings), "checks", now()))
 
         return checked
 
-    def reported(self, look: Look, result: dg.AssetCheckResult | None = None) -> dg.AssetCheckEvaluation:
-        """What a sensor reports: this result, or what is found now."""
+    def reported(self, look: CheckInput, result: dg.AssetCheckResult | None = None) -> dg.AssetCheckEvaluation:
+        """The event that a sensor reports: this result, or that of an evaluation now."""
         found = result or self.evaluate(look)
         return evaluation_of(found._replace(asset_key=self.key(look.lake.settings), check_name=self.name))
 
 
 def check_of(
     asset: dg.AssetKey, is_due: Callable[[Settings], bool] = lambda settings: not settings.pubsub.attach
-) -> Callable[[Callable[[Look], dg.AssetCheckResult]], Check]:
+) -> Callable[[Callable[[CheckInput], dg.AssetCheckResult]], DeclaredCheck]:
     """The decorator that makes a function the check of an asset, of the same name."""
-    return lambda evaluate: Check(asset, evaluate.__name__, evaluate, is_due)
+    return lambda evaluate: DeclaredCheck(asset, evaluate.__name__, evaluate, is_due)
+
+
+def verdict(
+    *, passed: bool, description: str, severity: dg.AssetCheckSeverity = dg.AssetCheckSeverity.WARN, **metadata: Any
+) -> dg.AssetCheckResult:
+    """The result of a check: a warning, unless nothing else brings lost data back."""
+    return dg.AssetCheckResult(passed=passed, severity=severity, description=description, metadata=metadata)
 
 
 def evaluation_of(result: dg.AssetCheckResult) -> dg.AssetCheckEvaluation:
@@ -105,14 +113,14 @@ def evaluation_of(result: dg.AssetCheckResult) -> dg.AssetCheckEvaluation:
 
 
 @check_of(HEARTBEATS)  # of heartbeat_diffs, it would run with each of its partitions that the UI materializes
-def missed(look: Look) -> dg.AssetCheckResult:
-    """How many heartbeats landed after their window was computed, which has not been computed again."""
+def missed(look: CheckInput) -> dg.AssetCheckResult:
+    """Count the heartbeats that landed after their window was computed, if it has not been computed again."""
     return missed_result(look.lake.staleness(look.user).check(), look.lake.settings)
 
 
 def missed_result(missed: MissedHeartbeats, settings: Settings) -> dg.AssetCheckResult:
     """The check `missed`: an error if stale windows are never computed again automatically, else a warning."""
-    return dg.AssetCheckResult(
+    return verdict(
         passed=not missed.total and not missed.damaged,
         severity=(
             dg.AssetCheckSeverity.ERROR if settings.windows.recompute_missed == NEVER else dg.AssetCheckSeverity.WARN
@@ -122,15 +130,13 @@ def missed_result(missed: MissedHeartbeats, settings: Settings) -> dg.AssetCheck
             f"stale; {missed.mended} were missed before and are not any more"
             f"{_unknown('missed', missed.damaged)}"
         ),
-        metadata={
-            "missed": missed.total,
-            "stale_windows": len(missed.stale),
-            "mended": missed.mended,
-            "heartbeats_version": missed.heartbeats_version,
-            "by_window": dg.MetadataValue.json(first_of(missed.by_window)),
-            "by_stream": dg.MetadataValue.json(most_of(missed.by_stream)),
-            "stale": dg.MetadataValue.md(listed([stale.sentence for stale in missed.stale])),
-        },
+        missed=missed.total,
+        stale_windows=len(missed.stale),
+        mended=missed.mended,
+        heartbeats_version=missed.heartbeats_version,
+        by_window=dg.MetadataValue.json(first_of(missed.by_window)),
+        by_stream=dg.MetadataValue.json(most_of(missed.by_stream)),
+        stale=dg.MetadataValue.md(listed([stale.sentence for stale in missed.stale])),
     )
 
 
@@ -139,32 +145,29 @@ def _unknown(what: str, damaged: Mapping[str, str]) -> str:
 
 
 @check_of(HEARTBEATS)
-def late(look: Look) -> dg.AssetCheckResult:
-    """How many of the last day's heartbeats first landed below the watermark."""
+def late(look: CheckInput) -> dg.AssetCheckResult:
+    """Count the last day's heartbeats that first landed below the watermark."""
     # A warning, since late heartbeats have landed and are computed with their windows.
     found = look.lake.late(look.user).since(late_since(look.watermark, look.now))
-    return dg.AssetCheckResult(
+    return verdict(
         passed=found.share <= look.lake.settings.checks.max_late_share and not found.damaged,
-        severity=dg.AssetCheckSeverity.WARN,
         description=(
             f"{found.total} late heartbeats of {found.rows} rows ({found.share:.3%}) with event times since "
             f"{iso(found.since)}, and {found.copies} late copies; `tidemark tune` says which band would have been "
             "enough. What a requeue landed is among them, whatever the band"
             f"{_unknown('late', found.damaged)}"
         ),
-        metadata={
-            "late": found.total,
-            "late_copies": found.copies,
-            "late_share": found.share,
-            "rows": found.rows,
-            "by_window": dg.MetadataValue.json(first_of(found.by_window)),
-            "by_stream": dg.MetadataValue.json(most_of(found.by_stream)),
-        },
+        late=found.total,
+        late_copies=found.copies,
+        late_share=found.share,
+        rows=found.rows,
+        by_window=dg.MetadataValue.json(first_of(found.by_window)),
+        by_stream=dg.MetadataValue.json(most_of(found.by_stream)),
     )
 
 
 @check_of(HEARTBEATS)
-def lost_outside(look: Look) -> dg.AssetCheckResult:
+def lost_outside(look: CheckInput) -> dg.AssetCheckResult:
     """Messages that tracking saw, that base has passed within an hour, and that never landed: after a seek forward, an
     expiry, or another consumer's acknowledgements on base."""
     # An error, since only a seek of base to before the loss brings the messages back.
@@ -173,28 +176,26 @@ def lost_outside(look: Look) -> dg.AssetCheckResult:
     where = "base has passed nothing yet"
     if found.since is not None and found.before is not None:
         where = f"published from {iso(found.since)} to {iso(found.before)}"
-    return dg.AssetCheckResult(
+    return verdict(
         passed=not found.at_least and not found.damaged,
         severity=dg.AssetCheckSeverity.ERROR,
         description=(
             f"{found.at_least} messages lost for certain, {found.at_most} at most, of {found.tracked} tracked and "
             f"{found.landed} landed, {where}{_unknown('lost', found.damaged)}"
         ),
-        metadata={
-            "lost_at_least": found.at_least,
-            "lost_at_most": found.at_most,
-            "tracked": found.tracked,
-            "landed": found.landed,
-            "by_minute": dg.MetadataValue.json(
-                {iso(minute.minute): [minute.at_least, minute.at_most] for minute in found.minutes[:NAMED]}
-            ),
-        },
+        lost_at_least=found.at_least,
+        lost_at_most=found.at_most,
+        tracked=found.tracked,
+        landed=found.landed,
+        by_minute=dg.MetadataValue.json(
+            {iso(minute.minute): [minute.at_least, minute.at_most] for minute in found.minutes[:NAMED]}
+        ),
     )
 
 
 @check_of(HEARTBEATS, is_due=lambda settings: settings.watermark.max_lag is not None and not settings.pubsub.attach)
-def passed_over(look: Look) -> dg.AssetCheckResult:
-    """How many of the last hour's heartbeats lag more than `watermark.max_lag` and do not hold the watermark."""
+def passed_over(look: CheckInput) -> dg.AssetCheckResult:
+    """Count the last hour's heartbeats that lag more than `watermark.max_lag` and do not hold the watermark."""
     # A warning, since what is passed over has landed and is computed with its windows.
     lake, now = look.lake, look.now
     max_lag, description = look.lake.settings.watermark.max_lag, "max_lag is not set: nothing is passed over"
@@ -204,58 +205,52 @@ def passed_over(look: Look) -> dg.AssetCheckResult:
         tracked = count_passed_over(lake.state(look.user).histogram, max_lag)
         description = (
             f"{found.total} of the {found.rows} rows ({found.share:.3%}) that were published in the last hour lag more "
-            f"than {format_duration(max_lag)} (max_lag) and hold nobody; by_stream names their streams. Mend their "
-            f"clocks, or raise max_lag if they are to be waited for{_unknown('passed over', found.damaged)}"
+            f"than {format_duration(max_lag)} (max_lag) and do not delay the watermark; by_stream names their streams. "
+            f"Fix their clocks, or raise max_lag if they are to be waited for{_unknown('passed over', found.damaged)}"
         )
-    return dg.AssetCheckResult(
+    return verdict(
         passed=found.share <= look.lake.settings.checks.max_late_share and not found.damaged,
-        severity=dg.AssetCheckSeverity.WARN,
         description=description,
-        metadata={
-            "passed_over": found.total,
-            "passed_over_share": found.share,
-            "rows": found.rows,
-            "tracked": tracked,
-            "by_stream": dg.MetadataValue.json(first_of(found.by_stream)),
-        },
+        passed_over=found.total,
+        passed_over_share=found.share,
+        rows=found.rows,
+        tracked=tracked,
+        by_stream=dg.MetadataValue.json(first_of(found.by_stream)),
     )
 
 
 @check_of(QUARANTINED)
-def quarantine_share(look: Look) -> dg.AssetCheckResult:
-    """Which share of what landed within an hour was rejected, mostly for which reason: a contract that does not fit the
-    messages parks them."""
-    # A warning, since a requeue lands what waits once the contract is mended.
+def quarantine_share(look: CheckInput) -> dg.AssetCheckResult:
+    """The share of the last hour's messages that was rejected, and the most frequent reason. A contract that does not
+    fit the messages parks them."""
+    # A warning, since a requeue lands what waits once the contract is fixed.
     lake, user = look.lake, look.user
     found = read_quarantine_share(lake.staleness(user).heartbeats, lake.quarantine(user), look.now - LOST_WITHIN)
     detail, mostly = printable(found.detail or ""), ""
     waiting = "".join(f"; {printable(said)}" for said in lake.watch().waiting.values() if said)
     if found.reason is not None:
         mostly = (
-            f", the newest mostly as {found.reason}: {detail}. Mend [message] or the publisher; then "
+            f", the newest mostly as {found.reason}: {detail}. Fix [message] or the publisher; then "
             "`tidemark quarantine --requeue` lands what passes"
         )
-    return dg.AssetCheckResult(
+    return verdict(
         passed=found.share <= look.lake.settings.checks.max_quarantine_share,
-        severity=dg.AssetCheckSeverity.WARN,
         description=(
             f"about {found.quarantined} of the {found.landed + found.quarantined} rows that landed in the last hour "
             f"({found.share:.3%}) were quarantined{mostly}{waiting}"
         ),
-        metadata={
-            "quarantined": found.quarantined,
-            "landed": found.landed,
-            "quarantine_share": found.share,
-            "most_frequent_reason": found.reason or "none",
-            "newest_detail": detail,
-        },
+        quarantined=found.quarantined,
+        landed=found.landed,
+        quarantine_share=found.share,
+        most_frequent_reason=found.reason or "none",
+        newest_detail=detail,
     )
 
 
 @check_of(HEARTBEATS, is_due=lambda settings: bool(settings.message.fields) and not settings.pubsub.attach)
-def fields_present(look: Look) -> dg.AssetCheckResult:
-    """Whether each compared field has a value in what landed within an hour: one that no payload has, or that is always
-    of another kind, is null in every row."""
+def fields_present(look: CheckInput) -> dg.AssetCheckResult:
+    """Look for compared fields without a value in the last hour's heartbeats: one that no payload has, or that is
+    always of another kind, is null in every row."""
     # A warning, since the heartbeats land all the same, with their payloads.
     names = look.lake.settings.message.kinds
     found = read_null_fields(look.lake.staleness(look.user).heartbeats, names, look.now - LOST_WITHIN)
@@ -265,45 +260,40 @@ def fields_present(look: Look) -> dg.AssetCheckResult:
     elif found.fields:
         description = (
             f"{'; '.join(field.sentence() for field in found.fields)}: absent, null, or of another kind than "
-            "configured. Mend [message.fields] or the publisher; `tidemark try` shows what samples have"
+            "configured. Fix [message.fields] or the publisher; `tidemark try` shows what samples have"
         )
-    return dg.AssetCheckResult(
+    return verdict(
         passed=not found.fields,
-        severity=dg.AssetCheckSeverity.WARN,
         description=description,
-        metadata={
-            "null_fields": found.names,
-            "rows": found.rows,
-            "null_rows": dg.MetadataValue.json({field.name: field.rows for field in found.fields}),
-            "null_since": dg.MetadataValue.json({field.name: iso(field.since) for field in found.fields}),
-        },
+        null_fields=found.names,
+        rows=found.rows,
+        null_rows=dg.MetadataValue.json({field.name: field.rows for field in found.fields}),
+        null_since=dg.MetadataValue.json({field.name: iso(field.since) for field in found.fields}),
     )
 
 
 @check_of(HEARTBEATS, is_due=lambda _: True)
-def subscriptions(look: Look) -> dg.AssetCheckResult:
-    """Whether both subscriptions still are what the method needs, whoever has changed them."""
+def subscriptions(look: CheckInput) -> dg.AssetCheckResult:
+    """Compare both subscriptions with what the method needs."""
     return subscriptions_result(look.pubsub.drift())
 
 
 def subscriptions_result(drift: Drift) -> dg.AssetCheckResult:
     """An error where the method does not hold any more, a warning of what will lose messages later."""
     wrong = [*drift.breaks, *drift.dangers]
-    return dg.AssetCheckResult(
+    return verdict(
         passed=not wrong,
         severity=dg.AssetCheckSeverity.ERROR if drift.breaks else dg.AssetCheckSeverity.WARN,
         description="; ".join(wrong) or "both subscriptions are what the method needs",
-        metadata={
-            "breaks": dg.MetadataValue.md(listed(drift.breaks)),
-            "dangers": dg.MetadataValue.md(listed(drift.dangers)),
-            "differences": dg.MetadataValue.md(listed(drift.differences)),
-        },
+        breaks=dg.MetadataValue.md(listed(drift.breaks)),
+        dangers=dg.MetadataValue.md(listed(drift.dangers)),
+        differences=dg.MetadataValue.md(listed(drift.differences)),
     )
 
 
-def seen_subscriptions(look: Look) -> list[dg.AssetCheckResult]:
-    """The check beside a tick: a warning where it may not look, and nothing where nobody answers, which the ticks that
-    pull say themselves."""
+def seen_subscriptions(look: CheckInput) -> list[dg.AssetCheckResult]:
+    """Like the check by hand, but warns if a permission is missing. Silent if Pub/Sub is unreachable: the ticks that
+    pull report that."""
     try:
         return [subscriptions.evaluate(look)]
     except PermissionMissing as error:
@@ -315,8 +305,9 @@ def seen_subscriptions(look: Look) -> list[dg.AssetCheckResult]:
 
 
 @check_of(WATERMARK, is_due=lambda _: True)
-def watermark_age(look: Look) -> dg.AssetCheckResult:
-    """Whether somebody decides, and the watermark is behind the clock by no more than `checks.max_watermark_age`."""
+def watermark_age(look: CheckInput) -> dg.AssetCheckResult:
+    """Require that decisions are made, and that the watermark is behind the clock by no more than
+    `checks.max_watermark_age`."""
     # An error, since no window closes meanwhile. Without a watermark there is no age.
     settings, watermark, age = look.lake.settings, look.watermark, timedelta(0)
     bound = settings.checks.max_watermark_age
@@ -331,11 +322,12 @@ def watermark_age(look: Look) -> dg.AssetCheckResult:
         )
     if standing:
         description = f"{standing}; {description}"
-    return dg.AssetCheckResult(
+    return verdict(
         passed=age <= bound and standing is None,
         severity=dg.AssetCheckSeverity.ERROR,
         description=description,
-        metadata={"age_seconds": age.total_seconds(), "max_age_seconds": bound.total_seconds()},
+        age_seconds=age.total_seconds(),
+        max_age_seconds=bound.total_seconds(),
     )
 
 

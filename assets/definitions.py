@@ -53,7 +53,7 @@ def build_definitions(
     plan: RunPlan = PLAN,
 ) -> dg.Definitions:
     """Assets, sensors, jobs and resources for these settings, on the machine's clock or another one, with the tables of
-    `[tables]` and these. With `pubsub.attach`, what needs no landing, and no tables. `topic` is somebody else's asset
+    `[tables]` and these. With `pubsub.attach`, what needs no landing, and no tables. `topic` is the key of an asset
     that stands for the topic. Raises InvalidSettings."""
     clock, kept = clock or SystemClock(), Kept()
     partitions, housekeeping = Partitions(settings.windowing, clock.now()), housekeeping_job(settings)

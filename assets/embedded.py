@@ -1,4 +1,4 @@
-"""A pipeline inside a Dagster project of one's own, beside other pipelines and other people's definitions."""
+"""A pipeline inside your Dagster project, beside other pipelines and definitions."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from tidemark.assets.catalog import COMPLETE_WINDOWS, HEARTBEAT_DIFFS, HEARTBEATS, ON_COMPUTED, WATERMARK, key_of
 from tidemark.assets.partitions import Partitions
-from tidemark.assets.scheduler.runs import windows_of
+from tidemark.assets.window_names import windows_of
 from tidemark.pipeline.clock import SystemClock
 from tidemark.pipeline.compute.table_definition import TableDefinition
 from tidemark.pipeline.lake.layout import Lake
@@ -18,7 +18,7 @@ from tidemark.pipeline.settings import DEFAULT_NAME, Settings, load_settings
 
 @dataclass(frozen=True)
 class Pipeline:
-    """One pipeline: its definitions for Dagster, and what an asset of one's own over its windows needs."""
+    """One pipeline: its definitions for Dagster, and what your asset over its windows needs."""
 
     settings: Settings
     tables: Sequence[TableDefinition] = ()
@@ -36,7 +36,7 @@ class Pipeline:
 
     @property
     def name(self) -> str:
-        """What the names of its assets, jobs, sensors, schedules and resources begin with."""
+        """The prefix of the names of its assets, jobs, sensors, schedules and resources."""
         return self.settings.pipeline_name
 
     @property
@@ -57,8 +57,8 @@ class Pipeline:
 
     @property
     def complete_windows(self) -> dg.AssetKey:
-        """The key of complete_windows, where somebody else reads base (`pubsub.attach`): there `diffs` and `heartbeats`
-        are not. A partition is materialized once the watermark has passed it."""
+        """The key of complete_windows, where another consumer reads base (`pubsub.attach`): there `diffs` and
+        `heartbeats` are not. A partition is materialized once the watermark has passed it."""
         return key_of(self.settings, COMPLETE_WINDOWS)
 
     @property

@@ -115,7 +115,7 @@ def landing_events(settings: Settings, landed: Ingested) -> list[dg.AssetMateria
 
 
 def landing_sentence(landed: Ingested) -> str:
-    """What a landing tick did."""
+    """The result of a landing tick in a sentence."""
     if not landed.messages:
         return "nothing to land"
     sentence = f"landed {landed.heartbeats} heartbeats, {landed.late} of them late"

@@ -14,7 +14,7 @@ from tidemark.resources.json_logs import log_as  # noqa: E402
 settings = load_settings()
 log_as(settings.logs)
 
-# What the UI materializes runs in the run's own process as well. Nobody else's definitions are here.
+# A run of the UI also works in its own process. No other definitions are here.
 defs = dg.Definitions.merge(build_definitions(settings), dg.Definitions(executor=dg.in_process_executor))
 
 gc.enable()

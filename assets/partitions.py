@@ -30,7 +30,7 @@ class Partitions:
 
     @property
     def listed(self) -> Windowing:
-        """How event time is cut into partitions."""
+        """The cut of event time into partitions."""
         since = datetime(self.loaded_at.year - YEARS_BEFORE, 1, 1, tzinfo=UTC)
         longer = Windowing(max(self.windowing.length, HOUR), since)
         return Windowing(longer.length, longer.containing(max(since, self.windowing.first)).start)

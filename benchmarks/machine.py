@@ -31,7 +31,7 @@ from tidemark.pipeline.lake.tables.quarantine import Quarantine
 from tidemark.pipeline.pubsub.backlog import SnapshotBacklog
 from tidemark.pipeline.pubsub.connection import publisher_client, subscriber_client
 from tidemark.pipeline.pubsub.provision import provision
-from tidemark.pipeline.pubsub.subscription import PubSubSubscription, Subscription
+from tidemark.pipeline.pubsub.subscription import PubSubSubscription
 from tidemark.pipeline.settings import Settings, load_settings
 from tidemark.pipeline.settings_sections import EmulatorKind
 from tidemark.pipeline.spark.session import session_config
@@ -97,7 +97,7 @@ class World:
         """The reading of a subscription."""
         return SnapshotBacklog(self.subscriber, path, self.clock)
 
-    def track(self, budget: Budget, subscription: Subscription | None = None) -> Tracked:
+    def track(self, budget: Budget, subscription: PubSubSubscription | None = None) -> Tracked:
         """One tracking tick."""
         pubsub = self.settings.pubsub
         return track(
@@ -112,7 +112,7 @@ class World:
             until_gone=self.backlog(pubsub.tracking_path),
         )
 
-    def land(self, budget: Budget, subscription: Subscription | None = None) -> Ingested:
+    def land(self, budget: Budget, subscription: PubSubSubscription | None = None) -> Ingested:
         """One landing tick."""
         heartbeats, quarantine = new_files(self.lake, self.clock)
         return land(

@@ -193,7 +193,7 @@ class TableFailed(TidemarkError):
 class SparkUnreachable(TidemarkError):
     """No Spark Connect server answers at `spark.remote`, or it has another token.
 
-    Start it, or set `spark.remote` or `spark.master`."""
+    Start it, or set another `spark.remote`."""
 
 
 class ExecutorsUnable(TidemarkError):

@@ -36,7 +36,7 @@ LISTEN = "127.0.0.1:9464"
 """Where `tidemark up` and Prometheus find the code server: 9464 is the port of OpenTelemetry's exporter."""
 SNAPSHOT_BUDGET = 10 << 30
 """Bytes a day, on the service. Ten thousand sources that publish every 30 s need about half of it, read at each tick of
-10 s (docs/concepts/costs.md). By the list price of September 2026 it is at most 2.70 dollars a day."""
+10 s (docs/concepts/costs-and-scale.md). By the list price of September 2026 it is at most 2.70 dollars a day."""
 NEVER, AUTOMATIC = "never", "automatic"
 BY_HAND: Literal["by hand"] = "by hand"
 ON_CHANGE: Literal["when the contract changes"] = "when the contract changes"
@@ -291,8 +291,8 @@ class WatermarkSettings(Section):
     """The decision (docs/concepts/watermark.md). `tidemark tune` shows what some of these cost on your own traffic."""
 
     rule: Literal["band", "frontier"] = "band"
-    """Bound of the event times that may still land (docs/concepts/watermark.md). `frontier` is fresher. `band`
-    tolerates a stream that is late, and is slow for its sake."""
+    """Bound of the event times that may still land (docs/concepts/watermark.md). `frontier` is fresher if `slack` is
+    small. `band` tolerates a stream that is late, and is slow for its sake."""
     band: NotNegative = timedelta(seconds=10)
     """Disorder that is allowed for. Larger: more disorder is tolerated, and every window is ready that much later.
     Smaller: what exceeds it is late."""
@@ -419,7 +419,9 @@ class SparkSettings(Section):
     @classmethod
     def _unpackable(cls, value: str | None) -> str | None:
         if value is not None and (not value.endswith((".tar.gz", ".tgz")) or "#" in value or "," in value):
-            raise ValueError("name the archive that `tidemark pack` made, such as executors.tar.gz, without # and ,")
+            raise ValueError(
+                "name the archive that `tidemark provision --executors` made, such as executors.tar.gz, without # and ,"
+            )
         return value
 
     @property

@@ -7,8 +7,8 @@ from collections.abc import Callable
 from threading import Thread
 
 ENDS_WITHIN_SECONDS = 8.0
-"""How long what is under way may go on: a supervisor kills after ten. What is cut short is as if the process had been
-killed: what was not acknowledged comes again."""
+"""The longest that work under way may go on: a supervisor kills after ten. What is cut short is as if the process had
+been killed: what was not acknowledged comes again."""
 
 
 def end_soon_after(asked: Callable[[], object]) -> None:

@@ -21,7 +21,7 @@ from tidemark.resources import private
 
 JSON = "json"
 OF_A_RUN = ("run_id", "job_name", "step_key")
-"""What a run's lines have of what Dagster knows of them."""
+"""The ids of Dagster's that a run's lines carry."""
 
 _ids: ContextVar[dict[str, str] | None] = ContextVar("ids", default=None)
 
@@ -59,7 +59,7 @@ def log_as(chosen: LogSettings) -> None:
 
 
 def json_console(name: str, level: str | int) -> logging.Logger:
-    """What a tick or a run writes to standard error."""
+    """The logger of a tick or a run, to standard error."""
     console = logging.Logger(name, level)
     console.addHandler(JsonHandler())
     return console

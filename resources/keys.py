@@ -1,5 +1,5 @@
 """Under which keys a pipeline's resources stand in Dagster, and how its functions get them: no other pipeline's, and
-nobody else's resource called `spark`."""
+not another resource called `spark`."""
 
 from typing import TYPE_CHECKING, Any, Protocol, cast
 

@@ -38,7 +38,7 @@ NEWEST_FOLD = "newest fold"
 """Its key among what the process keeps."""
 
 FOLDS_SERVE = 2
-"""For how many ticks the fold of a tracking tick serves those who need no newer one."""
+"""The number of ticks for which the fold of a tracking tick serves those who need no newer one."""
 
 
 @dataclass
@@ -77,7 +77,7 @@ class LakeResource(dg.ConfigurableResource):  # type: ignore[type-arg]
         return self.kept.get("watch", Watch)
 
     def signals(self, user: str) -> Sequence[WatermarkObject]:
-        """Where the newest decision is told, with what this user has told."""
+        """The places outside that are told the newest decision, with what this user has told."""
         return self._part(user, lambda lake: signals_of(self.settings, lake), "signals")
 
     def past(self, user: str) -> TrackingLog:
@@ -109,7 +109,7 @@ class LakeResource(dg.ConfigurableResource):  # type: ignore[type-arg]
         return self._part(user, lambda lake: new_files(lake, self.clock), "new files")
 
     def judge(self, user: str) -> HeartbeatReader:
-        """What judges messages by the settings, with the schemas that it has read."""
+        """The reader that judges messages by the settings, with the schemas that it has read."""
         names = self.settings.message.schema_names
         return self._part(
             user,
@@ -136,7 +136,7 @@ class LakeResource(dg.ConfigurableResource):  # type: ignore[type-arg]
         return self._part(user, lambda _: LateHeartbeats(landed, self.settings.windowing), "late")
 
     def window_index(self, user: str) -> WindowIndex:
-        """Which windows hold heartbeats, and which are computed."""
+        """The index of the windows that hold heartbeats, and of those that are computed."""
         windowing, lookback = self.settings.windowing, self.settings.windows.lookback
         tables = self.heartbeats(user), self.diffs(user).table
         return self._part(user, lambda _: WindowIndex(*tables, windowing, lookback), "window_index")

@@ -65,7 +65,7 @@ class PageGuard:
         return None
 
     def _is_own(self, origin: str, host: str) -> bool:
-        """Whether an origin is the page's own: the host that was asked, or one that the settings allow."""
+        """Tell whether an origin is the page's own: the host that was asked, or one that the settings allow."""
         try:
             named = urlsplit(origin)
         except ValueError:
@@ -76,7 +76,7 @@ class PageGuard:
 
 
 def _shows(asked: HTTPConnection) -> bool:
-    """Whether the request is for the page GraphiQL, which executes nothing by itself."""
+    """Tell whether the request is for the page GraphiQL, which executes nothing by itself."""
     return "text/html" in asked.headers.get("accept", "")
 
 

@@ -14,7 +14,7 @@ from tidemark.pipeline.errors import DagsterPartMissing
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class PrivatePart:
     """A module, a name in it with its attributes, and the loss without it."""
 
     module: str
@@ -76,7 +76,7 @@ _BY_LOSS = {
 }
 
 PARTS = {
-    name: Part(*address.partition(":")[::2], without)
+    name: PrivatePart(*address.partition(":")[::2], without)
     for without, parts in _BY_LOSS.items()
     for name, address in parts.items()
 }
@@ -100,8 +100,8 @@ def __getattr__(name: str) -> Any:
 
 
 @cache
-def found(part: Part) -> Any:
-    """What Dagster has under a part's name. Raises DagsterPartMissing."""
+def found(part: PrivatePart) -> Any:
+    """Import a part. Raises DagsterPartMissing."""
     try:
         return reduce(_attribute, part.name.split("."), import_module(part.module))
     except (ImportError, AttributeError):

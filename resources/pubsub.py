@@ -39,7 +39,7 @@ class PubSubResource(dg.ConfigurableResource):  # type: ignore[type-arg]
         return self._readings().tracking(user)
 
     def spending(self) -> Spending:
-        """What this process uses, and the budget of snapshots: one for all readings."""
+        """The readings of this process, which share one budget of snapshots."""
         return self._readings().spending()
 
     def sweep(self) -> int:
@@ -47,7 +47,7 @@ class PubSubResource(dg.ConfigurableResource):  # type: ignore[type-arg]
         return self._readings().sweep()
 
     def drift(self) -> Drift:
-        """What is wrong with the two subscriptions as they are now. Raises PubSubError where they cannot be seen."""
+        """The faults of both subscriptions as they are now. Raises PubSubError if they cannot be seen."""
         readings = self._readings()
         found = look_at_subscriptions(readings.client(), self.settings.pubsub, self.settings.contract)
         return replace(found, dangers=(*found.dangers, *readings.taken_away()))

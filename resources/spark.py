@@ -65,7 +65,7 @@ class SparkResource(LazyPySparkResource):  # type: ignore[misc]
 
     @property
     def spark_context(self) -> Any:
-        """That of a classic session."""
+        """The context of a classic session."""
         return self.spark_session.sparkContext
 
     def interrupt(self) -> None:

@@ -11,7 +11,7 @@ import dagster as dg
 
 
 def revisions(instance: dg.DagsterInstance) -> dict[str, list[str | None]]:
-    """By storage, the revision that is there and the one that is expected. A storage without revisions is left out."""
+    """The existing and the expected revision, by storage. A storage without revisions is left out."""
     storages: dict[str, Any] = {
         "runs": instance.run_storage,
         "events": instance.event_log_storage,

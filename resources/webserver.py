@@ -17,12 +17,12 @@ from tidemark.resources.page_guard import PageGuard
 
 HOST = "127.0.0.1"
 CONNECTIONS_END_WITHIN_SECONDS = 4
-"""How long open pages hold the server once it is asked to end."""
+"""The longest that open pages hold the server once it is asked to end."""
 
 WORKSPACE = "workspace.yaml"
 LIVE_DATA_EVERY_MS, STATEMENT_MS, POOL_SECONDS, POOL_OVERFLOW = 2000, 15_000, 3600, 20
-"""How often the UI asks for what changed, the longest statement in the database, and how its connections are pooled:
-the defaults of Dagster's own command."""
+"""The pause between two looks of the UI for changes, the longest statement in the database, and how its connections are
+pooled: the defaults of Dagster's own command."""
 
 
 def serve() -> None:

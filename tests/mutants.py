@@ -36,7 +36,7 @@ class Mutant(NamedTuple):
 
 TAKE, SETTLE, ROUNDS = "ingest/take.py", "ingest/settle.py", "ingest/rounds.py"
 TICKS, READERS, SPARK = "ingest/ticks.py", "ingest/readers.py", "ingest/on_spark.py"
-COPIES, BY_NAME = "ingest/copies.py", "ingest/named.py"
+COPIES, BY_NAME = "ingest/copies.py", "ingest/source/named.py"
 THE_LOG, KEPT = "lake/log/tracking_log.py", "pubsub/leases.py"
 APPEND = "self.log.append(entry, judged_by=_contract(tracked))"
 REMEMBER = "self.copies.settle({one.attempt for one in tracked})"

@@ -7,16 +7,20 @@ from pathlib import Path
 import pytest
 
 from tidemark.pipeline.cli.app import app
+from tidemark.pipeline.settings import Settings
 from tools import reference
 
 ROOT = Path(__file__).resolve().parent.parent
 README = (ROOT / "README.md").read_text()
+OF_SPARK = {"spark.archives", "spark.jars", "spark.master"}
+"""Settings of Spark's that documents name."""
+
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
 
 
 def test_make_lists_every_command_that_the_documents_name() -> None:
     targets = set(re.findall(r"^([a-z-]+):.*## ", (ROOT / "Makefile").read_text(), re.MULTILINE))
-    assert {"demo", "test", "up", "setup", "docs"} <= set(re.findall(r"`?make ([a-z-]+)", README))
+    assert {"demo", "test", "setup", "docs"} <= set(re.findall(r"`?make ([a-z-]+)", README))
     for document in DOCUMENTS:
         named = set(re.findall(r"`make ([a-z-]+)", document.read_text()))
         assert named <= targets, document.name
@@ -32,6 +36,14 @@ def test_the_command_line_has_every_command_that_the_documents_name() -> None:
     for document in DOCUMENTS:
         for name in re.findall(r"(?:`|bin/)tidemark ([a-z]+)", document.read_text()):
             assert name in known, f"{document.name}: tidemark {name}"
+
+
+def test_settings_that_documents_name_are_there() -> None:
+    sections = {name: reference.section_of(field).model_fields for name, field in Settings.model_fields.items()}
+    known = {f"{name}.{field.alias or key}" for name, keys in sections.items() for key, field in keys.items()}
+    for document in DOCUMENTS:
+        named = re.findall(rf"`((?:{'|'.join(sections)})\.(?!py`|yaml`|json`)\w+)(?: = [^`]*)?`", document.read_text())
+        assert set(named) <= known | OF_SPARK, document.name
 
 
 def test_the_reference_is_what_make_reference_writes() -> None:

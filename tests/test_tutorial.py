@@ -26,6 +26,9 @@ PORTS = {"8085": 0, "15002": 1, "3000": 2, "9464": 4}
 PATIENCE_SECONDS = 420.0
 """Until a block must print what the page shows. Ticks are ten seconds apart, and Spark starts in half a minute."""
 
+STOPPED_WITHIN_SECONDS = 240.0
+"""`tidemark up --stop` waits for three minutes at most."""
+
 FIGURE = re.compile(r"(?:\d+[hm])*\d[\d.,]*s\b|none|\d[\d.,]*")
 """Durations, counts and parts of times, which differ from run to run."""
 
@@ -112,7 +115,7 @@ class Terminal:
         assert self.shell.stdin is not None
         self.shell.stdin.close()
         with suppress(subprocess.TimeoutExpired):
-            self.shell.wait(30)
+            self.shell.wait(STOPPED_WITHIN_SECONDS)
         with suppress(ProcessLookupError):
             os.killpg(self.shell.pid, signal.SIGKILL)
 
@@ -156,7 +159,6 @@ def test_the_tutorial_prints_what_it_shows(tmp_path: Path) -> None:
                 if "cd orders" in command:
                     folder = tmp_path / "orders"
     finally:
-        for terminal in terminals:
-            terminal.type(f"cd {folder}; tidemark up --stop")
-        for terminal in terminals:
+        terminals[1].type(f"cd {folder}; tidemark up --stop")
+        for terminal in reversed(terminals):
             terminal.close()

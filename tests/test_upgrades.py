@@ -17,7 +17,6 @@ from deltalake import DeltaTable
 
 from tests.cli.test_cli import Place
 from tests.dagster.house import ModelWorld, Ticking, beats_between, publish, settings_of
-from tests.lake.builders import Beat, append_beats, columns_of
 from tests.lake_fixture import FIXTURES, beats, closed, compute_here, world_in
 from tests.lake_reading import LATER, lake_in, said_by, settings_in
 from tests.watermark.builders import at
@@ -146,16 +145,6 @@ def test_a_table_of_a_later_format_is_refused_also_by_who_holds_it_open(name: st
             opened.current()
         with pytest.raises(NewerFormat, match=REFUSED):
             opened.created(pa.schema([]))
-
-
-def test_who_holds_a_table_open_appends_nothing_once_a_later_version_has_marked_it(place: Path) -> None:
-    held = lake_in(place).heartbeats()
-    append_beats(held, columns_of([Beat("a", 0)], ["load"]))
-    rows = held.extent().rows
-    remark_table(place, "heartbeats")
-    with pytest.raises(NewerFormat, match=REFUSED):
-        append_beats(held, columns_of([Beat("a", 1)], ["load"]))
-    assert DeltaTable(place / "lake" / "heartbeats").to_pyarrow_table(columns=["stream_id"]).num_rows == rows
 
 
 @pytest.mark.parametrize(

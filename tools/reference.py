@@ -20,6 +20,7 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 import pyarrow as pa
 import typer
+from pydantic.fields import FieldInfo
 
 from tidemark.pipeline.cli.app import app
 from tidemark.pipeline.contract.heartbeat import FieldKind
@@ -76,12 +77,17 @@ def settings() -> Iterator[str]:
     """The effects of a change, and a table for each section of the settings."""
     effects = ((effect, linked(text)) for effect, text in documented(Effect, [*Effect.__members__]).items())
     yield from ("", *table(("on a change", "effect"), ((Effect[name], text) for name, text in effects)))
-    for name, section in Settings.model_fields.items():
-        kind: Any = section.annotation
-        if get_origin(kind) is dict:
-            name, kind = f"{name}.NAME", get_args(kind)[1]
+    for name, field in Settings.model_fields.items():
+        kind = section_of(field)
+        name = f"{name}.NAME" if get_origin(field.annotation) is dict else name
         yield from ("", f"## `[{name}]`", linked(inspect.getdoc(kind) or ""), "")
         yield from table(("name", "default", "meaning", "values", "on a change"), _settings_of(kind))
+
+
+def section_of(field: FieldInfo) -> type[Section]:
+    """The section that a field of the tree holds, or holds by name."""
+    kind: Any = field.annotation
+    return get_args(kind)[1] if get_origin(kind) is dict else kind
 
 
 def _settings_of(section: type[Section]) -> Iterator[Sequence[str]]:
@@ -143,8 +149,10 @@ def commands() -> Iterator[str]:
         panel = getattr(group.get_command(context, name), "rich_help_panel", None)
         rows = panels.setdefault(panel if isinstance(panel, str) else "Commands", [])
         command = group.resolve_command(context, [name])[1]
-        rows.append((f'<a id="{name}"></a>**`tidemark {name}`**', linked(command.help)))
-        rows += [_parameter(one, context) for one in command.params if not one.hidden]
+        options = {one.opts[0]: one for one in command.params if not one.hidden}
+        json_too = " With `--json`: as JSON." if options.pop("--json", None) else ""
+        rows.append((f'<a id="{name}"></a>**`tidemark {name}`**', linked(command.help) + json_too))
+        rows += [_parameter(one, context) for one in options.values()]
     for panel, rows in panels.items():
         yield from ("", f"## {panel}", "", *table(("command, option", "meaning"), rows))
 
@@ -168,7 +176,7 @@ def tables() -> Iterator[str]:
         (
             "`quarantine`",
             "Every rejected message whole, in the columns of `heartbeats` from `message_id` to `landed_at`.",
-            pa.schema([one for one in QUARANTINE if one.name not in {each.name for each in message_columns()}]),
+            pa.schema([one for one in QUARANTINE if one.name not in {column.name for column in message_columns()}]),
             QUARANTINE_COLUMNS,
         ),
         (

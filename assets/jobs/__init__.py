@@ -1,1 +1,1 @@
-"""What runs do: the jobs, and the assets that a run computes."""
+"""The jobs, and the assets that a run computes."""

@@ -7,16 +7,15 @@ from typing import Any, TypeAlias
 import dagster as dg
 from pydantic import Field
 
-from tidemark.assets.catalog import Columns, key_of, shown, within
-from tidemark.assets.jobs.job import job_of, working
+from tidemark.assets.catalog import ASSETS, Columns, key_of, shown, within
+from tidemark.assets.jobs.job import Context, job_of, working
 from tidemark.assets.partitions import Partitions
-from tidemark.assets.scheduler.lost_runs import Context
-from tidemark.assets.scheduler.runs import stretch_texts, stretches_asked, windows_of, windows_tag
+from tidemark.assets.window_names import stretch_texts, stretches_asked, windows_of, windows_tag
 from tidemark.pipeline.clock import SystemClock
 from tidemark.pipeline.compute.replacement import refuse_open
 from tidemark.pipeline.errors import ExecutorsUnable, InvalidSettings, TableFailed, WindowExpired, WindowNotClosed
 from tidemark.pipeline.lake.tables.window_index import WindowIndex
-from tidemark.pipeline.orchestrator.names import WINDOWS, op_of
+from tidemark.pipeline.orchestrator.names import PIPELINE, WINDOWS, op_of, pipeline_tag
 from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.windows import Window
 from tidemark.resources import private
@@ -90,6 +89,9 @@ def asset_by_window(
 
     def computed(context: dg.AssetExecutionContext) -> Iterator[dg.MaterializeResult[None]]:
         lake = lake_of(context, settings)
+        ours = {key, *(key_of(settings, one) for one in ASSETS)}
+        if context.run.asset_selection and context.run.asset_selection <= ours:  # else it is another's run as well
+            context.instance.add_run_tags(context.run.run_id, {PIPELINE: pipeline_tag(settings.lake.uri)})
         with working(context, *LASTING):
             windows = _windows_of_partitions(context, lake, partitions, index(lake), further)
             yield _materialized(context, key, compute(context, windows))
@@ -105,8 +107,8 @@ def batch_parts(
     watermark: datetime | None,
     further: timedelta = timedelta(0),
 ) -> dict[str, Any]:
-    """The arguments of any `Batch` over these windows, whose input may reach `further` back. Raises WindowExpired and
-    WindowNotClosed, before Spark is used."""
+    """The arguments of any `WindowBatch` over these windows, whose input may reach `further` back. Raises WindowExpired
+    and WindowNotClosed, before Spark is used."""
 
     def refuse_expired(windows: Sequence[Window]) -> None:
         kept.refuse_expired(windows, further=further)

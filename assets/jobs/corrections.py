@@ -13,7 +13,7 @@ from tidemark.resources.lake import LakeResource
 
 
 def corrections_asset(settings: Settings, tables: Iterable[str] = ()) -> Sequence[dg.AssetSpec]:
-    """Its spec, downstream of `heartbeat_diffs` and of these tables of one's own; none if the settings say so."""
+    """Its spec, downstream of `heartbeat_diffs` and of these custom tables; none if the settings say so."""
     if not settings.windows.corrections:
         return []
     about = (

@@ -1,30 +1,26 @@
 """The assets that a run computes by window: `heartbeat_diffs` and `stream_status`."""
 
-from collections import defaultdict
-from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Any
 
 import dagster as dg
-import polars as pl
-import pyarrow as pa
 
 from tidemark.assets.catalog import HEARTBEAT_DIFFS, HEARTBEATS, STREAM_STATUS, WATERMARK, key_of
-from tidemark.assets.checks import evaluation_of
+from tidemark.assets.checks import evaluation_of, verdict
 from tidemark.assets.jobs.by_window import Event, asset_by_window, batch_parts, reports, which, windows_job
 from tidemark.assets.jobs.corrections import corrections_noted
+from tidemark.assets.jobs.job import Context
 from tidemark.assets.partitions import Partitions
-from tidemark.assets.scheduler.lost_runs import Context
-from tidemark.assets.scheduler.runs import stretch_ends
+from tidemark.assets.window_names import stretch_ends
 from tidemark.pipeline.clock import iso
 from tidemark.pipeline.compute.columns import DiffPlan
 from tidemark.pipeline.compute.micro_batch import MicroBatch, Silent, compute_windows, silent_in
-from tidemark.pipeline.compute.replacement import Outcome
+from tidemark.pipeline.compute.replacement import Replaced
 from tidemark.pipeline.lake.tables.diffs import diff_columns, diff_schema
-from tidemark.pipeline.lake.tables.stream_status import STATUS, STATUS_COLUMNS, StatusKind
+from tidemark.pipeline.lake.tables.stream_status import STATUS, STATUS_COLUMNS
 from tidemark.pipeline.lake.tables.window_index import WindowIndex
-from tidemark.pipeline.lake.tables.windowed import PARTITION
 from tidemark.pipeline.orchestrator.names import COMPUTE_WINDOWS, name_of
 from tidemark.pipeline.quality.corrected import DIFFS_KEY, FollowedTable
 from tidemark.pipeline.quality.silence import WindowSilence, silence_of
@@ -99,7 +95,7 @@ def compute_and_report(
     return report.windows
 
 
-def compute_range(windows: Sequence[Window], lake: LakeResource, spark: SparkResource, run: str) -> Outcome:
+def compute_range(windows: Sequence[Window], lake: LakeResource, spark: SparkResource, run: str) -> Replaced:
     """Compute windows, which may have gaps between them, and replace them in the lake; if that fails, leave a note of
     it there. Raises WindowNotClosed, before Spark is used, ExecutorsUnable, WindowExpired, and other TidemarkErrors."""
     windowing, settings = lake.settings.windows, lake.settings
@@ -114,8 +110,8 @@ def _index(lake: LakeResource) -> WindowIndex:
     return lake.window_index("run")
 
 
-def sentence_of(computed: Outcome) -> str:
-    """What a run has computed, from which input, and what another run had computed already."""
+def sentence_of(computed: Replaced) -> str:
+    """A run's result in a sentence: its windows and input, and the windows that another run had computed already."""
     said = (
         f"computed {len(computed.rows)} windows, {sum(computed.rows.values())} rows, from version "
         f"{computed.heartbeats_version} of heartbeats ({computed.input_rows} rows in its files)"
@@ -126,7 +122,7 @@ def sentence_of(computed: Outcome) -> str:
     return f"{said}; another run has computed these from input that is as new: {', '.join(superseded)}"
 
 
-def diffs_metadata(computed: Outcome, silent: Silent, windows: Sequence[Window]) -> dict[str, Any]:
+def diffs_metadata(computed: Replaced, silent: Silent, windows: Sequence[Window]) -> dict[str, Any]:
     """The metadata of a partition with these computed windows, and who was silent in the last of them."""
     count, names = silent.get(windows[-1].key, (0, []))
     return {
@@ -181,11 +177,10 @@ def stream_status_asset(settings: Settings, partitions: Partitions) -> dg.Assets
 
 @dataclass(frozen=True, slots=True)
 class SilenceReport:
-    """The computed windows and their metadata; `behind`, the windows whose status is missing or was made from older
-    input than their diffs; and how many streams are known."""
+    """The computed windows; `behind`, the windows whose status is missing or was made from older input than their
+    diffs; and the number of known streams."""
 
     windows: Sequence[WindowSilence]
-    metadata: Mapping[str, dict[str, Any]]
     behind: Sequence[str]
     streams: int
 
@@ -195,10 +190,8 @@ def silence_report(lake: LakeResource, windows: Iterable[str]) -> SilenceReport:
     keys = sorted(windows)
     whole, diffs = lake.whole(), lake.diffs("silence")
     status, known = whole.stream_status(), whole.streams().save()
-    found, rows = silence_of(diffs, status, known, lake.settings.windowing, keys)
-    named = _named(rows)
-    metadata = {window.window: _metadata(window, named[window.window]) for window in found}
-    return SilenceReport(found, metadata, status.behind(diffs, keys), known.rows.num_rows)
+    found = silence_of(diffs, status, known, lake.settings.windowing, keys)
+    return SilenceReport(found, status.behind(diffs, keys), known.rows.num_rows)
 
 
 def stopped_result(settings: Settings, windows: Sequence[WindowSilence]) -> dg.AssetCheckResult:
@@ -212,49 +205,22 @@ def stopped_result(settings: Settings, windows: Sequence[WindowSilence]) -> dg.A
             f"at most {worst.stopped_share:.2%} of the streams stopped in one window ({worst.stopped} in "
             f"{worst.window}); {len(beyond)} of {len(windows)} windows are beyond the limit of {most:.2%}"
         )
-    return dg.AssetCheckResult(
-        asset_key=key_of(settings, STREAM_STATUS),
-        check_name=FEW_STOPPED,
+    result = verdict(
         passed=not beyond,
-        severity=dg.AssetCheckSeverity.WARN,
         description=f"{said}. `tidemark streams --silent` names them" if beyond else said,
-        metadata={
-            "worst_stopped_share": worst.stopped_share,
-            "worst_window": worst.window,
-            "windows_beyond": len(beyond),
-            "stopped": sum(window.stopped for window in windows),
-        },
+        worst_stopped_share=worst.stopped_share,
+        worst_window=worst.window,
+        windows_beyond=len(beyond),
+        stopped=sum(window.stopped for window in windows),
     )
+    return result._replace(asset_key=key_of(settings, STREAM_STATUS), check_name=FEW_STOPPED)
 
 
 def status_metadata(report: SilenceReport, windows: Sequence[Window]) -> dict[str, Any]:
     """The metadata of a partition with these windows: the figures are those of the last one that is computed."""
-    last = next((window.key for window in reversed(windows) if window.key in report.metadata), None)
-    return {} if last is None else {"of_window": last, **report.metadata[last]}
-
-
-def _metadata(window: WindowSilence, named: Sequence[dg.TableRecord]) -> dict[str, Any]:
-    numbers: dict[str, Any] = asdict(window) | {"stopped_share": window.stopped_share}
-    del numbers["window"]
-    if named:
-        columns = [dg.TableColumn(name) for name in ("stream", "kind", "last", "first")]
-        columns.append(dg.TableColumn("missed_heartbeats", "int"))
-        numbers["first_of_each_kind"] = dg.TableMetadataValue(records=named, schema=dg.TableSchema(columns))
-    return numbers
-
-
-def _named(rows: pa.Table) -> Mapping[str, list[dg.TableRecord]]:
-    """The first streams of each kind, by window; those that missed heartbeats begin with the most missed."""
-    most_missed, kind = -pl.col("missed_heartbeats").fill_null(0), pl.col("kind").cast(pl.Enum(map(str, StatusKind)))
-    ordered = pl.DataFrame(rows).sort(PARTITION, kind, most_missed, "stream_id")
-    named = defaultdict[str, list[dg.TableRecord]](list)
-    for row in ordered.group_by(PARTITION, "kind", maintain_order=True).head(NAMED).iter_rows(named=True):
-        shown = {
-            "stream": row["stream_id"],
-            "kind": row["kind"],
-            "last": row["last_event_time"] and iso(row["last_event_time"]),
-            "first": row["first_event_time"] and iso(row["first_event_time"]),
-            "missed_heartbeats": row["missed_heartbeats"],
-        }
-        named[row[PARTITION]].append(dg.TableRecord(shown))
-    return named
+    held = {window.key for window in windows}
+    last = max((found for found in report.windows if found.window in held), key=lambda one: one.window, default=None)
+    if last is None:
+        return {}
+    figures = asdict(last)
+    return {"of_window": figures.pop("window"), **figures, "stopped_share": last.stopped_share}

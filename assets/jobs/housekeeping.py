@@ -46,7 +46,7 @@ OF_NO_RUN = ""
 
 
 class HousekeepingConfig(dg.Config):
-    """With `dry_run` the job says what it would do, and changes nothing."""
+    """The job's options. With `dry_run` it says what it would do, and changes nothing."""
 
     dry_run: bool = False
 

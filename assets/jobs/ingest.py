@@ -36,7 +36,8 @@ SLOW = 1.5
 
 @dataclass(slots=True)
 class Report:
-    """What a run has settled, in all and since it was last told: every tick, however short rounds are."""
+    """The rounds that a run has settled, in all and since its last report. It reports every tick, however short rounds
+    are."""
 
     clock: Clock
     settings: Settings
@@ -106,7 +107,7 @@ def ingest_job(settings: Settings, clock: Clock, plan: RunPlan = PLAN) -> dg.Job
             for done in rounds.rounds(plan.run_for, until_young=not stays):
                 if done.number == 0:
                     context.instance.add_run_tags(context.run_id, {READS: "true"})
-                    lake.whole().failed_runs().mended(context.job_name)
+                    lake.whole().failed_runs().settled(context.job_name)
                 if report.add(done):
                     yield from report.told(context.log)
             yield from report.told(context.log)

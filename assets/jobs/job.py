@@ -1,20 +1,27 @@
 """The wrapper of all jobs: tags, one op in the run's own process, and what surrounds its work."""
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from datetime import timedelta
 from functools import wraps
-from typing import Any
+from threading import Event, Thread
+from typing import Any, TypeAlias
 
 import dagster as dg
 
-from tidemark.assets.scheduler.lost_runs import Context, beating
 from tidemark.pipeline.errors import TidemarkError
-from tidemark.pipeline.orchestrator.names import PIPELINE, name_of, pipeline_tag
+from tidemark.pipeline.orchestrator.names import PIPELINE, TICK, name_of, pipeline_tag
 from tidemark.pipeline.settings import Settings
+from tidemark.resources.json_logs import ids_in_logs
 from tidemark.resources.keys import keys_of
 
 MAX_RUNTIME_SECONDS = 7200
 """The longest that a run may take, where the instance monitors runs. Ours does in any case: `max_runtime_seconds`."""
+
+BEAT = timedelta(minutes=1)
+"""The pause between two signs of life in a run's log."""
+
+Context: TypeAlias = dg.OpExecutionContext | dg.AssetExecutionContext
 
 
 def tags_of(settings: Settings) -> dict[str, str]:
@@ -52,3 +59,21 @@ def working(context: Context, *lasting: type[Exception]) -> Iterator[None]:
             yield
         except purposeful as error:
             raise dg.Failure(description=str(error), allow_retries=not isinstance(error, lasting)) from error
+
+
+@contextmanager
+def beating(context: Context) -> Iterator[None]:
+    """Say in the run's log every BEAT that it is at work, and have what is logged meanwhile carry its ids."""
+    ended = Event()
+
+    def beat() -> None:
+        while not ended.wait(BEAT.total_seconds()):
+            with suppress(Exception):  # the storage does not answer: the next beat may reach it
+                context.instance.report_engine_event("still at work", context.run)
+
+    Thread(target=beat, name="beat", daemon=True).start()
+    try:
+        with ids_in_logs(run_id=context.run.run_id, tick=context.run.tags.get(TICK, "")):
+            yield
+    finally:
+        ended.set()

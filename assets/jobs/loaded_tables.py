@@ -1,4 +1,4 @@
-"""Tables of one's own, which Dagster has loaded once, by their files as these are now.
+"""Custom tables, which Dagster has loaded once, by their files as these are now.
 
 Most of a table may change while the code server runs: each run reads the file again. Its partitions and its checks may
 not, since Dagster knows them from when it loaded the table.
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import dagster as dg
 
-from tidemark.assets.scheduler.lost_runs import Context
+from tidemark.assets.jobs.job import Context
 from tidemark.pipeline.compute.table_definition import UNUSABLE, TableDefinition, file_now, read_table
 from tidemark.pipeline.durations import format_duration
 from tidemark.pipeline.errors import TableFailed, TidemarkError
@@ -39,7 +39,7 @@ class TableNow:
     wrong: TidemarkError | None = None
 
     def counts(self, failed: dg.RunRecord) -> bool:
-        """Whether a failed run says something of the table as it is now."""
+        """Tell whether a run failed with the table as it is now."""
         return failed.dagster_run.tags.get(DEFINITION) == self.mark
 
 
@@ -63,7 +63,7 @@ class LoadedTables:
 
 
 def _mark(settings: Settings, loaded: TableDefinition) -> str:
-    """What stands for a table's file as Dagster has loaded it and as it is now."""
+    """The digests of a table's file, as Dagster has loaded it and as it is now."""
     return f"{loaded.file}.{file_now(settings, loaded)}"
 
 

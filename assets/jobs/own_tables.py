@@ -1,4 +1,4 @@
-"""Tables of one's own in Dagster: an asset, a check and a job for each, and the sensor that requests what is due."""
+"""Custom tables in Dagster: an asset, a check and a job for each."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime
@@ -10,13 +10,13 @@ import dagster as dg
 from tidemark.assets.catalog import HEARTBEAT_DIFFS, HEARTBEATS, key_of
 from tidemark.assets.jobs.by_window import Compute, Event, asset_by_window, batch_parts, reports, windows_job
 from tidemark.assets.jobs.corrections import corrections_noted
+from tidemark.assets.jobs.job import Context
 from tidemark.assets.jobs.loaded_tables import table_of_run
 from tidemark.assets.partitions import Partitions
-from tidemark.assets.scheduler.lost_runs import Context
-from tidemark.assets.scheduler.runs import stretch_ends
+from tidemark.assets.window_names import stretch_ends
 from tidemark.pipeline.clock import Clock
 from tidemark.pipeline.compute.own_tables import OwnBatch, compute_own
-from tidemark.pipeline.compute.replacement import Outcome
+from tidemark.pipeline.compute.replacement import Replaced
 from tidemark.pipeline.compute.table_definition import TableDefinition
 from tidemark.pipeline.lake.tables.own_table import FOLDER
 from tidemark.pipeline.lake.tables.window_index import WindowIndex
@@ -37,7 +37,7 @@ SHOWN_SOURCE = 20_000
 def own_table_definitions(
     settings: Settings, clock: Clock, tables: Iterable[TableDefinition]
 ) -> tuple[list[dg.AssetsDefinition], list[dg.JobDefinition]]:
-    """An asset and a job for each table of one's own."""
+    """An asset and a job for each custom table."""
     assets, jobs = [], []
     for table in tables:
         partitions = Partitions(table.windowing(settings.windows), clock.now())
@@ -80,7 +80,7 @@ def _computed(
     key, watermark = key_of(settings, dg.AssetKey(loaded.name)), lake.watermark()
     with lake.whole().failed_runs(loaded.name).noting(run, stretch_ends(windows), lake.clock):
         table = table_of_run(context, settings, loaded)
-        done = _compute(table, windows, watermark, lake, context) if windows else Outcome(0, watermark, {}, ())
+        done = _compute(table, windows, watermark, lake, context) if windows else Replaced(0, watermark, {}, ())
         within = [column for column in table.key if column != PARTITION]
         twice = lake.own_table("run", table.name).twice(done.rows, within) if table.key else 0
 
@@ -119,7 +119,7 @@ def provenance(instance: dg.DagsterInstance, version: str, settings: Settings) -
 
 
 def _index(lake: LakeResource, table: TableDefinition, partitions: Partitions) -> WindowIndex:
-    """By what the run has opened."""
+    """The index, of the tables that the run has opened."""
     return WindowIndex(
         lake.heartbeats("run"), lake.own_table("run", table.name).table, partitions.windowing, table.lookback
     )
@@ -127,7 +127,7 @@ def _index(lake: LakeResource, table: TableDefinition, partitions: Partitions) -
 
 def _compute(
     table: TableDefinition, windows: Sequence[Window], watermark: datetime | None, lake: LakeResource, context: Context
-) -> Outcome:
+) -> Replaced:
     """Compute windows of a custom table, and replace them in the lake. Raises WindowNotClosed, before Spark is used,
     WindowExpired, and other TidemarkErrors."""
     settings = lake.settings

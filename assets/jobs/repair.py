@@ -45,7 +45,7 @@ def repair_job(settings: Settings, partitions: Partitions) -> dg.JobDefinition:
     @job_of(settings, REPAIR, "look_and_compute_again", ABOUT, LAKE, SPARK, lasting=(ExecutorsUnable, ValueError))
     def repair(context: dg.OpExecutionContext, config: RepairConfig) -> Iterator[Event | dg.Output[None]]:
         """Looks at each window of the range, names what is stale, missing, damaged or orphaned, and computes again what
-        can be computed. Fails if something is left that this does not mend."""
+        can be computed. Fails if something is left that this does not repair."""
         lake, spark = lake_of(context, settings), spark_of(context, settings)
         clock = SystemClock()
         surveyor = Surveyor(settings, clock)
@@ -88,7 +88,7 @@ def repair_job(settings: Settings, partitions: Partitions) -> dg.JobDefinition:
 
 
 def _look(surveyor: Surveyor, settings: Settings, config: RepairConfig) -> Survey | None:
-    """What is found in the range. Raises ValueError for a key that names no window, or a range that is none."""
+    """Look at the range. Raises ValueError for a key that names no window, or a range that is none."""
     first, last = (settings.windowing.named(key) if key else None for key in (config.first_window, config.last_window))
     found = surveyor.range_of(first, last)
     return None if found is None else surveyor.look(*found, grace=parse_duration(config.grace))

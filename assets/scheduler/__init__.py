@@ -1,1 +1,1 @@
-"""Which windows a run computes, when it may begin, and which runs have died."""
+"""The choice of windows for the next run, the moment when it may begin, and runs that have died."""

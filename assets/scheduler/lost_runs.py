@@ -6,24 +6,15 @@ go on. If it lives all the same, it goes on beside the next one: windows are rep
 subscription may be many.
 """
 
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
 from datetime import UTC, datetime, timedelta
-from threading import Event, Thread
-from typing import TypeAlias
 
 import dagster as dg
 
 from tidemark.assets.scheduler.runs import UNFINISHED, Runs
 from tidemark.pipeline.durations import format_duration
-from tidemark.pipeline.orchestrator.names import TICK
-from tidemark.resources.json_logs import ids_in_logs
 
 LONGEST_RUN = timedelta(hours=3)
 """Longer than any run: `max_runtime_seconds` in dagster.yaml ends it earlier."""
-
-BEAT = timedelta(minutes=1)
-"""How often a run says that it is at work."""
 
 SILENT_FOR = timedelta(minutes=5)
 """A run at work that says nothing for this long is dead: several beats, and clocks that differ by a minute or two."""
@@ -36,26 +27,6 @@ LOOKED_AT = 20
 
 STARTING = (dg.DagsterRunStatus.NOT_STARTED, dg.DagsterRunStatus.STARTING)
 AT_WORK = (dg.DagsterRunStatus.STARTED, dg.DagsterRunStatus.CANCELING)
-
-Context: TypeAlias = dg.OpExecutionContext | dg.AssetExecutionContext
-
-
-@contextmanager
-def beating(context: Context) -> Iterator[None]:
-    """Say in the run's log every BEAT that it is at work, and have what is logged meanwhile carry its ids."""
-    ended = Event()
-
-    def beat() -> None:
-        while not ended.wait(BEAT.total_seconds()):
-            with suppress(Exception):  # the storage does not answer: the next beat may reach it
-                context.instance.report_engine_event("still at work", context.run)
-
-    Thread(target=beat, name="beat", daemon=True).start()
-    try:
-        with ids_in_logs(run_id=context.run.run_id, tick=context.run.tags.get(TICK, "")):
-            yield
-    finally:
-        ended.set()
 
 
 def report_dead(runs: Runs, job_name: str, now: datetime) -> list[dg.RunRecord]:
@@ -77,8 +48,8 @@ def report_dead(runs: Runs, job_name: str, now: datetime) -> list[dg.RunRecord]:
 
 
 def why_dead(instance: dg.DagsterInstance, record: dg.RunRecord, now: datetime) -> str | None:
-    """Why an unfinished run counts as dead; None if it does not. A queued run waits for ever: its queue is busy, and a
-    second run would wait as well."""
+    """The reason why an unfinished run counts as dead; None if it does not. A queued run waits for ever: its queue is
+    busy, and a second run would wait as well."""
     status = record.dagster_run.status
     if record.start_time is not None and now.timestamp() - record.start_time > LONGEST_RUN.total_seconds():
         return f"it began more than {format_duration(LONGEST_RUN)} ago, longer than any run of tidemark takes"
@@ -90,7 +61,7 @@ def why_dead(instance: dg.DagsterInstance, record: dg.RunRecord, now: datetime) 
 
 
 def _heard_at(instance: dg.DagsterInstance, record: dg.RunRecord) -> datetime:
-    """When the run, or its launcher, said something last."""
+    """The time of the last event of the run, or of its launcher."""
     changed_at = record.update_timestamp.timestamp()
     newest = instance.get_records_for_run(record.dagster_run.run_id, limit=1, ascending=False).records
     return datetime.fromtimestamp(max([changed_at, *(event.timestamp for event in newest)]), UTC)

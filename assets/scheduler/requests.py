@@ -12,7 +12,7 @@ from typing import Any
 import dagster as dg
 
 from tidemark.assets.scheduler.lost_runs import report_dead
-from tidemark.assets.scheduler.runs import Runs, attempt_of, ended_at, ended_attempts, stretch_texts, windows_tag
+from tidemark.assets.scheduler.runs import Runs, attempt_of, ended_at, ended_attempts
 from tidemark.assets.scheduler.turns import (
     LONGEST_PAUSE,
     Front,
@@ -21,6 +21,7 @@ from tidemark.assets.scheduler.turns import (
     room_for_older,
     take_turn,
 )
+from tidemark.assets.window_names import stretch_texts, windows_tag
 from tidemark.pipeline.clock import EPOCH, Clock
 from tidemark.pipeline.orchestrator.names import BACKLOG, COMPUTE_WINDOWS, WINDOWS, name_of, op_of
 from tidemark.pipeline.settings import Settings
@@ -32,13 +33,14 @@ FAILURES_COUNTED = 10
 """Newest runs that are read to count failures in a row."""
 
 SEEN_WITHIN = timedelta(seconds=5)
-"""How long a run that a sensor asks for may take until the others see it: Dagster creates it after the evaluation."""
+"""The longest that a run which a sensor asks for may take until the others see it: Dagster creates it after the
+evaluation."""
 
 LOOK_EVERY = timedelta(minutes=1)
-"""How often windows that are due are looked up while no further one closes."""
+"""The pause between two looks for windows that are due while no further one closes."""
 
 CHOOSE_WITHIN_SECONDS = 15.0
-"""How long a tick waits for a choice: with everything else it does, well within a sensor's 60 s."""
+"""The longest that a tick waits for a choice: with everything else it does, well within a sensor's 60 s."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +52,8 @@ class Request:
     is_backlog: bool = False
 
     def result(self, settings: Settings, log: logging.Logger, said: str, **more: Any) -> dg.SensorResult:
-        """What a sensor returns, with `more` of its arguments: the run, or after what it `said` why it requests none.
+        """The result of a sensor, with `more` arguments: the run, or the reason why there is none, after what it
+        `said`.
 
         The run has no run key: a window whose run failed must be requested again.
         """
@@ -179,8 +182,8 @@ def due_now(lake: LakeResource, watermark: datetime, now: datetime) -> Spans | N
 
 @dataclass
 class NothingDue:
-    """What a process knew when no window was due, such as which windows were closed. While it knows nothing else, it
-    looks again only every LOOK_EVERY: in a bucket, each look costs half a dozen calls."""
+    """The facts by which no window was due at the last look, such as which windows were closed. While they stay the
+    same, a process looks again only every LOOK_EVERY: in a bucket, each look costs half a dozen calls."""
 
     _found: tuple[Hashable, datetime] | None = None
 
@@ -189,7 +192,7 @@ class NothingDue:
         self._found = None if is_due else (known, now)
 
     def holds(self, known: Hashable, now: datetime) -> bool:
-        """Whether no window is taken to be due, without a look."""
+        """Tell whether no window counts as due, without a look."""
         return self._found is not None and self._found[0] == known and now - self._found[1] < LOOK_EVERY
 
 
@@ -206,9 +209,9 @@ def pause_of(
     longest: timedelta = LONGEST_PAUSE,
     counts: Callable[[dg.RunRecord], bool] = lambda _: True,
 ) -> str | None:
-    """Why no run may be requested now: one is under way (`does` says what it does), or the last ones failed too
-    recently. None if one may. `counts` says whether a failure counts; one that does not ends the count, as a success
-    does. Runs whose process has died are reported as failed first."""
+    """The reason why no run may be requested now: one is under way (`does` says what it does), or the last ones failed
+    too recently. None if one may. `counts` says whether a failure counts; one that does not ends the count, as a
+    success does. Runs whose process has died are reported as failed first."""
     if at_it := report_dead(runs, job_name, now):
         return f"run {at_it[0].dagster_run.run_id[:8]} {does}"
     latest = runs.newest(job_name, FAILURES_COUNTED)

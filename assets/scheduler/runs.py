@@ -1,7 +1,7 @@
 """The runs of this pipeline's jobs, and the windows of those that compute windows. Others may share the instance, with
 jobs of the same names."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -10,22 +10,21 @@ from typing import Any
 import dagster as dg
 
 from tidemark.assets.scheduler.turns import Attempt, Attempts
+from tidemark.assets.window_names import stretches_asked
 from tidemark.pipeline.orchestrator.names import (
     BACKLOG,
     COMPUTE_WINDOWS,
     PIPELINE,
-    TO,
-    WINDOWS,
     name_of,
     pipeline_tags,
 )
 from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.spans import Spans
-from tidemark.pipeline.windows import Window, Windowing, runs_of_neighbours
+from tidemark.pipeline.windows import Windowing
 
 FINISHED = (dg.DagsterRunStatus.SUCCESS, dg.DagsterRunStatus.FAILURE, dg.DagsterRunStatus.CANCELED)
 UNFINISHED = tuple(status for status in dg.DagsterRunStatus if status not in FINISHED)
-"""With those that a later Dagster adds, such as SUSPENDED."""
+"""Includes statuses that a later Dagster adds, such as SUSPENDED."""
 
 RUNS_LOOKED_AT = 200
 """Newest ended runs that tell which windows keep failing."""
@@ -60,46 +59,6 @@ class Runs:
         return dg.RunsFilter(tags={PIPELINE: pipeline_tags(self.settings.lake.uri)}, **more)
 
 
-def stretch_texts(windows: Iterable[Window]) -> list[str]:
-    """Windows as keys, in order; neighbours together, as `first..last`."""
-    return [first if first == last else f"{first}{TO}{last}" for first, last in stretch_ends(windows)]
-
-
-def stretch_ends(windows: Iterable[Window]) -> list[tuple[str, str]]:
-    """The keys of the first and the last window of each stretch of neighbours, in order."""
-    return [(stretch[0].key, stretch[-1].key) for stretch in runs_of_neighbours(windows)]
-
-
-def windows_tag(windows: Sequence[Window]) -> str:
-    """Windows in order, as a row of the UI has room for: the first, what differs in the last, such as its time of day,
-    and how many there are. Between the two some may be missing."""
-    first, last = windows[0].key, windows[-1].key
-    if first == last:
-        return first
-    differs = next(at for at, signs in enumerate(zip(first, last, strict=True)) if len(set(signs)) == 2)
-    begins = 1 + max(first.rfind(sign, 0, differs) for sign in "-T")
-    return f"{first}{TO}{last[begins:]} ({len(windows)})"
-
-
-def stretch_named(text: str, windowing: Windowing) -> range:
-    """The numbers of the windows of such a text, or of a tag. Raises ValueError."""
-    first, _, last = text.partition(" ")[0].partition(TO)
-    last = first[: max(0, len(first) - len(last))] + last
-    numbers = [windowing.number_of(windowing.named(key).start) for key in (first, last)]
-    return range(numbers[0], numbers[1] + 1)
-
-
-def stretches_asked(texts: Iterable[str], tags: Mapping[str, str], windowing: Windowing) -> list[range]:
-    """The windows that a run is to compute: those of its config, or else of its tag. Raises ValueError."""
-    in_tags = [tags[WINDOWS]] if WINDOWS in tags else []
-    return [stretch_named(text, windowing) for text in list(texts) or in_tags]
-
-
-def windows_of(stretches: Iterable[range], windowing: Windowing) -> list[Window]:
-    """The windows with these numbers, each once, in order."""
-    return [windowing.numbered(number) for number in sorted({one for each in stretches for one in each})]
-
-
 def ended_attempts(runs: Runs, windowing: Windowing) -> Attempts:
     """The newest runs that have succeeded or failed, the newest first."""
     statuses = [dg.DagsterRunStatus.SUCCESS, dg.DagsterRunStatus.FAILURE]
@@ -121,5 +80,5 @@ def attempt_of(record: dg.RunRecord, windowing: Windowing, until: datetime) -> A
 
 
 def ended_at(record: dg.RunRecord) -> datetime:
-    """When a run ended; if Dagster has not noted that, when it was created."""
+    """The end of a run; if Dagster has not noted it, its creation."""
     return datetime.fromtimestamp(record.end_time or record.create_timestamp.timestamp(), UTC)

@@ -1,4 +1,4 @@
-"""Which windows are computed next, as pure functions of time.
+"""The choice of the windows that are computed next, as pure functions of time.
 
 *Live* windows end close to the watermark, while the watermark is close to the clock. Everything else that is due, and
 every stale window, is *older*, or backlog. Live windows come first, older ones between them. A window that keeps
@@ -16,22 +16,24 @@ from tidemark.pipeline.spans import Spans
 from tidemark.pipeline.windows import Windowing
 
 LIVE = timedelta(minutes=10)
-"""How close to the watermark a live window ends. The newest closed window is live, however long windows are."""
+"""A live window ends at most so long before the watermark. The newest closed window is live, however long windows
+are."""
 
 LIVE_LAG = timedelta(hours=1)
-"""With a watermark further behind the clock, as after an outage, nothing is live; the newest come first even so."""
+"""The greatest lag with live windows. Beyond it, as after an outage, none is live; the newest come first even so."""
 
 SHORTEST, LONGEST = timedelta(seconds=15), timedelta(minutes=1)
 """The shortest and the longest time that a run over older windows is given."""
 
 AROUND = timedelta(seconds=5)
-"""How much of that time goes by until a run begins and after it has computed."""
+"""The part of that time that passes until a run begins and after it has computed."""
 
 FIRST, GROWTH = 48, 4
 """Older windows in a run, before the speed is known, and by how much the next run may have more than the last."""
 
 PATIENCE = timedelta(minutes=1)
-"""How long older windows wait until they get the shortest run although live windows are due, or about to close."""
+"""The longest that older windows wait until they get the shortest run although live windows are due, or about to
+close."""
 
 FIRST_REST, LONGEST_REST, LONGEST_PAUSE = timedelta(seconds=15), timedelta(minutes=10), timedelta(minutes=1)
 """The rest after the first failure, which doubles with each further one; its limit for a window, and for a job."""
@@ -58,7 +60,7 @@ Attempts: TypeAlias = Sequence[Attempt]
 
 @dataclass(frozen=True, slots=True)
 class Front:
-    """Where the watermark is: the first live window, the first open one, and for how long no live one closes."""
+    """The position of the watermark: the first live window, the first open one, and for how long no live one closes."""
 
     first_live: int
     first_open: int
@@ -84,7 +86,7 @@ class Rest:
 
 
 def rest_after(failures: int, longest: timedelta = LONGEST_REST) -> timedelta:
-    """How long to wait after so many failures in a row."""
+    """The pause after so many failures in a row."""
     rest: timedelta = FIRST_REST * 2 ** min(failures - 1, 20)
     return min(rest, longest)
 
@@ -125,7 +127,7 @@ def failures_in_a_row(attempts: Iterable[Attempt]) -> list[Attempt]:
 
 
 def resting_sentence(resting: Sequence[Rest], windowing: Windowing) -> str:
-    """How many windows rest, and which is tried again first; empty if none does."""
+    """The number of windows that rest, and the first that is tried again; empty if none does."""
     if not resting:
         return ""
     first = min(resting, key=lambda rest: rest.until)
@@ -137,11 +139,11 @@ def resting_sentence(resting: Sequence[Rest], windowing: Windowing) -> str:
 def room_for_older(
     front: Front, at_once: int, working: Attempts, ended: Attempts, now: datetime, *, waited: timedelta, live_due: bool
 ) -> tuple[int, str]:
-    """How many older windows, which have `waited`, a run that begins now may take; if none, why. `ended` are the newest
-    first.
+    """The number of older windows, which have `waited`, that a run may take now; if none, the reason. `ended` are the
+    newest first.
 
-    With one place for runs, older windows get the gaps between the runs over live ones, or a short run after PATIENCE.
-    With more places, one is kept for live windows. A run is sized by what the last one took.
+    With one slot for runs, older windows get the gaps between the runs over live ones, or a short run after PATIENCE.
+    With more slots, one is kept for live windows. A run is sized by what the last one took.
     """
     failed = failures_in_a_row(run for run in ended if run.is_backlog)
     if failed and now < (until := failed[0].ended_at + rest_after(len(failed), LONGEST_PAUSE)):
@@ -152,7 +154,7 @@ def room_for_older(
         if time < SHORTEST and waited < PATIENCE:
             return 0, "a live window is due, or about to close"
     elif live_due or sum(run.is_backlog for run in working) >= at_once - 1:
-        return 0, "the last place is for live windows"
+        return 0, "the last slot is for live windows"
     time = max(time, SHORTEST)
     last = next((run for run in ended if run.is_backlog and run.windows and not run.failed), None)
     if last is None:

@@ -13,7 +13,7 @@ from tidemark.assets.sensors.watching import ticking_sensor
 from tidemark.pipeline.clock import Clock, to_us
 from tidemark.pipeline.durations import format_duration, rough
 from tidemark.pipeline.ingest.outcome import Side
-from tidemark.pipeline.ingest.progress import Watch, readings_of
+from tidemark.pipeline.ingest.progress import BacklogWatch, readings_of
 from tidemark.pipeline.ingest.rounds import PLAN, Ended, RunPlan
 from tidemark.pipeline.orchestrator.names import ENDED, INGEST, READS, STAYS, name_of
 from tidemark.pipeline.settings import Settings
@@ -22,7 +22,7 @@ from tidemark.pipeline.watermark.state import WatermarkState
 from tidemark.resources.keys import LAKE, keys_of, lake_of
 
 UNABLE_PAUSE = timedelta(minutes=10)
-"""How long ticks alone pull after such a run, before another one looks: somebody has to install something."""
+"""The pause after a run without able executors, while ticks alone pull: an operator has to install something."""
 
 OVERTIME = timedelta(minutes=5)
 """Ticks pull again when a run has gone on for this much longer than it may: it may hang."""
@@ -78,9 +78,10 @@ def ingest_sensor(settings: Settings, clock: Clock, plan: RunPlan = PLAN) -> dg.
 
 
 def why_readers(
-    state: WatermarkState, now: datetime, settings: Settings, watch: Watch, plan: RunPlan = PLAN
+    state: WatermarkState, now: datetime, settings: Settings, watch: BacklogWatch, plan: RunPlan = PLAN
 ) -> str | None:
-    """Why the backlog needs readers on Spark, in a sentence. None if ticks can land it, or no recent reading tells."""
+    """The reason why the backlog needs readers on Spark, in a sentence. None if ticks can land it, or no recent reading
+    tells."""
     decision, longest = state.decision, settings.policy.max_reading_age
     if decision is None:
         return None
@@ -109,8 +110,8 @@ def run_at_work(runs: Runs, now: datetime, plan: RunPlan = PLAN) -> str | None:
 
 
 def why_no_run(runs: Runs, now: datetime, settings: Settings, plan: RunPlan = PLAN) -> str | None:
-    """Why no run is requested now: one is under way, the last ones failed, executors could not run the last one, or it
-    found nothing to pull."""
+    """The reason why no run is requested now: one is under way, the last ones failed, executors could not run the last
+    one, or it found nothing to pull."""
     newest = runs.newest(INGEST, 1)
     tags = newest[0].dagster_run.tags if newest else {}
     if WHY_NOT in tags and now - ended_at(newest[0]) < UNABLE_PAUSE:
@@ -130,7 +131,7 @@ def why_no_run(runs: Runs, now: datetime, settings: Settings, plan: RunPlan = PL
 
 
 def caught_up_lately(runs: Runs, now: datetime) -> bool:
-    """Whether the last run had caught up, a short time ago."""
+    """Tell whether the last run had caught up, a short time ago."""
     done = runs.newest(INGEST, 1, [dg.DagsterRunStatus.SUCCESS])
     return (
         bool(done) and done[0].dagster_run.tags.get(ENDED) == Ended.CAUGHT_UP and now - ended_at(done[0]) < AGAIN_WITHIN

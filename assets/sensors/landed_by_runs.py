@@ -1,4 +1,4 @@
-"""What runs have landed and tracked, for whoever monitors the pipeline: runs end, and the code server is scraped."""
+"""The messages that runs have landed and tracked, as metrics: runs end, and the code server is scraped."""
 
 from collections import Counter
 from typing import Any
@@ -26,7 +26,7 @@ def tell_landed(lake: LakeResource, runs: Runs) -> None:
 
 
 def landed_by_runs(runs: Runs, seen: dict[dg.AssetKey, int]) -> tuple[Ingested, int]:
-    """What runs have landed since the last look, and how many messages they have tracked: a drain tells of them after
+    """The outcome of landing by runs since the last look, and their tracked messages: a drain reports after
     each round, and a run that lands continuously at each tick. `seen` notes how far the materializations of each asset
     were counted. Those before the process' first look are not."""
     landed = Ingested()

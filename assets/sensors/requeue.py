@@ -22,7 +22,7 @@ that keeps failing needs a person."""
 
 @dataclass
 class JudgedMemory:
-    """What one code server remembers: its contract cannot change, so that it looks until it knows it as judged by."""
+    """The memory of one code server: its contract cannot change, so that it looks until it knows it as judged by."""
 
     is_done: bool = False
     requests: int = 0
@@ -62,8 +62,8 @@ def requeue_sensor(settings: Settings, clock: Clock, job: dg.JobDefinition) -> d
 
 
 def is_judged(lake: Lake, settings: Settings, clock: Clock) -> bool:
-    """Whether quarantine needs no run for this contract: it was judged by it, it is empty, or this is the first look.
-    From the first look on a change is told by the note that it leaves."""
+    """Tell whether quarantine needs no run for this contract: it was judged by it, it is empty, or this is the first
+    look. From the first look on a change is told by the note that it leaves."""
     judged_by, digest = lake.judged_by(), settings.contract_digest
     there = judged_by.digest()
     if there is not None and there != digest and lake.quarantine().days():

@@ -11,7 +11,7 @@ import dagster as dg
 
 from tidemark.assets import checks
 from tidemark.assets.catalog import WATERMARK, key_of
-from tidemark.assets.checks import Check, Look
+from tidemark.assets.checks import CheckInput, DeclaredCheck
 from tidemark.assets.scheduler.requests import OneAsks, Request, next_request
 from tidemark.assets.scheduler.runs import Runs
 from tidemark.assets.sensors.watching import observer_of, ticking_sensor
@@ -30,8 +30,8 @@ AUDIT_EVERY = timedelta(minutes=5)
 `fields_present` their statistics, the check `subscriptions` asks Pub/Sub twice, and what they find is not urgent."""
 
 CHECK_EVERY, STEPS_AT_ONCE = timedelta(minutes=1), 3
-"""How often what is late and missed is counted, if ticks are not further apart, and how many steps of a long check are
-taken then. In a bucket, each look at the tables' newest commits costs a dozen calls."""
+"""The pause between two counts of late and missed heartbeats, if ticks are not further apart, and the steps of a long
+check at each. In a bucket, each look at the tables' newest commits costs a dozen calls."""
 
 REQUEST_EVERY = timedelta(minutes=1)
 """A window that late heartbeats drip into is requested at most this often."""
@@ -87,7 +87,7 @@ def staleness_sensor(
         **updates,
     )
     def staleness(context: dg.SensorEvaluationContext) -> dg.SensorResult:
-        look = Look(lake_of(context, settings), pubsub_of(context, settings), USER, clock.now())
+        look = CheckInput(lake_of(context, settings), pubsub_of(context, settings), USER, clock.now())
         results, request = list[dg.AssetCheckEvaluation](), Request((), "")
         if asking is not None:
             found = _missed(look, context.log)
@@ -106,24 +106,24 @@ def staleness_sensor(
     return staleness
 
 
-def _missed(look: Look, log: logging.Logger) -> MissedHeartbeats:
-    """What is missed, after a few steps of the check."""
+def _missed(look: CheckInput, log: logging.Logger) -> MissedHeartbeats:
+    """Take a few steps of the check of missed heartbeats."""
     staleness, steps = look.lake.staleness(look.user), iter(range(1, STEPS_AT_ONCE))
     found = staleness.check(lambda: next(steps, None) is not None)
     try:
         staleness.keep()
-    except (LakeFull, LakeUnwritable) as error:  # a restart reads more again; the checks say that nobody decides
+    except (LakeFull, LakeUnwritable) as error:  # a restart reads more again; the check of the age reports it
         log.warning("the checkpoint of what is missed is not kept: %s", error)
     return found
 
 
-def _audited(look: Look, audits: Sequence[Check], log: logging.Logger) -> list[dg.AssetCheckEvaluation]:
+def _audited(look: CheckInput, audits: Sequence[DeclaredCheck], log: logging.Logger) -> list[dg.AssetCheckEvaluation]:
     """The audits, and the check of the subscriptions."""
     results = []
     for audited in audits:
         try:
             results.append(audited.reported(look))
-        except CorruptObject as error:  # the others, and the request, do not wait until somebody repairs it
+        except CorruptObject as error:  # the others, and the request, do not wait for a repair
             log.error("%s is not known: %s", audited.name, error)
             continue
         if audited is checks.lost_outside:
@@ -133,7 +133,7 @@ def _audited(look: Look, audits: Sequence[Check], log: logging.Logger) -> list[d
 
 def _request(
     context: dg.SensorEvaluationContext,
-    look: Look,
+    look: CheckInput,
     found: MissedHeartbeats,
     asking: OneAsks,
     requested: dict[Window, datetime],

@@ -34,14 +34,15 @@ from tidemark.resources.keys import LAKE, PUBSUB, keys_of, lake_of, pubsub_of
 from tidemark.resources.lake import LakeResource
 
 LANDS_BEFORE = timedelta(seconds=1)
-"""How long before a tracking tick the landing tick is due, so that the decision knows what has landed."""
+"""The landing tick is due so long before a tracking tick, so that the decision knows what has landed."""
 
 LANDS_WITHIN = timedelta(seconds=1)
-"""How long a tracking tick waits for a landing tick at work: with a short tick the daemon may begin both late."""
+"""The longest that a tracking tick waits for a landing tick at work: with a short tick the daemon may begin both
+late."""
 
 Told = tuple[Request, Sequence[dg.AssetMaterialization]]
 Closed = Callable[[dg.SensorEvaluationContext, LakeResource, WatermarkState], Told]
-"""What follows from a decision for the windows that it closed: a run, or why there is none, and what is reported."""
+"""Turns the windows that a decision closed into a request, and into events to report."""
 
 
 def requesting(settings: Settings, clock: Clock, asking: OneAsks) -> Closed:

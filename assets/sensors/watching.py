@@ -1,4 +1,4 @@
-"""What surrounds each tick of a sensor: its id, its measurements, and the notes of its failure."""
+"""The frame of each tick of a sensor: its id, its measurements, and the notes of its failure."""
 
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
@@ -31,14 +31,14 @@ RUNS_AT_ONCE = 200
 """The most runs that one look counts; the next one goes on."""
 
 OVERLAP, REMEMBERED = timedelta(seconds=5), 2000
-"""How far before the newest run that it knows a look begins, since their times come from several processes, and how
-many runs are remembered so that each counts once."""
+"""A look begins so long before the newest known run, since the times come from several processes. So many runs are
+remembered, so that each counts once."""
 
 WRITERS = ("landing", "tracking")
 """The sensors whose ticks state that the pipeline writes the lake; each other one only refuses another's lake."""
 
 OF_THE_UI, BY_THE_UI = "__ASSET_JOB", "materialize"
-"""Dagster's name for the job of assets that somebody materializes in the UI, and ours."""
+"""Dagster's name for the job of assets that the UI materializes, and ours."""
 
 Jobs = Sequence[dg.JobDefinition]
 Tick = Callable[[dg.SensorEvaluationContext], dg.SensorResult]
@@ -57,7 +57,7 @@ def keep_observer(
 
 
 def intervals(settings: Settings, sensors: Iterable[dg.SensorDefinition]) -> dict[str, timedelta]:
-    """How often each sensor is to tick, by its name without the pipeline's."""
+    """The pause between two ticks of each sensor, by its name without the pipeline's."""
     tick = settings.watermark.tick
     return {
         _plain(settings, sensor.name): max(tick, timedelta(seconds=sensor.minimum_interval_seconds or 0))
@@ -71,7 +71,7 @@ def observer_of(lake: LakeResource) -> Observer:
 
 
 def notes_of(lake: LakeResource) -> TickNotes:
-    """What the ticks of this process leave behind for people."""
+    """The notes that the ticks of this process leave for people."""
     return lake.kept.get(NOTES, lambda: TickNotes(lake.settings, lake.clock))
 
 
@@ -136,7 +136,7 @@ def _tagged(result: dg.SensorResult, tick_id: str) -> dg.SensorResult:
 
 @dataclass
 class EndedRuns:
-    """How far the runs that have ended were counted. What ended before the process' first look is not."""
+    """The position up to which ended runs were counted. Runs that ended before the process' first look are not."""
 
     since: datetime | None = None
     known: deque[str] = field(default_factory=lambda: deque(maxlen=REMEMBERED))
@@ -162,7 +162,7 @@ def _ended(settings: Settings, record: dg.RunRecord) -> EndedRun:
 
 
 def _under_way(runs: Runs) -> dict[str, datetime]:
-    """Since when the oldest unfinished run of each job is there."""
+    """The creation of the oldest unfinished run of each job."""
     found: dict[str, datetime] = {}
     for record in runs.updated(UNFINISHED, limit=RUNS_AT_ONCE, after=EPOCH):
         job, since = _job(runs.settings, record), record.create_timestamp.astimezone(UTC)

@@ -17,7 +17,7 @@ from tidemark.local.emulator.refusals import (
     Throttled,
     Unavailable,
 )
-from tidemark.local.emulator.unacknowledged import Outstanding
+from tidemark.local.emulator.unacknowledged import Unacknowledged
 from tidemark.pipeline.clock import to_us
 
 Found = TypeVar("Found")
@@ -42,7 +42,7 @@ class State:
         self.configure(config)
         self.passes = parse_filter(config.filter) if config.filter else None
         self.tag = tag
-        self.outstanding = Outstanding(tag, rng)
+        self.outstanding = Unacknowledged(tag, rng)
         self.retained: dict[int, Any] = {}  # acknowledged and kept for a seek, in the order of acknowledgement
         self.readings: list[datetime] = []  # when the last snapshots expired
 

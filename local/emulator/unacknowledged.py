@@ -26,7 +26,7 @@ class Lease(NamedTuple):
     until_us: int
 
 
-class Outstanding:
+class Unacknowledged:
     """The unacknowledged messages of one subscription. Assumption: moments never go back from call to call."""
 
     def __init__(self, tag: str, rng: random.Random) -> None:

@@ -5,6 +5,7 @@ acknowledgement id and whose field 2 is the message.
 """
 
 from collections.abc import Iterable
+from functools import lru_cache
 
 from tidemark.local.emulator.unacknowledged import Delivered
 
@@ -13,27 +14,22 @@ FIRST, SECOND = b"\x0a", b"\x12"
 
 
 def pull_response(delivered: Iterable[Delivered]) -> bytes:
-    """The answer with these messages, in order."""
+    """Write the answer with these messages, in order."""
     pieces: list[bytes] = []
     for one in delivered:
         ack_id = one.ack_id.encode()
         message = one.message.SerializeToString()
-        received = b"".join((FIRST, length(ack_id), ack_id, SECOND, length(message), message))
-        pieces += (FIRST, length(received), received)
+        received = b"".join((FIRST, varint(len(ack_id)), ack_id, SECOND, varint(len(message)), message))
+        pieces += (FIRST, varint(len(received)), received)
     return b"".join(pieces)
 
 
-def length(body: bytes) -> bytes:
-    """The length of `body` as a varint."""
-    left = len(body)
-    if left < 1 << 14:  # almost always
-        return _SHORT[left]
+@lru_cache(1 << 14)
+def varint(number: int) -> bytes:
+    """Write a number as protobuf does: seven bits a byte, the lowest first."""
     written = bytearray()
-    while left >= 1 << 7:
-        written.append(left & 0x7F | 0x80)
-        left >>= 7
-    written.append(left)
+    while number >= 1 << 7:
+        written.append(number & 0x7F | 0x80)
+        number >>= 7
+    written.append(number)
     return bytes(written)
-
-
-_SHORT = [bytes((n,)) if n < 1 << 7 else bytes((n & 0x7F | 0x80, n >> 7)) for n in range(1 << 14)]

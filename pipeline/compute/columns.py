@@ -49,7 +49,8 @@ def heartbeat_diffs(heartbeats: pl.DataFrame, plan: DiffPlan, start: datetime, e
 
 
 def in_order(heartbeats: pl.DataFrame) -> pl.DataFrame:
-    """By stream, event time, id, publish time and message id, with the streams as an Enum in the order of their names.
+    """Sort by stream, event time, id, publish time and message id, with the streams as an Enum in the order of their
+    names.
 
     Streams and times are sorted as one number each. Only rows that tie are compared by what else there is.
     """

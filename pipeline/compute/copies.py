@@ -24,7 +24,7 @@ from tidemark.pipeline.spark.session import cores_of
 from tidemark.pipeline.windows import Window
 
 PLACE = ("file", "row")
-"""Where a heartbeat is: the end of its file's path, and its number in the file, from 0 on."""
+"""The address of a heartbeat: the end of its file's path, and its number in the file, from 0 on."""
 
 COPIES = pa.schema(
     {
@@ -40,7 +40,7 @@ landed in time."""
 
 @dataclass(frozen=True, slots=True)
 class Search:
-    """What travels to the tasks, the same for each."""
+    """The description of the search that travels to each task."""
 
     slices: Sequence[Slice]
     storage_options: Mapping[str, str]

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from tidemark.pipeline.compute.columns import DiffPlan
-from tidemark.pipeline.compute.replacement import Batch, Outcome, WrittenFiles, replace_windows
+from tidemark.pipeline.compute.replacement import Replaced, WindowBatch, WrittenFiles, replace_windows
 from tidemark.pipeline.compute.slices import ANSWER, DIFFS, STATUSES, Work, cut
 from tidemark.pipeline.lake.tables.heartbeats import HeartbeatFiles
 from tidemark.pipeline.lake.tables.new_files import NewFile
@@ -21,19 +21,19 @@ SILENT_NAMED = 10
 """Silent streams that are named for each window; all are counted."""
 
 Silent = Mapping[str, tuple[int, list[str]]]
-"""By window, how many streams stopped, and the first of their names."""
+"""The number of stopped streams and the first of their names, by window."""
 
 
 @dataclass(frozen=True, slots=True)
-class MicroBatch(Batch):
-    """What a micro-batch is computed with: also the two tables that it replaces."""
+class MicroBatch(WindowBatch):
+    """The input of a micro-batch: a `WindowBatch`, and the two tables that it replaces."""
 
     diffs: WindowedTable
     status: StreamStatus
     plan: DiffPlan
 
 
-def compute_windows(batch: MicroBatch, windows: Sequence[Window]) -> Outcome:
+def compute_windows(batch: MicroBatch, windows: Sequence[Window]) -> Replaced:
     """Compute windows, which may have gaps between them, and replace them in the lake, their diffs and their streams'
     status.
 
@@ -42,7 +42,7 @@ def compute_windows(batch: MicroBatch, windows: Sequence[Window]) -> Outcome:
     before anything is visible, where executors cannot run tidemark; and WindowExpired, before any of an attempt's
     windows is written.
     """
-    # The status first: a window whose diffs stand counts as computed, and nobody would ask for its status again.
+    # The status first: a window whose diffs stand counts as computed, and its status would not be asked for again.
     tables = batch.status, batch.diffs
     return replace_windows(batch, tables, windows, batch.plan.lookback, partial(_write, batch))
 
@@ -69,7 +69,7 @@ def _write(batch: MicroBatch, windows: Sequence[Window], files: HeartbeatFiles, 
 
 
 def silent_in(status: StreamStatus, windows: Iterable[str]) -> Silent:
-    """Who was silent in computed windows, by their keys."""
+    """The silent streams of computed windows, by their keys."""
     stopped: dict[str, list[str]] = {}
     for row in status.rows(set(windows), StatusKind.STOPPED).select([PARTITION, "stream_id"]).to_pylist():
         stopped.setdefault(row[PARTITION], []).append(row["stream_id"])

@@ -1,4 +1,4 @@
-"""Computing windows of a table of one's own: its input as a frame, its rows into the lake."""
+"""Computing windows of a custom table: its input as a frame, its rows into the lake."""
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -15,7 +15,7 @@ from pyspark.sql import types as T  # noqa: N812
 
 from tidemark.pipeline.clock import duration_us, to_us
 from tidemark.pipeline.compute.copies import without_landed_copies
-from tidemark.pipeline.compute.replacement import Batch, Outcome, WrittenFiles, replace_windows
+from tidemark.pipeline.compute.replacement import Replaced, WindowBatch, WrittenFiles, replace_windows
 from tidemark.pipeline.compute.table_definition import TableDefinition, Windows
 from tidemark.pipeline.errors import TableFailed, TidemarkError
 from tidemark.pipeline.lake.tables.heartbeats import PARTITION as EVENT_HOUR
@@ -32,15 +32,15 @@ START, END = "window_start", "window_end"
 
 RAISED = re.compile(r"[A-Za-z_.]*(Error|Exception)\b")
 MOST_SAID = 500
-"""Characters of somebody else's error."""
+"""Characters of a quoted error."""
 
-MEND_FILE = "Mend its file: the next run reads it again"
-MEND_FUNCTION = "Mend the function: it is read again when the code location is loaded again"
+FIX_FILE = "Fix its file: the next run reads it again"
+FIX_FUNCTION = "Fix the function: it is read again when the code location is loaded again"
 
 
 @dataclass(frozen=True, slots=True)
-class OwnBatch(Batch):
-    """What windows of a table of one's own are computed with: also the table, and what it is made of.
+class OwnBatch(WindowBatch):
+    """The input of a custom table's windows: a `WindowBatch`, the table, and what it is made of.
 
     `inputs` is told before the heartbeats are listed. If `heartbeat_diffs` is computed again in between, the window
     counts as made from the earlier input, and is computed once more. It never counts as newer than it is.
@@ -51,7 +51,7 @@ class OwnBatch(Batch):
     inputs: Inputs
 
 
-def compute_own(batch: OwnBatch, windows: Sequence[Window]) -> Outcome:
+def compute_own(batch: OwnBatch, windows: Sequence[Window]) -> Replaced:
     """Compute windows of the table, which may have gaps between them, and replace them in the lake.
 
     Guarantee: readers see each window whole, before or after. Raises WindowNotClosed, before anything is read;
@@ -64,7 +64,7 @@ def compute_own(batch: OwnBatch, windows: Sequence[Window]) -> Outcome:
 
 
 def _note(batch: OwnBatch, windows: Sequence[Window]) -> Mapping[str, Any]:
-    """What the manifest of a run over these windows says."""
+    """The table's part of the manifest of a run over these windows."""
     definition = batch.definition
     return {"table": definition.name, "version": definition.version, "inputs": _inputs(batch, windows)}
 
@@ -126,7 +126,7 @@ def input_of(heartbeats: DataFrame, windows: Sequence[Window], lookback: timedel
 
 
 def _whole(microseconds: Column, length_us: int) -> Column:
-    """How many whole lengths these are, rounded down, exact."""
+    """The number of whole lengths, rounded down, exact."""
     return ((microseconds - F.pmod(microseconds, F.lit(length_us))) / F.lit(length_us)).cast("int")
 
 
@@ -145,7 +145,7 @@ def checked_schema(definition: TableDefinition, rows: DataFrame) -> pa.Schema:
     elif len(names) == 1:
         wrong = f"has no column beside {PARTITION}"
     elif not isinstance(rows.schema[PARTITION].dataType, T.StringType):
-        wrong = f"has a column {PARTITION} that is no text; take the heartbeats' own"
+        wrong = f"has a column {PARTITION} that is not text; take the heartbeats' own"
     if wrong:
         raise TableFailed(f"the table {definition.name} {wrong}")
     schema = arrow_schema(rows.schema)
@@ -154,16 +154,16 @@ def checked_schema(definition: TableDefinition, rows: DataFrame) -> pa.Schema:
 
 @contextmanager
 def _failing(definition: TableDefinition) -> Iterator[None]:
-    """Raise TableFailed for whatever somebody's function or SQL raises, here or on Spark's executors."""
+    """Raise TableFailed for any error of the table's function or SQL, here or on Spark's executors."""
     try:
         yield
     except TidemarkError:
         raise
     except Exception as error:
-        mend = MEND_FILE if definition.file else MEND_FUNCTION
+        fix = FIX_FILE if definition.file else FIX_FUNCTION
         raise TableFailed(
             f"the table {definition.name} cannot be computed: {_said(error)}. Nothing of it was committed, and no "
-            f"other table is affected. {mend}, and its windows are then computed by themselves"
+            f"other table is affected. {fix}, and its windows are then computed by themselves"
         ) from error
 
 

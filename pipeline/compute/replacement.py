@@ -1,6 +1,6 @@
-"""How a run replaces windows in its tables: fence, input, retention's boundary, manifest, files, commit, in this order.
+"""Replacing windows in a run's tables: fence, input, retention's boundary, manifest, files, commit, in this order.
 
-Each table by window is replaced like this: `heartbeat_diffs` and `stream_status` together, each table of your own
+Each table by window is replaced like this: `heartbeat_diffs` and `stream_status` together, each custom table
 alone.
 """
 
@@ -33,8 +33,8 @@ Note = Callable[[Sequence[Window]], Mapping[str, Any]]
 
 
 @dataclass(frozen=True, slots=True)
-class Batch:
-    """What windows of any table are computed with: a session, the heartbeats, the newest watermark, and the run's name.
+class WindowBatch:
+    """The input of windows of any table: a session, the heartbeats, the newest watermark, and the run's name.
     `refuse_expired` raises WindowExpired for windows whose input is no longer kept in full."""
 
     spark: SparkSession
@@ -46,8 +46,8 @@ class Batch:
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
-    """What a run replaced: the rows of each window in the last table, and by table the windows that another run has
+class Replaced:
+    """The result of a run: the rows of each window in the last table, and by table the windows that another run has
     replaced meanwhile, from input at least as new."""
 
     heartbeats_version: int
@@ -70,13 +70,13 @@ def refuse_open(windows: Sequence[Window], watermark: datetime | None) -> None:
 
 
 def replace_windows(
-    batch: Batch,
+    batch: WindowBatch,
     tables: Sequence[WindowedTable],
     windows: Sequence[Window],
     lookback: timedelta,
     write: Write,
     note: Note = lambda _: {},
-) -> Outcome:
+) -> Replaced:
     """Compute windows in order, which may have gaps between them, and replace them in each table, in the order of the
     tables. A window counts as computed once the last table has it.
 
@@ -103,13 +103,13 @@ def replace_windows(
 
 
 def _attempt(
-    batch: Batch,
+    batch: WindowBatch,
     tables: Sequence[WindowedTable],
     lookback: timedelta,
     write: Write,
     note: Note,
     windows: Sequence[Window],
-) -> Outcome:
+) -> Replaced:
     keys = [window.key for window in windows]
     # Before the input is listed, or a newer computation could be undone by an older one.
     fences = [table.fence(keys) for table in tables]
@@ -129,7 +129,7 @@ def _attempt(
     replaced = [
         table.replace(run, fence, of_table) for table, fence, of_table in zip(tables, fences, written, strict=True)
     ]
-    return Outcome(
+    return Replaced(
         heartbeats_version=files.version,
         watermark=batch.watermark,
         rows=replaced[-1].rows,
@@ -138,7 +138,7 @@ def _attempt(
     )
 
 
-def _of_older_input(tables: Sequence[WindowedTable], done: Outcome, windows: Sequence[Window]) -> list[Window]:
+def _of_older_input(tables: Sequence[WindowedTable], done: Replaced, windows: Sequence[Window]) -> list[Window]:
     """The windows of which another run's rows stand in a table, made from less than this run has read."""
     found = (table.versions(keys) for table, keys in zip(tables, done.superseded, strict=True))
     older = {key for versions in found for key, version in versions.items() if version < done.heartbeats_version}

@@ -65,7 +65,7 @@ class Slice:
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """What travels to the tasks, the same for each. The file systems are rooted at the two tables' folders."""
+    """The description of the work that travels to each task. The file systems are rooted at the two tables' folders."""
 
     run: str
     plan: DiffPlan
@@ -146,7 +146,7 @@ def scan(
 
 
 def _is_of(one: Slice, streams: pl.Series) -> pl.Series:
-    """Which streams are of this part. By a checksum that is the same in every version of every library."""
+    """Select the streams of this part, by a checksum that is the same in every version of every library."""
     names = streams.unique()
     ours = [name for name in names.to_list() if crc32(name.encode()) % one.parts == one.part]
     return streams.is_in(pl.Series(ours, dtype=pl.String).implode())

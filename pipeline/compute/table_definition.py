@@ -1,4 +1,4 @@
-"""Tables of your own over closed windows: what their author writes, as a function or as SQL."""
+"""Custom tables over closed windows, as their author writes them: a function or SQL."""
 
 import hashlib
 import importlib.util
@@ -76,7 +76,7 @@ Build = Callable[["DataFrame", Windows], "DataFrame"]
 
 @dataclass(frozen=True, slots=True)
 class TableDefinition:
-    """A table of your own: `build` makes its rows from heartbeats. `key` names the columns that tell the rows of a
+    """A custom table: `build` makes its rows from heartbeats. `key` names the columns that tell the rows of a
     window apart. `window` is the length of its windows; None: that of the pipeline's. `version` changes whenever the
     source or an option does, and `source` is what people read. `file` is a digest of the whole file that the table was
     read from; it is empty for a function that a project hands over."""
@@ -95,7 +95,7 @@ class TableDefinition:
         return self.build(heartbeats, windows)
 
     def windowing(self, windows: WindowSettings) -> Windowing:
-        """How the table's event time is cut: by its own window, from the first whole one on."""
+        """The cut of the table's event time: by its own window, from the first whole one on."""
         length = self.window or windows.length
         return Windowing(length, windows.first + (EPOCH - windows.first) % length)
 
@@ -140,7 +140,7 @@ def own_tables(settings: Settings) -> dict[str, TableDefinition]:
 
 def loaded_tables(settings: Settings, more: Iterable[TableDefinition] = ()) -> dict[str, TableDefinition]:
     """Like `own_tables`, and `more` of them, for what Dagster loads: a table whose file cannot be used keeps nobody
-    else from working. It stands there with what `[tables]` says of it, and its runs fail until its file is mended.
+    else from working. It stands there with what `[tables]` says of it, and its runs fail until its file is fixed.
     Raises InvalidSettings if `[tables]` itself is wrong."""
     found = dict[str, TableDefinition]()
     for name in settings.tables:
@@ -148,7 +148,7 @@ def loaded_tables(settings: Settings, more: Iterable[TableDefinition] = ()) -> d
             found[name] = read_table(settings, name)
         except InvalidSettings as error:
             found[name] = _checked(_unusable(name, settings.tables[name], error), settings.windows)
-            logger.error("%s; its runs fail until that is mended", error)
+            logger.error("%s; its runs fail until that is fixed", error)
     for definition in more:
         if definition.name in found:
             raise InvalidSettings(f"two tables are called {definition.name}; give one of them another name")
@@ -179,7 +179,7 @@ def read_table(settings: Settings, name: str, known: TableDefinition | None = No
 
 
 def file_now(settings: Settings, table: TableDefinition) -> str:
-    """What stands for a table's file as it is now: another text whenever the file's content is another."""
+    """A digest of a table's file as it is now."""
     if table.name not in settings.tables:
         return table.version
     named = settings.tables[table.name]
@@ -224,7 +224,7 @@ def _of_sql(name: str, text: str, table: TableSettings) -> TableDefinition:
 
 
 def _markers(windows: Windows) -> dict[str, Any]:
-    """What SQL may name by `:start`, `:end`, `:length` and `:lookback`; the last two are seconds."""
+    """The parameters that SQL may name by `:start`, `:end`, `:length` and `:lookback`; the last two are seconds."""
     return {
         "start": windows.start,
         "end": windows.end,

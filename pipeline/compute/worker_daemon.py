@@ -1,5 +1,5 @@
-"""Run as a module in place of `pyspark.daemon`: the process that forks Spark's Python workers, with what a task of the
-micro-batch needs imported beforehand. Spark ends idle workers after a minute; a new one is then there at once."""
+"""The module that runs in place of `pyspark.daemon`: the process that forks Spark's Python workers, with what a task of
+the micro-batch needs imported beforehand. Spark ends idle workers after a minute; a new one is then there at once."""
 
 import gc
 

@@ -146,53 +146,38 @@ class HeartbeatReader:
         Guarantee: a heartbeat has `first_event_time <= event time <= publish time + max_future_skew`, and with a
         `max_age` also `publish time - max_age <= event time`. It never raises, whatever the message contains.
         """
-        contract, unit = self.contract, self.contract.event_time_unit
+        contract, place, unit = self.contract, self.contract.event_time, self.contract.event_time_unit
         event_time_us: int | None
-        if contract.event_time.kind is PlaceKind.PUBLISH_TIME:
+        if place.kind is PlaceKind.PUBLISH_TIME:
             written, event_time_us = iso(from_us(publish_time_us)), publish_time_us
         else:
-            written = contract.event_time.find(attributes, payload)
+            written = place.find(attributes, payload)
             if written is None or written == "":
-                wrong = f"{contract.event_time} is {_missing(contract.event_time, written)}"
-                return Rejection(RejectionReason.NO_EVENT_TIME, wrong)
+                return Rejection(RejectionReason.NO_EVENT_TIME, f"{place} is {_missing(place, written)}")
             event_time_us = read_event_time(written, unit, contract.timezone)
+
+        def rejected(reason: RejectionReason, detail: str) -> Rejection:
+            if place.kind is not PlaceKind.PUBLISH_TIME:
+                detail += advice(written, unit, contract.timezone, publish_time_us)
+            return Rejection(reason, detail)
+
         if event_time_us is None:
             is_auto = unit is EventTimeUnit.AUTO
             wrong = "neither milliseconds since the epoch nor RFC 3339" if is_auto else f"not {unit.words}"
-            return self._of_another_unit(
-                RejectionReason.UNREADABLE_EVENT_TIME, f"{_short(written)} is {wrong}", written, publish_time_us
-            )
+            return rejected(RejectionReason.UNREADABLE_EVENT_TIME, f"{_short(written)} is {wrong}")
         stream_id = self._stream_id(attributes, payload)
         if isinstance(stream_id, Rejection):
             return stream_id
         if event_time_us < self._first_us:
-            return self._of_another_unit(
-                RejectionReason.BEFORE_FIRST_WINDOW,
-                f"event time {_short(written)} is before the first window, {iso(contract.first_event_time)}",
-                written,
-                publish_time_us,
-            )
+            wrong = f"before the first window, {iso(contract.first_event_time)}"
+            return rejected(RejectionReason.BEFORE_FIRST_WINDOW, f"event time {_short(written)} is {wrong}")
         if event_time_us > publish_time_us + self._skew_us:
-            return self._of_another_unit(
-                RejectionReason.IN_THE_FUTURE,
-                f"event time {_short(written)} is more than {format_duration(contract.max_future_skew)} "
-                f"after its publish time, {iso(from_us(publish_time_us))}",
-                written,
-                publish_time_us,
-            )
+            wrong = f"more than {format_duration(contract.max_future_skew)} after {_published(publish_time_us)}"
+            return rejected(RejectionReason.IN_THE_FUTURE, f"event time {_short(written)} is {wrong}")
         if contract.max_age is not None and publish_time_us - event_time_us > duration_us(contract.max_age):
-            return Rejection(
-                RejectionReason.TOO_OLD,
-                f"event time {_short(written)} is more than {format_duration(contract.max_age)} "
-                f"before its publish time, {iso(from_us(publish_time_us))}",
-            )
+            wrong = f"more than {format_duration(contract.max_age)} before {_published(publish_time_us)}"
+            return Rejection(RejectionReason.TOO_OLD, f"event time {_short(written)} is {wrong}")
         return Heartbeat(stream_id, event_time_us)
-
-    def _of_another_unit(self, reason: RejectionReason, detail: str, written: Any, published_us: int) -> Rejection:
-        if self.contract.event_time.kind is PlaceKind.PUBLISH_TIME:
-            return Rejection(reason, detail)
-        told = advice(written, self.contract.event_time_unit, self.contract.timezone, published_us)
-        return Rejection(reason, detail + told)
 
     def _stream_id(self, attributes: Mapping[str, str], payload: Any) -> str | Rejection:
         parts = []
@@ -260,6 +245,10 @@ def _missing(place: Place, value: Any) -> str:
     if value == "":
         return "empty"
     return "absent" if place.kind is PlaceKind.ATTRIBUTE else "absent or null"
+
+
+def _published(publish_time_us: int) -> str:
+    return f"its publish time, {iso(from_us(publish_time_us))}"
 
 
 def _short(value: Any) -> str:

@@ -55,7 +55,7 @@ class Judged:
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class JudgedPart:
     """Messages that were judged together, and their rows: one each, or, with `elements`, one for each element. Without
     payloads where these were not asked for."""
 
@@ -66,7 +66,7 @@ class Part:
     elements: Rows | None = None
 
 
-def judged_parts(messages: Messages, reader: HeartbeatReader, asking: Asking) -> Iterator[Part]:
+def judged_parts(messages: Messages, reader: HeartbeatReader, asking: Asking) -> Iterator[JudgedPart]:
     """Judge messages with their payloads, in parts that bound memory and work, in order."""
     each, first = reader.contract.each, 0
     while first < len(messages):
@@ -75,12 +75,12 @@ def judged_parts(messages: Messages, reader: HeartbeatReader, asking: Asking) ->
         part = rest.between(0, len(payloads))
         first += len(payloads)
         if each is None:
-            yield Part(part, attributes, payloads, judge(attributes, payloads, part.published_us, reader))
+            yield JudgedPart(part, attributes, payloads, judge(attributes, payloads, part.published_us, reader))
             continue
         for rows in expanded(each, attributes, payloads):
             of_rows = RepeatedAttributes(attributes, rows.owners)
             judged = judge(of_rows, rows.payloads, part.published_us[rows.owners], reader)
-            yield Part(part, of_rows, rows.payloads, judged, rows)
+            yield JudgedPart(part, of_rows, rows.payloads, judged, rows)
 
 
 def judge(

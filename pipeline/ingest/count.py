@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from tidemark.pipeline.clock import duration_us
 from tidemark.pipeline.contract.heartbeat import Asking, HeartbeatReader, Rejection, Undecided
-from tidemark.pipeline.contract.judging import Bools, Part, judge, judged_parts, publisher_ids
+from tidemark.pipeline.contract.judging import Bools, JudgedPart, judge, judged_parts, publisher_ids
 from tidemark.pipeline.contract.messages import Messages
 from tidemark.pipeline.ingest.copies import RememberedCopies, keys_of
 from tidemark.pipeline.watermark.histogram import A_COPY, NO_MINIMUM, Histogram, Ints, cells_of
@@ -56,7 +56,7 @@ def counted_parts(
         lag_us = messages.published_us - judged.event_us
         late = np.flatnonzero(judged.is_heartbeat & (lag_us > duration_us(laggard)))
         judged.is_heartbeat[late] = ~_are_unreadable(messages, late, reader, asking)
-    yield _counted_part(Part(messages, messages.attributes, (), judged), reader, copies)
+    yield _counted_part(JudgedPart(messages, messages.attributes, (), judged), reader, copies)
 
 
 def _are_unreadable(messages: Messages, late: Ints, reader: HeartbeatReader, asking: Asking) -> Bools:
@@ -72,7 +72,7 @@ def _are_unreadable(messages: Messages, late: Ints, reader: HeartbeatReader, ask
     return found
 
 
-def _counted_part(part: Part, reader: HeartbeatReader, copies: RememberedCopies) -> Counted:
+def _counted_part(part: JudgedPart, reader: HeartbeatReader, copies: RememberedCopies) -> Counted:
     judged, elements, messages = part.judged, part.elements, part.messages
     is_good, event_us, undecided = judged.is_heartbeat, judged.event_us, judged.undecided
     published_us, data, first, end = messages.published_us, messages.payloads, 0, len(messages)

@@ -34,7 +34,7 @@ def readings_of(decision: Decision) -> dict[Side, EffectiveReading]:
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class BacklogLook:
     """The backlogs as a decision saw them: the publish time of each side's oldest unread message. `used` counts what
     was pulled until then."""
 
@@ -43,23 +43,23 @@ class Look:
     used: Usage = NOTHING
 
     @classmethod
-    def of(cls, decision: Decision, used: Usage) -> "Look":
+    def of(cls, decision: Decision, used: Usage) -> "BacklogLook":
         """Make the look of a decision, with what was pulled until then."""
         oldest = {side: one.newest.oldest_unacked for side, one in readings_of(decision).items()}
         return cls(decision.at, oldest, used)
 
 
-def looks_of(entries: Iterable[Entry]) -> Iterator[Look]:
+def looks_of(entries: Iterable[Entry]) -> Iterator[BacklogLook]:
     """The looks of consecutive entries of the log, in order."""
     used = NOTHING
     for entry in entries:
         if isinstance(entry, DecisionRecord | Snapshot):
             used += entry.usage or NOTHING
         if isinstance(entry, DecisionRecord):
-            yield Look.of(entry.decision, used)
+            yield BacklogLook.of(entry.decision, used)
 
 
-def recent_looks(log: TrackingLog, number: int, now: datetime) -> list[Look]:
+def recent_looks(log: TrackingLog, number: int, now: datetime) -> list[BacklogLook]:
     """The looks of the newest entries of a log, up to one of them. Raises LakeError."""
     entries = list[Entry]()
     for before in range(number, max(number - MOST_ENTRIES, -1), -1):
@@ -98,7 +98,7 @@ class Progress:
         return f"catching up: {self.rate:,.0f} messages/s, about {rough(self.left)}; {holds}"
 
 
-def progress_of(looks: Sequence[Look]) -> list[Progress]:
+def progress_of(looks: Sequence[BacklogLook]) -> list[Progress]:
     """The progress of each side that is behind, the oldest backlog first; none where the looks are too few to tell."""
     recent = [one for one in looks if one.at >= looks[-1].at - WATCHED]
     if not recent or recent[-1].at - recent[0].at < AT_LEAST:
@@ -115,11 +115,11 @@ def progress_of(looks: Sequence[Look]) -> list[Progress]:
 
 
 @dataclass
-class Watch:
+class BacklogWatch:
     """The backlogs as one process has seen them, on which sides the last tick left more to pull, and what is
     undecided by it, in a sentence."""
 
-    looks: list[Look] = field(default_factory=list)
+    looks: list[BacklogLook] = field(default_factory=list)
     leaves_more: dict[Side, bool] = field(default_factory=dict)
     waiting: dict[Side, str] = field(default_factory=dict)
 
@@ -128,7 +128,7 @@ class Watch:
         decision = state.decision
         if decision is None or (self.looks and decision.at <= self.looks[-1].at):
             return
-        self.looks.append(Look.of(decision, state.account.known))
+        self.looks.append(BacklogLook.of(decision, state.account.known))
         self.looks = [one for one in self.looks if one.at >= decision.at - WATCHED - AT_LEAST]
 
     def progress(self) -> list[Progress]:

@@ -16,7 +16,7 @@ from tidemark.pipeline.lake.tables.new_files import NewFiles
 from tidemark.pipeline.lake.tables.quarantine import QUARANTINE
 from tidemark.pipeline.pubsub.connection import subscriber_client
 from tidemark.pipeline.pubsub.schemas import reader_of
-from tidemark.pipeline.pubsub.subscription import PubSubSubscription, Subscription, lease_of
+from tidemark.pipeline.pubsub.subscription import PubSubSubscription, lease_of
 from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.watermark.usage import Usage
 
@@ -39,7 +39,7 @@ PULL_SHARE, LONGEST_PULL = 0.7, timedelta(seconds=40)
 Dagster gives a tick 60 s, and it must persist and acknowledge within the rest."""
 
 SHORTEST_TICK = timedelta(seconds=5)
-"""How often Dagster's daemon looks at its sensors."""
+"""The interval at which Dagster's daemon looks at its sensors."""
 
 
 def tick_budget(settings: Settings, side: Side) -> Budget:
@@ -115,7 +115,7 @@ class Reader:
         return Tracking(self.judge, self.copies, self.settings.policy.band, self.clock, self.contract)
 
 
-def taken_of(share: Share, side: Side, subscription: Subscription, keeper: Keeper, clock: Clock) -> Taken:
+def taken_of(share: Share, side: Side, subscription: PubSubSubscription, keeper: Keeper, clock: Clock) -> Taken:
     """Take one reader's share from a subscription, and hand its leases over."""
     budget = share.budget(side)
     until = clock.monotonic() + budget.max_time.total_seconds()

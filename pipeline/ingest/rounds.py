@@ -46,13 +46,14 @@ nothing."""
 
 @dataclass(frozen=True, slots=True)
 class RunPlan:
-    """When readers on Spark help, how long a round takes, and when a run ends. Tests and benchmarks hurry it."""
+    """The times at which readers on Spark begin to help, a round is settled, and a run ends. Tests and benchmarks hurry
+    it."""
 
     round: timedelta = timedelta(seconds=5)
-    """How long readers pull before their work is settled. Longer rounds make fewer commits and larger files, and a
+    """Readers pull for so long before their work is settled. Longer rounds make fewer commits and larger files, and a
     watermark that is as much further behind: two of them are within the 10 s for which tracking counts as current."""
     run_for: timedelta = timedelta(hours=1)
-    """How long a run takes: well below the time after which a run counts as dead."""
+    """The length of a run: well below the time after which a run counts as dead."""
     start_after: timedelta = timedelta(hours=1)
     """A run starts when base or tracking holds a message as old as this, which ticks alone land within minutes."""
     start_size: int = 1_000_000

@@ -22,7 +22,7 @@ from tidemark.pipeline.contract.heartbeat import (
     read_attribute,
     read_field,
 )
-from tidemark.pipeline.contract.judging import Part, judged_parts, publisher_ids
+from tidemark.pipeline.contract.judging import JudgedPart, judged_parts, publisher_ids
 from tidemark.pipeline.contract.messages import MOMENT, Ints, Messages
 from tidemark.pipeline.contract.places import LONGEST_ID, Element, Place, PlaceKind, values_at, values_in
 from tidemark.pipeline.lake.tables.heartbeats import heartbeat_rows
@@ -82,7 +82,9 @@ def judged_rows(
         yield _rows_of(part, reader.contract, watermark, landed_at)
 
 
-def _rows_of(part: Part, contract: MessageContract, watermark: datetime | None, landed_at: datetime) -> JudgedRows:
+def _rows_of(
+    part: JudgedPart, contract: MessageContract, watermark: datetime | None, landed_at: datetime
+) -> JudgedRows:
     judged, elements, payloads = part.judged, part.elements, part.payloads
     is_whole = elements is None and bool(judged.is_heartbeat.all())
     rows = np.flatnonzero(judged.is_heartbeat)
@@ -132,7 +134,7 @@ def _taken(messages: Messages, rows: Any) -> dict[str, pa.Array]:
     return {name: taken[name].combine_chunks() for name in taken.column_names}
 
 
-def _elements(part: Part, elements: Rows, rows: Any) -> dict[str, pa.Array]:
+def _elements(part: JudgedPart, elements: Rows, rows: Any) -> dict[str, pa.Array]:
     """The columns of the messages that these rows are of, with an id for each element. A message's payload is in its
     first row alone."""
     owners = np.array(elements.owners, dtype=np.int64)[rows]
@@ -159,7 +161,7 @@ def field_column(values: list[Any], kind: FieldKind) -> tuple[list[Any], list[in
 
 
 def _field(
-    part: Part, contract: MessageContract, name: str, kind: FieldKind, known: Sequence[Any], rows: Any
+    part: JudgedPart, contract: MessageContract, name: str, kind: FieldKind, known: Sequence[Any], rows: Any
 ) -> tuple[list[Any], list[int]]:
     """Like `field_column`, for a field of the contract in these rows, whose payloads or elements are `known`."""
     place = contract.place_of(name)

@@ -48,7 +48,7 @@ class Sample:
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class SampleReading:
     """The way in which samples are read. Bare payloads get the `attributes`. A message has the publish time
     `published`, else its own, else `now`. With `has_lines` a file may have one payload to a line. With `has_records` it
     may be an Avro object container file, each of whose records is a payload."""
@@ -60,7 +60,7 @@ class Reading:
     has_records: bool = False
 
 
-def read_samples(paths: Sequence[Path], reading: Reading) -> list[Sample]:
+def read_samples(paths: Sequence[Path], reading: SampleReading) -> list[Sample]:
     """Read the messages of files and folders, in order. A folder gives its files by name, without those whose name
     begins with a dot. Raises SampleUnusable."""
     found: list[Sample] = []
@@ -101,7 +101,7 @@ def _files_of(paths: Sequence[Path]) -> Iterator[Path]:
         yield from inside
 
 
-def _of_file(path: Path, content: bytes, reading: Reading) -> Iterator[Sample]:
+def _of_file(path: Path, content: bytes, reading: SampleReading) -> Iterator[Sample]:
     """Give a file's messages: the whole is one payload, a message, or a list of messages; or each line or record is
     one."""
     whole, numbered = _parsed(content), enumerate(content.split(b"\n"), 1)
@@ -123,7 +123,7 @@ def _of_file(path: Path, content: bytes, reading: Reading) -> Iterator[Sample]:
         yield Sample(path.name, _bare(content, reading))
 
 
-def _records(path: Path, content: bytes, reading: Reading) -> Iterator[Sample]:
+def _records(path: Path, content: bytes, reading: SampleReading) -> Iterator[Sample]:
     from tidemark.pipeline.contract.payloads.avro import records_of  # imports fastavro
 
     try:
@@ -166,7 +166,7 @@ def _message_in(value: Any) -> dict[str, Any] | None:
     return fields if is_message else None
 
 
-def _message(name: str, fields: dict[str, Any], reading: Reading) -> Sample:
+def _message(name: str, fields: dict[str, Any], reading: SampleReading) -> Sample:
     data = fields.get("data", "")
     if not isinstance(data, str) or not BASE64.fullmatch(data):
         raise SampleUnusable(f"{name}: its data is not base64, as Pub/Sub's messages have it in JSON")
@@ -177,11 +177,11 @@ def _message(name: str, fields: dict[str, Any], reading: Reading) -> Sample:
     return Sample(name, _dated(message, reading))
 
 
-def _bare(payload: bytes, reading: Reading) -> pa.Table:
+def _bare(payload: bytes, reading: SampleReading) -> pa.Table:
     return _dated(PubsubMessage.pb()(data=payload, attributes=dict(reading.attributes)), reading)
 
 
-def _dated(message: Any, reading: Reading) -> pa.Table:
+def _dated(message: Any, reading: SampleReading) -> pa.Table:
     at = reading.published or (None if message.HasField("publish_time") else reading.now)
     if at is not None:
         message.publish_time.FromDatetime(at)

@@ -16,7 +16,7 @@ from tidemark.pipeline.ingest.outcome import Ingested, Settled, Side, Taken
 from tidemark.pipeline.lake.log.tracking_log import TrackingLog
 from tidemark.pipeline.lake.tables.new_files import NewFiles
 from tidemark.pipeline.pubsub.leases import Acknowledged
-from tidemark.pipeline.pubsub.subscription import Subscription
+from tidemark.pipeline.pubsub.subscription import Acknowledged, PubSubSubscription
 from tidemark.pipeline.watermark.histogram import Histogram
 from tidemark.pipeline.watermark.state import Snapshot
 from tidemark.pipeline.watermark.usage import Usage
@@ -38,8 +38,8 @@ class Settling:
 
     log: TrackingLog
     clock: Clock
-    tracking: Subscription | None = None
-    base: Subscription | None = None
+    tracking: PubSubSubscription | None = None
+    base: PubSubSubscription | None = None
     heartbeats: NewFiles | None = None
     quarantine: NewFiles | None = None
     copies: RememberedCopies = field(default_factory=RememberedCopies)
@@ -99,14 +99,14 @@ class Settling:
         self.quarantine.add([file for one in landed for file in one.rejected], says)
         self.heartbeats.add([file for one in landed for file in one.heartbeats], says)
 
-    def _of(self, side: Side) -> Subscription:
+    def _of(self, side: Side) -> PubSubSubscription:
         subscription = self.tracking if side is Side.TRACKING else self.base
         if subscription is None:
             raise ValueError(f"messages of {side} are settled by a process with that subscription")
         return subscription
 
 
-def acknowledge(subscription: Subscription, ack_ids: Sequence[str]) -> Acknowledged:
+def acknowledge(subscription: PubSubSubscription, ack_ids: Sequence[str]) -> Acknowledged:
     """Acknowledge, many by several threads. Raises SubscriptionMissing and PermissionMissing."""
     if len(ack_ids) <= ACKNOWLEDGED_IN_A_CALL:
         return subscription.acknowledge(ack_ids)

@@ -27,7 +27,7 @@ from tidemark.pipeline.ingest.rows import JudgedRows, judged_rows
 from tidemark.pipeline.lake.tables.heartbeats import PARTITION
 from tidemark.pipeline.lake.tables.new_files import NewFile
 from tidemark.pipeline.pubsub.backlog import Backlog
-from tidemark.pipeline.pubsub.subscription import PulledBatch, Subscription
+from tidemark.pipeline.pubsub.subscription import PubSubSubscription, PulledBatch
 from tidemark.pipeline.watermark.histogram import Histogram
 from tidemark.pipeline.watermark.usage import Usage
 
@@ -202,7 +202,7 @@ Keeper = Landing | Tracking
 
 
 def take(
-    batches: Iterable[PulledBatch], subscription: Subscription, keeper: Keeper, clock: Clock, until: float
+    batches: Iterable[PulledBatch], subscription: PubSubSubscription, keeper: Keeper, clock: Clock, until: float
 ) -> Taken:
     """Judge batches and keep what they become, until they end, or the time `until` by the monotonic clock is over, or
     the keeper is full. At least one part.
@@ -258,7 +258,7 @@ def seconds_of(waited: timedelta, patience: timedelta) -> int:
 
 
 def pulled(
-    subscription: Subscription,
+    subscription: PubSubSubscription,
     budget: Budget,
     clock: Clock,
     is_gone: Callable[[datetime, bool], bool] | None,

@@ -31,7 +31,7 @@ from tidemark.pipeline.lake.log.watermark_object import WatermarkObject
 from tidemark.pipeline.lake.tables.new_files import NewFiles
 from tidemark.pipeline.pubsub.backlog import LIFETIME, REFUSED_WITHIN, Backlog
 from tidemark.pipeline.pubsub.spending import Spending
-from tidemark.pipeline.pubsub.subscription import Subscription
+from tidemark.pipeline.pubsub.subscription import PubSubSubscription
 from tidemark.pipeline.watermark.decision import Decision
 from tidemark.pipeline.watermark.policy import Policy
 from tidemark.pipeline.watermark.readings import Reading
@@ -53,7 +53,7 @@ class Tracked:
 
 
 def land(
-    subscription: Subscription,
+    subscription: PubSubSubscription,
     *,
     heartbeats: NewFiles,
     quarantine: NewFiles,
@@ -82,7 +82,7 @@ def land(
 
 
 def track(
-    subscription: Subscription,
+    subscription: PubSubSubscription,
     *,
     tracking_backlog: Backlog,
     base_backlog: Backlog,
@@ -134,7 +134,7 @@ def track(
 
 
 def _rounds(
-    subscription: Subscription,
+    subscription: PubSubSubscription,
     settling: Settling,
     side: Side,
     keeper: Callable[[], Keeper],

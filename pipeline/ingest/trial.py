@@ -17,7 +17,7 @@ UNDECIDED = "UNDECIDED"
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class SampleVerdict:
     """A heartbeat with its compared fields, or a rejection with its reason. A field is null if it is absent, null or
     `of_another_kind` than configured. If a message holds several heartbeats, `sample` ends with `#` and the
     element's number, as the heartbeat's id does."""
@@ -43,10 +43,10 @@ class Trial:
     """The verdicts on some samples, and what they say together."""
 
     samples: int
-    verdicts: Sequence[Verdict]
+    verdicts: Sequence[SampleVerdict]
 
     @property
-    def heartbeats(self) -> Sequence[Verdict]:
+    def heartbeats(self) -> Sequence[SampleVerdict]:
         """The verdicts of those that would land."""
         return [verdict for verdict in self.verdicts if verdict.is_heartbeat]
 
@@ -76,13 +76,13 @@ def try_samples(samples: Sequence[Sample], reader: HeartbeatReader, now: datetim
     return Trial(len(samples), [verdict for sample in samples for verdict in _verdicts(sample, reader, now)])
 
 
-def _verdicts(sample: Sample, reader: HeartbeatReader, now: datetime) -> Iterator[Verdict]:
+def _verdicts(sample: Sample, reader: HeartbeatReader, now: datetime) -> Iterator[SampleVerdict]:
     messages = Messages(sample.message)
     published, message_id = from_us(int(messages.published_us[0])), sample.message["message_id"][0].as_py()
     for judged in judged_rows(messages, reader, Asking(to_us(now)), None, now):
         others = {name: frozenset(rows) for name, rows in judged.rows_of_another_kind.items()}
         for number, row in enumerate(judged.heartbeats.to_pylist()):
-            yield Verdict(
+            yield SampleVerdict(
                 sample=sample.name + row["message_id"].removeprefix(message_id),
                 published=published,
                 stream_id=row["stream_id"],
@@ -92,6 +92,6 @@ def _verdicts(sample: Sample, reader: HeartbeatReader, now: datetime) -> Iterato
                 of_another_kind=tuple(name for name, rows in others.items() if number in rows),
             )
         for row in judged.rejected.to_pylist():
-            yield Verdict(sample=sample.name, published=published, reason=row["reason"], detail=row["detail"])
+            yield SampleVerdict(sample=sample.name, published=published, reason=row["reason"], detail=row["detail"])
         for undecided in judged.undecided.values():
-            yield Verdict(sample=sample.name, published=published, reason=UNDECIDED, detail=undecided.why)
+            yield SampleVerdict(sample=sample.name, published=published, reason=UNDECIDED, detail=undecided.why)

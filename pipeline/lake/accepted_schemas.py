@@ -18,8 +18,8 @@ ACCEPTED = JsonKind("schemas/", "put back a copy, or delete it", key="accepted",
 
 
 class AcceptedSchemas:
-    """Which schemas messages may name: those of the settings, and the first one that a message named and that was
-    there. The note is looked for once; it is never replaced."""
+    """The schemas that messages may name: those of the settings, and the first existing one that a message named. The
+    note is looked for once; it is never replaced."""
 
     def __init__(self, objects: ObjectStore, of_settings: Iterable[str] = ()) -> None:
         self._notes = Notes(objects, ACCEPTED)

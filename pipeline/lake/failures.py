@@ -19,7 +19,7 @@ from tidemark.pipeline.printable import printable
 logger = logging.getLogger(__name__)
 
 OF_TABLES = "failed_table_runs/"
-"""Notes of runs of tables of one's own, in a folder for each."""
+"""Notes of runs of custom tables, in a folder for each."""
 
 KEPT = 20
 """Notes of runs that stay in a folder; the oldest go first."""
@@ -29,7 +29,7 @@ REASON_LENGTH, STRETCHES = 300, 100
 
 STAMP = "%Y-%m-%dT%H-%M-%S.%fZ"
 SECRET = re.compile(r"\b(token|secret|password|key)=[^;&,\s)\"']+", re.IGNORECASE)
-"""What an address of Spark's may carry and a note must not."""
+"""Secrets that an address of Spark may carry and a note must not."""
 
 NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9._=-]")
 
@@ -78,29 +78,29 @@ class FailedTick:
 
 
 def failed(times: int, since: datetime, last: datetime) -> str:
-    """How often something failed in a stretch, and when: the end of a sentence."""
+    """Format how often something failed in a stretch, and when: the end of a sentence."""
     return (
         f"failed {times} times since {iso(since)}, last at {iso(last)}" if times > 1 else f"failed once, at {iso(last)}"
     )
 
 
 RUNS = JsonKind("failed_runs/", holds=FailedRun)
-"""Of runs over windows of `heartbeat_diffs`, and of those that read the subscriptions."""
+"""Runs over windows of `heartbeat_diffs`, and those that read the subscriptions."""
 
 TICKS = JsonKind("failed_ticks/", holds=FailedTick)
 """One of each sensor while its ticks fail, and none once one has succeeded."""
 
 
 class FailedRuns:
-    """The newest notes, of a table of one's own or, without its name, of all other runs."""
+    """The newest notes, of a custom table or, without its name, of all other runs."""
 
     def __init__(self, objects: ObjectStore, table: str | None = None) -> None:
         self._notes = Notes(objects, RUNS if table is None else replace(RUNS, prefix=f"{OF_TABLES}{table}/"))
 
     @contextmanager
     def noting(self, run: str, stretches: Sequence[tuple[str, str]], clock: Clock, job: str = "") -> Iterator[None]:
-        """Note what the block raises, and pass it on. A request for windows that are not to be computed is no failure
-        of a run, and neither is a run that is cancelled. In a lake of a later version nothing is written."""
+        """Note what the block raises, and pass it on. A request for windows that are not to be computed, or a
+        cancelled run, is not a failure. In a lake of a later version nothing is written."""
         try:
             yield
         except (WindowNotClosed, WindowExpired, NewerFormat):
@@ -117,7 +117,7 @@ class FailedRuns:
         """The notes, the newest first, at most KEPT. Raises LakeError if the lake does not answer."""
         return [note for _, note in self._newest()]
 
-    def mended(self, job: str) -> None:
+    def settled(self, job: str) -> None:
         """Delete the notes of a job that reads the subscriptions, since a run of it has done so."""
         with _without_failing("failed runs"):
             self._notes.delete(*(key for key, note in self._newest() if note.job == job))

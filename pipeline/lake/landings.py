@@ -24,7 +24,7 @@ NUMBERED = re.compile(r"\d{9}")
 
 @dataclass(frozen=True, slots=True)
 class NamedLanding:
-    """What landed under a name. `pieces` are the objects that hold its heartbeats.
+    """The messages that landed under a name. `pieces` are the objects that hold its heartbeats.
 
     `oldest_publish_time` is of rejected messages as well. `is_served` says that it had landed before, or that another
     reader was first. Nothing was acknowledged for it then.
@@ -54,7 +54,7 @@ class LandedBatches:
     """The landings of one run of batches, each by several readers, and which of its batches are over.
 
     Landings of a batch that is over may be deleted, manifests included. A straggler of that batch would find no
-    manifest, create it, and acknowledge messages that nobody will ever ask for. So a fence is written before anything
+    manifest, create it, and acknowledge messages that are never asked for. So a fence is written before anything
     is deleted, and a reader that has created a manifest looks for the fence before it acknowledges.
     """
 
@@ -70,12 +70,13 @@ class LandedBatches:
         return f"{self._run}/{batch:09d}-{reader:04d}"
 
     def is_over(self, batch: int) -> bool:
-        """Whether this batch, or a later one, was ended."""
+        """Return whether this batch, or a later one, was ended."""
         return any(int(number) >= batch for number in self._fences.listed())
 
     def end(self, batch: int, keep: int) -> int:
-        """Say that all up to this batch are over, and delete what they landed but for the last `keep` of them. Safe to
-        repeat, and to be killed at any point: the next end deletes what is left. How many objects it deleted."""
+        """Note that all batches up to this one are over, and delete what they landed, except the last `keep` of them.
+        Safe to repeat, and to be killed at any point: the next end deletes what is left. Returns the number of deleted
+        objects."""
         self._fences.ensure(f"{batch:09d}", NoContent())  # it may have ended before, and not to the end
         landed = f"{FOLDER}{self._run}/"
         numbered = [(NUMBERED.match(name, len(landed)), name) for name in self._objects.names(landed)]

@@ -15,7 +15,7 @@ Dagster's whole minute now and then, and the code server is back within seconds.
 
 @dataclass(frozen=True, slots=True)
 class PipelineName:
-    """What makes two processes the same pipeline: its name, its topic and both subscriptions."""
+    """The identity of a pipeline: its name, its topic and both subscriptions."""
 
     pipeline: str
     topic: str
@@ -29,8 +29,8 @@ class PipelineName:
 
 @dataclass(frozen=True, slots=True)
 class Owner:
-    """Who writes the lake. `folder` and `config` are of the `tidemark up` that started it, if one did: where its
-    services are noted, and its settings. `ended`: it has stopped, and the lake is free."""
+    """The writer of the lake. `folder` and `config` are of the `tidemark up` that started it, if one did: the place of
+    the notes on its services, and its settings. `ended`: it has stopped, and the lake is free."""
 
     pipeline: PipelineName
     process: ProcessName
@@ -42,13 +42,13 @@ class Owner:
 
     @property
     def tick(self) -> timedelta:
-        """How often it writes, at least. A damaged value is cut to what settings allow."""
+        """The longest time between two of its writes. A damaged value is cut to what settings allow."""
         longest = LONGEST_TICK.total_seconds()
         return timedelta(seconds=min(max(self.tick_seconds, 1.0), longest))
 
     @property
     def heard_within(self) -> timedelta:
-        """How old its newest entry may be."""
+        """The greatest age of its newest entry."""
         return max(HEARD_TICKS * self.tick, HEARD_LEAST)
 
 

@@ -1,8 +1,9 @@
 """Clients for the service or an emulator, and Pub/Sub's errors as tidemark's own, which say what to do."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 import google.auth
@@ -45,20 +46,6 @@ ONCE_MORE = "Nothing is lost: run the command once more then"
 """The sequel of a call without an answer: of a tick, and of a command."""
 
 
-def subscriber_client(
-    emulator_host: str | None, endpoint: str | None = None, impersonate: str | None = None
-) -> SubscriberClient:
-    """A client for subscriptions and snapshots. Raises PermissionMissing without credentials for the service."""
-    return client_of(SubscriberClient, emulator_host, endpoint, impersonate)
-
-
-def publisher_client(
-    emulator_host: str | None, endpoint: str | None = None, impersonate: str | None = None
-) -> PublisherClient:
-    """A client for topics. Raises PermissionMissing without credentials for the service."""
-    return client_of(PublisherClient, emulator_host, endpoint, impersonate)
-
-
 def client_of(kind: Any, server: str | None, endpoint: str | None = None, impersonate: str | None = None) -> Any:
     """A client of the service, or of a server at host:port that needs neither TLS nor credentials.
 
@@ -78,6 +65,13 @@ def client_of(kind: Any, server: str | None, endpoint: str | None = None, impers
             f"no credentials for Google Cloud: {error}; run `gcloud auth application-default login`, or set "
             "pubsub.emulator_host to use the emulator"
         ) from error
+
+
+subscriber_client: Callable[..., SubscriberClient] = partial(client_of, SubscriberClient)
+"""Makes a client for subscriptions and snapshots, as `client_of` does."""
+
+publisher_client: Callable[..., PublisherClient] = partial(client_of, PublisherClient)
+"""Makes a client for topics, as `client_of` does."""
 
 
 def credentials_of(impersonate: str | None) -> Any:

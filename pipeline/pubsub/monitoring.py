@@ -6,10 +6,8 @@ GAUGE, INT64, sampled every 60 seconds, and visible up to 120 seconds after samp
 gaps, and an absent metric does not mean that there are no messages.
 """
 
-import logging
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from itertools import islice
 from typing import Any
@@ -29,8 +27,6 @@ from tidemark.pipeline.pubsub.backlog import LIFETIME, REFUSED_WITHIN, Backlog
 from tidemark.pipeline.pubsub.connection import CALL_TIMEOUT, client_of, reported
 from tidemark.pipeline.settings_sections import Server
 from tidemark.pipeline.watermark.readings import Reading
-
-logger = logging.getLogger(__name__)
 
 OLDEST_AGE = "pubsub.googleapis.com/subscription/oldest_unacked_message_age"
 UNDELIVERED = "pubsub.googleapis.com/subscription/num_undelivered_messages"
@@ -62,14 +58,6 @@ LIST = (
     "monitoring.timeSeries.list on the project (roles/monitoring.viewer), or read by snapshots alone with "
     'pubsub.reading = "snapshot"'
 )
-
-
-@dataclass(frozen=True, slots=True)
-class Undelivered:
-    """The number of messages that a subscription had not acknowledged, and the end of that sample's period."""
-
-    messages: int
-    sampled_by: datetime
 
 
 def monitoring_client(server: Server) -> MetricServiceClient:
@@ -131,17 +119,6 @@ class MonitoringBacklog:
             f"{format_duration(LOOK_BACK)}{', except zeros that the number of messages contradicts' if ages else ''}"
             "; this does not mean an empty backlog. A new subscription has none for some minutes, and gaps end"
         )
-
-    def undelivered(self) -> Undelivered:
-        """The newest number of messages. Raises as `read` does."""
-        numbers = self._points(UNDELIVERED)
-        if not numbers:
-            raise ReadingUnavailable(
-                f"Cloud Monitoring has no point of {UNDELIVERED} for {self._subscription} in the last "
-                f"{format_duration(LOOK_BACK)}: how many messages it holds is not known"
-            )
-        newest = max(numbers)
-        return Undelivered(numbers[newest], newest)
 
     def counted(self, metric: str) -> int:
         """Sum what a metric counted within `LOOK_BACK`, whatever the result. Raises as `read` does."""
@@ -206,28 +183,21 @@ class MonitoringBacklog:
 
 
 class AutoBacklog:
-    """Readings by snapshot, unless one is refused or the backlog is larger than `max_backlog` messages (None: any size
-    will do). Keep the instance from tick to tick: it remembers a refusal and the size.
+    """Readings by snapshot, and by monitoring where one is refused. Keep the instance from tick to tick: it remembers a
+    refusal.
 
-    The two sources may alternate: an older reading changes nothing until it is larger, and is no seek. While the size
-    is unknown snapshots are taken, which may cost more but is never wrong.
+    The two sources may alternate: an older reading changes nothing until it is larger, and is not taken for a seek.
     """
 
-    def __init__(self, snapshot: Backlog, monitoring: MonitoringBacklog, clock: Clock, max_backlog: int | None) -> None:
+    def __init__(self, snapshot: Backlog, monitoring: MonitoringBacklog, clock: Clock) -> None:
         self._snapshot = snapshot
         self._monitoring = monitoring
         self._clock = clock
-        self._max_backlog = max_backlog
         self._is_refused = False
-        self._size: Undelivered | None = None
-        self._size_asked_at = clock.now() - SAMPLE_PERIOD
-        self._problem = ""
 
     def read(self) -> Reading:
         """A reading, with its `source`. Raises SnapshotRefused, with both reasons, where neither can be had, and the
         errors of the source it takes."""
-        if self._is_too_large():
-            return self._monitoring.read()
         if self._is_refused:
             with suppress(PubSubError):
                 reading = self._monitoring.read()
@@ -243,22 +213,3 @@ class AutoBacklog:
                 raise SnapshotRefused(f"{refusal}. Nor is there a reading by monitoring: {error}") from error
         self._is_refused = False
         return reading
-
-    def _is_too_large(self) -> bool:
-        """Tell whether the newest known size is beyond the limit. Asks for the size once in each sample period."""
-        if self._max_backlog is None:
-            return False
-        now = self._clock.now()
-        if now - self._size_asked_at >= SAMPLE_PERIOD:
-            self._size_asked_at = now
-            self._ask_size()
-        size = self._size
-        return size is not None and now - size.sampled_by < LOOK_BACK and size.messages > self._max_backlog
-
-    def _ask_size(self) -> None:
-        try:
-            self._size, self._problem = self._monitoring.undelivered(), ""
-        except PubSubError as error:
-            if str(error) != self._problem:
-                logger.warning("the backlog's size is unknown, so snapshots are taken at any size: %s", error)
-            self._problem = str(error)

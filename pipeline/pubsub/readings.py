@@ -25,10 +25,6 @@ from tidemark.pipeline.pubsub.subscription import PubSubSubscription, lease_of
 from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.watermark.usage import Usage
 
-SNAPSHOT_MAX_BACKLOG = 10_000_000
-"""Messages of base beyond which Cloud Monitoring is asked instead: Pub/Sub bills what a snapshot holds, and of so many
-messages of 1 KB one snapshot would already take the whole default budget of a day."""
-
 
 class Readings:
     """Readings of base and tracking. Everything lasting is in `kept`, so that any number of these share it.
@@ -44,11 +40,11 @@ class Readings:
 
     def base(self, user: str = "") -> Backlog:
         """Readings of base, not shared between threads: each `user` gets its own."""
-        return self._backlog(self._pubsub.base_path, SNAPSHOT_MAX_BACKLOG, user)
+        return self._backlog(self._pubsub.base_path, user)
 
     def tracking(self, user: str = "") -> Backlog:
-        """Readings of tracking, for each `user`. Its backlog is small, so only the budget bounds them."""
-        return self._backlog(self._pubsub.tracking_path, None, user)
+        """Readings of tracking, for each `user`."""
+        return self._backlog(self._pubsub.tracking_path, user)
 
     def spending(self) -> Spending:
         """The account of this process' use, and the budget of snapshots: one for all readings."""
@@ -109,16 +105,16 @@ class Readings:
             return pubsub.reading == "monitoring"
         return path == pubsub.read_by_others and pubsub.monitoring is not None
 
-    def _backlog(self, path: str, max_backlog: int | None, user: str) -> Backlog:
+    def _backlog(self, path: str, user: str) -> Backlog:
         if self._is_monitored(path):
             return self._monitoring(path)
         if self._pubsub.reading == "snapshot" or self._pubsub.monitoring is None:
             return BudgetedBacklog(self._snapshot(path), self.spending(), path, user=user)
         monitoring = self._monitoring(path)
-        # Kept between ticks because it remembers refusals and sizes.
+        # Kept between ticks because it remembers a refusal.
         chosen = self._kept.get(
             ("backlog", path, user),
-            lambda: AutoBacklog(self._snapshot(path), monitoring, self._clock, max_backlog),
+            lambda: AutoBacklog(self._snapshot(path), monitoring, self._clock),
         )
         # Its answers are minutes old: they tell a decision something, and nothing to someone who pulls.
         return BudgetedBacklog(chosen, self.spending(), path, user=user, monitoring=None if user else monitoring)

@@ -210,7 +210,7 @@ def _unread(found: Any) -> Iterator[str]:
     if any(not transform.disabled for transform in found.message_transforms):
         yield (
             f"{name} has a message transform: a message that it drops counts as acknowledged, and the watermark passes "
-            "it although it reached nobody"
+            "it although no reader got it"
         )
     if found.state == found.State.RESOURCE_ERROR:
         yield f"{name} cannot deliver (RESOURCE_ERROR): nothing is acknowledged, and the watermark holds, until it can"

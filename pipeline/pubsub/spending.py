@@ -34,7 +34,7 @@ NOTHING = timedelta(0)
 
 
 @dataclass(slots=True)
-class Pace:
+class SnapshotPace:
     """The moment at which one reader of a subscription took its last snapshot, by this machine's clock; the next is
     due `promised` later at the latest. `observed_at` is when that reading was observed, which may be by a server's
     clock."""
@@ -88,7 +88,7 @@ class Spending:
         self._lock = Lock()
         self._known = self._last_day = Usage()
         self._backlogs = defaultdict[str, Backlogged](Backlogged)
-        self._paces = defaultdict[tuple[str, str], Pace](Pace)
+        self._paces = defaultdict[tuple[str, str], SnapshotPace](SnapshotPace)
         self._usage = Usage()
         self._began, self._since = clock.now(), clock.monotonic()
 

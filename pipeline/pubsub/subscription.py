@@ -8,7 +8,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
-from typing import Protocol
 from weakref import finalize
 
 import pyarrow as pa
@@ -130,7 +129,9 @@ class PubSubSubscription:
         finalize(self, self._pulls.close)
 
     def pull(self, max_messages: int, max_bytes: int, seconds: float, ahead: int = 0) -> PulledBatch:
-        """Pull until one of the bounds is reached, or nothing comes for as long as an empty pull waits.
+        """Pull until one of the bounds is reached, or nothing comes for as long as an empty pull waits. An empty batch
+        does not prove an empty backlog. Its leases are kept until it is acknowledged or given back. So many messages
+        more may be pulled `ahead` meanwhile.
 
         A batch is pulled within a third of the ack deadline, so that its first lease outlives its pulling.
         Raises PubSubUnreachable, SubscriptionMissing, PermissionMissing, if nothing was pulled before.

@@ -3,8 +3,6 @@
 from collections.abc import Collection
 from dataclasses import dataclass
 
-import pyarrow as pa
-
 from tidemark.pipeline.lake.tables.stream_status import StatusKind, StreamStatus
 from tidemark.pipeline.lake.tables.streams import KnownStreams, streams_in
 from tidemark.pipeline.lake.tables.windowed import PARTITION, WindowedTable
@@ -38,10 +36,9 @@ class WindowSilence:
 
 def silence_of(
     diffs: WindowedTable, status: StreamStatus, known: KnownStreams, windowing: Windowing, windows: Collection[str]
-) -> tuple[list[WindowSilence], pa.Table]:
-    """The computed ones of these windows, in order, and their rows of `stream_status`. Raises LakeError."""
-    rows = status.rows(windows)
-    by_kind = rows.group_by([PARTITION, "kind"], use_threads=False)
+) -> list[WindowSilence]:
+    """The computed ones of these windows, in order. Raises LakeError."""
+    by_kind = status.rows(windows).group_by([PARTITION, "kind"], use_threads=False)
     sums = by_kind.aggregate([([], "count_all"), ("missed_heartbeats", "sum"), ("stream_id", "list")]).to_pylist()
     of_kind = {(each[PARTITION], each["kind"]): each for each in sums}
     nothing = {"count_all": 0, "missed_heartbeats_sum": 0, "stream_id_list": []}
@@ -64,4 +61,4 @@ def silence_of(
                 missed_heartbeats=missed["missed_heartbeats_sum"] or 0,
             )
         )
-    return found, rows
+    return found

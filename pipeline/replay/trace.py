@@ -74,8 +74,8 @@ class Trace(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class CohortKey:
-    """The key that groups messages: `BY_STREAM`, `attribute:NAME`, or `stream_prefix:SEPARATOR`, which is the stream's
-    id up to and with its first separator.
+    """The key that groups messages: `BY_STREAM`, `attribute:NAME`, or `stream_prefix:SEPARATOR`: the stream's id
+    up to and with its first separator.
 
     An attribute can be a filter of Pub/Sub, `attributes.NAME = "value"`, and so can a prefix where the stream is an
     attribute, `hasPrefix(attributes.stream_id, "prefix")`.

@@ -68,12 +68,12 @@ def storage_config(settings: Settings) -> dict[str, str]:
 
 
 def wants_connector(settings: Settings) -> bool:
-    """Whether Spark needs our JAR: for a bucket, unless the user names JARs."""
+    """Tell whether Spark needs our JAR: for a bucket, unless the user names JARs."""
     return settings.lake.folder is None and JARS not in settings.spark.config
 
 
 def connector_file() -> Path:
-    """Where the JAR is, or belongs: `tidemark` below `$XDG_CACHE_HOME`, else below `~/.cache`. Raises ToolMissing for a
+    """The path of the JAR: `tidemark` below `$XDG_CACHE_HOME`, else below `~/.cache`. Raises ToolMissing for a
     user without either, such as one that a container makes up."""
     if cache := os.environ.get("XDG_CACHE_HOME"):
         return Path(cache) / "tidemark" / CONNECTOR.name
@@ -81,8 +81,8 @@ def connector_file() -> Path:
         return Path.home() / ".cache" / "tidemark" / CONNECTOR.name
     except RuntimeError as error:
         raise ToolMissing(
-            f"there is no place for Spark's Cloud Storage connector ({error}): set $XDG_CACHE_HOME to a folder of your "
-            f"own, or {JARS} in [spark.config]"
+            f"there is no folder for Spark's Cloud Storage connector ({error}): set $XDG_CACHE_HOME to your "
+            f"folder, or {JARS} in [spark.config]"
         ) from error
 
 
@@ -99,7 +99,7 @@ def check_connector(config: Mapping[str, str]) -> None:
 
 @contextmanager
 def naming_what_lacks() -> Iterator[None]:
-    """Raise ToolMissing, which says what to do, where a Spark that somebody else configures has no connector."""
+    """Raise ToolMissing, which says what to do, if an existing Spark has no connector."""
     try:
         yield
     except Exception as error:
@@ -113,7 +113,7 @@ def naming_what_lacks() -> Iterator[None]:
 
 
 def is_there(file: Path, jar: Jar | None = None) -> bool:
-    """Whether the file is this JAR, byte for byte; by default, the connector's."""
+    """Tell whether the file is this JAR, byte for byte; by default, the connector's."""
     jar = jar or CONNECTOR
     if not file.is_file() or file.stat().st_size != jar.size:
         return False

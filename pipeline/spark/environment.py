@@ -1,4 +1,4 @@
-"""How tidemark gets to executors whose Python lacks it: an archive, which Spark unpacks beside each of them, and whose
+"""tidemark for executors whose Python lacks it: an archive, which Spark unpacks beside each of them, and whose
 program `bin/python` starts their own Python with what is in it.
 
 On a Spark Connect server there are two places. A session's Python workers start in a folder of the session, where Spark
@@ -28,7 +28,7 @@ ARCHIVE = "spark.tidemark.executor_environment"
 """The archive, in a session's configuration."""
 
 CARRIED = "spark.tidemark.executor_environment.carried"
-"""On a session: the archive that it has, as `identity` names it."""
+"""The archive that a session has, as `identity` names it: a setting of the session."""
 
 MUST_AGREE = ("python", "machine")
 
@@ -94,13 +94,13 @@ def carry_environment(session: SparkSession, archive: str) -> None:
 
 
 def is_brought(session: SparkSession) -> bool:
-    """Whether the session's Spark was started with an archive for executors."""
+    """Tell whether the session's Spark was started with an archive for executors."""
     named = (session.conf.get(ARCHIVES, "") or "").split(",")
     return any(name.strip().endswith(f"#{FOLDER}") for name in named)
 
 
 def is_out_of_reach_of_streams(session: SparkSession) -> bool:
-    """Whether a streaming query of this session would look for its Python where no executor has it."""
+    """Tell whether a streaming query of this session would look for its Python where no executor has it."""
     return is_connected(session) and bool(session.conf.get(CARRIED, "")) and not is_brought(session)
 
 
@@ -116,7 +116,7 @@ def _link(session: SparkSession) -> None:
 
 
 def identity(archive: str) -> str:
-    """The same for the same content, as far as the file's size and time tell. An address stands for itself."""
+    """A name of the archive's content, as far as the file's size and time tell. An address stands for itself."""
     if is_address(archive):
         return archive
     state = Path(archive).stat()
@@ -124,5 +124,5 @@ def identity(archive: str) -> str:
 
 
 def is_connected(session: SparkSession) -> bool:
-    """Whether the session is one on a Spark Connect server."""
+    """Tell whether the session is on a Spark Connect server."""
     return ".connect." in type(session).__module__

@@ -36,7 +36,7 @@ OF_OURS = frozenset({".py", ".typed", ".html", ".css", ".js"})
 """Endings of the files of the package. Settings, which lie beside them in a checkout, have another one."""
 
 COMPRESSION = 3
-"""Of gzip, from 1 to 9: more takes several times as long and saves a tenth."""
+"""The level of gzip, from 1 to 9: more takes several times as long and saves a tenth."""
 
 MANIFEST, PACKAGES, PROGRAM = "manifest.json", "site-packages", "bin/python"
 
@@ -51,14 +51,14 @@ for python in "$PYSPARK_PYTHON" python{python} python3 python; do
     PYTHONPATH="$here/{packages}${{PYTHONPATH:+:$PYTHONPATH}}" exec "$python" "$@"
 done
 echo "tidemark: no Python {python} on $(uname -n), neither \\$PYSPARK_PYTHON ($PYSPARK_PYTHON) nor on the path:" \\
-    "install it, or run tidemark provision --executors with the minor version that this machine has" >&2
+    "install it, or run tidemark provision --executors with the installed minor version" >&2
 exit 1
 """
 
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """What an archive was packed from: the Python that its packages are for, as `3.11`, the kind of machine, and the
+    """The origin of an archive: the Python that its packages are for, as `3.11`, the kind of machine, and the
     tidemark whose tasks it runs."""
 
     python: str
@@ -68,7 +68,7 @@ class Manifest:
 
 
 def own_manifest() -> Manifest:
-    """That of an archive that is packed now."""
+    """The manifest of an archive that is packed now."""
     return Manifest(
         python=f"{sys.version_info.major}.{sys.version_info.minor}",
         machine=f"{platform.system().lower()}-{platform.machine()}",
@@ -99,7 +99,7 @@ def pack(file: Path) -> list[str]:
 
 
 def manifest_of(file: Path) -> Manifest:
-    """What an archive says of itself. Raises InvalidSettings where it is missing or was not made by `pack`."""
+    """Read an archive's manifest. Raises InvalidSettings where it is missing or was not made by `pack`."""
     try:
         with tarfile.open(file, "r:gz") as archive:
             first = archive.next()
@@ -116,7 +116,8 @@ def manifest_of(file: Path) -> Manifest:
 
 
 def distributions() -> dict[str, metadata.Distribution]:
-    """Those that tidemark needs on an executor, by name, itself included. Raises ToolMissing if one is not there."""
+    """The distributions that tidemark needs on an executor, by name, itself included. Raises ToolMissing if one is
+    missing."""
     found: dict[str, metadata.Distribution] = {}
     extras_of: dict[str, set[str]] = {}
     wanted: list[tuple[str, set[str]]] = [(DISTRIBUTION, set())]

@@ -1,6 +1,6 @@
-"""What tasks run on an executor before anything of tidemark is known to be there. These functions travel by value, so
-that an executor without tidemark or Polars can say so. Then a run over windows fails before it writes anything, and
-readers are refused before anything is pulled."""
+"""The functions that tasks run on an executor before tidemark is known to be installed there. They functions travel by
+value, so that an executor without tidemark or Polars can say so. Then a run over windows fails before it writes
+anything, and readers are refused before anything is pulled."""
 
 import pickle
 import re
@@ -23,15 +23,16 @@ LOOKS = 4
 """Tasks that look at executors: more than one, since executors may differ."""
 
 SAYS = pa.schema({"executor": pa.string(), "unable": pa.string()})
-"""What a look at an executor says: its Python and its machine, and why it is unable, or nothing."""
+"""The columns of a look at an executor: its Python and its machine, and why it is unable, or nothing."""
 
 WINDOWS = ("compute.slices",)
 READERS = (*WINDOWS, "ingest.on_spark")
-SOURCE = (*READERS, "ingest.pubsub_source")
+SOURCE = (*READERS, "ingest.source.pubsub_source")
 """The modules of `tidemark.pipeline` that tasks need: those over windows, readers, and those of `format("pubsub")`."""
 
 PYTHON = "spark.sql.execution.pyspark.python"
-"""Which Python runs on executors. What Spark plans in Python, on the driver, goes on with the driver's."""
+"""The setting that names the Python of executors. What Spark plans in Python, on the driver, goes on with the
+driver's."""
 
 ABLE = "spark.tidemark.executors_able"
 """Begins the names by which a session remembers the modules that its executors can run, by CONTRACT and PYTHON. All
@@ -46,7 +47,7 @@ LOCAL_REMEDY = (
     f"they run on the driver's machine, so start Spark with $PYSPARK_PYTHON naming a Python that has tidemark, such as "
     f"{sys.executable}"
 )
-"""For a master such as local[2], which runs the driver's Python."""
+"""The remedy for a master such as local[2], which runs the driver's Python."""
 
 CAUSES = re.compile(r"No module named .*|Cannot run program .*|.*PYTHON_VERSION_MISMATCH.*|tidemark: no Python .*")
 """Lines of Spark's errors that say why an executor's Python does not start."""
@@ -78,7 +79,7 @@ def _here() -> str:
 
 
 def _unable(needs: Sequence[str]) -> str | None:
-    """Which executor this is, and why it cannot run these modules as the driver means them; None if it can."""
+    """This executor's name, and why it cannot run these modules as the driver means them; None if it can."""
     from importlib import import_module
 
     try:

@@ -1,4 +1,4 @@
-"""Which Spark a micro-batch runs on: the settings of a session, and whether its server answers."""
+"""The Spark of a micro-batch: the settings of a session, and the reachability of its server."""
 
 import os
 import re
@@ -62,14 +62,15 @@ without work, and imports take longer than a small window."""
 
 
 SESSION_TIMEOUT = "25h"
-"""How long our server keeps a session without a call: a day's window comes once a day."""
+"""The time for which our server keeps a session without a call: a day's window comes once a day."""
 
 GENERATIONS = 50
-"""How many closed sessions are passed over. A server never opens one again, and remembers a thousand."""
+"""The most closed sessions that are passed over. A server never opens one again, and remembers a thousand."""
 
 
 def _of_workers(master: str) -> dict[str, str]:
-    """For a Spark on this machine whose workers run the Python that runs this: elsewhere tidemark may be missing."""
+    """Settings for a Spark on this machine whose workers run the Python that runs this: elsewhere tidemark may be
+    missing."""
     is_ours = os.environ.get("PYSPARK_PYTHON", sys.executable) == sys.executable
     return WORKERS if master.startswith("local") and is_ours else {}
 
@@ -79,8 +80,8 @@ def _of_the_session(settings: Settings) -> dict[str, str]:
 
 
 def _of_executors(settings: Settings) -> dict[str, str]:
-    """For executors that get tidemark in an archive. In a classic session on this machine they run the driver's Python,
-    which has it."""
+    """Settings for executors that get tidemark in an archive. In a classic session on this machine they run the
+    driver's Python, which has it."""
     chosen = settings.spark
     if chosen.executor_environment is None or (chosen.is_classic and settings.spark_master.startswith("local")):
         return {}
@@ -91,7 +92,7 @@ def _of_executors(settings: Settings) -> dict[str, str]:
 
 
 def _of_servers_executors(settings: Settings) -> dict[str, str]:
-    """For executors on a cluster, whose folder has the archive then: streams look for it there."""
+    """Settings for executors on a cluster, whose folder has the archive then: streams look for it there."""
     chosen, archive = settings.spark, settings.spark.executor_environment
     if archive is None or settings.spark_master.startswith("local"):
         return {}
@@ -189,7 +190,7 @@ def classic_session(config: Mapping[str, str]) -> SparkSession:
 
 
 def cores_of(spark: SparkSession) -> int:
-    """How many tasks the session's Spark runs at once, as far as its configuration tells; else 2."""
+    """The number of tasks that the session's Spark runs at once, as far as its configuration tells; else 2."""
     conf = spark.conf
     master = conf.get("spark.master", "") or ""
     local = re.match(r"local(\[(\d+|\*)|$)", master)
@@ -265,7 +266,8 @@ def refuse_other_token(remote: str) -> None:
 
 
 def speaks_tls(remote: str) -> bool:
-    """Whether PySpark's client speaks TLS to the address: if it says so, or with a token to any host but localhost."""
+    """Tell whether PySpark's client speaks TLS to the address: if it says so, or with a token to any host but
+    localhost."""
     client = _client_of(remote)
     return bool(client.use_ssl or (client.token is not None and client.host != "localhost"))
 
@@ -278,7 +280,7 @@ def _client_of(remote: str) -> "DefaultChannelBuilder":
 
 
 def _shake_hands(connection: socket.socket, host: str) -> None:
-    """As gRPC does it, which accepts certificates that the newest Pythons call malformed. Raises SSLError."""
+    """Shake hands as gRPC does, which accepts certificates that the newest Pythons call malformed. Raises SSLError."""
     known = Path(grpc.__file__).parent / "_cython" / "_credentials" / "roots.pem"
     context = ssl.create_default_context(cafile=os.environ.get(ROOTS) or known)
     context.verify_flags &= ~ssl.VERIFY_X509_STRICT

@@ -1,5 +1,5 @@
-"""Run as a module once the server listens: one small query and a look at the executors, so that the first micro-batch
-finds the session warm, and does not look again."""
+"""The module that `tidemark up` runs once the server listens: one small query and a look at the executors, so that the
+first micro-batch finds the session warm, and does not look again."""
 
 from pyspark.sql import SparkSession
 

@@ -134,7 +134,7 @@ def cohorts_on(
 
 def _without_slack(settings: Settings) -> Settings:
     """Remove the slack from settings, for a trace whose times are exact."""
-    exact = settings.watermark.model_copy(update=dict.fromkeys(("reading_slack", "base_slack"), timedelta(0)))
+    exact = settings.watermark.model_copy(update={"slack": timedelta(0)})
     return settings.model_copy(update={"watermark": exact})
 
 

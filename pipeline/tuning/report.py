@@ -1,7 +1,7 @@
 """The report: the cost and benefit of every band on one source, as figures and in sentences."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -22,7 +22,7 @@ TARGET_LATE_SHARE = 0.0001
 """Default share of late messages to aim at: one in ten thousand."""
 
 SHOWN_QUANTILE = 0.05
-"""Value that shows the effect of `quantile` and of `frontier_quantile` if they are not set."""
+"""Value that shows the effect of `quantile` if it is not set."""
 
 AS_FRESH_SECONDS = 0.2
 """Most that two median lags differ to count as equal."""
@@ -92,14 +92,10 @@ def make_report(
 
 
 def variants_of(present: Policy) -> list[Variant]:
-    """Return the rules `band` and `frontier`, then each with `SHOWN_QUANTILE` as its quantile if it has none."""
-    band = Variant("band", present.quantile)
-    frontier = Variant("frontier", present.quantile, present.frontier_quantile)
-    variants = [band, frontier]
+    """Return the rules `band` and `frontier`, then each with `SHOWN_QUANTILE` if the policy has no quantile."""
+    variants = [Variant("band", present.quantile), Variant("frontier", present.quantile)]
     if not present.quantile:
-        variants.append(replace(band, quantile=SHOWN_QUANTILE))
-    if not present.frontier_quantile:
-        variants.append(replace(frontier, frontier_quantile=SHOWN_QUANTILE))
+        variants += [replace(variant, quantile=SHOWN_QUANTILE) for variant in variants]
     return variants
 
 

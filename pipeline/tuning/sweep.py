@@ -36,15 +36,11 @@ class Variant:
 
     rule: Literal["band", "frontier"] = "band"
     quantile: float = 0.0
-    frontier_quantile: float = 0.0
 
     @property
     def name(self) -> str:
-        """Name of the variant for people: `band`, or `frontier, frontier_quantile 0.01`."""
-        parts: list[str] = [self.rule]
-        parts += [f"quantile {self.quantile:g}"] if self.quantile else []
-        parts += [f"frontier_quantile {self.frontier_quantile:g}"] if self.frontier_quantile else []
-        return ", ".join(parts)
+        """Name of the variant for people: `band`, or `frontier, quantile 0.01`."""
+        return f"{self.rule}, quantile {self.quantile:g}" if self.quantile else self.rule
 
 
 PolicyOf = Callable[[Variant, timedelta], Policy]

@@ -32,7 +32,8 @@ SORTED_ROWS, SORTED_BYTES = 5_000_000, 256 << 20
 """A larger partition is not sorted, since a sort holds it whole: some 0.4 kB a row."""
 
 SPARE = timedelta(days=1)
-"""How much longer tombstones and commits are kept than the files that they remove, so that a vacuum finds them all."""
+"""The extra time that tombstones and commits are kept beyond the files that they remove, so that a vacuum finds them
+all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +49,7 @@ class Rewritten:
 
 @dataclass(frozen=True, slots=True)
 class Dropped:
-    """What was taken out of a table, or would be: partitions, their rows, and the bytes of their files."""
+    """The rows taken out of a table, or to be: partitions, their rows, and the bytes of their files."""
 
     partitions: int = 0
     rows: int = 0
@@ -57,7 +58,7 @@ class Dropped:
 
 @dataclass(frozen=True, slots=True)
 class Trimmed:
-    """What was removed, or would be: data files that only earlier versions list, and commits."""
+    """The files removed, or to be: data files that only earlier versions list, and commits."""
 
     files: int = 0
     commits: int = 0

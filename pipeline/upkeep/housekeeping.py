@@ -31,8 +31,8 @@ VERSIONS_KEPT = timedelta(days=7)
 any reader needs one version, and long enough to look back at last week's."""
 
 COMPACTED_FOR = timedelta(minutes=10)
-"""How long one table is rewritten in one go, the newest partitions first: a table of thousands of event hours would
-take the whole day, and everything after it would wait."""
+"""The longest time that one table is rewritten in one go, the newest partitions first: a table of thousands of event
+hours would take the whole day, and everything after it would wait."""
 
 Done = tuple[str, dict[str, int]]
 """A sentence, and figures by name. Without figures there was nothing to do, and the sentence says why."""
@@ -40,7 +40,7 @@ Done = tuple[str, dict[str, int]]
 
 @dataclass(frozen=True, slots=True)
 class Chore:
-    """What was done, or would be, in a sentence and figures. `is_idle`: nothing was to do; `failed`: why it was not;
+    """Something that was done, or would be, in a sentence and figures. `is_idle`: nothing was to do; `failed`: why not;
     `skipped`: why it cannot be here."""
 
     name: str
@@ -99,7 +99,7 @@ class Housekeeper:
             return
         until = self._event_time_reached()
         if until is None:
-            yield "there is no watermark yet", {}
+            yield "no watermark exists yet", {}
             return
         hour = None if keep.heartbeats is None else _floor(until - keep.heartbeats, HOUR)
         # Windows of your own tables are as long as a day at most: by whole days, none is taken out before its end.

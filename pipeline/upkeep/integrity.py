@@ -77,8 +77,8 @@ class DamagedOwn:
 
 @dataclass(frozen=True, slots=True)
 class Integrity:
-    """What a check found in the windows `[start, end)`: the numbers of windows and of their files; the broken windows;
-    the damaged files of `heartbeats`; the damaged windows of custom tables; and, in words, what could not be
+    """The findings of a check of the windows `[start, end)`: the numbers of windows and of their files; the broken
+    windows; the damaged files of `heartbeats`; the damaged windows of custom tables; and, in words, what could not be
     determined."""
 
     start: datetime
@@ -177,7 +177,7 @@ def _files_of(table: LakeTable, windows: Mapping[str, Window]) -> list[DataFile]
 def _damaged(
     diffs: WindowedTable, files: Mapping[LakeTable, Sequence[DataFile]], tell: Progress
 ) -> defaultdict[str, list[str]]:
-    """What is wrong with the files of computed windows and with the manifests of their runs, by window."""
+    """Check the files of computed windows and the manifests of their runs; the reasons by window."""
     found, computed_by = defaultdict[str, list[str]](list), defaultdict[str, set[str]](set)
     for table, of_table in files.items():
         for file, why in _looked_at(table, of_table, tell):
@@ -220,7 +220,7 @@ def _looked_at(table: LakeTable, files: Sequence[DataFile], tell: Progress) -> I
 
 
 def _damage_of(place: pafs.FileSystem, file: DataFile) -> str | None:
-    """What is wrong with a file; None if nothing is. Raises LakeError if the lake itself does not answer."""
+    """Say what is wrong with a file; None if nothing is. Raises LakeError if the lake itself does not answer."""
     try:
         with table_errors(file.path):
             info = place.get_file_info(file.path)

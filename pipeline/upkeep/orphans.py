@@ -1,6 +1,6 @@
 """Orphans: files of the lake that nothing names, left behind by runs, appends, drains and writes that were killed.
 
-Nobody reads them. A run that is under way has files that no version of a table lists yet, and these look the same. So
+They are never read. A run that is under way has files that no version of a table lists yet, and these look the same. So
 only a file older than a grace time, which is longer than any run and any write, counts as an orphan.
 """
 
@@ -28,10 +28,10 @@ GRACE = timedelta(days=1)
 """Longer than any run: Dagster ends one after `max_runtime_seconds` in dagster.yaml, two hours."""
 
 COMMIT, OF_COMMIT = "_commit_", ".tmp"
-"""How the Delta library begins and ends the name of a commit on a disk that it has not put in place yet."""
+"""Begin and end the name of a commit on a disk that the Delta library has not put in place yet."""
 
 OF_A_DRAIN = f"{LANDINGS}drain-"
-"""Begins the names of a drain's manifests. What they list is in the tables, so nobody reads them once the drain is
+"""Begins the names of a drain's manifests. What they list is in the tables, so they are not read once the drain is
 over. A stream of `format("pubsub")` lands under other names, and may go on with what it has landed in a year."""
 
 
@@ -54,7 +54,7 @@ def find_orphans(lake: Lake, settings: LakeSettings, before: datetime) -> list[O
     manifest. Raises LakeError.
     """
     place = table_uri(settings, "").rstrip("/")
-    with table_errors(place):  # listed before the tables are read: what is committed meanwhile is no orphan
+    with table_errors(place):  # listed before the tables are read: files that are committed meanwhile are not orphans
         found = arrow_files(settings, "").get_file_info(pafs.FileSelector("", allow_not_found=True, recursive=True))
     old = {info.path.lstrip("/"): info for info in found if info.type == pafs.FileType.File and info.mtime <= before}
     by_window = lake.by_window()
@@ -83,7 +83,7 @@ def remove_orphans(orphans: Iterable[Orphan], objects: ObjectStore) -> None:
 
 
 def _left_by_a_kill(name: str) -> str | None:
-    """What left a file behind, where its name alone says so; None for any other file."""
+    """Say what left a file behind, if its name alone tells; None for any other file."""
     file = name.rpartition("/")[2]
     if file.startswith(TEMPORARY) or (file.startswith(COMMIT) and file.endswith(OF_COMMIT)):
         return "a write that was begun and never finished"
@@ -91,7 +91,7 @@ def _left_by_a_kill(name: str) -> str | None:
 
 
 def _key(path: str) -> str | None:
-    """What a table must list to own a file in its folder: a data file, or any of a run. None: it is not judged."""
+    """The data file, or the run, that a table must list to own a file in its folder. None: it is not judged."""
     folder, _, name = path.rpartition("/")
     if path.startswith(f"{LOG_FOLDER}/"):
         return None

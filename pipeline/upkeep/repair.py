@@ -21,7 +21,7 @@ from tidemark.pipeline.windows import Window, Windowing
 
 @dataclass(frozen=True, slots=True)
 class LogHealth:
-    """How many entries were read; which are damaged, missing or forgotten, and why; and whether the end is lost."""
+    """The number of entries read; the damaged, missing or forgotten ones, and why; and the lost end."""
 
     read: int = 0
     damaged: Sequence[tuple[int, str]] = ()
@@ -30,13 +30,13 @@ class LogHealth:
 
     @property
     def is_whole(self) -> bool:
-        """Whether nothing has to be done about it."""
+        """True if nothing has to be done about it."""
         return not self.damaged and not self.lost
 
 
 @dataclass(frozen=True, slots=True)
 class Survey:
-    """What was found."""
+    """The findings of a look at a lake."""
 
     integrity: Integrity
     log: LogHealth
@@ -45,12 +45,12 @@ class Survey:
 
     @property
     def is_sound(self) -> bool:
-        """Whether there is nothing to mend."""
+        """True if nothing needs repair."""
         return not (self.needs_a_hand or self.integrity.broken or self.integrity.own or self.orphans)
 
     @property
     def needs_a_hand(self) -> bool:
-        """Whether something is wrong that computing windows again and removing orphans does not mend."""
+        """True if something is wrong that computing windows again and removing orphans does not repair."""
         return bool(self.integrity.inputs or self.integrity.blocked or self.integrity.unknown) or not self.log.is_whole
 
     def runs(self, most: int) -> Iterator[Sequence[Window]]:
@@ -62,7 +62,7 @@ class Survey:
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing that is wrong, in a word and a sentence, and whether a person has to mend it."""
+    """One thing that is wrong, in a word and a sentence. `is_grave`: a person has to repair it."""
 
     kind: str
     text: str
@@ -108,7 +108,7 @@ class Surveyor:
         self._kept = self.lake.kept_windows(settings.windowing)
 
     def range_of(self, first: Window | None, last: Window | None) -> tuple[datetime, datetime] | None:
-        """From the start of one window to the end of another. In place of None stands the first window with a landed
+        """The time from the start of one window to the end of another. None stands for the first window with a landed
         heartbeat, or the last closed one. None if there is none. Raises ValueError if the last is before the first."""
         if first is None or last is None:
             windowing, closed = self._settings.windowing, self._kept.closed(self._watermark())

@@ -29,7 +29,7 @@ class Reason(StrEnum):
     HELD_TRACKING_BEHIND = "HELD_TRACKING_BEHIND"
     """Tracking is neither near now nor ahead of base by the band.
 
-    Tracking catches up. Check that its sensor ticks, or raise `ingest.pull_for`."""
+    Tracking catches up. Check that its sensor ticks."""
     HELD_INCOMPLETE = "HELD_INCOMPLETE"
     """Base holds messages that tracking may not know, or judged by another contract.
 
@@ -40,7 +40,7 @@ class Reason(StrEnum):
     Time, once something is published. If messages arrive and all are rejected, correct `[message]` (`tidemark
     quarantine`)."""
     HELD_STALE_READING = "HELD_STALE_READING"
-    """A backlog cannot be read, or its reading is overdue by more than `watermark.max_reading_age`.
+    """A backlog cannot be read, or its reading is overdue by more than five minutes.
 
     The readings return. The tick's problems, in Dagster and in `tidemark status`, say why they fail."""
     HELD_CLOCK_SKEW = "HELD_CLOCK_SKEW"

@@ -10,10 +10,10 @@ It keeps its names from release to release; the packages below `tidemark` may ch
 
 from typing import TYPE_CHECKING, Any
 
-from tidemark.pipeline.ingest.registration import register
+from tidemark.pipeline.ingest.source.registration import register
 
 if TYPE_CHECKING:
-    from tidemark.pipeline.ingest.pubsub_source import PubSubDataSource
+    from tidemark.pipeline.ingest.source.pubsub_source import PubSubDataSource
 
 __all__ = ["PubSubDataSource", "register"]
 
@@ -22,6 +22,6 @@ def __getattr__(name: str) -> Any:
     """Import the source when it is asked for: PySpark before 4.2 lacks what it is made of."""
     if name != "PubSubDataSource":
         raise AttributeError(f"module {__name__} has no attribute {name}")
-    from tidemark.pipeline.ingest.pubsub_source import PubSubDataSource
+    from tidemark.pipeline.ingest.source.pubsub_source import PubSubDataSource
 
     return PubSubDataSource

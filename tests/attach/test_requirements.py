@@ -14,8 +14,7 @@ from tidemark.local.emulator.server import served
 from tidemark.pipeline.clock import SystemClock
 from tidemark.pipeline.errors import BaseReadByOthers, ProvisionRefused
 from tidemark.pipeline.pubsub.connection import publisher_client, subscriber_client
-from tidemark.pipeline.pubsub.drift import Drift, look_at_subscriptions
-from tidemark.pipeline.pubsub.kinds import promises
+from tidemark.pipeline.pubsub.drift import Drift, look_at_subscriptions, promises
 from tidemark.pipeline.pubsub.provision import ProvisionReport, provision
 from tidemark.pipeline.pubsub.requirements import dangers, differences, followed, refusals, wanted
 from tidemark.pipeline.pubsub.subscription import PubSubSubscription

@@ -209,7 +209,7 @@ def test_times_without_a_zone_are_taken_for_utc_and_that_is_said(tmp_path: Path)
         (["TRACE", "--tick", "0s"], "not longer than zero"),
         (["TRACE", "--idle-timeout", "0"], "not longer than zero"),
         (["TRACE", "--quantile", "1"], "but not including, 1"),
-        (["TRACE", "--frontier-quantile", "some"], "not a share"),
+        (["TRACE", "--quantile", "some"], "not a share"),
         (["TRACE", "--rule", "best"], "'band', 'frontier'"),
         (["TRACE", "--complete-from", "2026-11-21T05:20:00"], "no time zone"),
         (["TRACE", "--since", "2026-11-21T05:20:00Z"], "goes with --from-lake"),

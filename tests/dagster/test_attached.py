@@ -1,6 +1,5 @@
 """Dagster where somebody else reads base: what there is, and that an hour is materialized once it is complete, once."""
 
-import json
 import random
 import shutil
 from collections.abc import Callable
@@ -13,11 +12,9 @@ import dagster as dg
 import pytest
 from dagster._core.definitions.sensor_definition import SensorExecutionData
 from dagster._core.workspace.autodiscovery import loadable_targets_from_python_file
-from google.pubsub_v1 import SubscriberClient
 
 import tidemark.dagster as td
-from tests.dagster.house import Hasty, ModelWorld, Ticking, keys, metadata_of, publish, settings_of
-from tests.fixtures_emulator import unique_pubsub
+from tests.dagster.house import ModelWorld, Ticking, keys, metadata_of, publish, settings_of
 from tests.ingest.model_subscription import ModelSubscription
 from tidemark.assets import attached
 from tidemark.assets.catalog import COMPLETE_WINDOWS, ON_COMPUTED
@@ -25,12 +22,11 @@ from tidemark.assets.definitions import build_definitions
 from tidemark.assets.jobs.housekeeping import prune_events
 from tidemark.local.emulator.model import PubSubModel
 from tidemark.local.emulator.server import served
-from tidemark.pipeline.clock import SystemClock, iso
+from tidemark.pipeline.clock import SystemClock
 from tidemark.pipeline.errors import InvalidSettings
-from tidemark.pipeline.pubsub.connection import publisher_client, subscriber_client
 from tidemark.pipeline.pubsub.provision import provision_here
 from tidemark.pipeline.settings import Settings
-from tidemark.pipeline.settings_sections import HousekeepingSettings, MetricsSettings, PubSubSettings, SignalSettings
+from tidemark.pipeline.settings_sections import HousekeepingSettings, MetricsSettings, PubSubSettings
 from tidemark.pipeline.windows import KEY_FORMAT
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -184,26 +180,6 @@ def test_while_no_hour_ends_dagster_is_not_asked(house: Attached, monkeypatch: p
     assert len(asked) == 2, "once to materialize it, and once to see that it is"
 
 
-def test_hours_before_a_loss_was_noticed_follow_all_the_same(house: Attached) -> None:
-    house.lives(NOON + HOUR + MINUTE)
-    house.world.clock.advance(2 * HOUR)
-    log = house.lake().tracking_log()
-    log.forget(log.catch_up().number, "lost")
-    house.restart()
-    house.lives(house.clock.now() + 5 * MINUTE, every=MINUTE)
-    state = house.lake().tracking_log().catch_up()
-    assert state.complete_from is not None
-    assert state.complete_from > NOON + 3 * HOUR, "tracking is complete from here on alone"
-    assert house.materialized() == [hour(number) for number in range(3)]
-
-
-def test_what_somebody_reported_by_hand_hides_no_hour_and_fails_no_tick(house: Attached) -> None:
-    for key in (hour(2), hour(-30), "whenever"):
-        house.instance.report_runless_asset_event(dg.AssetMaterialization(COMPLETE_WINDOWS, partition=key))
-    house.lives(NOON + 4 * HOUR + MINUTE)
-    assert house.materialized() == [hour(2), hour(-30), "whenever", hour(0), hour(1), hour(3)]
-
-
 def test_housekeeping_keeps_a_lake_without_tables_and_never_forgets_an_hour(house: Attached) -> None:
     kept = dict.fromkeys(("heartbeats", "windows", "quarantine", "corrections", "log"), 30 * timedelta(days=1))
     house.settings = house.settings.model_copy(update={"housekeeping": HousekeepingSettings(**kept)})
@@ -268,80 +244,12 @@ def test_their_asset_is_asked_for_when_its_hour_is_complete_and_not_before(
         assert theirs.asked() == set()
 
 
-@pytest.mark.parametrize(
-    ("condition", "first"),
-    [(ON_COMPUTED, 0), (dg.AutomationCondition.eager(), 4), (dg.AutomationCondition.on_missing(), 4)],
-)
-def test_after_an_outage_on_computed_alone_asks_for_each_hour_of_it(
-    house: Attached, condition: dg.AutomationCondition[Any], first: int
-) -> None:
-    house.lives(NOON + HOUR / 2 + MINUTE)
-    theirs = Guest(house, condition)
-    house.world.clock.advance(5 * HOUR)
-    house.restart()
-    house.lives(house.clock.now() + MINUTE, every=10 * SECOND)
-    assert theirs.asked() == {hour(number) for number in range(first, 5)}
-
-
 # On tidemark's own Pub/Sub
-
-
-class Jumping(Hasty):
-    """The machine's clock, hours ago, which jumps when told to. No tick waits until it is due."""
-
-    def __init__(self, start: datetime) -> None:
-        self.by = start - super().now()
-
-    def now(self) -> datetime:
-        return super().now() + self.by
-
-
-def test_the_real_resource_ticks_on_a_server_and_tells_each_hour_to_dagster_and_to_a_topic(
-    tmp_path: Path, instance: dg.DagsterInstance
-) -> None:
-    clock = Jumping(NOON + HOUR / 2)
-    with served(PubSubModel(rng=random.Random(1)), clock=clock) as address:
-        pubsub = unique_pubsub(address).model_copy(update={"attach": True})
-        settings = settings_of(pubsub, tmp_path).model_copy(update={"signal": SignalSettings(publish_to="signal")})
-        subscriber, publisher = subscriber_client(address), publisher_client(address)
-        provision_here(with_both(settings), clock)
-        theirs = f"projects/{pubsub.project}/subscriptions/theirs"
-        subscriber.create_subscription(name=theirs, topic=str(settings.signal_topic), timeout=5)
-        house = Ticking(settings, instance, clock)
-        for _ in range(5):
-            publish(publisher, settings, [("stream-0", clock.now())])
-            acknowledge_all(subscriber, pubsub.base_path)
-            clock.by += 3 * SECOND
-            data = house.track()
-            clock.by += 20 * MINUTE
-        assert "problems" not in metadata_of(data, "watermark")
-        assert instance.get_materialized_partitions(COMPLETE_WINDOWS) == {hour(0)}
-        looked = house.tick("staleness")
-        checked = [event for event in looked.asset_events if isinstance(event, dg.AssetCheckEvaluation)]
-        assert {(each.asset_key.to_user_string(), each.check_name) for each in checked} == {
-            ("watermark", "subscriptions"),
-            ("watermark", "watermark_age"),
-        }
-        assert house.tick("staleness").asset_events == [], "no news, and not due"
-
-        answer = subscriber.pull(subscription=theirs, max_messages=100, timeout=5)
-        sent = [json.loads(each.message.data) for each in answer.received_messages]
-        said = sorted(sent, key=lambda one: int(one["log_entry"]))
-        assert said[-1]["watermark"] == iso(house.watermark() or NOON)
-        assert {one["promise"] for one in said} == {"acknowledged"}
-        assert sum(one["windows"]["count"] for one in said if one["windows"]) >= 60
-        subscriber.transport.close()
-        publisher.transport.close()
 
 
 def with_both(settings: Settings) -> Settings:
     """The settings of somebody who creates base as well."""
     return settings.model_copy(update={"pubsub": settings.pubsub.model_copy(update={"attach": False})})
-
-
-def acknowledge_all(subscriber: SubscriberClient, path: str) -> None:
-    found = subscriber.pull(subscription=path, max_messages=100, timeout=5).received_messages
-    subscriber.acknowledge(subscription=path, ack_ids=[each.ack_id for each in found], timeout=5)
 
 
 def test_the_example_loads_as_a_code_location_and_its_sensors_tick(
@@ -377,9 +285,3 @@ def test_the_example_loads_as_a_code_location_and_its_sensors_tick(
         assert ran.success
         (made,) = ran.asset_materializations_for_node("hourly_report")
         assert str(made.metadata["where"].value).startswith(f"event_time >= TIMESTAMP '{ended[:13]}")
-
-
-def test_the_report_on_the_band_says_nothing_where_it_knows_nothing(house: Attached) -> None:
-    house.lives(NOON + HOUR)
-    job = house.definitions.resolve_job_def("tune_watermark")
-    assert job.execute_in_process(instance=house.instance, resources=house.resources).success

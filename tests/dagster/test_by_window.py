@@ -10,8 +10,10 @@ from tests.dagster.test_diffs_asset import CLASSIC, HOUR, START, WINDOWS, Materi
 from tests.dagster.test_repair import materialized, told
 from tidemark.assets.catalog import HEARTBEAT_DIFFS, STREAM_STATUS
 from tidemark.assets.definitions import build_definitions
-from tidemark.assets.scheduler.runs import Runs, ended_attempts, stretch_named, stretch_texts, windows_tag
-from tidemark.pipeline.orchestrator.names import COMPUTE_WINDOWS, op_of
+from tidemark.assets.jobs.job import tags_of
+from tidemark.assets.scheduler.runs import Runs, ended_attempts
+from tidemark.assets.window_names import stretch_named, stretch_texts, windows_tag
+from tidemark.pipeline.orchestrator.names import COMPUTE_WINDOWS, PIPELINE, op_of
 from tidemark.pipeline.orchestrator.names import WINDOWS as TAG
 from tidemark.pipeline.windows import Windowing
 
@@ -163,4 +165,7 @@ def test_a_partition_that_is_picked_in_the_ui_gives_the_same_rows_and_one_that_g
         events = [event for event in told(result) if event.asset_key == HEARTBEAT_DIFFS]
         assert [event.partition for event in events] == [HOUR, "2026-11-21T06-00Z", "2026-11-21T07-00Z"]
         assert events[0].metadata["rows"].value == ours.rows().num_rows
+        run = instance.get_run_by_id(result.run_id)
+        assert run is not None
+        assert run.tags[PIPELINE] == tags_of(theirs.settings)[PIPELINE], "housekeeping finds it"
     assert theirs.rows().equals(ours.rows())

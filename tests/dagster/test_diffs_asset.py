@@ -9,7 +9,6 @@ from typing import Any
 import dagster as dg
 import pyarrow as pa
 import pytest
-from pyspark.sql import SparkSession
 
 import tidemark.dagster as td
 from tests.dagster.house import beats_between, settings_of
@@ -174,14 +173,6 @@ def test_what_a_run_computed_in_an_hour_that_goes_on_is_observed_with_rows_and_s
     }
 
 
-def test_the_session_is_stopped_when_the_run_ends(
-    materialized: tuple[Materializing, dg.ExecuteInProcessResult],
-) -> None:
-    assert materialized[1].success
-    assert SparkSession.getActiveSession() is None
-    assert SparkSession._instantiatedSession is None
-
-
 def test_a_window_above_the_watermark_fails_with_what_holds_it_and_writes_nothing(tmp_path: Path) -> None:
     lake = Materializing(tmp_path, CLASSIC)
     with dg.DagsterInstance.ephemeral() as instance:
@@ -218,25 +209,3 @@ def test_executors_that_cannot_run_tidemark_fail_the_run_before_it_writes_and_th
         assert len(take_turn(wanted, ended, now + MINUTE, len(WINDOWS))[0]) == len(WINDOWS)
     assert "Spark's executors cannot run tidemark" in failure_of(result)
     assert lake.written() == []
-
-
-def test_computed_again_alone_or_in_a_range_the_rows_are_the_same_byte_for_byte(
-    materialized: tuple[Materializing, dg.ExecuteInProcessResult],
-) -> None:
-    lake, _ = materialized
-    before, files = lake.rows(), set(lake.lake.diffs().table.current().file_uris())
-    with dg.DagsterInstance.ephemeral() as instance:
-        for first, last in ((WINDOWS[1], WINDOWS[1]), (WINDOWS[0], WINDOWS[-1])):
-            assert lake.run(first, last, instance).success
-    after = lake.rows()
-    assert not files & set(lake.lake.diffs().table.current().file_uris())
-    assert after.equals(before)
-    assert serialized(after) == serialized(before)
-
-
-def serialized(rows: pa.Table) -> bytes:
-    """The rows as one stream of bytes."""
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, rows.schema) as stream:
-        stream.write_table(rows.combine_chunks())
-    return sink.getvalue().to_pybytes()

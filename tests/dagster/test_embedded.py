@@ -1,21 +1,16 @@
 """Two pipelines and somebody else's definitions in one project."""
 
 import runpy
-import shutil
 from pathlib import Path
 
 import dagster as dg
 import pytest
-from dagster._core.test_utils import create_run_for_test
 from dagster._core.workspace.autodiscovery import loadable_targets_from_python_file
-from dagster._utils.tags import TagConcurrencyLimitsCounter
 from dagster.components.testing import create_defs_folder_sandbox
 
 import tidemark
 import tidemark.dagster as td
-from tidemark.assets.jobs.job import tags_of
-from tidemark.pipeline.errors import InvalidSettings
-from tidemark.pipeline.orchestrator.names import BACKLOG, PIPELINE, pipeline_tag
+from tidemark.pipeline.orchestrator.names import PIPELINE, pipeline_tag
 
 ROOT = Path(__file__).resolve().parents[2]
 TOML = """
@@ -108,31 +103,6 @@ def test_nothing_is_named_without_its_pipeline(folder: Path) -> None:
     assert definitions.executor is None
 
 
-def test_each_pipeline_has_its_own_variables(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TIDEMARK_WATERMARK__BAND", "20s")
-    monkeypatch.setenv("ORDERS_TIDEMARK_WATERMARK__BAND", "30s")
-    bands = [
-        td.pipeline("heartbeats.toml").settings.watermark.band.total_seconds(),
-        td.pipeline("orders.toml", name="orders").settings.watermark.band.total_seconds(),
-    ]
-    assert bands == [20, 30]
-    monkeypatch.setenv("ORDERS_TIDEMARK_BAND", "30s")
-    td.pipeline("heartbeats.toml")
-    with pytest.raises(InvalidSettings, match=r"ORDERS_TIDEMARK_BAND is not .*ORDERS_TIDEMARK_WATERMARK__<KEY>"):
-        td.pipeline("orders.toml", name="orders")
-
-
-@pytest.mark.parametrize("name", ["Orders", "my orders", "1st", "a/b"])
-def test_a_name_that_dagster_could_not_take_is_refused(folder: Path, name: str) -> None:
-    with pytest.raises(InvalidSettings, match=r"dagster\.name"):
-        td.pipeline("orders.toml", name=name)
-
-
-def test_a_file_that_is_not_there_is_refused_and_names_itself(folder: Path) -> None:
-    with pytest.raises(InvalidSettings, match=r"payments\.toml"):
-        td.pipeline("payments.toml")
-
-
 def test_the_example_project_loads_and_its_asset_reads_closed_windows() -> None:
     file = ROOT / "examples" / "own_project" / "definitions.py"
     (target,) = loadable_targets_from_python_file(str(file))
@@ -143,25 +113,6 @@ def test_the_example_project_loads_and_its_asset_reads_closed_windows() -> None:
     result = dg.materialize([gaps], partition_key=keys)
     assert result.asset_materializations_for_node("gaps")[0].metadata["rows"].value == 0
     assert project["orders"].diffs in set(project["defs"].resolve_all_asset_keys())
-
-
-def test_the_example_instance_leaves_places_for_others(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    home = folder / "home"
-    home.mkdir()
-    shutil.copy(ROOT / "examples" / "own_project" / "dagster.yaml", home)
-    heartbeats, orders = (tags_of(td.pipeline(f"{name}.toml").settings) for name in ("heartbeats", "orders"))
-    with dg.DagsterInstance.from_config(str(home)) as instance:
-        limits = instance.get_concurrency_config().run_queue_config
-        assert limits is not None
-        assert limits.max_concurrent_runs == 10
-        under_way = [create_run_for_test(instance, tags=heartbeats) for _ in range(2)]
-        under_way.append(create_run_for_test(instance, tags={**heartbeats, BACKLOG: "yes"}))
-        counter = TagConcurrencyLimitsCounter(limits.tag_concurrency_limits, under_way)
-        blocked = [
-            counter.is_blocked(create_run_for_test(instance, tags=tags))
-            for tags in (heartbeats, orders, {**orders, BACKLOG: "yes"}, {})
-        ]
-    assert blocked == [True, False, True, False]
 
 
 def test_a_component_is_a_pipeline_that_yaml_names(folder: Path) -> None:

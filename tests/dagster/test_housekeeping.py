@@ -226,12 +226,3 @@ def test_runs_are_kept_unless_they_are_asked_not_to_be(instance: dg.DagsterInsta
     assert result.success
     assert instance.get_runs()[0].run_id == result.run_id
     assert len(instance.get_runs()) == 2
-
-
-def test_housekeeping_is_scheduled_every_hour_from_the_start(tmp_path: Path) -> None:
-    schedule = build_definitions(settings_in(tmp_path)).resolve_schedule_def("hourly_housekeeping")
-    assert schedule.default_status is dg.DefaultScheduleStatus.RUNNING
-    assert schedule.job_name == HOUSEKEEPING
-    minute, *rest = str(schedule.cron_schedule).split()
-    assert 0 <= int(minute) < 60
-    assert rest == ["*"] * 4

@@ -38,7 +38,7 @@ from tidemark.pipeline.clock import SystemClock, to_us
 from tidemark.pipeline.errors import ExecutorsUnable
 from tidemark.pipeline.ingest import on_spark, readers
 from tidemark.pipeline.ingest.outcome import Ingested, Settled, Side
-from tidemark.pipeline.ingest.progress import Look, Watch
+from tidemark.pipeline.ingest.progress import BacklogLook, BacklogWatch
 from tidemark.pipeline.ingest.readers import Share
 from tidemark.pipeline.ingest.rounds import PLAN, Ended, RoundDone, RunPlan
 from tidemark.pipeline.orchestrator.names import ENDED, INGEST, READS, STAYS
@@ -121,8 +121,8 @@ def standing_with(
     return WatermarkState(record=DecisionRecord(decision, *readings, Policy()))
 
 
-def why(state: WatermarkState, now: datetime, watch: Watch | None = None, **chosen: Any) -> str | None:
-    return why_readers(state, now, Settings(), Watch() if watch is None else watch, replace(PLAN, **chosen))
+def why(state: WatermarkState, now: datetime, watch: BacklogWatch | None = None, **chosen: Any) -> str | None:
+    return why_readers(state, now, Settings(), BacklogWatch() if watch is None else watch, replace(PLAN, **chosen))
 
 
 def test_a_run_is_due_when_either_subscription_holds_a_message_as_old_as_the_settings_say() -> None:
@@ -133,12 +133,6 @@ def test_a_run_is_due_when_either_subscription_holds_a_message_as_old_as_the_set
     assert due == "base holds a message that is 10m old"
     due = why(standing_with(now, base=MINUTE, tracking=timedelta(days=2)), now)
     assert due == "tracking holds a message that is 2d old"
-
-
-def test_a_reading_that_is_too_old_is_no_reason_for_a_run() -> None:
-    now = CLOCK.now()
-    assert why(standing_with(now, base=timedelta(days=2), ago=6 * MINUTE), now) is None
-    assert why(standing_with(now, base=timedelta(days=2), ago=5 * MINUTE), now) is not None
 
 
 def test_a_run_is_due_when_so_many_messages_were_published_since_the_oldest_that_base_holds() -> None:
@@ -155,12 +149,12 @@ def test_a_run_is_due_when_ticks_that_spend_their_budget_do_not_catch_up() -> No
     now = CLOCK.now()
     state = standing_with(now, base=4 * MINUTE, tracking=4 * MINUTE)
     looks = [
-        Look(now - 2 * MINUTE, {Side.BASE: now - 5 * MINUTE, Side.TRACKING: now - 9 * MINUTE}),
-        Look(now, {Side.BASE: now - 4 * MINUTE, Side.TRACKING: now - 4 * MINUTE}),
+        BacklogLook(now - 2 * MINUTE, {Side.BASE: now - 5 * MINUTE, Side.TRACKING: now - 9 * MINUTE}),
+        BacklogLook(now, {Side.BASE: now - 4 * MINUTE, Side.TRACKING: now - 4 * MINUTE}),
     ]
-    assert why(state, now, Watch(looks)) is None, "ticks found nothing more to pull: another consumer holds it"
-    assert why(state, now, Watch(looks, {Side.TRACKING: True})) is None, "tracking catches up"
-    due = why(state, now, Watch(looks, {Side.BASE: True}))
+    assert why(state, now, BacklogWatch(looks)) is None, "ticks found nothing more to pull: another consumer holds it"
+    assert why(state, now, BacklogWatch(looks, {Side.TRACKING: True})) is None, "tracking catches up"
+    due = why(state, now, BacklogWatch(looks, {Side.BASE: True}))
     assert due == (
         "ticks do not catch up: falling behind: 0 messages/s are read, and the oldest message of base is 4m old"
     )
@@ -265,33 +259,6 @@ def test_the_sensor_says_how_the_ticks_go_and_asks_for_a_run_when_they_do_not_ca
     assert "lands and tracks; falling behind: 4 messages/s are read, and the oldest message of " in skipped(ticking)
 
 
-def test_the_sensor_says_how_long_ticks_take_to_catch_up(
-    world: ModelWorld, instance: dg.DagsterInstance, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(readers, "TICK_MESSAGES", 50)
-    ticking = ticking_with(world, instance, tmp_path, TWO, PLAN)
-    for _ in range(120):
-        publish(world, ticking.settings, [(f"stream-{number}", world.clock.now()) for number in range(10)])
-        world.clock.advance(timedelta(seconds=10))
-    for _ in range(10):
-        world.clock.advance(timedelta(seconds=10))
-        ticking.land()
-        ticking.track()
-        said = skipped(ticking)
-    # A tick reads what was published in 50 s, ten seconds after the one before: each second gains four. 800 s are left.
-    assert said == (
-        "ticks can land the backlog; catching up: 5 messages/s, about 3m20s; the oldest message of tracking is 13m20s "
-        "old"
-    )
-
-
-def test_the_sensor_is_switched_on_and_asks_for_this_job_alone(ticking: Ticking) -> None:
-    sensor = ticking.definitions.resolve_sensor_def(INGEST)
-    assert sensor.default_status is dg.DefaultSensorStatus.RUNNING
-    assert [target.job_name for target in sensor.targets] == [INGEST]
-    assert sensor.minimum_interval_seconds == 1
-
-
 # Ticks beside a run
 
 
@@ -314,12 +281,6 @@ def test_ticks_pull_until_a_run_has_settled_a_round_and_again_when_it_has_ended(
     ticking.instance.report_run_failed(ticking.instance.get_run_by_id(run.run_id))
     assert metadata_of(ticking.land(), "heartbeats")["rows"] == 4
     assert metadata_of(ticking.track(), "tracking_histogram")["messages"] == 8
-
-
-def test_a_run_that_has_not_started_is_not_at_work(ticking: Ticking) -> None:
-    run = ticking.run(INGEST, STATUS.STARTING)
-    ticking.instance.add_run_tags(run.run_id, {READS: "true"})
-    assert run_at_work(ticking.runs, CLOCK.now(), SOON) is None
 
 
 def test_a_run_that_hangs_does_not_keep_the_ticks_from_landing(ticking: Ticking) -> None:

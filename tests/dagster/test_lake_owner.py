@@ -8,14 +8,11 @@ from pathlib import Path
 import dagster as dg
 import pytest
 
-from tests.clock import ManualClock
 from tests.dagster.house import PUBSUB, ModelWorld, Ticking, beats_between, publish, settings_of
 from tidemark.assets.jobs.housekeeping import housekeeping_job
-from tidemark.local.services.ownership import Ownership
 from tidemark.pipeline.errors import LakeOwned, LakeUnwritable
-from tidemark.pipeline.lake.owner import NAME, pipeline_of
+from tidemark.pipeline.lake.owner import NAME
 from tidemark.pipeline.lake.store.disk import DiskObjects
-from tidemark.pipeline.machine import own_process
 from tidemark.pipeline.settings import Settings
 
 
@@ -69,18 +66,6 @@ def test_another_pipeline_pulls_and_writes_nothing_in_a_lake_that_is_owned(
     other_again.ticks()
 
 
-def test_cohorts_with_lakes_of_their_own_share_an_instance_and_a_process(
-    instance: dg.DagsterInstance, tmp_path: Path
-) -> None:
-    sides = [Side.of(name, tmp_path / name, instance) for name in ("eu", "rest")]
-    for side in sides * 2:
-        side.ticks()
-    for side in sides:
-        said = json.loads((Path(str(side.settings.lake.folder)) / NAME).read_text())
-        assert said["pipeline"]["topic"] == pipeline_of(side.settings).topic
-        assert said["process"]["process"] == own_process().process
-
-
 def test_a_process_states_it_once_and_a_new_one_of_the_pipeline_again(
     instance: dg.DagsterInstance, tmp_path: Path
 ) -> None:
@@ -113,12 +98,3 @@ def test_sensors_that_only_read_go_on_where_the_lake_cannot_be_written(
         with pytest.raises(LakeUnwritable):
             side.ticking.tick("tracking")
     side.ticks()
-
-
-def test_a_subscription_that_was_renamed_waits_for_the_lake_only_if_the_old_process_lives(tmp_path: Path) -> None:
-    clock = ManualClock(ModelWorld(PUBSUB).clock.now())
-    old = settings_of(PUBSUB, tmp_path)
-    new = settings_of(PUBSUB.model_copy(update={"base_subscription": "renamed"}), tmp_path)
-    Ownership(old, clock).state()
-    with pytest.raises(LakeOwned, match=rf"end process {own_process().process}"):
-        Ownership(new, clock).state()

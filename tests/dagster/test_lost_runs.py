@@ -8,18 +8,16 @@ from pathlib import Path
 import dagster as dg
 import psutil
 import pytest
-import yaml
 from dagster._core.code_pointer import ModuleCodePointer
 from dagster._core.origin import JobPythonOrigin, RepositoryPythonOrigin
 from dagster._core.remote_origin import RegisteredCodeLocationOrigin, RemoteRepositoryOrigin
 from dagster._core.test_utils import create_run_for_test, freeze_time
 
-from tests.dagster.house import Ticking, settings_of
 from tests.dagster.test_run_launcher import CodeServer, until
 from tests.official_emulator import free_port
-from tidemark.assets.jobs.job import MAX_RUNTIME_SECONDS, tags_of
-from tidemark.assets.scheduler import lost_runs
-from tidemark.assets.scheduler.lost_runs import BEAT, LONGEST_RUN, SILENT_FOR, STARTS_WITHIN, beating, report_dead
+from tidemark.assets.jobs import job
+from tidemark.assets.jobs.job import BEAT, beating, tags_of
+from tidemark.assets.scheduler.lost_runs import LONGEST_RUN, SILENT_FOR, STARTS_WITHIN, report_dead
 from tidemark.assets.scheduler.requests import pause_of
 from tidemark.assets.scheduler.runs import Runs
 from tidemark.assets.scheduler.turns import LONGEST_PAUSE
@@ -27,7 +25,7 @@ from tidemark.assets.sensors.ingest import run_at_work
 from tidemark.pipeline.clock import SystemClock
 from tidemark.pipeline.orchestrator.names import COMPUTE_WINDOWS, INGEST, READS
 from tidemark.pipeline.settings import Settings
-from tidemark.pipeline.settings_sections import LakeSettings, PubSubSettings
+from tidemark.pipeline.settings_sections import LakeSettings
 
 SECOND = timedelta(seconds=1)
 ROOT = Path(__file__).resolve().parents[2]
@@ -113,23 +111,10 @@ def test_ticks_pull_again_once_nothing_is_heard_of_a_run_whose_readers_pull(runs
     assert run_at_work(runs, now + SILENT_FOR + SECOND) is None
 
 
-def test_the_ingest_sensor_reports_a_dead_run_though_there_is_no_backlog(
-    instance: dg.DagsterInstance, tmp_path: Path
-) -> None:
-    world = Ticking(settings_of(PubSubSettings(), tmp_path), instance)
-    run = world.run(INGEST, STATUS.STARTED)
-    world.tick(INGEST)
-    assert status_of(world.runs, run) is STATUS.STARTED
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(lost_runs, "SILENT_FOR", timedelta(0))
-        world.tick(INGEST)
-    assert status_of(world.runs, run) is STATUS.FAILURE
-
-
 def test_a_run_says_that_it_is_at_work_while_it_is(
     instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(lost_runs, "BEAT", timedelta(milliseconds=20))
+    monkeypatch.setattr(job, "BEAT", timedelta(milliseconds=20))
 
     def said(run_id: str) -> int:
         logs = instance.all_logs(run_id)
@@ -179,9 +164,3 @@ def test_a_run_that_was_killed_under_dagsters_own_launcher_is_reported_and_the_n
             for one in left:
                 if one.is_running():
                     one.kill()
-
-
-def test_where_runs_are_monitored_they_end_earlier_than_sensors_take_them_for_dead() -> None:
-    ours = yaml.safe_load((ROOT / "dagster.yaml").read_text())["run_monitoring"]["max_runtime_seconds"]
-    assert int(tags_of(SETTINGS)["dagster/max_runtime"]) == MAX_RUNTIME_SECONDS == ours
-    assert timedelta(seconds=MAX_RUNTIME_SECONDS) < LONGEST_RUN

@@ -14,7 +14,6 @@ from tests.dagster.house import Ticking
 from tests.dagster.test_diffs_asset import CLASSIC, MINUTE, START, WINDOWS, Materializing, failure_of
 from tests.dagster.test_repair import told
 from tidemark.assets.definitions import build_definitions
-from tidemark.assets.jobs.loaded_tables import LoadedTables
 from tidemark.assets.jobs.repair import REPAIR
 from tidemark.pipeline.clock import SystemClock
 from tidemark.pipeline.compute.table_definition import TableDefinition, read_table
@@ -122,16 +121,6 @@ def test_a_key_that_is_not_unique_is_a_warning(tmp_path: Path) -> None:
     assert checked.metadata["rows"].value == len(rows) - streams > 0
 
 
-@pytest.mark.parametrize(("rows", "passed"), [('heartbeats.groupBy("window").count()', True), (ROWS, False)])
-def test_a_key_may_name_the_window(tmp_path: Path, rows: str, passed: bool) -> None:
-    with dg.DagsterInstance.ephemeral() as instance:
-        live = Live(tmp_path, instance, python=FUNCTION.format(options="key='window'", rows=rows))
-        (result,) = live.runs()
-        assert result.success
-        (checked,) = result.get_asset_check_evaluations()
-        assert checked.passed == passed
-
-
 @tidemark.windowed(key="stream_id", window="1h")
 def hourly(heartbeats, windows):  # type: ignore[no-untyped-def]
     """Heartbeats an hour."""
@@ -152,11 +141,6 @@ def test_a_project_of_ones_own_gives_its_functions_and_all_names_have_the_pipeli
     assert partitions.cron_schedule == "0 */1 * * *"
     assert definitions.resolve_job_def("orders_compute_hourly").tags[PIPELINE] == pipeline_tag(settings.lake.uri)
     assert definitions.resolve_sensor_def("orders_tables").name == "orders_tables"
-
-
-def test_a_pipeline_without_tables_of_its_own_has_no_sensor_for_them(tmp_path: Path) -> None:
-    definitions = build_definitions(Materializing(tmp_path, CLASSIC).settings)
-    assert "tables" not in {sensor.name for sensor in definitions.sensors or ()}
 
 
 class Live:
@@ -257,21 +241,6 @@ def test_a_table_that_failed_several_times_is_computed_at_the_first_tick_after_i
         assert left == [kind] * 4, "none of them is among the notes of heartbeat_diffs"
 
 
-def test_the_pause_outlives_a_restart_and_ends_when_a_helper_in_the_file_is_mended(tmp_path: Path) -> None:
-    text = "import tidemark\n\ndef rows(heartbeats):\n    return {}\n\n{}"
-    table = "@tidemark.windowed()\ndef python(heartbeats, windows):\n    return rows(heartbeats)\n"
-    with dg.DagsterInstance.ephemeral() as instance:
-        live = Live(tmp_path, instance, python=text.format(NO_ROWS, table))
-        version = live.definition("python").version
-        assert "AnalysisException" in live.fails()
-        live.ticking.restart()
-        assert "the last 1 runs failed" in live.skipped()
-        live.write("python", text.format(ROWS, table))
-        assert live.definition("python").version == version, "it is that of the function alone"
-        (result,) = live.runs()
-        assert result.success
-
-
 def test_a_file_that_cannot_be_used_fails_the_run_and_the_sensor_says_so(tmp_path: Path) -> None:
     with dg.DagsterInstance.ephemeral() as instance:
         live = Live(tmp_path, instance, python=FUNCTION.format(options="", rows=ROWS))
@@ -350,10 +319,3 @@ def test_the_next_run_has_what_has_changed_in_the_file_and_windows_stay(tmp_path
             assert made[WINDOWS[1]].version == live.definition(kind).version != before[kind]
             assert made[WINDOWS[0]].version == before[kind]
         assert "beats" in live.house.lake.own_table("sql").read(WINDOWS).column_names
-
-
-def test_a_function_of_a_project_stays_as_it_was_loaded(tmp_path: Path) -> None:
-    settings = Materializing(tmp_path, CLASSIC).settings
-    loaded = LoadedTables(settings, {"hourly": hourly})
-    assert loaded.now("hourly").definition is hourly
-    assert loaded.now("hourly").wrong is None

@@ -68,7 +68,7 @@ def test_each_part_is_used(name: str) -> None:
 def moved(patch: pytest.MonkeyPatch, name: str) -> None:
     """As if a Dagster had given this part another name."""
     part = private.PARTS[name]
-    gone = private.Part(part.module, f"{part.name}Moved", part.without)
+    gone = private.PrivatePart(part.module, f"{part.name}Moved", part.without)
     patch.setitem(private.PARTS, name, gone)
 
 

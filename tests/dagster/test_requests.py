@@ -2,11 +2,10 @@
 
 import logging
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from functools import partial
-from threading import Barrier, Event
+from threading import Event
 from types import SimpleNamespace
 from typing import Any
 
@@ -19,7 +18,6 @@ from tests.watermark.builders import START, bounded, seconds
 from tidemark.assets.scheduler import requests
 from tidemark.assets.scheduler.requests import SEEN_WITHIN, OneAsks, Request, next_request
 from tidemark.assets.scheduler.turns import Attempt
-from tidemark.pipeline.errors import LakeError
 from tidemark.pipeline.kept import Kept
 from tidemark.pipeline.spans import Spans
 from tidemark.pipeline.windows import DAY, Window, Windowing, due
@@ -164,17 +162,6 @@ def test_older_windows_get_runs_however_busy_live_ones_keep_them() -> None:
     assert older == [False, False, True] * 4
 
 
-def test_a_live_window_goes_before_older_ones_that_came_just_before_it() -> None:
-    world = World(Windowing(timedelta(minutes=1), START - 2 * DAY), START + seconds(8))
-    for number in range(world.windowing.number_of(world.watermark) - 12, world.windowing.number_of(world.watermark)):
-        world.computed.add(range(number, number + 1))
-    world.hold(world.windowing.number_of(world.watermark) - 2000)
-    world.hold(world.windowing.number_of(world.watermark))
-    assert world.ask().sentence == "older windows wait: a live window is due, or about to close"
-    world.now += TICK
-    assert not world.ask().is_backlog
-
-
 def test_failures_of_older_windows_hold_back_no_live_ones() -> None:
     world = World(Windowing(timedelta(minutes=1), START - 2 * DAY), START + seconds(20))
     newest = world.windowing.number_of(world.watermark) - 1
@@ -254,25 +241,6 @@ def test_runs_side_by_side_share_no_input_and_leave_a_place_for_live_windows(
     assert [number for number in wanted if number not in world.computed] == []
 
 
-def test_older_windows_are_computed_beside_live_ones() -> None:
-    windowing = Windowing(timedelta(minutes=1), START)
-    world = World(windowing, START + timedelta(minutes=300, seconds=20), at_once=2)
-    start = windowing.number_of(START)
-    for number in (10, 50, 299):
-        world.hold(start + number)
-    first = world.ask()
-    assert first.windows
-    assert not first.is_backlog
-    world.working.append((world.now + 10 * A_RUN, first))
-    older = world.ask()
-    assert older.is_backlog
-    assert max(world.numbers(older)) < min(world.numbers(first)) - REACH
-    world.working.append((world.now + 10 * A_RUN, older))
-    full = world.ask()
-    assert not full.windows
-    assert "run run-0" in full.sentence
-
-
 def test_a_sensor_asks_for_nothing_until_it_sees_the_run_that_another_asked_for() -> None:
     clock = ManualClock(START)
     asking = OneAsks(clock)
@@ -284,34 +252,6 @@ def test_a_sensor_asks_for_nothing_until_it_sees_the_run_that_another_asked_for(
     assert asking.request("tracking", lambda: some, LOG) is some  # it sees its own
     clock.sleep(SEEN_WITHIN.total_seconds())
     assert asking.request("staleness", lambda: some, LOG) is some
-
-
-def test_a_sensor_whose_choice_fails_lets_the_other_choose() -> None:
-    asking = OneAsks(ManualClock(START))
-    none = Request((), "nothing is due")
-
-    def fail() -> Request:
-        raise LakeError("the lake is away")
-
-    failed = asking.request("tracking", fail, LOG)
-    assert (failed.windows, failed.sentence) == (
-        (),
-        "no window is requested, because the choice failed: the lake is away",
-    )
-    assert asking.request("staleness", lambda: none, LOG) is none
-
-
-def test_of_two_sensors_in_the_same_moment_one_gets_the_run() -> None:
-    asking, both_ask = OneAsks(ManualClock(START)), Barrier(2)
-    some = Request([Windowing(timedelta(minutes=1), START).containing(START)], "a run")
-
-    def ask(user: str) -> Request:
-        both_ask.wait()
-        return asking.request(user, lambda: some, LOG)
-
-    with ThreadPoolExecutor(2) as sensors:
-        answers = list(sensors.map(ask, ["tracking", "staleness"]))
-    assert sorted(len(answer.windows) for answer in answers) == [0, 1]
 
 
 def test_a_choice_that_hangs_keeps_another_sensor_waiting_for_no_longer_than_a_tick_may(

@@ -1,15 +1,12 @@
 """A contract that is wrong parks a topic; once the settings are mended, a requeue lands it and its windows are computed
 again."""
 
-from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 import dagster as dg
 
 from tests.dagster.house import FIELDS, PUBSUB, SECOND, ModelWorld, Ticking, beats_between, publish, settings_of
 from tests.dagster.test_sensors import MINUTE, WINDOWS_OF_BACKLOG, backlog_start
-from tidemark.assets.definitions import build_definitions
 from tidemark.assets.scheduler.turns import PATIENCE
 from tidemark.assets.sensors.requeue import MOST_REQUESTS
 from tidemark.pipeline.clock import iso
@@ -22,10 +19,7 @@ from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.settings_message import MessageSettings
 from tidemark.pipeline.settings_sections import (
     ON_CHANGE,
-    DagsterSettings,
-    IngestSettings,
     QuarantineSettings,
-    WindowSettings,
 )
 
 
@@ -199,36 +193,9 @@ def test_runs_that_keep_failing_are_requested_a_few_times(instance: dg.DagsterIn
     assert "none has ended well" in (ticking.tick(REQUEUE).skip_message or "")
 
 
-def test_the_sensor_and_the_job_have_the_name_of_the_pipeline(tmp_path: Path) -> None:
-    named = by_itself(tmp_path, RIGHT).model_copy(update={"dagster": DagsterSettings(name="orders")})
-    definitions = build_definitions(named)
-    (target,) = definitions.resolve_sensor_def("orders_requeue").targets
-    assert target.job_name == definitions.resolve_job_def("orders_requeue").name
-
-
 def test_an_empty_quarantine_needs_no_run(instance: dg.DagsterInstance, tmp_path: Path) -> None:
     world = ModelWorld(PUBSUB)
     for message in (WRONG, RIGHT):
         ticking = Ticking(by_itself(tmp_path, message), instance, world.clock, world)
         assert requested(ticking) == []
         assert ticking.lake().judged_by().digest() == ticking.settings.contract_digest
-
-
-def test_the_digest_is_of_what_messages_are_judged_by_and_of_nothing_else() -> None:
-    same = [
-        Settings(),
-        Settings(message=MessageSettings(stream_id="attribute:stream_id")),
-        Settings(ingest=IngestSettings(readers=7)),
-    ]
-    assert len({settings.contract_digest for settings in same}) == 1
-    fields: Any = {"a": "number"}
-    at_a_path: Any = {"a": {"path": "b", "kind": "number"}}
-    others = [
-        MessageSettings(max_age=MINUTE),
-        MessageSettings(timezone="Europe/Berlin"),
-        MessageSettings(fields=fields),
-        MessageSettings(fields=at_a_path),
-    ]
-    digests = {Settings(message=message).contract_digest for message in others}
-    digests.add(Settings(windows=WindowSettings(first=datetime(2026, 2, 1, tzinfo=UTC))).contract_digest)
-    assert len(digests | {Settings().contract_digest}) == 6

@@ -24,7 +24,6 @@ from tests.dagster import waiting_job
 from tests.official_emulator import HOST, free_port
 from tidemark.local.services.processes import listens
 from tidemark.local.services.stack import CODE_SERVER
-from tidemark.resources.run_launcher import WatchedRunLauncher
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 STUBBORN = "tests.dagster.stubborn"
@@ -124,20 +123,6 @@ def server(instance: dg.DagsterInstance, folder: Path) -> Iterator[CodeServer]:
                 one.kill()
 
 
-def test_the_instance_is_kept_where_the_settings_say_and_tells_nobody(
-    instance: dg.DagsterInstance, folder: Path
-) -> None:
-    assert isinstance(instance.run_launcher, WatchedRunLauncher)
-    assert instance.run_launcher.supports_check_run_worker_health
-    assert not instance.telemetry_enabled
-    assert instance.run_monitoring_enabled
-    assert instance.run_retries_enabled
-    create_run_for_test(instance)
-    assert instance.storage_directory().startswith(str(folder / "storage"))
-    assert list((folder / "storage").rglob("*.db"))
-    assert not list((folder / "home").rglob("*.db"))
-
-
 def stubborn_server(port: int, **variables: str) -> subprocess.Popen[bytes]:
     arguments = ["-m", CODE_SERVER, "-m", STUBBORN, "-h", HOST, "-p", str(port)]
     environment = os.environ | variables
@@ -152,14 +137,6 @@ def test_sigterm_ends_the_code_server_whatever_its_threads_do() -> None:
         until("the code server listens", lambda: listens(HOST, port))
         server.terminate()
         assert server.wait(SECONDS) == 0  # its thread goes on for twice as long
-    finally:
-        server.kill()
-
-
-def test_sigterm_ends_a_code_server_that_does_not_serve_yet() -> None:
-    server = stubborn_server(free_port(), STUBBORN_ASKED_WHILE_LOADING="yes")
-    try:
-        assert server.wait(SECONDS) == 0
     finally:
         server.kill()
 

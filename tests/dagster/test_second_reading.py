@@ -7,7 +7,6 @@ from datetime import datetime, timedelta
 from pathlib import Path
 
 import dagster as dg
-import grpc
 import pytest
 
 from tests.dagster.house import Ticking, metadata_of, publish, settings_of
@@ -17,8 +16,6 @@ from tests.pubsub.fake_monitoring import served as serve_monitoring
 from tidemark.local.emulator.model import PubSubModel
 from tidemark.local.emulator.server import served as serve_pubsub
 from tidemark.pipeline.clock import SystemClock
-from tidemark.pipeline.errors import ReadingUnavailable
-from tidemark.pipeline.pubsub import readings
 from tidemark.pipeline.pubsub.connection import publisher_client, subscriber_client
 from tidemark.pipeline.pubsub.monitoring import OLDEST_AGE
 from tidemark.pipeline.pubsub.provision import provision
@@ -136,18 +133,6 @@ def test_a_backlog_of_almost_a_week_whose_snapshot_is_refused_is_read_by_monitor
     assert ticking.lake().heartbeats().extent().rows == 25
 
 
-def test_a_backlog_beyond_the_bound_is_read_by_monitoring_and_tracking_s_by_snapshots_whatever_its_size(
-    service: Service, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(readings, "SNAPSHOT_MAX_BACKLOG", 10)
-    service.clock.ago = timedelta(0)
-    ticking = service.ticking()
-    service.publish(11)
-    for name in service.subscriptions:
-        service.sample(name, timedelta(seconds=30), 11)
-    assert read_by(told_by_a_tick(ticking)) == ("monitoring", "snapshot")
-
-
 def test_while_the_budget_puts_a_reading_of_base_off_monitoring_is_read_also_after_a_restart(service: Service) -> None:
     service.clock.ago = timedelta(0)
     ticking = service.ticking(snapshot_budget=0)
@@ -166,39 +151,3 @@ def test_while_the_budget_puts_a_reading_of_base_off_monitoring_is_read_also_aft
         assert "problems" not in told
         assert told["reason"] != "HELD_STALE_READING"
         assert told["readings/snapshot_bytes_last_day"] == 0  # nothing that has a price is taken
-
-
-def test_with_snapshots_alone_a_refusal_holds_the_watermark_and_monitoring_is_not_asked(service: Service) -> None:
-    ticking = service.ticking(reading="snapshot")
-    service.publish(20)
-    service.clock.ago = timedelta(0)
-    for name in service.subscriptions:
-        service.sample(name, ALMOST_A_WEEK - MINUTE, 20)
-    told = told_by_a_tick(ticking)
-    assert told["reason"] == "HELD_STALE_READING"
-    assert "Pub/Sub refuses a snapshot" in str(told["problems"])
-    assert service.fake.requests == []
-
-
-def test_with_monitoring_alone_a_gap_is_no_empty_backlog(service: Service) -> None:
-    service.clock.ago = timedelta(0)
-    ticking = service.ticking(reading="monitoring")
-    service.publish(5)
-    with pytest.raises(ReadingUnavailable, match="this does not mean an empty backlog"):
-        ticking.track()
-    assert ticking.lake().tracking_log().numbers() == []
-    service.sample(service.pubsub.tracking_subscription, timedelta(seconds=30), 5)
-    told = told_by_a_tick(ticking)
-    assert told["reason"] == "HELD_STALE_READING"
-    assert "this does not mean an empty backlog" in str(told["problems"])
-    assert "base/read_by" not in told
-    assert ticking.watermark() is None
-
-
-def test_without_the_permission_for_metrics_snapshots_go_on(service: Service) -> None:
-    service.clock.ago = timedelta(0)
-    service.fake.errors = [grpc.StatusCode.PERMISSION_DENIED] * 5
-    ticking = service.ticking()
-    service.publish(5)
-    assert read_by(told_by_a_tick(ticking)) == ("snapshot", "snapshot")
-    assert len(service.fake.requests) == 1  # base's size

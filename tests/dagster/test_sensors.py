@@ -27,9 +27,9 @@ from tests.dagster.relay import Relay
 from tidemark.assets.scheduler import requests
 from tidemark.assets.scheduler.requests import pause_of
 from tidemark.pipeline.clock import EPOCH, Clock, SystemClock, iso
-from tidemark.pipeline.errors import CorruptObject, LakeUnwritable, PubSubUnreachable, SubscriptionMissing
+from tidemark.pipeline.errors import LakeUnwritable, PubSubUnreachable
 from tidemark.pipeline.lake.tables.windowed import DiffRun
-from tidemark.pipeline.orchestrator.names import COMPUTE_WINDOWS, INGEST, PIPELINE, REQUEUE
+from tidemark.pipeline.orchestrator.names import COMPUTE_WINDOWS, INGEST, REQUEUE
 from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.settings_sections import PubSubSettings
 from tidemark.pipeline.windows import Windowing
@@ -153,22 +153,6 @@ def test_the_watermark_carries_its_evidence_and_numbers_that_the_ui_plots(tickin
     assert str(evidence["decision"].value).startswith(f"IDLE_ADVANCED: watermark {iso(watermark)}")
 
 
-def test_a_backlog_that_has_not_landed_pins_the_watermark_and_the_tick_says_so(
-    ticking: Ticking, world: ModelWorld
-) -> None:
-    ticking.track()
-    start = backlog_start(ticking.clock)
-    for moment in (start, start + MINUTE):
-        world.clock.sleep(2.2)
-        publish(world, ticking.settings, [("stream-0", moment)])
-    world.clock.sleep(1)
-    tick = ticking.track()
-    assert not tick.run_requests
-    assert metadata_of(tick, "watermark")["base/backlog_age_seconds"] > 1
-    assert ticking.watermark() == start
-    assert "2 messages tracked; no window is closed yet" in (tick.skip_message or "")
-
-
 def test_an_evaluation_waits_until_its_tick_is_due(ticking: Ticking, world: ModelWorld) -> None:
     began, tick = world.clock.now(), ticking.settings.watermark.tick
     ticking.track()
@@ -194,14 +178,6 @@ def test_one_run_is_requested_over_exactly_the_closed_windows(ticking: Ticking, 
     assert newest.end <= watermark < newest.end + MINUTE
     assert last >= windows[-1]
     assert tick.skip_message is None
-
-
-def test_a_window_without_heartbeats_leaves_no_hole_in_the_range(ticking: Ticking, world: ModelWorld) -> None:
-    start = backlog_start(ticking.clock)
-    publish(world, ticking.settings, [("stream-0", start), ("stream-0", start + 3 * MINUTE)])
-    first, last = requested(ticking.land_and_close())
-    assert first == ticking.settings.windowing.containing(start).key
-    assert ticking.settings.windowing.named(last).start >= start + 3 * MINUTE
 
 
 def test_what_is_computed_is_not_requested_again_and_live_windows_with_a_gap_are_one_run(
@@ -232,12 +208,6 @@ def test_nothing_is_requested_while_a_run_is_under_way(ticking: Ticking, world: 
         assert f"run {run.run_id[:8]} is computing windows" in (tick.skip_message or "")
         ticking.instance.delete_run(run.run_id)
     assert ticking.track().run_requests
-
-
-def test_a_run_that_an_earlier_version_asked_for_counts(ticking: Ticking, world: ModelWorld) -> None:
-    publish_backlog(world, ticking.settings)
-    ticking.run(COMPUTE_WINDOWS, dg.DagsterRunStatus.STARTED, {PIPELINE: ticking.settings.lake.uri})
-    assert not ticking.land_and_close().run_requests
 
 
 @pytest.mark.parametrize("tags", SOMEBODY_ELSES, ids=["another project's", "another pipeline's"])
@@ -310,17 +280,6 @@ def test_without_dagsters_storage_the_watermark_is_the_same_and_nothing_computed
         assert landed_rows(anew) == rows
 
 
-def test_a_missing_subscription_fails_the_tick_with_what_to_do(
-    fresh_pubsub: PubSubSettings, instance: dg.DagsterInstance, tmp_path: Path
-) -> None:
-    ticking = Ticking(settings_of(fresh_pubsub, tmp_path), instance)
-    with pytest.raises(SubscriptionMissing, match=rf"{fresh_pubsub.tracking_path}.*tidemark provision"):
-        ticking.track()
-    with pytest.raises(SubscriptionMissing, match=rf"{fresh_pubsub.base_path}.*tidemark provision"):
-        ticking.land()
-    assert ticking.watermark() is None
-
-
 def test_an_unreachable_pubsub_fails_the_tick_and_the_next_one_goes_on(
     provisioned: Provisioned, fresh_pubsub: PubSubSettings, instance: dg.DagsterInstance, publisher: PublisherClient
 ) -> None:
@@ -348,38 +307,6 @@ def test_an_unreachable_pubsub_fails_the_tick_and_the_next_one_goes_on(
     relay.cut()
 
 
-def test_an_unwritable_lake_fails_the_tick_before_anything_is_pulled_and_the_next_one_goes_on(
-    ticking: Ticking, world: ModelWorld, tmp_path: Path
-) -> None:
-    windows = publish_backlog(world, ticking.settings)
-    in_the_way = tmp_path / "lake"
-    in_the_way.write_text("a file where the lake's folder should be")
-    with pytest.raises(LakeUnwritable, match=r"let this user write there, or set lake.uri to another place"):
-        ticking.track()
-    in_the_way.unlink()
-    assert metadata_of(ticking.track(), "tracking_histogram")["messages"] == 4 * WINDOWS_OF_BACKLOG
-    assert requested(ticking.land_and_close())[0] == windows[0]
-
-
-def test_a_table_that_cannot_be_written_leaves_its_messages_unacknowledged(
-    ticking: Ticking, world: ModelWorld, tmp_path: Path
-) -> None:
-    ticking.track()
-    publish_backlog(world, ticking.settings)
-    in_the_way = tmp_path / "lake" / "heartbeats"
-    in_the_way.write_text("a file where the table's folder should be")
-    with pytest.raises(LakeUnwritable, match=r"lake/heartbeats.*write there"):
-        ticking.land()
-    world.clock.sleep(1.1)
-    ticking.track()
-    decision = ticking.lake().tracking_log().catch_up().decision
-    assert decision is not None
-    assert decision.base is not None
-    assert decision.base.newest.names_a_message
-    in_the_way.unlink()
-    until_done(ticking.land, lambda: landed_rows(ticking) == 4 * WINDOWS_OF_BACKLOG, LakeUnwritable, world.clock)
-
-
 def test_a_choice_that_fails_or_takes_long_is_said_and_fails_no_tick(
     ticking: Ticking, world: ModelWorld, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -404,28 +331,6 @@ def test_a_choice_that_fails_or_takes_long_is_said_and_fails_no_tick(
         assert "still under way" in (ticking.track().skip_message or "")
         may_end.set()
     until_done(ticking.track, lambda: bool(ticking.track().run_requests), LakeUnwritable, world.clock)
-
-
-def test_a_corrupt_log_entry_fails_the_tick_with_what_to_do_and_put_back_it_goes_on(
-    ticking: Ticking, world: ModelWorld, tmp_path: Path
-) -> None:
-    ticking.track()
-    publish_backlog(world, ticking.settings)
-    ticking.track()
-    entry = tmp_path / "lake" / "tracking" / "log" / f"{3:012d}.parquet"
-    whole = entry.read_bytes()
-    before = ticking.watermark()
-    entry.write_bytes(whole[: len(whole) // 2])
-    ticking.restart()
-    publish(world, ticking.settings, [("stream-9", world.clock.now())])
-    with pytest.raises(CorruptObject, match=rf"{3:012d}.*put back.*tidemark repair --forget"):
-        ticking.track()
-    with pytest.raises(CorruptObject, match=r"tidemark repair --forget"):
-        ticking.land()
-    assert landed_rows(ticking) == 0
-    entry.write_bytes(whole)
-    assert ticking.watermark() == before
-    assert metadata_of(ticking.track(), "tracking_histogram")["messages"] == 1
 
 
 def test_a_window_of_the_sources_future_is_left_until_the_clock_has_passed_it(

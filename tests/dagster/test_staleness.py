@@ -8,7 +8,6 @@ import pytest
 
 from tests.clock import ManualClock
 from tests.dagster.house import Ticking, keys
-from tests.dagster.test_diffs_asset import CLASSIC, START, WATERMARK, Materializing
 from tests.lake.builders import Beat
 from tests.quality.staleness_history import LENGTH, LOOKBACK, WINDOWS, History, new_history
 from tests.watermark.builders import at, published, seconds
@@ -279,19 +278,3 @@ def test_the_checks_can_be_run_by_hand(history: History, instance: dg.DagsterIns
             )
             (evaluation,) = result.get_asset_check_evaluations()
             assert evaluation.passed is (name != "missed")
-
-
-@pytest.mark.filterwarnings("ignore::ResourceWarning")  # sockets that py4j leaves to the collector
-def test_the_run_that_it_asks_for_mends_what_was_missed(tmp_path: Path, instance: dg.DagsterInstance) -> None:
-    house = Materializing(tmp_path, CLASSIC)
-    first, last = "2026-11-21T05-20Z", "2026-11-21T05-22Z"
-    assert house.run(first, last, instance).success
-    ticking = Ticking(house.settings, instance)
-    before = house.rows().num_rows
-    assert asked(ticking) is None
-    house.land([("newcomer", START + seconds(90))])
-    assert (asked(ticking), WATERMARK) == ([f"2026-11-21T05-21Z..{last}"], START + seconds(180))
-    assert house.run("2026-11-21T05-21Z", last, instance).success
-    assert house.rows().num_rows == before + 1
-    said = evaluations(ticking)["missed"]
-    assert (said.passed, said.metadata["mended"].value, said.metadata["stale_windows"].value) == (True, 1, 0)

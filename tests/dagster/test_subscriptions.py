@@ -52,11 +52,6 @@ def said(ticking: Ticking) -> list[tuple[bool, dg.AssetCheckSeverity, str]]:
     return [(event.passed, event.severity, event.description or "") for event in events]
 
 
-def test_what_is_as_it_should_be_is_said_once(ticking: Ticking) -> None:
-    assert said(ticking) == [(True, WARN, "both subscriptions are what the method needs")]
-    assert said(ticking) == []
-
-
 def test_each_change_is_news_and_so_is_its_end(ticking: Ticking, world: World, subscriber: SubscriberClient) -> None:
     said(ticking)
     expiring = types.Subscription(
@@ -75,23 +70,6 @@ def test_each_change_is_news_and_so_is_its_end(ticking: Ticking, world: World, s
     mended = types.Subscription(name=world.pubsub.base_path, push_config={}, expiration_policy={})
     subscriber.update_subscription(subscription=mended, update_mask={"paths": ["push_config", "expiration_policy"]})
     assert [passed for passed, _, _ in said(ticking)] == [True]
-
-
-def test_a_subscription_that_somebody_deleted_is_named(
-    ticking: Ticking, world: World, subscriber: SubscriberClient
-) -> None:
-    subscriber.delete_subscription(subscription=world.pubsub.tracking_path)
-    ((passed, severity, sentence),) = said(ticking)
-    assert (passed, severity) == (False, ERROR)
-    assert f"{world.pubsub.tracking_path} does not exist: run `tidemark provision`" in sentence
-
-
-def test_between_audits_nobody_is_asked(ticking: Ticking, world: World, subscriber: SubscriberClient) -> None:
-    said(ticking)
-    assert isinstance(ticking.clock, ManualClock)
-    ticking.clock.advance(-AUDIT_EVERY / 2)
-    subscriber.delete_subscription(subscription=world.pubsub.tracking_path)
-    assert said(ticking) == []
 
 
 def test_without_the_permission_to_look_that_is_a_warning_and_without_an_answer_nothing_is_said(

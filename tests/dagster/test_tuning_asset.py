@@ -1,7 +1,6 @@
 """The tuning report as an asset: materialized by Dagster over a lake that a run has left, and scheduled every day."""
 
 import json
-import shutil
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -65,6 +64,7 @@ def test_the_report_has_its_headline_figures_as_numbers_that_can_be_plotted(
     assert figures["messages"] == SLOW.seconds * SLOW.rate
     assert figures["band_seconds"] == 10.0
     assert figures["slow_streams"] == 1
+    assert "1 of 200 streams is slow by more than the band" in str(figures["says"])
     assert figures["late_share"] == figures["frontier/late_share"] > 0.001
     assert figures["band/late_share"] < figures["late_share"]
     assert figures["frontier/lag_p50_seconds"] < figures["band/lag_p50_seconds"]
@@ -72,14 +72,6 @@ def test_the_report_has_its_headline_figures_as_numbers_that_can_be_plotted(
     assert 40 < figures["frontier/band_seconds_for_late_0.0001"] <= 50
     numbers = [value for value in reported.values() if isinstance(value, dg.IntMetadataValue | dg.FloatMetadataValue)]
     assert len(numbers) > 15
-
-
-def test_the_worst_streams_are_a_table_and_what_it_says_is_text(reported: Mapping[str, dg.MetadataValue]) -> None:
-    slowest = reported["slowest"]
-    assert isinstance(slowest, dg.TableMetadataValue)
-    assert slowest.records[0].data["stream"] == "stream-0000"
-    assert slowest.records[0].data["slow_beyond_band"] > 0
-    assert "1 of 200 streams is slow by more than the band" in str(reported["says"].value)
 
 
 def test_the_page_and_its_figures_are_in_the_lake_and_only_the_newest_stay(tmp_path: Path) -> None:
@@ -105,34 +97,3 @@ def test_a_lake_in_which_nothing_has_landed_is_no_failure_and_no_report(tmp_path
         result = run(settings_in(tmp_path), instance)
         assert result.success
         assert instance.get_latest_materialization_event(WATERMARK_TUNING) is None
-
-
-def test_a_damaged_log_fails_the_run_with_what_to_do(recorded: Settings, tmp_path: Path) -> None:
-    settings = settings_in(tmp_path)
-    shutil.copytree(recorded.lake.uri.removeprefix("file:"), tmp_path / "lake")
-    entries = sorted((tmp_path / "lake" / "tracking" / "log").iterdir())
-    entries[5].write_bytes(b"not what was written")
-    with dg.DagsterInstance.ephemeral() as instance:
-        result = run(settings, instance)
-    assert not result.success
-    (event,) = [event for event in result.all_events if event.is_step_failure]
-    failure = event.step_failure_data.user_failure_data
-    assert failure is not None
-    assert f"{entries[5].name} cannot be read" in str(failure.description)
-
-
-@pytest.fixture(scope="module")
-def definitions(tmp_path_factory: pytest.TempPathFactory) -> dg.Definitions:
-    return build_definitions(settings_in(tmp_path_factory.mktemp("lake")))
-
-
-def test_the_tuning_report_is_scheduled_every_day_from_the_start(definitions: dg.Definitions) -> None:
-    schedule = definitions.resolve_schedule_def("daily_tuning")
-    assert schedule.default_status is dg.DefaultScheduleStatus.RUNNING
-    assert schedule.cron_schedule == "15 4 * * *"
-    assert schedule.job_name == TUNE_WATERMARK
-
-
-def test_a_run_computes_the_report_alone(definitions: dg.Definitions) -> None:
-    job = definitions.resolve_job_def(TUNE_WATERMARK)
-    assert job.asset_layer.executable_asset_keys == {WATERMARK_TUNING}

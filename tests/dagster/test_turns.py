@@ -168,4 +168,4 @@ def test_where_runs_go_side_by_side_one_place_is_kept_for_live_windows() -> None
         return room_for_older(there, places, working, [], at(9), waited=seconds(999), live_due=live_due)
 
     assert given(2) == given(3, run_of(5, 0, 9)) == (FIRST, "")
-    assert given(2, run_of(5, 0, 9)) == given(2, live_due=True) == (0, "the last place is for live windows")
+    assert given(2, run_of(5, 0, 9)) == given(2, live_due=True) == (0, "the last slot is for live windows")

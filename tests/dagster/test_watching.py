@@ -23,7 +23,6 @@ from tidemark.pipeline.contract.heartbeat import RejectionReason
 from tidemark.pipeline.contract.payloads.definitions import SCHEMA_ENCODING, SCHEMA_NAME, SCHEMA_REVISION
 from tidemark.pipeline.errors import PubSubUnreachable
 from tidemark.pipeline.ingest.outcome import Ingested
-from tidemark.pipeline.lake.failures import FailedTick
 from tidemark.pipeline.observe.observer import EndedRun, Observer
 from tidemark.pipeline.orchestrator.names import TICK
 from tidemark.pipeline.settings_message import MessageSettings
@@ -130,14 +129,6 @@ def status(ticking: Ticking, folder: Path, monkeypatch: pytest.MonkeyPatch) -> d
     return said
 
 
-def test_a_damaged_note_is_passed_over_and_replaced(ticking: Ticking) -> None:
-    notes, objects = ticking.lake().failed_ticks(), ticking.lake().objects()
-    objects.create("failed_ticks/landing.json", b"[]")
-    assert notes.newest() == []
-    notes.note(FailedTick("landing", 1, ticking.clock.now(), ticking.clock.now(), "why"))
-    assert [note.failures for note in notes.newest()] == [1]
-
-
 class Told(Observer):
     """Keeps what it is told of runs."""
 
@@ -195,8 +186,3 @@ def test_what_runs_have_landed_and_tracked_is_counted_once_and_what_ticks_have_i
         counted.append((told.landed, told.tracked_by_runs))
     nothing = (Ingested(), 0)
     assert counted == [nothing, nothing, (landed, 11), nothing, nothing, (landed, 11)]
-
-
-def test_the_watermark_has_a_freshness_policy_of_the_settings_bound(ticking: Ticking) -> None:
-    (spec,) = [each for each in ticking.definitions.resolve_all_asset_specs() if each.key == dg.AssetKey("watermark")]
-    assert spec.freshness_policy == dg.FreshnessPolicy.time_window(ticking.settings.checks.max_watermark_age)

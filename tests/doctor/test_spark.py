@@ -94,7 +94,7 @@ def test_readers_that_pull_continuously_need_places_beside_windows() -> None:
         SparkSettings(remote=remote, config={"spark.master": "local[4,4]"}),
     ):
         (finding,) = findings(check_places, spark=few, ingest=four)
-        assert (finding.level, "4 places for 4 readers" in finding.said) == (Level.WARNING, True)
+        assert (finding.level, "4 task slots for 4 readers" in finding.said) == (Level.WARNING, True)
         assert findings(check_places, spark=few) == []
     for enough in (here(), classic("local[5]")):
         assert [one.level for one in findings(check_places, spark=enough, ingest=four)] == [Level.OK]

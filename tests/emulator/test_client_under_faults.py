@@ -89,9 +89,6 @@ class House:
         """Ids of what the server holds as unacknowledged."""
         return {message.message_id for message in self.model.unacknowledged(path or self.settings.base_path)}
 
-    def wait_for_leases(self) -> None:
-        self.clock.sleep(QUICK_LEASE.total_seconds() / SPEED + 0.1)
-
 
 @pytest.fixture
 def house() -> Iterator[House]:
@@ -104,30 +101,6 @@ def house() -> Iterator[House]:
         yield House(model, clock, settings, publisher, subscriber)
         for client in (publisher, subscriber):
             client.transport.close()
-
-
-def test_nothing_is_lost_while_everything_fails_now_and_then(house: House) -> None:
-    sent = set(send(house.publisher, house.settings, 2000))
-    house.model.faults = ROUGH
-    durable: set[str] = set()
-    unanswered = failed = copies = 0
-    for _ in range(300):
-        try:
-            batch = house.base.pull(200, MUCH, 5)
-        except PubSubUnreachable:
-            unanswered += 1
-            continue
-        ids = ids_of(batch)
-        copies += len(set(ids) & durable)
-        durable.update(ids)
-        failed += house.base.acknowledge(batch.ack_ids).failed
-        assert sent <= durable | house.outstanding()
-        if durable == sent and not house.outstanding():
-            break
-    assert durable == sent
-    assert not house.outstanding()
-    assert unanswered > 0
-    assert copies > 0
 
 
 def test_a_server_that_goes_away_in_the_middle_of_a_batch_ends_it_and_the_next_pull_fails(

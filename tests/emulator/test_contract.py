@@ -37,12 +37,6 @@ def test_created_resources_are_listed_and_deleted_ones_are_gone(server: Server) 
         server.subscriber.get_subscription(subscription=subscription)
 
 
-def test_a_list_comes_in_pages(server: Server) -> None:
-    names = [server.topic(f"topic-{number}") for number in range(5)]
-    request = {"project": f"projects/{server.project}", "page_size": 2}
-    assert sorted(one.name for one in server.publisher.list_topics(request=request)) == names
-
-
 def test_a_new_subscription_has_the_service_s_defaults(server: Server) -> None:
     path = f"projects/{server.project}/subscriptions/plain"
     found = server.subscriber.create_subscription(name=path, topic=server.topic())
@@ -337,27 +331,6 @@ def test_a_subscription_outlives_its_topic(server: Server) -> None:
     ids = server.publish(topic, 2)
     server.publisher.delete_topic(topic=topic)
     assert server.subscriber.get_subscription(subscription=subscription).topic == "_deleted-topic_"
-    assert sorted(server.drained(subscription)) == sorted(ids)
-
-
-def test_settings_that_a_server_does_not_act_on_are_kept_all_the_same(server: Server) -> None:
-    topic = server.topic()
-    code = 'function f(message, metadata) { message.data = ""; return message; }'
-    subscription = server.subscription(
-        topic,
-        enable_exactly_once_delivery=True,
-        message_transforms=[{"javascript_udf": {"function_name": "f", "code": code}}],
-        retry_policy={"minimum_backoff": timedelta(seconds=60)},
-    )
-    found = server.subscriber.get_subscription(subscription=subscription)
-    assert found.enable_exactly_once_delivery
-    assert found.message_transforms[0].javascript_udf.code == code
-    assert found.retry_policy.minimum_backoff == timedelta(seconds=60)
-    ids = server.publish(topic, 2)
-    received = server.pull(subscription)
-    assert sorted(ids_of(received)) == sorted(ids)
-    assert [one.message.data for one in received] == [b"x", b"x"]
-    server.extend(subscription, received, 0)
     assert sorted(server.drained(subscription)) == sorted(ids)
 
 

@@ -159,7 +159,7 @@ def test_the_official_one_keeps_messages_for_a_week_at_most_and_never_changes_an
         server.subscriber.update_subscription(request=request)
 
 
-def test_an_acknowledgement_id_from_before_its_subscription_was_made_anew_is_refused_on_ours_alone(
+def test_an_ack_id_of_a_deleted_subscription_is_refused_on_ours_alone(
     server: Server,
 ) -> None:
     topic = server.topic()

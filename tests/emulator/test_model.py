@@ -10,7 +10,6 @@ from tests.emulator.builders import (
     TOPIC,
     a_model,
     a_subscription,
-    a_topic,
     after,
     expiry,
     ids_of,
@@ -19,7 +18,7 @@ from tests.emulator.builders import (
     publish,
     pull,
 )
-from tidemark.local.emulator.refusals import AlreadyExists, Invalid, NotFound, Refused
+from tidemark.local.emulator.refusals import Invalid, Refused
 
 WEEK = timedelta(days=7)
 
@@ -69,28 +68,6 @@ def test_a_snapshot_that_would_live_for_less_than_an_hour_is_refused() -> None:
     assert expiry(model.create_snapshot("just", BASE, edge)) == START + WEEK
     with pytest.raises(Refused, match="less than an hour"):
         model.create_snapshot("not", BASE, edge + timedelta(microseconds=1))
-
-
-def test_names_are_taken_once_and_what_is_missing_is_named() -> None:
-    model = a_model()
-    model.create_snapshot("one", BASE, START)
-    with pytest.raises(AlreadyExists, match=TOPIC):
-        model.create_topic(a_topic())
-    with pytest.raises(AlreadyExists, match=BASE):
-        model.create_subscription(a_subscription(), START)
-    with pytest.raises(AlreadyExists, match="one"):
-        model.create_snapshot("one", BASE, START)
-    for call in (
-        lambda: model.delete_topic("nobody"),
-        lambda: model.publish("nobody", [], START),
-        lambda: model.create_subscription(a_subscription("new", "nobody"), START),
-        lambda: model.pull("nobody", 1, START),
-        lambda: model.delete_subscription("nobody"),
-        lambda: model.create_snapshot("two", "nobody", START),
-        lambda: model.delete_snapshot("nobody", START),
-    ):
-        with pytest.raises(NotFound, match="nobody"):
-            call()
 
 
 def test_a_message_that_a_seek_took_and_another_brought_back_comes_once() -> None:

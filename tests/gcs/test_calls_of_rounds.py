@@ -15,7 +15,7 @@ from tidemark.pipeline.ingest.outcome import Settled, Taken
 from tidemark.pipeline.ingest.settle import Settling
 from tidemark.pipeline.ingest.take import Keeper, Landing, Tracking, take
 from tidemark.pipeline.lake.tables.delta_log import says_of
-from tidemark.pipeline.pubsub.subscription import Subscription
+from tidemark.pipeline.pubsub.subscription import PubSubSubscription
 from tidemark.pipeline.settings_sections import LakeSettings
 from tidemark.pipeline.watermark.usage import Usage
 
@@ -29,7 +29,7 @@ def round_of(world: TickingOnABucket) -> tuple[Settled, int]:
     """A round of two readers of each subscription; also how many files they have written."""
     reader, watermark, clock = HeartbeatReader(CONTRACT), world.log.newest_watermark(), world.clock
 
-    def taken(subscription: Subscription, keeper: Keeper) -> Taken:
+    def taken(subscription: PubSubSubscription, keeper: Keeper) -> Taken:
         batch = subscription.pull(A_READER, 1 << 20, 5.0)
         return take([batch], subscription, keeper, clock, clock.monotonic() + 5.0)
 

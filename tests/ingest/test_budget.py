@@ -125,7 +125,7 @@ def test_a_backlog_that_cannot_be_read_leaves_the_rest_to_the_next_tick() -> Non
     assert [len(batch) for batch in batches(Endless(clock, [4, 100]), backlog=Unknown())] == [4]
 
 
-def test_the_first_batch_of_a_tick_that_knows_its_backlog_is_short_and_full_ones_may_take_their_time() -> None:
+def test_the_first_batch_of_a_paced_tick_is_short_and_full_ones_may_take_their_time() -> None:
     clock = ManualClock(at(0))
     subscription = Endless(clock, [100, 40, 4, 0])
     list(batches(subscription, backlog=Standing(clock, [60, 60, 0])))

@@ -14,7 +14,6 @@ from tests.watermark.builders import at, ints, seconds
 from tidemark.pipeline.clock import to_us
 from tidemark.pipeline.contract.heartbeat import HeartbeatReader
 from tidemark.pipeline.contract.payloads.formats import Encoding, PayloadFormat
-from tidemark.pipeline.contract.places import Place
 from tidemark.pipeline.errors import LakeUnreachable
 from tidemark.pipeline.ingest.copies import RememberedCopies, keys_of
 from tidemark.pipeline.quality.audit import audit
@@ -109,18 +108,6 @@ def test_a_laggard_that_its_payload_rejects_only_occupies(world: World, payload:
     bytes_alone = HeartbeatReader(replace(CONTRACT, payload=PayloadFormat(Encoding.NONE)))
     assert in_the_band == counted([laggard], bytes_alone, RememberedCopies(), seconds(10)).histogram
     assert in_the_band.event_bucket.tolist() == [to_us(at(50)) // 1_000_000]
-
-
-def test_copies_are_known_by_an_id_in_the_payload(world: World) -> None:
-    reader = HeartbeatReader(replace(CONTRACT, publisher_id=Place.of("payload:meta.id")))
-    world.wait(20)
-    copies = RememberedCopies(TEN_MINUTES)
-    found = counted([world.topic.publish(3, payload={"meta": {"id": 1}})], reader, copies)
-    copies.settle({copies.note(found.keys, found.publish_us)})
-    world.wait(1)
-    again, another = (world.topic.publish(3, payload={"meta": {"id": number}}) for number in (1, 2))
-    assert counted([again], reader, copies).histogram.event_bucket.tolist() == [COPY]
-    assert counted([another], reader, copies).histogram.event_bucket.tolist() != [COPY]
 
 
 # The memory

@@ -1,25 +1,15 @@
 """One landing tick: pull, sort out, make durable, acknowledge; and what becomes of it when it fails."""
 
 from collections import Counter
-from dataclasses import replace
-from datetime import timedelta
 from pathlib import Path
 
-import pyarrow as pa
 import pytest
 
-from tests.ingest.fakes import CONTRACT, World, to_written
+from tests.ingest.fakes import World, to_written
 from tests.watermark.builders import at
-from tidemark.pipeline.clock import to_us
-from tidemark.pipeline.contract.event_times import EventTimeUnit
-from tidemark.pipeline.contract.heartbeat import HeartbeatReader, RejectionReason
-from tidemark.pipeline.contract.places import Place
+from tidemark.pipeline.contract.heartbeat import RejectionReason
 from tidemark.pipeline.errors import CorruptObject, LakeFull, LakeUnreachable
-from tidemark.pipeline.ingest.take import Budget
 from tidemark.pipeline.lake.log.tracking_log import entry_name
-from tidemark.pipeline.lake.tables.new_files import NewFile
-
-SMALL = Budget(max_messages=6, max_bytes=1 << 20, max_time=timedelta(seconds=20), batch_messages=3)
 
 
 @pytest.fixture
@@ -98,28 +88,6 @@ def test_each_kind_of_broken_message_is_in_quarantine_whole_with_its_reason(worl
     assert world.base.unacknowledged == []
 
 
-def test_places_in_a_nested_payload_land_as_columns(world: World) -> None:
-    world.reader = HeartbeatReader(
-        replace(
-            CONTRACT,
-            event_time=Place.of("payload:meta.at"),
-            event_time_unit=EventTimeUnit.SECONDS,
-            stream_id=(Place.of("attribute:stream_id"), Place.of("payload:devices[0].id")),
-            publisher_id=Place.of("payload:meta.id"),
-            paths={"load": "metrics.load"},
-        )
-    )
-    whole = {"meta": {"at": to_us(at(900)) / 1e6 + 0.25, "id": 5}, "devices": [{"id": 7}], "metrics": {"load": 2.5}}
-    world.topic.publish(None, stream="s", payload=whole)
-    world.topic.publish(None, stream="s", payload={**whole, "devices": []})
-    landed = world.land()
-    assert (landed.heartbeats, landed.rejected) == (1, {RejectionReason.NO_STREAM_ID: 1})
-    (row,) = world.rows("heartbeats")
-    assert (row["stream_id"], row["event_time"], row["publisher_id"], row["load"]) == ("s/7", at(900.25), "5", 2.5)
-    (refused,) = world.rows("quarantine")
-    assert refused["detail"] == "payload:devices[0].id is absent or null"
-
-
 def test_a_value_of_another_kind_is_null_and_counted(world: World) -> None:
     for load in (1.5, "high", None, True):
         world.topic.publish(900, payload={"load": load})
@@ -177,29 +145,3 @@ def test_once_the_log_has_lost_its_end_nothing_is_pulled(world: World) -> None:
     with pytest.raises(CorruptObject, match="is missing from the tracking log"):
         world.land()
     assert world.steps.taken == []
-
-
-def test_acknowledgements_that_fail_are_reported_and_their_messages_land_again(world: World) -> None:
-    publish(world, 5)
-    world.base.acknowledgements_that_fail = 2
-    landed = world.land()
-    assert (landed.heartbeats, landed.acknowledged.count, landed.acknowledged.failed) == (5, 3, 2)
-    assert len(landed.acknowledged.problems) == 2
-    world.wait(60)
-    assert world.land().heartbeats == 2
-    assert (len(world.landed_ids()), len(set(world.landed_ids()))) == (7, 5)
-    assert world.base.unacknowledged == []
-
-
-def test_a_batch_that_takes_long_to_write_keeps_its_leases(world: World) -> None:
-    publish(world, 3)
-    write = world.heartbeats.write
-
-    def slow(rows: pa.Table) -> list[NewFile]:
-        world.wait(300)
-        return write(rows)
-
-    world.heartbeats.write = slow  # type: ignore[method-assign]
-    world.land(SMALL)
-    assert world.base.unacknowledged == []
-    assert len(world.landed_ids()) == 3

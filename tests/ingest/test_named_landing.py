@@ -10,7 +10,7 @@ import pytest
 from tests.ingest.fakes import Crash, World
 from tests.watermark.builders import at
 from tidemark.pipeline.errors import LandingOver
-from tidemark.pipeline.ingest.named import land_named
+from tidemark.pipeline.ingest.source.named import land_named
 from tidemark.pipeline.ingest.take import Budget
 from tidemark.pipeline.lake.landings import MANIFEST, PIECE, LandedBatches, NamedLanding
 from tidemark.pipeline.lake.store.notes import Notes
@@ -104,7 +104,7 @@ def test_a_repeated_request_is_served_what_landed_and_pulls_nothing(world: Piece
     assert len(ids(world.land_as("run/000000002-0000"), world.objects)) == 5
 
 
-def test_the_losing_twin_acknowledges_nothing_removes_its_objects_and_serves_those_of_the_winner(
+def test_the_losing_twin_acknowledges_nothing_and_serves_what_the_winner_landed(
     world: PiecesWorld, tmp_path: Path
 ) -> None:
     publish(world, 3)

@@ -16,9 +16,9 @@ from tidemark.pipeline.ingest.progress import (
     BEHIND,
     TOO_LONG,
     WATCHED,
-    Look,
+    BacklogLook,
+    BacklogWatch,
     Progress,
-    Watch,
     progress_of,
     recent_looks,
 )
@@ -34,9 +34,9 @@ from tidemark.pipeline.watermark.usage import Usage
 NOW = 10_000.0
 
 
-def look(second: float, *, used: Usage | None = None, **ages: float) -> Look:
+def look(second: float, *, used: Usage | None = None, **ages: float) -> BacklogLook:
     """At a second, sides whose oldest message is so many seconds old."""
-    return Look(at(second), {Side(side): at(second - age) for side, age in ages.items()}, used or Usage())
+    return BacklogLook(at(second), {Side(side): at(second - age) for side, age in ages.items()}, used or Usage())
 
 
 def record(second: float, *, base: float, tracking: float, usage: Usage | None = None) -> DecisionRecord:
@@ -82,7 +82,7 @@ def test_reading_that_does_not_gain_is_falling_behind() -> None:
         )
 
 
-def test_nothing_is_told_of_less_than_a_minute_or_of_a_young_backlog_or_of_a_side_that_was_not_read_before() -> None:
+def test_too_short_a_look_or_too_young_a_backlog_tells_nothing() -> None:
     assert progress_of([]) == []
     assert progress_of([look(NOW, base=600)]) == []
     assert progress_of([look(NOW - 59, base=600), look(NOW, base=600)]) == []
@@ -131,7 +131,7 @@ def standing(second: float, *, base: float, usage: Usage | None = None, number: 
 
 
 def test_a_watch_looks_at_each_decision_once_and_forgets_old_ones() -> None:
-    watch = Watch()
+    watch = BacklogWatch()
     watch.look(WatermarkState())
     assert watch.looks == []
     for second in range(0, 600, 10):
@@ -143,7 +143,7 @@ def test_a_watch_looks_at_each_decision_once_and_forgets_old_ones() -> None:
 
 def test_a_side_is_too_slow_if_its_ticks_read_as_much_as_they_may_and_catching_up_takes_long() -> None:
     def watched(gained: float, *, leaves_more: bool) -> Progress | None:
-        watch = Watch(leaves_more={Side.BASE: leaves_more})
+        watch = BacklogWatch(leaves_more={Side.BASE: leaves_more})
         watch.look(standing(NOW - 120, base=3_600 + gained))
         watch.look(standing(NOW, base=3_600))
         assert len(watch.progress()) == 1

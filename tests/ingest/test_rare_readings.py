@@ -71,7 +71,7 @@ def rare(decision: Decision) -> timedelta:
     return timedelta(0) if decision.base is None else decision.at - decision.base.newest.observed_at
 
 
-def test_between_rare_readings_the_watermark_goes_as_far_as_the_last_one_allows_and_is_never_held(
+def test_between_rare_readings_the_watermark_goes_as_far_as_the_last_one_allows(
     tmp_path: Path,
 ) -> None:
     house = Budgeted(tmp_path, BUDGET)
@@ -94,7 +94,7 @@ def test_between_rare_readings_the_watermark_goes_as_far_as_the_last_one_allows_
     assert house.spending._spent() < BUDGET
 
 
-def test_while_base_is_read_rarely_the_decision_and_its_explanation_say_so_and_when_it_is_read_again(
+def test_the_decision_and_its_explanation_say_when_base_is_read_again(
     tmp_path: Path,
 ) -> None:
     house = Budgeted(tmp_path, BUDGET)

@@ -14,14 +14,14 @@ from tidemark.pipeline.clock import iso
 from tidemark.pipeline.contract.heartbeat import HeartbeatReader
 from tidemark.pipeline.errors import SampleUnusable
 from tidemark.pipeline.ingest import samples
-from tidemark.pipeline.ingest.samples import Reading, Sample, read_samples
+from tidemark.pipeline.ingest.samples import Sample, SampleReading, read_samples
 from tidemark.pipeline.ingest.trial import Trial, try_samples
 from tidemark.pipeline.pubsub.received import table_of
 from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.settings_message import MessageSettings
 
 NOW = datetime(2026, 11, 21, 5, 30, tzinfo=UTC)
-READING = Reading(now=NOW, attributes={"stream_id": "bare"}, published=None, has_lines=True)
+READING = SampleReading(now=NOW, attributes={"stream_id": "bare"}, published=None, has_lines=True)
 PULLED = {
     "data": base64.b64encode(b'{"temperature": 2}').decode(),
     "attributes": {"stream_id": "pulled", "event_time": "2026-11-21T05:22:10Z"},
@@ -35,7 +35,9 @@ PUSHED = {**PULLED, "message_id": "17", "publish_time": "2026-11-21T05:22:11.500
 def read(folder: Path, content: bytes | object, **others: Any) -> list[Sample]:
     path = folder / "sample"
     path.write_bytes(content if isinstance(content, bytes) else json.dumps(content).encode())
-    return read_samples([path], Reading(**{**{name: getattr(READING, name) for name in READING.__slots__}, **others}))
+    return read_samples(
+        [path], SampleReading(**{**{name: getattr(READING, name) for name in READING.__slots__}, **others})
+    )
 
 
 def row_of(sample: Sample) -> dict[str, Any]:

@@ -287,30 +287,6 @@ def test_the_pipelines_own_topic_is_refused(
 # What is outside of the promise
 
 
-def test_the_rejected_are_counted_once_by_all_trackers_across_restarts_and_compacted_entries(tmp_path: Path) -> None:
-    world = World(tmp_path)
-    beside, rejected = World(tmp_path), 0
-    beside.model, beside.clock = world.model, world.clock
-    beside.restart()
-    for turn in range(12):
-        if turn % 3 == 0:
-            world.restart()
-        for number in range(turn % 3):
-            world.topic.publish("yesterday", stream=f"stream-{number}")
-            rejected += 1
-        world.topic.publish(turn * 10)
-        world.clock.advance(10 * timedelta(seconds=1))
-        (world if turn % 2 else beside).track()
-    world.clock.advance(MINUTE)
-    assert world.track().state.rejected == rejected > 0
-    assert beside.track().state.rejected == rejected
-    world.restart()
-    world.clock.advance(MINUTE)
-    assert world.log.catch_up().checkpoint > 0, "a compacted entry carries it"
-    assert world.track().state.rejected == rejected
-    assert json.loads((world.folder / NAME).read_bytes())["rejected"] == rejected
-
-
 def test_the_examples_subscriber_names_each_window_once_across_restarts(
     server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -118,7 +118,7 @@ def dense(number: int) -> Any:
 
 @pytest.mark.parametrize("side", Side)
 @pytest.mark.parametrize(("seconds", "looked_at"), [(5, 2), (0, 1), (60, 3)])
-def test_small_messages_with_much_work_are_taken_until_the_time_is_over_and_the_rest_is_given_back(
+def test_messages_are_taken_until_the_time_is_over_and_the_rest_is_given_back(
     side: Side, seconds: int, looked_at: int
 ) -> None:
     clock, subscription = ManualClock(NOW), Leased()

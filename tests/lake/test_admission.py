@@ -9,46 +9,39 @@ import pytest
 
 from tests.lake.builders import Beat, append_beats, columns_of, lake_in, lake_of
 from tidemark.pipeline import version
-from tidemark.pipeline.errors import LakeUnreachable, NewerFormat
+from tidemark.pipeline.errors import NewerFormat
 from tidemark.pipeline.lake import layout
-from tidemark.pipeline.lake.store.address import open_objects
 from tidemark.pipeline.lake.store.admission import FORMATS, Admission
 from tidemark.pipeline.lake.store.disk import DiskObjects
-from tidemark.pipeline.lake.store.objects import ObjectStore
 from tidemark.pipeline.settings_sections import LakeSettings
 from tidemark.pipeline.version import FORMAT, marks
 
 
-class Counted:
-    """Objects whose calls about marks are counted; `unreachable` calls of them are not answered."""
+class Counted(DiskObjects):
+    """Objects that note what is asked of them."""
 
-    def __init__(self, objects: ObjectStore, calls: list[str], unreachable: list[bool] | None = None) -> None:
-        self._objects, self._calls, self._unreachable = objects, calls, unreachable or []
-        self.uri = objects.uri
+    def __init__(self, folder: Path, calls: list[str]) -> None:
+        super().__init__(folder)
+        self._calls = calls
 
     def create(self, name: str, content: bytes) -> None:
         self._calls.append(f"create {name}")
-        self._objects.create(name, content)
+        super().create(name, content)
 
     def read(self, name: str) -> bytes:
         self._calls.append(f"read {name}")
-        return self._objects.read(name)
+        return super().read(name)
 
     def names(self, prefix: str) -> Iterator[str]:
         self._calls.append(f"list {prefix}")
-        if self._unreachable and self._unreachable.pop():
-            raise LakeUnreachable("no answer")
-        return self._objects.names(prefix)
-
-    def delete(self, name: str) -> None:
-        self._objects.delete(name)
+        return super().names(prefix)
 
 
 def test_all_parts_of_a_lake_ask_once_and_the_mark_is_there_before_the_first_write(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     calls: list[str] = []
-    monkeypatch.setattr(layout, "open_objects", lambda settings: Counted(open_objects(settings), calls))
+    monkeypatch.setattr(layout, "open_objects", lambda settings: Counted(settings.folder, calls))
     settings = LakeSettings(uri=f"file:{tmp_path}/lake")
     for number in range(3):
         lake = lake_of(settings)

@@ -13,9 +13,9 @@ import pytest
 from tests.gcs.apart import fresh_lake, server_apart
 from tests.lake.builders import lake_in, lake_of
 from tests.watermark.builders import at
-from tidemark.pipeline.contract.heartbeat import FieldKind
 from tidemark.pipeline.errors import LakeUnreachable, TableConflict
 from tidemark.pipeline.lake.layout import Lake
+from tidemark.pipeline.lake.tables.table import DamagedFile
 from tidemark.pipeline.lake.tables.windowed import COMMIT_ATTEMPTS, DiffRun, Fence, Replaced, WindowedTable
 
 RUNS = 8
@@ -162,6 +162,23 @@ def test_a_window_without_rows_counts_as_computed(lake: Lake) -> None:
     assert rows_by_window(lake)["2026-11-21T05-25Z"] == {"again": WHOLE}
 
 
+@pytest.mark.parametrize("content", [b"PAR1", None])
+def test_a_damaged_or_missing_file_is_named(tmp_path: Path, content: bytes | None) -> None:
+    lake, windows = lake_in(tmp_path), [SHARED, "2026-11-21T05-25Z"]
+    compute(lake.diffs(), "run", windows)
+    lake.streams().save()
+    for table in ("heartbeat_diffs", "streams"):
+        file = min((tmp_path / "lake" / table).rglob("*.parquet"))
+        if content is None:
+            file.unlink()
+        else:
+            file.write_bytes(content)
+        reads = {"heartbeat_diffs": lambda: lake.diffs().read(windows), "streams": lake.streams().known}
+        with pytest.raises(DamagedFile, match=rf"{table}/.*{file.name} is damaged"):
+            reads[table]()
+    assert len(lake.diffs().read(windows[1:])) == WHOLE
+
+
 class Faulty(WindowedTable):
     """Whose commits raise what the test says, before or after they land."""
 
@@ -210,22 +227,6 @@ def test_a_run_that_loses_every_commit_gives_up_and_says_so(tmp_path: Path) -> N
     with pytest.raises(TableConflict, match=f"{COMMIT_ATTEMPTS} commits in a row.*run it again"):
         compute(diffs, "run", [SHARED])
     assert rows_by_window(lake) == {}
-
-
-def with_fields(lake: Lake, fields: Mapping[str, FieldKind]) -> Lake:
-    return lake_of(lake._settings, fields)
-
-
-def test_a_new_compared_field_adds_its_columns_and_older_windows_have_null_there(lake: Lake) -> None:
-    compute(lake.diffs(), "before", [SHARED])
-    more = with_fields(lake, {"load": FieldKind.NUMBER, "state": FieldKind.TEXT})
-    compute(more.diffs(), "after", ["2026-11-21T05-25Z"])
-    table = lake.diffs().table.current()
-    assert table is not None
-    added = {"load", "previous_load", "load_delta", "state", "previous_state", "state_changed"}
-    assert {column.name for column in table.schema().fields} == {*lake.diffs().schema.names, *added}
-    assert rows_by_window(lake) == {SHARED: {"before": WHOLE}, "2026-11-21T05-25Z": {"after": WHOLE}}
-    assert set(table.to_pyarrow_table()["load_delta"].to_pylist()) == {None}
 
 
 # Manifests

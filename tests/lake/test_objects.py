@@ -37,14 +37,6 @@ SOON = timedelta(seconds=0.5)
 """How long a test lets the client try again."""
 
 
-@pytest.fixture(params=["disk", pytest.param("gcs", marks=pytest.mark.gcs)])
-def objects(request: pytest.FixtureRequest, tmp_path: Path) -> ObjectStore:
-    if request.param == "disk":
-        return open_objects(LakeSettings(uri=f"file:{tmp_path}/lake"))
-    settings: LakeSettings = request.getfixturevalue("gcs_lake_settings")
-    return open_objects(settings)
-
-
 @pytest.mark.parametrize("size", [0, 1, 8 << 20, (8 << 20) + 1], ids=["empty", "a byte", "8 MiB", "more than 8 MiB"])
 def test_content_of_any_size_comes_back_whole(objects: ObjectStore, size: int) -> None:
     """Cloud Storage's client sends up to 8 MiB in one request, and more in several."""
@@ -108,20 +100,6 @@ def test_an_object_is_replaced_over_the_generation_that_was_read_or_written(obje
     objects.replace("name.json", b"third", second)
     assert objects.read("name.json") == b"third"
     assert list(objects.names("")) == ["name.json"]
-
-
-def test_an_object_is_not_replaced_over_another_generation_than_is_there(objects: ObjectStore) -> None:
-    first = objects.replace("name.json", b"first", 0)
-    second = objects.replace("name.json", b"second", first)
-    for other in (0, first):
-        with pytest.raises(ObjectReplaced, match=r"name\.json"):
-            objects.replace("name.json", b"late", other)
-    assert objects.read_generation("name.json") == (b"second", second)
-    objects.delete("name.json")
-    with pytest.raises(ObjectReplaced):
-        objects.replace("name.json", b"late", second)
-    with pytest.raises(ObjectMissing):
-        objects.read_generation("name.json")
 
 
 def test_at_most_one_of_many_writers_over_one_generation_succeeds(objects: ObjectStore) -> None:

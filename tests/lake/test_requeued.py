@@ -1,7 +1,5 @@
 """What tells a requeue what has landed, and what a check reads of the newest files: on disk and in a bucket."""
 
-from pathlib import Path
-
 import pyarrow as pa
 import pytest
 
@@ -13,10 +11,9 @@ from tidemark.pipeline.quality.quarantined import NEWEST_FILES, QuarantineShare,
 from tidemark.pipeline.settings_sections import LakeSettings
 
 
-@pytest.fixture(params=["disk", pytest.param("gcs", marks=pytest.mark.gcs)])
-def lake(request: pytest.FixtureRequest, tmp_path: Path) -> Lake:
-    settings = LakeSettings(uri=f"file:{tmp_path}/lake")
-    return lake_of(settings if request.param == "disk" else request.getfixturevalue("gcs_lake_settings"))
+@pytest.fixture
+def lake(lake_settings: LakeSettings) -> Lake:
+    return lake_of(lake_settings)
 
 
 def reject(lake: Lake, name: str, landed_at: float, reason: str = "NO_STREAM_ID") -> None:

@@ -158,7 +158,7 @@ def remarkable(stream: str, kind: StatusKind, missed: int | None = None) -> dict
 
 def glance(lake: Lake, windows: Iterable[str]) -> list[WindowSilence]:
     diffs, status = lake.diffs(), lake.stream_status()
-    return silence_of(diffs, status, lake.streams().known(), WINDOWING, list(windows))[0]
+    return silence_of(diffs, status, lake.streams().known(), WINDOWING, list(windows))
 
 
 def test_a_window_at_a_glance(lake: Lake) -> None:

@@ -17,7 +17,7 @@ from tests.lake.builders import Beat, append_beats, append_rejected, columns_of,
 from tests.watermark.builders import at
 from tidemark.pipeline.clock import SystemClock
 from tidemark.pipeline.contract.heartbeat import FieldKind
-from tidemark.pipeline.errors import CorruptObject, LakeError, LakeFull, LakeUnreachable, LakeUnwritable, TableConflict
+from tidemark.pipeline.errors import CorruptObject, LakeError, LakeFull, LakeUnreachable, TableConflict
 from tidemark.pipeline.lake.layout import Lake
 from tidemark.pipeline.lake.store.address import open_objects
 from tidemark.pipeline.lake.tables.heartbeats import Heartbeats, LandedExtent, heartbeat_rows
@@ -25,14 +25,6 @@ from tidemark.pipeline.lake.tables.new_files import NewFiles
 from tidemark.pipeline.settings_sections import LakeSettings
 
 HOUR_US = 3_600_000_000
-
-
-@pytest.fixture(params=["disk", pytest.param("gcs", marks=pytest.mark.gcs)])
-def lake_settings(request: pytest.FixtureRequest, tmp_path: Path) -> LakeSettings:
-    if request.param == "disk":
-        return LakeSettings(uri=f"file:{tmp_path}/lake")
-    found: LakeSettings = request.getfixturevalue("gcs_lake_settings")
-    return found
 
 
 def table_of(lake: Lake, name: str = "heartbeats") -> DeltaTable:
@@ -121,6 +113,17 @@ def test_a_file_that_was_written_before_the_table_had_another_kind_is_not_added(
     assert len(rows_of(early)) == 1
 
 
+def test_a_table_that_was_begun_anew_with_another_kind_is_checked_again(tmp_path: Path) -> None:
+    lake, other = lake_in(tmp_path, {"load": FieldKind.NUMBER}), lake_in(tmp_path, {"load": FieldKind.TEXT})
+    held = lake.heartbeats()
+    land(held, 1.0)
+    lose(lake._settings, "heartbeats")
+    land(other.heartbeats(), "high")
+    with pytest.raises(LakeError, match=r"message\.fields\.load"):
+        land(held, 2.0)
+    assert len(rows_of(lake)) == 1
+
+
 # Rejected messages
 
 
@@ -149,14 +152,6 @@ def test_a_message_that_was_rejected_twice_is_counted_once(lake_settings: LakeSe
 
 
 # What goes wrong
-
-
-@pytest.mark.parametrize("place", ["lake", "lake/heartbeats"])
-def test_a_file_in_the_place_of_a_folder_makes_the_lake_unwritable(tmp_path: Path, place: str) -> None:
-    (tmp_path / place).parent.mkdir(exist_ok=True)
-    (tmp_path / place).write_bytes(b"not a folder")
-    with pytest.raises(LakeUnwritable, match=r"let this user write there, or set lake\.uri"):
-        append_beats(lake_in(tmp_path).heartbeats(), columns_of([Beat("a", 0)]))
 
 
 FAULTS = [

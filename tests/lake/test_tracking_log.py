@@ -3,7 +3,7 @@
 import random
 import shutil
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -12,8 +12,8 @@ import pytest
 from tests.lake.builders import lake_in
 from tests.watermark.builders import at, published, reading
 from tidemark.pipeline.cli.repair.repair import repair
-from tidemark.pipeline.errors import CorruptObject, LakeUnreachable, TableConflict
-from tidemark.pipeline.lake.log.tracking_log import ATTEMPTS, TrackingLog, entry_name
+from tidemark.pipeline.errors import CorruptObject, LakeUnreachable
+from tidemark.pipeline.lake.log.tracking_log import TrackingLog, entry_name
 from tidemark.pipeline.lake.log.witness import NOTED
 from tidemark.pipeline.lake.store.address import open_objects
 from tidemark.pipeline.lake.store.disk import DiskObjects
@@ -40,39 +40,18 @@ def nothing(_: str) -> None:
     """What usually happens around a create."""
 
 
-class Watched:
+class Watched(DiskObjects):
     """A store that calls `before` and `after` around each create, in which a test puts what else happens then."""
 
-    def __init__(self, objects: ObjectStore) -> None:
-        self._objects = objects
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
         self.before: Callable[[str], None] = nothing
         self.after: Callable[[str], None] = nothing
 
-    @property
-    def uri(self) -> str:
-        return self._objects.uri
-
     def create(self, name: str, content: bytes) -> None:
         self.before(name)
-        self._objects.create(name, content)
+        super().create(name, content)
         self.after(name)
-
-    def read(self, name: str) -> bytes:
-        return self._objects.read(name)
-
-    def names(self, prefix: str) -> Iterator[str]:
-        return self._objects.names(prefix)
-
-    def delete(self, name: str) -> None:
-        self._objects.delete(name)
-
-
-@pytest.fixture(params=["disk", pytest.param("gcs", marks=pytest.mark.gcs)])
-def settings(request: pytest.FixtureRequest, tmp_path: Path) -> LakeSettings:
-    if request.param == "disk":
-        return LakeSettings(uri=f"file:{tmp_path}/lake")
-    found: LakeSettings = request.getfixturevalue("gcs_lake_settings")
-    return found
 
 
 def log_on(settings: LakeSettings, checkpoint_every: int = 1000) -> TrackingLog:
@@ -133,8 +112,8 @@ def test_a_restart_at_any_moment_changes_nothing(tmp_path: Path, seed: int) -> N
     assert steady.catch_up() == restarted.catch_up()
 
 
-def test_many_writers_interleave_without_gaps_and_agree(settings: LakeSettings) -> None:
-    logs = [log_on(settings, checkpoint_every=9) for _ in range(WRITERS)]
+def test_many_writers_interleave_without_gaps_and_agree(lake_settings: LakeSettings) -> None:
+    logs = [log_on(lake_settings, checkpoint_every=9) for _ in range(WRITERS)]
     together = threading.Barrier(WRITERS, timeout=60)
 
     def work(writer: int) -> None:
@@ -154,7 +133,7 @@ def test_many_writers_interleave_without_gaps_and_agree(settings: LakeSettings) 
     assert [number for _, number, _ in history] == list(range(len(history)))
     assert sum(isinstance(entry, Beginning) for entry in entries) == 1
     assert sum(isinstance(entry, Snapshot) for entry in entries) == WRITERS * ROUNDS
-    states = [log.catch_up() for log in (*logs, log_on(settings))]
+    states = [log.catch_up() for log in (*logs, log_on(lake_settings))]
     assert all(state == states[0] for state in states)
     for before, number, entry in history:
         if isinstance(entry, DecisionRecord):  # it is the decision on every entry before it, whoever wrote them
@@ -169,7 +148,7 @@ def test_many_writers_interleave_without_gaps_and_agree(settings: LakeSettings) 
 
 
 def test_a_writer_that_loses_a_number_folds_the_entry_that_took_it_and_decides_again(tmp_path: Path) -> None:
-    store = Watched(DiskObjects(tmp_path))
+    store = Watched(tmp_path)
     log, other = (TrackingLog(objects, checkpoint_every=100) for objects in (store, DiskObjects(tmp_path)))
     told_so_far(log, ticks=2)
     seen: list[WatermarkState] = []
@@ -189,36 +168,6 @@ def test_a_writer_that_loses_a_number_folds_the_entry_that_took_it_and_decides_a
     assert log.catch_up() == other.catch_up()
     # What the other wrote happened long before, and is in this decision's evidence.
     assert decision.candidate == at(60)
-
-
-def test_a_writer_that_never_gets_a_number_gives_up_and_says_so(tmp_path: Path) -> None:
-    store = Watched(DiskObjects(tmp_path))
-    log, other = (TrackingLog(objects, checkpoint_every=1000) for objects in (store, DiskObjects(tmp_path)))
-
-    def always_first(_: str) -> None:
-        other.append(snapshot(100))
-
-    store.before = always_first
-    with pytest.raises(TableConflict, match=f"{ATTEMPTS} numbers in a row.*stop the trackers"):
-        log.append(snapshot(1))
-    assert log.numbers() == list(range(ATTEMPTS))
-
-
-def test_an_entry_whose_answer_was_lost_is_folded_before_it_is_written_again(tmp_path: Path) -> None:
-    store = Watched(DiskObjects(tmp_path))
-    log = TrackingLog(store, checkpoint_every=100)
-    log.begin(Beginning(at(0)))
-
-    def lose_the_answer(name: str) -> None:
-        store.after = nothing
-        raise LakeUnreachable("the answer was lost")
-
-    store.after = lose_the_answer
-    with pytest.raises(LakeUnreachable):
-        log.append(snapshot(100))
-    assert log.append(snapshot(100)).histogram.messages == 2  # counted twice, which changes no minimum
-    assert log.decide(deciding(120)).decision.watermark == at(99)
-    assert log.numbers() == [0, 1, 2, 3]
 
 
 def test_a_checkpoint_is_written_every_so_many_entries_and_nothing_before_it_is_read(tmp_path: Path) -> None:
@@ -284,11 +233,11 @@ def test_a_missing_entry_is_named_with_what_to_do(tmp_path: Path, number: int) -
         TrackingLog(objects, checkpoint_every=100).catch_up()
 
 
-def test_after_forgetting_the_watermark_holds_until_base_has_passed_the_loss(settings: LakeSettings) -> None:
-    log = log_on(settings)
+def test_after_forgetting_the_watermark_holds_until_base_has_passed_the_loss(lake_settings: LakeSettings) -> None:
+    log = log_on(lake_settings)
     before = told_so_far(log, ticks=3).watermark
     log.forget(3, "damaged")
-    state = log_on(settings).catch_up()
+    state = log_on(lake_settings).catch_up()
     assert log.entry(3) == Lost("damaged")
     assert state == log.catch_up()
     assert (state.is_missing_entries, state.watermark) == (True, before)
@@ -374,7 +323,7 @@ def test_a_writer_that_starts_on_a_log_without_its_end_appends_nothing(tmp_path:
 
 
 def test_an_entry_whose_writer_was_killed_before_it_noted_it_is_an_entry_like_any_other(tmp_path: Path) -> None:
-    objects = Watched(DiskObjects(tmp_path))
+    objects = Watched(tmp_path)
     log = TrackingLog(objects, checkpoint_every=100)
     log.begin(Beginning(at(0)))
 
@@ -390,20 +339,6 @@ def test_an_entry_whose_writer_was_killed_before_it_noted_it_is_an_entry_like_an
     assert again.append(snapshot(110)).number == 2
     assert list(objects.names(NOTED.prefix)) == [NOTED.name(f"{2:012d}")]
     assert log.append(snapshot(120)).number == 3
-
-
-def test_a_running_writer_notices_the_loss_of_an_entry_that_another_writer_noted(
-    tmp_path: Path,
-) -> None:
-    objects = DiskObjects(tmp_path)
-    running, other = (TrackingLog(objects, checkpoint_every=100) for _ in range(2))
-    running.begin(Beginning(at(0)))
-    for second in range(5):
-        other.append(snapshot(100 + second))
-    for number in range(1, 6):
-        objects.delete(entry_name(number))
-    with pytest.raises(CorruptObject, match="it had entry 5: its end is lost"):
-        running.catch_up_to_append()
 
 
 def test_the_notes_of_several_writers_never_go_beyond_the_log_and_do_not_pile_up(tmp_path: Path) -> None:

@@ -3,10 +3,8 @@
 import json
 from collections.abc import Callable
 from datetime import timedelta
-from pathlib import Path
 from typing import Any
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -14,9 +12,7 @@ from tests.watermark.builders import at
 from tidemark.pipeline.clock import iso
 from tidemark.pipeline.errors import LakeUnreachable, ObjectMissing, ObjectReplaced
 from tidemark.pipeline.lake.log.watermark_object import NAME, WRITTEN_AGAIN_AFTER, WatermarkObject
-from tidemark.pipeline.lake.store.address import open_objects
 from tidemark.pipeline.lake.store.objects import ObjectStore
-from tidemark.pipeline.settings_sections import LakeSettings
 from tidemark.pipeline.version import marks
 from tidemark.pipeline.watermark.decision import Decision, Reason
 from tidemark.pipeline.watermark.policy import Policy
@@ -68,14 +64,6 @@ class Memory:
 
 def writer(memory: Memory) -> WatermarkObject:
     return WatermarkObject(memory, WINDOWING)  # type: ignore[arg-type]
-
-
-@pytest.fixture(params=["disk", pytest.param("gcs", marks=pytest.mark.gcs)])
-def objects(request: pytest.FixtureRequest, tmp_path: Path) -> ObjectStore:
-    if request.param == "disk":
-        return open_objects(LakeSettings(uri=f"file:{tmp_path}/lake"))
-    settings: LakeSettings = request.getfixturevalue("gcs_lake_settings")
-    return open_objects(settings)
 
 
 def test_the_object_is_one_line_of_json_with_the_decision_and_the_format_mark(objects: ObjectStore) -> None:

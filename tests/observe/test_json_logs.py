@@ -57,7 +57,7 @@ def test_as_text_nothing_is_changed() -> None:
 RUN = """
 import logging
 import dagster as dg
-from tidemark.assets.scheduler.lost_runs import beating
+from tidemark.assets.jobs.job import beating
 from tidemark.pipeline.orchestrator.names import TICK
 from tidemark.pipeline.settings_sections import LogSettings
 from tidemark.resources.json_logs import log_as

@@ -1,8 +1,6 @@
 """Which reading is taken: a snapshot's, and Cloud Monitoring's where that is refused or too large."""
 
-import logging
-from datetime import datetime, timedelta
-from pathlib import Path
+from datetime import timedelta
 
 import grpc
 import pytest
@@ -10,23 +8,16 @@ from google.cloud.monitoring_v3 import MetricServiceClient
 from google.pubsub_v1 import PublisherClient, SubscriberClient
 
 from tests.clock import ManualClock
-from tests.pubsub.builders import subscription_of
 from tests.pubsub.fake_monitoring import PROJECT, START, FakeMonitoring, metrics_at, served
 from tidemark.pipeline.clock import SystemClock
-from tidemark.pipeline.contract.heartbeat import HeartbeatReader
 from tidemark.pipeline.errors import SnapshotRefused
-from tidemark.pipeline.ingest.take import Budget
-from tidemark.pipeline.ingest.ticks import track
 from tidemark.pipeline.kept import Kept
-from tidemark.pipeline.lake.log.tracking_log import TrackingLog
-from tidemark.pipeline.lake.store.disk import DiskObjects
 from tidemark.pipeline.pubsub.backlog import LIFETIME, REFUSED_WITHIN, Backlog, SnapshotBacklog
-from tidemark.pipeline.pubsub.monitoring import OLDEST_AGE, UNDELIVERED, AutoBacklog, MonitoringBacklog
+from tidemark.pipeline.pubsub.monitoring import OLDEST_AGE, AutoBacklog, MonitoringBacklog
 from tidemark.pipeline.pubsub.provision import provision
 from tidemark.pipeline.pubsub.spending import BudgetedBacklog
 from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.settings_sections import PubSubSettings
-from tidemark.pipeline.watermark.policy import Policy
 from tidemark.pipeline.watermark.readings import Reading
 from tidemark.resources.pubsub import PubSubResource
 
@@ -62,13 +53,12 @@ def auto(
     snapshots: Snapshots | SnapshotBacklog,
     monitoring: MetricServiceClient,
     clock: ManualClock,
-    max_backlog: int | None = None,
 ) -> AutoBacklog:
     by_metrics = MonitoringBacklog(monitoring, PATH, clock, timedelta(seconds=5))
-    return AutoBacklog(snapshots, by_metrics, clock, max_backlog)
+    return AutoBacklog(snapshots, by_metrics, clock)
 
 
-def test_monitoring_is_read_where_the_snapshot_is_refused_and_no_other_is_tried_until_it_can_succeed(
+def test_after_a_refusal_monitoring_is_read_until_a_snapshot_can_succeed(
     snapshots: Snapshots, fake: FakeMonitoring, monitoring: MetricServiceClient, clock: ManualClock
 ) -> None:
     backlog = auto(snapshots, monitoring, clock)
@@ -89,7 +79,7 @@ def test_monitoring_is_read_where_the_snapshot_is_refused_and_no_other_is_tried_
     assert fake.asked_for(OLDEST_AGE) == asked
 
 
-def test_when_the_snapshot_is_refused_and_monitoring_fails_both_are_reported_and_the_snapshot_is_tried_again(
+def test_when_both_readings_fail_both_are_reported_and_the_snapshot_is_tried_again(
     snapshots: Snapshots, fake: FakeMonitoring, monitoring: MetricServiceClient, clock: ManualClock
 ) -> None:
     backlog = auto(snapshots, monitoring, clock)
@@ -101,37 +91,6 @@ def test_when_the_snapshot_is_refused_and_monitoring_fails_both_are_reported_and
         backlog.read()
     snapshots.oldest = START
     assert backlog.read().source == "snapshot"
-
-
-def test_beyond_max_backlog_monitoring_is_read(
-    snapshots: Snapshots, fake: FakeMonitoring, monitoring: MetricServiceClient, clock: ManualClock
-) -> None:
-    backlog = auto(snapshots, monitoring, clock, max_backlog=1000)
-    fake.sampled("heartbeats-base", START - MINUTE, age=900, undelivered=1001)
-    assert backlog.read().source == "monitoring"
-    assert snapshots.taken == 0
-    fake.sampled("heartbeats-base", START, age=800, undelivered=1000)
-    assert backlog.read().source == "monitoring"  # the size is asked for once in a sample's period
-    clock.advance(MINUTE)
-    assert backlog.read().source == "snapshot"
-    assert fake.asked_for(UNDELIVERED) == 2
-
-
-def test_an_unknown_backlog_size_is_reported_once_and_stops_nothing(
-    snapshots: Snapshots,
-    fake: FakeMonitoring,
-    monitoring: MetricServiceClient,
-    clock: ManualClock,
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    backlog = auto(snapshots, monitoring, clock, max_backlog=1000)
-    fake.errors = [grpc.StatusCode.PERMISSION_DENIED] * 3
-    with caplog.at_level(logging.WARNING):
-        for _ in range(3):
-            assert backlog.read().source == "snapshot"
-            clock.advance(MINUTE)
-    assert len(caplog.records) == 1
-    assert "monitoring.timeSeries.list" in caplog.text
 
 
 @pytest.fixture
@@ -165,37 +124,3 @@ def test_with_a_server_that_has_metrics_auto_keeps_what_it_learned_from_tick_to_
         assert kept_one is not within_budget(first.tracking_backlog())
         assert first.spending() is second.spending()
         assert first.tracking_backlog().read().source == "snapshot"
-
-
-def test_a_tick_on_monitoring_alone_decides_and_takes_no_snapshot(
-    subscriber: SubscriberClient, provisioned: PubSubSettings, tmp_path: Path
-) -> None:
-    clock = SystemClock()
-    now = clock.now()
-    fake = FakeMonitoring(clock.now)
-    fake_project(fake, provisioned, now)
-    with served(fake) as address, metrics_at(address):
-        resource = resource_of(provisioned, reading="monitoring")
-        tracked = track(
-            subscription_of(subscriber, provisioned, provisioned.tracking_path),
-            tracking_backlog=resource.tracking_backlog(),
-            base_backlog=resource.base_backlog(),
-            log=TrackingLog(DiskObjects(tmp_path), checkpoint_every=100),
-            reader=HeartbeatReader(Settings().contract),
-            policy=Policy(),
-            budget=Budget(1000, 1 << 20, timedelta(seconds=1), 1000),
-            clock=clock,
-        )
-        assert resource.sweep() == 0
-    assert tracked.problems == ()
-    assert tracked.decision.base is not None
-    assert tracked.decision.base.newest.source == "monitoring"
-    # What tracking held was published at 90 s before now or a second later: from there on it knows.
-    assert tracked.state.complete_from == now - timedelta(seconds=60) - timedelta(seconds=30) + timedelta(seconds=1)
-
-
-def fake_project(fake: FakeMonitoring, settings: PubSubSettings, now: datetime) -> None:
-    """A sample of each subscription of the settings' project, a minute old."""
-    for name in (settings.base_subscription, settings.tracking_subscription):
-        fake.sampled(name, now - MINUTE, age=30, undelivered=1, project=settings.project)
-    fake.project = settings.project

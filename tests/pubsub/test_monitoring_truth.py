@@ -21,13 +21,12 @@ from tidemark.pipeline.settings_sections import Server
 from tidemark.pipeline.watermark.decision import Reason
 from tidemark.pipeline.watermark.histogram import Histogram
 from tidemark.pipeline.watermark.policy import Policy
-from tidemark.pipeline.watermark.readings import EffectiveReading, Reading, follow
+from tidemark.pipeline.watermark.readings import Reading
 from tidemark.pipeline.watermark.state import Beginning, Snapshot, WatermarkState
 
 NEVER = datetime.max.replace(tzinfo=UTC)
 MINUTES = 15
 TIMEOUT = timedelta(seconds=5)
-ZERO = timedelta(0)
 TICK = timedelta(seconds=10)
 
 
@@ -56,11 +55,6 @@ def after(milliseconds: int) -> datetime:
 
 def outstanding(messages: list[Message], at: datetime) -> list[datetime]:
     return [each.published for each in messages if each.published <= at < each.acknowledged]
-
-
-def snapshot(messages: list[Message], at: datetime) -> Reading:
-    oldest = min(outstanding(messages, at), default=at)
-    return Reading(observed_at=at, oldest_unacked=oldest, names_a_message=oldest < at)
 
 
 def rounded(seconds: float, how: str) -> int:
@@ -159,32 +153,6 @@ def test_a_reading_is_never_newer_than_the_truth(
             if each.acknowledged > sampled_at or each.published > sampled_at
         )
         assert reading.no_later_than >= min(outstanding(messages, sampled_at), default=sampled_at)
-
-
-@over_grpc
-@given(
-    messages=histories,
-    how=samplings,
-    asked=st.lists(st.tuples(st.integers(0, MINUTES * 60), st.booleans()), min_size=2, max_size=12),
-)
-def test_readings_of_both_sources_in_any_turn_are_no_seek_and_stay_true(
-    service: Service, messages: list[Message], how: list[Sampling], asked: list[tuple[int, bool]]
-) -> None:
-    service.anew()
-    for number, each in enumerate(how):
-        sample(service.fake, "base", messages, START + SAMPLE_PERIOD * number, each)
-    state: EffectiveReading | None = None
-    for second, by_snapshot in sorted(asked):
-        service.clock.advance(START + timedelta(seconds=second) - service.clock.now())
-        now = service.clock.now()
-        try:
-            reading = snapshot(messages, now) if by_snapshot else service.backlog("base").read()
-        except ReadingUnavailable:
-            continue
-        state = follow(state, reading, tolerance=ZERO)
-        assert state is not None
-        assert state.epoch == 1
-        assert state.oldest_unacked <= min(outstanding(messages, now), default=now)
 
 
 @pytest.mark.parametrize("seed", range(4))

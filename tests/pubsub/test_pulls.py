@@ -97,7 +97,7 @@ def test_slow_answers_are_asked_for_several_at_once_on_the_service(
     assert len(pulled(subscription)) == 4
 
 
-def test_more_is_pulled_while_a_batch_is_processed_up_to_what_the_tick_may_pull_and_belongs_to_the_next_batch(
+def test_more_is_pulled_ahead_while_a_batch_is_processed_and_belongs_to_the_next_one(
     clients: tuple[SubscriberClient, PublisherClient], settings: PubSubSettings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(pulls, "PULL_AT_MOST", 4)
@@ -115,7 +115,7 @@ def test_more_is_pulled_while_a_batch_is_processed_up_to_what_the_tick_may_pull_
     assert sorted([*others, *second, *ids_of(first)]) == sorted(sent)
 
 
-def test_nothing_is_pulled_ahead_without_leave_or_by_who_keeps_nothing_and_closing_gives_it_back(
+def test_nothing_is_pulled_ahead_without_leave_and_closing_gives_it_back(
     clients: tuple[SubscriberClient, PublisherClient], settings: PubSubSettings
 ) -> None:
     send(clients[1], settings, 30)

@@ -191,7 +191,7 @@ def test_where_a_reading_is_put_off_or_dear_monitoring_stands_in() -> None:
     assert len(house.subscribed[BASE].readings) == taken
 
 
-def test_where_monitoring_has_none_either_a_snapshot_is_taken_in_the_end_and_the_problem_is_told() -> None:
+def test_without_monitoring_either_a_snapshot_is_taken_in_the_end() -> None:
     house = dear()
     house.monitoring = Subscribed(house.clock)
     house.monitoring.problem = ReadingUnavailable("a gap in the metrics")

@@ -61,11 +61,11 @@ def test_the_notes_of_a_job_that_reads_the_subscriptions_go_when_a_run_of_it_lan
     reading = [one for one in notes.newest() if not one.stretches]
     told = "runs of land_continuously failed 3 times since 2026-11-21T05:25:00Z, last at 2026-11-21T05:27:00Z: "
     assert standing(reading, {}, 600) == f"{told}RuntimeError: the session is gone"
-    notes.mended("land_continuously")
+    notes.settled("land_continuously")
     assert [one.job for one in notes.newest()] == ["", "drain"]
     assert standing(notes.newest()[1:], {}, 600).startswith("runs of drain failed once, at 2026-11-21T05:26:00Z")
     (tmp_path / RUNS.prefix / "broken.json").write_text("{")
-    notes.mended("drain")
+    notes.settled("drain")
     assert [one.stretches for one in notes.newest()] == [[(FIRST, FIRST)]]
 
 

@@ -113,7 +113,7 @@ def test_runs_that_fail_are_seen_in_the_lake_and_stand_while_it_does_not_answer(
     with monkeypatch.context() as silent:
         silent.setattr(FailedRuns, "newest", lambda _: unreachable())
         assert [one for one in terminal.new(61) if "runs" in one] == []
-    failed.mended("")
+    failed.settled("")
     assert terminal.new(61)[-1] == "over after 2m2s: runs failed"
 
 

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from tests.spark.deaths import maybe_die
-from tidemark.pipeline.ingest.pubsub_source import Connections, PubSubDataSource
+from tidemark.pipeline.ingest.source.pubsub_source import Connections, PubSubDataSource
 from tidemark.pipeline.lake.store.objects import ObjectStore
 
 STEPS = ("before create .parquet", "before create .json", "after create .json", "before read .parquet")

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from pyspark.sql import DataFrame, SparkSession
 
-from tidemark.pipeline.ingest.pubsub_source import PubSubDataSource
+from tidemark.pipeline.ingest.source.pubsub_source import PubSubDataSource
 from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.settings_sections import SparkSettings
 from tidemark.pipeline.spark.session import session_config

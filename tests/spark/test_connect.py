@@ -15,7 +15,6 @@ import pytest
 from pyspark.sql import SparkSession
 
 from tests.official_emulator import free_port
-from tests.quick import classic
 from tests.spark.test_micro_batch import WINDOWS, House
 from tidemark.local.services.processes import Supervisor
 from tidemark.local.services.stack import TOKEN, is_ours_to_start, spark_server
@@ -129,12 +128,6 @@ def _named(remote: str) -> str:
     return with_session(remote, NAME)
 
 
-def test_the_server_listens_on_loopback_alone(server: Server) -> None:
-    listening = [one for one in server[1].net_connections("inet") if one.status == psutil.CONN_LISTEN]
-    assert listening
-    assert {one.laddr.ip for one in listening} <= {"127.0.0.1", "::ffff:127.0.0.1", "::1"}
-
-
 def test_the_recorded_process_is_the_jvm_and_it_ends_when_it_is_stopped(server: Server) -> None:
     """The last of those that ask the server."""
     settings, jvm, supervisor = server
@@ -149,8 +142,3 @@ def test_the_recorded_process_is_the_jvm_and_it_ends_when_it_is_stopped(server: 
 def test_an_address_that_the_client_would_want_tls_for_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InvalidSettings, match="sc://localhost"):
         spark_server(Settings(spark=SparkSettings(remote="sc://127.0.0.1:15002")), tmp_path, {TOKEN: SECRET})
-
-
-def test_nothing_is_started_for_somebody_else_s_spark() -> None:
-    assert not is_ours_to_start(Settings(spark=SparkSettings(remote="sc://spark.example:15002")))
-    assert not is_ours_to_start(Settings(spark=classic("local[1]")))

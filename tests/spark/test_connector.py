@@ -81,14 +81,6 @@ def test_it_is_fetched_once_and_appears_whole(tmp_path: Path) -> None:
     assert os.listdir(file.parent) == [file.name]
 
 
-def test_a_damaged_one_is_fetched_again(tmp_path: Path) -> None:
-    file = tmp_path / "connector.jar"
-    file.write_bytes(CONTENT[::-1])
-    with serving(CONTENT) as address:
-        assert fetch(SystemClock(), file, jar_at(address))
-    assert file.read_bytes() == CONTENT
-
-
 @pytest.mark.parametrize(
     ("served", "path", "why"),
     [
@@ -152,11 +144,6 @@ def test_a_user_without_a_home_is_told_to_name_a_cache(monkeypatch: pytest.Monke
         connector_file()
 
 
-def test_a_folder_needs_no_jar(tmp_path: Path) -> None:
-    assert JARS not in server_config(Settings(), tmp_path)
-    assert JARS not in session_config(Settings(spark=CLASSIC))
-
-
 def test_the_users_own_jars_and_settings_come_instead_of_ours(tmp_path: Path) -> None:
     own = {JARS: "/opt/mine.jar", "spark.hadoop.fs.gs.auth.type": "COMPUTE_ENGINE"}
     settings = Settings(lake=BUCKET, spark=CLASSIC.model_copy(update={"config": own}))
@@ -186,11 +173,6 @@ def test_what_starts_everything_fetches_it_first_and_starts_nothing_without_it(
         supervisor.stop()
     assert said == [f"fetching the Cloud Storage connector for Spark, 38 MB, from {CONNECTOR.url}"]
     assert not supervisor.state_folder.exists()
-
-
-def test_nothing_is_fetched_for_a_spark_that_somebody_else_runs(tmp_path: Path) -> None:
-    elsewhere = Settings(lake=BUCKET, spark=SparkSettings(remote="sc://spark.example:15002"))
-    have_connector(Supervisor(tmp_path, SystemClock(), pytest.fail), elsewhere)
 
 
 def test_a_spark_without_a_connector_is_named_as_one() -> None:

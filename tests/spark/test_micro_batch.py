@@ -21,7 +21,7 @@ from tests.spark.machine import python_without
 from tidemark.pipeline.compute import micro_batch
 from tidemark.pipeline.compute.columns import DiffPlan
 from tidemark.pipeline.compute.micro_batch import MicroBatch, compute_windows, silent_in
-from tidemark.pipeline.compute.replacement import Outcome
+from tidemark.pipeline.compute.replacement import Replaced
 from tidemark.pipeline.contract.heartbeat import FieldKind
 from tidemark.pipeline.errors import ExecutorsUnable, WindowExpired, WindowNotClosed
 from tidemark.pipeline.lake.layout import HEARTBEATS, Lake
@@ -29,7 +29,6 @@ from tidemark.pipeline.lake.tables.heartbeats import Heartbeats
 from tidemark.pipeline.lake.tables.stream_status import StreamStatus
 from tidemark.pipeline.lake.tables.windowed import DiffRun, WindowedTable
 from tidemark.pipeline.settings_sections import LakeSettings
-from tidemark.pipeline.spark import executors
 from tidemark.pipeline.spark.executors import ABLE, CONTRACT, PYTHON, run_slices
 from tidemark.pipeline.spark.executors import WINDOWS as WINDOWS_NEED
 from tidemark.pipeline.upkeep.compaction import drop_partitions
@@ -77,7 +76,7 @@ class House:
         diffs: WindowedTable | None = None,
         status: StreamStatus | None = None,
         refuse_expired: Callable[[Sequence[Window]], None] = lambda _: None,
-    ) -> Outcome:
+    ) -> Replaced:
         batch = MicroBatch(
             self.spark,
             heartbeats=heartbeats or self.lake.heartbeats(),
@@ -143,10 +142,6 @@ def test_windows_with_gaps_between_them_are_computed_at_once_each_as_it_would_ha
         counts |= alone.compute([window], watermark).rows
     assert together.compute(windows, watermark).rows == counts
     assert together.rows() == alone.rows()
-
-
-def test_windows_before_anything_has_landed_are_computed_as_empty(house: House) -> None:
-    assert dict(house.compute(WINDOWS[:1]).rows) == {"2026-11-21T12-00Z": 0}
 
 
 @pytest.mark.parametrize("watermark", [None, at(899.999999)])
@@ -266,13 +261,6 @@ def test_a_window_that_an_overtaking_run_made_of_older_input_is_computed_once_mo
     assert house.streams() == [("2026-11-21T12-00Z", "a", None), ("2026-11-21T12-00Z", "b", None)]
 
 
-def test_a_window_that_two_runs_made_of_the_same_input_stands_once(house: House) -> None:
-    house.land(("a", 0), ("b", 10))
-    computed = house.compute(WINDOWS[:1], diffs=OvertakenOnce(house.lake.diffs(), lambda: house.compute(WINDOWS[:1])))
-    assert list(computed.superseded[-1]) == ["2026-11-21T12-00Z"]
-    assert house.streams() == [("2026-11-21T12-00Z", "a", None), ("2026-11-21T12-00Z", "b", None)]
-
-
 @pytest.fixture(params=["tidemark", "polars"])
 def lacking(request: pytest.FixtureRequest, house: House, tmp_path: Path) -> Iterator[str]:
     """What the executors' Python lacks."""
@@ -304,12 +292,6 @@ def test_an_executor_that_joins_late_and_lacks_something_is_refused_by_its_task(
         house.compute(WINDOWS)
     assert house.lake.diffs().computed() == house.lake.stream_status().computed() == set()
     assert house.spark.conf.get(remembered, "") == "", "the next run would not look before it writes"
-
-
-def test_a_session_is_looked_at_once(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
-    house.compute(WINDOWS[:1])
-    monkeypatch.setattr(executors, "look_at", lambda *_: pytest.fail("it was looked at again"))
-    house.compute(WINDOWS[:1])
 
 
 def killed_once(

@@ -8,10 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import duckdb
-import polars as pl
 import pyarrow as pa
 import pytest
-from deltalake import DeltaTable
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 (what everybody calls it)
 
@@ -22,14 +20,11 @@ from tests.spark.test_columns import dirty, landed
 from tidemark.pipeline.compute.columns import DiffPlan
 from tidemark.pipeline.compute.micro_batch import MicroBatch, compute_windows
 from tidemark.pipeline.compute.own_tables import OwnBatch, compute_own
-from tidemark.pipeline.compute.replacement import Outcome
+from tidemark.pipeline.compute.replacement import Replaced
 from tidemark.pipeline.compute.table_definition import TableDefinition, Windows, own_tables, read_table, windowed
 from tidemark.pipeline.contract.heartbeat import FieldKind
-from tidemark.pipeline.errors import InvalidSettings, LakeError, TableFailed, WindowNotClosed
+from tidemark.pipeline.errors import InvalidSettings, LakeError, TableFailed
 from tidemark.pipeline.lake.layout import Lake
-from tidemark.pipeline.lake.tables.new_files import NewFile
-from tidemark.pipeline.lake.tables.table import data_files
-from tidemark.pipeline.lake.tables.windowed import DiffRun
 from tidemark.pipeline.quality.due_windows import ComputedWindows, Followed
 from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.settings_sections import LakeSettings, TableSettings, WindowSettings
@@ -112,7 +107,7 @@ class House:
         followed = Followed(self.computed(), PLAN.lookback, closed, waiting)
         return [own.numbered(number).key for number in followed.due(own, table.lookback, made)]
 
-    def compute(self, table: TableDefinition, *keys: str, watermark: datetime | None = None) -> Outcome:
+    def compute(self, table: TableDefinition, *keys: str, watermark: datetime | None = None) -> Replaced:
         """Compute windows of the table, by their keys."""
         batch = OwnBatch(
             self.spark,
@@ -285,66 +280,6 @@ def test_a_window_without_rows_is_computed_and_says_by_which_version(house: Hous
     assert house.due(nothing, at(1500)) == [], "who made a window does not make it due"
 
 
-def test_every_reader_reads_the_same_rows(house: House) -> None:
-    table = example("sessions")
-    house.land(*(beat for beat in FIRST_BEATS if beat[1] < 620))  # the last window has no rows
-    house.compute_base(*WINDOWS)
-    house.compute(table, *(window.key for window in WINDOWS))
-    house.land(("n0", 1.5))
-    house.compute_base(WINDOWS[0])
-    house.compute(table, WINDOWS[0].key)  # files of two runs
-    own, expected = house.lake.own_table("sessions"), house.rows(table)
-    assert len(expected) > len(own.made()) == len(WINDOWS)
-    opened = DeltaTable(own.table.uri)
-    with duckdb.connect() as connection:
-        connection.execute("SET TimeZone = 'UTC'")
-        connection.register("sessions", opened.to_pyarrow_dataset())
-        by_duckdb = connection.sql("SELECT * FROM sessions").to_arrow_table().to_pylist()
-    key_of_path = F.regexp_extract(F.input_file_name(), "window=([^/]+)", 1)  # as docs/how-to/reading.md does
-    by_spark = house.spark.read.parquet(*opened.file_uris()).withColumn("window", key_of_path)
-    read = {
-        "polars.scan_delta": pl.scan_delta(own.table.uri).collect().to_dicts(),
-        "one window": pl.scan_delta(own.table.uri).filter(pl.col("window") == WINDOWS[0].key).collect().to_dicts(),
-        "polars.read_delta": pl.read_delta(own.table.uri).to_dicts(),
-        "deltalake": opened.to_pyarrow_table().to_pylist(),
-        "DuckDB": by_duckdb,
-        "Spark": by_spark.toArrow().to_pylist(),
-    }
-    of_one = [row for row in expected if row["window"] == WINDOWS[0].key]
-    assert {name: in_order(rows) for name, rows in read.items()} == {
-        **dict.fromkeys(read, expected),
-        "one window": of_one,
-    }
-
-
-def test_windows_that_an_earlier_tidemark_wrote_are_read_and_known(house: House) -> None:
-    table, own = example("per_region"), house.lake.own_table("per_region")
-    house.land(*FIRST_BEATS)
-    house.compute_base(*WINDOWS)
-    house.compute(table, *(window.key for window in WINDOWS))
-    before = house.rows(table)
-    earlier = own.runs(house.lake.own_table("per_region").made())[WINDOWS[0].key]
-    run, written = DiffRun("earlier", [window.key for window in WINDOWS], 1, at(9000), at(9000)), list[NewFile]()
-    for file in data_files(own.table.current(), "window"):
-        digest = house.inputs(table).digest(BASE.named(file.partition))
-        path = f"runs/earlier/window={file.partition}/made={table.version}.{digest}/part-0.parquet"
-        (house.folder / "tables/per_region" / path).parent.mkdir(parents=True)
-        own.files.copy_file(file.path, path)
-        written.append(NewFile(path, file.partition, file.rows, file.size))
-    own.leave_manifest(run)
-    own.replace(run, own.fence(run.windows), written)
-    assert earlier not in own.runs().values()
-    assert {made.version for made in own.made().values()} == {table.version}
-    assert sum(made.rows for made in own.made().values()) == len(before)
-    assert house.rows(table) == before
-    assert house.due(table, at(1500)) == []
-    house.land(("n0", 400.5))
-    house.compute_base(WINDOWS[1])
-    assert house.due(table, at(1500)) == [WINDOWS[1].key]
-    house.compute(table, WINDOWS[1].key)
-    assert house.due(table, at(1500)) == []
-
-
 def test_windows_of_a_run_whose_manifest_is_gone_are_computed_again_where_one_of_them_was_replaced(
     house: House,
 ) -> None:
@@ -378,7 +313,7 @@ def in_a_worker(heartbeats: DataFrame, windows: Windows) -> DataFrame:
         (lambda heartbeats, _: heartbeats.select("stream_id"), "has no column window, only stream_id"),
         (lambda heartbeats, _: heartbeats.select("window", F.lit(1).alias("a"), F.lit(2).alias("A")), "column a twice"),
         (lambda heartbeats, _: heartbeats.select("window"), "has no column beside window"),
-        (lambda heartbeats, _: heartbeats.select("late", F.lit(1).alias("window")), "that is no text"),
+        (lambda heartbeats, _: heartbeats.select("late", F.lit(1).alias("window")), "that is not text"),
         (
             lambda heartbeats, _: heartbeats.select("late", F.lit("2026").alias("window")),
             "a row is of none of the windows",
@@ -418,12 +353,6 @@ def test_a_column_whose_type_changes_is_refused_and_a_new_one_is_added(house: Ho
     assert house.rows(shaped) == [{"m": "x", "n": 1, "window": WINDOWS[0].key}]
 
 
-def test_a_window_above_the_watermark_is_refused(house: House) -> None:
-    house.land(("n", 10.0))
-    with pytest.raises(WindowNotClosed, match="cannot be trusted yet"):
-        house.compute(example("per_region"), WINDOWS[0].key, watermark=at(299))
-
-
 def written(folder: Path, text: str) -> TableSettings:
     (folder / "table.py").write_text(text)
     return TableSettings(file=str(folder / "table.py"))
@@ -447,27 +376,6 @@ def test_a_file_that_defines_no_fitting_table_is_refused_by_name(tmp_path: Path,
     with pytest.raises(InvalidSettings, match="mine") as refused:
         own_tables(settings)
     assert said in str(refused.value)
-
-
-def test_a_name_that_is_taken_is_refused(tmp_path: Path) -> None:
-    text = "import tidemark\n@tidemark.windowed()\ndef heartbeats(h, w): return h"
-    with pytest.raises(InvalidSettings, match="is not a free name"):
-        own_tables(Settings(windows=OF_WINDOWS, tables={"heartbeats": written(tmp_path, text)}))
-
-
-def test_a_changed_function_or_option_is_a_changed_version(tmp_path: Path) -> None:
-    texts = [
-        "import tidemark\n@tidemark.windowed()\ndef mine(h, w): return h",
-        "import tidemark\n@tidemark.windowed(key='a')\ndef mine(h, w): return h",
-        "import tidemark\n@tidemark.windowed(version='2')\ndef mine(h, w): return h",
-        "import tidemark\n@tidemark.windowed()\ndef mine(h, w): return h.limit(1)",
-    ]
-    versions = set()
-    for number, text in enumerate(texts):
-        (tmp_path / str(number)).mkdir()
-        table = written(tmp_path / str(number), text)
-        versions |= {own_tables(Settings(windows=OF_WINDOWS, tables={"mine": table}))["mine"].version for _ in "ab"}
-    assert len(versions) == len(texts)
 
 
 @pytest.mark.parametrize("kind", ["sql", "python"])

@@ -25,7 +25,7 @@ from tests.spark.dying_source import STEPS, DyingPubSubDataSource
 from tests.spark.pubsub_world import QUIET_WITHIN_SECONDS, Batches, PubSubWorld, read_available
 from tidemark.pipeline.clock import SystemClock, from_us
 from tidemark.pipeline.contract.heartbeat import HeartbeatReader
-from tidemark.pipeline.ingest.pubsub_source import PubSubDataSource
+from tidemark.pipeline.ingest.source.pubsub_source import PubSubDataSource
 from tidemark.pipeline.ingest.take import Budget
 from tidemark.pipeline.ingest.ticks import track
 from tidemark.pipeline.lake.layout import Lake
@@ -188,25 +188,6 @@ def test_a_driver_killed_inside_foreach_batch_gets_the_same_batch_again_and_the_
     first = pq.read_table(out / "batches" / "batch=000000")["message_id"].to_pylist()
     assert sorted(first) == seen, "served from the manifest: the same messages in the same batch"
     assert world.is_quiet()
-
-
-def test_a_batch_read_lands_once_under_its_name(spark: SparkSession, world: PubSubWorld) -> None:
-    world.publish(300)
-    frame = spark.read.format("pubsub").options(**world.options(landing="first", readers="3")).load()
-    assert sorted(row["message_id"] for row in frame.select("message_id").collect()) == sorted(world.published)
-    first = list(world.published)
-    world.publish(50)
-    other = spark.read.format("pubsub").options(**world.options(landing="first", readers="1")).load()
-    assert sorted(row["message_id"] for row in other.collect()) == sorted(first)
-    schema, later = "message_id string, load double", list[tuple[str, float]]()
-    for number in range(READS):
-        named = world.options(landing=f"later-{number}")
-        later += map(tuple, spark.read.format("pubsub").schema(schema).options(**named).load().collect())
-        if len(later) == 50:
-            break
-    assert sorted(later) == sorted((one, 1.5) for one in world.published[300:])
-    with pytest.raises(Exception, match="needs the option landing"):
-        spark.read.format("pubsub").options(**world.options()).load().collect()
 
 
 def test_a_limit_on_a_batch_read_leaves_the_rest_on_the_subscription(spark: SparkSession, world: PubSubWorld) -> None:

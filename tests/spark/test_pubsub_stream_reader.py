@@ -11,15 +11,22 @@ import pyarrow as pa
 import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes, ReadMaxRows
 from pyspark.sql.types import StructType
+from tidemark.pipeline.ingest.pubsub_options import SourceOptions, read_options
+from tidemark.pipeline.ingest.pubsub_source import Connections, PubSubDataSource, PubSubStreamReader, source_schema
 
 from tests.ingest.fakes import World
 from tests.watermark.builders import at
 from tidemark.pipeline.clock import to_us
 from tidemark.pipeline.contract.heartbeat import FieldKind
 from tidemark.pipeline.contract.places import Place
-from tidemark.pipeline.errors import InvalidSettings, LandingOver, PermissionMissing
-from tidemark.pipeline.ingest.pubsub_options import SourceOptions, read_options
-from tidemark.pipeline.ingest.pubsub_source import Connections, PubSubDataSource, PubSubStreamReader, source_schema
+from tidemark.pipeline.errors import InvalidSettings, LandingOver
+from tidemark.pipeline.ingest.source.pubsub_options import SourceOptions, read_options
+from tidemark.pipeline.ingest.source.pubsub_source import (
+    Connections,
+    PubSubDataSource,
+    PubSubStreamReader,
+    source_schema,
+)
 from tidemark.pipeline.pubsub.backlog import Backlog
 from tidemark.pipeline.settings_sections import LakeSettings
 from tidemark.pipeline.spark.frames import spark_schema
@@ -80,18 +87,6 @@ def ids(reader: PubSubStreamReader, start: dict[str, Any], end: dict[str, Any]) 
     )
 
 
-def test_the_run_is_named_by_the_end_offset_and_stays() -> None:
-    reader = PubSubStreamReader(Connections(options()), source_schema(options()))
-    initial = reader.initialOffset()
-    assert initial == reader.initialOffset()
-    first, other = next_offset(reader, initial), next_offset(reader, initial)
-    assert first["run"] != other["run"]
-    assert (first["batch"], first["readers"]) == (1, 2)
-    second = next_offset(reader, first)
-    assert (second["run"], second["batch"]) == (first["run"], 2)
-    assert "watermark_us" not in second
-
-
 def test_a_batch_that_is_planned_again_is_served_with_the_readers_that_it_had(world: World) -> None:
     for number in range(5):
         world.topic.publish(900 + number)
@@ -133,14 +128,6 @@ def test_rows_carry_the_watermark_of_the_moment_that_the_batch_was_planned(world
     assert sorted(row["late"] for row in rows) == [False, False, True]
 
 
-def test_a_payload_of_bytes_is_handed_on_as_it_is(world: World) -> None:
-    world.topic.publish(900, payload=b"\xff\x00")
-    reader = reader_of(world, readers="1", payload="bytes")
-    start = reader.initialOffset()
-    (partition,) = reader.partitions(start, next_offset(reader, start))
-    assert [row["payload"] for batch in reader.read(partition) for row in batch.to_pylist()] == [b"\xff\x00"]
-
-
 def test_each_reading_of_a_message_is_a_row_of_its_own(world: World) -> None:
     ms = to_us(at(900)) // 1000
     published = world.topic.publish(None, payload={"readings": [{"ts": ms, "c": "a"}, {"c": "b"}, {"ts": ms, "c": 7}]})
@@ -167,15 +154,6 @@ def test_a_batch_brings_no_more_messages_than_the_limit_that_spark_gives(world: 
     assert len(ids(reader, first, second)) == 1
     third = reader.latestOffset(second, ReadAllAvailable())
     assert len(ids(reader, second, third)) == 5
-
-
-def test_a_limit_in_bytes_ends_a_batch_once_it_is_reached(world: World) -> None:
-    for number in range(10):
-        world.topic.publish(900 + number, payload=b"x" * 1000)
-    reader = reader_of(world, readers="2", batchMessages="1", payload="none")
-    start = reader.initialOffset()
-    end = reader.latestOffset(start, ReadMaxBytes(3000))
-    assert 2 <= len(ids(reader, start, end)) <= 4
 
 
 @pytest.mark.parametrize(
@@ -301,29 +279,6 @@ def test_available_now_leaves_what_another_consumer_holds_for_longer_than_two_le
     assert len(world.base.unacknowledged) == 1
 
 
-def test_available_now_ends_after_two_batches_that_brought_nothing_older_where_no_reading_may_be_taken(
-    world: World,
-) -> None:
-    for number in range(3):
-        world.topic.publish(900 + number)
-    world.wait(1)
-    world.fails["read base"] = PermissionMissing("snapshots are not for everybody")
-    reader = reader_of(world, readers="1")
-    brought, _ = available(world, reader, reader.initialOffset())
-    assert brought == [["1", "2", "3"], [], []]
-
-
-def test_a_straggler_of_a_processed_batch_hands_out_nothing(world: World) -> None:
-    reader = reader_of(world, readers="1", keepBatches="0")
-    start = reader.initialOffset()
-    end = next_offset(reader, start)
-    reader.commit(end)
-    world.topic.publish(900)
-    with pytest.raises(LandingOver):
-        ids(reader, start, end)
-    assert len(world.base.unacknowledged) == 1
-
-
 def test_options_are_read_in_any_letters_and_have_the_pipeline_s_bounds() -> None:
     chosen = read_options(
         {
@@ -399,8 +354,3 @@ def test_an_option_that_is_unknown_or_refused_is_told_without_its_value() -> Non
         with pytest.raises(InvalidSettings, match=name) as raised:
             read_options({**GIVEN, name: "a secret"}, {})
         assert "a secret" not in str(raised.value)
-
-
-def test_a_missing_option_is_named() -> None:
-    with pytest.raises(InvalidSettings, match="project: the source pubsub needs this option"):
-        read_options({"subscription": "base", "lake": "file:///nowhere"}, {})

@@ -9,7 +9,7 @@ from pyspark.sql import SparkSession
 
 import tidemark.spark
 from tidemark.pipeline.errors import ToolMissing
-from tidemark.pipeline.ingest.registration import PROBE, is_new_enough
+from tidemark.pipeline.ingest.source.registration import PROBE, is_new_enough
 
 HAS_IT = is_new_enough(pyspark.__version__)
 

@@ -6,7 +6,6 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -134,20 +133,6 @@ def test_rounds_land_and_track_everything_in_one_commit_and_one_entry_each_and_n
     assert sum(one.settled.persisted.snapshots for one in done) == sum(
         bool(one.settled.persisted.messages) for one in done
     )
-
-
-def test_two_runs_at_once_share_the_backlog_and_land_every_message_once_where_no_lease_runs_out(
-    spark: SparkSession, world: PubSubWorld
-) -> None:
-    settings = settings_of(world.settings, str(world.lake), readers=2)
-    world.publish(6_000)
-    with ThreadPoolExecutor(2) as pool:
-        runs = [pool.submit(done_in, spark, settings, 8) for _ in range(2)]
-    both = total([one for run in runs for one in run.result()])
-    assert set(landed(settings)) == set(world.published)
-    assert both.landed.heartbeats == len(landed(settings))
-    assert tracked(settings) == both.persisted.messages >= 6_000
-    assert world.is_quiet(is_tracked=True)
 
 
 def test_readers_killed_at_every_step_lose_nothing_and_nothing_that_they_had_taken_is_visible(

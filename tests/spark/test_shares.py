@@ -19,7 +19,7 @@ from tests.watermark.builders import at
 from tidemark.local.emulator.refusals import DeadlineExceeded
 from tidemark.pipeline.clock import to_us
 from tidemark.pipeline.errors import LakeUnreachable, ReadingUnavailable
-from tidemark.pipeline.ingest import on_spark, readers, rounds
+from tidemark.pipeline.ingest import on_spark, readers
 from tidemark.pipeline.ingest.copies import RememberedCopies
 from tidemark.pipeline.ingest.on_spark import TAKEN, read_share, taken_of_rows
 from tidemark.pipeline.ingest.outcome import Settled, Side, Taken
@@ -27,7 +27,6 @@ from tidemark.pipeline.ingest.readers import Reader, Share, taken_of
 from tidemark.pipeline.ingest.rounds import (
     DRY_ROUNDS,
     PLAN,
-    YOUNG_ROUNDS,
     Ended,
     RoundDone,
     Rounds,
@@ -285,7 +284,7 @@ def test_a_reader_that_is_full_early_leases_what_it_has_until_the_round_is_settl
 
 def test_what_readers_took_beside_a_settling_that_fails_comes_again_at_once(tmp_path: Path) -> None:
     world = World(tmp_path)
-    on = OnTheModel(world, settings_of(world, round="5s", readers=4))
+    on = OnTheModel(world, settings_of(world, readers=4))
     for second in range(50):
         world.topic.publish(second)
     world.wait(60)
@@ -300,7 +299,7 @@ def test_what_readers_took_beside_a_settling_that_fails_comes_again_at_once(tmp_
 
 def test_what_was_taken_comes_again_at_once_where_nobody_asks_for_the_next_round(tmp_path: Path) -> None:
     world = World(tmp_path)
-    on = OnTheModel(world, settings_of(world, round="5s", readers=4))
+    on = OnTheModel(world, settings_of(world, readers=4))
 
     def read(share: Share) -> list[Taken]:
         for second in range(50):
@@ -342,27 +341,6 @@ def test_readers_go_to_tracking_until_it_is_ahead_and_then_to_base(tmp_path: Pat
     assert world.tracking.unacknowledged == world.base.unacknowledged == []
 
 
-@pytest.mark.parametrize(("beside", "on_tracking"), [(at_once, 1), (Late, 2)], ids=["at once", "late"])
-def test_readers_that_find_little_on_tracking_look_at_base_before_the_run_ends(
-    tmp_path: Path, beside: Any, on_tracking: int
-) -> None:
-    world = World(tmp_path)
-    on = OnTheModel(world, settings_of(world, readers=4), RunPlan(round=timedelta(seconds=2)))
-    for second in range(40):
-        world.topic.publish(second)
-        world.wait(1)
-    world.wait(120)
-    world.track(DECIDES)  # nobody decides again while the run reads: ticks are further apart than rounds
-    run = on.rounds(beside=beside)
-    done = list(run.rounds(timedelta(seconds=60), until_young=True))
-    shares = [(one.share.landers, one.share.trackers) for one in done]
-    assert shares[:on_tracking] == [(0, 4)] * on_tracking
-    assert shares[on_tracking] == (3, 1)
-    assert len(shares) > on_tracking + 1, "it ends after a round that read both"
-    assert (total(done).persisted.messages, total(done).landed.heartbeats) == (40, 40)
-    assert all(one.is_dry for one in done)
-
-
 def test_one_reader_reads_both_in_turns_where_nobody_decides_and_ends_once_both_are_young(tmp_path: Path) -> None:
     world = World(tmp_path)
     on = OnTheModel(world, settings_of(world, readers=1))
@@ -400,64 +378,6 @@ class UnknownAge:
 
 
 UNKNOWN: Mapping[Side, Backlog] = {side: UnknownAge() for side in Side}
-
-
-def test_live_traffic_does_not_keep_a_run_going_where_no_age_is_known(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    world = World(tmp_path)
-    monkeypatch.setattr(rounds, "SMALL_SHARE", 1e-6)
-    settings = settings_of(world, readers=4)
-    on = OnTheModel(world, settings)
-    for second in range(30):
-        world.topic.publish(second)
-    world.wait(120)
-    world.log.begin(Beginning(world.clock.now()))
-
-    def read(share: Share) -> list[Taken]:
-        for _ in range(5):
-            world.topic.publish(110)
-        return on.read(share)
-
-    run = on.rounds(read=read, backlogs=UNKNOWN)
-    done = list(run.rounds(60 * MINUTE, until_young=True))
-    assert run.ended is Ended.CAUGHT_UP
-    assert not any(one.is_dry for one in done), "there is always something to pull"
-    assert all(one.ages == {} for one in done)
-    are_young = [all(age < PLAN.stop_below for age in one.oldest.values()) for one in done]
-    assert not are_young[0], "the backlog came first"
-    assert are_young[-1 - YOUNG_ROUNDS :] == [True] * (1 + YOUNG_ROUNDS), "all looked young, and one was under way"
-    assert len(done) == 2 + YOUNG_ROUNDS
-
-
-def test_a_run_ends_in_time_and_the_next_one_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    world = World(tmp_path)
-    on = OnTheModel(world, settings_of(world, readers=2), RunPlan(round=timedelta(seconds=1)))
-    for second in range(40):
-        world.topic.publish(second)
-    world.wait(300)
-    with a_round_of_ten(monkeypatch):
-        first = on.rounds()
-        done = list(first.rounds(timedelta(milliseconds=50), until_young=True))
-    assert first.ended is Ended.TIME_IS_UP
-    assert 0 < total(done).landed.messages < 40
-    ample = on.rounds()
-    done += ample.rounds(10 * MINUTE, until_young=True)
-    assert ample.ended is Ended.CAUGHT_UP
-    assert (total(done).persisted.messages, total(done).landed.heartbeats) == (40, 40)
-    assert world.tracking.unacknowledged == world.base.unacknowledged == []
-
-
-def test_a_run_that_stays_goes_on_although_nothing_is_left(tmp_path: Path) -> None:
-    world = World(tmp_path)
-    on = OnTheModel(world, settings_of(world, readers=2))
-    world.topic.publish(0)
-    world.wait(60)
-    run = on.rounds()
-    done = list(run.rounds(2 * MINUTE, until_young=False))
-    assert run.ended is Ended.TIME_IS_UP
-    assert len(done) == 12, "one reader after another takes 5 s each"
-    assert [one.number for one in done] == list(range(12))
 
 
 def test_rounds_say_what_they_have_done(tmp_path: Path) -> None:

@@ -90,16 +90,3 @@ def test_every_row_equals_a_count_by_hand(traffic: list[Beat]) -> None:
     made = status(traffic, 0, 1200)
     assert {row["kind"] for row in made} == {"stopped", "started", "missed"}
     assert made == expected(traffic, 0, 1200)
-
-
-def test_a_stream_that_beats_as_promised_has_no_row() -> None:
-    assert status([Beat("a", 30 * number, str(number)) for number in range(-5, 20)], 0, 600) == []
-
-
-def test_a_stream_is_called_stopped_in_each_window_whose_lookback_reaches_its_last_heartbeat() -> None:
-    rows = status([Beat("a", -600, "1"), Beat("b", -600.000001, "2"), Beat("c", -1, "3")], 0, 900)
-    assert [(row["window"][-6:-1], row["stream_id"]) for row in rows] == [
-        ("12-00", "a"),
-        ("12-00", "c"),
-        ("12-05", "c"),
-    ]

@@ -14,9 +14,8 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from tidemark.local.services.stack import TOKEN
 from tidemark.pipeline.errors import SparkUnreachable
-from tidemark.pipeline.spark.session import ROOTS, check_answers, speaks_tls
+from tidemark.pipeline.spark.session import ROOTS, check_answers
 
 HOST = "127.0.0.1"
 
@@ -75,12 +74,3 @@ def test_a_proxy_without_http_2_is_said_at_once(certificate: Path, monkeypatch: 
     monkeypatch.setenv(ROOTS, str(certificate))
     with proxy(certificate, "http/1.1") as remote, pytest.raises(SparkUnreachable, match="does not offer HTTP/2"):
         check_answers(remote)
-
-
-def test_tls_is_what_the_client_would_speak(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv(TOKEN, raising=False)
-    assert speaks_tls("sc://localhost:15002/;use_ssl=true")
-    assert not speaks_tls("sc://spark.example:15002")
-    monkeypatch.setenv(TOKEN, "hush")
-    assert speaks_tls("sc://spark.example:15002")
-    assert not speaks_tls("sc://localhost:15002")

@@ -59,7 +59,7 @@ def report_on(
     return make_report(
         workload,
         disorder,
-        Settings(watermark=WatermarkSettings(**chosen)),
+        Settings(watermark=WatermarkSettings(**chosen, slack=timedelta(0))),
         source="a trace",
         made_at=START,
         target=target,

@@ -2,9 +2,7 @@
 
 import os
 import time
-from collections import Counter
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime, timedelta
 from itertools import pairwise
 from pathlib import Path
@@ -184,30 +182,6 @@ def test_partitions_of_few_files_and_those_where_heartbeats_still_land_are_left(
     assert keeper._newest_over(HEARTBEATS) < "2026-11-21T05Z", "the watermark is ten minutes into it"
     house.decide(2 * HOUR.total_seconds())
     assert keeper._newest_over(HEARTBEATS) == "2026-11-21T06Z"
-
-
-def test_rows_that_land_while_a_partition_is_compacted_are_there_afterwards(tmp_path: Path) -> None:
-    house = House(tmp_path)
-    others = 40
-
-    def land(number: int) -> None:
-        append_beats(
-            Lake(house.settings().lake, {}, house.clock).heartbeats(), columns_of([Beat(f"s{number}", number)])
-        )
-
-    with ThreadPoolExecutor(3) as pool:
-        landing = [pool.submit(land, number) for number in range(others)]
-        rewritten = 0
-        while not all(each.done() for each in landing):
-            rewritten += len(list(compact(house.lake.table(HEARTBEATS), EVERY, "event_time")))
-        for each in landing:
-            each.result()
-    assert rewritten >= 1
-    assert Counter(row["stream_id"] for row in house.rows()) == {
-        "a": 15,
-        "b": 15,
-        **dict.fromkeys((f"s{number}" for number in range(others)), 1),
-    }
 
 
 # Earlier versions

@@ -13,8 +13,8 @@ from tidemark.pipeline.cli.options import AsJson, apart_from, duration_option, o
 from tidemark.pipeline.cli.output import WARNING, columns, console, counted, exact_iso, print_json, safe
 from tidemark.pipeline.clock import Clock, SystemClock
 from tidemark.pipeline.durations import format_duration
-from tidemark.pipeline.ingest.samples import Reading, Sample, read_samples
-from tidemark.pipeline.ingest.trial import Trial, Verdict, try_samples
+from tidemark.pipeline.ingest.samples import Sample, SampleReading, read_samples
+from tidemark.pipeline.ingest.trial import SampleVerdict, Trial, try_samples
 from tidemark.pipeline.pubsub.connection import subscriber_client
 from tidemark.pipeline.pubsub.sampling import sample_messages
 from tidemark.pipeline.pubsub.schemas import reader_of
@@ -64,7 +64,7 @@ def try_(
     if not files:
         raise typer.BadParameter("name a file, or say --sample")
     settings, clock = load_settings(), SystemClock()
-    reading = Reading(
+    reading = SampleReading(
         now=clock.now(),
         attributes=dict(map(_attribute, attribute or ())),
         published=published,
@@ -157,7 +157,7 @@ def _warnings(trial: Trial) -> Iterator[str]:
         yield f"every value of {', '.join(trial.of_another_kind)} has another type than [message.fields] says"
 
 
-def _field(verdict: Verdict, name: str) -> str:
+def _field(verdict: SampleVerdict, name: str) -> str:
     if name in verdict.of_another_kind:
         return "[yellow]another kind[/]"
     value = verdict.fields[name]

@@ -14,7 +14,7 @@ import orjson
 from fastavro.schema import SchemaParseException, UnknownType, parse_schema
 
 from tidemark.pipeline.contract.payloads.avro_values import MOST_DIGITS, OF_LOGICAL, OF_TYPE, OWN, READERS
-from tidemark.pipeline.contract.payloads.bounds import DEEPEST, MOST_VALUES, Budget, TooMany
+from tidemark.pipeline.contract.payloads.bounds import DEEPEST, MOST_VALUES, TooMany, ValueBudget
 from tidemark.pipeline.contract.payloads.definitions import Definition
 from tidemark.pipeline.contract.payloads.rejections import Unreadable
 
@@ -36,7 +36,7 @@ BROKEN = (
 )
 """Errors of fastavro for an invalid schema."""
 
-Walk = Callable[[bytes, int, Budget], int]
+Walk = Callable[[bytes, int, ValueBudget], int]
 """Counts the value that begins at a position, and returns the position after it. Raises TooMany, and IndexError or
 ValueError where the bytes are not such a value."""
 
@@ -69,7 +69,7 @@ class ReadySchema:
         """Raise TooMany for bytes that hold too many values, and IndexError or ValueError for bytes that are not a
         record."""
         if len(data) * self.values_a_byte > MOST_VALUES - MOST_OF_A_RECORD:
-            self.record.count(data, 0, Budget())
+            self.record.count(data, 0, ValueBudget())
 
 
 def ready_schema(definition: Definition) -> ReadySchema:
@@ -189,20 +189,20 @@ def _long(data: bytes, at: int) -> tuple[int, int]:
     return (value >> 1) ^ -(value & 1), at + 1
 
 
-def _varint(data: bytes, at: int, budget: Budget) -> int:
+def _varint(data: bytes, at: int, budget: ValueBudget) -> int:
     budget.take(1)
     return _long(data, at)[1]
 
 
 def _fixed(size: int) -> Walk:
-    def walk(_: bytes, at: int, budget: Budget) -> int:
+    def walk(_: bytes, at: int, budget: ValueBudget) -> int:
         budget.take(1)
         return at + size
 
     return walk
 
 
-def _skipped(data: bytes, at: int, budget: Budget) -> int:
+def _skipped(data: bytes, at: int, budget: ValueBudget) -> int:
     budget.take(1)
     length, at = _long(data, at)
     if length < 0:
@@ -211,7 +211,7 @@ def _skipped(data: bytes, at: int, budget: Budget) -> int:
 
 
 def _each(fields: list[Walk]) -> Walk:
-    def walk(data: bytes, at: int, budget: Budget) -> int:
+    def walk(data: bytes, at: int, budget: ValueBudget) -> int:
         budget.take(1)
         for field in fields:
             at = field(data, at, budget)
@@ -221,7 +221,7 @@ def _each(fields: list[Walk]) -> Walk:
 
 
 def _branch(branches: list[Walk]) -> Walk:
-    def walk(data: bytes, at: int, budget: Budget) -> int:
+    def walk(data: bytes, at: int, budget: ValueBudget) -> int:
         index, at = _long(data, at)
         if index < 0:
             raise ValueError(f"the branch {index}")
@@ -231,7 +231,7 @@ def _branch(branches: list[Walk]) -> Walk:
 
 
 def _blocks(item: Walk) -> Walk:
-    def walk(data: bytes, at: int, budget: Budget) -> int:
+    def walk(data: bytes, at: int, budget: ValueBudget) -> int:
         budget.take(1)
         count, at = _long(data, at)
         while count:

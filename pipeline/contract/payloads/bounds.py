@@ -43,7 +43,7 @@ class TooDeep(Unreadable):
         super().__init__(f"more than {DEEPEST} levels")
 
 
-class Budget:
+class ValueBudget:
     """The values and levels that one payload may still have."""
 
     def __init__(self) -> None:

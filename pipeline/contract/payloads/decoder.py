@@ -11,7 +11,7 @@ from tidemark.pipeline.contract.payloads.definitions import (
     SCHEMA_NAME,
     SCHEMA_REVISION,
     Definitions,
-    files_at,
+    SchemaFiles,
     is_json,
 )
 from tidemark.pipeline.contract.payloads.formats import Compression, Encoding, Envelope, PayloadFormat
@@ -63,7 +63,7 @@ class PayloadDecoder:
         self._format = written
         self._may_be_array = may_be_array
         if written.schema and written.has_schema:
-            found_in = files_at(written.schema, written.encoding)
+            found_in = SchemaFiles(written.schema, written.encoding)
         self._revisions = Revisions(written.encoding, found_in)
         self._may_be_gzip = written.compression is Compression.AUTO and written.encoding is not Encoding.AVRO
         """True if a payload that begins like gzip is gzip: a record of Avro may begin so as well."""

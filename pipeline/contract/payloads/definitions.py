@@ -60,43 +60,26 @@ class Definitions(Protocol):
         ...
 
 
-class SchemaFile:
-    """One file for all messages, whatever their attributes name."""
+class SchemaFiles:
+    """One file for all messages, whatever their attributes name, or a folder with a file for each revision, named by
+    its id. Whether they exist, and are valid, shows when the first is looked for."""
 
-    def __init__(self, path: Path, encoding: Encoding) -> None:
-        self._path, self._encoding = path, encoding
-
-    def name(self, attributes: Mapping[str, str]) -> str:  # noqa: ARG002 one for all
-        return str(self._path)
-
-    def find(self, name: str, at_us: int) -> tuple[Definition | None, int]:  # noqa: ARG002
-        found = _read(self._path, self._encoding)
-        if found is None:
-            raise InvalidSettings(f"message.schema = {str(self._path)!r}: there is no such file or folder")
-        return found, at_us
-
-
-class SchemaFolder:
-    """A folder with a file for each revision, named by its id."""
-
-    def __init__(self, folder: Path, encoding: Encoding) -> None:
-        self._folder, self._encoding = folder, encoding
+    def __init__(self, path: str, encoding: Encoding) -> None:
+        self._path, self._encoding = Path(path), encoding
+        self._is_folder = self._path.is_dir()
 
     def name(self, attributes: Mapping[str, str]) -> str:
-        return revision_of(attributes)
+        return revision_of(attributes) if self._is_folder else str(self._path)
 
     def find(self, name: str, at_us: int) -> tuple[Definition | None, int]:
-        for suffix in SUFFIXES[self._encoding]:
-            found = _read(self._folder / f"{name}{suffix}", self._encoding)
+        in_folder = [self._path / f"{name}{suffix}" for suffix in SUFFIXES[self._encoding]]
+        for path in in_folder if self._is_folder else [self._path]:
+            found = _read(path, self._encoding)
             if found is not None:
                 return found, at_us
+        if not self._is_folder:
+            raise InvalidSettings(f"message.schema = {str(self._path)!r}: there is no such file or folder")
         return None, at_us
-
-
-def files_at(path: str, encoding: Encoding) -> Definitions:
-    """The schemas of a file or of a folder. Whether they are there, and of use, shows when the first is looked for."""
-    at = Path(path)
-    return SchemaFolder(at, encoding) if at.is_dir() else SchemaFile(at, encoding)
 
 
 def revision_of(attributes: Mapping[str, str]) -> str:

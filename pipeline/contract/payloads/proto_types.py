@@ -12,7 +12,7 @@ from typing import Any
 
 from google.protobuf import json_format
 
-from tidemark.pipeline.contract.payloads.bounds import MOST_VALUES, Budget
+from tidemark.pipeline.contract.payloads.bounds import MOST_VALUES, ValueBudget
 
 LEAST_BYTES = 2
 """The least bytes of a submessage (its tag and its length), and of a value in a google.protobuf.Struct."""
@@ -26,7 +26,7 @@ WIDTHS = {1: 8, 2: 4, 6: 8, 7: 4, 15: 4, 16: 8}
 ENDS = bytes(range(128, 256))
 """Bytes that do not end a number."""
 
-Convert = Callable[[Any, Budget], Any]
+Convert = Callable[[Any, ValueBudget], Any]
 
 
 class MessageType:
@@ -46,7 +46,7 @@ class MessageType:
                 self._packed[field.number] = WIDTHS.get(field.type, 0)
             self._fields.append(_Field(field, known))
 
-    def of(self, message: Any, budget: Budget) -> dict[str, Any]:
+    def of(self, message: Any, budget: ValueBudget) -> dict[str, Any]:
         """Return the message's fields by name. Raises TooMany, TooDeep, and ValueError for a time out of range."""
         budget.take(len(self._fields))
         budget.enter()
@@ -67,9 +67,9 @@ class MessageType:
         """Raise TooMany for a message of too many values on the wire, of which each submessage makes `most` at most.
         Invalid bytes are left to the library: what comes before the fault is bounded."""
         if len(data) // LEAST_BYTES * most > MOST_VALUES:
-            self._walk(data, 0, len(data), Budget())
+            self._walk(data, 0, len(data), ValueBudget())
 
-    def _walk(self, data: bytes, at: int, end: int, budget: Budget) -> int:
+    def _walk(self, data: bytes, at: int, end: int, budget: ValueBudget) -> int:
         """Count the fields in `[at, end)`, and return where that ended: at `end`, the end of a group, or a fault."""
         budget.take(len(self._fields) + 1)
         try:
@@ -121,7 +121,7 @@ class _Field:
         self._is_map = entry is not None and entry.GetOptions().map_entry
         self._one = _converter(entry.fields_by_name["value"] if self._is_map else field, known)
 
-    def of(self, message: Any, budget: Budget) -> Any:
+    def of(self, message: Any, budget: ValueBudget) -> Any:
         if self._has_presence and not message.HasField(self.name):
             return None
         value = getattr(message, self.name)
@@ -150,23 +150,23 @@ def _key(key: Any) -> str:
     return ("false", "true")[key] if isinstance(key, bool) else str(key)
 
 
-def _itself(value: Any, _: Budget) -> Any:
+def _itself(value: Any, _: ValueBudget) -> Any:
     return value
 
 
-def _finite(value: float, _: Budget) -> float | None:
+def _finite(value: float, _: ValueBudget) -> float | None:
     return value if math.isfinite(value) else None
 
 
-def _base64(value: bytes, _: Budget) -> str:
+def _base64(value: bytes, _: ValueBudget) -> str:
     return base64.b64encode(value).decode()
 
 
-def _text(message: Any, _: Budget) -> str:
+def _text(message: Any, _: ValueBudget) -> str:
     return str(message.ToJsonString())
 
 
-def _free(message: Any, budget: Budget) -> Any:
+def _free(message: Any, budget: ValueBudget) -> Any:
     budget.take(message.ByteSize() // LEAST_BYTES)
     return json_format.MessageToDict(message)
 

@@ -9,7 +9,7 @@ from typing import Any
 import orjson
 from google.protobuf import descriptor_pb2, descriptor_pool, json_format, message, message_factory
 
-from tidemark.pipeline.contract.payloads.bounds import Budget, refuse_many_values
+from tidemark.pipeline.contract.payloads.bounds import ValueBudget, refuse_many_values
 from tidemark.pipeline.contract.payloads.definitions import Definition
 from tidemark.pipeline.contract.payloads.proto_types import MessageType
 from tidemark.pipeline.contract.payloads.rejections import Unknown, Unreadable
@@ -46,7 +46,7 @@ class ProtobufCodec:
         """Read a message in protobuf's binary form."""
         try:
             self._type.refuse_many_values(data, self._most)
-            return self._type.of(self._message.FromString(data), Budget())
+            return self._type.of(self._message.FromString(data), ValueBudget())
         except UNFIT as error:
             raise Unreadable(f"not protobuf of {self._origin}: {error}"[:300]) from error
 
@@ -54,7 +54,7 @@ class ProtobufCodec:
         """Read a message in protobuf's JSON form, under the names of the .proto file or in camel case."""
         try:
             refuse_many_values(data, self._most)
-            return self._type.of(json_format.Parse(data, self._message(), ignore_unknown_fields=True), Budget())
+            return self._type.of(json_format.Parse(data, self._message(), ignore_unknown_fields=True), ValueBudget())
         except UNFIT as error:
             raise Unreadable(f"not protobuf's JSON of {self._origin}: {error}"[:300]) from error
 

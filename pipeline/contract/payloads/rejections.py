@@ -66,7 +66,7 @@ class Unreadable(Exception):
 
 
 class Unknown(Exception):
-    """It is not known now whether a payload can be read. The message says why; the decoder catches it."""
+    """A payload of which it is not known now whether it can be read. The message says why; the decoder catches it."""
 
 
 def quoted(value: str) -> str:

@@ -35,7 +35,7 @@ class LogArchive:
         return self._known
 
     def covers(self, number: int) -> bool:
-        """Whether an archive that exists now has this entry."""
+        """Return whether an existing archive has this entry."""
         return any(number in numbers for numbers in self.ranges())
 
     def content(self, number: int) -> bytes | None:
@@ -64,7 +64,7 @@ class LogArchive:
         self._notes.delete(_key(numbers))
 
     def place(self, numbers: range) -> str:
-        """Where an archive is, for people."""
+        """The address of an archive, for people."""
         return self._notes.place(_key(numbers))
 
 

@@ -24,7 +24,7 @@ ENTRIES = 1000
 
 @dataclass(frozen=True, slots=True)
 class Packed:
-    """What was moved to archives or dropped with them, or would be. `leftovers` were deleted: objects of entries
+    """Entries moved to archives or dropped with them, or to be. `leftovers` were deleted: objects of entries
     that an archive held already, and objects under numbers that were dropped, whose writers died before they saw
     that."""
 
@@ -121,7 +121,7 @@ class LogPacking:
         return live[:gap] if follows and not is_kept else []
 
     def _decided_at(self, numbers: range) -> datetime | None:
-        """When the last decision in an archive was made."""
+        """The time of the last decision in an archive."""
         for number in reversed(numbers):
             content = None
             with suppress(ObjectMissing):
@@ -135,7 +135,7 @@ class LogPacking:
 
 
 def _is_from(entry: Entry, moment: datetime) -> bool:
-    """Whether an entry is known to have been made at a moment or later."""
+    """Return whether an entry is known to have been made at a moment or later."""
     decision = entry.decision if isinstance(entry, DecisionRecord) else None
     if isinstance(entry, Compacted):
         decision = entry.state.decision

@@ -75,7 +75,7 @@ class TrackingLog:
         self._objects = objects
         self._clock = clock
         self._seen: tuple[datetime, float] | None = None
-        """When the state in memory was the newest."""
+        """The time at which the state in memory was the newest."""
         self._archive = LogArchive(objects)
         self._witness = LogWitness(objects)
         self._is_compared = False
@@ -187,7 +187,7 @@ class TrackingLog:
         return self.newest().watermark
 
     def newest(self) -> Newest:
-        """What the newest entries say, read as `newest_watermark` reads it."""
+        """The outcome of the newest entries, read as `newest_watermark` reads it."""
         seen, looks_at = self._looked, self._now()
         found = self._entries_after(seen.number) if seen.number >= 0 else None
         if found is None:
@@ -299,10 +299,10 @@ class TrackingLog:
         )
 
     def _was_taken(self, number: int, entry: Entry, content: bytes) -> bool:
-        """Whether this number was another entry's, which was archived, and perhaps dropped, between our look and our
-        write. Entries are moved from the oldest on, and never the newest: so while the one before is as we folded it,
-        ours was never taken; and where it is gone without a newer one, it is lost, and ours leaves the gap that tells.
-        Before the first, a gap behind it tells that ours was taken.
+        """Return whether this number was another entry's, which was archived, and perhaps dropped, between our look and
+        our write. Entries are moved from the oldest on, and never the newest: so while the one before is as we folded
+        it, ours was never taken; and where it is gone without a newer one, it is lost, and ours leaves the gap that
+        tells. Before the first, a gap behind it tells that ours was taken.
 
         The one before may also have moved since our write, with newer ones behind ours. Then ours is in the archive as
         well, or it is a compacted entry, before which each archive ends, and what is kept goes on with the next number.
@@ -325,8 +325,8 @@ class TrackingLog:
         return None if self._clock is None else (self._clock.now(), self._clock.monotonic())
 
     def _is_quick(self, seen: tuple[datetime, float] | None) -> bool:
-        """Whether what was `seen` then was seen a moment ago, by a clock that may be set, and by one that may stand
-        still while the machine sleeps."""
+        """Return whether `seen` is a moment ago, by a clock that may be set, and by one that may stand still while the
+        machine sleeps."""
         now = self._now()
         if now is None or seen is None:
             return False
@@ -354,8 +354,8 @@ class TrackingLog:
             return archived
 
     def _is_overtaken(self, number: int) -> bool:
-        """Whether the last folded entry has moved to an archive, which may be dropped, so that newer entries exist.
-        Raises CorruptObject if that entry is lost: nothing may be appended after it."""
+        """Return whether the last folded entry has moved to an archive, which may be dropped, so that newer entries
+        exist. Raises CorruptObject if that entry is lost: nothing may be appended after it."""
         if number < 0:
             return self._is_before_all(number)
         try:
@@ -367,7 +367,7 @@ class TrackingLog:
         return False
 
     def _is_before_all(self, number: int) -> bool:
-        """Whether an entry precedes all that are kept: the oldest are dropped first."""
+        """Return whether an entry precedes all that are kept: the oldest are dropped first."""
         first = min((*(numbers[0] for numbers in self._archive.ranges()), *self.live_numbers()), default=-1)
         return number < first
 

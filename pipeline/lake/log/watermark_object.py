@@ -22,8 +22,8 @@ WRITTEN_AGAIN_AFTER = timedelta(minutes=1)
 """An object that says the same is written again after as long, so that its readers see that decisions go on."""
 
 LANDED, ACKNOWLEDGED = "landed", "acknowledged"
-"""What every valid message with an event time below the watermark is: landed in this lake, or acknowledged at least
-once by whoever reads base."""
+"""Promises about every valid message with an event time below the watermark: it has landed in this lake, or the reader
+of base has acknowledged it at least once."""
 
 Written = Annotated[str, AfterValidator(lambda text: iso(datetime.fromisoformat(text)))]
 """A moment as it is written."""
@@ -129,6 +129,6 @@ class WatermarkObject:
         return now
 
     def _read(self) -> tuple[Said, int]:
-        """What the object says, nothing if it is missing or damaged, and its generation. Raises NewerFormat."""
+        """The content of the object, empty if it is missing or damaged, and its generation. Raises NewerFormat."""
         there, generation = self._notes.found(self.kind.key)
         return there or Said(None, EPOCH, None, -1), generation

@@ -1,4 +1,4 @@
-"""How far the tracking log has come, noted outside of its folder: entries that are lost from its end leave no gap.
+"""Notes of the tracking log's end, outside of its folder: entries that are lost from the end leave no gap.
 
 A writer notes each entry once it is durable, and only then acknowledges. So a note beyond the end tells of a loss.
 """

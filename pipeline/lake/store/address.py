@@ -32,8 +32,8 @@ BOUNDS = {
     "max_retries": "8",
     "retry_timeout": f"{RETRY_FOR.total_seconds():.0f}s",
 }
-"""What `deltalake` is told of each request: how long it may take, and how often and how long it is repeated. Without
-these it tries for three minutes."""
+"""Bounds of each request of `deltalake`: its longest time, and how often and how long it is repeated. By default it
+tries for three minutes."""
 
 
 def storage_options(lake: LakeSettings) -> dict[str, str]:
@@ -56,7 +56,7 @@ def storage_options(lake: LakeSettings) -> dict[str, str]:
 
 
 def scan_options(options: Mapping[str, str]) -> dict[str, str]:
-    """Those of `storage_options` that Polars takes: it has bounds of its own."""
+    """Select the `storage_options` that Polars takes: it has other bounds."""
     return {key: value for key, value in options.items() if key not in BOUNDS}
 
 

@@ -19,8 +19,8 @@ FORMATS = JsonKind("format/", key=r"\d{6}", holds=NoContent)
 
 
 class Admission:
-    """What a process knows of one lake's formats. It looks once: after that, neither call makes a request. Safe from
-    several threads."""
+    """The formats of one lake, as a process knows them. It looks once: after that, neither call makes a request. Safe
+    from several threads."""
 
     def __init__(self, open_objects: Callable[[], ObjectStore]) -> None:
         self._open_objects = open_objects

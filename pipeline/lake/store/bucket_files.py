@@ -27,7 +27,7 @@ READ_BYTES = 1 << 20
 """The least that is read of a larger file at once."""
 
 NOT_ROWS = "_"
-"""How the path of a file begins that holds no rows of a table, as Delta Lake and Spark have it."""
+"""Begins the path of a file without rows of a table, for Delta Lake and Spark."""
 
 
 class BucketFiles(pafs.FileSystemHandler):  # type: ignore[misc]

@@ -137,8 +137,8 @@ def _nearest(folder: Path) -> Path:
 
 
 def why_unwritable(folder: Path, least: int = FULL_BYTES) -> str | None:
-    """Why nothing can be written in a folder, or in the nearest one above it, or that less than `least` bytes are free
-    there; None where nothing is known against it."""
+    """Say why nothing can be written in a folder, or in the nearest one above it, or that less than `least` bytes are
+    free there; None if it seems writable."""
     there = _nearest(folder)
     if not there.is_dir() or not os.access(there, os.W_OK | os.X_OK):
         return f"{there} cannot be written to"

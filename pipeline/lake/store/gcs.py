@@ -34,7 +34,7 @@ REQUEST_TIMEOUT_SECONDS = 10.0
 ONCE: dict[str, Any] = {"timeout": REQUEST_TIMEOUT_SECONDS, "retry": None}
 """The client makes one request and does not repeat it: `_attempt` repeats the whole operation."""
 BRIEFLY: dict[str, Any] = ONCE | {"timeout": 2.0}
-"""The same for an object that is replaced, which `_attempt` does not repeat: a tick must not wait for it."""
+"""Like `ONCE`, for an object that is replaced, which `_attempt` does not repeat: a tick must not wait for it."""
 FIRST_PAUSE_SECONDS = 0.25
 LONGEST_PAUSE_SECONDS = 2.0
 CREATOR = "tidemark-creator"
@@ -73,7 +73,7 @@ class CloudStorageObjects:
         self._client = _connect(self.uri, endpoint)
         self._bucket = self._client.bucket(parsed.netloc)
         self._is_bucket_known = False
-        """Whether anything was found in the bucket: then an object that is missing is not looked for any further."""
+        """True once anything was found in the bucket: then an object that is missing is not looked for any further."""
         self._retry = DEFAULT_RETRY.with_timeout(retry_for.total_seconds()).with_delay(
             initial=FIRST_PAUSE_SECONDS, maximum=LONGEST_PAUSE_SECONDS
         )

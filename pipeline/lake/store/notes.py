@@ -142,7 +142,7 @@ class Notes(Generic[Content]):
         return self.kind.decode(self._objects.read(self.kind.name(key)), self.place(key))
 
     def readable(self, keys: Iterable[str]) -> Iterator[tuple[str, Content]]:
-        """Those of the notes that exist and can be read here; for notes that nothing depends on."""
+        """Read the notes that exist and are not damaged; for notes that nothing depends on."""
         for key in keys:
             with suppress(ObjectMissing, CorruptObject, NewerFormat):
                 yield key, self.read(key)
@@ -172,7 +172,7 @@ class Notes(Generic[Content]):
         self.delete(*self.listed()[:-count])
 
     def place(self, key: str) -> str:
-        """Where a note is, for people."""
+        """The address of a note, for people."""
         return f"{self._objects.uri}/{self.kind.name(key)}"
 
     def found(self, key: str) -> tuple[Content | None, int]:

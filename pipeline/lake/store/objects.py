@@ -12,7 +12,7 @@ RETRY_FOR = timedelta(seconds=10)
 """No attempt of an operation starts later than this after the first."""
 
 CLASSES = {"create": "A", "list": "A", "get": "B", "delete": "free"}
-"""How Cloud Storage charges each call that tidemark makes for single files."""
+"""The class by which Cloud Storage charges each call for a single file."""
 
 _lock = Lock()
 _counted: Counter[str] = Counter()

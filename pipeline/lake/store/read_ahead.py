@@ -16,7 +16,7 @@ READ_AHEAD = 4 * READERS
 
 
 def read_ahead(read: Callable[[Item], Read], items: Iterable[Item]) -> Iterator[tuple[Item, Read]]:
-    """What `read` returns for each item, in the order given. `read` is called from several threads."""
+    """Yield each item with what `read` returns for it, in the order given. `read` is called from several threads."""
     pool = ThreadPoolExecutor(READERS, thread_name_prefix="reader")
     try:
         reads = ((item, pool.submit(read, item)) for item in items)

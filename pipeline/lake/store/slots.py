@@ -26,7 +26,7 @@ class SlotFile(Generic[Content]):
         self._kind, self._mode = kind, mode
 
     def read(self) -> Content | None:
-        """The newest note; None if there is no file, or nothing whole in it. Raises NewerFormat, DamagedNote,
+        """The newest note; None if the file is missing, or holds nothing whole. Raises NewerFormat, DamagedNote,
         OSError."""
         _, text = self._newest()
         return None if text is None else self._kind.decode(text, str(self.path))

@@ -1,4 +1,4 @@
-"""What the operating system or the Delta library says of a failed call, as an error that says what to do."""
+"""Turns the messages of the operating system and of the Delta library into errors that say what to do."""
 
 import re
 from urllib.parse import unquote, urlsplit
@@ -19,7 +19,7 @@ UNREACHABLE = (
 NEWER = ("Unsupported table features", "Unsupported minimum reader", "Unsupported: Feature")
 DAMAGED = ("Invalid JSON", "Json", "Parquet error", "corrupt", "Invalid table version", "found gap")
 FULL = ("os error 28", "os error 122", "No space left", "Disk quota exceeded")
-"""How they say it; a folder that is a file is an invalid location to the Delta library."""
+"""Their texts. A folder that is a file is an invalid location to the Delta library."""
 
 CALL = re.compile(r"Error performing (GET|HEAD|PUT|POST|DELETE) (\S+)")
 DRAWING = re.compile(r"\x1b\[[0-9;]*m|\u21b3")

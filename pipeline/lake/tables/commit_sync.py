@@ -30,7 +30,7 @@ class CommitSync:
         self._synced: set[Path] = set()
 
     def opened_at(self, version: int) -> None:
-        """Take the commits of an opened table as durable, but for the most recent ones."""
+        """Take the commits of an opened table as durable, except the most recent ones."""
         self._through = max(version - RECENT_COMMITS, -1)
         self._synced.clear()
 

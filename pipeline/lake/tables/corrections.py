@@ -32,7 +32,7 @@ COMMIT_ATTEMPTS = 20
 
 
 class Change(StrEnum):
-    """What happened to a row. UNKNOWN: to a whole window, or to all of several versions, because files are gone."""
+    """A change of a row. UNKNOWN: a change of a whole window, or of all of several versions, because files are gone."""
 
     ADDED = "added"
     REMOVED = "removed"
@@ -44,7 +44,7 @@ CORRECTIONS, CORRECTION_COLUMNS = described(
     [
         Column("table", pa.string(), "The table whose window was computed again.", False),
         Column("window", pa.string(), "The window's start; null if all of several versions are unknown."),
-        Column("change", pa.string(), f"What happened to the row: {', '.join(Change)}.", False),
+        Column("change", pa.string(), f"The change of the row: {', '.join(Change)}.", False),
         Column("key", pa.string(), "The row's key, a JSON object."),
         Column("old_row", pa.string(), "The row before, a JSON object."),
         Column("new_row", pa.string(), "The row now, a JSON object."),
@@ -52,16 +52,16 @@ CORRECTIONS, CORRECTION_COLUMNS = described(
         Column("new_run", pa.string(), "The run that computed the window again."),
         Column("old_heartbeats_version", pa.int64(), "The version of `heartbeats` that the old run read."),
         Column("new_heartbeats_version", pa.int64(), "The version of `heartbeats` that the new run read."),
-        Column("corrected_at", MOMENT, "When the window was replaced."),
+        Column("corrected_at", MOMENT, "Time at which the window was replaced."),
         Column("table_version", pa.int64(), "The version of the table that replaced it.", False),
-        Column("detail", pa.string(), "Why a change is unknown."),
+        Column("detail", pa.string(), "The reason for an unknown change."),
         Column(PARTITION, pa.string(), "The partition: the day on which the change was noted.", False),
     ]
 )
 """One row a changed row."""
 
 CONTENT = pa.schema([column for column in CORRECTIONS if column.name != PARTITION])
-"""What a file holds."""
+"""The columns of a file."""
 
 ORDER = [
     *((name, "descending") for name in ("corrected_at", "table_version")),
@@ -78,13 +78,13 @@ class Position:
 
 
 FOLLOWED = JsonKind("corrections_followed/", holds=Position)
-"""How far each table was looked at, by its name: derived, and replaced."""
+"""The position in each table, by its name: derived, and replaced."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sought:
-    """Which corrections are meant: of a table, of a window, or of windows replaced since a moment. None: all. Where it
-    is not known when, the day on which it was noticed counts."""
+    """A choice of corrections: of a table, of a window, or of windows replaced since a moment. None: all. If the moment
+    is not known, the day on which the correction was noticed counts."""
 
     table: str | None = None
     window: str | None = None
@@ -111,8 +111,8 @@ class Corrections:
         self._followed = Notes(objects, FOLLOWED)
 
     def looked_at(self, name: str) -> tuple[Position | None, int]:
-        """How far a table was looked at, as it was kept, and the generation of that object. What cannot be read counts
-        as not kept: `noted` has the truth. Raises LakeError."""
+        """The position up to which a table was looked at, as it was kept, and the generation of that object. A damaged
+        one counts as not kept: `noted` has the truth. Raises LakeError."""
         return self._followed.found(name)
 
     def keep(self, name: str, position: Position, generation: int) -> None:

@@ -25,7 +25,7 @@ from tidemark.pipeline.lake.tables.commit_sync import LOG_FOLDER
 from tidemark.pipeline.lake.tables.table import CUT, LakeTable, table_errors
 
 RUN, ROUND = "tidemark.run", "tidemark.round"
-"""What the transaction of a round says of itself."""
+"""Keys of what the transaction of a round says of itself."""
 
 NEWEST_COMMITS = 5
 """Commits that are searched for the last round: those of ticks, requeues and compactions may be newer."""
@@ -56,7 +56,7 @@ class RemovedFile:
 
 @dataclass(frozen=True, slots=True)
 class Commit:
-    """What a version says: a digest of all of it, when it was committed, what its writer noted, and the files of rows
+    """A version: a digest of all of it, when it was committed, what its writer noted, and the files of rows
     that it `added` and `removed`, in order. A compaction puts the same rows into other files, so these are not among
     them. `is_append`: it took no file out of the table, as a compaction does too."""
 
@@ -79,7 +79,7 @@ class LastRound:
 
 
 _read: dict[str, Sequence[Commit]] = {}
-"""By table: commits that follow each other, as this process has read them last."""
+"""The commits that this process has read last, which follow each other, by table."""
 
 
 class Follower:
@@ -130,8 +130,8 @@ class Follower:
 
 
 def commits(table: LakeTable, after: int, through: int) -> Sequence[Commit]:
-    """The versions `after + 1` to `through`, in order. What this process has read of them is not read again, but for
-    the newest of it, which shows that the table is the same. Raises ObjectMissing if one of the commits is gone from
+    """The versions `after + 1` to `through`, in order. Commits that this process has read are not read again, except
+    the newest of them, which shows that the table is the same. Raises ObjectMissing if one of the commits is gone from
     the log, which is cleaned up after checkpoints, CorruptObject, LakeError."""
     versions = range(after + 1, through + 1)
     known = {commit.version: commit for commit in _read.get(table.uri, ()) if commit.version in versions}

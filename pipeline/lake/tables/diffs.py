@@ -27,7 +27,7 @@ def _columns(fields: Mapping[str, FieldKind]) -> Iterator[Column]:
     yield Column("previous_event_time", MOMENT, previous)
     gap = "Seconds from the previous heartbeat to this one; null without a previous one."
     yield Column("gap_seconds", pa.float64(), gap)
-    missed = "How many the gap missed, by `windows.heartbeat_period`; null without a previous one."
+    missed = "Heartbeats that the gap missed, by `windows.heartbeat_period`; null without one."
     yield Column("missed_heartbeats", pa.int64(), missed)
     for name, kind in fields.items():
         value, previous, comparison = compared_columns(name, kind)
@@ -38,10 +38,10 @@ def _columns(fields: Mapping[str, FieldKind]) -> Iterator[Column]:
             yield Column(comparison, pa.float64(), delta)
         else:
             differ = (
-                f"Whether `{name}` and `{previous}` differ, where null is a value of its own; null without a previous "
+                f"True if `{name}` and `{previous}` differ, where null is a value as well; null without a previous "
             )
             yield Column(comparison, pa.bool_(), f"{differ}heartbeat.")
-    yield Column("publish_time", MOMENT, "When Pub/Sub received it: the copy with the smallest publish time.")
+    yield Column("publish_time", MOMENT, "Publish time of the heartbeat's earliest copy.")
     yield Column("message_id", pa.string(), "Pub/Sub's id of that copy.")
-    yield Column("late", pa.bool_(), "Whether no copy of it landed in time.")
+    yield Column("late", pa.bool_(), "True if no copy of it landed in time.")
     yield PARTITION_COLUMN

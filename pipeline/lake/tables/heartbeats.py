@@ -45,20 +45,20 @@ ARROW_TYPES: Mapping[FieldKind, pa.DataType] = {
 
 IDENTITY = ("stream_id", "event_time", "id")
 """The columns that copies of a heartbeat share. `id` is the publisher's id after a `p` if there is one, else the
-message's id after an `m`. `tidemark.pipeline.spark.columns` has the same key as an expression."""
+message's id after an `m`. `tidemark.pipeline.compute.columns` has the same key as an expression."""
 
 IDENTITY_SOURCE = ("stream_id", "event_time", "publisher_id", "message_id")
 """The columns that `identities` makes them from."""
 
 
-STREAM_ID, EVENT_TIME = "The stream that sent the heartbeat.", "When it happened at the source."
+STREAM_ID, EVENT_TIME = "The stream that sent the heartbeat.", "Time of the event at the source."
 """Texts for these columns, wherever a row is of one heartbeat."""
 
 
 def message_columns() -> list[Column]:
     """The columns in which a message is kept whole, the same in `heartbeats` and `quarantine`."""
     of_message = [Column(each.name, each.type, MESSAGE_COLUMNS[each.name], each.nullable) for each in MESSAGE]
-    return [*of_message, Column("landed_at", MOMENT, "When the row was written.", False)]
+    return [*of_message, Column("landed_at", MOMENT, "Time at which the row was written.", False)]
 
 
 def heartbeat_schema(fields: Mapping[str, FieldKind]) -> pa.Schema:
@@ -76,7 +76,7 @@ def _columns(fields: Mapping[str, FieldKind]) -> Iterator[Column]:
     yield Column("event_time", MOMENT, EVENT_TIME, False)
     yield Column("publisher_id", pa.string(), "The publisher's own id, if it set one. Copies share it.")
     yield from message_columns()
-    yield Column("late", pa.bool_(), "Whether it landed below the watermark of that moment.", False)
+    yield Column("late", pa.bool_(), "True if it landed below the watermark of that moment.", False)
     yield from (Column(name, ARROW_TYPES[kind], value_of(name, kind)) for name, kind in fields.items())
     yield Column(PARTITION, pa.string(), "The partition: the hour of the event time.", False)
 
@@ -108,7 +108,7 @@ class HeartbeatFiles:
 
     @property
     def paths(self) -> list[str]:
-        """Where they are."""
+        """The addresses of the files."""
         return [self.place + file.path for file in self.files]
 
     @property
@@ -117,7 +117,7 @@ class HeartbeatFiles:
         return sum(file.rows for file in self.files)
 
     def between(self, start: datetime, end: datetime) -> "HeartbeatFiles":
-        """Those that may hold event times in `[start, end]`."""
+        """The files that may hold event times in `[start, end]`."""
         return replace(self, files=[file for file in self.files if file.may_have(start, end)])
 
     def rows_before(self, moments: Sequence[datetime]) -> npt.NDArray[np.float64]:
@@ -167,8 +167,9 @@ class Heartbeats(LakeTable):
         self._checked = table
 
     def landed_of(self, message_ids: pa.Array, start: datetime, end: datetime) -> pa.Array:
-        """Those of the messages, published in `[start, end)`, that have landed. `start` and `end` are whole seconds:
-        files that hold nothing published then are not opened, by their statistics. Memory follows what is found."""
+        """Find the messages among these, published in `[start, end)`, that have landed. `start` and `end` are whole
+        seconds: files that hold nothing published then are not opened, by their statistics. Memory follows what is
+        found."""
         published = pc.field("publish_time")
         wanted = (published >= pa.scalar(start, MOMENT)) & (published < pa.scalar(end, MOMENT))
         found = [rows["message_id"].combine_chunks() for rows in self.scanned(["message_id"], wanted)]
@@ -192,7 +193,7 @@ class Heartbeats(LakeTable):
         return HeartbeatFiles(table.version(), as_data_files(files.filter(pc.and_(begins, reaches)), PARTITION), place)
 
     def extent(self) -> LandedExtent:
-        """How many rows there are, and the range of their event times."""
+        """The number of rows, and the range of their event times."""
         table = self.current()
         if table is None:
             return LandedExtent()

@@ -49,7 +49,7 @@ class NewFile:
     nulls: Mapping[str, int] = field(default_factory=dict)
 
     def add_action(self, partition_column: str, at_us: int) -> AddAction:
-        """How a transaction at this time adds it."""
+        """The action by which a transaction at this time adds the file."""
         stats: dict[str, Any] = {"numRecords": self.rows}
         if self.bounds or self.nulls:
             least, greatest = ({name: _said(bounds[end]) for name, bounds in self.bounds.items()} for end in (0, 1))

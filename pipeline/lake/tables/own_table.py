@@ -27,7 +27,7 @@ computed again."""
 
 @dataclass(frozen=True, slots=True)
 class Made:
-    """How a window was made, by the paths of its files: the version of the table's definition, a digest of the inputs
+    """The origin of a window, by the paths of its files: the version of the table's definition, a digest of the inputs
     of all windows of the run (see `digest_of`), the run, and the number of the window's rows."""
 
     version: str
@@ -37,7 +37,7 @@ class Made:
 
 
 class MadeWindows(dict[str, Made]):
-    """How each computed window was made, by its key. `inputs` gives the digests that a run noted, by key."""
+    """The origin of each computed window, by its key. `inputs` gives the digests that a run noted, by key."""
 
     def __init__(self, made: Mapping[str, Made], inputs: Callable[[str], Mapping[str, str]]) -> None:
         super().__init__(made)
@@ -68,7 +68,7 @@ class OwnTable(WindowedTable):
         self._folder = ""
 
     def made(self) -> MadeWindows:
-        """How each computed window was made, by its key. Raises LakeError."""
+        """The origin of each computed window, by its key. Raises LakeError."""
         found = dict[str, Made]()
         for file in data_files(self.table.current(), PARTITION):
             parts = file.path.split("/")

@@ -1,7 +1,7 @@
 """The `quarantine` table: every rejected message whole, with the reason. Nothing is lost, and nothing is repaired.
 
-A message waits here until its contract is mended and it is requeued. Its rows stay; `requeued.py` knows that it went,
-or for which other reason a requeue rejected it.
+A message waits here until its contract is corrected and it is requeued. Its rows stay; `requeued.py` notes that it
+landed, or for which other reason a requeue rejected it.
 """
 
 from collections import Counter
@@ -32,8 +32,8 @@ PARTITION = "rejected_on"
 
 QUARANTINE, QUARANTINE_COLUMNS = described(
     [
-        Column("reason", pa.string(), "The code of the reason for which the message was rejected.", False),
-        Column("detail", pa.string(), "What is wrong with it, in words.", False),
+        Column("reason", pa.string(), "The reason (docs/reference/reasons.md).", False),
+        Column("detail", pa.string(), "The reason in words, with the value that was wrong.", False),
         *message_columns(),
         Column(PARTITION, pa.string(), "The partition: the day on which it was rejected.", False),
     ]
@@ -53,7 +53,7 @@ def quarantine_rows(columns: Mapping[str, Sequence[Any] | pa.Array]) -> pa.Table
 
 @dataclass(frozen=True, slots=True)
 class Rejected:
-    """Which rejected messages are meant: those of one reason as they were judged last, or that were rejected since a
+    """A choice of rejected messages: those of one reason as they were judged last, or that were rejected since a
     moment. None: all."""
 
     reason: RejectionReason | None = None
@@ -70,7 +70,7 @@ EVERY = Rejected()
 
 @dataclass(frozen=True, slots=True)
 class Reasons:
-    """How many distinct messages were rejected for each reason, the last that was found: those that wait, and those
+    """Numbers of distinct messages rejected for each reason, the last that was found: those that wait, and those
     that were requeued."""
 
     waiting: Mapping[str, int]
@@ -81,7 +81,7 @@ class Quarantine(LakeTable):
     """The table of rejected messages."""
 
     def rows_of(self, meant: Rejected = EVERY) -> int:
-        """How many such rows there are at most: days are counted whole, by the files' statistics."""
+        """The greatest possible number of such rows: days are counted whole, by the files' statistics."""
         files = data_files(self.current(), PARTITION)
         return sum(file.rows for file in files if file.partition >= first_day(meant.since))
 
@@ -130,7 +130,7 @@ class RejectedPayload:
 
     @property
     def lag_us(self) -> int:
-        """How long before it was published it happened."""
+        """The time from the event to its publication."""
         return self.publish_us - self.event_us
 
 
@@ -165,5 +165,5 @@ def rejected_payloads(
 
 
 def by_stream(messages: Iterable[RejectedPayload]) -> Mapping[str, int]:
-    """How many of each stream, the most first."""
+    """Count the messages of each stream, the most first."""
     return dict(Counter(message.stream_id for message in messages).most_common())

@@ -40,7 +40,7 @@ class Judgement:
 
 JUDGED_BY = JsonKind("requeued/", key="contract", holds=Judgement)
 UNREADABLE = ""
-"""Stands for a damaged note. It is no contract's digest, so that quarantine is judged once more."""
+"""Stands for a damaged note. No contract has this digest, so quarantine is judged once more."""
 
 
 class OfDays:
@@ -69,7 +69,7 @@ class OfDays:
 
 
 class Requeued(OfDays):
-    """Which quarantined messages were requeued. A key has the day, and the least and the greatest of the messages'
+    """The quarantined messages that were requeued. A key has the day, and the least and the greatest of the messages'
     publish seconds."""
 
     kind = REQUEUED
@@ -93,14 +93,14 @@ class Requeued(OfDays):
 
 
 class Rejudged(OfDays):
-    """Why a message of `quarantine` is rejected today, where a requeue found another reason or detail than the table
-    has."""
+    """The reasons for which messages of `quarantine` are rejected today, where a requeue found another reason or detail
+    than the table has."""
 
     kind = REJUDGED
 
     def by_day(self, since: str = "", until: str = "") -> Mapping[str, pa.Table]:
-        """By day, from one to another, as `between` has them: `message_id`, and the newest reason and detail of each
-        message that has some. Days without a note are left out."""
+        """The `message_id`, newest reason and newest detail of each message that has some, by day, from one to another,
+        as `between` has them. Days without a note are left out."""
         return {day: _newest(self.rows(of_day)) for day, of_day in groupby(self.between(since, until), _day_of)}
 
     def note(self, day: str, rows: pa.Table, at: datetime) -> None:
@@ -112,7 +112,7 @@ class Rejudged(OfDays):
 
 
 class JudgedBy:
-    """By which message contract the whole quarantine was judged last, as a digest of it."""
+    """The message contract by which the whole quarantine was judged last, as a digest."""
 
     def __init__(self, objects: ObjectStore) -> None:
         self._notes = Notes(objects, JUDGED_BY)
@@ -131,7 +131,7 @@ class JudgedBy:
 
 
 def touching(keys: Iterable[str], first: int, last: int) -> list[str]:
-    """Those of the notes of Requeued with messages that were published in these seconds, or about then."""
+    """Select the notes of Requeued with messages that were published in these seconds, or about then."""
     spans = {key: [int(second) for second in key.partition("/")[2].split("-")[:2]] for key in keys}
     return [key for key, (least, greatest) in spans.items() if least <= last and first <= greatest]
 

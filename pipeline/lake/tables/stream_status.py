@@ -14,7 +14,7 @@ from tidemark.pipeline.lake.tables.windowed import PARTITION, PARTITION_COLUMN, 
 
 
 class StatusKind(StrEnum):
-    """What is remarkable about a stream in a window. It STOPPED if its last heartbeat is in the lookback before the
+    """A remarkable change of a stream in a window. It STOPPED if its last heartbeat is in the lookback before the
     window, and STARTED, new or back, if it has one in the window and none in the lookback. It MISSED some if a gap that
     is long enough for missed ones ends in the window."""
 
@@ -26,12 +26,12 @@ class StatusKind(StrEnum):
 STATUS, STATUS_COLUMNS = described(
     [
         Column("stream_id", pa.string(), "The stream."),
-        Column("kind", pa.string(), f"What is remarkable about it in the window: {', '.join(StatusKind)}."),
+        Column("kind", pa.string(), f"Its state in the window: {', '.join(StatusKind)}."),
         Column("last_event_time", MOMENT, "Its last heartbeat before the window; null if the lookback has none."),
         Column("first_event_time", MOMENT, "Its first heartbeat in the window."),
-        Column("heartbeats", pa.int64(), "How many heartbeats it has in the window."),
+        Column("heartbeats", pa.int64(), "Heartbeats in the window."),
         Column("gaps", pa.int64(), "Gaps with missed heartbeats that end in the window."),
-        Column("missed_heartbeats", pa.int64(), "How many these gaps missed, as in `heartbeat_diffs`."),
+        Column("missed_heartbeats", pa.int64(), "Heartbeats missed in these gaps, as in `heartbeat_diffs`."),
         Column("longest_gap_seconds", pa.float64(), "The longest of these gaps, in seconds."),
         PARTITION_COLUMN,
     ]

@@ -5,7 +5,7 @@ merged in any order and repeatedly, so an update reads only the files that were 
 """
 
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from datetime import datetime
 
@@ -16,20 +16,19 @@ from deltalake import CommitProperties, DeltaTable, write_deltalake
 
 from tidemark.pipeline.errors import ObjectMissing, TableConflict
 from tidemark.pipeline.lake.tables.delta_log import commits, read_commit
-from tidemark.pipeline.lake.tables.table import MOMENT, LakeTable, data_files, table_errors
+from tidemark.pipeline.lake.tables.table import MOMENT, Column, LakeTable, data_files, described, table_errors
 from tidemark.pipeline.lake.tables.windowed import WindowedTable
 
 logger = logging.getLogger(__name__)
 
-STREAMS = pa.schema({"stream_id": pa.string(), "first_event_time": MOMENT, "last_event_time": MOMENT})
+STREAMS, STREAM_COLUMNS = described(
+    [
+        Column("stream_id", pa.string(), "The stream."),
+        Column("first_event_time", MOMENT, "Its first heartbeat in any computed window."),
+        Column("last_event_time", MOMENT, "Its last heartbeat in any computed window."),
+    ]
+)
 """One row a stream, by name. The table is not partitioned."""
-
-STREAM_COLUMNS: Mapping[str, str] = {
-    "stream_id": "The stream.",
-    "first_event_time": "Its first heartbeat in any computed window.",
-    "last_event_time": "Its last heartbeat in any computed window.",
-}
-"""A text for each column."""
 
 FILES_AT_ONCE = 64
 """Files whose streams are in memory before they are merged: it bounds the memory of making the table anew."""
@@ -55,7 +54,7 @@ class KnownStreams:
         return silent.sort_by([("last_event_time", "ascending"), ("stream_id", "ascending")])
 
     def begun_before(self, moment: datetime) -> int:
-        """How many streams had their first heartbeat before a moment."""
+        """Count the streams with their first heartbeat before a moment."""
         return pc.sum(pc.less(self.rows["first_event_time"], pa.scalar(moment, MOMENT))).as_py() or 0
 
     def begun_in(self, start: datetime, end: datetime) -> set[str]:
@@ -94,7 +93,7 @@ class Streams:
         raise TableConflict(f"{self.table.uri} was saved by others {SAVE_ATTEMPTS} times in a row; run again")
 
     def _kept(self, table: DeltaTable | None) -> KnownStreams:
-        """What was saved last; nothing if the table is not there, or does not say what it was made from."""
+        """The streams that were saved last; none if the table is missing, or does not say what it was made from."""
         if table is None:
             return KnownStreams()
         version = table.version()
@@ -159,7 +158,7 @@ def _extent(rows: pa.Table, first: str, last: str) -> pa.Table:
 
 
 def streams_in(diffs: WindowedTable, windows: Iterable[str]) -> dict[str, int]:
-    """How many streams have a heartbeat in each of these windows; windows that are not computed are left out."""
+    """Count the streams with a heartbeat in each of these windows; windows that are not computed are left out."""
     wanted = set(windows)
     table = diffs.table.current()
     if table is None or not wanted:

@@ -41,7 +41,7 @@ APPEND_RETRIES = 50
 """Appends conflict with nothing but the table's creation and a change of its schema: the library tries again."""
 
 SCHEMA_CHANGES = 20
-"""How many of those by others an append outlasts; each reader makes one at most."""
+"""Bounds the changes by others that an append outlasts; each reader makes one at most."""
 
 CHECKPOINTS: Mapping[str, str] = {"delta.checkpointInterval": "30"}
 """Commits from one checkpoint to the next. Each process that opens the table reads one and the commits since, in a
@@ -52,10 +52,10 @@ SCANNED_ROWS = 5_000
 """Rows that a scan holds at a time, with a few times as many read ahead: payloads may be large."""
 
 DAY_FORMAT = "%Y-%m-%d"
-"""How a table that is partitioned by the day names its partitions."""
+"""The names of partitions of a table that is partitioned by the day."""
 
 CUT = timedelta(milliseconds=1)
-"""How much of a file's greatest time the Delta library may cut from its statistics."""
+"""The most that the Delta library cuts from a file's greatest time in its statistics."""
 
 
 class Column(NamedTuple):
@@ -88,12 +88,12 @@ class DataFile:
     newest: datetime | None
 
     def may_have(self, start: datetime, end: datetime) -> bool:
-        """Whether it may hold event times in `[start, end]`."""
+        """Return whether the file may hold event times in `[start, end]`."""
         return (self.oldest is None or self.oldest <= end) and (self.newest is None or self.newest >= start)
 
 
 class DamagedFile(CorruptObject):
-    """A file of a table that is there and cannot be read."""
+    """A file of a table exists and cannot be read, or is gone."""
 
     def __init__(self, uri: str, path: str, why: object) -> None:
         super().__init__(f"{uri}/{path} is damaged ({why}); `tidemark repair` says what needs it, and what to do")
@@ -102,8 +102,8 @@ class DamagedFile(CorruptObject):
 
 @dataclass(frozen=True, slots=True)
 class TablePlace:
-    """Where a table is: its address and the options that `deltalake` takes with it, its folder as Arrow reads and
-    writes files there, whether or not it is there yet, and whether the lake admits this version."""
+    """The place of a table: its address and the options that `deltalake` takes with it, its folder as Arrow reads and
+    writes files there, whether or not it exists yet, and the lake's formats."""
 
     uri: str
     storage_options: dict[str, str]
@@ -129,7 +129,7 @@ class LakeTable:
         self._table: DeltaTable | None = None
         self._commit: tuple[int, int] | None = None
         self._sync = None if "://" in self.uri else CommitSync(Path(self.uri))
-        """None for a bucket, which is durable by itself."""
+        """Syncs a table on a disk. A bucket is durable by itself."""
 
     def current(self) -> DeltaTable | None:
         """The table at its newest version, or None if it was never written, or is gone. That it was deleted, or deleted
@@ -226,7 +226,7 @@ class LakeTable:
                 return files.to_table(list(columns), filter=wanted, use_threads=False)
             from pyarrow.dataset import get_partition_keys  # it loads pandas
 
-            read = [pa.schema(map(files.schema.field, columns)).empty_table()]
+            read = [files.schema.empty_table().select([name for name in columns if name in files.schema.names])]
             for file in files.get_fragments(wanted):
                 try:
                     with self.naming_damage(file.path):
@@ -402,7 +402,7 @@ class LakeTable:
                 self._sync.sync_files(paths)
 
     def file_location(self, path: str) -> str:
-        """Where a file of the table is, as Spark and Arrow name it."""
+        """The address of a file of the table, as Spark and Arrow name it."""
         return f"{self.uri}/{path}"
 
 

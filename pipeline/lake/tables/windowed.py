@@ -155,7 +155,7 @@ class WindowedTable:
         self._manifests.create(run.name, run)
 
     def manifest(self, run: str) -> DiffRun:
-        """What a run noted before its commit; it is remembered. Raises ObjectMissing, DamagedNote, NewerFormat."""
+        """Read what a run noted before its commit; it is remembered. Raises ObjectMissing, DamagedNote, NewerFormat."""
         if run not in self._known:
             self._known[run] = self._manifests.read(run)
         return self._known[run]

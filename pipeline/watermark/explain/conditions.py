@@ -59,6 +59,7 @@ def conditions(s: Situation, verdicts: Sequence[Verdict], decision: Decision) ->
 
 
 def _text(verdict: Verdict, s: Situation, decision: Decision) -> str:
+    near = format_duration(s.policy.near_real_time)
     match verdict.finding:
         case Finding.FRESH:
             return " ".join(_fresh(s))
@@ -85,7 +86,7 @@ def _text(verdict: Verdict, s: Situation, decision: Decision) -> str:
                 f"Base holds a message published at {named} that tracking has never seen: a hole. {_knows(decision)}."
             )
         case Finding.NEAR_NOW:
-            return f"Tracking has no backlog: its reading is within {_setting(s, 'near_real_time')} of its observation."
+            return f"Tracking has no backlog: its reading is within {near} of its observation."
         case Finding.AHEAD_OF_BASE:
             return (
                 f"Tracking has a backlog of {_age(known(s.tracking))}, but is {_ahead(s)}: at least the band of "
@@ -93,7 +94,7 @@ def _text(verdict: Verdict, s: Situation, decision: Decision) -> str:
             )
         case Finding.BEHIND:
             return (
-                f"Tracking has a backlog of {_age(known(s.tracking))}, more than {_setting(s, 'near_real_time')}, and "
+                f"Tracking has a backlog of {_age(known(s.tracking))}, more than {near}, and "
                 f"is {_ahead(s)}: less than the band of {format_duration(s.policy.band)}."
             )
         case Finding.CLOCK_AHEAD:
@@ -108,7 +109,7 @@ def _text(verdict: Verdict, s: Situation, decision: Decision) -> str:
 
 
 def _silence(verdict: Verdict, s: Situation, decision: Decision) -> str:
-    newest_us, timeout = s.holding.newest_publish_us, _setting(s, "idle_timeout")
+    newest_us, timeout = s.holding.newest_publish_us, f"{format_duration(s.policy.idle_timeout)} (idle_timeout)"
     if newest_us is None and s.histogram.newest_publish_us is not None:
         return f"Tracking knows no message that lags at most {_max_lag(s)}."
     if newest_us is None:
@@ -137,13 +138,10 @@ def _data(s: Situation, decision: Decision) -> str:
     band = f"{format_duration(s.policy.band)} (the band)"
     match decision.evidence:
         case FrontierEvidence() as evidence:
-            greatest = "the greatest event time"
-            if s.policy.frontier_quantile > 0:
-                greatest += f" (except {s.policy.frontier_quantile:.2g} of each publish second: frontier_quantile)"
             return (
                 f"Looked at: at most {messages(evidence.messages)} published from {iso(evidence.start)} on (base's "
-                f"backlog), and the frontier, {iso(evidence.frontier)}: {greatest} published more than {band} before "
-                f"tracking's reading.{_passed_over(s, evidence)}"
+                f"backlog), and the frontier, {iso(evidence.frontier)}: the greatest event time published more than "
+                f"{band} before tracking's reading.{_passed_over(s, evidence)}"
             )
         case BandEvidence() as evidence:
             anchor = f", and the anchor at {iso(evidence.anchor)}" if evidence.anchor else ""
@@ -216,7 +214,7 @@ def _stale(s: Situation) -> Iterator[str]:
                 late = f" after the next reading was due, at {iso(reading.next_by)}"
             yield (
                 f"{name}'s backlog was last read at {iso(reading.newest.observed_at)}, {age} before, which is more "
-                f"than {_setting(s, 'max_reading_age')}{late}."
+                f"than {format_duration(s.policy.max_reading_age)}{late}."
             )
 
 
@@ -236,7 +234,11 @@ def _knows(decision: Decision) -> str:
 
 
 def _less_slack(s: Situation) -> str:
-    return f" (less {_setting(s, 'base_slack')} of slack)" if s.policy.base_slack > ZERO and not s.release else ""
+    return (
+        f" (less {format_duration(s.policy.base_slack)} of slack)"
+        if s.policy.base_slack > ZERO and not s.release
+        else ""
+    )
 
 
 def _ahead(s: Situation) -> str:
@@ -247,10 +249,6 @@ def _ahead(s: Situation) -> str:
 
 def _age(reading: EffectiveReading) -> str:
     return rough(reading.observed_at - reading.oldest_unacked)
-
-
-def _setting(s: Situation, name: str) -> str:
-    return f"{format_duration(getattr(s.policy, name))} ({name})"
 
 
 def messages(count: int) -> str:

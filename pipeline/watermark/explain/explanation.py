@@ -109,7 +109,7 @@ def _pin(s: Situation, decision: Decision) -> str | None:
         if s.release is not None:
             return f"{least} What base holds from then on is unknown, so it may still be outstanding there."
         if ends <= base.oldest_unacked:
-            return f"{least} Base is past that, but by less than the slack (base_slack)."
+            return f"{least} Base is past that, but by less than the slack."
         return f"{least} Base has not acknowledged everything published then: it may still be outstanding."
     if ends > s.band_edge:
         return f"{least} Base has acknowledged it, but it is within the band: messages as old may still be published."
@@ -157,7 +157,7 @@ def _trials(policy: Policy) -> Iterator[tuple[str, str, Policy, str]]:
         yield "rule", "band", replace(policy, rule="band"), "one slow clock, or one late stream, holds everybody back"
     for band in sorted({policy.band / 2, *BANDS}, reverse=True):
         if band < policy.band:
-            # Unless it is set, base_slack is the band (on the service), so it shrinks with it.
+            # Unless it is set, the slack of base is the band (on the service), so it shrinks with it.
             base_slack = band if policy.base_slack == policy.band else policy.base_slack
             smaller = replace(policy, band=band, base_slack=base_slack)
             yield "band", format_duration(band), smaller, "messages with more disorder than that are late"

@@ -10,7 +10,7 @@ from datetime import datetime, timedelta
 import numpy as np
 
 from tidemark.pipeline.clock import from_us, iso, to_us
-from tidemark.pipeline.durations import format_duration, rough
+from tidemark.pipeline.durations import format_duration
 from tidemark.pipeline.watermark.decision import BandEvidence, Decision, FrontierEvidence, Reason, SilenceEvidence
 from tidemark.pipeline.watermark.estimator import is_pinned_by_backlog
 from tidemark.pipeline.watermark.explain.conditions import messages
@@ -47,18 +47,14 @@ def moves(s: Situation, decision: Decision) -> Iterator[str]:
         case Reason.HELD_TRACKING_BEHIND:
             yield (
                 f"It is held until tracking has read to within {format_duration(policy.near_real_time)} of now, or to "
-                f"{format_duration(policy.band)} ahead of base. Check that its sensor ticks; `ingest.pull_for` says "
-                "how long a tick reads. Where a run of `ingest` reads it, check that its log has new rounds, and "
-                "look at Spark if it does not. After a tracker was killed, what it had pulled comes again after "
-                "`pubsub.ack_deadline`."
+                f"{format_duration(policy.band)} ahead of base. Check that its sensor ticks. Where a run of "
+                "`ingest` reads it, check that its log has new rounds, and look at Spark if it does not. After a "
+                "tracker was killed, what it had pulled comes again after its ack deadline."
             )
         case Reason.HELD_CLOCK_SKEW:
-            ahead = s.clock_ahead
             until = max(known(reading).newest.observed_at for reading in (s.base, s.tracking))
-            waits = f"it is {iso(until)}" if ahead is None else "the clock is right"
+            waits = f"it is {iso(until)}" if s.clock_ahead is None else "the clock is right"
             yield f"It is held until {waits}. Synchronize this machine's clock (chrony, systemd-timesyncd)."
-            if ahead is not None:
-                yield f"Meanwhile a near_real_time of more than {rough(ahead)} lets it move."
         case Reason.HELD_NO_DATA:
             yield from _no_data(s)
         case Reason.IDLE_ADVANCED:
@@ -162,8 +158,7 @@ def _past_the_frontier(s: Situation, watermark: datetime, evidence: FrontierEvid
         last = _last_that_holds(s, watermark, bucket_of(s.oldest_base), AFTER_ALL)
         until = None if last is None else bucket_start(last + 1)
     if evidence.frontier <= watermark:
-        passed_over = " that is not passed over (frontier_quantile)" if s.policy.frontier_quantile > 0 else ""
-        later = f"a message with an event time after {iso(watermark)}{passed_over}"
+        later = f"a message with an event time after {iso(watermark)}"
     yield from _moves_when(s, until, later)
 
 
@@ -207,7 +202,7 @@ def _lands(until: datetime, s: Situation) -> str:
     until += s.policy.base_slack
     text = f"base has acknowledged everything that was published before {iso(until)}"
     if s.policy.base_slack > ZERO:
-        text += f", {format_duration(s.policy.base_slack)} of slack (base_slack) included"
+        text += f", {format_duration(s.policy.base_slack)} of slack included"
     since, later = published_since(s, known(s.base).oldest_unacked), published_since(s, until)
     if since is None or later is None:
         return text
@@ -238,7 +233,7 @@ def _let_go(before: datetime) -> str:
 
 def _reach(s: Situation) -> str:
     if s.policy.reading_slack > ZERO:
-        return f"{format_duration(s.policy.band + s.policy.reading_slack)} (the band and reading_slack)"
+        return f"{format_duration(s.policy.band + s.policy.reading_slack)} (the band and the slack)"
     return f"{format_duration(s.policy.band)} (the band)"
 
 

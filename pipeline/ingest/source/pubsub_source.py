@@ -28,8 +28,8 @@ from pyspark.sql.streaming.datasource import (
 from tidemark.pipeline.clock import Clock, SystemClock, from_us, to_us
 from tidemark.pipeline.contract.heartbeat import HeartbeatReader
 from tidemark.pipeline.errors import ExecutorsUnable, InvalidSettings, ObjectExists, PubSubError
-from tidemark.pipeline.ingest.named import land_named
-from tidemark.pipeline.ingest.pubsub_options import WATERMARK, SourceOptions, read_options
+from tidemark.pipeline.ingest.source.named import land_named
+from tidemark.pipeline.ingest.source.pubsub_options import WATERMARK, SourceOptions, read_options
 from tidemark.pipeline.ingest.take import Budget
 from tidemark.pipeline.kept import Kept
 from tidemark.pipeline.lake.landings import FOLDER, MANIFEST, PIECE, LandedBatches
@@ -43,7 +43,7 @@ from tidemark.pipeline.lake.tables.table import MOMENT
 from tidemark.pipeline.pubsub.backlog import Backlog, SnapshotBacklog
 from tidemark.pipeline.pubsub.connection import subscriber_client
 from tidemark.pipeline.pubsub.schemas import reader_of
-from tidemark.pipeline.pubsub.subscription import PubSubSubscription, Subscription, lease_of
+from tidemark.pipeline.pubsub.subscription import PubSubSubscription, lease_of
 from tidemark.pipeline.spark.environment import ARCHIVES
 from tidemark.pipeline.spark.environment import FOLDER as ENVIRONMENT
 from tidemark.pipeline.spark.frames import arrow_schema, spark_schema
@@ -70,7 +70,7 @@ class Connections:
         self.clock = clock or SystemClock()
         self.lake = Lake(options.place, options.contract.fields, self.clock)
 
-    def subscription(self) -> AbstractContextManager[Subscription]:
+    def subscription(self) -> AbstractContextManager[PubSubSubscription]:
         """The subscription, for as long as the block runs."""
         options, client = self.options, self.client()
         return closing(PubSubSubscription(client, options.path, self.clock, options, lease=self.lease()))
@@ -81,7 +81,7 @@ class Connections:
         return CLIENTS.get(server, lambda: subscriber_client(*server))
 
     def lease(self) -> timedelta:
-        """How long the subscription leases a message, which a process looks up once."""
+        """The time for which the subscription leases a message. A process looks it up once."""
         options = self.options
         return CLIENTS.get((options.server, options.path), lambda: lease_of(self.client(), options.path, options))
 
@@ -156,10 +156,11 @@ class PubSubDataSource(DataSource):
     Nothing but the options travels to the executors, which need tidemark installed."""
 
     connections: type[Connections] = Connections
+    called, has_streams = "pubsub", True
 
     @classmethod
     def name(cls) -> str:
-        return "pubsub"
+        return cls.called
 
     def schema(self) -> T.StructType:
         """A message whole, both of its times, the fields of the option `fields`, and the batch's watermark."""
@@ -169,6 +170,13 @@ class PubSubDataSource(DataSource):
         return PubSubReader(self._connected(schema), schema)
 
     def streamReader(self, schema: T.StructType) -> "PubSubStreamReader":  # noqa: N802 (Spark's name)
+        if not self.has_streams:
+            raise ExecutorsUnable(
+                "a stream over Spark Connect cannot use an archive that the session sent: Spark unpacks it in the "
+                "session's folder and starts a stream's readers in the executor's own. Start the server with "
+                f"`--conf {ARCHIVES}=executors.tar.gz#{ENVIRONMENT}`, as `tidemark up` does on a cluster with "
+                "spark.executor_environment, or install tidemark in the Python of Spark's executors. Nothing was pulled"
+            )
         return PubSubStreamReader(self._connected(schema), schema)
 
     def _connected(self, schema: T.StructType) -> Connections:
@@ -183,28 +191,22 @@ class PubSubDataSource(DataSource):
 class TidemarkDataSource(PubSubDataSource):
     """The source under the name `tidemark`, for a Spark that has another `pubsub`."""
 
-    @classmethod
-    def name(cls) -> str:
-        return "tidemark"
+    called = "tidemark"
 
 
 class PubSubBatchSource(PubSubDataSource):
     """The source for a session whose archive no streaming query would find: a stream is refused when it starts."""
 
-    def streamReader(self, schema: T.StructType) -> "PubSubStreamReader":  # noqa: ARG002, N802 (Spark's name)
-        raise ExecutorsUnable(
-            "a stream over Spark Connect cannot use an archive that the session sent: Spark unpacks it in the "
-            "session's folder and starts a stream's readers in the executor's own. Start the server with "
-            f"`--conf {ARCHIVES}=executors.tar.gz#{ENVIRONMENT}`, as `tidemark up` does on a cluster with "
-            "spark.executor_environment, or install tidemark in the Python of Spark's executors. Nothing was pulled"
-        )
+    has_streams = False
 
 
-class TidemarkBatchSource(TidemarkDataSource, PubSubBatchSource):
+class TidemarkBatchSource(TidemarkDataSource):
     """The batch source under the name `tidemark`."""
 
+    has_streams = False
 
-class Landing:
+
+class NamedReader:
     """The common part of both readers: reads their partitions."""
 
     def __init__(self, connections: Connections, schema: T.StructType) -> None:
@@ -254,7 +256,7 @@ class Landing:
             yield from asked.combine_chunks().to_batches(max_chunksize=ROWS_PER_ARROW_BATCH)
 
 
-class PubSubReader(Landing, DataSourceReader):
+class PubSubReader(NamedReader, DataSourceReader):
     """A batch read: it lands once under the name in the option `landing`, and is served from there ever after."""
 
     def partitions(self) -> list[LandingPartition]:
@@ -274,7 +276,7 @@ class PubSubReader(Landing, DataSourceReader):
         return plan.partitions(self.getDefaultReadLimit())
 
 
-class PubSubStreamReader(Landing, DataSourceStreamReader, SupportsTriggerAvailableNow):
+class PubSubStreamReader(NamedReader, DataSourceStreamReader, SupportsTriggerAvailableNow):
     """A stream. Every offset is a number more: whether there is anything to read is known only by pulling."""
 
     _available_at: datetime | None = None

@@ -39,7 +39,7 @@ def register(session: SparkSession, *, environment: str | None = None) -> None:
                 f'format("pubsub") needs PySpark and Spark 4.2 or newer, and {which} is {version}: install '
                 "`pyspark>=4.2`. Windows, tables of your own and readers run on this one. Nothing was registered"
             )
-    from tidemark.pipeline.ingest import pubsub_source as sources
+    from tidemark.pipeline.ingest.source import pubsub_source as sources
 
     if environment is not None:
         archive = environment if is_address(environment) else str(Path(environment).resolve())

@@ -20,7 +20,7 @@ from tidemark.pipeline.lake.store.notes import Notes
 from tidemark.pipeline.lake.store.objects import ObjectStore
 from tidemark.pipeline.lake.tables.heartbeats import PARTITION
 from tidemark.pipeline.lake.tables.new_files import NewFile, NewFiles
-from tidemark.pipeline.pubsub.subscription import Subscription
+from tidemark.pipeline.pubsub.subscription import PubSubSubscription
 
 
 class _Pieces:
@@ -42,7 +42,7 @@ class _Pieces:
 
 def land_named(
     name: str,
-    subscription: Subscription,
+    subscription: PubSubSubscription,
     *,
     objects: ObjectStore,
     quarantine: NewFiles,
@@ -58,10 +58,9 @@ def land_named(
     readers try, die or are started again. A reader that is not first acknowledges nothing: its messages come again. An
     empty pull leaves an empty manifest.
 
-    A heartbeat below `watermark` is late. `is_over` says that nobody will ask for the name again, so that its manifest
-    may be gone: raises LandingOver then, with nothing acknowledged. Raises PubSubError or LakeError; then nothing was
-    acknowledged that is not durable, and the same name may be tried again.
-    """
+    A heartbeat below `watermark` is late. `is_over` says that the name will not be asked for again, so that its
+    manifest may be gone: raises LandingOver then, with nothing acknowledged. Raises PubSubError or LakeError; then
+    nothing was acknowledged that is not durable, and the same name may be tried again."""
     manifests = Notes(objects, MANIFEST)
     if (landed := manifests.find(name)) is not None:
         return landed
