@@ -10,7 +10,7 @@ import dagster as dg
 from tidemark.local.services.ownership import Ownership
 from tidemark.pipeline.clock import Clock
 from tidemark.pipeline.contract.heartbeat import HeartbeatReader
-from tidemark.pipeline.ingest.progress import Watch
+from tidemark.pipeline.ingest.progress import BacklogWatch
 from tidemark.pipeline.ingest.readers import new_files
 from tidemark.pipeline.ingest.signals import signals_of
 from tidemark.pipeline.kept import Kept
@@ -72,9 +72,9 @@ class LakeResource(dg.ConfigurableResource):  # type: ignore[type-arg]
         decided = self.tracking_log("run").newest().record
         return None if decided is None else decided.decision.watermark
 
-    def watch(self) -> Watch:
+    def watch(self) -> BacklogWatch:
         """The progress of both backlogs, as this process has seen it."""
-        return self.kept.get("watch", Watch)
+        return self.kept.get("watch", BacklogWatch)
 
     def signals(self, user: str) -> Sequence[WatermarkObject]:
         """The places outside that are told the newest decision, with what this user has told."""

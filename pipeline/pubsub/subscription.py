@@ -5,7 +5,7 @@ Acknowledging is the caller's last step: a batch is acknowledged only after it i
 
 import logging
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import partial
 from weakref import finalize
@@ -18,11 +18,12 @@ from tidemark.pipeline.clock import Clock
 from tidemark.pipeline.contract.messages import Messages
 from tidemark.pipeline.errors import BaseReadByOthers, PermissionMissing, PubSubError
 from tidemark.pipeline.pubsub.connection import CALL_TIMEOUT, TRANSIENT, bounded, reported
-from tidemark.pipeline.pubsub.leases import IDS_PER_CALL, LEASE, Acknowledged, Leases
+from tidemark.pipeline.pubsub.leases import IDS_PER_CALL, LEASE, Leases
 from tidemark.pipeline.pubsub.pulls import GIVEN_BACK_SECONDS, Pulls
 from tidemark.pipeline.pubsub.received import ACK_ID, NOTHING
 from tidemark.pipeline.settings_sections import ServerSettings
 from tidemark.pipeline.settings_types import ZERO
+from tidemark.pipeline.sums import HOW, Sums
 
 logger = logging.getLogger(__name__)
 
@@ -57,28 +58,16 @@ class PulledBatch:
         return len(self.messages)
 
 
-class Subscription(Protocol):
-    """A subscription, as a tick uses it."""
+FIRST_FEW = {HOW: lambda one, other: (*one, *other)[:5]}
 
-    @property
-    def path(self) -> str:
-        """The full resource name."""
 
-    def pull(self, max_messages: int, max_bytes: int, seconds: float, ahead: int = 0) -> PulledBatch:
-        """A batch, as far as it comes within the bounds; an empty one does not prove an empty backlog. Its leases are
-        kept until it is acknowledged or given back. So many messages more may be pulled `ahead` meanwhile."""
+@dataclass(frozen=True, slots=True)
+class Acknowledged(Sums):
+    """The result of an acknowledgement. Messages for which it failed are durable, and are delivered again."""
 
-    def acknowledge(self, ack_ids: Sequence[str]) -> Acknowledged:
-        """Tell Pub/Sub that these messages are durable."""
-
-    def hold(self, ack_ids: Sequence[str]) -> None:
-        """Keep the leases of messages that another process has pulled."""
-
-    def give_back(self, ack_ids: Sequence[str], seconds: int = GIVEN_BACK_SECONDS) -> None:
-        """Let go of messages, which are delivered again after so long."""
-
-    def pause(self) -> None:
-        """Nothing is pulled for a while."""
+    count: int = 0
+    failed: int = 0
+    problems: tuple[str, ...] = field(default=(), metadata=FIRST_FEW)
 
 
 class PubSubSubscription:

@@ -1,7 +1,7 @@
 """The report: the cost and benefit of every band on one source, as figures and in sentences."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any
 

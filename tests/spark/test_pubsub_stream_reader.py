@@ -11,8 +11,6 @@ import pyarrow as pa
 import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes, ReadMaxRows
 from pyspark.sql.types import StructType
-from tidemark.pipeline.ingest.pubsub_options import SourceOptions, read_options
-from tidemark.pipeline.ingest.pubsub_source import Connections, PubSubDataSource, PubSubStreamReader, source_schema
 
 from tests.ingest.fakes import World
 from tests.watermark.builders import at
