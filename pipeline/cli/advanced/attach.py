@@ -40,9 +40,7 @@ GIVES_BACK_SECONDS = 0.2
 
 
 def attach(
-    ticks: Annotated[
-        int | None, option("End after so many ticks; exit code 1 if the last one failed. Without it: never.", min=1)
-    ] = None,
+    ticks: Annotated[int | None, option("End after so many ticks; exit code 1 if the last failed.", min=1)] = None,
 ) -> None:
     """Track a subscription that another system reads.
 
