@@ -73,8 +73,16 @@ class Housekeeper:
         """Do every chore, and report each when it is done. An error of tidemark's own is reported, not raised."""
         every: Sequence[tuple[str, str, Callable[[], Iterator[Done]]]] = [
             ("retention", "windows", self._drop_windows),
-            ("retention", QUARANTINE, partial(self._drop_days, QUARANTINE, "messages that were rejected")),
-            ("retention", CORRECTIONS, partial(self._drop_days, CORRECTIONS, "changes that were noticed")),
+            (
+                "retention",
+                QUARANTINE,
+                partial(self._drop_days, QUARANTINE, self._keep.quarantine, "messages that were rejected"),
+            ),
+            (
+                "retention",
+                CORRECTIONS,
+                partial(self._drop_days, CORRECTIONS, self._keep.windows, "changes that were noticed"),
+            ),
             ("retention", "tracking log", self._drop_log),
             ("packing", "tracking log", self._pack_log),
             ("compaction", HEARTBEATS, partial(self._compact, HEARTBEATS, "event_time")),
