@@ -1,9 +1,9 @@
 """Pulled messages in columns, as they are judged and kept: no Python object for each, unless it is looked into."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from itertools import pairwise
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -13,25 +13,33 @@ Ints = npt.NDArray[np.int64]
 
 MOMENT = pa.timestamp("us", tz="UTC")
 
-MESSAGE = pa.schema(
-    [
-        pa.field("message_id", pa.string(), nullable=False),
-        pa.field("publish_time", MOMENT, nullable=False),
-        pa.field("ordering_key", pa.string()),
-        pa.field("attributes", pa.map_(pa.string(), pa.string())),
-        pa.field("payload", pa.binary()),
-    ]
-)
+
+class Column(NamedTuple):
+    """A column of a table, with a text for people."""
+
+    name: str
+    type: pa.DataType
+    text: str
+    nullable: bool = True
+
+
+def described(columns: Iterable[Column]) -> tuple[pa.Schema, dict[str, str]]:
+    """The schema of these columns, and the text of each by its name."""
+    found = list(columns)
+    fields = (pa.field(column.name, column.type, nullable=column.nullable) for column in found)
+    return pa.schema(fields), {column.name: column.text for column in found}
+
+
+MESSAGE_COLUMNS = [
+    Column("message_id", pa.string(), "Pub/Sub's id of the message.", False),
+    Column("publish_time", MOMENT, "Time at which Pub/Sub received the message.", False),
+    Column("ordering_key", pa.string(), "The ordering key, if the publisher set one."),
+    Column("attributes", pa.map_(pa.string(), pa.string()), "The message's attributes."),
+    Column("payload", pa.binary(), "The message's payload, byte for byte."),
+]
 """The columns in which a message is kept whole."""
 
-MESSAGE_COLUMNS: Mapping[str, str] = {
-    "message_id": "Pub/Sub's id of the message.",
-    "publish_time": "Time at which Pub/Sub received the message.",
-    "ordering_key": "The ordering key, if the publisher set one.",
-    "attributes": "The message's attributes.",
-    "payload": "The message's payload, byte for byte.",
-}
-"""A text for each of them."""
+MESSAGE, _ = described(MESSAGE_COLUMNS)
 
 
 class Messages:

@@ -124,7 +124,7 @@ class Housekeeper:
                 yield self._dropped(name, windowing.containing(first).key, f"of windows before {iso(first)}")
 
     def _drop_days(self, name: str, what: str) -> Iterator[Done]:
-        keep = getattr(self._keep, name)
+        keep = self._keep.quarantine if name == QUARANTINE else self._keep.windows
         if keep is None:
             yield "all are kept", {}
             return

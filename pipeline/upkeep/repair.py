@@ -61,7 +61,7 @@ class Survey:
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class Flaw:
     """One thing that is wrong, in a word and a sentence. `is_grave`: a person has to repair it."""
 
     kind: str
@@ -69,33 +69,31 @@ class Finding:
     is_grave: bool = False
 
 
-def findings(survey: Survey, now: datetime) -> Iterator[Finding]:
+def findings(survey: Survey, now: datetime) -> Iterator[Flaw]:
     """All that was found, by name."""
     for broken in survey.integrity.broken:
         for reason in broken.reasons:
-            yield Finding(str(broken.fault), f"{broken.window.key}: {reason}")
+            yield Flaw(str(broken.fault), f"{broken.window.key}: {reason}")
         for block in broken.blocked_by:
-            yield Finding(str(broken.fault), f"{broken.window.key}: it cannot be computed now: {block}", True)
+            yield Flaw(str(broken.fault), f"{broken.window.key}: it cannot be computed now: {block}", True)
     for damaged in survey.integrity.inputs:
         first, last = damaged.windows[0].key, damaged.windows[-1].key
         made = f"Window {first} is made" if first == last else f"The windows {first} to {last} are made"
         remedy = "put back a backup of it, or the object's earlier generation"
-        yield Finding(
-            "damaged", f"{damaged.path}: {damaged.why}. {made} from it and cannot be computed: {remedy}", True
-        )
+        yield Flaw("damaged", f"{damaged.path}: {damaged.why}. {made} from it and cannot be computed: {remedy}", True)
     for own in survey.integrity.own:
-        yield Finding("damaged", f"{own.window} of {own.table}: {own.why}")
+        yield Flaw("damaged", f"{own.window} of {own.table}: {own.why}")
     for text in survey.integrity.unknown:
-        yield Finding("unknown", text, True)
+        yield Flaw("unknown", text, True)
     for number, why in survey.log.damaged:
-        yield Finding("log", f"entry {number}: {why}", True)
+        yield Flaw("log", f"entry {number}: {why}", True)
     for number, why in survey.log.forgotten:
-        yield Finding("log", f"entry {number} was forgotten: {why}")
+        yield Flaw("log", f"entry {number} was forgotten: {why}")
     for text in survey.log.lost:
-        yield Finding("log", text, True)
+        yield Flaw("log", text, True)
     for orphan in survey.orphans:
         age = format_duration(timedelta(seconds=int((now - orphan.written_at).total_seconds())))
-        yield Finding("orphaned", f"{orphan.location}: {orphan.what} ({orphan.size} bytes, {age} old)")
+        yield Flaw("orphaned", f"{orphan.location}: {orphan.what} ({orphan.size} bytes, {age} old)")
 
 
 class Surveyor:

@@ -77,7 +77,7 @@ def test_once_a_process_begins_with_another_contract_the_old_one_settles_nothing
 
 
 @pytest.mark.parametrize("contract", [OLD, NEW])
-def test_under_another_contract_the_watermark_stands_until_base_has_passed_what_was_tracked_before(
+def test_under_another_contract_the_watermark_stands_until_base_has_passed_the_old_one(
     settings: LakeSettings, contract: str
 ) -> None:
     marks = [tick(tracker(settings, OLD), second, OLD) for second in (100, 120, 140)]

@@ -276,7 +276,7 @@ def test_the_watermark_stays_at_the_floor_that_is_known_of_a_lost_decision(tmp_p
     assert again.decide(deciding(190)).decision.watermark == at(169)
 
 
-def test_the_command_keeps_the_watermark_that_was_noted_or_else_the_end_of_the_newest_computed_window(
+def test_the_command_keeps_the_watermark_that_was_noted_or_the_end_of_the_newest_window(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     config = tmp_path / "tidemark.toml"

@@ -148,7 +148,7 @@ def test_a_closed_window_that_is_not_computed_is_missing_and_an_open_one_is_not(
     assert survey.integrity.repairable == [WINDOWS[5:]]
 
 
-def test_a_heartbeat_that_landed_since_makes_stale_its_window_and_those_whose_lookback_reaches_it(house: House) -> None:
+def test_a_heartbeat_that_landed_since_makes_stale_the_windows_that_it_belongs_to(house: House) -> None:
     house.history.land([Beat("late", 70)])
     survey = house.look()
     assert broken(survey) == {1: Fault.STALE, 2: Fault.STALE}

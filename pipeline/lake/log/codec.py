@@ -17,6 +17,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pydantic import TypeAdapter
 
+from tidemark.pipeline.contract.messages import MOMENT, Column, described
 from tidemark.pipeline.errors import CorruptObject
 from tidemark.pipeline.version import marks, newer_format, refuse_newer
 from tidemark.pipeline.watermark.decision import BandEvidence, Decision, FrontierEvidence, SilenceEvidence
@@ -33,31 +34,21 @@ from tidemark.pipeline.watermark.state import (
 )
 from tidemark.pipeline.watermark.usage import Usage
 
-MOMENT = pa.timestamp("us", tz="UTC")
-CELLS = pa.schema(
+CELLS, CELL_COLUMNS = described(
     [
-        pa.field("publish_bucket", MOMENT, nullable=False),
-        pa.field("event_bucket", MOMENT),
-        pa.field("count", pa.int64(), nullable=False),
-        pa.field("min_event_time", MOMENT),
-        pa.field("first_publish_time", MOMENT, nullable=False),
-        pa.field("last_publish_time", MOMENT, nullable=False),
-        pa.field("published_in", pa.int64(), nullable=False),
+        Column("publish_bucket", MOMENT, "The second of publish time, by its start.", False),
+        Column(
+            "event_bucket", MOMENT, "The second of event time, by its start; null for rejected messages and copies."
+        ),
+        Column("count", pa.int64(), "Messages in the cell, at most: a redelivery may count twice.", False),
+        Column("min_event_time", MOMENT, "The least event time in the cell, exact."),
+        Column("first_publish_time", MOMENT, "The smallest publish time in the cell.", False),
+        Column("last_publish_time", MOMENT, "The greatest publish time in the cell.", False),
+        Column("published_in", pa.int64(), "Parts of its second with a published message, a bit each.", False),
     ]
 )
 """A bucket is written as its start. A cell without an event bucket counts rejected messages; if it has a least event
 time all the same (the epoch, which means nothing), it counts copies."""
-
-CELL_COLUMNS: Mapping[str, str] = {
-    "publish_bucket": "The second of publish time, by its start.",
-    "event_bucket": "The second of event time, by its start; null for rejected messages and copies.",
-    "count": "Messages in the cell, at most: a redelivery may count twice.",
-    "min_event_time": "The least event time in the cell, exact.",
-    "first_publish_time": "The smallest publish time in the cell.",
-    "last_publish_time": "The greatest publish time in the cell.",
-    "published_in": "Parts of its second with a published message, a bit each.",
-}
-"""A text for each column."""
 
 NOTES: Mapping[type[Beginning | Lost | Released], pa.Schema] = {
     Beginning: pa.schema({"complete_from": MOMENT}),
@@ -77,30 +68,26 @@ NOTE_COLUMNS: Mapping[str, str] = {
 }
 """A text for each of their columns."""
 
-DECISION_COLUMNS: Mapping[str, str] = {
-    "at": "Time of the decision.",
-    "watermark": "The watermark; null until there is one.",
-    "reason": "The reason (docs/reference/reasons.md).",
-    "candidate": "The event time that the watermark may reach; null for a hold.",
-    "band_start": "The publish time from which the rule looked at messages.",
-    "band_end": "The publish time up to which tracking had read.",
-    "anchor": "The newest second with a message a band before tracking's reading.",
-    "messages_in_band": "Messages published from `band_start` on, at most.",
-    "newest_publish_time": "The newest publish time that tracking has seen.",
-    "complete_from": "Tracking knows all that was published from this time on.",
-    "frontier": "With the rule `frontier`: the greatest event time known to be complete.",
-    "released_before": "An operator released messages published before this time.",
-    "passed_over": "Messages among them that lag more than `watermark.max_lag`.",
-    "base_oldest_unacked": "Base's reading: the publish time of its oldest unacknowledged message.",
-    "tracking_oldest_unacked": "Tracking's reading.",
-    "recent_lag_seconds": "In a silence: the sources' recent lag, in seconds.",
-}
-"""A text for each column of a decision's row."""
-
-_NOT_MOMENTS = {"reason": pa.string(), "recent_lag_seconds": pa.float64()} | dict.fromkeys(
-    ("messages_in_band", "passed_over"), pa.int64()
+DECISIONS, DECISION_COLUMNS = described(
+    [
+        Column("at", MOMENT, "Time of the decision."),
+        Column("watermark", MOMENT, "The watermark; null until there is one."),
+        Column("reason", pa.string(), "The reason (docs/reference/reasons.md)."),
+        Column("candidate", MOMENT, "The event time that the watermark may reach; null for a hold."),
+        Column("band_start", MOMENT, "The publish time from which the rule looked at messages."),
+        Column("band_end", MOMENT, "The publish time up to which tracking had read."),
+        Column("anchor", MOMENT, "The newest second with a message a band before tracking's reading."),
+        Column("messages_in_band", pa.int64(), "Messages published from `band_start` on, at most."),
+        Column("newest_publish_time", MOMENT, "The newest publish time that tracking has seen."),
+        Column("complete_from", MOMENT, "Tracking knows all that was published from this time on."),
+        Column("frontier", MOMENT, "With the rule `frontier`: the greatest event time known to be complete."),
+        Column("released_before", MOMENT, "An operator released messages published before this time."),
+        Column("passed_over", pa.int64(), "Messages among them that lag more than `watermark.max_lag`."),
+        Column("base_oldest_unacked", MOMENT, "Base's reading: the publish time of its oldest unacknowledged message."),
+        Column("tracking_oldest_unacked", MOMENT, "Tracking's reading."),
+        Column("recent_lag_seconds", pa.float64(), "In a silence: the sources' recent lag, in seconds."),
+    ]
 )
-DECISIONS = pa.schema({name: _NOT_MOMENTS.get(name, MOMENT) for name in DECISION_COLUMNS})
 """A decision as one row."""
 
 KIND, FACTS, WRITER, SEAL = b"tidemark.kind", b"tidemark.facts", b"tidemark.writer", b"tidemark.seal"

@@ -19,11 +19,12 @@ from deltalake import CommitProperties, DeltaTable, Transaction
 from deltalake.transaction import AddAction
 
 from tidemark.pipeline.clock import to_us
+from tidemark.pipeline.contract.messages import Column, described
 from tidemark.pipeline.errors import TableConflict
 from tidemark.pipeline.lake.store.notes import JsonKind, Notes
 from tidemark.pipeline.lake.store.objects import ObjectStore
 from tidemark.pipeline.lake.tables.new_files import NewFile
-from tidemark.pipeline.lake.tables.table import DAY_FORMAT, MOMENT, Column, LakeTable, described, table_errors
+from tidemark.pipeline.lake.tables.table import DAY_FORMAT, MOMENT, LakeTable, table_errors
 
 PARTITION = "noticed_on"
 

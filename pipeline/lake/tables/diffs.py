@@ -5,8 +5,9 @@ from collections.abc import Iterator, Mapping
 import pyarrow as pa
 
 from tidemark.pipeline.contract.heartbeat import FieldKind, compared_columns
+from tidemark.pipeline.contract.messages import Column, described
 from tidemark.pipeline.lake.tables.heartbeats import ARROW_TYPES, EVENT_TIME, STREAM_ID, value_of
-from tidemark.pipeline.lake.tables.table import MOMENT, Column, described
+from tidemark.pipeline.lake.tables.table import MOMENT
 from tidemark.pipeline.lake.tables.windowed import PARTITION_COLUMN
 
 
@@ -37,10 +38,8 @@ def _columns(fields: Mapping[str, FieldKind]) -> Iterator[Column]:
             delta = f"`{name}` less `{previous}`; null if either is, or if it is beyond a double."
             yield Column(comparison, pa.float64(), delta)
         else:
-            differ = (
-                f"True if `{name}` and `{previous}` differ, where null is a value as well; null without a previous "
-            )
-            yield Column(comparison, pa.bool_(), f"{differ}heartbeat.")
+            differ = f"True if `{name}` and `{previous}` differ, where null is a value as well; null without a previous"
+            yield Column(comparison, pa.bool_(), f"{differ} heartbeat.")
     yield Column("publish_time", MOMENT, "Publish time of the heartbeat's earliest copy.")
     yield Column("message_id", pa.string(), "Pub/Sub's id of that copy.")
     yield Column("late", pa.bool_(), "True if no copy of it landed in time.")

@@ -17,20 +17,10 @@ from deltalake import DeltaTable
 from tidemark.pipeline.clock import to_us
 from tidemark.pipeline.contract.elements import ELEMENT
 from tidemark.pipeline.contract.heartbeat import FieldKind
-from tidemark.pipeline.contract.messages import MESSAGE, MESSAGE_COLUMNS, MOMENT
+from tidemark.pipeline.contract.messages import MESSAGE_COLUMNS, MOMENT, Column, described
 from tidemark.pipeline.errors import LakeError
 from tidemark.pipeline.lake.tables.delta_log import AddedFile
-from tidemark.pipeline.lake.tables.table import (
-    CUT,
-    Column,
-    DataFile,
-    LakeTable,
-    TablePlace,
-    as_data_files,
-    described,
-    listed,
-    rows_of,
-)
+from tidemark.pipeline.lake.tables.table import CUT, DataFile, LakeTable, TablePlace, as_data_files, listed, rows_of
 
 PARTITION = "event_hour"
 HOUR_FORMAT = "%Y-%m-%dT%HZ"
@@ -57,8 +47,7 @@ STREAM_ID, EVENT_TIME = "The stream that sent the heartbeat.", "Time of the even
 
 def message_columns() -> list[Column]:
     """The columns in which a message is kept whole, the same in `heartbeats` and `quarantine`."""
-    of_message = [Column(each.name, each.type, MESSAGE_COLUMNS[each.name], each.nullable) for each in MESSAGE]
-    return [*of_message, Column("landed_at", MOMENT, "Time at which the row was written.", False)]
+    return [*MESSAGE_COLUMNS, Column("landed_at", MOMENT, "Time at which the row was written.", False)]
 
 
 def heartbeat_schema(fields: Mapping[str, FieldKind]) -> pa.Schema:

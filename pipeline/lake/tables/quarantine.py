@@ -15,18 +15,10 @@ import pyarrow.compute as pc
 
 from tidemark.pipeline.clock import to_us
 from tidemark.pipeline.contract.heartbeat import HeartbeatReader, MessageContract, Rejection, RejectionReason
+from tidemark.pipeline.contract.messages import Column, described
 from tidemark.pipeline.lake.tables.heartbeats import message_columns
 from tidemark.pipeline.lake.tables.requeued import NO_IDS, NOTHING_TOLD, as_judged_last, without
-from tidemark.pipeline.lake.tables.table import (
-    DAY_FORMAT,
-    MOMENT,
-    Column,
-    LakeTable,
-    data_files,
-    described,
-    first_day,
-    rows_of,
-)
+from tidemark.pipeline.lake.tables.table import DAY_FORMAT, MOMENT, LakeTable, data_files, first_day, rows_of
 
 PARTITION = "rejected_on"
 

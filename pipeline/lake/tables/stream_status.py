@@ -9,7 +9,8 @@ from enum import StrEnum
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tidemark.pipeline.lake.tables.table import MOMENT, Column, described
+from tidemark.pipeline.contract.messages import Column, described
+from tidemark.pipeline.lake.tables.table import MOMENT
 from tidemark.pipeline.lake.tables.windowed import PARTITION, PARTITION_COLUMN, WindowedTable
 
 

@@ -14,9 +14,10 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from deltalake import CommitProperties, DeltaTable, write_deltalake
 
+from tidemark.pipeline.contract.messages import Column, described
 from tidemark.pipeline.errors import ObjectMissing, TableConflict
 from tidemark.pipeline.lake.tables.delta_log import commits, read_commit
-from tidemark.pipeline.lake.tables.table import MOMENT, Column, LakeTable, data_files, described, table_errors
+from tidemark.pipeline.lake.tables.table import MOMENT, LakeTable, data_files, table_errors
 from tidemark.pipeline.lake.tables.windowed import WindowedTable
 
 logger = logging.getLogger(__name__)

@@ -8,7 +8,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 from urllib.parse import unquote
 
 import numpy as np
@@ -56,22 +56,6 @@ DAY_FORMAT = "%Y-%m-%d"
 
 CUT = timedelta(milliseconds=1)
 """The most that the Delta library cuts from a file's greatest time in its statistics."""
-
-
-class Column(NamedTuple):
-    """A column of a table, with a text for people."""
-
-    name: str
-    type: pa.DataType
-    text: str
-    nullable: bool = True
-
-
-def described(columns: Iterable[Column]) -> tuple[pa.Schema, dict[str, str]]:
-    """The schema of these columns, and the text of each by its name."""
-    found = list(columns)
-    fields = (pa.field(column.name, column.type, nullable=column.nullable) for column in found)
-    return pa.schema(fields), {column.name: column.text for column in found}
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,6 +21,7 @@ from deltalake.transaction import AddAction, RemoveAction
 from pydantic import Field
 
 from tidemark.pipeline.clock import EPOCH, Clock, to_us
+from tidemark.pipeline.contract.messages import Column
 from tidemark.pipeline.durations import format_duration, parse_duration
 from tidemark.pipeline.errors import (
     CorruptObject,
@@ -33,7 +34,7 @@ from tidemark.pipeline.errors import (
 from tidemark.pipeline.lake.store.notes import JsonKind, Moment, Notes
 from tidemark.pipeline.lake.store.objects import ObjectStore
 from tidemark.pipeline.lake.tables.new_files import NewFile
-from tidemark.pipeline.lake.tables.table import Column, LakeTable, data_files, table_errors
+from tidemark.pipeline.lake.tables.table import LakeTable, data_files, table_errors
 from tidemark.pipeline.windows import start_of
 
 PARTITION = "window"
