@@ -131,8 +131,7 @@ class Housekeeper:
             for name in self._lake.by_window():
                 yield self._dropped(name, windowing.containing(first).key, f"of windows before {iso(first)}")
 
-    def _drop_days(self, name: str, what: str) -> Iterator[Done]:
-        keep = self._keep.quarantine if name == QUARANTINE else self._keep.windows
+    def _drop_days(self, name: str, keep: timedelta | None, what: str) -> Iterator[Done]:
         if keep is None:
             yield "all are kept", {}
             return
