@@ -74,6 +74,14 @@ def test_the_report_has_its_headline_figures_as_numbers_that_can_be_plotted(
     assert len(numbers) > 15
 
 
+def test_the_worst_streams_are_a_table_and_what_it_says_is_text(reported: Mapping[str, dg.MetadataValue]) -> None:
+    slowest = reported["slowest"]
+    assert isinstance(slowest, dg.TableMetadataValue)
+    assert slowest.records[0].data["stream"] == "stream-0000"
+    assert slowest.records[0].data["slow_beyond_band"] > 0
+    assert "1 of 200 streams is slow by more than the band" in str(reported["says"].value)
+
+
 def test_the_page_and_its_figures_are_in_the_lake_and_only_the_newest_stay(tmp_path: Path) -> None:
     settings, paths = settings_in(tmp_path), list[str]()
     record(lake_of(settings), ending_before(SHORT.trace(), to_us(SystemClock().now())), settings.policy)
