@@ -1,7 +1,8 @@
 """The section `[message]`: how a message is written, and what is taken from it."""
 
+from collections.abc import Mapping
 from datetime import datetime, timedelta
-from typing import Annotated
+from typing import Annotated, Any
 from zoneinfo import ZoneInfo
 
 import orjson
@@ -55,6 +56,12 @@ def _array_place(text: str | None) -> str | None:
 
 def _listed(places: str | list[str]) -> list[str]:
     return [places] if isinstance(places, str) else places
+
+
+def _taken_from(part: str, data: Mapping[str, Any]) -> list[str]:
+    """Return the settings that take a value from this part of a message."""
+    names = ("event_time", "stream_id", "publisher_id")
+    return [name for name in names if any(place.startswith(part) for place in _listed(data.get(name, "")))]
 
 
 def _stream_parts(places: str | list[str]) -> str | list[str]:
@@ -166,11 +173,7 @@ class MessageSettings(Section):
     @field_validator("payload")
     @classmethod
     def _nothing_taken_from_bytes(cls, value: Encoding, info: ValidationInfo) -> Encoding:
-        taken = [
-            name
-            for name in ("event_time", "stream_id", "publisher_id")
-            if any(place.startswith("payload:") for place in _listed(info.data.get(name, "")))
-        ]
+        taken = _taken_from("payload:", info.data)
         fields: dict[str, ComparedField] = info.data.get("fields", {})
         if any(not (compared.path or "").startswith(OF_ATTRIBUTE) for compared in fields.values()):
             taken.append("fields")
@@ -192,11 +195,7 @@ class MessageSettings(Section):
     def _where_elements_are_meant(cls, value: str | None, info: ValidationInfo) -> str | None:
         if value is not None and not PayloadFormat(info.data.get("payload", Encoding.JSON)).is_read:
             raise ValueError("the array is in the payload, which must be json, avro or protobuf then")
-        taken = [
-            name
-            for name in ("event_time", "stream_id", "publisher_id")
-            if any(place.startswith("each:") for place in _listed(info.data.get(name, "")))
-        ]
+        taken = _taken_from("each:", info.data)
         fields: dict[str, ComparedField] = info.data.get("fields", {})
         taken += [f"fields.{name}" for name, one in fields.items() if (one.path or "").startswith("each:")]
         if taken and value is None:

@@ -26,33 +26,15 @@ FAULT_NAMES = tuple(field.name for field in fields(Faults))
 
 def pubsub(
     port: Annotated[
-        int | None,
-        option(
-            "The port; 0 takes a free one, which the ready line names. Without it: that of pubsub.emulator_host.",
-            min=0,
-            max=65535,
-        ),
+        int | None, option("The port; 0 takes a free one. Else as in pubsub.emulator_host.", min=0, max=65535)
     ] = None,
-    host: Annotated[
-        str | None,
-        option("The address, on loopback: there is no authentication. Without it: that of pubsub.emulator_host."),
-    ] = None,
-    seed: Annotated[
-        int | None,
-        option("Draw the faults from this seed: the same calls in the same order meet the same faults."),
-    ] = None,
+    host: Annotated[str | None, option("The address, on loopback. Else as in pubsub.emulator_host.")] = None,
+    seed: Annotated[int | None, option("Draw the faults from this seed.")] = None,
     fault: Annotated[
         list[str] | None,
         option(f"A fault; repeat for more. Names: {', '.join(FAULT_NAMES)}.", metavar="NAME=VALUE"),
     ] = None,
-    like_the_service: Annotated[
-        bool,
-        option(
-            "Behave as the service does at its worst: slow calls, small and empty answers beside a backlog, "
-            "messages leased to a caller that has gone. --fault changes single ones.",
-            "--like-the-service",
-        ),
-    ] = False,
+    like_the_service: Annotated[bool, option("The service's faults, at their worst.", "--like-the-service")] = False,
 ) -> None:
     """Serve tidemark's own Pub/Sub on loopback.
 

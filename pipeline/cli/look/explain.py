@@ -32,12 +32,8 @@ MARKS = {Outcome.PASSED: "[green]✓[/]", Outcome.HELD: "[yellow]✗[/]", Outcom
 
 
 def explain(
-    at: Annotated[
-        datetime | None, time_option("Explain the decision in force at this time, instead of the newest.")
-    ] = None,
-    picture: Annotated[
-        Path | None, option("Write a picture instead: an SVG file of the histogram and of the lag, for a ticket.")
-    ] = None,
+    at: Annotated[datetime | None, time_option("The decision in force at this time, instead of the newest.")] = None,
+    picture: Annotated[Path | None, option("Instead, draw the histogram and the lag to this SVG file.")] = None,
     as_json: AsJson = False,
 ) -> None:
     """Explain why the watermark stands where it does."""

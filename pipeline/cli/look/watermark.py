@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from tidemark.pipeline.cli.here import lake_of, refuse_attached
-from tidemark.pipeline.cli.options import AsJson, duration_option, moment, option, window_named
+from tidemark.pipeline.cli.options import AsJson, Span, duration_option, moment, only_with, option, window_named
 from tidemark.pipeline.cli.output import console, print_json, safe
 from tidemark.pipeline.clock import SystemClock, iso
 from tidemark.pipeline.durations import format_duration, rough
@@ -17,44 +17,30 @@ from tidemark.pipeline.quality.computed import Stage, WindowProgress, words
 from tidemark.pipeline.quality.gate import Watermark, WatermarkReader
 from tidemark.pipeline.settings import Settings, load_settings
 
-WAITS = timedelta(minutes=10)
-"""How long --wait-for waits if nothing else is said: an orchestrator's task may wait so long and be tried again."""
+WAITS = Span(minutes=10)
+"""How long --wait-for waits by default: an orchestrator's task may wait that long and be tried again."""
 
 
 def watermark(
-    wait_for: Annotated[
-        str | None,
-        option(
-            "Wait until the watermark has reached this event time, or the end of the window with this key; exit code "
-            "1: it has not.",
-            metavar="<time|key>",
-        ),
-    ] = None,
-    computed: Annotated[
-        bool,
-        option(
-            "With --wait-for and a window's key: wait until its rows are in heartbeat_diffs, or there is nothing to "
-            "compute.",
-            "--computed",
-        ),
-    ] = False,
-    timeout: Annotated[
-        timedelta | None, duration_option(f"How long --wait-for waits, {format_duration(WAITS)} if not given.")
-    ] = None,
+    wait_for: Annotated[str | None, option("Wait for this event time, or window's end.", metavar="<time|key>")] = None,
+    computed: Annotated[bool, option("With --wait-for: until the window is computed, too.", "--computed")] = False,
+    timeout: Annotated[timedelta, duration_option("The longest that --wait-for waits.")] = WAITS,
     as_json: AsJson = False,
 ) -> None:
-    """Print the watermark, or wait until it reaches a time."""
-    if timeout is not None and wait_for is None:
-        raise typer.BadParameter("--timeout says how long --wait-for waits; name an event time with that")
-    if computed and wait_for is None:
-        raise typer.BadParameter("--computed says what --wait-for waits for; name a window by its key with that")
+    """Print the watermark, or wait until it reaches a time.
+
+    It needs the lake alone. --wait-for takes a window's key as well: the window's end. With --computed, the window's
+    rows are in heartbeat_diffs, or there is nothing to compute. Exit code 1: not reached, or not computed.
+    """
+    if wait_for is None:
+        only_with("--wait-for", timeout=timeout != WAITS, computed=computed)
     settings, clock = load_settings(), SystemClock()
     reader, stage = WatermarkReader(settings, clock), None
     began = clock.monotonic()
     if wait_for is None:
         found = reader.read()
     else:
-        limit = WAITS if timeout is None else timeout
+        limit = timeout
         event_time = _event_time(settings, wait_for)
         window = window_named(settings, wait_for)
         if computed:

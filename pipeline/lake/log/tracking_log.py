@@ -336,9 +336,13 @@ class TrackingLog:
         """An entry that is not archived. Raises CorruptObject if it is damaged or missing."""
         try:
             return decode(self._live_content(number), entry_name(number))
+        except CorruptObject:
+            self._contents.clear()  # a backup may be put back
+            raise
         except ObjectMissing:
             raise self._gap(number) from None
 
+    @cachedmethod(attrgetter("_contents"), lock=attrgetter("_contents_lock"))
     def _live_content(self, number: int) -> bytes:
         """The content of an entry that was listed outside the archives. It may have moved there since."""
         try:
