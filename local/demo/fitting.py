@@ -1,4 +1,4 @@
-"""Whether a message contract reads the messages of a shape as their publisher means them."""
+"""Checks that a message contract reads the messages of a shape as their publisher means them."""
 
 from collections import Counter
 from dataclasses import replace
@@ -22,8 +22,8 @@ STREAMS, BEATS = 12, 12
 
 
 def trial_of(source: SyntheticSource, reader: HeartbeatReader, now: datetime) -> tuple[Trial, str | None]:
-    """What the contract makes of heartbeats such as the source would publish, and in a sentence why it is not what is
-    meant; None if it is. Raises TidemarkError where a schema cannot be had."""
+    """Judge heartbeats such as the source would publish, and return the trial with the first difference from what the
+    publisher means, as a sentence. None: there is none. Raises TidemarkError if a schema cannot be had."""
     whole = replace(source, streams=STREAMS, broken=0, duplicates=0, silent=0)
     rows = np.concatenate(list(messages(whole, now - BEATS * source.period, now)))
     composed = compose(whole, rows)

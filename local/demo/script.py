@@ -64,7 +64,7 @@ IN_THE_FOLDER = LakeSettings(uri="file:lake")
 LOOK_EVERY_SECONDS = 2.0
 SAY_EVERY_SECONDS = 10.0
 BEFORE_A_WINDOW_ENDS = timedelta(seconds=2)
-"""How long before a window's end the source stops, so that the last window closes soon after."""
+"""Time before a window's end at which the source stops, so that the last window closes soon after."""
 
 PATIENCE = timedelta(minutes=8)
 """The longest that one wait may take before something is wrong."""
@@ -114,7 +114,7 @@ class DemoFolder:
 
 
 @dataclass
-class Watch:
+class LakeWatch:
     """Waits for what the lake should come to hold, and prints what it sees meanwhile."""
 
     settings: Settings
@@ -195,7 +195,7 @@ def run_demo(
     start = clock.now().replace(second=0, microsecond=0) - scale.backlog
     source = Source(replace(beats, streams=scale.streams), settings, folder.truth, start, clock)
     try:
-        summary = _play(folder, Watch(settings, source, supervisor, clock, say), scale)
+        summary = _play(folder, LakeWatch(settings, source, supervisor, clock, say), scale)
     finally:
         try:
             source.stop()
@@ -231,7 +231,7 @@ def shown(path: Path) -> str:
     return str(path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path)
 
 
-def _play(folder: DemoFolder, watch: Watch, scale: Scale) -> Summary:
+def _play(folder: DemoFolder, watch: LakeWatch, scale: Scale) -> Summary:
     """An outage's backlog, the pipeline, live traffic, silence, and the comparison."""
     settings, source, supervisor, clock, say = watch.settings, watch.source, watch.supervisor, watch.clock, watch.say
     say(f"{scale.streams:,} devices publish a heartbeat every 30 s. Everything runs on this machine.")

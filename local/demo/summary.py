@@ -48,7 +48,7 @@ class Summary:
 
     @property
     def is_right(self) -> bool:
-        """Whether the lake holds the whole truth and nothing else."""
+        """True if the lake holds the whole truth and nothing else."""
         found = self.comparison
         return (
             found.rows > 0

@@ -64,7 +64,7 @@ JSON_OBJECT = JsonObject()
 
 @dataclass(frozen=True, slots=True)
 class SyntheticSource:
-    """What the source publishes. Shares are of the heartbeats, from 0 to 1; durations count to the millisecond.
+    """A synthetic source. Shares are of the heartbeats, from 0 to 1; durations count to the millisecond.
 
     A heartbeat is published `lag` plus up to `jitter` after its event time, a straggler `straggler_delay` later still.
     Without stragglers and late copies the disorder is therefore at most `jitter`. A duplicate is the same message

@@ -44,7 +44,7 @@ publisher_id = "attribute:heartbeat_id"
 
 
 def measurements(beat: Beat) -> bytes:
-    """What was measured, as a JSON object. Without a status it does not have that name."""
+    """Return the measured values as a JSON object, without `status` if there is none."""
     said = {} if beat.status is None else {"status": beat.status}
     return orjson.dumps({"temperature": beat.temperature, **said, "sequence": beat.sequence})
 

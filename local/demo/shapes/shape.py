@@ -1,4 +1,4 @@
-"""What a message shape is: how beats become messages, and the settings by which these are read."""
+"""A message shape: it writes beats as messages, and has the settings that read them."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -23,7 +23,7 @@ SPOILT_TIMES = {
     RejectionReason.NO_EVENT_TIME: ABSENT,
     RejectionReason.UNREADABLE_EVENT_TIME: ("yesterday", "2026-13-45T25:00:00Z"),
 }
-"""What stands for the event time of a broken message, in each of two variants; None: nothing."""
+"""The event time of a broken message, in each of two variants. None: it has none."""
 
 BYTES_CUT = 3
 """Bytes cut off the end of a payload to break it."""
@@ -37,7 +37,7 @@ status = "text"
 
 
 class ShapeName(StrEnum):
-    """How messages are written."""
+    """The name of a shape."""
 
     JSON = "json"
     NESTED = "nested"
@@ -51,7 +51,7 @@ class ShapeName(StrEnum):
 
 
 class Beat(NamedTuple):
-    """What the publisher means to say of one moment. The truth is made of it.
+    """The values of one heartbeat, as the publisher means them. The truth consists of them.
 
     A temperature may be a number, null, or a text, which counts as null. If there is a `broken`, the message is to be
     rejected for that reason; `variant` is 0 or 1, which of two ways to break it.
@@ -75,7 +75,7 @@ class Beat(NamedTuple):
 
     @property
     def rest(self) -> dict[str, Any]:
-        """What a shape with flat objects says beside the event time and the stream."""
+        """Return the values of a flat object, without the event time and the stream."""
         return {"id": self.heartbeat_id, "temperature": self.temperature, "status": self.status}
 
     @property
@@ -125,7 +125,7 @@ class Shape:
     reasons: ClassVar[tuple[RejectionReason, ...]] = REASONS
 
     def said(self, beat: Beat) -> Beat:
-        """What this shape can say of a beat. The truth holds that."""
+        """Return the beat as far as this shape can express it, which is what the truth holds."""
         return beat
 
     def messages(self, beats: Sequence[Beat]) -> list[Message]:
