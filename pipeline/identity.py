@@ -70,7 +70,7 @@ SNAPSHOTS = (
 )
 METRICS = Need(
     Permission("monitoring.timeSeries.list", On.PROJECT),
-    "readings by Cloud Monitoring, and base's size before a snapshot",
+    "readings by Cloud Monitoring",
 )
 SCHEMA = Need(
     Permission("pubsub.schemas.listRevisions", On.PROJECT),
