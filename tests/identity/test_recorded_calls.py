@@ -38,7 +38,7 @@ from tidemark.pipeline.settings_sections import ON_CHANGE, PubSubSettings, Quara
 
 ONLY_SOMETIMES = {METRICS.permission, IN_PARTS, BREAK_OFF}
 """Needed for what the Delta library writes in parts, such as a checkpoint of a table with very many files; and after a
-failure, when such an upload is given up."""
+failure, when such an upload is given up. Metrics are asked where a snapshot is refused."""
 
 SECOND = timedelta(seconds=1)
 
