@@ -16,6 +16,7 @@ from tidemark.pipeline.doctor.permissions import (
     check_pubsub_permissions,
 )
 from tidemark.pipeline.identity import RUNNING, Component, On, Permission, permissions_of, role_id
+from tidemark.pipeline.settings_sections import PubSubSettings, Server
 
 CHECKS = [
     Check("permissions", look)
@@ -113,7 +114,10 @@ def test_a_permission_on_one_of_the_two_subscriptions_alone_is_named_with_it(wor
         ("monitoring", {f"pubsub.snapshots.{one}" for one in ("create", "delete", "list")}),
     ],
 )
-def test_what_a_reading_does_not_need_is_not_asked_for(world: World, reading: str, spared: set[str]) -> None:
+def test_what_a_reading_does_not_need_is_not_asked_for(
+    world: World, reading: str, spared: set[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(PubSubSettings, "monitoring", property(lambda _: Server("127.0.0.1:1")))
     everything = {one.name for one in permissions_of(RUNNING) if one.on is On.PROJECT}
     world.granted[world.pubsub.project] -= spared
     world.pubsub = world.pubsub.model_copy(update={"reading": reading})
