@@ -170,7 +170,7 @@ def test_a_long_check_says_how_much_is_left_and_goes_on_where_it_was(history: Hi
     assert staleness.step() is said[-1]
 
 
-def test_a_heartbeat_that_lands_after_its_window_was_computed_is_missed_by_it_and_by_whose_lookback_reaches_it(
+def test_a_heartbeat_that_lands_after_its_window_is_missed_by_it_and_by_those_looking_back_on_it(
     history: History,
 ) -> None:
     history.land([Beat("a", 10), Beat("a", 130)])
@@ -244,7 +244,7 @@ def test_a_window_whose_neighbour_alone_was_computed_again_stays_stale(history: 
     assert (missed.total, missed.mended, list(missed.stale)) == (0, 1, [])
 
 
-def test_a_run_that_had_listed_its_input_before_a_landing_misses_it_even_if_that_was_checked_before(
+def test_a_run_that_listed_its_input_before_a_landing_misses_it_though_checked_before(
     history: History,
 ) -> None:
     history.land([Beat("a", 10)])
@@ -276,7 +276,7 @@ def test_while_nothing_lands_late_no_file_of_heartbeats_is_opened(
 
 
 @pytest.mark.parametrize("is_gone", [False, True], ids=["damaged", "gone"])
-def test_what_an_hour_with_a_damaged_or_missing_file_holds_is_unknown_until_it_is_put_back_and_all_else_is_told(
+def test_an_hour_with_a_damaged_or_missing_file_is_unknown_until_it_is_put_back(
     history: History, *, is_gone: bool
 ) -> None:
     history.land([Beat("a", 10), Beat("a", 2410)])
@@ -356,7 +356,7 @@ def test_after_the_log_and_the_replaced_files_are_gone_the_contents_say_the_same
     assert missed.total == 1
 
 
-def test_after_the_log_is_gone_what_landed_in_a_lookback_that_was_never_computed_makes_stale_to_be_careful(
+def test_without_the_log_what_landed_in_a_lookback_never_computed_makes_stale(
     history: History,
 ) -> None:
     history.land([Beat("a", 0, message_id="m000")])
@@ -369,7 +369,7 @@ def test_after_the_log_is_gone_what_landed_in_a_lookback_that_was_never_computed
     assert history.truth().stale.keys() == {WINDOWS[1].key}
 
 
-def test_after_the_log_is_gone_what_landed_where_a_manifest_is_gone_makes_stale_whose_lookback_reaches_it(
+def test_without_log_and_manifest_what_landed_makes_windows_looking_back_stale(
     history: History,
 ) -> None:
     history.land([Beat("a", 0)])
