@@ -1,12 +1,12 @@
 """Attach beside Google's own clients in Java and in Go, and the checker that judges it."""
 
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
 
-from tests.attach.checking import A_CELL, Acknowledged, Checked, check, disorder_of, record_of
+from tests.attach.checking import A_CELL, Acknowledged, Checked, check
 from tests.attach.foreign import BAND, built, missing, play
 from tests.watermark.builders import at
 from tidemark.pipeline.watermark.decision import Decision, Reason
@@ -67,19 +67,3 @@ def test_a_message_below_the_watermark_must_have_been_sent_before_base_was_read(
     sending: int | None, event: int | None, *, is_violated: bool
 ) -> None:
     assert bool(judged(sending, decided(15, 18, 20), event=event).violations) == is_violated
-
-
-def test_a_watermark_that_falls_and_one_that_stays_behind_are_counted() -> None:
-    found = judged(12, decided(15, 18, 20), decided(8, 28, 30))
-    assert (found.falls, found.short_of_the_end) == (1, 2 * SECOND)
-
-
-def test_disorder_is_how_much_later_an_earlier_event_is_published() -> None:
-    assert disorder_of([(at(0), at(0)), (at(9), at(1)), (at(2), at(2)), (at(5), at(1))]) == 7 * SECOND
-
-
-def test_a_record_keeps_the_first_sending_and_passes_over_a_line_that_a_crash_cut_off(tmp_path: Path) -> None:
-    lines = [f"2026-11-22T10:00:0{n}Z\t{what}\tm\t2026-11-22T09:00:00Z\tx\n" for n, what in enumerate(["sending"] * 2)]
-    (tmp_path / "record").write_text("".join(lines) + "2026-11-22T10:00:03Z\tsend")
-    record = record_of(tmp_path / "record")
-    assert record["m"].sending == datetime(2026, 11, 22, 10, tzinfo=UTC)

@@ -56,20 +56,6 @@ def test_a_check_that_hangs_is_overdue_and_the_others_are_told(never: Event) -> 
     assert [one.said for one in others] == ["begun", "well"]
 
 
-def test_checks_wait_for_each_other_nowhere() -> None:
-    met = [Event(), Event()]
-
-    def check_one(_: Setup) -> Iterator[Said]:
-        met[0].set()
-        yield Level.OK, str(met[1].wait(30))
-
-    def check_other(_: Setup) -> Iterator[Said]:
-        met[1].set()
-        yield Level.OK, str(met[0].wait(30))
-
-    assert [one.said for one in examine(SETUP, [Check("a", check_one), Check("b", check_other)])] == ["True", "True"]
-
-
 def test_with_little_time_only_what_is_known_counts(never: Event) -> None:
     def check_that_hangs(_: Setup) -> Iterator[Said]:
         never.wait()

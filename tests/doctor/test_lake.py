@@ -31,11 +31,6 @@ def in_folder(folder: Path) -> Setup:
     return Setup(Settings(lake=LakeSettings(uri=f"file:{folder}")), SystemClock())
 
 
-def test_a_bucket_as_the_pages_say_it_should_be_is_well(world: World) -> None:
-    finding = one_of(world.setup(), check_lake)
-    assert (finding.level, finding.said[:41]) == (Level.OK, "the lake is in gs://the-lake in EUROPE-WE")
-
-
 @pytest.mark.parametrize(
     ("change", "level", "said"),
     [
@@ -58,12 +53,6 @@ def test_a_bucket_that_would_harm_a_lake_is_said(world: World, change: dict[str,
     findings = examine(world.setup(), [Check("lake", check_lake)])
     assert [one.level for one in findings] == [level, Level.OK]
     assert said in findings[0].said
-
-
-def test_a_rule_for_replaced_versions_alone_is_no_harm(world: World) -> None:
-    assert world.bucket is not None
-    world.bucket["lifecycle"] = {"rule": [{"action": {"type": "Delete"}, "condition": {"numNewerVersions": 1}}]}
-    assert one_of(world.setup(), check_lake).level is Level.OK
 
 
 def test_a_bucket_that_is_missing_silent_or_not_to_be_looked_at_is_told_apart(world: World) -> None:

@@ -162,16 +162,6 @@ def test_a_schema_that_may_not_be_looked_at_breaks_only_what_reads_by_it() -> No
         assert "cannot be looked at without pubsub.schemas.listRevisions on it, which nothing here" in found[0].said
 
 
-def test_a_regional_endpoint_suits_a_topic_of_that_region_and_a_json_schema_suits_everybody(world: World) -> None:
-    world.provision()
-    policy = {"allowed_persistence_regions": ["europe-west3"], "enforce_in_transit": True}
-    schema = {"schema": "projects/p/schemas/s", "encoding": "JSON"}
-    topic = {"name": world.pubsub.topic_path, "message_storage_policy": policy, "schema_settings": schema}
-    world.model._topics[world.pubsub.topic_path] = types.Topic.pb(types.Topic(topic))
-    world.pubsub = world.pubsub.model_copy(update={"endpoint": "europe-west3-pubsub.googleapis.com:443"})
-    assert wrong(world) == []
-
-
 def test_an_emulator_that_up_would_start_is_a_warning_and_one_that_it_would_not_is_broken(world: World) -> None:
     port = free_port()
     world.pubsub = world.pubsub.model_copy(update={"emulator_host": f"127.0.0.1:{port}"})

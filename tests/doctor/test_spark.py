@@ -11,15 +11,11 @@ import dagster as dg
 import pytest
 from pyspark.errors.exceptions.connect import SparkConnectGrpcException
 
-from tests.chaos.disk import small_disk
 from tests.official_emulator import free_port
 from tests.quick import classic
 from tests.spark.machine import script
-from tidemark.local.services import own_files
 from tidemark.pipeline.clock import SystemClock
 from tidemark.pipeline.doctor import cluster
-from tidemark.pipeline.doctor import spark as spark_checks
-from tidemark.pipeline.doctor.bucket import check_state
 from tidemark.pipeline.doctor.cluster import check_executors, check_python
 from tidemark.pipeline.doctor.dagster_storage import check_dagster_storage, judged
 from tidemark.pipeline.doctor.finding import Check, Finding, Level, Setup, examine
@@ -32,7 +28,6 @@ from tidemark.pipeline.doctor.spark import (
     check_token,
 )
 from tidemark.pipeline.doctor.tables import check_own_tables
-from tidemark.pipeline.errors import ServiceFailed
 from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.settings_sections import (
     DagsterSettings,
@@ -198,25 +193,6 @@ def test_a_lake_in_a_bucket_needs_the_connector_wherever_it_is_named(no_jars: Pa
     assert (finding.level, str(no_jars) in finding.said) == (Level.OK, True)
 
 
-def test_a_connector_that_the_program_names_by_itself_may_come_later(
-    no_jars: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    jar = tmp_path / "gcs-connector-4.0.4-shaded.jar"
-    monkeypatch.setattr(spark_checks, "server_config", lambda *_: {"spark.jars": str(jar)})
-    (finding,) = findings(check_connector, spark=here(), lake=IN_A_BUCKET)
-    assert (finding.level, f"`tidemark up` fetches it to {jar}" in finding.said) == (Level.OK, True)
-    jar.touch()
-    (finding,) = findings(check_connector, spark=here(), lake=IN_A_BUCKET)
-    assert finding.said == f"Spark has Google's connector for gs://: {jar}"
-
-
-def test_a_storage_whose_tables_are_of_another_version_is_broken() -> None:
-    well, old = ["b", "b"], ["a", "b"]
-    assert [level for level, _ in judged({"runs": well, "events": well})] == [Level.OK]
-    ((level, said),) = judged({"runs": well, "events": old})
-    assert (level, "(events)" in said, "`dagster instance migrate`" in said) == (Level.BROKEN, True, True)
-
-
 def test_a_storage_that_an_earlier_dagster_has_left_is_told_by_its_revision(tmp_path: Path) -> None:
     with dg.instance_for_test(temp_dir=str(tmp_path)) as instance:
         found = revisions(instance)
@@ -247,30 +223,6 @@ def test_a_storage_that_cannot_be_opened_is_broken_and_one_to_be_made_is_not_mad
     monkeypatch.setattr(subprocess, "run", fails)
     (finding,) = findings(check_dagster_storage, dagster=settings)
     assert (finding.level, "(OperationalError: no answer)" in finding.said) == (Level.BROKEN, True)
-
-
-def test_on_a_full_disk_dagsters_storage_is_broken_with_what_to_do(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(own_files, "given_home", lambda: None)
-    with small_disk(tmp_path / "disk", 1) as reason:
-        if reason is not None:
-            pytest.skip(reason)
-        storage = tmp_path / "disk" / "dagster"
-        storage.mkdir()
-        with pytest.raises(OSError, match="No space left"), (tmp_path / "disk" / "filler").open("wb") as filler:
-            filler.write(bytes(2 << 20))
-        settings = Settings(dagster=DagsterSettings(storage=str(storage)))
-        checks = [Check("Dagster", check_state), Check("Dagster", check_dagster_storage)]
-        (finding,) = examine(Setup(settings, SystemClock()), checks)
-        with pytest.raises(ServiceFailed, match=r"No space left on device.*make room there"):
-            own_files.dagster_home(settings)
-        (tmp_path / "disk" / "filler").unlink()
-    assert finding.level is Level.BROKEN
-    assert finding.said == (
-        f"only 0 MiB are free on the disk of {storage}, and Dagster's storage is {storage}: repair it, make room, or "
-        "set dagster.storage"
-    )
 
 
 def test_a_guests_storage_is_that_of_its_own_dagster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

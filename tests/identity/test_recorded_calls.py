@@ -16,7 +16,7 @@ from tests.dagster import house
 from tests.dagster.house import Hasty, Ticking, beats_between, publish
 from tests.fixtures_emulator import unique_pubsub
 from tests.gcs.apart import fresh_lake
-from tests.identity.documented import Unlisted, permissions_of_http, permissions_of_rpc
+from tests.identity.documented import permissions_of_http
 from tests.identity.recording import RecordedBuckets, Recorder, recorded_buckets
 from tests.pubsub.fake_monitoring import FakeMonitoring, metrics_at
 from tests.pubsub.fake_monitoring import served as serve_monitoring
@@ -175,13 +175,6 @@ def test_a_checkpoint_of_a_table_with_very_many_files_is_written_in_parts(tmp_pa
         assert IN_PARTS in buckets.taken() <= of(Component.LANDER)
 
 
-def test_a_call_that_nobody_has_looked_up_is_noticed() -> None:
-    with pytest.raises(Unlisted, match="Subscriber/Seek"):
-        permissions_of_rpc("/google.pubsub.v1.Subscriber/Seek")
-    with pytest.raises(Unlisted, match="DELETE /storage/v1/b/bucket"):
-        permissions_of_http("DELETE", "/storage/v1/b/bucket")
-
-
 @pytest.mark.parametrize(
     ("method", "target", "needed"),
     [
@@ -200,8 +193,3 @@ def test_a_request_to_cloud_storage_has_the_permissions_that_are_documented(
     method: str, target: str, needed: set[str]
 ) -> None:
     assert {one.name.removeprefix("storage.") for one in permissions_of_http(method, target)} == needed
-
-
-def test_with_a_precondition_nothing_is_replaced() -> None:
-    (permission,) = permissions_of_http("PUT", "/bucket/lake/a", "0")
-    assert permission.name == "storage.objects.create"

@@ -105,10 +105,3 @@ def test_where_heartbeats_expire_a_longer_lookback_has_its_first_window_later() 
         followed = Followed(computed, timedelta(minutes=10), range(FIRST, FIRST + 6), (), is_expiring)
         assert followed.due(BASE, timedelta(minutes=22), NOTHING)[0] == first
         assert followed.due(BASE, timedelta(minutes=10), NOTHING)[0] == FIRST
-
-
-def test_windows_of_a_length_that_the_settings_had_once_are_left_out() -> None:
-    runs = {BASE.numbered(FIRST).key: "run", "2026-11-21T00-02Z": "an earlier run"}
-    with_earlier, without = (ComputedWindows.of(found, BASE) for found in (runs, {BASE.numbered(FIRST).key: "run"}))
-    assert with_earlier.numbers.tolist() == without.numbers.tolist() == [FIRST]
-    assert with_earlier.sums.tolist() == without.sums.tolist()

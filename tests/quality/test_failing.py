@@ -77,16 +77,6 @@ def test_a_note_has_no_secret_of_an_address(tmp_path: Path) -> None:
     assert [one.reason for one in notes.newest()] == [f"SparkUnreachable: {said}"]
 
 
-def test_the_lake_keeps_the_newest_notes_alone(tmp_path: Path) -> None:
-    objects, clock = DiskObjects(tmp_path), ManualClock(at(0))
-    notes = FailedRuns(objects)
-    for number in range(KEPT + 2):
-        fail(notes, clock, ValueError(str(number)))
-        clock.advance(MINUTE)
-    assert len(list(objects.names(RUNS.prefix))) == KEPT
-    assert [one.reason for one in notes.newest()][:: KEPT - 1] == [f"ValueError: {KEPT + 1}", "ValueError: 2"]
-
-
 def test_what_is_asked_for_too_early_is_no_failure_of_a_run(tmp_path: Path) -> None:
     notes = FailedRuns(DiskObjects(tmp_path))
     fail(notes, ManualClock(at(0)), WindowNotClosed("wait"), (FIRST, FIRST))

@@ -47,16 +47,6 @@ def test_late_heartbeats_are_counted_once_in_their_window_and_stream_and_copies_
     assert found.share == 3 / 8
 
 
-def test_a_late_heartbeat_of_which_a_copy_lands_in_time_after_all_is_not_late(tmp_path: Path) -> None:
-    lake = lake_in(tmp_path)
-    late = LateHeartbeats(lake.heartbeats(), WINDOWING)
-    append_beats(lake.heartbeats(), columns_of([Beat("a", 10, late=True)]))
-    assert late.since(START).total == 1
-    append_beats(lake.heartbeats(), columns_of([Beat("a", 10)]))
-    found = late.since(START)
-    assert (found.total, found.copies) == (0, 1)
-
-
 def test_hours_before_the_one_asked_for_do_not_count_and_compaction_changes_nothing(tmp_path: Path) -> None:
     lake = lake_in(tmp_path)
     late = LateHeartbeats(lake.heartbeats(), WINDOWING)
@@ -67,17 +57,6 @@ def test_hours_before_the_one_asked_for_do_not_count_and_compaction_changes_noth
     assert table is not None
     table.optimize.compact()
     assert late.since(START).total == 3
-
-
-def test_what_is_kept_for_a_day_takes_as_much_memory_as_its_rows(tmp_path: Path) -> None:
-    lake, steps = lake_in(tmp_path), 20
-    late = LateHeartbeats(lake.heartbeats(), WINDOWING)
-    append_beats(lake.heartbeats(), columns_of([Beat("a", number) for number in range(steps)]))
-    before = pa.total_allocated_bytes()
-    for number in range(steps):
-        append_beats(lake.heartbeats(), columns_of([Beat("a", number, late=True)]))
-        assert late.since(START).copies == number + 1
-    assert pa.total_allocated_bytes() - before < steps * 10_000
 
 
 class Reads:

@@ -54,11 +54,6 @@ def test_a_field_of_any_kind_that_is_null_in_all_recent_rows_is_named_with_their
     assert read(lake, 50) == NullFields(6)
 
 
-def test_without_recent_rows_nothing_is_known(lake: Lake) -> None:
-    land(lake, 100, without("tags"))
-    assert read(lake, 101) == NullFields()
-
-
 def test_a_field_that_is_new_is_null_since_it_was_configured(lake: Lake, tmp_path: Path) -> None:
     early = {name: kind for name, kind in KINDS.items() if name != "tags"}
     append_beats(lake_in(tmp_path, early).heartbeats(), columns_of([Beat("a", 1)], list(early)))

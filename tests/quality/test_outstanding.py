@@ -52,17 +52,6 @@ THREE = [("m0", 10.1, 3.0), ("m1", 10.9, 4.5), ("m2", 12.0, 6.0)]
 TRACKED = published([(publish, event) for _, publish, event in THREE], rejected=[11.5])
 
 
-def test_on_a_lake_without_tables_every_tracked_message_is_outstanding(tmp_path: Path) -> None:
-    found = left(lake_in(tmp_path), TRACKED, 10, 20)
-    assert (found.tracked, found.landed, found.at_most) == (4, 0, 4)
-    assert found.oldest_event_time == at(3)
-    assert [(second.published_from, second.tracked) for second in found.seconds] == [
-        (at(10), 2),
-        (at(11), 1),
-        (at(12), 1),
-    ]
-
-
 def test_messages_in_either_table_are_not_outstanding(tmp_path: Path) -> None:
     lake = lake_in(tmp_path)
     land(lake, THREE[:1])
@@ -73,43 +62,6 @@ def test_messages_in_either_table_are_not_outstanding(tmp_path: Path) -> None:
         (at(10), 1, 1),
         (at(12), 0, 1),
     ]
-
-
-def test_a_message_that_landed_twice_counts_once_also_where_it_stands_in_both_tables(tmp_path: Path) -> None:
-    lake = lake_in(tmp_path)
-    land(lake, THREE[:1])
-    land(lake, THREE[:1])
-    reject(lake, [("m0", 10.1), ("m0", 10.1)])
-    assert left(lake, TRACKED, 10, 11).landed == 1
-
-
-def test_a_redelivery_that_tracking_counted_again_leaves_an_upper_bound(tmp_path: Path) -> None:
-    lake = lake_in(tmp_path)
-    land(lake, THREE)
-    reject(lake, [("m3", 11.5)])
-    assert left(lake, TRACKED, 10, 20).at_most == 0
-    assert left(lake, TRACKED + TRACKED, 10, 20).at_most == 4
-
-
-def test_only_the_seconds_asked_for_are_counted(tmp_path: Path) -> None:
-    lake = lake_in(tmp_path)
-    land(lake, [("m2", 12.0, 6.0), ("m4", 11.999999, 1.0), ("m5", 13.0, 1.0)])
-    found = left(lake, TRACKED, 12, 13)
-    assert (found.tracked, found.landed, found.at_most) == (1, 1, 0)
-    assert found.oldest_event_time is None
-
-
-def test_a_landing_that_tracking_has_not_seen_hides_nothing_of_another_second(tmp_path: Path) -> None:
-    lake = lake_in(tmp_path)
-    land(lake, [("x", 12.2, 1.0), ("y", 12.4, 1.0)])  # tracking has one message there, and has not read further
-    assert [second.published_from for second in left(lake, TRACKED, 10, 20).seconds] == [at(10), at(11)]
-
-
-def test_the_least_event_time_is_of_the_seconds_in_which_something_is_outstanding(tmp_path: Path) -> None:
-    lake = lake_in(tmp_path)
-    land(lake, THREE[:2])
-    assert left(lake, TRACKED, 10, 20).oldest_event_time == at(6)
-    assert left(lake, TRACKED, 11, 12).oldest_event_time is None  # a rejected message has none
 
 
 def test_files_that_hold_no_such_publish_time_are_not_opened(tmp_path: Path) -> None:

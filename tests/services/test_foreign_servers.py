@@ -21,7 +21,6 @@ from tidemark.pipeline.doctor.finding import Level, Setup
 from tidemark.pipeline.doctor.spark import check_spark
 from tidemark.pipeline.errors import PubSubError, SparkUnreachable
 from tidemark.pipeline.pubsub import connection
-from tidemark.pipeline.pubsub.connection import refuse_foreign_server
 from tidemark.pipeline.pubsub.provision import provision_here
 from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.settings_sections import PubSubSettings, SparkSettings
@@ -90,12 +89,6 @@ def test_a_foreign_server_at_the_emulator_s_address_is_named(
             with pytest.raises(PubSubError) as refused:
                 refuses(settings)
             assert str(refused.value).startswith(NOT_PUBSUB.format(port=port, why=why))
-
-
-def test_an_emulator_is_none_and_neither_is_a_free_port(emulator_host: str) -> None:
-    refuse_foreign_server(emulator_host)
-    refuse_foreign_server(f"127.0.0.1:{free_port()}")
-    refuse_foreign_server(None)
 
 
 def test_up_provision_and_doctor_say_so_and_start_nothing(tmp_path: Path) -> None:

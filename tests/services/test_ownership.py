@@ -1,7 +1,6 @@
 """Who owns a lake: over a folder and over a bucket, with processes that live, have died, or are elsewhere."""
 
 import json
-import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -97,12 +96,6 @@ def of_one(pipelines: list[Ownership]) -> int:
         return sum(pool.map(begin, pipelines))
 
 
-def test_of_pipelines_that_begin_at_once_one_owns_the_folder(place: Place) -> None:
-    topics = [f"topic-{number}" for number in range(8)]
-    assert of_one([place.process(topic) for topic in topics]) == 1
-    assert place.owner().pipeline.topic.rpartition("/")[2] in topics
-
-
 @pytest.mark.gcs
 def test_of_pipelines_that_begin_at_once_one_owns_the_bucket(gcs_lake_settings: LakeSettings) -> None:
     place = Place(gcs_lake_settings)
@@ -179,14 +172,6 @@ def test_an_owner_elsewhere_that_has_died_is_taken_over_within_two_minutes(place
     assert place.owner().process == own_process()
 
 
-def test_the_owners_tick_and_not_ones_own_says_how_long_is_long(place: Place) -> None:
-    owner = place.owned_by(FAR)
-    assert owner.heard_within == timedelta(minutes=1)
-    assert replace(owner, tick_seconds=60.0).heard_within == timedelta(minutes=6)
-    assert replace(owner, tick_seconds=1e300).heard_within == timedelta(hours=1)
-    assert replace(owner, tick_seconds=-5.0).heard_within == timedelta(minutes=1)
-
-
 def test_an_owner_on_this_machine_is_known_by_its_process(place: Place, sleeper: "subprocess.Popen[bytes]") -> None:
     place.owned_by(process_of(sleeper.pid), ago=7200)
     with pytest.raises(LakeOwned):
@@ -197,16 +182,6 @@ def test_an_owner_on_this_machine_is_known_by_its_process(place: Place, sleeper:
     place.process("orders").state()
     assert len(place.said) == 1
     assert place.owner().pipeline.topic.endswith("/orders")
-
-
-def test_another_process_with_the_owners_number_is_not_the_owner(
-    place: Place, sleeper: "subprocess.Popen[bytes]"
-) -> None:
-    earlier = process_of(sleeper.pid)
-    place.owned_by(replace(earlier, started=earlier.started - 100))
-    place.process("orders").state()
-    for number in (-1, 2**70):
-        assert not replace(earlier, process=number).runs()
 
 
 def test_processes_of_the_pipeline_are_not_refused_and_the_last_to_begin_is_named(place: Place) -> None:
@@ -289,25 +264,6 @@ def test_an_up_that_ends_says_so_and_only_of_itself(place: Place, tmp_path: Path
     assert place.owner().ended is None, "another pipeline owns the lake by now"
 
 
-def test_what_a_killed_up_has_left_is_ended_by_its_folder(place: Place, tmp_path: Path) -> None:
-    place.owned_by(replace(own_process(), started=-1.0), up=str(tmp_path))
-    place.process(up=tmp_path).end()
-    assert place.owner().ended is not None
-    place.owned_by(FAR, up=str(tmp_path))
-    place.process(up=tmp_path).end()
-    assert place.owner().ended is None, "the same folder's name on another machine"
-
-
-def test_after_it_was_allowed_a_process_asks_nothing_more(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    reader, writer = place.process(), place.process()
-    reader.allow()
-    assert place.notes.found(OWNER.key) == (None, 0), "to be allowed writes nothing"
-    writer.state()
-    monkeypatch.setattr(Notes, "found", lambda *_: pytest.fail("asked again"))
-    for again in (reader.allow, writer.allow, writer.state):
-        again()
-
-
 def damage(place: Place, content: bytes) -> None:
     there = place.notes.found(OWNER.key)[1]
     place.notes._replaceable.replace(NAME, content, there)
@@ -334,13 +290,3 @@ def test_fields_of_a_later_version_are_passed_over_and_a_later_format_is_refused
     for refused in (place.process().allow, place.process().state, place.process("orders").state):
         with pytest.raises(NewerFormat):
             refused()
-
-
-def test_the_calling_process_runs_and_its_child_has_another_name() -> None:
-    own = own_process()
-    assert own.is_near()
-    assert own.runs()
-    child = os.fork()
-    if not child:
-        os._exit(0 if own_process().process == os.getpid() and own_process() != own else 1)
-    assert os.waitpid(child, 0)[1] == 0
