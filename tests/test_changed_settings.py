@@ -31,7 +31,7 @@ from tidemark.pipeline.clock import SystemClock
 from tidemark.pipeline.compute.table_definition import read_table
 from tidemark.pipeline.contract.heartbeat import HeartbeatReader
 from tidemark.pipeline.doctor.finding import Level, Setup
-from tidemark.pipeline.doctor.tables import check_window_lengths
+from tidemark.pipeline.doctor.lake import check_window_lengths
 from tidemark.pipeline.errors import InvalidSettings, LakeError, TidemarkError
 from tidemark.pipeline.ingest.requeue import Requeuer
 from tidemark.pipeline.lake.layout import HEARTBEAT_DIFFS, HEARTBEATS, Lake

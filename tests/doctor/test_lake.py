@@ -14,7 +14,7 @@ from tidemark.pipeline.clock import SystemClock
 from tidemark.pipeline.doctor.bucket import check_lake
 from tidemark.pipeline.doctor.clocks import check_clock
 from tidemark.pipeline.doctor.finding import Check, Finding, Level, Setup, examine
-from tidemark.pipeline.doctor.versions import check_lake_version
+from tidemark.pipeline.doctor.lake import check_lake_version
 from tidemark.pipeline.lake.layout import Lake
 from tidemark.pipeline.lake.log.tracking_log import entry_name
 from tidemark.pipeline.settings import Settings
@@ -79,7 +79,7 @@ def test_a_folder_that_can_be_made_is_well_and_one_below_a_file_is_not(tmp_path:
     ("ahead", "level", "said"),
     [
         (0, Level.OK, "agrees with Cloud Storage's"),
-        (-120, Level.BROKEN, "ahead of Cloud Storage's, more than watermark.near_real_time (10s)"),
+        (-120, Level.BROKEN, "ahead of Cloud Storage's, more than 10s"),
         (-6, Level.WARNING, "ahead of Cloud Storage's"),
         (120, Level.WARNING, "behind Cloud Storage's"),
     ],

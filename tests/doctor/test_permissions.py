@@ -9,18 +9,11 @@ from tests.doctor.world import World
 from tests.fixtures_emulator import unique_pubsub
 from tidemark.local.emulator.server import served
 from tidemark.pipeline.clock import SystemClock
-from tidemark.pipeline.doctor.finding import Check, Finding, Level, Setup, examine
-from tidemark.pipeline.doctor.permissions import (
-    check_bucket_permissions,
-    check_project_permissions,
-    check_pubsub_permissions,
-)
+from tidemark.pipeline.doctor import checks
+from tidemark.pipeline.doctor.finding import Finding, Level, Setup, examine
 from tidemark.pipeline.identity import RUNNING, Component, On, Permission, permissions_of, role_id
 
-CHECKS = [
-    Check("permissions", look)
-    for look in (check_pubsub_permissions, check_project_permissions, check_bucket_permissions)
-]
+CHECKS = [check for check in checks.CHECKS if check.subject == checks.PERMISSIONS]
 ONLY_WARNED = {"monitoring.timeSeries.list", "pubsub.subscriptions.get"}
 
 

@@ -10,12 +10,12 @@ from google.pubsub_v1 import SchemaServiceClient, types
 from tests.doctor.world import World, served_world
 from tests.official_emulator import free_port
 from tests.pubsub.denying import Denying
-from tidemark.pipeline.doctor.finding import Check, Finding, Level, examine
-from tidemark.pipeline.doctor.subscriptions import check_subscriptions, check_topic
+from tidemark.pipeline.doctor import checks
+from tidemark.pipeline.doctor.finding import Finding, Level, examine
 from tidemark.pipeline.pubsub.connection import client_of
 from tidemark.pipeline.settings_message import MessageSettings
 
-CHECKS = [Check("Pub/Sub", check_topic), Check("Pub/Sub", check_subscriptions)]
+CHECKS = [check for check in checks.CHECKS if check.subject == checks.PUBSUB]
 
 
 def found(world: World) -> list[Finding]:

@@ -6,7 +6,7 @@ from tests.ingest.fakes import World
 from tests.quality.test_gate import live
 from tests.quality.test_running import Home, ended
 from tidemark.pipeline.doctor.finding import Check, Level, Setup, examine
-from tidemark.pipeline.doctor.running import check_running
+from tidemark.pipeline.doctor.lake import check_running
 from tidemark.pipeline.errors import LakeFull
 
 

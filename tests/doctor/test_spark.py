@@ -15,19 +15,20 @@ from tests.official_emulator import free_port
 from tests.quick import classic
 from tests.spark.machine import script
 from tidemark.pipeline.clock import SystemClock
-from tidemark.pipeline.doctor import cluster
-from tidemark.pipeline.doctor.cluster import check_executors, check_python
+from tidemark.pipeline.doctor import spark as spark_checks
 from tidemark.pipeline.doctor.dagster_storage import check_dagster_storage, judged
 from tidemark.pipeline.doctor.finding import Check, Finding, Level, Setup, examine
+from tidemark.pipeline.doctor.lake import check_own_tables
 from tidemark.pipeline.doctor.spark import (
     check_connector,
     check_environment,
+    check_executors,
     check_java,
-    check_places,
+    check_python,
     check_spark,
+    check_task_slots,
     check_token,
 )
-from tidemark.pipeline.doctor.tables import check_own_tables
 from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.settings_sections import (
     DagsterSettings,
@@ -66,7 +67,7 @@ def test_a_table_of_ones_own_that_cannot_be_read_is_broken(tmp_path: Path) -> No
     assert findings(check_own_tables) == []
     (tmp_path / "mine.sql").write_text("SELECT window, stream_id FROM {heartbeats}")
     (finding,) = findings(check_own_tables, tables={"mine": TableSettings(file=str(tmp_path / "mine.sql"))})
-    assert (finding.level, finding.said) == (Level.OK, "tables of your own: mine")
+    assert (finding.level, finding.said) == (Level.OK, "custom tables: mine")
     (finding,) = findings(check_own_tables, tables={"mine": TableSettings(file=str(tmp_path / "absent.sql"))})
     assert (finding.level, "absent.sql cannot be read" in finding.said) == (Level.BROKEN, True)
 
@@ -88,25 +89,25 @@ def test_readers_that_pull_continuously_need_places_beside_windows() -> None:
         classic("local[4]"),
         SparkSettings(remote=remote, config={"spark.master": "local[4,4]"}),
     ):
-        (finding,) = findings(check_places, spark=few, ingest=four)
+        (finding,) = findings(check_task_slots, spark=few, ingest=four)
         assert (finding.level, "4 task slots for 4 readers" in finding.said) == (Level.WARNING, True)
-        assert findings(check_places, spark=few) == []
+        assert findings(check_task_slots, spark=few) == []
     for enough in (here(), classic("local[5]")):
-        assert [one.level for one in findings(check_places, spark=enough, ingest=four)] == [Level.OK]
+        assert [one.level for one in findings(check_task_slots, spark=enough, ingest=four)] == [Level.OK]
     for unknown in (
         classic("spark://host:7077"),
         classic("local[*]"),
     ):
-        assert findings(check_places, spark=unknown, ingest=four) == []
+        assert findings(check_task_slots, spark=unknown, ingest=four) == []
 
 
 def test_executors_behind_a_token_are_said_not_to_have_been_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
     def refused(_: object) -> None:
         raise SparkConnectGrpcException("UNAUTHENTICATED:No authentication token provided")
 
-    monkeypatch.setattr(cluster, "check_answers", lambda _: None)
-    monkeypatch.setattr(cluster, "is_ours_to_start", lambda _: False)
-    monkeypatch.setattr(cluster, "shared_session", refused)
+    monkeypatch.setattr(spark_checks, "check_answers", lambda _: None)
+    monkeypatch.setattr(spark_checks, "is_ours_to_start", lambda _: False)
+    monkeypatch.setattr(spark_checks, "shared_session", refused)
     (finding,) = findings(check_executors, spark=here())
     assert (finding.level, "wants its token" in finding.said) == (Level.WARNING, True)
     assert "before `tidemark up`" in finding.said
@@ -233,7 +234,7 @@ def test_a_guests_storage_is_that_of_its_own_dagster(tmp_path: Path, monkeypatch
         (one,) = check_dagster_storage(Setup(Settings(dagster=absent), SystemClock()))
         return one
 
-    assert "`tidemark up` makes it. If a Dagster of your own runs this pipeline, set DAGSTER_HOME" in found()[1]
+    assert "`tidemark up` makes it. If your own Dagster runs this pipeline, set DAGSTER_HOME" in found()[1]
     (tmp_path / "dagster.yaml").write_text("storage: {sqlite: {base_dir: {env: THEIR_STORAGE}}}\n")
     monkeypatch.setenv("DAGSTER_HOME", str(tmp_path))
     level, said = found()
