@@ -42,7 +42,7 @@ from tidemark.pipeline.orchestrator.names import name_of
 from tidemark.pipeline.pubsub.provision import provision_here
 from tidemark.pipeline.quality.corrected import FollowedTable, follow
 from tidemark.pipeline.quality.due_windows import ComputedWindows, Followed
-from tidemark.pipeline.quality.staleness import Staleness
+from tidemark.pipeline.quality.missed.staleness import Staleness
 from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.settings_sections import LakeSettings, TableSettings
 from tidemark.pipeline.settings_types import Effect, Section

@@ -19,7 +19,7 @@ from tidemark.pipeline.lake.tables.heartbeats import Heartbeats
 from tidemark.pipeline.lake.tables.quarantine import RejectedPayload, by_stream, rejected_payloads
 from tidemark.pipeline.lake.tables.table import MOMENT
 from tidemark.pipeline.observe.plane import HOURS, history_facts, plane_facts
-from tidemark.pipeline.quality.passed_over import PassedOver, read_passed_over
+from tidemark.pipeline.quality.recent import PassedOver, read_passed_over
 from tidemark.pipeline.quality.status import LOST_WITHIN
 from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.watermark.decision import Decision

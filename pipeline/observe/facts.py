@@ -11,7 +11,6 @@ from tidemark.pipeline.lake.failures import FailedTick
 from tidemark.pipeline.lake.layout import Lake
 from tidemark.pipeline.lake.tables.delta_log import last_round
 from tidemark.pipeline.lake.tables.quarantine import Reasons
-from tidemark.pipeline.quality.affected import not_known
 from tidemark.pipeline.quality.failing import (
     Failing,
     TicksNow,
@@ -20,9 +19,9 @@ from tidemark.pipeline.quality.failing import (
     read_ticks,
     with_age,
 )
-from tidemark.pipeline.quality.null_fields import NullFields, read_null_fields
-from tidemark.pipeline.quality.passed_over import read_passed_over
+from tidemark.pipeline.quality.missed.affected import not_known
 from tidemark.pipeline.quality.quarantined import read_reasons
+from tidemark.pipeline.quality.recent import NullFields, read_null_fields, read_passed_over
 from tidemark.pipeline.quality.status import LOST_WITHIN, LakeReport, Losses, read_losses, read_report, read_waiting
 from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.settings_sections import IngestSettings
@@ -32,6 +31,10 @@ from tidemark.pipeline.windows import Window, Windowing
 
 NEWEST_WINDOWS = 10
 """The windows that are told one by one: the newest, and as many older ones that wait or are stale."""
+
+
+OF_A_TABLE = ("table", "failures", "since", "last", "reason")
+"""The facts of a custom table's failures."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +70,7 @@ def read_status(lake: Lake, settings: Settings, now: datetime, clock: Clock | No
     }
     details = {
         **ticks_details(ticks),
-        "table_failures": list(map(asdict, of_tables)),
+        "table_failures": [{name: getattr(one, name) for name in OF_A_TABLE} for one in of_tables],
         **loss_details(losses),
         "windows": list(window_facts(report, waiting, losses, windowing, now)),
     }

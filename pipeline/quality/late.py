@@ -19,7 +19,7 @@ from tidemark.pipeline.clock import duration_us, from_us
 from tidemark.pipeline.lake.tables.delta_log import AddedFile
 from tidemark.pipeline.lake.tables.heartbeats import HOUR_FORMAT, IDENTITY, PARTITION, identities
 from tidemark.pipeline.lake.tables.table import DamagedFile, LakeTable, listed, microseconds, table_errors
-from tidemark.pipeline.quality.first_landings import NO_ROWS, files_by_hour, held_in, read_rows
+from tidemark.pipeline.quality.missed.first_landings import NO_ROWS, files_by_hour, held_in, read_rows
 from tidemark.pipeline.windows import Windowing
 
 

@@ -32,7 +32,7 @@ from tidemark.pipeline.lake.tables.windowed import DiffRun
 from tidemark.pipeline.pubsub.connection import publisher_client, subscriber_client
 from tidemark.pipeline.pubsub.provision import provision_here
 from tidemark.pipeline.pubsub.sampling import sample_messages
-from tidemark.pipeline.quality import staleness_checkpoint
+from tidemark.pipeline.quality.missed import checkpoint as staleness_checkpoint
 from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.settings_sections import ON_CHANGE, PubSubSettings, QuarantineSettings, SignalSettings
 

@@ -108,12 +108,12 @@ def test_a_table_of_ones_own_has_notes_of_its_own_and_as_many(tmp_path: Path) ->
     mine, other = read_failing_tables(lake, clock.now())
     assert (other.table, other.sentence()) == (
         "other",
-        "the last run of the table other failed at 2026-11-21T05:20:00Z: ValueError: of another",
+        "runs of the table other failed once, at 2026-11-21T05:20:00Z: ValueError: of another",
     )
     assert (mine.failures, mine.last) == (KEPT, clock.now())
     assert mine.sentence() == (
-        f"the last {KEPT} or more runs of the table mine failed since 2026-11-21T05:23:00Z, "
-        f"the newest at 2026-11-21T05:42:00Z: TableFailed: no region {KEPT + 1}"
+        f"runs of the table mine failed {KEPT} times since 2026-11-21T05:23:00Z, "
+        f"last at 2026-11-21T05:42:00Z: TableFailed: no region {KEPT + 1}"
     )
     assert lake.own_tables() == [], "notes alone make no table"
 

@@ -14,8 +14,9 @@ from tests.watermark.builders import START, at, bounded, seconds
 from tidemark.pipeline.lake.layout import Lake
 from tidemark.pipeline.lake.tables.delta_log import AddedFile
 from tidemark.pipeline.lake.tables.table import LakeTable
-from tidemark.pipeline.quality import first_landings, late
+from tidemark.pipeline.quality import late
 from tidemark.pipeline.quality.late import Late, LateHeartbeats
+from tidemark.pipeline.quality.missed import first_landings
 from tidemark.pipeline.windows import Windowing
 
 WINDOWING = Windowing(length=seconds(60), first=START)

@@ -10,7 +10,7 @@ from tests.lake.builders import Beat, append_beats, columns_of, lake_in
 from tests.watermark.builders import at
 from tidemark.pipeline.contract.heartbeat import FieldKind
 from tidemark.pipeline.lake.layout import Lake
-from tidemark.pipeline.quality.null_fields import NullField, NullFields, read_null_fields
+from tidemark.pipeline.quality.recent import NullField, NullFields, read_null_fields
 
 KINDS = {
     "temperature": FieldKind.NUMBER,

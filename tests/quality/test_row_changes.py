@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidemark.pipeline.quality.row_changes import row_changes
+from tidemark.pipeline.quality.corrected import row_changes
 
 NOON = datetime(2026, 11, 21, 12, tzinfo=UTC)
 SCHEMA = {"stream": pl.String(), "at": pl.Datetime("us", "UTC"), "value": pl.Float64(), "note": pl.String()}

@@ -21,8 +21,7 @@ from tidemark.pipeline.lake.store.disk import DiskObjects
 from tidemark.pipeline.lake.store.slots import SLOT, SLOTS, SlotFile
 from tidemark.pipeline.machine import ProcessName
 from tidemark.pipeline.quality.failing import TicksNow, ticks_now
-from tidemark.pipeline.quality.running import KIND, Running, read_running
-from tidemark.pipeline.quality.tick_notes import TickNotes
+from tidemark.pipeline.quality.running import KIND, Running, TickNotes, read_running
 from tidemark.pipeline.settings import Settings, load_settings
 
 TICK = timedelta(seconds=10)

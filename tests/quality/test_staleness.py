@@ -23,10 +23,10 @@ from tests.quality.staleness_history import (
 )
 from tests.watermark.builders import at, bounded
 from tidemark.pipeline.lake.tables.windowed import MANIFESTS, DiffRun
-from tidemark.pipeline.quality import comparison, first_landings
-from tidemark.pipeline.quality import staleness as staleness_module
-from tidemark.pipeline.quality.affected import MissedHeartbeats
-from tidemark.pipeline.quality.staleness_checkpoint import CHECKPOINTS
+from tidemark.pipeline.quality.missed import comparison, first_landings
+from tidemark.pipeline.quality.missed import staleness as staleness_module
+from tidemark.pipeline.quality.missed.affected import MissedHeartbeats
+from tidemark.pipeline.quality.missed.checkpoint import CHECKPOINTS
 
 SYNC_IS_SLOW = "tidemark.pipeline.lake.tables.commit_sync.CommitSync._sync"
 

@@ -28,7 +28,7 @@ from tidemark.pipeline.pubsub.provision import provision_here
 from tidemark.pipeline.pubsub.readings import Readings
 from tidemark.pipeline.pubsub.schemas import reader_of
 from tidemark.pipeline.quality.failing import TRACKING
-from tidemark.pipeline.quality.tick_notes import TickNotes
+from tidemark.pipeline.quality.running import TickNotes
 from tidemark.pipeline.settings import Settings, load_settings
 from tidemark.pipeline.settings_sections import LISTEN
 

@@ -12,7 +12,7 @@ from pydantic import ConfigDict, TypeAdapter
 from tidemark.pipeline.errors import DamagedNote
 from tidemark.pipeline.lake.store.notes import Notes, ParquetKind
 from tidemark.pipeline.lake.store.objects import ObjectStore
-from tidemark.pipeline.quality.first_landings import LANDINGS
+from tidemark.pipeline.quality.missed.first_landings import LANDINGS
 
 logger = logging.getLogger(__name__)
 

@@ -15,8 +15,8 @@ from deltalake import DeltaTable
 from tidemark.pipeline.lake.tables.heartbeats import HOUR, HOUR_FORMAT, IDENTITY, identities
 from tidemark.pipeline.lake.tables.heartbeats import PARTITION as EVENT_HOUR
 from tidemark.pipeline.lake.tables.table import MOMENT, DamagedFile, LakeTable, listed, microseconds
-from tidemark.pipeline.quality.affected import NOT_COMPUTED, AffectedWindows
-from tidemark.pipeline.quality.first_landings import EVERY, LANDINGS, NO_ROWS, files_by_hour, landings, read_rows
+from tidemark.pipeline.quality.missed.affected import NOT_COMPUTED, AffectedWindows
+from tidemark.pipeline.quality.missed.first_landings import EVERY, LANDINGS, NO_ROWS, files_by_hour, landings, read_rows
 
 logger = logging.getLogger(__name__)
 

@@ -24,10 +24,10 @@ from tidemark.pipeline.lake.tables.delta_log import AddedFile, commits
 from tidemark.pipeline.lake.tables.heartbeats import range_of
 from tidemark.pipeline.lake.tables.table import DamagedFile, listed, microseconds
 from tidemark.pipeline.lake.tables.windowed import refuse_other_length
-from tidemark.pipeline.quality.affected import AffectedWindows, MissedHeartbeats, StaleWindow, missed_by
-from tidemark.pipeline.quality.comparison import Comparison, ids_of
-from tidemark.pipeline.quality.first_landings import NONE, earliest, files_by_hour, first_landings, read_rows
-from tidemark.pipeline.quality.staleness_checkpoint import CheckpointStore, StalenessCheckpoint
+from tidemark.pipeline.quality.missed.affected import AffectedWindows, MissedHeartbeats, StaleWindow, missed_by
+from tidemark.pipeline.quality.missed.checkpoint import CheckpointStore, StalenessCheckpoint
+from tidemark.pipeline.quality.missed.comparison import Comparison, ids_of
+from tidemark.pipeline.quality.missed.first_landings import NONE, earliest, files_by_hour, first_landings, read_rows
 from tidemark.pipeline.windows import Windowing
 
 logger = logging.getLogger(__name__)
