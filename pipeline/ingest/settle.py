@@ -15,7 +15,8 @@ from tidemark.pipeline.ingest.copies import RememberedCopies
 from tidemark.pipeline.ingest.outcome import Ingested, Settled, Side, Taken
 from tidemark.pipeline.lake.log.tracking_log import TrackingLog
 from tidemark.pipeline.lake.tables.new_files import NewFiles
-from tidemark.pipeline.pubsub.subscription import Acknowledged, PubSubSubscription
+from tidemark.pipeline.pubsub.leases import Acknowledged
+from tidemark.pipeline.pubsub.subscription import PubSubSubscription
 from tidemark.pipeline.watermark.histogram import Histogram
 from tidemark.pipeline.watermark.state import Snapshot
 from tidemark.pipeline.watermark.usage import Usage

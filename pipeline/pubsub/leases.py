@@ -2,9 +2,12 @@
 
 import logging
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
 from datetime import timedelta
 from itertools import islice
 from threading import Event, Lock, Thread
+
+from tidemark.pipeline.sums import HOW, Sums
 
 logger = logging.getLogger(__name__)
 
@@ -17,6 +20,18 @@ IDS_PER_CALL = 2500
 
 SHARE = 3
 """Leases are extended so often within their length."""
+
+
+FIRST_FEW = {HOW: lambda one, other: (*one, *other)[:5]}
+
+
+@dataclass(frozen=True, slots=True)
+class Acknowledged(Sums):
+    """The result of an acknowledgement. Messages for which it failed are durable, and are delivered again."""
+
+    count: int = 0
+    failed: int = 0
+    problems: tuple[str, ...] = field(default=(), metadata=FIRST_FEW)
 
 
 class Leases:

@@ -280,4 +280,4 @@ class Pulls:
                 call = self._transport.modify_ack_deadline.future(
                     request, timeout=LEASED_WITHIN_SECONDS, metadata=self._metadata
                 )
-                call.add_done_callback(lambda _: None)  # gRPC cancels a call that nobody holds
+                call.add_done_callback(lambda _: None)  # gRPC cancels a call without a reference

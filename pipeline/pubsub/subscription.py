@@ -5,7 +5,7 @@ Acknowledging is the caller's last step: a batch is acknowledged only after it i
 
 import logging
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
 from weakref import finalize
@@ -18,12 +18,11 @@ from tidemark.pipeline.clock import Clock
 from tidemark.pipeline.contract.messages import Messages
 from tidemark.pipeline.errors import BaseReadByOthers, PermissionMissing, PubSubError
 from tidemark.pipeline.pubsub.connection import CALL_TIMEOUT, TRANSIENT, bounded, reported
-from tidemark.pipeline.pubsub.leases import IDS_PER_CALL, LEASE, Leases
+from tidemark.pipeline.pubsub.leases import IDS_PER_CALL, LEASE, Acknowledged, Leases
 from tidemark.pipeline.pubsub.pulls import GIVEN_BACK_SECONDS, Pulls
 from tidemark.pipeline.pubsub.received import ACK_ID, NOTHING
 from tidemark.pipeline.settings_sections import ServerSettings
 from tidemark.pipeline.settings_types import ZERO
-from tidemark.pipeline.sums import HOW, Sums
 
 logger = logging.getLogger(__name__)
 
@@ -56,18 +55,6 @@ class PulledBatch:
 
     def __len__(self) -> int:
         return len(self.messages)
-
-
-FIRST_FEW = {HOW: lambda one, other: (*one, *other)[:5]}
-
-
-@dataclass(frozen=True, slots=True)
-class Acknowledged(Sums):
-    """The result of an acknowledgement. Messages for which it failed are durable, and are delivered again."""
-
-    count: int = 0
-    failed: int = 0
-    problems: tuple[str, ...] = field(default=(), metadata=FIRST_FEW)
 
 
 class PubSubSubscription:

@@ -73,8 +73,16 @@ class Housekeeper:
         """Do every chore, and report each when it is done. An error of tidemark's own is reported, not raised."""
         every: Sequence[tuple[str, str, Callable[[], Iterator[Done]]]] = [
             ("retention", "windows", self._drop_windows),
-            ("retention", QUARANTINE, partial(self._drop_days, QUARANTINE, "messages that were rejected")),
-            ("retention", CORRECTIONS, partial(self._drop_days, CORRECTIONS, "changes that were noticed")),
+            (
+                "retention",
+                QUARANTINE,
+                partial(self._drop_days, QUARANTINE, self._keep.quarantine, "messages that were rejected"),
+            ),
+            (
+                "retention",
+                CORRECTIONS,
+                partial(self._drop_days, CORRECTIONS, self._keep.windows, "changes that were noticed"),
+            ),
             ("retention", "tracking log", self._drop_log),
             ("packing", "tracking log", self._pack_log),
             ("compaction", HEARTBEATS, partial(self._compact, HEARTBEATS, "event_time")),
@@ -123,8 +131,7 @@ class Housekeeper:
             for name in self._lake.by_window():
                 yield self._dropped(name, windowing.containing(first).key, f"of windows before {iso(first)}")
 
-    def _drop_days(self, name: str, what: str) -> Iterator[Done]:
-        keep = self._keep.quarantine if name == QUARANTINE else self._keep.windows
+    def _drop_days(self, name: str, keep: timedelta | None, what: str) -> Iterator[Done]:
         if keep is None:
             yield "all are kept", {}
             return

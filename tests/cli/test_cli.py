@@ -56,7 +56,6 @@ length = "1m"
 [watermark]
 band = "1s"
 idle_timeout = "1s"
-max_idle_lag = "0s"
 
 [lake]
 uri = "file:lake"

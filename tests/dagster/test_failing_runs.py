@@ -54,7 +54,7 @@ def test_status_and_explain_say_that_runs_fail_since_when_and_why(tmp_path: Path
 
 def test_status_and_tables_say_which_tables_of_ones_own_fail_and_which_file_cannot_be_used(tmp_path: Path) -> None:
     lake = Materializing(tmp_path, SparkSettings(remote=f"sc://localhost:{free_port()}"))
-    sections = '\n[tables.fine]\nsql = "fine.sql"\n\n[tables.gone]\nsql = "gone.sql"\n'
+    sections = '\n[tables.fine]\nfile = "fine.sql"\n\n[tables.gone]\nfile = "gone.sql"\n'
     (tmp_path / "tidemark.toml").write_text(SETTINGS.format(lake=lake.folder) + sections)
     for name in ("fine", "gone"):
         (tmp_path / f"{name}.sql").write_text("SELECT window, count(*) AS n FROM {heartbeats} GROUP BY window")
@@ -90,6 +90,6 @@ def test_status_and_tables_say_which_tables_of_ones_own_fail_and_which_file_cann
     found = told()
     assert (found["fine"]["failed_runs"], found["fine"]["failed_last"]) == (2, failure["last"])
     assert (found["fine"]["failed_reason"], found["fine"]["wrong"]) == (failure["reason"], None)
-    assert f"tables.gone: {of_files['gone'].sql} cannot be read" in str(found["gone"]["wrong"])
+    assert f"tables.gone: {of_files['gone'].file} cannot be read" in str(found["gone"]["wrong"])
     assert (found["gone"]["version"], found["gone"]["due"]) == (None, None)
     assert "warning tables.gone: " in said("status", "--all")

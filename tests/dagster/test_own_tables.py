@@ -152,7 +152,7 @@ class Live:
         for kind, text in texts.items():
             self.write(kind, text)
             key = ["stream_id"] if kind == "sql" else []
-            tables[kind] = TableSettings(**{kind: str(self.file(kind)), **({"key": key} if key else {})})
+            tables[kind] = TableSettings(file=str(self.file(kind)), **({"key": key} if key else {}))
         self.settings = self.house.settings = self.house.settings.model_copy(update={"tables": tables})
         self.began = SystemClock().now()
         self.clock = ManualClock(self.began)

@@ -44,8 +44,8 @@ from tidemark.pipeline.lake.store.objects import ObjectStore
 from tidemark.pipeline.lake.tables.new_files import NewFile, NewFiles
 from tidemark.pipeline.lake.tables.quarantine import EVERY, Rejected
 from tidemark.pipeline.lake.tables.requeued import Rejudged, Requeued
+from tidemark.pipeline.pubsub.leases import Acknowledged
 from tidemark.pipeline.pubsub.pulls import GIVEN_BACK_SECONDS
-from tidemark.pipeline.pubsub.subscription import Acknowledged
 from tidemark.pipeline.settings_sections import LakeSettings
 from tidemark.pipeline.watermark.histogram import BUCKET_US, COPY, NO_EVENT, Histogram
 from tidemark.pipeline.watermark.policy import Policy

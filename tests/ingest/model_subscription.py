@@ -13,8 +13,9 @@ from tidemark.local.emulator.refusals import DeadlineExceeded, ModelError, NotFo
 from tidemark.pipeline.clock import Clock
 from tidemark.pipeline.errors import PubSubUnreachable, ReadingUnavailable, SnapshotRefused, SubscriptionMissing
 from tidemark.pipeline.pubsub.backlog import LIFETIME, ReadingTimes
+from tidemark.pipeline.pubsub.leases import Acknowledged
 from tidemark.pipeline.pubsub.pulls import GIVEN_BACK_SECONDS
-from tidemark.pipeline.pubsub.subscription import Acknowledged, PulledBatch
+from tidemark.pipeline.pubsub.subscription import PulledBatch
 from tidemark.pipeline.watermark.readings import Reading
 
 SNAPSHOT = "reading"

@@ -12,7 +12,8 @@ from tests.watermark.builders import at
 from tidemark.pipeline.errors import ReadingUnavailable
 from tidemark.pipeline.ingest.take import Budget, after_a_small_batch, by_reading, pulled
 from tidemark.pipeline.pubsub.backlog import Backlog
-from tidemark.pipeline.pubsub.subscription import Acknowledged, PulledBatch
+from tidemark.pipeline.pubsub.leases import Acknowledged
+from tidemark.pipeline.pubsub.subscription import PulledBatch
 from tidemark.pipeline.watermark.readings import Reading
 
 BUDGET = Budget(max_messages=1000, max_bytes=10_000, max_time=timedelta(seconds=20), batch_messages=100)

@@ -30,8 +30,9 @@ from tidemark.pipeline.ingest.copies import RememberedCopies
 from tidemark.pipeline.ingest.outcome import Side, Taken
 from tidemark.pipeline.ingest.take import HOURS_AT_ONCE, Keeper, Landing, Tracking, take
 from tidemark.pipeline.lake.tables.new_files import NewFile
+from tidemark.pipeline.pubsub.leases import Acknowledged
 from tidemark.pipeline.pubsub.pulls import GIVEN_BACK_SECONDS
-from tidemark.pipeline.pubsub.subscription import Acknowledged, PulledBatch
+from tidemark.pipeline.pubsub.subscription import PulledBatch
 from tidemark.pipeline.watermark.histogram import NO_EVENT
 
 NOW, HOUR = at(10_000_000), timedelta(hours=1)

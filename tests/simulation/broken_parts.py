@@ -19,7 +19,7 @@ from tidemark.pipeline.lake.log import tracking_log
 from tidemark.pipeline.lake.log.packing import LogPacking
 from tidemark.pipeline.lake.log.tracking_log import TrackingLog, entry_name
 from tidemark.pipeline.lake.tables.new_files import NewFile
-from tidemark.pipeline.pubsub.subscription import Acknowledged
+from tidemark.pipeline.pubsub.leases import Acknowledged
 from tidemark.pipeline.watermark.histogram import Histogram, Ints
 from tidemark.pipeline.watermark.readings import Reading
 from tidemark.pipeline.watermark.state import Compacted, DecisionRecord, Entry, WatermarkState

@@ -14,9 +14,10 @@ from tidemark.local.emulator.refusals import ModelError
 from tidemark.pipeline.clock import MICROSECOND, Clock
 from tidemark.pipeline.errors import TidemarkError
 from tidemark.pipeline.pubsub.backlog import ReadingTimes
+from tidemark.pipeline.pubsub.leases import Acknowledged
 from tidemark.pipeline.pubsub.pulls import GIVEN_BACK_SECONDS
 from tidemark.pipeline.pubsub.spending import BudgetedBacklog, Spending
-from tidemark.pipeline.pubsub.subscription import Acknowledged, PulledBatch
+from tidemark.pipeline.pubsub.subscription import PulledBatch
 from tidemark.pipeline.watermark.state import Released
 from tidemark.pipeline.watermark.usage import Usage
 

@@ -383,8 +383,8 @@ def test_a_file_is_read_again_just_if_its_text_has_changed_whatever_its_time(tmp
     text = (
         "import tidemark\n@tidemark.windowed()\ndef mine(h, w): return h.limit({})" if kind == "python" else "SELECT {}"
     )
-    file = tmp_path / f"mine.{kind[:2]}"
-    settings = Settings(windows=OF_WINDOWS, tables={"mine": TableSettings(**{kind: str(file)})})
+    file = tmp_path / ("mine.py" if kind == "python" else "mine.sql")
+    settings = Settings(windows=OF_WINDOWS, tables={"mine": TableSettings(file=str(file))})
 
     def put(limit: int) -> None:
         file.write_text(text.format(limit))

@@ -272,7 +272,7 @@ class Play:
         self.trace.append(f"computes {' '.join(window.key for window in windows)}")
         run = f"run-{self.started}"
         spark = cast(SparkSession, None)  # what its tasks would do is done here
-        batch = replacement.Batch(spark, lake.heartbeats(), watermark, run, self.clock, kept.refuse_expired)
+        batch = replacement.WindowBatch(spark, lake.heartbeats(), watermark, run, self.clock, kept.refuse_expired)
         replacement.replace_windows(batch, (status, diffs), windows, LOOKBACK, write)
 
     # What must hold.

@@ -27,6 +27,7 @@ from tidemark.pipeline.pubsub.drift import look_at_subscriptions
 from tidemark.pipeline.pubsub.provision import provision_here
 from tidemark.pipeline.pubsub.readings import Readings
 from tidemark.pipeline.pubsub.schemas import reader_of
+from tidemark.pipeline.pubsub.subscription import PubSubSubscription
 from tidemark.pipeline.quality.failing import TRACKING
 from tidemark.pipeline.quality.running import TickNotes
 from tidemark.pipeline.settings import Settings, load_settings
@@ -78,9 +79,9 @@ class Attached:
     def __init__(self, settings: Settings, clock: Clock) -> None:
         self._settings, self._clock = settings, clock
         self._readings = Readings(settings, Kept(), clock)
+        self._tracking: PubSubSubscription | None = None
         self._lake, self._ownership = lake_of(settings, clock), Ownership(settings, clock, say=_say)
         self._log, self._signals = self._lake.tracking_log(), signals_of(settings, self._lake)
-        self._tracking = self._readings.subscription(settings.pubsub.tracking_path)
         self._judge = reader_of(
             settings.contract, settings.pubsub, self._lake.accepted_schemas(settings.message.schema_names)
         )
@@ -137,13 +138,15 @@ class Attached:
 
     def close(self) -> None:
         """Give back what was pulled and is not tracked."""
-        self._tracking.close()
+        if self._tracking is not None:
+            self._tracking.close()
         self._clock.sleep(GIVES_BACK_SECONDS)
         self._readings.client().transport.close()
 
     def _track(self) -> Tracked:
         readings, settings = self._readings, self._settings
         readings.sweep()
+        self._tracking = readings.subscription(settings.pubsub.tracking_path)
         return track(
             self._tracking,
             tracking_backlog=readings.tracking(),
