@@ -157,29 +157,6 @@ def test_the_same_rows_again_and_windows_without_rows_are_told_apart(place: Plac
 # How far it has looked
 
 
-class Counting(Corrections):
-    """Counts the looks into the table itself."""
-
-    looks = 0
-
-    def noted(self, table_id: str) -> int | None:
-        self.looks += 1
-        return super().noted(table_id)
-
-
-def test_a_quiet_table_costs_one_read_and_no_commit_and_so_do_first_computations(place: Place) -> None:
-    place.compute({FIRST: {"a": 1}})
-    place.compute({FIRST: {"a": 2}})
-    assert place.follow() == 1
-    counting = place.dying(Counting)
-    assert isinstance(counting, Counting)
-    assert (place.follow(counting), counting.looks) == (0, 0)
-    before = place.version()
-    place.compute({SECOND: {"a": 1}})
-    assert place.follow() == 0
-    assert (place.follow(counting), counting.looks, place.version()) == (0, 0, before)
-
-
 def test_what_is_kept_of_the_position_may_be_lost_or_damaged(place: Place) -> None:
     place.compute({FIRST: {"a": 1}})
     place.compute({FIRST: {"a": 2}})

@@ -54,14 +54,6 @@ def test_a_field_of_any_kind_that_is_null_in_all_recent_rows_is_named_with_their
     assert read(lake, 50) == NullFields(6)
 
 
-def test_a_field_that_is_new_is_null_since_it_was_configured(lake: Lake, tmp_path: Path) -> None:
-    early = {name: kind for name, kind in KINDS.items() if name != "tags"}
-    append_beats(lake_in(tmp_path, early).heartbeats(), columns_of([Beat("a", 1)], list(early)))
-    land(lake, 20_000, without("tags"))
-    found = read(lake, 20_000).fields
-    assert [field for field in found if field.name == "tags"] == [NullField("tags", 1, at(20_000))]
-
-
 def test_what_the_statistics_leave_out_is_not_called_null(tmp_path: Path) -> None:
     kinds = {f"field_{number}": FieldKind.NUMBER for number in range(60)}
     lake = lake_in(tmp_path, kinds)

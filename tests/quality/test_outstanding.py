@@ -1,10 +1,9 @@
 """What is tracked and has not landed: counted against real tables, without opening what cannot matter."""
 
 from collections.abc import Iterable, Sequence
-from datetime import datetime, timedelta
+from datetime import timedelta
 from pathlib import Path
 
-import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -13,7 +12,7 @@ from tests.lake.builders import LATER, Beat, append_beats, append_rejected, colu
 from tests.watermark.builders import START_BUCKET, at, bounded, published
 from tidemark.pipeline.errors import LakeError
 from tidemark.pipeline.lake.layout import Lake
-from tidemark.pipeline.quality.outstanding import AT_ONCE, Outstanding, landed_by_second, outstanding
+from tidemark.pipeline.quality.outstanding import Outstanding, landed_by_second, outstanding
 from tidemark.pipeline.watermark.histogram import Histogram
 
 Message = tuple[str, float, float]
@@ -114,21 +113,3 @@ def test_the_count_of_outstanding_messages_is_an_upper_bound(
     grouped = found.in_lines(lines)
     assert len(grouped) <= lines
     assert sum(line.outstanding_at_most for line in grouped) == found.at_most
-
-
-def test_no_more_than_an_hour_of_what_has_landed_is_in_memory(tmp_path: Path) -> None:
-    lake = lake_in(tmp_path)
-    every_ten_minutes = [("m" + str(second), second + 0.5, second - 1.0) for second in range(0, 10_000, 600)]
-    land(lake, every_ten_minutes)
-    heartbeats, asked = lake.heartbeats(), []
-
-    class Watched:
-        def published_between(self, start: datetime, end: datetime) -> pa.Table | None:
-            asked.append((start, end))
-            return heartbeats.published_between(start, end)
-
-    landed = landed_by_second(Watched(), lake.quarantine(), at(0), at(10_000))  # type: ignore[arg-type]
-    assert landed == {START_BUCKET + second: 1 for second in range(0, 10_000, 600)}
-    assert all(end - start <= AT_ONCE for start, end in asked)
-    assert (asked[0][0], asked[-1][1]) == (at(0), at(10_000))
-    assert [end for _, end in asked[:-1]] == [start for start, _ in asked[1:]]

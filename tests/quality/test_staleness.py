@@ -10,8 +10,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from tests.gcs.apart import fresh_lake, server_apart
-from tests.lake.builders import Beat, lake_of, version_of
+from tests.lake.builders import Beat, version_of
 from tests.quality.staleness_history import (
     WINDOWING,
     WINDOWS,
@@ -277,20 +276,6 @@ def test_where_the_tables_are_compared_a_damaged_file_makes_its_hour_unknown_alo
     assert staleness.check().by_window == {WINDOWS[0].key: 1}
 
 
-def test_after_the_log_is_gone_what_landed_before_a_lookback_makes_nothing_stale(history: History) -> None:
-    history.land([Beat("a", 29), Beat("b", 29)])
-    history.compute(2, 3)  # from 30 on, and from 90
-    history.land([Beat("b", 28)])
-    history.compact()
-    history.vacuum()
-    staleness = history.staleness()
-    assert list(staleness.check().stale) == []
-    history.land([Beat("b", 30)])
-    history.compact()
-    history.vacuum()
-    assert [one.window for one in history.staleness().check().stale] == WINDOWS[2:3]
-
-
 def test_a_window_whose_manifest_is_gone_is_stale_until_it_is_computed_again(history: History) -> None:
     history.land([Beat("a", 10)])
     history.compute(0, 0)
@@ -327,23 +312,6 @@ def test_a_checker_that_holds_both_tables_open_while_they_are_begun_again_checks
     assert truth.stale == {WINDOWS[0].key: (2, 0), WINDOWS[1].key: (0, 1)}
 
 
-@pytest.mark.gcs
-def test_in_cloud_storage_it_is_the_same(tmp_path: Path) -> None:
-    with server_apart() as endpoint:
-        history = History(lake_of(fresh_lake(endpoint)), tmp_path)
-        history.land([Beat("a", 10, message_id="m1")])
-        history.compute(0, 1)
-        history.land([Beat("a", 10, message_id="m1"), Beat("b", 70)])
-        history.compact()
-        staleness = history.staleness()
-        assert found_in(staleness.check()) == history.truth()
-        staleness.keep()
-        history.land([Beat("b", 75)])
-        restored = history.restored()
-        assert restored.check().total == 2
-        assert found_in(restored.check()) == history.truth()
-
-
 def test_a_check_s_progress_is_kept_and_read_back_and_a_damaged_file_is_ignored(history: History) -> None:
     history.land([Beat("a", 10)])
     history.compute(0, 0)
@@ -359,20 +327,3 @@ def test_a_check_s_progress_is_kept_and_read_back_and_a_damaged_file_is_ignored(
     kept.chmod(0o644)
     kept.write_bytes(kept.read_bytes()[:40])
     assert history.restored().checkpoint is None
-
-
-def test_a_long_check_goes_on_in_a_new_process_from_the_checkpoint_that_is_kept(
-    history: History, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(staleness_module, "COMMITS_AT_ONCE", 2)
-    history.land([Beat("a", 10)])
-    history.compute(0, 0)
-    for number in range(6):
-        history.land([Beat("b", 20.0 + number)])
-    left = []
-    for _ in range(3):
-        staleness = history.restored()
-        left.append(staleness.step().left)
-        staleness.keep()
-    assert left == [4, 2, 0]
-    assert found_in(staleness.check()) == history.truth()

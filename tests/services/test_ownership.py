@@ -1,6 +1,5 @@
 """Who owns a lake: over a folder and over a bucket, with processes that live, have died, or are elsewhere."""
 
-import json
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -18,14 +17,13 @@ from tests.lake.test_tracking_log import deciding
 from tests.watermark.builders import at
 from tidemark.local.services.ownership import Life, Ownership
 from tidemark.local.services.processes import STATE_FILE, Noted, noted_file
-from tidemark.pipeline.errors import AlreadyRunning, LakeOwned, NewerFormat
+from tidemark.pipeline.errors import AlreadyRunning, LakeOwned
 from tidemark.pipeline.lake.layout import Lake
 from tidemark.pipeline.lake.owner import HEARD_LEAST, NAME, OWNER, Owner, pipeline_of
 from tidemark.pipeline.lake.store.notes import Notes
 from tidemark.pipeline.machine import ProcessName, own_process, process_of
 from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.settings_sections import DagsterSettings, LakeSettings, PubSubSettings
-from tidemark.pipeline.version import FORMAT, WRITTEN_IN
 from tidemark.pipeline.watermark.state import Beginning
 
 BEGIN = 10_000.0
@@ -278,15 +276,3 @@ def test_a_damaged_note_is_said_and_written_again(place: Place, content: bytes) 
     (said,) = place.said
     assert said == f"{place.lake.uri}/{NAME} was damaged, and is written again"
     assert place.owner().process == own_process()
-
-
-def test_fields_of_a_later_version_are_passed_over_and_a_later_format_is_refused(place: Place) -> None:
-    owner = place.owned_by(FAR)
-    facts = json.loads(OWNER.encode(owner))
-    later = {**facts, "mood": ["new"], "process": {**facts["process"], "core": 3}}
-    damage(place, json.dumps(later).encode())
-    assert place.owner() == owner
-    damage(place, json.dumps({**later, WRITTEN_IN: str(FORMAT + 1)}).encode())
-    for refused in (place.process().allow, place.process().state, place.process("orders").state):
-        with pytest.raises(NewerFormat):
-            refused()
