@@ -1,7 +1,7 @@
 """Plays attach beside a reader that nobody here wrote: a client of Google's in Java or Go, which reads base by itself.
 
     python -m benchmarks.attach.foreign java official
-    python -m benchmarks.attach.foreign go own benchmarks.attach.blind  # a planted fault: base's reading is always "now"
+    python -m benchmarks.attach.foreign go own benchmarks.attach.blind  # a planted fault: base always reads "now"
 
 A backlog is published first, then nothing, then live traffic, with jitter within the band and some invalid messages.
 The reader holds messages, gives some back, pauses, and is killed once. `tidemark attach` watches.

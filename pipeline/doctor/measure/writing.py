@@ -12,7 +12,7 @@ import tomlkit
 from tomlkit.exceptions import TOMLKitError
 from tomlkit.items import Item
 
-from tidemark.pipeline.doctor.measure.judging import Setting
+from tidemark.pipeline.doctor.measure.facts import Setting
 from tidemark.pipeline.errors import InvalidSettings
 from tidemark.pipeline.settings import PREFIX
 

@@ -18,8 +18,9 @@ from tidemark.pipeline.doctor.measure.facts import (
     Took,
     TransformFacts,
     Verdict,
+    follows,
+    rows,
 )
-from tidemark.pipeline.doctor.measure.judging import follows, rows
 from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.settings_sections import WatermarkSettings
 

@@ -33,8 +33,7 @@ from tidemark.local.emulator.faults import LIKE_THE_SERVICE, Faults
 from tidemark.local.emulator.model import PubSubModel
 from tidemark.pipeline.clock import SystemClock
 from tidemark.pipeline.doctor.measure.experiments import measure
-from tidemark.pipeline.doctor.measure.facts import Facts, MonitoringFacts, Verdict
-from tidemark.pipeline.doctor.measure.judging import Row, follows, rows
+from tidemark.pipeline.doctor.measure.facts import Facts, MonitoringFacts, Row, Verdict, follows, rows
 from tidemark.pipeline.doctor.measure.traffic import Plan
 from tidemark.pipeline.errors import PermissionMissing, PubSubError
 from tidemark.pipeline.identity import NEEDS, Component
