@@ -1,4 +1,4 @@
-"""Why a service ended, from its log: the lines that say so may stand far above the last ones."""
+"""Finds in a service's log why it ended: the lines that say so may stand far above the last ones."""
 
 import re
 from pathlib import Path
@@ -6,7 +6,7 @@ from pathlib import Path
 LINES_AT_END = 15
 REASONS_AT_MOST = 6
 READ_AT_END_BYTES = 1 << 20
-"""How much of a log is looked at: a server that ran for weeks has a long one."""
+"""The end of a log that is looked at: a server that ran for weeks has a long one."""
 
 REASON = re.compile(
     r"Exception in thread \"|OutOfMemoryError|Address already in use|BindException|insufficient memory|"
@@ -21,8 +21,8 @@ LONGEST = 400
 
 
 def log_end(log: Path, since: int = 0) -> str:
-    """What a log says of the end, from this byte on: the lines that say why, unless the last ones hold them anyway, and
-    the last lines."""
+    """Quote what a log says of the end, from this byte on: the lines that say why, unless the last ones hold them
+    anyway, and the last lines."""
     lines = _lines(log, since)
     last = lines[-LINES_AT_END:]
     shown = [line for line in reasons(lines) if line not in last]

@@ -229,7 +229,7 @@ class Supervisor:
 
 
 def page_sentence(chosen: MetricsSettings) -> str:
-    """Where the page is, or that its port is taken. To be asked before it is served."""
+    """State where the page is, or that its port is taken. Ask before it is served."""
     where = chosen.listen or LISTEN
     if listens(*chosen.address):
         return f"no page: something listens at {where} already; choose another address with metrics.listen"

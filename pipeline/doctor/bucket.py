@@ -14,7 +14,7 @@ LITTLE_BYTES = 1 << 30
 """Less free space than this is worth a warning: a busy tick writes some hundred megabytes."""
 
 LEAST_BYTES = 32 << 20
-"""With less free space nothing is started: a tick would fill the disk."""
+"""The least free space with which anything is started: a tick would fill the disk."""
 
 
 def check_lake(setup: Setup) -> Iterator[Said]:

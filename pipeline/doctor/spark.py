@@ -148,7 +148,7 @@ def check_connector(setup: Setup) -> Iterator[Said]:
 
 
 def _named_connectors(settings: Settings) -> list[str]:
-    """What the configuration of this machine's Spark names: JARs, and packages that Spark fetches."""
+    """List the JARs and packages that the configuration of this machine's Spark names."""
     config = session_config(settings) if settings.spark.is_classic else server_config(settings, Path("scratch"))
     named = [name.strip() for key in JARS for name in config.get(key, "").split(":" if "Path" in key else ",")]
     return [name for name in named if CONNECTOR in name]
@@ -190,8 +190,8 @@ def check_executors(setup: Setup) -> Iterator[Said]:
             raise
         yield warning(
             f"the executors were not looked at: the server at {named} wants its token: set "
-            "SPARK_CONNECT_AUTHENTICATE_TOKEN to it for `tidemark doctor`. `tidemark up` tells nobody the token that "
-            "it makes: set the variable to a secret of yours before `tidemark up` as well"
+            "SPARK_CONNECT_AUTHENTICATE_TOKEN to it for `tidemark doctor`. `tidemark up` keeps the token that it "
+            "makes to itself: set the variable to a secret of yours before `tidemark up` as well"
         )
 
 

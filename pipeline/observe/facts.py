@@ -40,7 +40,7 @@ OF_A_TABLE = ("table", "failures", "since", "last", "reason")
 @dataclass(frozen=True, slots=True)
 class LakeStatus:
     """The facts for people, the details that only the JSON has, and in sentences what to warn of: runs that fail, and
-    that nobody decides or ticks fail."""
+    overdue decisions and failing ticks."""
 
     facts: Mapping[str, Any]
     details: Mapping[str, Any]
@@ -174,8 +174,8 @@ def reading_facts(state: WatermarkState) -> dict[str, Any]:
 
 
 def ingest_facts(lake: Lake, ingest: IngestSettings, number: int, now: datetime) -> dict[str, Any]:
-    """How reading goes, where it is behind, by the log up to an entry; and the newest round of readers on Spark, where
-    these pull all the time."""
+    """The progress of reading, where it is behind, by the log up to an entry; and the newest round of readers on Spark,
+    where these pull all the time."""
     behind = progress_of(recent_looks(lake.tracking_log(), number, now))
     facts: dict[str, Any] = {"reading": "; ".join(one.sentence() for one in behind)} if behind else {}
     if not ingest.is_continuous:
@@ -193,7 +193,7 @@ def ingest_facts(lake: Lake, ingest: IngestSettings, number: int, now: datetime)
 
 
 def failing_facts(failed: Failing | None) -> dict[str, Any]:
-    """How many of the newest failures of runs still stand, and what they have in common."""
+    """The number of the newest failures of runs that still stand, and what they have in common."""
     if failed is None:
         return {"runs_failed": 0}
     names = ("since", "last", "first_window", "last_window", "reason")
@@ -218,7 +218,7 @@ def failing_ticks_facts(failed: Sequence[FailedTick]) -> dict[str, Any]:
 
 
 def ticks_details(ticks: TicksNow) -> dict[str, str]:
-    """The sentences that nobody decides, and that the settings file has changed; nothing where neither is so."""
+    """The sentences about an overdue decision and a changed settings file, if any."""
     told = {"standing_still": ticks.standing, "settings_changed": ticks.settings}
     return {name: said for name, said in told.items() if said is not None}
 
@@ -243,13 +243,14 @@ def loss_facts(losses: Losses) -> dict[str, Any]:
 
 
 def unknown_facts(damaged: Mapping[str, Mapping[str, str]]) -> dict[str, str]:
-    """Which figures leave out the event hours of damaged files, which are given with their hours for each figure."""
+    """Sentences about figures that leave out the event hours of damaged files, which are given with their hours for
+    each figure."""
     return {f"{what}_unknown": not_known(what.replace("_", " "), files) for what, files in damaged.items() if files}
 
 
 def passed_over_facts(report: LakeReport, lake: Lake, now: datetime) -> dict[str, Any]:
-    """What `max_lag` passes over, if the newest decision has one: in the live histogram, and of what was published in
-    the last hour and has landed, by stream."""
+    """The messages that `max_lag` passes over, if the newest decision has one: in the live histogram, and of what was
+    published in the last hour and has landed, by stream."""
     record = report.state.record
     if record is None or record.policy.max_lag is None:
         return {}
@@ -275,7 +276,7 @@ def null_facts(found: NullFields) -> dict[str, Any]:
 
 
 def usage_facts(state: WatermarkState, now: datetime, budget: int | None) -> dict[str, Any]:
-    """What ticks asked of Pub/Sub in the last day, as the log tells: bytes of snapshots by estimate, the rest counted.
+    """The requests of ticks to Pub/Sub in the last day, by the log: bytes of snapshots by estimate, the rest counted.
     `tracked_bytes` and `landed_bytes` are the sizes of what was pulled. The pulls of rounds are among them."""
     used = state.account.last_day(now)
     facts = {name: value for name, value in asdict(used).items() if name != "seconds"}
@@ -283,7 +284,7 @@ def usage_facts(state: WatermarkState, now: datetime, budget: int | None) -> dic
 
 
 def loss_details(losses: Losses) -> dict[str, Any]:
-    """The same by window, by stream and by minute."""
+    """The losses by window, by stream and by minute."""
     missed, late = losses.missed, losses.late
     return {
         "late_by_window": dict(late.by_window),

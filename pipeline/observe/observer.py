@@ -1,4 +1,4 @@
-"""What sensors tell of their ticks, and the object that they tell when nobody listens."""
+"""The observer that sensors report their ticks to, which ignores them if no monitoring is configured."""
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ from tidemark.pipeline.ingest.ticks import Tracked
 from tidemark.pipeline.lake.failures import FailedTick
 
 RESULTS = SUCCESS, FAILURE, CANCELED = "success", "failure", "canceled"
-"""How a run ends."""
+"""The ends of a run."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +22,7 @@ class EndedRun:
 
 
 class Observer:
-    """Is told what ticks return, and does nothing with it: for pipelines that nobody monitors."""
+    """Ignores what ticks return: for pipelines without monitoring."""
 
     is_on = False
 
@@ -42,7 +42,7 @@ class Observer:
         """Look what runs have landed since the last look, and how many messages they have tracked."""
 
     def missed(self, heartbeats: int) -> None:
-        """A whole check counted the heartbeats that are missed and not mended."""
+        """A whole check counted the heartbeats that are missed and not repaired."""
 
     def lost(self, at_least: int) -> None:
         """An audit counted what was certainly lost outside of the pipeline."""

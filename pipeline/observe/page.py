@@ -1,7 +1,7 @@
 """The page: what `tidemark status --json` and `tidemark explain --json` say, for a browser.
 
 A look at the lake happens in a thread of its own, and only when somebody asks. A request waits for it for a moment and
-is otherwise answered from the look before, so that a lake that does not answer delays nobody.
+is otherwise answered from the look before, so that a lake that does not answer delays no request.
 """
 
 import logging
@@ -36,7 +36,7 @@ from tidemark.pipeline.watermark.state import DecisionRecord, WatermarkState
 logger = logging.getLogger(__name__)
 
 LOG_SECONDS, TABLES_SECONDS = 1.0, 30.0
-"""How long a look at the log, and one at the tables, is good; at least ten times as long as it took."""
+"""The seconds for which a look at the log, and one at the tables, is good; at least ten times as long as it took."""
 
 WAIT_SECONDS = 2.0
 """The longest that a request waits for a look that is under way."""
@@ -45,13 +45,13 @@ MOST_RECENT = 12_000
 """Decisions that are remembered: three hours of a tick a second."""
 
 FOLLOWS_FOR = timedelta(minutes=5)
-"""A page that nobody has asked for longer begins anew, which reads less than all that was written since."""
+"""A page that was not asked for longer begins anew, which reads less than all that was written since."""
 
 Found = TypeVar("Found")
 
 
 class Looker(Generic[Found]):
-    """Looks at the lake in a thread of its own when asked, one at a time, so that nobody waits long for a lake that
+    """Looks at the lake in a thread of its own when asked, one at a time, so that no request waits long for a lake that
     does not answer. `found` is the newest that a look found, at the moment `found_at`; `problem` says why the last one
     failed, and `since` since when one is under way."""
 
@@ -81,7 +81,7 @@ class Looker(Generic[Found]):
             self._ended.wait(seconds)
 
     def problems(self, now: datetime) -> list[str]:
-        """Why the newest look found nothing, in a sentence."""
+        """State why the newest look found nothing."""
         since = self.since
         if since is not None and now - since > timedelta(seconds=WAIT_SECONDS):
             return [f"the lake has not answered for {rough(now - since)}"]
@@ -105,7 +105,7 @@ class Looker(Generic[Found]):
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """How far the log was followed: the state after its entry `state.number`; and the newest decision, with its number
+    """A position in the log: the state after its entry `state.number`; and the newest decision, with its number
     and the state that it was made from."""
 
     state: WatermarkState
@@ -176,7 +176,7 @@ class Page:
         return shown.encode()
 
     def cell(self, x: float, y: float, drawn_at: str) -> str:
-        """What is in the cell at this point of the drawing, in words, with its streams where they have landed. Empty
+        """Describe the cell at this point of the drawing, in words, with its streams where they have landed. Empty
         where there is none, and where the plane has been drawn anew."""
         plane = (self._log.found or {}).get("plane")
         if plane is None or iso(plane["at"]) != drawn_at:
@@ -245,7 +245,7 @@ def followed(log: TrackingLog, place: Place, tell: Callable[[Decision], None]) -
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """How things stand: the colour, a headline, and sentences."""
+    """The state of the pipeline in a word: the colour, a headline, and sentences."""
 
     level: str
     headline: str
@@ -258,7 +258,7 @@ LOOKING = Verdict("new", "Looking at the lake", ["The first look takes some seco
 def verdict_of(
     settings: Settings, why: Mapping[str, Any], status: LakeStatus | None, problems: Sequence[str], now: datetime
 ) -> Verdict:
-    """All is well, or what is not: `bad` where nobody decides or something fails, `hold` where the watermark waits.
+    """Judge the pipeline: `bad` where decisions are overdue or something fails, `hold` where the watermark waits.
     `why` explains the newest decision, if there is one, and `status` is that of the tables."""
     facts = {} if status is None else status.facts
     said = [*problems, *why.get("ticks", []), *([] if status is None else status.of_runs)]
@@ -287,7 +287,7 @@ def verdict_of(
 
 
 def after_end(seconds: float | None, state: str) -> str:
-    """How long after its end a window was computed, or how long ago it ended, or in how long it does."""
+    """Format how long after its end a window was computed, how long ago it ended, or in how long it will."""
     if seconds is None or state == "empty":
         return ""
     said = rough(timedelta(seconds=abs(seconds)))
@@ -297,7 +297,7 @@ def after_end(seconds: float | None, state: str) -> str:
 
 
 def today(text: str, now: datetime) -> str:
-    """A text whose times of today have no day, but for those in commands."""
+    """A text whose times of today have no day, except those in commands."""
     parts = text.split("`")
     return "`".join(part if number % 2 else part.replace(f"{now:%Y-%m-%d}T", "") for number, part in enumerate(parts))
 

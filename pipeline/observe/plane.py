@@ -18,7 +18,7 @@ from tidemark.pipeline.watermark.situation import tracking_after_slack
 from tidemark.pipeline.watermark.state import DecisionRecord
 
 HOURS = timedelta(hours=3)
-"""How far back the lag is shown."""
+"""The time for which the lag is shown."""
 
 MOST_CELLS, MOST_POINTS, MOST_HOLDS = 1500, 240, 8
 """Bounds of what is drawn and told: cells, points of the lag, and holds."""
@@ -133,7 +133,7 @@ STYLES = {"base": "reading", "tracking": "reading", "band_edge": "quantile", "an
 
 
 def lag_chart(facts: Mapping[str, Any]) -> Chart:
-    """How far the watermark was behind, at each decision, with the holds behind it."""
+    """Draw how far the watermark was behind, at each decision, with the holds behind it."""
     points = [(_seconds(at), lag, f"{_time(at)}: {stands(lag)}") for at, lag in facts["lag"] if lag is not None]
     until = max((hold["since"] + hold["lasted"] for hold in facts["holds"]), default=None)
     ends = [point[0] for point in points] + ([] if until is None else [_seconds(until)])

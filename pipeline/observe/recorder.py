@@ -31,7 +31,7 @@ logger = logging.getLogger(__name__)
 BASE, TRACKING = "base", "tracking"
 
 OPEN_AGAIN_AFTER = timedelta(minutes=1)
-"""How long a port that is taken, or a missing library, is left alone before it is tried again."""
+"""The pause before a taken port, or a missing library, is tried again."""
 
 P = ParamSpec("P")
 
@@ -185,7 +185,7 @@ class Recorder(Observer):
     # What is asked
 
     def problems(self) -> list[str]:
-        """Why this pipeline is not healthy; empty if it is."""
+        """List why this pipeline is not healthy; empty if it is."""
         name, now = self._pipeline[PIPELINE], self._clock.now()
         found = problems(self._beats(), self._watermark, self._settings.checks.max_watermark_age, now)
         return [f"{name}: {problem}" for problem in found]
@@ -239,8 +239,8 @@ def backlogs(state: WatermarkState, now: datetime) -> Iterator[tuple[Instrument,
     """The backlog of each subscription that the newest decision has a reading of, as values of instruments: the age of
     the oldest message, at most how many messages, and about how many bytes; none where nothing is known of it.
 
-    A backlog is as old as its oldest message was when it was read, and older by the time since: nobody knows better
-    until the next reading. One that was empty then counts as empty.
+    A backlog is as old as its oldest message was when it was read, and older by the time since: there is no better
+    value until the next reading. One that was empty then counts as empty.
     """
     decision, used = state.decision, state.account.known
     if decision is None:

@@ -32,7 +32,7 @@ LONGEST = timedelta(minutes=1)
 """A look ends with the commit after this, and the next one goes on: the run that looks keeps others waiting."""
 
 RACES = 10
-"""How often a look begins again because another follower was first."""
+"""The number of times that a look begins again because another follower was first."""
 
 DIFFS_KEY = ("stream_id", "event_time", "message_id")
 """The key of a row of `heartbeat_diffs`. If another copy of a heartbeat wins, with another message id, its row is
@@ -202,7 +202,7 @@ def _read(followed: FollowedTable, paths: Iterable[str]) -> pl.DataFrame:
 
 
 SIDE = "tidemark.side"
-"""Which of the two a row is of: -1 or 1. No table's column has this name."""
+"""The side of a row, old (-1) or new (1). No table's column has this name."""
 
 
 def row_changes(old: pl.DataFrame, new: pl.DataFrame, key: Sequence[str]) -> pl.DataFrame:

@@ -1,4 +1,5 @@
-"""What landed recently: rows beyond `watermark.max_lag`, by stream, and compared fields that are null in all rows."""
+"""Findings about what landed recently: rows beyond `watermark.max_lag`, by stream, and compared fields that are null in
+all rows."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence

@@ -202,7 +202,7 @@ class ClockFacts:
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """Everything that one measurement found. `swept` has the names of leftovers of killed runs."""
+    """The results of one measurement. `swept` has the names of leftovers of killed runs."""
 
     server: str
     at: datetime

@@ -77,7 +77,7 @@ class Staleness:
             self._store.keep(self.checkpoint)
 
     def check(self, goes_on: Callable[[], bool] = lambda: True) -> MissedHeartbeats:
-        """What is missed and stale now, or as far as steps come while it `goes_on`. Raises LakeError."""
+        """Find what is missed and stale now, or as far as steps come while it `goes_on`. Raises LakeError."""
         missed = self.step()
         while missed.left and goes_on():
             missed = self.step()
@@ -124,7 +124,8 @@ class Staleness:
         return StalenessCheckpoint(tables) if is_ahead or last.tables != tables else last
 
     def _still_damaged(self, heartbeats: DeltaTable, damaged: Mapping[str, str]) -> set[str]:
-        """Those of the damaged files, given with their event hours, that the table still lists and nobody can read."""
+        """Select the damaged files, given with their event hours, that the table still lists and that are
+        unreadable."""
         found = set[str]()
         for file in chain.from_iterable(files_by_hour(heartbeats, listed(heartbeats), damaged.values()).values()):
             try:
@@ -251,7 +252,7 @@ class Staleness:
         return self._runs[1]
 
     def _versions(self, runs: Mapping[str, str]) -> tuple[dict[str, int], set[str], int]:
-        """The version that each of these windows was computed from, given its run; the windows of which nobody knows it
+        """The version that each of these windows was computed from, given its run; the windows of which it is unknown
         any more; and how many manifests are left to be read before that can be said."""
         absent = sorted(set(runs.values()) - self._version_of_run.keys())
         self._version_of_run |= read_ahead(self._diffs.input_version, absent[:MANIFESTS_AT_ONCE])
