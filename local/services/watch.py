@@ -61,7 +61,7 @@ class Watch:
         said = (("waited" if one.waits else "failed", one) for one in ticks.failing)
         return {
             **{f"ticks of the sensor {one.sensor} {verb}": one.sentence() for verb, one in said},
-            **({"nobody decided": ticks.standing} if ticks.standing else {}),
+            **({"no decision": ticks.standing} if ticks.standing else {}),
         }
 
     def _begin_to_look_at_lake(self, now: datetime, *, stands_in: bool) -> None:

@@ -35,7 +35,7 @@ class SensorBeat:
 
     def sentence(self, now: datetime) -> str:
         """State that it is silent, without data."""
-        decides = "; nobody decides meanwhile" if self.sensor == TRACKING else ""
+        decides = "; no decision is made meanwhile" if self.sensor == TRACKING else ""
         why = f", and its ticks fail since {iso(self.failed.since)}: {self.failed.kind}" if self.failed else ""
         return (
             f"sensor {self.sensor}: no good tick for {rough(self.silent_for(now))}; it is to tick every "

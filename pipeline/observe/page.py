@@ -271,7 +271,7 @@ def verdict_of(
         f"{'The newest decision was ' if said else ''}{with_age(decided.rstrip('.'), why['at'], tick, now)}.",
     ]
     if is_overdue(why["at"], tick, now):
-        return Verdict("bad", f"Nobody has decided for {rough(now - why['at'])}", told)
+        return Verdict("bad", f"No decision for {rough(now - why['at'])}", told)
     if said:
         return Verdict("bad", "Something is wrong", told)
     held = next((hold for hold in why["holds"] if hold["until"] is None), None)

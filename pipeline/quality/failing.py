@@ -99,7 +99,7 @@ def ticks_now(
     if decided_at is not None and overdue:
         tracking = next((one for one in failing if one.sensor == TRACKING and not one.waits), None)
         standing = (
-            f"nobody has decided for {rough(now - decided_at)}, since {iso(decided_at)}, and a decision is due every "
+            f"no decision for {rough(now - decided_at)}, since {iso(decided_at)}, and one is due every "
             f"{format_duration(tick)}: {tracking.sentence() if tracking else _why(settings, here)}"
         )
     if running is None:

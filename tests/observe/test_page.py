@@ -123,7 +123,7 @@ def test_the_page_follows_a_pipeline_and_says_that_it_holds_when_pubsub_stops(br
             pipeline.tick()
             assert pipeline.errors
             tab.get_by_text("ticks of the sensor tracking failed").first.wait_for(timeout=WITHIN_MS)
-            tab.get_by_role("heading", name="Nobody has decided for").wait_for(timeout=WITHIN_MS)
+            tab.get_by_role("heading", name="No decision for").wait_for(timeout=WITHIN_MS)
             assert said == []
             assert {url.split("?")[0] for url in asked if not url.startswith("data:")} <= {
                 url_of(settings) + path for path in ("", "live", "cell")
