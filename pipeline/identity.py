@@ -71,7 +71,7 @@ SNAPSHOTS = (
 )
 METRICS = Need(
     Permission("monitoring.timeSeries.list", On.PROJECT),
-    "readings by Cloud Monitoring, and base's size before a snapshot",
+    "readings by Cloud Monitoring",
 )
 SCHEMA = Need(
     Permission("pubsub.schemas.listRevisions", On.PROJECT),
@@ -88,9 +88,12 @@ LARGE_FILES = (
     Need(BREAK_OFF, "clear away the parts of a file that was not finished"),
 )
 
+LEASES = Need(LOOK, "see how long a message is leased; without it a minute counts")
+
 NEEDS: dict[Component, tuple[Need, ...]] = {
     Component.TRACKER: (
         Need(CONSUME, "pull and acknowledge on tracking, and take readings of both"),
+        LEASES,
         *SNAPSHOTS,
         Need(Permission("pubsub.snapshots.list", On.PROJECT), "find what a crash during a reading left behind"),
         METRICS,
@@ -101,6 +104,7 @@ NEEDS: dict[Component, tuple[Need, ...]] = {
     ),
     Component.LANDER: (
         Need(CONSUME, "pull and acknowledge on base, and read how much is left of it"),
+        LEASES,
         *SNAPSHOTS,
         METRICS,
         SCHEMA,
@@ -115,6 +119,7 @@ NEEDS: dict[Component, tuple[Need, ...]] = {
     ),
     Component.RUNS: (
         Need(CONSUME, "read both subscriptions, and how much is left of them"),
+        LEASES,
         *SNAPSHOTS,
         METRICS,
         SCHEMA,

@@ -46,21 +46,21 @@ OF_KUBERNETES = re.compile(
 """Variables, with their values, that Kubernetes gives to each pod beside a service called tidemark or tidemark-..."""
 
 UNDECIDED = 2 * PATIENCE + timedelta(seconds=10)
-"""How long a message may hold tracking that waits for a schema, with the time until it is looked at again."""
+"""Time that a message waiting for a schema may hold tracking, with the time until it is looked at again."""
 
 COPIES_REMEMBERED = timedelta(minutes=10)
-"""How much later, in publish time, a copy may be published and still hold nothing. Publishers retry for minutes; at
+"""Time after a message within which its copy does not hold the watermark. Publishers retry for minutes; at
 most a million messages are remembered (`ingest.copies`)."""
 
 WINDOW_SLOTS = 2
 """Spark's task slots for windows, on this machine."""
 
 READING_SLACK = timedelta(seconds=1)
-"""How long after its publish time a message may become visible on the service: more than was ever measured there. It is
+"""Longest time from a message's publish time until it is visible on the service: more than was measured there. It is
 taken off tracking's reading; base's takes the band, since a message that base hides holds nothing else."""
 
 NO_FILE = "name one with --config or $TIDEMARK_CONFIG, or have `tidemark init` write one"
-"""What to do where no file is named and none is in the current folder."""
+"""The advice if no file is named and none is in the current folder."""
 
 WRITTEN_BOUND = re.compile(r"datetime\.timedelta\((?:0|(?:days=(?P<days>\d+))?(?:, )?(?:seconds=(?P<seconds>\d+))?)\)")
 """The bound of a duration as pydantic writes it in an error."""
@@ -104,7 +104,7 @@ class Settings(BaseSettings):
 
     @property
     def read_from(self) -> ReadFrom | None:
-        """Where they were read from; None where nothing but the environment and the defaults counts."""
+        """The file that they were read from. None: only the environment and the defaults count."""
         return self._read_from
 
     @classmethod
@@ -148,7 +148,7 @@ class Settings(BaseSettings):
 
     @property
     def copies_remembered(self) -> timedelta:
-        """How long tracking remembers messages to recognize copies of them. With `attach` not at all: whether another
+        """The time that tracking remembers messages to recognize their copies. With `attach` it is 0: whether another
         copy was read says nothing about this one, so each counts in full."""
         return timedelta() if self.pubsub.attach else COPIES_REMEMBERED
 
@@ -160,7 +160,7 @@ class Settings(BaseSettings):
 
     @property
     def pipeline_name(self) -> str:
-        """What measurements, logs and signals call the pipeline."""
+        """The pipeline's name in measurements, logs and signals."""
         return self.dagster.name or DEFAULT_NAME
 
     @property
@@ -210,7 +210,7 @@ class Settings(BaseSettings):
 
     @property
     def policy(self) -> Policy:
-        """How the watermark is decided. An empty `slack` is READING_SLACK and the band on the service, and none on an
+        """The policy of decisions. An empty `slack` is READING_SLACK and the band on the service, and none on an
         emulator. An empty `idle` holds where somebody else reads base."""
         chosen, contract = self.watermark, self.contract
         by_default = (timedelta(), timedelta()) if self.emulated else (READING_SLACK, chosen.band)
@@ -300,7 +300,7 @@ def _as_duration(bound: re.Match[str]) -> str:
 
 
 def _source(place: list[str], file: Path, prefix: str) -> str:
-    """Where a value was written: the variable that sets it, else the file and every variable that adds to it."""
+    """Name the origin of a value: the variable that sets it, else the file and every variable that adds to it."""
     path = [part.lower() for part in place]
     adding = []
     for name in sorted(os.environ):

@@ -25,7 +25,7 @@ from tidemark.pipeline.contract.places import Place, PlaceKind
 from tidemark.pipeline.settings_types import Effect, EmptyIsNone, NotNegative, OptionalBound, Section
 
 IN_MESSAGE = (PlaceKind.ATTRIBUTE, PlaceKind.PAYLOAD, PlaceKind.EACH)
-"""Where a message carries what its publisher says. The publish time is Pub/Sub's, and no id."""
+"""A place in a message for one of the publisher's values. The publish time is Pub/Sub's, and is not an id."""
 
 MOST_PARTS = 10
 """Parts of a stream's id."""

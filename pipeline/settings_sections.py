@@ -33,7 +33,7 @@ from tidemark.pipeline.settings_types import (
 DRIVER_MEMORY = "2g"
 """Memory of Spark's driver: the ids of a round take some 80 MB, and windows a task's share of their input."""
 LISTEN = "127.0.0.1:9464"
-"""Where `tidemark up` and Prometheus find the code server: 9464 is the port of OpenTelemetry's exporter."""
+"""The default address of the code server for `tidemark up` and Prometheus: 9464 is OpenTelemetry's port for it."""
 SNAPSHOT_BUDGET = 10 << 30
 """Bytes a day, on the service. Ten thousand sources that publish every 30 s need about half of it, read at each tick of
 10 s (docs/concepts/costs-and-scale.md). By the list price of September 2026 it is at most 2.70 dollars a day."""
@@ -83,7 +83,7 @@ ReadingKind = Literal["auto", "snapshot", "monitoring"]
 
 
 class Server(NamedTuple):
-    """Where Pub/Sub is, and as whom it is asked: what a client is made of."""
+    """The address of Pub/Sub, and the account that asks it, as a client takes them."""
 
     emulator_host: str | None
     endpoint: str | None = None
@@ -103,7 +103,7 @@ class ServerSettings(Section):
 
     @property
     def server(self) -> Server:
-        """Where Pub/Sub is, and as whom it is asked."""
+        """The address of Pub/Sub, and the account that asks it."""
         return Server(self.emulator_host, self.endpoint, self.impersonate)
 
     @property
@@ -165,7 +165,7 @@ class PubSubSettings(ServerSettings):
 
     @property
     def monitoring(self) -> Server | None:
-        """Where Cloud Monitoring is, and as whom it is asked; None with an emulator, which has no metrics."""
+        """The address of Cloud Monitoring, and the account that asks it. None with an emulator: it has no metrics."""
         return Server(None, impersonate=self.impersonate) if self.emulator_host is None else None
 
     @property
@@ -325,7 +325,7 @@ class WatermarkSettings(Section):
 
 
 class IngestSettings(Section):
-    """Who pulls, and how many readers on Spark."""
+    """Pulling: by the sensors or by readers on Spark."""
 
     mode: Literal["ticks", "continuous"] = "ticks"
     """`ticks`: the sensors pull, and readers on Spark help with a backlog. `continuous`: readers on Spark are kept at
@@ -336,7 +336,7 @@ class IngestSettings(Section):
 
     @property
     def is_continuous(self) -> bool:
-        """Whether readers on Spark pull all the time, and ticks only while none is at work."""
+        """True if readers on Spark pull all the time, and ticks only while none is at work."""
         return self.mode == "continuous"
 
 
@@ -467,12 +467,12 @@ class DagsterSettings(Section):
 
     @property
     def ui(self) -> str:
-        """Where the UI and its GraphQL are: as set, otherwise those of `tidemark up` on this machine."""
+        """The address of the UI and its GraphQL: as set, otherwise that of `tidemark up` on this machine."""
         return self.url or f"http://127.0.0.1:{self.web_port}"
 
     @property
     def state_folder(self) -> Path:
-        """Where the processes of this machine note what they are and what fails, and where their logs are."""
+        """The folder of the notes and logs of this machine's processes."""
         return Path(self.storage).parent
 
 
@@ -498,12 +498,12 @@ class MetricsSettings(Section):
 
     @property
     def listens(self) -> bool:
-        """Whether something is served."""
+        """True if something is served."""
         return self.listen is not None or self.export == "prometheus"
 
     @property
     def is_on(self) -> bool:
-        """Whether anything is to be recorded."""
+        """True if anything is to be recorded."""
         return self.listens or self.export != ""
 
 

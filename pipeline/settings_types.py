@@ -1,4 +1,4 @@
-"""What the sections of the settings are made of: their base, and the types that several of them use."""
+"""The base of the settings' sections, and the types that several of them use."""
 
 import re
 from datetime import timedelta
@@ -39,7 +39,7 @@ def _host_and_port(text: str | None) -> str | None:
 
 
 def is_address(text: str) -> bool:
-    """Whether a place is written as an address with a scheme, such as gs://, and not as a path on this machine."""
+    """Return true for an address with a scheme, such as gs://, and false for a path on this machine."""
     return len(urlparse(text).scheme) > 1
 
 

@@ -221,6 +221,14 @@ def test_every_command_refuses_a_later_lake_by_name_and_writes_nothing(
         assert content_of(place) == before, command
 
 
+def test_the_same_commands_work_on_the_lake_as_it_is(place: Path) -> None:
+    """So that the test above refuses what would have been done."""
+    for command in COMMANDS:
+        said = Place(place).tidemark(*command)
+        assert "was written by" not in said.out + said.err, command
+        assert "Traceback" not in said.err, (command, said.err)
+
+
 @pytest.mark.parametrize("raised", [raise_the_lake, raise_its_objects])
 def test_no_tick_and_no_run_writes_into_a_later_lake_and_nothing_is_acknowledged(
     raised: Callable[[Path], None], place: Path

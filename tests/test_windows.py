@@ -177,7 +177,7 @@ def due_now(held: Iterable[int], computed: Iterable[int] = (), *, reach: int = 2
     return [number for stretch in due(spans, reached, done, closed, LIVE) for number in reversed(stretch)]
 
 
-def test_windows_with_heartbeats_and_those_whose_lookback_reaches_them_are_due_the_newest_first() -> None:
+def test_windows_with_heartbeats_in_their_reach_are_due_the_newest_first() -> None:
     assert due_now([100, 300]) == [302, 301, 300, 102, 101, 100]
     assert due_now([100, 101, 102]) == [104, 103, 102, 101, 100]
     assert due_now([]) == []

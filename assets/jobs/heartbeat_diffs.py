@@ -1,11 +1,14 @@
 """The assets that a run computes by window: `heartbeat_diffs` and `stream_status`."""
 
-from collections.abc import Generator, Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from collections import defaultdict
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from functools import partial
 from typing import Any
 
 import dagster as dg
+import polars as pl
+import pyarrow as pa
 
 from tidemark.assets.catalog import HEARTBEAT_DIFFS, HEARTBEATS, STREAM_STATUS, WATERMARK, key_of
 from tidemark.assets.checks import evaluation_of, verdict
@@ -19,8 +22,9 @@ from tidemark.pipeline.compute.columns import DiffPlan
 from tidemark.pipeline.compute.micro_batch import MicroBatch, Silent, compute_windows, silent_in
 from tidemark.pipeline.compute.replacement import Replaced
 from tidemark.pipeline.lake.tables.diffs import diff_columns, diff_schema
-from tidemark.pipeline.lake.tables.stream_status import STATUS, STATUS_COLUMNS
+from tidemark.pipeline.lake.tables.stream_status import STATUS, STATUS_COLUMNS, StatusKind
 from tidemark.pipeline.lake.tables.window_index import WindowIndex
+from tidemark.pipeline.lake.tables.windowed import PARTITION
 from tidemark.pipeline.orchestrator.names import COMPUTE_WINDOWS, name_of
 from tidemark.pipeline.quality.corrected import DIFFS_KEY, FollowedTable
 from tidemark.pipeline.quality.silence import WindowSilence, silence_of
@@ -33,6 +37,8 @@ from tidemark.resources.spark import SparkResource
 FEW_STOPPED = "few_streams_stopped"
 NAMED = 5
 """Streams of each kind that the metadata of a window's status names; `tidemark streams` names all."""
+
+NAMED_COLUMNS = dict.fromkeys(("stream", "kind", "last", "first"), "string") | {"missed_heartbeats": "int"}
 
 
 def heartbeat_diffs_asset(settings: Settings, partitions: Partitions) -> dg.AssetsDefinition:
@@ -183,6 +189,8 @@ class SilenceReport:
     windows: Sequence[WindowSilence]
     behind: Sequence[str]
     streams: int
+    named: Mapping[str, Sequence[dg.TableRecord]] = field(default_factory=dict)
+    """By window, the first streams of each kind."""
 
 
 def silence_report(lake: LakeResource, windows: Iterable[str]) -> SilenceReport:
@@ -191,7 +199,19 @@ def silence_report(lake: LakeResource, windows: Iterable[str]) -> SilenceReport:
     whole, diffs = lake.whole(), lake.diffs("silence")
     status, known = whole.stream_status(), whole.streams().save()
     found = silence_of(diffs, status, known, lake.settings.windowing, keys)
-    return SilenceReport(found, status.behind(diffs, keys), known.rows.num_rows)
+    return SilenceReport(found, status.behind(diffs, keys), known.rows.num_rows, _named(status.rows(keys)))
+
+
+def _named(rows: pa.Table) -> Mapping[str, Sequence[dg.TableRecord]]:
+    """The first streams of each kind, by window. Those that missed heartbeats begin with the most missed."""
+    most_missed, kind = -pl.col("missed_heartbeats").fill_null(0), pl.col("kind").cast(pl.Enum(map(str, StatusKind)))
+    ordered = pl.DataFrame(rows).sort(PARTITION, kind, most_missed, "stream_id")
+    named = defaultdict[str, list[dg.TableRecord]](list)
+    for row in ordered.group_by(PARTITION, "kind", maintain_order=True).head(NAMED).iter_rows(named=True):
+        last, first = (row[name] and iso(row[name]) for name in ("last_event_time", "first_event_time"))
+        values = (row["stream_id"], row["kind"], last, first, row["missed_heartbeats"])
+        named[row[PARTITION]].append(dg.TableRecord(dict(zip(NAMED_COLUMNS, values, strict=True))))
+    return named
 
 
 def stopped_result(settings: Settings, windows: Sequence[WindowSilence]) -> dg.AssetCheckResult:
@@ -223,4 +243,8 @@ def status_metadata(report: SilenceReport, windows: Sequence[Window]) -> dict[st
     if last is None:
         return {}
     figures = asdict(last)
-    return {"of_window": figures.pop("window"), **figures, "stopped_share": last.stopped_share}
+    metadata = {"of_window": figures.pop("window"), **figures, "stopped_share": last.stopped_share}
+    if records := report.named.get(last.window):
+        columns = [dg.TableColumn(name, kind) for name, kind in NAMED_COLUMNS.items()]
+        metadata["first_of_each_kind"] = dg.TableMetadataValue(records, dg.TableSchema(columns))
+    return metadata

@@ -34,7 +34,7 @@ HOUSEKEEPING = "housekeeping"
 KEEPS_SMALL = "Keeps the lake and Dagster's own storage from growing without end."
 
 EVENTS_KEPT = timedelta(days=2)
-"""How long Dagster keeps what ticks materialized and checked, about 80 MB a day. The newest of each asset stays."""
+"""Time that Dagster keeps the events of ticks, about 80 MB a day. The newest of each asset stays."""
 
 ROWS_AT_ONCE = 500
 """Rows deleted in one transaction: few, so that a tick that reports meanwhile waits only briefly."""

@@ -1,6 +1,7 @@
 """The asset of the tuning report, made once a day from what the lake has recorded."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, fields
 from typing import Any
 
 import dagster as dg
@@ -16,12 +17,14 @@ from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.tuning.inputs import report_on_lake
 from tidemark.pipeline.tuning.page import page_of, write_report
 from tidemark.pipeline.tuning.report import SINCE, TARGET_LATE_SHARE, TuningReport, facts_of, sentences
+from tidemark.pipeline.tuning.stream_disorder import StreamDisorder
 from tidemark.resources.keys import LAKE, keys_of, lake_of
 
 TUNE_WATERMARK = "tune_watermark"
 """The job that makes the report."""
 
 EVERY_DAY = "15 4 * * *"
+COLUMN_TYPES: dict[Any, str] = {str: "string", int: "int", float: "float"}
 
 
 def tuning_asset(settings: Settings) -> dg.AssetsDefinition:
@@ -102,7 +105,16 @@ def tuning_metadata(report: TuningReport, page: str) -> dict[str, Any]:
         if each.variant in report.rules and each.outcome is not None:
             name = f"{each.variant.rule}/band_seconds_for_late_{each.target:g}"
             metadata[name] = each.outcome.band.total_seconds()
-    return metadata
+    tables = {f"{side}est": _table(found.worst) for side, found in disorder.sides.items() if found.worst}
+    return metadata | tables
+
+
+def _table(streams: Sequence[StreamDisorder]) -> dg.TableMetadataValue:
+    columns = fields(StreamDisorder)
+    return dg.TableMetadataValue(
+        records=[dg.TableRecord(asdict(stream)) for stream in streams],
+        schema=dg.TableSchema([dg.TableColumn(column.name, COLUMN_TYPES[column.type]) for column in columns]),
+    )
 
 
 def _plain(text: str) -> str:

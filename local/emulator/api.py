@@ -128,6 +128,11 @@ class PublisherService(Service):
         topic = limits.resource("topics", request.topic)
         return page("subscriptions", [one.name for one in self._model.list_subscriptions(topic)], request)
 
+    def list_topic_snapshots(self, request: Any, _: Any) -> Any:
+        topic = limits.resource("topics", request.topic)
+        names = [one.name for one in self._model.list_snapshots(self._shared.now()) if one.topic == topic]
+        return page("snapshots", names, request)
+
     def publish(self, request: Any, _: Any) -> Any:
         limits.resource("topics", request.topic)
         limits.publishable(request)
@@ -252,6 +257,17 @@ class SubscriberService(Service):
         limits.resource("subscriptions", request.subscription)
         return self._model.create_snapshot(request.name, request.subscription, self._shared.now(), request.labels)
 
+    def get_snapshot(self, request: Any, _: Any) -> Any:
+        return self._model.get_snapshot(limits.resource("snapshots", request.snapshot), self._shared.now())
+
+    def update_snapshot(self, request: Any, _: Any) -> Any:
+        name, now = limits.resource("snapshots", request.snapshot.name), self._shared.now()
+        old = self._model.get_snapshot(name, now)
+        changed = merged(old, request.snapshot, request.update_mask, frozenset({"labels", "expire_time"}))
+        limits.moment("expire_time", changed.expire_time)
+        self._model.update_snapshot(changed, now)
+        return changed
+
     def list_snapshots(self, request: Any, _: Any) -> Any:
         return listed("snapshots", self._model.list_snapshots(self._shared.now()), request)
 
@@ -277,6 +293,10 @@ class SchemaService(Service):
     def create_schema(self, request: Any, _: Any) -> Any:
         name = limits.resource("schemas", f"{limits.project(request.parent)}schemas/{request.schema_id}")
         return self._model.schemas.create(name, request.schema, self._shared.now())
+
+    def get_schema(self, request: Any, _: Any) -> Any:
+        limits.resource("schemas", request.name.partition("@")[0])
+        return self._model.schemas.get(request.name)
 
     def commit_schema(self, request: Any, _: Any) -> Any:
         return self._model.schemas.commit(limits.resource("schemas", request.name), request.schema, self._shared.now())

@@ -207,6 +207,18 @@ class PubSubModel(Catalogue):
         self._expire_snapshots(at)
         return [snapshot for snapshot, _ in self._snapshots.values()]
 
+    def get_snapshot(self, name: str, at: datetime) -> Any:
+        """The snapshot of that name. Raises NotFound, also once it has expired."""
+        self._before()
+        return self._snapshot(name, at)[0]
+
+    def update_snapshot(self, changed: Any, at: datetime) -> None:
+        """Replace the snapshot of that name by a changed description of it. Raises NotFound."""
+        self._before()
+        _, held = self._snapshot(changed.name, at)
+        self._snapshots[changed.name] = (changed, held)
+        self._after()
+
     def delete_snapshot(self, name: str, at: datetime) -> None:
         """Delete a snapshot. Raises NotFound."""
         self._before()

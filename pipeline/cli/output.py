@@ -1,4 +1,4 @@
-"""What the commands share on the way out: JSON for scripts, tables and lines for people, and how values are written.
+"""Output of the commands: JSON for scripts, tables and lines for people, and values as text.
 
 Everything that is printed and was not written in this code (stream names, attributes, paths, errors) goes through
 `safe` or `printable`: it is shown as it is, and neither Rich nor the terminal takes it for a command. JSON has the
@@ -43,7 +43,7 @@ def safe(value: object, at_most: int | None = None) -> str:
 
 
 def safe_lines(text: str) -> str:
-    """The same of a text of several lines: each stays one, and those after the first are indented."""
+    """Like `safe`, for a text of several lines: those after the first are indented."""
     return "\n  ".join(safe(line.strip()) for line in text.strip().split("\n"))
 
 

@@ -25,7 +25,7 @@ CONNECT_SECONDS, ANSWER_SECONDS = 10, 60
 """The longest wait for a connection, and for the answer to go on: Dagster may load a code location to answer."""
 
 PART_BYTES, MOST_BYTES = 1 << 16, 16 << 20
-"""How much of an answer is read at a time, and at most."""
+"""Bytes of an answer that are read at a time, and at most."""
 
 REFUSALS = (401, 403)
 

@@ -47,8 +47,8 @@ DEFINITION = "tidemark/definition"
 
 
 def pipeline_tag(lake: str) -> str:
-    """What stands for the pipeline with this lake on its runs, short enough for a row of the UI: the end of the lake's
-    address, and a digest of all of it."""
+    """The tag value of the pipeline with this lake, short enough for a row of the UI: the end of the lake's address,
+    and a digest of all of it."""
     named = re.sub(r"[^A-Za-z0-9_]+", "-", lake.rstrip("/").rpartition("/")[2])
     return f"{named[-20:].strip('-') or 'lake'}-{hashlib.sha256(lake.encode()).hexdigest()[:8]}"
 

@@ -35,6 +35,9 @@ TEMPLATES.globals |= {
 FIGURES = JsonKind("reports/tuning/", holds=dict[str, Any])
 NAME_FORMAT = "%Y-%m-%dT%H-%M-%S.%fZ"
 
+KEEP = 30
+"""Reports that stay in the lake: a month of the daily ones."""
+
 
 def page_of(report: TuningReport) -> str:
     """Render the page: the conclusions, their charts, and every figure. All text is escaped."""
@@ -51,10 +54,6 @@ def page_of(report: TuningReport) -> str:
         sentences=sentences(report),
     )
     return page.replace(" %", "\N{NO-BREAK SPACE}%")  # a line does not end between a number and its sign
-
-
-KEEP = 30
-"""Reports that stay in the lake: a month of the daily ones."""
 
 
 def write_report(objects: ObjectStore, made_at: datetime, page: str, facts: dict[str, Any], *, keep: int = KEEP) -> str:

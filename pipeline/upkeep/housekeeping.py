@@ -27,7 +27,7 @@ SETTLED_AFTER = timedelta(minutes=15)
 """A partition is rewritten once the watermark (for quarantine and corrections: the clock) is so far beyond its end."""
 
 VERSIONS_KEPT = timedelta(days=7)
-"""How long earlier versions of tables stay, with the files that a compaction or a recomputation replaced: longer than
+"""Time that earlier versions of tables stay, with the files that a compaction or a recomputation replaced: longer than
 any reader needs one version, and long enough to look back at last week's."""
 
 COMPACTED_FOR = timedelta(minutes=10)

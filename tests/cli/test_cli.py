@@ -7,7 +7,7 @@ import subprocess
 import sys
 import uuid
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -121,7 +121,7 @@ def tick(place: Place) -> None:
         base_backlog=SnapshotBacklog(client, pubsub.base_path, CLOCK),
         log=lake.tracking_log(),
         reader=reader,
-        policy=settings.policy,
+        policy=replace(settings.policy, max_idle_lag=timedelta(0)),
         budget=BUDGET,
         clock=CLOCK,
     )
@@ -226,7 +226,7 @@ def test_a_settings_file_that_is_not_there_is_one_line(tmp_path: Path) -> None:
 
 def test_an_unreachable_pubsub_is_one_line_without_a_trace(tmp_path: Path) -> None:
     place = place_in(tmp_path, f"127.0.0.1:{free_port()}")
-    said = place.tidemark("provision", TIDEMARK_PUBSUB__CALL_TIMEOUT="1s")
+    said = place.tidemark("provision")
     assert said.code == 1
     (line,) = said.err.splitlines()
     assert line.startswith("tidemark: Pub/Sub did not answer")

@@ -220,7 +220,7 @@ def test_a_release_names_the_windows_that_would_close(stuck: Operator) -> None:
     )
 
 
-def test_where_there_was_no_watermark_windows_close_from_what_landed_before_tracking_knew_anything(
+def test_without_a_watermark_windows_close_from_what_landed_before_tracking(
     operator: Operator,
 ) -> None:
     operator.lose_one()

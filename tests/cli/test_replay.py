@@ -316,7 +316,7 @@ def test_the_first_decision_that_differs_is_shown_side_by_side_and_the_exit_code
     assert facts["first_difference"]["decision.watermark"]["recorded"] == "2026-11-21T05:20:17.000001Z"
 
 
-def test_with_an_option_of_the_policy_replay_shows_other_decisions_and_says_that_it_verifies_nothing(
+def test_with_an_option_of_the_policy_replay_decides_otherwise_and_verifies_nothing(
     lake: Recorded, tmp_path: Path
 ) -> None:
     _, decided, messages = lake

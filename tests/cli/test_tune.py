@@ -171,7 +171,7 @@ def test_cohorts_of_a_lake_are_printed_beside_all_together(lake: tuple[Path, Mem
     folder, trace = lake
     told = tidemark(folder, "tune", "--bands", "10s,60s", "--by", "stream_prefix:-")
     assert told.code == 0, told.err
-    assert "/lake by stream_prefix:-: each cohort by itself, for at most 0.1 % late" in told.out
+    assert "/lake by stream_prefix:-: each cohort by itself, for at most 0.01 % late" in told.out
     rows = [line[len(" all together") :] for line in told.out.splitlines() if line.startswith((" all together", ' "'))]
     assert len(rows) == 4
     assert rows[::2] == rows[1::2]  # one cohort, which is all of them
@@ -202,7 +202,7 @@ def test_a_lake_in_which_nothing_has_landed_is_an_error_that_says_what_to_do(tmp
 def test_a_trace_without_a_valid_message_is_an_error(folder: Path) -> None:
     told = tidemark(folder, "tune", "missing.parquet")
     assert told.code == 1
-    assert "missing.parquet is not there" in told.err
+    assert "missing.parquet does not exist" in told.err
 
 
 @pytest.mark.parametrize(
@@ -228,7 +228,7 @@ def test_impossible_options_are_refused(folder: Path, arguments: list[str], says
     [
         ("late.parquet", "is the trace itself"),
         (".", "is a folder"),
-        ("nowhere/page.html", "would be in nowhere, which is no folder"),
+        ("nowhere/page.html", "would be in nowhere, which is not a folder"),
     ],
 )
 def test_a_page_that_would_lose_the_trace_or_the_work_is_refused_before_it(folder: Path, page: str, says: str) -> None:

@@ -159,7 +159,7 @@ query Asset($path: [String!]!) {
 """
 
 
-def test_the_page_of_an_asset_shows_its_sensor_where_it_comes_from_and_the_checks_that_can_be_due(
+def test_an_assets_page_shows_its_sensor_its_origin_and_the_checks_that_can_be_due(
     serving: Serving,
 ) -> None:
     def page(name: str) -> dict[str, Any]:

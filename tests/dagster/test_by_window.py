@@ -58,7 +58,7 @@ def test_the_tag_of_a_run_says_its_windows_in_short_and_is_read_back(minutes: tu
     assert stretch_named(said, MINUTES) == range(numbers[0], numbers[-1] + 1)
 
 
-def test_windows_with_a_gap_between_them_are_computed_in_one_run_each_as_it_would_have_been_alone(
+def test_windows_with_a_gap_are_computed_in_one_run_each_as_if_alone(
     tmp_path: Path,
 ) -> None:
     whole = Materializing(tmp_path / "whole", CLASSIC)
@@ -114,7 +114,7 @@ def test_partitions_of_a_run_that_fails_are_shown_as_failed_until_they_are_compu
         assert shown() == {"2026-11-21T06-00Z"}
 
 
-def test_an_hour_is_materialized_once_it_is_over_and_all_of_its_windows_with_heartbeats_are_computed(
+def test_an_hour_is_materialized_once_it_is_over_and_all_its_windows_are_computed(
     tmp_path: Path,
 ) -> None:
     house = Materializing(tmp_path, CLASSIC)
@@ -140,7 +140,7 @@ def test_an_hour_is_materialized_once_it_is_over_and_all_of_its_windows_with_hea
         assert whole(WINDOWS[1]) == both, "computed again"
 
 
-def test_a_partition_that_is_picked_in_the_ui_gives_the_same_rows_and_one_that_goes_on_is_refused(
+def test_a_partition_picked_in_the_ui_gives_the_same_rows_and_an_open_one_is_refused(
     tmp_path: Path,
 ) -> None:
     ours, theirs = Materializing(tmp_path / "ours", CLASSIC), Materializing(tmp_path / "theirs", CLASSIC)

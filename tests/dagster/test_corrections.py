@@ -37,7 +37,7 @@ def rows_of(house: Materializing) -> dict[tuple[str, str], dict[str, Any]]:
     return {(row["stream_id"], row["event_time"].isoformat()): row for row in house.rows().to_pylist()}
 
 
-def test_a_late_heartbeat_corrects_its_own_row_and_the_next_one_and_a_failure_waits_for_the_next_run(
+def test_a_late_heartbeat_corrects_its_row_and_the_next_and_a_failure_waits(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     house = Materializing(tmp_path, CLASSIC)

@@ -111,7 +111,7 @@ def test_sensors_start_switched_on_and_tick_as_the_settings_say(definitions: dg.
     assert "Every 25s" in (sensor.description or "")
 
 
-def test_no_check_is_defined_that_cannot_be_due_and_none_runs_with_an_hour_that_the_ui_materializes(
+def test_no_check_is_defined_that_cannot_be_due_nor_runs_with_an_hour_of_the_ui(
     definitions: dg.Definitions,
 ) -> None:
     plain = build_definitions(Settings())

@@ -196,7 +196,7 @@ def test_a_spark_server_that_is_away_fails_the_run_at_once_with_what_to_do(tmp_p
     assert lake.written() == []
 
 
-def test_executors_that_cannot_run_tidemark_fail_the_run_before_it_writes_and_the_next_one_waits(
+def test_executors_without_tidemark_fail_the_run_before_it_writes_and_the_next_waits(
     tmp_path: Path,
 ) -> None:
     python = {PYTHON: str(python_without(tmp_path, "polars"))}

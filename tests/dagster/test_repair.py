@@ -152,9 +152,7 @@ def test_a_repaired_window_keeps_the_stream_status_of_its_first_computation(tmp_
         assert f"(1 in {WINDOWS[1]})" in str(check.description)
 
 
-def test_a_window_that_computing_does_not_mend_fails_the_run_and_is_named_and_the_rest_is_mended(
-    tmp_path: Path, computed: Path
-) -> None:
+def test_a_window_that_computing_does_not_repair_fails_the_run_and_is_named(tmp_path: Path, computed: Path) -> None:
     with dg.DagsterInstance.ephemeral() as instance:
         house = Repairing(tmp_path, instance, copied_from=computed)
         house.land([("after", WATERMARK - timedelta(seconds=1))])  # the last window is stale, of a file of its own

@@ -45,7 +45,7 @@ def checks(data: object) -> dict[str, dg.AssetCheckEvaluation]:
     return {event.check_name: event for event in events if isinstance(event, dg.AssetCheckEvaluation)}
 
 
-def test_a_topic_that_a_wrong_contract_parked_is_in_heartbeats_once_it_is_mended_and_its_windows_are_computed_again(
+def test_what_a_wrong_contract_parked_lands_once_it_is_right_and_is_computed(
     instance: dg.DagsterInstance, tmp_path: Path
 ) -> None:
     world, right = ModelWorld(PUBSUB), settings_of(PUBSUB, tmp_path)

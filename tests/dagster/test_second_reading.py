@@ -110,7 +110,7 @@ def told_by_a_tick(ticking: Ticking) -> Mapping[str, object]:
     return metadata_of(ticking.track(), "watermark")
 
 
-def test_a_backlog_of_almost_a_week_whose_snapshot_is_refused_is_read_by_monitoring_and_then_by_snapshots_again(
+def test_a_backlog_of_almost_a_week_is_read_by_monitoring_then_by_snapshots_again(
     service: Service,
 ) -> None:
     ticking = service.ticking()

@@ -99,7 +99,7 @@ def until_done(
 # What a tick reports
 
 
-def test_the_watermark_is_materialized_at_every_tick_and_the_histogram_only_when_something_was_published(
+def test_each_tick_materializes_the_watermark_and_the_histogram_only_with_messages(
     ticking: Ticking, world: ModelWorld
 ) -> None:
     assert keys(ticking.track()) == ["watermark"]

@@ -61,6 +61,15 @@ def test_each_window_has_its_counts_as_numbers(
     assert found[WINDOWS[1]].stopped_share == 0.5
 
 
+def test_the_streams_are_named_in_a_table(materialized: tuple[Materializing, dg.ExecuteInProcessResult]) -> None:
+    records = [record.data for record in metadata_of(materialized[1])[WINDOWS[2]]["first_of_each_kind"]]
+    assert [(row["kind"], row["stream"], row["missed_heartbeats"]) for row in records] == [
+        ("stopped", "silent", None),
+        ("missed", "pausing", 3),
+    ]
+    assert records[0]["last"] == "2026-11-21T05:20:05Z"
+
+
 def test_the_check_warns_of_the_worst_window(materialized: tuple[Materializing, dg.ExecuteInProcessResult]) -> None:
     _, result = materialized
     (evaluation,) = [found for found in result.get_asset_check_evaluations() if found.check_name == FEW_STOPPED]

@@ -95,7 +95,7 @@ def test_while_nothing_is_missed_it_says_so_once_and_asks_for_nothing(
     assert (second.asset_events, second.run_requests) == ([], [])
 
 
-def test_exactly_the_stale_windows_are_asked_for_in_one_run_and_once_they_are_computed_never_again(
+def test_exactly_the_stale_windows_are_requested_in_one_run_and_once(
     history: History, instance: dg.DagsterInstance
 ) -> None:
     clock = ManualClock(at(1000))

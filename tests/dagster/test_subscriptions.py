@@ -72,7 +72,7 @@ def test_each_change_is_news_and_so_is_its_end(ticking: Ticking, world: World, s
     assert [passed for passed, _, _ in said(ticking)] == [True]
 
 
-def test_without_the_permission_to_look_that_is_a_warning_and_without_an_answer_nothing_is_said(
+def test_a_missing_permission_to_look_is_a_warning_and_no_answer_is_silence(
     ticking: Ticking, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def answer(error: Exception) -> None:

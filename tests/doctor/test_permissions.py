@@ -12,6 +12,7 @@ from tidemark.pipeline.clock import SystemClock
 from tidemark.pipeline.doctor import checks
 from tidemark.pipeline.doctor.finding import Finding, Level, Setup, examine
 from tidemark.pipeline.identity import RUNNING, Component, On, Permission, permissions_of, role_id
+from tidemark.pipeline.settings_sections import PubSubSettings, Server
 
 CHECKS = [check for check in checks.CHECKS if check.subject == checks.PERMISSIONS]
 ONLY_WARNED = {"monitoring.timeSeries.list", "pubsub.subscriptions.get"}
@@ -91,7 +92,10 @@ def test_what_provisioning_needs_is_asked_for_before_there_is_a_topic(world: Wor
         ("monitoring", {f"pubsub.snapshots.{one}" for one in ("create", "delete", "list")}),
     ],
 )
-def test_what_a_reading_does_not_need_is_not_asked_for(world: World, reading: str, spared: set[str]) -> None:
+def test_what_a_reading_does_not_need_is_not_asked_for(
+    world: World, reading: str, spared: set[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(PubSubSettings, "monitoring", property(lambda _: Server("127.0.0.1:1")))
     everything = {one.name for one in permissions_of(RUNNING) if one.on is On.PROJECT}
     world.granted[world.pubsub.project] -= spared
     world.pubsub = world.pubsub.model_copy(update={"reading": reading})

@@ -10,7 +10,7 @@ from tidemark.pipeline.doctor.lake import check_running
 from tidemark.pipeline.errors import LakeFull
 
 
-def test_what_fails_is_broken_while_the_process_lives_and_a_warning_where_it_may_have_been_stopped(
+def test_a_failure_is_broken_while_its_process_lives_and_a_warning_if_it_may_have_stopped(
     tmp_path: Path,
 ) -> None:
     world = World(tmp_path)

@@ -13,6 +13,8 @@ from typing import Any
 import pytest
 from google.api_core import exceptions as api
 from google.protobuf.field_mask_pb2 import FieldMask
+from google.protobuf.timestamp_pb2 import Timestamp
+from google.pubsub_v1.types import SeekRequest, Subscription
 
 from tests.emulator.servers import CLOCK, DEADLINE_SECONDS, Server, ids_of, published
 from tidemark.pipeline.errors import SubscriptionMissing
@@ -341,3 +343,34 @@ def test_changing_a_fixed_option_is_refused(server: Server, path: str) -> None:
     changed = {"name": server.subscription(server.topic()), "filter": 'attributes.kind = "one"'}
     with pytest.raises(api.InvalidArgument):
         server.subscriber.update_subscription(request={"subscription": changed, "update_mask": FieldMask(paths=[path])})
+
+
+def test_names_that_are_too_short_are_refused(server: Server) -> None:
+    topic = server.topic()
+    subscription = server.subscription(topic)
+    with pytest.raises(api.InvalidArgument):
+        server.topic("ab")
+    with pytest.raises(api.InvalidArgument):
+        server.subscription(topic, "ab")
+    with pytest.raises(api.InvalidArgument):
+        server.subscriber.create_snapshot(name=server.snapshot_name("ab"), subscription=subscription)
+
+
+def test_messages_without_anything_and_requests_without_messages_are_refused(server: Server) -> None:
+    topic = server.topic()
+    with pytest.raises(api.InvalidArgument):
+        server.publisher.publish(topic=topic, messages=[{"data": b""}])
+    with pytest.raises(api.InvalidArgument):
+        server.publisher.publish(topic=topic, messages=[])
+
+
+@pytest.mark.parametrize("seconds", [1 << 62, -(1 << 62)])
+def test_times_and_durations_beyond_all_bounds_are_refused(server: Server, seconds: int) -> None:
+    topic = server.topic()
+    subscription = server.subscription(topic)
+    seek = SeekRequest.pb()(subscription=subscription, time=Timestamp(seconds=seconds))
+    with pytest.raises(api.InvalidArgument):
+        server.subscriber.seek(request=SeekRequest.wrap(seek))
+    config = Subscription.pb()(name=f"{subscription}-2", topic=topic, message_retention_duration={"seconds": seconds})
+    with pytest.raises(api.InvalidArgument):
+        server.subscriber.create_subscription(request=Subscription.wrap(config))

@@ -23,7 +23,7 @@ from tests.pubsub.fake_monitoring import served as serve_monitoring
 from tidemark.local.emulator.model import PubSubModel
 from tidemark.local.emulator.server import served as serve_pubsub
 from tidemark.pipeline.clock import SystemClock, iso
-from tidemark.pipeline.identity import BREAK_OFF, IN_PARTS, NEEDS, SCHEMA, Component, On, Permission
+from tidemark.pipeline.identity import BREAK_OFF, IN_PARTS, METRICS, NEEDS, SCHEMA, Component, On, Permission
 from tidemark.pipeline.ingest.readers import new_files
 from tidemark.pipeline.lake import layout
 from tidemark.pipeline.lake.layout import Lake
@@ -36,9 +36,9 @@ from tidemark.pipeline.quality.missed import checkpoint as staleness_checkpoint
 from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.settings_sections import ON_CHANGE, PubSubSettings, QuarantineSettings, SignalSettings
 
-ONLY_SOMETIMES = {IN_PARTS, BREAK_OFF}
+ONLY_SOMETIMES = {METRICS.permission, IN_PARTS, BREAK_OFF}
 """Needed for what the Delta library writes in parts, such as a checkpoint of a table with very many files; and after a
-failure, when such an upload is given up."""
+failure, when such an upload is given up. Metrics are asked where a snapshot is refused."""
 
 SECOND = timedelta(seconds=1)
 
@@ -138,7 +138,8 @@ def test_the_sensors_ask_pubsub_and_monitoring_for_what_the_table_says(servers: 
     with ExitStack() as stack:
         found = play(ticking_on(settings, stack), servers)
     for component in (Component.TRACKER, Component.LANDER, Component.CHECKS):
-        assert found[component] == of(component, on_bucket=False), component
+        needed = of(component, on_bucket=False)
+        assert needed - ONLY_SOMETIMES <= found[component] <= needed, component
 
 
 @pytest.mark.gcs

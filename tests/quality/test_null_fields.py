@@ -40,7 +40,7 @@ def without(*names: str) -> dict[str, Any]:
     return {name: value for name, value in WHOLE.items() if name not in names}
 
 
-def test_a_field_of_any_kind_that_is_null_in_all_recent_rows_is_named_with_their_number_and_since_when(
+def test_a_field_that_is_null_in_all_recent_rows_is_named_with_their_number_and_time(
     lake: Lake,
 ) -> None:
     assert read(lake, 0) == NullFields()

@@ -165,7 +165,7 @@ def test_a_long_check_says_how_much_is_left_and_goes_on_where_it_was(history: Hi
     assert staleness.step() is said[-1]
 
 
-def test_a_heartbeat_that_lands_after_its_window_was_computed_is_missed_by_it_and_by_whose_lookback_reaches_it(
+def test_a_heartbeat_that_lands_after_its_window_is_missed_by_it_and_by_those_looking_back_on_it(
     history: History,
 ) -> None:
     history.land([Beat("a", 10), Beat("a", 130)])
@@ -217,7 +217,7 @@ def test_while_nothing_lands_late_no_file_of_heartbeats_is_opened(
 
 
 @pytest.mark.parametrize("is_gone", [False, True], ids=["damaged", "gone"])
-def test_what_an_hour_with_a_damaged_or_missing_file_holds_is_unknown_until_it_is_put_back_and_all_else_is_told(
+def test_an_hour_with_a_damaged_or_missing_file_is_unknown_until_it_is_put_back(
     history: History, *, is_gone: bool
 ) -> None:
     history.land([Beat("a", 10), Beat("a", 2410)])

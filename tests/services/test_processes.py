@@ -157,7 +157,7 @@ def test_a_service_that_keeps_ending_is_a_failure(house: House) -> None:
         restarted_for_ever()
 
 
-def test_stopping_ends_services_with_all_their_descendants_and_those_that_would_end_by_themselves(house: House) -> None:
+def test_stopping_ends_services_with_all_their_descendants(house: House) -> None:
     house.supervisor.start(house.spec("parent", WITH_A_DISTANT_CHILD))
     house.supervisor.start(house.spec("once", FOR_EVER, ends=True))
     until("the child runs", lambda: house.log("parent").strip().isdigit())

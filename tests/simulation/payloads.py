@@ -4,7 +4,6 @@ import json
 import random
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Literal
 
 from google.api_core import exceptions as api
@@ -105,6 +104,6 @@ class Listed:
 
 def reader_of(world: "Simulation", contract: MessageContract, payloads: Payloads) -> HeartbeatReader:
     """What one process judges by: it knows no schema yet."""
-    schemas = PubSubSchemas(("", None), timedelta(seconds=1))  # type: ignore[arg-type]
+    schemas = PubSubSchemas(("", None))  # type: ignore[arg-type]
     schemas._client = Listed(world, payloads)  # type: ignore[assignment]
     return HeartbeatReader(contract, schemas)

@@ -163,9 +163,7 @@ FIRST_BEATS = [
 
 
 @pytest.mark.parametrize("name", ["per_region", "sessions"])
-def test_an_example_has_the_rows_that_duckdb_makes_through_late_heartbeats_a_backfill_and_a_repair(
-    house: House, name: str
-) -> None:
+def test_an_example_has_duckdbs_rows_through_late_heartbeats_a_backfill_and_a_repair(house: House, name: str) -> None:
     table = example(name)
     house.land(*(beat for beat in FIRST_BEATS if not 300 <= beat[1] < 520), ("n0", -100.0), ("x9", 1100.5))
     house.compute_base(*WINDOWS)
@@ -280,7 +278,7 @@ def test_a_window_without_rows_is_computed_and_says_by_which_version(house: Hous
     assert house.due(nothing, at(1500)) == [], "who made a window does not make it due"
 
 
-def test_windows_of_a_run_whose_manifest_is_gone_are_computed_again_where_one_of_them_was_replaced(
+def test_windows_of_a_run_without_its_manifest_are_computed_again_if_one_was_replaced(
     house: House,
 ) -> None:
     table, keys = example("per_region"), [window.key for window in WINDOWS]

@@ -154,7 +154,7 @@ def test_workers_killed_at_every_step_lose_nothing(spark: SparkSession, world: P
 
 
 @pytest.mark.timeout(600)  # a second JVM: on a busy machine that takes its time
-def test_a_driver_killed_inside_foreach_batch_gets_the_same_batch_again_and_the_example_goes_on(
+def test_a_driver_killed_inside_foreach_batch_gets_the_same_batch_again(
     spark: SparkSession, world: PubSubWorld
 ) -> None:
     world.publish(500)

@@ -111,9 +111,7 @@ def test_a_backlog_is_landed_whole_by_four_readers_that_go_to_tracking_first(
     assert not (world.lake / "landings").exists(), "rounds land in the tables, as a tick does"
 
 
-def test_rounds_land_and_track_everything_in_one_commit_and_one_entry_each_and_note_what_they_used(
-    spark: SparkSession, world: PubSubWorld
-) -> None:
+def test_each_round_lands_and_tracks_in_one_commit_and_one_entry(spark: SparkSession, world: PubSubWorld) -> None:
     settings = settings_of(world.settings, str(world.lake))
     world.publish(5_000, broken=7)
     done = done_in(spark, settings, 6)

@@ -355,7 +355,7 @@ def test_one_reader_reads_both_in_turns_where_nobody_decides_and_ends_once_both_
     assert world.tracking.unacknowledged == world.base.unacknowledged == []
 
 
-def test_messages_that_another_consumer_holds_are_left_alone_after_two_rounds_that_found_little(tmp_path: Path) -> None:
+def test_messages_held_by_another_consumer_are_left_alone_after_two_poor_rounds(tmp_path: Path) -> None:
     world = World(tmp_path)
     on = OnTheModel(world, settings_of(world, readers=4))
     for second in range(50):

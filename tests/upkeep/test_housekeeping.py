@@ -18,9 +18,10 @@ from tests.lake.builders import Beat, append_beats, append_rejected, columns_of,
 from tests.quality.staleness_history import LENGTH, LOOKBACK, WINDOWING, WINDOWS, History, new_history
 from tests.watermark.builders import START, at, published
 from tidemark.pipeline.errors import WindowExpired
-from tidemark.pipeline.lake.layout import HEARTBEAT_DIFFS, HEARTBEATS, QUARANTINE, Lake
+from tidemark.pipeline.lake.layout import CORRECTIONS, HEARTBEAT_DIFFS, HEARTBEATS, QUARANTINE, Lake
 from tidemark.pipeline.lake.log.archive import LogArchive
 from tidemark.pipeline.lake.log.tracking_log import entry_name
+from tidemark.pipeline.lake.tables.corrections import CONTENT, Position, Sought
 from tidemark.pipeline.lake.tables.windowed import DiffRun
 from tidemark.pipeline.quality.status import read_waiting
 from tidemark.pipeline.settings import Settings
@@ -345,6 +346,22 @@ def test_quarantine_is_dropped_by_the_day(tmp_path: Path) -> None:
     assert [key.partition("/")[0] for key in requeued.between()] == ["2026-11-23"]
     assert house.lake.quarantine().reasons().waiting == {"NO_STREAM_ID": 1}
     assert drop_partitions(house.lake.table(QUARANTINE), "2026-11-01").rows == 0
+
+
+def test_corrections_are_dropped_by_the_day_and_their_small_files_become_one(tmp_path: Path) -> None:
+    house = House(tmp_path, now=4 * DAY.total_seconds())
+    corrections = house.lake.corrections()
+    kept = ["w-new", *(f"w{number}" for number in range(MANY - 1))]
+    for number, (day, window) in enumerate([(0, "w-old"), *((2, window) for window in kept)]):
+        row = {"table": "t", "window": window, "change": "added", "table_version": number, "corrected_at": at(number)}
+        moment = at(day * DAY.total_seconds())
+        rows = pa.Table.from_pylist([row], CONTENT)
+        corrections.append([rows], moment, number - 1 if number else None, Position("t", number))
+    (dropped,) = of(house.tidy(windows="3d"), "retention", CORRECTIONS)
+    assert dropped.figures["rows"] == 1
+    assert len(house.files(CORRECTIONS)) == 1
+    assert [row["window"] for row in corrections.newest(Sought(), 100)] == kept[::-1]
+    assert corrections.noted("t") == len(kept)
 
 
 # The tracking log

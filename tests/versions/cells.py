@@ -28,7 +28,7 @@ WINDOWS = _of(
 )
 OWN_TABLES = _of(
     "spark/test_own_tables",
-    "test_an_example_has_the_rows_that_duckdb_makes_through_late_heartbeats_a_backfill_and_a_repair[per_region]",
+    "test_an_example_has_duckdbs_rows_through_late_heartbeats_a_backfill_and_a_repair[per_region]",
     "test_each_window_gets_its_own_input_however_the_range_is_cut",
 )
 READERS = _of("spark/test_rounds", "test_a_backlog_is_landed_whole_by_four_readers_that_go_to_tracking_first")
@@ -39,7 +39,7 @@ SOURCE = (
     *_of(
         "spark/test_pubsub_source",
         "test_readers_get_every_message_whole_and_the_rejected_go_to_quarantine",
-        "test_a_driver_killed_inside_foreach_batch_gets_the_same_batch_again_and_the_example_goes_on",
+        "test_a_driver_killed_inside_foreach_batch_gets_the_same_batch_again",
         "test_a_limit_on_a_batch_read_leaves_the_rest_on_the_subscription",
     ),
     "tests/spark/test_pubsub_source_connect.py",

@@ -34,10 +34,10 @@ from tidemark.pipeline.settings import Settings, load_settings
 from tidemark.pipeline.settings_sections import LISTEN
 
 LOOKS_EVERY = timedelta(minutes=1)
-"""How often both subscriptions are looked at: anybody may change them."""
+"""The interval of looks at both subscriptions, which anybody may change."""
 
 GIVES_BACK_SECONDS = 0.2
-"""How long requests that give messages back, whose answers are not waited for, have to be sent at the end."""
+"""The time at the end for requests that give messages back; their answers are not waited for."""
 
 
 def attach(

@@ -16,10 +16,10 @@ from tidemark.pipeline.hosts import is_loopback
 from tidemark.pipeline.settings import load_settings
 
 DEFAULT = "127.0.0.1:8085"
-"""Where it listens if neither an option nor the settings say it: where Google's own emulator does."""
+"""The default address, which is that of Google's emulator."""
 
 WAKES_EVERY_SECONDS = 1.0
-"""How soon a signal is seen that the system gave to another thread than the one that waits."""
+"""The longest time until a signal is seen that the system gave to another thread than the waiting one."""
 
 FAULT_NAMES = tuple(field.name for field in fields(Faults))
 
@@ -59,8 +59,8 @@ def pubsub(
 
 
 def listening(host: str | None, port: int | None) -> tuple[str, int]:
-    """Where to listen: as asked; what is not asked for is as in `pubsub.emulator_host`, and only then the settings are
-    read. Raises InvalidSettings for what is not loopback."""
+    """The host and port to listen on. What is not asked for is as in `pubsub.emulator_host`; only then the settings are
+    read. Raises InvalidSettings for an address that is not loopback."""
     said = f"--host {host}"
     if host is None or port is None:
         named = load_settings(needs_file=False).pubsub.emulator_host or DEFAULT

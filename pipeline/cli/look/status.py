@@ -80,7 +80,7 @@ def show_screen(found: LakeStatus, terminal: Console) -> None:
 
 
 def normal_delay(windows: Sequence[Mapping[str, Any]]) -> timedelta | None:
-    """How long after their ends windows are ready: the median of the newest ones. None without any."""
+    """The median time from the newest windows' ends until they were ready. None without any."""
     known = [one["seconds_after_end"] for one in windows if one["state"] == "computed"]
     return timedelta(seconds=median(known)) if known else None
 

@@ -24,7 +24,7 @@ SHOWN = {
     StatusKind.STARTED: ("that started", ("first_event_time", "heartbeats")),
     StatusKind.MISSED: ("that missed heartbeats", ("missed_heartbeats", "gaps", "longest_gap_seconds", "heartbeats")),
 }
-"""How each kind is worded, and the columns of `stream_status` that it is printed with."""
+"""The words for each kind, and the columns of `stream_status` that are printed with it."""
 
 
 def streams(

@@ -17,7 +17,7 @@ from tidemark.pipeline.quality.gate import Stage, Watermark, WatermarkReader, Wi
 from tidemark.pipeline.settings import Settings, load_settings
 
 WAITS = Span(minutes=10)
-"""How long --wait-for waits by default: an orchestrator's task may wait that long and be tried again."""
+"""Default time of --wait-for: an orchestrator's task may wait that long and be tried again."""
 
 
 def watermark(
@@ -97,7 +97,7 @@ def _event_time(settings: Settings, text: str) -> datetime:
 
 
 def _not_reached(found: Watermark, event_time: datetime, waited: timedelta, now: datetime) -> str:
-    """How far the watermark is from an event time, and why."""
+    """Describe the distance from the watermark to an event time, and its reason."""
     if found.event_time is None:
         how_far = "there is no watermark yet"
     else:

@@ -62,8 +62,8 @@ def release(
 
 @dataclass(frozen=True, slots=True)
 class Preview:
-    """What a release would let go, and what would follow: the decision with the newest readings as it would be made
-    without it and with it, the windows that would close, and what these figures leave out."""
+    """The messages that a release would let go, and its effect: the decision by the newest readings without and with
+    it, the windows that would close, and the limits of these figures."""
 
     release: Released
     base: EffectiveReading
@@ -75,7 +75,7 @@ class Preview:
 
 
 def look_ahead(state: WatermarkState, release: Released, lake: Lake, settings: Settings) -> Preview:
-    """What a release would do. Raises LakeError, with the reason, if there is nothing to release."""
+    """Preview a release. Raises LakeError, with the reason, if there is nothing to release."""
     decided = state.record
     if decided is None:
         raise no_decision(settings)
@@ -115,7 +115,7 @@ def look_ahead(state: WatermarkState, release: Released, lake: Lake, settings: S
 
 
 def _notes(state: WatermarkState, decision: Decision, found: Outstanding) -> Iterator[str]:
-    """What the figures leave out."""
+    """List the limits of the figures."""
     if state.complete_from is not None and state.complete_from > found.since:
         known_from = iso(state.complete_from)
         yield f"Tracking does not know all that was published before {known_from}: more may be outstanding."
@@ -163,7 +163,7 @@ def _facts(preview: Preview) -> dict[str, Any]:
 
 
 def _show(preview: Preview) -> None:
-    """What is outstanding, and what would follow, for people."""
+    """Print the outstanding messages and the effect of a release for people."""
     say, found = console().print, preview.outstanding
     oldest = f"[bold]{iso(preview.base.oldest_unacked)}[/] (as of {iso(preview.without.at)})."
     if preview.base.names_a_message:

@@ -174,7 +174,7 @@ def _range(settings: Settings, surveyor: Surveyor, first: str | None, last: str 
 
 
 def _all_replaced(diffs: WindowedTable, before: Fence) -> bool:
-    """Whether each window has other files than before."""
+    """Return true if each window has other files than before."""
     now = diffs.fence(before)
     return all(now[key] and now[key] != files for key, files in before.items())
 

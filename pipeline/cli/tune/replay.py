@@ -42,7 +42,7 @@ HELP = {
 
 
 def _default(value: object) -> str:
-    """How help shows a default. It holds for a trace; with --from-lake the recorded value does."""
+    """A default as help shows it. It holds for a trace; with --from-lake the recorded value counts."""
     return f"{text_of(value)} for a trace"
 
 

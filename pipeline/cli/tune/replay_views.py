@@ -1,4 +1,4 @@
-"""What `tidemark replay` prints of its outcome: facts for scripts, sentences for people, and differences."""
+"""The outcome of `tidemark replay`: facts for scripts, sentences for people, and differences."""
 
 from collections.abc import Iterator
 from dataclasses import asdict, fields, is_dataclass
@@ -38,7 +38,7 @@ def facts_of(replayed: Replayed) -> dict[str, Any]:
 
 
 def sentences_of(replayed: Replayed) -> dict[str, str]:
-    """The same for people, by topic."""
+    """Write the facts for people, by topic."""
     facts, hold = facts_of(replayed), replayed.longest_hold()
     median, most = facts["lag_p50_seconds"], facts["lag_p99_seconds"]
     return {
