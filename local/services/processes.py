@@ -47,7 +47,7 @@ class ServiceSpec:
 
 
 @dataclass(frozen=True, slots=True)
-class Running:
+class StartedService:
     """A started service, and where in its log this start begins."""
 
     spec: ServiceSpec
@@ -105,7 +105,7 @@ class Supervisor:
     state_folder: Path
     clock: Clock
     say: Callable[[str], None]
-    running: list[Running] = field(default_factory=list)
+    running: list[StartedService] = field(default_factory=list)
     is_asked_to_stop: Callable[[], bool] = lambda: False
     _has_warned: bool = field(default=False, init=False)
 
@@ -196,7 +196,7 @@ class Supervisor:
                 )
             self._has_warned = True
 
-    def _started(self, spec: ServiceSpec) -> Running:
+    def _started(self, spec: ServiceSpec) -> StartedService:
         log, output = self.log_file(spec.name), subprocess.DEVNULL
         begins = log.stat().st_size if log.exists() else 0
         with ExitStack() as opened:
@@ -213,7 +213,7 @@ class Supervisor:
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
             )
-        return Running(spec, process, begins)
+        return StartedService(spec, process, begins)
 
     def _note(self) -> None:
         """Note what runs. Raises OSError."""
@@ -224,7 +224,7 @@ class Supervisor:
                     services[one.spec.name] = process_of(one.process.pid)
         noted_file(self.state_folder).write(Noted(own_process(), services))
 
-    def _log_end(self, one: Running) -> str:
+    def _log_end(self, one: StartedService) -> str:
         return log_end(self.log_file(one.spec.name), one.log_from)
 
 

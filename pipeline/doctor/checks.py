@@ -13,7 +13,7 @@ from tidemark.pipeline.doctor import (
     spark,
     subscriptions,
 )
-from tidemark.pipeline.doctor.finding import Check, Finding, Level, Setup, examine
+from tidemark.pipeline.doctor.finding import Check, CheckFinding, Level, Setup, examine
 from tidemark.pipeline.errors import (
     LakeError,
     LakeUnreachable,
@@ -69,7 +69,7 @@ CHECKS = (
 )
 
 
-def diagnose(setup: Setup, checks: Sequence[Check] = CHECKS, within: float | None = None) -> list[Finding]:
+def diagnose(setup: Setup, checks: Sequence[Check] = CHECKS, within: float | None = None) -> list[CheckFinding]:
     """Run the checks. Missing credentials for Google's services are reported once, and the checks that need them are
     left out. With `pubsub.attach`, so are the checks of custom tables and of Spark."""
     settings = setup.settings

@@ -22,7 +22,7 @@ class Level(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class CheckFinding:
     """A sentence about a subject. If it is not ok, it says what to do."""
 
     subject: str
@@ -78,7 +78,7 @@ class Check:
     """Errors that another check reports, so that this one says nothing."""
 
 
-def examine(setup: Setup, checks: Sequence[Check], within: float | None = None) -> list[Finding]:
+def examine(setup: Setup, checks: Sequence[Check], within: float | None = None) -> list[CheckFinding]:
     """Run the checks and return all findings in their order. A check beyond its time limit is a finding; with `within`,
     the shorter limit applies to all, and an overdue check is left out.
 
@@ -99,8 +99,8 @@ def examine(setup: Setup, checks: Sequence[Check], within: float | None = None) 
         thread.join(max(0.0, began + seconds - setup.clock.monotonic()))
         if within is None and thread.is_alive():
             name = str(getattr(check.look, "__name__", "a check")).removeprefix("check_").replace("_", " ")
-            findings.append(Finding(check.subject, check.overdue, f"{name}: no answer within {seconds:g} s"))
-        findings += [Finding(check.subject, level, sentence) for level, sentence in tuple(said)]
+            findings.append(CheckFinding(check.subject, check.overdue, f"{name}: no answer within {seconds:g} s"))
+        findings += [CheckFinding(check.subject, level, sentence) for level, sentence in tuple(said)]
     return findings
 
 

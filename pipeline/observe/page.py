@@ -104,7 +104,7 @@ class Looker(Generic[Found]):
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class LogPosition:
     """A position in the log: the state after its entry `state.number`; and the newest decision, with its number
     and the state that it was made from."""
 
@@ -123,7 +123,7 @@ class Page:
         self._settings = settings
         self._clock = clock
         self._recent: deque[Decision] = deque(maxlen=MOST_RECENT)
-        self._place: Place | None = None
+        self._place: LogPosition | None = None
         self._lakes = [OpenLake(settings.lake, settings.message.kinds, clock) for _ in range(3)]
         self._log = Looker(self._look_at_log, LOG_SECONDS, clock)
         self._tables = Looker(self._look_at_tables, TABLES_SECONDS, clock)
@@ -210,7 +210,7 @@ class Page:
             if found is None:
                 return {"ticks": read_ticks(lake, self._settings, None, now).sentences}
             before = standing_before(log, found[0])
-            place = Place(before.after(*found), *found, before, now)
+            place = LogPosition(before.after(*found), *found, before, now)
             recent = {one.at: one for one in [*sampled(log, found[0], now - HOURS), *self._recent]}
             self._recent = deque([recent[at] for at in sorted(recent)], MOST_RECENT)
         place = self._place = followed(log, replace(place, at=now), self.decided)
@@ -229,7 +229,7 @@ class Page:
         return replace(status, details={**status.details, **streams})
 
 
-def followed(log: TrackingLog, place: Place, tell: Callable[[Decision], None]) -> Place:
+def followed(log: TrackingLog, place: LogPosition, tell: Callable[[Decision], None]) -> LogPosition:
     """Go on from a place to the log's newest entry, and tell the decisions on the way. Raises LakeError."""
     while True:
         number = place.state.number + 1
@@ -244,7 +244,7 @@ def followed(log: TrackingLog, place: Place, tell: Callable[[Decision], None]) -
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class PageVerdict:
     """The state of the pipeline in a word: the colour, a headline, and sentences."""
 
     level: str
@@ -252,38 +252,38 @@ class Verdict:
     sentences: Sequence[str]
 
 
-LOOKING = Verdict("new", "Looking at the lake", ["The first look takes some seconds."])
+LOOKING = PageVerdict("new", "Looking at the lake", ["The first look takes some seconds."])
 
 
 def verdict_of(
     settings: Settings, why: Mapping[str, Any], status: LakeStatus | None, problems: Sequence[str], now: datetime
-) -> Verdict:
+) -> PageVerdict:
     """Judge the pipeline: `bad` where decisions are overdue or something fails, `hold` where the watermark waits.
     `why` explains the newest decision, if there is one, and `status` is that of the tables."""
     facts = {} if status is None else status.facts
     said = [*problems, *why.get("ticks", []), *([] if status is None else status.of_runs)]
     if "at" not in why:
         headline = "Something is wrong" if said else "No decision yet"
-        return Verdict("bad" if said else "new", headline, said or ["The first tick of tracking decides."])
+        return PageVerdict("bad" if said else "new", headline, said or ["The first tick of tracking decides."])
     decided, tick = why["explanation"][0], settings.watermark.tick
     told = [
         *said,
         f"{'The newest decision was ' if said else ''}{with_age(decided.rstrip('.'), why['at'], tick, now)}.",
     ]
     if is_overdue(why["at"], tick, now):
-        return Verdict("bad", f"No decision for {rough(now - why['at'])}", told)
+        return PageVerdict("bad", f"No decision for {rough(now - why['at'])}", told)
     if said:
-        return Verdict("bad", "Something is wrong", told)
+        return PageVerdict("bad", "Something is wrong", told)
     held = next((hold for hold in why["holds"] if hold["until"] is None), None)
     if held is not None:
-        return Verdict("hold", f"The watermark has stood still for {rough(held['lasted'])}", told)
+        return PageVerdict("hold", f"The watermark has stood still for {rough(held['lasted'])}", told)
     if why["reason"].is_hold:
-        return Verdict("hold", "The watermark waits" if why["watermark"] else "No watermark yet", told)
+        return PageVerdict("hold", "The watermark waits" if why["watermark"] else "No watermark yet", told)
     if reading := facts.get("reading"):
-        return Verdict("hold", reading.partition(":")[0].capitalize(), [reading, *told])
+        return PageVerdict("hold", reading.partition(":")[0].capitalize(), [reading, *told])
     if facts.get("missed") or facts.get("lost_at_least"):
-        return Verdict("hold", "Live, and heartbeats are missing", told)
-    return Verdict("good", "All is well", told)
+        return PageVerdict("hold", "Live, and heartbeats are missing", told)
+    return PageVerdict("good", "All is well", told)
 
 
 def after_end(seconds: float | None, state: str) -> str:

@@ -13,7 +13,7 @@ from tests.watermark.builders import at
 from tidemark.pipeline.clock import SystemClock
 from tidemark.pipeline.doctor.bucket import check_lake
 from tidemark.pipeline.doctor.clocks import check_clock
-from tidemark.pipeline.doctor.finding import Check, Finding, Level, Setup, examine
+from tidemark.pipeline.doctor.finding import Check, CheckFinding, Level, Setup, examine
 from tidemark.pipeline.doctor.lake import check_lake_version
 from tidemark.pipeline.lake.layout import Lake
 from tidemark.pipeline.lake.log.tracking_log import entry_name
@@ -22,7 +22,7 @@ from tidemark.pipeline.settings_sections import LakeSettings
 from tidemark.pipeline.watermark.state import Beginning
 
 
-def one_of(setup: Setup, look: Any) -> Finding:
+def one_of(setup: Setup, look: Any) -> CheckFinding:
     (finding,) = examine(setup, [Check("it", look)])
     return finding
 

@@ -10,7 +10,7 @@ from tests.fixtures_emulator import unique_pubsub
 from tidemark.local.emulator.server import served
 from tidemark.pipeline.clock import SystemClock
 from tidemark.pipeline.doctor import checks
-from tidemark.pipeline.doctor.finding import Finding, Level, Setup, examine
+from tidemark.pipeline.doctor.finding import CheckFinding, Level, Setup, examine
 from tidemark.pipeline.identity import RUNNING, Component, On, Permission, permissions_of, role_id
 from tidemark.pipeline.settings_sections import PubSubSettings, Server
 
@@ -18,7 +18,7 @@ CHECKS = [check for check in checks.CHECKS if check.subject == checks.PERMISSION
 ONLY_WARNED = {"monitoring.timeSeries.list", "pubsub.subscriptions.get"}
 
 
-def wrong(world: World, *components: Component) -> list[Finding]:
+def wrong(world: World, *components: Component) -> list[CheckFinding]:
     return [one for one in examine(world.setup(*components), CHECKS) if one.level is not Level.OK]
 
 

@@ -11,18 +11,18 @@ from tests.doctor.world import World, served_world
 from tests.official_emulator import free_port
 from tests.pubsub.denying import Denying
 from tidemark.pipeline.doctor import checks
-from tidemark.pipeline.doctor.finding import Finding, Level, examine
+from tidemark.pipeline.doctor.finding import CheckFinding, Level, examine
 from tidemark.pipeline.pubsub.connection import client_of
 from tidemark.pipeline.settings_message import MessageSettings
 
 CHECKS = [check for check in checks.CHECKS if check.subject == checks.PUBSUB]
 
 
-def found(world: World) -> list[Finding]:
+def found(world: World) -> list[CheckFinding]:
     return examine(world.setup(), CHECKS)
 
 
-def wrong(world: World) -> list[Finding]:
+def wrong(world: World) -> list[CheckFinding]:
     return [one for one in found(world) if one.level is not Level.OK]
 
 
@@ -97,7 +97,7 @@ def test_a_topic_that_would_not_do_is_said(world: World, options: dict[str, Any]
     assert said in finding.said
 
 
-def with_schema(world: World, kind: Any, encoding: Any, **message: Any) -> list[Finding]:
+def with_schema(world: World, kind: Any, encoding: Any, **message: Any) -> list[CheckFinding]:
     """What is wrong with a topic that has such a schema, for settings that say so of messages."""
     pubsub = world.pubsub
     client = client_of(SchemaServiceClient, *pubsub.server)

@@ -17,7 +17,7 @@ from tests.spark.machine import script
 from tidemark.pipeline.clock import SystemClock
 from tidemark.pipeline.doctor import spark as spark_checks
 from tidemark.pipeline.doctor.dagster_storage import check_dagster_storage, judged
-from tidemark.pipeline.doctor.finding import Check, Finding, Level, Setup, examine
+from tidemark.pipeline.doctor.finding import Check, CheckFinding, Level, Setup, examine
 from tidemark.pipeline.doctor.lake import check_own_tables
 from tidemark.pipeline.doctor.spark import (
     check_connector,
@@ -44,7 +44,7 @@ LOOKS = (check_connector, check_spark, check_token)
 IN_A_BUCKET = LakeSettings(uri="gs://bucket")
 
 
-def findings(look: Any, **settings: Any) -> list[Finding]:
+def findings(look: Any, **settings: Any) -> list[CheckFinding]:
     return examine(Setup(Settings(**settings), SystemClock()), [Check("it", look)])
 
 

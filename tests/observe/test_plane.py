@@ -15,7 +15,7 @@ from tests.watermark.builders import at
 from tidemark.pipeline.charts import Area, Axis, Bar, Chart, Heat, Line, Mark, picture
 from tidemark.pipeline.clock import to_us
 from tidemark.pipeline.observe.facts import LakeStatus
-from tidemark.pipeline.observe.page import Verdict, verdict_of
+from tidemark.pipeline.observe.page import PageVerdict, verdict_of
 from tidemark.pipeline.observe.plane import MOST_CELLS, drawn, history_facts, plane_chart, plane_facts
 from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.watermark.decision import Decision, Reason
@@ -128,7 +128,7 @@ def test_a_backlog_that_is_being_read_is_the_headline() -> None:
     reading, now = "catching up: 8,200 messages/s, about 4m; the oldest message of base is 12m old", at(0)
     why = {"at": now, "explanation": ["ADVANCED"], "holds": [], "reason": Reason.ADVANCED, "watermark": now}
 
-    def verdict(facts: dict[str, str]) -> Verdict:
+    def verdict(facts: dict[str, str]) -> PageVerdict:
         return verdict_of(Settings(), why, LakeStatus(facts, {}, (), ()), [], now)
 
     assert (verdict({}).level, verdict({}).headline) == ("good", "All is well")

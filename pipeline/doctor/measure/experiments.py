@@ -20,7 +20,7 @@ from tidemark.pipeline.doctor.measure.facts import (
     Took,
     TransformFacts,
 )
-from tidemark.pipeline.doctor.measure.traffic import Place, Plan, Received, Traffic
+from tidemark.pipeline.doctor.measure.traffic import Plan, Received, ThrowAwayTopic, Traffic
 from tidemark.pipeline.errors import PubSubError, ReadingUnavailable
 from tidemark.pipeline.pubsub.connection import publisher_client, subscriber_client
 from tidemark.pipeline.pubsub.monitoring import SAMPLE_PERIOD, MonitoringBacklog, monitoring_client
@@ -50,7 +50,7 @@ def measure(
     began = clock.monotonic()
     with ExitStack() as stack:
         publisher = stack.enter_context(publisher_client(*settings.server))
-        place = Place(publisher, stack.enter_context(subscriber_client(*settings.server)), settings, clock)
+        place = ThrowAwayTopic(publisher, stack.enter_context(subscriber_client(*settings.server)), settings, clock)
         tell("looking for what a killed measurement left behind")
         swept = place.sweep()
         stack.callback(place.remove)

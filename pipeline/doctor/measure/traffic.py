@@ -65,7 +65,7 @@ class Timed:
         return timed
 
 
-class Place:
+class ThrowAwayTopic:
     """The names of one measurement, and the requests that make and remove what they name. `seconds` has how long each
     call took, by its name."""
 
@@ -188,7 +188,7 @@ class Received:
 class Traffic:
     """The calls on one place. `charged_bytes` is what publishing and pulling count for, by the price list."""
 
-    def __init__(self, place: Place, plan: Plan) -> None:
+    def __init__(self, place: ThrowAwayTopic, plan: Plan) -> None:
         self._place, self._plan, self._clock = place, plan, place.clock
         self._pulls: dict[str, Pulls] = {}
         self._sent: set[str] = set()

@@ -32,7 +32,7 @@ def ids_of(heartbeats: DeltaTable, diffs: DeltaTable) -> tuple[str, str]:
     return str(heartbeats.metadata().id), str(diffs.metadata().id)
 
 
-class Comparison:
+class TableComparison:
     """A comparison under way between one version of `heartbeats` and one of `heartbeat_diffs`.
 
     `lacking` has the heartbeats found so far that their own window does not hold, as rows of LANDINGS. The version that

@@ -26,7 +26,7 @@ from tidemark.pipeline.lake.tables.table import DamagedFile, listed, microsecond
 from tidemark.pipeline.lake.tables.windowed import refuse_other_length
 from tidemark.pipeline.quality.missed.affected import AffectedWindows, MissedHeartbeats, StaleWindow, missed_by
 from tidemark.pipeline.quality.missed.checkpoint import CheckpointStore, StalenessCheckpoint
-from tidemark.pipeline.quality.missed.comparison import Comparison, ids_of
+from tidemark.pipeline.quality.missed.comparison import TableComparison, ids_of
 from tidemark.pipeline.quality.missed.first_landings import NONE, earliest, files_by_hour, first_landings, read_rows
 from tidemark.pipeline.windows import Windowing
 
@@ -60,7 +60,7 @@ class Staleness:
         self._affected = AffectedWindows(windowing, lookback)
         self._store = CheckpointStore(lake.objects())
         self._missed = MissedHeartbeats()
-        self._comparison: Comparison | None = None
+        self._comparison: TableComparison | None = None
         self._runs: tuple[tuple[str, int], Mapping[str, str]] = ("", -1), {}
         self._version_of_run: dict[str, int | None] = {}
 
@@ -104,7 +104,7 @@ class Staleness:
                 return self._follow(before, heartbeats, diffs)
             except ObjectMissing as gone:
                 logger.info("the tables are compared as a whole, because %s", gone)
-                self._comparison = Comparison(self.heartbeats, self._diffs.table, now, self._affected)
+                self._comparison = TableComparison(self.heartbeats, self._diffs.table, now, self._affected)
         try:
             return self._compare(self._comparison, before, heartbeats.version())
         except CorruptObject:
@@ -193,7 +193,7 @@ class Staleness:
         return [file for file in files if file.version >= first and file.partition in hours and range_of(file)[0] < end]
 
     def _compare(
-        self, comparison: Comparison, before: StalenessCheckpoint, heartbeats_version: int
+        self, comparison: TableComparison, before: StalenessCheckpoint, heartbeats_version: int
     ) -> MissedHeartbeats:
         """One step of a comparison of the tables' contents."""
         versions, unknown, left = self._versions(self._runs_of(comparison.diffs))
