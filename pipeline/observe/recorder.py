@@ -1,8 +1,10 @@
-"""Turns what ticks return into measurements. It does no I/O: a `ProcessOutlet` takes them away."""
+"""The observer that ticks report to, and the recorder that makes measurements of it. Neither does I/O: a
+`ProcessOutlet` takes measurements away."""
 
 import logging
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import wraps
 from typing import TYPE_CHECKING, NamedTuple, ParamSpec
@@ -15,7 +17,6 @@ from tidemark.pipeline.lake.failures import FailedTick
 from tidemark.pipeline.observe import instruments as them
 from tidemark.pipeline.observe.health import SensorBeat, problems
 from tidemark.pipeline.observe.instruments import PIPELINE, Instrument
-from tidemark.pipeline.observe.observer import RESULTS, EndedRun, Observer
 from tidemark.pipeline.quality.running import SensorTicks
 from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.watermark.decision import Reason
@@ -34,6 +35,53 @@ OPEN_AGAIN_AFTER = timedelta(minutes=1)
 """The pause before a taken port, or a missing library, is tried again."""
 
 P = ParamSpec("P")
+
+
+RESULTS = SUCCESS, FAILURE, CANCELED = "success", "failure", "canceled"
+"""The ends of a run."""
+
+
+@dataclass(frozen=True, slots=True)
+class EndedRun:
+    """A run that has ended: its job, one of RESULTS, and how long it took."""
+
+    job: str
+    result: str
+    took: timedelta
+
+
+class Observer:
+    """Ignores what ticks return: for pipelines without monitoring."""
+
+    is_on = False
+
+    def begin(self, sensor: str) -> None:
+        """A sensor's evaluation begins."""
+
+    def ticked(self, sensor: str, seconds: float, failed: FailedTick | None = None) -> None:
+        """A sensor's evaluation has ended, or has `failed`."""
+
+    def tracked(self, tracked: Tracked) -> None:
+        """A tick of tracking has decided."""
+
+    def landed(self, landed: Ingested) -> None:
+        """A tick of landing has landed."""
+
+    def by_runs(self, look: Callable[[], tuple[Ingested, int]]) -> None:
+        """Look what runs have landed since the last look, and how many messages they have tracked."""
+
+    def missed(self, heartbeats: int) -> None:
+        """A whole check counted the heartbeats that are missed and not repaired."""
+
+    def lost(self, at_least: int) -> None:
+        """An audit counted what was certainly lost outside of the pipeline."""
+
+    def runs(self, look: Callable[[], tuple[Iterable[EndedRun], Mapping[str, datetime]]]) -> None:
+        """Look which runs have ended since the last look, and since when the oldest unfinished run of each job is
+        there."""
+
+
+OFF = Observer()
 
 
 class Measured(NamedTuple):

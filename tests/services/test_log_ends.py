@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tidemark.local.services.log_ends import LINES_AT_END, READ_AT_END_BYTES, REASONS_AT_MOST, log_end, why_ended
+from tidemark.local.services.processes import LINES_AT_END, READ_AT_END_BYTES, REASONS_AT_MOST, log_end, why_ended
 
 TRACE = [f"\tat org.apache.spark.Class{number}.call(Class.scala:{number})" for number in range(40)]
 WHY = [
