@@ -18,12 +18,11 @@ from tidemark.pipeline.durations import format_duration, rough
 from tidemark.pipeline.errors import PermissionMissing, PubSubError
 from tidemark.pipeline.printable import printable
 from tidemark.pipeline.pubsub.drift import Drift
-from tidemark.pipeline.quality.affected import MissedHeartbeats, not_known
 from tidemark.pipeline.quality.audit import audit
 from tidemark.pipeline.quality.failing import read_ticks
-from tidemark.pipeline.quality.null_fields import read_null_fields
-from tidemark.pipeline.quality.passed_over import PassedOver, read_passed_over
+from tidemark.pipeline.quality.missed.affected import MissedHeartbeats, not_known
 from tidemark.pipeline.quality.quarantined import read_quarantine_share
+from tidemark.pipeline.quality.recent import PassedOver, read_null_fields, read_passed_over
 from tidemark.pipeline.quality.status import LOST_WITHIN, late_since
 from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.settings_sections import NEVER

@@ -14,7 +14,7 @@ import dagster as dg
 import psutil
 
 from tidemark.local.demo.synthetic import Source
-from tidemark.local.services.processes import Running
+from tidemark.local.services.processes import StartedService
 from tidemark.pipeline.clock import Clock
 from tidemark.pipeline.durations import format_duration
 from tidemark.pipeline.errors import LakeError, ServiceFailed
@@ -129,7 +129,7 @@ class Memory:
     """The peaks of resident memory, in bytes, by kind of process, sampled once a second while the block runs. Pages
     that processes share are counted in each."""
 
-    running: Sequence[Running]
+    running: Sequence[StartedService]
     clock: Clock
     peaks: dict[str, int] = field(default_factory=dict)
     _done: Event = field(default_factory=Event)

@@ -50,7 +50,7 @@ SHAPES = {
     "left": "m-4.8 0 8.8-4.8v9.6z",
     "cross": "m0-2.6 3.4-3.4 2.6 2.6-3.4 3.4 3.4 3.4-2.6 2.6-3.4-3.4-3.4 3.4-2.6-2.6 3.4-3.4-3.4-3.4 2.6-2.6z",
 }
-"""What a point may look like instead of a dot, as path data."""
+"""The shapes of a point other than a dot, as path data."""
 
 ZERO_GAP = 0.1
 """The share of a logarithmic axis of shares that lies between zero, which has no logarithm, and the least decade."""
@@ -143,11 +143,11 @@ class Chart:
         return self.width - BESIDE
 
     def across(self, value: float) -> float:
-        """Where a value of the x axis lies in the drawing; a value beyond the axis lies at its end."""
+        """The place of a value of the x axis in the drawing; a value beyond the axis lies at its end."""
         return round(self.left + min(max(self.x.place(value), 0.0), 1.0) * (self.right - self.left), 1)
 
     def up(self, value: float) -> float:
-        """The same for a value of the y axis."""
+        """The place of a value of the y axis."""
         bottom = self.height - BELOW
         return round(bottom - min(max(self.y.place(value), 0.0), 1.0) * (bottom - TOP), 1)
 

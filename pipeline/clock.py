@@ -9,7 +9,7 @@ MICROSECOND = timedelta(microseconds=1)
 
 
 class Clock(Protocol):
-    """Where a tick gets its time. Assumption: `monotonic` never goes back; `now` may."""
+    """The source of a tick's time. Assumption: `monotonic` never goes back; `now` may."""
 
     def now(self) -> datetime:
         """The wall clock, aware, in UTC."""

@@ -19,7 +19,7 @@ def host_name(host: str) -> str:
 
 
 def is_ours(hosts: Sequence[str], allowed: Collection[str], *, any_address: bool = False) -> bool:
-    """Whether a request with these `Host` headers names this machine, by loopback or by an allowed name; with
+    """Return true if a request with these `Host` headers names this machine, by loopback or by an allowed name; with
     `any_address` also by any IP address, for which no name server answers either, or by none, as no browser does."""
     if len(hosts) != 1:
         return any_address and not hosts

@@ -1,4 +1,4 @@
-"""Which permissions each part of tidemark needs, on what, and under which roles they are granted. `tests/identity/`
+"""The permissions that each part of tidemark needs, on what, and the roles that grant them. `tests/identity/`
 records what each part calls, and compares."""
 
 from collections.abc import Iterable
@@ -7,8 +7,8 @@ from typing import NamedTuple
 
 
 class On(StrEnum):
-    """What a permission is granted on. `SUBSCRIPTION` is both; with `pubsub.attach` each has its own. A signal is the
-    topic of `signal.publish_to`."""
+    """The resource that a permission is granted on. `SUBSCRIPTION` is both; with `pubsub.attach` each has its own. A
+    signal is the topic of `signal.publish_to`."""
 
     TOPIC = "topic"
     SIGNAL = "signal"
@@ -54,7 +54,8 @@ BY_HAND = (Component.PROVISION, Component.MEASURE)
 """Commands that a person runs now and then. They lack nothing that they can go on without."""
 
 RUNNING = (Component.TRACKER, Component.LANDER, Component.CHECKS, Component.RUNS, Component.WEB)
-"""What `tidemark up` runs. The first three are sensors, and share the code server's process and its identity."""
+"""The parts that `tidemark up` runs. The first three are sensors, and share the code server's process and its
+identity."""
 
 
 class Need(NamedTuple):
@@ -169,16 +170,16 @@ NEEDS: dict[Component, tuple[Need, ...]] = {
         METRICS,
     ),
 }
-"""What each of them needs."""
+"""The needs of each part."""
 
 ON_PURPOSE = Need(
     CONSUME._replace(on=On.BASE),
     'with `pubsub.reading = "snapshot"`: read base by a snapshot. It would also allow pulling',
 )
-"""What `tidemark attach` needs of base with that setting alone; no role file grants it."""
+"""The need of `tidemark attach` on base with that setting alone; no role file grants it."""
 
 BY_CHOICE = frozenset({"pubsub.snapshots.create", "pubsub.snapshots.delete", "pubsub.snapshots.list"})
-"""With `pubsub.reading = "monitoring"` no part that runs needs these."""
+"""The permissions that no running part needs with `pubsub.reading = "monitoring"`."""
 
 
 def permissions_of(
@@ -203,7 +204,7 @@ def permissions_of(
 
 
 def needs_of(component: Component, reading: str) -> tuple[Need, ...]:
-    """What one of them needs with `pubsub.reading`, and perhaps does not."""
+    """List what a part needs with `pubsub.reading`, and perhaps does not."""
     on_purpose = (ON_PURPOSE,) if component is Component.ATTACH and reading == "snapshot" else ()
     return NEEDS[component] + on_purpose
 

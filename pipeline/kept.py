@@ -1,4 +1,4 @@
-"""What a process makes once and keeps: clients, tables, and the log's fold."""
+"""Objects that a process makes once and keeps: clients, tables, and the log's fold."""
 
 from collections.abc import Callable, Hashable
 from typing import Any, TypeVar, cast

@@ -13,7 +13,8 @@ if TYPE_CHECKING:  # psutil is imported only where somebody asks
     import psutil
 
 BOOT, NAMESPACE = Path("/proc/sys/kernel/random/boot_id"), Path("/proc/self/ns/pid")
-"""On Linux: a name of this start of the machine, and the set of process ids that this process belongs to."""
+"""The files of Linux with a name of this start of the machine, and the set of process ids that this process belongs
+to."""
 
 SAME_START_SECONDS = 0.05
 """Two readings of a process' start agree to a hundredth of a second. A process id is not reused that soon."""
@@ -35,16 +36,16 @@ class ProcessName:
         return f"process {self.process} on {self.host} since {self.since:%Y-%m-%dT%H:%M:%SZ}"
 
     def is_near(self) -> bool:
-        """Whether this process can look at it. Where ids have no name, the host's name stands for them."""
+        """Return true if this process can look at it. Where ids have no name, the host's name stands for them."""
         ids = _ids()
         return self.ids == ids and (ids != "" or self.host == socket.gethostname())
 
     def runs(self) -> bool:
-        """Whether it is alive, as far as this process can see it."""
+        """Return true if it is alive, as far as this process can see it."""
         return self.running() is not None
 
     def has_ended(self) -> bool:
-        """Whether it is near and not alive."""
+        """Return true if it is near and not alive."""
         return self.is_near() and not self.runs()
 
     def running(self) -> "psutil.Process | None":
@@ -73,7 +74,7 @@ def process_of(number: int) -> ProcessName:
 
 
 def _started(number: int) -> float:
-    """When a process began, in seconds from the machine's start: setting the clock moves both."""
+    """The start of a process, in seconds from the machine's start: setting the clock moves both."""
     import psutil
 
     booted = psutil.boot_time()  # first: some versions of psutil keep it for what follows

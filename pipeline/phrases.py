@@ -23,5 +23,5 @@ def words(seconds: float) -> str:
 
 
 def stands(lag_seconds: float) -> str:
-    """Where the watermark is: `14.2s behind`, or `46.3s ahead of now` where clocks run fast."""
+    """Format the watermark's lag: `14.2s behind`, or `46.3s ahead of now` where clocks run fast."""
     return f"{words(lag_seconds)} behind" if lag_seconds >= 0 else f"{words(-lag_seconds)} ahead of now"

@@ -59,7 +59,7 @@ class Spans:
                 yield range(max(self._lows[place], bounds.start), min(self._highs[place], bounds.stop))
 
     def without(self, others: "Spans", bounds: range) -> Iterator[range]:
-        """What is in this set, within the bounds and not in another one, the greatest first."""
+        """Yield what is in this set, within the bounds and not in another one, the greatest first."""
         for stretch in self.within(bounds):
             high = stretch.stop
             for other in others.within(stretch):

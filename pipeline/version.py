@@ -16,7 +16,7 @@ FORMAT = 1
 written that an earlier version would misread; not for what that may leave out."""
 
 DISTRIBUTION = "tidemark-pubsub"
-"""What is installed; `tidemark` is the name of the package and of the command."""
+"""The installed distribution; `tidemark` is the name of the package and of the command."""
 
 WRITTEN_BY, WRITTEN_IN = "tidemark.version", "tidemark.format"
 """The keys of a mark. What has none is in format 1."""
@@ -24,7 +24,7 @@ WRITTEN_BY, WRITTEN_IN = "tidemark.version", "tidemark.format"
 
 @cache
 def own_version() -> str:
-    """As it is installed; "unknown" where only its files are there."""
+    """The installed version; "unknown" if only the files exist."""
     try:
         return metadata.version(DISTRIBUTION)
     except metadata.PackageNotFoundError:

@@ -32,7 +32,7 @@ class Window:
         return self.start.strftime(KEY_FORMAT)
 
     def is_closed_at(self, watermark: datetime | None) -> bool:
-        """Whether the watermark has passed the whole window."""
+        """Return true if the watermark has passed the whole window."""
         return watermark is not None and self.end <= watermark
 
     def __str__(self) -> str:
@@ -49,7 +49,7 @@ def start_of(key: str) -> datetime:
 
 @dataclass(frozen=True, slots=True)
 class Windowing:
-    """How event time is cut into windows. Assumption, checked by the settings: `length` divides a day; `first` is a
+    """A division of event time into windows. Assumption, checked by the settings: `length` divides a day; `first` is a
     window's start."""
 
     length: timedelta

@@ -25,7 +25,7 @@ from tidemark.pipeline.lake.tables.window_index import KeptWindows, WindowIndex
 from tidemark.pipeline.lake.tables.windowed import WindowedTable
 from tidemark.pipeline.pubsub.schemas import reader_of
 from tidemark.pipeline.quality.late import LateHeartbeats
-from tidemark.pipeline.quality.staleness import Staleness
+from tidemark.pipeline.quality.missed.staleness import Staleness
 from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.watermark.state import WatermarkState
 

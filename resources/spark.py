@@ -10,7 +10,7 @@ from dagster_pyspark import LazyPySparkResource
 from pydantic import PrivateAttr
 from pyspark.sql import SparkSession
 
-from tidemark.local.services.log_ends import why_ended
+from tidemark.local.services.processes import why_ended
 from tidemark.pipeline.errors import SparkUnreachable
 from tidemark.pipeline.spark.session import check_answers, classic_session, shared_session
 

@@ -31,7 +31,7 @@ from tidemark.pipeline.lake.log.packing import LogPacking
 from tidemark.pipeline.lake.tables.new_files import NewFile
 from tidemark.pipeline.lake.tables.table import MOMENT
 from tidemark.pipeline.lake.tables.windowed import DiffRun
-from tidemark.pipeline.quality.staleness import Staleness
+from tidemark.pipeline.quality.missed.staleness import Staleness
 from tidemark.pipeline.replay.outcome import replayed, write_decisions
 from tidemark.pipeline.replay.replay import decide_again
 from tidemark.pipeline.replay.trace import ticks_of

@@ -17,7 +17,7 @@ from tidemark.pipeline.lake.log.witness import LogWitness
 from tidemark.pipeline.lake.store.notes import Notes
 from tidemark.pipeline.lake.tables.table import LakeTable
 from tidemark.pipeline.quality.late import LateHeartbeats
-from tidemark.pipeline.quality.staleness import Staleness
+from tidemark.pipeline.quality.missed.staleness import Staleness
 from tidemark.pipeline.replay.log_ticks import recorded_ticks
 from tidemark.pipeline.replay.replay import verify
 from tidemark.pipeline.replay.trace import extent_of

@@ -31,7 +31,7 @@ from tidemark.pipeline.clock import SystemClock
 from tidemark.pipeline.compute.table_definition import read_table
 from tidemark.pipeline.contract.heartbeat import HeartbeatReader
 from tidemark.pipeline.doctor.finding import Level, Setup
-from tidemark.pipeline.doctor.tables import check_window_lengths
+from tidemark.pipeline.doctor.lake import check_window_lengths
 from tidemark.pipeline.errors import InvalidSettings, LakeError, TidemarkError
 from tidemark.pipeline.ingest.requeue import Requeuer
 from tidemark.pipeline.lake.layout import HEARTBEAT_DIFFS, HEARTBEATS, Lake
@@ -42,7 +42,7 @@ from tidemark.pipeline.orchestrator.names import name_of
 from tidemark.pipeline.pubsub.provision import provision_here
 from tidemark.pipeline.quality.corrected import FollowedTable, follow
 from tidemark.pipeline.quality.due_windows import ComputedWindows, Followed
-from tidemark.pipeline.quality.staleness import Staleness
+from tidemark.pipeline.quality.missed.staleness import Staleness
 from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.settings_sections import LakeSettings, TableSettings
 from tidemark.pipeline.settings_types import Effect, Section

@@ -14,11 +14,10 @@ from tidemark.assets.scheduler.runs import FINISHED, UNFINISHED, Runs
 from tidemark.pipeline.clock import EPOCH, Clock, SystemClock
 from tidemark.pipeline.ingest.pace import last_look, least_interval
 from tidemark.pipeline.kept import Kept
-from tidemark.pipeline.observe.observer import OFF, EndedRun, Observer
 from tidemark.pipeline.observe.outlet import check_libraries, outlet_of
-from tidemark.pipeline.observe.recorder import Recorder
+from tidemark.pipeline.observe.recorder import OFF, EndedRun, Observer, Recorder
 from tidemark.pipeline.orchestrator.names import INGEST, TICK, name_of
-from tidemark.pipeline.quality.tick_notes import TickNotes
+from tidemark.pipeline.quality.running import TickNotes
 from tidemark.pipeline.settings import Settings
 from tidemark.resources.json_logs import ids_in_logs
 from tidemark.resources.keys import lake_of

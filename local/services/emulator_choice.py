@@ -61,7 +61,7 @@ class Emulator:
 
 
 def choose_emulator(wanted: EmulatorKind = "auto") -> Emulator:
-    """By default the official emulator if this machine has it and a Java that runs it, else tidemark's own.
+    """Choose by default the official emulator if this machine has it and a Java that runs it, else tidemark's own.
 
     Raises ToolMissing if the official one is wanted and cannot run.
     """

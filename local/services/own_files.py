@@ -11,7 +11,7 @@ from tidemark.pipeline.settings import Settings
 
 SETTINGS, WORKSPACE, INSTANCE = "tidemark.toml", "workspace.yaml", "dagster.yaml"
 PACKAGE = Path(__file__).parent.parent.parent
-"""Where they are installed: not resolved, because in a checkout the package's folders are links."""
+"""The folder where they are installed, not resolved, because in a checkout the package's folders are links."""
 
 PORT = re.compile(
     r'^((?:(?:emulator_host|listen) = "127\.0\.0\.1:|remote = "sc://localhost:|web_port = |code_port = ))(\d+)', re.M
@@ -31,7 +31,7 @@ SPARK_CONNECT = "Spark Connect"
 """The name of the service."""
 
 CODE_PORT = "TIDEMARK_DAGSTER__CODE_PORT"
-"""The variable with the code server's port, which our workspace.yaml names and nobody else's does."""
+"""The variable with the code server's port, which our workspace.yaml alone names."""
 
 
 def brought(name: str) -> str:

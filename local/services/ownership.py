@@ -29,11 +29,11 @@ from tidemark.pipeline.settings import Settings
 logger = logging.getLogger(__name__)
 
 ATTEMPTS, PAUSE_SECONDS = 10, 0.1
-"""How often stating is tried while other processes write beside it, and the pause before each further time."""
+"""The number of attempts at stating while other processes write beside it, and the pause before each further time."""
 
 
 class Life(Enum):
-    """Whether an owner lives. UNCLEAR: by the clocks it does not, and clocks differ; a tick later it is known."""
+    """The life of an owner. UNCLEAR: by the clocks it does not, and clocks differ; a tick later it is known."""
 
     LIVES = "lives"
     UNCLEAR = "unclear"
@@ -122,13 +122,13 @@ class Ownership:
             self._notes.replace(OWNER.key, replace(there, ended=self._clock.now()), generation)
 
     def look(self) -> tuple[Owner | None, Life, bool]:
-        """What the note says, None without one, whether that owner lives, and whether the note is damaged. Raises
+        """Read the note, None without one, whether that owner lives, and whether the note is damaged. Raises
         LakeError."""
         there, generation = self._notes.found(OWNER.key)
         return there, Life.DEAD if there is None else self._life(there), there is None and generation != 0
 
     def is_other(self, owner: Owner) -> bool:
-        """Whether the owner is another pipeline."""
+        """Return true if the owner is another pipeline."""
         return owner.pipeline != self._pipeline
 
     def sentence(self, owner: Owner) -> str:
@@ -136,7 +136,7 @@ class Ownership:
         return f"{owner.pipeline}, {self._whose(owner)}"
 
     def _stands(self, there: Owner | None) -> bool:
-        """Whether the note stays as it is. Raises LakeOwned, AlreadyRunning."""
+        """Return true if the note stays as it is. Raises LakeOwned, AlreadyRunning."""
         if there is None:
             return False
         is_up = there.folder != "" and there.process != self._process
@@ -177,7 +177,7 @@ class Ownership:
             self._say(printable(f"the lake is taken over from another pipeline: {self.sentence(there)}"))
 
     def refusal(self, there: Owner) -> str:
-        """Why another pipeline is refused, and what to do."""
+        """State why another pipeline is refused, and what to do."""
         return (
             f"another pipeline writes {self._notes.place(OWNER.key).removesuffix(f'/{NAME}')}: {self.sentence(there)}. "
             f"This one is {self._pipeline}. Give it a lake of its own (lake.uri), or {self._how_to_stop(there)}"
@@ -212,7 +212,7 @@ class Ownership:
 
 
 def _has_left_services(owner: Owner) -> bool:
-    """Whether services run that the `tidemark up` of an owner on this machine has started."""
+    """Return true if services run that the `tidemark up` of an owner on this machine has started."""
     with suppress(NewerFormat, ServiceFailed):
         return bool(owner.folder) and bool(noted_in(Path(owner.folder)).alive())
     return False

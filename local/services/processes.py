@@ -1,6 +1,7 @@
 """Starts processes, keeps them alive, and stops them by process id."""
 
 import os
+import re
 import subprocess
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
@@ -9,7 +10,6 @@ from pathlib import Path
 
 import psutil
 
-from tidemark.local.services.log_ends import log_end, why_ended
 from tidemark.local.services.own_files import log_file, usable
 from tidemark.pipeline.clock import Clock
 from tidemark.pipeline.errors import AlreadyRunning, DamagedNote, ServiceFailed
@@ -47,7 +47,7 @@ class ServiceSpec:
 
 
 @dataclass(frozen=True, slots=True)
-class Running:
+class StartedService:
     """A started service, and where in its log this start begins."""
 
     spec: ServiceSpec
@@ -105,7 +105,7 @@ class Supervisor:
     state_folder: Path
     clock: Clock
     say: Callable[[str], None]
-    running: list[Running] = field(default_factory=list)
+    running: list[StartedService] = field(default_factory=list)
     is_asked_to_stop: Callable[[], bool] = lambda: False
     _has_warned: bool = field(default=False, init=False)
 
@@ -196,7 +196,7 @@ class Supervisor:
                 )
             self._has_warned = True
 
-    def _started(self, spec: ServiceSpec) -> Running:
+    def _started(self, spec: ServiceSpec) -> StartedService:
         log, output = self.log_file(spec.name), subprocess.DEVNULL
         begins = log.stat().st_size if log.exists() else 0
         with ExitStack() as opened:
@@ -213,7 +213,7 @@ class Supervisor:
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
             )
-        return Running(spec, process, begins)
+        return StartedService(spec, process, begins)
 
     def _note(self) -> None:
         """Note what runs. Raises OSError."""
@@ -224,12 +224,12 @@ class Supervisor:
                     services[one.spec.name] = process_of(one.process.pid)
         noted_file(self.state_folder).write(Noted(own_process(), services))
 
-    def _log_end(self, one: Running) -> str:
+    def _log_end(self, one: StartedService) -> str:
         return log_end(self.log_file(one.spec.name), one.log_from)
 
 
 def page_sentence(chosen: MetricsSettings) -> str:
-    """Where the page is, or that its port is taken. To be asked before it is served."""
+    """State where the page is, or that its port is taken. Ask before it is served."""
     where = chosen.listen or LISTEN
     if listens(*chosen.address):
         return f"no page: something listens at {where} already; choose another address with metrics.listen"
@@ -282,3 +282,50 @@ def _session_of(pid: int) -> list[psutil.Process]:
             if os.getsid(one.pid) == pid:
                 found.append(one)
     return found
+
+
+LINES_AT_END = 15
+REASONS_AT_MOST = 6
+READ_AT_END_BYTES = 1 << 20
+"""The end of a log that is looked at: a server that ran for weeks has a long one."""
+
+REASON = re.compile(
+    r"Exception in thread \"|OutOfMemoryError|Address already in use|BindException|insufficient memory|"
+    r"Could not (?:create|reserve|find)|All masters are unresponsive|failed to map|SIGSEGV|SIGBUS|"
+    r"^(?:Caused by:|Error:|Error occurred|java\.|org\.apache\.spark\.\S*(?:Exception|Error)\b)"
+)
+"""Lines by which a JVM or Spark says why it ends. A stack trace's lines begin with a tab and `at`.
+Python writes `Exception in thread Thread-1:`, without quotes and without a reason: that is none."""
+
+LONGEST = 400
+"""Characters of a line that are shown."""
+
+
+def log_end(log: Path, since: int = 0) -> str:
+    """Quote what a log says of the end, from this byte on: the lines that say why, unless the last ones hold them
+    anyway, and the last lines."""
+    lines = _lines(log, since)
+    last = lines[-LINES_AT_END:]
+    shown = [line for line in reasons(lines) if line not in last]
+    why = f"{log} says why:\n" + "\n".join(shown) + "\n" if shown else ""
+    return f"{why}the end of {log}:\n" + "\n".join(last)
+
+
+def why_ended(log: Path, since: int = 0) -> list[str]:
+    """The lines of a log, from this byte on, that say why its service ended; none if there is no log."""
+    return reasons(_lines(log, since))
+
+
+def reasons(lines: list[str]) -> list[str]:
+    """The newest lines that say why, each once, in their order."""
+    found = [line.strip()[:LONGEST] for line in lines if REASON.search(line) and not line.startswith("\t")]
+    return list(dict.fromkeys(found))[-REASONS_AT_MOST:]
+
+
+def _lines(log: Path, since: int) -> list[str]:
+    if not log.exists():
+        return []
+    with log.open("rb") as file:
+        size = file.seek(0, 2)
+        file.seek(max(min(since, size), size - READ_AT_END_BYTES))
+        return file.read().decode(errors="replace").splitlines()

@@ -57,7 +57,7 @@ def dagster_environment(settings: Settings, config: Path, home: Path) -> dict[st
 
 
 def emulator_is_absent(settings: Settings) -> bool:
-    """Whether the settings name an emulator on this machine and nothing listens there."""
+    """Return true if the settings name an emulator on this machine and nothing listens there."""
     host, _, port = (settings.pubsub.emulator_host or "").rpartition(":")
     return is_loopback(host) and not listens(host, int(port))
 
@@ -178,7 +178,8 @@ def token_environment() -> dict[str, str]:
 
 
 def is_ours_to_start(settings: Settings) -> bool:
-    """Whether `spark.remote` is an address of this machine where nothing listens yet, and windows are computed."""
+    """Return true if `spark.remote` is an address of this machine where nothing listens yet, and windows are
+    computed."""
     host, port = host_and_port(settings.spark.remote)
     is_remote = not settings.spark.is_classic and not settings.pubsub.attach
     return is_remote and host in ("localhost", "127.0.0.1") and not listens("127.0.0.1", port)

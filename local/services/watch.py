@@ -1,4 +1,4 @@
-"""What `tidemark up` repeats on its terminal while it runs: what fails, once, and when it is over."""
+"""The warnings of `tidemark up` on its terminal while it runs: each failure once, and when it is over."""
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -15,10 +15,10 @@ from tidemark.pipeline.quality.running import Running, SensorTicks, read_running
 from tidemark.pipeline.settings import Settings
 
 BEGINS_WITHIN = timedelta(minutes=1)
-"""How long after the start the first decision may take."""
+"""The longest that the first decision may take after the start."""
 
 LAKE_EVERY = timedelta(minutes=1)
-"""How often the lake's notes of failed runs are looked at: in a bucket that costs two calls."""
+"""The interval of looks at the lake's notes of failed runs: in a bucket that costs two calls."""
 
 
 class Watch:
@@ -55,13 +55,13 @@ class Watch:
     def _failing_ticks(
         self, now: datetime, running: Running | None, decided_at: datetime | None, noted: Sequence[FailedTick] = ()
     ) -> Mapping[str, str]:
-        """What fails of ticks, each by what it is about."""
+        """List failures of ticks, each by its subject."""
         due = max(decided_at or self._began, self._began) if now >= self._began + BEGINS_WITHIN else None
         ticks = ticks_now(self._settings, due, running, noted, now)
         said = (("waited" if one.waits else "failed", one) for one in ticks.failing)
         return {
             **{f"ticks of the sensor {one.sensor} {verb}": one.sentence() for verb, one in said},
-            **({"nobody decided": ticks.standing} if ticks.standing else {}),
+            **({"no decision": ticks.standing} if ticks.standing else {}),
         }
 
     def _begin_to_look_at_lake(self, now: datetime, *, stands_in: bool) -> None:

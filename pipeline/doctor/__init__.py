@@ -1,2 +1,2 @@
-"""`tidemark doctor`: looks at everything that the pipeline needs, changes nothing, and says what to do. One file a
-subject; `checks.py` lists them."""
+"""`tidemark doctor` checks everything that the pipeline needs, changes nothing, and says what to do. One file for each
+subject; `checks.py` lists the checks."""

@@ -1,4 +1,4 @@
-"""Where the lake is: a folder, or a bucket and how it is configured."""
+"""The place of the lake: a folder, or a bucket with its configuration."""
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -14,17 +14,17 @@ LITTLE_BYTES = 1 << 30
 """Less free space than this is worth a warning: a busy tick writes some hundred megabytes."""
 
 LEAST_BYTES = 32 << 20
-"""With less free space nothing is started: a tick would fill the disk."""
+"""The least free space with which anything is started: a tick would fill the disk."""
 
 
 def check_lake(setup: Setup) -> Iterator[Said]:
-    """The folder can be written to; the bucket is there, and nothing about it deletes or forbids to delete."""
+    """Check that the folder can be written to; or that the bucket exists, and neither deletes nor forbids to delete."""
     lake = setup.settings.lake
     yield from _bucket(setup, lake) if lake.folder is None else _folder(lake.folder, "the lake", "lake.uri")
 
 
 def check_state(setup: Setup) -> Iterator[Said]:
-    """The folder of Dagster's storage, of logs and of `services.json` can be written to."""
+    """Check that the folder of Dagster's storage, of logs and of `services.json` can be written to."""
     yield from _folder(Path(setup.settings.dagster.storage), "Dagster's storage", "dagster.storage")
 
 
@@ -72,7 +72,7 @@ def _bucket(setup: Setup, lake: LakeSettings) -> Iterator[Said]:
 
 
 def configured(name: str, bucket: Mapping[str, Any]) -> Iterator[Said]:
-    """What a bucket's configuration, as the JSON API has it, does to a lake."""
+    """Report what a bucket's configuration, as the JSON API has it, does to a lake."""
     update = f"gcloud storage buckets update gs://{name}"
     yield from _forbids_deletion(name, bucket, update)
     for rule in bucket.get("lifecycle", {}).get("rule", ()):
@@ -114,7 +114,7 @@ def _forbids_deletion(name: str, bucket: Mapping[str, Any], update: str) -> Iter
 
 
 def _takes_live_objects(condition: Mapping[str, Any]) -> bool:
-    """Whether a rule's conditions fit objects that nothing has replaced."""
+    """Return true if a rule's conditions fit objects that nothing has replaced."""
     only_old_versions = condition.get("isLive") is False or any(
         key in condition for key in ("numNewerVersions", "daysSinceNoncurrentTime", "noncurrentTimeBefore")
     )

@@ -17,8 +17,8 @@ AGREES = timedelta(seconds=1)
 
 
 def check_clock(setup: Setup) -> Iterator[Said]:
-    """Compares with Pub/Sub's clock; on an emulator, with that of Cloud Storage, if the lake is there. Says nothing
-    where nobody answers: other checks do."""
+    """Compare with Pub/Sub's clock; on an emulator, with that of Cloud Storage, if the lake is there. Silent if
+    nothing answers: other checks report that."""
     settings = setup.settings
     with suppress(Silent):
         if not settings.emulated:
@@ -27,11 +27,11 @@ def check_clock(setup: Setup) -> Iterator[Said]:
             answer = ask(bucket_url(settings.lake), setup.clock, with_credentials=settings.lake.endpoint is None)
             yield from compared(setup, answer, "Cloud Storage")
         else:
-            yield ok("emulator and lake are compared with nobody's clock")
+            yield ok("emulator and lake have no clock to compare with")
 
 
 def compared(setup: Setup, answer: Answer, whose: str) -> Iterator[Said]:
-    """How far this machine's clock is from a server's, at least."""
+    """Report how far this machine's clock is from a server's, at least."""
     if answer.server_at is None:
         yield warning(f"{whose} puts no time on its answers, so this machine's clock could not be compared")
         return

@@ -17,7 +17,7 @@ ENDS_WITHIN_SECONDS = 110.0
 
 
 def check_dagster_storage(setup: Setup) -> Iterator[Said]:
-    """Opens it as Dagster does, in a process of its own. A folder that `tidemark up` has yet to make is not made."""
+    """Open it as Dagster does, in a process of its own. A folder that `tidemark up` has yet to make is not made."""
     settings, home = setup.settings, _home()
     instance = (home or PACKAGE) / INSTANCE
     config = Path(os.environ.get("TIDEMARK_CONFIG", "tidemark.toml")).resolve()
@@ -26,7 +26,7 @@ def check_dagster_storage(setup: Setup) -> Iterator[Said]:
     is_ours = "sqlite" in text and "TIDEMARK_DAGSTER_STORAGE" in text
     if is_ours and not storage.exists():
         yield ok(
-            f"Dagster's storage {storage} is not there yet: `tidemark up` makes it. If a Dagster of your own runs this "
+            f"Dagster's storage {storage} does not exist yet: `tidemark up` makes it. If your own Dagster runs this "
             "pipeline, set DAGSTER_HOME to its folder and ask again"
         )
         return
@@ -57,7 +57,7 @@ def _home() -> Path | None:
 
 
 def judged(state: dict[str, list[str | None]]) -> Iterator[Said]:
-    """What the revisions of its tables mean: those that are there, and those that Dagster expects."""
+    """Compare the revisions of its tables with those that Dagster expects."""
     old = [name for name, (there, expected) in state.items() if there != expected]
     if old:
         yield broken(

@@ -1,4 +1,4 @@
-"""What a check finds, and checks side by side: none waits for another, and none hides another."""
+"""Findings, and the checks that make them, run side by side: none waits for another, and none hides another."""
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ RESOURCE_MANAGER = "https://cloudresourcemanager.googleapis.com"
 
 
 class Level(StrEnum):
-    """Whether something would break."""
+    """The weight of a finding."""
 
     OK = "ok"
     WARNING = "warning"
@@ -22,8 +22,8 @@ class Level(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
-    """A sentence for people about a subject. If it is not ok it says what to do."""
+class CheckFinding:
+    """A sentence about a subject. If it is not ok, it says what to do."""
 
     subject: str
     level: Level
@@ -32,7 +32,7 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class Setup:
-    """What is looked at: these settings, for the parts that are to run with these credentials.
+    """The settings to check, and the parts that are to run with these credentials.
 
     `resource_manager` is where a project's permissions are asked for; on an emulator a project has none, and it is not
     asked unless another address is given.
@@ -49,38 +49,41 @@ Look = Callable[[Setup], Iterable[Said]]
 
 
 def ok(sentence: str) -> Said:
-    """Nothing would break."""
+    """Make a finding that all is well."""
     return Level.OK, sentence
 
 
 def warning(sentence: str) -> Said:
-    """Something may go wrong, or is not known."""
+    """Make a finding that something may go wrong, or is not known."""
     return Level.WARNING, sentence
 
 
 def broken(sentence: str) -> Said:
-    """The pipeline would not run."""
+    """Make a finding that the pipeline would not run."""
     return Level.BROKEN, sentence
 
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One look at a subject, which may take so many seconds. A `quick` one is taken by `tidemark up` as well."""
+    """One check of a subject, and its time limit in seconds. `tidemark up` runs the quick ones as well."""
 
     subject: str
     look: Look
     is_quick: bool = False
     seconds: float = 30.0
     overdue: Level = Level.BROKEN
-    """How bad it is if it takes longer."""
+    """The level of a finding that it takes longer."""
+
+    reported_elsewhere: tuple[type[TidemarkError], ...] = ()
+    """Errors that another check reports, so that this one says nothing."""
 
 
-def examine(setup: Setup, checks: Sequence[Check], within: float | None = None) -> list[Finding]:
-    """Everything that the checks find, in their order. `within` so many seconds only what is known by then: what is
-    not is left out, where otherwise a check that is overdue is a finding.
+def examine(setup: Setup, checks: Sequence[Check], within: float | None = None) -> list[CheckFinding]:
+    """Run the checks and return all findings in their order. A check beyond its time limit is a finding; with `within`,
+    the shorter limit applies to all, and an overdue check is left out.
 
-    An error that tidemark raises on purpose is a finding that is broken, in its words. A check that fails otherwise is
-    a warning: what it looks at is not known. A thread that is overdue is left behind, and ends with the process.
+    An error that tidemark raises on purpose is a broken finding with its message; any other error is a warning. An
+    overdue thread is left behind, and ends with the process.
     """
     began = setup.clock.monotonic()
     found: list[list[Said]] = [[] for _ in checks]
@@ -96,14 +99,16 @@ def examine(setup: Setup, checks: Sequence[Check], within: float | None = None) 
         thread.join(max(0.0, began + seconds - setup.clock.monotonic()))
         if within is None and thread.is_alive():
             name = str(getattr(check.look, "__name__", "a check")).removeprefix("check_").replace("_", " ")
-            findings.append(Finding(check.subject, check.overdue, f"{name}: no answer within {seconds:g} s"))
-        findings += [Finding(check.subject, level, sentence) for level, sentence in tuple(said)]
+            findings.append(CheckFinding(check.subject, check.overdue, f"{name}: no answer within {seconds:g} s"))
+        findings += [CheckFinding(check.subject, level, sentence) for level, sentence in tuple(said)]
     return findings
 
 
 def _collect(check: Check, setup: Setup, into: list[Said]) -> None:
     try:
         into.extend(check.look(setup))
+    except check.reported_elsewhere:
+        return
     except TidemarkError as error:
         into.append((Level.BROKEN, str(error)))
     except Exception as error:

@@ -1,9 +1,10 @@
-"""Which permissions these credentials have, asked with `testIamPermissions`, against the table of what each part needs.
+"""The permissions of these credentials, asked with `testIamPermissions`, against the table of what each part needs.
 
 The call itself needs no permission. Where a server has no such call, as an emulator, nothing is refused either.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import closing
 from typing import Any
 
 from google.api_core import exceptions as api
@@ -12,7 +13,6 @@ from tidemark.local.services.stack import emulator_is_absent
 from tidemark.pipeline.doctor.bucket import bucket_of, bucket_url
 from tidemark.pipeline.doctor.finding import RESOURCE_MANAGER, Level, Said, Setup, ok, warning
 from tidemark.pipeline.doctor.rest import Silent, ask
-from tidemark.pipeline.errors import PubSubUnreachable, SubscriptionMissing
 from tidemark.pipeline.identity import BY_HAND, ON_PURPOSE, Component, On, Permission, needs_of, permissions_of, role_id
 from tidemark.pipeline.pubsub.connection import publisher_client, reported, subscriber_client
 from tidemark.pipeline.pubsub.drift import LOOKS_WITHIN
@@ -20,13 +20,13 @@ from tidemark.pipeline.pubsub.drift import LOOKS_WITHIN
 NOT_FATAL = {
     "monitoring.timeSeries.list": "readings are by snapshots alone, and base's size is not known before one is taken",
     "pubsub.subscriptions.delete": "`tidemark try --sample` leaves its subscription behind for a day",
-    "pubsub.subscriptions.get": "nobody notices when a subscription is changed",
+    "pubsub.subscriptions.get": "a change of a subscription goes unnoticed",
 }
-"""What goes on without these, with `pubsub.reading = "auto"`."""
+"""The loss without each of these permissions, with `pubsub.reading = "auto"`."""
 
 
 def check_pubsub_permissions(setup: Setup) -> Iterator[Said]:
-    """On the topic and both subscriptions."""
+    """Check the permissions on the topic and both subscriptions."""
     pubsub = setup.settings.pubsub
     if emulator_is_absent(setup.settings):
         return
@@ -43,21 +43,17 @@ def check_pubsub_permissions(setup: Setup) -> Iterator[Said]:
             continue
         maker: Any = publisher_client if on in (On.TOPIC, On.SIGNAL) else subscriber_client
         client = maker(*pubsub.server)
-        try:
+        with closing(client.transport):
             for path in resources:
                 had = _pubsub_has(client, path, wanted)
                 if had is None:
                     yield ok(f"{pubsub.emulator_host or 'Pub/Sub'} checks no permissions")
                     return
                 yield from _compared(setup, on, path, had)
-        except (SubscriptionMissing, PubSubUnreachable):  # the check of the subscriptions says it
-            return
-        finally:
-            client.transport.close()
 
 
 def check_project_permissions(setup: Setup) -> Iterator[Said]:
-    """On the project: snapshots, metrics, and creating."""
+    """Check the permissions on the project: snapshots, metrics, and creating."""
     pubsub, project = setup.settings.pubsub, setup.settings.pubsub.project
     if not (wanted := _wanted(setup, On.PROJECT)):
         return
@@ -87,7 +83,7 @@ def check_project_permissions(setup: Setup) -> Iterator[Said]:
 
 
 def check_bucket_permissions(setup: Setup) -> Iterator[Said]:
-    """On the lake's bucket."""
+    """Check the permissions on the lake's bucket."""
     lake = setup.settings.lake
     if lake.folder is not None:
         return
@@ -110,8 +106,8 @@ def check_bucket_permissions(setup: Setup) -> Iterator[Said]:
 
 
 def _wanted(setup: Setup, on: On) -> dict[Permission, list[Component]]:
-    """What is to be granted on such a resource, and who needs it. What provisioning needs is asked of the project:
-    a topic or subscription that is not there yet grants nothing."""
+    """The permissions needed on such a resource, and by which parts. Those of provisioning are checked on the project:
+    a topic or subscription that does not exist yet grants nothing."""
     found: dict[Permission, list[Component]] = {}
     settings = setup.settings
     needed = permissions_of(
@@ -128,7 +124,7 @@ def _wanted(setup: Setup, on: On) -> dict[Permission, list[Component]]:
 
 
 def _pubsub_has(client: Any, path: str, wanted: Iterable[Permission]) -> Sequence[str] | None:
-    """Which of them are granted; None if the server does not know the call."""
+    """Return those that are granted; None if the server does not know the call."""
     request = {"resource": path, "permissions": [permission.name for permission in wanted]}
     with reported("test permissions on", path, "nothing"):
         try:
@@ -157,7 +153,7 @@ def _compared(setup: Setup, on: On, resource: str, granted: Iterable[str]) -> It
             f"{'' if is_fatal else f'Without it {spared}. '}{_remedy(parts, permission)}",
         )
     if not lacking:
-        yield ok(f"every permission on {resource} that {', '.join(setup.components)} need is there")
+        yield ok(f"every permission on {resource} that {', '.join(setup.components)} need is granted")
 
 
 def _remedy(parts: Sequence[Component], permission: Permission) -> str:

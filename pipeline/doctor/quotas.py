@@ -1,4 +1,4 @@
-"""Quotas: whether one was used up in the last day, and how much of the smallest one the pipeline takes.
+"""Quotas: those exceeded in the last day, and how much of the smallest one the pipeline takes.
 
 How high a quota is cannot be read with the pipeline's permissions. That one was exceeded is a metric of Cloud
 Monitoring, which they suffice for.
@@ -23,7 +23,7 @@ LOOK_BACK = timedelta(days=1)
 
 
 def check_quotas(setup: Setup) -> Iterator[Said]:
-    """A quota of Pub/Sub that was exceeded within a day; else where to look."""
+    """Name the quotas of Pub/Sub that were exceeded within a day; otherwise say where to look."""
     pubsub = setup.settings.pubsub
     if pubsub.monitoring is None:
         yield ok("an emulator has no quotas")

@@ -1,16 +1,18 @@
-"""Requests to Google's services that have no client here: which permissions, what a bucket is, what time it is."""
+"""Requests to Google's services that have no client here, and the credentials for them."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from email.utils import parsedate_to_datetime
+from functools import partial
 from typing import Any
 
 import requests
-from google.auth.exceptions import GoogleAuthError
-from google.auth.transport.requests import AuthorizedSession
+from google.auth.exceptions import GoogleAuthError, TransportError
+from google.auth.transport.requests import AuthorizedSession, Request
 
 from tidemark.pipeline.clock import Clock
+from tidemark.pipeline.doctor.finding import Said, Setup, broken, ok
 from tidemark.pipeline.errors import PermissionMissing
 from tidemark.pipeline.pubsub.connection import credentials_of
 
@@ -39,7 +41,7 @@ class Answer:
 
 
 class Silent(Exception):
-    """No answer."""
+    """A service gave no answer."""
 
 
 def ask(
@@ -51,8 +53,8 @@ def ask(
     with_credentials: bool = True,
     impersonate: str | None = None,
 ) -> Answer:
-    """One request, not repeated: a GET, or a POST of a `body`. Raises Silent, and PermissionMissing without credentials
-    where they are wanted."""
+    """Make one request, not repeated: a GET, or a POST of a `body`. Raises Silent, and PermissionMissing without
+    credentials where they are wanted."""
     method = "GET" if body is None else "POST"
     try:
         with _session(impersonate) if with_credentials else requests.Session() as session:
@@ -87,3 +89,38 @@ def _date(header: str | None) -> datetime | None:
     except ValueError:
         return None
     return read if read.tzinfo else None
+
+
+def check_credentials(setup: Setup) -> Iterator[Said]:
+    """Fetch a token, also one of the account to impersonate, and throw it away."""
+    account = setup.settings.pubsub.impersonate
+    try:
+        own = credentials_of(None)
+        own.refresh(_bounded())
+    except GoogleAuthError as error:
+        if isinstance(error, TransportError):
+            yield broken(f"no token for Google Cloud could be fetched ({error}): check the network")
+            return
+        yield broken(
+            f"no usable credentials for Google Cloud: {error}; run `gcloud auth application-default login`, or give "
+            "the machine a service account (docs/how-to/identity.md)"
+        )
+        return
+    yield ok(f"asks Google as {getattr(own, 'service_account_email', None) or 'the user who is logged in'}")
+    if account is None or setup.settings.emulated:
+        return
+    try:
+        credentials_of(account).refresh(_bounded())
+    except GoogleAuthError as error:
+        yield broken(
+            f"these credentials may not act as {account} (pubsub.impersonate): {error}; grant them "
+            f"roles/iam.serviceAccountTokenCreator on it (`gcloud iam service-accounts add-iam-policy-binding "
+            f"{account} --role=roles/iam.serviceAccountTokenCreator --member=...`), and enable "
+            "iamcredentials.googleapis.com"
+        )
+        return
+    yield ok(f"asks Pub/Sub and Cloud Monitoring as {account}")
+
+
+def _bounded() -> partial[object]:
+    return partial(Request(), timeout=SECONDS)

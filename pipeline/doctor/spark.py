@@ -1,28 +1,35 @@
-"""Java, Spark, and what Spark needs for a lake in a bucket."""
+"""Java, Spark, its executors, and what Spark needs for a lake in a bucket."""
 
 import os
 import re
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pyspark
+from pyspark.errors.exceptions.connect import SparkConnectGrpcException
+from pyspark.sql import SparkSession
 
 from tidemark.local.services.own_files import SPARK_CONNECT
 from tidemark.local.services.processes import noted_in
 from tidemark.local.services.stack import TOKEN, is_ours_to_start
 from tidemark.pipeline.doctor.finding import Said, Setup, broken, ok, warning
-from tidemark.pipeline.errors import ToolMissing
+from tidemark.pipeline.errors import ExecutorsUnable, ToolMissing
 from tidemark.pipeline.settings import WINDOW_SLOTS, Settings
 from tidemark.pipeline.settings_types import is_address
 from tidemark.pipeline.spark import environment
 from tidemark.pipeline.spark.executor_archive import manifest_of, own_manifest
+from tidemark.pipeline.spark.executors import LOCAL_REMEDY, WINDOWS, look_at
 from tidemark.pipeline.spark.java import find_java
 from tidemark.pipeline.spark.session import (
     check_answers,
+    classic_session,
     host_and_port,
     refuse_other_token,
     server_config,
     session_config,
+    shared_session,
     without_options,
 )
 
@@ -32,7 +39,7 @@ JARS = ("spark.jars", "spark.jars.packages", "spark.driver.extraClassPath")
 
 
 def check_java(setup: Setup) -> Iterator[Said]:
-    """A Java that Spark runs on, where this machine starts a JVM."""
+    """Check for a Java that Spark runs on, if this machine starts a JVM."""
     settings = setup.settings
     if not settings.spark.is_classic and not is_ours_to_start(settings):
         return
@@ -43,7 +50,7 @@ def check_java(setup: Setup) -> Iterator[Said]:
 
 
 def check_spark(setup: Setup) -> Iterator[Said]:
-    """The Spark that computes answers, or is one that `tidemark up` starts."""
+    """Check that the Spark that computes answers, or that `tidemark up` starts it."""
     spark, master = setup.settings.spark, setup.settings.spark_master
     if spark.is_classic:
         yield ok(f"a classic session of PySpark {pyspark.__version__} on {master}, started with each run")
@@ -67,8 +74,8 @@ def check_spark(setup: Setup) -> Iterator[Said]:
     yield ok(f"a Spark Connect server answers at {named}; the client is PySpark {pyspark.__version__}")
 
 
-def check_places(setup: Setup) -> Iterator[Said]:
-    """Readers that pull continuously hold places of tasks, and windows need some as well."""
+def check_task_slots(setup: Setup) -> Iterator[Said]:
+    """Check that Spark has task slots for the continuous readers and for windows."""
     settings = setup.settings
     if not settings.ingest.is_continuous or (not settings.spark.is_classic and not is_ours_to_start(settings)):
         return
@@ -85,7 +92,7 @@ def check_places(setup: Setup) -> Iterator[Said]:
 
 
 def check_token(setup: Setup) -> Iterator[Said]:
-    """The secret of a Spark Connect server stands in no file and in no message."""
+    """Check that the settings do not hold the token of a Spark Connect server."""
     remote = setup.settings.spark.remote or ""
     if "token=" in remote:
         yield warning(
@@ -95,7 +102,7 @@ def check_token(setup: Setup) -> Iterator[Said]:
 
 
 def check_environment(setup: Setup) -> Iterator[Said]:
-    """The archive that executors get: it is there, for this Python, and of the tidemark that runs here."""
+    """Check that the executors' archive exists, for this Python and for this tidemark."""
     archive = setup.settings.spark.executor_environment
     if archive is None:
         return
@@ -115,7 +122,7 @@ def check_environment(setup: Setup) -> Iterator[Said]:
 
 
 def check_connector(setup: Setup) -> Iterator[Said]:
-    """The JAR by which Spark reads and writes gs://."""
+    """Check for the JAR by which Spark reads and writes gs://."""
     settings = setup.settings
     if settings.lake.folder is not None:
         return
@@ -123,7 +130,7 @@ def check_connector(setup: Setup) -> Iterator[Said]:
         server = without_options(settings.spark.remote or "")
         yield ok(
             f"whether the server at {server} has Google's {CONNECTOR} cannot be seen from here: without "
-            "it tables of your own fail with ClassNotFoundException: GoogleHadoopFileSystem",
+            "it custom tables fail with ClassNotFoundException: GoogleHadoopFileSystem",
         )
         return
     named = _named_connectors(settings)
@@ -132,16 +139,16 @@ def check_connector(setup: Setup) -> Iterator[Said]:
     if found:
         yield ok(f"Spark has Google's connector for gs://: {found[-1]}")
     elif own:  # not named in the settings
-        yield ok(f"Google's connector for gs:// is not there yet: `tidemark up` fetches it to {own[0]}")
+        yield ok(f"Google's connector for gs:// does not exist yet: `tidemark up` fetches it to {own[0]}")
     else:
         yield broken(
-            f"the lake is {settings.lake.uri}, and Spark has no {CONNECTOR} JAR, so that tables of your own fail with "
+            f"the lake is {settings.lake.uri}, and Spark has no {CONNECTOR} JAR, so that custom tables fail with "
             f'ClassNotFoundException: name it in [spark.config] as "spark.jars", or put it into {_jar_folder()}',
         )
 
 
 def _named_connectors(settings: Settings) -> list[str]:
-    """What the configuration of this machine's Spark names: JARs, and packages that Spark fetches."""
+    """List the JARs and packages that the configuration of this machine's Spark names."""
     config = session_config(settings) if settings.spark.is_classic else server_config(settings, Path("scratch"))
     named = [name.strip() for key in JARS for name in config.get(key, "").split(":" if "Path" in key else ",")]
     return [name for name in named if CONNECTOR in name]
@@ -154,3 +161,61 @@ def _is_there(name: str) -> bool:
 
 def _jar_folder() -> Path:
     return Path(os.environ.get("SPARK_HOME") or Path(pyspark.__file__).parent) / "jars"
+
+
+STARTS_WITHIN_SECONDS = 20.0
+"""The longest that another Python may take to import what a task over windows needs."""
+
+
+def check_executors(setup: Setup) -> Iterator[Said]:
+    """Check that executors can run tidemark: those of a Spark Connect server that answers, and those of a cluster that
+    classic sessions use, for which a session is started. `check_python` checks those on this machine."""
+    spark = setup.settings.spark
+    if spark.is_classic:
+        if not setup.settings.spark_master.startswith("local"):
+            session = classic_session(session_config(setup.settings))
+            try:
+                yield from seen_executors(session)
+            finally:
+                session.stop()
+        return
+    if is_ours_to_start(setup.settings):
+        return
+    named = without_options(spark.remote or "")
+    check_answers(spark.remote or "")
+    try:
+        yield from seen_executors(shared_session(session_config(setup.settings)))
+    except SparkConnectGrpcException as error:
+        if "UNAUTHENTICATED" not in str(error):
+            raise
+        yield warning(
+            f"the executors were not looked at: the server at {named} wants its token: set "
+            "SPARK_CONNECT_AUTHENTICATE_TOKEN to it for `tidemark doctor`. `tidemark up` keeps the token that it "
+            "makes to itself: set the variable to a secret of yours before `tidemark up` as well"
+        )
+
+
+def seen_executors(session: SparkSession) -> Iterator[Said]:
+    """Name the executors that ran a task. Raises ExecutorsUnable."""
+    for executor in look_at(session):
+        yield ok(f"the executors' {executor} has tidemark and Polars; Spark is {session.version}")
+
+
+def check_python(setup: Setup) -> Iterator[Said]:
+    """Check that another Python, if Spark's workers on this machine run one, can run tidemark. Raises
+    ExecutorsUnable."""
+    spark, chosen = setup.settings.spark, os.environ.get("PYSPARK_PYTHON", sys.executable)
+    is_started_here = spark.is_classic or is_ours_to_start(setup.settings)
+    master = setup.settings.spark_master
+    if chosen == sys.executable or not is_started_here or not master.startswith("local"):
+        return
+    needs = "; ".join(f"import tidemark.pipeline.{name}" for name in WINDOWS)
+    try:
+        subprocess.run([chosen, "-c", needs], check=True, capture_output=True, text=True, timeout=STARTS_WITHIN_SECONDS)
+    except (OSError, subprocess.SubprocessError) as error:
+        *_, why = (getattr(error, "stderr", None) or str(error)).splitlines()
+        raise ExecutorsUnable(
+            f"$PYSPARK_PYTHON is {chosen}, which Spark's executors run, and it cannot run tidemark ({why}): "
+            f"{LOCAL_REMEDY}"
+        ) from error
+    yield ok(f"Spark's executors run {chosen}, which has tidemark and Polars")

@@ -1,26 +1,32 @@
-"""The topic and the two subscriptions, against what the method needs."""
+"""The topic with its schema, and the two subscriptions, against what the method needs."""
 
 from collections.abc import Iterator
+from contextlib import closing
 from typing import Any
 
 from google.api_core import exceptions as api
+from google.pubsub_v1 import SchemaServiceClient, types
 
 from tidemark.local.services.stack import emulator_is_absent
+from tidemark.pipeline.contract.payloads.definitions import DELETED_SCHEMA
+from tidemark.pipeline.contract.payloads.formats import Encoding, PayloadFormat
 from tidemark.pipeline.doctor.finding import Said, Setup, broken, ok, warning
-from tidemark.pipeline.doctor.topic_schema import look_at_schema
-from tidemark.pipeline.errors import PermissionMissing, PubSubUnreachable, SubscriptionMissing
+from tidemark.pipeline.errors import PermissionMissing, SubscriptionMissing
+from tidemark.pipeline.identity import SCHEMA, permissions_of
 from tidemark.pipeline.pubsub.connection import (
+    client_of,
     publisher_client,
     refuse_foreign_server,
     reported,
     subscriber_client,
 )
 from tidemark.pipeline.pubsub.drift import LOOKS_WITHIN, look_at_subscriptions
-from tidemark.pipeline.pubsub.requirements import ignored
+from tidemark.pipeline.pubsub.requirements import ignored, lacks_schema
+from tidemark.pipeline.pubsub.schemas import ENCODINGS, LIST
 
 
 def check_subscriptions(setup: Setup) -> Iterator[Said]:
-    """Both subscriptions as they are, and whether anybody answers at all."""
+    """Check that Pub/Sub answers, and both subscriptions as they are."""
     pubsub = setup.settings.pubsub
     if emulator_is_absent(setup.settings):
         yield warning(
@@ -35,7 +41,7 @@ def check_subscriptions(setup: Setup) -> Iterator[Said]:
     except PermissionMissing as error:
         if pubsub.attach:
             raise
-        yield warning(f"{error}; until then nobody notices when a subscription is changed")
+        yield warning(f"{error}; until then a change of a subscription goes unnoticed")
         return
     finally:
         client.transport.close()
@@ -52,7 +58,7 @@ def check_subscriptions(setup: Setup) -> Iterator[Said]:
 
 
 def check_topic(setup: Setup) -> Iterator[Said]:
-    """The topic: there, and with a schema that `message.payload` can read."""
+    """Check that the topic exists, with a schema that `message.payload` can read. Raises PubSubUnreachable."""
     pubsub = setup.settings.pubsub
     if emulator_is_absent(setup.settings):
         return
@@ -63,8 +69,8 @@ def check_topic(setup: Setup) -> Iterator[Said]:
     except SubscriptionMissing as error:
         if isinstance(error.__cause__, api.NotFound):
             yield broken(
-                f"the topic {pubsub.topic_path} does not exist: run `tidemark provision`, or mend pubsub.topic and "
-                "pubsub.project"
+                f"the topic {pubsub.topic_path} does not exist: run `tidemark provision`, or correct pubsub.topic "
+                "and pubsub.project"
             )
         return
     except PermissionMissing:
@@ -73,13 +79,11 @@ def check_topic(setup: Setup) -> Iterator[Said]:
             "`tidemark provision` needs; whether its schema fits message.payload is not known"
         )
         return
-    except PubSubUnreachable:  # the check of the subscriptions says it
-        return
     finally:
         client.transport.close()
-    yield from look_at_schema(setup, topic)
+    yield from _schema(setup, topic)
     yield from _regions(topic, pubsub.endpoint)
-    yield ok(f"the topic {pubsub.topic_path} is there")
+    yield ok(f"the topic {pubsub.topic_path} exists")
 
 
 def _regions(topic: Any, endpoint: str | None) -> Iterator[Said]:
@@ -90,3 +94,64 @@ def _regions(topic: Any, endpoint: str | None) -> Iterator[Said]:
             f"{topic.name} may be asked in {', '.join(regions)} only, and pubsub.endpoint is "
             f"{endpoint or 'empty'}: set it to {regions[0]}-pubsub.googleapis.com:443"
         )
+
+
+ALL_REJECTED = "all of them would go to quarantine (UNREADABLE_PAYLOAD)"
+
+
+def _schema(setup: Setup, topic: Any) -> Iterator[Said]:
+    """Check that messages by the topic's schema can be read. Silent if they can."""
+    written, schema = setup.settings.contract.payload, topic.schema_settings
+    if schema.schema == DELETED_SCHEMA:
+        yield warning(
+            f"the schema of {topic.name} was deleted, so that publishing fails: remove it with `gcloud pubsub "
+            f"topics update {_short(topic.name)} --clear-schema-settings`"
+        )
+    elif not schema.schema:
+        if written.asks_for_schemas:
+            yield broken(lacks_schema(topic.name, setup.settings.contract))
+    elif written.encoding is Encoding.JSON and schema.encoding == types.Encoding.BINARY:
+        yield broken(
+            f"the schema {schema.schema} of {topic.name} has binary messages, and message.payload = 'json' reads JSON: "
+            f"{ALL_REJECTED}. Set message.payload to the schema's type, 'avro' or 'protobuf'"
+        )
+    elif written.has_schema:
+        yield from _type(setup, schema.schema, topic.name, written)
+
+
+def _type(setup: Setup, name: str, topic: str, written: PayloadFormat) -> Iterator[Said]:
+    """Check that the schema's type is that of the payload."""
+    pubsub = setup.settings.pubsub
+    client = client_of(SchemaServiceClient, *pubsub.server)
+    request = {"name": name, "view": types.SchemaView.BASIC}
+    try:
+        with closing(client.transport), reported("list the revisions of the schema", name, f"{LIST} on it"):
+            listed = client.list_schema_revisions(request=request, retry=None, timeout=LOOKS_WITHIN.total_seconds())
+            kind = next(iter(listed)).type_
+    except PermissionMissing as error:
+        parts = permissions_of(setup.components, pubsub.reading, asks_for_schemas=written.asks_for_schemas)
+        if SCHEMA.permission in parts:
+            yield broken(f"{error}: messages of {topic} are read by this schema")
+        else:
+            yield ok(
+                f"the schema {name} of {topic} cannot be looked at without {LIST} on it, which nothing here needs; "
+                f"whether it is {written.encoding} is not known"
+            )
+        return
+    except SubscriptionMissing as error:
+        if not isinstance(error.__cause__, api.NotFound):
+            raise
+        yield warning(f"the schema {name} of {topic} does not exist (any more): give the topic another one")
+        return
+    found = ENCODINGS.get(kind)
+    if found is not written.encoding:
+        is_read = "" if found is None else f", or set message.payload = {found.value!r}"
+        yield broken(
+            f"the schema {name} of {topic} is {'of an unknown type' if found is None else found.value}, and "
+            f"message.payload = {written.encoding.value!r}: {ALL_REJECTED}. Name another topic{is_read}"
+        )
+
+
+def _short(name: str) -> str:
+    _, project, _, short = name.split("/")
+    return f"{short} --project={project}"

@@ -19,7 +19,7 @@ from tidemark.pipeline.lake.tables.heartbeats import Heartbeats
 from tidemark.pipeline.lake.tables.quarantine import RejectedPayload, by_stream, rejected_payloads
 from tidemark.pipeline.lake.tables.table import MOMENT
 from tidemark.pipeline.observe.plane import HOURS, history_facts, plane_facts
-from tidemark.pipeline.quality.passed_over import PassedOver, read_passed_over
+from tidemark.pipeline.quality.recent import PassedOver, read_passed_over
 from tidemark.pipeline.quality.status import LOST_WITHIN
 from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.watermark.decision import Decision
@@ -46,8 +46,8 @@ class Explained:
 
 @dataclass(frozen=True, slots=True)
 class ByStream:
-    """What the tables add: which streams `max_lag` passes over, and whose payloads were rejected, at the pin or
-    elsewhere; with the facts."""
+    """The facts that the tables add: which streams `max_lag` passes over, and whose payloads were rejected, at the pin
+    or elsewhere; with the facts."""
 
     over: PassedOver
     rejected: Sequence[RejectedPayload]
@@ -104,7 +104,7 @@ def explained(
 
 
 def read_by_stream(lake: Lake, settings: Settings, decided: DecisionRecord) -> ByStream:
-    """What the tables say of the messages that a decision looked at. Raises LakeError."""
+    """Read what the tables say of the messages that a decision looked at. Raises LakeError."""
     over, rejected = _passed_over(lake, decided), _rejected(lake, decided.decision, settings)
     pin, pinning = decided.decision.pin, _pinning(decided.decision, rejected)
     landed = {} if pin is None else landed_by_stream(lake.heartbeats(), pin.published_from, _second(pin), SECOND)
@@ -146,7 +146,7 @@ def _rejected(lake: Lake, decision: Decision, settings: Settings) -> list[Reject
 
 
 def _pinning(decision: Decision, rejected: Sequence[RejectedPayload]) -> list[RejectedPayload]:
-    """Those with the times of the pin: its publish second, and its event time."""
+    """Select those with the times of the pin: its publish second, and its event time."""
     pin = decision.pin
     if pin is None:
         return []
@@ -155,7 +155,8 @@ def _pinning(decision: Decision, rejected: Sequence[RejectedPayload]) -> list[Re
 
 
 def _passed_over(lake: Lake, decided: DecisionRecord) -> PassedOver:
-    """What its `max_lag` passes over, of what was published in the hour before the decision and has landed since."""
+    """Read what its `max_lag` passes over, of what was published in the hour before the decision and has landed
+    since."""
     max_lag, at = decided.policy.max_lag, decided.decision.at
     return PassedOver() if max_lag is None else read_passed_over(lake.heartbeats(), max_lag, at - LOST_WITHIN, at)
 

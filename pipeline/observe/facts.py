@@ -11,7 +11,6 @@ from tidemark.pipeline.lake.failures import FailedTick
 from tidemark.pipeline.lake.layout import Lake
 from tidemark.pipeline.lake.tables.delta_log import last_round
 from tidemark.pipeline.lake.tables.quarantine import Reasons
-from tidemark.pipeline.quality.affected import not_known
 from tidemark.pipeline.quality.failing import (
     Failing,
     TicksNow,
@@ -20,9 +19,9 @@ from tidemark.pipeline.quality.failing import (
     read_ticks,
     with_age,
 )
-from tidemark.pipeline.quality.null_fields import NullFields, read_null_fields
-from tidemark.pipeline.quality.passed_over import read_passed_over
+from tidemark.pipeline.quality.missed.affected import not_known
 from tidemark.pipeline.quality.quarantined import read_reasons
+from tidemark.pipeline.quality.recent import NullFields, read_null_fields, read_passed_over
 from tidemark.pipeline.quality.status import LOST_WITHIN, LakeReport, Losses, read_losses, read_report, read_waiting
 from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.settings_sections import IngestSettings
@@ -34,10 +33,14 @@ NEWEST_WINDOWS = 10
 """The windows that are told one by one: the newest, and as many older ones that wait or are stale."""
 
 
+OF_A_TABLE = ("table", "failures", "since", "last", "reason")
+"""The facts of a custom table's failures."""
+
+
 @dataclass(frozen=True, slots=True)
 class LakeStatus:
     """The facts for people, the details that only the JSON has, and in sentences what to warn of: runs that fail, and
-    that nobody decides or ticks fail."""
+    overdue decisions and failing ticks."""
 
     facts: Mapping[str, Any]
     details: Mapping[str, Any]
@@ -67,7 +70,7 @@ def read_status(lake: Lake, settings: Settings, now: datetime, clock: Clock | No
     }
     details = {
         **ticks_details(ticks),
-        "table_failures": list(map(asdict, of_tables)),
+        "table_failures": [{name: getattr(one, name) for name in OF_A_TABLE} for one in of_tables],
         **loss_details(losses),
         "windows": list(window_facts(report, waiting, losses, windowing, now)),
     }
@@ -171,8 +174,8 @@ def reading_facts(state: WatermarkState) -> dict[str, Any]:
 
 
 def ingest_facts(lake: Lake, ingest: IngestSettings, number: int, now: datetime) -> dict[str, Any]:
-    """How reading goes, where it is behind, by the log up to an entry; and the newest round of readers on Spark, where
-    these pull all the time."""
+    """The progress of reading, where it is behind, by the log up to an entry; and the newest round of readers on Spark,
+    where these pull all the time."""
     behind = progress_of(recent_looks(lake.tracking_log(), number, now))
     facts: dict[str, Any] = {"reading": "; ".join(one.sentence() for one in behind)} if behind else {}
     if not ingest.is_continuous:
@@ -190,7 +193,7 @@ def ingest_facts(lake: Lake, ingest: IngestSettings, number: int, now: datetime)
 
 
 def failing_facts(failed: Failing | None) -> dict[str, Any]:
-    """How many of the newest failures of runs still stand, and what they have in common."""
+    """The number of the newest failures of runs that still stand, and what they have in common."""
     if failed is None:
         return {"runs_failed": 0}
     names = ("since", "last", "first_window", "last_window", "reason")
@@ -215,7 +218,7 @@ def failing_ticks_facts(failed: Sequence[FailedTick]) -> dict[str, Any]:
 
 
 def ticks_details(ticks: TicksNow) -> dict[str, str]:
-    """The sentences that nobody decides, and that the settings file has changed; nothing where neither is so."""
+    """The sentences about an overdue decision and a changed settings file, if any."""
     told = {"standing_still": ticks.standing, "settings_changed": ticks.settings}
     return {name: said for name, said in told.items() if said is not None}
 
@@ -240,13 +243,14 @@ def loss_facts(losses: Losses) -> dict[str, Any]:
 
 
 def unknown_facts(damaged: Mapping[str, Mapping[str, str]]) -> dict[str, str]:
-    """Which figures leave out the event hours of damaged files, which are given with their hours for each figure."""
+    """Sentences about figures that leave out the event hours of damaged files, which are given with their hours for
+    each figure."""
     return {f"{what}_unknown": not_known(what.replace("_", " "), files) for what, files in damaged.items() if files}
 
 
 def passed_over_facts(report: LakeReport, lake: Lake, now: datetime) -> dict[str, Any]:
-    """What `max_lag` passes over, if the newest decision has one: in the live histogram, and of what was published in
-    the last hour and has landed, by stream."""
+    """The messages that `max_lag` passes over, if the newest decision has one: in the live histogram, and of what was
+    published in the last hour and has landed, by stream."""
     record = report.state.record
     if record is None or record.policy.max_lag is None:
         return {}
@@ -272,7 +276,7 @@ def null_facts(found: NullFields) -> dict[str, Any]:
 
 
 def usage_facts(state: WatermarkState, now: datetime, budget: int | None) -> dict[str, Any]:
-    """What ticks asked of Pub/Sub in the last day, as the log tells: bytes of snapshots by estimate, the rest counted.
+    """The requests of ticks to Pub/Sub in the last day, by the log: bytes of snapshots by estimate, the rest counted.
     `tracked_bytes` and `landed_bytes` are the sizes of what was pulled. The pulls of rounds are among them."""
     used = state.account.last_day(now)
     facts = {name: value for name, value in asdict(used).items() if name != "seconds"}
@@ -280,7 +284,7 @@ def usage_facts(state: WatermarkState, now: datetime, budget: int | None) -> dic
 
 
 def loss_details(losses: Losses) -> dict[str, Any]:
-    """The same by window, by stream and by minute."""
+    """The losses by window, by stream and by minute."""
     missed, late = losses.missed, losses.late
     return {
         "late_by_window": dict(late.by_window),

@@ -1,4 +1,4 @@
-"""Whether the pipeline is healthy: each sensor ticks, and the watermark is not too old. Pure functions of time."""
+"""The pipeline's health: each sensor ticks, and the watermark is not too old. Pure functions of time."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -25,17 +25,17 @@ class SensorBeat:
     failed: FailedTick | None = None
 
     def silent_for(self, now: datetime) -> timedelta:
-        """How long ago that is."""
+        """The time since then."""
         return max(now - self.heard_at, timedelta(0))
 
     def is_silent(self, now: datetime) -> bool:
-        """Whether that is longer than for a healthy sensor."""
+        """Return true if that is longer than for a healthy sensor."""
         grace = GRACE if self.waits and self.failed is None else timedelta(0)
         return is_overdue(self.heard_at + grace, self.every, now)
 
     def sentence(self, now: datetime) -> str:
-        """That it is silent, in a sentence without data."""
-        decides = "; nobody decides meanwhile" if self.sensor == TRACKING else ""
+        """State that it is silent, without data."""
+        decides = "; no decision is made meanwhile" if self.sensor == TRACKING else ""
         why = f", and its ticks fail since {iso(self.failed.since)}: {self.failed.kind}" if self.failed else ""
         return (
             f"sensor {self.sensor}: no good tick for {rough(self.silent_for(now))}; it is to tick every "
@@ -44,8 +44,8 @@ class SensorBeat:
 
 
 def problems(beats: Iterable[SensorBeat], watermark: datetime | None, max_age: timedelta, now: datetime) -> list[str]:
-    """What is wrong, in sentences without data; empty if the pipeline is healthy. A pipeline that has no watermark yet
-    is healthy as long as its sensors tick."""
+    """List what is wrong, in sentences without data; empty if the pipeline is healthy. A pipeline that has no watermark
+    yet is healthy as long as its sensors tick."""
     found = [beat.sentence(now) for beat in beats if beat.is_silent(now)]
     if watermark is not None and now - watermark > max_age:
         found.append(f"the watermark is {rough(now - watermark)} old; checks.max_watermark_age is {rough(max_age)}")

@@ -24,7 +24,7 @@ SECONDS = (0.005, 0.025, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 20.0, 40.0, 60.0, 
 
 
 class Kind(StrEnum):
-    """How an instrument is read: a sum that only grows, a distribution of seconds, or a value of the moment."""
+    """The kind of an instrument: a sum that only grows, a distribution of seconds, or a value of the moment."""
 
     COUNTER = "counter"
     HISTOGRAM = "histogram"

@@ -55,7 +55,7 @@ def outlet_of(chosen: MetricsSettings, allowed_hosts: Iterable[str] = ()) -> "Pr
 
 
 def send_every_seconds() -> float:
-    """How often metrics are sent by OTLP."""
+    """The interval at which metrics are sent by OTLP."""
     written = os.environ.get(EVERY, "")
     return int(written) / 1000 if written.isdecimal() and int(written) else EVERY_SECONDS
 
@@ -90,7 +90,7 @@ class ProcessOutlet:
             self._telemetry.add(measured)
 
     def problems(self) -> list[str]:
-        """What is wrong with the pipelines of this process."""
+        """List what is wrong with the pipelines of this process."""
         return [problem for recorder in self._recorders for problem in recorder.problems()]
 
     def _pages(self) -> dict[str, "Page"]:

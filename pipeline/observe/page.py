@@ -1,7 +1,7 @@
 """The page: what `tidemark status --json` and `tidemark explain --json` say, for a browser.
 
 A look at the lake happens in a thread of its own, and only when somebody asks. A request waits for it for a moment and
-is otherwise answered from the look before, so that a lake that does not answer delays nobody.
+is otherwise answered from the look before, so that a lake that does not answer delays no request.
 """
 
 import logging
@@ -36,7 +36,7 @@ from tidemark.pipeline.watermark.state import DecisionRecord, WatermarkState
 logger = logging.getLogger(__name__)
 
 LOG_SECONDS, TABLES_SECONDS = 1.0, 30.0
-"""How long a look at the log, and one at the tables, is good; at least ten times as long as it took."""
+"""The seconds for which a look at the log, and one at the tables, is good; at least ten times as long as it took."""
 
 WAIT_SECONDS = 2.0
 """The longest that a request waits for a look that is under way."""
@@ -45,13 +45,13 @@ MOST_RECENT = 12_000
 """Decisions that are remembered: three hours of a tick a second."""
 
 FOLLOWS_FOR = timedelta(minutes=5)
-"""A page that nobody has asked for longer begins anew, which reads less than all that was written since."""
+"""A page that was not asked for longer begins anew, which reads less than all that was written since."""
 
 Found = TypeVar("Found")
 
 
 class Looker(Generic[Found]):
-    """Looks at the lake in a thread of its own when asked, one at a time, so that nobody waits long for a lake that
+    """Looks at the lake in a thread of its own when asked, one at a time, so that no request waits long for a lake that
     does not answer. `found` is the newest that a look found, at the moment `found_at`; `problem` says why the last one
     failed, and `since` since when one is under way."""
 
@@ -81,7 +81,7 @@ class Looker(Generic[Found]):
             self._ended.wait(seconds)
 
     def problems(self, now: datetime) -> list[str]:
-        """Why the newest look found nothing, in a sentence."""
+        """State why the newest look found nothing."""
         since = self.since
         if since is not None and now - since > timedelta(seconds=WAIT_SECONDS):
             return [f"the lake has not answered for {rough(now - since)}"]
@@ -104,8 +104,8 @@ class Looker(Generic[Found]):
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    """How far the log was followed: the state after its entry `state.number`; and the newest decision, with its number
+class LogPosition:
+    """A position in the log: the state after its entry `state.number`; and the newest decision, with its number
     and the state that it was made from."""
 
     state: WatermarkState
@@ -123,7 +123,7 @@ class Page:
         self._settings = settings
         self._clock = clock
         self._recent: deque[Decision] = deque(maxlen=MOST_RECENT)
-        self._place: Place | None = None
+        self._place: LogPosition | None = None
         self._lakes = [OpenLake(settings.lake, settings.message.kinds, clock) for _ in range(3)]
         self._log = Looker(self._look_at_log, LOG_SECONDS, clock)
         self._tables = Looker(self._look_at_tables, TABLES_SECONDS, clock)
@@ -176,7 +176,7 @@ class Page:
         return shown.encode()
 
     def cell(self, x: float, y: float, drawn_at: str) -> str:
-        """What is in the cell at this point of the drawing, in words, with its streams where they have landed. Empty
+        """Describe the cell at this point of the drawing, in words, with its streams where they have landed. Empty
         where there is none, and where the plane has been drawn anew."""
         plane = (self._log.found or {}).get("plane")
         if plane is None or iso(plane["at"]) != drawn_at:
@@ -210,7 +210,7 @@ class Page:
             if found is None:
                 return {"ticks": read_ticks(lake, self._settings, None, now).sentences}
             before = standing_before(log, found[0])
-            place = Place(before.after(*found), *found, before, now)
+            place = LogPosition(before.after(*found), *found, before, now)
             recent = {one.at: one for one in [*sampled(log, found[0], now - HOURS), *self._recent]}
             self._recent = deque([recent[at] for at in sorted(recent)], MOST_RECENT)
         place = self._place = followed(log, replace(place, at=now), self.decided)
@@ -229,7 +229,7 @@ class Page:
         return replace(status, details={**status.details, **streams})
 
 
-def followed(log: TrackingLog, place: Place, tell: Callable[[Decision], None]) -> Place:
+def followed(log: TrackingLog, place: LogPosition, tell: Callable[[Decision], None]) -> LogPosition:
     """Go on from a place to the log's newest entry, and tell the decisions on the way. Raises LakeError."""
     while True:
         number = place.state.number + 1
@@ -244,50 +244,50 @@ def followed(log: TrackingLog, place: Place, tell: Callable[[Decision], None]) -
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
-    """How things stand: the colour, a headline, and sentences."""
+class PageVerdict:
+    """The state of the pipeline in a word: the colour, a headline, and sentences."""
 
     level: str
     headline: str
     sentences: Sequence[str]
 
 
-LOOKING = Verdict("new", "Looking at the lake", ["The first look takes some seconds."])
+LOOKING = PageVerdict("new", "Looking at the lake", ["The first look takes some seconds."])
 
 
 def verdict_of(
     settings: Settings, why: Mapping[str, Any], status: LakeStatus | None, problems: Sequence[str], now: datetime
-) -> Verdict:
-    """All is well, or what is not: `bad` where nobody decides or something fails, `hold` where the watermark waits.
+) -> PageVerdict:
+    """Judge the pipeline: `bad` where decisions are overdue or something fails, `hold` where the watermark waits.
     `why` explains the newest decision, if there is one, and `status` is that of the tables."""
     facts = {} if status is None else status.facts
     said = [*problems, *why.get("ticks", []), *([] if status is None else status.of_runs)]
     if "at" not in why:
         headline = "Something is wrong" if said else "No decision yet"
-        return Verdict("bad" if said else "new", headline, said or ["The first tick of tracking decides."])
+        return PageVerdict("bad" if said else "new", headline, said or ["The first tick of tracking decides."])
     decided, tick = why["explanation"][0], settings.watermark.tick
     told = [
         *said,
         f"{'The newest decision was ' if said else ''}{with_age(decided.rstrip('.'), why['at'], tick, now)}.",
     ]
     if is_overdue(why["at"], tick, now):
-        return Verdict("bad", f"Nobody has decided for {rough(now - why['at'])}", told)
+        return PageVerdict("bad", f"No decision for {rough(now - why['at'])}", told)
     if said:
-        return Verdict("bad", "Something is wrong", told)
+        return PageVerdict("bad", "Something is wrong", told)
     held = next((hold for hold in why["holds"] if hold["until"] is None), None)
     if held is not None:
-        return Verdict("hold", f"The watermark has stood still for {rough(held['lasted'])}", told)
+        return PageVerdict("hold", f"The watermark has stood still for {rough(held['lasted'])}", told)
     if why["reason"].is_hold:
-        return Verdict("hold", "The watermark waits" if why["watermark"] else "No watermark yet", told)
+        return PageVerdict("hold", "The watermark waits" if why["watermark"] else "No watermark yet", told)
     if reading := facts.get("reading"):
-        return Verdict("hold", reading.partition(":")[0].capitalize(), [reading, *told])
+        return PageVerdict("hold", reading.partition(":")[0].capitalize(), [reading, *told])
     if facts.get("missed") or facts.get("lost_at_least"):
-        return Verdict("hold", "Live, and heartbeats are missing", told)
-    return Verdict("good", "All is well", told)
+        return PageVerdict("hold", "Live, and heartbeats are missing", told)
+    return PageVerdict("good", "All is well", told)
 
 
 def after_end(seconds: float | None, state: str) -> str:
-    """How long after its end a window was computed, or how long ago it ended, or in how long it does."""
+    """Format how long after its end a window was computed, how long ago it ended, or in how long it will."""
     if seconds is None or state == "empty":
         return ""
     said = rough(timedelta(seconds=abs(seconds)))
@@ -297,7 +297,7 @@ def after_end(seconds: float | None, state: str) -> str:
 
 
 def today(text: str, now: datetime) -> str:
-    """A text whose times of today have no day, but for those in commands."""
+    """A text whose times of today have no day, except those in commands."""
     parts = text.split("`")
     return "`".join(part if number % 2 else part.replace(f"{now:%Y-%m-%d}T", "") for number, part in enumerate(parts))
 

@@ -18,7 +18,7 @@ from tidemark.pipeline.watermark.situation import tracking_after_slack
 from tidemark.pipeline.watermark.state import DecisionRecord
 
 HOURS = timedelta(hours=3)
-"""How far back the lag is shown."""
+"""The time for which the lag is shown."""
 
 MOST_CELLS, MOST_POINTS, MOST_HOLDS = 1500, 240, 8
 """Bounds of what is drawn and told: cells, points of the lag, and holds."""
@@ -61,7 +61,7 @@ def plane_facts(histogram: Histogram, decided: DecisionRecord) -> dict[str, Any]
 
 def history_facts(decisions: Sequence[Decision], tick: timedelta, now: datetime) -> dict[str, Any]:
     """The lag over time, thinned to MOST_POINTS, and the holds: stretches in which the watermark stayed where it was
-    for HOLD_TICKS ticks or longer, or in which nobody decided; the newest first, each in the words of its last
+    for HOLD_TICKS ticks or longer, or without a decision; the newest first, each in the words of its last
     decision."""
     known = [one for one in decisions if now - one.at <= HOURS]
     step = 1 + len(known) // MOST_POINTS
@@ -76,7 +76,7 @@ def history_facts(decisions: Sequence[Decision], tick: timedelta, now: datetime)
     for before, after in pairwise(ends):
         # Sampled decisions lie further apart; a gap is then one that is much longer than theirs.
         if after - before > least + 3 * (ends[-2] - ends[0]) / max(len(ends) - 2, 1):
-            said = f"nobody decided for {rough(after - before)}"
+            said = f"no decision for {rough(after - before)}"
             holds.append(_hold(before, None if after is now else after, now, "NOBODY_DECIDED", said))
     holds.sort(key=lambda hold: hold["since"], reverse=True)
     return {
@@ -133,7 +133,7 @@ STYLES = {"base": "reading", "tracking": "reading", "band_edge": "quantile", "an
 
 
 def lag_chart(facts: Mapping[str, Any]) -> Chart:
-    """How far the watermark was behind, at each decision, with the holds behind it."""
+    """Draw how far the watermark was behind, at each decision, with the holds behind it."""
     points = [(_seconds(at), lag, f"{_time(at)}: {stands(lag)}") for at, lag in facts["lag"] if lag is not None]
     until = max((hold["since"] + hold["lasted"] for hold in facts["holds"]), default=None)
     ends = [point[0] for point in points] + ([] if until is None else [_seconds(until)])
@@ -145,7 +145,7 @@ def lag_chart(facts: Mapping[str, Any]) -> Chart:
     )
     return Chart(
         title=title,
-        note="At each decision. Shaded: the watermark stayed where it was, or nobody decided.",
+        note="At each decision. Shaded: the watermark stayed where it was, or there was no decision.",
         x=moments(start, end, "decided at (UTC)"),
         y=linear(
             min(0.0, *(point[1] for point in points), 0.0), 1.1 * max((p[1] for p in points), default=1.0), "behind"

@@ -1,8 +1,10 @@
-"""Turns what ticks return into measurements. It does no I/O: a `ProcessOutlet` takes them away."""
+"""The observer that ticks report to, and the recorder that makes measurements of it. Neither does I/O: a
+`ProcessOutlet` takes measurements away."""
 
 import logging
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import wraps
 from typing import TYPE_CHECKING, NamedTuple, ParamSpec
@@ -15,7 +17,6 @@ from tidemark.pipeline.lake.failures import FailedTick
 from tidemark.pipeline.observe import instruments as them
 from tidemark.pipeline.observe.health import SensorBeat, problems
 from tidemark.pipeline.observe.instruments import PIPELINE, Instrument
-from tidemark.pipeline.observe.observer import RESULTS, EndedRun, Observer
 from tidemark.pipeline.quality.running import SensorTicks
 from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.watermark.decision import Reason
@@ -31,9 +32,56 @@ logger = logging.getLogger(__name__)
 BASE, TRACKING = "base", "tracking"
 
 OPEN_AGAIN_AFTER = timedelta(minutes=1)
-"""How long a port that is taken, or a missing library, is left alone before it is tried again."""
+"""The pause before a taken port, or a missing library, is tried again."""
 
 P = ParamSpec("P")
+
+
+RESULTS = SUCCESS, FAILURE, CANCELED = "success", "failure", "canceled"
+"""The ends of a run."""
+
+
+@dataclass(frozen=True, slots=True)
+class EndedRun:
+    """A run that has ended: its job, one of RESULTS, and how long it took."""
+
+    job: str
+    result: str
+    took: timedelta
+
+
+class Observer:
+    """Ignores what ticks return: for pipelines without monitoring."""
+
+    is_on = False
+
+    def begin(self, sensor: str) -> None:
+        """A sensor's evaluation begins."""
+
+    def ticked(self, sensor: str, seconds: float, failed: FailedTick | None = None) -> None:
+        """A sensor's evaluation has ended, or has `failed`."""
+
+    def tracked(self, tracked: Tracked) -> None:
+        """A tick of tracking has decided."""
+
+    def landed(self, landed: Ingested) -> None:
+        """A tick of landing has landed."""
+
+    def by_runs(self, look: Callable[[], tuple[Ingested, int]]) -> None:
+        """Look what runs have landed since the last look, and how many messages they have tracked."""
+
+    def missed(self, heartbeats: int) -> None:
+        """A whole check counted the heartbeats that are missed and not repaired."""
+
+    def lost(self, at_least: int) -> None:
+        """An audit counted what was certainly lost outside of the pipeline."""
+
+    def runs(self, look: Callable[[], tuple[Iterable[EndedRun], Mapping[str, datetime]]]) -> None:
+        """Look which runs have ended since the last look, and since when the oldest unfinished run of each job is
+        there."""
+
+
+OFF = Observer()
 
 
 class Measured(NamedTuple):
@@ -185,7 +233,7 @@ class Recorder(Observer):
     # What is asked
 
     def problems(self) -> list[str]:
-        """Why this pipeline is not healthy; empty if it is."""
+        """List why this pipeline is not healthy; empty if it is."""
         name, now = self._pipeline[PIPELINE], self._clock.now()
         found = problems(self._beats(), self._watermark, self._settings.checks.max_watermark_age, now)
         return [f"{name}: {problem}" for problem in found]
@@ -239,8 +287,8 @@ def backlogs(state: WatermarkState, now: datetime) -> Iterator[tuple[Instrument,
     """The backlog of each subscription that the newest decision has a reading of, as values of instruments: the age of
     the oldest message, at most how many messages, and about how many bytes; none where nothing is known of it.
 
-    A backlog is as old as its oldest message was when it was read, and older by the time since: nobody knows better
-    until the next reading. One that was empty then counts as empty.
+    A backlog is as old as its oldest message was when it was read, and older by the time since: there is no better
+    value until the next reading. One that was empty then counts as empty.
     """
     decision, used = state.decision, state.account.known
     if decision is None:

@@ -32,7 +32,7 @@ HTML, PLAIN = "text/html; charset=utf-8", "text/plain; charset=utf-8"
 
 FOLDER = files("tidemark.pipeline.observe").joinpath("templates")
 SCRIPT, STYLE = FOLDER.joinpath("page.js").read_text(), CHART_STYLE + FOLDER.joinpath("page.css").read_text()
-"""What the page has within it. Nothing else may run there, or change how it looks."""
+"""The content of the page. Nothing else may run there, or change how it looks."""
 
 
 def _hashed(text: str) -> str:
@@ -47,17 +47,18 @@ HEADERS = {
     "Content-Security-Policy": f"default-src 'none'; script-src {_hashed(SCRIPT)}; style-src {_hashed(STYLE)}; "
     "img-src data:; connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
 }
-"""Those of each answer. No other page may read, embed or frame it; it runs its own script and asks its own address."""
+"""The headers of each answer. No other page may read, embed or frame it; it runs its own script and asks its own
+address."""
 
 FAILED = b'{"error": "this failed; the log says why"}\n'
 
 IDLE_SECONDS = 10.0
-"""How long a connection may say nothing."""
+"""The longest silence of a connection."""
 
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """Where the answers come from, and the host names that may be asked besides loopback and addresses; without
+    """The sources of the answers, and the host names that may be asked besides loopback and addresses; without
     `scrape` there are no metrics here, and without `pages`, by their pipelines, no page."""
 
     problems: Callable[[], list[str]]
@@ -121,7 +122,7 @@ def serve(host: str, port: int, asked: Asked) -> ThreadingHTTPServer:
             return "tidemark"
 
         def log_message(self, *_: object) -> None:
-            """Nothing: a probe every few seconds would fill the log."""
+            """Log nothing: a probe every few seconds would fill the log."""
 
     server = ThreadingHTTPServer((host, port), Handler, bind_and_activate=True)
     server.daemon_threads = True

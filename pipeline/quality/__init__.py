@@ -1,1 +1,1 @@
-"""Finds late, missed, stale and lost heartbeats, and tells how far the watermark is, from the lake alone."""
+"""Finds late, missed, stale and lost heartbeats, failures, and the progress of the watermark, from the lake alone."""

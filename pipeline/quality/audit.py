@@ -40,7 +40,7 @@ class AuditedMinute:
 
 @dataclass(frozen=True, slots=True)
 class Audit:
-    """What is lost of the messages published in `[since, before)`, all of which base has passed. `minutes` are those in
+    """Losses among the messages published in `[since, before)`, all of which base has passed. `minutes` are those in
     which something may be lost.
 
     `at_least` is certain: a cell of the histogram is occupied, and no landed message could have occupied it. `at_most`

@@ -1,4 +1,4 @@
-"""Which windows of a table of one's own are due: not computed yet, or computed before `heartbeat_diffs` was again.
+"""The due windows of a custom table: not computed yet, or computed before `heartbeat_diffs` was computed again.
 
 The table follows `heartbeat_diffs`. A digest of the runs that computed the windows of `heartbeat_diffs` over a window's
 input stands for that input. Where one of them was computed again, because heartbeats were missed, files were damaged or
@@ -70,7 +70,7 @@ class ComputedWindows:
         return [range(span.start // ratio, (span.stop - 1 + back) // ratio + 1) for span in spans]
 
     def within(self, closed: range, own: Windowing, expired: timedelta) -> range:
-        """The windows like `own` that lie wholly in a stretch, but for what has `expired` of its beginning."""
+        """The windows like `own` that lie wholly in a stretch, except what has `expired` of its beginning."""
         ratio, first = self._measures(own, expired)
         return range(-(-(closed.start + first) // ratio), closed.stop // ratio)
 
@@ -82,7 +82,7 @@ class ComputedWindows:
 @dataclass(frozen=True, slots=True)
 class Followed:
     """`heartbeat_diffs` as tables follow it: its computed windows, how far it looks back, the closed windows, and those
-    of them that are still to be computed, by number. `is_expiring`: heartbeats before them are not kept, but for the
+    of them that are still to be computed, by number. `is_expiring`: heartbeats before them are not kept, except the
     lookback."""
 
     computed: ComputedWindows
@@ -95,7 +95,7 @@ class Followed:
     def read(
         cls, computed: ComputedWindows, lookback: timedelta, closed: range, index: WindowIndex, kept: KeptWindows
     ) -> "Followed":
-        """With what the lake tells now. Raises LakeError."""
+        """Read the state of the lake now. Raises LakeError."""
         return cls(computed, lookback, closed, list(index.update().due(closed)), kept.since() is not None)
 
     def due(self, own: Windowing, lookback: timedelta, made: MadeWindows) -> list[int]:
@@ -115,7 +115,8 @@ class Followed:
 
 
 def further_back(lookback: timedelta, of_diffs: timedelta) -> timedelta:
-    """By how much a table looks back further than `heartbeat_diffs`, whose lookback says which heartbeats are kept."""
+    """The time that a table looks back further than `heartbeat_diffs`, whose lookback says which heartbeats are
+    kept."""
     return max(lookback - of_diffs, NO_TIME)
 
 

@@ -1,31 +1,31 @@
-"""What fails now. Of runs: those over windows that nothing has computed since, and those of a table of one's own since
-its last success. Of ticks: those of sensors without a good one since, and that nobody decides."""
+"""Failures that stand. Of runs: those over windows that nothing has computed since, and those of a custom table since
+its last success. Of ticks: those of sensors without a good one since, and a decision that is overdue."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
 
 from tidemark.pipeline.clock import EPOCH, iso
 from tidemark.pipeline.durations import format_duration, rough
-from tidemark.pipeline.lake.failures import KEPT, FailedRun, FailedTick, failed
+from tidemark.pipeline.lake.failures import FailedRun, FailedTick, failed
 from tidemark.pipeline.lake.layout import OWN_TABLES, Lake
 from tidemark.pipeline.lake.store.disk import why_unwritable
-from tidemark.pipeline.lake.tables.table import data_files
+from tidemark.pipeline.lake.tables.table import DataFile, LakeTable, data_files
 from tidemark.pipeline.quality.running import Running, read_running
 from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.watermark.decision import Decision
 from tidemark.pipeline.windows import Windowing
 
 WINDOWS_STAND_FOR = timedelta(days=1)
-"""How long a failure over windows that stay uncomputed is spoken of. What keeps failing is tried every ten minutes."""
+"""The age at which a failure is forgotten whose windows stay uncomputed. It is retried every ten minutes."""
 
 DRAINS_STAND_FOR = timedelta(hours=1)
-"""The same for a run that reads the subscriptions, whose notes a later one deletes."""
+"""The age at which a failed run that reads the subscriptions is forgotten. A later run deletes its notes."""
 
 
 TICKS_MISSED, LOOKS_EVERY = 3, timedelta(seconds=5)
-"""Ticks without a decision after which nobody seems to decide any more. Dagster's daemon looks at sensors that often,
+"""The number of ticks without a decision after which it is overdue. Dagster's daemon looks at sensors that often,
 so ticks are not closer together."""
 
 TRACKING = "tracking"
@@ -33,12 +33,12 @@ TRACKING = "tracking"
 
 
 def is_overdue(since: datetime, every: timedelta, now: datetime) -> bool:
-    """Whether what is to happen again `every` so often has not happened since."""
+    """Return true if something that is due `every` so often has not happened since."""
     return now - since > TICKS_MISSED * max(every, LOOKS_EVERY)
 
 
 def with_age(said: str, decided_at: datetime, tick: timedelta, now: datetime) -> str:
-    """What is said of a decision, and how old that is where it is older than TICKS_MISSED ticks."""
+    """Add a decision's age to its sentence if it is older than TICKS_MISSED ticks."""
     if not is_overdue(decided_at, tick, now):
         return said
     return (
@@ -48,8 +48,8 @@ def with_age(said: str, decided_at: datetime, tick: timedelta, now: datetime) ->
 
 @dataclass(frozen=True, slots=True)
 class TicksNow:
-    """How a pipeline's ticks go: the sensors whose ticks fail or wait, by name; the sentence that nobody decides; and
-    the one that the settings file is not any more what the running pipeline has read."""
+    """The state of a pipeline's ticks: the sensors whose ticks fail or wait, by name; a sentence if a decision is
+    overdue; and one if the settings file has changed since the running pipeline read it."""
 
     failing: Sequence[FailedTick]
     standing: str | None = None
@@ -58,20 +58,20 @@ class TicksNow:
 
     @property
     def failures(self) -> list[str]:
-        """That nobody decides, and which ticks fail; why nobody decides is said once."""
+        """Sentences about an overdue decision and failing ticks, without repeating the reason."""
         told = [one.sentence() for one in self.failing if not one.waits]
         return [*filter(None, [self.standing]), *(one for one in told if one not in (self.standing or ""))]
 
     @property
     def sentences(self) -> list[str]:
-        """All of it, a warning each."""
+        """All warnings, a sentence each."""
         waiting = [one.sentence() for one in self.failing if one.waits]
         return [*self.failures, *filter(None, [self.settings]), *waiting]
 
 
 def read_ticks(lake: Lake, settings: Settings, decision: Decision | None, now: datetime) -> TicksNow:
-    """How ticks go, by the newest decision, by the notes in the lake, and by what is not in the lake, since a full one
-    takes no note. Raises LakeError."""
+    """Read the state of the ticks from the newest decision, the notes in the lake, and the file outside of it, since a
+    full lake takes no note. Raises LakeError."""
     noted = lake.failed_ticks().newest()
     return ticks_now(settings, None if decision is None else decision.at, read_running(settings), noted, now)
 
@@ -79,8 +79,8 @@ def read_ticks(lake: Lake, settings: Settings, decision: Decision | None, now: d
 def ticks_now(
     settings: Settings, decided_at: datetime | None, running: Running | None, noted: Sequence[FailedTick], now: datetime
 ) -> TicksNow:
-    """The same of what was read: when the newest decision was made, what the process said last, and the lake's notes. A
-    note of long ago is of a sensor that no longer ticks."""
+    """Judge the ticks by the time of the newest decision, the process' newest note, and the lake's notes. An old note
+    is of a sensor that no longer ticks."""
     newest, tick = dict[str, FailedTick](), settings.watermark.tick
     overdue = decided_at is not None and is_overdue(decided_at, tick, now)
     here = running if running is not None and running.lake == settings.lake.uri else None
@@ -99,7 +99,7 @@ def ticks_now(
     if decided_at is not None and overdue:
         tracking = next((one for one in failing if one.sensor == TRACKING and not one.waits), None)
         standing = (
-            f"nobody has decided for {rough(now - decided_at)}, since {iso(decided_at)}, and a decision is due every "
+            f"no decision for {rough(now - decided_at)}, since {iso(decided_at)}, and one is due every "
             f"{format_duration(tick)}: {tracking.sentence() if tracking else _why(settings, here)}"
         )
     if running is None:
@@ -108,7 +108,7 @@ def ticks_now(
 
 
 def _why(settings: Settings, running: Running | None) -> str:
-    """Why nobody decides, where no tick of tracking has failed."""
+    """The reason of an overdue decision, if no tick of tracking has failed."""
     for folder in (settings.lake.folder, Path(settings.dagster.storage)):
         if folder is not None and (problem := why_unwritable(folder)):
             return problem
@@ -130,110 +130,95 @@ def _why(settings: Settings, running: Running | None) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Failing:
-    """Failures that stand: how many of the notes that the lake keeps, when the first and the last of them were, the
-    last one's reason, and the first and the last window that wait because of them. Without windows, only runs that read
-    the subscriptions failed, and `job` is the last one's."""
+    """Failures of runs that stand: the number of kept notes, the time of the first and the last of them, the last one's
+    reason, and the first and the last window that wait because of them. Without windows, the runs are of a custom
+    `table`, or of the last one's `job`, which reads the subscriptions."""
 
     failures: int
     since: datetime
     last: datetime
     reason: str
-    first_window: str | None
-    last_window: str | None
+    first_window: str | None = None
+    last_window: str | None = None
     job: str = ""
+    table: str = ""
+
+    @classmethod
+    def of(cls, notes: Sequence[FailedRun], windows: Sequence[str] = (), table: str = "") -> "Failing | None":
+        """Sum up notes that stand, newest first; None without any."""
+        if not notes:
+            return None
+        newest, job = notes[0], "" if windows or table else notes[0].job
+        first, last = min(windows, default=None), max(windows, default=None)
+        return cls(len(notes), notes[-1].at, newest.at, newest.reason, first, last, job, table)
 
     def sentence(self) -> str:
-        """All of it as one sentence."""
-        windows = f" of {self.job}" if self.job else ""
-        if self.first_window is not None:
+        """State all of it in one sentence."""
+        runs = f" of {self.job}" if self.job else ""
+        if self.table:
+            runs = f" of the table {self.table}"
+        elif self.first_window is not None:
             same = self.first_window == self.last_window
-            windows = f" over {self.first_window}" if same else f" over windows from {self.first_window} on"
-        return f"runs{windows} {failed(self.failures, self.since, self.last)}: {self.reason}"
+            runs = f" over {self.first_window}" if same else f" over windows from {self.first_window} on"
+        return f"runs{runs} {failed(self.failures, self.since, self.last)}: {self.reason}"
+
+
+def computed_at(files: Iterable[DataFile]) -> dict[str, datetime]:
+    """The time of the newest commit of each computed window, by its files."""
+    found = dict[str, datetime]()
+    for file in files:
+        found[file.partition] = max(file.added_at, found.get(file.partition, file.added_at))
+    return found
 
 
 def read_failing(lake: Lake, windowing: Windowing, now: datetime) -> Failing | None:
-    """The failures that stand in a lake; None without any. It reads the computed windows only if there is a note.
+    """Read the failures that stand in a lake; None without any. It reads the computed windows only if there is a note.
     Raises LakeError."""
     notes = lake.failed_runs().newest()
-    if not notes:
-        return None
-    table, computed_at = lake.diffs().table, dict[str, datetime]()
-    for file in data_files(table.current(), table.partition_column):
-        computed_at[file.partition] = max(file.added_at, computed_at.get(file.partition, file.added_at))
-    return failing(notes, computed_at, windowing, now)
+    return failing(notes, computed_at(_files(lake.diffs().table)), windowing, now) if notes else None
 
 
 def failing(
-    notes: Sequence[FailedRun], computed_at: Mapping[str, datetime], windowing: Windowing, now: datetime
+    notes: Sequence[FailedRun], computed: Mapping[str, datetime], windowing: Windowing, now: datetime
 ) -> Failing | None:
-    """The failures that stand, of notes that are newest first; None without any. A failure is over once each of its
-    windows was computed after it."""
+    """Find the failures that stand, given notes that are newest first; None without any. A failure is over once each of
+    its windows was computed after it."""
     standing, waiting = [], list[str]()
     for note in notes:
         if now - note.at > (WINDOWS_STAND_FOR if note.stretches else DRAINS_STAND_FOR):
             continue
-        open_ends = [key for stretch in note.stretches for key in _waiting(note, stretch, computed_at, windowing)]
+        open_ends = [key for stretch in note.stretches for key in _waiting(note, stretch, computed, windowing)]
         if open_ends or not note.stretches:
             standing.append(note)
             waiting += open_ends
-    if not standing:
-        return None
-    return Failing(
-        failures=len(standing),
-        since=standing[-1].at,
-        last=standing[0].at,
-        reason=standing[0].reason,
-        first_window=min(waiting, default=None),
-        last_window=max(waiting, default=None),
-        job="" if waiting else standing[0].job,
-    )
+    return Failing.of(standing, waiting)
 
 
-@dataclass(frozen=True, slots=True)
-class FailingTable:
-    """A table of one's own whose runs have failed since one succeeded: how many of the notes that the lake keeps, when
-    the first and the last of them were, and the last one's reason."""
-
-    table: str
-    failures: int
-    since: datetime
-    last: datetime
-    reason: str
-
-    def sentence(self) -> str:
-        """All of it as one sentence."""
-        if self.failures == 1:
-            return f"the last run of the table {self.table} failed at {iso(self.last)}: {self.reason}"
-        more = " or more" if self.failures == KEPT else ""
-        newest = f"the newest at {iso(self.last)}: {self.reason}"
-        return f"the last {self.failures}{more} runs of the table {self.table} failed since {iso(self.since)}, {newest}"
-
-
-def read_failing_tables(lake: Lake, now: datetime) -> list[FailingTable]:
-    """The tables of one's own whose runs fail. A table that nobody has tried for WINDOWS_STAND_FOR is left out. Only of
-    a table with a note its log is read. Raises LakeError."""
+def read_failing_tables(lake: Lake, now: datetime) -> list[Failing]:
+    """Read the failures of custom tables since their last success. A table that was not tried for WINDOWS_STAND_FOR is
+    left out. Only the log of a table with a note is read. Raises LakeError."""
     found = []
     for name in lake.own_tables_with_failed_runs():
         notes = lake.failed_runs(name).newest()
-        if not notes or now - notes[0].at > WINDOWS_STAND_FOR:
-            continue
-        table = lake.table(f"{OWN_TABLES}/{name}")
-        committed = [file.added_at for file in data_files(table.current(), table.partition_column)]
-        standing = [note for note in notes if not committed or note.at > max(committed)]
-        if standing:
-            last = standing[0]
-            found.append(FailingTable(name, len(standing), standing[-1].at, last.at, last.reason))
-    return found
+        if notes and now - notes[0].at <= WINDOWS_STAND_FOR:
+            files = _files(lake.table(f"{OWN_TABLES}/{name}"))
+            committed = max((file.added_at for file in files), default=EPOCH)
+            found.append(Failing.of([note for note in notes if note.at > committed], table=name))
+    return [one for one in found if one is not None]
+
+
+def _files(table: LakeTable) -> list[DataFile]:
+    return data_files(table.current(), table.partition_column)
 
 
 def _waiting(
-    note: FailedRun, stretch: tuple[str, str], computed_at: Mapping[str, datetime], windowing: Windowing
+    note: FailedRun, stretch: tuple[str, str], computed: Mapping[str, datetime], windowing: Windowing
 ) -> list[str]:
-    """The first and the last window of a stretch that were not computed after the note; none if all were."""
+    """The first and the last window of a stretch that were not computed after the note, if any."""
     try:
         numbers = range(*(windowing.number_of(windowing.named(key).start) for key in stretch))
     except ValueError:  # windows of another length, before the settings changed
         return []
     keys = (windowing.numbered(number).key for number in (*numbers, numbers.stop))
-    waiting = [key for key in keys if key not in computed_at or computed_at[key] < note.at]
+    waiting = [key for key in keys if key not in computed or computed[key] < note.at]
     return [waiting[0], waiting[-1]] if waiting else []

@@ -1,22 +1,26 @@
-"""The watermark as a gate for other systems: how far it has come and why, told from the lake's log alone."""
+"""The watermark as a gate for other systems: its value and the reason, and the progress of windows, from the lake
+alone."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from enum import StrEnum
 from pathlib import Path
 
-from tidemark.pipeline.clock import Clock, SystemClock
+from tidemark.pipeline.clock import EPOCH, Clock, SystemClock
 from tidemark.pipeline.lake.layout import Lake
 from tidemark.pipeline.settings import Settings, load_settings
+from tidemark.pipeline.settings_sections import WindowSettings
 from tidemark.pipeline.watermark.decision import Decision, Reason
 from tidemark.pipeline.windows import Window, Windowing
 
 LOOK_EVERY_SECONDS = 5.0
-"""How often waiting looks at the log: twice in a tick of the default length."""
+"""The interval of looks while waiting: half a tick of the default length."""
 
 
 @dataclass(frozen=True, slots=True)
 class Watermark:
-    """How far a lake's watermark has come. It never goes back, so what is closed stays closed.
+    """A lake's watermark. It never goes back, so what is closed stays closed.
 
     `event_time` is aware and in UTC: no heartbeat below it is still to land in this lake, under the assumptions of the
     method. It is None until there is a watermark. `decision` is the newest one, None before the first; `lake` is the
@@ -30,12 +34,12 @@ class Watermark:
 
     @property
     def reason(self) -> Reason | None:
-        """Why the watermark stands where it stands."""
+        """The reason of the newest decision."""
         return None if self.decision is None else self.decision.reason
 
     @property
     def decided_at(self) -> datetime | None:
-        """When that was decided. A running pipeline decides every tick: an old moment tells that it has stopped."""
+        """The time of the newest decision. A running pipeline decides every tick: an old one has stopped."""
         return None if self.decision is None else self.decision.at
 
     @property
@@ -47,18 +51,18 @@ class Watermark:
         return window if window.start >= self.windowing.first else None
 
     def has_reached(self, event_time: datetime) -> bool:
-        """Whether every heartbeat below this time has landed. Raises ValueError for a time without a zone."""
+        """Return true if every heartbeat below this time has landed. Raises ValueError for a time without a zone."""
         if event_time.tzinfo is None:
             raise ValueError(f"{event_time} has no time zone")
         return self.event_time is not None and event_time <= self.event_time
 
     def is_closed(self, window: str | datetime) -> bool:
-        """Tell whether the watermark has passed a window, named by its key (`2026-11-21T05-20Z`) or by its end. Raises
-        ValueError for a text that is no window's key and for a time without a zone."""
+        """Return true if the watermark has passed a window, named by its key (`2026-11-21T05-20Z`) or by its end.
+        Raises ValueError for a text that is no window's key and for a time without a zone."""
         return self.has_reached(self.windowing.named(window).end if isinstance(window, str) else window)
 
     def sentence(self) -> str:
-        """Where it stands and why, in one sentence."""
+        """State the watermark and its reason in one sentence."""
         if self.decision is None:
             return f"no decision has been made in {self.lake} yet"
         return self.decision.sentence()
@@ -81,12 +85,7 @@ class WatermarkReader:
 
     def wait_for(self, event_time: datetime, timeout: timedelta) -> Watermark:
         """The watermark once it has reached the event time, or as it is after the timeout. Raises as `read`."""
-        ends = self._clock.monotonic() + timeout.total_seconds()
-        while (reached := self._log.newest_watermark()) is None or reached < event_time:
-            left = ends - self._clock.monotonic()
-            if left <= 0:
-                break
-            self._clock.sleep(min(left, LOOK_EVERY_SECONDS))
+        _wait(lambda: event_time <= (self._log.newest_watermark() or EPOCH), timeout, self._clock)
         return self.read()
 
 
@@ -99,3 +98,73 @@ def read_watermark(config: str | Path | None = None, *, name: str | None = None)
     """
     settings = load_settings(None if config is None else Path(config), name=name)
     return WatermarkReader(settings, SystemClock()).read()
+
+
+class Stage(StrEnum):
+    """The progress of a window."""
+
+    TOO_EARLY = "too early"
+    OPEN = "open"
+    WAITING = "waiting"
+    COMPUTED = "computed"
+    EMPTY = "nothing to compute"
+    EXPIRED = "expired"
+
+    @property
+    def passes(self) -> bool:
+        """Return true if time alone may change it."""
+        return self in (Stage.OPEN, Stage.WAITING)
+
+
+@dataclass(frozen=True, slots=True)
+class WindowProgress:
+    """Follows the progress of a lake's windows. Each further look reads what is new, if the lake is an OpenLake."""
+
+    lake: Lake
+    windowing: Windowing
+    windows: WindowSettings
+
+    def stage(self, window: Window) -> Stage:
+        """Return a window's progress. One that is closed is EMPTY if no run will be asked for it: neither it nor its
+        lookback holds a heartbeat, and it did not close live after one. Raises LakeError."""
+        # In this order: below the watermark every heartbeat is in the table, and an expiry is noted before any goes.
+        watermark = self.lake.tracking_log().newest_watermark()
+        index = self.lake.window_index(self.windowing, self.windows.lookback).update()
+        number = self.windowing.number_of(window.start)
+        if number in index.computed:
+            return Stage.COMPUTED
+        if window.start < self.windowing.first:
+            return Stage.TOO_EARLY
+        if not window.is_closed_at(watermark):
+            return Stage.OPEN
+        closed = self.lake.kept_windows(self.windowing).closed(watermark)
+        if number not in closed:
+            return Stage.EXPIRED
+        return Stage.WAITING if any(number in stretch for stretch in index.due(closed)) else Stage.EMPTY
+
+    def wait_for(self, window: Window, timeout: timedelta, clock: Clock) -> Stage:
+        """The stage of a window once time alone does not change it, or as it is after the timeout. Raises LakeError."""
+        _wait(lambda: not self.stage(window).passes, timeout, clock)
+        return self.stage(window)
+
+
+def _wait(is_reached: Callable[[], bool], timeout: timedelta, clock: Clock) -> None:
+    """Look every few seconds, until it is reached or the timeout is over."""
+    ends = clock.monotonic() + timeout.total_seconds()
+    while not is_reached() and (left := ends - clock.monotonic()) > 0:
+        clock.sleep(min(left, LOOK_EVERY_SECONDS))
+
+
+def words(stage: Stage, window: Window) -> str:
+    """Describe a window's progress, and what to do if its rows are wanted."""
+    key = window.key
+    waits = f"`tidemark watermark --wait-for {key} --computed` waits for its rows"
+    return {
+        Stage.TOO_EARLY: f"window {key} begins before windows.first, so it is never computed",
+        Stage.OPEN: f"the watermark has not passed window {key}, so it is not computed; {waits}",
+        Stage.WAITING: f"window {key} is closed and not computed yet; {waits}, and `tidemark status` tells what fails",
+        Stage.COMPUTED: f"window {key} is computed; `tidemark diffs --window {key}` prints its rows",
+        Stage.EMPTY: f"window {key} is closed, and there is nothing to compute: it holds no heartbeat",
+        Stage.EXPIRED: f"window {key} is not computed and will not be: housekeeping has removed heartbeats that it is "
+        "computed from",
+    }[stage]

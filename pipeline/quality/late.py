@@ -19,7 +19,7 @@ from tidemark.pipeline.clock import duration_us, from_us
 from tidemark.pipeline.lake.tables.delta_log import AddedFile
 from tidemark.pipeline.lake.tables.heartbeats import HOUR_FORMAT, IDENTITY, PARTITION, identities
 from tidemark.pipeline.lake.tables.table import DamagedFile, LakeTable, listed, microseconds, table_errors
-from tidemark.pipeline.quality.first_landings import NO_ROWS, files_by_hour, held_in, read_rows
+from tidemark.pipeline.quality.missed.first_landings import NO_ROWS, files_by_hour, held_in, read_rows
 from tidemark.pipeline.windows import Windowing
 
 
@@ -54,7 +54,7 @@ NOTHING = identities(NO_ROWS)
 
 @dataclass(frozen=True, slots=True)
 class _Hour:
-    """What is late in the files of an event hour, and what of that landed in time as well: identities, with copies."""
+    """The late rows in the files of an event hour, and those that landed in time as well: identities, with copies."""
 
     files: frozenset[str]
     late: pa.Table
@@ -114,7 +114,7 @@ class LateHeartbeats:
         )
 
     def _read(self, known: _Hour, files: Sequence[AddedFile], may_be_late: AbstractSet[str]) -> _Hour:
-        """What is known of an hour, and what files of it that were added bring."""
+        """Add the files of an hour that are new to what is known of it."""
         if not known.files <= {file.path for file in files}:
             known = UNREAD  # they were replaced
         new = [file for file in files if file.path not in known.files]
@@ -135,7 +135,7 @@ def _compact(tables: Sequence[pa.Table]) -> pa.Table:
 
 
 def _may_be_late(files: pa.Table) -> pa.Table:
-    """Those of a listing's files that may hold late rows, by their statistics."""
+    """Select a listing's files that may hold late rows, by their statistics."""
     if "max.late" not in files.column_names:
         return files
     return files.filter(pc.fill_null(files["max.late"].cast(pa.bool_()), True))

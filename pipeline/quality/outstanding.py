@@ -29,7 +29,7 @@ LANDINGS = ("message_id", "landed_at")
 
 @dataclass(frozen=True, slots=True)
 class Stretch:
-    """What was published in `[published_from, published_before)`: the messages that tracking counted (redeliveries
+    """A stretch of publish time, `[published_from, published_before)`: the messages that tracking counted (redeliveries
     count again), the distinct ones that landed, and the least event time that tracking saw (None: none). Where messages
     hold several heartbeats, each of these counts, and the rejection of a message."""
 
@@ -43,9 +43,9 @@ class Stretch:
 
 @dataclass(frozen=True, slots=True)
 class Outstanding:
-    """What was published in `[since, before)`, in whole seconds. `tracked` and `landed` count all messages; `seconds`
-    are those in which something may be outstanding, in order. If the histogram is complete for these publish times, no
-    more is outstanding than this says."""
+    """The messages published in `[since, before)`, in whole seconds. `tracked` and `landed` count all messages;
+    `seconds` are those in which something may be outstanding, in order. If the histogram is complete for these publish
+    times, no more is outstanding than this says."""
 
     since: datetime
     before: datetime
@@ -74,8 +74,8 @@ class Outstanding:
 
 
 def outstanding(histogram: Histogram, landed: Mapping[int, int], since: datetime, before: datetime) -> Outstanding:
-    """What was tracked and published in `[since, before)`, less what has landed, by publish second. `landed` has the
-    number of distinct landed messages by publish second, as `landed_by_second` counts them."""
+    """Subtract what has landed from what was tracked and published in `[since, before)`, by publish second. `landed`
+    has the number of distinct landed messages by publish second, as `landed_by_second` counts them."""
     first, last = bucket_of(since), bucket_of(before) - 1
     cells = cells_between(histogram, first, last + 1)
     by_second = cells.group_by("second", use_threads=False).aggregate([("count", "sum"), ("oldest_us", "min")])
@@ -114,8 +114,8 @@ def cells_between(histogram: Histogram, start: int, end: int) -> pa.Table:
 def landed_by_second(
     heartbeats: Heartbeats, quarantine: Quarantine, since: datetime, before: datetime
 ) -> dict[int, int]:
-    """How many distinct messages have landed, in either table, by the second in which they were published. `since` and
-    `before` are whole seconds. Reads only files that may hold such messages, AT_ONCE at a time."""
+    """Count the distinct messages that have landed, in either table, by the second in which they were published.
+    `since` and `before` are whole seconds. Reads only files that may hold such messages, AT_ONCE at a time."""
     landed: dict[int, int] = {}
     while since < before:
         until = min(since + AT_ONCE, before)

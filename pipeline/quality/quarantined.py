@@ -1,4 +1,4 @@
-"""What is in quarantine: how many messages wait for which reason, the newest of them, and their share of what lands."""
+"""The quarantine: the number of waiting messages by reason, the newest of them, and their share of what lands."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,11 +16,11 @@ from tidemark.pipeline.lake.tables.requeued import NOTHING_TOLD, without
 from tidemark.pipeline.lake.tables.table import MOMENT, first_day, table_errors
 
 NEWEST_FILES = 10
-"""Files that the most frequent reason is told from: each is a request on a bucket."""
+"""Files that the most frequent reason is derived from: each is a request on a bucket."""
 
 
 def read_reasons(lake: Lake, meant: Rejected = EVERY) -> Reasons:
-    """How many messages wait and how many were requeued, by the reason that was found last. Raises LakeError."""
+    """Count the waiting and the requeued messages by the reason that was found last. Raises LakeError."""
     requeued, since = lake.requeued(), first_day(meant.since)
     return lake.quarantine().reasons(meant, requeued.ids(requeued.between(since=since)), lake.rejudged().by_day(since))
 

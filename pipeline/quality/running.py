@@ -1,14 +1,16 @@
-"""What a pipeline's process says of itself outside of the lake, in a file beside `services.json`."""
+"""The notes of a pipeline's process about its ticks: in memory, in a file beside `services.json`, and in the lake."""
 
+import logging
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
+from threading import Lock
 
-from tidemark.pipeline.clock import EPOCH
-from tidemark.pipeline.errors import LakeError
-from tidemark.pipeline.lake.failures import FailedTick
+from tidemark.pipeline.clock import EPOCH, Clock
+from tidemark.pipeline.errors import LakeError, LakeOwned, NewerFormat
+from tidemark.pipeline.lake.failures import FailedTick, FailedTicks, reason_of
 from tidemark.pipeline.lake.store.notes import JsonKind
 from tidemark.pipeline.lake.store.slots import SlotFile
 from tidemark.pipeline.machine import ProcessName, own_process
@@ -27,13 +29,13 @@ class SensorTicks:
 
     @property
     def heard(self) -> datetime:
-        """When the last one ended."""
+        """The end of the last one."""
         return max(self.good or EPOCH, self.failed.last if self.failed else EPOCH)
 
 
 @dataclass(frozen=True, slots=True)
 class Running:
-    """A process that ticks sensors: which lake it writes, which settings it has read, and how the ticks go."""
+    """A process that ticks sensors: its lake, the settings that it has read, and the outcome of its ticks."""
 
     lake: str
     process: ProcessName
@@ -51,7 +53,7 @@ class Running:
         return [ticks.failed for ticks in self.sensors.values() if ticks.failed]
 
     def joined(self, other: "Running | None") -> "Running":
-        """This process, with what another one has said of the same lake's sensors since."""
+        """Return this process' notes, with what another process has noted of the same lake's sensors since."""
         if other is None or other.lake != self.lake:
             return self
         sensors = dict(other.sensors)
@@ -61,7 +63,7 @@ class Running:
 
     @property
     def stale_settings(self) -> str | None:
-        """The sentence that its settings file is not any more what it has read; None if it is, or it has ended."""
+        """A sentence if its settings file has changed since it was read; None otherwise, or if it has ended."""
         if self.settings is None or not self.process.runs():
             return None
         file, when = Path(self.settings.path), "is gone"
@@ -79,7 +81,7 @@ KIND: JsonKind[Running] = JsonKind("", holds=Running, suffix=".running.json")
 
 
 def file_of(settings: Settings) -> SlotFile[Running] | None:
-    """The file of a pipeline; None where there is no folder for it, as in a project of somebody else's."""
+    """The file of a pipeline; None without a folder for it, as in a foreign project."""
     folder = settings.dagster.state_folder
     if not folder.is_absolute() or not folder.is_dir():
         return None
@@ -87,8 +89,8 @@ def file_of(settings: Settings) -> SlotFile[Running] | None:
 
 
 def read_running(settings: Settings) -> Running | None:
-    """What the process of these settings' pipeline said last on this machine; None without a word from it. A process
-    that has read the same file counts as well: the file may name another lake by now."""
+    """Read the newest note of this pipeline's process on this machine; None without one. A process that has read the
+    same settings file counts as well: the file may name another lake by now."""
     folder = settings.dagster.state_folder
     mine, file = [], settings.read_from
     for path in folder.glob(KIND.name("*")) if folder.is_absolute() else ():
@@ -99,15 +101,15 @@ def read_running(settings: Settings) -> Running | None:
 
 
 def read_word(file: SlotFile[Running]) -> Running | None:
-    """What a file says; None where it cannot be read, is damaged, or is of a later version."""
+    """Read a file; None if it is unreadable, damaged, or of a later version."""
     with suppress(LakeError, OSError):
         return file.read()
     return None
 
 
 def ever_smaller(said: Running) -> Iterator[Running]:
-    """What is said, then less and less of it, for where more fails than the file has room for: reasons are cut, then
-    sensors are left out, those that have failed longest last."""
+    """Yield the note, then shorter ones, for a file without room: reasons are cut, then sensors are left out, those
+    that have failed longest last."""
     yield said
     failing = sorted(said.failing, key=lambda one: one.since)
     while failing:
@@ -120,3 +122,62 @@ def ever_smaller(said: Running) -> Iterator[Running]:
 
 def _file(path: Path) -> SlotFile[Running]:
     return SlotFile(path, KIND, mode=0o600)  # reasons may be of data
+
+
+logger = logging.getLogger(__name__)
+
+
+class TickNotes:
+    """The sensors of one process. No call raises, and nothing is decided by what is noted. Safe from several threads.
+
+    The file is for this machine, and is written first: a full lake takes no note. The lake's notes are for others.
+    """
+
+    def __init__(self, settings: Settings, clock: Clock) -> None:
+        self._clock = clock
+        self._lock = Lock()
+        self._file = file_of(settings)
+        self._said = Running.this_process(settings)
+        self._cleared = set[str]()
+        self._warned = False
+
+    def failed(self, sensor: str, error: BaseException, lake: FailedTicks | None) -> FailedTick:
+        """A tick has failed. Nothing is written into another pipeline's lake, or into one of a later version."""
+        noted_in = None if isinstance(error, LakeOwned | NewerFormat) else lake
+        return self._not_good(sensor, reason_of(error), noted_in, waits=False)
+
+    def good(self, sensor: str, lake: FailedTicks, waits: str = "") -> None:
+        """A tick has succeeded, except for what `waits` says. The first one of a process deletes what an earlier
+        process may have left in the lake."""
+        if waits:
+            self._not_good(sensor, waits, lake, waits=True)
+            return
+        self._tell(sensor, None)
+        if sensor not in self._cleared:
+            lake.clear(sensor)
+            self._cleared.add(sensor)
+
+    def _not_good(self, sensor: str, reason: str, lake: FailedTicks | None, *, waits: bool) -> FailedTick:
+        now = self._clock.now()
+        self._cleared.discard(sensor)
+        failed = FailedTick(sensor, 1, now, now, reason, waits)
+        failed = self._tell(sensor, failed) or failed
+        return failed if lake is None else lake.note(failed)
+
+    def _tell(self, sensor: str, failed: FailedTick | None) -> FailedTick | None:
+        """Note it, after what other processes said meanwhile. Returns the failure with what is known of it before."""
+        with self._lock:
+            said = self._said.joined(None if self._file is None else read_word(self._file))
+            before = said.sensors.get(sensor, SensorTicks())
+            failed = failed and failed.after(before.failed)
+            good = before.good if failed and not failed.waits else self._clock.now()
+            self._said = replace(said, sensors={**said.sensors, sensor: SensorTicks(good, failed)})
+            if self._file is None:
+                return failed
+            try:
+                self._file.write(*ever_smaller(self._said), sync=(before.failed is None) != (failed is None))
+            except OSError as error:
+                if not self._warned:
+                    logger.warning("%s cannot be written: %s. The lake has its notes", self._file.path, error)
+                self._warned = True
+            return failed

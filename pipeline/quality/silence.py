@@ -1,4 +1,4 @@
-"""How many streams each window has, and how many stopped, started or missed heartbeats."""
+"""Counts the streams of each window, and those that stopped, started or missed heartbeats."""
 
 from collections.abc import Collection
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from tidemark.pipeline.windows import Windowing
 
 @dataclass(frozen=True, slots=True)
 class WindowSilence:
-    """How many streams a computed window has, by what is remarkable about them.
+    """The numbers of streams of a computed window, by what is remarkable about them.
 
     `streams` have a heartbeat in the window. `absent` had one earlier and have none in it; of these, `stopped` had one
     in the lookback. `started` have none in that lookback; of these, `new` had none before. `missing` have gaps with

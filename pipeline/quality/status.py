@@ -9,18 +9,19 @@ from tidemark.pipeline.clock import Clock
 from tidemark.pipeline.lake.layout import HEARTBEAT_DIFFS, Lake
 from tidemark.pipeline.lake.tables.heartbeats import LandedExtent
 from tidemark.pipeline.lake.tables.table import data_files
-from tidemark.pipeline.quality.affected import MissedHeartbeats
 from tidemark.pipeline.quality.audit import Audit, audit
+from tidemark.pipeline.quality.failing import computed_at
 from tidemark.pipeline.quality.late import Late, LateHeartbeats
-from tidemark.pipeline.quality.staleness import Staleness
+from tidemark.pipeline.quality.missed.affected import MissedHeartbeats
+from tidemark.pipeline.quality.missed.staleness import Staleness
 from tidemark.pipeline.watermark.state import WatermarkState
 from tidemark.pipeline.windows import Window, Windowing
 
 CHECKED_FOR_SECONDS = 3.0
-"""How long `tidemark status` looks for what is missed. The sensor `staleness` keeps how far it has come."""
+"""The longest that `tidemark status` looks for what is missed. The sensor `staleness` keeps how far it has come."""
 
 LATE_WITHIN, LOST_WITHIN = timedelta(days=1), timedelta(hours=1)
-"""How far below the watermark late heartbeats are counted, and how long ago base may have passed what is lost."""
+"""The event time below the watermark in which late heartbeats are counted, and the age of losses."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,16 +36,15 @@ class LakeReport:
 
 def read_report(lake: Lake) -> LakeReport:
     """Read the report. Raises LakeError."""
-    state, rows, computed_at = lake.tracking_log().catch_up(), Counter[str](), dict[str, datetime]()
-    diffs = lake.table(HEARTBEAT_DIFFS)
-    for file in data_files(diffs.current(), diffs.partition_column):
+    state, diffs, rows = lake.tracking_log().catch_up(), lake.table(HEARTBEAT_DIFFS), Counter[str]()
+    files = data_files(diffs.current(), diffs.partition_column)
+    for file in files:
         rows[file.partition] += file.rows
-        computed_at[file.partition] = max(file.added_at, computed_at.get(file.partition, file.added_at))
-    return LakeReport(state, lake.heartbeats().extent(), dict(sorted(rows.items())), computed_at)
+    return LakeReport(state, lake.heartbeats().extent(), dict(sorted(rows.items())), computed_at(files))
 
 
 def read_waiting(lake: Lake, windowing: Windowing, lookback: timedelta, watermark: datetime | None) -> list[Window]:
-    """The windows that are closed and not computed yet, in order. Raises LakeError."""
+    """Read the windows that are closed and not computed yet, in order. Raises LakeError."""
     closed = lake.kept_windows(windowing).closed(watermark)
     due = lake.window_index(windowing, lookback).update().due(closed)
     return sorted(windowing.numbered(number) for stretch in due for number in stretch)
@@ -52,7 +52,7 @@ def read_waiting(lake: Lake, windowing: Windowing, lookback: timedelta, watermar
 
 @dataclass(frozen=True, slots=True)
 class Losses:
-    """What is missed and not mended, late within a day, and lost outside of the pipeline within an hour."""
+    """Heartbeats missed and not repaired, late within a day, and lost outside of the pipeline within an hour."""
 
     missed: MissedHeartbeats
     late: Late

@@ -31,7 +31,7 @@ from tidemark.pipeline.lake.store.read_ahead import read_ahead
 from tidemark.pipeline.lake.tables.heartbeats import PARTITION as EVENT_HOUR
 from tidemark.pipeline.lake.tables.table import DataFile, LakeTable, data_files, table_errors
 from tidemark.pipeline.lake.tables.windowed import PARTITION, WindowedTable, run_of
-from tidemark.pipeline.quality.staleness import Staleness
+from tidemark.pipeline.quality.missed.staleness import Staleness
 from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.windows import KEY_FORMAT, Window, runs_of_neighbours
 

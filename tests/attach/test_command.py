@@ -31,7 +31,6 @@ from tidemark.pipeline.pubsub.connection import publisher_client, subscriber_cli
 from tidemark.pipeline.pubsub.monitoring import SAMPLE_PERIOD
 from tidemark.pipeline.settings import load_settings
 from tidemark.pipeline.settings_sections import PubSubSettings
-from tidemark.pipeline.watermark.decision import Reason
 
 SECOND = timedelta(seconds=1)
 ENDS_WITHIN = 10.0
@@ -146,26 +145,6 @@ def test_another_pipelines_lake_is_left_alone(house: House) -> None:
     (lake / NAME).unlink()
     assert house.run("attach", "--ticks", "1").code == 0
     assert json.loads((lake / NAME).read_text())["pipeline"]["tracking"] == settings.pubsub.tracking_path
-
-
-def test_the_watermark_waits_for_somebody_elses_acknowledgement(house: House) -> None:
-    house.write()
-    house.subscribe()
-    assert house.run("provision").code == 0
-    assert house.run("attach", "--ticks", "1").code == 0
-    house.publish(30)
-    SystemClock().sleep(0.05)
-    house.publish(20)
-    SystemClock().sleep(2.1)  # two bands beyond: both may be anchors
-    house.publish(10)
-    SystemClock().sleep(1.1)
-    held = house.run("attach", "--ticks", "1").out
-    first, pinned = house.signal()["watermark"], house.signal()["reason"]
-    assert pinned in (Reason.ADVANCED, Reason.PINNED_BY_BACKLOG), held
-    house.read()
-    house.read()
-    assert house.run("attach", "--ticks", "1").code == 0
-    assert str(house.signal()["watermark"]) > str(first)
 
 
 def test_lines_are_said_when_something_changes_and_other_commands_read_the_log_alone(house: House) -> None:

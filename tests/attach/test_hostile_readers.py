@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from google.protobuf.field_mask_pb2 import FieldMask
 
-from tests.attach.hostile import BAND, Beside, beside, make_base
+from tests.attach.hostile import BAND, Beside, beside
 from tests.cli.command import said_here
 from tidemark.pipeline.settings_sections import PubSubSettings
 from tidemark.pipeline.watermark.decision import Reason
@@ -54,41 +54,6 @@ def test_a_purge_moves_the_watermark_past_what_nobody_read(world: Beside) -> Non
     after = world.decision().watermark
     assert after is not None
     assert after > unread
-
-
-def test_a_dead_letter_policy_is_told(world: Beside, capsys: pytest.CaptureFixture[str]) -> None:
-    topic = f"{world.settings.pubsub.topic_path}-dead"
-    world.publisher.create_topic(name=topic)
-    policy = {"dead_letter_topic": topic, "max_delivery_attempts": 5}
-    world.reader.update_subscription(
-        request={
-            "subscription": {
-                "name": world.base,
-                "topic": world.settings.pubsub.topic_path,
-                "dead_letter_policy": policy,
-            },
-            "update_mask": FieldMask(paths=["dead_letter_policy"]),
-        }
-    )
-    world.attached.look()
-    assert "moves messages to the dead-letter topic" in capsys.readouterr().out
-
-
-def test_a_subscription_that_is_deleted_stops_the_watermark_until_it_is_made_anew(
-    world: Beside, capsys: pytest.CaptureFixture[str]
-) -> None:
-    world.traffic()
-    world.reader.delete_subscription(subscription=world.base)
-    before = world.decision().watermark
-    world.publish()
-    world.attached.tick()
-    assert world.decision().watermark == before
-    assert "does not exist" in capsys.readouterr().out
-    make_base(world.reader, world.settings)
-    world.traffic()
-    assert (after := world.decision().watermark) is not None
-    assert before is not None
-    assert after > before
 
 
 def test_a_seek_back_of_base_holds_and_is_told(world: Beside) -> None:

@@ -96,13 +96,6 @@ def test_what_breaks_the_method_is_refused_and_nobody_is_told_to_delete_base(
     assert SETTINGS.tracking_path in reason or "delete it" not in reason
 
 
-def test_a_filter_in_the_settings_must_be_that_of_base() -> None:
-    settings = SETTINGS.model_copy(update={"filter": 'attributes.a = "b"'})
-    assert refused(base(filter='attributes.a = "b"'), settings) == []
-    (reason,) = refused(base(), settings)
-    assert reason.startswith(f"{SETTINGS.base_path} has no filter, and pubsub.filter asks for")
-
-
 class Place:
     """A Pub/Sub with a topic, for somebody's base."""
 

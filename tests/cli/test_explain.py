@@ -101,7 +101,7 @@ def test_a_decision_of_any_time_is_explained_as_it_was(log: Log) -> None:
     assert "band = 5s 5s further" in shown
     assert "messages with more disorder than that are late" in shown
     newest = facts()
-    assert newest.pop("standing_still").startswith("nobody has decided for ")
+    assert newest.pop("standing_still").startswith("no decision for ")
     assert facts("--at", iso(at(100_000))) == newest
     assert "That was decided " not in shown
     assert "That was decided " in said(run())

@@ -17,7 +17,7 @@ from tidemark.pipeline.lake.tables.delta_log import says_of
 from tidemark.pipeline.lake.tables.heartbeats import heartbeat_rows
 from tidemark.pipeline.lake.tables.new_files import NewFiles
 from tidemark.pipeline.observe.facts import ingest_facts, loss_details, loss_facts
-from tidemark.pipeline.quality import staleness
+from tidemark.pipeline.quality.missed import staleness
 from tidemark.pipeline.quality.status import read_losses
 from tidemark.pipeline.settings_sections import IngestSettings
 from tidemark.pipeline.watermark.decision import Decision, Reason

@@ -85,9 +85,7 @@ def test_status_and_tables_say_which_tables_of_ones_own_fail_and_which_file_cann
     (failure,) = facts["table_failures"]
     assert (failure["table"], failure["failures"]) == ("fine", 2)
     assert failure["reason"].startswith("SparkUnreachable: no Spark Connect server answers at ")
-    sentence = (
-        f"the last 2 runs of the table fine failed since {failure['since']}, the newest at {failure['last']}: Spark"
-    )
+    sentence = f"runs of the table fine failed 2 times since {failure['since']}, last at {failure['last']}: Spark"
     assert sentence in " ".join(said("status").split())
     found = told()
     assert (found["fine"]["failed_runs"], found["fine"]["failed_last"]) == (2, failure["last"])

@@ -19,7 +19,7 @@ from tidemark.pipeline.clock import SystemClock
 from tidemark.pipeline.compute.table_definition import TableDefinition, read_table
 from tidemark.pipeline.orchestrator.names import PIPELINE, op_of, pipeline_tag
 from tidemark.pipeline.orchestrator.names import WINDOWS as WINDOWS_TAG
-from tidemark.pipeline.quality.failing import FailingTable, read_failing, read_failing_tables
+from tidemark.pipeline.quality.failing import Failing, read_failing, read_failing_tables
 from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.settings_sections import DagsterSettings, TableSettings
 
@@ -199,7 +199,7 @@ class Live:
     def versions(self, table: str) -> set[str]:
         return {made.version for made in self.house.lake.own_table(table).made().values()}
 
-    def failing(self) -> dict[str, FailingTable]:
+    def failing(self) -> dict[str, Failing]:
         found = read_failing_tables(self.house.lake, SystemClock().now())
         return {each.table: each for each in found}
 

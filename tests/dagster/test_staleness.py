@@ -14,7 +14,7 @@ from tests.watermark.builders import at, published, seconds
 from tidemark.assets.sensors.staleness import STEPS_AT_ONCE
 from tidemark.pipeline.errors import LakeFull
 from tidemark.pipeline.orchestrator.names import COMPUTE_WINDOWS, op_of
-from tidemark.pipeline.quality import staleness as quality_staleness
+from tidemark.pipeline.quality.missed import staleness as quality_staleness
 from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.settings_sections import (
     CheckSettings,
@@ -170,7 +170,7 @@ def test_that_nobody_decides_fails_the_check_of_the_watermark_s_age_however_youn
     monkeypatch.setattr(quality_staleness.Staleness, "keep", full)  # as it is when nobody can decide
     said = evaluations(ticking)["watermark_age"]
     assert (said.passed, said.metadata["age_seconds"].value) == (False, 431)
-    assert (said.description or "").startswith("nobody has decided for 1m21s, since 2026-11-21T05:36:20Z")
+    assert (said.description or "").startswith("no decision for 1m21s, since 2026-11-21T05:36:20Z")
 
 
 def test_the_checks_fail_beyond_what_the_settings_put_up_with(history: History, instance: dg.DagsterInstance) -> None:

@@ -23,7 +23,7 @@ from tidemark.pipeline.contract.heartbeat import RejectionReason
 from tidemark.pipeline.contract.payloads.definitions import SCHEMA_ENCODING, SCHEMA_NAME, SCHEMA_REVISION
 from tidemark.pipeline.errors import PubSubUnreachable
 from tidemark.pipeline.ingest.outcome import Ingested
-from tidemark.pipeline.observe.observer import EndedRun, Observer
+from tidemark.pipeline.observe.recorder import EndedRun, Observer
 from tidemark.pipeline.orchestrator.names import TICK
 from tidemark.pipeline.settings_message import MessageSettings
 

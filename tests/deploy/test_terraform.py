@@ -95,12 +95,6 @@ def test_a_subscription_is_what_provision_would_create(by_default: Asked, role: 
     assert set(said.values()) == {False}, "no dead letter, no push, no order"
 
 
-def test_it_asks_for_everything_in_the_project_that_it_is_given(by_default: Asked) -> None:
-    without = {kind for kind, given in by_default if given.get("project", "my-project") != "my-project"}
-    assert without == set()
-    assert {kind for kind, given in by_default if "project" not in given} == {"google_storage_bucket_iam_member"}
-
-
 def test_roles_are_the_files_and_each_is_given_where_its_scope_says(by_default: Asked) -> None:
     files = {file.stem: yaml.safe_load(file.read_text()) for file in (DEPLOY / "roles").glob("*.yaml")}
     by_people = ("attach.", "measure.")  # granted by grant.sh
@@ -158,14 +152,3 @@ def test_a_value_that_google_would_refuse_is_refused_before_anything_is_made(pla
     assert "each above 0" in error
     _, error = plan(base_subscription='"only-one"', tracking_subscription='"only-one"')
     assert "takes messages from the other" in error
-
-
-def test_a_module_that_was_taken_out_of_its_folder_says_that_it_lacks_the_roles(plan: Plan, tmp_path: Path) -> None:
-    shutil.copytree(DEPLOY / "terraform", tmp_path / "terraform")
-    _, error = plan(source=str(tmp_path / "terraform"))
-    assert "There is no ../roles beside this module" in error
-
-
-def test_the_files_are_written_as_terraform_writes_them(terraform: tuple[Path, Asked, Callable[..., str]]) -> None:
-    _, _, run = terraform
-    assert run("fmt", "-check", "-diff", str(DEPLOY / "terraform")) == ""

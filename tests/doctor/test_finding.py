@@ -6,7 +6,7 @@ from threading import Event
 import pytest
 
 from tidemark.pipeline.clock import SystemClock
-from tidemark.pipeline.doctor.finding import Check, Finding, Level, Said, Setup, examine
+from tidemark.pipeline.doctor.finding import Check, CheckFinding, Level, Said, Setup, examine
 from tidemark.pipeline.errors import LakeUnreachable
 from tidemark.pipeline.settings import Settings
 
@@ -37,11 +37,11 @@ def never() -> Iterator[Event]:
 def test_a_check_that_fails_keeps_what_it_found_and_hides_no_other() -> None:
     checks = [Check("a", check_that_raises), Check("b", check_that_has_a_defect), Check("c", check_that_is_well)]
     assert examine(SETUP, checks) == [
-        Finding("a", Level.WARNING, "before"),
-        Finding("a", Level.BROKEN, "no lake"),
-        Finding("b", Level.OK, "begun"),
-        Finding("b", Level.WARNING, "could not be checked (ZeroDivisionError: by nought)"),
-        Finding("c", Level.OK, "well"),
+        CheckFinding("a", Level.WARNING, "before"),
+        CheckFinding("a", Level.BROKEN, "no lake"),
+        CheckFinding("b", Level.OK, "begun"),
+        CheckFinding("b", Level.WARNING, "could not be checked (ZeroDivisionError: by nought)"),
+        CheckFinding("c", Level.OK, "well"),
     ]
 
 
@@ -54,20 +54,6 @@ def test_a_check_that_hangs_is_overdue_and_the_others_are_told(never: Event) -> 
     first, *others = examine(SETUP, checks)
     assert (first.level, first.said) == (Level.WARNING, "that hangs: no answer within 0.2 s")
     assert [one.said for one in others] == ["begun", "well"]
-
-
-def test_checks_wait_for_each_other_nowhere() -> None:
-    met = [Event(), Event()]
-
-    def check_one(_: Setup) -> Iterator[Said]:
-        met[0].set()
-        yield Level.OK, str(met[1].wait(30))
-
-    def check_other(_: Setup) -> Iterator[Said]:
-        met[1].set()
-        yield Level.OK, str(met[0].wait(30))
-
-    assert [one.said for one in examine(SETUP, [Check("a", check_one), Check("b", check_other)])] == ["True", "True"]
 
 
 def test_with_little_time_only_what_is_known_counts(never: Event) -> None:

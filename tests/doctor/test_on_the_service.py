@@ -12,10 +12,9 @@ from google.cloud.monitoring_v3.types import ListTimeSeriesResponse
 from tidemark.pipeline.clock import SystemClock
 from tidemark.pipeline.doctor import checks, clocks, quotas
 from tidemark.pipeline.doctor.checks import CHECKS, diagnose
-from tidemark.pipeline.doctor.credentials import check_credentials
-from tidemark.pipeline.doctor.finding import Check, Finding, Level, Setup, examine
+from tidemark.pipeline.doctor.finding import Check, CheckFinding, Level, Setup, examine
 from tidemark.pipeline.doctor.quotas import check_quotas
-from tidemark.pipeline.doctor.rest import Silent
+from tidemark.pipeline.doctor.rest import Silent, check_credentials
 from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.settings_sections import LakeSettings, PubSubSettings
 
@@ -32,7 +31,7 @@ def on_the_service(**pubsub: Any) -> Setup:
     return Setup(Settings(pubsub=PubSubSettings(**pubsub), lake=LakeSettings(uri="gs://bucket")), SystemClock())
 
 
-def of_credentials(setup: Setup) -> list[Finding]:
+def of_credentials(setup: Setup) -> list[CheckFinding]:
     return examine(setup, [Check("credentials", check_credentials)])
 
 

@@ -9,23 +9,16 @@ from tests.doctor.world import World
 from tests.fixtures_emulator import unique_pubsub
 from tidemark.local.emulator.server import served
 from tidemark.pipeline.clock import SystemClock
-from tidemark.pipeline.doctor.finding import Check, Finding, Level, Setup, examine
-from tidemark.pipeline.doctor.permissions import (
-    check_bucket_permissions,
-    check_project_permissions,
-    check_pubsub_permissions,
-)
+from tidemark.pipeline.doctor import checks
+from tidemark.pipeline.doctor.finding import CheckFinding, Level, Setup, examine
 from tidemark.pipeline.identity import RUNNING, Component, On, Permission, permissions_of, role_id
 from tidemark.pipeline.settings_sections import PubSubSettings, Server
 
-CHECKS = [
-    Check("permissions", look)
-    for look in (check_pubsub_permissions, check_project_permissions, check_bucket_permissions)
-]
+CHECKS = [check for check in checks.CHECKS if check.subject == checks.PERMISSIONS]
 ONLY_WARNED = {"monitoring.timeSeries.list", "pubsub.subscriptions.get"}
 
 
-def wrong(world: World, *components: Component) -> list[Finding]:
+def wrong(world: World, *components: Component) -> list[CheckFinding]:
     return [one for one in examine(world.setup(*components), CHECKS) if one.level is not Level.OK]
 
 
@@ -85,26 +78,11 @@ def test_publishing_is_asked_for_on_the_topic_of_the_signal_where_there_is_one(w
     assert wrong(world) == []
 
 
-@pytest.mark.parametrize("permission", permissions_of([Component.PROVISION]), ids=lambda one: one.name)
-def test_each_permission_that_provisioning_lacks_is_named(world: World, permission: Permission) -> None:
-    world.take_away(permission)
-    (finding,) = wrong(world, Component.PROVISION)
-    assert f"lack {permission.name} on projects/{world.pubsub.project}, for provision: " in finding.said
-    assert finding.level is Level.BROKEN
-
-
 def test_what_provisioning_needs_is_asked_for_before_there_is_a_topic(world: World) -> None:
     world.granted = {world.pubsub.project: world.granted[world.pubsub.project]}
     assert wrong(world, Component.PROVISION) == []
     consume = next(one for one in wrong(world) if "subscriptions.consume" in one.said)
     assert "(which has nothing granted, or is not there)" in consume.said
-
-
-def test_a_permission_on_one_of_the_two_subscriptions_alone_is_named_with_it(world: World) -> None:
-    world.granted[world.pubsub.base_path].discard("pubsub.subscriptions.consume")
-    (finding,) = wrong(world)
-    assert world.pubsub.base_path in finding.said
-    assert world.pubsub.tracking_path not in finding.said
 
 
 @pytest.mark.parametrize(

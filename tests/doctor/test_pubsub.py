@@ -10,19 +10,19 @@ from google.pubsub_v1 import SchemaServiceClient, types
 from tests.doctor.world import World, served_world
 from tests.official_emulator import free_port
 from tests.pubsub.denying import Denying
-from tidemark.pipeline.doctor.finding import Check, Finding, Level, examine
-from tidemark.pipeline.doctor.subscriptions import check_subscriptions, check_topic
+from tidemark.pipeline.doctor import checks
+from tidemark.pipeline.doctor.finding import CheckFinding, Level, examine
 from tidemark.pipeline.pubsub.connection import client_of
 from tidemark.pipeline.settings_message import MessageSettings
 
-CHECKS = [Check("Pub/Sub", check_topic), Check("Pub/Sub", check_subscriptions)]
+CHECKS = [check for check in checks.CHECKS if check.subject == checks.PUBSUB]
 
 
-def found(world: World) -> list[Finding]:
+def found(world: World) -> list[CheckFinding]:
     return examine(world.setup(), CHECKS)
 
 
-def wrong(world: World) -> list[Finding]:
+def wrong(world: World) -> list[CheckFinding]:
     return [one for one in found(world) if one.level is not Level.OK]
 
 
@@ -97,7 +97,7 @@ def test_a_topic_that_would_not_do_is_said(world: World, options: dict[str, Any]
     assert said in finding.said
 
 
-def with_schema(world: World, kind: Any, encoding: Any, **message: Any) -> list[Finding]:
+def with_schema(world: World, kind: Any, encoding: Any, **message: Any) -> list[CheckFinding]:
     """What is wrong with a topic that has such a schema, for settings that say so of messages."""
     pubsub = world.pubsub
     client = client_of(SchemaServiceClient, *pubsub.server)
@@ -160,16 +160,6 @@ def test_a_schema_that_may_not_be_looked_at_breaks_only_what_reads_by_it() -> No
         found = examine(replace(world.setup(), settings=settings), CHECKS)
         assert {one.level for one in found} == {Level.OK}
         assert "cannot be looked at without pubsub.schemas.listRevisions on it, which nothing here" in found[0].said
-
-
-def test_a_regional_endpoint_suits_a_topic_of_that_region_and_a_json_schema_suits_everybody(world: World) -> None:
-    world.provision()
-    policy = {"allowed_persistence_regions": ["europe-west3"], "enforce_in_transit": True}
-    schema = {"schema": "projects/p/schemas/s", "encoding": "JSON"}
-    topic = {"name": world.pubsub.topic_path, "message_storage_policy": policy, "schema_settings": schema}
-    world.model._topics[world.pubsub.topic_path] = types.Topic.pb(types.Topic(topic))
-    world.pubsub = world.pubsub.model_copy(update={"endpoint": "europe-west3-pubsub.googleapis.com:443"})
-    assert wrong(world) == []
 
 
 def test_an_emulator_that_up_would_start_is_a_warning_and_one_that_it_would_not_is_broken(world: World) -> None:

@@ -6,7 +6,7 @@ from tests.ingest.fakes import World
 from tests.quality.test_gate import live
 from tests.quality.test_running import Home, ended
 from tidemark.pipeline.doctor.finding import Check, Level, Setup, examine
-from tidemark.pipeline.doctor.running import check_running
+from tidemark.pipeline.doctor.lake import check_running
 from tidemark.pipeline.errors import LakeFull
 
 
@@ -28,7 +28,7 @@ def test_a_failure_is_broken_while_its_process_lives_and_a_warning_if_it_may_hav
     assert found() == [(Level.BROKEN, "ticks of the sensor landing failed once,")]
     world.wait(31)
     nobody, landing = found()
-    assert nobody == (Level.BROKEN, "nobody has decided for 31s, since 2026-1")
+    assert nobody == (Level.BROKEN, "no decision for 31s, since 2026-11-21T05")
     assert landing[0] is Level.BROKEN
     said = home.said()
     home.file.write(ended(said))

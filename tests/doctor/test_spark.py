@@ -11,28 +11,24 @@ import dagster as dg
 import pytest
 from pyspark.errors.exceptions.connect import SparkConnectGrpcException
 
-from tests.chaos.disk import small_disk
 from tests.official_emulator import free_port
 from tests.quick import classic
 from tests.spark.machine import script
-from tidemark.local.services import own_files
 from tidemark.pipeline.clock import SystemClock
-from tidemark.pipeline.doctor import cluster
 from tidemark.pipeline.doctor import spark as spark_checks
-from tidemark.pipeline.doctor.bucket import check_state
-from tidemark.pipeline.doctor.cluster import check_executors, check_python
 from tidemark.pipeline.doctor.dagster_storage import check_dagster_storage, judged
-from tidemark.pipeline.doctor.finding import Check, Finding, Level, Setup, examine
+from tidemark.pipeline.doctor.finding import Check, CheckFinding, Level, Setup, examine
+from tidemark.pipeline.doctor.lake import check_own_tables
 from tidemark.pipeline.doctor.spark import (
     check_connector,
     check_environment,
+    check_executors,
     check_java,
-    check_places,
+    check_python,
     check_spark,
+    check_task_slots,
     check_token,
 )
-from tidemark.pipeline.doctor.tables import check_own_tables
-from tidemark.pipeline.errors import ServiceFailed
 from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.settings_sections import (
     DagsterSettings,
@@ -48,7 +44,7 @@ LOOKS = (check_connector, check_spark, check_token)
 IN_A_BUCKET = LakeSettings(uri="gs://bucket")
 
 
-def findings(look: Any, **settings: Any) -> list[Finding]:
+def findings(look: Any, **settings: Any) -> list[CheckFinding]:
     return examine(Setup(Settings(**settings), SystemClock()), [Check("it", look)])
 
 
@@ -71,7 +67,7 @@ def test_a_table_of_ones_own_that_cannot_be_read_is_broken(tmp_path: Path) -> No
     assert findings(check_own_tables) == []
     (tmp_path / "mine.sql").write_text("SELECT window, stream_id FROM {heartbeats}")
     (finding,) = findings(check_own_tables, tables={"mine": TableSettings(file=str(tmp_path / "mine.sql"))})
-    assert (finding.level, finding.said) == (Level.OK, "tables of your own: mine")
+    assert (finding.level, finding.said) == (Level.OK, "custom tables: mine")
     (finding,) = findings(check_own_tables, tables={"mine": TableSettings(file=str(tmp_path / "absent.sql"))})
     assert (finding.level, "absent.sql cannot be read" in finding.said) == (Level.BROKEN, True)
 
@@ -93,25 +89,25 @@ def test_readers_that_pull_continuously_need_places_beside_windows() -> None:
         classic("local[4]"),
         SparkSettings(remote=remote, config={"spark.master": "local[4,4]"}),
     ):
-        (finding,) = findings(check_places, spark=few, ingest=four)
+        (finding,) = findings(check_task_slots, spark=few, ingest=four)
         assert (finding.level, "4 task slots for 4 readers" in finding.said) == (Level.WARNING, True)
-        assert findings(check_places, spark=few) == []
+        assert findings(check_task_slots, spark=few) == []
     for enough in (here(), classic("local[5]")):
-        assert [one.level for one in findings(check_places, spark=enough, ingest=four)] == [Level.OK]
+        assert [one.level for one in findings(check_task_slots, spark=enough, ingest=four)] == [Level.OK]
     for unknown in (
         classic("spark://host:7077"),
         classic("local[*]"),
     ):
-        assert findings(check_places, spark=unknown, ingest=four) == []
+        assert findings(check_task_slots, spark=unknown, ingest=four) == []
 
 
 def test_executors_behind_a_token_are_said_not_to_have_been_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
     def refused(_: object) -> None:
         raise SparkConnectGrpcException("UNAUTHENTICATED:No authentication token provided")
 
-    monkeypatch.setattr(cluster, "check_answers", lambda _: None)
-    monkeypatch.setattr(cluster, "is_ours_to_start", lambda _: False)
-    monkeypatch.setattr(cluster, "shared_session", refused)
+    monkeypatch.setattr(spark_checks, "check_answers", lambda _: None)
+    monkeypatch.setattr(spark_checks, "is_ours_to_start", lambda _: False)
+    monkeypatch.setattr(spark_checks, "shared_session", refused)
     (finding,) = findings(check_executors, spark=here())
     assert (finding.level, "wants its token" in finding.said) == (Level.WARNING, True)
     assert "before `tidemark up`" in finding.said
@@ -198,25 +194,6 @@ def test_a_lake_in_a_bucket_needs_the_connector_wherever_it_is_named(no_jars: Pa
     assert (finding.level, str(no_jars) in finding.said) == (Level.OK, True)
 
 
-def test_a_connector_that_the_program_names_by_itself_may_come_later(
-    no_jars: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    jar = tmp_path / "gcs-connector-4.0.4-shaded.jar"
-    monkeypatch.setattr(spark_checks, "server_config", lambda *_: {"spark.jars": str(jar)})
-    (finding,) = findings(check_connector, spark=here(), lake=IN_A_BUCKET)
-    assert (finding.level, f"`tidemark up` fetches it to {jar}" in finding.said) == (Level.OK, True)
-    jar.touch()
-    (finding,) = findings(check_connector, spark=here(), lake=IN_A_BUCKET)
-    assert finding.said == f"Spark has Google's connector for gs://: {jar}"
-
-
-def test_a_storage_whose_tables_are_of_another_version_is_broken() -> None:
-    well, old = ["b", "b"], ["a", "b"]
-    assert [level for level, _ in judged({"runs": well, "events": well})] == [Level.OK]
-    ((level, said),) = judged({"runs": well, "events": old})
-    assert (level, "(events)" in said, "`dagster instance migrate`" in said) == (Level.BROKEN, True, True)
-
-
 def test_a_storage_that_an_earlier_dagster_has_left_is_told_by_its_revision(tmp_path: Path) -> None:
     with dg.instance_for_test(temp_dir=str(tmp_path)) as instance:
         found = revisions(instance)
@@ -249,30 +226,6 @@ def test_a_storage_that_cannot_be_opened_is_broken_and_one_to_be_made_is_not_mad
     assert (finding.level, "(OperationalError: no answer)" in finding.said) == (Level.BROKEN, True)
 
 
-def test_on_a_full_disk_dagsters_storage_is_broken_with_what_to_do(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(own_files, "given_home", lambda: None)
-    with small_disk(tmp_path / "disk", 1) as reason:
-        if reason is not None:
-            pytest.skip(reason)
-        storage = tmp_path / "disk" / "dagster"
-        storage.mkdir()
-        with pytest.raises(OSError, match="No space left"), (tmp_path / "disk" / "filler").open("wb") as filler:
-            filler.write(bytes(2 << 20))
-        settings = Settings(dagster=DagsterSettings(storage=str(storage)))
-        checks = [Check("Dagster", check_state), Check("Dagster", check_dagster_storage)]
-        (finding,) = examine(Setup(settings, SystemClock()), checks)
-        with pytest.raises(ServiceFailed, match=r"No space left on device.*make room there"):
-            own_files.dagster_home(settings)
-        (tmp_path / "disk" / "filler").unlink()
-    assert finding.level is Level.BROKEN
-    assert finding.said == (
-        f"only 0 MiB are free on the disk of {storage}, and Dagster's storage is {storage}: repair it, make room, or "
-        "set dagster.storage"
-    )
-
-
 def test_a_guests_storage_is_that_of_its_own_dagster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     absent = DagsterSettings(storage=str(tmp_path / "absent"))
@@ -281,7 +234,7 @@ def test_a_guests_storage_is_that_of_its_own_dagster(tmp_path: Path, monkeypatch
         (one,) = check_dagster_storage(Setup(Settings(dagster=absent), SystemClock()))
         return one
 
-    assert "`tidemark up` makes it. If a Dagster of your own runs this pipeline, set DAGSTER_HOME" in found()[1]
+    assert "`tidemark up` makes it. If your own Dagster runs this pipeline, set DAGSTER_HOME" in found()[1]
     (tmp_path / "dagster.yaml").write_text("storage: {sqlite: {base_dir: {env: THEIR_STORAGE}}}\n")
     monkeypatch.setenv("DAGSTER_HOME", str(tmp_path))
     level, said = found()

@@ -16,7 +16,7 @@ from tests.dagster import house
 from tests.dagster.house import Hasty, Ticking, beats_between, publish
 from tests.fixtures_emulator import unique_pubsub
 from tests.gcs.apart import fresh_lake
-from tests.identity.documented import Unlisted, permissions_of_http, permissions_of_rpc
+from tests.identity.documented import permissions_of_http
 from tests.identity.recording import RecordedBuckets, Recorder, recorded_buckets
 from tests.pubsub.fake_monitoring import FakeMonitoring, metrics_at
 from tests.pubsub.fake_monitoring import served as serve_monitoring
@@ -32,7 +32,7 @@ from tidemark.pipeline.lake.tables.windowed import DiffRun
 from tidemark.pipeline.pubsub.connection import publisher_client, subscriber_client
 from tidemark.pipeline.pubsub.provision import provision_here
 from tidemark.pipeline.pubsub.sampling import sample_messages
-from tidemark.pipeline.quality import staleness_checkpoint
+from tidemark.pipeline.quality.missed import checkpoint as staleness_checkpoint
 from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.settings_sections import ON_CHANGE, PubSubSettings, QuarantineSettings, SignalSettings
 
@@ -176,13 +176,6 @@ def test_a_checkpoint_of_a_table_with_very_many_files_is_written_in_parts(tmp_pa
         assert IN_PARTS in buckets.taken() <= of(Component.LANDER)
 
 
-def test_a_call_that_nobody_has_looked_up_is_noticed() -> None:
-    with pytest.raises(Unlisted, match="Subscriber/Seek"):
-        permissions_of_rpc("/google.pubsub.v1.Subscriber/Seek")
-    with pytest.raises(Unlisted, match="DELETE /storage/v1/b/bucket"):
-        permissions_of_http("DELETE", "/storage/v1/b/bucket")
-
-
 @pytest.mark.parametrize(
     ("method", "target", "needed"),
     [
@@ -201,8 +194,3 @@ def test_a_request_to_cloud_storage_has_the_permissions_that_are_documented(
     method: str, target: str, needed: set[str]
 ) -> None:
     assert {one.name.removeprefix("storage.") for one in permissions_of_http(method, target)} == needed
-
-
-def test_with_a_precondition_nothing_is_replaced() -> None:
-    (permission,) = permissions_of_http("PUT", "/bucket/lake/a", "0")
-    assert permission.name == "storage.objects.create"

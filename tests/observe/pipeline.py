@@ -16,8 +16,8 @@ from tidemark.pipeline.lake.layout import OpenLake
 from tidemark.pipeline.lake.tables.windowed import DiffRun
 from tidemark.pipeline.observe.outlet import outlet_of
 from tidemark.pipeline.observe.recorder import Recorder
+from tidemark.pipeline.quality.running import TickNotes
 from tidemark.pipeline.quality.status import read_waiting
-from tidemark.pipeline.quality.tick_notes import TickNotes
 from tidemark.pipeline.settings import Settings
 
 BUDGET = Budget(max_messages=20_000, max_bytes=1 << 26, max_time=timedelta(seconds=5), batch_messages=2000)

@@ -2,7 +2,7 @@
 
 import json
 import subprocess
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -43,19 +43,6 @@ def check(folder: Path, series: Series, expected: Mapping[int, Mapping[str, int]
         for minute, firing in expected.items()
     ]
     _run(folder, series, tests)
-
-
-def check_summary(
-    folder: Path, series: Series, alert: str, minute: int, said: str, labels: Iterable[tuple[str, str]]
-) -> None:
-    """Assert what an alert's summary says after so many minutes, with these labels and its severity."""
-    rule = rules()[alert]
-    expected = {
-        "exp_labels": {**dict(labels), **rule["labels"]},
-        "exp_annotations": {**rule["annotations"], "summary": said},
-    }
-    asked = {"eval_time": f"{minute}m", "alertname": alert, "exp_alerts": [expected]}
-    _run(folder, series, [], [asked])
 
 
 def answers(folder: Path, series: Series, queries: Mapping[str, str], minute: int) -> None:

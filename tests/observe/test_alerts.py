@@ -11,7 +11,7 @@ import pytest
 
 from tests.dagster.house import publish
 from tests.observe.hour import MINUTE, SECOND, STREAMS, Hour, an_hour
-from tests.observe.promtool import check, check_summary, rules
+from tests.observe.promtool import check, rules
 from tidemark.assets.scheduler import lost_runs
 from tidemark.pipeline.lake.store.objects import count_call
 from tidemark.pipeline.orchestrator.names import INGEST, READS
@@ -138,13 +138,6 @@ def test_an_alert_fires_on_its_fault_and_not_before(
         hour.play(minutes)
     before: dict[int, dict[str, int]] = {minute: {} for minute in range(CLEAN)}
     check(tmp_path, hour.series, {**before, CLEAN + minutes - 1: {alert: 1, **others}})
-
-
-def test_a_count_is_told_as_a_whole_number(tmp_path: Path) -> None:
-    labels = (("job_name", "compute_windows"), ("pipeline", "tidemark"), ("result", "failure"))
-    failures = {("tidemark_runs_total", labels): [None] * 10 + [1.0, 1.0] + [3.0] * 8}  # increase() makes 2.11 of two
-    said = "tidemark: 2 runs of compute_windows failed within 15 minutes"
-    check_summary(tmp_path, failures, "TidemarkRunsFail", 19, said, labels[:2])
 
 
 def test_each_alert_has_a_fault_that_shows_it_and_a_place_that_says_what_to_do() -> None:

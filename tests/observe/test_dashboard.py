@@ -2,7 +2,6 @@
 
 import json
 import re
-from collections import Counter
 from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
@@ -20,8 +19,6 @@ from tidemark.pipeline.orchestrator.names import INGEST
 from tidemark.pipeline.settings_sections import PubSubSettings
 
 DASHBOARD = Path(__file__).parents[2] / "deploy" / "grafana" / "tidemark.json"
-COLUMNS = 24
-"""Grafana's grid."""
 
 TOLD = {
     name: {*labels_of(each), PIPELINE, "le"}
@@ -63,26 +60,6 @@ def test_each_query_names_series_and_labels_that_exist() -> None:
         ]
         assert set(named) <= labels, name
         assert set(re.findall(r"{{(\w+)}}", target["legendFormat"])) <= labels, name
-
-
-def test_an_alert_is_told_by_labels_that_every_alert_has() -> None:
-    """Grafana writes the name of a label in the place of one that is not there."""
-    (alerts,) = dashboard()["annotations"]["list"]
-    assert re.findall(r"{{(\w+)}}", alerts["titleFormat"] + alerts["textFormat"]) == ["alertname", "what"]
-    assert alerts["expr"].startswith("label_join(")
-    assert '"what", " ", "pipeline", "sensor", "job_name"' in alerts["expr"]
-
-
-def test_each_row_of_panels_fills_the_width() -> None:
-    taken = Counter(
-        (x, y)
-        for panel in dashboard()["panels"]
-        for at in [panel["gridPos"]]
-        for x in range(at["x"], at["x"] + at["w"])
-        for y in range(at["y"], at["y"] + at["h"])
-    )
-    height = max(y for _, y in taken) + 1
-    assert taken == Counter((x, y) for x in range(COLUMNS) for y in range(height))
 
 
 def test_each_query_has_an_answer_where_nothing_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

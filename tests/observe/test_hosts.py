@@ -35,10 +35,6 @@ def test_this_machines_names_and_addresses_and_those_of_the_settings_are_answere
     assert asked(port, host) == (200, b"tidemark_up 1\n")
 
 
-def test_a_probe_that_names_no_host_is_answered(port: int) -> None:
-    assert asked(port)[0] == 200
-
-
 @pytest.mark.parametrize("path", ["/metrics", "/healthz", "/livez"])
 @pytest.mark.parametrize("hosts", [("rebound.example:9464",), ("127.0.0.1", "rebound.example")])
 def test_a_page_that_makes_its_own_name_resolve_here_reads_nothing(

@@ -8,15 +8,13 @@ import sys
 import urllib.error
 import urllib.request
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import dagster as dg
 import pytest
 
 from tests.dagster.house import ModelWorld, Ticking
-from tests.observe.hour import OLD_AFTER, STREAMS, TARGET, Hour, an_hour, get, in_prometheus, labels_of, settings_with
+from tests.observe.hour import OLD_AFTER, STREAMS, TARGET, an_hour, get, in_prometheus, labels_of, settings_with
 from tests.observe.receiver import receiving
 from tests.official_emulator import HOST, free_port
 from tidemark.assets.catalog import HEARTBEATS, key_of
@@ -26,7 +24,7 @@ from tidemark.pipeline.contract.heartbeat import RejectionReason
 from tidemark.pipeline.errors import ToolMissing
 from tidemark.pipeline.ingest.outcome import Ingested
 from tidemark.pipeline.observe import outlet
-from tidemark.pipeline.observe.instruments import INSTRUMENTS, Kind
+from tidemark.pipeline.observe.instruments import INSTRUMENTS
 from tidemark.pipeline.observe.outlet import check_libraries, outlet_of
 from tidemark.pipeline.orchestrator.names import INGEST
 from tidemark.pipeline.settings_sections import IngestSettings, MetricsSettings
@@ -148,8 +146,8 @@ def test_a_receiver_of_otlp_gets_every_instrument_with_unit_resource_and_headers
     with receiving() as received:
         monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", f"http://{HOST}:{received.port}")
         monkeypatch.setenv("OTEL_METRIC_EXPORT_INTERVAL", "1000")
-        metrics = MetricsSettings(export="otlp")
-        with otlp_hour(tmp_path, metrics) as hour:
+        with an_hour(tmp_path, export="otlp") as hour:
+            hour.is_scraped = False
             hour.play(6)
             received.came.clear()
             assert received.came.wait(30)
@@ -170,17 +168,6 @@ def test_a_receiver_of_otlp_gets_every_instrument_with_unit_resource_and_headers
         ({"pipeline": "tidemark"}, 6 * STREAMS)
     ]
     assert {attributes["sensor"]: point.count for attributes, point in ticks}["landing"] == 6
-
-
-@contextmanager
-def otlp_hour(folder: Path, metrics: MetricsSettings) -> Iterator[Hour]:
-    settings = settings_with(folder, metrics)
-    world = ModelWorld(settings.pubsub)
-    with dg.DagsterInstance.ephemeral() as instance:
-        try:
-            yield Hour(Ticking(settings, instance, world.clock, world), world, is_scraped=False)
-        finally:
-            outlet_of(metrics).close()
 
 
 def test_health_says_which_sensor_is_silent_and_that_the_watermark_is_old(tmp_path: Path) -> None:
@@ -220,8 +207,8 @@ def test_a_forked_process_records_nothing_and_sends_nothing(tmp_path: Path, monk
     with receiving() as received:
         monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", f"http://{HOST}:{received.port}")
         monkeypatch.setenv("OTEL_METRIC_EXPORT_INTERVAL", "600000")
-        metrics = MetricsSettings(export="otlp")
-        with otlp_hour(tmp_path, metrics) as hour:
+        with an_hour(tmp_path, export="otlp") as hour:
+            hour.is_scraped = False
             hour.play(2)
             child = os.fork()
             if child == 0:
@@ -271,10 +258,3 @@ def test_two_pipelines_of_one_code_server_share_a_port(tmp_path: Path) -> None:
     for name in ("orders", "payments"):
         assert f'tidemark_sensor_silence_seconds{{pipeline="{name}",sensor="ingest"}} 0.0' in text
         assert f'tidemark_runs_total{{job_name="compute_windows",pipeline="{name}",result="success"}} 0.0' in text
-
-
-def test_each_instrument_has_a_standard_unit_and_a_name_of_its_own() -> None:
-    assert len({one.name for one in INSTRUMENTS}) == len(INSTRUMENTS)
-    for one in INSTRUMENTS:
-        assert one.unit in ("s", "By") or (one.unit[0], one.unit[-1]) == ("{", "}")
-        assert one.kind is not Kind.HISTOGRAM or one.unit == "s"

@@ -12,8 +12,8 @@ from tests.lake.builders import Beat, append_beats, columns_of, lake_in, version
 from tests.watermark.builders import START, at, seconds
 from tidemark.pipeline.lake.layout import Lake
 from tidemark.pipeline.lake.tables.windowed import DiffRun, Fence
-from tidemark.pipeline.quality.affected import MissedHeartbeats
-from tidemark.pipeline.quality.staleness import Staleness
+from tidemark.pipeline.quality.missed.affected import MissedHeartbeats
+from tidemark.pipeline.quality.missed.staleness import Staleness
 from tidemark.pipeline.windows import Windowing
 
 LENGTH, LOOKBACK = seconds(60), seconds(90)

@@ -2,29 +2,18 @@
 
 import tempfile
 from collections.abc import Iterator
-from datetime import datetime, timedelta
+from datetime import datetime
 from pathlib import Path
 
 import hypothesis
 import pytest
-from google.pubsub_v1 import PublisherClient, SubscriberClient
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.ingest.fakes import AMPLE, CONTRACT, World, published_at
-from tests.pubsub.builders import subscription_of
-from tests.watermark.builders import at, bounded, seconds
+from tests.ingest.fakes import World, published_at
+from tests.watermark.builders import at, bounded
 from tidemark.local.emulator.faults import Faults
-from tidemark.pipeline.clock import SystemClock, to_us
-from tidemark.pipeline.contract.heartbeat import HeartbeatReader
-from tidemark.pipeline.ingest.readers import new_files
-from tidemark.pipeline.ingest.ticks import land, track
-from tidemark.pipeline.lake.layout import Lake
-from tidemark.pipeline.pubsub.backlog import SnapshotBacklog
-from tidemark.pipeline.pubsub.provision import provision
 from tidemark.pipeline.quality.audit import Audit, audit
-from tidemark.pipeline.settings_sections import LakeSettings, PubSubSettings
-from tidemark.pipeline.watermark.policy import Policy
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -74,18 +63,6 @@ def test_a_second_without_any_landed_message_is_a_certain_loss(tmp_path: Path) -
     assert (minute.minute, minute.tracked, minute.at_least) == (at(0), 3, 2)
 
 
-def test_beside_one_that_landed_in_its_publish_second_another_event_second_tells(tmp_path: Path) -> None:
-    world = World(tmp_path)
-    world.wait(5)
-    lost = world.topic.publish(1.0)
-    world.topic.publish(2.0)
-    world.base.taken_by_somebody_else(lost)
-    world.tick()
-    world.wait(2)
-    world.track()
-    assert (audited(world).at_least, audited(world).at_most) == (1, 1)
-
-
 @pytest.mark.parametrize("is_gone", [False, True], ids=["damaged", "gone"])
 @pytest.mark.parametrize("apart", [-3600.0, 2405.0], ids=["an hour before", "a clock that is ahead, clamped"])
 def test_what_an_hour_with_a_damaged_file_may_hold_is_neither_lost_nor_landed(
@@ -110,32 +87,6 @@ def test_what_an_hour_with_a_damaged_file_may_hold_is_neither_lost_nor_landed(
     found = audited(world)
     assert (found.tracked, found.landed, found.at_least, found.at_most) == (2, 1, 1, 1)
     assert list(found.damaged.items()) == [(f"{file.parent.name}/{file.name}", file.parent.name.partition("=")[2])]
-
-
-def test_a_rejected_message_may_have_landed_in_a_damaged_file_of_its_second(tmp_path: Path) -> None:
-    world = World(tmp_path)
-    world.wait(5)
-    world.topic.publish(2.0)
-    world.base.taken_by_somebody_else(world.topic.publish("yesterday"))
-    world.tick()
-    world.wait(2)
-    world.track()
-    assert (audited(world).at_least, audited(world).at_most) == (0, 1)
-    (file,) = (Path(path) for path in world.lake().heartbeats().files_between(at(0), at(9)).paths)
-    file.write_bytes(b"")
-    assert (audited(world).at_least, audited(world).at_most) == (0, 1)
-
-
-def test_in_a_cell_that_something_filled_a_loss_is_possible_and_not_certain(tmp_path: Path) -> None:
-    world = World(tmp_path)
-    lost = world.topic.publish(1.0)
-    world.topic.publish(1.5)
-    world.base.taken_by_somebody_else(lost)
-    world.tick()
-    world.wait(2)
-    world.track()
-    found = audited(world)
-    assert (found.at_least, found.at_most) == (0, 1)
 
 
 def test_messages_that_base_has_not_passed_are_outstanding_and_not_lost(tmp_path: Path) -> None:
@@ -213,57 +164,3 @@ def test_the_truth_is_between_what_is_certain_and_what_is_possible(
         assert found.before is not None
         truth = [one for one in lost if one.message_id not in landed and published_at(one) < found.before]
         assert found.at_least <= len(truth) <= found.at_most
-
-
-def test_a_seek_forward_of_base_on_a_server_is_found(
-    subscriber: SubscriberClient, publisher: PublisherClient, fresh_pubsub: PubSubSettings, tmp_path: Path
-) -> None:
-    clock = SystemClock()
-    provision(subscriber, publisher, fresh_pubsub, CONTRACT, clock)
-    lake = Lake(LakeSettings(uri=f"file:{tmp_path}"), CONTRACT.fields, clock)
-
-    def publish(count: int) -> None:
-        messages = [
-            {"data": b"{}", "attributes": {"stream_id": "s", "event_time": str(to_us(clock.now()) // 1000 - 5000 * n)}}
-            for n in range(count)
-        ]
-        publisher.publish(topic=fresh_pubsub.topic_path, messages=messages)
-
-    def tick() -> None:
-        tracking, base = (
-            SnapshotBacklog(subscriber, path, clock, seconds(10))
-            for path in (fresh_pubsub.tracking_path, fresh_pubsub.base_path)
-        )
-        track(
-            subscription_of(subscriber, fresh_pubsub, fresh_pubsub.tracking_path),
-            tracking_backlog=tracking,
-            base_backlog=base,
-            log=lake.tracking_log(),
-            reader=HeartbeatReader(CONTRACT),
-            policy=Policy(),
-            budget=AMPLE,
-            clock=clock,
-        )
-
-    publish(7)
-    clock.sleep(1)
-    tick()
-    subscriber.seek(
-        request={"subscription": fresh_pubsub.base_path, "time": clock.now() + timedelta(seconds=1)}, timeout=10
-    )
-    clock.sleep(2)
-    publish(3)
-    heartbeats, quarantine = new_files(lake, clock)
-    land(
-        subscription_of(subscriber, fresh_pubsub, fresh_pubsub.base_path),
-        heartbeats=heartbeats,
-        quarantine=quarantine,
-        log=lake.tracking_log(),
-        reader=HeartbeatReader(CONTRACT),
-        budget=AMPLE,
-        clock=clock,
-    )
-    clock.sleep(1)
-    tick()
-    found = audit(lake.tracking_log(), lake.heartbeats(), lake.quarantine())
-    assert (found.at_least, found.at_most, found.landed) == (7, 7, 3)

@@ -2,10 +2,8 @@
 
 import json
 import re
-import threading
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -19,10 +17,9 @@ from tests.gcs.fault_proxy import FaultProxy, table
 from tests.lake.builders import lake_of
 from tests.watermark.builders import at
 from tidemark.pipeline.contract.heartbeat import FieldKind
-from tidemark.pipeline.errors import LakeUnreachable, TableConflict
+from tidemark.pipeline.errors import LakeUnreachable
 from tidemark.pipeline.lake.layout import CORRECTIONS, HEARTBEAT_DIFFS, Lake
-from tidemark.pipeline.lake.tables import corrections as table_of_corrections
-from tidemark.pipeline.lake.tables.corrections import CONTENT, Corrections, Position, Sought
+from tidemark.pipeline.lake.tables.corrections import Corrections, Sought
 from tidemark.pipeline.lake.tables.windowed import DiffRun
 from tidemark.pipeline.quality import corrected
 from tidemark.pipeline.quality.corrected import DIFFS_KEY, FollowedTable, follow
@@ -157,52 +154,7 @@ def test_the_same_rows_again_and_windows_without_rows_are_told_apart(place: Plac
     assert set(place.said()) == {(3, FIRST, "removed", ("a", 1), None), (3, SECOND, "added", None, ("b", 2))}
 
 
-def test_a_window_that_is_replaced_twice_has_both_steps(place: Place) -> None:
-    for load in (1, 2, 3):
-        place.compute({FIRST: {"a": load}})
-    assert place.follow() == 2
-    assert set(place.said()) == {changed(2, FIRST, "a", 1, 2), changed(3, FIRST, "a", 2, 3)}
-
-
-def test_where_another_copy_of_a_heartbeat_wins_one_row_is_removed_and_one_added(place: Place) -> None:
-    place.compute({FIRST: {"a": 1}})
-    diffs = place.lake.diffs()
-    run, fence = DiffRun("copy", [FIRST], 20, at(600), at(600)), diffs.fence([FIRST])
-    diffs.leave_manifest(run)
-    folder = diffs.place_of("copy", FIRST)
-    diffs.files.create_dir(folder, recursive=True)
-    beat = {"stream_id": "a", "event_time": at(5), "message_id": "m-a-published-before", "load": 1.0}
-    schema = pa.schema([column for column in diffs.schema if column.name != "window"])
-    pq.write_table(pa.Table.from_pylist([beat], schema), f"{folder}/part-0.parquet", filesystem=diffs.files)
-    diffs.replace(run, fence)
-    assert place.follow() == 2
-    assert sorted(row["change"] for row in place.noted()) == ["added", "removed"]
-
-
 # How far it has looked
-
-
-class Counting(Corrections):
-    """Counts the looks into the table itself."""
-
-    looks = 0
-
-    def noted(self, table_id: str) -> int | None:
-        self.looks += 1
-        return super().noted(table_id)
-
-
-def test_a_quiet_table_costs_one_read_and_no_commit_and_so_do_first_computations(place: Place) -> None:
-    place.compute({FIRST: {"a": 1}})
-    place.compute({FIRST: {"a": 2}})
-    assert place.follow() == 1
-    counting = place.dying(Counting)
-    assert isinstance(counting, Counting)
-    assert (place.follow(counting), counting.looks) == (0, 0)
-    before = place.version()
-    place.compute({SECOND: {"a": 1}})
-    assert place.follow() == 0
-    assert (place.follow(counting), counting.looks, place.version()) == (0, 0, before)
 
 
 def test_what_is_kept_of_the_position_may_be_lost_or_damaged(place: Place) -> None:
@@ -215,15 +167,6 @@ def test_what_is_kept_of_the_position_may_be_lost_or_damaged(place: Place) -> No
         assert place.follow() == 0
         assert json.loads(kept.read_text())["version"] == 2
     assert len(place.noted()) == 1
-
-
-def test_much_to_look_at_is_noted_stretch_by_stretch(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(corrected, "VERSIONS_AT_ONCE", 2)
-    for load in range(6):
-        place.compute({FIRST: {"a": load}})
-    assert place.follow() == 5
-    assert place.version() == 3  # created, and a commit for each stretch that has rows
-    assert sorted(row["table_version"] for row in place.noted()) == [2, 3, 4, 5, 6]
 
 
 def test_a_look_that_takes_long_ends_and_the_next_one_goes_on(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -320,87 +263,6 @@ def test_a_follower_that_is_overtaken_notes_nothing_again(place: Place) -> None:
     slow.place = place
     assert place.follow(slow) == 0
     assert place.said() == Counter([changed(2, FIRST, "a", 1, 2)])
-
-
-def test_without_the_transaction_an_overtaken_follower_notes_twice(
-    place: Place, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """So that the test above is known to be able to fail."""
-    monkeypatch.setattr(table_of_corrections.Corrections, "_noted", staticmethod(lambda *_: None))
-    place.compute({FIRST: {"a": 1}})
-    place.compute({FIRST: {"a": 2}})
-    slow = place.dying(Overtaken)
-    assert isinstance(slow, Overtaken)
-    slow.place = place
-    place.follow(slow)
-    assert len(place.noted()) == 2
-
-
-def test_followers_at_the_same_time_note_each_correction_once(place: Place) -> None:
-    place.compute({FIRST: {"a": 0}})
-    followers, rounds = 4, 3
-    with ThreadPoolExecutor(followers) as threads:
-        for load in range(1, rounds + 1):
-            place.compute({FIRST: {"a": load}})
-            together = threading.Barrier(followers, timeout=60)
-
-            def look(_: int, together: threading.Barrier = together) -> int:
-                corrections = place.lake.corrections()
-                together.wait()
-                return place.follow(corrections)
-
-            assert sum(threads.map(look, range(followers))) == 1
-    assert place.said() == Counter(changed(load + 1, FIRST, "a", load - 1, load) for load in range(1, rounds + 1))
-
-
-class Disturbed(Corrections):
-    """Before its first commit a follower of another table commits."""
-
-    place: Place
-    disturbed = 0
-
-    def _commit(self, *args: Any) -> None:
-        if not self.disturbed:
-            self.disturbed += 1
-            followed = FollowedTable("another", self.place.lake.own_table("another"), ())
-            assert follow(self.place.lake.corrections(), followed, NOTICED) == 2
-        super()._commit(*args)
-
-
-def test_a_follower_of_another_table_that_commits_in_between_is_no_reason_to_look_again(place: Place) -> None:
-    place.compute({FIRST: {"a": 1}})
-    place.compute({FIRST: {"a": 2}})
-    other = place.lake.own_table("another")
-    for number, beats in enumerate((1, 2)):
-        schema = pa.schema({"beats": pa.int64(), "window": pa.string()})
-        other.prepare(schema, "v", {FIRST: "of"})
-        run, fence = DiffRun(f"other{number}", [FIRST], number, at(600), at(600)), other.fence([FIRST])
-        folder = f"{other.place_of_run(run.name)}/window={FIRST}"
-        other.files.create_dir(folder, recursive=True)
-        pq.write_table(pa.table({"beats": [beats]}), f"{folder}/part-0.parquet", filesystem=other.files)
-        other.replace(run, fence)
-    disturbed = place.dying(Disturbed)
-    assert isinstance(disturbed, Disturbed)
-    disturbed.place = place
-    assert place.follow(disturbed) == 1
-    assert disturbed.disturbed == 1
-    assert Counter(row["table"] for row in place.noted()) == {HEARTBEAT_DIFFS: 1, "another": 2}
-    assert len(place.files(CORRECTIONS)) == 2, "the file that lost the first attempt was committed by the second"
-
-
-def test_rows_are_committed_only_over_the_position_that_the_follower_began_from(place: Place) -> None:
-    corrections, rows = place.lake.corrections(), CONTENT.empty_table()
-    place.compute({FIRST: {"a": 1}})
-    place.compute({FIRST: {"a": 2}})
-    place.follow(corrections)
-    held = corrections.table.current()
-    rows = held.to_pyarrow_table(columns=CONTENT.names).cast(CONTENT) if held is not None else rows
-    for number, name in enumerate(("other", "third")):
-        assert corrections.append([rows], at(0), None, Position(name, number)) == 1
-    assert corrections.append([rows], at(0), 0, Position("other", 5)) == 1
-    with pytest.raises(TableConflict, match="another follower"):
-        corrections.append([rows], at(0), 0, Position("other", 6))
-    assert (corrections.noted("other"), corrections.noted("third")) == (5, 1)
 
 
 def test_what_was_noted_stays_known_when_the_table_is_compacted_and_its_log_cleaned_up(place: Place) -> None:
@@ -506,14 +368,6 @@ def test_commits_that_are_gone_are_one_row_and_the_rest_is_noted(place: Place) -
     assert unknown in place.lake.corrections().newest(Sought(since=at(2000)), EVERY)
     assert "versions 2 to 3 are gone" in unknown["detail"]
     assert place.said()[changed(4, FIRST, "a", 2, 3)] == 1
-
-
-def test_the_first_look_goes_back_as_far_as_the_log_and_says_nothing_of_what_was_before(place: Place) -> None:
-    for load in (0, 1, 2, 3):
-        place.compute({FIRST: {"a": load}})
-    lose_commits(place, 1, 2)
-    assert place.follow() == 2
-    assert set(place.said()) == {changed(3, FIRST, "a", 1, 2), changed(4, FIRST, "a", 2, 3)}
 
 
 def test_a_lake_that_does_not_answer_leaves_the_corrections_to_the_next_look(

@@ -80,24 +80,6 @@ def made_by(inputs: Mapping[str, str], by_run: Sequence[str], taken: set[int]) -
     return MadeWindows({key: Made("v", digest_of(noted[run]), run) for key, run in holders.items()}, noted.__getitem__)
 
 
-def test_a_manifest_is_read_only_where_a_run_has_lost_a_window_or_an_input_has_changed() -> None:
-    read = list[str]()
-    noted = {run: {f"{run}{number}": "as it was" for number in range(3)} for run in ("whole", "partly", "changed")}
-
-    def inputs_of(run: str) -> Mapping[str, str]:
-        read.append(run)
-        return {} if run == "gone" else noted[run]
-
-    made = {key: Made("v", digest_of(keys), run) for run, keys in noted.items() for key in keys}
-    made["partly0"] = Made("v", digest_of({"partly0": "as it was"}), "later")
-    made["gone0"] = Made("v", digest_of({"gone0": "another"}), "gone")
-    made["earlier0"], made["earlier1"] = (Made("v", digest, "old", 1, True) for digest in ("as it was", "another"))
-    now = {**dict.fromkeys(made, "as it was"), "changed0": "another"}
-    done = MadeWindows(made, inputs_of).made_of(now)
-    assert made.keys() - done == {"changed0", "gone0", "earlier1"}
-    assert sorted(read) == ["changed", "gone", "partly"]
-
-
 def test_where_heartbeats_expire_a_longer_lookback_has_its_first_window_later() -> None:
     runs = {BASE.numbered(FIRST + number).key: "run" for number in range(6)}
     for is_expiring, first in ((False, FIRST), (True, FIRST + 3)):
@@ -105,10 +87,3 @@ def test_where_heartbeats_expire_a_longer_lookback_has_its_first_window_later() 
         followed = Followed(computed, timedelta(minutes=10), range(FIRST, FIRST + 6), (), is_expiring)
         assert followed.due(BASE, timedelta(minutes=22), NOTHING)[0] == first
         assert followed.due(BASE, timedelta(minutes=10), NOTHING)[0] == FIRST
-
-
-def test_windows_of_a_length_that_the_settings_had_once_are_left_out() -> None:
-    runs = {BASE.numbered(FIRST).key: "run", "2026-11-21T00-02Z": "an earlier run"}
-    with_earlier, without = (ComputedWindows.of(found, BASE) for found in (runs, {BASE.numbered(FIRST).key: "run"}))
-    assert with_earlier.numbers.tolist() == without.numbers.tolist() == [FIRST]
-    assert with_earlier.sums.tolist() == without.sums.tolist()

@@ -77,16 +77,6 @@ def test_a_note_has_no_secret_of_an_address(tmp_path: Path) -> None:
     assert [one.reason for one in notes.newest()] == [f"SparkUnreachable: {said}"]
 
 
-def test_the_lake_keeps_the_newest_notes_alone(tmp_path: Path) -> None:
-    objects, clock = DiskObjects(tmp_path), ManualClock(at(0))
-    notes = FailedRuns(objects)
-    for number in range(KEPT + 2):
-        fail(notes, clock, ValueError(str(number)))
-        clock.advance(MINUTE)
-    assert len(list(objects.names(RUNS.prefix))) == KEPT
-    assert [one.reason for one in notes.newest()][:: KEPT - 1] == [f"ValueError: {KEPT + 1}", "ValueError: 2"]
-
-
 def test_what_is_asked_for_too_early_is_no_failure_of_a_run(tmp_path: Path) -> None:
     notes = FailedRuns(DiskObjects(tmp_path))
     fail(notes, ManualClock(at(0)), WindowNotClosed("wait"), (FIRST, FIRST))
@@ -118,12 +108,12 @@ def test_a_table_of_ones_own_has_notes_of_its_own_and_as_many(tmp_path: Path) ->
     mine, other = read_failing_tables(lake, clock.now())
     assert (other.table, other.sentence()) == (
         "other",
-        "the last run of the table other failed at 2026-11-21T05:20:00Z: ValueError: of another",
+        "runs of the table other failed once, at 2026-11-21T05:20:00Z: ValueError: of another",
     )
     assert (mine.failures, mine.last) == (KEPT, clock.now())
     assert mine.sentence() == (
-        f"the last {KEPT} or more runs of the table mine failed since 2026-11-21T05:23:00Z, "
-        f"the newest at 2026-11-21T05:42:00Z: TableFailed: no region {KEPT + 1}"
+        f"runs of the table mine failed {KEPT} times since 2026-11-21T05:23:00Z, "
+        f"last at 2026-11-21T05:42:00Z: TableFailed: no region {KEPT + 1}"
     )
     assert lake.own_tables() == [], "notes alone make no table"
 

@@ -9,11 +9,9 @@ import pytest
 from tests.clock import ManualClock
 from tests.ingest.fakes import World
 from tests.watermark.builders import START, at
-from tidemark.pipeline.errors import CorruptObject, NewerFormat
 from tidemark.pipeline.quality.gate import LOOK_EVERY_SECONDS, Watermark, WatermarkReader
 from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.settings_sections import WindowSettings
-from tidemark.pipeline.version import FORMAT
 from tidemark.pipeline.watermark.decision import Decision, Reason
 from tidemark.pipeline.windows import Windowing
 from tidemark.watermark import read_watermark
@@ -108,35 +106,6 @@ def test_waiting_ends_with_the_timeout_and_says_how_far_it_is(tmp_path: Path) ->
     assert not found.has_reached(at(1000))
     assert found.event_time == world.log.catch_up().watermark
     assert clock.slept == [5, 5, 2]
-
-
-def test_two_trackers_on_one_lake_have_one_watermark(tmp_path: Path) -> None:
-    world, looks = World(tmp_path), list[datetime]()
-    looking = reader(world)
-    for _ in range(4):
-        live(world, 30)
-        world.restart()
-        event_time = looking.read().event_time
-        assert event_time == world.lake().tracking_log().newest_watermark() is not None
-        looks.append(event_time)
-    assert looks == sorted(looks)
-
-
-def test_a_damaged_log_is_an_error_that_names_the_entry(tmp_path: Path) -> None:
-    world = World(tmp_path)
-    live(world)
-    newest = max((world.folder / "tracking" / "log").iterdir())
-    newest.write_bytes(b"damaged")
-    with pytest.raises(CorruptObject, match=newest.name):
-        reader(world).read()
-
-
-def test_a_lake_that_a_later_version_has_written_is_refused(tmp_path: Path) -> None:
-    folder = tmp_path / "lake" / "format"
-    folder.mkdir(parents=True)
-    (folder / f"{FORMAT + 1:06d}.json").write_text("{}")
-    with pytest.raises(NewerFormat, match=str(FORMAT + 1)):
-        reader(World(tmp_path)).read()
 
 
 def test_the_public_function_reads_the_lake_that_a_settings_file_names(tmp_path: Path) -> None:

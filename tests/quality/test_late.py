@@ -3,18 +3,12 @@
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
-import pyarrow.compute as pc
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.lake.builders import Beat, append_beats, columns_of, lake_in
 from tests.watermark.builders import START, at, bounded, seconds
-from tidemark.pipeline.lake.layout import Lake
-from tidemark.pipeline.lake.tables.delta_log import AddedFile
-from tidemark.pipeline.lake.tables.table import LakeTable
-from tidemark.pipeline.quality import first_landings, late
 from tidemark.pipeline.quality.late import Late, LateHeartbeats
 from tidemark.pipeline.windows import Windowing
 
@@ -47,16 +41,6 @@ def test_late_heartbeats_are_counted_once_in_their_window_and_stream_and_copies_
     assert found.share == 3 / 8
 
 
-def test_a_late_heartbeat_of_which_a_copy_lands_in_time_after_all_is_not_late(tmp_path: Path) -> None:
-    lake = lake_in(tmp_path)
-    late = LateHeartbeats(lake.heartbeats(), WINDOWING)
-    append_beats(lake.heartbeats(), columns_of([Beat("a", 10, late=True)]))
-    assert late.since(START).total == 1
-    append_beats(lake.heartbeats(), columns_of([Beat("a", 10)]))
-    found = late.since(START)
-    assert (found.total, found.copies) == (0, 1)
-
-
 def test_hours_before_the_one_asked_for_do_not_count_and_compaction_changes_nothing(tmp_path: Path) -> None:
     lake = lake_in(tmp_path)
     late = LateHeartbeats(lake.heartbeats(), WINDOWING)
@@ -67,69 +51,6 @@ def test_hours_before_the_one_asked_for_do_not_count_and_compaction_changes_noth
     assert table is not None
     table.optimize.compact()
     assert late.since(START).total == 3
-
-
-def test_what_is_kept_for_a_day_takes_as_much_memory_as_its_rows(tmp_path: Path) -> None:
-    lake, steps = lake_in(tmp_path), 20
-    late = LateHeartbeats(lake.heartbeats(), WINDOWING)
-    append_beats(lake.heartbeats(), columns_of([Beat("a", number) for number in range(steps)]))
-    before = pa.total_allocated_bytes()
-    for number in range(steps):
-        append_beats(lake.heartbeats(), columns_of([Beat("a", number, late=True)]))
-        assert late.since(START).copies == number + 1
-    assert pa.total_allocated_bytes() - before < steps * 10_000
-
-
-class Reads:
-    """The files that are read, by their paths, since it was last asked."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self._paths: list[str] = []
-        read = first_landings.read_rows
-
-        def noted(heartbeats: LakeTable, file: AddedFile, wanted: pc.Expression) -> pa.Table:
-            self._paths.append(file.path)
-            return read(heartbeats, file, wanted)
-
-        for reader in (first_landings, late):
-            monkeypatch.setattr(reader, "read_rows", noted)
-
-    def files(self) -> set[str]:
-        paths, self._paths = set(self._paths), []
-        return paths
-
-
-def test_only_what_was_added_is_read_and_what_may_hold_a_copy_of_what_is_late_in_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    lake = lake_in(tmp_path)
-    late, reads = LateHeartbeats(lake.heartbeats(), WINDOWING), Reads(monkeypatch)
-    added: list[set[str]] = []
-
-    def land(*beats: Beat) -> Late:
-        before = paths_of(lake)
-        append_beats(lake.heartbeats(), columns_of(list(beats)))
-        added.append(paths_of(lake) - before)
-        return late.since(START)
-
-    land(Beat("a", 10))
-    land(Beat("a", 600), Beat("b", 620))
-    assert reads.files() == set(), "nothing is late"
-    assert land(Beat("a", 10, late=True)).copies == 1
-    assert reads.files() == added[0] | added[2], "the copy is late, and landed in time before"
-    land(Beat("a", 900))
-    assert reads.files() == set(), "it has no copy of what is late"
-    land(Beat("a", 3700))
-    assert reads.files() == set(), "it is of another hour"
-    assert land(Beat("c", 610, late=True)).total == 1
-    assert reads.files() == added[1] | added[5], "no other file reaches that time"
-    assert late.since(START).rows == 7
-    assert reads.files() == set(), "nothing was added"
-
-
-def paths_of(lake: Lake) -> set[str]:
-    table = lake.heartbeats().current()
-    return set() if table is None else set(pa.table(table.get_add_actions())["path"].to_pylist())
 
 
 LANDED = st.lists(

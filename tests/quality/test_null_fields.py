@@ -10,7 +10,7 @@ from tests.lake.builders import Beat, append_beats, columns_of, lake_in
 from tests.watermark.builders import at
 from tidemark.pipeline.contract.heartbeat import FieldKind
 from tidemark.pipeline.lake.layout import Lake
-from tidemark.pipeline.quality.null_fields import NullField, NullFields, read_null_fields
+from tidemark.pipeline.quality.recent import NullField, NullFields, read_null_fields
 
 KINDS = {
     "temperature": FieldKind.NUMBER,
@@ -52,19 +52,6 @@ def test_a_field_that_is_null_in_all_recent_rows_is_named_with_their_number_and_
     assert found.fields[1].sentence() == "tags is null in all 4 rows that landed since 2026-11-21T05:23:20Z"
     assert read(lake, 150) == NullFields(4, (NullField("tags", 4, at(200)),)), "one row has open"
     assert read(lake, 50) == NullFields(6)
-
-
-def test_without_recent_rows_nothing_is_known(lake: Lake) -> None:
-    land(lake, 100, without("tags"))
-    assert read(lake, 101) == NullFields()
-
-
-def test_a_field_that_is_new_is_null_since_it_was_configured(lake: Lake, tmp_path: Path) -> None:
-    early = {name: kind for name, kind in KINDS.items() if name != "tags"}
-    append_beats(lake_in(tmp_path, early).heartbeats(), columns_of([Beat("a", 1)], list(early)))
-    land(lake, 20_000, without("tags"))
-    found = read(lake, 20_000).fields
-    assert [field for field in found if field.name == "tags"] == [NullField("tags", 1, at(20_000))]
 
 
 def test_what_the_statistics_leave_out_is_not_called_null(tmp_path: Path) -> None:

@@ -1,10 +1,9 @@
 """What is tracked and has not landed: counted against real tables, without opening what cannot matter."""
 
 from collections.abc import Iterable, Sequence
-from datetime import datetime, timedelta
+from datetime import timedelta
 from pathlib import Path
 
-import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -13,7 +12,7 @@ from tests.lake.builders import LATER, Beat, append_beats, append_rejected, colu
 from tests.watermark.builders import START_BUCKET, at, bounded, published
 from tidemark.pipeline.errors import LakeError
 from tidemark.pipeline.lake.layout import Lake
-from tidemark.pipeline.quality.outstanding import AT_ONCE, Outstanding, landed_by_second, outstanding
+from tidemark.pipeline.quality.outstanding import Outstanding, landed_by_second, outstanding
 from tidemark.pipeline.watermark.histogram import Histogram
 
 Message = tuple[str, float, float]
@@ -52,17 +51,6 @@ THREE = [("m0", 10.1, 3.0), ("m1", 10.9, 4.5), ("m2", 12.0, 6.0)]
 TRACKED = published([(publish, event) for _, publish, event in THREE], rejected=[11.5])
 
 
-def test_on_a_lake_without_tables_every_tracked_message_is_outstanding(tmp_path: Path) -> None:
-    found = left(lake_in(tmp_path), TRACKED, 10, 20)
-    assert (found.tracked, found.landed, found.at_most) == (4, 0, 4)
-    assert found.oldest_event_time == at(3)
-    assert [(second.published_from, second.tracked) for second in found.seconds] == [
-        (at(10), 2),
-        (at(11), 1),
-        (at(12), 1),
-    ]
-
-
 def test_messages_in_either_table_are_not_outstanding(tmp_path: Path) -> None:
     lake = lake_in(tmp_path)
     land(lake, THREE[:1])
@@ -73,43 +61,6 @@ def test_messages_in_either_table_are_not_outstanding(tmp_path: Path) -> None:
         (at(10), 1, 1),
         (at(12), 0, 1),
     ]
-
-
-def test_a_message_that_landed_twice_counts_once_also_where_it_stands_in_both_tables(tmp_path: Path) -> None:
-    lake = lake_in(tmp_path)
-    land(lake, THREE[:1])
-    land(lake, THREE[:1])
-    reject(lake, [("m0", 10.1), ("m0", 10.1)])
-    assert left(lake, TRACKED, 10, 11).landed == 1
-
-
-def test_a_redelivery_that_tracking_counted_again_leaves_an_upper_bound(tmp_path: Path) -> None:
-    lake = lake_in(tmp_path)
-    land(lake, THREE)
-    reject(lake, [("m3", 11.5)])
-    assert left(lake, TRACKED, 10, 20).at_most == 0
-    assert left(lake, TRACKED + TRACKED, 10, 20).at_most == 4
-
-
-def test_only_the_seconds_asked_for_are_counted(tmp_path: Path) -> None:
-    lake = lake_in(tmp_path)
-    land(lake, [("m2", 12.0, 6.0), ("m4", 11.999999, 1.0), ("m5", 13.0, 1.0)])
-    found = left(lake, TRACKED, 12, 13)
-    assert (found.tracked, found.landed, found.at_most) == (1, 1, 0)
-    assert found.oldest_event_time is None
-
-
-def test_a_landing_that_tracking_has_not_seen_hides_nothing_of_another_second(tmp_path: Path) -> None:
-    lake = lake_in(tmp_path)
-    land(lake, [("x", 12.2, 1.0), ("y", 12.4, 1.0)])  # tracking has one message there, and has not read further
-    assert [second.published_from for second in left(lake, TRACKED, 10, 20).seconds] == [at(10), at(11)]
-
-
-def test_the_least_event_time_is_of_the_seconds_in_which_something_is_outstanding(tmp_path: Path) -> None:
-    lake = lake_in(tmp_path)
-    land(lake, THREE[:2])
-    assert left(lake, TRACKED, 10, 20).oldest_event_time == at(6)
-    assert left(lake, TRACKED, 11, 12).oldest_event_time is None  # a rejected message has none
 
 
 def test_files_that_hold_no_such_publish_time_are_not_opened(tmp_path: Path) -> None:
@@ -162,21 +113,3 @@ def test_the_count_of_outstanding_messages_is_an_upper_bound(
     grouped = found.in_lines(lines)
     assert len(grouped) <= lines
     assert sum(line.outstanding_at_most for line in grouped) == found.at_most
-
-
-def test_no_more_than_an_hour_of_what_has_landed_is_in_memory(tmp_path: Path) -> None:
-    lake = lake_in(tmp_path)
-    every_ten_minutes = [("m" + str(second), second + 0.5, second - 1.0) for second in range(0, 10_000, 600)]
-    land(lake, every_ten_minutes)
-    heartbeats, asked = lake.heartbeats(), []
-
-    class Watched:
-        def published_between(self, start: datetime, end: datetime) -> pa.Table | None:
-            asked.append((start, end))
-            return heartbeats.published_between(start, end)
-
-    landed = landed_by_second(Watched(), lake.quarantine(), at(0), at(10_000))  # type: ignore[arg-type]
-    assert landed == {START_BUCKET + second: 1 for second in range(0, 10_000, 600)}
-    assert all(end - start <= AT_ONCE for start, end in asked)
-    assert (asked[0][0], asked[-1][1]) == (at(0), at(10_000))
-    assert [end for _, end in asked[:-1]] == [start for start, _ in asked[1:]]

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from tests.lake.builders import Beat, append_beats, columns_of, lake_in
 from tests.watermark.builders import at
-from tidemark.pipeline.quality.passed_over import PassedOver, read_passed_over
+from tidemark.pipeline.quality.recent import PassedOver, read_passed_over
 
 
 def test_streams_are_named_from_what_has_landed(tmp_path: Path) -> None:

@@ -12,7 +12,6 @@ from pathlib import Path
 
 import pytest
 
-from tests.chaos.disk import small_disk
 from tests.clock import ManualClock
 from tests.watermark.builders import at
 from tidemark.pipeline.errors import LakeFull
@@ -22,8 +21,7 @@ from tidemark.pipeline.lake.store.disk import DiskObjects
 from tidemark.pipeline.lake.store.slots import SLOT, SLOTS, SlotFile
 from tidemark.pipeline.machine import ProcessName
 from tidemark.pipeline.quality.failing import TicksNow, ticks_now
-from tidemark.pipeline.quality.running import KIND, Running, read_running
-from tidemark.pipeline.quality.tick_notes import TickNotes
+from tidemark.pipeline.quality.running import KIND, Running, TickNotes, read_running
 from tidemark.pipeline.settings import Settings, load_settings
 
 TICK = timedelta(seconds=10)
@@ -163,28 +161,6 @@ def test_without_room_for_the_file_ticks_go_on_and_with_it_the_file_is_written_i
     home.file.path.unlink()  # comes again
     notes.good("landing", home.in_lake)
     assert home.said().failing == []
-
-
-def test_on_a_full_disk_the_file_takes_what_the_lake_does_not(tmp_path: Path) -> None:
-    with small_disk(tmp_path / "disk", 1) as reason:
-        if reason is not None:
-            pytest.skip(reason)
-        home = Home(tmp_path / "disk")
-        notes = home.notes()
-        notes.good("tracking", home.in_lake)
-        with pytest.raises(OSError, match="No space left"), (tmp_path / "disk" / "filler").open("wb") as filler:
-            filler.write(bytes(2 << 20))
-        home.clock.advance(TICK)
-        for _ in range(5):
-            notes.failed("tracking", LakeFull("no space"), home.in_lake)
-        assert home.in_lake.newest() == []
-        assert [one.failures for one in home.said().failing] == [5]
-        assert "failed 5 times since" in (home.now(0, seconds=60).standing or "")
-        home.clock.advance(TICK)
-        notes.good("landing", home.in_lake)
-        quiet = ticks_now(home.settings, at(0), None, [], at(60))
-        assert "only 0 MiB are free on the disk of" in (quiet.standing or "")
-        (tmp_path / "disk" / "filler").unlink()
 
 
 def test_a_note_that_a_good_tick_has_overtaken_is_over_and_one_of_another_machine_is_not(home: Home) -> None:

@@ -1,20 +1,16 @@
 """Missed heartbeats and stale windows: exact under random landings, computations, compactions and restarts."""
 
-import json
 import shutil
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
 import hypothesis
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from tests.gcs.apart import fresh_lake, server_apart
-from tests.lake.builders import Beat, lake_of, version_of
+from tests.lake.builders import Beat, version_of
 from tests.quality.staleness_history import (
     WINDOWING,
     WINDOWS,
@@ -25,12 +21,11 @@ from tests.quality.staleness_history import (
     new_history,
 )
 from tests.watermark.builders import at, bounded
-from tidemark.pipeline.errors import ObjectMissing
 from tidemark.pipeline.lake.tables.windowed import MANIFESTS, DiffRun
-from tidemark.pipeline.quality import comparison, first_landings
-from tidemark.pipeline.quality import staleness as staleness_module
-from tidemark.pipeline.quality.affected import MissedHeartbeats
-from tidemark.pipeline.quality.staleness_checkpoint import CHECKPOINTS, StalenessCheckpoint
+from tidemark.pipeline.quality.missed import comparison, first_landings
+from tidemark.pipeline.quality.missed import staleness as staleness_module
+from tidemark.pipeline.quality.missed.affected import MissedHeartbeats
+from tidemark.pipeline.quality.missed.checkpoint import CHECKPOINTS
 
 SYNC_IS_SLOW = "tidemark.pipeline.lake.tables.commit_sync.CommitSync._sync"
 
@@ -188,48 +183,6 @@ def test_a_heartbeat_that_lands_after_its_window_is_missed_by_it_and_by_those_lo
     )
 
 
-def test_the_lookback_reaches_its_own_first_moment_and_no_further(history: History) -> None:
-    history.land([Beat("a", 500)])
-    history.compute(0, 4)
-    history.land([Beat("b", 30), Beat("c", 29)])
-    assert [(one.window, one.missed_before) for one in history.staleness().check().stale] == [
-        (WINDOWS[0], 0),
-        (WINDOWS[1], 2),
-        (WINDOWS[2], 1),  # reaches back to 30
-    ]
-
-
-def test_copies_of_rows_that_a_window_has_read_are_not_missed_however_they_come(history: History) -> None:
-    history.land([Beat("a", 10, message_id="m1"), Beat("a", 20, message_id="m2", publisher_id="own")])
-    history.compute(0, 0)
-    history.land([Beat("a", 10, message_id="m1")])  # delivered again
-    history.land([Beat("a", 20, message_id="m3", publisher_id="own")])  # published again
-    history.compact()
-    missed = history.staleness().check()
-    assert (missed.total, list(missed.stale)) == (0, [])
-
-
-def test_a_heartbeat_that_is_missed_and_then_delivered_again_is_missed_once(history: History) -> None:
-    history.land([Beat("a", 10)])
-    history.compute(0, 0)
-    staleness = history.staleness()
-    for _ in range(3):
-        history.land([Beat("a", 20)])
-        assert staleness.check().total == 1
-
-
-def test_a_copy_of_a_row_is_not_missed_where_another_window_has_an_older_input(
-    history: History,
-) -> None:
-    history.land([Beat("a", 500)])
-    history.compute(5, 5)
-    history.land([Beat("a", 310)])  # missed by the window before, so that the look begins here
-    history.land([Beat("a", 10)])
-    history.compute(0, 0)
-    history.land([Beat("a", 10)])  # a copy of what the newer window has read
-    assert dict(history.staleness().check().by_window) == {WINDOWS[5].key: 1}
-
-
 def test_a_window_whose_neighbour_alone_was_computed_again_stays_stale(history: History) -> None:
     history.land([Beat("a", 500)])
     history.compute(0, 1)
@@ -242,18 +195,6 @@ def test_a_window_whose_neighbour_alone_was_computed_again_stays_stale(history: 
     history.compute(1, 1)
     missed = staleness.check()
     assert (missed.total, missed.mended, list(missed.stale)) == (0, 1, [])
-
-
-def test_a_run_that_listed_its_input_before_a_landing_misses_it_though_checked_before(
-    history: History,
-) -> None:
-    history.land([Beat("a", 10)])
-    history.compute(5, 5)
-    staleness, under_way = history.staleness(), history.start(0, 0)
-    history.land([Beat("a", 20)])
-    assert staleness.check().total == 0  # its window is not computed
-    history.finish(under_way)
-    assert staleness.check().total == 1
 
 
 def test_while_nothing_lands_late_no_file_of_heartbeats_is_opened(
@@ -335,67 +276,6 @@ def test_where_the_tables_are_compared_a_damaged_file_makes_its_hour_unknown_alo
     assert staleness.check().by_window == {WINDOWS[0].key: 1}
 
 
-def follow_from_the_beginning(history: History) -> None:
-    """The check that reads the log, without the comparison that takes its place."""
-    heartbeats, diffs = history.lake.heartbeats().pinned(), history.lake.diffs().table.current()
-    assert heartbeats is not None
-    assert diffs is not None
-    history.staleness()._follow(StalenessCheckpoint(("", "")), heartbeats, diffs)
-
-
-def test_after_the_log_and_the_replaced_files_are_gone_the_contents_say_the_same(history: History) -> None:
-    history.land([Beat("a", 10, message_id="m1"), Beat("a", 20, message_id="m2", publisher_id="own")])
-    history.compute(0, 1)
-    history.land([Beat("b", 70), Beat("a", 20, message_id="m3", publisher_id="own")])
-    history.compact()
-    history.vacuum()
-    with pytest.raises(ObjectMissing):
-        follow_from_the_beginning(history)
-    missed = history.staleness().check()
-    assert found_in(missed) == history.truth()
-    assert missed.total == 1
-
-
-def test_without_the_log_what_landed_in_a_lookback_never_computed_makes_stale(
-    history: History,
-) -> None:
-    history.land([Beat("a", 0, message_id="m000")])
-    history.compute(1, 1)
-    history.land([Beat("a", 0, message_id="m001")])
-    history.compact()
-    history.vacuum()
-    (stale,) = history.staleness().check().stale
-    assert (stale.window, stale.computed_from) == (WINDOWS[1], None)
-    assert history.truth().stale.keys() == {WINDOWS[1].key}
-
-
-def test_without_log_and_manifest_what_landed_makes_windows_looking_back_stale(
-    history: History,
-) -> None:
-    history.land([Beat("a", 0)])
-    history.compute(1, 1)
-    history.land([Beat("a", 10)])
-    history.compute(0, 0)  # has read what the other has not
-    (history.folder / "lake" / MANIFESTS.prefix / "run2.json").unlink()
-    history.compact()
-    history.vacuum()
-    assert [one.window for one in history.staleness().check().stale] == WINDOWS[:2]
-
-
-def test_after_the_log_is_gone_what_landed_before_a_lookback_makes_nothing_stale(history: History) -> None:
-    history.land([Beat("a", 29), Beat("b", 29)])
-    history.compute(2, 3)  # from 30 on, and from 90
-    history.land([Beat("b", 28)])
-    history.compact()
-    history.vacuum()
-    staleness = history.staleness()
-    assert list(staleness.check().stale) == []
-    history.land([Beat("b", 30)])
-    history.compact()
-    history.vacuum()
-    assert [one.window for one in history.staleness().check().stale] == WINDOWS[2:3]
-
-
 def test_a_window_whose_manifest_is_gone_is_stale_until_it_is_computed_again(history: History) -> None:
     history.land([Beat("a", 10)])
     history.compute(0, 0)
@@ -408,21 +288,6 @@ def test_a_window_whose_manifest_is_gone_is_stale_until_it_is_computed_again(his
     assert [one.window for one in history.after_restart(staleness).check().stale] == [WINDOWS[0]]
     history.compute(0, 0)
     assert list(staleness.check().stale) == []
-
-
-def test_a_table_of_diffs_that_was_lost_and_begun_again_is_checked_from_the_beginning(history: History) -> None:
-    history.land([Beat("a", 10)])
-    for number in range(4):
-        history.compute(number, number)
-    history.land([Beat("a", 20)])
-    staleness = history.staleness()
-    assert staleness.check().total == 1
-    shutil.rmtree(history.folder / "lake" / "heartbeat_diffs")
-    history.computed.clear()
-    assert history.after_restart(staleness).check() == MissedHeartbeats()
-    history.compute(0, 0)
-    history.land([Beat("a", 30)])
-    assert found_in(history.after_restart(staleness).check()) == history.truth()
 
 
 def test_a_checker_that_holds_both_tables_open_while_they_are_begun_again_checks_the_new_ones(history: History) -> None:
@@ -447,35 +312,6 @@ def test_a_checker_that_holds_both_tables_open_while_they_are_begun_again_checks
     assert truth.stale == {WINDOWS[0].key: (2, 0), WINDOWS[1].key: (0, 1)}
 
 
-@pytest.mark.gcs
-def test_in_cloud_storage_it_is_the_same(tmp_path: Path) -> None:
-    with server_apart() as endpoint:
-        history = History(lake_of(fresh_lake(endpoint)), tmp_path)
-        history.land([Beat("a", 10, message_id="m1")])
-        history.compute(0, 1)
-        history.land([Beat("a", 10, message_id="m1"), Beat("b", 70)])
-        history.compact()
-        staleness = history.staleness()
-        assert found_in(staleness.check()) == history.truth()
-        staleness.keep()
-        history.land([Beat("b", 75)])
-        restored = history.restored()
-        assert restored.check().total == 2
-        assert found_in(restored.check()) == history.truth()
-
-
-def test_a_lake_without_tables_misses_nothing(history: History) -> None:
-    assert history.staleness().check() == MissedHeartbeats()
-    history.land([Beat("a", 10)])
-    assert history.staleness().check() == MissedHeartbeats()
-
-
-def test_a_window_that_was_computed_before_anything_had_landed_misses_what_lands(history: History) -> None:
-    history.compute(0, 0)
-    history.land([Beat("a", 10)])
-    assert history.staleness().check().total == 1
-
-
 def test_a_check_s_progress_is_kept_and_read_back_and_a_damaged_file_is_ignored(history: History) -> None:
     history.land([Beat("a", 10)])
     history.compute(0, 0)
@@ -491,61 +327,3 @@ def test_a_check_s_progress_is_kept_and_read_back_and_a_damaged_file_is_ignored(
     kept.chmod(0o644)
     kept.write_bytes(kept.read_bytes()[:40])
     assert history.restored().checkpoint is None
-
-
-def test_a_check_s_progress_is_not_written_again_while_it_is_the_same(history: History) -> None:
-    history.land([Beat("a", 10)])
-    history.compute(0, 0)
-    staleness = history.staleness()
-    for number in range(3):
-        history.land([Beat("a", 100 + number)])
-        staleness.check()
-        staleness.keep()
-    (kept,) = (history.folder / "lake" / CHECKPOINTS.prefix).iterdir()
-    assert kept.name.startswith("000000000002-")
-
-
-def test_a_checkpoint_that_an_earlier_version_wrote_is_read(history: History) -> None:
-    history.land([Beat("a", 10)])
-    history.compute(0, 0)
-    tables = [
-        str(table.metadata().id)
-        for table in (history.lake.heartbeats().pinned(), history.lake.diffs().table.current())
-        if table
-    ]
-    history.land([Beat("a", 20)])
-    columns = pa.schema(
-        [
-            ("stream_id", pa.string()),
-            ("event_time", pa.timestamp("us", "UTC")),
-            ("id", pa.string()),
-            ("version", pa.int64()),
-            ("missed", pa.bool_()),
-        ]
-    )
-    said = {"tables": tables, "heartbeats_version": 2, "diffs_version": 1, "unknown": [WINDOWS[1].key], "mended": 7}
-    rows = pa.table(
-        [["a"], [at(20)], ["mm"], [2], [True]], columns.with_metadata({"tidemark.checked": json.dumps(said)})
-    )
-    folder = history.folder / "lake" / CHECKPOINTS.prefix
-    folder.mkdir()
-    pq.write_table(rows, folder / "000000000002-000000000001.parquet", compression="zstd")
-    missed = history.restored().check()
-    assert (missed.total, missed.mended, [one.window for one in missed.stale]) == (1, 7, WINDOWS[:1])
-
-
-def test_a_long_check_goes_on_in_a_new_process_from_the_checkpoint_that_is_kept(
-    history: History, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(staleness_module, "COMMITS_AT_ONCE", 2)
-    history.land([Beat("a", 10)])
-    history.compute(0, 0)
-    for number in range(6):
-        history.land([Beat("b", 20.0 + number)])
-    left = []
-    for _ in range(3):
-        staleness = history.restored()
-        left.append(staleness.step().left)
-        staleness.keep()
-    assert left == [4, 2, 0]
-    assert found_in(staleness.check()) == history.truth()

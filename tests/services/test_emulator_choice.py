@@ -9,7 +9,6 @@ from tests.spark.machine import bare, java_saying
 from tidemark.local.services import emulator_choice
 from tidemark.local.services.emulator_choice import choose_emulator, find_emulator_jar
 from tidemark.pipeline.errors import InvalidSettings, ToolMissing
-from tidemark.pipeline.hosts import is_loopback
 
 
 @pytest.fixture
@@ -29,11 +28,6 @@ def put_sdk(folder: Path, versions: tuple[str, ...] = ("0.8.20",)) -> Path:
     gcloud = folder / "bin/gcloud"
     gcloud.touch(mode=0o755)
     return gcloud
-
-
-def test_a_missing_emulator_is_reported_with_how_to_get_it(bare_machine: Path) -> None:
-    with pytest.raises(ToolMissing, match="google-cloud-cli-pubsub-emulator"):
-        find_emulator_jar()
 
 
 def test_the_newest_jar_of_the_sdk_that_gcloud_belongs_to_is_taken(bare_machine: Path, tmp_path: Path) -> None:
@@ -66,13 +60,6 @@ def test_without_a_java_that_runs_the_official_emulator_our_own_is_taken(bare_ma
     assert choose_emulator("auto").name == "tidemark's own Pub/Sub (no Java here runs the official emulator)"
 
 
-def test_our_own_is_taken_beside_the_official_one_where_it_is_wanted(bare_machine: Path, tmp_path: Path) -> None:
-    (bare_machine / "gcloud").symlink_to(put_sdk(tmp_path / "sdk"))
-    java_saying(bare_machine, "17.0.1")
-    assert choose_emulator("local").name == "tidemark's own Pub/Sub"
-    assert choose_emulator("local").command("127.0.0.1", 8085)[1:4] == ["-m", "tidemark.pipeline.cli", "pubsub"]
-
-
 def test_the_official_one_is_not_replaced_where_it_is_wanted(bare_machine: Path) -> None:
     java_saying(bare_machine, "17.0.1")
     with pytest.raises(ToolMissing, match="google-cloud-cli-pubsub-emulator"):
@@ -83,8 +70,3 @@ def test_the_official_one_is_not_replaced_where_it_is_wanted(bare_machine: Path)
 def test_the_emulator_is_not_started_where_others_could_reach_it(host: str) -> None:
     with pytest.raises(InvalidSettings, match="on loopback"):
         choose_emulator("local").command(host, 8085)
-
-
-@pytest.mark.parametrize("host", ["localhost", "127.0.0.1", "127.8.0.1", "::1", "[::1]"])
-def test_loopback_is_recognised(host: str) -> None:
-    assert is_loopback(host)

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tidemark.local.services.log_ends import LINES_AT_END, READ_AT_END_BYTES, REASONS_AT_MOST, log_end, why_ended
+from tidemark.local.services.processes import LINES_AT_END, READ_AT_END_BYTES, REASONS_AT_MOST, log_end, why_ended
 
 TRACE = [f"\tat org.apache.spark.Class{number}.call(Class.scala:{number})" for number in range(40)]
 WHY = [
@@ -31,17 +31,6 @@ def test_the_line_that_says_why_is_shown_although_a_stack_trace_follows(tmp_path
     said = log_end(log)
     assert said.startswith(f"{log} says why:\n{why}\nthe end of {log}:\n\tat org")
     assert said.count("\n\tat org") == LINES_AT_END
-
-
-def test_a_python_thread_that_ends_is_no_reason(tmp_path: Path) -> None:
-    log = log_of(tmp_path, "Exception in thread Thread-3 (run):", "Traceback (most recent call last):", "ValueError: 1")
-    assert why_ended(log) == []
-
-
-def test_a_line_among_the_last_ones_is_shown_once(tmp_path: Path) -> None:
-    log = log_of(tmp_path, *TRACE, WHY[0])
-    assert log_end(log).count(WHY[0]) == 1
-    assert log_end(log).startswith(f"the end of {log}:\n")
 
 
 def test_only_the_start_that_failed_counts_and_of_many_reasons_the_newest(tmp_path: Path) -> None:

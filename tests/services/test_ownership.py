@@ -1,7 +1,5 @@
 """Who owns a lake: over a folder and over a bucket, with processes that live, have died, or are elsewhere."""
 
-import json
-import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -19,14 +17,13 @@ from tests.lake.test_tracking_log import deciding
 from tests.watermark.builders import at
 from tidemark.local.services.ownership import Life, Ownership
 from tidemark.local.services.processes import STATE_FILE, Noted, noted_file
-from tidemark.pipeline.errors import AlreadyRunning, LakeOwned, NewerFormat
+from tidemark.pipeline.errors import AlreadyRunning, LakeOwned
 from tidemark.pipeline.lake.layout import Lake
 from tidemark.pipeline.lake.owner import HEARD_LEAST, NAME, OWNER, Owner, pipeline_of
 from tidemark.pipeline.lake.store.notes import Notes
 from tidemark.pipeline.machine import ProcessName, own_process, process_of
 from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.settings_sections import DagsterSettings, LakeSettings, PubSubSettings
-from tidemark.pipeline.version import FORMAT, WRITTEN_IN
 from tidemark.pipeline.watermark.state import Beginning
 
 BEGIN = 10_000.0
@@ -95,12 +92,6 @@ def of_one(pipelines: list[Ownership]) -> int:
 
     with ThreadPoolExecutor(len(pipelines)) as pool:
         return sum(pool.map(begin, pipelines))
-
-
-def test_of_pipelines_that_begin_at_once_one_owns_the_folder(place: Place) -> None:
-    topics = [f"topic-{number}" for number in range(8)]
-    assert of_one([place.process(topic) for topic in topics]) == 1
-    assert place.owner().pipeline.topic.rpartition("/")[2] in topics
 
 
 @pytest.mark.gcs
@@ -179,14 +170,6 @@ def test_an_owner_elsewhere_that_has_died_is_taken_over_within_two_minutes(place
     assert place.owner().process == own_process()
 
 
-def test_the_owners_tick_and_not_ones_own_says_how_long_is_long(place: Place) -> None:
-    owner = place.owned_by(FAR)
-    assert owner.heard_within == timedelta(minutes=1)
-    assert replace(owner, tick_seconds=60.0).heard_within == timedelta(minutes=6)
-    assert replace(owner, tick_seconds=1e300).heard_within == timedelta(hours=1)
-    assert replace(owner, tick_seconds=-5.0).heard_within == timedelta(minutes=1)
-
-
 def test_an_owner_on_this_machine_is_known_by_its_process(place: Place, sleeper: "subprocess.Popen[bytes]") -> None:
     place.owned_by(process_of(sleeper.pid), ago=7200)
     with pytest.raises(LakeOwned):
@@ -197,16 +180,6 @@ def test_an_owner_on_this_machine_is_known_by_its_process(place: Place, sleeper:
     place.process("orders").state()
     assert len(place.said) == 1
     assert place.owner().pipeline.topic.endswith("/orders")
-
-
-def test_another_process_with_the_owners_number_is_not_the_owner(
-    place: Place, sleeper: "subprocess.Popen[bytes]"
-) -> None:
-    earlier = process_of(sleeper.pid)
-    place.owned_by(replace(earlier, started=earlier.started - 100))
-    place.process("orders").state()
-    for number in (-1, 2**70):
-        assert not replace(earlier, process=number).runs()
 
 
 def test_processes_of_the_pipeline_are_not_refused_and_the_last_to_begin_is_named(place: Place) -> None:
@@ -289,25 +262,6 @@ def test_an_up_that_ends_says_so_and_only_of_itself(place: Place, tmp_path: Path
     assert place.owner().ended is None, "another pipeline owns the lake by now"
 
 
-def test_what_a_killed_up_has_left_is_ended_by_its_folder(place: Place, tmp_path: Path) -> None:
-    place.owned_by(replace(own_process(), started=-1.0), up=str(tmp_path))
-    place.process(up=tmp_path).end()
-    assert place.owner().ended is not None
-    place.owned_by(FAR, up=str(tmp_path))
-    place.process(up=tmp_path).end()
-    assert place.owner().ended is None, "the same folder's name on another machine"
-
-
-def test_after_it_was_allowed_a_process_asks_nothing_more(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    reader, writer = place.process(), place.process()
-    reader.allow()
-    assert place.notes.found(OWNER.key) == (None, 0), "to be allowed writes nothing"
-    writer.state()
-    monkeypatch.setattr(Notes, "found", lambda *_: pytest.fail("asked again"))
-    for again in (reader.allow, writer.allow, writer.state):
-        again()
-
-
 def damage(place: Place, content: bytes) -> None:
     there = place.notes.found(OWNER.key)[1]
     place.notes._replaceable.replace(NAME, content, there)
@@ -322,25 +276,3 @@ def test_a_damaged_note_is_said_and_written_again(place: Place, content: bytes) 
     (said,) = place.said
     assert said == f"{place.lake.uri}/{NAME} was damaged, and is written again"
     assert place.owner().process == own_process()
-
-
-def test_fields_of_a_later_version_are_passed_over_and_a_later_format_is_refused(place: Place) -> None:
-    owner = place.owned_by(FAR)
-    facts = json.loads(OWNER.encode(owner))
-    later = {**facts, "mood": ["new"], "process": {**facts["process"], "core": 3}}
-    damage(place, json.dumps(later).encode())
-    assert place.owner() == owner
-    damage(place, json.dumps({**later, WRITTEN_IN: str(FORMAT + 1)}).encode())
-    for refused in (place.process().allow, place.process().state, place.process("orders").state):
-        with pytest.raises(NewerFormat):
-            refused()
-
-
-def test_the_calling_process_runs_and_its_child_has_another_name() -> None:
-    own = own_process()
-    assert own.is_near()
-    assert own.runs()
-    child = os.fork()
-    if not child:
-        os._exit(0 if own_process().process == os.getpid() and own_process() != own else 1)
-    assert os.waitpid(child, 0)[1] == 0

@@ -5,13 +5,11 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import psutil
 import pytest
 
-from tests.chaos.disk import small_disk
 from tests.official_emulator import HOST, free_port
 from tidemark.local.services.processes import (
     RESTARTS_AT_MOST,
@@ -23,9 +21,8 @@ from tidemark.local.services.processes import (
     noted_file,
     noted_in,
 )
-from tidemark.pipeline import version
 from tidemark.pipeline.clock import SystemClock
-from tidemark.pipeline.errors import AlreadyRunning, NewerFormat, ServiceFailed
+from tidemark.pipeline.errors import AlreadyRunning, ServiceFailed
 from tidemark.pipeline.hosts import listens
 from tidemark.pipeline.machine import ProcessName, own_process, process_of
 
@@ -125,12 +122,6 @@ def test_a_service_that_ends_at_once_is_reported_with_the_end_of_its_log(house: 
     assert "line 3\n" not in said
 
 
-def test_a_service_that_does_not_become_ready_in_time_is_reported(house: House) -> None:
-    spec = house.spec("A server", FOR_EVER, is_ready=lambda: False, ready_within_seconds=0.5)
-    with pytest.raises(ServiceFailed, match=r"A server was not ready within 0\.5 s; the end of .*a-server\.log"):
-        house.supervisor.start(spec)
-
-
 def test_a_start_ends_soon_after_it_was_asked_to_stop(house: House) -> None:
     house.supervisor.is_asked_to_stop = lambda: house.log("A server") != ""
     with pytest.raises(StopAsked):
@@ -152,24 +143,6 @@ def test_a_service_that_died_is_started_again_and_the_others_are_left_alone(hous
     assert house.pid("one") != one
     assert house.pid("two") == two
     assert house.noted() == {"one": house.pid("one"), "two": two}
-
-
-def test_a_service_that_died_is_said_with_the_line_of_its_log_that_says_why(house: House) -> None:
-    why = 'Exception in thread "main" java.lang.OutOfMemoryError: Java heap space'
-    house.supervisor.start(
-        house.spec("A server", f"print({why!r}); [print('\\tat', n) for n in range(40)]; raise SystemExit(3)"),
-        wait=False,
-    )
-    until("it has ended", lambda: house.supervisor.running[0].process.poll() is not None)
-    house.supervisor.restart_what_died()
-    assert house.said == [f"A server ended with code 3: starting it again\n  {why}"]
-
-
-def test_a_service_that_was_asked_to_end_is_said_without_a_reason(house: House) -> None:
-    house.supervisor.start(house.spec("A server", "print('Caused by: nothing')"), wait=False)
-    until("it has ended", lambda: house.supervisor.running[0].process.poll() is not None)
-    house.supervisor.restart_what_died()
-    assert house.said == ["A server ended with code 0: starting it again"]
 
 
 def test_a_service_that_keeps_ending_is_a_failure(house: House) -> None:
@@ -194,14 +167,6 @@ def test_stopping_ends_services_with_all_their_descendants(house: House) -> None
     house.supervisor.stop()
     assert [pid for pid in (child, parent, once) if is_alive(pid)] == []
     assert not (house.supervisor.state_folder / STATE_FILE).exists()
-
-
-def test_a_process_that_ends_by_itself_is_not_restarted(house: House) -> None:
-    house.supervisor.start(house.spec("once", "pass", ends=True), wait=False)
-    (once,) = house.supervisor.running
-    until("it has ended", lambda: once.process.poll() is not None)
-    house.supervisor.restart_what_died()
-    assert (once.restarts, house.said) == (0, [])
 
 
 def test_a_process_that_does_not_end_when_asked_is_killed(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -276,28 +241,6 @@ def test_a_folder_whose_owner_lives_is_not_taken_over(house: House, sleeper: "su
     assert noted_in(house.supervisor.state_folder).owner == own_process()
 
 
-def test_another_process_with_the_number_of_a_left_one_is_not_touched(
-    house: House, sleeper: "subprocess.Popen[bytes]"
-) -> None:
-    innocent = process_of(sleeper.pid)
-    house.note(earlier=replace(innocent, started=innocent.started - 100), elsewhere=replace(innocent, ids="another"))
-    house.supervisor.take_over()
-    assert is_alive(sleeper.pid)
-    assert house.said == []
-
-
-def test_notes_of_a_later_version_are_refused(
-    house: House, sleeper: "subprocess.Popen[bytes]", monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with monkeypatch.context() as later:
-        later.setattr(version, "FORMAT", version.FORMAT + 1)
-        later.setattr(version, "own_version", lambda: "9.0.0")
-        house.note(left=process_of(sleeper.pid))
-    with pytest.raises(NewerFormat, match=r"this state was written by tidemark 9\.0\.0"):
-        house.supervisor.take_over()
-    assert is_alive(sleeper.pid)
-
-
 def kill(house: House, name: str) -> None:
     pid = house.pid(name)
     psutil.Process(pid).kill()
@@ -325,29 +268,3 @@ def test_a_folder_that_can_no_longer_be_written_ends_nothing_and_is_said_once(ho
     kill(house, "one")
     house.supervisor.restart_what_died()
     assert house.noted() == {"one": house.pid("one")}
-
-
-def test_on_a_full_disk_a_service_that_is_started_again_is_noted(tmp_path: Path) -> None:
-    with small_disk(tmp_path / "disk", 1) as reason:
-        if reason is not None:
-            pytest.skip(reason)
-        house = House(tmp_path / "disk")
-        house.supervisor.take_over()
-        house.supervisor.start(house.spec("one", FOR_EVER))
-        with pytest.raises(OSError, match="No space left"), (house.folder / "filler").open("wb") as filler:
-            filler.write(bytes(2 << 20))
-        kill(house, "one")
-        house.supervisor.restart_what_died()
-        assert house.said == ["one ended with code -9: starting it again"]
-        assert house.noted() == {"one": house.pid("one")}
-        assert [one.restarts for one in house.supervisor.running] == [0]
-        (house.folder / "filler").unlink()
-        house.supervisor.stop()
-
-
-@pytest.mark.parametrize("content", ["", "{", "[["])
-def test_notes_that_cannot_be_read_stop_nothing_and_do_no_harm(house: House, content: str) -> None:
-    house.supervisor.state_folder.mkdir(parents=True)
-    (house.supervisor.state_folder / STATE_FILE).write_text(content)
-    house.supervisor.take_over()
-    assert house.said == []

@@ -9,7 +9,6 @@ import psutil
 import pytest
 
 from tests.official_emulator import free_port
-from tidemark.local.services import emulator_choice
 from tidemark.local.services.processes import Supervisor, page_sentence
 from tidemark.local.services.stack import (
     dagster_environment,
@@ -65,18 +64,6 @@ def test_our_own_pubsub_is_started_where_it_is_wanted_and_that_is_reported(start
     assert topics(settings) == [settings.pubsub.topic_path]
 
 
-def test_on_a_machine_without_the_official_emulator_ours_is_started(
-    started: Started, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.setattr(emulator_choice, "SDK_PLACES", ())
-    monkeypatch.setenv("PATH", str(tmp_path))
-    settings = settings_for("auto")
-    start_emulator(started.supervisor, settings)
-    (said,) = started.said
-    assert said.startswith("starting tidemark's own Pub/Sub (the official emulator is not on this machine) at ")
-    assert topics(settings) == []
-
-
 def test_a_killed_emulator_comes_back_empty_and_is_provisioned_again(started: Started) -> None:
     settings = settings_for("local")
     start_emulator(started.supervisor, settings)
@@ -85,15 +72,6 @@ def test_a_killed_emulator_comes_back_empty_and_is_provisioned_again(started: St
     started.supervisor.restart_what_died()
     assert topics(settings) == [settings.pubsub.topic_path]
     assert "provisioning again" in started.said[-1]
-
-
-def test_it_ends_when_it_is_asked_to(started: Started) -> None:
-    settings = settings_for("local")
-    start_emulator(started.supervisor, settings)
-    process = started.supervisor.running[0].process
-    process.terminate()
-    assert process.wait(60) == 0
-    assert emulator_is_absent(settings)
 
 
 def test_with_attach_neither_spark_nor_an_emulator_is_started(

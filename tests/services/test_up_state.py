@@ -129,20 +129,6 @@ def test_processes_that_got_the_numbers_of_noted_ones_are_not_touched(up: Up) ->
     assert up.said == ["stopped what an earlier `tidemark up` had left behind"]
 
 
-def test_a_process_is_known_after_the_clock_was_set(up: Up, monkeypatch: pytest.MonkeyPatch) -> None:
-    folder = up.settings.dagster.state_folder
-    folder.mkdir(parents=True)
-    with subprocess.Popen([sys.executable, "-c", FOR_EVER]) as process:
-        noted_file(folder).write(Noted(process_of(process.pid)))
-        created, booted, ahead = psutil.Process.create_time, psutil.boot_time(), 7200.0
-        monkeypatch.setattr(psutil.Process, "create_time", lambda one: created(one) + ahead)
-        monkeypatch.setattr(psutil, "boot_time", lambda: booted + ahead)
-        state = up_state(up.settings)
-        process.kill()
-    assert state.owner is not None
-    assert state.owner.process == process.pid
-
-
 def test_one_that_does_not_end_is_said_with_what_to_do(up: Up, monkeypatch: pytest.MonkeyPatch) -> None:
     pid = up.start("deaf")
     monkeypatch.setattr(module, "STOPS_WITHIN_SECONDS", 0.5)

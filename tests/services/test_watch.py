@@ -61,12 +61,10 @@ def test_that_nobody_decides_is_said_with_the_reason_and_not_before_the_first_de
     terminal.notes.good("tracking", terminal.home.in_lake)
     assert terminal.new(30) == []
     (said,) = terminal.new(1)
-    assert said.startswith(
-        f"nobody has decided for 31s, since {iso(at(59))}, and a decision is due every 10s: its proc"
-    )
+    assert said.startswith(f"no decision for 31s, since {iso(at(59))}, and one is due every 10s: its proc")
     assert terminal.new(100) == []
     terminal.notes.good("tracking", terminal.home.in_lake)
-    assert terminal.new() == ["over after 1m40s: nobody decided"]
+    assert terminal.new() == ["over after 1m40s: no decision"]
 
 
 def test_what_an_ended_process_said_stands_until_another_one_ticks(terminal: Terminal) -> None:
@@ -129,5 +127,5 @@ def test_where_no_process_can_say_anything_the_lake_does(tmp_path: Path) -> None
     failed = terminal.notes.failed("landing", LakeFull("no space"), home.in_lake)
     first, second = terminal.new(60)
     assert first == failed.sentence()
-    assert second.startswith("nobody has decided for 1m11s")
+    assert second.startswith("no decision for 1m11s")
     assert "there is no word from its process on this machine" in second

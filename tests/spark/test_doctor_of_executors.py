@@ -9,8 +9,8 @@ from pyspark import cloudpickle
 from pyspark.sql import SparkSession
 
 import tidemark.pipeline.compute
-from tidemark.pipeline.doctor.cluster import seen_executors
 from tidemark.pipeline.doctor.finding import Level
+from tidemark.pipeline.doctor.spark import seen_executors
 from tidemark.pipeline.spark import executors
 from tidemark.pipeline.spark.executors import WINDOWS, look
 

@@ -19,9 +19,8 @@ from tidemark.pipeline.ingest.readers import tick_budget
 from tidemark.pipeline.ingest.signals import signals_of
 from tidemark.pipeline.ingest.ticks import Tracked, track
 from tidemark.pipeline.kept import Kept
-from tidemark.pipeline.observe.observer import OFF
 from tidemark.pipeline.observe.outlet import check_libraries, outlet_of
-from tidemark.pipeline.observe.recorder import Recorder
+from tidemark.pipeline.observe.recorder import OFF, Recorder
 from tidemark.pipeline.printable import printable
 from tidemark.pipeline.pubsub.drift import look_at_subscriptions
 from tidemark.pipeline.pubsub.provision import provision_here
@@ -29,7 +28,7 @@ from tidemark.pipeline.pubsub.readings import Readings
 from tidemark.pipeline.pubsub.schemas import reader_of
 from tidemark.pipeline.pubsub.subscription import PubSubSubscription
 from tidemark.pipeline.quality.failing import TRACKING
-from tidemark.pipeline.quality.tick_notes import TickNotes
+from tidemark.pipeline.quality.running import TickNotes
 from tidemark.pipeline.settings import Settings, load_settings
 from tidemark.pipeline.settings_sections import LISTEN
 

@@ -12,13 +12,13 @@ from tidemark.pipeline.cli.output import columns, warn
 from tidemark.pipeline.compute.table_definition import read_table
 from tidemark.pipeline.errors import InvalidSettings
 from tidemark.pipeline.quality.due_windows import ComputedWindows, Followed
-from tidemark.pipeline.quality.failing import FailingTable, read_failing_tables
+from tidemark.pipeline.quality.failing import Failing, read_failing_tables
 
 FAILED = {"failed_runs": "failures", "failed_last": "last", "failed_reason": "reason"}
 SHOWN = ("name", "newest", "version", "windows", "rows", "due", "by_other_versions", "failed_runs")
 
 
-def read_custom_tables(at: Here, now: datetime) -> Iterator[tuple[dict[str, Any], FailingTable | None]]:
+def read_custom_tables(at: Here, now: datetime) -> Iterator[tuple[dict[str, Any], Failing | None]]:
     """Each table's facts, and its failed runs. `version`, `due` and `by_other_versions` are None for a table that the
     settings do not name, or whose file cannot be used; `wrong` says why. Raises LakeError."""
     lake, settings = at.lake, at.settings
@@ -50,7 +50,7 @@ def read_custom_tables(at: Here, now: datetime) -> Iterator[tuple[dict[str, Any]
         yield facts, failed
 
 
-def show_custom_tables(found: Iterable[tuple[dict[str, Any], FailingTable | None]], terminal: Console) -> None:
+def show_custom_tables(found: Iterable[tuple[dict[str, Any], Failing | None]], terminal: Console) -> None:
     """Print the tables, if there are any."""
     facts = [facts for facts, _ in found]
     if not facts:

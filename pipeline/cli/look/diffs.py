@@ -14,7 +14,7 @@ from tidemark.pipeline.cli.output import print_rows
 from tidemark.pipeline.errors import LakeError, WindowNotComputed
 from tidemark.pipeline.lake.layout import HEARTBEAT_DIFFS
 from tidemark.pipeline.lake.tables.windowed import PARTITION
-from tidemark.pipeline.quality.computed import Stage, WindowProgress, words
+from tidemark.pipeline.quality.gate import Stage, WindowProgress, words
 
 LEFT_OUT = ("publish_time", "message_id")
 """Columns that only --json has, as it has the previous values: the comparisons must fit a terminal."""

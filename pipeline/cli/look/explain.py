@@ -18,9 +18,9 @@ from tidemark.pipeline.observe.explained import read_by_stream, read_decided, re
 from tidemark.pipeline.observe.facts import of_runs, ticks_details
 from tidemark.pipeline.observe.plane import drawn
 from tidemark.pipeline.printable import printable
-from tidemark.pipeline.quality.affected import not_known
 from tidemark.pipeline.quality.failing import TicksNow, read_failing, read_ticks, with_age
-from tidemark.pipeline.quality.passed_over import PassedOver
+from tidemark.pipeline.quality.missed.affected import not_known
+from tidemark.pipeline.quality.recent import PassedOver
 from tidemark.pipeline.settings import load_settings
 from tidemark.pipeline.watermark.explain.conditions import RuleOutcome
 from tidemark.pipeline.watermark.explain.explanation import TRIED, Alternative, Explanation

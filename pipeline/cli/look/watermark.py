@@ -13,8 +13,7 @@ from tidemark.pipeline.clock import SystemClock, iso
 from tidemark.pipeline.durations import format_duration, rough
 from tidemark.pipeline.errors import WatermarkNotReached, WindowNotComputed
 from tidemark.pipeline.observe.explained import decision_facts
-from tidemark.pipeline.quality.computed import Stage, WindowProgress, words
-from tidemark.pipeline.quality.gate import Watermark, WatermarkReader
+from tidemark.pipeline.quality.gate import Stage, Watermark, WatermarkReader, WindowProgress, words
 from tidemark.pipeline.settings import Settings, load_settings
 
 WAITS = Span(minutes=10)

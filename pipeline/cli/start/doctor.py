@@ -11,7 +11,7 @@ from tidemark.pipeline.cli.options import AsJson, only_with, option
 from tidemark.pipeline.cli.output import console, counted, print_json, safe
 from tidemark.pipeline.clock import Clock, SystemClock
 from tidemark.pipeline.doctor.checks import CHECKS, DAGSTER, LAKE, PUBSUB, SETTINGS, SPARK, diagnose
-from tidemark.pipeline.doctor.finding import Finding, Level, Setup, examine
+from tidemark.pipeline.doctor.finding import CheckFinding, Level, Setup, examine
 from tidemark.pipeline.errors import InvalidSettings
 from tidemark.pipeline.identity import RUNNING, Component
 from tidemark.pipeline.settings import Settings, load_settings
@@ -43,9 +43,9 @@ def doctor(
     try:
         settings = load_settings()
     except InvalidSettings as error:
-        findings = [Finding(SETTINGS, Level.BROKEN, str(error))]
+        findings = [CheckFinding(SETTINGS, Level.BROKEN, str(error))]
     else:
-        valid = Finding(SETTINGS, Level.OK, f"{config_file()} has no mistakes")
+        valid = CheckFinding(SETTINGS, Level.OK, f"{config_file()} has no mistakes")
         findings = [valid, *diagnose(Setup(settings, SystemClock(), parts or running(settings)))]
     broken, warnings = (sum(one.level is level for one in findings) for level in (Level.BROKEN, Level.WARNING))
     if as_json:
@@ -64,7 +64,7 @@ def running(settings: Settings) -> Sequence[Component]:
     return (Component.ATTACH,) if settings.pubsub.attach else RUNNING
 
 
-def at_once(settings: Settings, clock: Clock) -> list[Finding]:
+def at_once(settings: Settings, clock: Clock) -> list[CheckFinding]:
     """The short form for `tidemark up`: what is wrong with this machine (disk, Java, token), and if nothing is broken
     there, with the rest, as far as a few seconds tell."""
     setup, here = Setup(settings, clock), {DAGSTER, *([LAKE] if settings.lake.folder else [])}
@@ -79,7 +79,7 @@ def at_once(settings: Settings, clock: Clock) -> list[Finding]:
     return [finding for finding in found if finding.level is not Level.OK]
 
 
-def _print(findings: Sequence[Finding]) -> None:
+def _print(findings: Sequence[CheckFinding]) -> None:
     terminal = console()
     for subject, group in groupby(findings, key=lambda finding: finding.subject):
         terminal.print(f"[bold]{safe(subject)}[/]")

@@ -12,8 +12,7 @@ from tidemark.pipeline.cli.here import config_file
 from tidemark.pipeline.cli.output import WARNING, columns, console, counted, print_json, progress_bar, safe
 from tidemark.pipeline.clock import Clock, iso
 from tidemark.pipeline.doctor.measure.experiments import measure
-from tidemark.pipeline.doctor.measure.facts import Facts, Verdict
-from tidemark.pipeline.doctor.measure.judging import Row, Setting, cost, follows, rows
+from tidemark.pipeline.doctor.measure.facts import Facts, Row, Setting, Verdict, cost, follows, rows
 from tidemark.pipeline.doctor.measure.writing import Written, write_settings
 from tidemark.pipeline.durations import rough
 from tidemark.pipeline.errors import PubSubUnreachable

@@ -20,8 +20,7 @@ from tidemark.pipeline.doctor.measure.facts import (
     Took,
     TransformFacts,
 )
-from tidemark.pipeline.doctor.measure.place import Place
-from tidemark.pipeline.doctor.measure.traffic import Plan, Received, Traffic
+from tidemark.pipeline.doctor.measure.traffic import Plan, Received, ThrowAwayTopic, Traffic
 from tidemark.pipeline.errors import PubSubError, ReadingUnavailable
 from tidemark.pipeline.pubsub.connection import publisher_client, subscriber_client
 from tidemark.pipeline.pubsub.monitoring import SAMPLE_PERIOD, MonitoringBacklog, monitoring_client
@@ -51,7 +50,7 @@ def measure(
     began = clock.monotonic()
     with ExitStack() as stack:
         publisher = stack.enter_context(publisher_client(*settings.server))
-        place = Place(publisher, stack.enter_context(subscriber_client(*settings.server)), settings, clock)
+        place = ThrowAwayTopic(publisher, stack.enter_context(subscriber_client(*settings.server)), settings, clock)
         tell("looking for what a killed measurement left behind")
         swept = place.sweep()
         stack.callback(place.remove)
@@ -101,7 +100,7 @@ class Bench(Traffic):
             return NotMeasured(f"the subscription was refused: {error}")
 
     def redelivered(self, path: str) -> tuple[RedeliveryFacts | NotMeasured, datetime | None]:
-        """Pulls a message, gives it back, and pulls it again. It stays unacknowledged; its publish time as well."""
+        """Pull a message, give it back, and pull it again. It stays unacknowledged; return its publish time as well."""
         (sent,) = self._publish({"data": b"held"})
         if (first := self._take(path, [sent]).get(sent)) is None:
             return NotMeasured(f"no message came within {self._plan.patience.total_seconds():g} s"), None
@@ -112,7 +111,7 @@ class Bench(Traffic):
         return RedeliveryFacts(abs(again.publish_time - first.publish_time)), first.publish_time
 
     def filtered(self, path: str | NotMeasured) -> FilterFacts | NotMeasured:
-        """Publishes messages that pass the filter, and as many that do not."""
+        """Publish messages that pass the filter, and as many that do not."""
         if isinstance(path, NotMeasured):
             return path
         ids = self._publish(*({"data": b"f", "attributes": {KIND: kind}} for kind in (KEPT, "other") * 10))
@@ -121,7 +120,7 @@ class Bench(Traffic):
         return FilterFacts(len(passing), len(came & passing), len(came & others))
 
     def transformed(self, path: str | NotMeasured, plain: str) -> TransformFacts | NotMeasured:
-        """Publishes messages with a payload, and compares what comes behind the transform with what comes without."""
+        """Publish messages with a payload, and compare what comes with the transform and without."""
         if isinstance(path, NotMeasured):
             return path
         ids = self._publish(*({"data": b"payload", "attributes": {"number": str(number)}} for number in range(10)))
@@ -134,7 +133,7 @@ class Bench(Traffic):
         return TransformFacts(len(ids), len(pairs), sum(bool(one.payload) for one, _ in pairs), changed)
 
     def snapshots(self, path: str, held: str, oldest: datetime | None) -> SnapshotFacts | NotMeasured:
-        """Two messages a round: a reading as soon as the first is published, when both are pulled, and after each
+        """Publish two messages a round. Read once the first is published, when both are pulled, and after each
         acknowledgement. At last one of a message that was held since the beginning."""
         if not self._drain(path):
             return NOTHING_CAME
@@ -173,7 +172,7 @@ class Bench(Traffic):
         return SnapshotFacts(shown, passed, acknowledged, empty, is_stuck)
 
     def delays(self, path: str, tell: Tell) -> tuple[DelayFacts | NotMeasured, ClockFacts | NotMeasured]:
-        """Publishes messages at a steady rate while they are pulled."""
+        """Publish messages at a steady rate while they are pulled."""
         self._drain(path)
         plan, clock = self._plan, self._clock
         asked: dict[int, tuple[float, datetime, datetime]] = {}
@@ -223,13 +222,10 @@ class Bench(Traffic):
         return DelayFacts(plan.messages, plan.messages - len(came), plan.patience, took), ahead
 
     def monitored(self, path: str, oldest: datetime | None, began: float, tell: Tell) -> MonitoringFacts | NotMeasured:
-        """Waits for the first point that was sampled after the held message was published. Ctrl-C ends the waiting, and
-        the other facts stay."""
-        server, within, clock = (
-            self._place.settings.monitoring,
-            self._plan.monitoring_within.total_seconds(),
-            self._clock,
-        )
+        """Wait for the first point that was sampled after the held message was published. Ctrl-C ends the waiting; the
+        other facts stay."""
+        server, clock = self._place.settings.monitoring, self._clock
+        within = self._plan.monitoring_within.total_seconds()
         if server is None:
             return NotMeasured("not measured here: an emulator has no Cloud Monitoring")
         if oldest is None:

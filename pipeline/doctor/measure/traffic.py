@@ -1,7 +1,14 @@
-"""The traffic of the experiments: publishing, pulling, acknowledging, and readings by snapshot."""
+"""The throw-away topic and subscriptions of a measurement, and the traffic on them.
 
+Nothing is made that may not be removed: deleting is tried first, on names that do not exist yet. A later run removes
+what a killed one left, by its label, once that is an hour old. Pub/Sub itself deletes the subscriptions after a day.
+"""
+
+import re
+import uuid
 from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping
+from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -10,13 +17,136 @@ from typing import Any, TypeVar
 import pyarrow as pa
 from google.pubsub_v1 import PublishRequest
 
-from tidemark.pipeline.doctor.measure.place import Place
-from tidemark.pipeline.errors import PubSubUnreachable
+from tidemark.pipeline.clock import Clock
+from tidemark.pipeline.errors import PermissionMissing, PubSubError, PubSubUnreachable
 from tidemark.pipeline.pubsub.backlog import SnapshotBacklog
 from tidemark.pipeline.pubsub.connection import ONCE_MORE, reported
 from tidemark.pipeline.pubsub.pulls import GIVEN_BACK_SECONDS, Pulls
-from tidemark.pipeline.pubsub.sampling import LEASE
+from tidemark.pipeline.pubsub.resources import Resources
+from tidemark.pipeline.pubsub.sampling import LEASE, short_lived
 from tidemark.pipeline.pubsub.subscription import CONSUME, PULLS_AT_ONCE
+from tidemark.pipeline.settings_sections import PubSubSettings
+
+LABEL = "tidemark-measure"
+"""Its value is when the measurement began, in seconds since the epoch."""
+
+NAME = re.compile(rf"projects/[^/]+/(topics|subscriptions|snapshots)/(tidemark-reading-)?{LABEL}-[0-9a-f]{{12}}.*")
+
+LEFT_AFTER = timedelta(hours=1)
+"""No measurement takes so long."""
+
+NEEDED = {
+    "snapshot": "pubsub.snapshots.create and pubsub.snapshots.delete on the project",
+    "subscription": "pubsub.subscriptions.create and pubsub.subscriptions.delete on the project, and "
+    "pubsub.topics.attachSubscription on the topic",
+    "topic": "pubsub.topics.create and pubsub.topics.delete on the project",
+}
+"""The permissions for each kind that is made, in the order of removal."""
+
+
+class Timed:
+    """A client whose calls' seconds are noted by their names."""
+
+    def __init__(self, client: Any, clock: Clock, seconds: defaultdict[str, list[float]]) -> None:
+        self._client, self._clock, self._seconds = client, clock, seconds
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self._client, name)
+        if not callable(found):
+            return found
+
+        def timed(*args: Any, **named: Any) -> Any:
+            began = self._clock.monotonic()
+            try:
+                return found(*args, **named)
+            finally:
+                self._seconds[name].append(self._clock.monotonic() - began)
+
+        return timed
+
+
+class ThrowAwayTopic:
+    """The names of one measurement, and the requests that make and remove what they name. `seconds` has how long each
+    call took, by its name."""
+
+    def __init__(self, publisher: Any, subscriber: Any, settings: PubSubSettings, clock: Clock) -> None:
+        self.settings, self.clock = settings, clock
+        self.seconds = defaultdict[str, list[float]](list)
+        self.publisher, self.subscriber = self.timed(publisher), self.timed(subscriber)
+        self._resources = Resources(self.subscriber, self.publisher)
+        self.bounds = self._resources.bounds
+        self.labels = {LABEL: str(int(clock.now().timestamp()))}
+        self._id = f"{LABEL}-{uuid.uuid4().hex[:12]}"
+        self._project = f"projects/{settings.project}"
+        self.topic = self._path("topic")
+        self._made: list[tuple[str, str]] = []
+
+    def timed(self, client: Any) -> Any:
+        """The client, whose calls count from now on."""
+        return Timed(client, self.clock, self.seconds)
+
+    def make_topic(self) -> None:
+        """Raises PermissionMissing, and makes nothing, if anything that a measurement makes could not be removed."""
+        for kind in NEEDED:
+            self._resources.delete(kind, self._path(kind), NEEDED[kind])
+        self._make("topic", {"name": self.topic})
+
+    def subscribe(self, role: str, **options: Any) -> str:
+        """A subscription of the topic, with these options besides, that nothing keeps for longer than a day."""
+        path = self._path("subscription", f"-{role}")
+        self._make("subscription", {**short_lived(path, self.topic), **options})
+        return path
+
+    def remove(self) -> None:
+        """Remove all that was made, the topic last; Ctrl-C does not end it. What cannot be removed is named in the
+        error."""
+        with ThreadPoolExecutor(1) as pool:
+            removing = pool.submit(self._remove)
+            while not removing.done():
+                with suppress(KeyboardInterrupt):
+                    wait([removing])
+            removing.result()
+
+    def sweep(self) -> list[str]:
+        """Remove what killed measurements left behind, and return the names. Does nothing where these credentials may
+        not list it."""
+        before = (self.clock.now() - LEFT_AFTER).timestamp()
+        swept = []
+        with suppress(PermissionMissing):
+            found = [(kind, one) for kind in NEEDED for one in self._resources.listed(kind, self._project)]
+            for kind, one in found:
+                began = one.labels.get(LABEL, "")
+                if NAME.fullmatch(one.name) and began.isdecimal() and int(began) < before:
+                    self._resources.delete(kind, one.name, NEEDED[kind])
+                    swept.append(one.name)
+        return swept
+
+    def _remove(self) -> None:
+        with suppress(PubSubError):  # the snapshots of a reading that was interrupted
+            snapshots = self._resources.listed("snapshot", self._project)
+            self._made += [("snapshot", one.name) for one in snapshots if self._id in one.name]
+        left: list[str] = []
+        problem: PubSubError | None = None
+        for kind, path in reversed(self._made):
+            try:
+                self._resources.delete(kind, path, NEEDED[kind])
+            except PubSubError as error:
+                problem = error
+                left.append(f"gcloud pubsub {kind}s delete {path}")
+        if problem is not None:
+            raise type(problem)(
+                f"{problem}. Delete yourself what the measurement made: `{'; '.join(left)}`. Otherwise Pub/Sub deletes "
+                "the subscriptions after a day, and a later `tidemark doctor --measure` the rest"
+            ) from problem
+
+    def _path(self, kind: str, role: str = "") -> str:
+        return f"{self._project}/{kind}s/{self._id}{role}"
+
+    def _make(self, kind: str, request: dict[str, Any]) -> None:
+        """Create it. It is removed even if creating it was interrupted, or its answer was lost."""
+        self._made.append((kind, request["name"]))
+        self._resources.create(kind, {**request, "labels": self.labels}, NEEDED[kind])
+
 
 REQUEST_COUNTS_AS = 1000
 """Bytes that a request to publish or to pull is charged for at least."""
@@ -58,7 +188,7 @@ class Received:
 class Traffic:
     """The calls on one place. `charged_bytes` is what publishing and pulling count for, by the price list."""
 
-    def __init__(self, place: Place, plan: Plan) -> None:
+    def __init__(self, place: ThrowAwayTopic, plan: Plan) -> None:
         self._place, self._plan, self._clock = place, plan, place.clock
         self._pulls: dict[str, Pulls] = {}
         self._sent: set[str] = set()

@@ -12,7 +12,7 @@ import tomlkit
 from tomlkit.exceptions import TOMLKitError
 from tomlkit.items import Item
 
-from tidemark.pipeline.doctor.measure.judging import Setting
+from tidemark.pipeline.doctor.measure.facts import Setting
 from tidemark.pipeline.errors import InvalidSettings
 from tidemark.pipeline.settings import PREFIX
 
@@ -33,7 +33,7 @@ class Written:
 def write_settings(file: Path, found: Sequence[Setting]) -> list[Written]:
     """Write the settings into the file, all or none, and return those that were not in it already.
 
-    The file is replaced in one step, so that nobody reads half of it; a link stays one, and its target is replaced.
+    The file is replaced in one step, so that no reader sees half of it; a link stays one, and its target is replaced.
     Raises InvalidSettings if the file cannot be read or written.
     """
     target = file.resolve()

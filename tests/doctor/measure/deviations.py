@@ -92,32 +92,6 @@ class ShowsAcknowledgementsLate(PubSubModel):
         return snapshot
 
 
-class ShowsThePast(PubSubModel):
-    """A snapshot expires as one that was taken 30 s before."""
-
-    def __init__(self, **named: Any) -> None:
-        super().__init__(**named)
-        self.seen: list[tuple[datetime, dict[str, datetime | None]]] = []
-
-    def _note(self, at: datetime) -> None:
-        self.seen.append((at, {name: self._oldest(state) for name, state in self._subscriptions.items()}))
-
-    def publish(self, topic: str, messages: Sequence[Any], at: datetime) -> list[str]:
-        ids = super().publish(topic, messages, at)
-        self._note(at)
-        return ids
-
-    def acknowledge(self, subscription: str, ack_ids: Sequence[str], at: datetime) -> None:
-        super().acknowledge(subscription, ack_ids, at)
-        self._note(at)
-
-    def create_snapshot(self, name: str, subscription: str, at: datetime, labels: Any = None) -> Any:
-        snapshot = super().create_snapshot(name, subscription, at, labels)
-        then = [oldest.get(subscription) for moment, oldest in self.seen if moment <= at - STALE]
-        snapshot.expire_time.FromDatetime(((then[-1] if then else None) or at - STALE) + SNAPSHOT_LIFETIME)
-        return snapshot
-
-
 class IgnoresFilters(PubSubModel):
     """A filter is kept, and every message passes."""
 
@@ -146,20 +120,13 @@ class PublishesAgain(PubSubModel):
 
 
 class Transforms(PubSubModel):
-    """A subscription's transform takes the payload away; of a `careless` one, the attributes as well."""
-
-    careless = False
+    """A subscription's transform takes the payload away."""
 
     def pull(self, subscription: str, *args: Any, **named: Any) -> list[Delivered]:
         found = super().pull(subscription, *args, **named)
         if not self._state(subscription).config.message_transforms:
             return found
-        kept = {} if self.careless else None
-        return [Delivered(one.ack_id, without_payload(one.message, kept)) for one in found]
-
-
-class Careless(Transforms):
-    careless = True
+        return [Delivered(one.ack_id, without_payload(one.message)) for one in found]
 
 
 class Sampling(FakeMonitoring):
@@ -188,14 +155,11 @@ def published(message: Any) -> datetime:
     return moment
 
 
-def without_payload(message: Any, attributes: dict[str, str] | None) -> Any:
-    """A copy without a payload, with these attributes or its own."""
+def without_payload(message: Any) -> Any:
+    """A copy without a payload."""
     copy = type(message)()
     copy.CopyFrom(message)
     copy.data = b""
-    if attributes is not None:
-        copy.attributes.clear()
-        copy.data = b"-"
     return copy
 
 

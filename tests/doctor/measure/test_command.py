@@ -1,7 +1,6 @@
 """`tidemark doctor --measure` as a person runs it: what it prints and writes, and what is left when it is killed."""
 
 import json
-import signal
 import subprocess
 import time
 from collections.abc import Iterator
@@ -134,11 +133,3 @@ def test_what_a_killed_run_leaves_is_removed_by_a_later_one_and_by_none_too_soon
     assert set(measure(given.pubsub, Later(), QUICK).swept) == left
     assert given.left() == [foreign["name"]]
     given.model.delete_topic(foreign["name"])
-
-
-@pytest.mark.slow
-def test_a_run_that_is_asked_to_end_leaves_nothing(under_way: tuple[Service, "subprocess.Popen[bytes]"]) -> None:
-    given, process = under_way
-    process.send_signal(signal.SIGTERM)
-    assert process.wait(SECONDS) == 130
-    assert given.left() == []

@@ -18,8 +18,9 @@ from tidemark.pipeline.doctor.measure.facts import (
     Took,
     TransformFacts,
     Verdict,
+    follows,
+    rows,
 )
-from tidemark.pipeline.doctor.measure.judging import follows, rows
 from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.settings_sections import WatermarkSettings
 
@@ -99,9 +100,3 @@ def test_a_reading_that_is_not_what_it_should_be_leads_to_monitoring(facts: Fact
 def test_a_reading_of_the_same_second_holds_and_so_does_one_that_is_early_once(errors: tuple[timedelta, ...]) -> None:
     """A lost acknowledgement makes one reading early."""
     assert differing(with_readings(*errors)) == []
-
-
-def test_a_clock_that_is_off_explains_a_reading_before_its_request() -> None:
-    off = with_readings(0 * MS, empty=[5 * SECOND])
-    assert differing(replace(off, clock=ClockFacts(-5 * SECOND, -4 * SECOND))) == []
-    assert differing(replace(off, clock=ClockFacts(-70 * SECOND, -60 * SECOND))) == ["Pub/Sub's clock"]

@@ -24,10 +24,10 @@ from tidemark.pipeline.lake.tables.delta_log import AddedFile, commits
 from tidemark.pipeline.lake.tables.heartbeats import range_of
 from tidemark.pipeline.lake.tables.table import DamagedFile, listed, microseconds
 from tidemark.pipeline.lake.tables.windowed import refuse_other_length
-from tidemark.pipeline.quality.affected import AffectedWindows, MissedHeartbeats, StaleWindow, missed_by
-from tidemark.pipeline.quality.comparison import Comparison, ids_of
-from tidemark.pipeline.quality.first_landings import NONE, earliest, files_by_hour, first_landings, read_rows
-from tidemark.pipeline.quality.staleness_checkpoint import CheckpointStore, StalenessCheckpoint
+from tidemark.pipeline.quality.missed.affected import AffectedWindows, MissedHeartbeats, StaleWindow, missed_by
+from tidemark.pipeline.quality.missed.checkpoint import CheckpointStore, StalenessCheckpoint
+from tidemark.pipeline.quality.missed.comparison import TableComparison, ids_of
+from tidemark.pipeline.quality.missed.first_landings import NONE, earliest, files_by_hour, first_landings, read_rows
 from tidemark.pipeline.windows import Windowing
 
 logger = logging.getLogger(__name__)
@@ -60,7 +60,7 @@ class Staleness:
         self._affected = AffectedWindows(windowing, lookback)
         self._store = CheckpointStore(lake.objects())
         self._missed = MissedHeartbeats()
-        self._comparison: Comparison | None = None
+        self._comparison: TableComparison | None = None
         self._runs: tuple[tuple[str, int], Mapping[str, str]] = ("", -1), {}
         self._version_of_run: dict[str, int | None] = {}
 
@@ -77,7 +77,7 @@ class Staleness:
             self._store.keep(self.checkpoint)
 
     def check(self, goes_on: Callable[[], bool] = lambda: True) -> MissedHeartbeats:
-        """What is missed and stale now, or as far as steps come while it `goes_on`. Raises LakeError."""
+        """Find what is missed and stale now, or as far as steps come while it `goes_on`. Raises LakeError."""
         missed = self.step()
         while missed.left and goes_on():
             missed = self.step()
@@ -104,7 +104,7 @@ class Staleness:
                 return self._follow(before, heartbeats, diffs)
             except ObjectMissing as gone:
                 logger.info("the tables are compared as a whole, because %s", gone)
-                self._comparison = Comparison(self.heartbeats, self._diffs.table, now, self._affected)
+                self._comparison = TableComparison(self.heartbeats, self._diffs.table, now, self._affected)
         try:
             return self._compare(self._comparison, before, heartbeats.version())
         except CorruptObject:
@@ -124,7 +124,8 @@ class Staleness:
         return StalenessCheckpoint(tables) if is_ahead or last.tables != tables else last
 
     def _still_damaged(self, heartbeats: DeltaTable, damaged: Mapping[str, str]) -> set[str]:
-        """Those of the damaged files, given with their event hours, that the table still lists and nobody can read."""
+        """Select the damaged files, given with their event hours, that the table still lists and that are
+        unreadable."""
         found = set[str]()
         for file in chain.from_iterable(files_by_hour(heartbeats, listed(heartbeats), damaged.values()).values()):
             try:
@@ -192,7 +193,7 @@ class Staleness:
         return [file for file in files if file.version >= first and file.partition in hours and range_of(file)[0] < end]
 
     def _compare(
-        self, comparison: Comparison, before: StalenessCheckpoint, heartbeats_version: int
+        self, comparison: TableComparison, before: StalenessCheckpoint, heartbeats_version: int
     ) -> MissedHeartbeats:
         """One step of a comparison of the tables' contents."""
         versions, unknown, left = self._versions(self._runs_of(comparison.diffs))
@@ -251,7 +252,7 @@ class Staleness:
         return self._runs[1]
 
     def _versions(self, runs: Mapping[str, str]) -> tuple[dict[str, int], set[str], int]:
-        """The version that each of these windows was computed from, given its run; the windows of which nobody knows it
+        """The version that each of these windows was computed from, given its run; the windows of which it is unknown
         any more; and how many manifests are left to be read before that can be said."""
         absent = sorted(set(runs.values()) - self._version_of_run.keys())
         self._version_of_run |= read_ahead(self._diffs.input_version, absent[:MANIFESTS_AT_ONCE])

@@ -1,4 +1,4 @@
-"""Which computed windows lack heartbeats that landed later: pure functions on columns."""
+"""Finds the computed windows that lack heartbeats which landed later: pure functions on columns."""
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -19,11 +19,11 @@ FEW = 5
 """Hours that a sentence names."""
 
 NOT_COMPUTED = np.iinfo(np.int64).max
-"""Stands for the version of a window that is not computed, or of which nobody knows what it was computed from."""
+"""Stands for the version of a window that is not computed, or of which it is unknown what it was computed from."""
 
 
 def not_known(what: str, damaged: Mapping[str, str]) -> str:
-    """That something is not known because files of `heartbeats` are damaged, which are given with their event hours,
+    """State what is unknown because files of `heartbeats` are damaged, which are given with their event hours,
     and what to do; empty if none is."""
     if not damaged:
         return ""
@@ -47,12 +47,12 @@ class StaleWindow:
 
     @property
     def sentence(self) -> str:
-        """Which window is stale, and why."""
+        """State which window is stale, and why."""
         return f"{self.window}: {self.why}"
 
     @property
     def why(self) -> str:
-        """Why it is stale."""
+        """State why it is stale."""
         if self.computed_from is None:
             return "nobody can say any more what it was computed from, or what has landed since"
         return (
@@ -82,13 +82,13 @@ class MissedHeartbeats:
 
     @property
     def total(self) -> int:
-        """How many heartbeats are missed."""
+        """The number of missed heartbeats."""
         return sum(self.by_window.values())
 
 
 @dataclass(frozen=True, slots=True)
 class AffectedWindows:
-    """Which windows a heartbeat affects: its own, and each later one whose lookback holds its event time, both ends
+    """The windows that a heartbeat affects: its own, and each later one whose lookback holds its event time, both ends
     included. Times in arrays are microseconds since the epoch, and a window is identified by its start."""
 
     windowing: Windowing
@@ -124,7 +124,7 @@ class AffectedWindows:
 def missed_by(
     landings: pa.Table, versions: Mapping[str, int], affected: AffectedWindows
 ) -> tuple[pa.Table, MissedHeartbeats]:
-    """Which of these first landings some window still lacks, and what is missed, given the version that each computed
+    """Find the first landings that some window still lacks, and what is missed, given the version that each computed
     window was computed from. `mended` counts what was missed when it was last judged and is not any more."""
     event_us, landed_with = microseconds(landings["event_time"]), landings["version"].combine_chunks().to_numpy()
     was_missed = landings["missed"].combine_chunks().to_numpy(zero_copy_only=False)

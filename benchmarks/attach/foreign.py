@@ -1,7 +1,7 @@
 """Plays attach beside a reader that nobody here wrote: a client of Google's in Java or Go, which reads base by itself.
 
-    python -m tests.attach.foreign java official
-    python -m tests.attach.foreign go own tests.attach.blind    # a planted fault: base's reading is always "now"
+    python -m benchmarks.attach.foreign java official
+    python -m benchmarks.attach.foreign go own benchmarks.attach.blind  # a planted fault: base always reads "now"
 
 A backlog is published first, then nothing, then live traffic, with jitter within the band and some invalid messages.
 The reader holds messages, gives some back, pauses, and is killed once. `tidemark attach` watches.
@@ -22,7 +22,7 @@ from uuid import uuid4
 
 from google.api_core import exceptions as api
 
-from tests.attach.checking import A_CELL, Checked, check, decisions_of, event_times_of, record_of
+from benchmarks.attach.checking import A_CELL, Checked, check, decisions_of, event_times_of, record_of
 from tests.official_emulator import running_emulator, running_own_pubsub
 from tidemark.pipeline.clock import SystemClock
 from tidemark.pipeline.lake.layout import Lake
@@ -74,7 +74,7 @@ def built(client: str, folder: Path) -> list[str]:
     shutil.copytree(CLIENTS / client, source, ignore=shutil.ignore_patterns("target"))
     build = {"java": ["mvn", "-q", "-B", "process-classes"], "go": ["go", "build", "-o", "reader", "."]}[client]
     done = subprocess.run(build, cwd=source, capture_output=True, text=True, timeout=BUILT_WITHIN_SECONDS, check=False)
-    assert done.returncode == 0, f"{' '.join(build)}:\n{done.stdout}\n{done.stderr}"
+    _require(done.returncode == 0, f"{' '.join(build)}:\n{done.stdout}\n{done.stderr}")
     if client == "go":
         return [str(source / "reader")]
     return [
@@ -103,7 +103,7 @@ def play(folder: Path, command: list[str], address: str, say: Say, *, module: st
         time.sleep(15)  # a mode that did not look at base would pass the backlog by now
         crashing = running.enter_context(_running("first", folder, [*reader, "-crash-after", "300"], address))
         _until(lambda: crashing.poll() is not None, "the crash")
-        assert crashing.returncode == CRASHED, (folder / "first.log").read_text()
+        _require(crashing.returncode == CRASHED, (folder / "first.log").read_text())
         say("the reader has crashed")
         running.enter_context(_running("second", folder, reader, address))
         caught_up = time.monotonic() + CATCHES_UP_WITHIN_SECONDS
@@ -173,11 +173,16 @@ def _running(name: str, folder: Path, command: list[str], address: str = "") -> 
             process.wait()
 
 
+def _require(holds: bool, otherwise: str) -> None:
+    if not holds:
+        sys.exit(otherwise)
+
+
 def _until(done: Callable[[], bool], what: str, process: subprocess.Popen[bytes] | None = None) -> None:
     until = time.monotonic() + DONE_WITHIN_SECONDS
     while not done():
-        assert time.monotonic() < until, f"{what} did not come within {DONE_WITHIN_SECONDS} s"
-        assert process is None or process.poll() is None, f"{what}: the process ended"
+        _require(time.monotonic() < until, f"{what} did not come within {DONE_WITHIN_SECONDS} s")
+        _require(process is None or process.poll() is None, f"{what}: the process ended")
         time.sleep(0.5)
 
 

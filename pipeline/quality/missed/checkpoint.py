@@ -1,4 +1,4 @@
-"""How far a check of staleness has come, kept in the lake as one small object that can be derived again."""
+"""The progress of a check of staleness, kept in the lake as one small object that can be derived again."""
 
 import logging
 from collections.abc import Mapping
@@ -12,12 +12,12 @@ from pydantic import ConfigDict, TypeAdapter
 from tidemark.pipeline.errors import DamagedNote
 from tidemark.pipeline.lake.store.notes import Notes, ParquetKind
 from tidemark.pipeline.lake.store.objects import ObjectStore
-from tidemark.pipeline.quality.first_landings import LANDINGS
+from tidemark.pipeline.quality.missed.first_landings import LANDINGS
 
 logger = logging.getLogger(__name__)
 
 CHECKPOINTS = ParquetKind("staleness/", "the tables are checked from the beginning", columns=LANDINGS.names)
-"""What is unread, with all else as JSON in the metadata. The key has the versions of both tables."""
+"""The unread landings, with all else as JSON in the metadata. The key has the versions of both tables."""
 
 CHECKED = "tidemark.checked"
 COMMITS_BETWEEN = 200
@@ -26,13 +26,13 @@ COMMITS_BETWEEN = 200
 
 @dataclass(frozen=True, slots=True)
 class StalenessCheckpoint:
-    """Everything that landed through `heartbeats_version` is judged for the windows computed as of `diffs_version`.
+    """A state of the check: what landed through `heartbeats_version` is judged for the windows computed as of
+    `diffs_version`.
 
     `tables` are the ids of the two tables. `unread` has the heartbeats that some computed window lacks, as rows of
-    LANDINGS. `unknown` has the computed windows of which nobody can say what they have read. `mended` counts the
+    LANDINGS. `unknown` has the computed windows of which it is unknown what they have read. `mended` counts the
     heartbeats that were missed once and are not any more. `damaged` has the files of `heartbeats` that could not be
-    read, with their event hours.
-    """
+    read, with their event hours."""
 
     __pydantic_config__: ClassVar = ConfigDict(arbitrary_types_allowed=True)
 

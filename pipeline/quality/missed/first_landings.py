@@ -1,4 +1,4 @@
-"""Which heartbeats first landed with some files: the rows of the files, less what an earlier version held."""
+"""Finds the heartbeats that first landed with some files: the rows of the files, less what an earlier version held."""
 
 import logging
 from collections import defaultdict

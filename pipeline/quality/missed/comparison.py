@@ -15,8 +15,8 @@ from deltalake import DeltaTable
 from tidemark.pipeline.lake.tables.heartbeats import HOUR, HOUR_FORMAT, IDENTITY, identities
 from tidemark.pipeline.lake.tables.heartbeats import PARTITION as EVENT_HOUR
 from tidemark.pipeline.lake.tables.table import MOMENT, DamagedFile, LakeTable, listed, microseconds
-from tidemark.pipeline.quality.affected import NOT_COMPUTED, AffectedWindows
-from tidemark.pipeline.quality.first_landings import EVERY, LANDINGS, NO_ROWS, files_by_hour, landings, read_rows
+from tidemark.pipeline.quality.missed.affected import NOT_COMPUTED, AffectedWindows
+from tidemark.pipeline.quality.missed.first_landings import EVERY, LANDINGS, NO_ROWS, files_by_hour, landings, read_rows
 
 logger = logging.getLogger(__name__)
 
@@ -24,7 +24,7 @@ HOURS_AT_ONCE = 6
 """Event hours in one step of a comparison. With 10,000 streams, reading an hour of both tables takes some seconds."""
 
 HELD = pa.schema({"stream_id": pa.string(), "event_time": MOMENT, "message_id": pa.string()})
-"""What a row of `heartbeat_diffs` says of the copy that it was made from."""
+"""The columns of `heartbeat_diffs` that identify the copy that a row was made from."""
 
 
 def ids_of(heartbeats: DeltaTable, diffs: DeltaTable) -> tuple[str, str]:
@@ -32,7 +32,7 @@ def ids_of(heartbeats: DeltaTable, diffs: DeltaTable) -> tuple[str, str]:
     return str(heartbeats.metadata().id), str(diffs.metadata().id)
 
 
-class Comparison:
+class TableComparison:
     """A comparison under way between one version of `heartbeats` and one of `heartbeat_diffs`.
 
     `lacking` has the heartbeats found so far that their own window does not hold, as rows of LANDINGS. The version that
@@ -90,7 +90,7 @@ class Comparison:
             self.unknown.update(map(self._affected.key, np.unique(starts[may_lack]).tolist()))
 
     def _rows(self, hour: str) -> pa.Table | None:
-        """What landed of an event hour; None if a file of it is damaged or gone."""
+        """Read what landed of an event hour; None if a file of it is damaged or gone."""
         found = [NO_ROWS]
         for file in files_by_hour(self.heartbeats, self._files, [hour]).get(hour, ()):
             try:
