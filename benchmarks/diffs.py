@@ -18,7 +18,7 @@ from tidemark.local.demo.synthetic_beats import NUMBER, STATUSES, Rows, compose,
 from tidemark.pipeline.clock import to_us
 from tidemark.pipeline.compute.columns import DiffPlan
 from tidemark.pipeline.compute.micro_batch import MicroBatch, compute_windows, silent_in
-from tidemark.pipeline.compute.replacement import Replaced
+from tidemark.pipeline.compute.replacement import ReplacedWindows
 from tidemark.pipeline.errors import ServiceFailed
 from tidemark.pipeline.ingest.outcome import Side
 from tidemark.pipeline.ingest.readers import BATCH_MESSAGES, new_files
@@ -98,7 +98,7 @@ def _measure(
     )
 
 
-def ours(machine: Machine, world: World, span: timedelta) -> Replaced:
+def ours(machine: Machine, world: World, span: timedelta) -> ReplacedWindows:
     """Compute the windows of a span from START on, and replace them in the world's lake."""
     batch = MicroBatch(
         machine.spark,
@@ -152,7 +152,7 @@ def _columns(source_rows: Rows, number: int, landed_at: datetime) -> dict[str, o
     }
 
 
-def _refuse_other_rows(name: str, world: World, work: Work, computed: Replaced, out: Path) -> None:
+def _refuse_other_rows(name: str, world: World, work: Work, computed: ReplacedWindows, out: Path) -> None:
     """Raise ServiceFailed if an engine does not write the rows that we write: then it did other work."""
     shutil.rmtree(out, ignore_errors=True)
     silent = ENGINES[name](work, out)

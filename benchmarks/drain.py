@@ -19,7 +19,7 @@ from benchmarks.watched import Memory, RunOfDrain, Ticks, reports, runs_of_drain
 from tidemark.local.demo.script import USUAL_PORTS, free_port
 from tidemark.local.demo.synthetic import Published, Source
 from tidemark.local.demo.synthetic_beats import SyntheticSource
-from tidemark.local.demo.verification import Comparison, compare
+from tidemark.local.demo.verification import TruthComparison, compare
 from tidemark.local.services.own_files import dagster_home
 from tidemark.local.services.processes import Supervisor
 from tidemark.local.services.stack import start_emulator, start_stack
@@ -202,7 +202,7 @@ def _play(
 def _shown(
     backlog: int,
     span: timedelta,
-    found: Comparison,
+    found: TruthComparison,
     after: tuple[float, float],
     drains: list[RunOfDrain],
     ticks: dict[str, Ticks],

@@ -11,7 +11,7 @@ from benchmarks.diffs import SPAN, START, fill, ours
 from benchmarks.machine import Machine, World
 from benchmarks.measures import Measure
 from tidemark.pipeline.compute.own_tables import OwnBatch, compute_own
-from tidemark.pipeline.compute.replacement import Replaced
+from tidemark.pipeline.compute.replacement import ReplacedWindows
 from tidemark.pipeline.compute.table_definition import TableDefinition, own_tables
 from tidemark.pipeline.errors import ServiceFailed
 from tidemark.pipeline.quality.due_windows import ComputedWindows
@@ -61,7 +61,7 @@ def measure_own_table(machine: Machine, rounds: int, scale: float) -> list[Measu
     ]  # fmt: skip
 
 
-def _compute(machine: Machine, world: World, table: TableDefinition) -> Replaced:
+def _compute(machine: Machine, world: World, table: TableDefinition) -> ReplacedWindows:
     windowing = world.settings.windowing
     batch = OwnBatch(
         machine.spark,

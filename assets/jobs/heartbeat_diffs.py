@@ -20,7 +20,7 @@ from tidemark.assets.window_names import stretch_ends
 from tidemark.pipeline.clock import iso
 from tidemark.pipeline.compute.columns import DiffPlan
 from tidemark.pipeline.compute.micro_batch import MicroBatch, Silent, compute_windows, silent_in
-from tidemark.pipeline.compute.replacement import Replaced
+from tidemark.pipeline.compute.replacement import ReplacedWindows
 from tidemark.pipeline.lake.tables.diffs import diff_columns, diff_schema
 from tidemark.pipeline.lake.tables.stream_status import STATUS, STATUS_COLUMNS, StatusKind
 from tidemark.pipeline.lake.tables.window_index import WindowIndex
@@ -101,7 +101,7 @@ def compute_and_report(
     return report.windows
 
 
-def compute_range(windows: Sequence[Window], lake: LakeResource, spark: SparkResource, run: str) -> Replaced:
+def compute_range(windows: Sequence[Window], lake: LakeResource, spark: SparkResource, run: str) -> ReplacedWindows:
     """Compute windows, which may have gaps between them, and replace them in the lake; if that fails, leave a note of
     it there. Raises WindowNotClosed, before Spark is used, ExecutorsUnable, WindowExpired, and other TidemarkErrors."""
     windowing, settings = lake.settings.windows, lake.settings
@@ -116,7 +116,7 @@ def _index(lake: LakeResource) -> WindowIndex:
     return lake.window_index("run")
 
 
-def sentence_of(computed: Replaced) -> str:
+def sentence_of(computed: ReplacedWindows) -> str:
     """A run's result in a sentence: its windows and input, and the windows that another run had computed already."""
     said = (
         f"computed {len(computed.rows)} windows, {sum(computed.rows.values())} rows, from version "
@@ -128,7 +128,7 @@ def sentence_of(computed: Replaced) -> str:
     return f"{said}; another run has computed these from input that is as new: {', '.join(superseded)}"
 
 
-def diffs_metadata(computed: Replaced, silent: Silent, windows: Sequence[Window]) -> dict[str, Any]:
+def diffs_metadata(computed: ReplacedWindows, silent: Silent, windows: Sequence[Window]) -> dict[str, Any]:
     """The metadata of a partition with these computed windows, and who was silent in the last of them."""
     count, names = silent.get(windows[-1].key, (0, []))
     return {

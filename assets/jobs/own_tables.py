@@ -16,7 +16,7 @@ from tidemark.assets.partitions import Partitions
 from tidemark.assets.window_names import stretch_ends
 from tidemark.pipeline.clock import Clock
 from tidemark.pipeline.compute.own_tables import OwnBatch, compute_own
-from tidemark.pipeline.compute.replacement import Replaced
+from tidemark.pipeline.compute.replacement import ReplacedWindows
 from tidemark.pipeline.compute.table_definition import TableDefinition
 from tidemark.pipeline.lake.tables.own_table import FOLDER
 from tidemark.pipeline.lake.tables.window_index import WindowIndex
@@ -80,7 +80,7 @@ def _computed(
     key, watermark = key_of(settings, dg.AssetKey(loaded.name)), lake.watermark()
     with lake.whole().failed_runs(loaded.name).noting(run, stretch_ends(windows), lake.clock):
         table = table_of_run(context, settings, loaded)
-        done = _compute(table, windows, watermark, lake, context) if windows else Replaced(0, watermark, {}, ())
+        done = _compute(table, windows, watermark, lake, context) if windows else ReplacedWindows(0, watermark, {}, ())
         within = [column for column in table.key if column != PARTITION]
         twice = lake.own_table("run", table.name).twice(done.rows, within) if table.key else 0
 
@@ -127,7 +127,7 @@ def _index(lake: LakeResource, table: TableDefinition, partitions: Partitions) -
 
 def _compute(
     table: TableDefinition, windows: Sequence[Window], watermark: datetime | None, lake: LakeResource, context: Context
-) -> Replaced:
+) -> ReplacedWindows:
     """Compute windows of a custom table, and replace them in the lake. Raises WindowNotClosed, before Spark is used,
     WindowExpired, and other TidemarkErrors."""
     settings = lake.settings

@@ -10,7 +10,7 @@ from rich.panel import Panel
 from rich.table import Column, Table
 
 from tidemark.local.demo.synthetic import Published
-from tidemark.local.demo.verification import Comparison
+from tidemark.local.demo.verification import TruthComparison
 from tidemark.pipeline.quantiles import quantile
 
 
@@ -38,7 +38,7 @@ class Summary:
     """
 
     published: Published
-    comparison: Comparison
+    comparison: TruthComparison
     ready: Spread | None
     live_ready: Spread | None
     backlog_messages: int

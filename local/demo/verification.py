@@ -91,7 +91,7 @@ where r.message_id is null or k.message_id is null or r.reason <> k.reason
 
 
 @dataclass(frozen=True, slots=True)
-class Comparison:
+class TruthComparison:
     """The result of a comparison. `examples` are rows that differ; `by_what` counts the differences by kind."""
 
     rows: int
@@ -107,7 +107,7 @@ class Comparison:
     quarantine_differences: int
 
 
-def compare(truth: Path, lake: Path, windows: WindowSettings) -> Comparison:
+def compare(truth: Path, lake: Path, windows: WindowSettings) -> TruthComparison:
     """Compare every row of `heartbeat_diffs`, and every message of `quarantine`, with the truth."""
     connection = duckdb.connect()
     connection.execute("set timezone = 'UTC'")
@@ -138,7 +138,7 @@ def compare(truth: Path, lake: Path, windows: WindowSettings) -> Comparison:
             files=DeltaTable(lake / "quarantine").file_uris(),
         )
     landed = DeltaTable(lake / "heartbeats").file_uris()
-    return Comparison(
+    return TruthComparison(
         rows=one("select count(*) from actual"),
         expected_rows=one("select count(*) from expected"),
         windows=one('select count(distinct "window") from expected'),

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from tidemark.pipeline.compute.columns import DiffPlan
-from tidemark.pipeline.compute.replacement import Replaced, WindowBatch, WrittenFiles, replace_windows
+from tidemark.pipeline.compute.replacement import ReplacedWindows, WindowBatch, WrittenFiles, replace_windows
 from tidemark.pipeline.compute.slices import ANSWER, DIFFS, STATUSES, Work, cut
 from tidemark.pipeline.lake.tables.heartbeats import HeartbeatFiles
 from tidemark.pipeline.lake.tables.new_files import NewFile
@@ -33,7 +33,7 @@ class MicroBatch(WindowBatch):
     plan: DiffPlan
 
 
-def compute_windows(batch: MicroBatch, windows: Sequence[Window]) -> Replaced:
+def compute_windows(batch: MicroBatch, windows: Sequence[Window]) -> ReplacedWindows:
     """Compute windows, which may have gaps between them, and replace them in the lake, their diffs and their streams'
     status.
 

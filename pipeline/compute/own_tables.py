@@ -15,7 +15,7 @@ from pyspark.sql import types as T  # noqa: N812
 
 from tidemark.pipeline.clock import duration_us, to_us
 from tidemark.pipeline.compute.copies import without_landed_copies
-from tidemark.pipeline.compute.replacement import Replaced, WindowBatch, WrittenFiles, replace_windows
+from tidemark.pipeline.compute.replacement import ReplacedWindows, WindowBatch, WrittenFiles, replace_windows
 from tidemark.pipeline.compute.table_definition import TableDefinition, Windows
 from tidemark.pipeline.errors import TableFailed, TidemarkError
 from tidemark.pipeline.lake.tables.heartbeats import PARTITION as EVENT_HOUR
@@ -51,7 +51,7 @@ class OwnBatch(WindowBatch):
     inputs: Inputs
 
 
-def compute_own(batch: OwnBatch, windows: Sequence[Window]) -> Replaced:
+def compute_own(batch: OwnBatch, windows: Sequence[Window]) -> ReplacedWindows:
     """Compute windows of the table, which may have gaps between them, and replace them in the lake.
 
     Guarantee: readers see each window whole, before or after. Raises WindowNotClosed, before anything is read;

@@ -46,7 +46,7 @@ class WindowBatch:
 
 
 @dataclass(frozen=True, slots=True)
-class Replaced:
+class ReplacedWindows:
     """The result of a run: the rows of each window in the last table, and by table the windows that another run has
     replaced meanwhile, from input at least as new."""
 
@@ -76,7 +76,7 @@ def replace_windows(
     lookback: timedelta,
     write: Write,
     note: Note = lambda _: {},
-) -> Replaced:
+) -> ReplacedWindows:
     """Compute windows in order, which may have gaps between them, and replace them in each table, in the order of the
     tables. A window counts as computed once the last table has it.
 
@@ -109,7 +109,7 @@ def _attempt(
     write: Write,
     note: Note,
     windows: Sequence[Window],
-) -> Replaced:
+) -> ReplacedWindows:
     keys = [window.key for window in windows]
     # Before the input is listed, or a newer computation could be undone by an older one.
     fences = [table.fence(keys) for table in tables]
@@ -129,7 +129,7 @@ def _attempt(
     replaced = [
         table.replace(run, fence, of_table) for table, fence, of_table in zip(tables, fences, written, strict=True)
     ]
-    return Replaced(
+    return ReplacedWindows(
         heartbeats_version=files.version,
         watermark=batch.watermark,
         rows=replaced[-1].rows,
@@ -138,7 +138,7 @@ def _attempt(
     )
 
 
-def _of_older_input(tables: Sequence[WindowedTable], done: Replaced, windows: Sequence[Window]) -> list[Window]:
+def _of_older_input(tables: Sequence[WindowedTable], done: ReplacedWindows, windows: Sequence[Window]) -> list[Window]:
     """The windows of which another run's rows stand in a table, made from less than this run has read."""
     found = (table.versions(keys) for table, keys in zip(tables, done.superseded, strict=True))
     older = {key for versions in found for key, version in versions.items() if version < done.heartbeats_version}

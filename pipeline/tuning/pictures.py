@@ -9,7 +9,7 @@ from tidemark.pipeline.phrases import at_most, percent, stands, words
 from tidemark.pipeline.tuning.disorder import Distribution
 from tidemark.pipeline.tuning.report import TuningReport
 from tidemark.pipeline.tuning.stream_disorder import STEP_US
-from tidemark.pipeline.tuning.sweep import Outcome
+from tidemark.pipeline.tuning.sweep import BandOutcome
 
 STEP = STEP_US / 1e6
 
@@ -150,7 +150,7 @@ def _stairs(points: Sequence[tuple[float, float]]) -> list[tuple[float, float, s
     return stairs(kept)
 
 
-def _late_lines(report: TuningReport, across: Callable[[Outcome], float | None]) -> list[Line]:
+def _late_lines(report: TuningReport, across: Callable[[BandOutcome], float | None]) -> list[Line]:
     """Draw the late share of each variant, where `across` is known; only the rules themselves have dots."""
     lines = []
     for variant in report.tuning.variants:
@@ -161,7 +161,7 @@ def _late_lines(report: TuningReport, across: Callable[[Outcome], float | None])
     return lines
 
 
-def _text(outcome: Outcome) -> str:
+def _text(outcome: BandOutcome) -> str:
     lag = "no watermark" if outcome.lag_p50 is None else f"{stands(outcome.lag_p50)} at the median"
     return f"{outcome.variant.name}, band {format_duration(outcome.band)}: {percent(outcome.late_share)} late, {lag}"
 

@@ -12,7 +12,7 @@ from tidemark.pipeline.phrases import at_most, percent, stands, words
 from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.tuning.blame import blame_sentence, rejected_sentence, those_that_delay
 from tidemark.pipeline.tuning.disorder import MAX_LAGS, Disorder, Distribution, LagBound, lag_bound
-from tidemark.pipeline.tuning.sweep import BANDS, TARGETS, Outcome, Recommendation, Tuning, Variant, Workload, tune
+from tidemark.pipeline.tuning.sweep import BANDS, TARGETS, BandOutcome, Recommendation, Tuning, Variant, Workload, tune
 from tidemark.pipeline.watermark.policy import Policy
 
 SINCE = timedelta(hours=24)
@@ -46,7 +46,7 @@ class TuningReport:
     rejected_payloads: Sequence[RejectedPayload] = ()
 
     @property
-    def now(self) -> Outcome:
+    def now(self) -> BandOutcome:
         """Outcome of the present settings."""
         return self.tuning.at(self.present, self.band)
 
@@ -132,7 +132,7 @@ def recommendation_sentence(report: TuningReport) -> str:
     return f"For {at_most(report.target)}: {', '.join(parts)}."
 
 
-def _as_fresh(tuning: Tuning, outcome: Outcome) -> timedelta:
+def _as_fresh(tuning: Tuning, outcome: BandOutcome) -> timedelta:
     """Find the widest band that is as fresh as this one, because something else holds the watermark back."""
     widest = outcome.band
     for other in tuning.of(outcome.variant):
@@ -218,7 +218,7 @@ def quantiles_of(distribution: Distribution) -> dict[str, float]:
     return {name: distribution.quantile(share) for name, share in QUANTILES}
 
 
-def _outcome(outcome: Outcome) -> dict[str, Any]:
+def _outcome(outcome: BandOutcome) -> dict[str, Any]:
     return {
         **asdict(outcome.variant),
         "band_seconds": outcome.band.total_seconds(),
@@ -240,7 +240,7 @@ def _recommendation(recommendation: Recommendation) -> dict[str, Any]:
     }
 
 
-def behind(outcome: Outcome) -> str:
+def behind(outcome: BandOutcome) -> str:
     """Say how far the watermark is behind, at the median and at the 99th percentile of the ticks."""
     if outcome.lag_p50 is None or outcome.lag_p99 is None:
         return "nowhere yet"

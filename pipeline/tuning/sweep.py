@@ -48,7 +48,7 @@ PolicyOf = Callable[[Variant, timedelta], Policy]
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class BandOutcome:
     """One variant with one band: how many messages landed and how many of them late, and the watermark's lag behind
     the moment of its decision, in seconds (None without a watermark)."""
 
@@ -72,7 +72,7 @@ class Recommendation:
 
     variant: Variant
     target: float
-    outcome: Outcome | None
+    outcome: BandOutcome | None
     largest: timedelta
 
     def __str__(self) -> str:
@@ -84,7 +84,7 @@ class Recommendation:
 class Tuning:
     """The outcome of each variant with each of its bands, both in order. `targets` falls."""
 
-    tried: Mapping[Variant, Mapping[timedelta, Outcome]]
+    tried: Mapping[Variant, Mapping[timedelta, BandOutcome]]
     targets: Sequence[float]
     ticks: int
 
@@ -93,7 +93,7 @@ class Tuning:
         return list(self.tried)
 
     @property
-    def outcomes(self) -> list[Outcome]:
+    def outcomes(self) -> list[BandOutcome]:
         """All outcomes, in order of variant and band."""
         return [outcome for variant in self.tried for outcome in self.of(variant)]
 
@@ -102,11 +102,11 @@ class Tuning:
         """All recommendations, in order of variant and target."""
         return [self.recommended(variant, target) for variant in self.tried for target in self.targets]
 
-    def of(self, variant: Variant) -> list[Outcome]:
+    def of(self, variant: Variant) -> list[BandOutcome]:
         """Return the outcomes of a variant, by rising band."""
         return list(self.tried[variant].values())
 
-    def at(self, variant: Variant, band: timedelta) -> Outcome:
+    def at(self, variant: Variant, band: timedelta) -> BandOutcome:
         """Return one outcome. Raises KeyError for a band that was not tried."""
         return self.tried[variant][band]
 
@@ -142,7 +142,7 @@ def tune(
 ) -> Tuning:
     """Try every band under every variant; then search, to the second, for the band that is enough for each target."""
     wanted = sorted(set(targets), reverse=True)
-    tried: dict[Variant, dict[timedelta, Outcome]] = {variant: {} for variant in variants}
+    tried: dict[Variant, dict[timedelta, BandOutcome]] = {variant: {} for variant in variants}
     missing = [(variant, band) for variant in variants for band in sorted(set(bands))]
     while missing:
         for outcome in outcomes_of(workload, missing, policy_of):
@@ -158,7 +158,7 @@ def tune(
 
 def outcomes_of(
     workload: Workload, candidates: Sequence[tuple[Variant, timedelta]], policy_of: PolicyOf
-) -> list[Outcome]:
+) -> list[BandOutcome]:
     """Decide under each candidate alone, then count the late messages of all in one pass."""
     tick_us = np.array([to_us(tick.at) for tick in workload.ticks], dtype=np.int64)
     watermarks = np.array([watermarks_of(workload, policy_of(*candidate)) for candidate in candidates])
@@ -168,7 +168,7 @@ def outcomes_of(
         landed += landed_in(batch, tick_us)
     counted = (tick_us >= workload.from_us) & (tick_us <= workload.until_us)
     return [
-        Outcome(variant, band, landed, int(count), *_lags(tick_us, own, counted))
+        BandOutcome(variant, band, landed, int(count), *_lags(tick_us, own, counted))
         for (variant, band), count, own in zip(candidates, late, watermarks, strict=True)
     ]
 
@@ -198,7 +198,7 @@ def _lags(tick_us: Ints, watermark_us: Ints, counted: Bools) -> tuple[float | No
     return quantile(lag, 0.5), quantile(lag, 0.99)
 
 
-def _enough(outcomes: Mapping[timedelta, Outcome], target: float) -> Outcome | None:
+def _enough(outcomes: Mapping[timedelta, BandOutcome], target: float) -> BandOutcome | None:
     """Find the smallest band from which on no band exceeds the target."""
     enough = None
     for band in sorted(outcomes, reverse=True):
@@ -208,7 +208,7 @@ def _enough(outcomes: Mapping[timedelta, Outcome], target: float) -> Outcome | N
     return enough
 
 
-def _between(outcomes: dict[timedelta, Outcome], target: float) -> list[timedelta]:
+def _between(outcomes: dict[timedelta, BandOutcome], target: float) -> list[timedelta]:
     """Return the whole seconds to try next, between the band that is enough and the largest one below it."""
     enough = _enough(outcomes, target)
     below = max((band for band in outcomes if enough and band < enough.band), default=None)

@@ -14,7 +14,7 @@ from pathlib import Path
 import psutil
 from google.api_core import exceptions as api
 
-from tidemark.local.demo.verification import Comparison, compare
+from tidemark.local.demo.verification import TruthComparison, compare
 from tidemark.local.services.processes import noted_in
 from tidemark.pipeline.clock import SystemClock
 from tidemark.pipeline.errors import LakeError
@@ -94,7 +94,7 @@ class House:
     def _whole_lake(self) -> Lake:
         return Lake(self.settings.lake, self.settings.message.kinds, SystemClock())
 
-    def compared(self) -> Comparison:
+    def compared(self) -> TruthComparison:
         """The lake against the truth, row by row."""
         return compare(self.truth, self.lake, self.settings.windows)
 

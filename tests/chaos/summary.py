@@ -11,7 +11,7 @@ from benchmarks.watched import RunOfDrain, Ticks
 from tests.chaos.faults import Incident
 from tests.chaos.plan import SERVICES, Plan
 from tidemark.local.demo.synthetic import Published
-from tidemark.local.demo.verification import Comparison
+from tidemark.local.demo.verification import TruthComparison
 
 KILLED = "kill -9 "
 
@@ -28,7 +28,7 @@ class Summary:
     runs: Mapping[str, Mapping[str, int]]
     drains: Sequence[RunOfDrain]
     published: Published
-    comparison: Comparison
+    comparison: TruthComparison
     missed_and_mended: int
     disorder_seconds: float
     band_seconds: float

@@ -15,7 +15,7 @@ from tests.chaos.plan import SPELL_GAP_SECONDS, Plan, Target, Trouble, plan_of, 
 from tests.chaos.play import restarts_in
 from tests.chaos.summary import Summary
 from tidemark.local.demo.synthetic import Published
-from tidemark.local.demo.verification import Comparison
+from tidemark.local.demo.verification import TruthComparison
 
 TROUBLES = (Trouble.PAUSED, Trouble.PAUSED, Trouble.DISK_FULL, Trouble.SECOND_DAEMON, Trouble.SECOND_PIPELINE)
 
@@ -64,7 +64,7 @@ RIGHT = Summary(
     runs={},
     drains=[],
     published=Published(3, 2, 1, {"NO_EVENT_TIME": 1, "NO_STREAM_ID": 0}, None, None, 1.0),
-    comparison=Comparison(
+    comparison=TruthComparison(
         rows=2,
         expected_rows=2,
         windows=1,

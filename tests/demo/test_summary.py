@@ -6,7 +6,7 @@ import pytest
 
 from tidemark.local.demo.summary import Spread, Summary
 from tidemark.local.demo.synthetic import Published
-from tidemark.local.demo.verification import Comparison
+from tidemark.local.demo.verification import TruthComparison
 
 RIGHT = Summary(
     published=Published(
@@ -18,7 +18,7 @@ RIGHT = Summary(
         last_event_time=None,
         seconds=60.0,
     ),
-    comparison=Comparison(
+    comparison=TruthComparison(
         rows=99,
         expected_rows=99,
         windows=2,

@@ -12,7 +12,7 @@ import pytest
 from deltalake import write_deltalake
 
 from tidemark.local.demo.truth import SCHEMA
-from tidemark.local.demo.verification import Comparison, compare
+from tidemark.local.demo.verification import TruthComparison, compare
 from tidemark.pipeline.contract.heartbeat import FieldKind, RejectionReason
 from tidemark.pipeline.lake.tables.diffs import diff_schema
 from tidemark.pipeline.lake.tables.heartbeats import heartbeat_schema
@@ -130,7 +130,7 @@ class World:
         (row,) = [row for row in self.diffs if row["message_id"] == f"{stream}-{number}"]
         return row
 
-    def compared(self, folder: Path) -> Comparison:
+    def compared(self, folder: Path) -> TruthComparison:
         """Write it all down, and compare."""
         pq.write_table(pa.Table.from_pylist(self.truth, SCHEMA), folder / "truth.parquet")
         lake = folder / "lake"
@@ -154,7 +154,7 @@ def world() -> Iterator[World]:
 def test_a_lake_that_holds_the_truth_has_no_difference(world: World, tmp_path: Path) -> None:
     comparison = world.compared(tmp_path)
     assert comparison.by_what == {}
-    assert comparison == Comparison(
+    assert comparison == TruthComparison(
         rows=12,
         expected_rows=12,
         windows=3,

@@ -12,7 +12,7 @@ import dagster as dg
 
 from tests.guests import their_project
 from tests.official_emulator import HOST, free_port, running_own_pubsub
-from tidemark.local.demo.verification import Comparison, compare
+from tidemark.local.demo.verification import TruthComparison, compare
 from tidemark.local.services.processes import ServiceSpec, Supervisor, listens
 from tidemark.local.services.stack import CODE_SERVER, spark_server, token_environment
 from tidemark.pipeline.clock import Clock, SystemClock, iso
@@ -33,7 +33,7 @@ LOOK_EVERY_SECONDS = 3.0
 class Played:
     """The rows of each pipeline against the truth, and what of the foreign project is in the instance."""
 
-    compared: dict[str, Comparison]
+    compared: dict[str, TruthComparison]
     reported: int
     """What the foreign sensor says that it has reported."""
     materializations: int
@@ -164,7 +164,7 @@ def _instance(folder: Path, postgres: str | None) -> Iterator[dg.DagsterInstance
         os.environ.update(before)
 
 
-def _seen(instance: dg.DagsterInstance, compared: dict[str, Comparison]) -> Played:
+def _seen(instance: dg.DagsterInstance, compared: dict[str, TruthComparison]) -> Played:
     theirs = dg.AssetKey("watermark")
     states = [state for state in instance.all_instigator_state() if state.instigator_name == "tracking"]
     cursor = getattr(states[0].instigator_data, "cursor", None) or "0"

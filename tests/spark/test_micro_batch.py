@@ -21,7 +21,7 @@ from tests.spark.machine import python_without
 from tidemark.pipeline.compute import micro_batch
 from tidemark.pipeline.compute.columns import DiffPlan
 from tidemark.pipeline.compute.micro_batch import MicroBatch, compute_windows, silent_in
-from tidemark.pipeline.compute.replacement import Replaced
+from tidemark.pipeline.compute.replacement import ReplacedWindows
 from tidemark.pipeline.contract.heartbeat import FieldKind
 from tidemark.pipeline.errors import ExecutorsUnable, WindowExpired, WindowNotClosed
 from tidemark.pipeline.lake.layout import HEARTBEATS, Lake
@@ -76,7 +76,7 @@ class House:
         diffs: WindowedTable | None = None,
         status: StreamStatus | None = None,
         refuse_expired: Callable[[Sequence[Window]], None] = lambda _: None,
-    ) -> Replaced:
+    ) -> ReplacedWindows:
         batch = MicroBatch(
             self.spark,
             heartbeats=heartbeats or self.lake.heartbeats(),

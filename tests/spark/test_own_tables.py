@@ -20,7 +20,7 @@ from tests.spark.test_columns import dirty, landed
 from tidemark.pipeline.compute.columns import DiffPlan
 from tidemark.pipeline.compute.micro_batch import MicroBatch, compute_windows
 from tidemark.pipeline.compute.own_tables import OwnBatch, compute_own
-from tidemark.pipeline.compute.replacement import Replaced
+from tidemark.pipeline.compute.replacement import ReplacedWindows
 from tidemark.pipeline.compute.table_definition import TableDefinition, Windows, own_tables, read_table, windowed
 from tidemark.pipeline.contract.heartbeat import FieldKind
 from tidemark.pipeline.errors import InvalidSettings, LakeError, TableFailed
@@ -107,7 +107,7 @@ class House:
         followed = Followed(self.computed(), PLAN.lookback, closed, waiting)
         return [own.numbered(number).key for number in followed.due(own, table.lookback, made)]
 
-    def compute(self, table: TableDefinition, *keys: str, watermark: datetime | None = None) -> Replaced:
+    def compute(self, table: TableDefinition, *keys: str, watermark: datetime | None = None) -> ReplacedWindows:
         """Compute windows of the table, by their keys."""
         batch = OwnBatch(
             self.spark,

@@ -19,7 +19,7 @@ from tidemark.pipeline.replay.trace import (
     watermarks_us,
 )
 from tidemark.pipeline.tuning.sweep import (
-    Outcome,
+    BandOutcome,
     Tuning,
     Variant,
     Workload,
@@ -61,7 +61,7 @@ CANDIDATES = [
 POLICIES = [policy_of(*candidate) for candidate in CANDIDATES]
 
 
-def outcomes_as_replayed(workload: Workload, trace: MemoryTrace) -> list[Outcome]:
+def outcomes_as_replayed(workload: Workload, trace: MemoryTrace) -> list[BandOutcome]:
     """The outcomes, of which each candidate's late and landed messages and its lag are those of its own replay."""
     tick_us = np.array([to_us(tick.at) for tick in workload.ticks])
     outcomes = outcomes_of(workload, CANDIDATES, policy_of)
@@ -187,8 +187,8 @@ def test_where_no_band_is_enough_there_is_none() -> None:
 
 
 def test_a_band_that_happens_to_do_well_below_one_that_does_not_is_not_enough() -> None:
-    def outcome(band: int, late: int) -> Outcome:
-        return Outcome(BAND, seconds(band), 100, late, 1.0, 1.0)
+    def outcome(band: int, late: int) -> BandOutcome:
+        return BandOutcome(BAND, seconds(band), 100, late, 1.0, 1.0)
 
     from tidemark.pipeline.tuning.sweep import _enough
 

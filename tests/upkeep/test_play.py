@@ -15,7 +15,7 @@ from tidemark.pipeline.lake.tables.window_index import KeptWindows
 ATTEMPT = replacement._attempt
 
 
-def _unchecked(batch: replacement.WindowBatch, *args: Any) -> replacement.Replaced:
+def _unchecked(batch: replacement.WindowBatch, *args: Any) -> replacement.ReplacedWindows:
     return ATTEMPT(replace(batch, refuse_expired=lambda _: None), *args)
 
 

@@ -9,7 +9,7 @@ SHAPES: Mapping[ShapeName, Shape] = {
     ShapeName.JSON: json_shapes.JsonObject(),
     ShapeName.NESTED: json_shapes.Nested(),
     ShapeName.SECONDS: json_shapes.Seconds(),
-    ShapeName.ATTRIBUTES: json_shapes.Attributes(),
+    ShapeName.ATTRIBUTES: json_shapes.AttributesShape(),
     ShapeName.ARRAYS: json_shapes.Arrays(),
     ShapeName.GZIP: json_shapes.Gzipped(),
     ShapeName.CLOUDEVENTS: json_shapes.CloudEvents(),

@@ -98,7 +98,7 @@ publisher_id = "payload:id"
 
 
 @dataclass(frozen=True, slots=True)
-class Attributes(Shape):
+class AttributesShape(Shape):
     """All values in attributes, and no payload. A temperature that is a text has its unit, as a text of digits would be
     a number here."""
 

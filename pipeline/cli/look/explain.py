@@ -22,13 +22,13 @@ from tidemark.pipeline.quality.failing import TicksNow, read_failing, read_ticks
 from tidemark.pipeline.quality.missed.affected import not_known
 from tidemark.pipeline.quality.recent import PassedOver
 from tidemark.pipeline.settings import load_settings
-from tidemark.pipeline.watermark.explain.conditions import Outcome
+from tidemark.pipeline.watermark.explain.conditions import RuleOutcome
 from tidemark.pipeline.watermark.explain.explanation import TRIED, Alternative, Explanation
 
 NAMED = 5
 """Streams that are named, those with the most messages; the JSON has all."""
 
-MARKS = {Outcome.PASSED: "[green]✓[/]", Outcome.HELD: "[yellow]✗[/]", Outcome.DECIDED: "[bold green]→[/]"}
+MARKS = {RuleOutcome.PASSED: "[green]✓[/]", RuleOutcome.HELD: "[yellow]✗[/]", RuleOutcome.DECIDED: "[bold green]→[/]"}
 
 
 def explain(
@@ -84,9 +84,9 @@ def show_explanation(said: str, explanation: Explanation, number: int, problem: 
     if explanation.alternatives is None:
         terminal.print(f"\nIts rules are not known: {safe(without_stop(problem or ''))}.")
         return
-    reached = [condition for condition in explanation.conditions if condition.outcome is not Outcome.NOT_REACHED]
+    reached = [condition for condition in explanation.conditions if condition.outcome is not RuleOutcome.NOT_REACHED]
     show("The rules, in their order", *((MARKS[one.outcome], one.rule, safe(one.text)) for one in reached))
-    left = [condition.rule for condition in explanation.conditions if condition.outcome is Outcome.NOT_REACHED]
+    left = [condition.rule for condition in explanation.conditions if condition.outcome is RuleOutcome.NOT_REACHED]
     if left:
         terminal.print(f"[dim]·  not looked at: {', '.join(left)}[/]")
     if explanation.pin or explanation.ahead:

@@ -23,7 +23,7 @@ from tidemark.pipeline.tuning.inputs import cohorts_on, report_on_lake, report_o
 from tidemark.pipeline.tuning.page import page_of
 from tidemark.pipeline.tuning.report import SINCE, TARGET_LATE_SHARE, TuningReport, facts_of, sentences
 from tidemark.pipeline.tuning.stream_disorder import Side, StreamDisorder
-from tidemark.pipeline.tuning.sweep import BANDS, Outcome
+from tidemark.pipeline.tuning.sweep import BANDS, BandOutcome
 
 NAMED = 5
 """At most this many slow and fast streams are printed; the page and the JSON have more."""
@@ -167,7 +167,7 @@ def _print_cohorts(console: Console, found: Cohorts) -> None:
         console.print(table)
 
 
-def _cells(outcome: Outcome) -> list[str]:
+def _cells(outcome: BandOutcome) -> list[str]:
     lags = ("—" if lag is None else words(lag) for lag in (outcome.lag_p50, outcome.lag_p99))
     return [percent(outcome.late_share), *lags]
 

@@ -15,7 +15,7 @@ from tidemark.pipeline.watermark.situation import Situation, has_no_backlog, is_
 ZERO, A_MOMENT = timedelta(0), timedelta(seconds=1)
 
 
-class Outcome(StrEnum):
+class RuleOutcome(StrEnum):
     """The outcome of a rule. The rules after a hold or a candidate are not reached."""
 
     PASSED = "passed"
@@ -29,7 +29,7 @@ class Condition:
     """A rule, its outcome, and the reason."""
 
     rule: str
-    outcome: Outcome
+    outcome: RuleOutcome
     text: str
 
 
@@ -47,11 +47,11 @@ RULES = {
 
 def conditions(s: Situation, verdicts: Sequence[Verdict], decision: Decision) -> list[Condition]:
     """Format each verdict as a rule with its outcome and a sentence."""
-    found = {rule: Condition(rule, Outcome.NOT_REACHED, f"Not looked at: {asks}.") for rule, asks in RULES.items()}
+    found = {rule: Condition(rule, RuleOutcome.NOT_REACHED, f"Not looked at: {asks}.") for rule, asks in RULES.items()}
     for rule, verdict in zip(RULES, verdicts, strict=False):
-        outcome = Outcome.HELD if isinstance(verdict, Held) else Outcome.PASSED
+        outcome = RuleOutcome.HELD if isinstance(verdict, Held) else RuleOutcome.PASSED
         if verdict.finding is Finding.SILENCE:
-            outcome = Outcome.DECIDED
+            outcome = RuleOutcome.DECIDED
         found[rule] = Condition(rule, outcome, _text(verdict, s, decision))
     if decision.candidate is not None:
         found["candidate"] = _compared(s, decision, decision.candidate)
@@ -167,12 +167,12 @@ def _max_lag(s: Situation) -> str:
 def _compared(s: Situation, decision: Decision, candidate: datetime) -> Condition:
     if not decision.reason.is_move:
         text = f"The candidate is {iso(candidate)}, not above the watermark ({when(s.watermark)}): the watermark stays."
-        return Condition("candidate", Outcome.HELD, text)
+        return Condition("candidate", RuleOutcome.HELD, text)
     text = f"The candidate is {iso(candidate)}. It is the first watermark."
     if s.watermark is not None:
         before = iso(s.watermark)
         text = f"The candidate is {iso(candidate)}, above the watermark before it ({before}): the watermark moves."
-    return Condition("candidate", Outcome.DECIDED, text)
+    return Condition("candidate", RuleOutcome.DECIDED, text)
 
 
 def _readings(s: Situation) -> tuple[tuple[str, EffectiveReading], tuple[str, EffectiveReading]]:

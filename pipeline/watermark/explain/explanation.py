@@ -12,7 +12,7 @@ from tidemark.pipeline.clock import iso
 from tidemark.pipeline.durations import format_duration
 from tidemark.pipeline.watermark.decision import Decision, FrontierEvidence, Reason
 from tidemark.pipeline.watermark.estimator import advance, verdicts_of
-from tidemark.pipeline.watermark.explain.conditions import Condition, Outcome, conditions, messages
+from tidemark.pipeline.watermark.explain.conditions import Condition, RuleOutcome, conditions, messages
 from tidemark.pipeline.watermark.explain.moves import SECOND, moves, published_since
 from tidemark.pipeline.watermark.histogram import bucket_of, bucket_start
 from tidemark.pipeline.watermark.policy import Policy
@@ -65,7 +65,7 @@ class Explanation:
 
     def sentences(self) -> list[str]:
         """Return the explanation in order, without alternatives and the rules that were not reached."""
-        reached = [condition.text for condition in self.conditions if condition.outcome is not Outcome.NOT_REACHED]
+        reached = [condition.text for condition in self.conditions if condition.outcome is not RuleOutcome.NOT_REACHED]
         return [self.decision.sentence() + ".", *reached, *filter(None, (self.pin, self.ahead)), *self.moves]
 
 

@@ -11,7 +11,7 @@ from tests.watermark.explain.explained import EVERY_SECOND, SITUATIONS
 from tests.watermark.fold import Log
 from tidemark.pipeline.clock import iso
 from tidemark.pipeline.watermark.decision import Reason
-from tidemark.pipeline.watermark.explain.conditions import RULES, Outcome
+from tidemark.pipeline.watermark.explain.conditions import RULES, RuleOutcome
 from tidemark.pipeline.watermark.explain.explanation import TRIED, Explanation, explain
 from tidemark.pipeline.watermark.policy import Policy
 from tidemark.pipeline.watermark.state import Lost
@@ -45,7 +45,7 @@ REASONS = {
 every_situation = pytest.mark.parametrize("name", SITUATIONS)
 
 
-def outcomes(explanation: Explanation) -> dict[str, Outcome]:
+def outcomes(explanation: Explanation) -> dict[str, RuleOutcome]:
     return {condition.rule: condition.outcome for condition in explanation.conditions}
 
 
@@ -80,12 +80,12 @@ def test_every_rule_is_told_once_in_order_and_nothing_is_looked_at_after_one_tha
     explanation = SITUATIONS[name]().explain()
     assert [condition.rule for condition in explanation.conditions] == list(RULES)
     found = [condition.outcome for condition in explanation.conditions]
-    if Outcome.HELD in found:
-        after = found[found.index(Outcome.HELD) + 1 :]
-        assert set(after) <= {Outcome.NOT_REACHED}
+    if RuleOutcome.HELD in found:
+        after = found[found.index(RuleOutcome.HELD) + 1 :]
+        assert set(after) <= {RuleOutcome.NOT_REACHED}
     moved = explanation.decision.reason in (Reason.ADVANCED, Reason.IDLE_ADVANCED, Reason.RELEASED)
-    assert (outcomes(explanation)["candidate"] is Outcome.DECIDED) == moved
-    assert (Outcome.HELD in found) == (not moved)
+    assert (outcomes(explanation)["candidate"] is RuleOutcome.DECIDED) == moved
+    assert (RuleOutcome.HELD in found) == (not moved)
 
 
 @every_situation
