@@ -232,7 +232,7 @@ def page_sentence(chosen: MetricsSettings) -> str:
     """State where the page is, or that its port is taken. Ask before it is served."""
     where = chosen.listen or LISTEN
     if listens(*chosen.address):
-        return f"no page: something listens at {where} already; choose another address with metrics.listen"
+        return f"no status page: something listens at {where} already; choose another address with metrics.listen"
     return f"the page, from the first tick on: http://{where}/"
 
 

@@ -72,10 +72,14 @@ def moves(s: Situation, decision: Decision) -> Iterator[str]:
             yield f"It follows the clock again after {iso(reached)}, or moves when something is published."
         case Reason.ADVANCED | Reason.RELEASED if is_at_frontier or not is_pinned:
             yield "It moves on with the next messages that are published and acknowledged."
-        case _ if isinstance(evidence, FrontierEvidence) and watermark is not None:
-            yield from _past_the_frontier(s, watermark, evidence)
-        case _ if isinstance(evidence, BandEvidence) and watermark is not None:
-            yield from _out_of_the_band(s, watermark, evidence)
+        case _ if isinstance(evidence, FrontierEvidence | BandEvidence) and watermark is not None:
+            if isinstance(evidence, FrontierEvidence):
+                yield from _past_the_frontier(s, watermark, evidence)
+            else:
+                yield from _out_of_the_band(s, watermark, evidence)
+            if policy.idle == "advance":
+                silence = format_duration(policy.idle_timeout)
+                yield f"If nothing more is published, the idle rule moves it: {silence} after the last message, or later."
 
 
 def published_since(s: Situation, moment: datetime) -> int | None:
