@@ -79,7 +79,7 @@ def moves(s: Situation, decision: Decision) -> Iterator[str]:
                 yield from _out_of_the_band(s, watermark, evidence)
             if policy.idle == "advance":
                 silence = format_duration(policy.idle_timeout)
-                yield f"If nothing more is published, the idle rule moves it {silence} after the last message, or later."
+                yield f"If nothing more is published, the idle rule moves it {silence} or more after the last message."
 
 
 def published_since(s: Situation, moment: datetime) -> int | None:
