@@ -18,7 +18,7 @@ from tidemark.pipeline.watermark.state import WatermarkState
 from tidemark.pipeline.windows import Window, Windowing
 
 CHECKED_FOR_SECONDS = 3.0
-"""The time limit of the check for missed heartbeats in `tidemark status`. The sensor `staleness` stores the progress."""
+"""Time limit of the check for missed heartbeats in `tidemark status`. The sensor `staleness` stores its progress."""
 
 LATE_WITHIN, LOST_WITHIN = timedelta(days=1), timedelta(hours=1)
 """How far below the watermark late heartbeats are counted, in event time, and how far back losses are counted."""
