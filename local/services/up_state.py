@@ -17,8 +17,8 @@ from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.spark.session import host_and_port
 
 STOPS_WITHIN_SECONDS, SAY_EVERY_SECONDS, LOOK_EVERY_SECONDS = 180.0, 10.0, 0.2
-"""The longest wait for a stop, the interval of messages, and the poll interval. Each of five services has ten seconds to
-end, twice if it must be killed, and a start in progress first completes its step."""
+"""The longest wait for a stop, the interval of messages, and the poll interval. Each of five services has ten seconds
+to end, twice if it must be killed, and a start in progress first completes its step."""
 
 
 @dataclass(frozen=True, slots=True)
