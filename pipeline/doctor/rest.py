@@ -12,7 +12,7 @@ from google.auth.exceptions import GoogleAuthError, TransportError
 from google.auth.transport.requests import AuthorizedSession, Request
 
 from tidemark.pipeline.clock import Clock
-from tidemark.pipeline.doctor.finding import Said, Setup, broken, ok
+from tidemark.pipeline.doctor.finding import Said, Setup, ok
 from tidemark.pipeline.errors import PermissionMissing
 from tidemark.pipeline.pubsub.connection import credentials_of
 
@@ -62,10 +62,7 @@ def ask(
             response = session.request(method, url, json=body, params=params, timeout=SECONDS)
             answered_at = clock.now()
     except GoogleAuthError as error:
-        raise PermissionMissing(
-            f"no usable credentials for Google Cloud: {error}; run `gcloud auth application-default login`, or give "
-            "the machine a service account"
-        ) from error
+        raise _unusable(error) from error
     except requests.RequestException as error:
         raise Silent(f"no answer from {url.partition('?')[0]}: {error}") from error
     return Answer(response.status_code, _json(response), asked_at, answered_at, _date(response.headers.get("Date")))
@@ -92,35 +89,32 @@ def _date(header: str | None) -> datetime | None:
 
 
 def check_credentials(setup: Setup) -> Iterator[Said]:
-    """Check the credentials by fetching a token, and one for the account to impersonate. The tokens are discarded."""
-    account = setup.settings.pubsub.impersonate
+    """Check the credentials by fetching a token, and one for the account to impersonate. Raises PermissionMissing."""
+    account, bounded = setup.settings.pubsub.impersonate, partial(Request(), timeout=SECONDS)
     try:
         own = credentials_of(None)
-        own.refresh(_bounded())
+        own.refresh(bounded)
+    except TransportError as error:
+        raise PermissionMissing(f"no token for Google Cloud could be fetched ({error}): check the network") from error
     except GoogleAuthError as error:
-        if isinstance(error, TransportError):
-            yield broken(f"no token for Google Cloud could be fetched ({error}): check the network")
-            return
-        yield broken(
-            f"no usable credentials for Google Cloud: {error}; run `gcloud auth application-default login`, or give "
-            "the machine a service account (docs/how-to/identity.md)"
-        )
-        return
+        raise _unusable(error) from error
     yield ok(f"asks Google as {getattr(own, 'service_account_email', None) or 'the user who is logged in'}")
     if account is None or setup.settings.emulated:
         return
     try:
-        credentials_of(account).refresh(_bounded())
+        credentials_of(account).refresh(bounded)
     except GoogleAuthError as error:
-        yield broken(
+        raise PermissionMissing(
             f"these credentials may not act as {account} (pubsub.impersonate): {error}; grant them "
             f"roles/iam.serviceAccountTokenCreator on it (`gcloud iam service-accounts add-iam-policy-binding "
             f"{account} --role=roles/iam.serviceAccountTokenCreator --member=...`), and enable "
             "iamcredentials.googleapis.com"
-        )
-        return
+        ) from error
     yield ok(f"asks Pub/Sub and Cloud Monitoring as {account}")
 
 
-def _bounded() -> partial[object]:
-    return partial(Request(), timeout=SECONDS)
+def _unusable(error: GoogleAuthError) -> PermissionMissing:
+    return PermissionMissing(
+        f"no usable credentials for Google Cloud: {error}; run `gcloud auth application-default login`, or give the "
+        "machine a service account (docs/how-to/identity.md)"
+    )

@@ -25,7 +25,7 @@ from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.watermark.decision import Decision
 from tidemark.pipeline.watermark.explain.explanation import Alternative, Explanation
 from tidemark.pipeline.watermark.explain.explanation import explain as explain_decision
-from tidemark.pipeline.watermark.histogram import Cell, bucket_of, bucket_start
+from tidemark.pipeline.watermark.histogram import bucket_of, bucket_start
 from tidemark.pipeline.watermark.state import DecisionRecord, WatermarkState
 
 SECOND = timedelta(seconds=1)
@@ -105,9 +105,16 @@ def explained(
 
 def read_by_stream(lake: Lake, settings: Settings, decided: DecisionRecord) -> ByStream:
     """Read from the tables what is known of the messages that a decision considered. Raises LakeError."""
-    over, rejected = _passed_over(lake, decided), _rejected(lake, decided.decision, settings)
-    pin, pinning = decided.decision.pin, _pinning(decided.decision, rejected)
-    landed = {} if pin is None else landed_by_stream(lake.heartbeats(), pin.published_from, _second(pin), SECOND)
+    decision, max_lag = decided.decision, decided.policy.max_lag
+    at, pin, over = decision.at, decision.pin, PassedOver()
+    if max_lag is not None:  # in the hour before the decision
+        over = read_passed_over(lake.heartbeats(), max_lag, at - LOST_WITHIN, at)
+    rejected, pinning, landed = _rejected(lake, decision, settings), list[RejectedPayload](), dict[str, int]()
+    if pin is not None:
+        times = pin.publish_bucket, to_us(pin.min_event_time)
+        pinning = [one for one in rejected if (bucket_of(from_us(one.publish_us)), one.event_us) == times]
+        second = bucket_start(bucket_of(pin.min_event_time))
+        landed = landed_by_stream(lake.heartbeats(), pin.published_from, second, SECOND)
     facts = {
         "passed_over_by_stream": over.by_stream,
         "rejected_payloads_by_stream": by_stream(rejected),
@@ -115,11 +122,6 @@ def read_by_stream(lake: Lake, settings: Settings, decided: DecisionRecord) -> B
         "landed_at_pin_by_stream": landed,
     }
     return ByStream(over, rejected, pinning, facts)
-
-
-def _second(pin: Cell) -> datetime:
-    """Return the event time of the pin, rounded down to the second."""
-    return bucket_start(bucket_of(pin.min_event_time))
 
 
 def landed_by_stream(
@@ -144,21 +146,6 @@ def _rejected(lake: Lake, decision: Decision, settings: Settings) -> list[Reject
         return []
     start, requeued = decision.bound.start, lake.requeued().every_id()
     return rejected_payloads(lake.quarantine(), settings.contract, start, decision.at, requeued)
-
-
-def _pinning(decision: Decision, rejected: Sequence[RejectedPayload]) -> list[RejectedPayload]:
-    """Select the messages with the publish second and the event time of the pin."""
-    pin = decision.pin
-    if pin is None:
-        return []
-    times = pin.publish_bucket, to_us(pin.min_event_time)
-    return [message for message in rejected if (bucket_of(from_us(message.publish_us)), message.event_us) == times]
-
-
-def _passed_over(lake: Lake, decided: DecisionRecord) -> PassedOver:
-    """Read the rows that the decision's `max_lag` passes over, among those published in the hour before it."""
-    max_lag, at = decided.policy.max_lag, decided.decision.at
-    return PassedOver() if max_lag is None else read_passed_over(lake.heartbeats(), max_lag, at - LOST_WITHIN, at)
 
 
 def explanation_facts(explanation: Explanation) -> dict[str, Any]:

@@ -176,18 +176,6 @@ def test_without_the_setting_and_without_base_it_says_what_to_write(house: House
     assert (refused.code, "write attach = true under [pubsub]" in refused.err) == (1, True)
 
 
-def test_tuning_measures_disorder_by_what_was_tracked(house: House) -> None:
-    house.write()
-    house.subscribe()
-    assert house.run("tune").code == 1
-    assert house.run("provision").code == 0
-    house.publish(0, 30, 0)
-    assert house.run("attach", "--ticks", "2").code == 0
-    found = json.loads(house.run("tune", "--json").out)
-    assert (found["messages"], found["rejected"], found["disorder_beyond_band"]) == (3, 0, 0)
-    assert 29 <= found["publish_less_event_seconds"]["max"] <= 32
-
-
 def test_a_failing_tick_is_said_once_and_noted_and_the_next_good_one_clears_it(house: House) -> None:
     house.write()
     house.subscribe()

@@ -181,16 +181,6 @@ def test_the_image_is_pinned_runs_as_nobody_in_particular_and_starts_the_code_se
         assert f"\n{package[1]}==" in pinned, package[1]
 
 
-def test_only_what_the_wheel_is_made_of_reaches_the_builder() -> None:
-    lines = [line for line in (ROOT / ".dockerignore").read_text().splitlines() if line and line[0] != "#"]
-    assert lines[0] == "**"
-    allowed = {line.removeprefix("!") for line in lines if line.startswith("!")}
-    assert all((ROOT / name).exists() for name in allowed)
-    links = {path.resolve().relative_to(ROOT).parts[0] for path in (ROOT / "src/tidemark").iterdir()}
-    assert links <= allowed, "what src/tidemark links to is missing"
-    assert not {".git", ".tidemark", "build"} & allowed
-
-
 def containers() -> Iterator[Mapping[str, Any]]:
     """What runs tidemark on Kubernetes: the code location, and the status job."""
     (deployment,) = yaml_of("kubernetes/values.yaml")["dagster-user-deployments"]["deployments"]

@@ -12,7 +12,6 @@ import pytest
 import yaml
 
 from tests.deploy.provider import Asked, serving
-from tidemark.pipeline.ingest.rounds import PLAN
 from tidemark.pipeline.pubsub.requirements import wanted
 from tidemark.pipeline.settings_sections import PubSubSettings
 
@@ -120,13 +119,6 @@ def test_the_bucket_is_private_and_nothing_but_housekeeping_deletes_in_it(by_def
     assert bucket.pop("public_access_prevention") == "enforced"
     assert bucket.pop("force_destroy") is False
     assert bucket.keys() == {"project", "name", "location", "versioning", "soft_delete_policy"}
-
-
-def test_an_alert_on_base_waits_until_readers_on_spark_help(by_default: Asked) -> None:
-    policies = {one["display_name"]: one for one in named(by_default, "google_monitoring_alert_policy")}
-    (condition,) = policies["tidemark: old messages on base"]["conditions"]
-    (threshold,) = condition["condition_threshold"]
-    assert threshold["threshold_value"] > PLAN.start_after.total_seconds()
 
 
 def test_a_value_that_google_would_refuse_is_refused_before_anything_is_made(plan: Plan) -> None:

@@ -78,13 +78,6 @@ def test_publishing_is_asked_for_on_the_topic_of_the_signal_where_there_is_one(w
     assert wrong(world) == []
 
 
-def test_what_provisioning_needs_is_asked_for_before_there_is_a_topic(world: World) -> None:
-    world.granted = {world.pubsub.project: world.granted[world.pubsub.project]}
-    assert wrong(world, Component.PROVISION) == []
-    consume = next(one for one in wrong(world) if "subscriptions.consume" in one.said)
-    assert "(which has nothing granted, or is not there)" in consume.said
-
-
 @pytest.mark.parametrize(
     ("reading", "spared"),
     [

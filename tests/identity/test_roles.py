@@ -108,13 +108,6 @@ def test_publishing_is_granted_on_the_topic_of_the_signal_alone_and_only_where_i
     assert on_topics == [f"pubsub topics add-iam-policy-binding hours --project=p {bound}"]
 
 
-def test_what_provisioning_needs_is_granted_on_the_project(called: Path) -> None:
-    assert grant(called, "provision").returncode == 0
-    binds = [line for line in called.read_text().splitlines() if "add-iam-policy-binding" in line]
-    assert len(binds) == 3
-    assert all(line.startswith("projects add-iam-policy-binding p ") for line in binds)
-
-
 def test_a_part_that_has_no_roles_is_refused(called: Path) -> None:
     done = grant(called, "web")
     assert (done.returncode, "there is no part web" in done.stderr) == (2, True)

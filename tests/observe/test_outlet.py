@@ -13,19 +13,17 @@ from pathlib import Path
 import dagster as dg
 import pytest
 
-from tests.dagster.house import ModelWorld, Ticking
-from tests.observe.hour import OLD_AFTER, STREAMS, TARGET, an_hour, get, in_prometheus, labels_of, settings_with
+from tests.observe.hour import OLD_AFTER, STREAMS, TARGET, an_hour, get, in_prometheus, labels_of
 from tests.observe.receiver import receiving
-from tests.official_emulator import HOST, free_port
+from tests.official_emulator import HOST
 from tidemark.assets.catalog import HEARTBEATS, key_of
-from tidemark.assets.definitions import build_definitions
 from tidemark.assets.events import histogram_events, landing_events
 from tidemark.pipeline.contract.heartbeat import RejectionReason
 from tidemark.pipeline.errors import ToolMissing
 from tidemark.pipeline.ingest.outcome import Ingested
 from tidemark.pipeline.observe import outlet
 from tidemark.pipeline.observe.instruments import INSTRUMENTS
-from tidemark.pipeline.observe.outlet import check_libraries, outlet_of
+from tidemark.pipeline.observe.outlet import check_libraries
 from tidemark.pipeline.orchestrator.names import INGEST
 from tidemark.pipeline.settings_sections import IngestSettings, MetricsSettings
 
@@ -233,28 +231,3 @@ def test_a_missing_library_is_named_where_the_definitions_are_built(
     for export in ("prometheus", "otlp"):
         with pytest.raises(ToolMissing, match=r"pip install \"tidemark-pubsub\[metrics\]\""):
             check_libraries(MetricsSettings(export=export))
-
-
-class Named(Ticking):
-    """The sensors of a pipeline with a name, of which those that need no Pub/Sub can tick."""
-
-    def restart(self) -> None:
-        self.definitions = build_definitions(self.settings, self.clock)
-        self.resources = dict(self.definitions.resources or {})
-
-
-def test_two_pipelines_of_one_code_server_share_a_port(tmp_path: Path) -> None:
-    metrics = MetricsSettings(export="prometheus", listen=f"{HOST}:{free_port()}")
-    try:
-        for name in ("orders", "payments"):
-            settings = settings_with(tmp_path / name, metrics)
-            settings = settings.model_copy(update={"dagster": settings.dagster.model_copy(update={"name": name})})
-            world = ModelWorld(settings.pubsub)
-            with dg.DagsterInstance.ephemeral() as instance:
-                Named(settings, instance, world.clock, world).tick(f"{name}_{INGEST}")
-        text = get(metrics, "/metrics")
-    finally:
-        outlet_of(metrics).close()
-    for name in ("orders", "payments"):
-        assert f'tidemark_sensor_silence_seconds{{pipeline="{name}",sensor="ingest"}} 0.0' in text
-        assert f'tidemark_runs_total{{job_name="compute_windows",pipeline="{name}",result="success"}} 0.0' in text

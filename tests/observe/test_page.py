@@ -24,7 +24,6 @@ from tests.quick import with_policy
 from tidemark.pipeline.clock import SystemClock
 from tidemark.pipeline.errors import LakeError
 from tidemark.pipeline.observe import page as page_module
-from tidemark.pipeline.observe.outlet import outlet_of
 from tidemark.pipeline.pubsub.backlog import SnapshotBacklog
 from tidemark.pipeline.pubsub.connection import publisher_client, subscriber_client
 from tidemark.pipeline.pubsub.provision import provision
@@ -227,18 +226,6 @@ def test_where_nothing_lands_the_page_has_nothing_about_tables(tmp_path: Path) -
     assert "What it looks at" in text
     assert "in quarantine" not in text
     assert "<h2>Windows</h2>" not in text
-
-
-def test_elsewhere_than_on_loopback_there_is_no_page(tmp_path: Path) -> None:
-    settings = settings_with(tmp_path, MetricsSettings(listen=f"0.0.0.0:{free_port()}"))
-    outlet = outlet_of(settings.metrics)
-    try:
-        with pytest.raises(urllib.error.HTTPError, match="404") as missing:
-            get(settings.metrics, "/")
-        missing.value.close()
-    finally:
-        outlet.close()
-    assert not MetricsSettings().listens
 
 
 def stop(address: str, folder: Path) -> None:

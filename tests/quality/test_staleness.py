@@ -165,7 +165,7 @@ def test_a_long_check_says_how_much_is_left_and_goes_on_where_it_was(history: Hi
     assert staleness.step() is said[-1]
 
 
-def test_a_heartbeat_that_lands_after_its_window_is_missed_by_it_and_by_those_looking_back_on_it(
+def test_a_heartbeat_that_lands_late_is_missed_by_its_window_and_by_lookbacks_that_reach_it(
     history: History,
 ) -> None:
     history.land([Beat("a", 10), Beat("a", 130)])

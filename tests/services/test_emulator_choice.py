@@ -55,11 +55,6 @@ def test_without_the_official_emulator_our_own_is_taken_and_that_is_reported(bar
     assert chosen.command("127.0.0.1", 8085) == own
 
 
-def test_without_a_java_that_runs_the_official_emulator_our_own_is_taken(bare_machine: Path, tmp_path: Path) -> None:
-    (bare_machine / "gcloud").symlink_to(put_sdk(tmp_path / "sdk"))
-    assert choose_emulator("auto").name == "tidemark's own Pub/Sub (no Java here runs the official emulator)"
-
-
 def test_the_official_one_is_not_replaced_where_it_is_wanted(bare_machine: Path) -> None:
     java_saying(bare_machine, "17.0.1")
     with pytest.raises(ToolMissing, match="google-cloud-cli-pubsub-emulator"):

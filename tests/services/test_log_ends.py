@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tidemark.local.services.processes import LINES_AT_END, READ_AT_END_BYTES, REASONS_AT_MOST, log_end, why_ended
+from tidemark.local.services.processes import LINES_AT_END, REASONS_AT_MOST, log_end, why_ended
 
 TRACE = [f"\tat org.apache.spark.Class{number}.call(Class.scala:{number})" for number in range(40)]
 WHY = [
@@ -41,10 +41,3 @@ def test_only_the_start_that_failed_counts_and_of_many_reasons_the_newest(tmp_pa
         more.write("\n".join([f"Caused by: {number}" for number in range(20) for _ in range(2)]))
     newest = [f"Caused by: {number}" for number in range(20 - REASONS_AT_MOST, 20)]
     assert why_ended(log, earlier) == newest
-
-
-def test_a_long_log_is_read_from_near_its_end_and_a_missing_one_says_nothing(tmp_path: Path) -> None:
-    log = log_of(tmp_path, WHY[1], "x" * READ_AT_END_BYTES, WHY[0])
-    assert why_ended(log) == [WHY[0]]
-    assert why_ended(tmp_path / "none") == []
-    assert log_end(tmp_path / "none") == f"the end of {tmp_path / 'none'}:\n"

@@ -11,6 +11,7 @@ import pyarrow.dataset as ds
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from pyspark.sql import SparkSession
 
 from tests.clock import ManualClock
 from tests.lake.builders import append_beats
@@ -30,6 +31,7 @@ from tests.spark.beats import (
     naive,
     table,
 )
+from tests.spark.oracle import by_frames
 from tidemark.pipeline.compute import slices
 from tidemark.pipeline.lake.layout import Lake
 from tidemark.pipeline.lake.tables.diffs import diff_schema
@@ -112,6 +114,16 @@ def dirty(seed: int) -> list[Beat]:
             beats += [beat] * source.choice([1, 1, 2])
     source.shuffle(beats)
     return beats
+
+
+def test_the_dataframe_functions_give_the_same_rows(spark: SparkSession) -> None:
+    beats = dirty(20_261_122)
+    made, status = in_columns(beats, 0, 900)
+    assert (made, status) == by_frames(spark, beats, 0, 900)
+    assert any(
+        row["temperature_delta"] is None and None not in (row["temperature"], row["previous_temperature"])
+        for row in made
+    ), "no difference is beyond a double"
 
 
 @settings(max_examples=15)

@@ -12,7 +12,6 @@ from tidemark.pipeline.doctor.measure.facts import (
     Facts,
     FilterFacts,
     MonitoringFacts,
-    NotMeasured,
     RedeliveryFacts,
     SnapshotFacts,
     Took,
@@ -72,12 +71,6 @@ def test_a_larger_slack_that_is_set_is_not_lowered() -> None:
     for slack, raised in ((30_000 * MS, []), (0 * MS, ["slack"])):
         set_by_hand = Settings(watermark=WatermarkSettings(slack=slack))
         assert [one.key for one in follows(GOOD, set_by_hand)] == raised
-
-
-def test_no_slack_follows_where_messages_did_not_come() -> None:
-    assert isinstance(GOOD.delay, DelayFacts)
-    assert settled(replace(GOOD, delay=replace(GOOD.delay, missing=1))) == {}
-    assert settled(replace(GOOD, delay=NotMeasured("no message came"))) == {}
 
 
 @pytest.mark.parametrize(
