@@ -1,4 +1,4 @@
-"""tidemark: an event-time watermark for Pub/Sub from two subscriptions, and what is computed below it.
+"""tidemark: an event-time watermark for Pub/Sub from two subscriptions, and the tables computed below it.
 
-The product itself; it imports no Dagster. `docs/inside/architecture.md` is the map.
+This package is the product itself, without Dagster. For an overview, see `docs/inside/architecture.md`.
 """

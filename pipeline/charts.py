@@ -1,6 +1,6 @@
-"""Charts as values, and as SVG: the page, the tuning report and the documentation's pictures draw with it.
+"""Charts as values, rendered as SVG for the page, the tuning report and the documentation's pictures.
 
-Colours are classes of `chart.css`, which a picture of its own carries and a page includes. All text is escaped.
+Colours are classes of `chart.css`, which a standalone picture embeds and a page includes. All text is escaped.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -15,15 +15,15 @@ from tidemark.pipeline.phrases import percent, words
 from tidemark.pipeline.printable import printable
 
 WIDTH, LEFT, BESIDE, TOP, BELOW = 620, 96, 18, 18, 46
-"""A drawing's width, the plot's left and upper edge in it, and the room to its right and below it, in units of the
-drawing."""
+"""A drawing's width, the left and upper edge of the plot in it, and the margins to its right and below it, in units of
+the drawing."""
 
 STYLE = files("tidemark.pipeline").joinpath("chart.css").read_text()
-"""The style sheet of a chart, light or dark as the reader has it."""
+"""The style sheet of a chart, with a light and a dark scheme."""
 
 DAY = 86_400
 STEPS = (0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 30, 60, 120, 300, 600, 1800, 3600, 2 * 3600, 6 * 3600, 12 * 3600, DAY)
-"""Round numbers of seconds, for the ticks of an even axis and the widths of bars."""
+"""Round numbers of seconds, for the ticks of a linear axis and the widths of bars."""
 
 STRETCHED_TICKS = (
     *(0, 1, 2, 5, 10, 20, 40, 60, 120, 300, 600, 1800, 3600, 4 * 3600, 12 * 3600),
@@ -32,13 +32,13 @@ STRETCHED_TICKS = (
 """Seconds at which a stretched axis may have a tick."""
 
 CLOSEST_TICKS = 0.07
-"""Ticks of a stretched axis are at least this share of its length apart, so that their texts do not touch."""
+"""The least distance of ticks on a stretched axis, as a share of its length, so that their texts do not overlap."""
 
 HEADING, LEGEND_ROW, BETWEEN = 26, 16, 10
-"""The room above a chart of a picture for its title and for a row of its legend, and between two charts."""
+"""The heights of a chart's title and of a row of its legend in a picture, and the gap between two charts."""
 
 LETTER = 6.6
-"""A letter is hardly wider than this."""
+"""The width of a letter, for estimating the width of a text."""
 
 SHAPES = {
     "speck": "m-1.8-1.8h3.6v3.6h-3.6z",
@@ -50,10 +50,10 @@ SHAPES = {
     "left": "m-4.8 0 8.8-4.8v9.6z",
     "cross": "m0-2.6 3.4-3.4 2.6 2.6-3.4 3.4 3.4 3.4-2.6 2.6-3.4-3.4-3.4 3.4-2.6-2.6 3.4-3.4-3.4-3.4 2.6-2.6z",
 }
-"""The shapes of a point other than a dot, as path data."""
+"""The shapes of points other than a dot, as SVG path data."""
 
 ZERO_GAP = 0.1
-"""The share of a logarithmic axis of shares that lies between zero, which has no logarithm, and the least decade."""
+"""The gap between zero, which has no logarithm, and the lowest decade, as a share of the axis."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,8 +67,8 @@ class Axis:
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """A curve. `style` is a class of the style sheet; each point is x, y and the text shown for it. Without a name it
-    is not in the legend. Points of a shape, one of SHAPES, show no text."""
+    """A curve. `style` is a class of the style sheet; a point is x, y and its tooltip. A line without a name is not in
+    the legend. Points with a shape (one of SHAPES) have no tooltip."""
 
     name: str
     style: str
@@ -90,7 +90,7 @@ class Bar:
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """A line across the whole plot, upright at `x` or level at `y`, with a text beside it."""
+    """A line across the whole plot, vertical at `x` or horizontal at `y`, with a label."""
 
     text: str
     style: str
@@ -101,7 +101,7 @@ class Mark:
 
 @dataclass(frozen=True, slots=True)
 class Area:
-    """A shaded stretch of the x axis, over the whole height."""
+    """A shaded range of the x axis, over the whole height of the plot."""
 
     start: float
     end: float
@@ -111,8 +111,8 @@ class Area:
 
 @dataclass(frozen=True, slots=True)
 class Heat:
-    """Cells of one colour, each by its left and lower corner; all are `size` wide and high. `text` says what the colour
-    means."""
+    """Cells of one colour, given by their lower left corners and all `size` wide and high. `text` explains the
+    colour."""
 
     style: str
     size: float
@@ -122,7 +122,7 @@ class Heat:
 
 @dataclass(frozen=True, slots=True)
 class Chart:
-    """One chart, with its title and a note."""
+    """A chart, with its title and a note."""
 
     title: str
     note: str
@@ -143,28 +143,28 @@ class Chart:
         return self.width - BESIDE
 
     def across(self, value: float) -> float:
-        """The place of a value of the x axis in the drawing; a value beyond the axis lies at its end."""
+        """Return the x coordinate of a value in the drawing. Values beyond the axis are placed at its end."""
         return round(self.left + min(max(self.x.place(value), 0.0), 1.0) * (self.right - self.left), 1)
 
     def up(self, value: float) -> float:
-        """The place of a value of the y axis."""
+        """Return the y coordinate of a value in the drawing. Values beyond the axis are placed at its end."""
         bottom = self.height - BELOW
         return round(bottom - min(max(self.y.place(value), 0.0), 1.0) * (bottom - TOP), 1)
 
     def path(self, line: Line) -> str:
-        """The curve as SVG path data."""
+        """Return the curve as SVG path data."""
         return "M" + "L".join(f"{self.across(x)} {self.up(y)}" for x, y, _ in line.points)
 
 
 def svg(chart: Chart, attributes: str = "") -> str:
-    """The chart as one SVG element. Its size is its place's; `attributes` are further ones of the element."""
+    """Render the chart as one SVG element, which fills its container. `attributes` are added to the element."""
     size = f'viewBox="0 0 {chart.width} {chart.height}" role="img" aria-label="{_text(chart.title)}"'
     return f"<svg {size}{attributes}>{''.join(_parts(chart))}</svg>"
 
 
 def picture(charts: Sequence[Chart], title: str = "", columns: int = 1, has_one_legend: bool = False) -> str:
-    """Charts of one width side by side as an SVG file of its own, with their titles and legends. With one legend, the
-    first chart's stands for all."""
+    """Render charts of the same width in a grid as a standalone SVG file, with titles and legends. With
+    `has_one_legend`, the legend of the first chart serves all."""
     width, top = charts[0].width * columns, 44 if title else 8
     parts = [f'<text class="title" x="14" y="30">{_text(title)}</text>'] if title else []
     if has_one_legend:
@@ -187,7 +187,7 @@ def picture(charts: Sequence[Chart], title: str = "", columns: int = 1, has_one_
 
 
 def _legend(chart: Chart, left: int, top: int, width: int) -> tuple[list[str], int]:
-    """The names of a chart's lines, each with a sample, and their height."""
+    """Render the names of a chart's lines, each with a sample. Returns the parts and their height."""
     parts, x, y = list[str](), left + 14.0, top
     named = [line for line in chart.lines if line.name]
     for line in named:
@@ -244,7 +244,7 @@ def _parts(chart: Chart) -> Iterator[str]:
 
 
 def _label(chart: Chart, mark: Mark, y: float) -> str:
-    """A mark's text, beside it and within the plot."""
+    """Render a mark's text beside the mark and within the plot."""
     if mark.y is not None:
         x, side = (chart.left + 4.0, "start") if mark.text_at_left else (chart.right - 4.0, "end")
         y = chart.up(mark.y) - 5
@@ -267,7 +267,7 @@ def _dots(points: Sequence[tuple[float, float, str]], line: Line) -> str:
 
 
 def _squares(chart: Chart, heat: Heat) -> str:
-    """The cells as path data: whole units, and at least two of them, so that a lone cell is seen."""
+    """Return the cells as path data in whole units, each at least two units wide and high to be visible."""
     parts = []
     for x, y in heat.corners:
         left, top = round(chart.across(x)), round(chart.up(y + heat.size))
@@ -281,12 +281,12 @@ def _text(text: str) -> str:
 
 
 def round_step(least: float) -> float:
-    """The smallest of `STEPS` that is not below `least` seconds, else a number of whole days."""
+    """Return the smallest of `STEPS` that is at least `least` seconds, or else a number of whole days."""
     return next((step for step in STEPS if step >= least), DAY * ceil(least / DAY))
 
 
 def linear(low: float, high: float, title: str) -> Axis:
-    """An even axis for durations in seconds, with about six round ticks."""
+    """Return a linear axis for durations in seconds, with about six round ticks."""
     span = (high - low) or 1.0
     step = round_step(span / 6)
     ticks = [step * number for number in range(ceil(low / step - 1e-9), floor(high / step + 1e-9) + 1)]
@@ -294,7 +294,7 @@ def linear(low: float, high: float, title: str) -> Axis:
 
 
 def moments(low: float, high: float, title: str) -> Axis:
-    """An even axis for moments, in seconds since the epoch, with about five round ticks in UTC."""
+    """Return a linear axis for times in seconds since the epoch, with about five round ticks in UTC."""
     span = (high - low) or 1.0
     step = max(round_step(span / 5), 1)
     form = "%H:%M:%S" if step < 60 else "%H:%M" if step < DAY else "%d %b"
@@ -304,7 +304,7 @@ def moments(low: float, high: float, title: str) -> Axis:
 
 
 def stretched(low: float, high: float, title: str) -> Axis:
-    """An axis for durations in seconds of either sign: nearly even close to zero, logarithmic further out."""
+    """Return an axis for durations in seconds of either sign: nearly linear close to zero, logarithmic further out."""
     start, end = _stretch(low), _stretch(high)
 
     def place(value: float) -> float:
@@ -318,7 +318,7 @@ def stretched(low: float, high: float, title: str) -> Axis:
 
 
 def shares(least: float, title: str) -> Axis:
-    """A logarithmic axis from the decade of `least` to one; zero has a place of its own below a gap."""
+    """Return a logarithmic axis from the decade of `least` to one. Zero is shown at the start, before a gap."""
     lowest = min(floor(log10(least)), -1) if least > 0 else -4
 
     def place(value: float) -> float:
@@ -329,7 +329,7 @@ def shares(least: float, title: str) -> Axis:
 
 
 def logarithmic(low: float, high: float, title: str, form: Callable[[float], str] = "{:,g}".format) -> Axis:
-    """A logarithmic axis with a tick at each power of ten; what is not above zero is at its start."""
+    """Return a logarithmic axis with a tick at each power of ten. Values of zero or less are placed at its start."""
 
     def place(value: float) -> float:
         return (log10(value) - log10(low)) / log10(high / low) if value > 0 else 0.0
@@ -339,12 +339,12 @@ def logarithmic(low: float, high: float, title: str, form: Callable[[float], str
 
 
 def counts(most: float, title: str) -> Axis:
-    """A logarithmic axis for counts from one; nothing is at the bottom."""
+    """Return a logarithmic axis for counts from one. Zero is placed at its start."""
     return logarithmic(0.7, 10.0 ** max(1, ceil(log10(max(most, 2)))), title, "{:,.0f}".format)
 
 
 def stairs(points: Sequence[tuple[float, float]]) -> list[tuple[float, float, str]]:
-    """The points of a line with a corner at each: a value holds until the next."""
+    """Return the points of a step line: a value holds until the next point."""
     corners = [points[0]]
     for (_, value), after in pairwise(points):
         corners += [(after[0], value), after]

@@ -1,4 +1,4 @@
-"""The only module that asks for the time, and exact conversions between times and integers."""
+"""The only module that reads the clock, and exact conversions between times and integers."""
 
 import time
 from datetime import UTC, datetime, timedelta
@@ -9,20 +9,20 @@ MICROSECOND = timedelta(microseconds=1)
 
 
 class Clock(Protocol):
-    """The source of a tick's time. Assumption: `monotonic` never goes back; `now` may."""
+    """A source of time. Assumption: `monotonic` never goes back; `now` may."""
 
     def now(self) -> datetime:
-        """The wall clock, aware, in UTC."""
+        """Return the wall clock time, aware and in UTC."""
 
     def monotonic(self) -> float:
-        """Seconds since an arbitrary moment, for budgets and waits."""
+        """Return the seconds since an arbitrary moment, for budgets and waits."""
 
     def sleep(self, seconds: float) -> None:
-        """Wait."""
+        """Wait for this number of seconds."""
 
 
 class SystemClock:
-    """The machine's clock."""
+    """The clock of this machine."""
 
     def now(self) -> datetime:
         return datetime.now(UTC)
@@ -35,21 +35,21 @@ class SystemClock:
 
 
 def to_us(moment: datetime) -> int:
-    """Microseconds since the epoch, exact. `moment` must be aware."""
+    """Return the microseconds since the epoch, exactly. `moment` must be aware."""
     return (moment - EPOCH) // MICROSECOND
 
 
 def from_us(microseconds: int) -> datetime:
-    """The inverse of `to_us`, exact, in UTC."""
+    """Return the time in UTC, exactly: the inverse of `to_us`."""
     return EPOCH + timedelta(microseconds=int(microseconds))
 
 
 def duration_us(duration: timedelta) -> int:
-    """A duration in microseconds, exact."""
+    """Return a duration in microseconds, exactly."""
     return duration // MICROSECOND
 
 
 def iso(moment: datetime) -> str:
-    """A moment as people read it: `2026-11-21T05:20:00Z`, with milliseconds if it has a fraction."""
+    """Format a time in UTC: `2026-11-21T05:20:00Z`, with milliseconds if it has a fraction."""
     text = moment.astimezone(UTC).isoformat(timespec="milliseconds" if moment.microsecond else "seconds")
     return text.replace("+00:00", "Z")

@@ -1,4 +1,4 @@
-"""Durations as people write them in settings and on the command line: `10s`, `5m`, `1h30m`, `250ms`."""
+"""Reads and formats durations as in settings and on the command line: `10s`, `5m`, `1h30m`, `250ms`."""
 
 import re
 from datetime import timedelta
@@ -14,15 +14,15 @@ _UNITS = {
     "d": timedelta(days=1),
 }
 LONGEST = timedelta(days=36_500)
-"""The longest duration that is read. Subtracted from now it still gives a date that Python can hold."""
+"""The longest duration accepted. Subtracted from now, it still gives a date that Python can represent."""
 
 _PART = re.compile(r"(\d{1,12}(?:\.\d{1,6})?)(ms|s|m|h|d)")
 
 
 def parse_duration(text: str) -> timedelta:
-    """Read `10s`, `5m`, `1h30m` or `0.5s`; a bare `0` is zero.
+    """Parse `10s`, `5m`, `1h30m` or `0.5s`; a bare `0` is zero.
 
-    Raises ValueError, which says what to write, for a number without a unit, a negative one, or one beyond `LONGEST`.
+    Raises ValueError, which says what to write, if the duration has no unit, is negative or exceeds `LONGEST`.
     """
     written = text.strip()
     if written == "0":
@@ -38,7 +38,8 @@ def parse_duration(text: str) -> timedelta:
 
 
 def format_duration(duration: timedelta) -> str:
-    """The shortest text that `parse_duration` reads back to the millisecond, with `-` before a negative one."""
+    """Return the shortest text that `parse_duration` reads back, to the millisecond. Negative durations begin with
+    `-`."""
     sign, left = ("-", -duration) if duration < timedelta(0) else ("", duration)
     if left and left % timedelta(seconds=1):
         left = timedelta(seconds=round(left.total_seconds(), 3))
@@ -52,7 +53,7 @@ def format_duration(duration: timedelta) -> str:
 
 
 def rough(duration: timedelta) -> str:
-    """The duration to the second."""
+    """Format a duration, rounded to the second."""
     return format_duration(timedelta(seconds=round(duration.total_seconds())))
 
 
@@ -61,4 +62,4 @@ def _read(value: Any) -> timedelta:
 
 
 Duration = Annotated[timedelta, BeforeValidator(_read), PlainSerializer(format_duration)]
-"""A `timedelta` that a settings file writes as text."""
+"""A `timedelta` that is written as text in a settings file."""

@@ -1,15 +1,15 @@
-"""Every error that tidemark raises on purpose. A message says what was wrong, where, and what to do next."""
+"""All errors that tidemark raises on purpose. A message says what is wrong, where, and what to do next."""
 
 
 class TidemarkError(Exception):
-    """The root: catch it to report any of them to a person."""
+    """The base class of all errors of tidemark."""
 
 
 class InvalidSettings(TidemarkError):
-    """A setting is unknown, unreadable or out of range, or asks for windows of another length than those that were
-    computed. The message names it, its value and its source.
+    """A setting is unknown, unreadable or out of range, or its window length differs from that of the computed windows.
+    The message has the setting, its value and its source.
 
-    Correct what the message names."""
+    Correct the setting."""
 
 
 class WindowNotClosed(TidemarkError):
@@ -21,19 +21,19 @@ class WindowNotClosed(TidemarkError):
 class WindowExpired(TidemarkError):
     """A run was asked to compute a window whose heartbeats are no longer kept. Nothing was written.
 
-    Nothing: its rows stay as they are (`housekeeping.heartbeats`)."""
+    Nothing to do: the window's rows stay as they are (`housekeeping.heartbeats`)."""
 
 
 class WatermarkNotReached(TidemarkError):
-    """The watermark has not reached an event time within the time that was given.
+    """The watermark did not reach an event time before the timeout.
 
-    Wait longer. The message says how far it is and what holds it."""
+    Wait longer. The message says where the watermark is and what holds it."""
 
 
 class WindowNotComputed(TidemarkError):
-    """The rows of a window were asked for, and it is not computed.
+    """The rows of a window were requested, but it is not computed.
 
-    Wait for it, or look at what fails with `tidemark status`. The message says which."""
+    The message says whether to wait, or to find out with `tidemark status` what fails."""
 
 
 class PubSubError(TidemarkError):
@@ -43,16 +43,15 @@ class PubSubError(TidemarkError):
 
 
 class BaseReadByOthers(PubSubError):
-    """With `pubsub.attach` something else reads base: pulling from it is refused, and so is what needs landed messages.
+    """With `pubsub.attach`, another consumer reads base: pulling from it and operations on landed messages are refused.
 
-    See docs/how-to/attach.md for what there is instead."""
+    See docs/how-to/attach.md for the alternatives."""
 
 
 class PubSubUnreachable(PubSubError):
-    """No answer from Pub/Sub or the emulator, or a quota is used up. Nothing was acknowledged; the next tick tries
-    again.
+    """Pub/Sub or the emulator did not answer, or a quota is exhausted. Nothing was acknowledged; the next tick retries.
 
-    Check the network; with an emulator, whether it runs at `pubsub.emulator_host`. For a quota, raise it or
+    Check the network; for an emulator, check that it runs at `pubsub.emulator_host`. For a quota, raise the quota or
     `watermark.tick`."""
 
 
@@ -63,81 +62,83 @@ class SubscriptionMissing(PubSubError):
 
 
 class PermissionMissing(PubSubError):
-    """The credentials lack a permission, which the message names, or there are none.
+    """The credentials are missing, or lack the permission that the message names.
 
-    Grant it (docs/how-to/identity.md)."""
+    Grant it (see docs/how-to/identity.md)."""
 
 
 class ReadingUnavailable(PubSubError):
-    """The publish time of the oldest unacknowledged message cannot be read now.
+    """The publish time of the oldest unacknowledged message cannot be read at the moment.
 
-    Wait: gaps of Cloud Monitoring pass, and a new subscription has no point for some minutes."""
+    Wait: gaps in Cloud Monitoring are temporary, and a new subscription has no data point for some minutes."""
 
 
 class ReadingPostponed(ReadingUnavailable):
-    """The budget of snapshots puts a reading off (docs/concepts/costs-and-scale.md), and Cloud Monitoring has none.
+    """The snapshot budget postpones a reading (see docs/concepts/costs-and-scale.md), and Cloud Monitoring has none.
 
-    Nothing: the last reading stays true. The message says when the next one is due."""
+    Nothing to do: the last reading stays valid. The message says when the next one is due."""
 
 
 class SnapshotRefused(ReadingUnavailable):
-    """Pub/Sub refuses a snapshot: the oldest message of the backlog is within an hour of seven days.
+    """Pub/Sub refuses a snapshot: the oldest message of the backlog is within an hour of seven days old.
 
-    Land faster; readings return by themselves. With `pubsub.reading = "auto"` grant `monitoring.timeSeries.list`."""
+    Land faster; readings then resume by themselves. With `pubsub.reading = "auto"`, grant
+    `monitoring.timeSeries.list`."""
 
 
 class ProvisionRefused(PubSubError):
-    """The existing topic or subscriptions would break the method: both must see the same messages.
+    """The existing topic or subscriptions violate the method: both subscriptions must receive the same messages.
 
     Each reason in the message says what to change."""
 
 
 class LakeError(TidemarkError):
-    """The lake cannot do what was asked.
+    """An operation on the lake failed.
 
-    Follow the message. If a field's kind differs from its column, put the kind back or rename the field."""
+    Follow the message. If a field's kind differs from its column, restore the kind or rename the field."""
 
 
 class ObjectExists(LakeError):
-    """A create-only object exists already, with other content.
+    """A create-only object already exists with other content. This should never happen.
 
-    Find out what else writes into the lake's folders. This should never happen."""
+    Find out what else writes to the lake."""
 
 
 class ObjectMissing(LakeError):
-    """An object that is needed does not exist.
+    """A required object does not exist.
 
-    Put it back, and find out what deletes in the lake."""
+    Restore it, and find out what deletes objects in the lake."""
 
 
 class ObjectReplaced(LakeError):
-    """Another writer has replaced the object. This one has not written it.
+    """Another writer replaced the object first. Nothing was written.
 
-    Nothing: the next tick looks again."""
+    Nothing to do: the next tick retries."""
 
 
 class CorruptObject(LakeError):
-    """An object exists but cannot be read as what it should be.
+    """An object exists but is damaged: it cannot be read as what it should be.
 
     See docs/how-to/repair.md."""
 
 
 class DamagedNote(CorruptObject):
-    """A note, such as a manifest or that of a failed run, was read whole, and its content is not of its kind.
+    """A note, such as a run's manifest or the note of a failed run, was read but has invalid content.
 
-    The message says whether to put back a copy or to delete it."""
+    The message says whether to restore a copy or to delete it."""
 
 
 class NewerFormat(LakeError):
-    """An object was written by a version of tidemark that this one cannot read. Nothing was pulled or written.
+    """An object was written by a newer version of tidemark, and this version cannot read it. Nothing was pulled or
+    written.
 
-    Run that version (docs/how-to/upgrading.md). Never `tidemark repair --forget` it."""
+    Run the newer version (see docs/how-to/upgrading.md). Never `tidemark repair --forget` the object."""
 
 
 class NothingToTune(LakeError):
-    """Nothing has landed in the time range of a tuning report.
+    """Nothing landed in the time range of a tuning report.
 
-    Look further back, with `--since`."""
+    Choose an earlier `--since`."""
 
 
 class LakeUnwritable(LakeError):
@@ -147,94 +148,96 @@ class LakeUnwritable(LakeError):
 
 
 class LakeFull(LakeError):
-    """No space is left for the lake.
+    """The lake's disk is full.
 
-    Free some."""
+    Free some space."""
 
 
 class LakeUnreachable(LakeError):
-    """No answer from the object store.
+    """The object store did not answer.
 
     Check the network and `lake.endpoint`."""
 
 
 class LandingOver(LakeError):
-    """A landing was asked for under a name that is finished. This request acknowledged nothing.
+    """A landing was requested under a name that is already finished. This request acknowledged nothing.
 
-    For a Spark task, nothing. For a restored checkpoint, use a new one, or a larger `keepBatches` beforehand."""
+    For a Spark task, nothing to do. For a restored checkpoint, use a new one, or set a larger `keepBatches`
+    beforehand."""
 
 
 class ContractReplaced(LakeError):
-    """Messages were judged by another contract than the newest of the lake. They were not acknowledged, and come again.
+    """Messages were judged by a contract that is not the lake's newest. They were not acknowledged and are redelivered.
 
-    Restart the process that says so, with the `[message]` and the version of the others. Pack executors again
-    (docs/how-to/spark.md)."""
+    Restart the process that reports this, with the same `[message]` and version as the others. Repack the executors'
+    archive (see docs/how-to/spark.md)."""
 
 
 class LakeOwned(LakeError):
-    """Another pipeline, which the message names, writes the lake. Nothing was pulled or written.
+    """Another pipeline, which the message names, writes to the lake. Nothing was pulled or written.
 
-    Give this one another `lake.uri`, or stop the other one."""
+    Set another `lake.uri` for this pipeline, or stop the other pipeline."""
 
 
 class TableConflict(LakeError):
-    """A commit lost against other commits too many times.
+    """A commit conflicted with other commits too many times.
 
-    Stop the writers that should not be there, and run again."""
+    Stop unexpected writers, and run again."""
 
 
 class TableFailed(TidemarkError):
-    """A custom table cannot be computed: its function or SQL fails, or gives rows that the lake cannot hold, or its
-    file has changed so that Dagster must load it again. Nothing of it was committed, and no other table is affected.
+    """A custom table cannot be computed: its function or SQL fails, or returns rows that the lake cannot store, or its
+    file has changed and Dagster must reload it. Nothing was committed, and no other table is affected.
 
-    Correct what the message names (docs/how-to/tables.md). Its windows are then computed by themselves."""
+    Correct what the message names (see docs/how-to/tables.md). The table's windows are then computed automatically."""
 
 
 class SparkUnreachable(TidemarkError):
-    """No Spark Connect server answers at `spark.remote`, or it has another token.
+    """No Spark Connect server answers at `spark.remote`, or the server has another token.
 
     Start it, or set another `spark.remote`."""
 
 
 class ExecutorsUnable(TidemarkError):
-    """Spark's executors, or its driver, lack what a task needs, or have another tidemark. Nothing was pulled, and no
-    window was written.
+    """Spark's executors or its driver lack what a task needs, or have another version of tidemark. Nothing was pulled,
+    and no window was written.
 
-    Install tidemark there, or pack it (docs/how-to/spark.md). The message says which Python on which machine."""
+    Install tidemark there, or pack it (see docs/how-to/spark.md). The message says which Python on which machine."""
 
 
 class ToolMissing(TidemarkError):
-    """A program that must be installed is missing, such as Java or Spark's connector for a bucket.
+    """A required program is not installed, such as Java or Spark's connector for a bucket.
 
-    The message says how to get it."""
+    The message says how to install it."""
 
 
 class DagsterPartMissing(TidemarkError):
-    """This Dagster lacks a part that has no public name; the message names it, and says what does not work.
+    """This version of Dagster lacks a non-public part that tidemark uses. The message names it and says what does not
+    work.
 
-    Install a supported version (docs/start/requirements.md)."""
+    Install a supported version (see docs/start/requirements.md)."""
 
 
 class ServiceFailed(TidemarkError):
-    """A process that tidemark started has ended or is not ready in time, a port is taken, or the Dagster that is asked
-    for a run does not take it.
+    """A process that tidemark started has ended or is not ready in time, a port is taken, or Dagster did not accept a
+    requested run.
 
-    The message has the end of its log, or what Dagster said."""
+    The message has the end of the log, or Dagster's answer."""
 
 
 class AlreadyRunning(ServiceFailed):
     """Another `tidemark up` runs in the same folder, or runs the same pipeline on the same lake.
 
-    Stop that one first: `tidemark up --stop` with its settings."""
+    Stop it first: `tidemark up --stop` with its settings."""
 
 
 class TraceUnusable(TidemarkError):
-    """A trace cannot be replayed: it is empty, or a column is missing or of an unusable type.
+    """A trace cannot be replayed: it is empty, or a column is missing or has an unusable type.
 
     Compare its columns with docs/how-to/replay.md."""
 
 
 class SampleUnusable(TidemarkError):
-    """A sample for a trial cannot be read as a message, or there are too many.
+    """A sample for a trial cannot be read as a message, or there are too many samples.
 
-    Name another file."""
+    Choose another file."""

@@ -1,7 +1,7 @@
-"""The names under which a page on this machine answers, and whether anything answers at an address.
+"""Checks which host names a page on this machine answers, and whether anything listens at an address.
 
 A browser lets any page send requests to `127.0.0.1`, and a hostile name server can make any name resolve to it. So a
-request must name a host that is ours.
+request must name one of our hosts.
 """
 
 import ipaddress
@@ -9,18 +9,21 @@ import socket
 from collections.abc import Collection, Sequence
 
 LOOPBACK = frozenset({"127.0.0.1", "localhost", "[::1]"})
-"""The host names that need no setting: no name server answers for them."""
+"""The host names that need no setting: they are not resolved by a name server."""
 
 
 def host_name(host: str) -> str:
-    """A `Host` header's name without its port, in lower case: `localhost` of `localhost:3000`."""
+    """Return the name of a `Host` header without its port, in lower case: `localhost` for `localhost:3000`."""
     name, colon, port = host.strip().lower().rpartition(":")
     return name if colon and port.isdecimal() else host.strip().lower()
 
 
 def is_ours(hosts: Sequence[str], allowed: Collection[str], *, any_address: bool = False) -> bool:
-    """Return true if a request with these `Host` headers names this machine, by loopback or by an allowed name; with
-    `any_address` also by any IP address, for which no name server answers either, or by none, as no browser does."""
+    """True if a request with these `Host` headers names this machine, by a loopback name or an allowed name.
+
+    With `any_address`, any IP address is accepted too, since it is not resolved by a name server, and a request without
+    a `Host` header, which no browser sends.
+    """
     if len(hosts) != 1:
         return any_address and not hosts
     name = host_name(hosts[0])
@@ -36,7 +39,7 @@ def _is_address(name: str) -> bool:
 
 
 def is_loopback(host: str) -> bool:
-    """Return true if only this machine can reach the host."""
+    """True if only this machine can reach the host."""
     if host == "localhost":
         return True
     try:
@@ -46,7 +49,7 @@ def is_loopback(host: str) -> bool:
 
 
 def listens(host: str, port: int) -> bool:
-    """Tell whether anything accepts connections at this address."""
+    """True if anything accepts connections at this address."""
     try:
         socket.create_connection((host.strip("[]"), port), timeout=1).close()
     except OSError:

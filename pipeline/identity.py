@@ -1,5 +1,5 @@
-"""The permissions that each part of tidemark needs, on what, and the roles that grant them. `tests/identity/`
-records what each part calls, and compares."""
+"""The permissions that each part of tidemark needs, their resources, and the roles that grant them. `tests/identity/`
+records the calls of each part and compares them with this table."""
 
 from collections.abc import Iterable
 from enum import StrEnum
@@ -7,8 +7,8 @@ from typing import NamedTuple
 
 
 class On(StrEnum):
-    """The resource that a permission is granted on. `SUBSCRIPTION` is both; with `pubsub.attach` each has its own. A
-    signal is the topic of `signal.publish_to`."""
+    """The resource on which a permission is granted. `SUBSCRIPTION` stands for both subscriptions; with `pubsub.attach`
+    they are listed separately. `SIGNAL` is the topic of `signal.publish_to`."""
 
     TOPIC = "topic"
     SIGNAL = "signal"
@@ -20,7 +20,7 @@ class On(StrEnum):
 
 
 class Permission(NamedTuple):
-    """A permission of IAM, and the kind of resource that it is checked on. Snapshots are the project's."""
+    """An IAM permission, and the kind of resource on which it is checked. Snapshots belong to the project."""
 
     name: str
     on: On
@@ -38,7 +38,7 @@ BREAK_OFF = Permission("storage.multipartUploads.abort", On.BUCKET)
 
 
 class Component(StrEnum):
-    """A part of tidemark that may have an identity of its own."""
+    """A part of tidemark that may have its own identity."""
 
     TRACKER = "tracker"
     LANDER = "lander"
@@ -51,7 +51,7 @@ class Component(StrEnum):
 
 
 BY_HAND = (Component.PROVISION, Component.MEASURE)
-"""Commands that a person runs now and then. They lack nothing that they can go on without."""
+"""Commands that a person runs occasionally. They need all of their permissions."""
 
 RUNNING = (Component.TRACKER, Component.LANDER, Component.CHECKS, Component.RUNS, Component.WEB)
 """The parts that `tidemark up` runs. The first three are sensors, and share the code server's process and its
@@ -59,7 +59,7 @@ identity."""
 
 
 class Need(NamedTuple):
-    """A permission, and what it is for."""
+    """A permission and its purpose."""
 
     permission: Permission
     why: str
@@ -170,16 +170,16 @@ NEEDS: dict[Component, tuple[Need, ...]] = {
         METRICS,
     ),
 }
-"""The needs of each part."""
+"""The permissions that each part needs."""
 
 ON_PURPOSE = Need(
     CONSUME._replace(on=On.BASE),
     'with `pubsub.reading = "snapshot"`: read base by a snapshot. It would also allow pulling',
 )
-"""The need of `tidemark attach` on base with that setting alone; no role file grants it."""
+"""What `tidemark attach` needs on base only with that setting; no role file grants it."""
 
 BY_CHOICE = frozenset({"pubsub.snapshots.create", "pubsub.snapshots.delete", "pubsub.snapshots.list"})
-"""The permissions that no running part needs with `pubsub.reading = "monitoring"`."""
+"""Permissions that no running part needs with `pubsub.reading = "monitoring"`."""
 
 
 def permissions_of(
@@ -189,8 +189,9 @@ def permissions_of(
     asks_for_schemas: bool = False,
     publishes: bool = False,
 ) -> dict[Permission, list[Component]]:
-    """The permissions that these need with `pubsub.reading`, in the table's order, and which of them need each.
-    `asks_for_schemas`: payloads are read by the topic's own schema. `publishes`: the watermark is sent to a topic."""
+    """Return the permissions that these parts need with this `pubsub.reading`, each with the parts that need it, in the
+    table's order. `asks_for_schemas`: payloads are read by the topic's schema. `publishes`: the watermark is sent to a
+    topic."""
     spared = {SCHEMA.permission: not asks_for_schemas, PUBLISH.permission: not publishes}
     found: dict[Permission, list[Component]] = {}
     for component in components:
@@ -204,7 +205,7 @@ def permissions_of(
 
 
 def needs_of(component: Component, reading: str) -> tuple[Need, ...]:
-    """List what a part needs with `pubsub.reading`, and perhaps does not."""
+    """Return the needs of a part with this `pubsub.reading`, including those that it may not use."""
     on_purpose = (ON_PURPOSE,) if component is Component.ATTACH and reading == "snapshot" else ()
     return NEEDS[component] + on_purpose
 
@@ -216,5 +217,5 @@ def _is_spared(name: str, reading: str) -> bool:
 
 
 def role_id(component: Component, on: On) -> str:
-    """The role's name in the project: `tidemark.tracker.bucket`."""
+    """Return the name of the role in the project, such as `tidemark.tracker.bucket`."""
     return f"tidemark.{component}.{on}"

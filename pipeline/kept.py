@@ -1,4 +1,4 @@
-"""Objects that a process makes once and keeps: clients, tables, and the log's fold."""
+"""A cache for objects that a process creates once: clients, tables, and the log's fold."""
 
 from collections.abc import Callable, Hashable
 from typing import Any, TypeVar, cast
@@ -7,15 +7,16 @@ Made = TypeVar("Made")
 
 
 class Kept:
-    """Objects by key, at most so many: the ones that were made first go. It is a cache: a new process begins with an
-    empty one, and everything in it can be made again."""
+    """A cache of objects by key. Beyond `at_most` objects, the oldest are evicted. A new process starts with an empty
+    cache, and every object can be created again."""
 
     def __init__(self, at_most: int | None = None) -> None:
         self._made: dict[Hashable, Any] = {}
         self._at_most = at_most
 
     def get(self, key: Hashable, make: Callable[[], Made]) -> Made:
-        """The object of this key, made by the first call. Of threads that make it at once, all get the same one."""
+        """Return the object of this key; the first call creates it. Threads that create it at once all get the same
+        object."""
         if key not in self._made:
             self._made.setdefault(key, make())
             for oldest in list(self._made)[: -self._at_most or None] if self._at_most else ():

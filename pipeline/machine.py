@@ -1,4 +1,4 @@
-"""Processes by what outlives a change of the clock, so that a process can tell later whether another one still runs."""
+"""Identifies processes independently of clock changes, so that another process can check later whether they run."""
 
 import os
 import socket
@@ -13,18 +13,18 @@ if TYPE_CHECKING:  # psutil is imported only where somebody asks
     import psutil
 
 BOOT, NAMESPACE = Path("/proc/sys/kernel/random/boot_id"), Path("/proc/self/ns/pid")
-"""The files of Linux with a name of this start of the machine, and the set of process ids that this process belongs
-to."""
+"""Linux files that identify this boot of the machine and the PID namespace of this process."""
 
 SAME_START_SECONDS = 0.05
-"""Two readings of a process' start agree to a hundredth of a second. A process id is not reused that soon."""
+"""Tolerance when comparing start times: two readings agree to a hundredth of a second, and a PID is not reused so
+soon."""
 
 
 @dataclass(frozen=True, slots=True)
 class ProcessName:
-    """A process: the host's name, `ids` for where its number is valid (one start of one machine, and there one
-    container), its number, and the seconds from the machine's start to its own. `since` is its start by the clock of
-    then, for people."""
+    """A process: the host's name, the scope of its PID (`ids`: one boot of one machine, and one container), its PID,
+    and the seconds from the machine's boot to its start. `since` is its start by the wall clock at that time, for
+    display."""
 
     host: str
     ids: str
@@ -36,20 +36,21 @@ class ProcessName:
         return f"process {self.process} on {self.host} since {self.since:%Y-%m-%dT%H:%M:%SZ}"
 
     def is_near(self) -> bool:
-        """Return true if this process can look at it. Where ids have no name, the host's name stands for them."""
+        """True if the calling process can see this process. If `ids` is empty, the host's name is compared."""
         ids = _ids()
         return self.ids == ids and (ids != "" or self.host == socket.gethostname())
 
     def runs(self) -> bool:
-        """Return true if it is alive, as far as this process can see it."""
+        """True if the process is alive and visible to the calling process."""
         return self.running() is not None
 
     def has_ended(self) -> bool:
-        """Return true if it is near and not alive."""
+        """True if the calling process could see the process and it is not alive."""
         return self.is_near() and not self.runs()
 
     def running(self) -> "psutil.Process | None":
-        """The process, if this process can see it alive; a zombie is not. A host may have got another name since."""
+        """Return the process if it is alive and visible to the calling process. A zombie is not alive. The host's name
+        is ignored, since it may have changed."""
         import psutil
 
         with suppress(psutil.NoSuchProcess, OverflowError, ValueError):
@@ -61,12 +62,12 @@ class ProcessName:
 
 
 def own_process() -> ProcessName:
-    """The calling process."""
+    """Return the calling process."""
     return process_of(os.getpid())
 
 
 def process_of(number: int) -> ProcessName:
-    """The process of this machine that has the number now. Raises psutil.NoSuchProcess."""
+    """Return the process of this machine that currently has this PID. Raises psutil.NoSuchProcess."""
     import psutil
 
     since = datetime.fromtimestamp(int(psutil.Process(number).create_time()), UTC)
@@ -74,10 +75,10 @@ def process_of(number: int) -> ProcessName:
 
 
 def _started(number: int) -> float:
-    """The start of a process, in seconds from the machine's start: setting the clock moves both."""
+    """Return the start of a process in seconds since boot, which does not change when the clock is set."""
     import psutil
 
-    booted = psutil.boot_time()  # first: some versions of psutil keep it for what follows
+    booted = psutil.boot_time()  # first: some versions of psutil cache it for the next call
     return float(psutil.Process(number).create_time() - booted)
 
 

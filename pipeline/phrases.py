@@ -1,4 +1,4 @@
-"""Shares, durations and lags in words."""
+"""Formats shares, durations and lags as text."""
 
 from datetime import timedelta
 
@@ -6,22 +6,23 @@ from tidemark.pipeline.durations import format_duration
 
 
 def percent(share: float) -> str:
-    """A share with at most three digits, such as `0.52 %`; `none` for zero, and never `0 %` for more than that."""
+    """Format a share with at most three significant digits, such as `0.52 %`. Only zero is `none`; a small share is
+    never shown as `0 %`."""
     if not share:
         return "none"
     return f"{float(f'{share * 100:.3g}'):f}".rstrip("0").rstrip(".") + " %"
 
 
 def at_most(target: float) -> str:
-    """A late share to aim at: `at most 0.01 % late`, `nothing late`."""
+    """Format a target for the late share: `at most 0.01 % late`, or `nothing late`."""
     return f"at most {percent(target)} late" if target else "nothing late"
 
 
 def words(seconds: float) -> str:
-    """Seconds to a tenth: `14.2s`, `1m8s`."""
+    """Format seconds, rounded to a tenth: `14.2s`, `1m8s`."""
     return format_duration(timedelta(seconds=round(seconds, 1)))
 
 
 def stands(lag_seconds: float) -> str:
-    """Format the watermark's lag: `14.2s behind`, or `46.3s ahead of now` where clocks run fast."""
+    """Format the watermark's lag: `14.2s behind`, or `46.3s ahead of now` if clocks run fast."""
     return f"{words(lag_seconds)} behind" if lag_seconds >= 0 else f"{words(-lag_seconds)} ahead of now"

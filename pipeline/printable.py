@@ -1,9 +1,9 @@
-"""Text from outside as text that can be shown: the one place where control characters are written out."""
+"""Escapes control characters in text from outside before it is shown."""
 
 
 def printable(text: str, keep: str = "") -> str:
-    r"""The text with every character that is not shown as itself written out: ESC becomes `\x1b`, and U+202E, which
-    turns the writing direction round, `\u202e`. Those in `keep` stay."""
+    r"""Escape every non-printable character, except those in `keep`: ESC becomes `\x1b`; U+202E, which reverses the
+    writing direction, becomes `\u202e`."""
     if text.isprintable():
         return text
     return "".join(one if one.isprintable() or one in keep else one.encode("unicode_escape").decode() for one in text)

@@ -1,4 +1,4 @@
-"""Quantiles, by one definition for every figure that a report shows: the inverted distribution function."""
+"""Quantiles by one definition for all reported figures: the inverted cumulative distribution function."""
 
 from typing import Any
 
@@ -7,10 +7,11 @@ import numpy.typing as npt
 
 
 def quantile(values: npt.ArrayLike, share: float, counts: npt.ArrayLike | None = None) -> float:
-    """The least of the values that `share` of them do not exceed: always a value that occurs, never one in between.
+    """Return the least value that a `share` of the values do not exceed. It is always one of the values, never
+    interpolated.
 
-    `counts` says how often each value occurs, by default once; at least one must. The median of two values is the
-    lower one. Integers stay integers.
+    `counts` has how often each value occurs, by default once; at least one count must be positive. The median of two
+    values is the lower one. Integers stay integers.
     """
     array: npt.NDArray[np.number[Any]] = np.asarray(values)
     weights = np.ones(len(array)) if counts is None else np.asarray(counts, dtype=np.float64)

@@ -1,4 +1,4 @@
-"""A set of whole numbers as disjoint stretches: it stays small where they are neighbours, however many there are."""
+"""A set of integers stored as disjoint ranges: it stays small if the integers are contiguous, however many they are."""
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 
 class Spans:
-    """The set. Its cost follows the stretches, never the numbers in them."""
+    """A set of integers. Costs depend on the number of ranges, not on the number of integers."""
 
     def __init__(self, *stretches: range) -> None:
         self._lows: list[int] = []
@@ -18,7 +18,7 @@ class Spans:
 
     @classmethod
     def of(cls, lows: NDArray[np.int64], highs: NDArray[np.int64]) -> "Spans":
-        """The union of `[low, high)`, in one pass over both arrays."""
+        """Return the union of the ranges `[low, high)`, in one pass over both arrays."""
         spans = cls()
         if len(lows):
             order = np.argsort(lows, kind="stable")
@@ -29,7 +29,7 @@ class Spans:
         return spans
 
     def add(self, stretch: range) -> None:
-        """Add a stretch of neighbours; what it overlaps or touches becomes one with it."""
+        """Add a range, merging it with the ranges that it overlaps or touches."""
         if not stretch:
             return
         first, last = bisect_left(self._highs, stretch.start), bisect_right(self._lows, stretch.stop)
@@ -47,11 +47,11 @@ class Spans:
 
     @property
     def least(self) -> int | None:
-        """The smallest number; None of an empty set."""
+        """The smallest number; None if the set is empty."""
         return self._lows[0] if self._lows else None
 
     def within(self, bounds: range) -> Iterator[range]:
-        """The stretches, cut to the bounds, the greatest first."""
+        """Yield the ranges, cut to the bounds, in descending order."""
         for place in range(bisect_left(self._lows, bounds.stop) - 1, -1, -1):
             if self._highs[place] <= bounds.start:
                 return
@@ -59,7 +59,7 @@ class Spans:
                 yield range(max(self._lows[place], bounds.start), min(self._highs[place], bounds.stop))
 
     def without(self, others: "Spans", bounds: range) -> Iterator[range]:
-        """Yield what is in this set, within the bounds and not in another one, the greatest first."""
+        """Yield the ranges of this set that are within the bounds and not in `others`, in descending order."""
         for stretch in self.within(bounds):
             high = stretch.stop
             for other in others.within(stretch):

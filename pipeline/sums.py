@@ -1,4 +1,4 @@
-"""Values that add up field by field: what several steps did is the sum of what each of them did."""
+"""Values that are added field by field: the result of several steps is the sum of their results."""
 
 import operator
 from collections.abc import Callable, Mapping
@@ -10,12 +10,12 @@ HOW = "how values add up"
 
 
 class Sums:
-    """A data class whose values add up: each field by `+`, unless its metadata say another way."""
+    """Base of data classes that are added field by field: with `+`, or with the function in the field's metadata."""
 
     __slots__ = ()
 
     def __add__(self, other: Self) -> Self:
-        """Both together."""
+        """Return the sum of all fields."""
         every = fields(self)  # type: ignore[arg-type]  # those who inherit are data classes
         return type(self)(
             *(one.metadata.get(HOW, operator.add)(getattr(self, one.name), getattr(other, one.name)) for one in every)
@@ -23,12 +23,12 @@ class Sums:
 
 
 def oldest_of(*moments: datetime | None) -> datetime | None:
-    """The oldest of those that are known."""
+    """Return the oldest of the moments that are not None; None if all are."""
     return min((moment for moment in moments if moment is not None), default=None)
 
 
 def newest_of(*moments: datetime | None) -> datetime | None:
-    """The newest of those that are known."""
+    """Return the newest of the moments that are not None; None if all are."""
     return max((moment for moment in moments if moment is not None), default=None)
 
 
@@ -38,4 +38,4 @@ def _by(how: Callable[..., Any]) -> Mapping[str, Any]:
 
 OLDEST, NEWEST = _by(oldest_of), _by(newest_of)
 EITHER = _by(lambda one, other: one or other)
-"""Metadata of fields that add up in these ways."""
+"""Field metadata: the sum is the oldest, the newest, or the first truthy value."""

@@ -1,6 +1,6 @@
-"""The version that runs, and the mark that it leaves in all that a later program reads back.
+"""The running version, and the mark that it leaves in every object that a later program reads.
 
-A mark is two short texts: the version that wrote an object, and the format that it is in. They stand in the metadata of
+A mark is two short texts: the version that wrote an object, and the object's format. They are stored in the metadata of
 a Parquet file, among the keys of a JSON object, and in the properties of a Delta table.
 """
 
@@ -12,19 +12,19 @@ from typing import Any
 from tidemark.pipeline.errors import NewerFormat
 
 FORMAT = 1
-"""The format that this version writes, and the newest that it reads. Raised, for everything at once, when something is
-written that an earlier version would misread; not for what that may leave out."""
+"""The format that this version writes, and the newest that it reads. It is raised, for all objects at once, when
+something is written that an earlier version would misread, but not for additions that an earlier version may ignore."""
 
 DISTRIBUTION = "tidemark-pubsub"
-"""The installed distribution; `tidemark` is the name of the package and of the command."""
+"""The name of the installed distribution; the package and the command are named `tidemark`."""
 
 WRITTEN_BY, WRITTEN_IN = "tidemark.version", "tidemark.format"
-"""The keys of a mark. What has none is in format 1."""
+"""The keys of a mark. An object without a mark is in format 1."""
 
 
 @cache
 def own_version() -> str:
-    """The installed version; "unknown" if only the files exist."""
+    """Return the installed version; "unknown" if the distribution is not installed."""
     try:
         return metadata.version(DISTRIBUTION)
     except metadata.PackageNotFoundError:
@@ -32,31 +32,31 @@ def own_version() -> str:
 
 
 def marks() -> dict[str, str]:
-    """The mark of what is written now."""
+    """Return the mark for objects written by this version."""
     return {WRITTEN_BY: own_version(), WRITTEN_IN: str(FORMAT)}
 
 
 def without_marks(facts: Mapping[str, Any]) -> dict[str, Any]:
-    """The facts that stand beside a mark."""
+    """Return the facts without the keys of a mark."""
     return {name: value for name, value in facts.items() if name not in (WRITTEN_BY, WRITTEN_IN)}
 
 
 def format_of(marked: Mapping[Any, Any]) -> int:
-    """The format that a mark tells of; keys and values may be texts, or bytes as Parquet has them."""
+    """Return the format in a mark. Keys and values are texts, or bytes as in Parquet."""
     written = _value(marked, WRITTEN_IN) or "1"
     return int(written) if written.isdecimal() else FORMAT + 1
 
 
 def refuse_newer(name: str, marked: object, what: str = "lake") -> None:
-    """Raise NewerFormat, with the object's name and the version that wrote it, if the mark tells of a newer format.
-    `what` says what the object is a part of."""
+    """Raise NewerFormat, with the object's name and the version that wrote it, if the mark has a newer format. `what`
+    is what the object is a part of."""
     if isinstance(marked, Mapping) and format_of(marked) > FORMAT:
         why = f"its format is {_value(marked, WRITTEN_IN)}, and {FORMAT} is the newest here"
         raise newer_format(name, marked, why, what)
 
 
 def newer_format(name: str, marked: Mapping[Any, Any], why: str, what: str = "lake") -> NewerFormat:
-    """The error about an object that is whole and cannot be read here."""
+    """Return the error for an undamaged object that this version cannot read."""
     writer = _value(marked, WRITTEN_BY) or "of a later version"
     return NewerFormat(
         f"this {what} was written by tidemark {writer}, and this is tidemark {own_version()}: {name} is undamaged, and "

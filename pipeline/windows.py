@@ -1,7 +1,7 @@
 """Event-time windows: half-open intervals `[start, end)` of one length, aligned to the epoch in UTC.
 
-A window's key is its start, `2026-11-21T05-20Z`. Dagster's and Delta's partitions have the same keys, without colons,
-because Spark escapes these in paths.
+A window's key is its start, `2026-11-21T05-20Z`. The partitions of Dagster and Delta have the same keys. They contain
+no colons, because Spark escapes colons in paths.
 """
 
 from collections.abc import Iterable, Iterator
@@ -14,7 +14,7 @@ from tidemark.pipeline.spans import Spans
 
 KEY_FORMAT = "%Y-%m-%dT%H-%MZ"
 WINDOWS_PER_RUN = 288
-"""Windows that one run computes at most: a day of five minutes each. If it fails, no more than these start again."""
+"""The greatest number of windows per run: a day of five-minute windows. If a run fails, only these are retried."""
 
 DAY = timedelta(days=1)
 
@@ -28,11 +28,11 @@ class Window:
 
     @property
     def key(self) -> str:
-        """The window's name, from its start."""
+        """The window's key, from its start."""
         return self.start.strftime(KEY_FORMAT)
 
     def is_closed_at(self, watermark: datetime | None) -> bool:
-        """Return true if the watermark has passed the whole window."""
+        """True if the watermark has passed the whole window."""
         return watermark is not None and self.end <= watermark
 
     def __str__(self) -> str:
@@ -40,7 +40,7 @@ class Window:
 
 
 def start_of(key: str) -> datetime:
-    """The start of a window of any length, by its key. Raises ValueError for another text."""
+    """Return the start of a window of any length from its key. Raises ValueError if the text is not a key."""
     try:
         return datetime.strptime(key, KEY_FORMAT).replace(tzinfo=UTC)
     except ValueError as error:
@@ -49,19 +49,19 @@ def start_of(key: str) -> datetime:
 
 @dataclass(frozen=True, slots=True)
 class Windowing:
-    """A division of event time into windows. Assumption, checked by the settings: `length` divides a day; `first` is a
-    window's start."""
+    """The division of event time into windows. Assumption, checked by the settings: `length` divides a day, and `first`
+    is the start of a window."""
 
     length: timedelta
     first: datetime
 
     def containing(self, moment: datetime) -> Window:
-        """The window that an event time belongs to."""
+        """Return the window that contains an event time."""
         start = moment - (moment - EPOCH) % self.length
         return Window(start, start + self.length)
 
     def named(self, key: str) -> Window:
-        """The window with this key. Raises ValueError if the text is not a window's start."""
+        """Return the window with this key. Raises ValueError if the text is not the key of a window of this length."""
         start = start_of(key)
         window = self.containing(start)
         if window.start != start or window.key != key:  # strptime also reads unpadded numbers
@@ -69,16 +69,16 @@ class Windowing:
         return window
 
     def number_of(self, moment: datetime) -> int:
-        """The number of the window that an event time belongs to; neighbours have neighbouring numbers."""
+        """Return the number of the window that contains an event time. Consecutive windows have consecutive numbers."""
         return (moment - EPOCH) // self.length
 
     def numbered(self, number: int) -> Window:
-        """The window with this number."""
+        """Return the window with this number."""
         start = EPOCH + number * self.length
         return Window(start, start + self.length)
 
     def between(self, start: datetime, end: datetime) -> Iterator[Window]:
-        """The windows that lie wholly in `[start, end)`, in order."""
+        """Yield the windows that lie wholly in `[start, end)`, in order."""
         window = self.containing(start)
         if window.start < start:
             window = self.containing(window.end)
@@ -87,15 +87,15 @@ class Windowing:
             window = Window(window.end, window.end + self.length)
 
     def closed_at(self, watermark: datetime | None, since: datetime | None) -> list[Window]:
-        """The windows that the watermark has passed, in order, from the one that contains `since` on; none if either is
-        not known."""
+        """Return the windows that the watermark has passed, in order, from the window that contains `since`; empty if
+        either is None."""
         if watermark is None or since is None:
             return []
         return list(self.between(self.containing(since).start, watermark))
 
 
 def runs_of_neighbours(windows: Iterable[Window]) -> list[list[Window]]:
-    """Group windows into contiguous stretches, in order: a Dagster run takes one contiguous range."""
+    """Group windows into contiguous stretches, in order: a Dagster run covers one contiguous range."""
     stretches: list[list[Window]] = []
     for window in sorted(windows):
         if stretches and stretches[-1][-1].end == window.start:
@@ -106,14 +106,14 @@ def runs_of_neighbours(windows: Iterable[Window]) -> list[list[Window]]:
 
 
 def due(held: Spans, reached: Spans, computed: Spans, closed: range, live: int) -> Iterator[range]:
-    """The closed windows that are still to be computed, by number: stretches without a gap, the newest first.
+    """Yield the numbers of the closed windows still to be computed, as contiguous ranges, the newest first.
 
-    `held` are the windows that may hold a heartbeat, `reached` these and the ones whose lookback may hold one: all of
-    them are computed. Any other window has nothing to say, and is computed (with no rows) only as long as it is live:
-    among the last `live` closed ones, and at most so many after one that holds a heartbeat. So one message whose clock
-    is months off asks for its own windows, and not for every window since.
+    `held` are the windows that may hold a heartbeat. `reached` are these and the windows whose lookback may hold one;
+    all of them are computed. Any other window would have no rows. It is computed only while it is live: among the last
+    `live` closed windows, and at most `live` windows after one that holds a heartbeat. So a message whose clock is
+    months off causes only its own windows to be computed, and not every window since.
 
-    The cost follows the stretches of `reached` that are walked through, not the windows.
+    The cost depends on the number of ranges in `reached` that are visited, not on the number of windows.
     """
     near = range(max(closed.start, closed.stop - live), closed.stop)
     wanted = Spans(*reached.within(near))

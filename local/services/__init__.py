@@ -1,1 +1,1 @@
-"""The processes that tidemark starts and supervises, on loopback: an emulator, Spark Connect, Dagster's own."""
+"""The processes that tidemark starts and supervises on loopback: an emulator, Spark Connect, and Dagster's services."""

@@ -1,4 +1,4 @@
-"""A project with a pipeline for each cohort of a topic, and one for the rest, as `tidemark init --cohort` writes it."""
+"""Generates the project of `tidemark init --cohort`: a pipeline for each cohort of a topic, and one for the rest."""
 
 import json
 import re
@@ -10,12 +10,12 @@ from tidemark.pipeline.errors import InvalidSettings
 from tidemark.pipeline.settings_sections import PubSubSettings
 
 REST = "rest"
-"""The pipeline of the messages that no cohort's filter lets pass."""
+"""The name of the pipeline for messages that pass no cohort's filter."""
 
 NAMED = re.compile(r"([a-z][a-z0-9_]{0,39})\s*=\s*(.*)", re.S)
 COMBINES = re.compile(r"\b(?:AND|OR)\b")
 NO_NAME = re.compile(rf"{COMBINES.pattern}|\bNOT\b|!=|\A\s*-")
-"""A filter of several values, or of what is not so: no name is derived from it."""
+"""Matches a filter with several comparisons or a negation, from which no name is derived."""
 
 SETTINGS = """\
 # The pipeline {name}, one of {count} over a topic. Only what differs from the defaults; all settings:
@@ -72,9 +72,9 @@ telemetry: {{enabled: false}}
 
 
 def cohorts_of(written: Sequence[str]) -> dict[str, str]:
-    """The filter of each cohort by its name, and last that of the rest. `NAME=FILTER` gives a name; otherwise it is
-    derived. Raises InvalidSettings for a filter that cannot be read, for one name twice, and where the filter of the
-    rest is too long."""
+    """Return the filter of each cohort, keyed by name, and last the filter of the rest. A name is given as
+    `NAME=FILTER`, or else derived. Raises InvalidSettings if a filter is invalid, a name occurs twice, or the filter of
+    the rest is too long."""
     filters: dict[str, str] = {}
     for one in written:
         given = NAMED.fullmatch(one.strip())
@@ -96,7 +96,7 @@ def _checked(name: str, text: str, then: str = "docs/how-to/cohorts.md has examp
 
 
 def _derived(text: str) -> str:
-    """A name from the last words of one comparison: `eu` of `attributes.region = "eu"`."""
+    """Derive a name from the last words of a single comparison: `eu` from `attributes.region = "eu"`."""
     words = re.findall("[a-z0-9]+", text.lower()) if not NO_NAME.search(text) else []
     for begin in range(len(words) - 1, 0, -1):
         if words[begin][0].isalpha():
@@ -105,8 +105,8 @@ def _derived(text: str) -> str:
 
 
 def project_files(filters: Mapping[str, str], pubsub: PubSubSettings, first: str | None) -> dict[str, str]:
-    """The files of the project, by name: settings of each pipeline over the topic, with `windows.first` if it is given,
-    one code location, and Dagster's instance."""
+    """Return the contents of the project's files, keyed by name: the settings of each pipeline, with `windows.first` if
+    `first` is given, one code location, and Dagster's instance."""
     files = {}
     for name, text in filters.items():
         files[f"{name}.toml"] = SETTINGS.format(

@@ -1,4 +1,4 @@
-"""Chooses the emulator that stands in for Pub/Sub: the official one where this machine has it, else tidemark's own."""
+"""Chooses the emulator of Pub/Sub: the official one if it is installed on this machine, or else tidemark's own."""
 
 import re
 import shutil
@@ -23,7 +23,7 @@ SDK_PLACES = (
     "/snap/google-cloud-cli/current",
     "~/google-cloud-sdk",
 )
-"""Folders searched for the Google Cloud SDK, after that of the `gcloud` on the path."""
+"""Folders that are searched for the Google Cloud SDK, after the folder of the `gcloud` on the PATH."""
 
 JAR = "platform/pubsub-emulator/lib/cloud-pubsub-emulator-*-all.jar"
 HOW_TO_GET_IT = (
@@ -45,13 +45,13 @@ def find_emulator_jar() -> Path:
 
 @dataclass(frozen=True, slots=True)
 class Emulator:
-    """An emulator: its name for people, and the program with its flags."""
+    """An emulator: its human-readable name, and the program with its flags."""
 
     name: str
     program: tuple[str, ...]
 
     def command(self, host: str, port: int) -> list[str]:
-        """The command that starts it. Raises InvalidSettings for a host that is not loopback."""
+        """Return the command that starts the emulator. Raises InvalidSettings if the host is not loopback."""
         if not is_loopback(host):
             raise InvalidSettings(
                 f"pubsub.emulator_host = {host}:{port}: an emulator has no authentication, and is started on loopback "
@@ -61,9 +61,9 @@ class Emulator:
 
 
 def choose_emulator(wanted: EmulatorKind = "auto") -> Emulator:
-    """Choose by default the official emulator if this machine has it and a Java that runs it, else tidemark's own.
+    """Choose an emulator; by default the official one if it and a suitable Java are installed, or else tidemark's own.
 
-    Raises ToolMissing if the official one is wanted and cannot run.
+    Raises ToolMissing if the official emulator is wanted and cannot run.
     """
     own = (sys.executable, "-m", "tidemark.pipeline.cli", "pubsub")
     if wanted == "local":
@@ -81,7 +81,8 @@ def choose_emulator(wanted: EmulatorKind = "auto") -> Emulator:
 
 
 def heap_flags() -> list[str]:
-    """Memory flags of the official emulator's JVM: at most a quarter of the machine's, half of it for new objects.
+    """Return memory flags for the official emulator's JVM: at most a quarter of the machine's memory, half of it for
+    new objects.
 
     The emulator copies its set of undelivered messages at every pull. With the JVM's defaults a backlog of 400,000
     messages drains at a third of the speed.

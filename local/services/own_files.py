@@ -1,4 +1,4 @@
-"""The files that come with tidemark and that a user may change: the settings, and Dagster's two."""
+"""The files that are installed with tidemark and that a user may change: the settings, and Dagster's two files."""
 
 import os
 import re
@@ -11,36 +11,36 @@ from tidemark.pipeline.settings import Settings
 
 SETTINGS, WORKSPACE, INSTANCE = "tidemark.toml", "workspace.yaml", "dagster.yaml"
 PACKAGE = Path(__file__).parent.parent.parent
-"""The folder where they are installed, not resolved, because in a checkout the package's folders are links."""
+"""The folder of the installed files. It is not resolved, because in a checkout the package's folders are links."""
 
 PORT = re.compile(
     r'^((?:(?:emulator_host|listen) = "127\.0\.0\.1:|remote = "sc://localhost:|web_port = |code_port = ))(\d+)', re.M
 )
-"""The ports of the settings file: the emulator's, Spark's, the UI's, the code server's and the metrics'."""
+"""Matches the ports in a settings file: of the emulator, Spark, the UI, the code server and the metrics."""
 
 EVERY = "Every setting of tidemark."
-"""Begins the settings file."""
+"""The beginning of the settings file."""
 
 TWO_DIFFER = " Two differ from the defaults, and say so: pubsub.emulator_host and [message.fields]."
-"""Follows it, and is true of the file as tidemark brings it."""
+"""The sentence after EVERY. It is true only for the unchanged file."""
 
 MOST_PORTS = 100
-"""More ports than a project of cohorts names."""
+"""An upper bound of the ports in a project of cohorts."""
 
 SPARK_CONNECT = "Spark Connect"
 """The name of the service."""
 
 CODE_PORT = "TIDEMARK_DAGSTER__CODE_PORT"
-"""The variable with the code server's port, which our workspace.yaml alone names."""
+"""The environment variable with the code server's port. Only tidemark's workspace.yaml uses it."""
 
 
 def brought(name: str) -> str:
-    """One of the files as tidemark brings it."""
+    """Return the content of an installed file."""
     return (PACKAGE / name).read_text(encoding="utf-8")
 
 
 def with_ports(files: Mapping[str, str], first: int) -> dict[str, str]:
-    """The files with consecutive ports, in the order in which they name them. A port that they share stays shared."""
+    """Replace the ports in the files by consecutive ones, in order of appearance. A shared port stays shared."""
     ports = dict[str, int]()
 
     def another(found: re.Match[str]) -> str:
@@ -50,7 +50,7 @@ def with_ports(files: Mapping[str, str], first: int) -> dict[str, str]:
 
 
 def with_values(settings: str, values: Mapping[str, str]) -> str:
-    """The settings file with another text for some keys. Comments stay in their column where there is room."""
+    """Replace the values of some keys in a settings file. Comments keep their column if there is room."""
     for key, value in values.items():
 
         def line(found: re.Match[str], written: str = f'{key} = "{value}"') -> str:
@@ -61,7 +61,7 @@ def with_values(settings: str, values: Mapping[str, str]) -> str:
 
 
 def with_message(settings: str, message: str) -> str:
-    """The settings file with other lines for `[message]` and `[message.fields]`."""
+    """Replace the sections `[message]` and `[message.fields]` in a settings file."""
     settings = settings.replace(
         EVERY, "The settings of tidemark; [message] has those of one shape of messages alone.", 1
     )
@@ -71,7 +71,8 @@ def with_message(settings: str, message: str) -> str:
 
 
 def put_down(name: str, folder: Path, content: str) -> Path:
-    """Write a file into a folder, which is made. Raises InvalidSettings where there is one already."""
+    """Write a new file, creating its folder, and return its path. Raises InvalidSettings if the file already exists or
+    cannot be written."""
     path = folder / name
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -85,17 +86,17 @@ def put_down(name: str, folder: Path, content: str) -> Path:
 
 
 def log_file(folder: Path, name: str) -> Path:
-    """The file of a service's output, for a supervisor with this folder."""
+    """Return the log file of a service in a supervisor's folder."""
     return folder / "logs" / f"{name.lower().replace(' ', '-')}.log"
 
 
 def spark_log(settings: Settings) -> Path:
-    """The log of the Spark Connect server that `tidemark up` starts."""
+    """Return the log file of the Spark Connect server that `tidemark up` starts."""
     return log_file(settings.dagster.state_folder, SPARK_CONNECT)
 
 
 def given_home() -> Path | None:
-    """The current folder, if it has `workspace.yaml` and `dagster.yaml` and the workspace is tidemark's."""
+    """Return the current folder if it has `dagster.yaml` and tidemark's `workspace.yaml`, or else None."""
     here = Path.cwd()
     workspace = here / WORKSPACE
     is_ours = workspace.is_file() and CODE_PORT in workspace.read_text(encoding="utf-8")
@@ -103,8 +104,8 @@ def given_home() -> Path | None:
 
 
 def dagster_home(settings: Settings) -> Path:
-    """The folder for DAGSTER_HOME: the given one, else one beside Dagster's storage, where the files that tidemark
-    brings are written. Raises ServiceFailed."""
+    """Return the folder for DAGSTER_HOME: the current folder if it qualifies, or else a folder next to Dagster's
+    storage, to which the installed files are copied. Raises ServiceFailed."""
     if (given := given_home()) is not None:
         return given
     home = settings.dagster.state_folder / "dagster_home"
@@ -121,7 +122,7 @@ def dagster_home(settings: Settings) -> Path:
 
 @contextmanager
 def usable(folder: Path) -> Iterator[None]:
-    """Turn an error of the folder of `tidemark up` into one that says what to do. Raises ServiceFailed."""
+    """Convert an OSError in the folder of `tidemark up` to a ServiceFailed that says what to do."""
     try:
         yield
     except OSError as error:

@@ -1,7 +1,9 @@
-"""A process' hold on a lake: it states in `owner.json` that its pipeline writes it, and refuses another pipeline.
+"""The ownership of a lake: a process records in `owner.json` that its pipeline writes to the lake, and other pipelines
+are refused.
 
-Each process states it once, when it begins to write; the newest entry of the log then says that the owner lives. Every
-answer is advice: two pipelines that state it at once, or a clock that is set, cost a refusal or an overlap, no message.
+Each process records this once, before its first write; later, the newest entry of the log shows that the owner is
+alive. Ownership is advisory: two pipelines that record it at once, or a changed clock, cause a refusal or an overlap,
+but never lose a message.
 """
 
 import logging
@@ -29,11 +31,11 @@ from tidemark.pipeline.settings import Settings
 logger = logging.getLogger(__name__)
 
 ATTEMPTS, PAUSE_SECONDS = 10, 0.1
-"""The number of attempts at stating while other processes write beside it, and the pause before each further time."""
+"""The greatest number of attempts to write `owner.json` against concurrent writers, and the pause between attempts."""
 
 
 class Life(Enum):
-    """The life of an owner. UNCLEAR: by the clocks it does not, and clocks differ; a tick later it is known."""
+    """Whether an owner is alive. UNCLEAR: it seems dead, but clocks may differ; one tick later this is known."""
 
     LIVES = "lives"
     UNCLEAR = "unclear"
@@ -41,8 +43,8 @@ class Life(Enum):
 
 
 class Ownership:
-    """One process' hold on the lake of these settings. Safe from several threads. `up` is the settings file of a
-    `tidemark up`, if the process is one; `say` is told whom it takes the lake over from."""
+    """The ownership of a lake, from the view of one process. Thread-safe. `up` is the settings file if the process is a
+    `tidemark up`. `say` receives messages, such as from which pipeline the lake is taken over."""
 
     def __init__(
         self,
@@ -59,7 +61,7 @@ class Ownership:
         self._lock, self._process = Lock(), own_process()
         self._is_allowed = self._is_stated = False
         self._looked: tuple[int, float] | None = None
-        """The newest entry of an owner of which nothing was heard for long, and when it was first seen."""
+        """The newest log entry of an owner that has been silent for long, and the time when it was first seen."""
 
     @cached_property
     def _notes(self) -> Notes[Owner]:
@@ -70,16 +72,16 @@ class Ownership:
         return self._lake.tracking_log()
 
     def allow(self) -> None:
-        """Raise LakeOwned if another pipeline writes the lake, and AlreadyRunning, for a `tidemark up`, if another one
-        runs this pipeline. Once it has not, it makes no further request. Raises LakeError."""
+        """Raise LakeOwned if another pipeline writes to the lake. In a `tidemark up`, raise AlreadyRunning if another
+        one runs this pipeline. After the first success, it makes no further requests. Raises LakeError."""
         with self._lock:
             if not (self._is_allowed or self._is_stated):
                 self._stands(self._notes.found(OWNER.key)[0])
                 self._is_allowed = True
 
     def state(self) -> None:
-        """State that this process' pipeline writes the lake, unless a `tidemark up` of it says so. Raises as `allow`;
-        once it has not, it makes no further request."""
+        """Record that this process' pipeline writes to the lake, unless a `tidemark up` of the pipeline has recorded
+        it. Raises like `allow`; after the first success, it makes no further requests."""
         with self._lock:
             attempts = 0
             while not self._is_stated:
@@ -97,8 +99,7 @@ class Ownership:
                 self._is_allowed = self._is_stated = True
 
     def wait_until_known(self) -> None:
-        """`allow`, for a process that may wait: it looks again until it is known whether the owner lives. That takes a
-        tick of the owner or two."""
+        """Like `allow`, but wait until it is known whether the owner is alive, which takes one or two of its ticks."""
         while True:
             try:
                 self.allow()
@@ -114,7 +115,7 @@ class Ownership:
                 self._clock.sleep(there.tick.total_seconds())
 
     def end(self) -> None:
-        """State that the `tidemark up` in this folder has ended, if the note is of that one. Raises LakeError."""
+        """Record that the `tidemark up` in this folder has ended, if the note is its own. Raises LakeError."""
         there, generation = self._notes.found(OWNER.key)
         if there is None or there.ended is not None or not self._folder or there.folder != self._folder:
             return
@@ -122,21 +123,21 @@ class Ownership:
             self._notes.replace(OWNER.key, replace(there, ended=self._clock.now()), generation)
 
     def look(self) -> tuple[Owner | None, Life, bool]:
-        """Read the note, None without one, whether that owner lives, and whether the note is damaged. Raises
-        LakeError."""
+        """Return the note (None if absent or damaged), whether the owner is alive, and whether the note is damaged.
+        Raises LakeError."""
         there, generation = self._notes.found(OWNER.key)
         return there, Life.DEAD if there is None else self._life(there), there is None and generation != 0
 
     def is_other(self, owner: Owner) -> bool:
-        """Return true if the owner is another pipeline."""
+        """True if the owner is another pipeline."""
         return owner.pipeline != self._pipeline
 
     def sentence(self, owner: Owner) -> str:
-        """An owner for people: which pipeline, which process, and when it was last heard of."""
+        """Describe an owner: its pipeline, its process, and when it was last heard from."""
         return f"{owner.pipeline}, {self._whose(owner)}"
 
     def _stands(self, there: Owner | None) -> bool:
-        """Return true if the note stays as it is. Raises LakeOwned, AlreadyRunning."""
+        """True if the note must not be replaced. Raises LakeOwned, AlreadyRunning."""
         if there is None:
             return False
         is_up = there.folder != "" and there.process != self._process
@@ -162,7 +163,7 @@ class Ownership:
         return Life.DEAD if now - self._looked[1] >= owner.tick.total_seconds() else Life.UNCLEAR
 
     def _heard(self, owner: Owner) -> datetime:
-        """The newest decision, or the note where there is none since."""
+        """Return the time of the newest decision, or of the note if that is newer."""
         record = self._log.newest().record
         return owner.since if record is None else max(owner.since, record.decision.at)
 
@@ -177,7 +178,7 @@ class Ownership:
             self._say(printable(f"the lake is taken over from another pipeline: {self.sentence(there)}"))
 
     def refusal(self, there: Owner) -> str:
-        """State why another pipeline is refused, and what to do."""
+        """Say why this pipeline is refused, and what to do."""
         return (
             f"another pipeline writes {self._notes.place(OWNER.key).removesuffix(f'/{NAME}')}: {self.sentence(there)}. "
             f"This one is {self._pipeline}. Give it a lake of its own (lake.uri), or {self._how_to_stop(there)}"
@@ -212,7 +213,7 @@ class Ownership:
 
 
 def _has_left_services(owner: Owner) -> bool:
-    """Return true if services run that the `tidemark up` of an owner on this machine has started."""
+    """True if services started by the `tidemark up` of an owner on this machine are still running."""
     with suppress(NewerFormat, ServiceFailed):
         return bool(owner.folder) and bool(noted_in(Path(owner.folder)).alive())
     return False

@@ -1,4 +1,4 @@
-"""Starts processes, keeps them alive, and stops them by process id."""
+"""Starts processes, restarts them when they end, and stops them by process id."""
 
 import os
 import re
@@ -23,17 +23,17 @@ from tidemark.pipeline.settings_sections import LISTEN, MetricsSettings
 STOP_WITHIN_SECONDS = 10.0
 POLL_SECONDS = 0.2
 RESTARTS_AT_MOST = 20
-"""The most restarts of a service that keeps ending, before the supervisor gives up."""
+"""The greatest number of restarts of a service that keeps ending."""
 
 STATE_FILE = "services.json"
 
 
 @dataclass(frozen=True, slots=True)
 class ServiceSpec:
-    """A process to run: its command, and the test that it serves.
+    """A process to run: its command, and the test whether it is ready.
 
-    `when_back` is called once it serves again after a restart, to recreate what it held in memory. One that `ends` by
-    itself is not restarted, only stopped.
+    `when_back` is called when it is ready again after a restart, to recreate what it held in memory. A process that
+    `ends` by itself is not restarted.
     """
 
     name: str
@@ -48,7 +48,7 @@ class ServiceSpec:
 
 @dataclass(frozen=True, slots=True)
 class StartedService:
-    """A started service, and where in its log this start begins."""
+    """A started service, and the offset in its log at which this start begins."""
 
     spec: ServiceSpec
     process: psutil.Popen
@@ -57,24 +57,23 @@ class StartedService:
 
 
 class StopAsked(Exception):
-    """Somebody has asked to stop before everything was started."""
+    """A stop was requested before everything was started."""
 
 
 @dataclass(frozen=True, slots=True)
 class Noted:
-    """The processes that a supervisor has noted in its folder: its own, and its services in the order of their
-    start."""
+    """The processes that a supervisor has recorded in its folder: itself, and its services in start order."""
 
     owner: ProcessName | None = None
     services: Mapping[str, ProcessName] = field(default_factory=dict)
 
     def living_owner(self) -> ProcessName | None:
-        """The supervisor, if it is another process than this one and lives."""
+        """Return the supervisor if it is alive and not this process, or else None."""
         owner = self.owner
         return owner if owner is not None and owner != own_process() and owner.runs() else None
 
     def alive(self) -> dict[str, ProcessName]:
-        """The services that run."""
+        """Return the services that are running."""
         return {name: process for name, process in self.services.items() if process.runs()}
 
 
@@ -82,12 +81,12 @@ NOTED: JsonKind[Noted] = JsonKind("", holds=Noted, part_of="state")
 
 
 def noted_file(folder: Path) -> SlotFile[Noted]:
-    """The note of a folder."""
+    """Return the file with the recorded processes of a folder."""
     return SlotFile(folder / STATE_FILE, NOTED, mode=0o644)
 
 
 def noted_in(folder: Path) -> Noted:
-    """The processes that are noted in a folder; none if there is no note, or it is damaged. Raises NewerFormat,
+    """Read the recorded processes of a folder; empty if the file is absent or damaged. Raises NewerFormat,
     ServiceFailed."""
     with suppress(DamagedNote), usable(folder):
         return noted_file(folder).read() or Noted()
@@ -96,10 +95,11 @@ def noted_in(folder: Path) -> Noted:
 
 @dataclass
 class Supervisor:
-    """Starts services in the order given, restarts those that die, and stops all in the reverse order.
+    """Starts services in order, restarts those that end, and stops all in reverse order.
 
-    It notes running services in `state_folder`, so that the next supervisor can stop what a killed one left behind.
-    `say` is told what happens, a sentence at a time. Waiting ends with StopAsked once `is_asked_to_stop`.
+    Running services are recorded in `state_folder`, so that the next supervisor can stop those that a killed one left
+    behind. `say` receives progress messages, one sentence each. Once `is_asked_to_stop` returns true, waiting ends with
+    StopAsked.
     """
 
     state_folder: Path
@@ -110,7 +110,7 @@ class Supervisor:
     _has_warned: bool = field(default=False, init=False)
 
     def start(self, spec: ServiceSpec, *, wait: bool = True) -> None:
-        """Start a service. Raises ServiceFailed with the end of its log if it ends, or is not ready in time."""
+        """Start a service. Raises ServiceFailed with the end of its log if it ends or is not ready in time."""
         self.running.append(self._started(spec))
         with usable(self.state_folder):
             self._note()
@@ -118,7 +118,7 @@ class Supervisor:
             self.wait_until_ready(spec.name)
 
     def wait_until_ready(self, name: str) -> None:
-        """Wait for a started service. Raises ServiceFailed as `start` does, and StopAsked."""
+        """Wait until a started service is ready. Raises ServiceFailed like `start`, and StopAsked."""
         one = next(one for one in self.running if one.spec.name == name)
         within = one.spec.ready_within_seconds
         until = self.clock.monotonic() + within
@@ -132,7 +132,7 @@ class Supervisor:
             self.clock.sleep(POLL_SECONDS)
 
     def restart_what_died(self) -> None:
-        """Restart services that have ended. Raises ServiceFailed for one that keeps ending."""
+        """Restart services that have ended. Raises ServiceFailed if a service keeps ending."""
         for index, one in enumerate(self.running):
             code = one.process.poll()
             if code is None or one.spec.ends:
@@ -161,8 +161,8 @@ class Supervisor:
         (self.state_folder / STATE_FILE).unlink(missing_ok=True)
 
     def take_over(self) -> None:
-        """Own the folder from now on, and end the services that its earlier owner noted and did not stop. Raises
-        AlreadyRunning, and ends nothing, if that owner lives; NewerFormat."""
+        """Become the owner of the folder, and end the services that an earlier owner left running. Raises
+        AlreadyRunning, and ends nothing, if that owner is alive; NewerFormat."""
         with usable(self.state_folder):
             self.state_folder.mkdir(parents=True, exist_ok=True)
         with _alone(self.state_folder):
@@ -180,12 +180,12 @@ class Supervisor:
                 self._note()
 
     def log_file(self, name: str) -> Path:
-        """The file of a service's output."""
+        """Return the log file of a service."""
         return log_file(self.state_folder, name)
 
     @contextmanager
     def _going_on(self) -> Iterator[None]:
-        """Let an error of the folder pass, and say the first one: services that run matter more."""
+        """Ignore an OSError of the folder, so that services keep running. Only the first one is reported."""
         try:
             yield
         except OSError as error:
@@ -216,7 +216,7 @@ class Supervisor:
         return StartedService(spec, process, begins)
 
     def _note(self) -> None:
-        """Note what runs. Raises OSError."""
+        """Record the running services. Raises OSError."""
         services = {}
         for one in self.running:
             with suppress(psutil.NoSuchProcess):
@@ -229,7 +229,7 @@ class Supervisor:
 
 
 def page_sentence(chosen: MetricsSettings) -> str:
-    """State where the page is, or that its port is taken. Ask before it is served."""
+    """Return a sentence with the page's address, or that its port is taken. Call this before the page is served."""
     where = chosen.listen or LISTEN
     if listens(*chosen.address):
         return f"no status page: something listens at {where} already; choose another address with metrics.listen"
@@ -250,7 +250,7 @@ def _alone(folder: Path) -> Iterator[None]:
 
 
 def _end(process: psutil.Process) -> None:
-    """Ask a process to end, wait, then kill it and all that it started."""
+    """Terminate a process, wait, and then kill it and all processes that it started."""
     started = _session_of(process.pid)
     with suppress(psutil.NoSuchProcess):
         started += process.children(recursive=True)
@@ -267,15 +267,15 @@ def _kill(processes: Sequence[psutil.Process]) -> None:
 
 
 def _orphans_of(pid: int) -> list[psutil.Process]:
-    """The processes left in the session of a service that has ended, such as a run of a killed code server.
+    """Return the processes left in the session of a service that has ended, such as a run of a killed code server.
 
-    The kernel reuses a session's number only once the session is empty. So if a process has that id, nothing is left.
+    The kernel reuses a session's id only once the session is empty. So if a process has this id, nothing is left.
     """
     return [] if psutil.pid_exists(pid) else _session_of(pid)
 
 
 def _session_of(pid: int) -> list[psutil.Process]:
-    """The processes of the session that a service leads, whatever their parent is by now."""
+    """Return the processes in the session that a service leads, regardless of their parents."""
     found = []
     for one in psutil.process_iter():
         with suppress(OSError):
@@ -287,23 +287,23 @@ def _session_of(pid: int) -> list[psutil.Process]:
 LINES_AT_END = 15
 REASONS_AT_MOST = 6
 READ_AT_END_BYTES = 1 << 20
-"""The end of a log that is looked at: a server that ran for weeks has a long one."""
+"""How much of the end of a log is read: a server that ran for weeks has a long log."""
 
 REASON = re.compile(
     r"Exception in thread \"|OutOfMemoryError|Address already in use|BindException|insufficient memory|"
     r"Could not (?:create|reserve|find)|All masters are unresponsive|failed to map|SIGSEGV|SIGBUS|"
     r"^(?:Caused by:|Error:|Error occurred|java\.|org\.apache\.spark\.\S*(?:Exception|Error)\b)"
 )
-"""Lines by which a JVM or Spark says why it ends. A stack trace's lines begin with a tab and `at`.
-Python writes `Exception in thread Thread-1:`, without quotes and without a reason: that is none."""
+"""Matches lines in which a JVM or Spark reports why it ends. Lines of a stack trace begin with a tab and `at`. Python's
+`Exception in thread Thread-1:` has no quotes and contains no reason, so it does not match."""
 
 LONGEST = 400
-"""Characters of a line that are shown."""
+"""The length to which a quoted line is cut, in characters."""
 
 
 def log_end(log: Path, since: int = 0) -> str:
-    """Quote what a log says of the end, from this byte on: the lines that say why, unless the last ones hold them
-    anyway, and the last lines."""
+    """Quote the last lines of a log, after the lines with reasons unless these are among the last lines. `since` is the
+    offset from which the log is read."""
     lines = _lines(log, since)
     last = lines[-LINES_AT_END:]
     shown = [line for line in reasons(lines) if line not in last]
@@ -312,12 +312,13 @@ def log_end(log: Path, since: int = 0) -> str:
 
 
 def why_ended(log: Path, since: int = 0) -> list[str]:
-    """The lines of a log, from this byte on, that say why its service ended; none if there is no log."""
+    """Return the lines of a log, from the offset `since`, with reasons why its service ended; empty if there is no
+    log."""
     return reasons(_lines(log, since))
 
 
 def reasons(lines: list[str]) -> list[str]:
-    """The newest lines that say why, each once, in their order."""
+    """Return the newest lines with reasons, without repetitions, in order."""
     found = [line.strip()[:LONGEST] for line in lines if REASON.search(line) and not line.startswith("\t")]
     return list(dict.fromkeys(found))[-REASONS_AT_MOST:]
 

@@ -1,5 +1,5 @@
-"""The Spark Connect server alone, as `tidemark up` starts it, for whoever supervises it themselves:
-`python -m tidemark.local.services.spark_connect FOLDER`, with a folder for its own files. The process becomes the
+"""Runs only the Spark Connect server, as `tidemark up` starts it, for use with another supervisor:
+`python -m tidemark.local.services.spark_connect FOLDER`, with a folder for the server's files. The process becomes the
 server's JVM, which SIGTERM ends.
 """
 
@@ -13,7 +13,8 @@ from tidemark.pipeline.settings import load_settings
 
 
 def become_the_server(folder: Path) -> None:
-    """Does not return. Raises InvalidSettings: the clients must have the same token, so none is made here."""
+    """Replace this process by the server. Raises InvalidSettings without a token: clients need the same token, so none
+    is generated here."""
     if not (token := os.environ.get(TOKEN)):
         raise InvalidSettings(f"set ${TOKEN} to a secret that the code server's environment has as well")
     folder.mkdir(parents=True, exist_ok=True)

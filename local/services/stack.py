@@ -1,4 +1,4 @@
-"""The services that have to run, and their order: an emulator where one is wanted, Spark Connect, Dagster."""
+"""The required services in start order: an emulator if the settings have one, Spark Connect, and Dagster."""
 
 import os
 import secrets
@@ -31,20 +31,20 @@ DAEMON = "tidemark.resources.daemon"
 WEBSERVER = "tidemark.resources.webserver"
 DAGSTER_ENDS_WITHIN_SECONDS = 120
 CODE_SERVER_THREADS = 16
-"""Calls that the code server answers at a time: sensors that wait until their tick is due, and what runs ask for."""
+"""Concurrent calls that the code server handles: sensors that wait until their tick is due, and requests of runs."""
 
 LISTEN_AT = "TIDEMARK_METRICS__LISTEN"
-"""The setting `metrics.listen` as a variable."""
+"""The environment variable of the setting `metrics.listen`."""
 
 EMULATOR, WARM_UP = "PubSub emulator", "Spark warm-up"
-"""Names of services."""
+"""The names of two services."""
 
 SERVER_CLASS = "org.apache.spark.sql.connect.service.SparkConnectServer"
 
 
 def dagster_environment(settings: Settings, config: Path, home: Path) -> dict[str, str]:
-    """The environment of Dagster's processes: where their storage is, which settings to read, and where the
-    code server serves its health, and on loopback the page."""
+    """Return the environment of Dagster's processes: their storage, the settings file, and the address at which the
+    code server serves its health and, on loopback, the page."""
     return {
         LISTEN_AT: settings.metrics.listen or LISTEN,
         "DAGSTER_HOME": str(home),
@@ -57,13 +57,13 @@ def dagster_environment(settings: Settings, config: Path, home: Path) -> dict[st
 
 
 def emulator_is_absent(settings: Settings) -> bool:
-    """Return true if the settings name an emulator on this machine and nothing listens there."""
+    """True if the settings name an emulator on this machine and nothing listens there."""
     host, _, port = (settings.pubsub.emulator_host or "").rpartition(":")
     return is_loopback(host) and not listens(host, int(port))
 
 
 def start_emulator(supervisor: Supervisor, settings: Settings) -> None:
-    """Start the emulator that the settings choose. It keeps everything in memory, so after a restart the topic and the
+    """Start the emulator that the settings choose. It keeps everything in memory, so after a restart the topic and
     subscriptions are provisioned again."""
     host, _, port = (settings.pubsub.emulator_host or "").rpartition(":")
 
@@ -85,10 +85,10 @@ def start_emulator(supervisor: Supervisor, settings: Settings) -> None:
 
 
 def start_stack(supervisor: Supervisor, settings: Settings, config: Path) -> None:
-    """Start everything that is needed and does not run yet. On an emulator, provision the subscriptions as well.
+    """Start every required service that is not running yet. On an emulator, also provision the subscriptions.
 
-    Raises ServiceFailed with the end of a log if a service does not start; the caller then stops the supervisor. Raises
-    ToolMissing, before anything is started, if Spark needs the Cloud Storage connector and it cannot be fetched.
+    Raises ServiceFailed with the end of a log if a service does not start; the caller must then stop the supervisor.
+    Raises ToolMissing, before anything is started, if Spark needs the Cloud Storage connector and the download fails.
     """
     home = dagster_home(settings)
     have_connector(supervisor, settings)
@@ -111,7 +111,7 @@ def start_stack(supervisor: Supervisor, settings: Settings, config: Path) -> Non
         supervisor.start(spark_server(settings, supervisor.state_folder, token), wait=False)
     refuse_taken_ports(settings)
     supervisor.say(f"starting Dagster; its UI will be at http://127.0.0.1:{settings.dagster.web_port}")
-    # The storage's tables are created by one process: several that start at once would get in each other's way.
+    # One process creates the storage's tables first: several that start at once would conflict.
     run_dagster(["instance", "info"], environment, home, otherwise="Dagster cannot create its storage")
     for spec in dagster_services(settings, environment, home):
         supervisor.start(spec, wait=False)
@@ -123,7 +123,7 @@ def start_stack(supervisor: Supervisor, settings: Settings, config: Path) -> Non
 
 
 def have_connector(supervisor: Supervisor, settings: Settings) -> None:
-    """Fetch the Cloud Storage connector if a Spark that is started here needs it and the cache lacks it. Raises
+    """Download the Cloud Storage connector if a Spark started here needs it and it is not in the cache. Raises
     ToolMissing."""
     is_ours = settings.spark.is_classic or is_ours_to_start(settings)
     if settings.pubsub.attach or not is_ours or not wants_connector(settings) or is_there(connector_file()):
@@ -141,7 +141,7 @@ def have_connector(supervisor: Supervisor, settings: Settings) -> None:
 
 
 def dagster_services(settings: Settings, environment: dict[str, str], home: Path) -> list[ServiceSpec]:
-    """The code server, the daemon that ticks the sensors, and the UI."""
+    """Return the code server, the daemon that ticks the sensors, and the UI."""
     code_port, web_port = settings.dagster.code_port, settings.dagster.web_port
 
     def service(name: str, module: str, arguments: list[str], is_ready: Callable[[], bool]) -> ServiceSpec:
@@ -158,7 +158,8 @@ def dagster_services(settings: Settings, environment: dict[str, str], home: Path
 
 
 def run_dagster(arguments: list[str], environment: Mapping[str, str], home: Path, *, otherwise: str) -> None:
-    """Run the program `dagster` to its end. Raises ServiceFailed, which says `otherwise` and the end of its errors."""
+    """Run the program `dagster` to its end. If it fails, raises ServiceFailed with the message `otherwise` and the end
+    of its stderr."""
     done = subprocess.run(
         [str(Path(sys.executable).parent / "dagster"), *arguments],
         cwd=home,
@@ -173,21 +174,20 @@ def run_dagster(arguments: list[str], environment: Mapping[str, str], home: Path
 
 
 def token_environment() -> dict[str, str]:
-    """The secret for the Spark server and its clients: the environment's, else a new one."""
+    """Return the token for the Spark server and its clients: from the environment, or else a new one."""
     return {TOKEN: os.environ.get(TOKEN) or secrets.token_urlsafe(32)}
 
 
 def is_ours_to_start(settings: Settings) -> bool:
-    """Return true if `spark.remote` is an address of this machine where nothing listens yet, and windows are
-    computed."""
+    """True if windows are computed and `spark.remote` is an address of this machine where nothing listens yet."""
     host, port = host_and_port(settings.spark.remote)
     is_remote = not settings.spark.is_classic and not settings.pubsub.attach
     return is_remote and host in ("localhost", "127.0.0.1") and not listens("127.0.0.1", port)
 
 
 def spark_server(settings: Settings, scratch: Path, token: dict[str, str]) -> ServiceSpec:
-    """The Spark Connect server, which spares each run the start of a JVM: the JVM itself, which SIGTERM ends. Raises
-    InvalidSettings."""
+    """Return the Spark Connect server, which saves each run the start of a JVM. The process is the JVM itself, and
+    SIGTERM ends it. Raises InvalidSettings."""
     host, port = host_and_port(settings.spark.remote)
     if host != "localhost":
         raise InvalidSettings(
@@ -220,7 +220,7 @@ def spark_server(settings: Settings, scratch: Path, token: dict[str, str]) -> Se
 
 
 def refuse_taken_ports(settings: Settings) -> None:
-    """Raise ServiceFailed if something listens where Dagster would."""
+    """Raise ServiceFailed if one of Dagster's ports is in use."""
     for name in ("code_port", "web_port"):
         port = getattr(settings.dagster, name)
         if listens("127.0.0.1", port):
@@ -231,7 +231,7 @@ def refuse_taken_ports(settings: Settings) -> None:
 
 
 def refuse_foreign_servers(settings: Settings) -> None:
-    """Raise PubSubError or SparkUnreachable for servers of others at the addresses of the emulator and of Spark."""
+    """Raise PubSubError or SparkUnreachable if a foreign server answers at the address of the emulator or of Spark."""
     refuse_foreign_server(settings.pubsub.emulator_host)
     if not settings.spark.is_classic and not settings.pubsub.attach:
         refuse_other_token(settings.spark.remote or "")

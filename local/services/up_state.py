@@ -1,4 +1,4 @@
-"""`tidemark up` seen from outside of its process: whether it runs, and how it is stopped."""
+"""Reports the state of a `tidemark up` from another process, and stops it."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -17,13 +17,13 @@ from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.spark.session import host_and_port
 
 STOPS_WITHIN_SECONDS, SAY_EVERY_SECONDS, LOOK_EVERY_SECONDS = 180.0, 10.0, 0.2
-"""The longest that stopping is waited for: each of five services has ten seconds to end, twice if it has to be killed,
-and a start that is under way first ends its step."""
+"""The longest wait for a stop, the interval of messages, and the poll interval. Each of five services has ten seconds
+to end, twice if it must be killed, and a start in progress first completes its step."""
 
 
 @dataclass(frozen=True, slots=True)
 class ServiceState:
-    """A service that `up` has started: whether it runs, and whether it serves."""
+    """A service that `tidemark up` has started: whether its process runs, and whether it is ready."""
 
     name: str
     process: ProcessName
@@ -33,7 +33,7 @@ class ServiceState:
 
 @dataclass(frozen=True, slots=True)
 class UpState:
-    """A `tidemark up`: its process, None if it does not run, and the services that it has noted."""
+    """A `tidemark up`: its process (None if it is not running), and the services that it has recorded."""
 
     folder: Path
     owner: ProcessName | None
@@ -41,7 +41,7 @@ class UpState:
 
 
 def up_state(settings: Settings) -> UpState:
-    """The `tidemark up` with these settings. Raises NewerFormat."""
+    """Read the state of the `tidemark up` with these settings. Raises NewerFormat."""
     folder = settings.dagster.state_folder
     noted, serves = noted_in(folder), _probes(settings)
     services = []
@@ -52,9 +52,9 @@ def up_state(settings: Settings) -> UpState:
 
 
 def stop_up(settings: Settings, clock: Clock, say: Callable[[str], None]) -> None:
-    """Have the `tidemark up` with these settings end, wait for it, and end what a killed one has left. Only processes
-    that it has noted are ended, known by number and start. Raises ServiceFailed if it does not end in time or belongs
-    to somebody else, and NewerFormat."""
+    """Stop the `tidemark up` with these settings, wait for it, and end services that a killed one left running. Only
+    recorded processes are ended, identified by PID and start time. Raises ServiceFailed if it does not end in time or
+    belongs to another user, and NewerFormat."""
     folder = settings.dagster.state_folder
     owner = noted_in(folder).living_owner()
     if owner is not None and (process := owner.running()) is not None:
@@ -90,7 +90,7 @@ def _wait(owner: ProcessName, folder: Path, clock: Clock, say: Callable[[str], N
 
 
 def _probes(settings: Settings) -> Mapping[str, Callable[[], bool]]:
-    """The tests that a service serves, by its name."""
+    """Return the readiness tests of the services, keyed by name."""
     host, _, port = (settings.pubsub.emulator_host or "").rpartition(":")
     found = {spec.name: spec.is_ready for spec in dagster_services(settings, {}, Path())}
     found[EMULATOR] = lambda: listens(host, int(port))

@@ -1,4 +1,4 @@
-"""The warnings of `tidemark up` on its terminal while it runs: each failure once, and when it is over."""
+"""The warnings that a running `tidemark up` prints: each failure once, and when it is over."""
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -15,14 +15,14 @@ from tidemark.pipeline.quality.running import Running, SensorTicks, read_running
 from tidemark.pipeline.settings import Settings
 
 BEGINS_WITHIN = timedelta(minutes=1)
-"""The longest that the first decision may take after the start."""
+"""The longest time from the start to the first decision without a warning."""
 
 LAKE_EVERY = timedelta(minutes=1)
-"""The interval of looks at the lake's notes of failed runs: in a bucket that costs two calls."""
+"""The interval at which the lake's notes of failed runs are read: on a bucket, this takes two calls."""
 
 
 class Watch:
-    """Looks at what a pipeline's process says, and tells `say` what is new. No look waits for the lake."""
+    """Reads the notes of a pipeline's process, and passes new warnings to `say`. It never waits for the lake."""
 
     def __init__(self, settings: Settings, clock: Clock, say: Callable[[str], None]) -> None:
         self._settings, self._clock, self._say = settings, clock, say
@@ -34,7 +34,7 @@ class Watch:
         self._thread: Thread | None = None
 
     def look(self) -> None:
-        """Say what fails now and did not before, and what is over."""
+        """Report new failures, and failures that are over."""
         now, running = self._clock.now(), read_running(self._settings)
         if running is not None and not running.process.runs():
             running = None  # of an earlier start; or it has ended, and `up` starts it again
@@ -55,7 +55,7 @@ class Watch:
     def _failing_ticks(
         self, now: datetime, running: Running | None, decided_at: datetime | None, noted: Sequence[FailedTick] = ()
     ) -> Mapping[str, str]:
-        """List failures of ticks, each by its subject."""
+        """Return the failures of ticks as sentences, keyed by subject."""
         due = max(decided_at or self._began, self._began) if now >= self._began + BEGINS_WITHIN else None
         ticks = ticks_now(self._settings, due, running, noted, now)
         said = (("waited" if one.waits else "failed", one) for one in ticks.failing)
@@ -65,15 +65,15 @@ class Watch:
         }
 
     def _begin_to_look_at_lake(self, now: datetime, *, stands_in: bool) -> None:
-        """Begin a look, unless one is under way or the last is new."""
+        """Start reading the lake in a thread, unless a read is in progress or the last one is recent."""
         if now - self._looked_at >= LAKE_EVERY and (self._thread is None or not self._thread.is_alive()):
             self._looked_at = now
             self._thread = Thread(target=self._look_at_lake, args=(now, stands_in), name="watch", daemon=True)
             self._thread.start()
 
     def _look_at_lake(self, now: datetime, stands_in: bool) -> None:
-        """Look for failed runs and, in place of a process that says nothing, at ticks. If the lake does not answer, the
-        ticks tell that, and what was found stands."""
+        """Read the failed runs and, if the process has no notes (`stands_in`), the ticks. If the lake does not answer,
+        earlier findings are kept; the ticks report that."""
         settings, runs = self._settings, dict[str, str]()
         lake = Lake(settings.lake, settings.message.kinds, self._clock)
         with suppress(TidemarkError):

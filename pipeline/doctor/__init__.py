@@ -1,2 +1,2 @@
-"""`tidemark doctor` checks everything that the pipeline needs, changes nothing, and says what to do. One file for each
-subject; `checks.py` lists the checks."""
+"""`tidemark doctor` checks everything that the pipeline needs, changes nothing, and says what to do. Each subject has
+its own module; `checks.py` lists all checks."""

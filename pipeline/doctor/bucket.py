@@ -1,4 +1,4 @@
-"""The place of the lake: a folder, or a bucket with its configuration."""
+"""Checks the location of the lake: a folder, or a bucket and its configuration."""
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -11,30 +11,30 @@ from tidemark.pipeline.lake.store.disk import why_unwritable
 from tidemark.pipeline.settings_sections import LakeSettings
 
 LITTLE_BYTES = 1 << 30
-"""Less free space than this is worth a warning: a busy tick writes some hundred megabytes."""
+"""Below this free space there is a warning: a busy tick writes some hundred megabytes."""
 
 LEAST_BYTES = 32 << 20
-"""The least free space with which anything is started: a tick would fill the disk."""
+"""Below this free space nothing is started: one tick would fill the disk."""
 
 
 def check_lake(setup: Setup) -> Iterator[Said]:
-    """Check that the folder can be written to; or that the bucket exists, and neither deletes nor forbids to delete."""
+    """Check that the folder is writable, or that the bucket exists and neither deletes objects nor forbids deletion."""
     lake = setup.settings.lake
     yield from _bucket(setup, lake) if lake.folder is None else _folder(lake.folder, "the lake", "lake.uri")
 
 
 def check_state(setup: Setup) -> Iterator[Said]:
-    """Check that the folder of Dagster's storage, of logs and of `services.json` can be written to."""
+    """Check that the folder with Dagster's storage, the logs and `services.json` is writable."""
     yield from _folder(Path(setup.settings.dagster.storage), "Dagster's storage", "dagster.storage")
 
 
 def bucket_url(lake: LakeSettings) -> str:
-    """The bucket's address in the JSON API."""
+    """Return the bucket's URL in the JSON API."""
     return f"{(lake.endpoint or STORAGE).rstrip('/')}/storage/v1/b/{bucket_of(lake)}"
 
 
 def bucket_of(lake: LakeSettings) -> str:
-    """The bucket's name."""
+    """Return the bucket's name."""
     return urlsplit(lake.uri).netloc
 
 
@@ -72,7 +72,7 @@ def _bucket(setup: Setup, lake: LakeSettings) -> Iterator[Said]:
 
 
 def configured(name: str, bucket: Mapping[str, Any]) -> Iterator[Said]:
-    """Report what a bucket's configuration, as the JSON API has it, does to a lake."""
+    """Report the effects of a bucket's configuration on a lake. `bucket` is the resource of the JSON API."""
     update = f"gcloud storage buckets update gs://{name}"
     yield from _forbids_deletion(name, bucket, update)
     for rule in bucket.get("lifecycle", {}).get("rule", ()):
@@ -114,7 +114,7 @@ def _forbids_deletion(name: str, bucket: Mapping[str, Any], update: str) -> Iter
 
 
 def _takes_live_objects(condition: Mapping[str, Any]) -> bool:
-    """Return true if a rule's conditions fit objects that nothing has replaced."""
+    """True if a rule's conditions match objects that were not replaced."""
     only_old_versions = condition.get("isLive") is False or any(
         key in condition for key in ("numNewerVersions", "daysSinceNoncurrentTime", "noncurrentTimeBefore")
     )

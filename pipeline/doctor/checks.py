@@ -1,4 +1,4 @@
-"""The list of all checks, in the order of their subjects. Without credentials, those that need them are left out."""
+"""The list of all checks, ordered by subject. Without credentials, checks that need them are left out."""
 
 from collections.abc import Sequence
 
@@ -28,7 +28,7 @@ PUBSUB, PERMISSIONS, QUOTAS = "Pub/Sub", "permissions", "quotas"
 CLOCK, LAKE, VERSIONS, SPARK, DAGSTER = "clock", "lake", "versions", "Spark", "Dagster"
 
 NO_LAKE = (LakeUnreachable, LakeUnwritable)
-"""Errors of the lake that `check_lake` reports."""
+"""The errors of the lake that `check_lake` reports."""
 
 CHECKS = (
     Check(SETTINGS, lake.check_own_tables, seconds=60.0),
@@ -70,8 +70,8 @@ CHECKS = (
 
 
 def diagnose(setup: Setup, checks: Sequence[Check] = CHECKS, within: float | None = None) -> list[CheckFinding]:
-    """Run the checks. Missing credentials for Google's services are reported once, and the checks that need them are
-    left out. With `pubsub.attach`, so are the checks of custom tables and of Spark."""
+    """Run the checks. Missing credentials for Google's services are reported once, and checks that need them are left
+    out. With `pubsub.attach`, checks of custom tables and of Spark are left out."""
     settings = setup.settings
     if settings.pubsub.attach:
         checks = [check for check in checks if check.subject not in (SETTINGS, SPARK)]

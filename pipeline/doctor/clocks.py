@@ -1,4 +1,4 @@
-"""This machine's clock against the services', by the time that they put on an answer."""
+"""Compares this machine's clock with that of the services, by the `Date` header of a response."""
 
 from collections.abc import Iterator
 from contextlib import suppress
@@ -13,12 +13,12 @@ RESOLUTION = timedelta(seconds=1)
 """The header `Date` has whole seconds."""
 
 AGREES = timedelta(seconds=1)
-"""A difference below this is not worth a word."""
+"""Differences up to this are not reported."""
 
 
 def check_clock(setup: Setup) -> Iterator[Said]:
-    """Compare with Pub/Sub's clock; on an emulator, with that of Cloud Storage, if the lake is there. Silent if
-    nothing answers: other checks report that."""
+    """Compare with Pub/Sub's clock; with an emulator, compare with the clock of Cloud Storage if the lake is in a
+    bucket. Silent if the service does not answer: other checks report that."""
     settings = setup.settings
     with suppress(Silent):
         if not settings.emulated:
@@ -31,7 +31,7 @@ def check_clock(setup: Setup) -> Iterator[Said]:
 
 
 def compared(setup: Setup, answer: Answer, whose: str) -> Iterator[Said]:
-    """Report how far this machine's clock is from a server's, at least."""
+    """Report the least difference between this machine's clock and a server's."""
     if answer.server_at is None:
         yield warning(f"{whose} puts no time on its answers, so this machine's clock could not be compared")
         return

@@ -1,4 +1,4 @@
-"""Dagster's own storage: reachable, and with the tables of the Dagster that runs."""
+"""Checks that Dagster's storage is reachable and that its tables match the installed Dagster."""
 
 import json
 import os
@@ -17,7 +17,8 @@ ENDS_WITHIN_SECONDS = 110.0
 
 
 def check_dagster_storage(setup: Setup) -> Iterator[Said]:
-    """Open it as Dagster does, in a process of its own. A folder that `tidemark up` has yet to make is not made."""
+    """Open the storage as Dagster does, in a separate process. A folder that `tidemark up` will create is not
+    created."""
     settings, home = setup.settings, _home()
     instance = (home or PACKAGE) / INSTANCE
     config = Path(os.environ.get("TIDEMARK_CONFIG", "tidemark.toml")).resolve()
@@ -30,7 +31,7 @@ def check_dagster_storage(setup: Setup) -> Iterator[Said]:
             "pipeline, set DAGSTER_HOME to its folder and ask again"
         )
         return
-    if is_ours and why_unwritable(storage):  # `check_state` says it, and Dagster would say it worse
+    if is_ours and why_unwritable(storage):  # `check_state` reports it, more clearly than Dagster
         return
     done = subprocess.run(
         [sys.executable, "-m", PROGRAM],
@@ -51,13 +52,14 @@ def check_dagster_storage(setup: Setup) -> Iterator[Said]:
 
 
 def _home() -> Path | None:
-    """The folder of the Dagster that runs the pipeline: this one, if it is tidemark's, or that of $DAGSTER_HOME."""
+    """Return the folder of the Dagster that runs the pipeline: the current folder if it is tidemark's, or
+    $DAGSTER_HOME."""
     named = os.environ.get("DAGSTER_HOME", "")
     return given_home() or (Path(named) if named and (Path(named) / INSTANCE).is_file() else None)
 
 
 def judged(state: dict[str, list[str | None]]) -> Iterator[Said]:
-    """Compare the revisions of its tables with those that Dagster expects."""
+    """Compare the revisions of the storage's tables with those that Dagster expects."""
     old = [name for name, (there, expected) in state.items() if there != expected]
     if old:
         yield broken(

@@ -1,4 +1,4 @@
-"""Findings, and the checks that make them, run side by side: none waits for another, and none hides another."""
+"""Findings, and the checks that produce them. Checks run concurrently and independently of each other."""
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ RESOURCE_MANAGER = "https://cloudresourcemanager.googleapis.com"
 
 
 class Level(StrEnum):
-    """The weight of a finding."""
+    """The severity of a finding."""
 
     OK = "ok"
     WARNING = "warning"
@@ -23,7 +23,7 @@ class Level(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class CheckFinding:
-    """A sentence about a subject. If it is not ok, it says what to do."""
+    """A sentence about a subject. Unless the level is OK, the sentence says what to do."""
 
     subject: str
     level: Level
@@ -32,10 +32,10 @@ class CheckFinding:
 
 @dataclass(frozen=True, slots=True)
 class Setup:
-    """The settings to check, and the parts that are to run with these credentials.
+    """The settings to check, and the parts that will run with these credentials.
 
-    `resource_manager` is where a project's permissions are asked for; on an emulator a project has none, and it is not
-    asked unless another address is given.
+    `resource_manager` is the address of the API for a project's permissions. With an emulator, a project has no
+    permissions, and the API is called only if another address is given.
     """
 
     settings: Settings
@@ -49,41 +49,41 @@ Look = Callable[[Setup], Iterable[Said]]
 
 
 def ok(sentence: str) -> Said:
-    """Make a finding that all is well."""
+    """Return a finding that something is in order."""
     return Level.OK, sentence
 
 
 def warning(sentence: str) -> Said:
-    """Make a finding that something may go wrong, or is not known."""
+    """Return a finding that something may go wrong or is unknown."""
     return Level.WARNING, sentence
 
 
 def broken(sentence: str) -> Said:
-    """Make a finding that the pipeline would not run."""
+    """Return a finding that the pipeline would not run."""
     return Level.BROKEN, sentence
 
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One check of a subject, and its time limit in seconds. `tidemark up` runs the quick ones as well."""
+    """A check of a subject, and its time limit in seconds. `tidemark up` runs the quick checks too."""
 
     subject: str
     look: Look
     is_quick: bool = False
     seconds: float = 30.0
     overdue: Level = Level.BROKEN
-    """The level of a finding that it takes longer."""
+    """The level of the finding if the check exceeds its time limit."""
 
     reported_elsewhere: tuple[type[TidemarkError], ...] = ()
-    """Errors that another check reports, so that this one says nothing."""
+    """Errors that another check reports. This check then reports nothing."""
 
 
 def examine(setup: Setup, checks: Sequence[Check], within: float | None = None) -> list[CheckFinding]:
-    """Run the checks and return all findings in their order. A check beyond its time limit is a finding; with `within`,
-    the shorter limit applies to all, and an overdue check is left out.
+    """Run the checks concurrently and return all findings in the order of the checks. Exceeding the time limit is a
+    finding. `within` is an additional limit for all checks; an overdue check is then left out.
 
-    An error that tidemark raises on purpose is a broken finding with its message; any other error is a warning. An
-    overdue thread is left behind, and ends with the process.
+    An error that tidemark raises on purpose becomes a broken finding with its message; any other error becomes a
+    warning. The thread of an overdue check is abandoned and ends with the process.
     """
     began = setup.clock.monotonic()
     found: list[list[Said]] = [[] for _ in checks]

@@ -1,4 +1,4 @@
-"""The lake's owner, its version and its tables, and the pipeline that already writes it."""
+"""Checks the lake's owner, its version and its tables, and the running pipeline that writes it."""
 
 import platform
 from collections.abc import Iterator
@@ -20,12 +20,11 @@ LIBRARIES = ("dagster", "pyspark", "deltalake", "google-cloud-pubsub", "google-c
 
 
 def lake_of(setup: Setup) -> Lake:
-    """Open the lake of the settings."""
     return Lake(setup.settings.lake, setup.settings.message.kinds, setup.clock)
 
 
 def check_owner(setup: Setup) -> Iterator[Said]:
-    """Check that no other pipeline writes the lake."""
+    """Check that no other pipeline writes to the lake."""
     ownership = Ownership(setup.settings, setup.clock)
     there, life, is_damaged = ownership.look()
     if is_damaged:
@@ -47,8 +46,8 @@ def check_owner(setup: Setup) -> Iterator[Said]:
 
 
 def check_running(setup: Setup) -> Iterator[Said]:
-    """Check that a running pipeline decides, by the settings that are here. Failures are broken if its process lives;
-    otherwise it may have been stopped."""
+    """Check that a running pipeline makes decisions and uses the current settings file. Failures are broken if its
+    process is alive; otherwise they are warnings, since it may have been stopped."""
     settings, now, lake = setup.settings, setup.clock.now(), lake_of(setup)
     record = lake.tracking_log().newest_decision()
     ticks = read_ticks(lake, settings, None if record is None else record.decision, now)
@@ -71,12 +70,12 @@ def check_lake_version(setup: Setup) -> Iterator[Said]:
 
 
 def check_libraries(setup: Setup) -> Iterator[Said]:  # noqa: ARG001 (every check is given it)
-    """Name the Python and the libraries that run."""
+    """Report the versions of Python and of the main libraries."""
     yield ok(f"Python {platform.python_version()}, " + ", ".join(f"{name} {version(name)}" for name in LIBRARIES))
 
 
 def check_own_tables(setup: Setup) -> Iterator[Said]:
-    """Check that the file of each custom table defines a table that fits the pipeline. Raises InvalidSettings."""
+    """Check that the file of each custom table defines a valid table for this pipeline. Raises InvalidSettings."""
     if setup.settings.tables:
         yield ok(f"custom tables: {', '.join(own_tables(setup.settings))}")
 

@@ -1,6 +1,6 @@
-"""The permissions of these credentials, asked with `testIamPermissions`, against the table of what each part needs.
+"""Compares the permissions of these credentials, from `testIamPermissions`, with the table of what each part needs.
 
-The call itself needs no permission. Where a server has no such call, as an emulator, nothing is refused either.
+The call itself needs no permission. A server without this call, such as an emulator, checks no permissions.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -22,7 +22,7 @@ NOT_FATAL = {
     "pubsub.subscriptions.delete": "`tidemark try --sample` leaves its subscription behind for a day",
     "pubsub.subscriptions.get": "a change of a subscription goes unnoticed",
 }
-"""The loss without each of these permissions, with `pubsub.reading = "auto"`."""
+"""Permissions without which the pipeline still runs with `pubsub.reading = "auto"`, and what is lost."""
 
 
 def check_pubsub_permissions(setup: Setup) -> Iterator[Said]:
@@ -53,7 +53,7 @@ def check_pubsub_permissions(setup: Setup) -> Iterator[Said]:
 
 
 def check_project_permissions(setup: Setup) -> Iterator[Said]:
-    """Check the permissions on the project: snapshots, metrics, and creating."""
+    """Check the permissions on the project: snapshots, metrics, and creating topics and subscriptions."""
     pubsub, project = setup.settings.pubsub, setup.settings.pubsub.project
     if not (wanted := _wanted(setup, On.PROJECT)):
         return
@@ -106,8 +106,8 @@ def check_bucket_permissions(setup: Setup) -> Iterator[Said]:
 
 
 def _wanted(setup: Setup, on: On) -> dict[Permission, list[Component]]:
-    """The permissions needed on such a resource, and by which parts. Those of provisioning are checked on the project:
-    a topic or subscription that does not exist yet grants nothing."""
+    """Return the permissions needed on this kind of resource, with the parts that need them. Permissions for
+    provisioning are checked on the project: a topic or subscription that does not exist yet grants nothing."""
     found: dict[Permission, list[Component]] = {}
     settings = setup.settings
     needed = permissions_of(
@@ -124,7 +124,7 @@ def _wanted(setup: Setup, on: On) -> dict[Permission, list[Component]]:
 
 
 def _pubsub_has(client: Any, path: str, wanted: Iterable[Permission]) -> Sequence[str] | None:
-    """Return those that are granted; None if the server does not know the call."""
+    """Return the permissions that are granted; None if the server does not support the call."""
     request = {"resource": path, "permissions": [permission.name for permission in wanted]}
     with reported("test permissions on", path, "nothing"):
         try:

@@ -1,7 +1,7 @@
-"""Quotas: those exceeded in the last day, and how much of the smallest one the pipeline takes.
+"""Checks quotas: reports those exceeded in the last day, and how much of the smallest quota the pipeline uses.
 
-How high a quota is cannot be read with the pipeline's permissions. That one was exceeded is a metric of Cloud
-Monitoring, which they suffice for.
+The limit of a quota cannot be read with the pipeline's permissions. Whether a quota was exceeded can: this is a metric
+of Cloud Monitoring.
 """
 
 from collections.abc import Iterator
@@ -17,13 +17,13 @@ from tidemark.pipeline.pubsub.monitoring import monitoring_client
 
 EXCEEDED = "serviceruntime.googleapis.com/quota/exceeded"
 ADMINISTRATIVE_A_TICK = 6
-"""Two snapshots taken, two deleted, and two listings: what a tick asks of Pub/Sub beside pulls."""
+"""The requests of a tick to Pub/Sub besides pulls: two snapshots created, two deleted, and two listings."""
 
 LOOK_BACK = timedelta(days=1)
 
 
 def check_quotas(setup: Setup) -> Iterator[Said]:
-    """Name the quotas of Pub/Sub that were exceeded within a day; otherwise say where to look."""
+    """Report the quotas of Pub/Sub that were exceeded within a day, or else where to see the limits."""
     pubsub = setup.settings.pubsub
     if pubsub.monitoring is None:
         yield ok("an emulator has no quotas")

@@ -1,4 +1,4 @@
-"""Requests to Google's services that have no client here, and the credentials for them."""
+"""REST requests to Google's services for which no client library is installed, and the check of credentials."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ from tidemark.pipeline.errors import PermissionMissing
 from tidemark.pipeline.pubsub.connection import credentials_of
 
 SECONDS = 10.0
-"""The longest that a connection, and then an answer, may take."""
+"""Timeout of connecting, and of waiting for the response."""
 
 STORAGE = "https://storage.googleapis.com"
 PUBSUB = "https://pubsub.googleapis.com"
@@ -25,7 +25,7 @@ PUBSUB = "https://pubsub.googleapis.com"
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """An answer: its status, what it says, and this machine's clock before and after it beside the server's."""
+    """A response: its status, its content, this machine's time before and after the request, and the server's time."""
 
     status: int
     said: Mapping[str, Any]
@@ -35,13 +35,13 @@ class Answer:
 
     @property
     def reason(self) -> str:
-        """The service's own words for a refusal."""
+        """The service's message for a refusal, or else the status."""
         error = self.said.get("error")
         return str(error.get("message", error)) if isinstance(error, dict) else f"status {self.status}"
 
 
 class Silent(Exception):
-    """A service gave no answer."""
+    """A service did not answer."""
 
 
 def ask(
@@ -53,8 +53,8 @@ def ask(
     with_credentials: bool = True,
     impersonate: str | None = None,
 ) -> Answer:
-    """Make one request, not repeated: a GET, or a POST of a `body`. Raises Silent, and PermissionMissing without
-    credentials where they are wanted."""
+    """Send one request without retries: a GET, or a POST if there is a `body`. Raises Silent, and PermissionMissing if
+    credentials are wanted but not available."""
     method = "GET" if body is None else "POST"
     try:
         with _session(impersonate) if with_credentials else requests.Session() as session:
@@ -89,7 +89,7 @@ def _date(header: str | None) -> datetime | None:
 
 
 def check_credentials(setup: Setup) -> Iterator[Said]:
-    """Fetch a token, also one of the account to impersonate, and throw it away. Raises PermissionMissing."""
+    """Check the credentials by fetching a token, and one for the account to impersonate. Raises PermissionMissing."""
     account, bounded = setup.settings.pubsub.impersonate, partial(Request(), timeout=SECONDS)
     try:
         own = credentials_of(None)

@@ -1,4 +1,4 @@
-"""Java, Spark, its executors, and what Spark needs for a lake in a bucket."""
+"""Checks Java, Spark, its executors, and what Spark needs for a lake in a bucket."""
 
 import os
 import re
@@ -35,11 +35,11 @@ from tidemark.pipeline.spark.session import (
 
 CONNECTOR = "gcs-connector"
 JARS = ("spark.jars", "spark.jars.packages", "spark.driver.extraClassPath")
-"""Settings that may name the connector."""
+"""Spark settings that may contain the connector's JAR."""
 
 
 def check_java(setup: Setup) -> Iterator[Said]:
-    """Check for a Java that Spark runs on, if this machine starts a JVM."""
+    """Check for a Java that can run Spark, if this machine starts a JVM."""
     settings = setup.settings
     if not settings.spark.is_classic and not is_ours_to_start(settings):
         return
@@ -50,7 +50,7 @@ def check_java(setup: Setup) -> Iterator[Said]:
 
 
 def check_spark(setup: Setup) -> Iterator[Said]:
-    """Check that the Spark that computes answers, or that `tidemark up` starts it."""
+    """Check that Spark answers or that `tidemark up` will start it."""
     spark, master = setup.settings.spark, setup.settings.spark_master
     if spark.is_classic:
         yield ok(f"a classic session of PySpark {pyspark.__version__} on {master}, started with each run")
@@ -69,7 +69,7 @@ def check_spark(setup: Setup) -> Iterator[Said]:
     check_answers(spark.remote or "")
     if (
         SPARK_CONNECT not in noted_in(setup.settings.dagster.state_folder).alive()
-    ):  # the token of our own is in no environment
+    ):  # the token of our own server is not in the environment
         refuse_other_token(spark.remote or "")
     yield ok(f"a Spark Connect server answers at {named}; the client is PySpark {pyspark.__version__}")
 
@@ -122,7 +122,7 @@ def check_environment(setup: Setup) -> Iterator[Said]:
 
 
 def check_connector(setup: Setup) -> Iterator[Said]:
-    """Check for the JAR by which Spark reads and writes gs://."""
+    """Check for the JAR with which Spark reads and writes gs://."""
     settings = setup.settings
     if settings.lake.folder is not None:
         return
@@ -138,7 +138,7 @@ def check_connector(setup: Setup) -> Iterator[Said]:
     own = [name for name in named if not any(name in value for value in settings.spark.config.values())]
     if found:
         yield ok(f"Spark has Google's connector for gs://: {found[-1]}")
-    elif own:  # not named in the settings
+    elif own:  # added by tidemark, not by the settings
         yield ok(f"Google's connector for gs:// does not exist yet: `tidemark up` fetches it to {own[0]}")
     else:
         yield broken(
@@ -148,7 +148,7 @@ def check_connector(setup: Setup) -> Iterator[Said]:
 
 
 def _named_connectors(settings: Settings) -> list[str]:
-    """List the JARs and packages that the configuration of this machine's Spark names."""
+    """List the connector's JARs and packages in the configuration of this machine's Spark."""
     config = session_config(settings) if settings.spark.is_classic else server_config(settings, Path("scratch"))
     named = [name.strip() for key in JARS for name in config.get(key, "").split(":" if "Path" in key else ",")]
     return [name for name in named if CONNECTOR in name]
@@ -164,12 +164,12 @@ def _jar_folder() -> Path:
 
 
 STARTS_WITHIN_SECONDS = 20.0
-"""The longest that another Python may take to import what a task over windows needs."""
+"""Time limit for another Python to import what a task over windows needs."""
 
 
 def check_executors(setup: Setup) -> Iterator[Said]:
-    """Check that executors can run tidemark: those of a Spark Connect server that answers, and those of a cluster that
-    classic sessions use, for which a session is started. `check_python` checks those on this machine."""
+    """Check that executors can run tidemark: those of a running Spark Connect server, and those of a cluster used by
+    classic sessions, for which a session is started. Executors on this machine are checked by `check_python`."""
     spark = setup.settings.spark
     if spark.is_classic:
         if not setup.settings.spark_master.startswith("local"):
@@ -196,13 +196,13 @@ def check_executors(setup: Setup) -> Iterator[Said]:
 
 
 def seen_executors(session: SparkSession) -> Iterator[Said]:
-    """Name the executors that ran a task. Raises ExecutorsUnable."""
+    """Run a task on the executors and report each one. Raises ExecutorsUnable."""
     for executor in look_at(session):
         yield ok(f"the executors' {executor} has tidemark and Polars; Spark is {session.version}")
 
 
 def check_python(setup: Setup) -> Iterator[Said]:
-    """Check that another Python, if Spark's workers on this machine run one, can run tidemark. Raises
+    """Check that the Python of Spark's workers on this machine, if it is another one, can run tidemark. Raises
     ExecutorsUnable."""
     spark, chosen = setup.settings.spark, os.environ.get("PYSPARK_PYTHON", sys.executable)
     is_started_here = spark.is_classic or is_ours_to_start(setup.settings)

@@ -1,4 +1,4 @@
-"""The topic with its schema, and the two subscriptions, against what the method needs."""
+"""Compares the topic, its schema and the two subscriptions with what the method needs."""
 
 from collections.abc import Iterator
 from contextlib import closing
@@ -26,7 +26,7 @@ from tidemark.pipeline.pubsub.schemas import ENCODINGS, LIST
 
 
 def check_subscriptions(setup: Setup) -> Iterator[Said]:
-    """Check that Pub/Sub answers, and both subscriptions as they are."""
+    """Check that Pub/Sub answers, and that both subscriptions meet the requirements."""
     pubsub = setup.settings.pubsub
     if emulator_is_absent(setup.settings):
         yield warning(
@@ -48,7 +48,7 @@ def check_subscriptions(setup: Setup) -> Iterator[Said]:
     yield from (broken(sentence) for sentence in drift.breaks)
     yield from (warning(sentence) for sentence in drift.dangers)
     for sentence in drift.differences:
-        if " expires after " not in sentence:  # the dangers have said it
+        if " expires after " not in sentence:  # already reported as a danger
             yield warning(sentence)
     yield from (ok(sentence) for sentence in drift.promises)
     yield from map(warning, ignored(pubsub))
@@ -100,7 +100,7 @@ ALL_REJECTED = "all of them would go to quarantine (UNREADABLE_PAYLOAD)"
 
 
 def _schema(setup: Setup, topic: Any) -> Iterator[Said]:
-    """Check that messages by the topic's schema can be read. Silent if they can."""
+    """Check that messages with the topic's schema can be read. Silent if they can."""
     written, schema = setup.settings.contract.payload, topic.schema_settings
     if schema.schema == DELETED_SCHEMA:
         yield warning(
@@ -120,7 +120,7 @@ def _schema(setup: Setup, topic: Any) -> Iterator[Said]:
 
 
 def _type(setup: Setup, name: str, topic: str, written: PayloadFormat) -> Iterator[Said]:
-    """Check that the schema's type is that of the payload."""
+    """Check that the schema's type matches `message.payload`. Silent if it does."""
     pubsub = setup.settings.pubsub
     client = client_of(SchemaServiceClient, *pubsub.server)
     request = {"name": name, "view": types.SchemaView.BASIC}

@@ -1,5 +1,5 @@
-"""A decision's explanation read from a lake, and all of it as plain facts: `tidemark explain --json` prints them, and
-the page and the pictures show them."""
+"""Reads a decision's explanation from a lake and converts it to plain facts, which `tidemark explain --json` prints and
+the page and the pictures show."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -31,12 +31,12 @@ from tidemark.pipeline.watermark.state import DecisionRecord, WatermarkState
 SECOND = timedelta(seconds=1)
 
 NAMED_STREAMS = 20
-"""The streams of a cell that are named, those with the most rows."""
+"""The greatest number of streams listed for a cell: those with the most rows."""
 
 
 @dataclass(frozen=True, slots=True)
 class Explained:
-    """The explanation by the log alone, with its facts; `problem` says why it is not known."""
+    """An explanation from the log alone, with its facts; `problem` says why it is incomplete."""
 
     number: int
     explanation: Explanation
@@ -46,8 +46,8 @@ class Explained:
 
 @dataclass(frozen=True, slots=True)
 class ByStream:
-    """The facts that the tables add: which streams `max_lag` passes over, and whose payloads were rejected, at the pin
-    or elsewhere; with the facts."""
+    """What the tables add to an explanation: the streams that `max_lag` passes over, and the messages whose payload was
+    rejected, all of them and those at the pin. `facts` has the same as plain facts."""
 
     over: PassedOver
     rejected: Sequence[RejectedPayload]
@@ -56,8 +56,8 @@ class ByStream:
 
 
 def read_decided(log: TrackingLog, at: datetime | None = None) -> tuple[int, DecisionRecord] | None:
-    """The decision in force at a moment, or the newest one, with its number; None where there is none yet. Raises
-    LakeError, also where the log begins after that moment."""
+    """Read the decision in force at a moment (None: the newest decision) and its entry number; None before the first
+    decision. Raises LakeError, also if the log begins after that moment."""
     # Times are printed to the millisecond: a copied one must find a decision anywhere within that millisecond.
     found = decision_in_force(log, None if at is None else at.replace(microsecond=at.microsecond // 1000 * 1000 + 999))
     first = first_decision(log) if found is None and at is not None else None
@@ -69,7 +69,7 @@ def read_decided(log: TrackingLog, at: datetime | None = None) -> tuple[int, Dec
 
 
 def read_explained(log: TrackingLog, number: int, decided: DecisionRecord, tick: timedelta) -> Explained:
-    """Explain a decision by the log, as of its moment. Raises LakeError."""
+    """Explain a decision from the log, as of its time. Raises LakeError."""
     now = decided.decision.at
     recent = sampled(log, number, now - HOURS)
     try:
@@ -104,7 +104,7 @@ def explained(
 
 
 def read_by_stream(lake: Lake, settings: Settings, decided: DecisionRecord) -> ByStream:
-    """Read what the tables say of the messages that a decision looked at. Raises LakeError."""
+    """Read from the tables what is known of the messages that a decision considered. Raises LakeError."""
     decision, max_lag = decided.decision, decided.policy.max_lag
     at, pin, over = decision.at, decision.pin, PassedOver()
     if max_lag is not None:  # in the hour before the decision
@@ -127,11 +127,12 @@ def read_by_stream(lake: Lake, settings: Settings, decided: DecisionRecord) -> B
 def landed_by_stream(
     heartbeats: Heartbeats, published: datetime, happened: datetime, size: timedelta
 ) -> dict[str, int]:
-    """The landed rows of a cell of the histogram by stream, the most first, at most NAMED_STREAMS. Raises LakeError."""
+    """Count the landed rows of a cell of the histogram per stream, in descending order, for at most NAMED_STREAMS
+    streams. Raises LakeError."""
     when, event = pc.field("publish_time"), pc.field("event_time")
     wanted = (when >= pa.scalar(published, MOMENT)) & (when < pa.scalar(published + size, MOMENT))
     wanted &= event >= pa.scalar(happened, MOMENT)
-    if happened + size <= published:  # otherwise event times beyond the publish time are counted there
+    if happened + size <= published:  # otherwise this cell also counts event times beyond the publish time
         wanted &= event < pa.scalar(happened + size, MOMENT)
     found = Counter[str]()
     for rows in heartbeats.scanned(["stream_id"], wanted):
@@ -140,7 +141,7 @@ def landed_by_stream(
 
 
 def _rejected(lake: Lake, decision: Decision, settings: Settings) -> list[RejectedPayload]:
-    """The messages that the decision looked at and that are in quarantine for their payload alone."""
+    """Return the messages that the decision considered and that are in quarantine only because of their payload."""
     if decision.bound is None:
         return []
     start, requeued = decision.bound.start, lake.requeued().every_id()
@@ -148,7 +149,7 @@ def _rejected(lake: Lake, decision: Decision, settings: Settings) -> list[Reject
 
 
 def explanation_facts(explanation: Explanation) -> dict[str, Any]:
-    """The explanation as plain facts: its sentences, and the numbers by themselves."""
+    """Convert an explanation to plain facts: its sentences, and the numbers in them."""
     others, facts = explanation.alternatives, decision_facts(explanation.decision)
     pin = facts["pin"]
     return {
@@ -166,7 +167,7 @@ def explanation_facts(explanation: Explanation) -> dict[str, Any]:
 
 
 def decision_facts(decision: Decision) -> dict[str, Any]:
-    """A decision as plain facts, without the entries that it was made from."""
+    """Convert a decision to plain facts, without its inputs."""
     pin = decision.pin
     return {
         "at": decision.at,

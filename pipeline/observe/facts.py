@@ -1,4 +1,4 @@
-"""The lake's state as plain facts: `tidemark status --json` prints them, and the page shows them."""
+"""Converts the lake's state to plain facts, which `tidemark status --json` prints and the page shows."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -30,17 +30,16 @@ from tidemark.pipeline.watermark.state import WatermarkState
 from tidemark.pipeline.windows import Window, Windowing
 
 NEWEST_WINDOWS = 10
-"""The windows that are told one by one: the newest, and as many older ones that wait or are stale."""
-
+"""The number of newest windows that are listed, and the greatest number of older windows that wait or are stale."""
 
 OF_A_TABLE = ("table", "failures", "since", "last", "reason")
-"""The facts of a custom table's failures."""
+"""The fields of `Failing` that are reported for a custom table."""
 
 
 @dataclass(frozen=True, slots=True)
 class LakeStatus:
-    """The facts for people, the details that only the JSON has, and in sentences what to warn of: runs that fail, and
-    overdue decisions and failing ticks."""
+    """The facts that are printed, the details that only the JSON has, and warnings as sentences: `of_runs` about runs
+    that fail, `of_ticks` about overdue decisions and failing ticks."""
 
     facts: Mapping[str, Any]
     details: Mapping[str, Any]
@@ -49,7 +48,7 @@ class LakeStatus:
 
 
 def read_status(lake: Lake, settings: Settings, now: datetime, clock: Clock | None = None) -> LakeStatus:
-    """Read the status. With a clock, the check of what is missed ends after some seconds. Raises LakeError."""
+    """Read the status. With a clock, the check for missed heartbeats stops after a few seconds. Raises LakeError."""
     if settings.pubsub.attach:
         return _read_attached(lake, settings, now)
     windowing, lookback = settings.windowing, settings.windows.lookback
@@ -79,7 +78,7 @@ def read_status(lake: Lake, settings: Settings, now: datetime, clock: Clock | No
 
 
 def _read_attached(lake: Lake, settings: Settings, now: datetime) -> LakeStatus:
-    """Read the status from the log alone, where somebody else reads base and there are no tables."""
+    """Read the status from the log alone: with `pubsub.attach`, others read base and there are no tables."""
     state, tick = lake.tracking_log().catch_up(), settings.watermark.tick
     ticks = read_ticks(lake, settings, state.decision, now)
     used = usage_facts(state, now, settings.pubsub.snapshot_bytes_a_day)
@@ -95,15 +94,15 @@ def _read_attached(lake: Lake, settings: Settings, now: datetime) -> LakeStatus:
 
 
 def of_runs(failed: Failing | None) -> list[str]:
-    """The warning that runs fail, if they do, and where more is said of it."""
+    """Return the warning about failing runs, if any, and where to find their logs."""
     return [] if failed is None else [f"{failed.sentence().removesuffix('.')}. Dagster's UI has each run's log"]
 
 
 def window_facts(
     report: LakeReport, waiting: Sequence[Window], losses: Losses, windowing: Windowing, now: datetime
 ) -> Iterator[dict[str, Any]]:
-    """The newest windows, newest first, and older ones that wait or are stale: each one's state, its rows, and how long
-    after its end it was computed, or how long ago it ended where it is not."""
+    """Yield the newest windows, newest first, and then older windows that wait or are stale: the state, the row count,
+    and the time from the window's end until it was computed, or until now if it is not computed."""
     stale = {one.window for one in losses.missed.stale}
     newest = windowing.number_of(now)
     recent = [windowing.numbered(newest - number) for number in range(NEWEST_WINDOWS)]
@@ -131,7 +130,8 @@ def window_facts(
 def lake_facts(
     report: LakeReport, quarantined: Reasons, waiting: int, tick: timedelta, now: datetime
 ) -> dict[str, Any]:
-    """The newest decision, how far its watermark is behind `now`, what the tables hold, and how many windows wait."""
+    """Return the newest decision, the watermark's lag behind `now`, the tables' contents, and the number of waiting
+    windows."""
     computed = list(report.computed)
     return {
         **log_facts(report.state, tick, now),
@@ -149,7 +149,7 @@ def lake_facts(
 
 
 def log_facts(state: WatermarkState, tick: timedelta, now: datetime) -> dict[str, Any]:
-    """The newest decision, and how far its watermark is behind `now`."""
+    """Return the newest decision, and the watermark's lag behind `now`."""
     decision, watermark = state.decision, state.watermark
     return {
         "watermark": watermark,
@@ -163,8 +163,8 @@ def log_facts(state: WatermarkState, tick: timedelta, now: datetime) -> dict[str
 
 
 def reading_facts(state: WatermarkState) -> dict[str, Any]:
-    """The readings of both subscriptions in the newest decision, and how many messages tracking has shown only after a
-    reading had passed them, since the lake began."""
+    """Return the readings of both subscriptions in the newest decision, and the number of messages since the lake began
+    that tracking received only after a reading had passed them."""
     decision, facts = state.decision, dict[str, Any](reading_violations=state.reading_violations)
     if decision is not None and decision.base is not None:
         facts["base_oldest_unacked"] = decision.base.oldest_unacked
@@ -174,8 +174,8 @@ def reading_facts(state: WatermarkState) -> dict[str, Any]:
 
 
 def ingest_facts(lake: Lake, ingest: IngestSettings, number: int, now: datetime) -> dict[str, Any]:
-    """The progress of reading, where it is behind, by the log up to an entry; and the newest round of readers on Spark,
-    where these pull all the time."""
+    """Return the progress of reading if it is behind, by the log up to the entry `number`. With continuous readers on
+    Spark, add their newest round."""
     behind = progress_of(recent_looks(lake.tracking_log(), number, now))
     facts: dict[str, Any] = {"reading": "; ".join(one.sentence() for one in behind)} if behind else {}
     if not ingest.is_continuous:
@@ -193,7 +193,7 @@ def ingest_facts(lake: Lake, ingest: IngestSettings, number: int, now: datetime)
 
 
 def failing_facts(failed: Failing | None) -> dict[str, Any]:
-    """The number of the newest failures of runs that still stand, and what they have in common."""
+    """Return the number of unresolved failures of runs, and their summary."""
     if failed is None:
         return {"runs_failed": 0}
     names = ("since", "last", "first_window", "last_window", "reason")
@@ -201,8 +201,8 @@ def failing_facts(failed: Failing | None) -> dict[str, Any]:
 
 
 def failing_ticks_facts(failed: Sequence[FailedTick]) -> dict[str, Any]:
-    """The sensors whose newest tick failed: how often, and the newest error of all. Those that wait with some of their
-    messages: what for. Nothing without any."""
+    """Return the failure counts of the sensors whose newest tick failed, with the newest error of all, and the reasons
+    of the sensors that leave messages waiting. Empty if there are none."""
     waiting, failed = {one.sensor: one.reason for one in failed if one.waits}, [one for one in failed if not one.waits]
     facts: dict[str, Any] = {"ticks_waiting": waiting} if waiting else {}
     if not failed:
@@ -218,13 +218,13 @@ def failing_ticks_facts(failed: Sequence[FailedTick]) -> dict[str, Any]:
 
 
 def ticks_details(ticks: TicksNow) -> dict[str, str]:
-    """The sentences about an overdue decision and a changed settings file, if any."""
+    """Return the sentences about an overdue decision and a changed settings file, if any."""
     told = {"standing_still": ticks.standing, "settings_changed": ticks.settings}
     return {name: said for name, said in told.items() if said is not None}
 
 
 def loss_facts(losses: Losses) -> dict[str, Any]:
-    """The totals: late within the last day, lost within the last hour, everything missed and stale."""
+    """Return the totals: late within the last day, lost within the last hour, and all that is missed and stale."""
     missed, late, lost = losses.missed, losses.late, losses.lost
     return {
         "late": late.total,
@@ -243,14 +243,14 @@ def loss_facts(losses: Losses) -> dict[str, Any]:
 
 
 def unknown_facts(damaged: Mapping[str, Mapping[str, str]]) -> dict[str, str]:
-    """Sentences about figures that leave out the event hours of damaged files, which are given with their hours for
-    each figure."""
+    """Return a sentence for each figure that leaves out event hours with damaged files. `damaged` maps each figure to
+    these files with their event hours."""
     return {f"{what}_unknown": not_known(what.replace("_", " "), files) for what, files in damaged.items() if files}
 
 
 def passed_over_facts(report: LakeReport, lake: Lake, now: datetime) -> dict[str, Any]:
-    """The messages that `max_lag` passes over, if the newest decision has one: in the live histogram, and of what was
-    published in the last hour and has landed, by stream."""
+    """Return the messages that the newest decision's `max_lag` passes over: the number in the live histogram, and the
+    landed ones of the last hour per stream. Empty without a `max_lag`."""
     record = report.state.record
     if record is None or record.policy.max_lag is None:
         return {}
@@ -265,8 +265,8 @@ def passed_over_facts(report: LakeReport, lake: Lake, now: datetime) -> dict[str
 
 
 def null_facts(found: NullFields) -> dict[str, Any]:
-    """The compared fields that are null in all that landed in the last hour, if any: in how many rows, and since when
-    at least one of them is."""
+    """Return the compared fields that are null in all rows of the last hour, if any: the row counts, and since when the
+    first of these fields is null."""
     if not found.fields:
         return {}
     return {
@@ -276,15 +276,16 @@ def null_facts(found: NullFields) -> dict[str, Any]:
 
 
 def usage_facts(state: WatermarkState, now: datetime, budget: int | None) -> dict[str, Any]:
-    """The requests of ticks to Pub/Sub in the last day, by the log: bytes of snapshots by estimate, the rest counted.
-    `tracked_bytes` and `landed_bytes` are the sizes of what was pulled. The pulls of rounds are among them."""
+    """Return the requests of ticks to Pub/Sub in the last day, from the log: the bytes of snapshots are estimated, the
+    rest is counted. `tracked_bytes` and `landed_bytes` are the sizes of the pulled messages, including those of
+    rounds."""
     used = state.account.last_day(now)
     facts = {name: value for name, value in asdict(used).items() if name != "seconds"}
     return {**{f"{name}_last_day": value for name, value in facts.items()}, "snapshot_budget": budget}
 
 
 def loss_details(losses: Losses) -> dict[str, Any]:
-    """The losses by window, by stream and by minute."""
+    """Return the losses per window, per stream and per minute."""
     missed, late = losses.missed, losses.late
     return {
         "late_by_window": dict(late.by_window),

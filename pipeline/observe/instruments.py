@@ -1,7 +1,7 @@
-"""All instruments: their names, units and meanings. docs/how-to/observability.md lists the same.
+"""All instruments: their names, units and descriptions, as listed in docs/how-to/observability.md.
 
-Attributes are few and bounded: the pipeline's name, a subscription's role, a sensor, a job, a result or a reason. None
-is a stream, a window or an id.
+Attributes have few, bounded values: the pipeline's name, a subscription's role, a sensor, a job, a result or a reason;
+never a stream, a window or an id.
 """
 
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ from enum import StrEnum
 from functools import partial
 
 PIPELINE = "pipeline"
-"""The attribute that each measurement has: `dagster.name`, or `tidemark` without one."""
+"""The attribute of every measurement: `dagster.name`, or `tidemark` if it is not set."""
 
 OF_MESSAGING = (
     "messaging.system",
@@ -17,14 +17,14 @@ OF_MESSAGING = (
     "messaging.destination.name",
     "messaging.destination.subscription.name",
 )
-"""OpenTelemetry's attributes of its own instruments of messaging: the topic's and the subscription's names are last."""
+"""OpenTelemetry's attributes of its messaging instruments; the last two are the names of topic and subscription."""
 
 SECONDS = (0.005, 0.025, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 20.0, 40.0, 60.0, 300.0, 1800.0, 7200.0)
-"""Bounds of the histograms of durations: from an idle tick to the longest run."""
+"""Bucket bounds of the duration histograms: from an idle tick to the longest run."""
 
 
 class Kind(StrEnum):
-    """The kind of an instrument: a sum that only grows, a distribution of seconds, or a value of the moment."""
+    """The kind of an instrument: a sum that only grows, a distribution of seconds, or a current value."""
 
     COUNTER = "counter"
     HISTOGRAM = "histogram"
@@ -33,7 +33,7 @@ class Kind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Instrument:
-    """One instrument, with OpenTelemetry's name and unit, and the attributes beside the pipeline."""
+    """An instrument, with its name and unit as in OpenTelemetry, and its attributes besides the pipeline."""
 
     kind: Kind
     name: str

@@ -1,7 +1,8 @@
-"""The way out of the process: one for each `[metrics]` that its pipelines have, opened by the first tick.
+"""Exports the measurements of a process: one outlet for each distinct `[metrics]` of its pipelines, opened by the first
+tick.
 
-A code server ticks; the processes of runs do not, so they open none. Prometheus asks at a port; OTLP is sent by a
-thread of our own, which a forked process does not inherit, unlike the one of OpenTelemetry's SDK.
+The code server ticks and opens outlets; processes of runs do not. Prometheus scrapes a port. OTLP is sent by our own
+thread, which a forked process does not inherit, unlike the thread of OpenTelemetry's SDK.
 """
 
 import importlib.util
@@ -23,15 +24,15 @@ EXTRA = "tidemark-pubsub[metrics]"
 NEEDED = {"prometheus": "opentelemetry.exporter.prometheus", "otlp": "opentelemetry.exporter.otlp.proto.http"}
 
 EVERY, EVERY_SECONDS = "OTEL_METRIC_EXPORT_INTERVAL", 15.0
-"""OpenTelemetry's variable for how often metrics are sent, in milliseconds, and what it is where it is not set: alerts
-look at minutes."""
+"""OpenTelemetry's variable with the export interval in milliseconds, and the default in seconds: alerts are evaluated
+over minutes."""
 
 _open: dict[str, "ProcessOutlet"] = {}
 _lock = Lock()
 
 
 def check_libraries(chosen: MetricsSettings) -> None:
-    """Raise ToolMissing if the settings ask for an export whose library is not installed. It imports none of them."""
+    """Raise ToolMissing if the settings ask for an export whose library is not installed. Imports no library."""
     needed = NEEDED.get(chosen.export)
     if needed is None:
         return
@@ -44,8 +45,8 @@ def check_libraries(chosen: MetricsSettings) -> None:
 
 
 def outlet_of(chosen: MetricsSettings, allowed_hosts: Iterable[str] = ()) -> "ProcessOutlet":
-    """This process' outlet for these settings, opened if it is not, which is asked under these names as well. Raises
-    OSError if the port is taken."""
+    """Return this process' outlet for these settings, opening it on the first call. It also accepts requests to these
+    host names. Raises OSError if the port is taken."""
     with _lock:
         key = chosen.model_dump_json()
         if key not in _open:
@@ -55,13 +56,13 @@ def outlet_of(chosen: MetricsSettings, allowed_hosts: Iterable[str] = ()) -> "Pr
 
 
 def send_every_seconds() -> float:
-    """The interval at which metrics are sent by OTLP."""
+    """Return the interval at which metrics are sent by OTLP."""
     written = os.environ.get(EVERY, "")
     return int(written) / 1000 if written.isdecimal() and int(written) else EVERY_SECONDS
 
 
 class ProcessOutlet:
-    """Asks the recorders that have joined, whenever somebody asks it, or every so often."""
+    """Exports the values of the joined recorders, on request or at an interval."""
 
     def __init__(self, chosen: MetricsSettings) -> None:
         self._chosen = chosen
@@ -81,16 +82,16 @@ class ProcessOutlet:
         return Telemetry(self._chosen, lambda: list(self._recorders))
 
     def join(self, recorder: Recorder) -> None:
-        """Ask this one, too, for its values of the moment and its health."""
+        """Include this recorder's current values and its health."""
         self._recorders.append(recorder)
 
     def add(self, measured: Measured) -> None:
-        """Add to a counter, or to a histogram."""
+        """Add to a counter or a histogram."""
         if self._telemetry is not None:
             self._telemetry.add(measured)
 
     def problems(self) -> list[str]:
-        """List what is wrong with the pipelines of this process."""
+        """List the problems of the pipelines of this process."""
         return [problem for recorder in self._recorders for problem in recorder.problems()]
 
     def _pages(self) -> dict[str, "Page"]:
@@ -98,7 +99,7 @@ class ProcessOutlet:
         return {page.name: page for page in pages if page is not None}
 
     def close(self) -> None:
-        """Serve and send nothing any more."""
+        """Stop serving and sending."""
         self._ended.set()
         if self._server is not None:
             self._server.shutdown()

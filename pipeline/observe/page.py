@@ -1,7 +1,7 @@
-"""The page: what `tidemark status --json` and `tidemark explain --json` say, for a browser.
+"""The page: the facts of `tidemark status --json` and `tidemark explain --json` for a browser.
 
-A look at the lake happens in a thread of its own, and only when somebody asks. A request waits for it for a moment and
-is otherwise answered from the look before, so that a lake that does not answer delays no request.
+The lake is read in a separate thread, and only on request. A request waits briefly for the result and is otherwise
+answered with the previous one, so an unreachable lake does not delay requests.
 """
 
 import logging
@@ -36,24 +36,24 @@ from tidemark.pipeline.watermark.state import DecisionRecord, WatermarkState
 logger = logging.getLogger(__name__)
 
 LOG_SECONDS, TABLES_SECONDS = 1.0, 30.0
-"""The seconds for which a look at the log, and one at the tables, is good; at least ten times as long as it took."""
+"""How long a result from the log and one from the tables are reused; at least ten times as long as reading took."""
 
 WAIT_SECONDS = 2.0
-"""The longest that a request waits for a look that is under way."""
+"""The longest that a request waits for a read in progress."""
 
 MOST_RECENT = 12_000
-"""Decisions that are remembered: three hours of a tick a second."""
+"""The greatest number of decisions in memory: three hours at one tick per second."""
 
 FOLLOWS_FOR = timedelta(minutes=5)
-"""A page that was not asked for longer begins anew, which reads less than all that was written since."""
+"""A page that was not requested for longer starts over: this reads less than following the log since then."""
 
 Found = TypeVar("Found")
 
 
 class Looker(Generic[Found]):
-    """Looks at the lake in a thread of its own when asked, one at a time, so that no request waits long for a lake that
-    does not answer. `found` is the newest that a look found, at the moment `found_at`; `problem` says why the last one
-    failed, and `since` since when one is under way."""
+    """Reads the lake in a separate thread on request, one read at a time, so that an unreachable lake does not block a
+    request. `found` is the newest result, read at `found_at`; `problem` says why the last read failed; `since` is the
+    start of the read in progress."""
 
     def __init__(self, look: Callable[[datetime], Found], good_for: float, clock: Clock) -> None:
         self.found: Found | None = None
@@ -68,7 +68,7 @@ class Looker(Generic[Found]):
         self._lock = Lock()
 
     def begin(self, now: datetime) -> None:
-        """Begin a look, unless one is under way or the last is still good."""
+        """Start a read, unless one is in progress or the last result is still fresh."""
         with self._lock:
             if self.since is None and now >= self._next_at:
                 self.since = now
@@ -76,12 +76,12 @@ class Looker(Generic[Found]):
                 Thread(target=self._run, args=(now,), name="page", daemon=True).start()
 
     def wait(self, seconds: float) -> None:
-        """Wait for the look that is under way, if there is one, but no longer."""
+        """Wait for the read in progress, if any, for at most `seconds`."""
         if self.since is not None:
             self._ended.wait(seconds)
 
     def problems(self, now: datetime) -> list[str]:
-        """State why the newest look found nothing."""
+        """Say why the newest read has no result; empty if it has one."""
         since = self.since
         if since is not None and now - since > timedelta(seconds=WAIT_SECONDS):
             return [f"the lake has not answered for {rough(now - since)}"]
@@ -105,8 +105,8 @@ class Looker(Generic[Found]):
 
 @dataclass(frozen=True, slots=True)
 class LogPosition:
-    """A position in the log: the state after its entry `state.number`; and the newest decision, with its number
-    and the state that it was made from."""
+    """A position in the log: the state after its entry `state.number`, and the newest decision with its number and the
+    state before it."""
 
     state: WatermarkState
     number: int
@@ -116,7 +116,7 @@ class LogPosition:
 
 
 class Page:
-    """The page of one pipeline. Safe from several threads."""
+    """The page of one pipeline. Thread-safe."""
 
     def __init__(self, settings: Settings, clock: Clock, name: str) -> None:
         self.name = name
@@ -131,13 +131,13 @@ class Page:
         self._rendered: dict[bool, tuple[datetime, bytes]] = {}
 
     def decided(self, decision: Decision) -> None:
-        """Remember a decision that a tick made, or that the log tells; each once."""
+        """Remember a decision of a tick or from the log. Decisions not newer than the last one are ignored."""
         if not self._recent or decision.at > self._recent[-1].at:
             self._recent.append(decision)
 
     def html(self, names: Sequence[str], health: Callable[[], list[str]], *, whole: bool) -> bytes:
-        """The page, or only what changes in it, made anew at most once a second. `names` are the pipelines that have
-        one here, and `health` says what is wrong with their sensors."""
+        """Render the page (`whole`) or only its live part, at most once per second. `names` are the pipelines with a
+        page here; `health` returns the problems of their sensors."""
         now = self._clock.now()
         made_at, content = self._rendered.get(whole, (EPOCH, b""))
         if now - made_at >= timedelta(seconds=LOG_SECONDS):
@@ -176,8 +176,8 @@ class Page:
         return shown.encode()
 
     def cell(self, x: float, y: float, drawn_at: str) -> str:
-        """Describe the cell at this point of the drawing, in words, with its streams where they have landed. Empty
-        where there is none, and where the plane has been drawn anew."""
+        """Describe the cell at this point of the drawing in words, with the streams of its landed rows. Empty if there
+        is no cell, or if the plane has been redrawn since `drawn_at`."""
         plane = (self._log.found or {}).get("plane")
         if plane is None or iso(plane["at"]) != drawn_at:
             return ""
@@ -222,7 +222,7 @@ class Page:
         if self._settings.pubsub.attach:  # nothing lands, so there are no tables
             return LakeStatus({}, {}, [], [])
         lake = self._lakes[1]
-        self._log.wait(WAIT_SECONDS)  # the streams are those of the decision that is shown
+        self._log.wait(WAIT_SECONDS)  # the streams must be those of the decision on the page
         place = self._place
         status = read_status(lake, self._settings, now, self._clock)
         streams = {} if place is None else read_by_stream(lake, self._settings, place.decided).facts
@@ -230,7 +230,7 @@ class Page:
 
 
 def followed(log: TrackingLog, place: LogPosition, tell: Callable[[Decision], None]) -> LogPosition:
-    """Go on from a place to the log's newest entry, and tell the decisions on the way. Raises LakeError."""
+    """Follow the log from a position to its newest entry, and pass each new decision to `tell`. Raises LakeError."""
     while True:
         number = place.state.number + 1
         try:
@@ -245,7 +245,7 @@ def followed(log: TrackingLog, place: LogPosition, tell: Callable[[Decision], No
 
 @dataclass(frozen=True, slots=True)
 class PageVerdict:
-    """The state of the pipeline in a word: the colour, a headline, and sentences."""
+    """The state of the pipeline at a glance: a level, which sets the colour, a headline, and sentences."""
 
     level: str
     headline: str
@@ -258,8 +258,8 @@ LOOKING = PageVerdict("new", "Looking at the lake", ["The first look takes some 
 def verdict_of(
     settings: Settings, why: Mapping[str, Any], status: LakeStatus | None, problems: Sequence[str], now: datetime
 ) -> PageVerdict:
-    """Judge the pipeline: `bad` where decisions are overdue or something fails, `hold` where the watermark waits.
-    `why` explains the newest decision, if there is one, and `status` is that of the tables."""
+    """Judge the pipeline: `bad` if decisions are overdue or something fails, `hold` if the watermark waits, reading is
+    behind or heartbeats are missing. `why` explains the newest decision, if any; `status` is that of the tables."""
     facts = {} if status is None else status.facts
     said = [*problems, *why.get("ticks", []), *([] if status is None else status.of_runs)]
     if "at" not in why:
@@ -287,7 +287,7 @@ def verdict_of(
 
 
 def after_end(seconds: float | None, state: str) -> str:
-    """Format how long after its end a window was computed, how long ago it ended, or in how long it will."""
+    """Format how long after its end a window was computed, how long ago it ended, or when it will end."""
     if seconds is None or state == "empty":
         return ""
     said = rough(timedelta(seconds=abs(seconds)))
@@ -297,7 +297,7 @@ def after_end(seconds: float | None, state: str) -> str:
 
 
 def today(text: str, now: datetime) -> str:
-    """A text whose times of today have no day, except those in commands."""
+    """Remove the date from today's times in a text, except in commands (between backquotes)."""
     parts = text.split("`")
     return "`".join(part if number % 2 else part.replace(f"{now:%Y-%m-%d}T", "") for number, part in enumerate(parts))
 

@@ -1,4 +1,4 @@
-"""The plane of publish time and event time, and the watermark's lag: as facts, and drawn from these alone."""
+"""The plane of publish time and event time, and the watermark's lag: as plain facts, and as charts of these facts."""
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
@@ -18,23 +18,24 @@ from tidemark.pipeline.watermark.situation import tracking_after_slack
 from tidemark.pipeline.watermark.state import DecisionRecord
 
 HOURS = timedelta(hours=3)
-"""The time for which the lag is shown."""
+"""The time range of the lag chart."""
 
 MOST_CELLS, MOST_POINTS, MOST_HOLDS = 1500, 240, 8
-"""Bounds of what is drawn and told: cells, points of the lag, and holds."""
+"""The greatest numbers of cells, points of the lag, and holds in the facts."""
 
 SIZES = (1, 2, 5, 10, 20, 30, 60, 120, 300, 600, 1800, 3600, 21_600, 86_400, 864_000, 8_640_000)
-"""Seconds that the cells drawn may be wide and high."""
+"""The possible widths and heights of the drawn cells, in seconds."""
 
 HOLD_TICKS = 3
-"""Ticks after which a watermark that stays where it is counts as held."""
+"""The number of ticks without a change after which the watermark counts as held."""
 
 SHADES = 5
 
 
 def plane_facts(histogram: Histogram, decided: DecisionRecord) -> dict[str, Any]:
-    """The cells that a decision looked at, merged into MOST_CELLS at most, each as its publish time, its event time (in
-    seconds since the epoch) and its count; and the decision's lines. Times are those that count for the watermark."""
+    """Return the cells that a decision considered, merged to at most MOST_CELLS, and the decision's lines. A cell is
+    its publish time, its event time (both in seconds since the epoch) and its count. Times are those that count for the
+    watermark."""
     decision, policy = decided.decision, decided.policy
     timed = histogram.event_bucket > COPY
     columns = histogram.publish_bucket[timed], histogram.event_bucket[timed], histogram.count[timed]
@@ -60,8 +61,8 @@ def plane_facts(histogram: Histogram, decided: DecisionRecord) -> dict[str, Any]
 
 
 def history_facts(decisions: Sequence[Decision], tick: timedelta, now: datetime) -> dict[str, Any]:
-    """The lag over time, thinned to MOST_POINTS, and the holds: stretches in which the watermark stayed where it was
-    for HOLD_TICKS ticks or longer, or without a decision; the newest first, each in the words of its last
+    """Return the lag over time, thinned to about MOST_POINTS, and the holds, newest first: stretches of at least
+    HOLD_TICKS ticks without a change of the watermark or without a decision. A hold has the sentence of its last
     decision."""
     known = [one for one in decisions if now - one.at <= HOURS]
     step = 1 + len(known) // MOST_POINTS
@@ -74,7 +75,7 @@ def history_facts(decisions: Sequence[Decision], tick: timedelta, now: datetime)
             holds.append(_hold(first.at, until, now, str(last.reason), last.sentence()))
     ends = [*(one.at for one in known), now]
     for before, after in pairwise(ends):
-        # Sampled decisions lie further apart; a gap is then one that is much longer than theirs.
+        # Sampled decisions are further apart: only a much longer interval counts as a gap.
         if after - before > least + 3 * (ends[-2] - ends[0]) / max(len(ends) - 2, 1):
             said = f"no decision for {rough(after - before)}"
             holds.append(_hold(before, None if after is now else after, now, "NOBODY_DECIDED", said))
@@ -90,8 +91,8 @@ def _hold(since: datetime, until: datetime | None, now: datetime, reason: str, t
 
 
 def plane_chart(plane: Mapping[str, Any]) -> Chart:
-    """The cells as a heat map, with what the decision was made by. An event time far below the others is drawn at the
-    lower edge."""
+    """Draw the cells as a heat map, with the readings, the band and the pin. Event times far below the others are drawn
+    at the lower edge."""
     cells, size = plane["cells"], plane["cell_seconds"]
     lines = {name: None if plane[name] is None else _seconds(plane[name]) for name in LINES}
     at, watermark = _seconds(plane["at"]), None if plane["watermark"] is None else _seconds(plane["watermark"])
@@ -129,11 +130,11 @@ def plane_chart(plane: Mapping[str, Any]) -> Chart:
 
 LINES = {"base": "B", "tracking": "T", "band_edge": "T − D", "anchor": "anchor"}
 STYLES = {"base": "reading", "tracking": "reading", "band_edge": "quantile", "anchor": "now"}
-"""The upright lines: their texts, and how they are drawn."""
+"""The vertical lines: their texts and their styles."""
 
 
 def lag_chart(facts: Mapping[str, Any]) -> Chart:
-    """Draw how far the watermark was behind, at each decision, with the holds behind it."""
+    """Draw the watermark's lag at each decision, with the holds in the background."""
     points = [(_seconds(at), lag, f"{_time(at)}: {stands(lag)}") for at, lag in facts["lag"] if lag is not None]
     until = max((hold["since"] + hold["lasted"] for hold in facts["holds"]), default=None)
     ends = [point[0] for point in points] + ([] if until is None else [_seconds(until)])
@@ -165,14 +166,15 @@ def lag_chart(facts: Mapping[str, Any]) -> Chart:
 
 
 def drawn(facts: Mapping[str, Any]) -> str:
-    """Both as one SVG file, from the facts of `tidemark explain --json`."""
+    """Draw both charts as one SVG file, from the facts of `tidemark explain --json`."""
     charts = [lag_chart(facts)] if facts["plane"] is None else [plane_chart(facts["plane"]), lag_chart(facts)]
     where = "no watermark" if facts["watermark"] is None else f"watermark {iso(facts['watermark'])}"
     return picture(charts, f"{facts['reason']}: {where}")
 
 
 def _bounds(happened: Sequence[int], size: int, at: float, watermark: float | None) -> tuple[float, float]:
-    """The event times that are shown: all but a few that lie far below the others, and the watermark with them."""
+    """Return the range of event times to draw: all except a few far below the others, and the watermark if it is
+    close."""
     if not happened:
         return (watermark or at) - 60, at
     low, high = float(np.quantile(happened, 0.02)), max(happened) + size

@@ -1,5 +1,5 @@
-"""The observer that ticks report to, and the recorder that makes measurements of it. Neither does I/O: a
-`ProcessOutlet` takes measurements away."""
+"""The observer to which ticks report, and the recorder that turns reports into measurements. Neither does I/O: a
+`ProcessOutlet` exports the measurements."""
 
 import logging
 import os
@@ -32,18 +32,17 @@ logger = logging.getLogger(__name__)
 BASE, TRACKING = "base", "tracking"
 
 OPEN_AGAIN_AFTER = timedelta(minutes=1)
-"""The pause before a taken port, or a missing library, is tried again."""
+"""The pause before opening the outlet is retried after a taken port or a missing library."""
 
 P = ParamSpec("P")
 
-
 RESULTS = SUCCESS, FAILURE, CANCELED = "success", "failure", "canceled"
-"""The ends of a run."""
+"""The possible results of a run."""
 
 
 @dataclass(frozen=True, slots=True)
 class EndedRun:
-    """A run that has ended: its job, one of RESULTS, and how long it took."""
+    """A run that has ended: its job, its result (one of RESULTS), and its duration."""
 
     job: str
     result: str
@@ -51,41 +50,42 @@ class EndedRun:
 
 
 class Observer:
-    """Ignores what ticks return: for pipelines without monitoring."""
+    """Ignores all reports of ticks: for pipelines without monitoring."""
 
     is_on = False
 
     def begin(self, sensor: str) -> None:
-        """A sensor's evaluation begins."""
+        """Report that a sensor's evaluation begins."""
 
     def ticked(self, sensor: str, seconds: float, failed: FailedTick | None = None) -> None:
-        """A sensor's evaluation has ended, or has `failed`."""
+        """Report that a sensor's evaluation has ended or `failed`, and its duration in seconds."""
 
     def tracked(self, tracked: Tracked) -> None:
-        """A tick of tracking has decided."""
+        """Report the decision of a tick of tracking."""
 
     def landed(self, landed: Ingested) -> None:
-        """A tick of landing has landed."""
+        """Report what a tick of landing has landed."""
 
     def by_runs(self, look: Callable[[], tuple[Ingested, int]]) -> None:
-        """Look what runs have landed since the last look, and how many messages they have tracked."""
+        """Report what runs have landed and how many messages they have tracked since the last call, as `look`
+        returns."""
 
     def missed(self, heartbeats: int) -> None:
-        """A whole check counted the heartbeats that are missed and not repaired."""
+        """Report the number of missed heartbeats that a complete check counted."""
 
     def lost(self, at_least: int) -> None:
-        """An audit counted what was certainly lost outside of the pipeline."""
+        """Report the number of messages that, by an audit, were certainly lost outside of the pipeline."""
 
     def runs(self, look: Callable[[], tuple[Iterable[EndedRun], Mapping[str, datetime]]]) -> None:
-        """Look which runs have ended since the last look, and since when the oldest unfinished run of each job is
-        there."""
+        """Report the runs that have ended since the last call, and the start of each job's oldest unfinished run, as
+        `look` returns."""
 
 
 OFF = Observer()
 
 
 class Measured(NamedTuple):
-    """A value of the moment, or of a sum."""
+    """A current value, or an increment of a sum."""
 
     instrument: Instrument
     value: float
@@ -93,7 +93,7 @@ class Measured(NamedTuple):
 
 
 def never_failing(tell: Callable[P, None]) -> Callable[P, None]:
-    """A measurement that fails is logged, and fails no tick."""
+    """Wrap a report so that its errors are logged and never fail a tick."""
 
     @wraps(tell)
     def told(*arguments: P.args, **named: P.kwargs) -> None:
@@ -106,11 +106,11 @@ def never_failing(tell: Callable[P, None]) -> Callable[P, None]:
 
 
 class Recorder(Observer):
-    """The measurements of one pipeline. `every` says which sensors are to tick, and how often; `jobs` are
-    those that it has.
+    """Records the measurements of one pipeline. `every` has its sensors with the intervals of their ticks; `jobs` are
+    its jobs.
 
-    Guarantee: no call raises, and in a process that was forked from this one nothing is recorded. Safe from several
-    threads: each value has one writer.
+    Guarantee: no report raises, and a process forked from this one records nothing. Thread-safe: each value has one
+    writer.
     """
 
     is_on = True
@@ -144,7 +144,7 @@ class Recorder(Observer):
 
         return Page(settings, self._clock, settings.pipeline_name)
 
-    # What is told
+    # Reports of ticks
 
     @never_failing
     def begin(self, sensor: str) -> None:
@@ -217,7 +217,8 @@ class Recorder(Observer):
         self._add(them.PULLED, messages, subscription=subscription, **of_messaging)
 
     def _begin_at_zero(self) -> None:
-        """Begin each sum at zero: a rise is seen only from one value to the next, so the first failure would not be."""
+        """Start each sum at zero: an increase is visible only between two values, so without a zero the first failure
+        would not be seen."""
         for one in (them.LANDED, them.LATE):
             self._add(one, 0)
         for subscription in (BASE, TRACKING):
@@ -230,16 +231,16 @@ class Recorder(Observer):
             for result in RESULTS:
                 self._add(them.RUNS, 0, job_name=job, result=result)
 
-    # What is asked
+    # Values for the outlet
 
     def problems(self) -> list[str]:
-        """List why this pipeline is not healthy; empty if it is."""
+        """List the pipeline's problems; empty if it is healthy."""
         name, now = self._pipeline[PIPELINE], self._clock.now()
         found = problems(self._beats(), self._watermark, self._settings.checks.max_watermark_age, now)
         return [f"{name}: {problem}" for problem in found]
 
     def values(self) -> Iterator[Measured]:
-        """The values of this moment, and the sums that others keep."""
+        """Yield the current values."""
         now = self._clock.now()
         for beat in self._beats():
             yield self._now(them.SENSOR_SILENCE, beat.silent_for(now).total_seconds(), sensor=beat.sensor)
@@ -284,11 +285,11 @@ class Recorder(Observer):
 
 
 def backlogs(state: WatermarkState, now: datetime) -> Iterator[tuple[Instrument, str, float]]:
-    """The backlog of each subscription that the newest decision has a reading of, as values of instruments: the age of
-    the oldest message, at most how many messages, and about how many bytes; none where nothing is known of it.
+    """Yield, for each subscription with a reading in the newest decision, the age of its oldest message, an upper bound
+    of the messages in its backlog, and an estimate of their bytes. Values that are unknown are left out.
 
-    A backlog is as old as its oldest message was when it was read, and older by the time since: there is no better
-    value until the next reading. One that was empty then counts as empty.
+    The age is that of the reading plus the time since: there is no better value until the next reading. A backlog that
+    was empty when read counts as empty.
     """
     decision, used = state.decision, state.account.known
     if decision is None:

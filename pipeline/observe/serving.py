@@ -1,8 +1,8 @@
-"""The port that a monitoring system, a load balancer or Kubernetes asks: `/metrics`, `/healthz` and `/livez`; and a
-browser, for the page.
+"""The HTTP port for monitoring systems, load balancers and Kubernetes (`/metrics`, `/healthz`, `/livez`), and for the
+page in a browser.
 
-It answers GET and changes nothing. All but the page tells counts, ages and names of sensors alone; the page also names
-streams. Nothing here tells what else a message says.
+It answers GET requests and changes nothing. `/metrics` and the probes contain only counts, ages and names of sensors;
+the page also names streams. No other content of messages is shown.
 """
 
 import base64
@@ -32,7 +32,7 @@ HTML, PLAIN = "text/html; charset=utf-8", "text/plain; charset=utf-8"
 
 FOLDER = files("tidemark.pipeline.observe").joinpath("templates")
 SCRIPT, STYLE = FOLDER.joinpath("page.js").read_text(), CHART_STYLE + FOLDER.joinpath("page.css").read_text()
-"""The content of the page. Nothing else may run there, or change how it looks."""
+"""The script and the style of the page. The Content-Security-Policy allows no others."""
 
 
 def _hashed(text: str) -> str:
@@ -47,19 +47,19 @@ HEADERS = {
     "Content-Security-Policy": f"default-src 'none'; script-src {_hashed(SCRIPT)}; style-src {_hashed(STYLE)}; "
     "img-src data:; connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
 }
-"""The headers of each answer. No other page may read, embed or frame it; it runs its own script and asks its own
-address."""
+"""The headers of each response. No other page may read, embed or frame it; the page may run only its own script and
+send requests only to its own address."""
 
 FAILED = b'{"error": "this failed; the log says why"}\n'
 
 IDLE_SECONDS = 10.0
-"""The longest silence of a connection."""
+"""Idle timeout of a connection."""
 
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """The sources of the answers, and the host names that may be asked besides loopback and addresses; without
-    `scrape` there are no metrics here, and without `pages`, by their pipelines, no page."""
+    """The sources of the responses, and the host names that are accepted besides loopback and IP addresses. Without
+    `scrape` there are no metrics; without `pages`, keyed by pipeline, there is no page."""
 
     problems: Callable[[], list[str]]
     allowed_hosts: Collection[str] = ()
@@ -67,7 +67,7 @@ class Asked:
     pages: Callable[[], "Mapping[str, Page]"] = dict
 
     def answer(self, path: str, hosts: Sequence[str]) -> tuple[HTTPStatus, str, bytes]:
-        """The status, the content type and the content of a page, for a request with these `Host` headers."""
+        """Return the status, the content type and the content for a request with these `Host` headers."""
         if not is_ours(hosts, self.allowed_hosts, any_address=True):
             refused = {"error": f"the host {', '.join(hosts)!a} is not ours; add it to dagster.allowed_hosts"}
             return HTTPStatus.FORBIDDEN, JSON, json.dumps(refused).encode() + b"\n"
@@ -99,7 +99,7 @@ def _is_number(text: str | None) -> bool:
 
 
 def serve(host: str, port: int, asked: Asked) -> ThreadingHTTPServer:
-    """Serve the pages from a thread. Raises OSError if the address cannot be bound."""
+    """Start serving in a thread. Raises OSError if the address cannot be bound."""
 
     class Handler(BaseHTTPRequestHandler):
         timeout = IDLE_SECONDS

@@ -1,4 +1,5 @@
-"""The instruments on OpenTelemetry. Importing this imports its SDK: only an outlet that exports does."""
+"""The instruments as OpenTelemetry instruments. This module imports OpenTelemetry's SDK; only exporting outlets import
+it."""
 
 import logging
 import math
@@ -21,12 +22,11 @@ logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
 SEND_WITHIN_MS = 10_000
-"""The longest that sending may take. The receiver may be gone; what was counted meanwhile is sent later, since sums are
-cumulative."""
+"""The longest that sending may take. If the receiver is down, counts are sent later, since sums are cumulative."""
 
 
 class Telemetry:
-    """A meter provider with all instruments. `recorders` are asked for values when they are collected."""
+    """A meter provider with all instruments. `recorders` returns the recorders whose values are read on collection."""
 
     def __init__(self, chosen: MetricsSettings, recorders: Callable[[], Sequence[Recorder]]) -> None:
         self._recorders = recorders
@@ -51,22 +51,22 @@ class Telemetry:
                 self._add[one] = histogram.record
 
     def add(self, measured: Measured) -> None:
-        """Add to a counter, or to a histogram."""
+        """Add to a counter or a histogram."""
         self._add[measured.instrument](measured.value, dict(measured.attributes))
 
     def send(self) -> None:
-        """Collect everything and send it; a failure is logged by the exporter."""
+        """Collect and send everything. Errors are logged."""
         try:
             self._collected(lambda: self._reader.collect(SEND_WITHIN_MS))
         except Exception:
             logger.exception("metrics were not sent")
 
     def close(self) -> None:
-        """Send what is left, for a moment, and end."""
+        """Send what is left, for at most a second, and shut down."""
         self._collected(lambda: self._provider.shutdown(timeout_millis=1000))
 
     def _collected(self, collect: Callable[[], T]) -> T:
-        """Look at the recorders once, and collect: OpenTelemetry asks for each gauge by itself."""
+        """Read the recorders once and then collect: OpenTelemetry asks for each gauge separately."""
         moment: dict[Instrument, list[Observation]] = {}
         try:
             for measured in (measured for recorder in self._recorders() for measured in recorder.values()):
@@ -85,13 +85,13 @@ class Telemetry:
 
 
 def _bucket_calls(_options: CallbackOptions) -> Iterator[Observation]:
-    """The process' calls, of all its pipelines together."""
+    """Yield the calls of this process, summed over its pipelines."""
     for call, times in counted_calls().items():
         yield Observation(times, {"class": CLASSES[call], "call": call})
 
 
 def _reader(chosen: MetricsSettings) -> tuple[MetricReader, Callable[[], bytes] | None]:
-    """The provider's reader, and what gives everything in Prometheus' text format, if that is the export."""
+    """Return the provider's reader and, for Prometheus, a function that returns all values in its text format."""
     if chosen.export == "prometheus":
         from opentelemetry.exporter.prometheus import PrometheusMetricReader
         from prometheus_client import CollectorRegistry, generate_latest
@@ -102,7 +102,7 @@ def _reader(chosen: MetricsSettings) -> tuple[MetricReader, Callable[[], bytes] 
     from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
     from opentelemetry.sdk.metrics.export import PeriodicExportingMetricReader
 
-    # The exporter reads the standard variables OTEL_EXPORTER_OTLP_ENDPOINT and OTEL_EXPORTER_OTLP_HEADERS. An endless
-    # interval leaves the thread to us: see `outlet.py`.
+    # The exporter reads the standard variables OTEL_EXPORTER_OTLP_ENDPOINT and OTEL_EXPORTER_OTLP_HEADERS. With an
+    # infinite interval the SDK starts no thread: `outlet.py` sends from its own.
     exporter = OTLPMetricExporter(timeout=SEND_WITHIN_MS / 1000)
     return PeriodicExportingMetricReader(exporter, export_interval_millis=math.inf), None

@@ -1,1 +1,2 @@
-"""Finds late, missed, stale and lost heartbeats, failures, and the progress of the watermark, from the lake alone."""
+"""Finds late, missed and lost heartbeats, stale windows, and failures, and reports the watermark's progress. Reads only
+the lake."""

@@ -1,7 +1,7 @@
-"""Loss outside of the pipeline: messages that tracking saw, base has passed, and that never landed.
+"""Detects loss outside of the pipeline: messages that tracking saw and base has passed, but that never landed.
 
-A seek forward, an expiry, or another consumer that acknowledges on base takes messages away unseen. Tracking received
-them as well, so the histogram shows, by publish second and event second, that they were there.
+A seek forward, an expiry, or another consumer that acknowledges on base removes messages unnoticed. Tracking received
+them too, so the histogram still counts them by publish second and event second.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -23,13 +23,13 @@ from tidemark.pipeline.watermark.state import DecisionRecord, Snapshot
 
 SECONDS_A_MINUTE, SECONDS_AN_HOUR = 60, 3600
 AT_ONCE = 10 * SECONDS_A_MINUTE
-"""Publish seconds whose landed messages are in memory at a time."""
+"""Publish seconds whose landed messages are in memory at once."""
 
 
 @dataclass(frozen=True, slots=True)
 class AuditedMinute:
-    """A minute of publish time: how many messages tracking counted, how many landed, and between which bounds is the
-    number of those that are lost. `minute` is its beginning."""
+    """A minute of publish time: messages that tracking counted, messages that landed, and the bounds of the number
+    lost. `minute` is the start of the minute."""
 
     minute: datetime
     tracked: int
@@ -40,13 +40,13 @@ class AuditedMinute:
 
 @dataclass(frozen=True, slots=True)
 class Audit:
-    """Losses among the messages published in `[since, before)`, all of which base has passed. `minutes` are those in
-    which something may be lost.
+    """Losses among the messages published in `[since, before)`, all of which base has passed. `minutes` lists the
+    minutes with possible losses.
 
     `at_least` is certain: a cell of the histogram is occupied, and no landed message could have occupied it. `at_most`
-    is certain if tracking saw everything. It is higher than the truth where tracking counted redeliveries, which cannot
-    be told from a lost message of the same second. `damaged` has the files of `heartbeats` that cannot be read, with
-    their event hours: of what these hours may hold, nothing counts.
+    is certain if tracking saw every message. It is too high where tracking counted redeliveries, which cannot be
+    distinguished from lost messages of the same second. `damaged` maps unreadable files of `heartbeats` to their event
+    hours; messages that may belong to these hours are not counted.
     """
 
     since: datetime | None = None
@@ -58,23 +58,23 @@ class Audit:
 
     @property
     def at_least(self) -> int:
-        """The number of messages that are lost for certain."""
+        """The number of messages that are certainly lost."""
         return sum(minute.at_least for minute in self.minutes)
 
     @property
     def at_most(self) -> int:
-        """The largest number of messages that can be lost."""
+        """The greatest number of messages that may be lost."""
         return sum(minute.at_most for minute in self.minutes)
 
 
 def audit(
     log: TrackingLog, heartbeats: Heartbeats, quarantine: Quarantine, passed_since: datetime | None = None
 ) -> Audit:
-    """Audit what base has passed since a moment (None: everything that the log still covers).
+    """Audit the messages that base has passed since `passed_since` (None: all that the log still covers).
 
-    Guarantee: a message that counts as lost for certain was published, is not outstanding on base, and is in neither
-    table. Assumptions: the decisions' readings of base are right after slack, and both subscriptions judge messages by
-    the same contract. Raises LakeError.
+    Guarantee: a message counted in `at_least` was published, is not outstanding on base, and is in neither table.
+    Assumptions: the decisions' readings of base are right after slack, and messages from both subscriptions are judged
+    by the same contract. Raises LakeError.
     """
     passed = _passed(decision_in_force(log))
     if passed is None:
@@ -102,14 +102,14 @@ def audit(
 
 
 def _passed(numbered: tuple[int, DecisionRecord] | None) -> int | None:
-    """The publish second below which base has nothing outstanding, by what the decision knew."""
+    """Return the publish second below which base had nothing outstanding at this decision; None without a reading."""
     if numbered is None or (base := numbered[1].decision.base) is None:
         return None
     return bucket_of(base.oldest_unacked - numbered[1].policy.base_slack)
 
 
 def _tracked(log: TrackingLog, since: datetime | None) -> Histogram:
-    """The live cells of a moment and all later ones: they cover every message that base had not passed by then."""
+    """Return the cells live at `since` and all later ones: every message that base had not passed by then."""
     state, ticks = recorded_ticks(log, since)
     histogram = state.histogram
     for tick in ticks:
@@ -122,11 +122,14 @@ def _tracked(log: TrackingLog, since: datetime | None) -> Histogram:
 def _compared(
     cells: pa.Table, heartbeats: Heartbeats, quarantine: Quarantine, start: int, end: int
 ) -> tuple[Ints, Mapping[str, str]]:
-    """A row for each publish second from `start` on: tracked, landed, lost at least, lost at most; and the damaged
-    files with their event hours, of which nothing counts. A landed heartbeat
-    fills its own cell, by its clamped event time as by its own: logs from before the clamp have that one. A rejected
-    message, whose event time is not kept, may have filled any cell of its second. A cell of rejected messages counts as
-    lost only if nothing at all landed from its second; a cell of copies never, because a redelivery may be in it."""
+    """Return one row per publish second in `[start, end)`: tracked, landed, lost at least, lost at most. The second
+    value maps damaged files to their event hours, which are not counted.
+
+    A landed heartbeat fills the cell of its clamped event time and that of its original event time, which logs from
+    before the clamp have. A rejected message, whose event time is not kept, may have filled any cell of its second. A
+    cell of rejected messages counts as lost only if nothing landed from its second. A cell of copies never counts,
+    because it may hold a redelivery.
+    """
     times, damaged = (bucket_start(start), bucket_start(end)), dict[str, str]()
     good = heartbeats.published_between(*times, ("message_id", "publish_time", "event_time"), damaged)
     of_good, of_bad = with_seconds(good), with_seconds(quarantine.published_between(*times))
@@ -151,7 +154,7 @@ def _compared(
                 of_good, ["second", "event"], ["second", event], join_type="left anti", use_threads=False
             )
     unreadable = by_second(cells.filter(pc.equal(cells["event"], NO_EVENT)))
-    # Where a file is damaged, it may have what landed from that second.
+    # A damaged file may hold messages that landed from that second.
     nothing_landed = (landed == 0) & (not damaged)
     at_least = np.maximum(by_second(empty) - rejected, 0) + np.where(nothing_landed, unreadable, 0)
     tracked = by_second(cells, "count")
@@ -159,8 +162,8 @@ def _compared(
 
 
 def _without(hours: Collection[str], rows: pa.Table, event: str) -> pa.Table:
-    """The rows without those that may be of one of these event hours, by the event second that tracking counted: where
-    that is the publish second, the event time may lie in any later hour."""
+    """Drop the rows that may belong to one of these event hours, by the event second that tracking counted. If it is
+    the publish second, the true event time may lie in any later hour."""
     begins = np.array([bucket_of(datetime.strptime(hour, HOUR_FORMAT).replace(tzinfo=UTC)) for hour in hours])
     second, counted = rows["second"].to_numpy(), rows[event].to_numpy()
     may_be = np.isin(counted // SECONDS_AN_HOUR, begins // SECONDS_AN_HOUR)
@@ -169,7 +172,7 @@ def _without(hours: Collection[str], rows: pa.Table, event: str) -> pa.Table:
 
 
 def _of_minutes(start: int, seconds: Ints) -> list[AuditedMinute]:
-    """The rows of `_compared` summed up by minute; minutes in which nothing was tracked are left out."""
+    """Sum the rows of `_compared` by minute, leaving out minutes without tracked messages."""
     minutes = (start + np.arange(len(seconds))) // SECONDS_A_MINUTE
     sums = zip(*(column.tolist() for column in grouped([minutes, *seconds.T], [np.add] * 4)), strict=True)
     return [AuditedMinute(bucket_start(each * SECONDS_A_MINUTE), *counts) for each, *counts in sums if counts[0]]

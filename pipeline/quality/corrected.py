@@ -1,7 +1,7 @@
-"""Follows the log of a table by window, and notes in `corrections` what changed where a window was computed again.
+"""Follows the log of a windowed table, and records in `corrections` which rows changed when a window was recomputed.
 
-Nothing here is in a run's way: it reads what runs have committed. Any number of followers may look at the same time,
-and be killed at any point: each replaced window is noted once.
+It reads only what runs have committed, so it never blocks a run. Any number of followers may run at once, and may be
+killed at any point: each replaced window is recorded once.
 """
 
 import logging
@@ -26,23 +26,22 @@ from tidemark.pipeline.lake.tables.windowed import PARTITION, WindowedTable, run
 logger = logging.getLogger(__name__)
 
 VERSIONS_AT_ONCE = 20
-"""Versions whose corrections are one commit at most."""
+"""The greatest number of versions whose corrections are written in one commit."""
 
 LONGEST = timedelta(minutes=1)
-"""A look ends with the commit after this, and the next one goes on: the run that looks keeps others waiting."""
+"""A pass ends with the first commit after this time, and the next pass continues: other runs wait for it."""
 
 RACES = 10
-"""The number of times that a look begins again because another follower was first."""
+"""The greatest number of attempts of one pass when other followers commit first."""
 
 DIFFS_KEY = ("stream_id", "event_time", "message_id")
-"""The key of a row of `heartbeat_diffs`. If another copy of a heartbeat wins, with another message id, its row is
-removed and one is added."""
+"""The key of a row of `heartbeat_diffs`. If another copy of a heartbeat wins, with another message id, one row is
+recorded as removed and one as added."""
 
 
 @dataclass(frozen=True, slots=True)
 class FollowedTable:
-    """A table by window, the name that its corrections have, and the columns that tell its rows apart (none: rows are
-    compared as a multiset)."""
+    """A windowed table, its name in `corrections`, and its key columns (none: rows are compared as a multiset)."""
 
     name: str
     table: WindowedTable
@@ -51,7 +50,7 @@ class FollowedTable:
 
 @dataclass(frozen=True, slots=True)
 class Replacement:
-    """A window that a commit replaced: the table's version and when it was committed, the old files and the new."""
+    """A window that a commit replaced: the table's version, the commit time, the old files and the new ones."""
 
     version: int
     at: datetime | None
@@ -61,12 +60,12 @@ class Replacement:
 
 
 def follow(corrections: Corrections, followed: FollowedTable, clock: Clock) -> int:
-    """Note what changed in the table since the last look; returns how many rows. The first look goes back as far as the
-    log does.
+    """Record the changes of the table since the last pass, and return the number of rows. The first pass starts at the
+    beginning of the log.
 
-    Guarantee: each version is noted once, however many follow and wherever they are killed. A table without new commits
-    costs one read and commits nothing, and so do commits that replace no window. Raises LakeError, TableConflict; then
-    the next look goes on from what was noted.
+    Guarantee: each version is recorded once, however many followers run and wherever they are killed. If the table has
+    no new commits, a pass costs one read. If no window was replaced, nothing is committed. Raises LakeError,
+    TableConflict; the next pass then continues from what was recorded.
     """
     current = followed.table.table.current()
     if current is None:
@@ -95,7 +94,7 @@ def follow(corrections: Corrections, followed: FollowedTable, clock: Clock) -> i
 def _stretches(
     corrections: Corrections, followed: FollowedTable, looked: int | None, newest: Position, clock: Clock
 ) -> Iterator[tuple[int, Position]]:
-    """Note stretch by stretch, and tell how many rows each has, and through where it goes."""
+    """Record one stretch of versions after another. For each, yield its row count and the position that it reaches."""
     noted = corrections.noted(newest.table_id)
     after = max((version for version in (looked, noted) if version is not None), default=None)
     if after is not None and after > newest.version:
@@ -120,7 +119,7 @@ def _stretches(
 
 
 def _gap(followed: FollowedTable, first: int, last: int) -> pa.Table:
-    """The row for versions whose commits are gone."""
+    """Return the row that stands for versions whose commits are gone."""
     detail = f"the commits of versions {first} to {last} are gone: which windows they replaced is not known"
     logger.warning("corrections of %s: %s", followed.name, detail)
     says = {"table": followed.name, "change": Change.UNKNOWN.value, "table_version": last, "detail": detail}
@@ -128,7 +127,7 @@ def _gap(followed: FollowedTable, first: int, last: int) -> pa.Table:
 
 
 def _corrections(followed: FollowedTable, first: int, last: int) -> Iterator[pa.Table]:
-    """The rows of each window that these versions replaced, unless it has the same rows as before."""
+    """Yield the corrections of each window that these versions replaced with different rows."""
     for commit in commits(followed.table.table, first - 1, last):
         for replacement in _replaced(commit):
             rows = _compared(followed, replacement)
@@ -137,8 +136,8 @@ def _corrections(followed: FollowedTable, first: int, last: int) -> Iterator[pa.
 
 
 def _replaced(commit: Commit) -> list[Replacement]:
-    """The windows that lost files and got others. A window that only got some is computed for the first time; one that
-    only lost some is no longer kept."""
+    """Return the windows that lost files and got new ones. A window that only got files is computed for the first time;
+    a window that only lost files is no longer kept."""
     old, new = defaultdict[str | None, list[str]](list), defaultdict[str | None, list[str]](list)
     for found, files in ((old, commit.removed), (new, commit.added)):
         for file in files:
@@ -148,7 +147,7 @@ def _replaced(commit: Commit) -> list[Replacement]:
 
 
 def _compared(followed: FollowedTable, replacement: Replacement) -> pa.Table:
-    """The corrections of a window, or that they are unknown because a file is gone or damaged."""
+    """Return the corrections of a window, or a single `unknown` row if a file is gone or damaged."""
     detail = None
     try:
         old, new = (_read(followed, paths) for paths in (replacement.old, replacement.new))
@@ -177,7 +176,7 @@ def _compared(followed: FollowedTable, replacement: Replacement) -> pa.Table:
 
 
 def _rows(columns: Mapping[str, Any], count: int) -> pa.Table:
-    """Rows of CONTENT: an array, or one value for all of them, by column; null where none is given."""
+    """Return `count` rows of CONTENT. A column is given as an array or as one value for all rows; others are null."""
     given = {column.name: columns.get(column.name) for column in CONTENT}
     arrays = [
         value.cast(column.type) if isinstance(value, pa.Array) else pa.repeat(pa.scalar(value, column.type), count)
@@ -187,8 +186,8 @@ def _rows(columns: Mapping[str, Any], count: int) -> pa.Table:
 
 
 def _read(followed: FollowedTable, paths: Iterable[str]) -> pl.DataFrame:
-    """All rows of some files, whatever version lists them. Raises ObjectMissing if one is gone, LakeError,
-    ArrowException if one is damaged."""
+    """Read all rows of these files, whichever version lists them. Raises ObjectMissing if a file is gone,
+    ArrowException if a file is damaged, LakeError."""
     table = followed.table.table
     files, read = table.folder, list[pl.DataFrame]()
     for path in paths:
@@ -202,15 +201,16 @@ def _read(followed: FollowedTable, paths: Iterable[str]) -> pl.DataFrame:
 
 
 SIDE = "tidemark.side"
-"""The side of a row, old (-1) or new (1). No table's column has this name."""
+"""Column with the side of a row: old (-1) or new (1). No column of a table has this name."""
 
 
 def row_changes(old: pl.DataFrame, new: pl.DataFrame, key: Sequence[str]) -> pl.DataFrame:
-    """The rows that only one of the two has, in the order of their keys; none if both have the same rows.
+    """Return the rows that are in only one of the two frames, sorted by key; none if both have the same rows.
 
-    A row that has its key alone, in `old` and in `new`, is `changed`. Other rows are compared as multisets: each copy
-    too many is `removed`, each too few `added`. Two rows are the same if their JSON is. A column that one side lacks is
-    null there. Times are RFC 3339 in UTC with microseconds, numbers that JSON does not have null, bytes base64.
+    If a key is unique in `old` and in `new`, and its rows differ, the row is `changed`. Other rows are compared as
+    multisets: a surplus copy in `old` is `removed`, one in `new` is `added`. Two rows are equal if their JSON is equal.
+    A column that one side lacks is null there. Times are RFC 3339 in UTC with microseconds, numbers that JSON cannot
+    express are null, bytes are base64.
     """
     both = pl.concat(
         [old.with_columns(pl.lit(-1).alias(SIDE)), new.with_columns(pl.lit(1).alias(SIDE))], how="diagonal_relaxed"
@@ -230,7 +230,7 @@ def row_changes(old: pl.DataFrame, new: pl.DataFrame, key: Sequence[str]) -> pl.
         is_alone = ~pl.col("key").is_in(twice.implode())
     else:
         is_alone = pl.lit(False)
-    # Rows that share a pair are one change; the pair of a row that is not alone has no other.
+    # Rows with the same key and pair are one change. A row whose key is not unique gets a pair for itself.
     pair = pl.when(is_alone).then(-1).otherwise(pl.int_range(pl.len())).alias("pair")
     is_new = pl.col("net") > 0
     found = copies.group_by("key", pair).agg(
@@ -249,7 +249,7 @@ def _json(names: Sequence[str]) -> pl.Expr:
 
 
 def _plain(value: pl.Expr, dtype: pl.DataType) -> pl.Expr:
-    """A value as JSON has it."""
+    """Convert a value to its JSON representation."""
     match dtype:
         case pl.Float32() | pl.Float64():
             return pl.when(value.is_finite()).then(value)

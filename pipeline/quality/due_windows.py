@@ -1,8 +1,8 @@
-"""The due windows of a custom table: not computed yet, or computed before `heartbeat_diffs` was computed again.
+"""Finds the due windows of a custom table: not computed yet, or computed before `heartbeat_diffs` was recomputed.
 
-The table follows `heartbeat_diffs`. A digest of the runs that computed the windows of `heartbeat_diffs` over a window's
-input stands for that input. Where one of them was computed again, because heartbeats were missed, files were damaged or
-somebody asked, the digest is another one and the window is due.
+A custom table follows `heartbeat_diffs`. A window's input is identified by a digest of the runs that computed the
+windows of `heartbeat_diffs` in it. If one of these was recomputed (heartbeats were missed, files were damaged, or on
+request), the digest changes and the window is due.
 """
 
 import hashlib
@@ -22,14 +22,14 @@ NO_TIME = timedelta(0)
 
 @dataclass(frozen=True, slots=True)
 class Inputs:
-    """The windows that have input, by number in order, and the digest of each one's input."""
+    """The numbers of the windows that have input, in order, and the digest of each window's input."""
 
     windowing: Windowing
     numbers: npt.NDArray[np.int64]
     digests: npt.NDArray[np.uint64]
 
     def digest(self, window: Window) -> str:
-        """The digest of a window's input."""
+        """Return the digest of a window's input."""
         number = self.windowing.number_of(window.start)
         at = int(np.searchsorted(self.numbers, number))
         is_there = at < len(self.numbers) and int(self.numbers[at]) == number
@@ -38,8 +38,8 @@ class Inputs:
 
 @dataclass(frozen=True, slots=True)
 class ComputedWindows:
-    """The windows of `heartbeat_diffs` that are computed, by number in order, and `sums`, with one more: those of the
-    hashes of all windows before, so that a difference stands for any stretch of them."""
+    """The numbers of the computed windows of `heartbeat_diffs`, in order. `sums` are the prefix sums of their hashes
+    (one element more), so a difference of two sums identifies any stretch of windows."""
 
     windowing: Windowing
     numbers: npt.NDArray[np.int64]
@@ -47,7 +47,7 @@ class ComputedWindows:
 
     @classmethod
     def of(cls, runs: Mapping[str, str], windowing: Windowing) -> "ComputedWindows":
-        """From the run that computed each window, by its key. Windows of another length are left out."""
+        """Build from the run that computed each window, keyed by window. Windows of another length are left out."""
         numbers, is_of_length = window_numbers(list(runs), windowing)
         hashes = np.array([_hash(f"{key} {run}") for key, run in runs.items()], dtype=np.uint64)[is_of_length]
         numbers = numbers[is_of_length]
@@ -56,7 +56,7 @@ class ComputedWindows:
         return cls(windowing, numbers[order], sums)
 
     def inputs(self, own: Windowing, lookback: timedelta) -> Inputs:
-        """The inputs of a table with windows like `own` that look back by `lookback`."""
+        """Return the inputs of a table with the windows `own` and this lookback."""
         ratio, back = self._measures(own, lookback)
         reached = np.unique(np.concatenate([self.numbers // ratio + step for step in range(-(-back // ratio) + 1)]))
         low = np.searchsorted(self.numbers, reached * ratio - back)
@@ -65,25 +65,25 @@ class ComputedWindows:
         return Inputs(own, reached[has_any], (self.sums[high] - self.sums[low])[has_any])
 
     def reached_by(self, spans: Iterable[range], own: Windowing, lookback: timedelta) -> list[range]:
-        """The windows like `own` whose input overlaps one of these stretches."""
+        """Return the windows of `own` whose input overlaps one of these stretches of windows of `heartbeat_diffs`."""
         ratio, back = self._measures(own, lookback)
         return [range(span.start // ratio, (span.stop - 1 + back) // ratio + 1) for span in spans]
 
     def within(self, closed: range, own: Windowing, expired: timedelta) -> range:
-        """The windows like `own` that lie wholly in a stretch, except what has `expired` of its beginning."""
+        """Return the windows of `own` that lie wholly in `closed`, without its first `expired`."""
         ratio, first = self._measures(own, expired)
         return range(-(-(closed.start + first) // ratio), closed.stop // ratio)
 
     def _measures(self, own: Windowing, time: timedelta) -> tuple[int, int]:
-        """The length of a window like `own`, and a time, rounded up, in windows."""
+        """Return the length of a window of `own`, and `time` rounded up, in windows of `heartbeat_diffs`."""
         return own.length // self.windowing.length, -(-time // self.windowing.length)
 
 
 @dataclass(frozen=True, slots=True)
 class Followed:
-    """`heartbeat_diffs` as tables follow it: its computed windows, how far it looks back, the closed windows, and those
-    of them that are still to be computed, by number. `is_expiring`: heartbeats before them are not kept, except the
-    lookback."""
+    """The state of `heartbeat_diffs` that custom tables follow: its computed windows, its lookback, the numbers of the
+    closed windows, and `waiting`, those of them that are not computed yet. If `is_expiring`, heartbeats before the
+    closed windows are not kept, except the lookback."""
 
     computed: ComputedWindows
     lookback: timedelta
@@ -99,9 +99,9 @@ class Followed:
         return cls(computed, lookback, closed, list(index.update().due(closed)), kept.since() is not None)
 
     def due(self, own: Windowing, lookback: timedelta, made: MadeWindows) -> list[int]:
-        """The numbers of the due windows of a table with windows like `own` that look back by `lookback`, in order, by
-        what made those that are computed. A window whose input is still to be computed in `heartbeat_diffs` is not due:
-        it would be computed twice. Raises LakeError."""
+        """Return the numbers of the due windows of a table with the windows `own` and this lookback, in order. `made`
+        has the digests that its computed windows were made from. A window whose input is still to be computed in
+        `heartbeat_diffs` is not due: it would be computed twice. Raises LakeError."""
         inputs, waiting = self.computed.inputs(own, lookback), self.computed.reached_by(self.waiting, own, lookback)
         expired = further_back(lookback, self.lookback) if self.is_expiring else NO_TIME
         whole = self.computed.within(self.closed, own, expired)
@@ -115,8 +115,8 @@ class Followed:
 
 
 def further_back(lookback: timedelta, of_diffs: timedelta) -> timedelta:
-    """The time that a table looks back further than `heartbeat_diffs`, whose lookback says which heartbeats are
-    kept."""
+    """Return by how much a table looks back further than `heartbeat_diffs`, whose lookback determines which heartbeats
+    are kept."""
     return max(lookback - of_diffs, NO_TIME)
 
 

@@ -1,5 +1,5 @@
-"""Failures that stand. Of runs: those over windows that nothing has computed since, and those of a custom table since
-its last success. Of ticks: those of sensors without a good one since, and a decision that is overdue."""
+"""Unresolved failures. Runs: failures over windows not computed since, and those of a custom table since its last
+success. Ticks: failures of sensors without a successful tick since, and an overdue decision."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -18,22 +18,22 @@ from tidemark.pipeline.watermark.decision import Decision
 from tidemark.pipeline.windows import Windowing
 
 WINDOWS_STAND_FOR = timedelta(days=1)
-"""The age at which a failure is forgotten whose windows stay uncomputed. It is retried every ten minutes."""
+"""The age at which a failure is dropped even if its windows are still not computed. Its run is retried every ten
+minutes."""
 
 DRAINS_STAND_FOR = timedelta(hours=1)
-"""The age at which a failed run that reads the subscriptions is forgotten. A later run deletes its notes."""
-
+"""The age at which a failed run that reads the subscriptions is dropped. A later run deletes its notes."""
 
 TICKS_MISSED, LOOKS_EVERY = 3, timedelta(seconds=5)
-"""The number of ticks without a decision after which it is overdue. Dagster's daemon looks at sensors that often,
-so ticks are not closer together."""
+"""A decision is overdue after this number of ticks. Dagster's daemon evaluates sensors at the given interval, so ticks
+are never closer together."""
 
 TRACKING = "tracking"
-"""The sensor that decides."""
+"""The name of the sensor that makes the decisions."""
 
 
 def is_overdue(since: datetime, every: timedelta, now: datetime) -> bool:
-    """Return true if something that is due `every` so often has not happened since."""
+    """True if an event that is due at the interval `every` and last happened at `since` is overdue."""
     return now - since > TICKS_MISSED * max(every, LOOKS_EVERY)
 
 
@@ -48,8 +48,9 @@ def with_age(said: str, decided_at: datetime, tick: timedelta, now: datetime) ->
 
 @dataclass(frozen=True, slots=True)
 class TicksNow:
-    """The state of a pipeline's ticks: the sensors whose ticks fail or wait, by name; a sentence if a decision is
-    overdue; and one if the settings file has changed since the running pipeline read it."""
+    """The state of a pipeline's ticks: the sensors whose ticks fail or wait, sorted by name. `standing` is a sentence
+    if a decision is overdue, `settings` a sentence if the settings file has changed since the running pipeline read
+    it."""
 
     failing: Sequence[FailedTick]
     standing: str | None = None
@@ -58,20 +59,21 @@ class TicksNow:
 
     @property
     def failures(self) -> list[str]:
-        """Sentences about an overdue decision and failing ticks, without repeating the reason."""
+        """Sentences about an overdue decision and failing ticks. A failure that the first sentence quotes is not
+        repeated."""
         told = [one.sentence() for one in self.failing if not one.waits]
         return [*filter(None, [self.standing]), *(one for one in told if one not in (self.standing or ""))]
 
     @property
     def sentences(self) -> list[str]:
-        """All warnings, a sentence each."""
+        """All warnings, one sentence each."""
         waiting = [one.sentence() for one in self.failing if one.waits]
         return [*self.failures, *filter(None, [self.settings]), *waiting]
 
 
 def read_ticks(lake: Lake, settings: Settings, decision: Decision | None, now: datetime) -> TicksNow:
-    """Read the state of the ticks from the newest decision, the notes in the lake, and the file outside of it, since a
-    full lake takes no note. Raises LakeError."""
+    """Read the state of the ticks from the newest decision, the notes in the lake, and the file outside of the lake,
+    which is written even if the lake is full. Raises LakeError."""
     noted = lake.failed_ticks().newest()
     return ticks_now(settings, None if decision is None else decision.at, read_running(settings), noted, now)
 
@@ -79,8 +81,8 @@ def read_ticks(lake: Lake, settings: Settings, decision: Decision | None, now: d
 def ticks_now(
     settings: Settings, decided_at: datetime | None, running: Running | None, noted: Sequence[FailedTick], now: datetime
 ) -> TicksNow:
-    """Judge the ticks by the time of the newest decision, the process' newest note, and the lake's notes. An old note
-    is of a sensor that no longer ticks."""
+    """Judge the ticks by the time of the newest decision, the process' newest note, and the lake's notes. Notes older
+    than WINDOWS_STAND_FOR are ignored: their sensors no longer tick."""
     newest, tick = dict[str, FailedTick](), settings.watermark.tick
     overdue = decided_at is not None and is_overdue(decided_at, tick, now)
     here = running if running is not None and running.lake == settings.lake.uri else None
@@ -108,7 +110,7 @@ def ticks_now(
 
 
 def _why(settings: Settings, running: Running | None) -> str:
-    """The reason of an overdue decision, if no tick of tracking has failed."""
+    """Explain why a decision is overdue if no tick of tracking has failed."""
     for folder in (settings.lake.folder, Path(settings.dagster.storage)):
         if folder is not None and (problem := why_unwritable(folder)):
             return problem
@@ -130,9 +132,9 @@ def _why(settings: Settings, running: Running | None) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Failing:
-    """Failures of runs that stand: the number of kept notes, the time of the first and the last of them, the last one's
-    reason, and the first and the last window that wait because of them. Without windows, the runs are of a custom
-    `table`, or of the last one's `job`, which reads the subscriptions."""
+    """Unresolved failures of runs: the number of kept notes, the time of the first and the last, the reason of the
+    last, and the first and the last window that wait because of them. Without windows, the runs belong to a custom
+    `table`, or to `job`, the last run's job, which reads the subscriptions."""
 
     failures: int
     since: datetime
@@ -145,7 +147,7 @@ class Failing:
 
     @classmethod
     def of(cls, notes: Sequence[FailedRun], windows: Sequence[str] = (), table: str = "") -> "Failing | None":
-        """Sum up notes that stand, newest first; None without any."""
+        """Summarize unresolved notes, newest first; None if there are none."""
         if not notes:
             return None
         newest, job = notes[0], "" if windows or table else notes[0].job
@@ -153,7 +155,7 @@ class Failing:
         return cls(len(notes), notes[-1].at, newest.at, newest.reason, first, last, job, table)
 
     def sentence(self) -> str:
-        """State all of it in one sentence."""
+        """Describe the failures in one sentence."""
         runs = f" of {self.job}" if self.job else ""
         if self.table:
             runs = f" of the table {self.table}"
@@ -164,7 +166,7 @@ class Failing:
 
 
 def computed_at(files: Iterable[DataFile]) -> dict[str, datetime]:
-    """The time of the newest commit of each computed window, by its files."""
+    """Return the time of the newest commit of each computed window, from the table's files."""
     found = dict[str, datetime]()
     for file in files:
         found[file.partition] = max(file.added_at, found.get(file.partition, file.added_at))
@@ -172,8 +174,8 @@ def computed_at(files: Iterable[DataFile]) -> dict[str, datetime]:
 
 
 def read_failing(lake: Lake, windowing: Windowing, now: datetime) -> Failing | None:
-    """Read the failures that stand in a lake; None without any. It reads the computed windows only if there is a note.
-    Raises LakeError."""
+    """Read the unresolved failures of a lake; None if there are none. The computed windows are read only if there is a
+    note. Raises LakeError."""
     notes = lake.failed_runs().newest()
     return failing(notes, computed_at(_files(lake.diffs().table)), windowing, now) if notes else None
 
@@ -181,8 +183,8 @@ def read_failing(lake: Lake, windowing: Windowing, now: datetime) -> Failing | N
 def failing(
     notes: Sequence[FailedRun], computed: Mapping[str, datetime], windowing: Windowing, now: datetime
 ) -> Failing | None:
-    """Find the failures that stand, given notes that are newest first; None without any. A failure is over once each of
-    its windows was computed after it."""
+    """Summarize the unresolved failures among `notes`, which are newest first; None if there are none. A failure is
+    resolved once each of its windows was computed after it."""
     standing, waiting = [], list[str]()
     for note in notes:
         if now - note.at > (WINDOWS_STAND_FOR if note.stretches else DRAINS_STAND_FOR):
@@ -195,8 +197,8 @@ def failing(
 
 
 def read_failing_tables(lake: Lake, now: datetime) -> list[Failing]:
-    """Read the failures of custom tables since their last success. A table that was not tried for WINDOWS_STAND_FOR is
-    left out. Only the log of a table with a note is read. Raises LakeError."""
+    """Read the failures of custom tables since their last success. A table without a failure in the last
+    WINDOWS_STAND_FOR is left out. Only the logs of tables with a note are read. Raises LakeError."""
     found = []
     for name in lake.own_tables_with_failed_runs():
         notes = lake.failed_runs(name).newest()
@@ -214,7 +216,7 @@ def _files(table: LakeTable) -> list[DataFile]:
 def _waiting(
     note: FailedRun, stretch: tuple[str, str], computed: Mapping[str, datetime], windowing: Windowing
 ) -> list[str]:
-    """The first and the last window of a stretch that were not computed after the note, if any."""
+    """Return the first and the last window of a stretch that were not computed after the note, or an empty list."""
     try:
         numbers = range(*(windowing.number_of(windowing.named(key).start) for key in stretch))
     except ValueError:  # windows of another length, before the settings changed

@@ -1,5 +1,5 @@
-"""The watermark as a gate for other systems: its value and the reason, and the progress of windows, from the lake
-alone."""
+"""The watermark as a gate for other systems: its value, its reason, and the progress of windows. Reads only the
+lake."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -15,15 +15,15 @@ from tidemark.pipeline.watermark.decision import Decision, Reason
 from tidemark.pipeline.windows import Window, Windowing
 
 LOOK_EVERY_SECONDS = 5.0
-"""The interval of looks while waiting: half a tick of the default length."""
+"""The poll interval while waiting: half of the default tick."""
 
 
 @dataclass(frozen=True, slots=True)
 class Watermark:
-    """A lake's watermark. It never goes back, so what is closed stays closed.
+    """A lake's watermark. It never goes back, so a closed window stays closed.
 
-    `event_time` is aware and in UTC: no heartbeat below it is still to land in this lake, under the assumptions of the
-    method. It is None until there is a watermark. `decision` is the newest one, None before the first; `lake` is the
+    `event_time` is aware and in UTC; None until there is a watermark. Under the assumptions of the method, no heartbeat
+    below it will still land in this lake. `decision` is the newest decision, None before the first. `lake` is the
     lake's address.
     """
 
@@ -39,44 +39,46 @@ class Watermark:
 
     @property
     def decided_at(self) -> datetime | None:
-        """The time of the newest decision. A running pipeline decides every tick: an old one has stopped."""
+        """The time of the newest decision. A running pipeline decides every tick: if this is old, the pipeline has
+        stopped."""
         return None if self.decision is None else self.decision.at
 
     @property
     def newest_closed(self) -> Window | None:
-        """The newest window that the watermark has passed; None if it has passed none of the pipeline's."""
+        """The newest of the pipeline's windows that the watermark has passed; None before the first."""
         if self.event_time is None:
             return None
         window = self.windowing.numbered(self.windowing.number_of(self.event_time) - 1)
         return window if window.start >= self.windowing.first else None
 
     def has_reached(self, event_time: datetime) -> bool:
-        """Return true if every heartbeat below this time has landed. Raises ValueError for a time without a zone."""
+        """True if every heartbeat below `event_time` has landed. Raises ValueError for a time without a zone."""
         if event_time.tzinfo is None:
             raise ValueError(f"{event_time} has no time zone")
         return self.event_time is not None and event_time <= self.event_time
 
     def is_closed(self, window: str | datetime) -> bool:
-        """Return true if the watermark has passed a window, named by its key (`2026-11-21T05-20Z`) or by its end.
-        Raises ValueError for a text that is no window's key and for a time without a zone."""
+        """True if the watermark has passed a window, given by its key (`2026-11-21T05-20Z`) or by its end. Raises
+        ValueError for a text that is not a window's key and for a time without a zone."""
         return self.has_reached(self.windowing.named(window).end if isinstance(window, str) else window)
 
     def sentence(self) -> str:
-        """State the watermark and its reason in one sentence."""
+        """Describe the newest decision and its reason in one sentence."""
         if self.decision is None:
             return f"no decision has been made in {self.lake} yet"
         return self.decision.sentence()
 
 
 class WatermarkReader:
-    """Reads the watermark of one lake again and again. One user at a time."""
+    """Polls the watermark of one lake. Not thread-safe."""
 
     def __init__(self, settings: Settings, clock: Clock) -> None:
         self._log = Lake(settings.lake, settings.message.kinds, clock).tracking_log()
         self._lake, self._windowing, self._clock = settings.lake.uri, settings.windowing, clock
 
     def read(self) -> Watermark:
-        """The watermark now. Raises LakeError: CorruptObject for a damaged entry, NewerFormat for a newer lake."""
+        """Read the current watermark. Raises LakeError: CorruptObject for a damaged entry, NewerFormat for a newer
+        lake."""
         reached, record = self._log.newest_watermark(), self._log.newest_decision()
         decision = None if record is None else record.decision
         known = (reached, None if decision is None else decision.watermark)  # the decision may have come in between
@@ -84,17 +86,18 @@ class WatermarkReader:
         return Watermark(self._lake, event_time, decision, self._windowing)
 
     def wait_for(self, event_time: datetime, timeout: timedelta) -> Watermark:
-        """The watermark once it has reached the event time, or as it is after the timeout. Raises as `read`."""
+        """Wait until the watermark has reached the event time or the timeout is over, and return the watermark. Raises
+        like `read`."""
         _wait(lambda: event_time <= (self._log.newest_watermark() or EPOCH), timeout, self._clock)
         return self.read()
 
 
 def read_watermark(config: str | Path | None = None, *, name: str | None = None) -> Watermark:
-    """The watermark of the pipeline with these settings, from its lake alone: a listing or two, and a few reads.
+    """Read the watermark of a pipeline from its lake: one or two listings and a few reads.
 
-    `config` is the settings file; without it `$TIDEMARK_CONFIG`, otherwise `tidemark.toml` in the current folder.
-    `name` is as for `tidemark.dagster.pipeline`. Before the first decision there is no event time, and no window is
-    closed. Raises InvalidSettings; LakeError if the lake does not answer, is damaged, or is of a later version.
+    `config` is the settings file; by default `$TIDEMARK_CONFIG`, or `tidemark.toml` in the current folder. `name` is as
+    for `tidemark.dagster.pipeline`. Before the first decision, `event_time` is None and no window is closed. Raises
+    InvalidSettings; LakeError if the lake does not answer, is damaged, or was written by a later version.
     """
     settings = load_settings(None if config is None else Path(config), name=name)
     return WatermarkReader(settings, SystemClock()).read()
@@ -112,22 +115,23 @@ class Stage(StrEnum):
 
     @property
     def passes(self) -> bool:
-        """Return true if time alone may change it."""
+        """True if the stage may still change by itself."""
         return self in (Stage.OPEN, Stage.WAITING)
 
 
 @dataclass(frozen=True, slots=True)
 class WindowProgress:
-    """Follows the progress of a lake's windows. Each further look reads what is new, if the lake is an OpenLake."""
+    """Follows the progress of a lake's windows. If the lake is an OpenLake, later calls read only what is new."""
 
     lake: Lake
     windowing: Windowing
     windows: WindowSettings
 
     def stage(self, window: Window) -> Stage:
-        """Return a window's progress. One that is closed is EMPTY if no run will be asked for it: neither it nor its
-        lookback holds a heartbeat, and it did not close live after one. Raises LakeError."""
-        # In this order: below the watermark every heartbeat is in the table, and an expiry is noted before any goes.
+        """Return a window's progress. A closed window is EMPTY if no run will be requested for it: neither the window
+        nor its lookback holds a heartbeat, and it did not close live after one. Raises LakeError."""
+        # Read in this order: every heartbeat below the watermark is in the table, and an expiry is noted before any
+        # heartbeat is removed.
         watermark = self.lake.tracking_log().newest_watermark()
         index = self.lake.window_index(self.windowing, self.windows.lookback).update()
         number = self.windowing.number_of(window.start)
@@ -143,20 +147,20 @@ class WindowProgress:
         return Stage.WAITING if any(number in stretch for stretch in index.due(closed)) else Stage.EMPTY
 
     def wait_for(self, window: Window, timeout: timedelta, clock: Clock) -> Stage:
-        """The stage of a window once time alone does not change it, or as it is after the timeout. Raises LakeError."""
+        """Wait until a window's stage no longer changes by itself or the timeout is over, and return the stage. Raises
+        LakeError."""
         _wait(lambda: not self.stage(window).passes, timeout, clock)
         return self.stage(window)
 
 
 def _wait(is_reached: Callable[[], bool], timeout: timedelta, clock: Clock) -> None:
-    """Look every few seconds, until it is reached or the timeout is over."""
     ends = clock.monotonic() + timeout.total_seconds()
     while not is_reached() and (left := ends - clock.monotonic()) > 0:
         clock.sleep(min(left, LOOK_EVERY_SECONDS))
 
 
 def words(stage: Stage, window: Window) -> str:
-    """Describe a window's progress, and what to do if its rows are wanted."""
+    """Describe a window's progress, and how to get its rows."""
     key = window.key
     waits = f"`tidemark watermark --wait-for {key} --computed` waits for its rows"
     return {

@@ -1,7 +1,8 @@
-"""Late heartbeats: what first landed below the watermark, by window and by stream; late copies are counted apart.
+"""Counts late heartbeats, which first landed below the watermark, per window and per stream. Late copies are counted
+separately.
 
-An event hour is read only if the statistics of a file allow a late row. When files are added, these are read, and of
-the others those that may hold a copy of what is late in them.
+An event hour is read only if the statistics of one of its files allow a late row. When files are added, they are read,
+and so are the earlier files that may hold copies of their late heartbeats.
 """
 
 import logging
@@ -25,9 +26,9 @@ from tidemark.pipeline.windows import Windowing
 
 @dataclass(frozen=True, slots=True)
 class Late:
-    """Counts of event times from the hour of `since` on: landed rows, late heartbeats by window and by stream, and
-    late rows that are copies. A heartbeat is late if no copy of it landed in time, as in `heartbeat_diffs`. `damaged`
-    has damaged files with their event hours: what was read of these hours before counts."""
+    """Counts for event times from the hour of `since`: landed rows, late heartbeats per window and per stream, and late
+    rows that are copies. As in `heartbeat_diffs`, a heartbeat is late if no copy of it landed in time. `damaged` maps
+    damaged files to their event hours, for which only rows that were read earlier count."""
 
     since: datetime
     rows: int = 0
@@ -54,7 +55,8 @@ NOTHING = identities(NO_ROWS)
 
 @dataclass(frozen=True, slots=True)
 class _Hour:
-    """The late rows in the files of an event hour, and those that landed in time as well: identities, with copies."""
+    """The identities of the late rows in the files of an event hour, and of those that also landed in time. Both
+    include copies."""
 
     files: frozenset[str]
     late: pa.Table
@@ -62,7 +64,7 @@ class _Hour:
 
     @property
     def first(self) -> pa.Table:
-        """Each late heartbeat once, without those of which a copy landed in time."""
+        """The late heartbeats without copies, and without those of which a copy landed in time."""
         each = self.late.group_by(list(IDENTITY), use_threads=False).aggregate([])
         return each.join(self.in_time, list(IDENTITY), join_type="left anti", use_threads=False)
 
@@ -71,7 +73,7 @@ UNREAD = _Hour(frozenset(), NOTHING, NOTHING)
 
 
 class LateHeartbeats:
-    """Counts the late ones of a lake's heartbeats again and again. One user at a time."""
+    """Counts a lake's late heartbeats; each call reads only new files. Not thread-safe."""
 
     def __init__(self, heartbeats: LakeTable, windowing: Windowing) -> None:
         self._heartbeats = heartbeats
@@ -79,7 +81,7 @@ class LateHeartbeats:
         self._hours: dict[str, _Hour] = {}
 
     def since(self, since: datetime) -> Late:
-        """Count what has event times from the hour of `since` on. Raises LakeError."""
+        """Count the late heartbeats with event times from the hour of `since`. Raises LakeError."""
         table = self._heartbeats.current()
         if table is None:
             return Late(since)
@@ -114,7 +116,7 @@ class LateHeartbeats:
         )
 
     def _read(self, known: _Hour, files: Sequence[AddedFile], may_be_late: AbstractSet[str]) -> _Hour:
-        """Add the files of an hour that are new to what is known of it."""
+        """Return the hour after reading its new files."""
         if not known.files <= {file.path for file in files}:
             known = UNREAD  # they were replaced
         new = [file for file in files if file.path not in known.files]
@@ -130,12 +132,12 @@ class LateHeartbeats:
 
 
 def _compact(tables: Sequence[pa.Table]) -> pa.Table:
-    """All rows in one chunk, copied: the few rows of a join keep a quarter of a megabyte, and these stay for a day."""
+    """Copy all rows into one chunk: the few rows of a join hold a quarter of a megabyte, and these stay for a day."""
     return pa.concat_tables(tables).combine_chunks()
 
 
 def _may_be_late(files: pa.Table) -> pa.Table:
-    """Select a listing's files that may hold late rows, by their statistics."""
+    """Select the files of a listing whose statistics allow late rows."""
     if "max.late" not in files.column_names:
         return files
     return files.filter(pc.fill_null(files["max.late"].cast(pa.bool_()), True))

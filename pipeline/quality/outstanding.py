@@ -1,4 +1,4 @@
-"""Messages that were tracked and have not landed, by publish time: what a release would let go."""
+"""Counts messages that were tracked but have not landed, by publish time: the messages that a release gives up."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -19,19 +19,19 @@ WIDTHS = tuple(
     timedelta(seconds=seconds)
     for seconds in (1, 2, 5, 10, 30, 60, 120, 300, 600, 1800, 3600, 7200, 21600, 43200, 86400, 7 * 86400)
 )
-"""The lengths of the stretches that publish seconds are shown in."""
+"""The possible lengths of the stretches into which publish seconds are merged for display."""
 
 AT_ONCE = timedelta(hours=1)
-"""Publish time that is read at once. It bounds memory, since a straggler may hold back days of landed messages."""
+"""Publish time that is read at once. Bounds memory: behind a straggler there may be days of landed messages."""
 
 LANDINGS = ("message_id", "landed_at")
 
 
 @dataclass(frozen=True, slots=True)
 class Stretch:
-    """A stretch of publish time, `[published_from, published_before)`: the messages that tracking counted (redeliveries
-    count again), the distinct ones that landed, and the least event time that tracking saw (None: none). Where messages
-    hold several heartbeats, each of these counts, and the rejection of a message."""
+    """A stretch of publish time, `[published_from, published_before)`: the messages that tracking counted, including
+    redeliveries, the distinct messages that landed, and the least event time that tracking saw (None if it saw none).
+    If messages hold several heartbeats, each heartbeat and each rejection of a message counts."""
 
     published_from: datetime
     published_before: datetime
@@ -44,8 +44,8 @@ class Stretch:
 @dataclass(frozen=True, slots=True)
 class Outstanding:
     """The messages published in `[since, before)`, in whole seconds. `tracked` and `landed` count all messages;
-    `seconds` are those in which something may be outstanding, in order. If the histogram is complete for these publish
-    times, no more is outstanding than this says."""
+    `seconds` are the seconds with possibly outstanding messages, in order. `at_most` is an upper bound if the histogram
+    is complete for these publish times."""
 
     since: datetime
     before: datetime
@@ -55,16 +55,17 @@ class Outstanding:
 
     @property
     def at_most(self) -> int:
-        """The largest number of messages that can be outstanding."""
+        """The greatest number of messages that may be outstanding."""
         return sum(second.outstanding_at_most for second in self.seconds)
 
     @property
     def oldest_event_time(self) -> datetime | None:
-        """The least event time in the seconds in which something may be outstanding."""
+        """The least event time in the seconds with possibly outstanding messages."""
         return _oldest(self.seconds)
 
     def in_lines(self, at_most: int) -> list[Stretch]:
-        """The seconds merged into stretches as short as `at_most` of them allow; more if the longest leaves more."""
+        """Merge the seconds into the shortest stretches of WIDTHS that give at most `at_most` lines. If even the
+        longest gives more, return them all."""
         lines: list[Stretch] = []
         for width in WIDTHS:
             lines = _merged(self.seconds, width)
@@ -74,8 +75,8 @@ class Outstanding:
 
 
 def outstanding(histogram: Histogram, landed: Mapping[int, int], since: datetime, before: datetime) -> Outstanding:
-    """Subtract what has landed from what was tracked and published in `[since, before)`, by publish second. `landed`
-    has the number of distinct landed messages by publish second, as `landed_by_second` counts them."""
+    """Subtract the landed from the tracked messages published in `[since, before)`, per publish second. `landed` has
+    the distinct landed messages per publish second, from `landed_by_second`."""
     first, last = bucket_of(since), bucket_of(before) - 1
     cells = cells_between(histogram, first, last + 1)
     by_second = cells.group_by("second", use_threads=False).aggregate([("count", "sum"), ("oldest_us", "min")])
@@ -100,7 +101,8 @@ def outstanding(histogram: Histogram, landed: Mapping[int, int], since: datetime
 
 
 def cells_between(histogram: Histogram, start: int, end: int) -> pa.Table:
-    """The cells of the publish seconds `[start, end)`, in order: their two seconds, counts and least event times."""
+    """Return the cells of the publish seconds `[start, end)`, in order: publish second, event second, count and least
+    event time."""
     low, high = np.searchsorted(histogram.publish_bucket, [start, end])
     columns = {
         "second": histogram.publish_bucket,
@@ -114,8 +116,8 @@ def cells_between(histogram: Histogram, start: int, end: int) -> pa.Table:
 def landed_by_second(
     heartbeats: Heartbeats, quarantine: Quarantine, since: datetime, before: datetime
 ) -> dict[int, int]:
-    """Count the distinct messages that have landed, in either table, by the second in which they were published.
-    `since` and `before` are whole seconds. Reads only files that may hold such messages, AT_ONCE at a time."""
+    """Count the distinct messages that have landed, in either table, per publish second. `since` and `before` are whole
+    seconds. Reads only files that may hold such messages, AT_ONCE at a time."""
     landed: dict[int, int] = {}
     while since < before:
         until = min(since + AT_ONCE, before)
@@ -136,11 +138,11 @@ def without_requeued(
     before: datetime,
     damaged: dict[str, str] | None = None,
 ) -> pa.Table:
-    """The rows of `with_seconds` that landed, without elements of a message that landed after the message was rejected.
-    `damaged` is as for `published_between`, for `heartbeats`.
+    """Drop the elements of a message that landed after the message was rejected. `good` and `bad` are rows of
+    `with_seconds`; `damaged` is as for `published_between` of `heartbeats`.
 
-    Tracking counted each element that could be used, and the rejection. What a requeue landed later is in the latter.
-    Nothing more is read unless messages hold several heartbeats and were rejected.
+    Tracking counted each usable element, and the rejection once. The rejection stands for the elements that a requeue
+    landed later. Nothing more is read unless messages with several heartbeats were rejected.
     """
     messages = messages_of(good["message_id"])
     is_element = pc.not_equal(messages, good["message_id"])
@@ -161,8 +163,8 @@ def without_requeued(
 
 
 def with_seconds(rows: pa.Table | None) -> pa.Table:
-    """Message ids with their publish second. If the rows have event times, with their event second as well, and with
-    that of the clamped event time, by which tracking counts them."""
+    """Return the message ids with their publish second (`second`). If the rows have event times, add the event second
+    (`event`) and the second of the clamped event time, by which tracking counts (`counted`)."""
     if rows is None:
         return pa.table({"message_id": pa.array([], pa.string()), "second": pa.array([], pa.int64())})
     columns = {"message_id": rows["message_id"].cast(pa.string())}
@@ -175,12 +177,12 @@ def with_seconds(rows: pa.Table | None) -> pa.Table:
 
 
 def distinct_messages(rows: pa.Table) -> pa.Table:
-    """The rows of `with_seconds` without copies, as publish second and message id."""
+    """Return the rows of `with_seconds` without copies, as publish second and message id."""
     return rows.group_by(["second", "message_id"], use_threads=False).aggregate([])
 
 
 def _merged(seconds: Sequence[Stretch], width: timedelta) -> list[Stretch]:
-    """The seconds as stretches of one width, aligned to the epoch; empty stretches are left out."""
+    """Merge the seconds into stretches of one width, aligned to the epoch; empty stretches are left out."""
     stretches = []
     for number, group in groupby(seconds, key=lambda second: (second.published_from - EPOCH) // width):
         together = list(group)

@@ -1,4 +1,4 @@
-"""The quarantine: the number of waiting messages by reason, the newest of them, and their share of what lands."""
+"""Reads the quarantine: the waiting messages by reason, the newest of them, and their share of all landed rows."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,19 +16,19 @@ from tidemark.pipeline.lake.tables.requeued import NOTHING_TOLD, without
 from tidemark.pipeline.lake.tables.table import MOMENT, first_day, table_errors
 
 NEWEST_FILES = 10
-"""Files that the most frequent reason is derived from: each is a request on a bucket."""
+"""The greatest number of files from which the most frequent reason is derived: each is a request on a bucket."""
 
 
 def read_reasons(lake: Lake, meant: Rejected = EVERY) -> Reasons:
-    """Count the waiting and the requeued messages by the reason that was found last. Raises LakeError."""
+    """Count the waiting and the requeued messages by their latest reason. Raises LakeError."""
     requeued, since = lake.requeued(), first_day(meant.since)
     return lake.quarantine().reasons(meant, requeued.ids(requeued.between(since=since)), lake.rejudged().by_day(since))
 
 
 def newest_waiting(lake: Lake, meant: Rejected, limit: int) -> Sequence[dict[str, Any]]:
-    """The newest rows of messages that wait, at most so many, the last rejected first: the columns of `quarantine` but
-    the partition, with the reason and the detail that were found last. Days before the last that is needed are not
-    read. Raises LakeError."""
+    """Return at most `limit` rows of waiting messages, the last rejected first: the columns of `quarantine` except the
+    partition, with the latest reason and detail. Days are read from the newest, and only as many as needed. Raises
+    LakeError."""
     quarantine, requeued = lake.quarantine(), lake.requeued()
     since = first_day(meant.since)
     gone, told = requeued.ids(requeued.between(since=since)), lake.rejudged().by_day(since)
@@ -49,8 +49,8 @@ def newest_waiting(lake: Lake, meant: Rejected, limit: int) -> Sequence[dict[str
 
 @dataclass(frozen=True, slots=True)
 class QuarantineShare:
-    """About how many rows have landed since a moment, and how many were quarantined; of the newest of these, the most
-    frequent reason and its newest detail."""
+    """The approximate numbers of rows that landed and that were quarantined since a moment, and the most frequent
+    reason of the newest quarantined rows, with its newest detail."""
 
     landed: int = 0
     quarantined: int = 0
@@ -59,12 +59,13 @@ class QuarantineShare:
 
     @property
     def share(self) -> float:
-        """The quarantined rows' share of all that landed, in either table."""
+        """The share of quarantined rows among the rows of both tables."""
         return self.quarantined / (self.landed + self.quarantined) if self.quarantined else 0.0
 
 
 def read_quarantine_share(heartbeats: Heartbeats, quarantine: Quarantine, since: datetime) -> QuarantineShare:
-    """Count by the statistics of the tables' files; at most NEWEST_FILES of `quarantine` are read. Raises LakeError."""
+    """Count by the statistics of the tables' files; read at most NEWEST_FILES files of `quarantine`. Raises
+    LakeError."""
     (landed, _), (quarantined, paths) = heartbeats.landed_since(since), quarantine.landed_since(since)
     if not quarantined:
         return QuarantineShare(landed)
@@ -72,7 +73,7 @@ def read_quarantine_share(heartbeats: Heartbeats, quarantine: Quarantine, since:
     files, newest = quarantine.folder, []
     with table_errors(quarantine.uri):
         for path in paths[:NEWEST_FILES]:
-            with files.open_input_file(path) as opened:  # by its path, it would be looked up as well
+            with files.open_input_file(path) as opened:  # reading by path costs one more request
                 newest.append(pq.read_table(opened, columns=columns, filters=wanted, use_threads=False))
     rows = pa.concat_tables(newest).sort_by([("landed_at", "descending")])
     reasons = rows["reason"].to_pylist()

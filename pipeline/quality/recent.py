@@ -1,5 +1,5 @@
-"""Findings about what landed recently: rows beyond `watermark.max_lag`, by stream, and compared fields that are null in
-all rows."""
+"""Checks what landed recently: rows that lag more than `watermark.max_lag`, by stream, and compared fields that are
+null in all rows."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -15,8 +15,8 @@ from tidemark.pipeline.lake.tables.table import LakeTable, microseconds
 
 @dataclass(frozen=True, slots=True)
 class PassedOver:
-    """The landed `rows`, and those of them that lag more than `max_lag`, by stream, the most first. `damaged` has the
-    files that cannot be read, with their event hours: nothing of them counts."""
+    """The number of landed `rows`, and how many of them lag more than `max_lag`, per stream in descending order.
+    `damaged` maps unreadable files to their event hours; their rows are not counted."""
 
     rows: int = 0
     by_stream: Mapping[str, int] = field(default_factory=dict)
@@ -24,20 +24,20 @@ class PassedOver:
 
     @property
     def total(self) -> int:
-        """The rows of all streams that lag so much."""
+        """The number of rows of all streams that lag more than `max_lag`."""
         return sum(self.by_stream.values())
 
     @property
     def share(self) -> float:
-        """Their share of the rows."""
+        """The share of these rows among all rows."""
         return self.total / self.rows if self.rows else 0.0
 
 
 def read_passed_over(heartbeats: Heartbeats, max_lag: timedelta, since: datetime, before: datetime) -> PassedOver:
-    """Count what lags more than `max_lag`, of the landed rows that were published in `[since, before)`. A cell of the
-    histogram must be certain of it: a message that lags up to two seconds more may hold the watermark all the same.
+    """Count the rows published in `[since, before)` that lag more than `max_lag`. The histogram is coarser: a message
+    that lags up to two seconds more than `max_lag` may still hold the watermark.
 
-    Memory follows the rows of that time. Raises LakeError.
+    Memory is proportional to the rows of this time range. Raises LakeError.
     """
     damaged = dict[str, str]()
     rows = heartbeats.published_between(since, before, ("stream_id", "publish_time", "event_time"), damaged)
@@ -50,35 +50,35 @@ def read_passed_over(heartbeats: Heartbeats, max_lag: timedelta, since: datetime
 
 @dataclass(frozen=True, slots=True)
 class NullField:
-    """A field that is null in the newest `rows`, of which the first landed at `since`."""
+    """A field that is null in the newest `rows` rows, the first of which landed at `since`."""
 
     name: str
     rows: int
     since: datetime
 
     def sentence(self) -> str:
-        """State the field, the rows and since when."""
+        """Describe the finding in one sentence."""
         return f"{self.name} is null in all {self.rows} rows that landed since {iso(self.since)}"
 
 
 @dataclass(frozen=True, slots=True)
 class NullFields:
-    """The approximate number of rows that were looked at, and the fields that are null in all of them."""
+    """The approximate number of rows checked, and the fields that are null in all of them."""
 
     rows: int = 0
     fields: Sequence[NullField] = ()
 
     @property
     def names(self) -> str:
-        """The fields, or `none`."""
+        """The fields' names as a list, or `none`."""
         return ", ".join(field.name for field in self.fields) or "none"
 
 
 def read_null_fields(heartbeats: LakeTable, names: Iterable[str], since: datetime) -> NullFields:
-    """Look at the files that hold what landed since a moment, and then as far back as a field stays null.
+    """Find the fields that are null in all files with rows that landed since `since`, and how far back they are null.
 
-    A file counts whole. A field that the statistics leave out, as those of a wide table's last columns, is not known to
-    be null. Raises LakeError.
+    Each file counts as a whole. Fields without statistics, such as the last columns of a wide table, are not reported.
+    Raises LakeError.
     """
     names, since_us = list(names), to_us(since)
     files = heartbeats.landed() if names else pa.table({})

@@ -1,4 +1,4 @@
-"""The notes of a pipeline's process about its ticks: in memory, in a file beside `services.json`, and in the lake."""
+"""The notes of a pipeline's process about its ticks: in memory, in a file next to `services.json`, and in the lake."""
 
 import logging
 from collections.abc import Iterator, Mapping
@@ -17,25 +17,25 @@ from tidemark.pipeline.machine import ProcessName, own_process
 from tidemark.pipeline.settings import ReadFrom, Settings
 
 LEAST_REASON = 40
-"""Characters to which reasons are cut where more sensors fail than the file has room for."""
+"""The length to which reasons are cut if the file has no room for all failing sensors, in characters."""
 
 
 @dataclass(frozen=True, slots=True)
 class SensorTicks:
-    """The ticks of a sensor: when the last good one ended, and the failure since, or why the sensor waits."""
+    """The ticks of a sensor: when the last successful tick ended, and the failure since, or why the sensor waits."""
 
     good: datetime | None = None
     failed: FailedTick | None = None
 
     @property
     def heard(self) -> datetime:
-        """The end of the last one."""
+        """The end of the last tick."""
         return max(self.good or EPOCH, self.failed.last if self.failed else EPOCH)
 
 
 @dataclass(frozen=True, slots=True)
 class Running:
-    """A process that ticks sensors: its lake, the settings that it has read, and the outcome of its ticks."""
+    """A process that ticks sensors: its lake, the settings file that it read, and the outcome of its ticks."""
 
     lake: str
     process: ProcessName
@@ -44,7 +44,7 @@ class Running:
 
     @classmethod
     def this_process(cls, settings: Settings) -> "Running":
-        """This process, before its first tick."""
+        """Return the note of this process before its first tick."""
         return cls(settings.lake.uri, own_process(), settings.read_from)
 
     @property
@@ -53,7 +53,7 @@ class Running:
         return [ticks.failed for ticks in self.sensors.values() if ticks.failed]
 
     def joined(self, other: "Running | None") -> "Running":
-        """Return this process' notes, with what another process has noted of the same lake's sensors since."""
+        """Return these notes, with newer notes of another process about the sensors of the same lake."""
         if other is None or other.lake != self.lake:
             return self
         sensors = dict(other.sensors)
@@ -63,7 +63,8 @@ class Running:
 
     @property
     def stale_settings(self) -> str | None:
-        """A sentence if its settings file has changed since it was read; None otherwise, or if it has ended."""
+        """A sentence if the settings file has changed since it was read; None otherwise, or if the process has
+        ended."""
         if self.settings is None or not self.process.runs():
             return None
         file, when = Path(self.settings.path), "is gone"
@@ -81,7 +82,7 @@ KIND: JsonKind[Running] = JsonKind("", holds=Running, suffix=".running.json")
 
 
 def file_of(settings: Settings) -> SlotFile[Running] | None:
-    """The file of a pipeline; None without a folder for it, as in a foreign project."""
+    """Return the file of a pipeline; None if its folder does not exist, as in another Dagster project."""
     folder = settings.dagster.state_folder
     if not folder.is_absolute() or not folder.is_dir():
         return None
@@ -89,8 +90,8 @@ def file_of(settings: Settings) -> SlotFile[Running] | None:
 
 
 def read_running(settings: Settings) -> Running | None:
-    """Read the newest note of this pipeline's process on this machine; None without one. A process that has read the
-    same settings file counts as well: the file may name another lake by now."""
+    """Read the newest note of this pipeline's process on this machine; None if there is none. A process that read the
+    same settings file counts too: the file may name another lake by now."""
     folder = settings.dagster.state_folder
     mine, file = [], settings.read_from
     for path in folder.glob(KIND.name("*")) if folder.is_absolute() else ():
@@ -108,8 +109,8 @@ def read_word(file: SlotFile[Running]) -> Running | None:
 
 
 def ever_smaller(said: Running) -> Iterator[Running]:
-    """Yield the note, then shorter ones, for a file without room: reasons are cut, then sensors are left out, those
-    that have failed longest last."""
+    """Yield the note, then shorter versions for a file without room: first reasons are cut, then sensors are left out.
+    The sensors that have failed longest are kept longest."""
     yield said
     failing = sorted(said.failing, key=lambda one: one.since)
     while failing:
@@ -121,16 +122,17 @@ def ever_smaller(said: Running) -> Iterator[Running]:
 
 
 def _file(path: Path) -> SlotFile[Running]:
-    return SlotFile(path, KIND, mode=0o600)  # reasons may be of data
+    return SlotFile(path, KIND, mode=0o600)  # reasons may contain data
 
 
 logger = logging.getLogger(__name__)
 
 
 class TickNotes:
-    """The sensors of one process. No call raises, and nothing is decided by what is noted. Safe from several threads.
+    """Records the ticks of one process' sensors. No call raises, and no decision depends on the notes. Thread-safe.
 
-    The file is for this machine, and is written first: a full lake takes no note. The lake's notes are for others.
+    The file is for this machine. It is written first, since a full lake accepts no note. The lake's notes are for other
+    machines.
     """
 
     def __init__(self, settings: Settings, clock: Clock) -> None:
@@ -142,13 +144,13 @@ class TickNotes:
         self._warned = False
 
     def failed(self, sensor: str, error: BaseException, lake: FailedTicks | None) -> FailedTick:
-        """A tick has failed. Nothing is written into another pipeline's lake, or into one of a later version."""
+        """Record a failed tick. Nothing is written to another pipeline's lake, or to a lake of a later version."""
         noted_in = None if isinstance(error, LakeOwned | NewerFormat) else lake
         return self._not_good(sensor, reason_of(error), noted_in, waits=False)
 
     def good(self, sensor: str, lake: FailedTicks, waits: str = "") -> None:
-        """A tick has succeeded, except for what `waits` says. The first one of a process deletes what an earlier
-        process may have left in the lake."""
+        """Record a successful tick. If it had to leave messages waiting, `waits` says why. The first successful tick of
+        a process deletes the notes of earlier processes from the lake."""
         if waits:
             self._not_good(sensor, waits, lake, waits=True)
             return
@@ -165,7 +167,8 @@ class TickNotes:
         return failed if lake is None else lake.note(failed)
 
     def _tell(self, sensor: str, failed: FailedTick | None) -> FailedTick | None:
-        """Note it, after what other processes said meanwhile. Returns the failure with what is known of it before."""
+        """Write the outcome, merged with newer notes of other processes. Returns the failure merged with its earlier
+        ones."""
         with self._lock:
             said = self._said.joined(None if self._file is None else read_word(self._file))
             before = said.sensors.get(sensor, SensorTicks())

@@ -1,4 +1,4 @@
-"""Counts the streams of each window, and those that stopped, started or missed heartbeats."""
+"""Counts the streams of each window, and the streams that stopped, started or missed heartbeats."""
 
 from collections.abc import Collection
 from dataclasses import dataclass
@@ -11,11 +11,12 @@ from tidemark.pipeline.windows import Windowing
 
 @dataclass(frozen=True, slots=True)
 class WindowSilence:
-    """The numbers of streams of a computed window, by what is remarkable about them.
+    """The numbers of streams of a computed window, by category.
 
-    `streams` have a heartbeat in the window. `absent` had one earlier and have none in it; of these, `stopped` had one
-    in the lookback. `started` have none in that lookback; of these, `new` had none before. `missing` have gaps with
-    missed heartbeats. Earlier heartbeats count as far as their windows are computed.
+    `streams` have a heartbeat in the window. `absent` streams had an earlier heartbeat but have none in the window; of
+    these, `stopped` streams had one in the lookback. `started` streams have one in the window but none in the lookback;
+    of these, `new` streams had none before. `missing` streams have gaps with missed heartbeats. Earlier heartbeats
+    count only if their windows are computed.
     """
 
     window: str
@@ -29,7 +30,7 @@ class WindowSilence:
 
     @property
     def stopped_share(self) -> float:
-        """The share of the streams in the lookback before the window that stopped."""
+        """The share of the streams in the lookback that stopped."""
         before = self.streams - self.started + self.stopped
         return self.stopped / before if before else 0.0
 
@@ -37,7 +38,7 @@ class WindowSilence:
 def silence_of(
     diffs: WindowedTable, status: StreamStatus, known: KnownStreams, windowing: Windowing, windows: Collection[str]
 ) -> list[WindowSilence]:
-    """The computed ones of these windows, in order. Raises LakeError."""
+    """Return the counts of those of these windows that are computed, in order. Raises LakeError."""
     by_kind = status.rows(windows).group_by([PARTITION, "kind"], use_threads=False)
     sums = by_kind.aggregate([([], "count_all"), ("missed_heartbeats", "sum"), ("stream_id", "list")]).to_pylist()
     of_kind = {(each[PARTITION], each["kind"]): each for each in sums}

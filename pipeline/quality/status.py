@@ -1,4 +1,4 @@
-"""The state of a lake as `tidemark status` prints it, read from the lake alone."""
+"""Reads the state of a lake for `tidemark status`. Reads only the lake."""
 
 from collections import Counter
 from collections.abc import Mapping
@@ -18,15 +18,15 @@ from tidemark.pipeline.watermark.state import WatermarkState
 from tidemark.pipeline.windows import Window, Windowing
 
 CHECKED_FOR_SECONDS = 3.0
-"""The longest that `tidemark status` looks for what is missed. The sensor `staleness` keeps how far it has come."""
+"""Time limit of the check for missed heartbeats in `tidemark status`. The sensor `staleness` stores its progress."""
 
 LATE_WITHIN, LOST_WITHIN = timedelta(days=1), timedelta(hours=1)
-"""The event time below the watermark in which late heartbeats are counted, and the age of losses."""
+"""How far below the watermark late heartbeats are counted, in event time, and how far back losses are counted."""
 
 
 @dataclass(frozen=True, slots=True)
 class LakeReport:
-    """The watermark's state, and what the tables hold: the computed windows' rows, and when they were committed."""
+    """The watermark's state, the extent of what landed, and the row count and commit time of each computed window."""
 
     state: WatermarkState
     landed: LandedExtent
@@ -44,7 +44,7 @@ def read_report(lake: Lake) -> LakeReport:
 
 
 def read_waiting(lake: Lake, windowing: Windowing, lookback: timedelta, watermark: datetime | None) -> list[Window]:
-    """Read the windows that are closed and not computed yet, in order. Raises LakeError."""
+    """Return the windows that are closed but not computed yet, in order. Raises LakeError."""
     closed = lake.kept_windows(windowing).closed(watermark)
     due = lake.window_index(windowing, lookback).update().due(closed)
     return sorted(windowing.numbered(number) for stretch in due for number in stretch)
@@ -62,8 +62,8 @@ class Losses:
 def read_losses(
     lake: Lake, windowing: Windowing, lookback: timedelta, now: datetime, clock: Clock | None = None
 ) -> Losses:
-    """Read the losses, going on from the checkpoint that the lake keeps. With a clock, the check of what is missed ends
-    after CHECKED_FOR_SECONDS, and says how much is left. Raises LakeError."""
+    """Read the losses, continuing from the checkpoint in the lake. With a clock, the check for missed heartbeats stops
+    after CHECKED_FOR_SECONDS and reports how much is left. Raises LakeError."""
     log, staleness = lake.tracking_log(), Staleness.restored(lake, windowing, lookback)
     began = 0.0 if clock is None else clock.monotonic()
     return Losses(
@@ -74,5 +74,5 @@ def read_losses(
 
 
 def late_since(watermark: datetime | None, now: datetime) -> datetime:
-    """The event time from which on late heartbeats are counted."""
+    """Return the event time from which late heartbeats are counted."""
     return (now if watermark is None else watermark) - LATE_WITHIN

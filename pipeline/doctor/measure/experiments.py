@@ -1,4 +1,4 @@
-"""The measurement: a few experiments on one throw-away topic, each of which finds one of the facts."""
+"""The measurement: a few experiments on one throw-away topic, each of which determines one fact or two."""
 
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -29,7 +29,7 @@ from tidemark.pipeline.settings_sections import PubSubSettings
 from tidemark.pipeline.settings_types import ZERO
 
 KIND, KEPT = "kind", "kept"
-"""The attribute that the filter asks for, and the value that passes."""
+"""The attribute that the filter tests, and the value that passes."""
 
 ASK_MONITORING_EVERY = 5.0
 NOTHING_CAME = NotMeasured("messages did not come")
@@ -42,8 +42,8 @@ def measure(
     plan: Plan = Plan(),  # noqa: B008 frozen
     tell: Tell = lambda _: None,
 ) -> Facts:
-    """Measure with the clients of these settings, and `tell` what is under way. Everything that was made is removed,
-    however this ends, unless the process is killed. The settings' own topic and subscriptions are not touched.
+    """Measure with the clients of these settings, and report progress to `tell`. Everything created is removed at the
+    end, even after an error, unless the process is killed. The configured topic and subscriptions are not touched.
 
     Raises PermissionMissing, which names the permission, PubSubUnreachable, and PubSubError.
     """
@@ -60,7 +60,7 @@ def measure(
         held, seen = place.subscribe("held"), place.subscribe("seen")
         filtered = bench.optional("filtered", filter=f'attributes.{KIND} = "{KEPT}"')
         bare = bench.optional("bare", message_transforms=KEEP_METADATA)
-        clock.sleep(plan.quiet.total_seconds())  # until every server of Pub/Sub knows them
+        clock.sleep(plan.quiet.total_seconds())  # until all servers of Pub/Sub know the subscriptions
         tell("redelivery: a message that is given back")
         redelivery, oldest = bench.redelivered(held)
         tell("filter and transform")
@@ -88,10 +88,10 @@ def measure(
 
 
 class Bench(Traffic):
-    """The experiments on a place."""
+    """The experiments on a throw-away topic."""
 
     def optional(self, role: str, **options: Any) -> str | NotMeasured:
-        """A subscription with options that the service may refuse."""
+        """Create a subscription with options that the service may refuse, and return its path."""
         try:
             return self._place.subscribe(role, **options)
         except PubSubError as error:
@@ -100,7 +100,8 @@ class Bench(Traffic):
             return NotMeasured(f"the subscription was refused: {error}")
 
     def redelivered(self, path: str) -> tuple[RedeliveryFacts | NotMeasured, datetime | None]:
-        """Pull a message, give it back, and pull it again. It stays unacknowledged; return its publish time as well."""
+        """Pull a message, nack it, and pull it again. The message stays unacknowledged. Also returns its publish
+        time."""
         (sent,) = self._publish({"data": b"held"})
         if (first := self._take(path, [sent]).get(sent)) is None:
             return NotMeasured(f"no message came within {self._plan.patience.total_seconds():g} s"), None
@@ -111,7 +112,7 @@ class Bench(Traffic):
         return RedeliveryFacts(abs(again.publish_time - first.publish_time)), first.publish_time
 
     def filtered(self, path: str | NotMeasured) -> FilterFacts | NotMeasured:
-        """Publish messages that pass the filter, and as many that do not."""
+        """Publish messages that pass the filter and the same number that do not, and count those received."""
         if isinstance(path, NotMeasured):
             return path
         ids = self._publish(*({"data": b"f", "attributes": {KIND: kind}} for kind in (KEPT, "other") * 10))
@@ -120,7 +121,7 @@ class Bench(Traffic):
         return FilterFacts(len(passing), len(came & passing), len(came & others))
 
     def transformed(self, path: str | NotMeasured, plain: str) -> TransformFacts | NotMeasured:
-        """Publish messages with a payload, and compare what comes with the transform and without."""
+        """Publish messages with a payload, and compare those received with the transform and without it."""
         if isinstance(path, NotMeasured):
             return path
         ids = self._publish(*({"data": b"payload", "attributes": {"number": str(number)}} for number in range(10)))
@@ -133,8 +134,8 @@ class Bench(Traffic):
         return TransformFacts(len(ids), len(pairs), sum(bool(one.payload) for one, _ in pairs), changed)
 
     def snapshots(self, path: str, held: str, oldest: datetime | None) -> SnapshotFacts | NotMeasured:
-        """Publish two messages a round. Read once the first is published, when both are pulled, and after each
-        acknowledgement. At last one of a message that was held since the beginning."""
+        """Publish two messages per round. Take a reading after the first is published, after both are pulled, and after
+        each acknowledgement. The last reading is of a message held since the beginning."""
         if not self._drain(path):
             return NOTHING_CAME
         clock, until = self._clock, self._clock.monotonic() + self._plan.snapshots_within.total_seconds()
@@ -172,7 +173,7 @@ class Bench(Traffic):
         return SnapshotFacts(shown, passed, acknowledged, empty, is_stuck)
 
     def delays(self, path: str, tell: Tell) -> tuple[DelayFacts | NotMeasured, ClockFacts | NotMeasured]:
-        """Publish messages at a steady rate while they are pulled."""
+        """Publish messages at a steady rate while pulling them, and measure the delays and the clock difference."""
         self._drain(path)
         plan, clock = self._plan, self._clock
         asked: dict[int, tuple[float, datetime, datetime]] = {}
@@ -222,8 +223,8 @@ class Bench(Traffic):
         return DelayFacts(plan.messages, plan.messages - len(came), plan.patience, took), ahead
 
     def monitored(self, path: str, oldest: datetime | None, began: float, tell: Tell) -> MonitoringFacts | NotMeasured:
-        """Wait for the first point that was sampled after the held message was published. Ctrl-C ends the waiting; the
-        other facts stay."""
+        """Wait for the first data point sampled after the held message was published. Ctrl-C ends the wait; the other
+        facts are kept."""
         server, clock = self._place.settings.monitoring, self._clock
         within = self._plan.monitoring_within.total_seconds()
         if server is None:

@@ -1,6 +1,6 @@
-"""The facts of a measurement, the table that compares them with what the method expects, and the settings that follow.
+"""The facts of a measurement, the table that compares them with what the method expects, and the derived settings.
 
-A fact is what was seen, or why it was not measured. Pure."""
+A fact is an observation, or the reason why it was not measured. Pure functions."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -16,16 +16,16 @@ from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.settings_types import ZERO
 
 EXACT = timedelta(milliseconds=1)
-"""Publish times and expiries have milliseconds at least."""
+"""Publish times and expiries are precise to at least a millisecond."""
 
 VISIBLE_WITHIN = timedelta(seconds=1)
-"""The delay that an empty `slack` allows for on the service."""
+"""The delay that the default `slack` allows for on Google's service."""
 
 MONITORED_WITHIN = timedelta(minutes=4)
-"""A point is sampled every minute, and visible up to two minutes later, by Google's list of metrics; a minute more."""
+"""By Google's list of metrics, a point is sampled every minute and visible up to two minutes later; plus one minute."""
 
 STEPS = {"a minute": 60_000_000, "a second": 1_000_000}
-"""The steps that a reading may be rounded to, in microseconds."""
+"""The steps to which a reading may be rounded, in microseconds."""
 
 
 class Verdict(StrEnum):
@@ -37,7 +37,7 @@ class Verdict(StrEnum):
 
 
 class Seen(NamedTuple):
-    """A fact in words, and what to do if it differs."""
+    """A fact in words, its verdict, and what to do if it differs."""
 
     found: str
     verdict: Verdict
@@ -46,7 +46,7 @@ class Seen(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class NotMeasured:
-    """The reason why a fact is not known."""
+    """The reason why a fact is unknown."""
 
     why: str
 
@@ -56,7 +56,7 @@ class NotMeasured:
 
 @dataclass(frozen=True, slots=True)
 class Took:
-    """Durations of one kind of thing, and their count."""
+    """The count and distribution of durations of one kind."""
 
     count: int
     p50: timedelta
@@ -65,16 +65,18 @@ class Took:
 
     @classmethod
     def of(cls, seconds: Sequence[float]) -> "Took":
-        """At least one is needed."""
+        """Summarize durations in seconds. At least one is required."""
         return cls(len(seconds), *(timedelta(seconds=quantile(seconds, share)) for share in (0.5, 0.99, 1.0)))
 
 
 @dataclass(frozen=True, slots=True)
 class SnapshotFacts:
-    """Readings by snapshot. `shown` has each reading beside the publish time that it should have been: of the oldest
-    message that was pulled and not acknowledged. `passed`: by how much a reading was later than a message published
-    before it. `acknowledged`: how long after an acknowledgement the reading had moved; `is_stuck` if the last one had
-    not. `empty`: how long before its request a reading was, at least, with nothing outstanding."""
+    """Readings by snapshot.
+
+    `shown` pairs each reading with the expected value: the publish time of the oldest message that was pulled and not
+    acknowledged. `passed` has by how much a reading was later than a message published before it. `acknowledged` has
+    the time from an acknowledgement until the reading moved; `is_stuck` is true if it did not move after the last one.
+    `empty` has by how much at least a reading was earlier than its request, with nothing outstanding."""
 
     shown: Sequence[tuple[datetime, datetime]]
     passed: Sequence[timedelta]
@@ -83,8 +85,8 @@ class SnapshotFacts:
     is_stuck: bool = False
 
     def seen(self) -> Seen:
-        """The method holds if most readings name the second of the message's publication, and none is later. A single
-        earlier one is an acknowledgement that was lost, as Pub/Sub may lose it."""
+        """Judge the readings. The method holds if most of them have the second of the message's publish time and none
+        is later. A single earlier reading is due to a lost acknowledgement, which Pub/Sub permits."""
         errors = [reading - published for reading, published in self.shown]
         off = sum(one > other + EXACT or _second(one) != _second(other) for one, other in self.shown)
         latest, earliest = max(errors), -min(errors)
@@ -104,8 +106,8 @@ class SnapshotFacts:
 
 @dataclass(frozen=True, slots=True)
 class DelayFacts:
-    """The longest time from sending a message to pulling it: publishing and pulling take a part of it. `missing`
-    messages had not come after `waited`."""
+    """The times from sending a message to pulling it, which include the publish and pull requests. `missing` messages
+    were not received within `waited`."""
 
     messages: int
     missing: int
@@ -123,7 +125,7 @@ class DelayFacts:
 
 @dataclass(frozen=True, slots=True)
 class RedeliveryFacts:
-    """The change of the publish time of a message that was given back."""
+    """The change of a message's publish time on redelivery."""
 
     change: timedelta
 
@@ -134,7 +136,7 @@ class RedeliveryFacts:
 
 @dataclass(frozen=True, slots=True)
 class FilterFacts:
-    """Messages that pass the filter and came, and others that came."""
+    """The numbers of messages that pass the filter, of those received, and of others received."""
 
     passing: int
     came: int
@@ -150,8 +152,8 @@ class FilterFacts:
 
 @dataclass(frozen=True, slots=True)
 class TransformFacts:
-    """Messages behind the metadata-only transform: how many came, with a payload, and with other attributes, id or
-    publish time than without it."""
+    """Messages sent through the metadata-only transform: how many were received, how many of them with a payload, and
+    how many with attributes or a publish time that differ from those without the transform."""
 
     sent: int
     came: int
@@ -168,8 +170,8 @@ class TransformFacts:
 
 @dataclass(frozen=True, slots=True)
 class MonitoringFacts:
-    """The first point sampled after a message was published: the bounds on its publish time that follow from the point,
-    and how long after its end the point was visible, at most."""
+    """The first data point sampled after a message was published: the derived bounds of the publish time, and an upper
+    bound of the delay until the point was visible."""
 
     published: datetime
     age_seconds: int
@@ -189,7 +191,7 @@ class MonitoringFacts:
 
 @dataclass(frozen=True, slots=True)
 class ClockFacts:
-    """Bounds on the lead of Pub/Sub's clock over this machine's."""
+    """Bounds of how far Pub/Sub's clock is ahead of this machine's."""
 
     at_least: timedelta
     at_most: timedelta
@@ -202,7 +204,7 @@ class ClockFacts:
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """The results of one measurement. `swept` has the names of leftovers of killed runs."""
+    """The results of one measurement. `swept` has the names of removed leftovers of killed runs."""
 
     server: str
     at: datetime
@@ -220,7 +222,7 @@ class Facts:
 
 
 def judged(found: str, holds: bool, then: str = "") -> Seen:
-    """Judge a measured fact."""
+    """Return a measured fact with its verdict."""
     return Seen(found, Verdict.AS_EXPECTED) if holds else Seen(found, Verdict.DIFFERS, then)
 
 
@@ -234,22 +236,22 @@ def _second(moment: datetime) -> int:
 
 
 SLACK_TIMES = 3
-"""A slack is so many times the largest delay that was seen: a quiet topic shows no bound."""
+"""The suggested slack as a multiple of the largest observed delay: a quiet topic does not show the bound."""
 
 SLACK_AT_LEAST = timedelta(seconds=2)
 NEAR = timedelta(seconds=1)
-"""A reading that is older than its request by this counts as a message's publish time, which must be occupied."""
+"""A reading that is older than its request by this is taken for the publish time of a message."""
 
 JUST_PUBLISHED = "a message just published"
-"""The fact of a snapshot that a larger slack takes care of."""
+"""The fact about snapshots for which a larger slack compensates."""
 
 DOLLARS_A_TIB = 40
-"""List price of publishing, and of delivering (docs/concepts/costs-and-scale.md)."""
+"""The list price of publishing and of delivering (see docs/concepts/costs-and-scale.md)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A fact in words. `then` says what follows where it differs."""
+    """A row of the table: a fact, the expected and the measured value. `then` says what to do if they differ."""
 
     fact: str
     expected: str
@@ -260,7 +262,7 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """A setting that follows: its section, key and value as the settings file writes it, and why."""
+    """A derived setting: its section, key and value as in the settings file, and the reason."""
 
     section: str
     key: str
@@ -269,7 +271,7 @@ class Setting:
 
 
 def rows(facts: Facts, settings: Settings) -> list[Row]:
-    """Make the table. Differences that no setting takes care of say what to do."""
+    """Return the table. A difference for which no setting compensates says what to do."""
     near = settings.policy.near_real_time
     visible = f"below {format_duration(VISIBLE_WITHIN)}"
     bare = "no payload; attributes and publish times as they were"
@@ -287,8 +289,7 @@ def rows(facts: Facts, settings: Settings) -> list[Row]:
 
 
 def follows(facts: Facts, settings: Settings) -> list[Setting]:
-    """Derive the settings that follow: none from a fact that was not measured, and none that would lower a slack that
-    is set."""
+    """Derive the settings. Facts that were not measured give no settings, and a configured slack is never lowered."""
     found, snapshot = list[Setting](), facts.snapshot
     differing = [row for row in _snapshot(facts, settings.policy.near_real_time) if row.verdict is Verdict.DIFFERS]
     failing = [row for row in differing if row.fact != JUST_PUBLISHED]

@@ -1,7 +1,8 @@
 """The throw-away topic and subscriptions of a measurement, and the traffic on them.
 
-Nothing is made that may not be removed: deleting is tried first, on names that do not exist yet. A later run removes
-what a killed one left, by its label, once that is an hour old. Pub/Sub itself deletes the subscriptions after a day.
+Nothing is created unless it can be removed: deletion is tried first, on names that do not exist yet. A later run
+removes leftovers of a killed run, found by their label, once they are an hour old. Pub/Sub deletes the subscriptions
+after a day.
 """
 
 import re
@@ -28,12 +29,12 @@ from tidemark.pipeline.pubsub.subscription import CONSUME, PULLS_AT_ONCE
 from tidemark.pipeline.settings_sections import PubSubSettings
 
 LABEL = "tidemark-measure"
-"""Its value is when the measurement began, in seconds since the epoch."""
+"""The label of everything created. Its value is the start of the measurement, in seconds since the epoch."""
 
 NAME = re.compile(rf"projects/[^/]+/(topics|subscriptions|snapshots)/(tidemark-reading-)?{LABEL}-[0-9a-f]{{12}}.*")
 
 LEFT_AFTER = timedelta(hours=1)
-"""No measurement takes so long."""
+"""The age at which a labelled resource is a leftover: no measurement takes this long."""
 
 NEEDED = {
     "snapshot": "pubsub.snapshots.create and pubsub.snapshots.delete on the project",
@@ -41,11 +42,11 @@ NEEDED = {
     "pubsub.topics.attachSubscription on the topic",
     "topic": "pubsub.topics.create and pubsub.topics.delete on the project",
 }
-"""The permissions for each kind that is made, in the order of removal."""
+"""The permissions for each kind of resource, in the order of removal."""
 
 
 class Timed:
-    """A client whose calls' seconds are noted by their names."""
+    """Wraps a client and records the duration of each call, in seconds, by its name."""
 
     def __init__(self, client: Any, clock: Clock, seconds: defaultdict[str, list[float]]) -> None:
         self._client, self._clock, self._seconds = client, clock, seconds
@@ -66,8 +67,8 @@ class Timed:
 
 
 class ThrowAwayTopic:
-    """The names of one measurement, and the requests that make and remove what they name. `seconds` has how long each
-    call took, by its name."""
+    """The throw-away topic and subscriptions of one measurement: their names, creation and removal. `seconds` has the
+    durations of all calls, by name."""
 
     def __init__(self, publisher: Any, subscriber: Any, settings: PubSubSettings, clock: Clock) -> None:
         self.settings, self.clock = settings, clock
@@ -82,24 +83,25 @@ class ThrowAwayTopic:
         self._made: list[tuple[str, str]] = []
 
     def timed(self, client: Any) -> Any:
-        """The client, whose calls count from now on."""
+        """Return the client wrapped so that its calls are timed."""
         return Timed(client, self.clock, self.seconds)
 
     def make_topic(self) -> None:
-        """Raises PermissionMissing, and makes nothing, if anything that a measurement makes could not be removed."""
+        """Create the topic. Raises PermissionMissing, and creates nothing, if topic, subscriptions or snapshots could
+        not be removed later."""
         for kind in NEEDED:
             self._resources.delete(kind, self._path(kind), NEEDED[kind])
         self._make("topic", {"name": self.topic})
 
     def subscribe(self, role: str, **options: Any) -> str:
-        """A subscription of the topic, with these options besides, that nothing keeps for longer than a day."""
+        """Create a subscription of the topic with additional options, and return its path. It expires after a day."""
         path = self._path("subscription", f"-{role}")
         self._make("subscription", {**short_lived(path, self.topic), **options})
         return path
 
     def remove(self) -> None:
-        """Remove all that was made, the topic last; Ctrl-C does not end it. What cannot be removed is named in the
-        error."""
+        """Remove everything created, the topic last. Ctrl-C does not interrupt this. Raises PubSubError, which names
+        everything that could not be removed."""
         with ThreadPoolExecutor(1) as pool:
             removing = pool.submit(self._remove)
             while not removing.done():
@@ -108,8 +110,8 @@ class ThrowAwayTopic:
             removing.result()
 
     def sweep(self) -> list[str]:
-        """Remove what killed measurements left behind, and return the names. Does nothing where these credentials may
-        not list it."""
+        """Remove leftovers of killed measurements, and return their names. Does nothing if these credentials may not
+        list them."""
         before = (self.clock.now() - LEFT_AFTER).timestamp()
         swept = []
         with suppress(PermissionMissing):
@@ -143,25 +145,26 @@ class ThrowAwayTopic:
         return f"{self._project}/{kind}s/{self._id}{role}"
 
     def _make(self, kind: str, request: dict[str, Any]) -> None:
-        """Create it. It is removed even if creating it was interrupted, or its answer was lost."""
+        """Create a resource, and remember it first: it is removed even if the request is interrupted or its response is
+        lost."""
         self._made.append((kind, request["name"]))
         self._resources.create(kind, {**request, "labels": self.labels}, NEEDED[kind])
 
 
 REQUEST_COUNTS_AS = 1000
-"""Bytes that a request to publish or to pull is charged for at least."""
+"""The least number of bytes charged for a publish or pull request."""
 
 PUBLISH = "pubsub.topics.publish on the project"
 LOOK_AGAIN = 0.1
 TRIES = 5
-"""The number of attempts at a reading or a pull that gets no answer."""
+"""The greatest number of attempts at a reading or a pull if Pub/Sub does not answer."""
 
 Answer = TypeVar("Answer")
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """The extent of a measurement. `patience` is how long anything that should happen is waited for."""
+    """The extent of a measurement. `patience` is the longest wait for an expected event."""
 
     messages: int = 3000
     over: timedelta = timedelta(seconds=20)
@@ -174,7 +177,7 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class Received:
-    """One delivery of a message, and the monotonic clock then."""
+    """One delivery of a message, with the monotonic time of its receipt."""
 
     message_id: str
     publish_time: datetime
@@ -186,7 +189,7 @@ class Received:
 
 
 class Traffic:
-    """The calls on one place. `charged_bytes` is what publishing and pulling count for, by the price list."""
+    """The publishing and pulling on one throw-away topic. `charged_bytes` are the bytes charged by the price list."""
 
     def __init__(self, place: ThrowAwayTopic, plan: Plan) -> None:
         self._place, self._plan, self._clock = place, plan, place.clock
@@ -196,7 +199,7 @@ class Traffic:
         self.charged_bytes = 0
 
     def close(self) -> None:
-        """Pull no more."""
+        """Stop pulling."""
         for pulls in self._pulls.values():
             pulls.close()
 
@@ -209,7 +212,7 @@ class Traffic:
         return ids
 
     def _received(self, path: str, seconds: float) -> list[Received]:
-        """Pull once, within so many seconds."""
+        """Pull once, for at most `seconds`."""
         if path not in self._pulls:
             client, at_once = self._place.subscriber, PULLS_AT_ONCE if self._place.settings.emulator_host is None else 1
             self._pulls[path] = Pulls(
@@ -226,7 +229,7 @@ class Traffic:
         return [Received(**row, at=at) for row in table.to_pylist(maps_as_pydicts="strict")]
 
     def _take(self, path: str, wanted: Collection[str], within: timedelta | None = None) -> dict[str, Received]:
-        """Pull until all of the wanted messages have come, or the time is over."""
+        """Pull until all wanted messages have been received or the time is over."""
         until = self._clock.monotonic() + (within or self._plan.patience).total_seconds()
         found: dict[str, Received] = {}
         while not found.keys() >= set(wanted) and (left := until - self._clock.monotonic()) > 0:
@@ -234,7 +237,7 @@ class Traffic:
         return found
 
     def _drain(self, path: str) -> bool:
-        """Acknowledge everything that was published; False if some of it has not come."""
+        """Pull and acknowledge all published messages. False if some were not received."""
         wanted = self._sent - self._acknowledged[path]
         found = self._take(path, wanted)
         self._acknowledge(path, found.values())
@@ -248,8 +251,8 @@ class Traffic:
             self._acknowledged[path].update(one.message_id for one in received)
 
     def _acknowledge_again(self, path: str) -> int:
-        """Wait a moment, and acknowledge what came although it was acknowledged; how much did. Pub/Sub may deliver such
-        a message again, which a snapshot then rightly shows."""
+        """Pull briefly, acknowledge messages that were redelivered after their acknowledgement, and return their
+        number. Pub/Sub may redeliver such a message, and a snapshot then shows it correctly."""
         again = [one for one in self._received(path, LOOK_AGAIN) if one.message_id in self._acknowledged[path]]
         self._acknowledge(path, again)
         return len(again)
@@ -260,7 +263,7 @@ class Traffic:
             self._place.subscriber.modify_ack_deadline(request=request, **self._place.bounds)
 
     def _oldest(self, path: str) -> datetime:
-        """A reading as the pipeline takes it, under the measurement's label."""
+        """Take a reading as the pipeline does, with the measurement's label on the snapshot."""
         place = self._place
         reads = SnapshotBacklog(place.subscriber, path, self._clock, labels=place.labels)
         return self._tried(reads.read).oldest_unacked

@@ -1,4 +1,4 @@
-"""Settings written into the user's own file, whose comments, order and other values stay as they are."""
+"""Writes settings into the user's file, keeping its comments, order and other values."""
 
 import os
 import tempfile
@@ -17,13 +17,13 @@ from tidemark.pipeline.errors import InvalidSettings
 from tidemark.pipeline.settings import PREFIX
 
 COMMENT_AT_LEAST = 2
-"""Spaces before a comment behind a value."""
+"""The least number of spaces between a value and the comment after it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """A setting that was written, the value that the file had before (None: none), and the variable that overrides the
-    file, if there is one."""
+    """A setting that was written, its previous value in the file (None if it had none), and the environment variable
+    that overrides the file, if any."""
 
     setting: Setting
     before: str | None
@@ -31,10 +31,10 @@ class Written:
 
 
 def write_settings(file: Path, found: Sequence[Setting]) -> list[Written]:
-    """Write the settings into the file, all or none, and return those that were not in it already.
+    """Write the settings into the file, all or none, and return those that changed.
 
-    The file is replaced in one step, so that no reader sees half of it; a link stays one, and its target is replaced.
-    Raises InvalidSettings if the file cannot be read or written.
+    The file is replaced atomically. If it is a symbolic link, its target is replaced. Raises InvalidSettings if the
+    file cannot be read or written.
     """
     target = file.resolve()
     try:
@@ -56,7 +56,7 @@ def write_settings(file: Path, found: Sequence[Setting]) -> list[Written]:
 
 
 def _set(document: tomlkit.TOMLDocument, setting: Setting) -> Iterator[Written]:
-    """Set one, unless it is so already. What stands behind the old value on its line stays in its column."""
+    """Set one setting unless the file already has the value. A comment after the old value keeps its column."""
     section = document.setdefault(setting.section, tomlkit.table())
     before = section.get(setting.key)
     if before == setting.value:
@@ -71,7 +71,7 @@ def _set(document: tomlkit.TOMLDocument, setting: Setting) -> Iterator[Written]:
 
 
 def _replace(target: Path, text: str, meaning: dict[str, Any]) -> None:
-    """Raises ValueError for a text that would not mean what it should."""
+    """Replace the file with `text`. Raises ValueError if `text` does not parse to `meaning`."""
     if tomllib.loads(text) != meaning:
         raise ValueError("its form is too unusual")
     descriptor, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")

@@ -1,4 +1,4 @@
-"""Finds the computed windows that lack heartbeats which landed later: pure functions on columns."""
+"""Finds the computed windows that lack heartbeats which landed later. Pure functions on columns."""
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -16,15 +16,15 @@ from tidemark.pipeline.watermark.histogram import Ints
 from tidemark.pipeline.windows import Window, Windowing
 
 FEW = 5
-"""Hours that a sentence names."""
+"""The greatest number of hours that a sentence lists."""
 
 NOT_COMPUTED = np.iinfo(np.int64).max
-"""Stands for the version of a window that is not computed, or of which it is unknown what it was computed from."""
+"""Stands for the version of a window that is not computed, or whose input version is unknown."""
 
 
 def not_known(what: str, damaged: Mapping[str, str]) -> str:
-    """State what is unknown because files of `heartbeats` are damaged, which are given with their event hours,
-    and what to do; empty if none is."""
+    """Return a sentence that says what is unknown because of damaged files of `heartbeats`, and what to do; empty if no
+    file is damaged. `damaged` maps the files to their event hours."""
     if not damaged:
         return ""
     hours = sorted(set(damaged.values()))
@@ -37,8 +37,9 @@ def not_known(what: str, damaged: Mapping[str, str]) -> str:
 
 @dataclass(frozen=True, slots=True, order=True)
 class StaleWindow:
-    """A computed window whose input has grown since. `missed` of the new heartbeats are its own, `missed_before` are in
-    its lookback. It was computed from this version of `heartbeats`; None if that, or what landed since, is unknown."""
+    """A computed window whose input has grown since. `missed` counts the new heartbeats in the window, `missed_before`
+    those in its lookback. `computed_from` is the version of `heartbeats` that it was computed from; None if this, or
+    what landed since, is unknown."""
 
     window: Window
     missed: int
@@ -47,12 +48,12 @@ class StaleWindow:
 
     @property
     def sentence(self) -> str:
-        """State which window is stale, and why."""
+        """The window, and why it is stale."""
         return f"{self.window}: {self.why}"
 
     @property
     def why(self) -> str:
-        """State why it is stale."""
+        """Why the window is stale."""
         if self.computed_from is None:
             return "nobody can say any more what it was computed from, or what has landed since"
         return (
@@ -65,10 +66,10 @@ class StaleWindow:
 class MissedHeartbeats:
     """The heartbeats that landed after their window was computed, as of these versions of the two tables.
 
-    A heartbeat counts once, in its own window, until that window is computed again. Then it counts as `mended`, since
-    the lake's first check. While a long check is under way, `left` says how many commits, manifests or hours it still
-    has to read; until it is 0 the other figures are incomplete. `damaged` has the files of `heartbeats` that
-    cannot be read, with their event hours: nothing of these hours counts.
+    A heartbeat counts once, in its own window, until that window is recomputed. After that it counts in `mended`, a
+    total since the lake's first check. During a long check, `left` is the number of commits, manifests or hours still
+    to be read; until it is 0, the other figures are incomplete. `damaged` maps unreadable files of `heartbeats` to
+    their event hours, which are not counted.
     """
 
     heartbeats_version: int = -1
@@ -88,34 +89,36 @@ class MissedHeartbeats:
 
 @dataclass(frozen=True, slots=True)
 class AffectedWindows:
-    """The windows that a heartbeat affects: its own, and each later one whose lookback holds its event time, both ends
-    included. Times in arrays are microseconds since the epoch, and a window is identified by its start."""
+    """Determines the windows that a heartbeat affects: its own, and each later window whose lookback, both ends
+    included, contains its event time. Times in arrays are microseconds since the epoch; a window is identified by its
+    start."""
 
     windowing: Windowing
     lookback: timedelta
 
     def key(self, start_us: int) -> str:
-        """The name of the window that starts then."""
+        """Return the key of the window that starts at `start_us`."""
         return self.windowing.containing(from_us(start_us)).key
 
     def starts(self, event_us: Ints) -> list[tuple[Ints, NDArray[np.bool_]]]:
-        """For each event time its own window, then the next one, and so on, each with whether it is affected."""
+        """Return, for step 0, 1, …, the start of the window that many windows after each event time's own, and whether
+        the event time affects it."""
         length_us, lookback_us = duration_us(self.windowing.length), duration_us(self.lookback)
         own = event_us - event_us % length_us
         offsets = range(0, length_us + lookback_us, length_us)
         return [(own + offset, event_us >= own + offset - lookback_us) for offset in offsets]
 
     def keys_of(self, event_us: Ints) -> set[str]:
-        """The names of the windows that any of these event times affects."""
+        """Return the keys of the windows that any of these event times affects."""
         return {self.key(start) for starts, affects in self.starts(event_us) for start in np.unique(starts[affects])}
 
     def keys_between(self, oldest: datetime, newest: datetime) -> Iterator[str]:
-        """The names of the windows that event times in `[oldest, newest]` may affect, in order."""
+        """Yield the keys of the windows that event times in `[oldest, newest]` may affect, in order."""
         first = self.windowing.containing(oldest).start
         return (window.key for window in self.windowing.between(first, newest + self.lookback + self.windowing.length))
 
     def versions_of(self, starts: Ints, versions: Mapping[str, int]) -> Ints:
-        """The version that each window was computed from, given those that are known; else NOT_COMPUTED."""
+        """Look up the version that each window was computed from; NOT_COMPUTED if it is not in `versions`."""
         each, rows = np.unique(starts, return_inverse=True)
         known = [versions.get(self.key(start), NOT_COMPUTED) for start in each.tolist()]
         return np.array(known, dtype=np.int64)[rows]
@@ -124,8 +127,9 @@ class AffectedWindows:
 def missed_by(
     landings: pa.Table, versions: Mapping[str, int], affected: AffectedWindows
 ) -> tuple[pa.Table, MissedHeartbeats]:
-    """Find the first landings that some window still lacks, and what is missed, given the version that each computed
-    window was computed from. `mended` counts what was missed when it was last judged and is not any more."""
+    """Return the first landings that some window still lacks, and the missed heartbeats. `versions` has the version
+    that each computed window was computed from. `mended` counts heartbeats that were missed at the last check and are
+    no longer missed."""
     event_us, landed_with = microseconds(landings["event_time"]), landings["version"].combine_chunks().to_numpy()
     was_missed = landings["missed"].combine_chunks().to_numpy(zero_copy_only=False)
     lacking_by_place = []

@@ -1,4 +1,4 @@
-"""The progress of a check of staleness, kept in the lake as one small object that can be derived again."""
+"""The progress of the staleness check, kept in the lake as one small object that can be recomputed."""
 
 import logging
 from collections.abc import Mapping
@@ -17,22 +17,21 @@ from tidemark.pipeline.quality.missed.first_landings import LANDINGS
 logger = logging.getLogger(__name__)
 
 CHECKPOINTS = ParquetKind("staleness/", "the tables are checked from the beginning", columns=LANDINGS.names)
-"""The unread landings, with all else as JSON in the metadata. The key has the versions of both tables."""
+"""The unread landings as rows, everything else as JSON in the metadata. The key holds the versions of both tables."""
 
 CHECKED = "tidemark.checked"
 COMMITS_BETWEEN = 200
-"""After this many commits a checkpoint is written even if it says nothing new: it bounds what a new process reads."""
+"""After this many commits a checkpoint is written even if nothing changed: this bounds what a new process reads."""
 
 
 @dataclass(frozen=True, slots=True)
 class StalenessCheckpoint:
-    """A state of the check: what landed through `heartbeats_version` is judged for the windows computed as of
-    `diffs_version`.
+    """A state of the check: everything that landed through `heartbeats_version` is checked against the windows computed
+    as of `diffs_version`.
 
     `tables` are the ids of the two tables. `unread` has the heartbeats that some computed window lacks, as rows of
-    LANDINGS. `unknown` has the computed windows of which it is unknown what they have read. `mended` counts the
-    heartbeats that were missed once and are not any more. `damaged` has the files of `heartbeats` that could not be
-    read, with their event hours."""
+    LANDINGS. `unknown` has the computed windows whose input is unknown. `mended` counts the heartbeats that were missed
+    once and no longer are. `damaged` maps unreadable files of `heartbeats` to their event hours."""
 
     __pydantic_config__: ClassVar = ConfigDict(arbitrary_types_allowed=True)
 
@@ -49,14 +48,14 @@ AS_JSON = TypeAdapter(StalenessCheckpoint)
 
 
 class CheckpointStore:
-    """Keeps the newest checkpoint. If there is none, or it is damaged, a check begins anew: slower, same result."""
+    """Stores the newest checkpoint. If it is absent or damaged, the check starts over: slower, with the same result."""
 
     def __init__(self, objects: ObjectStore) -> None:
         self._notes = Notes(objects, CHECKPOINTS)
         self._kept: StalenessCheckpoint | None = None
 
     def newest(self) -> StalenessCheckpoint | None:
-        """The newest checkpoint that was kept. Raises NewerFormat, LakeUnreachable."""
+        """Read the newest checkpoint; None if it is absent or damaged. Raises NewerFormat, LakeUnreachable."""
         for key in reversed(self._notes.listed()):
             try:
                 self._kept = self._found(key)
@@ -68,7 +67,7 @@ class CheckpointStore:
         return None
 
     def keep(self, checkpoint: StalenessCheckpoint) -> None:
-        """Keep this one if it says something new, or is COMMITS_BETWEEN further. Raises LakeError."""
+        """Store the checkpoint if its content changed or it is COMMITS_BETWEEN commits further. Raises LakeError."""
         if self._kept is not None and not _is_news(self._kept, checkpoint):
             return
         earlier = self._notes.listed()
@@ -80,7 +79,7 @@ class CheckpointStore:
         self._kept = checkpoint
 
     def _found(self, key: str) -> StalenessCheckpoint | None:
-        """A checkpoint; None if another process has replaced it meanwhile."""
+        """Read a checkpoint; None if another process has replaced it meanwhile."""
         rows = self._notes.find(key)
         if rows is None:
             return None

@@ -1,6 +1,6 @@
-"""Finds what the windows of `heartbeat_diffs` lack, by comparing both tables hour by hour.
+"""Finds the heartbeats that the windows of `heartbeat_diffs` lack, by comparing both tables hour by hour.
 
-It serves where the tables' logs do not say what landed when: commits or replaced files were removed.
+Used if the tables' logs no longer show what landed when, because commits or replaced files were removed.
 """
 
 import logging
@@ -21,24 +21,24 @@ from tidemark.pipeline.quality.missed.first_landings import EVERY, LANDINGS, NO_
 logger = logging.getLogger(__name__)
 
 HOURS_AT_ONCE = 6
-"""Event hours in one step of a comparison. With 10,000 streams, reading an hour of both tables takes some seconds."""
+"""Event hours per step of a comparison. With 10,000 streams, reading an hour of both tables takes some seconds."""
 
 HELD = pa.schema({"stream_id": pa.string(), "event_time": MOMENT, "message_id": pa.string()})
-"""The columns of `heartbeat_diffs` that identify the copy that a row was made from."""
+"""The columns of `heartbeat_diffs` that identify the copy from which a row was computed."""
 
 
 def ids_of(heartbeats: DeltaTable, diffs: DeltaTable) -> tuple[str, str]:
-    """The ids of the two tables: a table that was lost and begun again has another one."""
+    """Return the ids of the two tables. A table that was lost and created again has a new id."""
     return str(heartbeats.metadata().id), str(diffs.metadata().id)
 
 
 class TableComparison:
-    """A comparison under way between one version of `heartbeats` and one of `heartbeat_diffs`.
+    """A comparison in progress between one version of `heartbeats` and one of `heartbeat_diffs`.
 
-    `lacking` has the heartbeats found so far that their own window does not hold, as rows of LANDINGS. The version that
-    they first landed with is not known, so the compared version stands for it. `unknown` has the windows found so far
-    that may or may not have read what landed in their lookback. `damaged` has the files of `heartbeats` that cannot be
-    read, with their hours, of which nothing is told. One event hour is in memory at a time.
+    `lacking` has the heartbeats found so far that are not in their own window, as rows of LANDINGS. The version with
+    which they first landed is unknown, so the compared version is used. `unknown` has the windows found so far that may
+    not have read everything in their lookback. `damaged` maps unreadable files of `heartbeats` to their event hours,
+    which are not compared. One event hour is in memory at a time.
     """
 
     def __init__(
@@ -48,7 +48,7 @@ class TableComparison:
         versions: tuple[int, int],
         affected: AffectedWindows,
     ) -> None:
-        """Raises ObjectMissing if one of the versions of the two tables cannot be read any more, LakeError."""
+        """Raises ObjectMissing if one of the two versions can no longer be read, LakeError."""
         heartbeats, diffs = (table.at(at) for table, at in zip((landed, computed), versions, strict=True))
         self.tables = ids_of(heartbeats, diffs)
         self.heartbeats, self.diffs = heartbeats, diffs
@@ -60,8 +60,8 @@ class TableComparison:
         self._hours = sorted({partition[EVENT_HOUR] for partition in heartbeats.partitions()})
 
     def advance(self, versions: Mapping[str, int]) -> int:
-        """Compare the next few event hours of the windows with known versions, and return how many hours are left.
-        Raises LakeError; then the next call tries the same hour again."""
+        """Compare the next HOURS_AT_ONCE event hours, and return the number of hours left. Hours without a window in
+        `versions` are skipped. Raises LakeError; the next call then retries the same hour."""
         for hour in self._hours[:HOURS_AT_ONCE]:
             begins = datetime.strptime(hour, HOUR_FORMAT).replace(tzinfo=UTC)
             if any(key in versions for key in self._affected.keys_between(begins, begins + HOUR)):
@@ -85,12 +85,12 @@ class TableComparison:
         lacking = landings(each.filter(pa.array(is_lacking)).select(IDENTITY), self.heartbeats.version())
         self.lacking = pa.concat_tables([self.lacking, lacking])
         for starts, affects in later:
-            # A window has read for certain what another window holds that was computed from the same version or before.
+            # A window has certainly read what another window holds that was computed from the same version or earlier.
             may_lack = ~is_lacking & affects & (self._affected.versions_of(starts, versions) < own_version)
             self.unknown.update(map(self._affected.key, np.unique(starts[may_lack]).tolist()))
 
     def _rows(self, hour: str) -> pa.Table | None:
-        """Read what landed of an event hour; None if a file of it is damaged or gone."""
+        """Read the landed rows of an event hour; None if one of its files is damaged or gone."""
         found = [NO_ROWS]
         for file in files_by_hour(self.heartbeats, self._files, [hour]).get(hour, ()):
             try:
@@ -102,7 +102,7 @@ class TableComparison:
         return pa.concat_tables(found)
 
     def _held(self, windows: list[str]) -> pa.Table:
-        """The rows of these windows, each marked as held."""
+        """Read the rows of these windows, with a column `is_held` that is true."""
         rows = self._computed.rows(self.diffs, HELD.names, partitions=windows) if windows else HELD.empty_table()
         rows = rows.cast(HELD)
         return rows.append_column("is_held", pa.array([True] * rows.num_rows, pa.bool_()))

@@ -1,4 +1,4 @@
-"""Finds the heartbeats that first landed with some files: the rows of the files, less what an earlier version held."""
+"""Finds the heartbeats that first landed with given files: their rows, minus what an earlier version held."""
 
 import logging
 from collections import defaultdict
@@ -24,26 +24,28 @@ logger = logging.getLogger(__name__)
 LANDINGS = pa.schema(
     {"stream_id": pa.string(), "event_time": MOMENT, "id": pa.string(), "version": pa.int64(), "missed": pa.bool_()}
 )
-"""One row a heartbeat: the version that it first landed with, and whether its own window was computed without it."""
+"""One row per heartbeat: the version with which it first landed, and whether its own window was computed without it."""
 
 NO_ROWS = pa.Table.from_batches(
     [],
     pa.schema({"stream_id": pa.string(), "event_time": MOMENT, "publisher_id": pa.string(), "message_id": pa.string()}),
 )
-"""The columns of IDENTITY_SOURCE without a row."""
+"""An empty table with the columns of IDENTITY_SOURCE."""
 
 EVERY, NONE = pc.scalar(True), pc.scalar(False)
-"""The filters that every row passes, and none."""
+"""The filters that accept every row, and no row."""
 
 
 def first_landings(
     heartbeats: LakeTable, files: Sequence[AddedFile], before: datetime, now: DeltaTable, since: Sequence[Commit]
 ) -> tuple[pa.Table, dict[str, str]]:
-    """The heartbeats with event times before a moment that first landed with these files, each once: rows of LANDINGS.
-    The version before the oldest of the files says what had landed by then. `now` is a later version, and `since` has
-    the commits that added these files, and those after them. Assumption: copies that landed later are in these files.
-    Memory follows the files of one event hour. Of an hour with a damaged file nothing is told; these files are given
-    with their hours. Raises ObjectMissing if a file or that version is gone."""
+    """Return the heartbeats with event times below `before` that first landed with these files, as rows of LANDINGS
+    without copies, and the damaged files with their event hours, of which no rows are returned.
+
+    The version before the oldest file determines what had landed earlier. `now` is a later version; `since` has the
+    commits that added these files and all commits after them. Assumption: copies that landed later are in these files.
+    Memory is bounded by the files of one event hour. Raises ObjectMissing if a file or that earlier version is gone.
+    """
     by_hour = defaultdict[str, list[AddedFile]](list)
     for file in files:
         by_hour[file.partition].append(file)
@@ -66,25 +68,25 @@ def first_landings(
 def _held_before(
     heartbeats: LakeTable, version: int, hours: Iterable[str], now: DeltaTable, since: Sequence[Commit]
 ) -> dict[str, list[AddedFile]]:
-    """The files of these event hours before a version."""
+    """Return the files of these event hours as of the version before `version`, by hour."""
     if since[-1].version != now.version() or not all(commit.is_append for commit in since):
         earlier = heartbeats.at(version - 1) if version > 0 else None
         return {} if earlier is None else files_by_hour(earlier, listed(earlier), hours)
-    # Opened at an earlier version, the table would be read from its checkpoint on.
+    # Opening the table at an earlier version would read its log again from a checkpoint.
     later = {file.path for commit in since for file in commit.added if file.version >= version}
     found = files_by_hour(now, listed(now), hours)
     return {hour: [file for file in of_hour if file.path not in later] for hour, of_hour in found.items()}
 
 
 def landings(heartbeats: pa.Table, version: int) -> pa.Table:
-    """Heartbeats with the columns of IDENTITY as rows of LANDINGS that landed with a version and are not missed yet."""
+    """Convert heartbeats with the columns of IDENTITY to rows of LANDINGS with this version, not missed yet."""
     count = heartbeats.num_rows
     rows = heartbeats.append_column("version", pa.array([version] * count, pa.int64()))
     return rows.append_column("missed", pa.array([False] * count, pa.bool_())).cast(LANDINGS)
 
 
 def earliest(landed: Sequence[pa.Table]) -> pa.Table:
-    """Each heartbeat of these rows of LANDINGS once, with its least version; missed if any of its rows was."""
+    """Merge rows of LANDINGS to one row per heartbeat, with its least version; missed if any of its rows was."""
     rows = pa.concat_tables(landed).group_by(list(IDENTITY), use_threads=False)
     first = rows.aggregate([("version", "min"), ("missed", "max")])
     named = first.rename_columns({"version_min": "version", "missed_max": "missed"})
@@ -99,7 +101,8 @@ def _rows(heartbeats: LakeTable, file: AddedFile, before: datetime) -> pa.Table:
 
 
 def files_by_hour(table: DeltaTable, files: pa.Table, hours: Iterable[str]) -> dict[str, list[AddedFile]]:
-    """The files of some event hours, of all that `listed` lists. A table may have thousands of hours."""
+    """Return the files of these event hours, by hour. `files` is the result of `listed`; a table may have thousands of
+    hours."""
     files = files.filter(pc.is_in(files[f"partition.{PARTITION}"], pa.array(sorted(hours), pa.string())))
     columns = files["path"], files[f"partition.{PARTITION}"], files["oldest"], files["newest"]
     found = defaultdict[str, list[AddedFile]](list)
@@ -109,8 +112,9 @@ def files_by_hour(table: DeltaTable, files: pa.Table, hours: Iterable[str]) -> d
 
 
 def held_in(heartbeats: LakeTable, files: Sequence[AddedFile], rows: pa.Table, only: pc.Expression = EVERY) -> pa.Table:
-    """The identities in these files that `rows` may have: of the same time range and streams, and of those `only`. A
-    file is read only if one of the times may be in it. Raises ObjectMissing if it is gone."""
+    """Return the identities in these files that may match `rows`: in the same time range, of the same streams, and
+    accepted by the filter `only`. A file is read only if it may contain one of the times. Raises ObjectMissing if the
+    file is gone."""
     found = [identities(NO_ROWS)]
     if not rows.num_rows:
         return found[0]
@@ -127,9 +131,9 @@ def held_in(heartbeats: LakeTable, files: Sequence[AddedFile], rows: pa.Table, o
 
 
 def read_rows(heartbeats: LakeTable, file: AddedFile, wanted: pc.Expression) -> pa.Table:
-    """The columns of IDENTITY_SOURCE of a file's rows that are wanted. Raises DamagedFile, OSError."""
+    """Read the columns of IDENTITY_SOURCE of the rows that pass a filter. Raises DamagedFile, OSError."""
     with (
         heartbeats.naming_damage(file.path),
-        heartbeats.folder.open_input_file(file.path) as opened,  # by its path, it would be looked up as well
+        heartbeats.folder.open_input_file(file.path) as opened,  # reading by path costs one more request
     ):
         return pq.read_table(opened, columns=list(IDENTITY_SOURCE), filters=wanted, use_threads=False)

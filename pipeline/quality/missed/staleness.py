@@ -1,12 +1,12 @@
-"""Missed heartbeats and stale windows: what landed after a window was computed that is in its input.
+"""Finds missed heartbeats and stale windows: heartbeats of a window's input that landed after it was computed.
 
-A run's manifest names the version of `heartbeats` that its windows were computed from. A heartbeat that *first* landed
-with a later version was not read: its own window missed it, and each computed window whose lookback reaches it is stale
-as well. Copies of earlier heartbeats bring nothing new, and neither does compaction.
+A run's manifest names the version of `heartbeats` from which its windows were computed. A heartbeat that *first* landed
+with a later version was not read: its own window missed it, and each computed window whose lookback contains it is
+stale too. Copies of earlier heartbeats and compaction add nothing new.
 
-A check follows the log of `heartbeats` from its checkpoint on. It opens a file only if the file may hold event times
-that some window was computed without. One step of it reads a bounded stretch of commits and moves the checkpoint to the
-end of that stretch, so a long check is a sequence of short ones.
+A check follows the log of `heartbeats` from its checkpoint. It opens a file only if the file may hold event times that
+some computed window has not read. Each step reads a bounded number of commits and then moves the checkpoint, so a long
+check is a sequence of short ones.
 """
 
 import logging
@@ -33,29 +33,30 @@ from tidemark.pipeline.windows import Windowing
 logger = logging.getLogger(__name__)
 
 COMMITS_AT_ONCE = 1000
-"""Commits that one step reads: on a bucket this takes some ten seconds, well within a sensor's tick."""
+"""Commits that one step reads: about ten seconds on a bucket, well within a sensor's tick."""
 
 FILES_AT_ONCE = 200
-"""Files of heartbeats that one step opens, beside what landed earlier in the same event hours."""
+"""Files of `heartbeats` that one step opens, not counting earlier files of the same event hours."""
 
 MANIFESTS_AT_ONCE = 500
 """Manifests of runs that one step reads."""
 
 
 class Staleness:
-    """Checks one lake again and again; each check reads only what has changed since. One user at a time.
+    """Checks one lake repeatedly; each check reads only what has changed since the last one. Not thread-safe.
 
-    Assumptions: a heartbeat stays in the table as long as its window does, and copies share stream and event time. If
-    commits or files since the checkpoint were removed (without a checkpoint: since the oldest run whose windows stand),
-    the contents of the tables are compared instead. Then the missed heartbeats are exact all the same, and a window
-    that is not stale may be called stale, never the other way round. What an event hour with a damaged file holds is
-    not known, and counts for nothing until the file is put back or taken out.
+    Assumptions: a heartbeat stays in the table as long as its window does, and copies share stream and event time.
+
+    If commits or files since the checkpoint were removed (without a checkpoint: since the oldest run whose windows are
+    current), the contents of the tables are compared instead. The missed heartbeats are still exact. A window may then
+    be reported as stale although it is not, but never the reverse. An event hour with a damaged file is not counted
+    until the file is restored or removed from the table.
     """
 
     def __init__(self, lake: Lake, windowing: Windowing, lookback: timedelta) -> None:
         self.checkpoint: StalenessCheckpoint | None = None
         self.heartbeats = lake.heartbeats(KEPT_BYTES)
-        """For others of the same user, who then need not open it as well."""
+        """Public, so that the caller's other checks can share the opened table."""
         self._diffs = lake.diffs()
         self._affected = AffectedWindows(windowing, lookback)
         self._store = CheckpointStore(lake.objects())
@@ -66,28 +67,29 @@ class Staleness:
 
     @classmethod
     def restored(cls, lake: Lake, windowing: Windowing, lookback: timedelta) -> "Staleness":
-        """A check that goes on from the checkpoint that the lake keeps. Raises LakeUnreachable."""
+        """Return a check that continues from the checkpoint in the lake. Raises LakeUnreachable."""
         staleness = cls(lake, windowing, lookback)
         staleness.checkpoint = staleness._store.newest()
         return staleness
 
     def keep(self) -> None:
-        """Keep the checkpoint in the lake, for the next process. Raises LakeError."""
+        """Write the checkpoint to the lake, for the next process. Raises LakeError."""
         if self.checkpoint is not None:
             self._store.keep(self.checkpoint)
 
     def check(self, goes_on: Callable[[], bool] = lambda: True) -> MissedHeartbeats:
-        """Find what is missed and stale now, or as far as steps come while it `goes_on`. Raises LakeError."""
+        """Find the missed heartbeats and stale windows. Stops early, with `left` above 0, once `goes_on` returns false.
+        Raises LakeError."""
         missed = self.step()
         while missed.left and goes_on():
             missed = self.step()
         return missed
 
     def step(self) -> MissedHeartbeats:
-        """One bounded step of a check; the next call goes on if anything is `left`. One step is enough for what a few
-        minutes bring. Raises LakeError; then the next call tries again. Raises InvalidSettings if the computed windows
-        have another length."""
-        # In this order: a window that is computed in between may have read more than this version, never less.
+        """Run one bounded step of a check; if anything is `left`, the next call continues. One step is enough for a few
+        minutes of heartbeats. Raises LakeError, and the next call retries; InvalidSettings if the computed windows have
+        another length."""
+        # Read in this order: a window computed in between may have read more than this version, never less.
         heartbeats, diffs = self.heartbeats.current(), self._diffs.table.current()
         if heartbeats is None or diffs is None:
             self._comparison = None
@@ -115,17 +117,17 @@ class Staleness:
             return self.step()  # a file of the compared versions was replaced and removed meanwhile
 
     def _checkpoint_for(self, heartbeats: DeltaTable, diffs: DeltaTable) -> StalenessCheckpoint:
-        """The last checkpoint, unless it is of other tables: one may have been lost and begun again."""
+        """Return the last checkpoint; an empty one if it is of other tables, ahead of these, or if a file that was
+        damaged then no longer is."""
         last = self.checkpoint or StalenessCheckpoint(("", ""))
         if last.damaged and last.damaged.keys() - self._still_damaged(heartbeats, last.damaged):
-            last = StalenessCheckpoint(("", ""))  # a file was put back or taken out: what it holds is known now
+            last = StalenessCheckpoint(("", ""))  # a file was restored or removed: its hour can be checked now
         tables = ids_of(heartbeats, diffs)
         is_ahead = last.heartbeats_version > heartbeats.version() or last.diffs_version > diffs.version()
         return StalenessCheckpoint(tables) if is_ahead or last.tables != tables else last
 
     def _still_damaged(self, heartbeats: DeltaTable, damaged: Mapping[str, str]) -> set[str]:
-        """Select the damaged files, given with their event hours, that the table still lists and that are
-        unreadable."""
+        """Return those of the damaged files that the table still lists and that are still unreadable."""
         found = set[str]()
         for file in chain.from_iterable(files_by_hour(heartbeats, listed(heartbeats), damaged.values()).values()):
             try:
@@ -136,13 +138,13 @@ class Staleness:
         return found
 
     def _follow(self, before: StalenessCheckpoint, heartbeats: DeltaTable, diffs: DeltaTable) -> MissedHeartbeats:
-        """One step along the log. Raises ObjectMissing if the log or the files do not go back far enough."""
+        """Run one step along the log. Raises ObjectMissing if the log or the files do not go back far enough."""
         earlier, runs = self._runs_before(before), self._runs_of(diffs)
         changed = {key: run for key, run in runs.items() if earlier.get(key) != run}
         versions, unknown, left = self._versions(changed)
         if left:
             return replace(self._missed, left=left)
-        # All that a window which stands as before lacks up to the checkpoint is known; of the others, nothing is.
+        # Everything that an unchanged window lacks up to the checkpoint is known; of a changed one, nothing is known.
         read = {key: versions.get(key, before.heartbeats_version) for key in runs if key not in unknown}
         unknown |= (before.unknown & runs.keys()) - changed.keys()
         after = min(read.values(), default=heartbeats.version())
@@ -152,7 +154,7 @@ class Staleness:
             end = self._affected.windowing.named(max(runs)).end
             since = commits(self.heartbeats, after, through)
             files = self._unread_files([file for commit in since for file in commit.added], read, end)
-            # A window that stands as before may have been computed from a version that this check has yet to reach.
+            # An unchanged window may have been computed from a version that this check has not reached yet.
             touched = {key for file in files for key in self._affected.keys_between(*range_of(file))} & read.keys()
             versions, _, left = self._versions({key: runs[key] for key in touched})
             if left:
@@ -182,8 +184,8 @@ class Staleness:
         return self._judged(checkpoint, versions, heartbeats.version())
 
     def _unread_files(self, files: list[AddedFile], read: Mapping[str, int], end: datetime) -> list[AddedFile]:
-        """The files that may hold heartbeats which a window has not read, and the later files that may hold copies of
-        these, which share their event hour. `read` has the version through which each window's input is checked."""
+        """Select the files that may hold heartbeats which a window has not read, and later files of the same event
+        hours, which may hold copies. `read` has the version through which each window's input is checked."""
         chosen = [
             file
             for file in files
@@ -195,7 +197,7 @@ class Staleness:
     def _compare(
         self, comparison: TableComparison, before: StalenessCheckpoint, heartbeats_version: int
     ) -> MissedHeartbeats:
-        """One step of a comparison of the tables' contents."""
+        """Run one step of a comparison of the tables' contents."""
         versions, unknown, left = self._versions(self._runs_of(comparison.diffs))
         left = left or comparison.advance(versions)
         if left:
@@ -214,7 +216,7 @@ class Staleness:
     def _judged(
         self, checkpoint: StalenessCheckpoint, versions: Mapping[str, int], heartbeats_version: int
     ) -> MissedHeartbeats:
-        """Judge what is unread, and move the checkpoint there."""
+        """Compute the result from the unread heartbeats, and move the checkpoint."""
         unread, missed = missed_by(checkpoint.unread, versions, self._affected)
         self.checkpoint = replace(checkpoint, unread=unread, mended=checkpoint.mended + missed.mended)
         stale = {found.window.key: found for found in missed.stale}
@@ -233,7 +235,8 @@ class Staleness:
         return self._missed
 
     def _runs_before(self, before: StalenessCheckpoint) -> Mapping[str, str]:
-        """The run that each window stood from at the checkpoint; nothing if that version cannot be read any more."""
+        """Return the run that had computed each window at the checkpoint; empty if that version can no longer be
+        read."""
         if before.diffs_version < 0:
             return {}
         if self._runs[0] == (before.tables[1], before.diffs_version):
@@ -245,15 +248,15 @@ class Staleness:
             return {}
 
     def _runs_of(self, diffs: DeltaTable) -> Mapping[str, str]:
-        """The run that each computed window stands from in a version of the diffs."""
+        """Return the run that computed each window in a version of `heartbeat_diffs`."""
         version = str(diffs.metadata().id), diffs.version()
         if self._runs[0] != version:
             self._runs = version, self._diffs.runs(at=diffs)
         return self._runs[1]
 
     def _versions(self, runs: Mapping[str, str]) -> tuple[dict[str, int], set[str], int]:
-        """The version that each of these windows was computed from, given its run; the windows of which it is unknown
-        any more; and how many manifests are left to be read before that can be said."""
+        """Return the version from which each window was computed, given its run; the windows for which it is unknown;
+        and the number of manifests still to be read. If any are left, the first two are empty."""
         absent = sorted(set(runs.values()) - self._version_of_run.keys())
         self._version_of_run |= read_ahead(self._diffs.input_version, absent[:MANIFESTS_AT_ONCE])
         if len(absent) > MANIFESTS_AT_ONCE:
