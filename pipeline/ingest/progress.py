@@ -98,7 +98,8 @@ class Progress:
 
 
 def progress_of(looks: Sequence[BacklogLook]) -> list[Progress]:
-    """Return the progress of each side that is behind, oldest backlog first. Empty if the looks span too little time."""
+    """Return the progress of each side that is behind, oldest backlog first. Empty if the looks span too little
+    time."""
     recent = [one for one in looks if one.at >= looks[-1].at - WATCHED]
     if not recent or recent[-1].at - recent[0].at < AT_LEAST:
         return []
