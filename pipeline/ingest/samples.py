@@ -75,15 +75,13 @@ def read_samples(paths: Sequence[Path], reading: SampleReading) -> list[Sample]:
             ) from error
         left -= len(content)
         if left < 0:
-            raise SampleUnusable(
-                f"with {path} the samples have more than {MOST_BYTES >> 20} MiB; name fewer or smaller"
-            )
+            raise SampleUnusable(f"with {path} the samples exceed {MOST_BYTES >> 20} MiB; name fewer or smaller ones")
         for sample in _of_file(path, content, reading):
             if len(found) == MOST_SAMPLES:
                 raise SampleUnusable(f"with {path} there are more than {MOST_SAMPLES} samples; name fewer")
             found.append(sample)
     if not found:
-        raise SampleUnusable(f"there is no message in {', '.join(map(str, paths))}")
+        raise SampleUnusable(f"no message found in {', '.join(map(str, paths))}")
     return found
 
 
@@ -97,7 +95,9 @@ def _files_of(paths: Sequence[Path]) -> Iterator[Path]:
         except OSError as error:
             raise SampleUnusable(f"{path} cannot be listed: {error.strerror or error}") from error
         if len(inside) > MOST_SAMPLES:
-            raise SampleUnusable(f"{path} has {len(inside)} files, and a trial takes {MOST_SAMPLES}; name some of them")
+            raise SampleUnusable(
+                f"{path} has {len(inside)} files, and a trial takes at most {MOST_SAMPLES}; name some of them"
+            )
         yield from inside
 
 
@@ -130,7 +130,9 @@ def _records(path: Path, content: bytes, reading: SampleReading) -> Iterator[Sam
         for number, record in enumerate(records_of(content, path.name), 1):
             yield Sample(f"{path.name}#{number}", _bare(record, reading))
     except Unreadable as error:
-        raise SampleUnusable(f"{path} begins as an Avro object container file does, and is none: {error}") from error
+        raise SampleUnusable(
+            f"{path} starts like an Avro object container file, but is not a valid one: {error}"
+        ) from error
 
 
 def _parsed(content: bytes) -> Any:
@@ -168,7 +170,7 @@ def _message_in(value: Any) -> dict[str, Any] | None:
 def _message(name: str, fields: dict[str, Any], reading: SampleReading) -> Sample:
     data = fields.get("data", "")
     if not isinstance(data, str) or not BASE64.fullmatch(data):
-        raise SampleUnusable(f"{name}: its data is not base64, as Pub/Sub's messages have it in JSON")
+        raise SampleUnusable(f"{name}: its data is not base64, as the JSON form of a Pub/Sub message requires")
     try:
         message = ParseDict(fields, PubsubMessage.pb()())
     except (ParseError, ValueError) as error:

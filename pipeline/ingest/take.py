@@ -310,7 +310,7 @@ def by_reading(backlog: Backlog, waits: Callable[[], object]) -> Callable[[datet
         except ReadingPostponed:
             return is_small
         except PubSubError as error:
-            logger.warning("whether there is more to pull is not known: %s", error)
+            logger.warning("cannot tell whether there is more to pull: %s", error)
             return True
         return reading.no_later_than >= began - CAUGHT_UP
 

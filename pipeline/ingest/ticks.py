@@ -197,7 +197,7 @@ def _clock_problem(*readings: Reading | None) -> str | None:
         return None
     return (
         f"this machine's clock is at least {rough(behind)} behind Pub/Sub's; synchronize it (chrony, "
-        "systemd-timesyncd): windows are computed only once their end is past by it"
+        "systemd-timesyncd): windows are computed only after their end by this clock"
     )
 
 
