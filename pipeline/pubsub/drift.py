@@ -1,4 +1,4 @@
-"""Looks at the two subscriptions as they are now: after `provision` anybody may change them."""
+"""Checks the current state of the two subscriptions: their options may have changed since `provision`."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -15,14 +15,14 @@ from tidemark.pipeline.pubsub.requirements import dangers, differences, followed
 from tidemark.pipeline.settings_sections import PubSubSettings
 
 LOOKS_WITHIN = timedelta(seconds=10)
-"""The longest that one request takes. It is made beside a tick, and its answer is not urgent."""
+"""Timeout of one request. It runs concurrently with a tick, and its answer is not urgent."""
 
 
 @dataclass(frozen=True, slots=True)
 class Drift:
-    """Sentences for people, each with a remedy. `breaks`: the method does not hold. `dangers`: messages will be lost
-    later. `differences` from the settings cost or surprise, and nothing more. `promises`: what a watermark over base
-    promises, where somebody else reads it."""
+    """Human-readable sentences, each with a remedy. `breaks`: the method does not hold. `dangers`: messages will be
+    lost later. `differences` from the settings cost or surprise, nothing more. `promises`: what a watermark over base
+    promises, if somebody else reads base."""
 
     breaks: tuple[str, ...] = ()
     dangers: tuple[str, ...] = ()
@@ -31,7 +31,7 @@ class Drift:
 
 
 def look_at_subscriptions(client: SubscriberClient, settings: PubSubSettings, contract: MessageContract) -> Drift:
-    """Find what is wrong with the two subscriptions, in two requests that are not repeated. It changes nothing.
+    """Find problems of the two subscriptions, with two requests that are not retried. Changes nothing.
 
     Raises PubSubUnreachable, and PermissionMissing without `pubsub.subscriptions.get` on them.
     """
@@ -62,8 +62,8 @@ def _find(client: SubscriberClient, path: str) -> Any | None:
 
 
 def promises(found: Any) -> Iterator[str]:
-    """Say what a watermark over the subscription promises, in a sentence for each option that matters. What voids the
-    promise, `requirements.dangers` says."""
+    """Yield what a watermark over the subscription promises, a sentence for each relevant option.
+    `requirements.dangers` covers what voids the promise."""
     yield f"{found.name} {_acknowledged(found)}"
     if found.enable_exactly_once_delivery:
         yield "it delivers exactly once: what counts as acknowledged is not delivered again"
