@@ -123,7 +123,7 @@ class SnapshotBacklog:
             except api.FailedPrecondition as error:
                 raise SnapshotRefused(
                     f"Pub/Sub refuses a snapshot of {self._subscription}: {error.message}. Unless that names another "
-                    "cause, its oldest message is within an hour of the 7 days after which snapshots end; the "
+                    "cause, its oldest message is less than an hour from a snapshot's limit of 7 days; the "
                     "watermark holds until that message has landed"
                 ) from error
         # A plain datetime, not the client's subclass.

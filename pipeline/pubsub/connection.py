@@ -43,7 +43,7 @@ CALL_TIMEOUT = timedelta(seconds=10)
 """Timeout of a call other than a pull, retries included: Dagster allows a tick 60 s for all its calls."""
 
 TICKS_GO_ON = "Nothing is lost: ticks try again"
-ONCE_MORE = "Nothing is lost: run the command once more then"
+ONCE_MORE = "Nothing is lost: then run the command again"
 """What happens after a call without an answer: in a tick, and in a command."""
 
 
@@ -139,12 +139,12 @@ def reported(
         why = getattr(cause, "message", None) or cause
         if MAY_NOT_ACT in str(why):
             raise PermissionMissing(
-                f"no token of the service account in pubsub.impersonate to {action} {resource}: {why}; grant "
+                f"no token for the service account in pubsub.impersonate to {action} {resource}: {why}; grant "
                 "roles/iam.serviceAccountTokenCreator on it to the machine's own credentials, or run `tidemark doctor`"
             ) from error
         if isinstance(cause, api.TooManyRequests):
             failed = "refused for the time being, because a quota is used up,"
-            advice = "raise that quota in Google Cloud, or ask less often with a longer watermark.tick"
+            advice = "raise that quota in Google Cloud, or make fewer calls with a longer watermark.tick"
         else:
             failed = "did not answer when asked"
             advice = "check the network, or that the emulator runs at pubsub.emulator_host (`tidemark up` starts it)"

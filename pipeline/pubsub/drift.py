@@ -39,8 +39,8 @@ def look_at_subscriptions(client: SubscriberClient, settings: PubSubSettings, co
     found = {role: _find(client, path) for role, path in paths.items()}
     settings = followed(settings, found["base"])
     missing = tuple(
-        f"{paths[role]} does not exist: run `tidemark provision`, or correct pubsub.{role}_subscription; what is "
-        "published before it is there never reaches it"
+        f"{paths[role]} does not exist: run `tidemark provision`, or correct pubsub.{role}_subscription; messages "
+        "published before it exists never reach it"
         for role, one in found.items()
         if one is None and paths[role] != settings.read_by_others
     )
@@ -68,11 +68,11 @@ def promises(found: Any) -> Iterator[str]:
     if found.enable_exactly_once_delivery:
         yield "it delivers exactly once: what counts as acknowledged is not delivered again"
     else:
-        yield "it delivers at least once: the first acknowledgement of a message counts, and the message may come again"
+        yield "it delivers at least once: the first acknowledgement of a message counts, and it may be redelivered"
     if found.filter:
-        yield f"it has the filter {found.filter!r}, as tracking has: other messages are outside of the promise"
+        yield f"it has the filter {found.filter!r}, as tracking has: other messages are outside the promise"
     kept = format_duration(found.message_retention_duration)
-    yield f"it keeps unacknowledged messages for {kept}: what is not read by then is gone, and the watermark passes it"
+    yield f"it keeps unacknowledged messages for {kept}: unread messages are lost then, and the watermark passes them"
 
 
 def _acknowledged(found: Any) -> str:
@@ -94,9 +94,9 @@ def _acknowledged(found: Any) -> str:
     if found.push_config.push_endpoint:
         return (
             f"pushes to {found.push_config.push_endpoint}: a message is acknowledged once that answers with success, "
-            "so the promise is worth what it has made durable by then"
+            "so the promise covers only what the endpoint has made durable by then"
         )
     return (
-        "is pulled by others: a message is acknowledged when its reader says so, so the promise is worth what the "
-        "reader has made durable by then (Dataflow: the first fused stage, not yet the sink)"
+        "is pulled by others: a message is acknowledged when its reader says so, so the promise covers only what "
+        "the reader has made durable by then (Dataflow: the first fused stage, not yet the sink)"
     )

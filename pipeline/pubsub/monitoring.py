@@ -136,7 +136,7 @@ class MonitoringBacklog:
         if len(kinds) > 1:
             raise ReadingUnavailable(
                 f"Cloud Monitoring has {len(kinds)} series of {metric} for {self._subscription}; one was expected, so "
-                "none of them is taken"
+                "none is used"
             )
         return points
 
@@ -211,6 +211,6 @@ class AutoBacklog:
             try:
                 return self._monitoring.read()
             except PubSubError as error:
-                raise SnapshotRefused(f"{refusal}. Nor is there a reading by monitoring: {error}") from error
+                raise SnapshotRefused(f"{refusal}. There is no reading by monitoring either: {error}") from error
         self._is_refused = False
         return reading

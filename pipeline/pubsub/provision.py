@@ -112,7 +112,7 @@ def provision_here(settings: Settings, clock: Clock) -> ProvisionReport:
 def _refuse(reasons: Iterator[str]) -> None:
     if found := "; ".join(reasons):
         raise ProvisionRefused(
-            f"the two subscriptions would not see the same messages, and nothing that exists was changed: {found}"
+            f"the two subscriptions would not see the same messages, and no existing resource was changed: {found}"
         )
 
 

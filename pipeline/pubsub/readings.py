@@ -85,8 +85,8 @@ class Readings:
         with suppress(PubSubError):
             if sought := counts.counted(SOUGHT):
                 yield (
-                    f"{path} was sought within {within} ({sought} requests): what a seek or a purge skipped was not "
-                    "read, and the watermark passes it"
+                    f"{path} was sought within {within} ({sought} requests): messages skipped by a seek or purge were "
+                    "not read, and the watermark passes them"
                 )
             if moved := counts.counted(DEAD_LETTERED):
                 yield (

@@ -92,7 +92,7 @@ def lacks_schema(topic: str, contract: MessageContract) -> str:
     return (
         f"{topic} has no schema, and message.payload = {contract.payload.encoding.value!r} with an empty "
         "message.schema reads messages by that: all of them would go to quarantine (UNREADABLE_PAYLOAD). Before "
-        f"anybody publishes, give the topic its schema, `gcloud pubsub topics update {name} --project={project} "
+        f"you publish, give the topic its schema, `gcloud pubsub topics update {name} --project={project} "
         "--schema=NAME --message-encoding=binary`, or delete it and create it with one; or name a file in "
         "message.schema"
     )
@@ -105,14 +105,14 @@ def ignored(settings: PubSubSettings) -> Iterator[str]:
     if settings.emulator_host is not None and settings.filter and settings.emulator != "local":
         yield (
             "pubsub.filter: Google's official emulator keeps filters and ignores them, so that both subscriptions "
-            'would get every message: tidemark\'s own Pub/Sub applies them, pubsub.emulator = "local"'
+            'would get every message; use tidemark\'s own Pub/Sub, which applies them: pubsub.emulator = "local"'
         )
 
 
 def _breaks(contract: MessageContract, role: str, found: Any, settings: PubSubSettings) -> Iterator[str]:
     name = found.name
     another = f"name another subscription in pubsub.{role}_subscription"
-    again = f"delete it and provision again (what it has not delivered is lost), or {another}"
+    again = f"delete it and provision again (undelivered messages are lost), or {another}"
     if name == settings.read_by_others:
         again = another
     if found.topic == DELETED_TOPIC:
@@ -172,7 +172,7 @@ def differences(settings: PubSubSettings, role: str, found: Any) -> Iterator[str
         )
     if (expiry := _expires_after(found)) is not None:
         yield (
-            f"{name} expires after {format_duration(expiry)} without use, it should never: run "
+            f"{name} expires after {format_duration(expiry)} without use, but should never expire: run "
             f"`{update} --expiration-period=never`"
         )
     if found.enable_exactly_once_delivery:
@@ -181,7 +181,7 @@ def differences(settings: PubSubSettings, role: str, found: Any) -> Iterator[str
             f"`{update} --no-enable-exactly-once-delivery`"
         )
     if found.enable_message_ordering:
-        yield f"{name} delivers in order, which tidemark does not need and which cannot be taken off"
+        yield f"{name} delivers in order, which tidemark does not need and which cannot be turned off"
     drops = any(not transform.disabled for transform in found.message_transforms)
     if role == "tracking" and drops != settings.metadata_only:
         yield (
@@ -197,7 +197,7 @@ def dangers(role: str, found: Any, *, attach: bool = False) -> Iterator[str]:
         yield from _unread(found)
     if (expiry := _expires_after(found)) is not None:
         yield (
-            f"Pub/Sub will DELETE the {role} subscription {found.name}, and all that it has not delivered, when "
+            f"Pub/Sub will DELETE the {role} subscription {found.name}, with all undelivered messages, if "
             f"nothing pulls from it for {format_duration(expiry)}: run `{_update(found)} --expiration-period=never` now"
         )
 

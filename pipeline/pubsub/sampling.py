@@ -94,4 +94,4 @@ def _throw_away(client: SubscriberClient, settings: PubSubSettings) -> Iterator[
                 client.delete_subscription(subscription=path, **bounds)
         except PubSubError as error:
             if is_made:
-                raise type(error)(f"{error}. Delete it yourself; Pub/Sub does after a day without use") from error
+                raise type(error)(f"{error}. Delete it; otherwise Pub/Sub does after a day without use") from error

@@ -57,7 +57,9 @@ class PubSubSchemas:
         """Return the schema's full name with its revision. Raises Unreadable."""
         schema = attributes.get(SCHEMA_NAME)
         if not schema:
-            raise Unreadable(f"the attribute {SCHEMA_NAME}, which names the schema, is absent: has its topic a schema?")
+            raise Unreadable(
+                f"the attribute {SCHEMA_NAME}, the schema's name, is absent: does its topic have a schema?"
+            )
         if schema.rpartition("/")[2] == DELETED_SCHEMA:
             raise Unreadable("its schema was deleted in Pub/Sub")
         if not NAME.fullmatch(schema):

@@ -234,11 +234,11 @@ class BudgetedBacklog:
     def _instead(self, due_at: datetime) -> Reading:
         text = (
             f"a reading of {self._path} is due at {due_at.isoformat(timespec='seconds')} (at least one in "
-            f"{rough(LONGEST)}): a snapshot of it would take more than its share of pubsub.snapshot_budget"
+            f"{rough(LONGEST)}): a snapshot now would exceed its share of pubsub.snapshot_budget"
         )
         if self._monitoring is None:
             raise ReadingPostponed(text)
         try:
             return self._monitoring.read()
         except PubSubError as error:
-            raise ReadingPostponed(f"{text}. Nor is there one by monitoring: {error}") from error
+            raise ReadingPostponed(f"{text}. There is no reading by monitoring either: {error}") from error
