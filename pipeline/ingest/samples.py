@@ -75,7 +75,9 @@ def read_samples(paths: Sequence[Path], reading: SampleReading) -> list[Sample]:
             ) from error
         left -= len(content)
         if left < 0:
-            raise SampleUnusable(f"with {path} the samples exceed {MOST_BYTES >> 20} MiB; name fewer or smaller ones")
+            raise SampleUnusable(
+                f"with {path} the samples have more than {MOST_BYTES >> 20} MiB; name fewer or smaller ones"
+            )
         for sample in _of_file(path, content, reading):
             if len(found) == MOST_SAMPLES:
                 raise SampleUnusable(f"with {path} there are more than {MOST_SAMPLES} samples; name fewer")
