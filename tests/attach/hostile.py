@@ -10,6 +10,7 @@ from typing import Any
 
 from google.pubsub_v1 import PublisherClient, SubscriberClient
 
+from tests.quick import with_policy
 from tidemark.pipeline.cli.advanced.attach import Attached
 from tidemark.pipeline.clock import SystemClock, iso
 from tidemark.pipeline.lake.layout import Lake
@@ -95,7 +96,7 @@ def beside(folder: Path, address: str, project: str) -> Iterator[Beside]:
     """Attach beside a subscription of a topic of its own."""
     config = folder / "tidemark.toml"
     config.write_text(SETTINGS.format(address=address, project=project))
-    settings, clock = load_settings(config), SystemClock()
+    settings, clock = with_policy(load_settings(config), seek_tolerance=timedelta(seconds=1)), SystemClock()
     publisher, reader = publisher_client(address), subscriber_client(address)
     publisher.create_topic(name=settings.pubsub.topic_path)
     make_base(reader, settings)

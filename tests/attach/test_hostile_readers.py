@@ -69,4 +69,4 @@ def test_a_seek_back_of_base_holds_and_is_told(world: Beside) -> None:
     held = world.decision()
     assert held.reason is Reason.HELD_SEEK
     assert held.watermark == before
-    assert "sought a subscription back" in held.sentence()
+    assert "a subscription was sought back" in held.sentence()

@@ -51,7 +51,7 @@ def test_a_sensor_whose_ticks_fail_has_a_note_until_one_succeeds(
 
     ticking.land()
     with monkeypatch.context() as broken:
-        broken.setattr("tidemark.assets.sensors.land", gone)
+        broken.setattr("tidemark.assets.sensors.ticks.land", gone)
         for _ in range(3):
             with pytest.raises(Exception, match="no answer"):
                 ticking.land()

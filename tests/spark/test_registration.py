@@ -27,7 +27,7 @@ def test_both_names_read_it_and_where_spark_has_that_name_itself_the_other_one_d
     tidemark.spark.register(spark)
     for name in ("pubsub", "tidemark"):
         assert "stream_id" in spark.read.format(name).options(**PROBE).load().columns
-    monkeypatch.setattr(tidemark.spark.PubSubDataSource, "name", lambda: "rate")
+    monkeypatch.setattr(tidemark.spark.PubSubDataSource, "called", "rate")
     tidemark.spark.register(spark)
     assert spark.readStream.format("rate").load().columns == ["timestamp", "value"]
     assert "stream_id" in spark.read.format("tidemark").options(**PROBE).load().columns
