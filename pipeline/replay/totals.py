@@ -22,7 +22,7 @@ class Totals:
         self._waiting = 0
 
     def add(self, *columns: Ints) -> None:
-        """Add rows: arrays of one length."""
+        """Add rows, as arrays of equal length."""
         self._parts.append(grouped(columns, self._merges))
         self._waiting += len(self._parts[-1][0])
         if self._waiting > max(len(self._parts[0][0]), FEWEST_ROWS_TO_MERGE):
@@ -53,7 +53,7 @@ class Tally:
         self._cells = Totals(2, COUNTS)
 
     def add(self, groups: Ints, values: Ints) -> None:
-        """Count each pair of two arrays of one length."""
+        """Count each pair of values from two arrays of equal length."""
         self._cells.add(groups, values, np.ones_like(values))
 
     def whole(self) -> tuple[Ints, Ints]:

@@ -18,7 +18,7 @@ MOST_STREAMS = 0.5
 """Largest share of the streams, or of the slow or fast ones, that is named."""
 
 NEARLY_ALL = 0.8
-"""A few streams are to blame if they have at least this share of the slow or fast messages."""
+"""A few streams are to blame if they sent at least this share of the slow or fast messages."""
 
 MOST_LAG_LESS = 0.99
 """A rejected message delays the watermark more than others if it lags more than this share of the landed messages."""

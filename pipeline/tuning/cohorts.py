@@ -50,7 +50,6 @@ class Cohorts:
 
     @property
     def messages(self) -> int:
-        """Number of all messages."""
         return sum(part.messages for part in self.parts)
 
 

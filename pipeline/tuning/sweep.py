@@ -103,7 +103,7 @@ class Tuning:
         return [self.recommended(variant, target) for variant in self.tried for target in self.targets]
 
     def of(self, variant: Variant) -> list[BandOutcome]:
-        """Return the outcomes of a variant, by rising band."""
+        """Return the outcomes of a variant, by ascending band."""
         return list(self.tried[variant].values())
 
     def at(self, variant: Variant, band: timedelta) -> BandOutcome:
@@ -111,7 +111,7 @@ class Tuning:
         return self.tried[variant][band]
 
     def recommended(self, variant: Variant, target: float) -> Recommendation:
-        """Return the band that is enough for a target."""
+        """Return the smallest band that is enough for a target."""
         outcomes = self.tried[variant]
         return Recommendation(variant, target, _enough(outcomes, target), max(outcomes))
 
