@@ -337,7 +337,7 @@ def test_a_bound_on_a_duration_is_written_as_a_duration(written: Written) -> Non
         ("[message]\neach = 'readings[]'", "write payload:PATH, such as payload:readings[]; PATH is the array"),
         ("[message]\neach = 'publish_time'", "write payload:PATH, such as payload:readings[]; PATH is the array"),
         ("[message]\nevent_time = 'payload:a.'", "a. is not a JMESPath: Expecting: "),
-        ("[message]\nevent_time = 'payload:device-id'", "Unknown token '-' (a name with other characters"),
+        ("[message]\nevent_time = 'payload:device-id'", "Unknown token '-' (put names with characters"),
         ("[message]\nevent_time = 'payload:size(@)'", "there is no function size"),
         (f"[message]\nevent_time = 'payload:{'(' * 201}'", "at most 200 characters"),
         ("[message]\nevent_time_unit = 'h'", "'auto', 's', 'ms', 'us', 'ns' or 'rfc3339'"),

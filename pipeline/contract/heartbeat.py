@@ -110,7 +110,6 @@ class MessageContract:
         return self.each is not None or any(map(self._may_be_in_payload, places))
 
     def place_of(self, name: str) -> Place:
-        """Return the place of a compared field."""
         return field_place(self.paths.get(name, name), PlaceKind.PAYLOAD if self.each is None else PlaceKind.EACH)
 
     def _may_be_in_payload(self, place: Place) -> bool:

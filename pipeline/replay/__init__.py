@@ -1,1 +1,1 @@
-"""Decides again, from a trace of messages or from a lake's own log."""
+"""Repeats decisions, from a trace of messages or from a lake's log."""

@@ -1,4 +1,4 @@
-"""A run's records as ticks that can be decided again: the tracking log in order, and what landed when."""
+"""A run's records as ticks for a replay: the tracking log in order, and what landed when."""
 
 from collections.abc import Iterator, Sequence
 from datetime import datetime
@@ -51,7 +51,8 @@ def _ticks(entries: Iterator[tuple[int, Entry]]) -> Iterator[Tick]:
 
 
 def _compacted_before(log: TrackingLog, numbers: list[int], since: datetime) -> int:
-    """Find the newest compacted entry whose decision was made before `since`, else the first number."""
+    """Return the number of the newest compacted entry whose decision was made before `since`, or else the first
+    number."""
     for number, entry in read_ahead(log.entry, reversed(numbers)):
         if isinstance(entry, Compacted):
             decision = entry.state.decision
@@ -61,19 +62,20 @@ def _compacted_before(log: TrackingLog, numbers: list[int], since: datetime) -> 
 
 
 class LogMessages:
-    """The messages of a log's snapshots, where nothing lands: a trace without streams.
+    """The messages of a log's snapshots, for a lake in which nothing lands: a trace without streams.
 
-    A cell's messages count with its last publish time and its least event time: disorder is known to within two
-    seconds, and what is late is never understated. `landed_us` is the tick that tracked them: what is below the
-    watermark then was late, whenever it was acknowledged. A message that was delivered to tracking twice counts twice.
+    A cell's messages count with its last publish time and its least event time, so disorder is known to within two
+    seconds, and lateness is never understated. `landed_us` is the tick that tracked the messages: a message below the
+    watermark at that tick was late, whenever it was acknowledged. A message that was delivered to tracking twice counts
+    twice.
     """
 
     def __init__(self, ticks: Sequence[Tick], since: datetime) -> None:
-        """Take what was tracked from `since` on."""
+        """Take the messages that were tracked at `since` or later."""
         self._ticks = [tick for tick in ticks if tick.at >= since]
 
     def batches(self, *, streams: bool = False) -> Iterator[Batch]:
-        """Read all messages, an entry at a time."""
+        """Read all messages, one entry at a time."""
         for tick in self._ticks:
             for entry in tick.entries:
                 if isinstance(entry, Snapshot):
@@ -88,10 +90,10 @@ def _messages_of(cells: Histogram, tracked_us: int, *, streams: bool) -> Batch:
 
 
 class LakeLandings:
-    """The messages that have landed in a lake, each once, by its first landing: a trace whose tracking keeps up.
+    """The messages that landed in a lake, each once, by its first landing: a trace in which tracking keeps up.
 
-    It reads one version of the table, whatever lands or is compacted meanwhile. A message's copies share its event time
-    and so its partition; memory follows the largest partition.
+    A single version of the table is read, regardless of later landings and compactions. A message's copies share its
+    event time and so its partition; memory follows the largest partition.
     """
 
     def __init__(
@@ -104,7 +106,8 @@ class LakeLandings:
     ) -> None:
         """Take the messages that landed from `since` to `until`, inclusive, except those with the ids `left_out`.
 
-        Their streams are the key's values."""
+        The streams of the batches are the values of the key `by`.
+        """
         self._by = by
         self._table = heartbeats.pinned()
         self._since_us = np.iinfo(np.int64).min if since is None else to_us(since)
@@ -112,7 +115,8 @@ class LakeLandings:
         self._until_us = NEVER if until is None else to_us(until)
 
     def batches(self, *, streams: bool = False) -> Iterator[Batch]:
-        """Read all messages, by hour of event time. The lake does not know `tracked_us`: it is the publish time."""
+        """Read all messages, by hour of event time. `tracked_us` is the publish time, because the lake does not record
+        it."""
         if self._table is None:
             return
         columns = ["message_id", "publish_time", "event_time", "landed_at"]
@@ -124,7 +128,7 @@ class LakeLandings:
                 rows = files.to_table(columns=[*columns, *([named] if streams else [])], use_threads=False)
             if streams:
                 rows = rows.select(columns).append_column("stream_id", self._by.values(rows[named]))
-            if len(self._left_out):  # a note names a message, or a heartbeat of one
+            if len(self._left_out):  # an id names a message or one of its heartbeats
                 rows = without(rows, self._left_out)
                 rows = rows.filter(pc.invert(pc.is_in(messages_of(rows["message_id"]), self._left_out)))
             first = rows.group_by("message_id", use_threads=False).aggregate(least)
@@ -140,7 +144,7 @@ class LakeLandings:
 
 
 def _hours_since(table: DeltaTable, since_us: int) -> list[str]:
-    """Find the partitions that may hold messages landed since then, by their files' statistics."""
+    """Return the partitions that may hold messages landed since then, by their files' statistics."""
     actions = pa.table(table.get_add_actions(flatten=True))
     if "max.landed_at" in actions.column_names:
         newest_us = actions["max.landed_at"].cast(MOMENT).cast(pa.int64())

@@ -30,16 +30,17 @@ COLUMNS: tuple[tuple[pa.Field, Callable[[Decision], object]], ...] = (
     (pa.field("band_end", MOMENT), lambda made: made.bound and made.bound.end),
     (pa.field("messages_in_band", pa.int64(), nullable=False), lambda made: made.bound.messages if made.bound else 0),
 )
-"""Columns of a decision, with the value of each. Null: `watermark` before the first one, a reading that is unknown, and
-the band if none was used (in a hold, or by the idle rule)."""
+"""Columns of a decision, with the function that gives each value. Null: `watermark` before the first watermark, an
+unknown reading, and the band if none was used (in a hold, or by the idle rule)."""
 
 LATE_TOTAL = pa.field("late_total", pa.int64(), nullable=False)
-"""Last column: all late messages that landed by the tick."""
+"""Last column: number of late messages that landed by the tick."""
 
 
 @dataclass(frozen=True, slots=True)
 class Hold:
-    """A stretch of ticks that held the watermark: from its first tick to the first one after it, or to the end."""
+    """A stretch of ticks that held the watermark: from its first tick to the first tick after it, or to the last
+    tick."""
 
     begin: datetime
     end: datetime
@@ -52,7 +53,8 @@ class Hold:
 
 @dataclass(frozen=True, slots=True)
 class Replayed:
-    """Decisions in order, at least one; the late messages by each; and the landed ones, without rejected messages."""
+    """Decisions in order, at least one; the number of late messages landed by each; and the number of landed messages,
+    without rejected ones."""
 
     decisions: Sequence[Decision]
     late_total: Ints
@@ -70,21 +72,22 @@ class Replayed:
 
     @property
     def late_share(self) -> float:
-        """The late share of the landed messages; 0 if none landed."""
+        """Late share of the landed messages; 0 if none landed."""
         return self.late / self.landed if self.landed else 0.0
 
     @property
     def reasons(self) -> Mapping[str, int]:
-        """The number of decisions by reason, the most frequent first."""
+        """Number of decisions by reason, the most frequent first."""
         return dict(Counter(str(decision.reason) for decision in self.decisions).most_common())
 
     def lag(self, share: float) -> timedelta | None:
-        """Return the lag that this share of the ticks with a watermark does not exceed; None if none had one."""
+        """Return the lag that this share of the ticks with a watermark does not exceed; None if no tick has a
+        watermark."""
         lags = [decision.lag.total_seconds() for decision in self.decisions if decision.lag is not None]
         return timedelta(seconds=quantile(lags, share)) if lags else None
 
     def longest_hold(self) -> Hold | None:
-        """Find the longest stretch of holds; its reason is the most frequent one in it."""
+        """Return the longest stretch of holds, with its most frequent reason; None if there are no holds."""
         stretches = [list(each) for _, each in groupby(self.decisions, lambda decision: decision.reason.is_hold)]
         holds = []
         for stretch, after in pairwise([*stretches, stretches[-1][-1:]]):
@@ -95,9 +98,9 @@ class Replayed:
 
 
 def replayed(decisions: Sequence[Decision], trace: Trace) -> Replayed:
-    """Count the late messages, in one more pass.
+    """Count the late messages, in one more pass over the trace.
 
-    A message is late if its event time is below the watermark of the last decision strictly before it landed. Where two
+    A message is late if its event time is below the watermark of the last decision strictly before it landed. If two
     trackers' clocks disagree, a decision counts from the latest moment of the decisions up to it.
     """
     at_us = np.maximum.accumulate(np.array([to_us(decision.at) for decision in decisions], dtype=np.int64))

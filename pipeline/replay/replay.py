@@ -1,4 +1,4 @@
-"""Replay: decides again from the inputs of a run's ticks, as in production."""
+"""Replay: repeats a run's decisions from the inputs of its ticks, as in production."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -13,7 +13,7 @@ from tidemark.pipeline.watermark.state import Compacted, DecisionRecord, Entry, 
 
 @dataclass(frozen=True, slots=True)
 class Tick:
-    """The input of a decision at `at`: the log's entries since the last one, and the readings (None: unknown).
+    """The input of a decision at `at`: the log's entries since the previous decision, and the readings (None: unknown).
 
     It comes from a trace of messages or from a log; `recorded` is the decision in that log.
     """
@@ -28,9 +28,9 @@ class Tick:
 def decide_again(
     ticks: Iterable[Tick], policy: Policy, state: WatermarkState | None = None, rules: Sequence[Rule] = RULES
 ) -> Iterator[DecisionRecord]:
-    """Decide at each tick by the fold and the estimator of production, each decision based on the ones before it.
+    """Decide at each tick with the fold and the estimator of production, each decision based on the previous ones.
 
-    Compacted entries are skipped: they hold the run's own decisions, and everything else in them comes before them.
+    Compacted entries are skipped: they hold the run's own decisions, and everything else in them is in earlier entries.
     Assumption: a `Beginning` is among the first tick's entries, or in `state`.
     """
     state = WatermarkState() if state is None else state
@@ -55,7 +55,7 @@ RULES_WITHOUT_ANCHOR = (*RULES[:-1], bound_without_anchor)
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """The first decision, or state of a compacted entry, that does not follow from the records before it."""
+    """The first decision, or state of a compacted entry, that differs from what the records before it give."""
 
     recorded: DecisionRecord | WatermarkState
     derived: DecisionRecord | WatermarkState
@@ -63,10 +63,10 @@ class Difference:
 
 @dataclass(frozen=True, slots=True)
 class Verification:
-    """The numbers of decisions and compacted entries that were derived as recorded, and the first that was not.
+    """The numbers of decisions and compacted entries whose derivation equals the record, and the first that differs.
 
-    `unknowable` counts entries that followed a lost entry and were made with it in view. They cannot be derived, and
-    are taken as they are.
+    `unknowable` counts entries that follow a lost entry but were made while it was still readable. They cannot be
+    derived, and are accepted as recorded.
     """
 
     decisions: int
@@ -76,9 +76,9 @@ class Verification:
 
 
 def verify(ticks: Iterable[Tick], state: WatermarkState | None = None) -> Verification:
-    """Derive each recorded decision again from the records before it and its own policy, and each compacted state from
-    the entries that it holds. Every value must be equal, bit for bit.
-    """
+    """Derive each recorded decision from the records before it and its own policy, and each compacted state from the
+    entries that it covers. Every value must be equal, bit for bit. Raises ValueError for a tick without its recorded
+    decision."""
     state = WatermarkState() if state is None else state
     decisions = compacted = unknowable = 0
     for tick in ticks:
@@ -100,7 +100,7 @@ def verify(ticks: Iterable[Tick], state: WatermarkState | None = None) -> Verifi
             unknowable += 1
         else:
             decided = state.decide(recorded.base, recorded.tracking, recorded.policy, recorded.decision.at)
-            again = replace(decided, usage=recorded.usage, contract=recorded.contract)  # of its process
+            again = replace(decided, usage=recorded.usage, contract=recorded.contract)  # noted by its process
             if again != recorded:
                 return Verification(decisions, compacted, unknowable, Difference(recorded, again))
             decisions += 1

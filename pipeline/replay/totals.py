@@ -1,4 +1,5 @@
-"""Sums by key and counts of values, batch by batch: memory follows the number of different keys, not of rows."""
+"""Sums by key and counts of values, batch by batch: memory follows the number of distinct keys, not the number of
+rows."""
 
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
@@ -8,27 +9,27 @@ import numpy as np
 from tidemark.pipeline.watermark.histogram import Ints, grouped
 
 FEWEST_ROWS_TO_MERGE = 1 << 17
-"""Batches wait until they have this many rows and at least as many as the table so far, so merging stays cheap."""
+"""Waiting batches are merged once they have more rows than this and than the table, so that merging stays cheap."""
 
 
 class Totals:
-    """Rows of int64 columns, one for each key. The first `keys` columns are the key; each of the others is combined by
-    its function of `merges`."""
+    """Rows of int64 columns, one row per key. The first `keys` columns are the key; each other column is combined by
+    its function in `merges`."""
 
     def __init__(self, keys: int, merges: Sequence[np.ufunc]) -> None:
         self._merges = merges
-        self._parts = [list(np.empty((keys + len(merges), 0), dtype=np.int64))]  # what is merged, then what waits
+        self._parts = [list(np.empty((keys + len(merges), 0), dtype=np.int64))]  # the table, then waiting batches
         self._waiting = 0
 
     def add(self, *columns: Ints) -> None:
-        """Add rows: arrays of one length."""
+        """Add rows, as arrays of equal length."""
         self._parts.append(grouped(columns, self._merges))
         self._waiting += len(self._parts[-1][0])
         if self._waiting > max(len(self._parts[0][0]), FEWEST_ROWS_TO_MERGE):
             self.rows()
 
     def rows(self) -> list[Ints]:
-        """Return one row for each key, in the order of the keys, as columns."""
+        """Return one row per key, in the order of the keys, as columns."""
         if len(self._parts) > 1:
             joined = [np.concatenate(column) for column in zip(*self._parts, strict=True)]
             self._parts, self._waiting = [grouped(joined, self._merges)], 0
@@ -52,7 +53,7 @@ class Tally:
         self._cells = Totals(2, COUNTS)
 
     def add(self, groups: Ints, values: Ints) -> None:
-        """Count each pair of two arrays of one length."""
+        """Count each pair of values from two arrays of equal length."""
         self._cells.add(groups, values, np.ones_like(values))
 
     def whole(self) -> tuple[Ints, Ints]:

@@ -32,7 +32,7 @@ NO_WATERMARK = np.iinfo(np.int64).min
 """Stands for "no watermark yet": no event time is below it."""
 
 MOST_TICKS = 2_000_000
-"""A trace with more ticks has a publish time far from the others, or the tick is too short for it."""
+"""Most ticks of a trace. With more, a publish time is far from the others, or the tick is too short."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,8 +40,8 @@ class Batch:
     """Some messages of a trace, in any order: four int64 arrays of one length, in microseconds since the epoch.
 
     `event_us` is `NO_EVENT_TIME` for a rejected message. `tracked_us` and `landed_us` are the moments at which the
-    acknowledgements on tracking and on base took effect, or `NEVER`. `streams` has each message's
-    stream, null without one; it is None unless it was asked for.
+    acknowledgements on tracking and on base took effect, or `NEVER`. `streams` has each message's stream, null without
+    one; it is None unless requested.
     """
 
     publish_us: Ints
@@ -68,16 +68,16 @@ class Trace(Protocol):
     """Messages that can be read repeatedly."""
 
     def batches(self, *, streams: bool = False) -> Iterator[Batch]:
-        """Read all messages once. `streams` asks for their streams, which costs time."""
+        """Read all messages once. `streams` requests their streams, which costs time."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class CohortKey:
-    """The key that groups messages: `BY_STREAM`, `attribute:NAME`, or `stream_prefix:SEPARATOR`: the stream's id
-    up to and with its first separator.
+    """The key that groups messages: `BY_STREAM`, `attribute:NAME`, or `stream_prefix:SEPARATOR`: the stream's id up to
+    and including its first separator.
 
-    An attribute can be a filter of Pub/Sub, `attributes.NAME = "value"`, and so can a prefix where the stream is an
+    A Pub/Sub filter can select by an attribute, `attributes.NAME = "value"`, and by a prefix if the stream is an
     attribute, `hasPrefix(attributes.stream_id, "prefix")`.
     """
 
@@ -88,7 +88,8 @@ class CohortKey:
         return f"{self.kind}:{self.name}"
 
     def column(self, names: Collection[str]) -> str:
-        """Return the column to read: `stream_id`; for an attribute `attributes` if it exists, else its own."""
+        """Return the column to read: `stream_id`; for an attribute, `attributes` if that column exists, else the
+        attribute's own column."""
         return "stream_id" if self.kind != "attribute" else "attributes" if "attributes" in names else self.name
 
     def values(self, column: Any) -> Any:
@@ -145,7 +146,8 @@ def extent_of(trace: Trace) -> Extent:
 
 def tick_times(first_publish_us: int, last_us: int, tick: timedelta, idle_timeout: timedelta) -> Ints:
     """Return the moments of a run's decisions: every interval after the first publish time, rounded down to the second,
-    until one idle timeout and two intervals after the last publication or acknowledgement."""
+    until one idle timeout and two intervals after the last publication or acknowledgement. Raises TraceUnusable if
+    there are more than `MOST_TICKS`."""
     interval = duration_us(tick)
     begin = first_publish_us // BUCKET_US * BUCKET_US + interval
     end = last_us + duration_us(idle_timeout) + 2 * interval
@@ -153,8 +155,8 @@ def tick_times(first_publish_us: int, last_us: int, tick: timedelta, idle_timeou
     if count > MOST_TICKS:
         raise TraceUnusable(
             f"from {from_us(first_publish_us).isoformat()} to {from_us(last_us).isoformat()} the trace spans {count:,} "
-            f"ticks of {format_duration(tick)}, more than {MOST_TICKS:,}; take a longer tick (--tick of a replay, "
-            "watermark.tick of the settings), or look for a time that is far from the others"
+            f"ticks of {format_duration(tick)}, more than {MOST_TICKS:,}; use a longer tick (--tick of a replay, "
+            "watermark.tick in the settings), or look for a time that is far from the others"
         )
     return begin + interval * np.arange(count, dtype=np.int64)
 
@@ -166,8 +168,8 @@ def ticks_of(
     complete_from: datetime | None = None,
     extent: Extent | None = None,
 ) -> list[Tick]:
-    """Make the ticks of a run over a trace: the histogram of what tracking acknowledged since the last tick, and the
-    readings of that moment. A known `extent` saves a pass.
+    """Make the ticks of a run over a trace: the histogram of messages acknowledged on tracking since the previous tick,
+    and the readings of that moment. A known `extent` saves a pass.
 
     At tick `t` a subscription's reading is the least publish time of the messages with `publish time <= t` that it had
     not acknowledged by `t`, else `t`. `complete_from` defaults to the first publish time.
@@ -178,7 +180,7 @@ def ticks_of(
 
 
 def ticks_at(trace: Trace, tick_us: Ints, observed_us: Ints, complete_from: datetime) -> list[Tick]:
-    """Make ticks at given rising moments, with the newest readings that were observed by each."""
+    """Make ticks at the given moments, which ascend, with the newest readings observed by each."""
     observed_us = np.minimum(np.maximum.accumulate(observed_us), tick_us)
     landed_us, read_us = np.full((2, len(tick_us) + 1), NEVER)
     deltas = Totals(3, MERGES)  # by tick, publish bucket and event bucket
@@ -204,8 +206,8 @@ def first_tick_at(tick_us: Ints, moments: Ints) -> Ints:
 def late_in(batch: Batch, tick_us: Ints, watermark_us: Ints) -> Ints:
     """Count the late messages of a batch at each tick, the first one not before their landing.
 
-    A message is late if its event time is below the watermark of the last tick strictly before it landed. `tick_us`
-    rises; `watermark_us` is each tick's watermark or `NO_WATERMARK`. Landings after the last tick are not counted.
+    A message is late if its event time is below the watermark of the last tick strictly before it landed. `tick_us` is
+    ascending; `watermark_us` is each tick's watermark or `NO_WATERMARK`. Landings after the last tick are not counted.
     """
     landing = first_tick_at(tick_us, batch.landed_us)
     before_landing = np.concatenate([[NO_WATERMARK], watermark_us])[landing]
@@ -221,8 +223,8 @@ def landed_in(batch: Batch, tick_us: Ints) -> int:
 def _readings(least_publish_us: Ints, tick_us: Ints) -> list[Reading]:
     """Make a subscription's reading at each tick, from the least publish time of the messages acknowledged by each.
 
-    At tick `t`, take the least publish time of all messages acknowledged after `t`. If it is not above `t`, that
-    message is the oldest outstanding one; if it is, none is outstanding.
+    At tick `t`, take the least publish time of all messages acknowledged after `t`. If it is at most `t`, that message
+    is the oldest outstanding one; otherwise nothing is outstanding.
     """
     later_us = np.minimum.accumulate(least_publish_us[::-1])[::-1][1:]
     return [

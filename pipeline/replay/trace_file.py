@@ -1,4 +1,4 @@
-"""A trace in a Parquet file, one row per message; a file that could be misread is refused."""
+"""A trace in a Parquet file, one row per message. A file that could be misread is refused."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,13 +15,13 @@ from tidemark.pipeline.version import refuse_newer
 from tidemark.pipeline.watermark.histogram import Ints
 
 TIMES = {"publish_time": NEVER, "event_time": NO_EVENT_TIME, "tracked_at": NEVER, "landed_at": NEVER}
-"""The columns of times, and the value of each where it is null."""
+"""The time columns, and the value that stands for null in each."""
 
 COLUMNS = ("message_id", "stream_id", *TIMES)
 ROWS = 1 << 16
 """Rows read at a time."""
 READ_AHEAD_BYTES = 1 << 20
-"""Bytes of each column read ahead, so that a row group is not read whole."""
+"""Bytes of each column read ahead, so that a row group is not read all at once."""
 FIRST_MOMENT_US, LAST_MOMENT_US = -62_135_596_800_000_000, 253_370_764_800_000_000
 """The years 1 to 9998, which leave room for arithmetic."""
 
@@ -31,10 +31,11 @@ class ParquetTrace:
 
     Times are timestamps of any unit whose values are whole microseconds. If no column has a time zone, they are taken
     for UTC. A null event time means a rejected message; a null `tracked_at` or `landed_at` means never. The streams of
-    its batches are the key's values: an attribute is in `attributes`, a map of text, or in a column of its own.
+    its batches are the key's values: an attribute is read from `attributes`, a map of text, or from a column with its
+    name.
 
-    Raises TraceUnusable for any other file: it names the column, its content and the remedy. Raises NewerFormat
-    for one that a later version of tidemark has marked as its own.
+    Raises TraceUnusable for any other file: it names the column, its content and the remedy. Raises NewerFormat for one
+    marked by a later version of tidemark.
     """
 
     def __init__(self, path: Path, by: CohortKey = BY_STREAM) -> None:
@@ -48,7 +49,7 @@ class ParquetTrace:
         if missing:
             raise TraceUnusable(
                 f"{path} lacks the column{'s' if len(missing) > 1 else ''} {', '.join(missing)} (it has "
-                f"{', '.join(schema.names) or 'none'}); a trace has one row a message, with {', '.join(COLUMNS)}"
+                f"{', '.join(schema.names) or 'none'}); a trace has one row per message, with {', '.join(COLUMNS)}"
             )
         kinds = {name: schema.field(name).type for name in TIMES}
         for name, kind in kinds.items():
@@ -79,7 +80,7 @@ class ParquetTrace:
             # By default the library reads whole columns of the file ahead.
             return pq.ParquetFile(self.path, buffer_size=READ_AHEAD_BYTES, pre_buffer=False)
         except FileNotFoundError as error:
-            raise TraceUnusable(f"{self.path} does not exist; name a Parquet file with one row a message") from error
+            raise TraceUnusable(f"{self.path} does not exist; name a Parquet file with one row per message") from error
         except (pa.ArrowException, OSError) as error:
             raise TraceUnusable(f"{self.path} cannot be read as a Parquet file: {error}") from error
 
@@ -106,7 +107,7 @@ class ParquetTrace:
         if unpublished := rows["publish_time"].null_count:
             raise TraceUnusable(
                 f"publish_time in {self.path} is null in at least {unpublished} rows; every message has one, so leave "
-                "those rows out or write it"
+                "out those rows or fill it in"
             )
         publish_us, event_us, tracked_us, landed_us = (self._times(name, rows[name]) for name in TIMES)
         known = self._by.values(rows[self._named]) if streams else None
@@ -127,7 +128,7 @@ class ParquetTrace:
         least, most = (bound.as_py() for bound in pc.min_max(present).values())
         if least is not None and (least < FIRST_MOMENT_US or most > LAST_MOMENT_US):
             raise TraceUnusable(
-                f"{name} in {self.path} holds a time outside of the years 1 to 9998; check whether it was written in "
+                f"{name} in {self.path} holds a time outside the years 1 to 9998; check whether it was written in "
                 "another unit than its type says"
             )
         times: Ints = present.fill_null(TIMES[name]).to_numpy(zero_copy_only=False)

@@ -1,1 +1,1 @@
-"""The tuning report: what is looked at, the figures in words and as JSON, and the page with its pictures."""
+"""The tuning report: its inputs, its figures in words and as JSON, and its page with charts."""

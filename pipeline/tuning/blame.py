@@ -12,29 +12,30 @@ from tidemark.pipeline.tuning.stream_disorder import Side
 SECOND_US = 1_000_000
 
 FEW_STREAMS = 0.1
-"""At most this share of all streams are few enough to blame."""
+"""Largest share of all streams that is few enough to blame."""
 
 MOST_STREAMS = 0.5
-"""Names of more than this share of the streams, or of the slow or fast ones, is too many to name."""
+"""Largest share of the streams, or of the slow or fast ones, that is named."""
 
 NEARLY_ALL = 0.8
-"""A few streams are to blame if they have at least this share of the slow or fast messages."""
+"""A few streams are to blame if they sent at least this share of the slow or fast messages."""
 
 MOST_LAG_LESS = 0.99
-"""A rejected message that lags more than this share of what landed delays the watermark as no other does."""
+"""A rejected message delays the watermark more than others if it lags more than this share of the landed messages."""
 
 STREAMS_NAMED = 5
-"""Streams of rejected messages that are named, those with the most."""
+"""Most streams of rejected messages that are named: those with the most messages."""
 
 
 def those_that_delay(rejected: Sequence[RejectedPayload], disorder: Disorder) -> list[RejectedPayload]:
-    """The messages with a rejected payload that lag more than nearly all that landed."""
+    """Return the messages with a rejected payload that lag more than nearly all landed messages."""
     usual_us = disorder.lag.quantile(MOST_LAG_LESS) * SECOND_US
     return [message for message in rejected if message.lag_us > usual_us]
 
 
 def rejected_sentence(rejected: Sequence[RejectedPayload], disorder: Disorder) -> str | None:
-    """Name the streams whose messages hold the watermark by their times although their payload is rejected, if any."""
+    """Name the streams whose messages hold the watermark although their payload is rejected. None if there are no such
+    messages."""
     delaying = those_that_delay(rejected, disorder)
     if not delaying:
         return None
@@ -45,9 +46,9 @@ def rejected_sentence(rejected: Sequence[RejectedPayload], disorder: Disorder) -
         named = [*named[:STREAMS_NAMED], f"{others:,} of {len(named) - STREAMS_NAMED:,} other streams"]
     worst = words(max(message.lag_us for message in delaying) / SECOND_US)
     return (
-        f"Messages with readable times whose payload was rejected lag more than 99 % of what landed, up to {worst}: "
-        f"{_listed(named)}. What lags more than the band holds nobody, unless tracking is "
-        "not given its payload; the others hold the watermark like any message."
+        "Messages with readable times whose payload was rejected lag more than 99 % of the landed messages, up to "
+        f"{worst}: {_listed(named)}. Those that lag more than the band do not hold the watermark, unless tracking is "
+        "not given their payload; the others hold it like any message."
     )
 
 

@@ -1,4 +1,4 @@
-"""Cohorts: each part of a topic judged by itself, as if it had two subscriptions with a filter."""
+"""Cohorts: each part of a topic judged separately, as if it had two filtered subscriptions."""
 
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -19,19 +19,19 @@ from tidemark.pipeline.replay.trace_file import COLUMNS, TIMES, ParquetTrace
 from tidemark.pipeline.tuning.report import TuningReport, facts_of
 
 MOST_COHORTS = 8
-"""Most cohorts that are judged by themselves. Each costs two subscriptions, and a whole report here."""
+"""Most cohorts that are judged separately. Each costs two subscriptions, and a whole report here."""
 
 MOST_VALUES = 10_000
-"""Most values of a key: with more it identifies messages, not cohorts."""
+"""Most values of a key. A key with more identifies messages rather than cohorts."""
 
 SCHEMA = pa.schema([(name, MOMENT if name in TIMES else pa.null()) for name in COLUMNS])
-"""Schema of a part of a trace: a trace without ids and streams."""
+"""Schema of a part of a trace: without ids and streams."""
 
 
 @dataclass(frozen=True, slots=True)
 class Cohort:
-    """The messages with one value of the key, rejected ones included; None: the rest, or all together. The report is
-    None where none with an event time has landed."""
+    """The messages with one value of the key, including rejected ones. `value` is None for the rest, or for all
+    messages. `report` is None if no message with an event time has landed."""
 
     value: str | None
     messages: int
@@ -40,8 +40,8 @@ class Cohort:
 
 @dataclass(frozen=True, slots=True)
 class Cohorts:
-    """All messages together; the largest cohorts in order, then the rest if there is any. `values_in_rest` counts the
-    values that are too small for a cohort of their own; the other messages of the rest have none."""
+    """The report on all messages together, and the largest cohorts in order, then the rest if any. `values_in_rest`
+    counts the values that are too small for a separate cohort; the other messages of the rest have no value."""
 
     by: CohortKey
     together: TuningReport
@@ -50,26 +50,24 @@ class Cohorts:
 
     @property
     def messages(self) -> int:
-        """Number of all messages."""
         return sum(part.messages for part in self.parts)
 
 
 def cohorts_of(trace: Trace, by: CohortKey, source: str, report_on: Callable[[Trace], TuningReport | None]) -> Cohorts:
-    """Report on a trace, whose batches have the key's values as their streams, and on each part of it by itself.
+    """Report on a trace, whose batches have the key's values as their streams, and on each cohort separately.
 
     The parts are traces in a temporary folder, so memory does not follow the number of messages. Raises NothingToTune
-    if no message with an event time has landed, if none has a value, or if there are more than `MOST_VALUES`.
+    if no message with an event time has landed, if no message has a value, or if there are more than `MOST_VALUES`
+    values.
     """
     counts: Counter[str | None] = Counter()
     for batch in trace.batches(streams=True):
         counts.update({each["values"]: each["counts"] for each in pc.value_counts(_values(batch)).to_pylist()})
         if len(counts) > MOST_VALUES:
-            raise NothingToTune(f"{by} has more than {MOST_VALUES:,} values in {source}; split by one that has few")
+            raise NothingToTune(f"{by} has more than {MOST_VALUES:,} values in {source}; split by a key with fewer")
     without = counts.pop(None, 0)
     if without and not counts:
-        raise NothingToTune(
-            f"none of {without:,} messages in {source} has a value of {by}; split by one that some have"
-        )
+        raise NothingToTune(f"none of {without:,} messages in {source} has a value of {by}; split by another key")
     together = report_on(trace)
     if together is None:
         raise NothingToTune(f"in {source} no message with an event time has landed; there is nothing to judge")
@@ -90,7 +88,7 @@ def _values(batch: Batch) -> Any:
 
 
 def _split(trace: Trace, values: Sequence[str | None], folder: Path) -> list[Path]:
-    """Write the messages with each value, and the others, each as a trace."""
+    """Write one trace for each value, and one for the other messages."""
     paths = [folder / f"{number}.parquet" for number in range(len(values) + 1)]
     with ExitStack() as stack:
         parts = [stack.enter_context(pq.ParquetWriter(path, SCHEMA)) for path in paths]
@@ -107,7 +105,7 @@ def _split(trace: Trace, values: Sequence[str | None], folder: Path) -> list[Pat
 
 
 def facts_of_cohorts(found: Cohorts) -> dict[str, Any]:
-    """Return all figures as plain values for JSON: of each cohort those of its report, if it has one."""
+    """Return all figures as plain values for JSON, with those of each cohort's report, if it has one."""
 
     def facts(cohort: Cohort) -> dict[str, Any]:
         figures = {} if cohort.report is None else facts_of(cohort.report)

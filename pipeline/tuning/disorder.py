@@ -3,7 +3,7 @@
 A message's *disorder* is its publish time less that of the first message with a greater event time, or zero if it was
 published before that one. Each message is also compared with the *typical* one, the median of `publish time - event
 time` over the messages that happened within the same five seconds (of event time, because a history that is published
-in one go has events that are far apart):
+all at once has events that are far apart):
 
 - A message is *slow* by how far it is behind the typical one, but by no more than its disorder.
 - A message is *fast* by how far it is ahead of the typical one, but by no more than how much later a message with a
@@ -26,19 +26,19 @@ from tidemark.pipeline.tuning.stream_disorder import SIDES, STEP_US, Blame, Side
 from tidemark.pipeline.watermark.histogram import Ints
 
 TOGETHER_US = 5_000_000
-"""Messages whose event times fall into the same five seconds share one typical message."""
+"""Messages with event times in the same five seconds share a typical message."""
 
 ENOUGH = 30
-"""Least messages for a median; with fewer, the whole trace's is their typical message."""
+"""Fewest messages for a median. With fewer, the median of the whole trace is used."""
 
 
 MAX_LAGS = tuple(timedelta(seconds=60 * minutes) for minutes in (1, 2, 5, 10, 30, 60, 120, 360, 720, 1440, 10080))
-"""Bounds to choose from: round numbers, from a minute to a week."""
+"""Values of `max_lag` to choose from: round numbers, from a minute to a week."""
 
 
 @dataclass(frozen=True, slots=True)
 class Distribution:
-    """Seconds, in order, and how many messages have each; not empty."""
+    """Seconds in ascending order, and the number of messages with each; not empty."""
 
     seconds: tuple[float, ...]
     counts: tuple[int, ...]
@@ -70,8 +70,8 @@ def lag_bound(lag: Distribution, band: timedelta, target: float) -> LagBound | N
 
 @dataclass(frozen=True, slots=True)
 class Disorder:
-    """The whole topic, and what is to blame on either side. `beyond_band` counts the messages with a disorder above the
-    band."""
+    """Disorder of the whole topic, and the blame on either side. `beyond_band` counts the messages with a disorder
+    above the band."""
 
     messages: int
     rejected: int
@@ -110,9 +110,9 @@ def disorder_of(trace: Trace, band: timedelta, worst: int = 10) -> Disorder | No
 
 
 class _Order:
-    """The first pass, and what it keeps. `step` holds the publish times, in steps, at which anything was published, in
-    order; `reached` the greatest event time published by then, `yet_to_come` the least published since. `typical` holds
-    the typical lag of each five seconds in `together`."""
+    """The first pass, and its results. `step` has the publish times, in steps and in order, at which anything was
+    published; `reached` the greatest event time published by then, `yet_to_come` the least published since. `typical`
+    has the typical lag of each five seconds in `together`."""
 
     def __init__(self, trace: Trace) -> None:
         self.messages = self.rejected = 0
@@ -149,7 +149,7 @@ class _Order:
 
 
 def _typical(lag: Tally) -> tuple[Ints, Ints]:
-    """Return each five seconds that occur, and the median of `publish time - event time` by which they are judged."""
+    """Return each five seconds that occur, and the median of `publish time - event time` to compare with."""
     values, counts = lag.whole()
     overall = quantile(values, 0.5, counts) if len(values) else 0
     typical = {

@@ -26,7 +26,7 @@ from tidemark.pipeline.tuning.sweep import BANDS, Workload
 def report_on_trace(
     path: Path, settings: Settings, made_at: datetime, *, target: float, bands: Iterable[timedelta] = BANDS
 ) -> TuningReport:
-    """Tune on a trace, at the ticks that a run would have had, without slack because a trace's times are exact.
+    """Tune on a trace, at the ticks that a run would have had, and without slack, because a trace's times are exact.
 
     Raises TraceUnusable.
     """
@@ -58,11 +58,11 @@ def report_on_lake(
     target: float,
     bands: Iterable[timedelta] = BANDS,
 ) -> TuningReport:
-    """Tune on what a lake has recorded and landed in the time `since` before `made_at`: its readings at its ticks.
+    """Tune on what a lake has recorded and landed in the time `since` before `made_at`, with its readings at its ticks.
 
-    The ticks before that are decided as well, as many as the widest band needs, and not counted. Requeued messages
-    are excluded: they landed late because of the contract, which no band changes. Raises NothingToTune if nothing has
-    landed in that time.
+    Earlier ticks are decided too, as many as the widest band needs, but not counted. Requeued messages are excluded:
+    they landed late because of the contract, which no band changes. Raises NothingToTune if nothing has landed in that
+    time.
     """
     bands = list(bands)
     begins = made_at - since
@@ -94,11 +94,11 @@ def cohorts_on(
     target: float,
     bands: Sequence[timedelta],
 ) -> Cohorts:
-    """Report on each cohort of a trace in a file by its messages alone, or of what a lake has landed in the time
+    """Report on each cohort separately: of a trace in a file, or of the messages that a lake has landed in the time
     `since` before `made_at`.
 
     Cohorts of a lake are decided at its recorded ticks. Their readings are those that their own messages would have
-    given when base was read, with a tracking that keeps up. Raises TraceUnusable and NothingToTune.
+    given when base was read, if tracking had kept up. Raises TraceUnusable and NothingToTune.
     """
     trace: Trace
     if isinstance(source, Path):

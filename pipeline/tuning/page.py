@@ -1,4 +1,4 @@
-"""The report as one HTML page that needs neither a network nor a script, kept in the lake beside its figures."""
+"""The report as one HTML page that needs no network and no script, kept in the lake beside its figures."""
 
 from datetime import UTC, datetime
 from typing import Any
@@ -20,7 +20,7 @@ from tidemark.pipeline.tuning.report import TuningReport, behind, recommendation
 TEMPLATES = Environment(
     loader=PackageLoader("tidemark.pipeline.tuning"),
     autoescape=True,  # stream names and paths come from outside
-    finalize=lambda value: printable(value) if type(value) is str else value,  # not what the templates made
+    finalize=lambda value: printable(value) if type(value) is str else value,  # not markup from templates
     undefined=StrictUndefined,
     trim_blocks=True,
     lstrip_blocks=True,
@@ -36,7 +36,7 @@ FIGURES = JsonKind("reports/tuning/", holds=dict[str, Any])
 NAME_FORMAT = "%Y-%m-%dT%H-%M-%S.%fZ"
 
 KEEP = 30
-"""Reports that stay in the lake: a month of the daily ones."""
+"""Number of reports kept in the lake: a month of daily reports."""
 
 
 def page_of(report: TuningReport) -> str:
@@ -53,7 +53,7 @@ def page_of(report: TuningReport) -> str:
         blamed=[(blame_sentence(disorder, side), found.worst, side) for side, found in disorder.sides.items()],
         sentences=sentences(report),
     )
-    return page.replace(" %", "\N{NO-BREAK SPACE}%")  # a line does not end between a number and its sign
+    return page.replace(" %", "\N{NO-BREAK SPACE}%")  # no line break before a percent sign
 
 
 def write_report(objects: ObjectStore, made_at: datetime, page: str, facts: dict[str, Any], *, keep: int = KEEP) -> str:
@@ -62,7 +62,7 @@ def write_report(objects: ObjectStore, made_at: datetime, page: str, facts: dict
     name = FIGURES.prefix + key
     Notes(objects, FIGURES).create(key, facts)
     objects.create(f"{name}.html", page.encode())
-    reports = sorted({stored.rpartition(".")[0] for stored in objects.names(FIGURES.prefix)})  # in whole or in part
+    reports = sorted({stored.rpartition(".")[0] for stored in objects.names(FIGURES.prefix)})  # complete or not
     for old in reports[:-keep]:
         objects.delete(f"{old}.html")
         objects.delete(f"{old}.json")

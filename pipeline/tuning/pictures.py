@@ -17,10 +17,10 @@ BARS = 80
 """Approximate number of a histogram's bars."""
 
 OUTERMOST = 0.0001
-"""Share of the messages on either side that a histogram puts into its outermost bar."""
+"""Share of the messages on either side that a histogram collects in its outermost bar."""
 
 MOST_POINTS = 600
-"""Most points of a curve: more look the same."""
+"""Most points of a curve; more would look the same."""
 
 
 def charts_of(report: TuningReport) -> list[Chart]:
@@ -129,7 +129,7 @@ def disorder_of_messages(report: TuningReport) -> Chart:
 
 
 def _bars(distribution: Distribution) -> list[Bar]:
-    """Make bars of one width; what is beyond the first and the last is counted in them."""
+    """Make bars of equal width. Values beyond the first and the last bar are counted in these."""
     low, high = distribution.quantile(OUTERMOST), distribution.quantile(1 - OUTERMOST)
     width = round_step((high - low) / BARS)
     steps = round(width / STEP)  # counted in whole steps, because tenths are not exact as floats
@@ -144,14 +144,14 @@ def _bars(distribution: Distribution) -> list[Bar]:
 
 
 def _stairs(points: Sequence[tuple[float, float]]) -> list[tuple[float, float, str]]:
-    """Make a curve with a corner at each point: a share holds until the next number of seconds that occurs."""
+    """Make a curve with a corner at each point: a share holds until the next value in seconds."""
     every = max(1, len(points) // MOST_POINTS)
     kept = [point for number, point in enumerate(points) if number % every == 0 or number == len(points) - 1]
     return stairs(kept)
 
 
 def _late_lines(report: TuningReport, across: Callable[[BandOutcome], float | None]) -> list[Line]:
-    """Draw the late share of each variant, where `across` is known; only the rules themselves have dots."""
+    """Draw the late share of each variant, wherever `across` is not None; only the rules themselves have dots."""
     lines = []
     for variant in report.tuning.variants:
         points = [(across(each), each.late_share, _text(each)) for each in report.tuning.of(variant)]

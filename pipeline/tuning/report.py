@@ -16,16 +16,16 @@ from tidemark.pipeline.tuning.sweep import BANDS, TARGETS, BandOutcome, Recommen
 from tidemark.pipeline.watermark.policy import Policy
 
 SINCE = timedelta(hours=24)
-"""Default reach of a report: a day has each hour's traffic, and takes about four minutes."""
+"""Default period of a report: a day has each hour's traffic, and takes about four minutes."""
 
 TARGET_LATE_SHARE = 0.0001
 """Default share of late messages to aim at: one in ten thousand."""
 
 SHOWN_QUANTILE = 0.05
-"""Value that shows the effect of `quantile` if it is not set."""
+"""Value of `quantile` that shows its effect if it is not set."""
 
 AS_FRESH_SECONDS = 0.2
-"""Most that two median lags differ to count as equal."""
+"""Largest difference at which two median lags count as equal."""
 
 BLAME = ("beyond_band", "max_seconds", "streams")
 QUANTILES = (("p50", 0.5), ("p90", 0.9), ("p99", 0.99), ("p99.9", 0.999), ("max", 1.0))
@@ -33,8 +33,8 @@ QUANTILES = (("p50", 0.5), ("p90", 0.9), ("p99", 0.99), ("p99.9", 0.999), ("max"
 
 @dataclass(frozen=True, slots=True)
 class TuningReport:
-    """`source` names what was looked at; `present` and `band` are the settings' own; `target` is the late share that
-    they aim at. `rejected_payloads` are messages with readable times that were rejected: no part of the disorder."""
+    """The tuning of one source. `present` and `band` are those of the settings; `target` is the late share to aim at.
+    `rejected_payloads` are rejected messages with readable times, which are not part of the disorder."""
 
     source: str
     made_at: datetime
@@ -57,11 +57,11 @@ class TuningReport:
 
     @property
     def lag_bound(self) -> LagBound | None:
-        """Least `max_lag` that passes over no more than the target."""
+        """Least `max_lag` that passes over at most the target's share."""
         return lag_bound(self.disorder.lag, self.band, self.target)
 
     def recommended(self, variant: Variant) -> Recommendation:
-        """Return the band that is enough for the target."""
+        """Return the smallest band that is enough for the target."""
         return self.tuning.recommended(variant, self.target)
 
 
@@ -77,8 +77,8 @@ def make_report(
     targets: Iterable[float] = TARGETS,
     with_quantiles: bool = True,
 ) -> TuningReport:
-    """Compare both rules, and each with a quantile as well if wanted, on the same ticks. A slack that follows the
-    settings' band follows each band that is tried."""
+    """Compare both rules, and if wanted each with a quantile as well, on the same ticks. If the slack follows the
+    settings' band, it follows each band that is tried."""
 
     def policy_of(variant: Variant, band: timedelta) -> Policy:
         watermark = settings.watermark.model_copy(update={**asdict(variant), "band": band})
@@ -119,7 +119,8 @@ def sentences(report: TuningReport) -> list[str]:
 
 
 def recommendation_sentence(report: TuningReport) -> str:
-    """`For at most 0.01 % late: 14s under the rule band (the watermark 18.2s behind), 12s under …`"""
+    """Return a sentence such as `For at most 0.01 % late: 14s under the rule band (the watermark 18.2s behind), 12s
+    under …`"""
     parts = []
     for variant in report.rules:
         found = report.recommended(variant)
@@ -133,7 +134,7 @@ def recommendation_sentence(report: TuningReport) -> str:
 
 
 def _as_fresh(tuning: Tuning, outcome: BandOutcome) -> timedelta:
-    """Find the widest band that is as fresh as this one, because something else holds the watermark back."""
+    """Return the widest band that is as fresh as this one, because something else holds the watermark back."""
     widest = outcome.band
     for other in tuning.of(outcome.variant):
         if other.band > widest and other.lag_p50 is not None and outcome.lag_p50 is not None:
@@ -165,7 +166,7 @@ def _comparison(report: TuningReport) -> list[str]:
 
 
 def lag_bound_sentence(lag: Distribution, found: LagBound | None) -> str:
-    """`With max_lag = 5m no slow clock would hold the watermark …`"""
+    """Return a sentence such as `With max_lag = 5m no slow clock would hold the watermark …`"""
     worst = words(max(lag.seconds[-1], 0.0))
     if found is None:
         return f"No max_lag up to {format_duration(MAX_LAGS[-1])} fits: the worst is published {worst} after its event."

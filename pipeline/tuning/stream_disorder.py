@@ -13,7 +13,7 @@ from tidemark.pipeline.replay.trace import Batch
 from tidemark.pipeline.watermark.histogram import Ints
 
 STEP_US = 100_000
-"""Durations are counted in steps of a tenth of a second, and are right to within one."""
+"""Step in which durations are counted: a tenth of a second. They are accurate to within one step."""
 
 STEPS_IN_A_SECOND = 1_000_000 // STEP_US
 
@@ -21,7 +21,7 @@ NO_STREAM = -1
 
 COUNTED = ("messages", "beyond_band", "slow_beyond_band", "fast_beyond_band")
 GREATEST = ("disorder_max", "slow_max", "fast_max")
-"""The figures of a stream that are added up, and those of which the greatest counts."""
+"""Figures of a stream that are summed, and those of which the maximum is taken."""
 
 Side = Literal["slow", "fast"]
 SIDES: tuple[Side, ...] = ("slow", "fast")
@@ -29,9 +29,9 @@ SIDES: tuple[Side, ...] = ("slow", "fast")
 
 @dataclass(frozen=True, slots=True)
 class StreamDisorder:
-    """One stream. `beyond_band` counts the messages with a disorder above the band; `slow_beyond_band` and
-    `fast_beyond_band` those that are themselves to blame for more than the band. `offset_seconds` is how much later
-    than the typical message its median one is published, negative for a clock that runs fast."""
+    """The disorder of one stream. `beyond_band` counts the messages with a disorder above the band; `slow_beyond_band`
+    and `fast_beyond_band` those that are themselves to blame for more than the band. `offset_seconds` is how much later
+    its median message is published than the typical message; negative for a fast clock."""
 
     stream: str
     messages: int
@@ -48,8 +48,8 @@ class StreamDisorder:
     fast_beyond_band: int
 
     def blame(self, side: Side) -> tuple[int, float, float]:
-        """Return the number of messages to blame for more than the band on this side, and the seconds that 99 % of the
-        messages, and the worst one, are to blame for."""
+        """Return the number of messages to blame for more than the band on this side, and the 99th percentile and
+        maximum of the seconds that messages are to blame for."""
         beyond, p99, most = (
             getattr(self, f"{side}_{figure}") for figure in ("beyond_band", "p99_seconds", "max_seconds")
         )
@@ -58,9 +58,9 @@ class StreamDisorder:
 
 @dataclass(frozen=True, slots=True)
 class Blame:
-    """One side of a topic. `beyond_band` counts the messages that are themselves to blame for more than the band,
-    `streams` the streams that have such a message. `max_seconds` is the most that any message is to blame for, and
-    `worst` has the worst streams (none where the trace has no streams)."""
+    """The blame on one side of a topic. `beyond_band` counts the messages that are themselves to blame for more than
+    the band, `streams` the streams that have such a message. `max_seconds` is the most that any message is to blame
+    for, and `worst` has the worst streams (empty if the trace has no streams)."""
 
     beyond_band: int
     max_seconds: float
@@ -78,8 +78,7 @@ class StreamTable:
         self._disorder, self._blame, self._behind = Tally(), Tally(), Tally()
 
     def add(self, batch: Batch, disorder: Ints, blame: Ints, behind: Ints) -> None:
-        """Add a batch with what was measured of each message, in steps. Messages without a stream count under
-        `NO_STREAM`."""
+        """Add a batch with each message's measurements, in steps. Messages without a stream count under `NO_STREAM`."""
         codes = self._codes_of(batch)
         slow, fast = np.maximum(blame, 0), np.maximum(-blame, 0)
         judged = (disorder, slow, fast)
@@ -92,12 +91,12 @@ class StreamTable:
         return int(self._streams().num_rows)
 
     def beyond_band(self) -> int:
-        """Count the messages with a disorder above the band, those without a stream included."""
+        """Count the messages with a disorder above the band, including those without a stream."""
         return int(pc.sum(self._rows()["beyond_band"]).as_py())
 
     def blame(self, side: Side, count: int) -> Blame:
-        """One side, with its worst streams: those with the most messages to blame for more than the band first, then
-        those with the worst message. A stream that is to blame for nothing is not among them."""
+        """Return one side, with its worst streams: first those with the most messages to blame for more than the band,
+        then those with the worst message. Streams that are to blame for nothing are left out."""
         whole, streams, names = self._rows(), self._streams(), list(self._codes)
         beyond, most = f"{side}_beyond_band", f"{side}_max"
         order = [(beyond, "descending"), (most, "descending"), ("stream", "ascending")]
@@ -133,7 +132,7 @@ class StreamTable:
         )
 
     def _codes_of(self, batch: Batch) -> Ints:
-        """Each message's stream, by a number that holds for the whole trace."""
+        """Return each message's stream as a number that is the same in the whole trace."""
         if batch.streams is None:
             return np.full(len(batch), NO_STREAM, dtype=np.int64)
         names = batch.streams.dictionary.to_pylist()

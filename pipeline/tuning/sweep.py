@@ -1,6 +1,6 @@
 """A sweep of many bands under several rules on recorded traffic: the late share and the lag of each.
 
-The late share of a band is exactly what a replay with that band says, under the readings that were taken.
+The late share of a band is exactly that of a replay with the band, given the recorded readings.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -39,18 +39,18 @@ class Variant:
 
     @property
     def name(self) -> str:
-        """Name of the variant for people: `band`, or `frontier, quantile 0.01`."""
+        """Human-readable name: `band`, or `frontier, quantile 0.01`."""
         return f"{self.rule}, quantile {self.quantile:g}" if self.quantile else self.rule
 
 
 PolicyOf = Callable[[Variant, timedelta], Policy]
-"""Makes the settings' policy with another rule and band."""
+"""Returns the settings' policy with another rule and band."""
 
 
 @dataclass(frozen=True, slots=True)
 class BandOutcome:
-    """One variant with one band: how many messages landed and how many of them late, and the watermark's lag behind
-    the moment of its decision, in seconds (None without a watermark)."""
+    """The outcome of one variant with one band: the number of messages that landed, the number of those that were late,
+    and the watermark's lag behind the moment of its decision, in seconds (None without a watermark)."""
 
     variant: Variant
     band: timedelta
@@ -61,14 +61,14 @@ class BandOutcome:
 
     @property
     def late_share(self) -> float:
-        """Late share of the messages that landed with an event time; 0 if none did."""
+        """Late share of the landed messages with an event time; 0 if none landed."""
         return self.late / self.landed if self.landed else 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class Recommendation:
-    """The smallest tried band that, like every larger one, keeps the late share at or below the target; None if not
-    even `largest` does."""
+    """The smallest tried band that, like every larger one, keeps the late share at or below the target. `outcome` is
+    None if not even the band `largest` does."""
 
     variant: Variant
     target: float
@@ -76,13 +76,13 @@ class Recommendation:
     largest: timedelta
 
     def __str__(self) -> str:
-        """The band for people: `14s`, or `not even 5m`."""
+        """Human-readable band: `14s`, or `not even 5m`."""
         return format_duration(self.outcome.band) if self.outcome else f"not even {format_duration(self.largest)}"
 
 
 @dataclass(frozen=True, slots=True)
 class Tuning:
-    """The outcome of each variant with each of its bands, both in order. `targets` falls."""
+    """The outcome of each variant with each of its bands, both in order. `targets` are in descending order."""
 
     tried: Mapping[Variant, Mapping[timedelta, BandOutcome]]
     targets: Sequence[float]
@@ -103,7 +103,7 @@ class Tuning:
         return [self.recommended(variant, target) for variant in self.tried for target in self.targets]
 
     def of(self, variant: Variant) -> list[BandOutcome]:
-        """Return the outcomes of a variant, by rising band."""
+        """Return the outcomes of a variant, by ascending band."""
         return list(self.tried[variant].values())
 
     def at(self, variant: Variant, band: timedelta) -> BandOutcome:
@@ -111,14 +111,14 @@ class Tuning:
         return self.tried[variant][band]
 
     def recommended(self, variant: Variant, target: float) -> Recommendation:
-        """Return the band that is enough for a target."""
+        """Return the smallest band that is enough for a target."""
         outcomes = self.tried[variant]
         return Recommendation(variant, target, _enough(outcomes, target), max(outcomes))
 
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """The traffic that bands are tried on: the ticks of a run, the state that they begin with (None: the beginning of
+    """The traffic on which bands are tried: the ticks of a run, the state in which they begin (None: the beginning of
     the log), and the messages.
 
     The decision in that state is left out, because another policy made it: a policy has no watermark until its own band
@@ -140,7 +140,8 @@ def tune(
     bands: Iterable[timedelta] = BANDS,
     targets: Iterable[float] = TARGETS,
 ) -> Tuning:
-    """Try every band under every variant; then search, to the second, for the band that is enough for each target."""
+    """Try every band under every variant; then search, to the second, for the smallest band that is enough for each
+    target."""
     wanted = sorted(set(targets), reverse=True)
     tried: dict[Variant, dict[timedelta, BandOutcome]] = {variant: {} for variant in variants}
     missing = [(variant, band) for variant in variants for band in sorted(set(bands))]
@@ -159,7 +160,7 @@ def tune(
 def outcomes_of(
     workload: Workload, candidates: Sequence[tuple[Variant, timedelta]], policy_of: PolicyOf
 ) -> list[BandOutcome]:
-    """Decide under each candidate alone, then count the late messages of all in one pass."""
+    """Decide under each candidate separately, then count the late messages of all in one pass."""
     tick_us = np.array([to_us(tick.at) for tick in workload.ticks], dtype=np.int64)
     watermarks = np.array([watermarks_of(workload, policy_of(*candidate)) for candidate in candidates])
     late, landed = np.zeros(len(candidates), dtype=np.int64), 0
@@ -180,7 +181,8 @@ def watermarks_of(workload: Workload, policy: Policy) -> Ints:
 
 
 def late_of_each(batch: Batch, tick_us: Ints, watermarks_us: Ints) -> Ints:
-    """Count the late messages of a batch under each candidate, a row of `watermarks_us`: the sums of `late_in`."""
+    """Count the late messages of a batch under each candidate, a row of `watermarks_us`; each count is the sum of
+    `late_in`."""
     landing = first_tick_at(tick_us, batch.landed_us)
     before_landing = np.pad(watermarks_us, ((0, 0), (1, 0)), constant_values=NO_WATERMARK)
     # Most messages are above the watermark of every candidate.
@@ -199,7 +201,7 @@ def _lags(tick_us: Ints, watermark_us: Ints, counted: Bools) -> tuple[float | No
 
 
 def _enough(outcomes: Mapping[timedelta, BandOutcome], target: float) -> BandOutcome | None:
-    """Find the smallest band from which on no band exceeds the target."""
+    """Return the outcome of the smallest band such that neither it nor a larger one exceeds the target."""
     enough = None
     for band in sorted(outcomes, reverse=True):
         if outcomes[band].late_share > target:
@@ -209,7 +211,7 @@ def _enough(outcomes: Mapping[timedelta, BandOutcome], target: float) -> BandOut
 
 
 def _between(outcomes: dict[timedelta, BandOutcome], target: float) -> list[timedelta]:
-    """Return the whole seconds to try next, between the band that is enough and the largest one below it."""
+    """Return the whole seconds to try next, between the smallest band that is enough and the largest one below it."""
     enough = _enough(outcomes, target)
     below = max((band for band in outcomes if enough and band < enough.band), default=None)
     if enough is None or below is None:

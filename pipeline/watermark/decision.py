@@ -44,7 +44,8 @@ class Reason(StrEnum):
     HELD_STALE_READING = "HELD_STALE_READING"
     """A backlog cannot be read, or its reading is overdue by more than five minutes.
 
-    The readings return. The tick's problems, in Dagster and in `tidemark status`, say why they fail."""
+    New readings. The tick's problems, in Dagster and in `tidemark status`, say why they fail.
+    """
     HELD_CLOCK_SKEW = "HELD_CLOCK_SKEW"
     """This machine's clock is ahead of Pub/Sub's, or was set back.
 
@@ -61,7 +62,8 @@ class Reason(StrEnum):
     IDLE_HELD = "IDLE_HELD"
     """Nothing is published, and `watermark.idle` is `hold`.
 
-    A new message, or the setting."""
+    A new message, or `watermark.idle = "advance"`.
+    """
     RELEASED = "RELEASED"
     """An operator released messages: base counts as if it had acknowledged everything published before that time.
 
@@ -154,7 +156,6 @@ class FrontierEvidence(Bound):
 
     @property
     def is_at_frontier(self) -> bool:
-        """True if the candidate is the frontier."""
         return self.candidate == self.frontier
 
 

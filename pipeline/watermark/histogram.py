@@ -53,7 +53,6 @@ class Cell:
 
     @property
     def published_from(self) -> datetime:
-        """The start of the cell's publish-time bucket."""
         return bucket_start(self.publish_bucket)
 
 

@@ -147,8 +147,8 @@ def silence(s: Situation) -> Verdict:
 
 
 def band(s: Situation) -> Verdict:
-    """6, rule `band`. The candidate is the least event time published in the band: from `min(B, T - D)` to `T`, and
-    back to the anchor."""
+    """6, rule `band`. The candidate is the least event time published in the band, from `min(B, T - D)` to `T`, which
+    reaches back at least to the anchor."""
     anchor = anchor_before(s.holding, s.band_edge)
     if anchor is None:
         return Held(Finding.NO_ANCHOR, Reason.HELD_NO_DATA)

@@ -26,7 +26,6 @@ MAX_LAGS = (timedelta(days=1), timedelta(hours=1), timedelta(minutes=10), timede
 """Bounds on lag to try, if they are smaller than the current one."""
 
 TRIED = ("rule", "band", "idle", "max_lag")
-"""Settings to try."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -110,7 +110,8 @@ def _no_data(s: Situation) -> Iterator[str]:
 
 
 def _rejected(s: Situation, after: datetime | None) -> Iterator[str]:
-    """Say that messages are rejected, if tracking knows of any that were published after a second."""
+    """Say that messages are rejected, if tracking knows of any that were published after the second of `after` (None:
+    at any time)."""
     cells = s.histogram.event_bucket == NO_EVENT
     if after is not None:
         cells &= s.histogram.publish_bucket > bucket_of(after)
@@ -203,7 +204,8 @@ def _last_that_holds(s: Situation, watermark: datetime, low: int, high: int) -> 
 
 
 def _lands(until: datetime, s: Situation) -> str:
-    """Say that base must be past a moment, slack included, and how many known messages come before."""
+    """Say that base must have passed a moment, including slack, and how many known messages were published before
+    it."""
     until += s.policy.base_slack
     text = f"base has acknowledged everything that was published before {iso(until)}"
     if s.policy.base_slack > ZERO:

@@ -90,7 +90,7 @@ def test_many_empty_messages_in_few_bytes_are_rejected() -> None:
     ("text", "why_not"),
     [
         ("message", "is not protobuf's: 1:8: Expected message name"),
-        ('syntax = "proto3";', "has no message"),
+        ('syntax = "proto3";', "defines no message"),
         ('syntax = "proto3"; import "other.proto"; message A {}', "other.proto"),
     ],
 )
