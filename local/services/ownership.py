@@ -109,7 +109,7 @@ class Ownership:
                 if there is None or life is not Life.UNCLEAR:
                     raise
                 self._say(
-                    f"nothing was heard for long of {self.sentence(there)}; if it writes nothing within "
+                    f"there has long been no sign of {self.sentence(there)}; if it writes nothing within "
                     f"{rough(there.tick)}, the lake is taken over"
                 )
                 self._clock.sleep(there.tick.total_seconds())

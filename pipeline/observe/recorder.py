@@ -159,7 +159,7 @@ class Recorder(Observer):
             outlet = self._open_outlet()
         except (OSError, ImportError) as error:
             if tried is None:
-                logger.warning("metrics, health and the page cannot be served: %s. It is tried every minute", error)
+                logger.warning("metrics, health and the page cannot be served: %s. Retrying every minute", error)
             return
         outlet.join(self)
         self._outlet = outlet

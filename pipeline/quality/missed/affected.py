@@ -55,7 +55,7 @@ class StaleWindow:
     def why(self) -> str:
         """Why the window is stale."""
         if self.computed_from is None:
-            return "nobody can say any more what it was computed from, or what has landed since"
+            return "what it was computed from, or what has landed since, is no longer known"
         return (
             f"computed from version {self.computed_from} of heartbeats, without {self.missed} of its own and "
             f"{self.missed_before} in its lookback"
