@@ -28,7 +28,7 @@ MOST_PORTS = 100
 """An upper bound of the ports in a project of cohorts."""
 
 SPARK_CONNECT = "Spark Connect"
-"""The name of the service."""
+"""The name of the Spark Connect service."""
 
 CODE_PORT = "TIDEMARK_DAGSTER__CODE_PORT"
 """The environment variable with the code server's port. Only tidemark's workspace.yaml uses it."""

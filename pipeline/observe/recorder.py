@@ -288,7 +288,7 @@ def backlogs(state: WatermarkState, now: datetime) -> Iterator[tuple[Instrument,
     """Yield, for each subscription with a reading in the newest decision, the age of its oldest message, an upper bound
     of the messages in its backlog, and an estimate of their bytes. Values that are unknown are left out.
 
-    The age is that of the reading plus the time since: there is no better value until the next reading. A backlog that
+    The age is that of the reading plus the time since then, the best value until the next reading. A backlog that
     was empty when read counts as empty.
     """
     decision, used = state.decision, state.account.known
