@@ -1,4 +1,4 @@
-"""Checks that a message contract reads the messages of a shape as their publisher means them."""
+"""Checks that a message contract reads the messages of a shape as their publisher intends."""
 
 from collections import Counter
 from dataclasses import replace
@@ -15,15 +15,16 @@ from tidemark.pipeline.ingest.trial import Trial, try_samples
 from tidemark.pipeline.pubsub.received import table_of
 
 Meant = tuple[str | None, int | None, str | None]
-"""A heartbeat's stream, its event time in microseconds, and its publisher's id."""
+"""A heartbeat's stream, event time in microseconds, and publisher id."""
 
 STREAMS, BEATS = 12, 12
-"""Streams and beats of each that are tried: the shapes whose schema changes have changed it by then."""
+"""Number of streams, and of beats per stream, that are tried: enough for the shapes with a schema to change it."""
 
 
 def trial_of(source: SyntheticSource, reader: HeartbeatReader, now: datetime) -> tuple[Trial, str | None]:
-    """Judge heartbeats such as the source would publish, and return the trial with the first difference from what the
-    publisher means, as a sentence. None: there is none. Raises TidemarkError if a schema cannot be had."""
+    """Judge heartbeats like those that the source would publish. Return the trial, and a sentence about the first
+    difference from what the publisher intends; None if there is none. Raises TidemarkError if a schema is
+    unavailable."""
     whole = replace(source, streams=STREAMS, broken=0, duplicates=0, silent=0)
     rows = np.concatenate(list(messages(whole, now - BEATS * source.period, now)))
     composed = compose(whole, rows)

@@ -1,4 +1,4 @@
-"""The demonstration, from an empty folder to a summary that was checked against the truth."""
+"""The demonstration, from an empty folder to a summary checked against the truth."""
 
 import json
 import shutil
@@ -64,18 +64,18 @@ IN_THE_FOLDER = LakeSettings(uri="file:lake")
 LOOK_EVERY_SECONDS = 2.0
 SAY_EVERY_SECONDS = 10.0
 BEFORE_A_WINDOW_ENDS = timedelta(seconds=2)
-"""Time before a window's end at which the source stops, so that the last window closes soon after."""
+"""How long before a window's end the source stops, so that the last window closes soon after."""
 
 PATIENCE = timedelta(minutes=8)
-"""The longest that one wait may take before something is wrong."""
+"""Maximum duration of one wait; a longer one means that something is wrong."""
 
 USUAL_PORTS = {"emulator": 8085, "spark": 15002, "web": 3000, "code": 4266}
 
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """The size of a demonstration: streams, the outage before the pipeline starts, live traffic at least, and the
-    silence after which the last windows close."""
+    """The size of a demonstration: streams, duration of the outage before the pipeline starts, minimum live traffic,
+    and the silence after which the last windows close."""
 
     streams: int
     backlog: timedelta
@@ -84,7 +84,7 @@ class Scale:
 
 
 QUICK = Scale(2_000, timedelta(minutes=10), timedelta(seconds=15), timedelta(seconds=20))
-"""Small enough for the official emulator, whose pulls become slower with every outstanding message."""
+"""Small enough for the official emulator, whose pulls slow down with every outstanding message."""
 
 FULL = Scale(10_000, timedelta(minutes=20), timedelta(minutes=3), WatermarkSettings().idle_timeout)
 
@@ -100,8 +100,8 @@ class DemoFolder:
         self.summary = root / "summary.json"
 
     def make_anew(self, first_window: datetime, lake: LakeSettings, shape: Shape, idle_timeout: timedelta) -> None:
-        """Empty the folder, and write the settings and the files that they name, with free ports: the usual ones where
-        possible."""
+        """Empty the folder, and write the settings and the files that they name. Ports are the usual ones, or else free
+        ones."""
         shutil.rmtree(self.root, ignore_errors=True)
         self.root.mkdir(parents=True)
         ports = {name: free_port(usual) for name, usual in USUAL_PORTS.items()}
@@ -115,7 +115,7 @@ class DemoFolder:
 
 @dataclass
 class LakeWatch:
-    """Waits for what the lake should come to hold, and prints what it sees meanwhile."""
+    """Waits until the lake has reached a state, and prints its progress."""
 
     settings: Settings
     source: Source
@@ -128,7 +128,7 @@ class LakeWatch:
         self._lake = OpenLake(self.settings.lake, self.settings.message.kinds, self.clock)
 
     def until(self, reached: Callable[[LakeReport], bool], every: float = LOOK_EVERY_SECONDS) -> LakeReport:
-        """Wait until the lake is as it should be, looking after each so many seconds, and return its report. Raises
+        """Wait until `reached` is true of the lake's report, reading it every `every` seconds, and return it. Raises
         ServiceFailed after `PATIENCE`."""
         began = self.clock.monotonic()
         while self.clock.monotonic() - began < PATIENCE.total_seconds():
@@ -141,7 +141,7 @@ class LakeWatch:
                     return report
             self.clock.sleep(every)
         raise ServiceFailed(
-            f"nothing came of waiting {format_duration(PATIENCE)}; the logs are in "
+            f"gave up waiting after {format_duration(PATIENCE)}; the logs are in "
             f"{self.supervisor.state_folder}/logs, and `tidemark explain` says what holds the watermark"
         )
 
@@ -171,12 +171,12 @@ def run_demo(
     scale: Scale = QUICK,
     lake: LakeSettings = IN_THE_FOLDER,
 ) -> Summary:
-    """Play an outage and live traffic in `root`, print what happens and the summary, and stop what was started.
+    """Play an outage and live traffic in `root`, print the progress and the summary, and stop everything that was
+    started.
 
-    The source has the scale's number of streams.
-
-    The lake stays: in `root`, or in a bucket, where it must be new. Raises ToolMissing before anything is done if Java
-    is missing, and LakeError if something is in the bucket under the lake's prefix.
+    The source has the scale's number of streams. The lake is kept: in `root`, or in a bucket, where it must be new.
+    Raises ToolMissing before anything else if Java is missing, and LakeError if the bucket has objects under the lake's
+    prefix.
     """
     find_java()
     refuse_used(lake)
@@ -188,7 +188,7 @@ def run_demo(
 
     supervisor = Supervisor(folder.root, clock, say)
     supervisor.take_over()
-    # The partitions begin an hour before the first heartbeat: Dagster shows few partitions sooner than a year of them.
+    # The partitions start an hour before the first heartbeat: Dagster shows few partitions faster than a year of them.
     first_window = (clock.now() - scale.backlog).replace(minute=0, second=0, microsecond=0) - timedelta(hours=1)
     folder.make_anew(first_window, lake, beats.shape, scale.idle_timeout)
     settings = load_settings(folder.config)
@@ -205,13 +205,13 @@ def run_demo(
     folder.summary.write_text(json.dumps(summary.as_json(), indent=1) + "\n")
     show(summary, console)
     console.print(f"Everything is in {folder.root}.", markup=False, highlight=False)
-    if lake.endpoint is None:  # a server on loopback ends sooner than its lake is looked at
+    if lake.endpoint is None:  # a server on loopback stops before its lake can be explored
         show_next_steps(folder, console)
     return summary
 
 
 def show_next_steps(folder: DemoFolder, console: Console) -> None:
-    """Print the commands that look closer at the lake."""
+    """Print commands for exploring the lake."""
     started = Path(sys.argv[0])
     program = shown(started) if started.stem == "tidemark" else "tidemark"
     console.print("\nLook closer:", style="bold")
@@ -226,17 +226,17 @@ def show_next_steps(folder: DemoFolder, console: Console) -> None:
 
 
 def shown(path: Path) -> str:
-    """The path as a person types it: relative to the current folder where it lies in it."""
+    """Return the path as a person types it: relative if it is inside the current folder."""
     path = path.absolute()
     return str(path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path)
 
 
 def _play(folder: DemoFolder, watch: LakeWatch, scale: Scale) -> Summary:
-    """An outage's backlog, the pipeline, live traffic, silence, and the comparison."""
+    """Play the backlog, the pipeline, live traffic and silence, and compare with the truth."""
     settings, source, supervisor, clock, say = watch.settings, watch.source, watch.supervisor, watch.clock, watch.say
     say(f"{scale.streams:,} devices publish a heartbeat every 30 s. Everything runs on this machine.")
     start_emulator(supervisor, settings)
-    say("creating the topic and its two subscriptions: base has the data, tracking only tells what was published")
+    say("creating the topic and its two subscriptions: base has the data, tracking only shows what was published")
     provision_here(settings, clock)
     say(f"OUTAGE: publishing the last {format_duration(scale.backlog)} of heartbeats while nothing reads them")
     source.start()
@@ -244,7 +244,7 @@ def _play(folder: DemoFolder, watch: LakeWatch, scale: Scale) -> Summary:
         source.raise_failure()
         clock.sleep(0.2)
     messages = source.sent
-    say(f"{messages:,} messages wait; the devices go on live")
+    say(f"{messages:,} messages wait; the devices now publish live")
     pipeline_began = clock.monotonic()
     start_stack(supervisor, settings, folder.config)
     say("CATCHING UP: Dagster's sensors pull both subscriptions; a window is computed once the watermark has passed it")
@@ -261,7 +261,7 @@ def _play(folder: DemoFolder, watch: LakeWatch, scale: Scale) -> Summary:
     last = settings.windowing.containing(published.last_event_time)
     windows = {window.key for window in settings.windowing.closed_at(last.end, published.first_event_time)}
     report = watch.until(lambda report: windows <= set(report.computed))
-    say("CHECK: every window is computed; comparing every row with what the devices noted")
+    say("CHECK: every window is computed; comparing every row with the devices' own record")
     if settings.lake.folder is None:
         copy_tables(settings.lake, folder.lake)
     comparison = compare(folder.truth, folder.lake, settings.windows)
@@ -280,16 +280,14 @@ def _play(folder: DemoFolder, watch: LakeWatch, scale: Scale) -> Summary:
 
 
 def refuse_used(lake: LakeSettings) -> None:
-    """Raise LakeError if a bucket holds anything under the lake's prefix: the demonstration never empties a bucket."""
+    """Raise LakeError if a bucket has objects under the lake's prefix: the demonstration never empties a bucket."""
     if lake.folder is None and (found := next(open_objects(lake).names(""), None)) is not None:
-        raise LakeError(
-            f"the demonstration needs a lake of its own, and {lake.uri}/{found} is there: name another prefix"
-        )
+        raise LakeError(f"the demonstration needs a new lake, but {lake.uri}/{found} exists: name another prefix")
 
 
 def copy_tables(lake: LakeSettings, folder: Path) -> None:
-    """Copy the tables that are compared out of a bucket, byte for byte. A table's log is copied before its files, so
-    that each file that the log names is there."""
+    """Copy the compared tables out of a bucket, byte for byte. A table's log is copied before its files, so that every
+    file named in the copied log exists."""
     objects = open_objects(lake)
     for table in (HEARTBEATS, QUARANTINE, HEARTBEAT_DIFFS):
         for name in objects.names(f"{table}/"):
@@ -299,7 +297,7 @@ def copy_tables(lake: LakeSettings, folder: Path) -> None:
 
 
 def free_port(wanted: int) -> int:
-    """The wanted port of the loopback interface if it is free, else any free one."""
+    """Return the wanted port if it is free on the loopback interface, else any free one."""
     for port in (wanted, 0):
         with socket.socket() as candidate:
             candidate.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

@@ -1,4 +1,4 @@
-"""The demonstration's result: as a table for a person, and as plain values for a script."""
+"""The demonstration's result, as a table for a person and as plain values for a script."""
 
 from collections import Counter
 from collections.abc import Iterable
@@ -23,17 +23,17 @@ class Spread:
 
     @classmethod
     def of(cls, seconds: Iterable[float]) -> "Spread | None":
-        """The spread of some values, None for none."""
+        """Return the spread of the values; None without values."""
         known = list(seconds)
         return cls(round(quantile(known, 0.5), 1), round(max(known), 1)) if known else None
 
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """Everything that the demonstration found out. Seconds are of the wall clock.
+    """The demonstration's results. Seconds are wall-clock time.
 
-    `ready` is how long after its end a window was computed, `live_ready` the same for the windows of live traffic.
-    `landed_after` is when the backlog had landed, from the start of the pipeline on. `live` is from when to when only
+    `ready` is the delay from a window's end to its computation, `live_ready` the delay for windows of live traffic.
+    `landed_after` is the time from the pipeline's start until the backlog had landed. `live` is the span in which only
     live traffic was landed.
     """
 
@@ -54,12 +54,12 @@ class Summary:
             found.rows > 0
             and found.rows == found.expected_rows
             and not (found.differences or found.late or found.missed or found.quarantine_differences)
-            and Counter(self.published.broken) == Counter(found.quarantined)  # a kind with 0 messages is no difference
+            and Counter(self.published.broken) == Counter(found.quarantined)  # 0 of a kind is no difference
         )
 
     @property
     def messages_per_second(self) -> float:
-        """The rate at which the backlog landed, the start of the pipeline included."""
+        """The rate at which the backlog landed, including the pipeline's start."""
         return round(self.backlog_messages / self.landed_after, 1)
 
     def as_json(self) -> dict[str, object]:

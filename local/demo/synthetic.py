@@ -28,21 +28,21 @@ from tidemark.pipeline.pubsub.connection import ONCE_MORE, publisher_client, rep
 from tidemark.pipeline.settings import Settings
 
 BATCH = 1000
-"""Messages in one request, the service's limit. Each is under a kilobyte, so a request stays below its 10 MB."""
+"""Messages per request, the service's limit. Each is under a kilobyte, so a request stays below its limit of 10 MB."""
 
 LIVE_PAUSE_SECONDS = 0.2
-"""The pause between two looks at what is due."""
+"""The poll interval for messages that are due."""
 
 CALL_TIMEOUT = timedelta(seconds=10)
 GIVE_UP_AFTER = timedelta(seconds=60)
-"""The longest that one request may take, and the longest that it is retried."""
+"""CALL_TIMEOUT limits one request, GIVE_UP_AFTER its retries."""
 
 PUBLISH = "pubsub.topics.publish (roles/pubsub.publisher) on it"
 
 
 @dataclass(frozen=True, slots=True)
 class Published:
-    """Counts of the published messages, and the range of the heartbeats' event times (None without any)."""
+    """Counts of the published messages, and the range of the heartbeats' event times (None without heartbeats)."""
 
     messages: int
     heartbeats: int
@@ -54,7 +54,7 @@ class Published:
 
     @property
     def messages_per_second(self) -> float:
-        """The rate over the whole run, waiting included."""
+        """The rate over the whole run, including waits."""
         return self.messages / self.seconds if self.seconds else 0.0
 
 
@@ -71,16 +71,16 @@ def publish(
     progress: Callable[[int, datetime], None] = lambda _sent, _reached: None,
     stop: Callable[[], bool] = lambda: False,
 ) -> Published:
-    """Publish every message with an event time in `[start, end)`, in the order of their publication times.
+    """Publish every message with an event time in `[start, end)`, in the order of publication times.
 
-    None is sent before its publication time by the clock. Past ones go as fast as Pub/Sub takes them, or at most at
-    `speed_up` times real time; then publishing goes on live until all are sent or `stop()` is true. `progress` gets the
-    number of messages confirmed so far and the publication time that was reached.
+    No message is sent before its publication time by the clock. Past messages go as fast as Pub/Sub takes them, or at
+    most at `speed_up` times real time; then publishing continues live until all are sent or `stop()` is true.
+    `progress` gets the number of messages confirmed so far, and the publication time reached.
 
-    The truth can be read however the run ends, and holds every message that Pub/Sub confirmed; if Ctrl-C ends the run,
-    its last request may be missing. A request that was retried because its answer was lost may be on the topic twice,
-    under different message ids. Raises PubSubUnreachable, SubscriptionMissing (no such topic), PermissionMissing,
-    LakeUnwritable (the truth) and InvalidSettings.
+    The truth is readable however the run ends, and has every message that Pub/Sub confirmed; after Ctrl-C, the last
+    request may be missing. A request retried after a lost answer may be on the topic twice, under different message
+    ids. Raises PubSubUnreachable, SubscriptionMissing (no such topic), PermissionMissing, LakeUnwritable (the truth)
+    and InvalidSettings.
     """
     began = clock.monotonic()
 
@@ -100,7 +100,7 @@ def publish(
 def _when_due(
     pieces: Iterator[Rows], horizon_us: Callable[[], int], clock: Clock, stop: Callable[[], bool]
 ) -> Iterator[Rows]:
-    """Batches of the messages due by the horizon; waits while none is."""
+    """Yield batches of the messages due by the horizon; wait while none is due."""
     for rows in pieces:
         sent = 0
         while sent < len(rows):
@@ -117,14 +117,14 @@ def _when_due(
 
 
 Sent = tuple[Sequence[Message], Sequence[str], datetime]
-"""A confirmed request: its messages and their ids, and when it was sent."""
+"""A confirmed request: its messages, their ids, and when it was sent."""
 
 
 @dataclass(slots=True)
 class _Sender:
-    """Sends one request at a time, in order, while it composes the next one and records the one before.
+    """Sends one request at a time, in order, while composing the next one and recording the previous one.
 
-    On leaving, whatever the reason, it waits for the request under way and records it.
+    On exit, whatever the reason, it waits for the request in flight and records it.
     """
 
     source: SyntheticSource
@@ -145,7 +145,7 @@ class _Sender:
             self._record(self._confirmed())
 
     def send(self, rows: Rows) -> None:
-        """Send a batch once the one before is confirmed. Raises what that one raised."""
+        """Send a batch once the previous one is confirmed. Raises the previous one's error."""
         composed = compose(self.source, rows)
         request = PublishRequest.pb(PublishRequest())
         request.topic = self.topic
@@ -167,7 +167,7 @@ class _Sender:
         self._record(before)
 
     def published(self, seconds: float) -> Published:
-        """Counts of the messages that were confirmed within so many seconds."""
+        """Return the counts of the confirmed messages, for a run of `seconds`."""
         first, last = [from_us(ms * 1000) for ms in self._range_ms] or (None, None)
         return Published(
             messages=self.kinds.total(),
@@ -195,7 +195,7 @@ class _Sender:
 
 @dataclass
 class Source:
-    """Publishes in a thread of its own from `begin` until it is stopped, for a day at most.
+    """Publishes in a separate thread from `begin` until it is stopped, for at most a day.
 
     `sent` messages are confirmed so far, up to the publication time `reached`.
     """
@@ -227,12 +227,12 @@ class Source:
         )
 
     def stop(self) -> Published | None:
-        """Stop publishing, and return what was published. Raises what went wrong meanwhile."""
+        """Stop publishing, and return what was published. Raises the error of a failed run."""
         self._stop.set()
         return None if self._published is None else self._published.result()
 
     def raise_failure(self) -> None:
-        """Raise what went wrong while publishing, if anything did."""
+        """Raise the publishing thread's error, if any."""
         if self._published is not None and self._published.done():
             self._published.result()
 

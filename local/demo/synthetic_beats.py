@@ -1,7 +1,7 @@
 """The synthetic source's heartbeats as numpy rows: a pure function of the source, a start and an end.
 
-Every stream beats once a period, at its own phase. A row says when its message is published and what it contains;
-`compose` makes the message.
+Every stream beats once per period, at its own phase. A row says when its message is published and what it contains;
+`compose` creates the message.
 """
 
 from collections.abc import Iterator
@@ -20,10 +20,10 @@ from tidemark.pipeline.errors import InvalidSettings
 
 HEARTBEAT, DUPLICATE, FIRST_BROKEN = 0, 1, 2
 KINDS = ("heartbeat", "duplicate", *(reason.value for reason in REASONS))
-"""A row's `kind` is an index into these names."""
+"""Names of a row's `kind`, which is an index into them."""
 
 LEAST_BROKEN = 2 * len(REASONS)
-"""The fewest broken messages, if any are broken: both variants of every kind."""
+"""Minimum number of broken messages, if any: both variants of every kind."""
 
 RFC_3339_SHARE = 0.001
 NULL_TEMPERATURE_SHARE = 0.002
@@ -38,11 +38,11 @@ STATUSES = ("ok", "warn", None)
 FAR_FUTURE_MS = duration_us(timedelta(days=3650)) // 1000
 DAY_MS = duration_us(timedelta(days=1)) // 1000
 ROWS_AT_LEAST = 10_000
-"""The fewest rows in one piece, except the last."""
+"""Minimum rows of one piece, except the last."""
 
 ROW = np.dtype(
     [
-        ("publish_us", np.int64),  # when it is to be published
+        ("publish_us", np.int64),  # planned publication time
         ("event_ms", np.int64),
         ("stream", np.int32),
         ("sequence", np.int32),  # the number of the beat within its stream
@@ -54,7 +54,7 @@ ROW = np.dtype(
         ("temperature", np.float64),
     ]
 )
-"""One message. Times are counted since the epoch, in the unit of their name."""
+"""One message. Times are since the epoch, in the unit of their name."""
 
 Rows = NDArray[np.void]
 
@@ -64,12 +64,12 @@ JSON_OBJECT = JsonObject()
 
 @dataclass(frozen=True, slots=True)
 class SyntheticSource:
-    """A synthetic source. Shares are of the heartbeats, from 0 to 1; durations count to the millisecond.
+    """A synthetic source. Shares of heartbeats are from 0 to 1; durations count to the millisecond.
 
     A heartbeat is published `lag` plus up to `jitter` after its event time, a straggler `straggler_delay` later still.
-    Without stragglers and late copies the disorder is therefore at most `jitter`. A duplicate is the same message
-    again, at once or, for `duplicate_delay_share` of them, `duplicate_delay` later. Broken messages come in addition,
-    evenly over time, the kinds that the shape has in turn. A silent beat is never published. Raises InvalidSettings for
+    So without stragglers and late copies the disorder is at most `jitter`. A duplicate is the same message again, at
+    once or, for `duplicate_delay_share` of the duplicates, `duplicate_delay` later. Broken messages are added evenly
+    over time, in turn of each kind that the shape has. A silent beat is never published. Raises InvalidSettings for
     impossible values.
     """
 
@@ -92,9 +92,9 @@ class SyntheticSource:
         shares = ("duplicates", "duplicate_delay_share", "broken", "stragglers", "silent")
         delays = ("jitter", "event_jitter", "lag", "duplicate_delay", "straggler_delay")
         rules = [
-            *((name, 0 <= getattr(self, name) <= 1, "it is a share, between 0 and 1") for name in shares),
+            *((name, 0 <= getattr(self, name) <= 1, "it must be between 0 and 1") for name in shares),
             *((name, getattr(self, name) >= timedelta(0), "it cannot be negative") for name in delays),
-            ("streams", 1 <= self.streams <= 10_000_000, "there is at least one, and at most ten million"),
+            ("streams", 1 <= self.streams <= 10_000_000, "it must be from 1 to 10,000,000"),
             ("period", self.period > 2 * self.event_jitter, "it must be longer than twice event_jitter"),
             ("seed", self.seed >= 0, "it cannot be negative"),
         ]
@@ -108,10 +108,10 @@ class SyntheticSource:
 def messages(
     source: SyntheticSource, start: datetime, end: datetime, rows_at_least: int = ROWS_AT_LEAST
 ) -> Iterator[Rows]:
-    """All messages with event times in `[start, end)`, in the order of their publication, in pieces.
+    """Yield all messages with event times in `[start, end)`, in the order of publication, in pieces.
 
-    The same source, start and end give the same rows, however they are cut into pieces. Memory holds one piece (whole
-    periods, at least `rows_at_least` rows) and the messages that are delayed beyond it.
+    The same source, start and end give the same rows, whatever the pieces. Memory holds one piece (whole periods, at
+    least `rows_at_least` rows) and the messages delayed beyond it.
     """
     plan = _Plan(source, start, end)
     waiting, gathered = [np.empty(0, ROW)], 0
@@ -150,11 +150,11 @@ class _Plan:
         return np.random.default_rng(np.random.SeedSequence(self._source.seed, spawn_key=(number,)))
 
     def earliest_publish_us(self, period: int) -> int:
-        """A lower bound of the publication times of this period and all later ones."""
+        """Return a lower bound of the publication times of this and all later periods."""
         return (self._start_ms + period * self._period_ms) * 1000 + duration_us(self._source.lag)
 
     def beats(self, period: int) -> Rows:
-        """The period's heartbeats and their copies, each original before its copy."""
+        """Return the period's heartbeats and their copies, each original before its copy."""
         source, random, count = self._source, self._random(2 * period + 1), self._source.streams
         rows = np.zeros(count, ROW)
         jitter = random.integers(-self._event_jitter_ms, self._event_jitter_ms + 1, count)
@@ -175,7 +175,7 @@ class _Plan:
         return np.concatenate([rows[kept], copies])
 
     def broken(self, period: int) -> Rows:
-        """The period's broken messages. Number j of B is at (j + 1/2) / B of the run; the kinds take turns."""
+        """Return the period's broken messages. Message j of B is at (j + 1/2) / B of the run; the kinds take turns."""
         low = self._start_ms + period * self._period_ms
         high = min(low + self._period_ms, self._end_ms)
         number = np.arange(self._broken_before(low), self._broken_before(high), dtype=np.int64)
@@ -200,7 +200,7 @@ class _Plan:
         return rows
 
     def _broken_before(self, moment_ms: int) -> int:
-        """The number of broken messages before this moment."""
+        """Return the number of broken messages before this moment."""
         if not self.broken_total:
             return 0
         passed = moment_ms - self._start_ms
@@ -227,7 +227,7 @@ def _measure(rows: Rows, random: np.random.Generator) -> None:
 
 
 def compose(source: SyntheticSource, rows: Rows) -> list[Message]:
-    """The messages of rows, in their order, in the source's shape."""
+    """Return the messages of rows, in order, in the source's shape."""
     return source.shape.messages([source.shape.said(beat) for beat in _beats(rows)])
 
 

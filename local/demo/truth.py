@@ -1,4 +1,4 @@
-"""The truth that the synthetic source records: one row for each published beat, as Parquet."""
+"""The truth recorded by the synthetic source: one row per published beat, as Parquet."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -16,14 +16,14 @@ from tidemark.pipeline.errors import LakeUnwritable
 
 SCHEMA = pa.schema(
     [
-        pa.field("stream_id", pa.string()),  # null where the message is to carry none
-        pa.field("event_time", pa.timestamp("us", tz="UTC")),  # null where it is to carry none that can be read
+        pa.field("stream_id", pa.string()),  # null if the message is meant to have none
+        pa.field("event_time", pa.timestamp("us", tz="UTC")),  # null if it is meant to have no readable one
         pa.field("heartbeat_id", pa.string()),  # copies share it
-        pa.field("temperature", pa.float64()),  # null where it is null or of another type
-        pa.field("status", pa.string()),  # null where there is none
-        pa.field("kind", pa.string()),  # heartbeat, duplicate, or the code for which it belongs in quarantine
+        pa.field("temperature", pa.float64()),  # null if it is null or of another type
+        pa.field("status", pa.string()),  # null if there is none
+        pa.field("kind", pa.string()),  # heartbeat, duplicate, or the reason why it belongs in quarantine
         pa.field("message_id", pa.string()),
-        pa.field("published_at", pa.timestamp("us", tz="UTC")),  # the publisher's clock, just before it was sent
+        pa.field("published_at", pa.timestamp("us", tz="UTC")),  # by the publisher's clock, just before sending
         pa.field("payload", pa.binary()),
         pa.field("attributes", pa.string()),  # a JSON object
     ]
@@ -32,11 +32,11 @@ SCHEMA = pa.schema(
 NO_TIME = (RejectionReason.NO_EVENT_TIME, RejectionReason.UNREADABLE_EVENT_TIME)
 
 ROW_GROUP = 50_000
-"""Rows that are gathered in memory before they are written."""
+"""Number of rows buffered in memory before they are written."""
 
 
 class TruthFile:
-    """A Parquet file that is complete after the block, however it ended. Raises LakeUnwritable."""
+    """A Parquet file that is complete after the block, however the block ends. Raises LakeUnwritable."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -79,7 +79,7 @@ class TruthFile:
 
 
 def truth_of(messages: Sequence[Message], message_ids: Sequence[str], published_at: datetime) -> Any:
-    """The beats of published messages, as a record batch of `SCHEMA`. It is what they mean, whatever their shape."""
+    """Return the beats of published messages, as a record batch of `SCHEMA`, with the intended values in any shape."""
     carried = [
         (beat, message, message.id_of(number, its_id))
         for message, its_id in zip(messages, message_ids, strict=True)

@@ -1,6 +1,6 @@
-"""Compares the lake with the truth in SQL over the publisher's file. It computes nothing with the pipeline's code.
+"""Compares the lake with the publisher's truth file in SQL. It computes nothing with the pipeline's code.
 
-The Delta library gives only lists of files. The expected rows are derived here from the truth alone.
+The Delta library only lists files. The expected rows are derived from the truth alone.
 """
 
 from dataclasses import dataclass

@@ -1,1 +1,1 @@
-"""tidemark's own Pub/Sub, in memory: a seeded model on one thread, and the same model served over gRPC on loopback."""
+"""tidemark's own in-memory Pub/Sub: a seeded, single-threaded model, and a gRPC server for it on loopback."""

@@ -1,4 +1,4 @@
-"""The methods of `google.pubsub.v1` that tidemark uses, over the model behind one lock."""
+"""The methods of `google.pubsub.v1` that tidemark uses, over a model behind one lock."""
 
 import logging
 import re
@@ -24,23 +24,23 @@ BYTES_PER_PULL = 10_000_000
 """The message that reaches this size is the last of its answer."""
 
 LONGEST_WAIT_SECONDS = 90.0
-"""The longest that a pull waits for messages, whatever its deadline."""
+"""Maximum wait of a pull for messages, whatever its deadline."""
 
 STREAM_SILENCE_SECONDS = 5.0
-"""A stream without messages says by an empty answer that it is alive. The Java client closes one that is silent for
-15 s after it asked."""
+"""A stream without messages sends an empty answer this often as a sign of life. The Java client closes a stream that is
+silent for 15 s after its request."""
 
 PULLS_WAIT_AT_MOST = 192
-"""The most pulls that wait at a time; further ones answer at once. Each waiting pull occupies a thread, and some must
-be left for other calls."""
+"""Maximum number of waiting pulls; further ones answer at once. Each waiting pull occupies a thread, and some threads
+must be left for other calls."""
 
 BEFORE_THE_DEADLINE_SECONDS = 0.1
-"""A waiting pull gives up this long before its caller's deadline. The messages of an answer that came too late would
-stay leased in vain."""
+"""A waiting pull gives up this long before its caller's deadline. The messages of a late answer would be leased in
+vain."""
 
 AFTER_THE_DEADLINE_SECONDS = 1.0
-"""With the fault `answers_the_gone` a pull waits for so long after its caller's deadline. What comes then is leased in
-vain."""
+"""With the fault `answers_the_gone`, a pull waits this long after its caller's deadline. Messages delivered then are
+leased in vain."""
 
 IGNORED_OF_A_TOPIC = frozenset({"message_retention_duration", "message_transforms", "ingestion_data_source_settings"})
 """Settings of a topic that are stored and returned but have no effect."""
@@ -70,36 +70,35 @@ CHANGEABLE = IGNORED - {"enable_message_ordering"} | {
 
 
 class Shared:
-    """The model, and `changed`: the lock that every call holds, and the condition that waiting pulls wait for."""
+    """The model, and `changed`: the lock that every call holds, and the condition that waiting pulls wait on."""
 
     def __init__(self, model: PubSubModel, clock: Clock) -> None:
         self.model = model
         self.clock = clock
         self.changed = Condition()
         self.closed = False
-        self.waiting = 0  # pulls
+        self.waiting = 0  # number of pulls
         self._latest = clock.now()
 
     def now(self) -> datetime:
-        """The model's time, under the lock. It stands still while the clock goes back."""
+        """Return the model's time. It does not move while the clock goes back. The caller holds the lock."""
         self._latest = max(self._latest, self.clock.now())
         return self._latest
 
     def wake(self) -> None:
-        """Have waiting pulls look again. The caller does not hold the lock."""
+        """Wake the waiting pulls. The caller does not hold the lock."""
         with self.changed:
             self.changed.notify_all()
 
     def close(self) -> None:
-        """End all waiting."""
+        """End all waits."""
         self.closed = True
         self.wake()
 
 
 class Service:
-    """Base of both services. Each of their methods is one of the API's: it takes a plain protobuf request and the
-    call's context, and returns the answer, or its fields, or its bytes. The caller holds the lock. Raises ModelErrors.
-    """
+    """Base of the services. Each public method is one of the API's: it takes a plain protobuf request and the call's
+    context, and returns the answer, its fields, or its bytes. The caller holds the lock. Raises ModelErrors."""
 
     def __init__(self, shared: Shared) -> None:
         self._shared = shared
@@ -176,7 +175,7 @@ class SubscriberService(Service):
     # Messages
 
     def pull(self, request: Any, context: Any) -> bytes:
-        """Wait until there is something or the caller's deadline is near."""
+        """Return messages, waiting for them until shortly before the caller's deadline."""
         limits.resource("subscriptions", request.subscription)
         if request.max_messages < 1:
             raise Invalid(f"max_messages = {request.max_messages}: it is at least 1")
@@ -193,8 +192,8 @@ class SubscriberService(Service):
         return pull_response(delivered)
 
     def streaming_pull(self, requests: Iterator[Any], context: Any) -> Iterator[bytes]:
-        """Give what pulls would give, one after the other, until the caller goes; after a silence, an empty answer. It
-        takes the lock itself, and reads only the first request: clients acknowledge, and extend leases, by calls."""
+        """Yield what consecutive pulls would return, until the caller goes; after a silence, an empty answer. It takes
+        the lock itself, and reads only the first request: clients acknowledge and extend leases by separate calls."""
         first = next(requests)
         limits.resource("subscriptions", first.subscription)
         request = types.PullRequest.pb()(subscription=first.subscription, max_messages=MESSAGES_PER_PULL)
@@ -222,7 +221,7 @@ class SubscriberService(Service):
 
     def _wait(self, request: Any, context: Any, at_most: float = LONGEST_WAIT_SECONDS) -> list[Delivered]:
         clock = self._shared.clock
-        left: float = context.time_remaining()  # centuries, where there is no deadline
+        left: float = context.time_remaining()  # centuries, if there is no deadline
         patience = left - min(BEFORE_THE_DEADLINE_SECONDS, left / 5)
         if self._model.faults.answers_the_gone:
             patience = left + AFTER_THE_DEADLINE_SECONDS
@@ -288,7 +287,7 @@ class SubscriberService(Service):
 
 
 class SchemaService(Service):
-    """Schemas and their revisions, which are given out as they came: no message is checked against one."""
+    """Schemas and their revisions, returned as they were stored: messages are not checked against them."""
 
     def create_schema(self, request: Any, _: Any) -> Any:
         name = limits.resource("schemas", f"{limits.project(request.parent)}schemas/{request.schema_id}")
@@ -307,13 +306,13 @@ class SchemaService(Service):
 
 
 def listed(field: str, resources: list[Any], request: Any) -> dict[str, Any]:
-    """The part of a project's resources that a request asks for, as the fields of its answer."""
+    """Return the requested page of a project's resources, as the fields of the answer."""
     prefix = limits.project(request.project)
     return page(field, [one for one in resources if one.name.startswith(prefix)], request)
 
 
 def page(field: str, found: list[Any], request: Any) -> dict[str, Any]:
-    """The part of a list that a request asks for, as the fields of its answer. A page size below 1 asks for all."""
+    """Return the requested page of a list, as the fields of the answer. A page size below 1 returns everything."""
     if not re.fullmatch("[0-9]{0,9}", request.page_token):
         raise Invalid(f"page_token = {request.page_token!r} was not issued here")
     start = int(request.page_token or 0)
@@ -322,7 +321,7 @@ def page(field: str, found: list[Any], request: Any) -> dict[str, Any]:
 
 
 def merged(old: Any, new: Any, mask: FieldMask, allowed: frozenset[str]) -> Any:
-    """A copy of `old` with the mask's fields taken from `new`. Raises Invalid for a field that cannot change."""
+    """Return a copy of `old` with the mask's fields taken from `new`. Raises Invalid for a field that cannot change."""
     if not mask.paths:
         raise Invalid("update_mask names no field")
     for path in mask.paths:
@@ -335,6 +334,6 @@ def merged(old: Any, new: Any, mask: FieldMask, allowed: frozenset[str]) -> Any:
 
 
 def warn_of_ignored(config: Any, ignored: frozenset[str]) -> None:
-    """Warn of the settings that are stored and returned but have no effect here."""
+    """Log a warning about settings that are stored and returned but have no effect."""
     if named := sorted(field.name for field, _ in config.ListFields() if field.name in ignored):
         logger.warning("%s: %s has no effect here", config.name, ", ".join(named))

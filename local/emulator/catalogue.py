@@ -30,13 +30,13 @@ ENCODINGS = {int(types.Encoding.JSON): "JSON", int(types.Encoding.BINARY): "BINA
 
 
 Snapshot = tuple[Any, dict[int, Any]]
-"""A snapshot, and its messages by number: those unacknowledged when it was taken, and those published since. Taking one
-costs a step for each unacknowledged message."""
+"""A snapshot and its messages, keyed by number: those unacknowledged when it was taken, and those published since.
+Taking one costs a step per unacknowledged message."""
 
 
 class State:
-    """A subscription with its messages. `passes` is its filter, which never changes; None lets every message pass.
-    Raises Invalid for a filter that is not in the language."""
+    """A subscription with its messages. `passes` is its filter, which never changes; None passes every message. Raises
+    Invalid for a filter that is not in the language."""
 
     def __init__(self, config: Any, tag: str, rng: random.Random) -> None:
         self.configure(config)
@@ -47,8 +47,7 @@ class State:
         self.readings: list[datetime] = []  # when the last snapshots expired
 
     def passing(self, numbered: Iterable[tuple[int, Any]]) -> dict[int, Any]:
-        """Select the numbered messages that the filter lets pass. The others are acknowledged for this
-        subscription."""
+        """Return the numbered messages that pass the filter. The others count as acknowledged on this subscription."""
         passes = self.passes
         return dict(numbered) if passes is None else {n: one for n, one in numbered if passes(one.attributes)}
 
@@ -60,15 +59,15 @@ class State:
 
 
 class Schemas:
-    """Keeps schemas by name, each with its revisions in order, and says by which attributes Pub/Sub names one. It does
-    not look into a definition."""
+    """Stores schemas by name, each with its revisions in order, and returns the attributes with which Pub/Sub names
+    them. It does not read definitions."""
 
     def __init__(self, rng: random.Random) -> None:
         self._rng = rng
         self._revisions: dict[str, list[Any]] = {}
 
     def create(self, name: str, schema: Any, at: datetime) -> Any:
-        """Keep a new schema's first revision. Raises AlreadyExists."""
+        """Store a new schema's first revision. Raises AlreadyExists."""
         if name in self._revisions:
             raise AlreadyExists(f"schema {name} exists already")
         self._revisions[name] = []
@@ -81,11 +80,11 @@ class Schemas:
         return self._add(name, schema, at)
 
     def of(self, name: str) -> list[Any]:
-        """A schema's revisions. Raises NotFound."""
+        """Return a schema's revisions. Raises NotFound."""
         return _found(self._revisions, "schema", name)
 
     def get(self, name: str) -> Any:
-        """The newest revision of `projects/…/schemas/ID`, or the one of `…/ID@REVISION`. Raises NotFound."""
+        """Return the newest revision of `projects/…/schemas/ID`, or the revision `…/ID@REVISION`. Raises NotFound."""
         schema, _, revision = name.partition("@")
         for found in reversed(self.of(schema)):
             if revision in ("", found.revision_id):
@@ -113,10 +112,10 @@ class Schemas:
 
 
 class Catalogue:
-    """Creates, looks up and deletes topics and subscriptions. A name is any text, unique among its kind.
+    """Creates, looks up and deletes topics and subscriptions. A name is any text, unique within its kind.
 
-    Topics, subscriptions and snapshots are plain protobufs of `google.pubsub.v1`, kept as they were given.
-    `faults` may be replaced at any time. Every call may raise the `Transient` errors that they ask for.
+    Topics, subscriptions and snapshots are plain protobufs of `google.pubsub.v1`, stored as they were given. `faults`
+    may be replaced at any time. Every call may raise the `Transient` errors that they configure.
     """
 
     def __init__(self, rng: random.Random, faults: Faults) -> None:
@@ -138,7 +137,7 @@ class Catalogue:
         self._after()
 
     def get_topic(self, name: str) -> Any:
-        """The topic of that name. Raises NotFound."""
+        """Return the topic of that name. Raises NotFound."""
         self._before()
         return self._topic(name)
 
@@ -157,7 +156,7 @@ class Catalogue:
         self._after()
 
     def create_subscription(self, config: Any, at: datetime) -> None:
-        """Create a subscription. It gets what is published from now on, with publish times of at least `at`.
+        """Create a subscription. It gets messages published from now on, with publish times of at least `at`.
 
         Assumption: the config has an ack deadline and a retention. Raises AlreadyExists, NotFound (the topic), and
         Invalid for a filter that is not in the language.
@@ -172,12 +171,12 @@ class Catalogue:
         self._after()
 
     def get_subscription(self, name: str) -> Any:
-        """The subscription of that name. Raises NotFound."""
+        """Return the subscription of that name. Raises NotFound."""
         self._before()
         return self._state(name).config
 
     def list_subscriptions(self, topic: str | None = None) -> list[Any]:
-        """All subscriptions, or those of a topic. Raises NotFound for that topic."""
+        """Return all subscriptions, or those of a topic. Raises NotFound for that topic."""
         self._before()
         if topic is not None:
             self._topic(topic)

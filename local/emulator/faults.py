@@ -1,15 +1,15 @@
-"""The faults of the model and their chances, drawn from the model's own random numbers."""
+"""The model's faults and their chances, drawn from the model's random numbers."""
 
 from dataclasses import dataclass, fields
 from datetime import timedelta
 
 FEW = 20
-"""The most messages of a small answer."""
+"""Maximum messages of a small answer."""
 
 
 @dataclass(frozen=True, slots=True)
 class Faults:
-    """No faults by default. A number is a chance: of each message in the first group, of each call in the second.
+    """No faults by default. A number is a chance, per message in the first group, per call in the second.
 
     Raises ValueError for a chance outside 0 to 1, and for a negative duration.
     """
@@ -19,21 +19,21 @@ class Faults:
     acknowledgement_lost: float = 0.0  # its acknowledgement has no effect, although the call succeeds
     late_acknowledgement_lost: float = 0.0  # its acknowledgement has no effect once its lease has ended
     duplicate_delivery: float = 0.0  # it is delivered a second time although it is leased
-    visible_after: timedelta = timedelta(0)  # each subscription sees it at most so much later, in pulls and in readings
-    whole_seconds: bool = False  # its publish time is rounded down to the second, so that there are ties
+    visible_after: timedelta = timedelta(0)  # each subscription sees it up to this much later, in pulls and readings
+    whole_seconds: bool = False  # its publish time is rounded down to the second, to create ties
 
     acknowledgement_answer_lost: float = 0.0  # an acknowledgement takes effect, and the caller gets UNAVAILABLE
-    stale_reading: float = 0.0  # a snapshot has the expiry of an earlier one, so its reading is an earlier reading
+    stale_reading: float = 0.0  # a snapshot has the expiry of an earlier one, so the reading is old
     reading_unavailable: float = 0.0  # a snapshot is refused, FAILED_PRECONDITION
     unavailable: float = 0.0  # nothing is done, UNAVAILABLE
-    answer_lost: float = 0.0  # it takes effect, UNAVAILABLE; pulled messages then stay leased in vain
+    answer_lost: float = 0.0  # it takes effect, UNAVAILABLE; pulled messages stay leased in vain
     deadline_exceeded: float = 0.0  # nothing is done, DEADLINE_EXCEEDED
     throttled: float = 0.0  # nothing is done, RESOURCE_EXHAUSTED
     empty_answer: float = 0.0  # a pull is answered at once with nothing, although messages wait
     small_answer: float = 0.0  # a pull brings at most `FEW` messages, although more wait
 
     answered_after: timedelta = timedelta(0)  # over gRPC a call takes between a third of this and all of it
-    answers_the_gone: bool = False  # over gRPC a pull whose caller has gone is answered all the same, for a second
+    answers_the_gone: bool = False  # over gRPC a pull is still answered for a second after its caller has gone
 
     def __post_init__(self) -> None:
         for field in fields(self):
@@ -55,5 +55,5 @@ LIKE_THE_SERVICE = Faults(
     answered_after=timedelta(milliseconds=60),
     answers_the_gone=True,
 )
-"""The service's normal faults, at a higher rate. Calls take 20 to 60 ms, answers are small or empty beside
-a backlog, a message comes again, quota runs out, and messages are leased to a caller that has gone."""
+"""The service's normal faults, at a higher rate. Calls take 20 to 60 ms, answers are small or empty despite a backlog,
+messages are redelivered, quota runs out, and messages are leased to a caller that has gone."""

@@ -18,7 +18,7 @@ BYTES = 256
 """The longest filter. Source: "The maximum length of a filter is 256 bytes"."""
 
 Filter = Callable[[Mapping[str, str]], bool]
-"""Tells whether a message with these attributes passes."""
+"""Returns whether a message with these attributes passes."""
 
 SPACE = r"[ \t\r\n]*"
 NEGATION = re.compile(rf"NOT(?=[ \t\r\n(]){SPACE}|-")
@@ -28,8 +28,8 @@ HAS, OF, PREFIX = re.compile("attributes:"), re.compile(r"attributes\."), re.com
 EQUALITY = re.compile(rf"(!?=){SPACE}")
 KEY = re.compile(rf"([A-Za-z0-9_-]+){SPACE}")
 ESCAPE = r"""\\(u(?![Dd][89A-Fa-f])[0-9A-Fa-f]{4}|x[0-7][0-9A-Fa-f]|[01][0-7]{2}|[abfnrtv\\"'])"""
-"""Unicode, hexadecimal and octal. The last two only within ASCII: the documentation does not say if beyond they are
-bytes or characters."""
+"""Unicode, hexadecimal and octal. The last two only within ASCII: the documentation does not say whether values beyond
+it are bytes or characters."""
 
 STRING = re.compile(rf'"((?:[^"\\\x00-\x1f\x7f]|{ESCAPE})*)"{SPACE}')
 A_STRING = r"a string in double quotes, with escapes such as \", \\, \n or \u00E9"
@@ -37,7 +37,7 @@ MEANT = dict(zip("abfnrtv", "\a\b\f\n\r\t\v", strict=True))
 
 
 def parse_filter(text: str) -> Filter:
-    """Read a filter. Raises Invalid, which names the position, for what is too long or not in the language."""
+    """Parse a filter. Raises Invalid, which names the position, if it is too long or not in the language."""
     if (size := len(text.encode())) > BYTES:
         raise Invalid(f"a filter of {size} bytes: at most {BYTES}")
     parser = _Parser(text)
@@ -48,7 +48,8 @@ def parse_filter(text: str) -> Filter:
 
 
 class _Parser:
-    """Reads from left to right; `at` is how far. Each method leaves it behind the space after what it has read."""
+    """Parses from left to right; `at` is the position. Each method leaves it after the whitespace that follows what it
+    read."""
 
     def __init__(self, text: str) -> None:
         self.text, self.at = text, 0
@@ -114,7 +115,7 @@ class _Parser:
 
 
 def _meant(escape: str) -> str:
-    """The character of an escape, which is given without its backslash."""
+    """Return the character of an escape, given without its backslash."""
     if escape[0] in "ux":
         return chr(int(escape[1:], 16))
     return chr(int(escape, 8)) if escape[0].isdigit() else MEANT.get(escape, escape)

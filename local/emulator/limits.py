@@ -1,4 +1,4 @@
-"""Checks of requests, with the limits that the service documents under "Quotas and limits".
+"""Checks of requests against the limits that the service documents under "Quotas and limits".
 
 Each check raises Invalid, which names the limit and the value that exceeds it.
 """
@@ -17,19 +17,19 @@ KEY_BYTES = 256
 VALUE_BYTES = 1024
 ORDERING_KEY_BYTES = 1024
 BYTES_OF_IDS = 524_288
-"""The most bytes of acknowledgement ids in one request."""
+"""Maximum bytes of ack ids in one request."""
 
 ACK_DEADLINE_SECONDS = 10
-"""A subscription's ack deadline by default."""
+"""A subscription's default ack deadline."""
 
 RETENTION = timedelta(days=7)
-"""A subscription keeps an unacknowledged message for so long by default."""
+"""A subscription's default retention of unacknowledged messages."""
 
 RETENTION_AT_LEAST = timedelta(minutes=10)
 RETENTION_AT_MOST = timedelta(days=31)
 
 EXPIRES_UNUSED_AFTER = timedelta(days=31)
-"""The expiration policy that the service gives a subscription without one. Here no subscription expires."""
+"""The default expiration policy of the service. Here no subscription expires."""
 
 ID = re.compile(r"[A-Za-z][A-Za-z0-9\-_.~+%]{2,254}")
 
@@ -48,14 +48,14 @@ def resource(kind: str, name: str) -> str:
 
 
 def project(name: str) -> str:
-    """Check a project's name, `projects/PROJECT`, and return the prefix of the names in it."""
+    """Check a project's name, `projects/PROJECT`, and return the prefix of its resource names."""
     if not re.fullmatch(r"projects/[^/]+", name):
         raise Invalid(f"{name!r} is not a name such as projects/PROJECT")
     return f"{name}/"
 
 
 def publishable(request: Any) -> None:
-    """Check a publish request's messages."""
+    """Check the messages of a publish request."""
     messages = request.messages
     if not messages:
         raise Invalid("there is no message to publish")
@@ -67,7 +67,7 @@ def publishable(request: Any) -> None:
         attributes = message.attributes
         if not attributes and not message.data:
             raise Invalid("a message must have data or at least one attribute")
-        # A message no longer than the longest key has no key or value that is too long.
+        # A message no larger than the longest key cannot have a key or value that is too long.
         if attributes and ("" in attributes or message.ByteSize() > KEY_BYTES):
             _attributes(attributes)
         if message.ordering_key and len(message.ordering_key.encode()) > ORDERING_KEY_BYTES:
@@ -85,7 +85,7 @@ def _attributes(attributes: Any) -> None:
 
 
 def ack_ids(ids: Sequence[str]) -> None:
-    """Check the acknowledgement ids of a request."""
+    """Check the ack ids of a request."""
     if not ids:
         raise Invalid("there is no acknowledgement id")
     if sum(map(len, ids)) > BYTES_OF_IDS:
@@ -93,7 +93,7 @@ def ack_ids(ids: Sequence[str]) -> None:
 
 
 def durations(subscription: Any) -> None:
-    """Check a subscription's durations, and write in the default of each that is absent."""
+    """Check a subscription's durations, and fill in the default of each missing one."""
     deadline = subscription.ack_deadline_seconds = subscription.ack_deadline_seconds or ACK_DEADLINE_SECONDS
     if not 10 <= deadline <= 600:
         raise Invalid(f"ack_deadline_seconds = {deadline}: it is 10 to 600")
@@ -111,7 +111,7 @@ def durations(subscription: Any) -> None:
 
 
 def moment(name: str, timestamp: Any) -> datetime:
-    """A request's time, in UTC."""
+    """Return a request's time in UTC. Raises Invalid."""
     try:
         found: datetime = timestamp.ToDatetime(UTC)
     except ValueError as error:

@@ -1,7 +1,7 @@
-"""Pub/Sub as a state machine on one thread, with faults that a seed replays.
+"""Pub/Sub as a single-threaded state machine, with faults that a seed replays.
 
-Time is an argument of every call: the model reads no clock and never sleeps. It knows nothing of gRPC. A message is a
-plain protobuf of `google.pubsub.v1`, kept once for all subscriptions of its topic.
+Time is an argument of every call: the model reads no clock and never sleeps. It does not depend on gRPC. A message is a
+plain protobuf of `google.pubsub.v1`, stored once for all subscriptions of its topic.
 """
 
 import random
@@ -24,7 +24,7 @@ SNAPSHOT_AT_LEAST = timedelta(hours=1)
 """A snapshot that would expire sooner is refused. Source: `CreateSnapshot`."""
 
 READINGS_KEPT = 16
-"""A stale reading repeats one of this many earlier ones."""
+"""A stale reading repeats one of this many earlier readings."""
 
 
 class PubSubModel(Catalogue):
@@ -43,8 +43,8 @@ class PubSubModel(Catalogue):
         """Publish to every subscription of the topic, and return the messages' ids, in order.
 
         Sets each message's `message_id` and `publish_time`, and keeps the object: the caller must not change it later.
-        Publish times never go back. For a subscription whose filter it does not pass, a message is acknowledged at
-        once. Raises NotFound.
+        Publish times never go back. A message that does not pass a subscription's filter is acknowledged there at once.
+        Raises NotFound.
         """
         self._before()
         added = self.schemas.attributes(self._topic(topic).schema_settings)
@@ -89,11 +89,11 @@ class PubSubModel(Catalogue):
         max_bytes: int | None = None,
         goes_on: bool = False,
     ) -> list[Delivered]:
-        """The next messages, leased for the ack deadline. Raises NotFound.
+        """Return the next messages, leased for the ack deadline. Raises NotFound.
 
-        With `max_bytes`, the message that reaches that size is the last. A message is delivered again, with the same id
-        and publish time, unless it is acknowledged before its lease ends. `goes_on` marks another look by a call that
-        has found nothing so far: faults strike a call once, however often it looks.
+        With `max_bytes`, the message that reaches that size is the last. A message is redelivered, with the same id and
+        publish time, unless it is acknowledged before its lease ends. `goes_on` marks a further attempt of a call that
+        has found nothing so far: faults strike a call once, however often it tries.
         """
         if not goes_on:
             self._before()
@@ -110,7 +110,7 @@ class PubSubModel(Catalogue):
         return delivered
 
     def answers_empty(self) -> bool:
-        """Draw whether a pull is answered with nothing although messages wait: the fault `empty_answer`."""
+        """Draw whether a pull gets an empty answer although messages wait: the fault `empty_answer`."""
         return self._happens(self.faults.empty_answer)
 
     def delay(self) -> timedelta:
@@ -119,9 +119,10 @@ class PubSubModel(Catalogue):
         return longest * self._rng.uniform(1 / 3, 1) if longest else longest
 
     def acknowledge(self, subscription: str, ack_ids: Sequence[str], at: datetime) -> None:
-        """Acknowledge messages. An id counts after its lease has ended, too; one of an acknowledged message is ignored.
+        """Acknowledge messages. An id still counts after its lease has ended; the id of an acknowledged message is
+        ignored.
 
-        Raises NotFound, and Invalid if any id is not this subscription's; then nothing is acknowledged.
+        Raises NotFound, and Invalid if any id belongs to another subscription; then nothing is acknowledged.
         """
         self._before()
         state = self._state_at(subscription, at)
@@ -140,13 +141,13 @@ class PubSubModel(Catalogue):
             if message is not None and faults.redelivered and chance() < faults.redelivered:
                 within_us = duration_us(state.ack_deadline)
                 state.outstanding.undo_later(number, message, now_us + self._rng.randint(0, within_us))
-        state.outstanding.oldest()  # drops what is void, so that an unread subscription does not grow
+        state.outstanding.oldest()  # drops acknowledged numbers, so that an unread subscription does not grow
         self._after(self.faults.acknowledgement_answer_lost)
 
     def modify_ack_deadline(self, subscription: str, ack_ids: Sequence[str], seconds: int, at: datetime) -> None:
-        """Lease messages for so many seconds from now; 0 returns them at once.
+        """Lease messages for `seconds` from now; 0 returns them at once.
 
-        No effect on an id whose lease has ended. Raises as `acknowledge` does.
+        Has no effect on an id whose lease has ended. Raises like `acknowledge`.
         """
         self._before()
         state = self._state_at(subscription, at)
@@ -155,17 +156,17 @@ class PubSubModel(Catalogue):
         self._after()
 
     def next_change(self, subscription: str) -> datetime | None:
-        """The moment until which an empty subscription stays empty if nothing calls; None: for ever."""
+        """Return the moment until which an empty subscription stays empty without further calls; None: forever."""
         next_us = self._state(subscription).outstanding.next_us()
         return None if next_us is None else from_us(next_us)
 
     def oldest_unacked(self, subscription: str, at: datetime) -> datetime | None:
-        """The publish time of the oldest visible unacknowledged message, without faults."""
+        """Return the publish time of the oldest visible unacknowledged message, without faults."""
         state = self._state_at(subscription, at)
         return self._oldest(state)
 
     def unacknowledged(self, subscription: str) -> Iterable[Any]:
-        """All unacknowledged messages, those not visible yet included, without faults."""
+        """Return all unacknowledged messages, including those not visible yet, without faults."""
         return self._state(subscription).outstanding.messages.values()
 
     # Snapshots
@@ -173,7 +174,8 @@ class PubSubModel(Catalogue):
     def create_snapshot(
         self, name: str, subscription: str, at: datetime, labels: Mapping[str, str] | None = None
     ) -> Any:
-        """Take a snapshot. It expires seven days after the oldest unacknowledged publish time, or after now.
+        """Take a snapshot. It expires seven days after the oldest unacknowledged publish time, or seven days after `at`
+        if there is none.
 
         Raises AlreadyExists, NotFound, and Refused if it would expire within an hour. The faults `stale_reading` and
         `reading_unavailable` strike here.
@@ -202,18 +204,18 @@ class PubSubModel(Catalogue):
         return snapshot
 
     def list_snapshots(self, at: datetime) -> list[Any]:
-        """All snapshots that have not expired."""
+        """Return all snapshots that have not expired."""
         self._before()
         self._expire_snapshots(at)
         return [snapshot for snapshot, _ in self._snapshots.values()]
 
     def get_snapshot(self, name: str, at: datetime) -> Any:
-        """The snapshot of that name. Raises NotFound, also once it has expired."""
+        """Return the snapshot of that name. Raises NotFound, also after its expiry."""
         self._before()
         return self._snapshot(name, at)[0]
 
     def update_snapshot(self, changed: Any, at: datetime) -> None:
-        """Replace the snapshot of that name by a changed description of it. Raises NotFound."""
+        """Replace the description of the snapshot of that name. Raises NotFound."""
         self._before()
         _, held = self._snapshot(changed.name, at)
         self._snapshots[changed.name] = (changed, held)
@@ -227,12 +229,12 @@ class PubSubModel(Catalogue):
         self._after()
 
     def seek(self, subscription: str, to: datetime | str, at: datetime) -> None:
-        """Seek to a time or to the snapshot of a name.
+        """Seek to a time, or to the snapshot of a name.
 
-        To a time: earlier messages become acknowledged. Later ones become unacknowledged if they are still kept, which
-        `retain_acked_messages` provides for. To a snapshot: its messages and all published since are unacknowledged,
-        all others acknowledged. Leased messages are delivered when their lease ends. Raises NotFound, and Refused for
-        a snapshot of another topic.
+        To a time: earlier messages become acknowledged. Later ones become unacknowledged if they are still retained, as
+        with `retain_acked_messages`. To a snapshot: its messages and those published since become unacknowledged, all
+        others acknowledged. Leased messages are delivered when their leases end. Raises NotFound, and Refused for a
+        snapshot of another topic.
         """
         self._before()
         state = self._state_at(subscription, at)
@@ -255,8 +257,8 @@ class PubSubModel(Catalogue):
         return None if number is None else from_us(_publish_us(state.outstanding.messages[number]))
 
     def _state_at(self, subscription: str, at: datetime) -> State:
-        """The subscription as it is then: due leases are ended, due acknowledgements undone, expired messages dropped.
-        Raises NotFound."""
+        """Return the subscription as of `at`: due leases are ended, due acknowledgements undone, expired messages
+        dropped. Raises NotFound."""
         state = self._state(subscription)
         state.outstanding.pass_time(to_us(at))
         kept_since_us = to_us(at - state.retention)
@@ -273,7 +275,7 @@ class PubSubModel(Catalogue):
         return state
 
     def _forget(self, state: State, number: int) -> Any | None:
-        """Acknowledge a message and return it; None if it was acknowledged already."""
+        """Acknowledge a message and return it; None if it was already acknowledged."""
         message = state.outstanding.forget(number)
         if message is not None and state.config.retain_acked_messages:
             state.retained[number] = message
@@ -281,7 +283,7 @@ class PubSubModel(Catalogue):
 
 
 def _parsed(ack_ids: Sequence[str], state: State) -> list[tuple[int, int]]:
-    """`(delivery, number)` of each id. Raises Invalid."""
+    """Parse each id to `(delivery, number)`. Raises Invalid."""
     parsed = []
     for ack_id in ack_ids:
         try:

@@ -1,4 +1,4 @@
-"""Errors of the model. Each names the gRPC status that the service turns it into."""
+"""Errors of the model. Each names the gRPC status of the service's error."""
 
 
 class ModelError(Exception):
@@ -26,8 +26,8 @@ class Invalid(ModelError):
 
 
 class Refused(ModelError):
-    """The state does not allow it: a snapshot that would expire within an hour, a seek to another topic's snapshot.
-    Nothing was done."""
+    """The state does not allow the request: a snapshot would expire within an hour, or a seek names another topic's
+    snapshot. Nothing was done."""
 
     status = "FAILED_PRECONDITION"
 
@@ -37,18 +37,18 @@ class Transient(ModelError):
 
 
 class Unavailable(Transient):
-    """No answer."""
+    """There was no answer."""
 
     status = "UNAVAILABLE"
 
 
 class Throttled(Transient):
-    """Too many requests. Nothing was done."""
+    """There were too many requests. Nothing was done."""
 
     status = "RESOURCE_EXHAUSTED"
 
 
 class DeadlineExceeded(Transient):
-    """The answer did not come in time."""
+    """The answer did not arrive in time."""
 
     status = "DEADLINE_EXCEEDED"

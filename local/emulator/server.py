@@ -19,13 +19,13 @@ from tidemark.pipeline.errors import ServiceFailed
 logger = logging.getLogger(__name__)
 
 CALLS_AT_ONCE = api.PULLS_WAIT_AT_MOST + 64
-"""The number of threads: one for each pull that waits, and some for other calls."""
+"""Number of threads: one per waiting pull, and some for other calls."""
 
 REQUEST_BYTES = 20_000_000
-"""Twice the limit of a publish request, so that one that is too large is refused by its limit, not by gRPC."""
+"""Twice the limit of a publish request, so that an oversized request is refused by that limit, not by gRPC."""
 
 REQUESTS = {"CreateTopic": types.Topic, "CreateSubscription": types.Subscription}
-"""The requests that are not called as their method is, with `Request` behind it."""
+"""The requests whose type is not named `<Method>Request`."""
 
 
 @contextmanager
@@ -37,7 +37,7 @@ def served(
     clock: Clock | None = None,
     interceptors: Sequence[grpc.ServerInterceptor] = (),
 ) -> Iterator[str]:
-    """Serve the model while the block runs; yields `host:port`. Port 0 takes a free one. Interceptors see every call.
+    """Serve the model during the block; yields `host:port`. Port 0 uses a free port. Interceptors see every call.
 
     Assumption: `host` is loopback, since there is no authentication, and nothing else uses the model meanwhile, except
     to replace its `faults`. Raises ServiceFailed if the port is taken.
@@ -46,7 +46,7 @@ def served(
     shared = api.Shared(model or PubSubModel(rng=random.Random()), clock or SystemClock())  # noqa: S311 no secret
     pool = ThreadPoolExecutor(CALLS_AT_ONCE, thread_name_prefix="pubsub")
     options = (
-        ("grpc.so_reuseport", 0),  # with it, a second server could bind the same port and get half of the calls
+        ("grpc.so_reuseport", 0),  # otherwise a second server could bind the same port and get half of the calls
         ("grpc.max_receive_message_length", REQUEST_BYTES),
         ("grpc.max_send_message_length", -1),
     )
@@ -65,7 +65,7 @@ def served(
 
 
 def handlers(shared: api.Shared) -> list[Any]:
-    """The services as gRPC handlers over plain protobuf, since the client package has no generated servicers."""
+    """Return the services as gRPC handlers over plain protobuf, since the client package has no generated servicers."""
     services = {
         "google.pubsub.v1.Publisher": api.PublisherService(shared),
         "google.pubsub.v1.Subscriber": api.SubscriberService(shared),
@@ -98,7 +98,7 @@ def _unary(name: str, method: Callable[[Any, Any], Any], shared: api.Shared) -> 
             return context.abort(grpc.StatusCode[error.status], str(error))
 
     def serialized(answer: Any) -> bytes:
-        if not answer:  # there are no fields to answer with
+        if not answer:  # an answer without fields
             return b""
         if isinstance(answer, dict):
             answer = getattr(types, f"{name}Response").pb()(**answer)

@@ -1,7 +1,8 @@
 """One subscription's unacknowledged messages: their leases, and the order of their delivery.
 
-A message is known by its number, which rises with publication. The cost of every operation follows what it handles,
-not what is waiting: numbers of acknowledged messages stay in the queues and are dropped when they surface.
+A message is identified by its number, which rises with publication. The cost of an operation depends on what it
+handles, not on the number of waiting messages: numbers of acknowledged messages stay in the queues, and are dropped
+when they reach the front.
 """
 
 import heapq
@@ -13,38 +14,38 @@ from typing import Any, NamedTuple
 
 
 class Delivered(NamedTuple):
-    """A delivered message. A tuple, because a pull makes a thousand of them."""
+    """A delivered message. It is a tuple, because a pull creates a thousand of them."""
 
     ack_id: str
     message: Any
 
 
 class Lease(NamedTuple):
-    """Keeps messages from being delivered again until a moment, in microseconds since the epoch."""
+    """The lease of a delivery's messages: no redelivery before `until_us`, in microseconds since the epoch."""
 
     delivery: int
     until_us: int
 
 
 class Unacknowledged:
-    """The unacknowledged messages of one subscription. Assumption: moments never go back from call to call."""
+    """The unacknowledged messages of one subscription. Assumption: time never goes back from call to call."""
 
     def __init__(self, tag: str, rng: random.Random) -> None:
-        self.messages: dict[int, Any] = {}  # those not visible yet included
+        self.messages: dict[int, Any] = {}  # including those not visible yet
         self._tag = tag
         self._rng = rng
-        self._order: list[int] = []  # a heap of visible messages, acknowledged ones included
-        self._ready: deque[int] = deque()  # the next to deliver, acknowledged ones included
-        self._pool: list[int] = []  # the same without order, while deliveries are shuffled
+        self._order: list[int] = []  # a heap of visible messages, including acknowledged ones
+        self._ready: deque[int] = deque()  # the next to deliver, including acknowledged ones
+        self._pool: list[int] = []  # like `_ready` but unordered, while deliveries are shuffled
         self._leases: dict[int, Lease] = {}
-        self._plans: list[tuple[int, int, Callable[[], None]]] = []  # a heap: when, the plan's number, what happens
+        self._plans: list[tuple[int, int, Callable[[], None]]] = []  # a heap: moment, plan number, action
         self._planned = 0
         self._undone_once: set[int] = set()
         self._duplicates: set[int] = set()
         self._deliveries = 0
 
     def add(self, messages: Mapping[int, Any]) -> None:
-        """Add newly published messages, visible at once. Their numbers rise, and are larger than all before."""
+        """Add newly published messages, visible at once. Their numbers rise, and are larger than all earlier ones."""
         self.messages.update(messages)
         self._order.extend(messages)  # still a heap: nothing in it is larger
         self._ready.extend(messages)
@@ -63,28 +64,28 @@ class Unacknowledged:
                 self._ready.appendleft(number)
 
     def forget(self, number: int) -> Any | None:
-        """Acknowledge a message and return it; None if it was acknowledged already."""
+        """Acknowledge a message and return it; None if it was already acknowledged."""
         self._leases.pop(number, None)
         return self.messages.pop(number, None)
 
     def undo_later(self, number: int, message: Any, at_us: int) -> None:
-        """Plan to undo the message's acknowledgement at that moment, unless one of it was undone before."""
+        """Plan to undo the message's acknowledgement at that moment, unless it was undone before."""
         if number not in self._undone_once:
             self._undone_once.add(number)
             self._plan(at_us, partial(self.restore, {number: message}))
 
     def pass_time(self, now_us: int) -> None:
-        """End leases, make messages visible and undo acknowledgements that are due."""
+        """End the leases, show the messages and undo the acknowledgements that are due."""
         while self._plans and self._plans[0][0] <= now_us:
             _, _, happen = heapq.heappop(self._plans)
             happen()
 
     def next_us(self) -> int | None:
-        """Return the moment at which `pass_time` next has something to do, if nothing else is called before."""
+        """Return the moment when `pass_time` next has something to do, if nothing else is called before."""
         return self._plans[0][0] if self._plans else None
 
     def oldest(self) -> int | None:
-        """The smallest number that is visible and unacknowledged."""
+        """Return the smallest number that is visible and unacknowledged."""
         while self._order and self._order[0] not in self.messages:
             heapq.heappop(self._order)
         return self._order[0] if self._order else None
@@ -92,7 +93,7 @@ class Unacknowledged:
     def take(
         self, at_most: int, max_bytes: int | None, until_us: int, shuffled: bool, duplicates: float
     ) -> list[Delivered]:
-        """Deliver and lease the next messages: at most so many, and none after the one that reaches `max_bytes`."""
+        """Deliver and lease the next messages: up to `at_most`, and none after the message that reaches `max_bytes`."""
         taken: dict[int, None] = {}  # in order; a number may wait twice
         size = 0
         messages, leases = self.messages, self._leases
@@ -122,7 +123,7 @@ class Unacknowledged:
         return delivered
 
     def extend(self, ids: Iterable[tuple[int, int]], until_us: int, now_us: int) -> None:
-        """Lease deliveries `(delivery, number)` until another moment, except those whose lease has ended."""
+        """Extend the leases of `(delivery, number)` to `until_us`, except those that have ended."""
         by_delivery: dict[int, list[int]] = {}
         for delivery, number in ids:
             if self.is_leased(delivery, number, now_us):
@@ -136,7 +137,7 @@ class Unacknowledged:
                 self._ready.appendleft(number)
 
     def is_leased(self, delivery: int, number: int, now_us: int) -> bool:
-        """Tell whether this delivery's lease is the message's newest, and has not ended."""
+        """Return whether this delivery's lease is the message's newest, and has not ended."""
         lease = self._leases.get(number)
         return lease is not None and lease.delivery == delivery and lease.until_us > now_us
 

@@ -1,7 +1,7 @@
-"""Writes a pull's answer as bytes. Copying the messages into a protobuf answer costs three times as much.
+"""Encodes a pull's answer as bytes. Copying the messages into a protobuf answer costs three times as much.
 
 The layout is that of `google.pubsub.v1.PullResponse`: field 1 of the answer is a received message, whose field 1 is the
-acknowledgement id and whose field 2 is the message.
+ack id and whose field 2 is the message.
 """
 
 from collections.abc import Iterable
@@ -10,11 +10,11 @@ from functools import lru_cache
 from tidemark.local.emulator.unacknowledged import Delivered
 
 FIRST, SECOND = b"\x0a", b"\x12"
-"""The tags of fields 1 and 2, each followed by a length and so many bytes."""
+"""The tags of fields 1 and 2, each followed by a length and that many bytes."""
 
 
 def pull_response(delivered: Iterable[Delivered]) -> bytes:
-    """Write the answer with these messages, in order."""
+    """Encode the answer with these messages, in order."""
     pieces: list[bytes] = []
     for one in delivered:
         ack_id = one.ack_id.encode()
@@ -26,7 +26,7 @@ def pull_response(delivered: Iterable[Delivered]) -> bytes:
 
 @lru_cache(1 << 14)
 def varint(number: int) -> bytes:
-    """Write a number as protobuf does: seven bits a byte, the lowest first."""
+    """Encode a number like protobuf: seven bits per byte, lowest first."""
     written = bytearray()
     while number >= 1 << 7:
         written.append(number & 0x7F | 0x80)

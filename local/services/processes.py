@@ -232,7 +232,7 @@ def page_sentence(chosen: MetricsSettings) -> str:
     """Return a sentence with the page's address, or that its port is taken. Call this before the page is served."""
     where = chosen.listen or LISTEN
     if listens(*chosen.address):
-        return f"no page: something listens at {where} already; choose another address with metrics.listen"
+        return f"no status page: something listens at {where} already; choose another address with metrics.listen"
     return f"the page, from the first tick on: http://{where}/"
 
 

@@ -1,2 +1,2 @@
-"""The contract that makes a message a heartbeat: where it carries its values, how it is written, and its verdict.
-Pure."""
+"""The message contract: where a message carries its values, how it is encoded, and whether it is a valid heartbeat.
+Pure, except for reading schemas."""

@@ -1,7 +1,7 @@
-"""Messages that hold several heartbeats: each element of an array in the payload is judged as a message is.
+"""Messages that hold several heartbeats: each element of an array in the payload is judged like a message.
 
-Each element becomes a row to judge, and so does a message without usable elements. Rows come in groups, so that memory
-is bounded however many elements the messages of a batch have.
+Each element becomes a row to judge; a message without usable elements becomes a single row. Rows come in groups, which
+bounds memory regardless of the number of elements in a batch.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -16,22 +16,23 @@ from tidemark.pipeline.contract.payloads.rejections import Rejection, RejectionR
 from tidemark.pipeline.contract.places import Element, Place, WholePayload, finder, flattened
 
 ELEMENT = "#"
-"""Stands in the id of a heartbeat between the id of its message and its number in the message's array. Pub/Sub's ids
-are digits."""
+"""Separates the message id from the element's number in a heartbeat's id. Pub/Sub's message ids consist of digits."""
 
 MOST_ELEMENTS = 10_000
-"""Elements of one message. Pub/Sub takes 10 MB, which are five million elements of one digit."""
+"""Most elements of one message. Pub/Sub's limit of 10 MB would allow five million elements of one digit."""
 
 MOST_REPEATED = 16 << 20
-"""Characters of attributes that the rows of one message repeat. Pub/Sub takes 128 KB of them, and each row has all."""
+"""Most characters of attributes that the rows of one message repeat. Pub/Sub allows 128 KB of attributes, and each row
+repeats all of them."""
 
 ROWS_AT_ONCE, REPEATED_AT_ONCE = 50_000, 32 << 20
-"""Rows of a group, and the characters of attributes that these repeat. The last message of a group may go beyond."""
+"""Rows of a group, and characters of attributes that they repeat. A group's last message may exceed both."""
 
 
 @dataclass(slots=True)
 class Rows:
-    """The rows of the messages `[first, end)` of a batch: by row the position of the message, and what is judged."""
+    """The rows of the messages `[first, end)` of a batch. For each row, `owners` has the position of its message, and
+    `payloads` what is judged."""
 
     first: int
     end: int
@@ -39,7 +40,7 @@ class Rows:
     payloads: list[Element | Rejection | Undecided] = field(default_factory=list)
 
     def rejections(self, by_row: Mapping[int, Rejection]) -> dict[int, Rejection]:
-        """By message why it is rejected: the reason of its first element that is."""
+        """Return the rejection of each rejected message, keyed by its position: that of its first rejected element."""
         rejected: dict[int, list[int]] = {}
         for row in sorted(by_row):
             rejected.setdefault(self.owners[row], []).append(row)
@@ -58,7 +59,8 @@ class Rows:
         return Rejection(first.reason, f"element #{of.number} of {elements}: {first.detail}; {cannot}")
 
     def counted(self, is_heartbeat: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
-        """The rows that tracking counts: each heartbeat, and a rejected message once, as it stands in quarantine."""
+        """Return a mask of the rows that tracking counts: each heartbeat, and one row per rejected message, as in
+        quarantine."""
         rejected = np.flatnonzero(~is_heartbeat)
         counted = is_heartbeat.copy()
         counted[rejected[np.unique(np.array(self.owners, dtype=np.int64)[rejected], return_index=True)[1]]] = True
@@ -66,12 +68,12 @@ class Rows:
 
 
 def suffix(element: Any) -> str:
-    """Return the end of an element's id, after the id of its message or of the publisher."""
+    """Return the suffix that an element adds to the id of its message or publisher."""
     return f"{ELEMENT}{element.number}"
 
 
 def expanded(each: Place, attributes: Attributes, payloads: Sequence[Any]) -> Iterator[Rows]:
-    """The rows of messages, in order, with all rows of a message in one group. At least one group."""
+    """Yield the rows of messages, in order and in at least one group. All rows of a message are in one group."""
     rows, repeated = Rows(0, 0), 0
     for message, (held, payload) in enumerate(zip(attributes.dicts(), payloads, strict=True)):
         is_unread = isinstance(payload, Rejection | Undecided)
@@ -89,7 +91,7 @@ def expanded(each: Place, attributes: Attributes, payloads: Sequence[Any]) -> It
 
 
 def elements_of(each: Place, attributes: Mapping[str, str], payload: Any) -> list[Element] | Rejection:
-    """The elements of a message, or why it has none that can be used. Both subscriptions ask the same."""
+    """Return the elements of a message, or a rejection if none can be used. Both subscriptions use this function."""
     to_flatten = flattened(each.name)
     found = (to_flatten or finder(each.name))(payload)
     if not isinstance(found, list):
@@ -103,9 +105,7 @@ def elements_of(each: Place, attributes: Mapping[str, str], payload: Any) -> lis
         wrong = f"{each} has {len(found)} elements; a message has at most {MOST_ELEMENTS}"
         return Rejection(RejectionReason.TOO_MANY_ELEMENTS, f"{wrong}: publish several messages")
     if len(found) * (length := _length(attributes)) > MOST_REPEATED:
-        wrong = (
-            f"{each} has {len(found)} elements, and the message {length} characters of attributes, which each repeats"
-        )
+        wrong = f"{each} has {len(found)} elements, each of which would repeat {length} characters of attributes"
         return Rejection(RejectionReason.TOO_MANY_ELEMENTS, f"{wrong}: publish several messages")
     whole = WholePayload(payload)
     return [Element(number, value, whole) for number, value in enumerate(found)]

@@ -1,4 +1,4 @@
-"""Event times as publishers write them, in microseconds since the epoch."""
+"""Event times as publishers write them, read as microseconds since the epoch."""
 
 import re
 from collections.abc import Mapping
@@ -13,14 +13,14 @@ MILLISECONDS = re.compile(r"-?\d{1,18}", re.ASCII)
 NUMBER = re.compile(r"-?\d{1,21}(\.\d{1,12})?", re.ASCII)
 RFC_3339 = re.compile(r"\d{4}-\d\d-\d\d[Tt]\d\d:\d\d:\d\d(\.\d{1,12})?([Zz]|[+-]\d\d:\d\d)", re.ASCII)
 LENIENT = re.compile(RFC_3339.pattern.replace("[Tt]", "[Tt ]") + "?", re.ASCII)
-"""A blank may stand for the T, and the zone may be absent."""
+"""RFC 3339, but with a space allowed in place of the T, and the zone optional."""
 
 HOUR_US = 3_600_000_000
-"""Another unit is suggested if it reads a time this close to the publish time."""
+"""Largest difference from the publish time at which another unit is suggested: an hour, in microseconds."""
 
 
 class EventTimeUnit(StrEnum):
-    """The form of an event time. AUTO is whole milliseconds or RFC 3339."""
+    """The format of an event time. AUTO accepts whole milliseconds and RFC 3339."""
 
     AUTO = "auto"
     SECONDS = "s"
@@ -31,7 +31,7 @@ class EventTimeUnit(StrEnum):
 
     @property
     def words(self) -> str:
-        """As people say it, for every unit but AUTO."""
+        """Human-readable name of any unit except AUTO."""
         return "RFC 3339" if self is EventTimeUnit.RFC_3339 else f"{self.name.lower()} since the epoch"
 
 
@@ -47,11 +47,12 @@ NANOSECONDS_EACH: Mapping[EventTimeUnit, int] = {
 def read_event_time(
     written: Any, unit: EventTimeUnit = EventTimeUnit.AUTO, timezone: tzinfo | None = None
 ) -> int | None:
-    """Microseconds since the epoch, exact and rounded down; None if unreadable. It never raises.
+    """Return an event time in microseconds since the epoch, exact and rounded down, or None if unreadable. Never
+    raises.
 
-    A number may be JSON's or text. RFC 3339 may have a blank for its T with the unit RFC_3339 or a `timezone`, and no
-    zone with a `timezone`: in the hour that a clock change repeats, it is the first of both times; in one that the
-    change skips, the offset from before the change counts.
+    Numbers may be JSON numbers or text. With the unit RFC_3339 or a `timezone`, a space may replace the T; with a
+    `timezone`, the zone may be absent. A local time that a clock change repeats is read as the earlier of the two. For
+    one that the change skips, the offset from before the change applies.
     """
     if unit is EventTimeUnit.RFC_3339:
         return _moment(written, LENIENT, timezone)
@@ -63,7 +64,10 @@ def read_event_time(
 
 
 def advice(written: Any, unit: EventTimeUnit, timezone: tzinfo | None, published_us: int) -> str:
-    """Which setting would read a rejected value as a time within an hour of its publish time; empty if none would."""
+    """Return a hint at the setting that would make a rejected value readable; empty if there is none.
+
+    Another unit is suggested only if it reads a time within an hour of the publish time.
+    """
     read = read_event_time(written, unit, timezone)
     for other in EventTimeUnit:
         us = read_event_time(written, other, timezone)

@@ -1,7 +1,7 @@
 """The message contract: what makes a message a valid heartbeat, and why a message is rejected.
 
-Both subscriptions judge a message's times with the same function. A broken clock thus neither holds the watermark
-back nor pushes it forward.
+Both subscriptions judge a message's times with the same function, so a broken clock neither holds the watermark back
+nor pushes it forward.
 """
 
 import math
@@ -31,9 +31,9 @@ from tidemark.pipeline.durations import format_duration
 
 FIELD_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,99}")
 NUMBER = re.compile(r"-?(0|[1-9][0-9]{0,308})(\.[0-9]{1,400})?([eE][+-]?[0-9]{1,4})?")
-"""JSON's grammar of a number, within what a 64-bit number can hold."""
+"""JSON's number grammar, with lengths limited to what a 64-bit float can hold."""
 OF_ATTRIBUTE = f"{PlaceKind.ATTRIBUTE}:"
-"""A compared field's path that begins so names an attribute."""
+"""Prefix of a compared field's path that names an attribute."""
 RESERVED_FIELD_NAMES = frozenset(
     (
         *("window", "stream_id", "event_time", "previous_event_time", "gap_seconds", "missed_heartbeats"),
@@ -41,22 +41,22 @@ RESERVED_FIELD_NAMES = frozenset(
         *("landed_at", "event_hour", "heartbeat_id"),
     )
 )
-"""Columns of the lake's tables. A compared field cannot have one of these names."""
+"""Columns of the lake's tables, which cannot be names of compared fields."""
 
 
 PATIENCE = timedelta(seconds=30)
-"""The longest time after its publish time that a message of base waits for a schema that does not exist; then it is
-rejected. On tracking it waits for twice as long, so that tracking can read what base lands: their clocks may differ by
-this."""
+"""Longest time after its publish time that a message on base waits for a schema that does not exist before it is
+rejected. On tracking it waits twice as long, so that tracking can read whatever base lands even if their clocks differ
+by this much."""
 
 JSON_OBJECTS = PayloadFormat()
-"""The format of payloads by default."""
+"""The default payload format."""
 
 
 class FieldKind(StrEnum):
-    """The kind of a compared field: numbers by their difference, other kinds by whether they changed.
+    """The kind of a compared field. Numbers are compared by difference, other kinds by whether they changed.
 
-    A value of another kind than the configured one counts as null; the payload keeps it unchanged.
+    A value of another kind than configured counts as null; the payload keeps it unchanged.
     """
 
     NUMBER = "number"
@@ -66,14 +66,14 @@ class FieldKind(StrEnum):
 
 
 def compared_columns(name: str, kind: FieldKind) -> tuple[str, str, str]:
-    """The columns of a compared field in `heartbeat_diffs`: its value, its previous value, and the comparison."""
+    """Return the columns of a compared field in `heartbeat_diffs`: value, previous value, and comparison."""
     return name, f"previous_{name}", f"{name}_delta" if kind is FieldKind.NUMBER else f"{name}_changed"
 
 
 @dataclass(frozen=True, slots=True)
 class ComparedField:
-    """A field that is compared. Without a `path`, its value is at its own name. A path that begins with `attribute:`,
-    `payload:` or `each:` says in what; otherwise it is in the element where there is one, else in the payload."""
+    """A compared field. `path` defaults to the field's name. A prefix `attribute:`, `payload:` or `each:` selects the
+    part of the message; without one, the path is in the element if there is one, otherwise in the payload."""
 
     kind: FieldKind
     path: str | None = None
@@ -81,11 +81,11 @@ class ComparedField:
 
 @dataclass(frozen=True, slots=True)
 class MessageContract:
-    """The places of a message's event time and stream, and the payload fields that are compared.
+    """The places of a message's event time, stream and publisher id, and the compared fields.
 
-    The parts of `stream_id` are joined by `/`. `paths` has the path of a field that is not at its own name. Without a
-    `max_age`, an event may have happened however long before its message is published. `each` is the array in the
-    payload of which each element is a heartbeat.
+    The parts of `stream_id` are joined by `/`. `paths` has the path of each field whose path is not its name. Without a
+    `max_age`, an event may be arbitrarily older than its message. `each` is the array in the payload whose elements are
+    the heartbeats.
     """
 
     event_time: Place
@@ -103,8 +103,9 @@ class MessageContract:
 
     @property
     def needs_payload(self) -> bool:
-        """True if the event time, the stream or the publisher's id is in the payload, or may be: what a CloudEvent says
-        of itself is in attributes or in the payload. Also if several heartbeats are in it."""
+        """True if the payload may hold the event time, the stream or the publisher's id, or if it holds several
+        heartbeats. A CloudEvent's attributes are in the message's attributes or in the payload, depending on its
+        mode."""
         places = (self.event_time, *self.stream_id, self.publisher_id)
         return self.each is not None or any(map(self._may_be_in_payload, places))
 
@@ -126,7 +127,7 @@ class Heartbeat:
 
 
 class HeartbeatReader:
-    """Judges messages by a contract. `schemas` are those of the topic, where the contract names no file of them."""
+    """Judges messages by a contract. `schemas` finds the topic's schemas if the contract names no schema file."""
 
     def __init__(self, contract: MessageContract, schemas: Definitions | None = None) -> None:
         self.contract = contract
@@ -135,16 +136,15 @@ class HeartbeatReader:
         self._skew_us = duration_us(contract.max_future_skew)
 
     def decode(self, messages: Messages, asking: Asking) -> Decoded:
-        """The first messages' attributes and objects, as all that is read from them is found: see
-        `PayloadDecoder.decode`."""
+        """Decode the first messages; see `PayloadDecoder.decode`."""
         return self._decoder.decode(messages, asking)
 
     def read(self, attributes: Mapping[str, str], payload: Any, publish_time_us: int) -> Heartbeat | Rejection:
-        """The heartbeat in a message, or why it is rejected. `payload` may be None unless the contract needs it, and an
-        Element where a message holds several.
+        """Return the heartbeat in a message, or its rejection. `payload` may be None unless the contract needs it; it
+        is an Element if a message holds several heartbeats.
 
         Guarantee: a heartbeat has `first_event_time <= event time <= publish time + max_future_skew`, and with a
-        `max_age` also `publish time - max_age <= event time`. It never raises, whatever the message contains.
+        `max_age` also `publish time - max_age <= event time`. Never raises, whatever the message contains.
         """
         contract, place, unit = self.contract, self.contract.event_time, self.contract.event_time_unit
         event_time_us: int | None
@@ -188,7 +188,7 @@ class HeartbeatReader:
                 if value is None or value == "":
                     wrong = _missing(place, value)
                 elif isinstance(value, str):
-                    wrong = f"{_short(value)}, of {len(value)} characters; an id has at most {LONGEST_ID}"
+                    wrong = f"{_short(value)}, which has {len(value)} characters; an id has at most {LONGEST_ID}"
                 else:
                     wrong = f"{_short(value)}, neither a text nor a whole number of 64 bits"
                 return Rejection(RejectionReason.NO_STREAM_ID, f"{place} is {wrong}")
@@ -197,8 +197,8 @@ class HeartbeatReader:
 
 
 def read_attribute(text: str | None, kind: FieldKind) -> Any:
-    """An attribute's text as the value that JSON would have: a number, true or false, or any JSON. What is not written
-    so stays the text."""
+    """Convert an attribute's text to the JSON value of a field's kind. Text that is not such a value is returned
+    unchanged."""
     if text is None:
         return None
     if kind is FieldKind.NUMBER:
@@ -214,7 +214,7 @@ def read_attribute(text: str | None, kind: FieldKind) -> Any:
 
 
 def field_place(path: str, otherwise: PlaceKind) -> Place:
-    """The place that a compared field's path names; without a prefix it is in the part `otherwise`."""
+    """Return the place that a compared field's path names; a path without a prefix is in the part `otherwise`."""
     for kind in (PlaceKind.ATTRIBUTE, PlaceKind.PAYLOAD, PlaceKind.EACH):
         if path.startswith(f"{kind}:"):
             return Place(kind, path.removeprefix(f"{kind}:"))
@@ -222,7 +222,7 @@ def field_place(path: str, otherwise: PlaceKind) -> Place:
 
 
 def read_field(value: Any, kind: FieldKind) -> Any:
-    """A compared field's value, or None if it is absent, null or not of the configured kind."""
+    """Return a compared field's value, or None if it is absent, null or not of the configured kind."""
     if value is None:
         return None
     match kind:
@@ -241,7 +241,7 @@ def read_field(value: Any, kind: FieldKind) -> Any:
 
 
 def _missing(place: Place, value: Any) -> str:
-    """Say how a value is missing that is None or an empty text. In a payload, null counts as absent."""
+    """Say how a value is missing: absent or empty. In a payload, null counts as absent."""
     if value == "":
         return "empty"
     return "absent" if place.kind is PlaceKind.ATTRIBUTE else "absent or null"

@@ -1,7 +1,7 @@
-"""The verdicts on messages, in columns.
+"""Judges messages, in columns where possible.
 
-Usual messages are judged in columns, all others row by row with the contract's own reader. Both ways give the same
-verdicts, and a verdict does not depend on the messages beside it.
+Messages in the usual formats are judged in columns, all others row by row by `HeartbeatReader`. Both paths give the
+same verdicts, and a verdict does not depend on the other messages of a batch.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -32,20 +32,21 @@ Payload = Any
 """A parsed payload, an Element of one, a Rejection, or Undecided."""
 
 RULES = 1
-"""The version of the rules by which a message is judged. One more for each change of a verdict, a stream, an id or an
-event time: then takers of both versions do not settle side by side."""
+"""Version of the judging rules. Increment it whenever a verdict, a stream, an id or an event time changes, so that
+takers of two versions never settle side by side."""
 
 DIGITS = 18
-"""The most digits of an event time that is read in columns: so many fit in an int64. Of nanoseconds it is three more,
-as they become microseconds first."""
+"""Most digits of an event time that is read in columns; any such number fits in an int64. Nanoseconds may have three
+more, because they are cut to microseconds first."""
 
 PLAIN_MOMENT = r"^[12][0-9]{3}-[01][0-9]-[0-3][0-9]T([01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9](\.[0-9]{3}|\.[0-9]{6})?Z$"
-"""The form of RFC 3339 that is read in columns."""
+"""The RFC 3339 format that is read in columns."""
 
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """The verdict on each row: a heartbeat with a stream and an event time in microseconds, rejected, or undecided."""
+    """The verdict on each row: a heartbeat with its stream and event time (microseconds since the epoch), rejected, or
+    undecided."""
 
     is_heartbeat: Bools
     stream_ids: pa.StringArray
@@ -56,8 +57,8 @@ class Judged:
 
 @dataclass(frozen=True, slots=True)
 class JudgedPart:
-    """Messages that were judged together, and their rows: one each, or, with `elements`, one for each element. Without
-    payloads where these were not asked for."""
+    """Messages that were judged together, and their rows: one row per message or, with `elements`, one per element.
+    `payloads` is empty if they were not read."""
 
     messages: Messages
     attributes: Attributes
@@ -67,7 +68,7 @@ class JudgedPart:
 
 
 def judged_parts(messages: Messages, reader: HeartbeatReader, asking: Asking) -> Iterator[JudgedPart]:
-    """Judge messages with their payloads, in parts that bound memory and work, in order."""
+    """Judge messages with their payloads, in order, in parts of bounded memory and work."""
     each, first = reader.contract.each, 0
     while first < len(messages):
         rest = messages.between(first, len(messages))
@@ -86,7 +87,7 @@ def judged_parts(messages: Messages, reader: HeartbeatReader, asking: Asking) ->
 def judge(
     attributes: Attributes, payloads: Sequence[Payload] | None, published_us: Ints, reader: HeartbeatReader
 ) -> Judged:
-    """Judge rows. Without `payloads`, which may be None unless the contract needs them, no payload is judged."""
+    """Judge rows. If `payloads` is None, payloads are not judged; the contract must not need them."""
     contract, needs_payload = reader.contract, reader.contract.needs_payload
     unread = _unread(payloads)
     known = _known(payloads, unread) if needs_payload else ()
@@ -98,7 +99,7 @@ def judge(
     for row in np.flatnonzero(~is_heartbeat).tolist():
         payload = known[row] if needs_payload else None
         if payload is None and needs_payload:
-            continue  # it is among those that were not read
+            continue  # unread payloads are judged below
         verdict = reader.read(attributes.of(row) if has_attributes else {}, payload, int(published_us[row]))
         if isinstance(verdict, Heartbeat):
             is_heartbeat[row], named[row], event_us[row] = True, verdict.stream_id, verdict.event_time_us
@@ -106,7 +107,7 @@ def judge(
             rejections[row] = verdict
     for row, unread_one in ((row, payloads[row]) for row in unread if payloads):
         is_heartbeat[row] = False
-        if row not in rejections:  # otherwise it is rejected whatever its payload is
+        if row not in rejections:  # otherwise it is rejected regardless of its payload
             (undecided if isinstance(unread_one, Undecided) else rejections)[row] = unread_one
     if named:
         stream_ids = pa.array([named.get(row, one) for row, one in enumerate(stream_ids.to_pylist())], pa.string())
@@ -134,7 +135,7 @@ def _ids(attributes: Attributes, known: Sequence[Any], place: Place) -> pa.Strin
 
 
 def _stream_ids(attributes: Attributes, known: Sequence[Any], places: Sequence[Place]) -> pa.StringArray:
-    """Each row's stream; null or empty if a part is absent or empty."""
+    """Return each row's stream; null or empty if a part is absent or empty."""
     parts = [_ids(attributes, known, place) for place in places]
     if len(parts) == 1:
         return parts[0]
@@ -148,7 +149,8 @@ def _not_empty(ids: pa.StringArray) -> pa.StringArray:
 def _event_times(
     attributes: Attributes, known: Sequence[Any], published_us: Ints, contract: MessageContract
 ) -> tuple[Ints, Bools]:
-    """Each event time that is plainly written and within the contract's bounds, and where these are."""
+    """Return the event times that can be read in columns and are within the contract's bounds, with a mask of their
+    rows."""
     place, unit = contract.event_time, contract.event_time_unit
     if place.kind is PlaceKind.PUBLISH_TIME:
         return published_us.copy(), _within(published_us, 1, published_us, contract)
@@ -185,7 +187,7 @@ def _of_moments(texts: pa.StringArray) -> tuple[Ints, Bools]:
     are_moments = _matching(texts, PLAIN_MOMENT)
     try:
         moments = pc.if_else(are_moments, texts, "1970-01-01T00:00:00Z").cast(MOMENT)
-    except pa.ArrowInvalid:  # a day that its month does not have
+    except pa.ArrowInvalid:  # a day that does not exist in its month
         return np.zeros(len(texts), dtype=np.int64), np.zeros(len(texts), dtype=np.bool_)
     return moments.cast(pa.int64()).to_numpy(), are_moments.to_numpy(zero_copy_only=False)
 
@@ -195,7 +197,7 @@ def _matching(texts: pa.StringArray, form: str) -> pa.BooleanArray:
 
 
 def _within(counts: Ints, unit_us: int, published_us: Ints, contract: MessageContract) -> Bools:
-    """Tell which event times, as counts of a unit, are within the contract's bounds."""
+    """Return a mask of the event times (counts of a unit) that are within the contract's bounds."""
     is_within: Bools = counts >= -(-to_us(contract.first_event_time) // unit_us)
     is_within &= counts <= (published_us + duration_us(contract.max_future_skew)) // unit_us
     if contract.max_age is not None:
@@ -206,8 +208,8 @@ def _within(counts: Ints, unit_us: int, published_us: Ints, contract: MessageCon
 def publisher_ids(
     contract: MessageContract, attributes: Attributes, payloads: Sequence[Payload] | None
 ) -> pa.StringArray:
-    """Each heartbeat's id by its publisher, or null; that of the message is made one of each element. `payloads` may be
-    None unless the contract needs them."""
+    """Return each heartbeat's publisher id, or null. An id of the whole message gets a suffix for each element.
+    `payloads` may be None unless the contract needs them."""
     known = _known(payloads, _unread(payloads)) if contract.needs_payload else ()
     ids = _not_empty(_ids(attributes, known, contract.publisher_id))
     if contract.each is None or contract.publisher_id.kind is PlaceKind.EACH:

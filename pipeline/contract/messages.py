@@ -1,4 +1,4 @@
-"""Pulled messages in columns, as they are judged and kept: no Python object for each, unless it is looked into."""
+"""Pulled messages as Arrow columns. They are judged and stored without one Python object per message where possible."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
@@ -15,7 +15,7 @@ MOMENT = pa.timestamp("us", tz="UTC")
 
 
 class Column(NamedTuple):
-    """A column of a table, with a text for people."""
+    """A table column with its description."""
 
     name: str
     type: pa.DataType
@@ -24,7 +24,7 @@ class Column(NamedTuple):
 
 
 def described(columns: Iterable[Column]) -> tuple[pa.Schema, dict[str, str]]:
-    """The schema of these columns, and the text of each by its name."""
+    """Return the schema of these columns, and their descriptions keyed by name."""
     found = list(columns)
     fields = (pa.field(column.name, column.type, nullable=column.nullable) for column in found)
     return pa.schema(fields), {column.name: column.text for column in found}
@@ -37,13 +37,13 @@ MESSAGE_COLUMNS = [
     Column("attributes", pa.map_(pa.string(), pa.string()), "The message's attributes."),
     Column("payload", pa.binary(), "The message's payload, byte for byte."),
 ]
-"""The columns in which a message is kept whole."""
+"""Columns that store a complete message."""
 
 MESSAGE, _ = described(MESSAGE_COLUMNS)
 
 
 class Messages:
-    """Messages in the columns of MESSAGE. What is derived is made once."""
+    """Messages in the columns of MESSAGE. Derived columns are computed once."""
 
     def __init__(self, table: pa.Table) -> None:
         self.table = table.combine_chunks()
@@ -52,7 +52,7 @@ class Messages:
         return len(self.table)
 
     def between(self, first: int, end: int) -> "Messages":
-        """The messages `[first, end)`."""
+        """Return the messages `[first, end)`."""
         return self if end - first == len(self) else Messages(self.table.slice(first, end - first))
 
     @cached_property
@@ -63,31 +63,29 @@ class Messages:
 
     @cached_property
     def payloads(self) -> Sequence[bytes | None]:
-        """Each payload's bytes."""
         found: Sequence[bytes | None] = self.table["payload"].to_numpy(zero_copy_only=False)
         return found
 
     @cached_property
     def attributes(self) -> "AttributeColumns":
-        """The messages' attributes."""
         return AttributeColumns(_array(self.table["attributes"]))
 
 
 class Attributes(Protocol):
-    """The attributes of messages, or of rows: as columns by name, and as a mapping for each."""
+    """Attributes of messages or rows, as one column per name or one mapping per row."""
 
     def column(self, name: str) -> pa.StringArray:
-        """The value of that attribute, or null."""
+        """Return each row's value of an attribute; null if absent."""
 
     def of(self, row: int) -> Mapping[str, str]:
-        """All of one message's."""
+        """Return all attributes of a row."""
 
     def dicts(self) -> list[Mapping[str, str]]:
-        """All of each message's."""
+        """Return all attributes of each row."""
 
 
 class AttributeColumns:
-    """Attributes that Arrow holds as a map."""
+    """Attributes from an Arrow map column."""
 
     def __init__(self, held: pa.MapArray) -> None:
         ends = held.offsets.to_numpy().astype(np.int64)
@@ -120,7 +118,7 @@ class AttributeColumns:
 
 
 class AttributeDicts:
-    """Attributes of which some are from an envelope in the payload."""
+    """Attributes as one mapping per message, for messages in an envelope that carries attributes itself."""
 
     def __init__(self, held: Sequence[Mapping[str, str]]) -> None:
         self._held = held
@@ -136,7 +134,7 @@ class AttributeDicts:
 
 
 class RepeatedAttributes:
-    """The attributes of the message that each row is of."""
+    """Attributes by row: row `i` has those of message `owners[i]`."""
 
     def __init__(self, held: Attributes, owners: Sequence[int]) -> None:
         self._held, self._owners = held, owners

@@ -1,5 +1,4 @@
-"""Places of values in a message: in an attribute, in its payload, in an element of its payload's array, or in its
-publish time."""
+"""Places of values in a message: an attribute, the payload, an element of the payload's array, or the publish time."""
 
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -16,15 +15,15 @@ from jmespath.functions import Functions
 PLAIN_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 PLAIN_PATH = re.compile(rf"{PLAIN_NAME.pattern}(\.{PLAIN_NAME.pattern})*")
 BARE = re.compile(rf"{PLAIN_PATH.pattern}(\[\])?")
-"""A path as people write it who forget the prefix."""
+"""A path without its prefix."""
 ITSELF = "@"
-"""The JMESPath of the whole."""
+"""The JMESPath of the whole value."""
 LONGEST_PATH = 200
-"""Characters of a path. The library recurses with a path's nesting, and stays far from Python's limit."""
+"""Most characters of a path. jmespath recurses with a path's nesting; this stays far from Python's recursion limit."""
 LONGEST_ID = 1024
-"""Characters of an id from the payload: Pub/Sub allows an attribute as many bytes."""
+"""Most characters of an id from the payload. Pub/Sub allows an attribute value as many bytes."""
 UNFIT = (JMESPathError, ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError)
-"""Errors of the library where a path does not fit a payload, such as `length` of a number."""
+"""Errors that jmespath raises if a path does not fit a payload, such as `length` of a number."""
 
 
 class PlaceKind(StrEnum):
@@ -42,11 +41,11 @@ WRITTEN = {
     PlaceKind.EACH: "each:PATH",
     PlaceKind.PUBLISH_TIME: "publish_time",
 }
-"""The form of each of them."""
+"""How each kind is written in the settings."""
 
 
 def _what_to_write(text: str, among: Collection[PlaceKind]) -> str:
-    """The kinds, and as an example what stands there behind a prefix, where that would do."""
+    """List the allowed forms, with an example that adds the missing prefix to `text` if possible."""
     *others, last = (WRITTEN[kind] for kind in among)
     allowed = f"{', '.join(others)} or {last}" if others else last
     if not BARE.fullmatch(text) or text == PlaceKind.PUBLISH_TIME:
@@ -60,15 +59,15 @@ def _what_to_write(text: str, among: Collection[PlaceKind]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """An attribute by its name, a value of the payload or of an element by its path, or the publish time."""
+    """An attribute by name, a value of the payload or of an element by path, or the publish time."""
 
     kind: PlaceKind
     name: str = ""
 
     @classmethod
     def of(cls, text: str, among: Collection[PlaceKind] = tuple(PlaceKind)) -> "Place":
-        """Read `attribute:NAME`, `payload:PATH`, `each:PATH` or `publish_time`, if it is `among` the kinds that fit.
-        Raises ValueError, which lists these."""
+        """Parse `attribute:NAME`, `payload:PATH`, `each:PATH` or `publish_time`. Raises ValueError if the kind is not
+        `among` those allowed, which the message lists, or if the path is invalid."""
         written, _, name = text.partition(":")
         kind = next((one for one in among if one == written), None)
         if kind is None or bool(name) is (kind is PlaceKind.PUBLISH_TIME) or text.endswith(":"):
@@ -81,7 +80,7 @@ class Place:
         return f"{self.kind}:{self.name}" if self.name else str(self.kind)
 
     def find(self, attributes: Mapping[str, str], payload: Any) -> Any:
-        """The value there, or None. `payload` may be an Element. It is not for the publish time."""
+        """Return the value at this place, or None. `payload` may be an Element. Not defined for the publish time."""
         if self.kind is PlaceKind.ATTRIBUTE:
             return attributes.get(self.name)
         if type(payload) is Element:
@@ -90,7 +89,7 @@ class Place:
 
 
 class WholePayload:
-    """A parsed payload. Each of its places is looked up once, however many elements ask for it."""
+    """A parsed payload that looks up each path once, regardless of the number of elements that need it."""
 
     __slots__ = ("_found", "_payload")
 
@@ -98,29 +97,29 @@ class WholePayload:
         self._payload, self._found = payload, dict[str, Any]()
 
     def find(self, path: str) -> Any:
-        """The value at a path, or None."""
+        """Return the value at a path, or None."""
         if path not in self._found:
             self._found[path] = finder(path)(self._payload)
         return self._found[path]
 
 
 class Element(NamedTuple):
-    """An element of the array in a payload: its number, its value, and the payload."""
+    """An element of an array in a payload: its number, its value, and the payload."""
 
     number: int
     value: Any
     whole: WholePayload
 
     def find(self, place: Place) -> Any:
-        """The value at a place of the element or of the payload, or None."""
+        """Return the value at a place of the element or the payload, or None."""
         return finder(place.name)(self.value) if place.kind is PlaceKind.EACH else self.whole.find(place.name)
 
 
 @cache
 def finder(path: str) -> Callable[[Any], Any]:
-    """A function from a parsed payload to the value at a JMESPath, or None. It never raises.
+    """Return a function from a parsed payload to the value at a JMESPath, or None. The function never raises.
 
-    Plain names joined by dots are looked up without the library. Raises ValueError for an invalid path.
+    Plain names joined by dots are looked up without jmespath. Raises ValueError for an invalid path.
     """
     if len(path) > LONGEST_PATH:
         raise ValueError(f"a path has at most {LONGEST_PATH} characters")
@@ -143,8 +142,8 @@ def finder(path: str) -> Callable[[Any], Any]:
             raise ValueError(f"there is no function {min(unknown)}")
     except (ValueError, RecursionError) as error:
         raise ValueError(
-            f"{path} is not a JMESPath: {str(error).partition(chr(10))[0].rstrip(':')} (a name with other characters "
-            'than letters, digits and _ is in double quotes, such as payload:"device-id")'
+            f"{path} is not a JMESPath: {str(error).partition(chr(10))[0].rstrip(':')} (put names with characters "
+            'other than letters, digits and _ in double quotes, such as payload:"device-id")'
         ) from error
 
     def search(payload: Any) -> Any:
@@ -158,13 +157,15 @@ def finder(path: str) -> Callable[[Any], Any]:
 
 @cache
 def flattened(path: str) -> Callable[[Any], Any] | None:
-    """For a path such as `readings[]` the finder of its array, which is to be flattened; None for other paths."""
+    """Return the finder of the array in a path such as `readings[]`, whose elements are to be flattened; None for other
+    paths."""
     within = path.removesuffix("[]")
     return finder(within or ITSELF) if within != path and (not within or PLAIN_PATH.fullmatch(within)) else None
 
 
 def values_in(place: Place, payloads: Sequence[Any]) -> list[Any]:
-    """The value at a place of each payload or element, or None. Where some are Elements, the others are None."""
+    """Return the value at a place of each payload or element, or None. If one payload is an Element, all others must be
+    Elements or None."""
     if type(next((payload for payload in payloads if payload is not None), None)) is not Element:
         return values_at(place.name, payloads)
     if place.kind is PlaceKind.EACH:
@@ -173,14 +174,15 @@ def values_in(place: Place, payloads: Sequence[Any]) -> list[Any]:
 
 
 def values_at(path: str, payloads: Sequence[Any]) -> list[Any]:
-    """The value at a path in each payload, or None."""
+    """Return the value at a path in each payload, or None."""
     if PLAIN_NAME.fullmatch(path):
         return [payload.get(path) if type(payload) is dict else None for payload in payloads]
     return list(map(finder(path), payloads))
 
 
 def id_of(value: Any) -> str | None:
-    """A text or a whole number of the payload as an id; None for all else, and for a text beyond `LONGEST_ID`."""
+    """Return a text, or a whole number of at most 64 bits, from the payload as an id. None for any other value, an
+    empty text, and a text longer than `LONGEST_ID`."""
     if isinstance(value, str):
         return value if 0 < len(value) <= LONGEST_ID else None
     is_whole = isinstance(value, int) and not isinstance(value, bool) and value.bit_length() <= 64

@@ -1,1 +1,1 @@
-"""The way of messages into the lake: they are taken, then settled, in rounds."""
+"""Ingestion: readers take messages, and rounds settle them into the lake."""

@@ -1,6 +1,6 @@
 """Copies: messages that a publisher sent again, with the same stream, id, event time and payload.
 
-A copy whose first copy is in the log does not hold the watermark: the first one does, until it has landed.
+A copy does not hold the watermark if its first copy is in the log. The first copy holds it until it has landed.
 """
 
 import uuid
@@ -15,21 +15,21 @@ from tidemark.pipeline.clock import duration_us
 from tidemark.pipeline.watermark.histogram import Ints
 
 MOST_REMEMBERED = 1_000_000
-"""Messages that are remembered at most: 16 MB, and ten minutes of 1,600 a second."""
+"""Maximum number of remembered messages: 16 MB, or ten minutes at 1,600 messages a second."""
 
 ATTEMPTS_NOTED = 4
-"""Attempts of a process that may still be settled: one round is under way while the one before is."""
+"""Maximum number of a process's attempts that may still be settled: a round runs while the previous one is settled."""
 
 
 class RememberedCopies:
-    """The messages that this process has made durable on tracking: for each the least publish time.
+    """The tracked messages that this process has made durable, each with its smallest publish time.
 
-    Guarantee: `are_copies` says so only of a message that was remembered with an earlier or equal publish time, and one
-    is remembered only after its histogram is an entry of the log: by the attempt that was counted there. What is
-    forgotten, by its publish time or beyond `at_most`, counts as a first copy, which only holds the watermark longer.
+    Guarantee: `are_copies` is true only for a message that was remembered with an earlier or equal publish time. A
+    message is remembered only after the attempt that counted it is in the log. Messages beyond `at_most`, or older than
+    `within`, are forgotten. A forgotten message counts as a first copy, which at worst holds the watermark longer.
 
-    A message is known by a 64-bit hash of its key, with the secret of the process. Beside a million others it is taken
-    for a copy of one by mistake with a chance of 1 in 10 trillion; then it may be late.
+    A message is identified by a 64-bit hash of its key, salted with the process's secret. With a million messages
+    remembered, the chance of a false match is 1 in 10 trillion; such a message may be late.
     """
 
     def __init__(self, within: timedelta = timedelta(0), at_most: int = MOST_REMEMBERED) -> None:
@@ -39,11 +39,11 @@ class RememberedCopies:
 
     @property
     def is_on(self) -> bool:
-        """True if anything is ever remembered."""
+        """True if this process remembers messages."""
         return self._at_most > 0
 
     def are_copies(self, keys: Ints, publish_us: Ints) -> npt.NDArray[np.bool_]:
-        """Tell for each message whether an earlier copy, or one of the same publish time, is remembered."""
+        """Return a mask of the messages for which a copy with an earlier or equal publish time is remembered."""
         if not len(self._keys):
             return np.zeros(len(keys), dtype=np.bool_)
         place = np.minimum(np.searchsorted(self._keys, keys), len(self._keys) - 1)
@@ -51,14 +51,14 @@ class RememberedCopies:
         return known
 
     def note(self, keys: Ints, publish_us: Ints) -> str:
-        """Note messages that an attempt has counted in full. The attempt's name."""
+        """Note the messages that an attempt counted in full, and return the attempt's name."""
         attempt = uuid.uuid4().hex
         if self.is_on and len(keys):
             self._noted[attempt] = keys, publish_us
         return attempt
 
     def settle(self, attempts: Collection[str]) -> None:
-        """Remember what these attempts have counted, which is in the log now, and drop what is older."""
+        """Remember the messages of these attempts, which are now in the log, and drop older attempts."""
         for attempt in [name for name in self._noted if name in attempts]:
             self._remember(*self._noted.pop(attempt))
         for name in list(self._noted)[:-ATTEMPTS_NOTED]:
@@ -78,7 +78,7 @@ class RememberedCopies:
         self._keys, self._publish_us = (keys, publish_us) if kept.all() else (keys[kept], publish_us[kept])
 
     def _merged(self, keys: Ints, publish_us: Ints) -> tuple[Ints, Ints]:
-        """Merge messages, whose keys are in order and unique, into the memory. Sorts nothing: the memory is long."""
+        """Merge messages with sorted, unique keys into the memory, without sorting the memory itself, which is long."""
         place = np.searchsorted(self._keys, keys)
         known = np.zeros(len(keys), dtype=np.bool_)
         inside = place < len(self._keys)
@@ -90,6 +90,6 @@ class RememberedCopies:
 
 
 def keys_of(*columns: Iterable[Any]) -> Ints:
-    """Hash what makes messages copies of one heartbeat, to a number each: stream, id, event time, and payload, as base
+    """Hash each message's stream, id, event time and payload, which copies share. The payload is included because base
     may reject one payload and accept another."""
     return np.fromiter(map(hash, zip(*columns, strict=True)), dtype=np.int64)

@@ -1,4 +1,4 @@
-"""Counting tracked messages: their times become a histogram."""
+"""Counts tracked messages: turns their times into a histogram."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -15,16 +15,16 @@ from tidemark.pipeline.ingest.copies import RememberedCopies, keys_of
 from tidemark.pipeline.watermark.histogram import A_COPY, NO_MINIMUM, Histogram, Ints, cells_of
 
 AT_ONCE = 200
-"""Laggards whose payloads are decoded together. Objects that live on cost the garbage collector more than the decoding
-of a few at a time."""
+"""Number of laggards whose payloads are decoded together. Small batches are cheaper: long-lived objects cost the
+garbage collector more than the decoding."""
 
 NONE: Ints = np.empty(0, dtype=np.int64)
 
 
 @dataclass(frozen=True, slots=True)
 class Counted:
-    """The number of messages that were looked at, what they add to the histogram, the keys and publish times of those
-    that may have copies, and by its position each message that is undecided, which counts for nothing."""
+    """The result of counting: the number of messages, their histogram, the keys and publish times of those that may
+    have copies, and the undecided messages by position, which are not in the histogram."""
 
     messages: int
     histogram: Histogram
@@ -40,12 +40,12 @@ def counted_parts(
     asking: Asking,
     laggard: timedelta | None = None,
 ) -> Iterator[Counted]:
-    """Count messages, in parts that bound memory and work, in order. A rejected one counts by its publish time alone,
-    and so does a copy of a remembered one. Where messages hold several heartbeats, each counts, and a rejection beside
+    """Count messages in order, in parts that bound memory and work. A rejected message, or a copy of a remembered one,
+    counts by its publish time alone. If messages hold several heartbeats, each counts, and so does a rejection beside
     them.
 
-    A message that lags more than `laggard` is judged by its payload as well, where it is there: one without a payload
-    may have lost it to a transform, and counts in full. So does one whose payload is undecided.
+    A message that lags more than `laggard` is also judged by its payload, if it has one. It counts in full without a
+    payload, which a transform may have dropped, or if its payload is undecided.
     """
     if reader.contract.needs_payload:
         for part in judged_parts(messages, reader, asking):
@@ -60,7 +60,7 @@ def counted_parts(
 
 
 def _are_unreadable(messages: Messages, late: Ints, reader: HeartbeatReader, asking: Asking) -> Bools:
-    """Which of these messages have a payload that cannot be read."""
+    """Return a mask of the late messages whose payload cannot be read."""
     found = np.zeros(len(late), dtype=np.bool_)
     has_payload = np.fromiter((bool(messages.payloads[row]) for row in late), dtype=np.bool_, count=len(late))
     left = np.flatnonzero(has_payload)

@@ -1,6 +1,6 @@
-"""The readers of a round as the tasks of a Spark job.
+"""Runs the readers of a round as tasks of a Spark job.
 
-Every reader is given the whole subscription: Pub/Sub has no partitions, and shares out its messages itself (the static
+Every reader pulls from the whole subscription: Pub/Sub has no partitions and distributes messages itself (the static
 split of FLINK-20625).
 """
 
@@ -26,28 +26,28 @@ from tidemark.pipeline.spark.executors import require_able
 from tidemark.pipeline.watermark.state import Snapshot
 
 IDS_IN_A_ROW = 20_000
-"""Ids to acknowledge in one row of an answer, some 4 MB."""
+"""Maximum number of ack ids in one row of an answer, about 4 MB."""
 
 HANGS_AFTER = timedelta(minutes=2)
-"""A round that takes so much longer than its time fails the run: no executor has a free slot, or one hangs. Ticks pull
+"""A round that overruns its time by this much fails the run: no executor has a free slot, or one hangs. Ticks pull
 until the next run."""
 
 TAKEN = pa.schema(
     {"reader": pa.int64(), "what": pa.binary(), "histogram": pa.binary(), "ack_ids": pa.list_(pa.string())}
 )
-"""One row a reader, and further ones with no more than ids. `what` is JSON; `histogram` is an entry of the log."""
+"""One row per reader, and further rows with only ack ids. `what` is JSON; `histogram` is an entry of the log."""
 
 AS_JSON = TypeAdapter(Taken)
 
 KEPT = Kept(at_most=2)
-"""The readers that a worker process of Spark keeps open, one for all runs of the same settings."""
+"""The readers that a Spark worker process keeps open, one per settings, shared by all runs."""
 
 Read = Callable[[Share, Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 
 
 def read_share(share: Share, readers: Iterable[pa.RecordBatch], kept: Kept = KEPT) -> Iterator[pa.RecordBatch]:
-    """The function that Spark runs: each reader whose number is in the column `id` takes, and answers with what it has
-    taken. Acknowledges nothing. Raises PubSubError or LakeError; a task that Spark tries again takes what is left."""
+    """The function that Spark runs. Each reader whose number is in the column `id` takes, and returns rows of TAKEN.
+    Acknowledges nothing. Raises PubSubError or LakeError; if Spark retries a task, it takes what is left."""
     reader = kept.get(share.settings.model_dump_json(), lambda: Reader(share.settings))
     reader.copies.settle(share.settled)
     for numbers in readers:
@@ -57,7 +57,7 @@ def read_share(share: Share, readers: Iterable[pa.RecordBatch], kept: Kept = KEP
 
 
 def rows_of(taken: Taken) -> Iterator[dict[str, Any]]:
-    """Write what a reader has taken as rows of TAKEN."""
+    """Encode a reader's Taken as rows of TAKEN."""
     what = AS_JSON.dump_json(taken, exclude={"histogram", "ack_ids"})
     yield {"what": what, "histogram": encode(Snapshot(taken.histogram), "")}
     for first in range(0, len(taken.ack_ids), IDS_IN_A_ROW):
@@ -65,7 +65,7 @@ def rows_of(taken: Taken) -> Iterator[dict[str, Any]]:
 
 
 def taken_of_rows(rows: pa.Table) -> list[Taken]:
-    """Read what the readers of a round have taken: the inverse of `rows_of`, for all of them."""
+    """Decode the rows of all readers of a round: the inverse of `rows_of`."""
     ids, found = defaultdict[int, list[str]](list), dict[int, Taken]()
     for reader, what, histogram, ack_ids in zip(*(column.to_pylist() for column in rows.columns), strict=True):
         ids[reader] += ack_ids or ()
@@ -77,8 +77,8 @@ def taken_of_rows(rows: pa.Table) -> list[Taken]:
 
 @dataclass(frozen=True, slots=True)
 class SparkReaders:
-    """Has readers take as tasks of a Spark job. `interrupt` ends what the session has under way. `read` is what the
-    tasks run.
+    """Runs readers as tasks of a Spark job. `interrupt` stops the session's running jobs. `read` is the function that
+    the tasks run.
 
     Assumption: executors reach Pub/Sub and the lake at the same addresses as this process, and have tidemark.
     """
@@ -88,12 +88,11 @@ class SparkReaders:
     read: Read = read_share
 
     def require_able(self) -> None:
-        """Raise ExecutorsUnable, before anything is pulled, where executors lack tidemark."""
+        """Raise ExecutorsUnable if executors lack tidemark. Nothing is pulled before this check."""
         require_able(self.spark)
 
     def __call__(self, share: Share) -> list[Taken]:
-        """Run the readers of one round, and return what they took. Raises what Spark raises when a task has failed too
-        often."""
+        """Run the readers of one round, and return what they took. Raises Spark's error if a task fails too often."""
         watchdog = Timer((share.time + HANGS_AFTER).total_seconds(), self.interrupt)
         watchdog.daemon = True
         watchdog.start()
@@ -106,5 +105,5 @@ class SparkReaders:
 
 
 def readers_for(settings: Settings, places: int) -> int:
-    """Return the number of readers of a run, where Spark has so many slots for tasks: one is left for windows."""
+    """Return the number of readers of a run, given the number of Spark slots: one slot is left for windows."""
     return min(settings.ingest.readers, max(1, places - 1))

@@ -1,4 +1,4 @@
-"""The work of readers: messages that were taken, and their fate."""
+"""The results of reading: messages taken, and what became of them."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -27,14 +27,14 @@ class Side(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Waiting(Sums):
-    """Messages that are undecided: how many, the publish time of the oldest, and what one of them waits for."""
+    """Undecided messages: how many, the publish time of the oldest, and why one of them is undecided."""
 
     messages: int = 0
     oldest: datetime | None = field(default=None, metadata=OLDEST)
     why: str = field(default="", metadata=EITHER)
 
     def sentence(self) -> str:
-        """Say it as a problem; empty without messages."""
+        """Describe the problem in a sentence; empty if no message waits."""
         if not self.messages:
             return ""
         return f"{self.messages} messages are not acknowledged, because they cannot be judged yet: {self.why}"
@@ -42,13 +42,12 @@ class Waiting(Sums):
 
 @dataclass(frozen=True, slots=True)
 class Ingested(Sums):
-    """Messages of one subscription that were taken, and after settling have landed or are tracked.
+    """Messages of one subscription that were taken and, after settling, have landed or are tracked.
 
-    `messages` are those made durable, rejected ones included, and `oldest_publish_time` is theirs. `waiting` messages
-    are not among them. A tick `leaves_more` if it ended although there was more to pull. `snapshots` are the entries of
-    the log that hold tracked messages. Of base alone: `late` counts landings below the watermark of their moment,
-    copies included; `of_another_kind` counts by field the values of another kind than configured, which are landed as
-    null.
+    `messages` counts those made durable, rejected ones included and `waiting` ones excluded; `oldest_publish_time` is
+    theirs. A tick `leaves_more` if it ended although there was more to pull. `snapshots` counts the log entries that
+    hold tracked messages. For base only: `late` counts heartbeats that landed below the watermark of that moment,
+    copies included; `of_another_kind` counts, by field, the values of another kind than configured, which land as null.
     """
 
     messages: int = 0
@@ -66,7 +65,7 @@ class Ingested(Sums):
 
     @classmethod
     def of(cls, judged: JudgedRows) -> "Ingested":
-        """Judged messages of base."""
+        """Summarize judged messages of base."""
         events = pc.min_max(judged.heartbeats["event_time"]).as_py()
         published = (pc.min(rows["publish_time"]).as_py() for rows in (judged.heartbeats, judged.rejected))
         return cls(
@@ -83,11 +82,11 @@ class Ingested(Sums):
 
 @dataclass(frozen=True, slots=True)
 class Taken:
-    """The messages that one reader has taken: durable where they have to be, visible nowhere, their leases kept.
+    """The messages that one reader has taken: durable where they have to be, not yet visible, their leases kept.
 
-    Of base: files that no version of a table lists yet. Of tracking: the histogram of its messages, which is nowhere
-    else yet; `attempt` names what its process remembers once that is durable. `ack_ids` acknowledge the messages.
-    `used` is what this asked of Pub/Sub. `contract` is what judged them.
+    Base: files that no version of a table lists yet. Tracking: the histogram of its messages, which is stored nowhere
+    else yet; `attempt` names what the reader's process remembers once the histogram is durable. `ack_ids` acknowledge
+    the messages. `used` is the Pub/Sub usage. `contract` is the contract that judged them.
     """
 
     side: Side
@@ -103,8 +102,8 @@ class Taken:
 
 @dataclass(frozen=True, slots=True)
 class Settled(Sums):
-    """The result of settling: visible, in the log, and acknowledged as far as that went. `unsaid` is what the next
-    entry of the log has to note as used, because this had none."""
+    """The result of settling: messages that are visible or in the log, and acknowledged as far as that succeeded.
+    `unsaid` is usage for the next log entry to record, because this settling wrote no entry."""
 
     landed: Ingested = field(default_factory=Ingested)
     persisted: Ingested = field(default_factory=Ingested)
@@ -112,5 +111,5 @@ class Settled(Sums):
 
     @property
     def sides(self) -> Mapping[Side, Ingested]:
-        """Both of them by their subscription."""
+        """The results of both sides, keyed by side."""
         return {Side.BASE: self.landed, Side.TRACKING: self.persisted}

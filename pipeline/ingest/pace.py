@@ -1,7 +1,7 @@
-"""The pace of a sensor: its evaluation begins before the tick is due, and waits for that moment.
+"""The pace of a sensor: an evaluation begins before its tick is due, and waits until then.
 
-Dagster's daemon looks every 5 s which sensors are to be evaluated, and compares with the start of the last evaluation.
-So an evaluation may begin up to 5 s before the tick that it serves.
+Dagster's daemon checks every 5 s which sensors are due, by the start of their last evaluation. So an evaluation may
+begin up to 5 s before its tick.
 """
 
 from collections import deque
@@ -16,43 +16,44 @@ from tidemark.pipeline.watermark.decision import Decision
 from tidemark.pipeline.windows import Windowing
 
 LOOK = timedelta(seconds=5)
-"""The interval at which Dagster's daemon looks (`MIN_INTERVAL_LOOP_TIME`)."""
+"""The interval at which Dagster's daemon checks its sensors (`MIN_INTERVAL_LOOP_TIME`)."""
 
 LONGEST_WAIT = timedelta(seconds=15)
-"""The longest wait of an evaluation. Dagster gives it 60 s, of which a tick may pull for 40 s."""
+"""The longest wait of an evaluation. Dagster allows an evaluation 60 s, of which a tick may pull for 40 s."""
 
 STEP = timedelta(seconds=0.8)
-"""The most by which one interval differs from the setting, to move the ticks to where they are aimed at."""
+"""The maximum deviation of one interval from the setting, to move the ticks to the aimed moments."""
 
 AIMED = timedelta(seconds=10)
-"""The longest tick that is aimed: a longer one would begin too long before it is due."""
+"""The longest tick that is aimed: the evaluation of a longer one would begin too long before it is due."""
 
 DECISIONS = 20
-"""The newest decisions that tell how far the watermark is behind."""
+"""Number of newest decisions from which the watermark's lag is estimated."""
 
 USUAL = 0.8
-"""The share of these decisions at which the watermark was no further behind."""
+"""The quantile of the lag over these decisions."""
 
 MARGIN = timedelta(seconds=0.3)
-"""A tick is aimed at so long after the expected moment: a moment too early costs a whole tick."""
+"""A tick is aimed this long after the expected moment: a moment too early costs a whole tick."""
 
 
 def least_interval(tick: timedelta) -> int:
-    """The `minimum_interval_seconds` of a sensor with a pace: its evaluation begins as soon as the daemon looks after
-    the last one. For a longer tick that would be too long before it is due: the last look before it is taken."""
+    """Return the `minimum_interval_seconds` of a sensor with a pace. A short tick's evaluation begins at the daemon's
+    next check after the last evaluation. For a longer tick that would be too early: it begins at the last check before
+    the tick."""
     return 1 if tick <= AIMED else last_look(tick)
 
 
 def last_look(tick: timedelta) -> int:
-    """The `minimum_interval_seconds` with which the daemon's last look before a tick begins the evaluation."""
+    """Return the `minimum_interval_seconds` that starts the evaluation at the daemon's last check before a tick."""
     return max(1, int((tick - LOOK).total_seconds()) + 1)
 
 
 class Pace:
     """The moments at which a sensor ticks: `tick` apart, the first at once.
 
-    A tick that is late keeps the others where they are, unless it is late by more than half a tick, or, where it is
-    short, by more than STEP. Assumption: one thread at a time waits; others may read `next_at`.
+    A late tick does not move the others, unless it is late by more than half a tick, or for short ticks by more than
+    STEP. Assumption: one thread at a time waits; others may read `next_at`.
     """
 
     def __init__(self, tick: timedelta, clock: Clock) -> None:
@@ -75,8 +76,7 @@ class Pace:
         return due + max(-STEP, min(STEP, off))
 
     def aim(self, moment: datetime | None) -> None:
-        """Have one of the coming ticks fall on that moment, as far as STEP an interval gets there. None aims at
-        nothing."""
+        """Aim a coming tick at that moment, moving each interval by at most STEP. None clears the aim."""
         self._aim = moment
 
     def wait(self) -> None:
@@ -91,14 +91,14 @@ class Pace:
 
     @property
     def _slack(self) -> timedelta:
-        """By how much ticks may move earlier, or one be late and keep the others. Short ticks have one look each at
-        most: one that should be earlier than its look is never begun in time, so they move later, until they are before
-        the next look."""
+        """The maximum by which ticks may move earlier, or a tick may be late without moving the others. Short ticks get
+        one check each: a tick due before its check cannot begin in time. So they move only later, until they fall
+        before the next check."""
         return STEP if self._tick <= LOOK else self._tick / 2
 
 
 class AtWork:
-    """Tells another thread whether a tick is at work, so that it can wait for the end."""
+    """Shows whether a tick is running, so that another thread can wait for its end."""
 
     def __init__(self) -> None:
         self._rests = Event()
@@ -106,7 +106,7 @@ class AtWork:
 
     @contextmanager
     def working(self) -> Iterator[None]:
-        """The tick is at work while the block runs."""
+        """Mark the tick as running during the block."""
         self._rests.clear()
         try:
             yield
@@ -114,19 +114,19 @@ class AtWork:
             self._rests.set()
 
     def wait(self, at_most: timedelta) -> None:
-        """Return once it is not at work, or after so long."""
+        """Wait until no tick is running, or for `at_most`."""
         self._rests.wait(at_most.total_seconds())
 
 
 class Closings:
-    """Expects when the watermark passes the next window's end, from how far behind it was at the last decisions."""
+    """Predicts when the watermark passes the next window's end, from its lag at the last decisions."""
 
     def __init__(self, windowing: Windowing) -> None:
         self._windowing = windowing
         self._lags: deque[float] = deque(maxlen=DECISIONS)
 
     def expected(self, decision: Decision) -> datetime | None:
-        """The moment for which a tick is best due; None without a watermark."""
+        """Return the best moment for a tick, or None without a watermark."""
         if decision.watermark is None or decision.lag is None:
             return None
         self._lags.append(decision.lag.total_seconds())

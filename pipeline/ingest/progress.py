@@ -1,4 +1,4 @@
-"""Tells from some minutes of the log whether reading catches up with what is published, and how long that takes."""
+"""Estimates from a few minutes of the log whether reading catches up with publishing, and how long that takes."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -13,30 +13,30 @@ from tidemark.pipeline.watermark.state import DecisionRecord, Entry, Snapshot, W
 from tidemark.pipeline.watermark.usage import Usage
 
 WATCHED, AT_LEAST = timedelta(minutes=2), timedelta(minutes=1)
-"""The span in which progress is measured, and the least time that tells anything."""
+"""The span over which progress is measured, and the shortest span that is enough."""
 
 BEHIND = timedelta(minutes=2)
-"""A younger backlog does not count: ticks come and go."""
+"""A younger backlog does not count: it is normal between ticks."""
 
 TOO_LONG = timedelta(minutes=15)
-"""Ticks that would take longer to catch up need help."""
+"""If ticks would take longer than this to catch up, they need help."""
 
 MOST_ENTRIES = 100
-"""Entries of the log that are read for it at most."""
+"""Maximum number of log entries read for an estimate."""
 
 NOTHING = Usage()
 
 
 def readings_of(decision: Decision) -> dict[Side, EffectiveReading]:
-    """The reading of each side by which it was decided."""
+    """Return the readings that a decision used, keyed by side."""
     readings = {Side.TRACKING: decision.tracking, Side.BASE: decision.base}
     return {side: one for side, one in readings.items() if one is not None}
 
 
 @dataclass(frozen=True, slots=True)
 class BacklogLook:
-    """The backlogs as a decision saw them: the publish time of each side's oldest unread message. `used` counts what
-    was pulled until then."""
+    """The backlogs as a decision saw them: the publish time of each side's oldest unread message. `used` is the usage
+    up to then."""
 
     at: datetime
     oldest: Mapping[Side, datetime]
@@ -44,13 +44,12 @@ class BacklogLook:
 
     @classmethod
     def of(cls, decision: Decision, used: Usage) -> "BacklogLook":
-        """Make the look of a decision, with what was pulled until then."""
         oldest = {side: one.newest.oldest_unacked for side, one in readings_of(decision).items()}
         return cls(decision.at, oldest, used)
 
 
 def looks_of(entries: Iterable[Entry]) -> Iterator[BacklogLook]:
-    """The looks of consecutive entries of the log, in order."""
+    """Yield the looks of consecutive log entries, in order."""
     used = NOTHING
     for entry in entries:
         if isinstance(entry, DecisionRecord | Snapshot):
@@ -60,7 +59,7 @@ def looks_of(entries: Iterable[Entry]) -> Iterator[BacklogLook]:
 
 
 def recent_looks(log: TrackingLog, number: int, now: datetime) -> list[BacklogLook]:
-    """The looks of the newest entries of a log, up to one of them. Raises LakeError."""
+    """Return the looks of a log's newest entries, up to the entry `number`. Raises LakeError."""
     entries = list[Entry]()
     for before in range(number, max(number - MOST_ENTRIES, -1), -1):
         entries.append(log.entry(before))
@@ -71,9 +70,9 @@ def recent_looks(log: TrackingLog, number: int, now: datetime) -> list[BacklogLo
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """The progress of one side between two looks. `speed` is how far the oldest unread message moved, in seconds a
-    second: below 1, reading falls behind. `left` is how long it takes to catch up at this speed (None: it never
-    does)."""
+    """The progress of one side between two looks. `age` is the age of its oldest unread message. `speed` is how far
+    that message's publish time moved, in seconds per second: below 1, reading falls behind. `rate` is in messages per
+    second."""
 
     side: Side
     age: timedelta
@@ -82,7 +81,7 @@ class Progress:
 
     @property
     def left(self) -> timedelta | None:
-        """The time that it takes to catch up; None if it never does."""
+        """The time needed to catch up at this speed; None if reading falls behind."""
         return self.age / (self.speed - 1) if self.speed > 1 else None
 
     @property
@@ -91,7 +90,7 @@ class Progress:
         return self.left is None or self.left > TOO_LONG
 
     def sentence(self) -> str:
-        """Say how it goes."""
+        """Describe the progress in a sentence."""
         holds = f"the oldest message of {self.side} is {rough(self.age)} old"
         if self.left is None:
             return f"falling behind: {self.rate:,.0f} messages/s are read, and {holds}"
@@ -99,7 +98,8 @@ class Progress:
 
 
 def progress_of(looks: Sequence[BacklogLook]) -> list[Progress]:
-    """The progress of each side that is behind, the oldest backlog first; none where the looks are too few to tell."""
+    """Return the progress of each side that is behind, oldest backlog first. Empty if the looks span too little
+    time."""
     recent = [one for one in looks if one.at >= looks[-1].at - WATCHED]
     if not recent or recent[-1].at - recent[0].at < AT_LEAST:
         return []
@@ -116,15 +116,15 @@ def progress_of(looks: Sequence[BacklogLook]) -> list[Progress]:
 
 @dataclass
 class BacklogWatch:
-    """The backlogs as one process has seen them, on which sides the last tick left more to pull, and what is
-    undecided by it, in a sentence."""
+    """The recent backlogs of one process, which sides the last tick left with more to pull, and a sentence per side
+    about its undecided messages."""
 
     looks: list[BacklogLook] = field(default_factory=list)
     leaves_more: dict[Side, bool] = field(default_factory=dict)
     waiting: dict[Side, str] = field(default_factory=dict)
 
     def look(self, state: WatermarkState) -> None:
-        """Look at the newest decision, once."""
+        """Add the newest decision's look, if it is new."""
         decision = state.decision
         if decision is None or (self.looks and decision.at <= self.looks[-1].at):
             return
@@ -132,9 +132,10 @@ class BacklogWatch:
         self.looks = [one for one in self.looks if one.at >= decision.at - WATCHED - AT_LEAST]
 
     def progress(self) -> list[Progress]:
-        """The progress of each side that is behind."""
+        """Return the progress of each side that is behind."""
         return progress_of(self.looks)
 
     def too_slow(self) -> Progress | None:
-        """A side that ticks alone will not catch up, although each of them reads as much as it may."""
+        """Return a side that ticks alone cannot catch up, although each tick reads as much as it may; None if there is
+        none."""
         return next((one for one in self.progress() if one.is_slow and self.leaves_more.get(one.side)), None)

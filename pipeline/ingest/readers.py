@@ -21,37 +21,37 @@ from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.watermark.usage import Usage
 
 TICK_MESSAGES, TICK_BYTES = 250_000, 256 << 20
-"""The most that one tick takes."""
+"""Maximum messages and bytes of one tick."""
 
 BATCH_MESSAGES: Mapping[Side, int] = {Side.TRACKING: 25_000, Side.BASE: 20_000}
-"""Messages that are pulled together. In a tick they are settled together as well."""
+"""Messages pulled in one batch. In a tick a batch is also settled as a whole."""
 
 ROUND_MESSAGES, READER_BYTES = 400_000, 256 << 20
-"""The most messages of a round, shared out among its readers, and bytes of each of them. Their ids, some 80 MB, go to
-the driver."""
+"""Maximum messages of a round, divided among its readers, and maximum bytes of each reader. The round's ack ids, about
+80 MB, go to the driver."""
 
 HANDED_OVER = timedelta(minutes=2)
-"""A reader leases what it has taken for so much longer than a round. After that the driver keeps the leases."""
+"""A reader's leases outlast the round by this much. The driver extends them from then on."""
 
 
 PULL_SHARE, LONGEST_PULL = 0.7, timedelta(seconds=40)
-"""The share of a tick that it pulls, so that with the last batch's writing the next one is on time, and the most.
-Dagster gives a tick 60 s, and it must persist and acknowledge within the rest."""
+"""The share of a tick spent pulling, so that the next tick is on time although the last batch must be written, and its
+maximum. Dagster allows a tick 60 s, and it must persist and acknowledge in the rest."""
 
 SHORTEST_TICK = timedelta(seconds=5)
-"""The interval at which Dagster's daemon looks at its sensors."""
+"""The interval at which Dagster's daemon checks its sensors."""
 
 
 def tick_budget(settings: Settings, side: Side) -> Budget:
-    """The most that one tick takes."""
+    """Return the most that one tick takes."""
     pulls = min(PULL_SHARE * max(settings.watermark.tick, SHORTEST_TICK), LONGEST_PULL)
     return Budget(TICK_MESSAGES, TICK_BYTES, pulls, BATCH_MESSAGES[side])
 
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """The instructions for the readers of a round, all of them the same. Readers of base come first. `settled` names
-    the attempts of trackers that are in the log."""
+    """The instructions for the readers of a round, the same for all. Base's readers come first. `settled` names the
+    trackers' attempts that are in the log."""
 
     settings: Settings
     time: timedelta
@@ -62,7 +62,7 @@ class Share:
 
     @property
     def readers(self) -> int:
-        """All of them."""
+        """The number of readers of both sides."""
         return self.landers + self.trackers
 
     @property
@@ -71,16 +71,17 @@ class Share:
         return frozenset(self.side(reader) for reader in range(self.readers))
 
     def side(self, reader: int) -> Side:
-        """Which subscription a reader reads."""
+        """Return the subscription that a reader reads."""
         return Side.BASE if reader < self.landers else Side.TRACKING
 
     def budget(self, side: Side) -> Budget:
-        """The most that one reader takes."""
+        """Return the most that one reader takes."""
         return Budget(ROUND_MESSAGES // self.readers, READER_BYTES, self.time, BATCH_MESSAGES[side])
 
 
 class Reader:
-    """The reader of one process, for all runs of the same settings: a client, the tables, and what it remembers."""
+    """The reader of one process, shared by all runs of the same settings: a client, the tables, and the remembered
+    copies."""
 
     def __init__(self, settings: Settings, clock: Clock | None = None) -> None:
         self.settings = settings
@@ -94,7 +95,7 @@ class Reader:
         self.heartbeats, self.quarantine = new_files(lake, self.clock)
 
     def take(self, share: Share, side: Side) -> Taken:
-        """Take until the time of the round is over. Its leases last until the driver keeps them. Raises PubSubError or
+        """Take until the round's time is over. The leases last until the driver holds them. Raises PubSubError or
         LakeError."""
         pubsub, calls = self.settings.pubsub, count()
         path = pubsub.base_path if side is Side.BASE else pubsub.tracking_path
@@ -108,7 +109,6 @@ class Reader:
         return replace(taken, used=taken.used + Usage(pulls=next(calls)))
 
     def keeper(self, share: Share, side: Side) -> Keeper:
-        """Make the keeper of one reader's messages."""
         if side is Side.BASE:
             tables = self.heartbeats, self.quarantine
             return Landing(*tables, self.judge, share.watermark, self.clock, self.contract)
@@ -116,7 +116,7 @@ class Reader:
 
 
 def taken_of(share: Share, side: Side, subscription: PubSubSubscription, keeper: Keeper, clock: Clock) -> Taken:
-    """Take one reader's share from a subscription, and hand its leases over."""
+    """Take one reader's share from a subscription, and leave its leases to the driver."""
     budget = share.budget(side)
     until = clock.monotonic() + budget.max_time.total_seconds()
     taken = take(pulled(subscription, budget, clock, None), subscription, keeper, clock, until)
@@ -125,6 +125,6 @@ def taken_of(share: Share, side: Side, subscription: PubSubSubscription, keeper:
 
 
 def new_files(lake: Lake, clock: Clock) -> tuple[NewFiles, NewFiles]:
-    """`heartbeats` and `quarantine` as readers and settling see them."""
+    """Return `heartbeats` and `quarantine`, as readers and settling write them."""
     heartbeats = lake.heartbeats()
     return NewFiles(heartbeats, heartbeats.schema, clock), NewFiles(lake.quarantine(), QUARANTINE, clock)

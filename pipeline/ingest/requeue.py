@@ -1,7 +1,7 @@
-"""Requeue: messages of `quarantine` are judged again by the contract of today, and what passes now lands.
+"""Requeue: judges messages of `quarantine` again by the current contract, and lands those that pass.
 
-The order is the guarantee: look in `heartbeats`, append there, note. What a note names is not looked at again. What is
-rejected for another reason than before is noted last, so that it is found under the reason of today.
+The order is the guarantee: look in `heartbeats`, append there, note. A message named in a note is not judged again. A
+message that is now rejected for another reason is noted last, so that it is found under its current reason.
 """
 
 from collections import Counter
@@ -34,18 +34,18 @@ from tidemark.pipeline.sums import Sums
 from tidemark.pipeline.watermark.histogram import bucket_of, bucket_start
 
 BATCH_ROWS, BATCH_BYTES = 20_000, 64 << 20
-"""The most messages of a batch, and the bytes of their columns beyond which no more are taken. They bound memory, and
-how much is judged again after a kill."""
+"""Maximum messages of a batch, and the size in bytes at which it takes no more. They bound memory, and the work that is
+repeated after a kill."""
 
 Progress = Callable[[int], None]
-"""Told how many more messages were dealt with."""
+"""Called with the number of messages processed since the last call."""
 
 
 @dataclass(frozen=True, slots=True)
 class Requeue(Sums):
-    """The result of a requeue or of a dry run. `landed` heartbeats passed, `late` of them below the newest watermark of
-    their moment; those `there` had landed before; `rejected` messages fail today as well, and wait on, by their reason
-    of today. What a note names is in none of these."""
+    """The result of a requeue or a dry run. `landed` heartbeats passed, `late` of them below the newest watermark at
+    that moment. Those `there` had landed before. `rejected` counts, by current reason, messages that fail again and
+    stay in quarantine. Messages named in a note are in none of these."""
 
     landed: int = 0
     late: int = 0
@@ -58,10 +58,10 @@ class Requeue(Sums):
 class Requeuer:
     """Requeues one lake's rejected messages, by the contract of a reader.
 
-    Guarantee: a message that passes is in `heartbeats`, once unless two requeues run at once or it is delivered at the
-    same moment; then its copies have one identity, and the micro-batch keeps one. A kill loses nothing, and the next
-    requeue goes on. Nothing is taken out of `quarantine`. If a message holds several heartbeats, this is so for each;
-    it waits on until all of them pass.
+    Guarantee: a message that passes is in `heartbeats` once, unless two requeues run at the same time or it is
+    delivered at that moment. Then its copies have one identity, and the micro-batch keeps one. A kill loses nothing:
+    the next requeue resumes. Nothing is removed from `quarantine`. If a message holds several heartbeats, this applies
+    to each, and the message stays rejected until all of them pass.
     """
 
     quarantine: Quarantine
@@ -75,14 +75,14 @@ class Requeuer:
 
     @classmethod
     def of(cls, lake: Lake, reader: HeartbeatReader, clock: Clock) -> "Requeuer":
-        """For a lake and a reader of the contract of now."""
+        """Create one for a lake, and a reader of the current contract."""
         heartbeats = lake.heartbeats()
         parts = heartbeats, NewFiles(heartbeats, heartbeats.schema, clock), lake.requeued(), lake.rejudged()
         return cls(lake.quarantine(), *parts, lake.tracking_log(), reader, clock)
 
     def run(self, meant: Rejected = EVERY, *, dry_run: bool = False, tell: Progress = lambda _: None) -> Requeue:
-        """Judge again what is meant, the oldest days first, batch by batch. Raises LakeError; then what had landed
-        before stays, and the next requeue goes on."""
+        """Judge the `meant` messages again, oldest days first, batch by batch. Raises LakeError; what has landed by
+        then stays, and the next requeue resumes."""
         done = Requeue()
         for day in self.quarantine.days(meant.since):
             notes, told = self.requeued.between(day, day), self.rejudged.by_day(day, day).get(day, NOTHING_TOLD)
@@ -93,7 +93,7 @@ class Requeuer:
         return done
 
     def _requeue(self, rows: pa.Table, day: str, notes: list[str], *, dry_run: bool) -> Requeue:
-        """One batch of a day. Its note is added to the day's."""
+        """Requeue one batch of a day, and add its note to `notes`."""
         copies, rows = rows, _each_once(rows)
         first, last = (bucket_of(moment.as_py()) for moment in pc.min_max(rows["publish_time"]).values())
         noted = self.requeued.ids(touching(notes, first, last))
@@ -124,14 +124,15 @@ class Requeuer:
         return done
 
     def _landed(self, message_ids: pa.Array, first: int, last: int) -> pa.Array:
-        """Find the messages that are in `heartbeats`: another delivery passed, or a requeue was killed."""
+        """Return the ids already in `heartbeats`: another delivery passed, or a requeue was killed after landing
+        them."""
         if not len(message_ids):
             return NO_IDS
         return self.heartbeats.landed_of(message_ids, bucket_start(first), bucket_start(last + 1))
 
 
 def _batches(scanned: Iterable[pa.Table]) -> Iterator[pa.Table]:
-    """The rows in larger tables, for larger commits. A landing's files are small."""
+    """Merge the rows into larger tables, for larger commits: the files of a landing are small."""
     held: list[pa.Table] = []
     for rows in scanned:
         if held and (sum(map(len, held)) + len(rows) > BATCH_ROWS or sum(table.nbytes for table in held) > BATCH_BYTES):
@@ -143,8 +144,8 @@ def _batches(scanned: Iterable[pa.Table]) -> Iterator[pa.Table]:
 
 
 def _settled(judged: JudgedRows, passing: pa.Table) -> pa.Array:
-    """The ids that a note names: of the messages that pass whole, and of those heartbeats `passing` whose message waits
-    on."""
+    """Return the ids for a note: those of messages that pass whole, and those of `passing` heartbeats whose message is
+    still rejected."""
     rejected = judged.rejected["message_id"].combine_chunks()
     messages = pc.unique(messages_of(judged.heartbeats["message_id"]))
     whole = messages.filter(pc.invert(pc.is_in(messages, rejected)))
@@ -153,7 +154,7 @@ def _settled(judged: JudgedRows, passing: pa.Table) -> pa.Array:
 
 
 def _each_once(rows: pa.Table) -> pa.Table:
-    """The first row of each message: one that was delivered twice was rejected twice."""
+    """Return the first row of each message: a message delivered twice was rejected twice."""
     numbered = pa.table({"message_id": rows["message_id"], "row": pa.array(range(len(rows)), pa.int64())})
     firsts = numbered.group_by("message_id", use_threads=False).aggregate([("row", "min")])["row_min"]
     return rows.take(firsts) if len(firsts) < len(rows) else rows

@@ -1,6 +1,6 @@
-"""Rounds: many readers take, then one process settles what all of them have taken, while they take again.
+"""Rounds: many readers take, then one process settles what they took while they take again.
 
-What a message costs is spread over the readers, and what a round costs is the same at any traffic. Catching up with a
+The cost per message is spread over the readers; the cost per round does not depend on traffic. Catching up with a
 backlog and landing continuously are both rounds. They differ in when they stop.
 """
 
@@ -31,42 +31,42 @@ from tidemark.pipeline.watermark.situation import has_no_backlog
 from tidemark.pipeline.watermark.usage import Usage
 
 ROUNDS_TOLD = 3
-"""Settled rounds whose attempts the readers are told: a worker may have no task in one of them."""
+"""Number of settled rounds whose attempts are sent to the readers: a worker may have no task in some round."""
 
 NEW = timedelta(minutes=1)
-"""An older decision says nothing of the backlogs: no sensor ticks."""
+"""An older decision is not used for the backlogs: no sensor is ticking."""
 
 A_TRACKER_IN = 4
-"""One reader of so many reads tracking, which costs less than base: all of them while tracking is behind."""
+"""One reader in this many reads tracking, which costs less than base. While tracking is behind, all of them do."""
 
 DRY_ROUNDS, YOUNG_ROUNDS = 2, 2
-"""Rounds in a row that found little, or only young messages, and so end a run. One is not enough: an empty pull proves
-nothing."""
+"""Number of consecutive rounds with few messages, or only young ones, that end a run. One is not enough: an empty pull
+proves nothing."""
 
 
 @dataclass(frozen=True, slots=True)
 class RunPlan:
-    """The times at which readers on Spark begin to help, a round is settled, and a run ends. Tests and benchmarks hurry
-    it."""
+    """When readers on Spark start to help, when a round is settled, and when a run ends. Tests and benchmarks shorten
+    the times."""
 
     round: timedelta = timedelta(seconds=5)
-    """Readers pull for so long before their work is settled. Longer rounds make fewer commits and larger files, and a
-    watermark that is as much further behind: two of them are within the 10 s for which tracking counts as current."""
+    """Duration of a round's pulling. Longer rounds make fewer commits and larger files, but the watermark lags by as
+    much more. Two rounds fit into the 10 s for which tracking counts as current."""
     run_for: timedelta = timedelta(hours=1)
-    """The length of a run: well below the time after which a run counts as dead."""
+    """Maximum duration of a run: well below the time after which a run counts as dead."""
     start_after: timedelta = timedelta(hours=1)
-    """A run starts when base or tracking holds a message as old as this, which ticks alone land within minutes."""
+    """A run starts when base or tracking holds a message this old; ticks alone land messages within minutes."""
     start_size: int = 1_000_000
-    """Or when this many messages wait: four ticks of the most that one takes."""
+    """A run also starts when this many messages wait: four times a tick's maximum."""
     stop_below: timedelta = timedelta(minutes=1)
-    """The run is done when the oldest message of both is younger than this: ticks keep up with that."""
+    """The run ends when the oldest message of both sides is younger than this: ticks keep up with that."""
 
 
 PLAN = RunPlan()
 
 
 class Ended(StrEnum):
-    """Why a run ended."""
+    """The reason why a run ended."""
 
     CAUGHT_UP = "caught up"
     RAN_DRY = "ran dry"
@@ -74,13 +74,13 @@ class Ended(StrEnum):
 
 
 Ages = Mapping[Side, timedelta]
-"""The age of the oldest unread message of each side, as far as it is known."""
+"""Age of the oldest unread message, keyed by side; an unknown age is left out."""
 
 
 @dataclass(frozen=True, slots=True)
 class RoundDone:
-    """A round that is settled. `oldest` is how old the oldest message was that it took from each side, and `ages` what
-    is known of their backlogs since."""
+    """A settled round. `oldest` is the age of the oldest message taken from each side; `ages` are the ages of the
+    backlogs since, as far as known."""
 
     number: int
     share: Share
@@ -92,7 +92,7 @@ class RoundDone:
 
     @property
     def messages(self) -> int:
-        """All that were landed, quarantined or tracked."""
+        """The number of messages that were landed, quarantined or tracked."""
         return sum(one.messages for one in self.settled.sides.values())
 
     @property
@@ -102,15 +102,14 @@ class RoundDone:
 
 
 Beside = Callable[[Callable[[], RoundDone]], "Future[RoundDone]"]
-"""Starts a function beside the caller."""
+"""Runs a function concurrently with the caller."""
 
 
 @dataclass(slots=True)
 class Rounds:
-    """One run of rounds. `run` is a name that no other run has. `read` has the readers of a round take, in whatever
-    processes; `newest` reads the log, beside the settling, which has its own log for itself. `backlogs` are read where
-    no tick decides. `beside` settles a round while the next is read.
-    """
+    """One run of rounds. `run` is a unique name. `read` has the readers of a round take, in any processes. `newest`
+    reads the log concurrently with the settling, which has its own log object. `backlogs` are read if no tick decides.
+    `beside` settles a round while the next is read."""
 
     settings: Settings
     run: str
@@ -128,12 +127,12 @@ class Rounds:
     _tracking_is_dry: bool = False
 
     def rounds(self, run_for: timedelta, *, until_young: bool) -> Iterator[RoundDone]:
-        """Rounds until the time is over, or `until_young`: until both backlogs are young, or nothing is found. Each is
-        given once it is settled.
+        """Run rounds until the time is over, or with `until_young` until both backlogs are young or nothing is found.
+        Yields each round once it is settled.
 
-        Guarantee: what is acknowledged is visible and in the log, whatever is killed, and however many runs and ticks
-        read the same subscriptions. Raises PubSubError, LakeError, and what `read` raises. What was settled until then
-        stays, and what was not comes again.
+        Guarantee: what is acknowledged is visible and in the log, whatever process is killed, and however many runs and
+        ticks read the same subscriptions. Raises PubSubError, LakeError, and any error of `read`. What was settled by
+        then stays; the rest is redelivered.
         """
         begin_where_new(self.settling.log, self.backlogs[Side.TRACKING], self.clock)
         with ThreadPoolExecutor(1, thread_name_prefix="settle") as pool:
@@ -161,7 +160,7 @@ class Rounds:
                 yield under_way.result()
 
     def _taken(self, number: int) -> tuple[Share, Sequence[Taken], datetime, float]:
-        """The work of the readers of one round, whose leases are kept from now on."""
+        """Have the readers take one round, and hold its leases from then on."""
         watermark, began, since = self.newest().watermark, self.clock.now(), self.clock.monotonic()
         decision = None if self._tracking_is_dry else self._decision()
         trackers = trackers_of(self.readers, decision, self.settings.policy, number)
@@ -185,14 +184,14 @@ class Rounds:
         return done
 
     def _decision(self) -> Decision | None:
-        """The newest decision, if it is new."""
+        """Return the newest decision, or None if it is too old."""
         record, now = self.newest().record, self.clock.now()
         is_new = record is not None and now - record.decision.at <= max(NEW, 3 * self.settings.watermark.tick)
         return record.decision if record is not None and is_new else None
 
     def _aged(self, done: RoundDone) -> RoundDone:
-        """Add the ages of both backlogs, by the newest decision, or by readings where no tick decides. A backlog whose
-        messages wait for a schema is left out."""
+        """Add the ages of both backlogs, from the newest decision, or from readings if no tick decides. A side with
+        undecided messages is left out."""
         decision, ages = self._decision(), dict[Side, timedelta]()
         for side in (side for side in Side if not done.settled.sides[side].waiting.messages):
             effective = None if decision is None else getattr(decision, str(side))
@@ -205,8 +204,8 @@ class Rounds:
 
 
 def trackers_of(readers: int, decision: Decision | None, policy: Policy, number: int) -> int:
-    """Return the number of readers of tracking: all while it is behind base and now, by the newest decision, since the
-    watermark moves only when tracking is ahead. Otherwise a few, or one every other round."""
+    """Return the number of readers of tracking. It is all of them while the newest decision shows tracking behind both
+    base and the present: the watermark moves only when tracking is ahead. Otherwise a few, or one every other round."""
     if decision is not None and decision.base is not None and decision.tracking is not None:
         is_ahead = decision.tracking.oldest_unacked - decision.base.oldest_unacked >= policy.band
         if not is_ahead and not has_no_backlog(decision.tracking, policy, policy.undecided):
@@ -216,8 +215,8 @@ def trackers_of(readers: int, decision: Decision | None, policy: Policy, number:
 
 @dataclass
 class _Stopping:
-    """Ends a run that has caught up, or that finds nothing on either side though a backlog is old, since another
-    consumer holds it."""
+    """Decides when a run ends: it has caught up, or it finds nothing on either side although a backlog is old, because
+    another consumer holds the messages."""
 
     stop_below: timedelta
     dry: int = 0
@@ -225,7 +224,7 @@ class _Stopping:
     looked: frozenset[Side] = frozenset()
 
     def after(self, done: RoundDone) -> Ended | None:
-        """Why the run ends after a round; None: it goes on."""
+        """Return why the run ends after this round, or None if it goes on."""
         young = self.stop_below
         self.dry = self.dry + 1 if done.is_dry else 0
         self.looked = done.share.sides | (self.looked if done.is_dry else frozenset())
@@ -239,7 +238,7 @@ class _Stopping:
 
 
 def sentence_of(rounds: Sequence[RoundDone]) -> str:
-    """Say what these consecutive rounds have done."""
+    """Describe what these consecutive rounds did, in a sentence."""
     first, last, settled = rounds[0], rounds[-1], sum((one.settled for one in rounds), Settled())
     share, landed, seconds = last.share, settled.landed, sum(one.readers_seconds for one in rounds)
     rate = f"{sum(one.messages for one in rounds) / seconds:,.0f} messages/s; " if seconds else ""

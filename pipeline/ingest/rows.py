@@ -34,15 +34,15 @@ PLAIN: Mapping[FieldKind, frozenset[type]] = {
     FieldKind.BOOLEAN: frozenset({bool, NoneType}),
     FieldKind.JSON: frozenset({NoneType}),
 }
-"""Types of parsed values that are taken as they are. JSON has no infinite numbers."""
+"""Types of parsed values that need no conversion. JSON has no infinite numbers."""
 
 
 @dataclass(frozen=True, slots=True)
 class JudgedRows:
-    """Messages after judgement: how many, rows of `heartbeats`, rows of `quarantine`, by field the rows of `heartbeats`
-    with a value of another kind than configured (these count as null), by its position among the messages each one that
-    is undecided, and the positions of those that are `left` for another time. Neither has a row. `owners` has the
-    position of each heartbeat's message, and `refused` of each rejected one."""
+    """Judged messages: their number, their rows of `heartbeats` and of `quarantine`, and by field the rows of
+    `heartbeats` with a value of another kind than configured, which becomes null. `undecided` messages, keyed by
+    position, and those `left` for another time have no row. `owners` is the position of each heartbeat's message,
+    `refused` of each rejected message."""
 
     messages: int
     heartbeats: pa.Table
@@ -55,11 +55,11 @@ class JudgedRows:
 
     @property
     def of_another_kind(self) -> Counter[str]:
-        """By field how many values are of another kind than configured."""
+        """The number of values of another kind than configured, keyed by field."""
         return Counter({name: len(rows) for name, rows in self.rows_of_another_kind.items()})
 
     def without(self, left: Ints) -> "JudgedRows":
-        """Without the heartbeats of these messages."""
+        """Return a copy without the rows of these messages."""
         stays, waits = ~np.isin(self.owners, left), ~np.isin(self.refused, left)
         place, others = np.cumsum(stays) - 1, self.rows_of_another_kind
         return replace(
@@ -76,8 +76,8 @@ class JudgedRows:
 def judged_rows(
     messages: Messages, reader: HeartbeatReader, asking: Asking, watermark: datetime | None, landed_at: datetime
 ) -> Iterator[JudgedRows]:
-    """Judge messages, in parts that bound memory and work, in order. A heartbeat with an event time below `watermark`
-    is late."""
+    """Judge messages in order, in parts that bound memory and work. A heartbeat with an event time below `watermark` is
+    late."""
     for part in judged_parts(messages, reader, asking):
         yield _rows_of(part, reader.contract, watermark, landed_at)
 
@@ -129,14 +129,14 @@ def _moments(moment: datetime, rows: int) -> pa.Array:
 
 
 def _taken(messages: Messages, rows: Any) -> dict[str, pa.Array]:
-    """The columns of these messages; None: of all."""
+    """Return the columns of these rows; None means all rows."""
     taken = messages.table if rows is None else messages.table.take(pa.array(rows))
     return {name: taken[name].combine_chunks() for name in taken.column_names}
 
 
 def _elements(part: JudgedPart, elements: Rows, rows: Any) -> dict[str, pa.Array]:
-    """The columns of the messages that these rows are of, with an id for each element. A message's payload is in its
-    first row alone."""
+    """Return the message columns of these elements, with an id per element. Only a message's first row has its
+    payload."""
     owners = np.array(elements.owners, dtype=np.int64)[rows]
     table = part.messages.table
     columns = _taken(Messages(table.drop_columns("payload")), owners)
@@ -152,7 +152,8 @@ def _elements(part: JudgedPart, elements: Rows, rows: Any) -> dict[str, pa.Array
 
 
 def field_column(values: list[Any], kind: FieldKind) -> tuple[list[Any], list[int]]:
-    """A compared field's values as its configured kind, and the positions of those that are of another kind."""
+    """Convert a compared field's values to its configured kind, and return the positions of the values of another
+    kind."""
     plain = PLAIN[kind]
     if plain.issuperset(map(type, values)):
         return values, []
@@ -163,7 +164,7 @@ def field_column(values: list[Any], kind: FieldKind) -> tuple[list[Any], list[in
 def _field(
     part: JudgedPart, contract: MessageContract, name: str, kind: FieldKind, known: Sequence[Any], rows: Any
 ) -> tuple[list[Any], list[int]]:
-    """Like `field_column`, for a field of the contract in these rows, whose payloads or elements are `known`."""
+    """Like `field_column`, for a field of the contract. `known` are the payloads or elements of these rows."""
     place = contract.place_of(name)
     if place.kind is PlaceKind.ATTRIBUTE:
         texts = part.attributes.column(place.name).take(pa.array(rows)).to_pylist()
@@ -176,8 +177,8 @@ def _field(
 
 
 def _repeated(place: Place, kind: FieldKind, elements: Sequence[Element]) -> tuple[list[Any], list[int]]:
-    """Like `field_column`, for a value of the whole payload, which each element repeats. It is read once a message, and
-    one that is longer than an id counts as of another kind: elements may be many."""
+    """Like `field_column`, for a value of the whole payload, which every element repeats. It is read once per message.
+    A text longer than an id counts as another kind, because a message may have many elements."""
     read: dict[int, tuple[Any, bool]] = {}
     for element in elements:
         if id(element.whole) not in read:

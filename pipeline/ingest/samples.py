@@ -1,7 +1,7 @@
-"""Sample messages from files: bare payloads, records of Avro, or messages as `gcloud pubsub subscriptions pull` prints
+"""Sample messages from files: bare payloads, Avro records, or messages as `gcloud pubsub subscriptions pull` prints
 them.
 
-A file is taken as messages only if all of it has that form. Everything else is payload, which the contract judges.
+A file is read as messages only if all of it has that form. Everything else is a payload, which the contract judges.
 """
 
 import re
@@ -24,24 +24,24 @@ from tidemark.pipeline.errors import SampleUnusable
 from tidemark.pipeline.pubsub.received import table_of
 
 MOST_SAMPLES = 10_000
-"""The most messages of one trial, and files of a folder: each message is judged by itself."""
+"""Maximum messages of one trial, and files of a folder: each message is judged separately."""
 
 MOST_BYTES = 64 << 20
-"""Bytes of all files together: they are held in memory. Pub/Sub takes messages of 10 MB."""
+"""Maximum size of all files together: they are held in memory. A Pub/Sub message has at most 10 MB."""
 
 MESSAGE_KEYS = frozenset(("data", "attributes", "messageId", "publishTime", "orderingKey"))
 ENVELOPE_KEYS = frozenset(("ackId", "message", "deliveryAttempt", "subscription"))
-"""The keys around the `message` that was pulled or pushed."""
+"""The keys of the envelope of a pulled or pushed message."""
 
 TELLING_KEYS = frozenset(("messageId", "publishTime", "attributes"))
-"""A message without an envelope has one of them: an object with `data` alone may be a payload."""
+"""A message without an envelope has at least one of these keys: an object with `data` alone may be a payload."""
 
 BASE64 = re.compile(r"[A-Za-z0-9+/_-]*={0,2}")
 
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """A message, in the columns of MESSAGE, and where it is from: a file's name and line, or the message's id."""
+    """A message in the columns of MESSAGE, and its origin: a file's name and line, or the message's id."""
 
     name: str
     message: pa.Table
@@ -49,9 +49,9 @@ class Sample:
 
 @dataclass(frozen=True, slots=True)
 class SampleReading:
-    """The way in which samples are read. Bare payloads get the `attributes`. A message has the publish time
-    `published`, else its own, else `now`. With `has_lines` a file may have one payload to a line. With `has_records` it
-    may be an Avro object container file, each of whose records is a payload."""
+    """How samples are read. Bare payloads get the `attributes`. A message's publish time is `published`, else its own,
+    else `now`. With `has_lines`, a file may have one payload per line. With `has_records`, it may be an Avro object
+    container file, in which each record is a payload."""
 
     now: datetime
     attributes: Mapping[str, str]
@@ -61,8 +61,8 @@ class SampleReading:
 
 
 def read_samples(paths: Sequence[Path], reading: SampleReading) -> list[Sample]:
-    """Read the messages of files and folders, in order. A folder gives its files by name, without those whose name
-    begins with a dot. Raises SampleUnusable."""
+    """Read the messages of files and folders, in order. A folder's files are read in the order of their names, except
+    hidden ones. Raises SampleUnusable."""
     found: list[Sample] = []
     left = MOST_BYTES
     for path in _files_of(paths):
@@ -76,14 +76,14 @@ def read_samples(paths: Sequence[Path], reading: SampleReading) -> list[Sample]:
         left -= len(content)
         if left < 0:
             raise SampleUnusable(
-                f"with {path} the samples have more than {MOST_BYTES >> 20} MiB; name fewer or smaller"
+                f"with {path} the samples have more than {MOST_BYTES >> 20} MiB; name fewer or smaller ones"
             )
         for sample in _of_file(path, content, reading):
             if len(found) == MOST_SAMPLES:
                 raise SampleUnusable(f"with {path} there are more than {MOST_SAMPLES} samples; name fewer")
             found.append(sample)
     if not found:
-        raise SampleUnusable(f"there is no message in {', '.join(map(str, paths))}")
+        raise SampleUnusable(f"no message found in {', '.join(map(str, paths))}")
     return found
 
 
@@ -97,12 +97,14 @@ def _files_of(paths: Sequence[Path]) -> Iterator[Path]:
         except OSError as error:
             raise SampleUnusable(f"{path} cannot be listed: {error.strerror or error}") from error
         if len(inside) > MOST_SAMPLES:
-            raise SampleUnusable(f"{path} has {len(inside)} files, and a trial takes {MOST_SAMPLES}; name some of them")
+            raise SampleUnusable(
+                f"{path} has {len(inside)} files, and a trial takes at most {MOST_SAMPLES}; name some of them"
+            )
         yield from inside
 
 
 def _of_file(path: Path, content: bytes, reading: SampleReading) -> Iterator[Sample]:
-    """Give a file's messages: the whole is one payload, a message, or a list of messages; or each line or record is
+    """Yield a file's messages: the whole file is a payload, a message or a list of messages; or each line or record is
     one."""
     whole, numbered = _parsed(content), enumerate(content.split(b"\n"), 1)
     lines = {f"{path.name}:{number}": line for number, line in numbered if line.strip()}
@@ -130,11 +132,12 @@ def _records(path: Path, content: bytes, reading: SampleReading) -> Iterator[Sam
         for number, record in enumerate(records_of(content, path.name), 1):
             yield Sample(f"{path.name}#{number}", _bare(record, reading))
     except Unreadable as error:
-        raise SampleUnusable(f"{path} begins as an Avro object container file does, and is none: {error}") from error
+        raise SampleUnusable(
+            f"{path} starts like an Avro object container file, but is not a valid one: {error}"
+        ) from error
 
 
 def _parsed(content: bytes) -> Any:
-    """Parse JSON; None if it is not JSON."""
     try:
         return orjson.loads(content)
     except orjson.JSONDecodeError:
@@ -146,8 +149,8 @@ def _is_nested(content: bytes) -> bool:
 
 
 def _messages_in(value: Any) -> list[dict[str, Any]]:
-    """Find the messages of a JSON value in one of the forms in which Google's API and its tools print them; none if it
-    is something else."""
+    """Return the messages of a JSON value in one of the forms that Google's API and tools print. Empty for any other
+    value."""
     if isinstance(value, dict) and value.keys() == {"receivedMessages"}:
         value = value["receivedMessages"]
     found = [_message_in(one) for one in (value if isinstance(value, list) else [value])]
@@ -156,8 +159,8 @@ def _messages_in(value: Any) -> list[dict[str, Any]]:
 
 
 def _message_in(value: Any) -> dict[str, Any] | None:
-    """Find a message alone, or in the envelope of one that was pulled or pushed. A pushed one has some fields under two
-    names."""
+    """Return a bare message, or the message in the envelope of a pull or push; None if there is none. A pushed message
+    has some fields under two names."""
     if not isinstance(value, dict):
         return None
     is_enveloped = isinstance(value.get("message"), dict) and value.keys() <= ENVELOPE_KEYS
@@ -169,7 +172,7 @@ def _message_in(value: Any) -> dict[str, Any] | None:
 def _message(name: str, fields: dict[str, Any], reading: SampleReading) -> Sample:
     data = fields.get("data", "")
     if not isinstance(data, str) or not BASE64.fullmatch(data):
-        raise SampleUnusable(f"{name}: its data is not base64, as Pub/Sub's messages have it in JSON")
+        raise SampleUnusable(f"{name}: its data is not base64, as the JSON form of a Pub/Sub message requires")
     try:
         message = ParseDict(fields, PubsubMessage.pb()())
     except (ParseError, ValueError) as error:

@@ -1,7 +1,7 @@
-"""Settling: what readers have taken becomes visible, and only after that it is acknowledged.
+"""Settling: makes what readers have taken visible, and only then acknowledges it.
 
-One entry of the log, one transaction of each table, then acknowledge: the order is the guarantee. What is acknowledged
-is visible to every run that begins later, so the watermark needs to know nothing of rounds.
+The order is the guarantee: one entry of the log, one transaction per table, then acknowledge. Everything acknowledged
+is visible to every run that starts later, so the watermark does not depend on rounds.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -22,19 +22,18 @@ from tidemark.pipeline.watermark.state import Snapshot
 from tidemark.pipeline.watermark.usage import Usage
 
 ACKNOWLEDGED_AT_ONCE = 8
-"""Calls that acknowledge side by side. Each takes a few milliseconds, most of them waiting."""
+"""Number of threads that acknowledge in parallel. Each call takes a few milliseconds, mostly waiting."""
 
 ACKNOWLEDGED_IN_A_CALL = 10_000
-"""Acknowledgements that one of these threads sends, in calls of what a call may hold."""
+"""Number of acknowledgements that each of these threads sends, in several requests."""
 
 SAYS_NOTHING: Mapping[str, str] = {}
 
 
 @dataclass(frozen=True, slots=True)
 class Settling:
-    """Settles for one process: by the log and the tables, and the subscriptions that it acknowledges on. A process that
-    settles one side alone needs that side's parts. `copies` is what this process remembers, if it is its own readers
-    that track."""
+    """Settles for one process, with its log, tables and subscriptions. A process that settles only one side needs only
+    that side's parts. `copies` is what this process remembers, if its own readers read tracking."""
 
     log: TrackingLog
     clock: Clock
@@ -45,12 +44,12 @@ class Settling:
     copies: RememberedCopies = field(default_factory=RememberedCopies)
 
     def hold(self, taken: Sequence[Taken]) -> None:
-        """Keep the leases of what other processes have taken."""
+        """Hold the leases of messages that other processes have taken."""
         for one in taken:
             self._of(one.side).hold(one.ack_ids)
 
     def give_back(self, taken: Sequence[Taken]) -> None:
-        """Let go of what is not settled: it comes again at once."""
+        """Release messages that are not settled: they are redelivered at once."""
         for one in taken:
             with suppress(PubSubError):
                 self._of(one.side).give_back(one.ack_ids)
@@ -58,13 +57,13 @@ class Settling:
     def settle(
         self, taken: Sequence[Taken], says: Mapping[str, str] = SAYS_NOTHING, used: Usage | None = None
     ) -> Settled:
-        """Make what readers have taken visible, then acknowledge it. The entry notes what they used, and what others
-        before have `used`; without `used`, the decisions of this process note it. The commits say what they `say`.
+        """Make what readers have taken visible, then acknowledge it. With `used`, the log entry records that and the
+        readers' usage; without it, this process's decisions record the usage. The commits carry `says` as metadata.
 
         Guarantee: what is acknowledged on tracking is in the log; what is acknowledged on base is visible in
         `heartbeats` or `quarantine`. Any number of processes may settle at once. Assumption: the log has begun. Raises
-        PubSubError, LakeError, and ContractReplaced where the lake's newest contract is not the one that judged; then
-        nothing was acknowledged that is not visible, and what was not acknowledged comes again.
+        PubSubError, LakeError, and ContractReplaced if the lake's newest contract did not judge these messages. Then
+        nothing was acknowledged that is not visible, and what was not acknowledged is redelivered.
         """
         try:
             usage = None if used is None else sum((one.used for one in taken), used)
@@ -76,7 +75,6 @@ class Settling:
         return Settled(landed, persisted, usage if usage is not None and not persisted.snapshots else Usage())
 
     def _settle(self, side: Side, taken: Sequence[Taken], make_visible: Callable[[Sequence[Taken]], None]) -> Ingested:
-        """Settle one side: make visible, then acknowledge."""
         taken = [one for one in taken if one.side is side]
         ingested = sum((one.ingested for one in taken), Ingested())
         ack_ids = [ack_id for one in taken for ack_id in one.ack_ids]
@@ -107,7 +105,7 @@ class Settling:
 
 
 def acknowledge(subscription: PubSubSubscription, ack_ids: Sequence[str]) -> Acknowledged:
-    """Acknowledge, many by several threads. Raises SubscriptionMissing and PermissionMissing."""
+    """Acknowledge, with several threads if there are many ids. Raises SubscriptionMissing and PermissionMissing."""
     if len(ack_ids) <= ACKNOWLEDGED_IN_A_CALL:
         return subscription.acknowledge(ack_ids)
     firsts = range(0, len(ack_ids), ACKNOWLEDGED_IN_A_CALL)
@@ -117,6 +115,6 @@ def acknowledge(subscription: PubSubSubscription, ack_ids: Sequence[str]) -> Ack
 
 
 def _contract(taken: Sequence[Taken]) -> str:
-    """Return the contract that judged these. Raises ValueError where readers were told differently."""
+    """Return the contract that judged these messages. Raises ValueError if the readers had different contracts."""
     (contract,) = {one.contract for one in taken}
     return contract

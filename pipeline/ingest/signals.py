@@ -14,21 +14,21 @@ from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.windows import Windowing
 
 SENT_WITHIN = timedelta(seconds=2)
-"""The longest that a tick waits for Pub/Sub to take a message. It tries once: a later tick sends it otherwise."""
+"""Maximum time that a tick waits for Pub/Sub to take a message. It tries once; if that fails, a later tick sends it."""
 
 
 class SignalTopic(WatermarkObject):
-    """Sends a message where the object would be written, and notes it then in the lake.
+    """Publishes a message instead of writing the object, then records it in the lake.
 
-    Guarantee: each message begins at the watermark at which one that Pub/Sub has ended, so that together they leave
-    out no window, whatever crashes and however many trackers there are. A message may come twice, and two may overlap.
+    Guarantee: each message starts at the watermark at which an earlier published message ended, so that together they
+    cover every window, despite crashes and any number of trackers. A message may be sent twice, and two may overlap.
     """
 
     kind = SENT
 
     def __init__(self, objects: ObjectStore, promise: str, topic: str, settings: Settings) -> None:
         super().__init__(objects, settings.windowing, promise)
-        self.failed = f"{topic} is told by a later tick, because this one could not send or note it"
+        self.failed = f"{topic} will be sent the watermark by a later tick: this one could not send or record it"
         self._topic, self._settings = topic, settings
 
     @cached_property
@@ -49,7 +49,7 @@ class SignalTopic(WatermarkObject):
 
 
 def closed_between(since: str | None, watermark: str | None, windowing: Windowing) -> Closed | None:
-    """The windows that closed when the watermark went from one written moment to another; None without the first."""
+    """Return the windows that closed between two watermarks; None if either is None."""
     if since is None or watermark is None:
         return None
     first, end = (windowing.number_of(datetime.fromisoformat(moment)) for moment in (since, watermark))
@@ -59,7 +59,7 @@ def closed_between(since: str | None, watermark: str | None, windowing: Windowin
 
 
 def signals_of(settings: Settings, lake: Lake) -> tuple[WatermarkObject, ...]:
-    """All of them that the settings name, for one tracker."""
+    """Return all signals that the settings configure, for one tracker."""
     promise = ACKNOWLEDGED if settings.pubsub.attach else LANDED
     written = WatermarkObject(lake.objects(), settings.windowing, promise)
     topic = settings.signal_topic

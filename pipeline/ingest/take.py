@@ -1,7 +1,7 @@
-"""Taking: pull, judge, make durable without being visible. Leases are kept, and nothing is acknowledged.
+"""Taking: pull, judge, make durable without making visible. Leases are held, and nothing is acknowledged.
 
-A reader that dies, or whose answer is lost, has done nothing: its messages come again, and its files are orphans. Any
-number of readers may take from one subscription at once.
+If a reader dies or its answer is lost, nothing has happened: its messages are redelivered, and its files are orphans.
+Any number of readers may take from one subscription at once.
 """
 
 import logging
@@ -34,36 +34,37 @@ from tidemark.pipeline.watermark.usage import Usage
 logger = logging.getLogger(__name__)
 
 SMALL_SHARE = 0.05
-"""A batch smaller than this share of a full one is small. It may mean that the backlog is nearly gone."""
+"""A batch smaller than this share of a full batch is small: the backlog may be nearly gone."""
 
 SMALL_BATCHES = 3
-"""The number of small batches in a row that ends a tick, whatever the backlog is: another consumer may hold it."""
+"""Number of consecutive small batches that ends a tick, whatever the backlog: another consumer may hold the messages.
+"""
 
 FIRST_SECONDS = 0.4
-"""A tick's first batch is pulled for so long at most, so that a tick without a backlog decides soon."""
+"""Maximum duration of a tick's first pull, so that a tick without a backlog decides soon."""
 
 FURTHER_SECONDS = 2.0
 """Like FIRST_SECONDS, for a batch after a small one."""
 
 CAUGHT_UP = timedelta(seconds=0.2)
-"""There is no backlog if the oldest message was published at most so long before the batch was begun: messages become
-visible a moment later, and clocks differ."""
+"""There is no backlog if the oldest message was published less than this before the batch was begun: messages become
+visible a moment after publishing, and clocks differ."""
 
 FILE_BYTES = 64 << 20
-"""A reader writes what it holds into files when it is larger than this: so much is in memory, and a few times as much
-while it is written."""
+"""A reader writes its rows to files when they are larger than this. So it holds this much in memory, and a few times as
+much while writing."""
 
 HOURS_AT_ONCE = 200
-"""Event hours of one taking: each is a file. Messages of further hours are given back, the oldest hours first."""
+"""Maximum event hours of one take: each is a file. Messages of further hours are given back, the oldest hours first."""
 
 SOONEST, LATEST = timedelta(seconds=5), timedelta(seconds=60)
-"""Bounds on when an undecided message is looked at again. In between it waits as long as it has waited already, so that
-many of them do not crowd out the others, and no longer than until the end of its patience."""
+"""Bounds on the delay before an undecided message is redelivered. Between them, the delay equals the time it has
+already waited, so that many such messages do not crowd out others, but ends no later than its patience."""
 
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """The most that is pulled. The first limit that is reached ends it; a part that was begun is finished."""
+    """Limits of pulling. The first limit reached ends it, but a part already begun is finished."""
 
     max_messages: int
     max_bytes: int
@@ -75,18 +76,18 @@ class Files(Protocol):
     """Makes rows durable without making them visible."""
 
     def write(self, rows: pa.Table) -> list[NewFile]:
-        """Write rows into files, and make them durable. Raises LakeError."""
+        """Write rows to files, and make them durable. Raises LakeError."""
 
 
 Part = tuple[int, Mapping[int, Undecided], Sequence[int]]
-"""Messages that were judged and kept together: how many, and the positions in the part of those that are undecided, and
-of those that are left for another time."""
+"""Messages that were judged and kept together: their number, the positions in the part of the undecided ones, and of
+those left for another time."""
 
 
 @dataclass
 class Landing:
-    """Keeps messages of base as files. A heartbeat below `watermark` is late. One may be undecided for `patience` after
-    its publish time."""
+    """Keeps messages of base as files. A heartbeat below `watermark` is late. A message may stay undecided for
+    `patience` after its publish time."""
 
     heartbeats: Files
     quarantine: Files
@@ -103,11 +104,11 @@ class Landing:
 
     @property
     def is_full(self) -> bool:
-        """True if it should be given nothing more."""
+        """True if no more messages should be kept."""
         return len(self._hours) >= HOURS_AT_ONCE
 
     def keep(self, messages: Messages) -> Iterator[Part]:
-        """Judge and keep messages part by part. Raises LakeError."""
+        """Judge and keep messages, part by part. Raises LakeError."""
         now = self.clock.now()
         asking = Asking(to_us(now), duration_us(self.patience))
         for judged in judged_rows(messages, self.reader, asking, self.watermark, now):
@@ -118,8 +119,7 @@ class Landing:
             yield kept.messages, kept.undecided, kept.left
 
     def _within_hours(self, judged: JudgedRows) -> JudgedRows:
-        """Without the messages of so many further hours that these would be too many: the newest hours are kept, and
-        at least one message."""
+        """Drop messages of event hours beyond the limit. The newest hours are kept, and at least one message."""
         hours = judged.heartbeats[PARTITION]
         new = sorted(set(pc.unique(hours).to_pylist()) - self._hours, reverse=True)
         room = HOURS_AT_ONCE - len(self._hours)
@@ -134,14 +134,14 @@ class Landing:
         return judged.without(left[1:])
 
     def kept(self) -> Taken:
-        """Return what was kept, without its ids. Raises LakeError."""
+        """Return what was kept, without ack ids. Raises LakeError."""
         return Taken(
             Side.BASE, self.contract, self._landed, heartbeats=self._good.written(), rejected=self._bad.written()
         )
 
 
 class _Held:
-    """Rows of a table on their way into files."""
+    """Buffers a table's rows, and writes them to files."""
 
     def __init__(self, files: Files) -> None:
         self._files = files
@@ -165,8 +165,8 @@ class _Held:
 
 @dataclass
 class Tracking:
-    """Keeps the times of messages of tracking as a histogram. One that lags more than `laggard` is judged by
-    its payload as well."""
+    """Keeps the times of tracked messages as a histogram. A message that lags more than `laggard` is also judged by its
+    payload."""
 
     reader: HeartbeatReader
     copies: RememberedCopies
@@ -178,14 +178,14 @@ class Tracking:
     _parts: list[Counted] = field(default_factory=list)
 
     def keep(self, messages: Messages) -> Iterator[Part]:
-        """Judge and count messages part by part."""
+        """Judge and count messages, part by part."""
         asking = Asking(to_us(self.clock.now()), duration_us(self.patience))
         for counted in counted_parts(messages, self.reader, self.copies, asking, self.laggard):
             self._parts.append(counted)
             yield counted.messages, counted.undecided, ()
 
     def kept(self) -> Taken:
-        """Return what was counted, without its ids."""
+        """Return what was counted, without ack ids."""
         histogram = sum((one.histogram for one in self._parts), Histogram.empty())
         keys, publish_us = (
             np.concatenate([np.empty(0, dtype=np.int64), *(getattr(one, name) for one in self._parts)])
@@ -198,17 +198,17 @@ class Tracking:
 
 
 Keeper = Landing | Tracking
-"""Judges messages, and keeps what they become."""
+"""Judges messages, and keeps the results."""
 
 
 def take(
     batches: Iterable[PulledBatch], subscription: PubSubSubscription, keeper: Keeper, clock: Clock, until: float
 ) -> Taken:
-    """Judge batches and keep what they become, until they end, or the time `until` by the monotonic clock is over, or
-    the keeper is full. At least one part.
+    """Judge batches and keep the results until the batches end, the monotonic clock reaches `until`, or the keeper is
+    full. At least one part is kept.
 
-    What is undecided is given back at once, and in the end what is not looked at. Raises PubSubError or LakeError; then
-    all of it was.
+    Undecided messages are given back at once, and everything else that was not kept at the end. Raises PubSubError or
+    LakeError; then all messages were given back.
     """
     ack_ids, waiting, back, size = list[str](), Waiting(), list[str](), 0
     unread: Sequence[str] = ()
@@ -250,7 +250,7 @@ def take(
 
 
 def seconds_of(waited: timedelta, patience: timedelta) -> int:
-    """After how many seconds an undecided message is looked at again that has waited so long."""
+    """Return the seconds until an undecided message is redelivered that has waited this long."""
     wait = min(LATEST, waited)
     if waited <= patience + SOONEST:
         wait = max(SOONEST, min(waited, patience - waited))
@@ -265,10 +265,10 @@ def pulled(
     *,
     is_paced: bool = False,
 ) -> Iterator[PulledBatch]:
-    """Batches until the budget is spent, or until `is_gone` says, after a batch that was not full, that there is no
-    backlog: it is given when the batch was begun, and whether it is small. None: until the budget is spent.
+    """Yield batches until the budget is spent, or until `is_gone` returns true after a batch that was not full: there
+    is no backlog. Its arguments are when the batch was begun, and whether it is small. None: until the budget is spent.
 
-    While a batch is processed, a part of the next may be pulled ahead within the budget. A tick `is_paced`: it waits
+    While a batch is processed, part of the next one may be pulled ahead, within the budget. A tick `is_paced`: it waits
     little for its first batch, and ends after SMALL_BATCHES.
     """
     until = clock.monotonic() + budget.max_time.total_seconds()
@@ -293,13 +293,14 @@ def pulled(
 
 
 def after_a_small_batch(_began: datetime, is_small: bool) -> bool:
-    """There is no backlog, as far as a batch tells that is nearly empty."""
+    """Return true after a small batch: it suggests that there is no backlog."""
     return is_small
 
 
 def by_reading(backlog: Backlog, waits: Callable[[], object]) -> Callable[[datetime, bool], bool]:
-    """Tell by a reading whether the backlog is gone: an empty pull does not prove that. What cannot be read now counts
-    as gone: the next tick goes on. Where no reading is due, or an undecided message `waits`, a small batch tells it."""
+    """Return a function that tells by a reading whether the backlog is gone, which an empty pull does not prove. If the
+    reading fails, the backlog counts as gone: the next tick goes on. If no reading is due, or an undecided message
+    `waits`, a small batch decides."""
 
     def is_gone(began: datetime, is_small: bool) -> bool:
         if waits():
@@ -309,7 +310,7 @@ def by_reading(backlog: Backlog, waits: Callable[[], object]) -> Callable[[datet
         except ReadingPostponed:
             return is_small
         except PubSubError as error:
-            logger.warning("whether there is more to pull is not known: %s", error)
+            logger.warning("cannot tell whether there is more to pull: %s", error)
             return True
         return reading.no_later_than >= began - CAUGHT_UP
 

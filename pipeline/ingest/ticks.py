@@ -39,12 +39,12 @@ from tidemark.pipeline.watermark.rules import RULES, Rule
 from tidemark.pipeline.watermark.state import Beginning, WatermarkState
 
 NO_TIME, TOLERATED = timedelta(0), timedelta(seconds=2)
-"""A clock may be behind the server's by as much before a tick says so."""
+"""A clock may be this much behind the server's before a tick reports it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Tracked:
-    """The result of a tracking tick. `problems` are sentences about steps that the next tick tries again."""
+    """The result of a tracking tick. `problems` are sentences about steps that the next tick retries."""
 
     decision: Decision
     state: WatermarkState
@@ -67,9 +67,10 @@ def land(
 ) -> Ingested:
     """Pull, make durable, make visible, acknowledge, and report what landed.
 
-    Guarantee: what is acknowledged on base is in `heartbeats` or in `quarantine`. Any number of readers may run
-    at once. With base's `backlog` it goes on until that is gone; without, until a batch is nearly empty. `spending`
-    learns what the tick tells. Raises PubSubError or LakeError; then nothing that is not durable was acknowledged.
+    Guarantee: what is acknowledged on base is in `heartbeats` or in `quarantine`. Any number of readers may run at
+    once. With base's `backlog`, the tick goes on until that is gone; without it, until a batch is nearly empty.
+    `spending` is updated with what the tick used and found. Raises PubSubError or LakeError; then nothing was
+    acknowledged that is not durable.
     """
     watermarks = [log.newest_watermark()]  # before anything is pulled: with a damaged log nothing could be judged
     settling = Settling(log, clock, base=subscription, heartbeats=heartbeats, quarantine=quarantine)
@@ -98,15 +99,15 @@ def track(
     signals: Sequence[WatermarkObject] = (),
     contract: str = "",
 ) -> Tracked:
-    """Pull, persist, acknowledge; read T and B; fold the log; decide, and make the decision durable. Pull until a batch
-    is nearly empty, or within the budget until a reading of `until_gone` says that there is no backlog.
+    """Pull, persist, acknowledge; read T and B; fold the log; decide, and make the decision durable. Pulls until a
+    batch is nearly empty, or, with `until_gone`, until its reading shows no backlog, within the budget.
 
     Guarantee: what is acknowledged on tracking is in the log. Any number of trackers may run at once. Raises
-    PubSubError or LakeError; then nothing unpersisted was acknowledged, and the next tick goes on from the log.
-    `copies` is what the process remembers from tick to tick; without it every copy counts in full. `spending` learns
-    what the log and the tick tell, and the decision notes what was used. The `signals` are told of the decision
-    last; what fails there is among the problems. `contract` is what messages are judged by: from the first tick of a
-    process on, the log says so, and others are refused.
+    PubSubError or LakeError; then nothing unpersisted was acknowledged, and the next tick resumes from the log.
+    `copies` is what the process remembers across ticks; without it every copy counts in full. `spending` is updated
+    from the log and the tick, and the decision records the usage. The `signals` are sent the decision last; their
+    failures are among the problems. `contract` judges the messages: the first tick of a process records it in the log,
+    which then refuses others.
     """
     state = begin_where_new(log, tracking_backlog, clock)
     log.judge_by(contract)
@@ -142,7 +143,7 @@ def _rounds(
     backlog: Backlog | None,
     spending: Spending | None,
 ) -> Ingested:
-    """Rounds of one batch each until the budget is spent, there is no backlog, or hardly anything comes."""
+    """Run rounds of one batch each until the budget is spent, the backlog is gone, or hardly anything arrives."""
     ingested, gone, clock = Ingested(), False, settling.clock
     until = clock.monotonic() + budget.max_time.total_seconds()
     told = after_a_small_batch if backlog is None else by_reading(backlog, lambda: ingested.waiting.messages)
@@ -175,9 +176,9 @@ def begin_where_new(log: TrackingLog, tracking_backlog: Backlog, clock: Clock) -
     """Write the log's first entry if it has none, and return the state. Nothing may be acknowledged on tracking before
     that.
 
-    The entry names the publish time from which on the histogram will be complete: that of the oldest message that
-    tracking holds, or the latest that it can be. If that message is too old to be read, it is the age at which reading
-    becomes possible. Assumption: no message was acknowledged since the reading.
+    The entry names the publish time from which the histogram will be complete: that of tracking's oldest message, or
+    its upper bound. If that message is too old for a reading, it is the age from which readings become possible.
+    Assumption: no message was acknowledged since the reading.
     """
     state = log.catch_up_to_append()
     if state.complete_from is not None:
@@ -190,19 +191,19 @@ def begin_where_new(log: TrackingLog, tracking_backlog: Backlog, clock: Clock) -
 
 
 def _clock_problem(*readings: Reading | None) -> str | None:
-    """Say what to do about a clock that is provably behind the server's."""
+    """Return a sentence about a clock that is provably behind the server's; None if it is not."""
     behind = max((reading.clock_is_behind_by for reading in readings if reading is not None), default=NO_TIME)
     if behind <= TOLERATED:
         return None
     return (
         f"this machine's clock is at least {rough(behind)} behind Pub/Sub's; synchronize it (chrony, "
-        "systemd-timesyncd): windows are computed only once their end is past by it"
+        "systemd-timesyncd): windows are computed only after their end by this clock"
     )
 
 
 def _reading(backlog: Backlog) -> tuple[Reading | None, str | None]:
-    """A reading, or the reason why there is none now; that none is due is no problem. Lasting problems (a permission,
-    the network) are raised."""
+    """Return a reading, or the reason why there is none now. If none is due, that is no problem. Lasting problems (a
+    permission, the network) are raised."""
     try:
         return backlog.read(), None
     except ReadingPostponed as error:

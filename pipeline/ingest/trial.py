@@ -1,4 +1,4 @@
-"""A trial: what the contract makes of sample messages. It judges as the landing does, and lands nothing."""
+"""A trial: judges sample messages by the contract as landing does, and lands nothing."""
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -13,14 +13,14 @@ from tidemark.pipeline.ingest.rows import judged_rows
 from tidemark.pipeline.ingest.samples import Sample
 
 UNDECIDED = "UNDECIDED"
-"""Stands for a reason where a sample cannot be judged now."""
+"""The reason shown for a sample that cannot be judged now."""
 
 
 @dataclass(frozen=True, slots=True)
 class SampleVerdict:
-    """A heartbeat with its compared fields, or a rejection with its reason. A field is null if it is absent, null or
-    `of_another_kind` than configured. If a message holds several heartbeats, `sample` ends with `#` and the
-    element's number, as the heartbeat's id does."""
+    """A heartbeat with its compared fields, or a rejection with its reason. A field is null if it is absent, null, or
+    `of_another_kind` than configured. If a message holds several heartbeats, `sample` ends with `#` and the element's
+    number, like the heartbeat's id."""
 
     sample: str
     published: datetime
@@ -40,29 +40,29 @@ class SampleVerdict:
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """The verdicts on some samples, and what they say together."""
+    """The verdicts on sample messages, and a summary of them."""
 
     samples: int
     verdicts: Sequence[SampleVerdict]
 
     @property
     def heartbeats(self) -> Sequence[SampleVerdict]:
-        """The verdicts of those that would land."""
+        """The verdicts of the heartbeats that would land."""
         return [verdict for verdict in self.verdicts if verdict.is_heartbeat]
 
     @property
     def rejected(self) -> Counter[str]:
-        """The number that would go to quarantine, by reason."""
+        """The number of messages that would go to quarantine, keyed by reason."""
         return Counter(verdict.reason for verdict in self.verdicts if verdict.reason is not None)
 
     @property
     def absent(self) -> Sequence[str]:
-        """The compared fields that no heartbeat has. Without a heartbeat nothing is known of them."""
+        """The compared fields that no heartbeat has. Empty if there is no heartbeat."""
         return [name for name in self._null if not any(name in one.of_another_kind for one in self.heartbeats)]
 
     @property
     def of_another_kind(self) -> Sequence[str]:
-        """The compared fields whose every value is of another kind than configured."""
+        """The compared fields of which some values are of another kind than configured, and the others null."""
         return [name for name in self._null if any(name in one.of_another_kind for one in self.heartbeats)]
 
     @property
@@ -72,7 +72,7 @@ class Trial:
 
 
 def try_samples(samples: Sequence[Sample], reader: HeartbeatReader, now: datetime) -> Trial:
-    """Judge samples, each by itself, by the landing's own function."""
+    """Judge each sample separately, with the function that landing uses."""
     return Trial(len(samples), [verdict for sample in samples for verdict in _verdicts(sample, reader, now)])
 
 

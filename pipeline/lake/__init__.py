@@ -1,1 +1,1 @@
-"""The lake: all that is durable, in create-only objects and Delta tables. It knows no Pub/Sub, Spark or Dagster."""
+"""The lake: all durable state, in create-only objects and Delta tables. Independent of Pub/Sub, Spark and Dagster."""

@@ -1,4 +1,4 @@
-"""`schemas/accepted.json`: the schema that the pipeline accepted first, create-only. All of its processes use it."""
+"""`schemas/accepted.json`: the first schema that the pipeline accepted. Create-only; all its processes use it."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ from tidemark.pipeline.lake.store.objects import ObjectStore
 
 @dataclass(frozen=True, slots=True)
 class AcceptedSchema:
-    """Its full name."""
+    """The full name of the accepted schema."""
 
     schema: str
 
@@ -18,8 +18,8 @@ ACCEPTED = JsonKind("schemas/", "put back a copy, or delete it", key="accepted",
 
 
 class AcceptedSchemas:
-    """The schemas that messages may name: those of the settings, and the first existing one that a message named. The
-    note is looked for once; it is never replaced."""
+    """The schemas that messages may name: those in the settings, and the first existing one that a message named. The
+    note is read once and never replaced."""
 
     def __init__(self, objects: ObjectStore, of_settings: Iterable[str] = ()) -> None:
         self._notes = Notes(objects, ACCEPTED)
@@ -27,13 +27,13 @@ class AcceptedSchemas:
         self._has_read = False
 
     def names(self) -> frozenset[str]:
-        """Full names. Raises DamagedNote, NewerFormat, LakeError."""
+        """Return the full names. Raises DamagedNote, NewerFormat, LakeError."""
         if not self._has_read:
             self._read()
         return self._names
 
     def accept(self, name: str) -> None:
-        """Note the first schema, unless there is one already. Raises LakeError."""
+        """Note the first schema, unless one is noted already. Raises LakeError."""
         self._notes.ensure(ACCEPTED.key, AcceptedSchema(name))
         self._read()
 

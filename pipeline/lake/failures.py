@@ -1,6 +1,6 @@
-"""Notes of runs and of sensors' ticks that failed: what `tidemark status` says of them, with Dagster up or not.
+"""Notes of failed runs and failed sensor ticks. `tidemark status` shows them, whether Dagster is up or not.
 
-They are for people. Nothing is decided by them, so one that cannot be written, read or deleted changes nothing.
+The notes are for people only. No decision depends on them, so a failure to write, read or delete a note is harmless.
 """
 
 import logging
@@ -19,25 +19,25 @@ from tidemark.pipeline.printable import printable
 logger = logging.getLogger(__name__)
 
 OF_TABLES = "failed_table_runs/"
-"""Notes of runs of custom tables, in a folder for each."""
+"""Notes of custom tables' runs, in one folder per table."""
 
 KEPT = 20
-"""Notes of runs that stay in a folder; the oldest go first."""
+"""Maximum number of run notes per folder; the oldest are deleted first."""
 
 REASON_LENGTH, STRETCHES = 300, 100
-"""The most characters of a reason, and the most stretches of windows, that a note has."""
+"""Maximum length of a reason in characters, and maximum number of window stretches, per note."""
 
 STAMP = "%Y-%m-%dT%H-%M-%S.%fZ"
 SECRET = re.compile(r"\b(token|secret|password|key)=[^;&,\s)\"']+", re.IGNORECASE)
-"""Secrets that an address of Spark may carry and a note must not."""
+"""Secrets that a Spark address may contain and a note must not."""
 
 NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9._=-]")
 
 
 @dataclass(frozen=True, slots=True)
 class FailedRun:
-    """A run that failed: when, why in one line, and over which windows: the keys of the first and the last of each
-    stretch, both included. A run without windows reads the subscriptions, and `job` is its job."""
+    """A failed run: its time, its reason in one line, and its windows. Each stretch is the keys of its first and last
+    window, both inclusive. A run without windows reads the subscriptions, and `job` is its job."""
 
     run: str
     at: datetime
@@ -48,8 +48,8 @@ class FailedRun:
 
 @dataclass(frozen=True, slots=True)
 class FailedTick:
-    """A sensor whose ticks fail, or that `waits` with some of its messages: how often without a success in between,
-    when first and last, and the last reason in one line."""
+    """A sensor whose ticks fail, or that `waits` with some of its messages: the number of failures since the last
+    success, the times of the first and the last failure, and the last reason in one line."""
 
     sensor: str
     failures: int
@@ -60,47 +60,47 @@ class FailedTick:
 
     @property
     def kind(self) -> str:
-        """The kind of the error, which says nothing of any data."""
+        """The error's class name. It contains no data of messages."""
         return self.reason.partition(":")[0]
 
     def after(self, earlier: "FailedTick | None", more: int = 1) -> "FailedTick":
-        """This one, with what an earlier one knows, which it makes so many more."""
+        """Return this note, continuing `earlier`, whose failure count grows by `more`."""
         if earlier is None or earlier.waits != self.waits:
             return self
         failures = max(self.failures, earlier.failures + more)
         return replace(self, failures=failures, since=min(self.since, earlier.since))
 
     def sentence(self) -> str:
-        """All of it as one sentence."""
+        """Return the note as one sentence."""
         if self.waits:
             return f"the sensor {self.sensor} waits since {iso(self.since)}: {self.reason}"
         return f"ticks of the sensor {self.sensor} {failed(self.failures, self.since, self.last)}: {self.reason}"
 
 
 def failed(times: int, since: datetime, last: datetime) -> str:
-    """Format how often something failed in a stretch, and when: the end of a sentence."""
+    """Format how often and when something failed, as the end of a sentence."""
     return (
         f"failed {times} times since {iso(since)}, last at {iso(last)}" if times > 1 else f"failed once, at {iso(last)}"
     )
 
 
 RUNS = JsonKind("failed_runs/", holds=FailedRun)
-"""Runs over windows of `heartbeat_diffs`, and those that read the subscriptions."""
+"""Failed runs over windows of `heartbeat_diffs`, and failed runs that read the subscriptions."""
 
 TICKS = JsonKind("failed_ticks/", holds=FailedTick)
-"""One of each sensor while its ticks fail, and none once one has succeeded."""
+"""One note per sensor while its ticks fail. The next successful tick deletes it."""
 
 
 class FailedRuns:
-    """The newest notes, of a custom table or, without its name, of all other runs."""
+    """The newest notes of a custom table's failed runs or, without `table`, of all other failed runs."""
 
     def __init__(self, objects: ObjectStore, table: str | None = None) -> None:
         self._notes = Notes(objects, RUNS if table is None else replace(RUNS, prefix=f"{OF_TABLES}{table}/"))
 
     @contextmanager
     def noting(self, run: str, stretches: Sequence[tuple[str, str]], clock: Clock, job: str = "") -> Iterator[None]:
-        """Note what the block raises, and pass it on. A request for windows that are not to be computed, or a
-        cancelled run, is not a failure. In a lake of a later version nothing is written."""
+        """Note what the block raises, and raise it again. A request for windows that cannot be computed, or a
+        cancelled run, is not a failure. Writes nothing to a lake of a later version."""
         try:
             yield
         except (WindowNotClosed, WindowExpired, NewerFormat):
@@ -114,11 +114,11 @@ class FailedRuns:
             raise
 
     def newest(self) -> list[FailedRun]:
-        """The notes, the newest first, at most KEPT. Raises LakeError if the lake does not answer."""
+        """Return the notes, the newest first, at most KEPT. Raises LakeError if the lake is unreachable."""
         return [note for _, note in self._newest()]
 
     def settled(self, job: str) -> None:
-        """Delete the notes of a job that reads the subscriptions, since a run of it has done so."""
+        """Delete the notes of a job that reads the subscriptions, after a successful run."""
         with _without_failing("failed runs"):
             self._notes.delete(*(key for key, note in self._newest() if note.job == job))
 
@@ -127,14 +127,14 @@ class FailedRuns:
 
 
 class FailedTicks:
-    """The notes of one lake."""
+    """The notes of one lake's failing sensors."""
 
     def __init__(self, objects: ObjectStore) -> None:
         self._notes = Notes(objects, TICKS)
 
     def note(self, failed: FailedTick) -> FailedTick:
-        """Note that a tick failed, and return that with what an earlier note knows. It tries once, and for a few
-        seconds at most."""
+        """Note that a tick failed, and return the note merged with an earlier one. Tries once, for a few seconds at
+        most."""
         with _without_failing(f"ticks of {failed.sensor}"):
             there, generation = self._notes.found(failed.sensor)
             failed = failed.after(there)
@@ -142,18 +142,19 @@ class FailedTicks:
         return failed
 
     def clear(self, sensor: str) -> None:
-        """A tick has succeeded."""
+        """Delete the sensor's note, after a successful tick."""
         with _without_failing(f"ticks of {sensor}"):
             self._notes.delete(sensor)
 
     def newest(self) -> list[FailedTick]:
-        """The sensors whose ticks fail, by name. Raises LakeError if the lake does not answer."""
+        """Return the notes, ordered by the sensors' names. Raises LakeError if the lake is unreachable."""
         return [failed for _, failed in self._notes.readable(self._notes.listed())]
 
 
 def reason_of(error: BaseException) -> str:
-    """The first line of what an error says, with its kind, and without secrets of an address or control characters."""
-    text = str(error).encode(errors="replace").decode()  # JSON has no lone surrogates, and names of files may
+    """Return the error's class and the first line of its message, without control characters or an address's
+    secrets."""
+    text = str(error).encode(errors="replace").decode()  # file names may have lone surrogates, which JSON cannot hold
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     said = printable(": ".join([type(error).__name__, *(SECRET.sub(r"\1=…", line) for line in lines[:1])]))
     return said if len(said) <= REASON_LENGTH else f"{said[: REASON_LENGTH - 1]}…"
@@ -161,7 +162,7 @@ def reason_of(error: BaseException) -> str:
 
 @contextmanager
 def _without_failing(what: str) -> Iterator[None]:
-    """Let a failure to note pass: the outcome of the run or the tick matters more."""
+    """Log a failure to note instead of raising it: the outcome of the run or the tick matters more."""
     try:
         yield
     except (LakeError, OSError) as error:

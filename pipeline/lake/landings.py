@@ -1,7 +1,7 @@
-"""Landings under a name: Parquet objects beside a manifest that lists them, and the end of a batch of landings.
+"""Named landings (Parquet objects and a manifest that lists them), and the end of a batch of landings.
 
-The manifest is written last and create-only. Of all readers that land under one name, one creates it, and the others
-serve what it lists. Objects have no folder of their own, so that no empty folders pile up on disk.
+The manifest is written last and create-only. If several readers land under one name, one creates the manifest, and
+the others serve what it lists. Landings have no folders of their own, so no empty folders accumulate on disk.
 """
 
 import re
@@ -17,7 +17,7 @@ from tidemark.pipeline.lake.store.objects import ObjectStore
 
 FOLDER = "landings/"
 FENCES_KEPT = 2
-"""Newest fences that stay: a listing that runs while one is written and an older one deleted sees one of them."""
+"""Number of newest fences kept: a listing that runs while a fence is written and an older one deleted sees one."""
 
 NUMBERED = re.compile(r"\d{9}")
 
@@ -26,8 +26,8 @@ NUMBERED = re.compile(r"\d{9}")
 class NamedLanding:
     """The messages that landed under a name. `pieces` are the objects that hold its heartbeats.
 
-    `oldest_publish_time` is of rejected messages as well. `is_served` says that it had landed before, or that another
-    reader was first. Nothing was acknowledged for it then.
+    `oldest_publish_time` includes rejected messages. `is_served` is true if the name had landed before, or another
+    reader was first: then this reader acknowledged nothing.
     """
 
     pieces: tuple[str, ...]
@@ -39,23 +39,23 @@ class NamedLanding:
 
 
 MANIFEST = JsonKind(FOLDER, "put back a copy: what it lists is acknowledged already", holds=NamedLanding)
-"""Its key is the name that something landed under."""
+"""The manifest of a landing. Its key is the name of the landing."""
 
 PIECE = ParquetKind("", "put back a copy: its messages are acknowledged already", suffix="")
-"""Rows of `heartbeats` without the partition column. Its key is the object's name, as a manifest lists it."""
+"""Rows of `heartbeats` without the partition column. The key is the object's name, as listed in a manifest."""
 
 
 def piece_name(name: str, attempt: str, number: int) -> str:
-    """An object with heartbeats that an attempt to land under this name writes."""
+    """Return the name of an object with heartbeats, written by one attempt to land under `name`."""
     return f"{FOLDER}{name}-{attempt}-{number}.parquet"
 
 
 class LandedBatches:
     """The landings of one run of batches, each by several readers, and which of its batches are over.
 
-    Landings of a batch that is over may be deleted, manifests included. A straggler of that batch would find no
-    manifest, create it, and acknowledge messages that are never asked for. So a fence is written before anything
-    is deleted, and a reader that has created a manifest looks for the fence before it acknowledges.
+    Landings of a batch that is over may be deleted, including their manifests. A straggler of that batch would find no
+    manifest, create one, and acknowledge messages that are never requested again. So a fence is written before
+    anything is deleted, and a reader that has created a manifest checks for the fence before it acknowledges.
     """
 
     def __init__(self, objects: ObjectStore, run: str) -> None:
@@ -66,18 +66,17 @@ class LandedBatches:
         )
 
     def name(self, batch: int, reader: int) -> str:
-        """The name that a reader lands under."""
+        """Return the name that a reader lands under."""
         return f"{self._run}/{batch:09d}-{reader:04d}"
 
     def is_over(self, batch: int) -> bool:
-        """Return whether this batch, or a later one, was ended."""
+        """True if this batch or a later one has ended."""
         return any(int(number) >= batch for number in self._fences.listed())
 
     def end(self, batch: int, keep: int) -> int:
-        """Note that all batches up to this one are over, and delete what they landed, except the last `keep` of them.
-        Safe to repeat, and to be killed at any point: the next end deletes what is left. Returns the number of deleted
-        objects."""
-        self._fences.ensure(f"{batch:09d}", NoContent())  # it may have ended before, and not to the end
+        """End all batches up to `batch`, and delete their landings except those of the last `keep` batches. Returns
+        the number of deleted objects. Safe to repeat or kill at any point: the next call deletes what is left."""
+        self._fences.ensure(f"{batch:09d}", NoContent())  # an earlier call may have been killed after this line
         landed = f"{FOLDER}{self._run}/"
         numbered = [(NUMBERED.match(name, len(landed)), name) for name in self._objects.names(landed)]
         done = [name for number, name in numbered if number and int(number[0]) <= batch - keep]

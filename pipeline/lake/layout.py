@@ -1,4 +1,4 @@
-"""The layout of a lake: where its tables and its log are, and the factory of its parts."""
+"""The layout of a lake: the locations of its tables and log, and the factory of its parts."""
 
 from collections.abc import Callable, Iterable, Mapping
 from datetime import timedelta
@@ -39,27 +39,27 @@ PARTITIONS = {
     STREAMS: "",
     CORRECTIONS: corrections.PARTITION,
 }
-"""The lake's tables, and the column that each is partitioned by (empty: none)."""
+"""The partition column of each table of the lake; empty if not partitioned."""
 
 
 KEPT_BYTES = 64 << 20
-"""Files of a bucket's table that are kept, to be read once for all that is checked: an hour of the design load."""
+"""Bytes of a bucket table's files kept in memory, so that all checks share one read: an hour of the design load."""
 
 PAST_BYTES = 16 << 20
-"""Past entries of the log that are kept: some hours of the design load."""
+"""Bytes of past log entries kept in memory: some hours of the design load."""
 
 Part = TypeVar("Part")
 
 
 @cache
 def admission_to(settings: LakeSettings) -> Admission:
-    """The lake's formats, which each process looks up once, whatever parts it opens."""
+    """Return the lake's formats. Each process reads them once, whatever parts it opens."""
     return Admission(lambda: open_objects(settings))
 
 
 class Lake:
-    """The factory of a lake's parts. It makes no request and keeps nothing; a part has one user at a time. Each part
-    raises NewerFormat, when it is first used, if a later version of tidemark has written the lake."""
+    """The factory of a lake's parts. It makes no requests and keeps no state; a part has one user at a time. On first
+    use, a part raises NewerFormat if a later version of tidemark has written the lake."""
 
     def __init__(self, settings: LakeSettings, fields: Mapping[str, FieldKind], clock: Clock) -> None:
         self._settings = settings
@@ -67,91 +67,93 @@ class Lake:
         self._clock = clock
 
     def objects(self) -> ObjectStore:
-        """The lake's objects, by name."""
+        """Return the lake's objects, by name."""
         return AdmittedObjects(open_objects(self._settings), admission_to(self._settings))
 
     def tracking_log(self, kept_bytes: int = 0) -> TrackingLog:
-        """The numbered log of snapshots and decisions."""
+        """Return the numbered log of snapshots and decisions."""
         return TrackingLog(self.objects(), checkpoint_every=CHECKPOINT_EVERY, kept_bytes=kept_bytes, clock=self._clock)
 
     def heartbeats(self, kept_bytes: int = 0) -> heartbeats.Heartbeats:
-        """Landed messages. `kept_bytes` is for those who read the newest files of a bucket repeatedly: see
-        BucketFiles."""
+        """Return the table of landed messages. `kept_bytes` caches a bucket's files for repeated reads of the newest
+        ones: see BucketFiles."""
         return heartbeats.Heartbeats(self._place(HEARTBEATS, kept_bytes), self._fields)
 
     def quarantine(self, kept_bytes: int = 0) -> quarantine.Quarantine:
-        """Rejected messages. `kept_bytes` is as for `heartbeats`."""
+        """Return the table of rejected messages. `kept_bytes` is as for `heartbeats`."""
         return quarantine.Quarantine(self._place(QUARANTINE, kept_bytes), quarantine.PARTITION)
 
     def rejudged(self) -> Rejudged:
-        """The other reasons for which a requeue rejected messages again."""
+        """Return the new reasons of messages that a requeue rejected again."""
         return Rejudged(self.objects())
 
     def requeued(self) -> Requeued:
-        """The rejected messages that were requeued."""
+        """Return the notes of requeued messages."""
         return Requeued(self.objects())
 
     def accepted_schemas(self, of_settings: Iterable[str] = ()) -> AcceptedSchemas:
-        """The schemas that messages may name."""
+        """Return the schemas that messages may name."""
         return AcceptedSchemas(self.objects(), of_settings)
 
     def judged_by(self) -> JudgedBy:
-        """The message contract by which quarantine was judged last."""
+        """Return the message contract by which quarantine was last judged."""
         return JudgedBy(self.objects())
 
     def diffs(self) -> WindowedTable:
-        """Computed windows."""
+        """Return the table of computed windows."""
         return WindowedTable(self.table(HEARTBEAT_DIFFS), self.objects(), diff_schema(self._fields), self._clock)
 
     def own_table(self, name: str) -> OwnTable:
-        """A custom table."""
+        """Return a custom table."""
         return OwnTable(self.table(f"{OWN_TABLES}/{name}"), self.objects(), self._clock, name)
 
     def own_tables(self) -> list[str]:
-        """The names of the custom tables that the lake holds, whatever the settings say now. Raises LakeError."""
+        """Return the names of all custom tables in the lake, including those no longer in the settings. Raises
+        LakeError."""
         files = arrow_files(self._settings, OWN_TABLES)
         with table_errors(table_uri(self._settings, OWN_TABLES)):
             found = files.get_file_info(pafs.FileSelector("", allow_not_found=True))
         return sorted(info.base_name for info in found if info.type == pafs.FileType.Directory)
 
     def stream_status(self) -> StreamStatus:
-        """Streams that stopped, started or missed beats, by window."""
+        """Return the table of streams that stopped, started or missed beats, by window."""
         return StreamStatus(self.table(STREAM_STATUS), self.objects(), STATUS, self._clock)
 
     def streams(self) -> Streams:
-        """Each stream's first and last heartbeat."""
+        """Return the table of each stream's first and last heartbeat."""
         return Streams(self.table(STREAMS), self.table(HEARTBEAT_DIFFS))
 
     def corrections(self) -> corrections.Corrections:
-        """Changes in windows that were computed again."""
+        """Return the table of changes in recomputed windows."""
         return corrections.Corrections(self.table(CORRECTIONS), self.objects())
 
     def kept_windows(self, windowing: Windowing) -> KeptWindows:
-        """The first window whose input the lake keeps in full."""
+        """Return the note of the first window whose input the lake keeps in full."""
         return KeptWindows(self.objects(), windowing)
 
     def failed_runs(self, own_table: str | None = None) -> FailedRuns:
-        """Notes of the newest runs that failed: those of a custom table, or all others."""
+        """Return the notes of the newest failed runs: those of a custom table, or all others."""
         return FailedRuns(self.objects(), own_table)
 
     def own_tables_with_failed_runs(self) -> list[str]:
-        """The names of the custom tables with notes of failed runs. Raises LakeError."""
+        """Return the names of the custom tables with notes of failed runs. Raises LakeError."""
         return sorted({name.split("/")[1] for name in self.objects().names(OF_TABLES)})
 
     def failed_ticks(self) -> FailedTicks:
-        """Notes of sensors whose ticks fail."""
+        """Return the notes of sensors whose ticks fail."""
         return FailedTicks(self.objects())
 
     def window_index(self, windowing: Windowing, lookback: timedelta) -> WindowIndex:
-        """The windows that hold heartbeats, and those that are computed."""
+        """Return the index of windows with heartbeats, and of computed windows."""
         return WindowIndex(self.table(HEARTBEATS), self.table(HEARTBEAT_DIFFS), windowing, lookback)
 
     def table(self, name: str) -> LakeTable:
-        """One of PARTITIONS, or `tables/NAME`, as a table and nothing more."""
+        """Return a plain table: one of PARTITIONS, or `tables/NAME`."""
         return LakeTable(self._place(name), PARTITIONS.get(name, windowed.PARTITION))
 
     def by_window(self) -> list[str]:
-        """The tables by window, as `table` takes them: diffs, status, and custom ones. Raises LakeError."""
+        """Return the names of the windowed tables, as `table` takes them: diffs, status and custom ones. Raises
+        LakeError."""
         return [HEARTBEAT_DIFFS, STREAM_STATUS, *(f"{OWN_TABLES}/{name}" for name in self.own_tables())]
 
     def _place(self, name: str, kept_bytes: int = 0) -> TablePlace:
@@ -161,8 +163,8 @@ class Lake:
 
 
 class OpenLake(Lake):
-    """A lake whose log and tables stay open, for one user at a time: whatever asks for a part gets the one that is
-    open, and each further look reads what is new."""
+    """A lake whose log and tables stay open. Every request for a part returns the open one, and each further read
+    fetches only what is new. One user at a time."""
 
     def __init__(self, settings: LakeSettings, fields: Mapping[str, FieldKind], clock: Clock) -> None:
         super().__init__(settings, fields, clock)

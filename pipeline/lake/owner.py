@@ -1,5 +1,5 @@
-"""`owner.json`: which pipeline writes the lake, and by which process. For people, and to refuse another pipeline by
-name; nothing's correctness depends on it."""
+"""`owner.json`: the pipeline and the process that write the lake. It serves people, and the refusal of another pipeline
+by name; correctness does not depend on it."""
 
 from dataclasses import dataclass
 from datetime import timedelta
@@ -9,13 +9,14 @@ from tidemark.pipeline.machine import ProcessName
 from tidemark.pipeline.settings import Settings
 
 HEARD_TICKS, HEARD_LEAST, LONGEST_TICK = 6, timedelta(minutes=1), timedelta(minutes=10)
-"""An owner whose newest entry is younger than six of its ticks, and at least a minute, lives: a tick may fail or take
-Dagster's whole minute now and then, and the code server is back within seconds. No tick is longer than the last."""
+"""An owner is alive while its newest entry is younger than HEARD_TICKS of its ticks, or HEARD_LEAST if that is longer:
+a tick may occasionally fail or take Dagster's whole minute, and the code server restarts within seconds. No tick is
+longer than LONGEST_TICK."""
 
 
 @dataclass(frozen=True, slots=True)
 class PipelineName:
-    """The identity of a pipeline: its name, its topic and both subscriptions."""
+    """The identity of a pipeline: its name, topic and both subscriptions."""
 
     pipeline: str
     topic: str
@@ -29,8 +30,8 @@ class PipelineName:
 
 @dataclass(frozen=True, slots=True)
 class Owner:
-    """The writer of the lake. `folder` and `config` are of the `tidemark up` that started it, if one did: the place of
-    the notes on its services, and its settings. `ended`: it has stopped, and the lake is free."""
+    """The writer of the lake. If `tidemark up` started it, `folder` holds the notes on its services and `config` is
+    its settings file. `ended`: when it stopped; the lake is free from then."""
 
     pipeline: PipelineName
     process: ProcessName
@@ -42,13 +43,14 @@ class Owner:
 
     @property
     def tick(self) -> timedelta:
-        """The longest time between two of its writes. A damaged value is cut to what settings allow."""
+        """The longest time between two of the owner's writes. A damaged value is clipped to the range that settings
+        allow."""
         longest = LONGEST_TICK.total_seconds()
         return timedelta(seconds=min(max(self.tick_seconds, 1.0), longest))
 
     @property
     def heard_within(self) -> timedelta:
-        """The greatest age of its newest entry."""
+        """The maximum age of the newest entry of a live owner."""
         return max(HEARD_TICKS * self.tick, HEARD_LEAST)
 
 
@@ -57,6 +59,6 @@ NAME = OWNER.name(OWNER.key)
 
 
 def pipeline_of(settings: Settings) -> PipelineName:
-    """The pipeline that these settings describe."""
+    """Return the pipeline that these settings describe."""
     pubsub = settings.pubsub
     return PipelineName(settings.pipeline_name, pubsub.topic_path, pubsub.base_path, pubsub.tracking_path)

@@ -1,1 +1,1 @@
-"""Everything that talks to Pub/Sub: pulling and acknowledging, reading backlogs, provisioning."""
+"""The Pub/Sub client code: pulling and acknowledging, reading backlogs, provisioning."""

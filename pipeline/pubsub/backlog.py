@@ -1,8 +1,8 @@
-"""Reads the publish time of the oldest message that a subscription has not acknowledged, by a snapshot.
+"""Reads the publish time of a subscription's oldest unacknowledged message, by a snapshot.
 
-Pub/Sub has no call for it. But a new snapshot expires seven days after the publish time of its oldest message, or after
-its creation if it has none. So the expiry is the reading, and the snapshot is deleted at once. Source: the API
-reference of `Snapshot.expire_time`.
+Pub/Sub has no call for it. But a new snapshot expires seven days after the publish time of its oldest message, or seven
+days after its creation if it has none. So the expiry is the reading, and the snapshot is deleted at once. Source: the
+API reference of `Snapshot.expire_time`.
 """
 
 import logging
@@ -25,10 +25,10 @@ LIFETIME = timedelta(days=7)
 """A snapshot expires this long after its oldest message's publish time."""
 
 REFUSED_WITHIN = timedelta(hours=1)
-"""A snapshot that would expire sooner is refused; its oldest message is then older than `LIFETIME` less this."""
+"""A snapshot that would expire sooner is refused; its oldest message is then older than `LIFETIME` minus this."""
 
 A_MESSAGE = timedelta(seconds=1)
-"""A reading older than its moment by at least this is a message's publish time, not the snapshot's creation."""
+"""A reading at least this much older than its moment is a message's publish time, not the snapshot's creation time."""
 
 NAME_PREFIX = "tidemark-reading-"
 READING = {"tidemark": "reading"}
@@ -40,17 +40,19 @@ LIST = "pubsub.snapshots.list on it"
 
 
 STEADY = 0.999
-"""The monotonic clock counts at most this much too fast: it is slewed by 0.0005 at most, and stands in a suspension."""
+"""Lower bound of the true time per time that the monotonic clock counts: it is slewed by at most 0.0005, and stops
+while the machine is suspended."""
 
 
 class ReadingTimes:
-    """Says when a reading was observed: by this machine's clock, or by the server's where that is provably later.
+    """Determines when a reading was observed: by this machine's clock, or by the server's if that is provably later.
 
-    A reading proves that the server's clock was at it, or later, when it answered. Since then at least the time has
-    passed that the monotonic clock counts. So a clock that is behind, or is set back, makes no reading look older.
+    A reading proves that the server's clock had reached it when the server answered. Since then, at least the time
+    counted by the monotonic clock has passed. So a reading does not look older because a clock is behind or is set
+    back.
 
-    The readings of both subscriptions share it: then a message on base that is older than `T`, by enough to tell
-    a message from an empty backlog, counts as a message by any clock: `T` was read before, and proves a moment.
+    The readings of both subscriptions share an instance. Then a message on base that is older than `T`, by enough to
+    distinguish it from an empty backlog, counts as a message by any clock: `T` was read before, and proves a moment.
     """
 
     def __init__(self, clock: Clock) -> None:
@@ -58,11 +60,11 @@ class ReadingTimes:
         self._server: tuple[datetime, float] | None = None
 
     def ask(self) -> tuple[datetime, float]:
-        """The moment before a request, and the monotonic clock then."""
+        """Return the current time and the monotonic clock, before a request."""
         return self._clock.now(), self._clock.monotonic()
 
     def reading(self, asked: tuple[datetime, float], oldest: datetime) -> Reading:
-        """The reading that has just been answered."""
+        """Create the reading for an answer that has just arrived."""
         (asked_at, since), (answered_at, until) = asked, self.ask()
         observed_at = max(asked_at, oldest - timedelta(seconds=until - since), self._server_at(since) or asked_at)
         known = self._server_at(until)
@@ -72,7 +74,7 @@ class ReadingTimes:
         return Reading(observed_at, oldest, names_a_message, answered_at=answered_at)
 
     def _server_at(self, monotonic: float) -> datetime | None:
-        """Return the least that the server's clock may have shown."""
+        """Return the lower bound of the server's clock."""
         if self._server is None:
             return None
         moment, then = self._server
@@ -83,11 +85,11 @@ class Backlog(Protocol):
     """Reads the oldest unacknowledged publish time of one subscription."""
 
     def read(self) -> Reading:
-        """A reading. Raises ReadingUnavailable if it cannot be known now, and other PubSubErrors."""
+        """Return a reading. Raises ReadingUnavailable if it cannot be known now, and other PubSubErrors."""
 
 
 class SnapshotBacklog:
-    """Readings by snapshot, as precise as the service's expiry times (on the official emulator, a millisecond)."""
+    """Readings by snapshot, as precise as the service's expiry times (a millisecond on the official emulator)."""
 
     def __init__(
         self,
@@ -121,7 +123,7 @@ class SnapshotBacklog:
             except api.FailedPrecondition as error:
                 raise SnapshotRefused(
                     f"Pub/Sub refuses a snapshot of {self._subscription}: {error.message}. Unless that names another "
-                    "cause, its oldest message is within an hour of the 7 days after which snapshots end; the "
+                    "cause, its oldest message is less than an hour from a snapshot's limit of 7 days; the "
                     "watermark holds until that message has landed"
                 ) from error
         # A plain datetime, not the client's subclass.
@@ -130,7 +132,7 @@ class SnapshotBacklog:
         return reading
 
     def sweep(self) -> int:
-        """Delete the snapshots that crashed readings left behind, and return how many there were."""
+        """Delete the snapshots left behind by crashed readings, and return their number."""
         with reported("list the snapshots of", self._project, LIST):
             found = self._client.list_snapshots(project=self._project, retry=None, timeout=self._timeout)
             leaked = [snapshot.name for snapshot in found if snapshot.name.startswith(self._prefix)]
@@ -139,11 +141,11 @@ class SnapshotBacklog:
         return len(leaked)
 
     def _delete(self, name: str) -> None:
-        """Delete a snapshot. A failure is only logged: the reading is good, and a sweep deletes the snapshot later."""
+        """Delete a snapshot. A failure is only logged: the reading is valid, and a sweep deletes the snapshot later."""
         try:
             with reported("delete", name, DELETE):
                 self._client.delete_snapshot(snapshot=name, retry=None, timeout=self._timeout)
-        except SubscriptionMissing:  # somebody's sweep was faster
+        except SubscriptionMissing:  # another sweep was faster
             pass
         except PubSubError as error:
             logger.warning("the snapshot of a reading stays until the next sweep: %s", error)

@@ -1,4 +1,5 @@
-"""Clients for the service or an emulator, and Pub/Sub's errors as tidemark's own, which say what to do."""
+"""Clients for the service or an emulator, and the translation of Pub/Sub's errors into tidemark's, which say what to
+do."""
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -19,16 +20,16 @@ from tidemark.pipeline.errors import PermissionMissing, PubSubError, PubSubUnrea
 from tidemark.pipeline.hosts import listens
 
 TRANSIENT = (api.ServiceUnavailable, api.DeadlineExceeded, api.InternalServerError, api.TooManyRequests, api.Aborted)
-"""Errors that pass by themselves."""
+"""Errors that may pass without any action."""
 
 MAY_NOT_ACT = "Unable to acquire impersonated credentials"
-"""The words of google-auth inside of a gRPC error that looks transient."""
+"""google-auth's words inside a gRPC error that looks transient."""
 
 SCOPE = "https://www.googleapis.com/auth/cloud-platform"
-"""The scope of a token. The roles of its account say what it may do."""
+"""The scope of a token. The roles of its account determine its permissions."""
 
 ANSWERS_WITHIN_SECONDS = 5.0
-"""An emulator looks a topic up in milliseconds."""
+"""Timeout for looking up a topic on an emulator, which takes milliseconds."""
 
 FOREIGN: Mapping[grpc.StatusCode, str] = {
     grpc.StatusCode.UNAVAILABLE: "it does not speak gRPC",
@@ -36,22 +37,22 @@ FOREIGN: Mapping[grpc.StatusCode, str] = {
     grpc.StatusCode.UNAUTHENTICATED: "it asks for a login",
     grpc.StatusCode.DEADLINE_EXCEEDED: f"it says nothing within {ANSWERS_WITHIN_SECONDS:g} s",
 }
-"""The status of a call to a server of another kind, and what it means."""
+"""The status of a call to a server that is not Pub/Sub, and what it means."""
 
 CALL_TIMEOUT = timedelta(seconds=10)
-"""The longest that a call other than a pull takes, with its retries: Dagster gives a tick 60 s for all of its calls."""
+"""Timeout of a call other than a pull, retries included: Dagster allows a tick 60 s for all its calls."""
 
 TICKS_GO_ON = "Nothing is lost: ticks try again"
-ONCE_MORE = "Nothing is lost: run the command once more then"
-"""The sequel of a call without an answer: of a tick, and of a command."""
+ONCE_MORE = "Nothing is lost: then run the command again"
+"""What happens after a call without an answer: in a tick, and in a command."""
 
 
 def client_of(kind: Any, server: str | None, endpoint: str | None = None, impersonate: str | None = None) -> Any:
-    """A client of the service, or of a server at host:port that needs neither TLS nor credentials.
+    """Create a client of the service, or of a server at host:port that needs neither TLS nor credentials.
 
-    The service is asked at `endpoint`, such as a regional one, and as the service account `impersonate`, whose
-    short-lived tokens the machine's own credentials fetch. Raises PermissionMissing, which says how to get
-    credentials, where the service needs some.
+    The service is reached at `endpoint`, such as a regional one, as the service account `impersonate`, whose
+    short-lived tokens are fetched with the machine's own credentials. Raises PermissionMissing, which says how to get
+    credentials, if there are none.
     """
     if server is not None:
         unlimited = (("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1))
@@ -68,16 +69,17 @@ def client_of(kind: Any, server: str | None, endpoint: str | None = None, impers
 
 
 subscriber_client: Callable[..., SubscriberClient] = partial(client_of, SubscriberClient)
-"""Makes a client for subscriptions and snapshots, as `client_of` does."""
+"""Create a client for subscriptions and snapshots, like `client_of`."""
 
 publisher_client: Callable[..., PublisherClient] = partial(client_of, PublisherClient)
-"""Makes a client for topics, as `client_of` does."""
+"""Create a client for topics, like `client_of`."""
 
 
 def credentials_of(impersonate: str | None) -> Any:
-    """The machine's default credentials, or those of a service account by them. Raises GoogleAuthError without any.
+    """Return the machine's default credentials, or those of a service account, fetched with them. Raises
+    GoogleAuthError if there are none.
 
-    An impersonated account's first token is fetched with its first use: only then is it known whether it may be.
+    An impersonated account's first token is fetched on first use: only then is a missing permission found.
     """
     own, _ = google.auth.default(scopes=[SCOPE])
     if impersonate is None:
@@ -88,8 +90,7 @@ def credentials_of(impersonate: str | None) -> Any:
 
 
 def refuse_foreign_server(emulator_host: str | None) -> None:
-    """Raise PubSubError if what listens at an emulator's address is no Pub/Sub. Nothing is said where nothing
-    listens."""
+    """Raise PubSubError if the server at an emulator's address is not Pub/Sub. Does nothing if no server listens."""
     host, _, port = (emulator_host or "").rpartition(":")
     if emulator_host is None or not listens(host, int(port)):
         return
@@ -101,18 +102,18 @@ def refuse_foreign_server(emulator_host: str | None) -> None:
             if error.code() not in FOREIGN:
                 return
             raise PubSubError(
-                f"something that is not a Pub/Sub emulator answers at {emulator_host} ({FOREIGN[error.code()]}): stop "
+                f"a server that is not a Pub/Sub emulator answers at {emulator_host} ({FOREIGN[error.code()]}): stop "
                 "it, or choose another port with pubsub.emulator_host"
             ) from error
 
 
 def retrying(within: timedelta) -> Retry:
-    """Retries errors that pass by themselves, for at most this long."""
+    """Return a retry of TRANSIENT errors, for at most this long."""
     return Retry(predicate=if_exception_type(*TRANSIENT), initial=0.1, maximum=2.0, timeout=within.total_seconds())
 
 
 def bounded(within: timedelta = CALL_TIMEOUT) -> dict[str, Any]:
-    """The arguments of a client's call that is tried again, and answered or given up within this time."""
+    """Return the arguments of a client call that is retried, and ends within this time."""
     return {"retry": retrying(within), "timeout": within.total_seconds()}
 
 
@@ -120,8 +121,8 @@ def bounded(within: timedelta = CALL_TIMEOUT) -> dict[str, Any]:
 def reported(
     action: str, resource: str, permission: str, service: str = "Pub/Sub", then: str = TICKS_GO_ON
 ) -> Iterator[None]:
-    """Turn the client's errors into tidemark's own, which name the resource and the permission to grant, and say what
-    happens `then` where there was no answer."""
+    """Translate the client's errors into tidemark's, which name the resource and the permission to grant, and say what
+    happens `then` if there was no answer."""
     try:
         yield
     except api.NotFound as error:
@@ -138,12 +139,12 @@ def reported(
         why = getattr(cause, "message", None) or cause
         if MAY_NOT_ACT in str(why):
             raise PermissionMissing(
-                f"no token of the service account in pubsub.impersonate to {action} {resource}: {why}; grant "
+                f"no token for the service account in pubsub.impersonate to {action} {resource}: {why}; grant "
                 "roles/iam.serviceAccountTokenCreator on it to the machine's own credentials, or run `tidemark doctor`"
             ) from error
         if isinstance(cause, api.TooManyRequests):
             failed = "refused for the time being, because a quota is used up,"
-            advice = "raise that quota in Google Cloud, or ask less often with a longer watermark.tick"
+            advice = "raise that quota in Google Cloud, or make fewer calls with a longer watermark.tick"
         else:
             failed = "did not answer when asked"
             advice = "check the network, or that the emulator runs at pubsub.emulator_host (`tidemark up` starts it)"

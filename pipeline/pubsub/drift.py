@@ -1,4 +1,4 @@
-"""Looks at the two subscriptions as they are now: after `provision` anybody may change them."""
+"""Checks the current state of the two subscriptions: their options may have changed since `provision`."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -15,14 +15,14 @@ from tidemark.pipeline.pubsub.requirements import dangers, differences, followed
 from tidemark.pipeline.settings_sections import PubSubSettings
 
 LOOKS_WITHIN = timedelta(seconds=10)
-"""The longest that one request takes. It is made beside a tick, and its answer is not urgent."""
+"""Timeout of one request. It runs concurrently with a tick, and its answer is not urgent."""
 
 
 @dataclass(frozen=True, slots=True)
 class Drift:
-    """Sentences for people, each with a remedy. `breaks`: the method does not hold. `dangers`: messages will be lost
-    later. `differences` from the settings cost or surprise, and nothing more. `promises`: what a watermark over base
-    promises, where somebody else reads it."""
+    """Human-readable sentences, each with a remedy. `breaks`: the method does not hold. `dangers`: messages will be
+    lost later. `differences` from the settings cost or surprise, nothing more. `promises`: what a watermark over base
+    promises, if somebody else reads base."""
 
     breaks: tuple[str, ...] = ()
     dangers: tuple[str, ...] = ()
@@ -31,7 +31,7 @@ class Drift:
 
 
 def look_at_subscriptions(client: SubscriberClient, settings: PubSubSettings, contract: MessageContract) -> Drift:
-    """Find what is wrong with the two subscriptions, in two requests that are not repeated. It changes nothing.
+    """Find problems of the two subscriptions, with two requests that are not retried. Changes nothing.
 
     Raises PubSubUnreachable, and PermissionMissing without `pubsub.subscriptions.get` on them.
     """
@@ -39,8 +39,8 @@ def look_at_subscriptions(client: SubscriberClient, settings: PubSubSettings, co
     found = {role: _find(client, path) for role, path in paths.items()}
     settings = followed(settings, found["base"])
     missing = tuple(
-        f"{paths[role]} does not exist: run `tidemark provision`, or correct pubsub.{role}_subscription; what is "
-        "published before it is there never reaches it"
+        f"{paths[role]} does not exist: run `tidemark provision`, or correct pubsub.{role}_subscription; messages "
+        "published before it exists never reach it"
         for role, one in found.items()
         if one is None and paths[role] != settings.read_by_others
     )
@@ -62,17 +62,17 @@ def _find(client: SubscriberClient, path: str) -> Any | None:
 
 
 def promises(found: Any) -> Iterator[str]:
-    """Say what a watermark over the subscription promises, in a sentence for each option that matters. What voids the
-    promise, `requirements.dangers` says."""
+    """Yield what a watermark over the subscription promises, a sentence for each relevant option.
+    `requirements.dangers` covers what voids the promise."""
     yield f"{found.name} {_acknowledged(found)}"
     if found.enable_exactly_once_delivery:
         yield "it delivers exactly once: what counts as acknowledged is not delivered again"
     else:
-        yield "it delivers at least once: the first acknowledgement of a message counts, and the message may come again"
+        yield "it delivers at least once: the first acknowledgement of a message counts, and it may be redelivered"
     if found.filter:
-        yield f"it has the filter {found.filter!r}, as tracking has: other messages are outside of the promise"
+        yield f"it has the filter {found.filter!r}, as tracking has: other messages are outside the promise"
     kept = format_duration(found.message_retention_duration)
-    yield f"it keeps unacknowledged messages for {kept}: what is not read by then is gone, and the watermark passes it"
+    yield f"it keeps unacknowledged messages for {kept}: unread messages are lost then, and the watermark passes them"
 
 
 def _acknowledged(found: Any) -> str:
@@ -94,9 +94,9 @@ def _acknowledged(found: Any) -> str:
     if found.push_config.push_endpoint:
         return (
             f"pushes to {found.push_config.push_endpoint}: a message is acknowledged once that answers with success, "
-            "so the promise is worth what it has made durable by then"
+            "so the promise covers only what the endpoint has made durable by then"
         )
     return (
-        "is pulled by others: a message is acknowledged when its reader says so, so the promise is worth what the "
-        "reader has made durable by then (Dataflow: the first fused stage, not yet the sink)"
+        "is pulled by others: a message is acknowledged when its reader says so, so the promise covers only what "
+        "the reader has made durable by then (Dataflow: the first fused stage, not yet the sink)"
     )

@@ -1,4 +1,4 @@
-"""Keeping the leases of messages from the pull until they are acknowledged or given back."""
+"""Keeps messages leased from the pull until they are acknowledged or given back."""
 
 import logging
 from collections.abc import Callable, Iterable, Sequence
@@ -13,13 +13,13 @@ logger = logging.getLogger(__name__)
 
 LEASE = timedelta(seconds=60)
 """The ack deadline of the subscriptions that tidemark creates: how long a message is leased. A third of it covers the
-pull of a batch, and the messages of a killed process come again within a minute."""
+pull of a batch, and the messages of a killed process are redelivered within a minute."""
 
 IDS_PER_CALL = 2500
-"""Acknowledgement ids in one request: ids have up to about 200 bytes, a request 512 KiB."""
+"""Maximum ack ids of one request: an id has up to about 200 bytes, a request 512 KiB."""
 
 SHARE = 3
-"""Leases are extended so often within their length."""
+"""Number of extensions per lease duration."""
 
 
 FIRST_FEW = {HOW: lambda one, other: (*one, *other)[:5]}
@@ -27,7 +27,7 @@ FIRST_FEW = {HOW: lambda one, other: (*one, *other)[:5]}
 
 @dataclass(frozen=True, slots=True)
 class Acknowledged(Sums):
-    """The result of an acknowledgement. Messages for which it failed are durable, and are delivered again."""
+    """The result of an acknowledgement. Messages whose acknowledgement failed are durable, and are redelivered."""
 
     count: int = 0
     failed: int = 0
@@ -35,10 +35,10 @@ class Acknowledged(Sums):
 
 
 class Leases:
-    """Keeps leases of one subscription, in a thread that lives while there are any. Safe from several threads.
+    """Keeps the leases of one subscription, in a thread that runs while there are any. Thread-safe.
 
-    `extend` asks for so many ids at most, whose leases then last for `seconds` again. An extension that fails is logged
-    and tried again: at worst the messages are delivered twice.
+    `extend` is called with up to IDS_PER_CALL ids, whose leases then last another `seconds`. A failed extension is
+    logged and retried: at worst the messages are delivered twice.
     """
 
     def __init__(self, path: str, seconds: float, extend: Callable[[Sequence[str]], object]) -> None:
@@ -50,7 +50,7 @@ class Leases:
         self._is_done = Event()
 
     def hold(self, ack_ids: Iterable[str]) -> None:
-        """Keep these from now on."""
+        """Keep these leases from now on."""
         with self._lock:
             had, _ = bool(self._held), self._held.update(dict.fromkeys(ack_ids))
             if had or not self._held:
@@ -59,7 +59,7 @@ class Leases:
         Thread(target=self._keep, args=(done,), name=f"leases of {self._path}", daemon=True).start()
 
     def let_go(self, ack_ids: Iterable[str]) -> None:
-        """Keep these no longer. It waits for nothing."""
+        """Stop keeping these leases. Does not block."""
         with self._lock:
             for ack_id in ack_ids:
                 self._held.pop(ack_id, None)
@@ -67,7 +67,7 @@ class Leases:
                 self._is_done.set()
 
     def close(self) -> None:
-        """Keep none any longer."""
+        """Stop keeping any lease."""
         self.let_go([*self._held])
 
     def _keep(self, done: Event) -> None:
@@ -85,4 +85,4 @@ class Leases:
         try:
             self._extend(ack_ids)
         except Exception as error:  # whatever it is: a keeper that ends would lose every lease
-            logger.warning("leases on %s were not extended, messages may come again: %s", self._path, error)
+            logger.warning("leases on %s were not extended, messages may be redelivered: %s", self._path, error)

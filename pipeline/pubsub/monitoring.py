@@ -1,9 +1,9 @@
-"""The second reading: the oldest unacknowledged message as Cloud Monitoring's metrics show it, minutes later; and the
-choice between it and a snapshot's.
+"""The second source of readings: the oldest unacknowledged message by Cloud Monitoring's metrics, minutes later; and
+the choice between it and snapshots.
 
-By Google's list of metrics, `subscription/oldest_unacked_message_age` and `subscription/num_undelivered_messages` are
-GAUGE, INT64, sampled every 60 seconds, and visible up to 120 seconds after sampling. By Pub/Sub's guides there may be
-gaps, and an absent metric does not mean that there are no messages.
+Google's list of metrics says that `subscription/oldest_unacked_message_age` and `subscription/num_undelivered_messages`
+are GAUGE, INT64, sampled every 60 seconds, and visible up to 120 seconds after sampling. Pub/Sub's guides say that
+there may be gaps, and that an absent metric does not mean that there are no messages.
 """
 
 from collections.abc import Iterator
@@ -32,27 +32,27 @@ OLDEST_AGE = "pubsub.googleapis.com/subscription/oldest_unacked_message_age"
 UNDELIVERED = "pubsub.googleapis.com/subscription/num_undelivered_messages"
 SOUGHT = "pubsub.googleapis.com/subscription/seek_request_count"
 DEAD_LETTERED = "pubsub.googleapis.com/subscription/dead_letter_message_count"
-"""Both are DELTA, INT64, and grouped by result."""
+"""SOUGHT and DEAD_LETTERED are DELTA, INT64, and grouped by result."""
 
 SAMPLE_PERIOD = timedelta(seconds=60)
-"""Assumption: a point that ends at `e` was sampled at some moment of `[e - SAMPLE_PERIOD, e]`. The documentation gives
+"""Assumption: a point that ends at `e` was sampled at some moment in `[e - SAMPLE_PERIOD, e]`. The documentation gives
 a gauge's point one moment, but does not say that it is the moment of sampling."""
 
 ROUNDING = timedelta(seconds=1)
-"""An age is in whole seconds, so it differs from the exact age by less than this, however it was rounded."""
+"""An age is in whole seconds, so it differs from the exact age by less than this, whatever the rounding."""
 
 LOOK_BACK = timedelta(minutes=10)
 """Older points are ignored. Without gaps, the newest point is at most three minutes old."""
 
 OLDEST_POSSIBLE = timedelta(days=366)
-"""Larger ages are ignored. A subscription keeps a message for 31 days at most."""
+"""Ages of at least this are ignored. A subscription keeps a message for at most 31 days."""
 
 GAP = timedelta(minutes=5)
-"""The longest gap in the metrics before the watermark is held, beyond `max_reading_age`: a point is up to four
-minutes old without any."""
+"""The longest gap in the metrics before the watermark is held, in addition to `max_reading_age`. Without a gap, a point
+is up to four minutes old."""
 
 MAX_PAGES = 20
-"""The most pages of one answer. Its points fit into one page."""
+"""Maximum pages of one answer. Its points fit into one page."""
 
 LIST = (
     "monitoring.timeSeries.list on the project (roles/monitoring.viewer), or read by snapshots alone with "
@@ -61,17 +61,17 @@ LIST = (
 
 
 def monitoring_client(server: Server) -> MetricServiceClient:
-    """A client for Cloud Monitoring. Raises PermissionMissing without credentials."""
+    """Create a client for Cloud Monitoring. Raises PermissionMissing without credentials."""
     return client_of(MetricServiceClient, *server)
 
 
 def reading_of(sampled_by: datetime, age_seconds: int) -> Reading:
-    """The reading of a point: at some moment `s` of the minute before its end, the oldest outstanding message was
-    `age_seconds` old, give or take a second. So it was published after `s - age - 1 s`.
+    """Create the reading of a point: at some moment `s` in the minute before its end, the oldest outstanding message
+    was `age_seconds` old, give or take a second. So it was published after `s - age - 1 s`.
 
     Guarantee: no message outstanding at `s` or published since has a publish time below `oldest_unacked`. `observed_at`
-    is not after `s`. The oldest message, if any, was not published after `no_later_than`. All this holds with nothing
-    outstanding, too, where the age is 0. The reading names no message, since the exact second is unknown.
+    is not after `s`. The oldest message, if any, was not published after `no_later_than`. All this also holds with
+    nothing outstanding, when the age is 0. The reading names no message, since the exact second is unknown.
     """
     observed_at = sampled_by - SAMPLE_PERIOD
     return Reading(
@@ -85,10 +85,11 @@ def reading_of(sampled_by: datetime, age_seconds: int) -> Reading:
 
 
 class MonitoringBacklog:
-    """Readings from the two metrics. They are two to four minutes old, and on the safe side by another minute.
+    """Readings from the two metrics. They are two to four minutes old, plus another minute to err on the side of
+    caution.
 
-    Unknown is never zero: ReadingUnavailable is raised for no series, no point within `LOOK_BACK`, a value that is no
-    whole number, an incomplete answer or none. An age of 0 counts only if the number of messages is 0 as well, in
+    Unknown is never zero: raises ReadingUnavailable for no series, no point within `LOOK_BACK`, a value that is not a
+    whole number, or an incomplete or missing answer. An age of 0 counts only if the number of messages is 0 as well, in
     all samples within a period of it, because a fault may look like a zero.
     """
 
@@ -102,8 +103,8 @@ class MonitoringBacklog:
         _, self._project, _, self._name = subscription_path.split("/")
 
     def read(self) -> Reading:
-        """The newest reliable point as a reading. Raises ReadingUnavailable if there is none or the service does not
-        answer, and PermissionMissing and PubSubError for lasting faults."""
+        """Return the newest reliable point as a reading. Raises ReadingUnavailable if there is none or the service does
+        not answer, and PermissionMissing and PubSubError for lasting faults."""
         possible = OLDEST_POSSIBLE.total_seconds()
         ages = {end: age for end, age in self._points(OLDEST_AGE).items() if age < possible}
         numbers: dict[datetime, int] | None = None
@@ -121,12 +122,12 @@ class MonitoringBacklog:
         )
 
     def counted(self, metric: str) -> int:
-        """Sum what a metric counted within `LOOK_BACK`, whatever the result. Raises as `read` does."""
+        """Sum a metric's counts within `LOOK_BACK`, over all results. Raises like `read`."""
         return sum(value for _, _, value in self._values(metric))
 
     def _points(self, metric: str) -> dict[datetime, int]:
-        """The values within `LOOK_BACK`, by the end of their sample. Impossible values are left out. The larger of two
-        values for one sample counts, which is the safe side of both metrics."""
+        """Return the values within `LOOK_BACK`, keyed by the end of their sample, without impossible ones. Of two
+        values for one sample the larger counts, which is the cautious choice for both metrics."""
         points: dict[datetime, int] = {}
         kinds = set()
         for kind, end, value in self._values(metric):
@@ -135,12 +136,12 @@ class MonitoringBacklog:
         if len(kinds) > 1:
             raise ReadingUnavailable(
                 f"Cloud Monitoring has {len(kinds)} series of {metric} for {self._subscription}; one was expected, so "
-                "none of them is taken"
+                "none is used"
             )
         return points
 
     def _values(self, metric: str) -> Iterator[tuple[object, datetime, int]]:
-        """The possible values within `LOOK_BACK`: of which series each is, the end of its sample, and the value."""
+        """Yield the possible values within `LOOK_BACK`: the series, the end of the sample, and the value."""
         until = self._clock.now()
         since = until - LOOK_BACK
         request = {
@@ -163,7 +164,7 @@ class MonitoringBacklog:
                     yield kind, end, value.int64_value
 
     def _series(self, request: dict[str, Any]) -> list[Any]:
-        """The series of all pages, as plain protobuf. A series may continue on the next page."""
+        """Return the series of all pages, as plain protobuf. A series may continue on the next page."""
         try:
             with reported("read the metrics of", self._subscription, LIST, "Cloud Monitoring"):
                 pager = self._client.list_time_series(request=request, retry=None, timeout=self._timeout)
@@ -183,10 +184,10 @@ class MonitoringBacklog:
 
 
 class AutoBacklog:
-    """Readings by snapshot, and by monitoring where one is refused. Keep the instance from tick to tick: it remembers a
-    refusal.
+    """Readings by snapshot, or by monitoring while snapshots are refused. Keep the instance across ticks: it remembers
+    a refusal.
 
-    The two sources may alternate: an older reading changes nothing until it is larger, and is not taken for a seek.
+    The two sources may alternate: an older reading has no effect until it is larger, and is not mistaken for a seek.
     """
 
     def __init__(self, snapshot: Backlog, monitoring: MonitoringBacklog, clock: Clock) -> None:
@@ -196,8 +197,8 @@ class AutoBacklog:
         self._is_refused = False
 
     def read(self) -> Reading:
-        """A reading, with its `source`. Raises SnapshotRefused, with both reasons, where neither can be had, and the
-        errors of the source it takes."""
+        """Return a reading, with its `source`. Raises SnapshotRefused, with both reasons, if both sources fail, and the
+        errors of the source it uses."""
         if self._is_refused:
             with suppress(PubSubError):
                 reading = self._monitoring.read()
@@ -210,6 +211,6 @@ class AutoBacklog:
             try:
                 return self._monitoring.read()
             except PubSubError as error:
-                raise SnapshotRefused(f"{refusal}. Nor is there a reading by monitoring: {error}") from error
+                raise SnapshotRefused(f"{refusal}. There is no reading by monitoring either: {error}") from error
         self._is_refused = False
         return reading

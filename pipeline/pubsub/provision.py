@@ -1,7 +1,7 @@
-"""Creates the topic and its two subscriptions, and refuses what would break the method.
+"""Creates the topic and its two subscriptions, and refuses options that would break the method.
 
-The watermark rests on both subscriptions getting the same messages. Provisioning never changes what exists: it reports
-differences from the settings, and refuses whatever would make the two subscriptions differ.
+The watermark relies on both subscriptions getting the same messages. Provisioning never changes existing resources: it
+reports differences from the settings, and refuses anything that would make the two subscriptions differ.
 """
 
 from collections.abc import Iterator
@@ -34,13 +34,13 @@ CREATE = {
     "topic": "pubsub.topics.create on the project",
     "subscription": "pubsub.subscriptions.create on the project and pubsub.topics.attachSubscription on the topic",
 }
-"""The permissions that creating needs."""
+"""The permissions needed to create each resource."""
 
 
 @dataclass(frozen=True, slots=True)
 class ProvisionReport:
-    """The result of provisioning. `created` and `found` are full resource names; the others are sentences for
-    people."""
+    """The result of provisioning. `created` and `found` are full resource names; the others are human-readable
+    sentences."""
 
     created: list[str]
     found: list[str]
@@ -57,12 +57,12 @@ def provision(
     signal_topic: str | None = None,
     lease: timedelta = LEASE,
 ) -> ProvisionReport:
-    """Create what is missing: the topic, then tracking, then base, so that tracking has every message that base has.
-    With `pubsub.attach` tracking alone, with base's filter. At last the
-    topic that is told of the watermark, if there is to be one.
+    """Create the missing resources: the topic, then tracking, then base, so that tracking has every message that base
+    has. With `pubsub.attach`, only tracking is created, with base's filter. Last comes the topic for watermark signals,
+    if configured.
 
-    Idempotent, and safe beside another provisioning. It changes nothing that exists, and creates nothing if it refuses
-    anything. Raises ProvisionRefused with all reasons at once, PubSubUnreachable, PermissionMissing.
+    Idempotent, and safe concurrently with another provisioning. It changes no existing resource, and creates nothing if
+    it refuses anything. Raises ProvisionRefused with all reasons at once, PubSubUnreachable, PermissionMissing.
     """
     server = Resources(subscriber, publisher)
     topic, paths = settings.topic_path, {"tracking": settings.tracking_path, "base": settings.base_path}
@@ -102,7 +102,7 @@ def provision(
 
 
 def provision_here(settings: Settings, clock: Clock) -> ProvisionReport:
-    """Create the topic and both subscriptions of the settings where they are missing."""
+    """Create the topic and both subscriptions of the settings if they are missing."""
     server = settings.pubsub.server
     refuse_foreign_server(settings.pubsub.emulator_host)
     clients = subscriber_client(*server), publisher_client(*server)
@@ -112,14 +112,14 @@ def provision_here(settings: Settings, clock: Clock) -> ProvisionReport:
 def _refuse(reasons: Iterator[str]) -> None:
     if found := "; ".join(reasons):
         raise ProvisionRefused(
-            f"the two subscriptions would not see the same messages, and nothing that exists was changed: {found}"
+            f"the two subscriptions would not see the same messages, and no existing resource was changed: {found}"
         )
 
 
 def _older_backlog(
     subscriber: SubscriberClient, settings: PubSubSettings, clock: Clock, tracking_created_at: datetime
 ) -> Iterator[str]:
-    """A sentence about base's messages from before tracking was created; none where there are no such messages."""
+    """Yield a sentence if base has messages from before tracking was created."""
     base = settings.base_path
     if settings.attach:
         yield (

@@ -1,8 +1,8 @@
-"""Unary pulls that run to their end: sent ahead, several at once where answers are slow, and kept between batches.
+"""Unary pulls that run to their end: sent ahead, several at once if answers are slow, and kept between batches.
 
-A pull that its client gives up may still be answered, and the messages of that answer stay leased until the ack
-deadline (google-cloud-python #8087). So a pull's deadline is longer than the service waits, and an answer that
-comes after its batch belongs to the next one.
+A pull that its client cancels may still be answered, and the messages of that answer stay leased until the ack deadline
+(google-cloud-python #8087). So a pull's deadline is longer than the service waits, and an answer that arrives after its
+batch belongs to the next batch.
 """
 
 import logging
@@ -29,40 +29,40 @@ logger = logging.getLogger(__name__)
 
 LEASED_WITHIN_SECONDS = 10.0
 LATE, OVER = 0.25, 0.8
-"""Shares of a lease. A batch is pulled within a third, and its leases are extended first after another third: what
-waited for longer than LATE is extended before. What waited for longer than OVER may be delivered again by then."""
+"""Shares of a lease. A batch is pulled within a third, and its leases are first extended after another third: messages
+that waited longer than LATE are extended before. Messages that waited longer than OVER may be redelivered by then."""
 
 PULL = "/google.pubsub.v1.Subscriber/Pull"
-"""The method, whose answer is taken as bytes."""
+"""The gRPC method. Its answer is read as bytes."""
 
 PULL_AT_MOST = 1000
-"""Messages asked for by one pull: the service's own limit. The official emulator answers with at most 100."""
+"""Maximum messages requested by one pull: the service's limit. The official emulator answers with at most 100."""
 
 HELD_BYTES = 16 << 20
-"""A pull sends another by itself while fewer bytes than this wait to be taken."""
+"""A pull triggers the next one while fewer bytes than this wait to be taken."""
 
 SLOW_SECONDS = 0.025
-"""Another pull is sent when those under way have brought nothing for so long."""
+"""Another pull is sent if those in flight have returned nothing for this long."""
 
 DEADLINE_SECONDS = 120.0
-"""The deadline of a pull: longer than any server waits for messages. Waits of 18 to 90 s are known."""
+"""The deadline of a pull: longer than any server waits for messages. Waits of 18 to 90 s have been observed."""
 
 GIVEN_BACK_SECONDS = 1
-"""Messages that are given back stay leased for so long. With 0 the official emulator's snapshots do not count them
-until they come again, and the watermark would pass them."""
+"""Remaining lease of messages that are given back. With 0, the official emulator's snapshots do not count them until
+they are redelivered, and the watermark would pass them."""
 
 REST_SECONDS = 0.2
-"""No pull is sent for so long after one was refused for want of quota, or ran into a deadline."""
+"""Pause after a pull was refused for lack of quota, or ran into a deadline."""
 
 
 class Pulls:
-    """The pulls of one subscription that are under way, and what they brought that is not taken yet.
+    """The pulls of one subscription in flight, and the received messages that are not taken yet.
 
-    A pull that brought something sends the next one from gRPC's thread, while more is wanted. What waits is bounded by
-    what was wanted and by as many answers as pulls may be under way. Its leases are extended when it is taken late;
-    what waits until they are nearly over comes again. Unless it `keeps`, an answer that comes during a pause is given
-    back at once. `on_call` is called, from any thread, when a pull is sent. Assumption: one thread at a time
-    takes, goes ahead, pauses and closes.
+    A pull that returned messages triggers the next one from gRPC's thread, while more are wanted. The waiting messages
+    are bounded by the number wanted, plus one answer per pull in flight. Their leases are extended if they are taken
+    late; messages that wait until their leases are nearly over are redelivered. Unless it `keeps`, answers that arrive
+    during a pause are given back at once. `on_call` is called, from any thread, when a pull is sent. Assumption: one
+    thread at a time takes, goes ahead, pauses and closes.
     """
 
     def __init__(
@@ -86,25 +86,26 @@ class Pulls:
         self._keeps = keeps
         self._on_call = on_call
         self._answers: SimpleQueue[tuple[float, bool, int, Any]] = SimpleQueue()
-        self._waiting: deque[tuple[float, pa.Table, int]] = deque()  # since when, received messages, their bytes
+        self._waiting: deque[tuple[float, pa.Table, int]] = deque()  # arrival time, received messages, their bytes
         self._under_way = 0
-        self._lock = RLock()  # of the next four, which gRPC's threads change as well
-        self._wanted = 0  # messages, those that wait and are asked for included
-        self._asked = 0  # messages, by the pulls under way
-        self._held, self._held_bytes = 0, 0  # what waits
+        self._lock = RLock()  # guards the next four, which gRPC's threads also change
+        self._wanted = 0  # messages, waiting and requested ones included
+        self._asked = 0  # messages requested by the pulls in flight
+        self._held, self._held_bytes = 0, 0  # waiting messages and their bytes
         self._taker = get_ident()
-        self._level = 1  # pulls that should be under way
+        self._level = 1  # pulls that should be in flight
         self._rests_until = 0.0
         self._is_open = False
         self._began = 0.0
-        self._refused: Exception | None = None  # for want of quota, and nothing came since
-        self._failed: Exception | None = None  # raised when what came before it is taken
+        self._refused: Exception | None = None  # for lack of quota, and nothing arrived since
+        self._failed: Exception | None = None  # raised once the messages before it are taken
 
     def take(self, at_most: int, seconds: float) -> tuple[pa.Table, int]:
-        """Received messages of one answer, at most so many, and their bytes; none if nothing comes within `seconds`.
+        """Return received messages of one answer, at most `at_most`, and their bytes; empty if nothing arrives within
+        `seconds`.
 
-        Raises GoogleAPICallError if a pull failed, unless by its own deadline, when what came before is taken; for want
-        of quota only if nothing came.
+        Raises GoogleAPICallError if a pull failed, except by its own deadline, once earlier messages are taken; for
+        lack of quota, only if nothing arrived.
         """
         self._open()
         until = self._began + seconds
@@ -134,7 +135,7 @@ class Pulls:
         return received, size
 
     def pause(self) -> None:
-        """Send no further pulls; those under way go on."""
+        """Send no further pulls; those in flight go on."""
         self._failed = None
         with self._lock:
             self._wanted = 0
@@ -142,15 +143,15 @@ class Pulls:
             self.close()
 
     def go_ahead(self, at_most: int) -> None:
-        """Pull so many messages at most before they are taken, until the next `pause`; nothing unless it `keeps`."""
+        """Pull up to `at_most` messages in advance, until the next `pause`. Does nothing unless it `keeps`."""
         if self._keeps and at_most > 0:
             self._open()
             self._send(at_most)
 
     def close(self) -> None:
-        """Give back what was not taken, and whatever the pulls under way still bring. Taking opens it again.
+        """Give back messages that were not taken, and those that pulls in flight still return. `take` opens it again.
 
-        Where giving back fails, the messages come again when their leases end.
+        If giving back fails, the messages are redelivered when their leases end.
         """
         self._is_open = False
         self._began = self._clock.monotonic()
@@ -174,7 +175,8 @@ class Pulls:
             self._held_bytes -= size
 
     def _sort_in(self, *, block_seconds: float) -> bool:
-        """Take the answers that have come, waiting so long for a first one; drop what waited too long."""
+        """Collect the answers that have arrived, waiting up to `block_seconds` for the first; drop messages that waited
+        too long."""
         found = False
         while True:
             try:
@@ -191,7 +193,7 @@ class Pulls:
         return found
 
     def _checked(self, since: float, answer: Any) -> pa.Table:
-        """Return an answer, or an empty one for an error, which is remembered unless it came during a pause."""
+        """Return an answer, or an empty table for an error, which is stored unless it arrived during a pause."""
         if not isinstance(answer, Exception):
             self._refused = None
             return answer
@@ -206,9 +208,9 @@ class Pulls:
         return NOTHING
 
     def _send(self, wanted: int) -> None:
-        """Have as many pulls under way as the level says, for messages that are wanted and not asked for yet.
+        """Keep as many pulls in flight as `_level`, for messages that are wanted and not requested yet.
 
-        None is sent while a failure waits to be raised.
+        Sends none while a failure waits to be raised.
         """
         if self._failed is not None:
             return
@@ -223,7 +225,7 @@ class Pulls:
             self._ask(asks)
 
     def _may_ask(self) -> int:
-        """For how many messages a pull is sent now; they count as asked for. The lock is held."""
+        """Return how many messages to request now; they count as requested. The caller holds the lock."""
         asks = max(0, min(PULL_AT_MOST, self._wanted - self._asked - self._held))
         self._asked += asks
         return asks
@@ -235,7 +237,8 @@ class Pulls:
         call.add_done_callback(partial(self._done, asks))
 
     def _done(self, asks: int, call: Any) -> None:
-        """Called in one of gRPC's threads: the next pull is sent from here, so that it does not wait for the taker."""
+        """Handle an answer, in one of gRPC's threads. The next pull is sent from here, so that it does not wait for the
+        taker."""
         size = 0
         try:
             content = call.result()
@@ -254,7 +257,7 @@ class Pulls:
             self._held += found
             self._held_bytes += size
             goes_on = found and self._held_bytes < HELD_BYTES and now >= self._rests_until
-            came_at_once = get_ident() == self._taker  # before this was its callback: `_send` is still at it
+            came_at_once = get_ident() == self._taker  # it ended before its callback was added: `_send` still runs
             next_asks = self._may_ask() if goes_on and not came_at_once else 0
         sends_next = goes_on and came_at_once
         if sends_next:
@@ -269,7 +272,7 @@ class Pulls:
                 self._answers.put((now, True, 0, error))
 
     def lease(self, ack_ids: Sequence[str], seconds: int) -> None:
-        """Ask that messages are leased for so long from now. The answers are not waited for."""
+        """Request that messages stay leased for `seconds` from now. Does not wait for the answers."""
         with suppress(ValueError):  # the channel was closed
             for start in range(0, len(ack_ids), IDS_PER_CALL):
                 request = ModifyAckDeadlineRequest(

@@ -1,4 +1,4 @@
-"""One process' use of both subscriptions, for sensors and commands alike: pulling, readings, and what they cost."""
+"""One process's use of both subscriptions, for sensors and commands: pulling, readings, and their cost."""
 
 from collections.abc import Iterator
 from contextlib import suppress
@@ -27,10 +27,10 @@ from tidemark.pipeline.watermark.usage import Usage
 
 
 class Readings:
-    """Readings of base and tracking. Everything lasting is in `kept`, so that any number of these share it.
+    """Readings of base and tracking. All lasting state is in `kept`, so that any number of instances share it.
 
-    With `pubsub.attach` base is read by Cloud Monitoring alone, unless `reading = "snapshot"` is set, or an emulator
-    has no metrics. Reading needs no pull and acknowledges nothing; only a `subscription` does that.
+    With `pubsub.attach` base is read only by Cloud Monitoring, unless `reading = "snapshot"` is set, or on an emulator,
+    which has no metrics. Reading needs no pull and acknowledges nothing; only a `subscription` does.
     """
 
     def __init__(self, settings: Settings, kept: Kept, clock: Clock) -> None:
@@ -39,15 +39,15 @@ class Readings:
         self._clock = clock
 
     def base(self, user: str = "") -> Backlog:
-        """Readings of base, not shared between threads: each `user` gets its own."""
+        """Return base's backlog, which threads must not share: each `user` gets its own."""
         return self._backlog(self._pubsub.base_path, user)
 
     def tracking(self, user: str = "") -> Backlog:
-        """Readings of tracking, for each `user`."""
+        """Return tracking's backlog, one per `user`."""
         return self._backlog(self._pubsub.tracking_path, user)
 
     def spending(self) -> Spending:
-        """The account of this process' use, and the budget of snapshots: one for all readings."""
+        """Return this process's usage account and snapshot budget, shared by all readings."""
         pubsub, tick = self._pubsub, self._settings.watermark.tick
         paths = {"base": pubsub.base_path, "tracking": pubsub.tracking_path}
         return self._kept.get(
@@ -56,8 +56,8 @@ class Readings:
         )
 
     def subscription(self, path: str) -> PubSubSubscription:
-        """The subscription at this path, to pull from. Kept between ticks, for one thread: a pull may be under way.
-        Raises BaseReadByOthers for a base that somebody else reads."""
+        """Return the subscription at this path, to pull from. It is kept between ticks, for one thread: a pull may be
+        in flight. Raises BaseReadByOthers for a base that somebody else reads."""
         pubsub, tick, client = self._pubsub, self._settings.watermark.tick, self.client()
         count = partial(self.spending().count, Usage(pulls=1))
         return self._kept.get(
@@ -68,16 +68,16 @@ class Readings:
         )
 
     def sweep(self) -> int:
-        """Delete the snapshots that a crash during an earlier reading left behind, and return how many there were.
+        """Delete the snapshots left behind by crashed readings, and return their number.
 
-        Of a subscription that is read by monitoring alone there are none, and no permission for snapshots is needed.
+        A subscription read only by monitoring has none, and needs no permission for snapshots.
         """
         paths = (self._pubsub.tracking_path, self._pubsub.base_path)
         return sum(self._snapshot(path).sweep() for path in paths if not self._is_monitored(path))
 
     def taken_away(self) -> Iterator[str]:
-        """Sentences on what has lately taken messages, unread, from a base that somebody else reads. The service tells
-        it by metrics: nothing where there are none, none can be had now, or snapshots alone are to be read."""
+        """Yield sentences about messages that recently left, unread, a base that somebody else reads. Yields nothing if
+        there are no metrics, they cannot be read now, or only snapshots are configured."""
         path = self._pubsub.read_by_others
         if path is None or self._pubsub.monitoring is None or self._pubsub.reading == "snapshot":
             return
@@ -85,8 +85,8 @@ class Readings:
         with suppress(PubSubError):
             if sought := counts.counted(SOUGHT):
                 yield (
-                    f"{path} was sought within {within} ({sought} requests): what a seek or a purge skipped was not "
-                    "read, and the watermark passes it"
+                    f"{path} was sought within {within} ({sought} requests): messages skipped by a seek or purge were "
+                    "not read, and the watermark passes them"
                 )
             if moved := counts.counted(DEAD_LETTERED):
                 yield (
@@ -95,11 +95,11 @@ class Readings:
                 )
 
     def client(self) -> SubscriberClient:
-        """The client of all of them."""
+        """Return the client that all subscriptions share."""
         return self._kept.get("subscriber client", lambda: subscriber_client(*self._pubsub.server))
 
     def _is_monitored(self, path: str) -> bool:
-        """True if the subscription is read by Cloud Monitoring alone."""
+        """Return whether the subscription is read by Cloud Monitoring alone."""
         pubsub = self._pubsub
         if pubsub.reading != "auto":
             return pubsub.reading == "monitoring"

@@ -1,4 +1,4 @@
-"""The answer of a pull as Arrow columns, from its bytes: no Python object for each message."""
+"""A pull's answer as Arrow columns, decoded from its bytes without a Python object per message."""
 
 from collections.abc import Iterable
 from functools import cache
@@ -13,12 +13,12 @@ from tidemark.pipeline.contract.messages import MESSAGE, MOMENT
 
 ACK_ID = "ack_id"
 RECEIVED = MESSAGE.append(pa.field(ACK_ID, pa.string(), nullable=False))
-"""A message, and the id that acknowledges this delivery of it."""
+"""A message, and the ack id of this delivery."""
 
 ANSWER: Any = PullResponse.pb()
 
 NEVER = pa.scalar(0, pa.int64()).cast(MOMENT)
-"""The publish time of a message without one, as protobuf has it."""
+"""The publish time of a message without one, as in protobuf."""
 
 NOTHING = pa.Table.from_batches([], RECEIVED)
 
@@ -29,7 +29,7 @@ def _handler() -> Any:
 
 
 def received_of(answer: bytes) -> pa.Table:
-    """The messages of an encoded PullResponse, in the columns of RECEIVED."""
+    """Decode a PullResponse to the columns of RECEIVED."""
     (received,) = _handler().list_to_record_batch([answer]).columns
     each = pc.list_flatten(received)
     message, ordering_key = each.field("message"), each.field("message").field("ordering_key")
@@ -45,6 +45,6 @@ def received_of(answer: bytes) -> pa.Table:
 
 
 def table_of(messages: Iterable[Any]) -> pa.Table:
-    """Messages that are plain protobuf, in the columns of MESSAGE."""
+    """Convert plain protobuf messages to the columns of MESSAGE."""
     answer = ANSWER(received_messages=[{"message": message} for message in messages])
     return received_of(answer.SerializeToString()).drop_columns(ACK_ID)

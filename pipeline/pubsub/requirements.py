@@ -1,5 +1,5 @@
-"""Requirements of the method on the two subscriptions: options that break it, options that merely differ from the
-settings, and the request that creates a subscription. Pure functions over the subscriptions that exist."""
+"""The method's requirements on the two subscriptions: options that break it, options that only differ from the
+settings, and the request that creates a subscription. Pure functions of existing subscriptions."""
 
 from collections.abc import Iterator
 from datetime import timedelta
@@ -22,20 +22,22 @@ function keepMetadata(message, metadata) {
   return {data: Object.keys(attributes).length > 0 ? '' : '-', attributes: attributes};
 }
 """
-"""Drops the payload and keeps the attributes. A message needs one or the other, so without attributes a dash stays."""
+"""Drops the payload and keeps the attributes. A message must have at least one of them, so one without attributes gets
+a dash as payload."""
 
 KEEP_METADATA = [{"javascript_udf": {"function_name": "keepMetadata", "code": TRANSFORM_CODE}}]
-"""The transform as a subscription's request has it."""
+"""The transform as a field of a subscription's request."""
 
 
 def wanted(settings: PubSubSettings, path: str, lease: timedelta = LEASE) -> dict[str, Any]:
-    """The request that creates the subscription at `path`: pulled, with the filter of the settings, never expiring."""
+    """Return the request that creates the subscription at `path`: for pulling, with the settings' filter, never
+    expiring."""
     request: dict[str, Any] = {
         "name": path,
         "topic": settings.topic_path,
         "ack_deadline_seconds": int(lease.total_seconds()),
         "message_retention_duration": settings.retention,
-        "expiration_policy": {},  # set without a time: it never expires
+        "expiration_policy": {},  # present but without a TTL: it never expires
     }
     if settings.filter:
         request["filter"] = settings.filter
@@ -45,7 +47,7 @@ def wanted(settings: PubSubSettings, path: str, lease: timedelta = LEASE) -> dic
 
 
 def followed(settings: PubSubSettings, base: Any | None) -> PubSubSettings:
-    """The settings, with base's filter where somebody else reads base and the settings name none."""
+    """Return the settings, with base's filter if somebody else reads base and the settings have none."""
     if settings.attach and base is not None and not settings.filter:
         return settings.model_copy(update={"filter": base.filter})
     return settings
@@ -54,7 +56,8 @@ def followed(settings: PubSubSettings, base: Any | None) -> PubSubSettings:
 def refusals(
     settings: PubSubSettings, contract: MessageContract, tracking: Any | None, base: Any | None
 ) -> Iterator[str]:
-    """Each reason why the method would not hold, with a remedy. None stands for a subscription yet to be created."""
+    """Yield each reason why the method would not hold, with a remedy. None stands for a subscription yet to be
+    created."""
     if settings.metadata_only and contract.needs_payload:
         yield (
             "pubsub.metadata_only = true drops the payload on tracking, but message.each, message.event_time, "
@@ -84,32 +87,32 @@ def refusals(
 
 
 def lacks_schema(topic: str, contract: MessageContract) -> str:
-    """A sentence about a topic without a schema, by which messages are to be read."""
+    """Return a sentence about a topic without the schema that is needed to read its messages."""
     _, project, _, name = topic.split("/")
     return (
         f"{topic} has no schema, and message.payload = {contract.payload.encoding.value!r} with an empty "
         "message.schema reads messages by that: all of them would go to quarantine (UNREADABLE_PAYLOAD). Before "
-        f"anybody publishes, give the topic its schema, `gcloud pubsub topics update {name} --project={project} "
+        f"you publish, give the topic its schema, `gcloud pubsub topics update {name} --project={project} "
         "--schema=NAME --message-encoding=binary`, or delete it and create it with one; or name a file in "
         "message.schema"
     )
 
 
 def ignored(settings: PubSubSettings) -> Iterator[str]:
-    """A sentence for each setting that an emulator keeps and ignores."""
+    """Yield a sentence for each setting that an emulator stores and ignores."""
     if settings.emulator_host is not None and settings.metadata_only:
         yield "pubsub.metadata_only: the emulator ignores message transforms, tracking carries the payload"
     if settings.emulator_host is not None and settings.filter and settings.emulator != "local":
         yield (
             "pubsub.filter: Google's official emulator keeps filters and ignores them, so that both subscriptions "
-            'would get every message: tidemark\'s own Pub/Sub applies them, pubsub.emulator = "local"'
+            'would get every message; use tidemark\'s own Pub/Sub, which applies them: pubsub.emulator = "local"'
         )
 
 
 def _breaks(contract: MessageContract, role: str, found: Any, settings: PubSubSettings) -> Iterator[str]:
     name = found.name
     another = f"name another subscription in pubsub.{role}_subscription"
-    again = f"delete it and provision again (what it has not delivered is lost), or {another}"
+    again = f"delete it and provision again (undelivered messages are lost), or {another}"
     if name == settings.read_by_others:
         again = another
     if found.topic == DELETED_TOPIC:
@@ -155,8 +158,8 @@ def _breaks(contract: MessageContract, role: str, found: Any, settings: PubSubSe
 
 
 def differences(settings: PubSubSettings, role: str, found: Any) -> Iterator[str]:
-    """A sentence for each option of a subscription that differs from the settings; `role` is tracking or base. None of
-    a subscription that somebody else reads."""
+    """Yield a sentence for each option of a subscription that differs from the settings; `role` is tracking or base.
+    Yields nothing for a subscription that somebody else reads."""
     if found.name == settings.read_by_others:
         return
     name, update = found.name, _update(found)
@@ -169,7 +172,7 @@ def differences(settings: PubSubSettings, role: str, found: Any) -> Iterator[str
         )
     if (expiry := _expires_after(found)) is not None:
         yield (
-            f"{name} expires after {format_duration(expiry)} without use, it should never: run "
+            f"{name} expires after {format_duration(expiry)} without use, but should never expire: run "
             f"`{update} --expiration-period=never`"
         )
     if found.enable_exactly_once_delivery:
@@ -178,7 +181,7 @@ def differences(settings: PubSubSettings, role: str, found: Any) -> Iterator[str
             f"`{update} --no-enable-exactly-once-delivery`"
         )
     if found.enable_message_ordering:
-        yield f"{name} delivers in order, which tidemark does not need and which cannot be taken off"
+        yield f"{name} delivers in order, which tidemark does not need and which cannot be turned off"
     drops = any(not transform.disabled for transform in found.message_transforms)
     if role == "tracking" and drops != settings.metadata_only:
         yield (
@@ -188,13 +191,13 @@ def differences(settings: PubSubSettings, role: str, found: Any) -> Iterator[str
 
 
 def dangers(role: str, found: Any, *, attach: bool = False) -> Iterator[str]:
-    """A sentence for each option that will lose messages later, although the method holds today, or by which they leave
-    a subscription that somebody else reads without having been read."""
+    """Yield a sentence for each option by which messages will be lost later although the method holds today, or by
+    which they leave, unread, a subscription that somebody else reads."""
     if attach and role == "base":
         yield from _unread(found)
     if (expiry := _expires_after(found)) is not None:
         yield (
-            f"Pub/Sub will DELETE the {role} subscription {found.name}, and all that it has not delivered, when "
+            f"Pub/Sub will DELETE the {role} subscription {found.name}, with all undelivered messages, if "
             f"nothing pulls from it for {format_duration(expiry)}: run `{_update(found)} --expiration-period=never` now"
         )
 
@@ -217,8 +220,7 @@ def _unread(found: Any) -> Iterator[str]:
 
 
 def _expires_after(found: Any) -> timedelta | None:
-    """Return the time without use after which Pub/Sub deletes the subscription; None: never. Without a policy: 31
-    days."""
+    """Return the idle time after which Pub/Sub deletes the subscription; None: never. Without a policy: 31 days."""
     if "expiration_policy" not in found:
         return DEFAULT_EXPIRY
     ttl: timedelta = found.expiration_policy.ttl

@@ -1,4 +1,4 @@
-"""Topics, subscriptions and snapshots: found, created, deleted and listed by their kind and name."""
+"""Finds, creates, deletes and lists topics, subscriptions and snapshots by kind and name."""
 
 from contextlib import suppress
 from typing import Any
@@ -10,22 +10,22 @@ from tidemark.pipeline.pubsub.connection import ONCE_MORE, bounded, reported
 
 
 class Resources:
-    """The requests of a command, each bounded in time by `bounds`, and with its errors explained. Creating what exists
-    and deleting what does not are no errors. `needed` is the permission to grant where it is missing."""
+    """The requests of a command, each limited in time by `bounds`, with explained errors. Creating an existing resource
+    and deleting a missing one are not errors. `needed` is the permission to grant if it is missing."""
 
     def __init__(self, subscriber: SubscriberClient, publisher: PublisherClient) -> None:
         self._clients: dict[str, Any] = {"topic": publisher, "subscription": subscriber, "snapshot": subscriber}
         self.bounds = bounded()
 
     def find(self, kind: str, path: str) -> Any | None:
-        """The resource at the path, or None."""
+        """Return the resource at the path, or None."""
         get = getattr(self._clients[kind], f"get_{kind}")
         with reported("look up", path, f"pubsub.{kind}s.get on it", then=ONCE_MORE), suppress(api.NotFound):
             return get(**{kind: path}, **self.bounds)
         return None
 
     def create(self, kind: str, request: dict[str, Any], needed: str) -> bool:
-        """Create a topic or subscription; False if it exists already."""
+        """Create a topic or subscription. Returns False if it already exists."""
         create = getattr(self._clients[kind], f"create_{kind}")
         with reported("create", request["name"], needed, then=ONCE_MORE), suppress(api.AlreadyExists):
             create(request=request, **self.bounds)
@@ -33,13 +33,13 @@ class Resources:
         return False
 
     def delete(self, kind: str, path: str, needed: str) -> None:
-        """Delete it, if it exists."""
+        """Delete the resource, if it exists."""
         delete = getattr(self._clients[kind], f"delete_{kind}")
         with reported("delete", path, needed, then=ONCE_MORE), suppress(api.NotFound):
             delete(**{kind: path}, **self.bounds)
 
     def listed(self, kind: str, project: str) -> list[Any]:
-        """All of the project's."""
+        """Return all of the project's resources of this kind."""
         listing = getattr(self._clients[kind], f"list_{kind}s")
         with reported(f"list the {kind}s of", project, f"pubsub.{kind}s.list on it", then=ONCE_MORE):
             return list(listing(project=project, **self.bounds))

@@ -1,6 +1,6 @@
-"""Sample messages of the topic, by a temporary subscription.
+"""Samples messages of the topic, with a temporary subscription.
 
-Neither of the pipeline's subscriptions is touched: each subscription gets its own copy of what is published.
+The pipeline's two subscriptions are not affected: each subscription gets its own copy of every message.
 """
 
 import uuid
@@ -21,16 +21,16 @@ from tidemark.pipeline.settings_sections import PubSubSettings
 from tidemark.pipeline.settings_types import DAY
 
 PREFIX = "tidemark-sample-"
-"""The beginning of these subscriptions' names, so that one that was left behind is known."""
+"""Prefix of these subscriptions' names, to recognize those left behind."""
 
 EXPIRES_AFTER = DAY
-"""Without use, as soon as the service allows: what a killed process leaves behind is gone then."""
+"""Expiration without use, the shortest that the service allows: it removes what a killed process leaves behind."""
 
 LEASE, KEPT = timedelta(seconds=10), timedelta(minutes=10)
-"""The ack deadline, and how long messages are kept: both the shortest that the service allows."""
+"""The ack deadline and the message retention, both the shortest that the service allows."""
 
 MOST_BYTES = 64 << 20
-"""Bytes of a sample: it is held in memory."""
+"""Maximum bytes of a sample, which is held in memory."""
 
 CREATE = "pubsub.subscriptions.create on the project and pubsub.topics.attachSubscription on it"
 DELETE = "pubsub.subscriptions.delete on it"
@@ -39,10 +39,10 @@ DELETE = "pubsub.subscriptions.delete on it"
 def sample_messages(
     client: SubscriberClient, settings: PubSubSettings, clock: Clock, count: int, wait: timedelta
 ) -> list[pa.Table]:
-    """At most so many messages of what is published to the topic within the wait, each once, as a row of MESSAGE.
+    """Return up to `count` messages published to the topic within `wait`, each once, as a row of MESSAGE.
 
-    The subscription is deleted however this ends, unless the process is killed. Raises SubscriptionMissing if there is
-    no topic, PermissionMissing, PubSubUnreachable.
+    The subscription is deleted however this ends, unless the process is killed. Raises SubscriptionMissing if the topic
+    does not exist, PermissionMissing, PubSubUnreachable.
     """
     until = clock.monotonic() + wait.total_seconds()
     found: dict[str, pa.Table] = {}
@@ -55,14 +55,14 @@ def sample_messages(
                 table = batch.messages.table
                 found |= {one: table.slice(row, 1) for row, one in enumerate(table["message_id"].to_pylist())}
                 size += batch.size_bytes
-                subscription.acknowledge(batch.ack_ids)  # on this subscription alone, so that none comes twice
+                subscription.acknowledge(batch.ack_ids)  # on this subscription only, so that no message is redelivered
         finally:
             subscription.close()
     return list(found.values())
 
 
 def short_lived(path: str, topic: str) -> dict[str, Any]:
-    """The request for a subscription that nothing keeps, nor its messages, for longer than the service must."""
+    """Return the request for a subscription that expires, and drops its messages, as soon as the service allows."""
     return {
         "name": path,
         "topic": topic,
@@ -74,7 +74,8 @@ def short_lived(path: str, topic: str) -> dict[str, Any]:
 
 @contextmanager
 def _throw_away(client: SubscriberClient, settings: PubSubSettings) -> Iterator[str]:
-    """A new subscription of the topic, until the block is left. It is deleted even if its creation was interrupted."""
+    """Create a subscription of the topic for the duration of the block. It is deleted even if its creation was
+    interrupted."""
     path = f"projects/{settings.project}/subscriptions/{PREFIX}{uuid.uuid4().hex[:12]}"
     bounds = bounded()
     request = {**short_lived(path, settings.topic_path), "filter": settings.filter}
@@ -93,4 +94,4 @@ def _throw_away(client: SubscriberClient, settings: PubSubSettings) -> Iterator[
                 client.delete_subscription(subscription=path, **bounds)
         except PubSubError as error:
             if is_made:
-                raise type(error)(f"{error}. Delete it yourself; Pub/Sub does after a day without use") from error
+                raise type(error)(f"{error}. Delete it; otherwise Pub/Sub does after a day without use") from error

@@ -1,4 +1,4 @@
-"""The schemas that Pub/Sub keeps: each message of a topic with a schema names the revision that it was written with."""
+"""The schemas stored in Pub/Sub: each message of a topic with a schema names the revision that it was written with."""
 
 from collections.abc import Mapping
 from typing import Any, Protocol
@@ -23,26 +23,26 @@ ENCODINGS: Mapping[Any, Encoding] = {
 LIST = "pubsub.schemas.listRevisions"
 
 AGAIN_US, AFTER_FAILURE_US = 1_000_000, 30_000_000
-"""A schema's revisions are listed again so long after the last time, at the earliest, and after a failure."""
+"""Minimum time before a schema's revisions are listed again, and the same after a failure."""
 
 MOST_SCHEMAS = 20
-"""Schemas that are looked up for one batch, and kept. There is more than one only until the first is accepted, or where
-the settings name several."""
+"""Maximum schemas looked up for one batch, and kept. There are several only until the first is accepted, or if the
+settings name several."""
 
 
 class Accepted(Protocol):
-    """Which schemas the pipeline reads. The set only grows."""
+    """The schemas that the pipeline reads. The set only grows."""
 
     def names(self) -> frozenset[str]:
-        """Their full names. None at all: the first that is found is accepted."""
+        """Return their full names. If there are none, the first schema found is accepted."""
 
     def accept(self, name: str) -> None:
-        """Accept the first one, unless another process was faster."""
+        """Accept this schema as the first, unless another process was faster."""
 
 
 class PubSubSchemas:
-    """Looks schemas up in Pub/Sub, those that are `accepted`; without, any. One listing of a schema answers for all of
-    its revisions, those that do not exist included. The client is made when it is first needed."""
+    """Looks up schemas in Pub/Sub: the `accepted` ones, or any without `accepted`. One listing of a schema answers for
+    all its revisions, including those that do not exist. The client is created on first use."""
 
     def __init__(self, server: Server, accepted: Accepted | None = None) -> None:
         self._server = server
@@ -54,10 +54,12 @@ class PubSubSchemas:
         self._asked_at_us = self._asked = 0
 
     def name(self, attributes: Mapping[str, str]) -> str:
-        """The schema's full name with its revision. Raises Unreadable."""
+        """Return the schema's full name with its revision. Raises Unreadable."""
         schema = attributes.get(SCHEMA_NAME)
         if not schema:
-            raise Unreadable(f"the attribute {SCHEMA_NAME}, which names the schema, is absent: has its topic a schema?")
+            raise Unreadable(
+                f"the attribute {SCHEMA_NAME}, the schema's name, is absent: does its topic have a schema?"
+            )
         if schema.rpartition("/")[2] == DELETED_SCHEMA:
             raise Unreadable("its schema was deleted in Pub/Sub")
         if not NAME.fullmatch(schema):
@@ -74,8 +76,8 @@ class PubSubSchemas:
             )
 
     def find(self, name: str, at_us: int) -> tuple[Definition | None, int]:
-        """The revision of that name, or None if there is none, and when its schema was asked for. The first schema that
-        is found is accepted. Raises Unknown, and Unreadable where another one was accepted meanwhile."""
+        """Return the revision of that name, or None if there is none, and when its schema was requested. The first
+        schema found is accepted. Raises Unknown, and Unreadable if another schema was accepted meanwhile."""
         schema, _, revision = name.partition("@")
         asked_us, found = self._listed.get(schema, (0, {}))
         if revision not in found and at_us - asked_us >= AGAIN_US:
@@ -113,6 +115,6 @@ def _definition(name: str, schema: Any) -> Definition | None:
 
 
 def reader_of(contract: MessageContract, asked: ServerSettings, accepted: Accepted | None = None) -> HeartbeatReader:
-    """The reader of a contract. It asks Pub/Sub, as these settings say, for the schemas that are `accepted`, where the
-    contract needs them and names no file."""
+    """Create the reader of a contract. If the contract needs schemas and names no file, it looks up the `accepted` ones
+    in Pub/Sub, with the connection settings `asked`."""
     return HeartbeatReader(contract, PubSubSchemas(asked.server, accepted))

@@ -1,9 +1,10 @@
-"""The budget of snapshots: what readings cost, and when the next one may be taken.
+"""The snapshot budget: what readings cost, and when the next one may be taken.
 
-A snapshot keeps the messages of its subscription's backlog, and Pub/Sub charges that by size. So the price of a reading
-is estimated in bytes: how far back the backlog goes, times the rate at which messages are published, times their mean
-size, as the last day's pulls tell. A reading stays true, so an expensive one may be taken less often: what is left of
-the day's budget is spread over a day."""
+A snapshot keeps the messages of its subscription's backlog, and Pub/Sub charges for their size. So the price of a
+reading is estimated in bytes: the age of the backlog, times the publish rate, times the mean message size, both from
+the last day's pulls. A reading stays valid, so an expensive one may be taken less often: the rest of the day's budget
+is spread over a day.
+"""
 
 import math
 from collections import defaultdict
@@ -24,20 +25,19 @@ from tidemark.pipeline.watermark.usage import Usage
 DAY = timedelta(days=1)
 
 LONGEST = timedelta(hours=4)
-"""A reading is put off for this long at most, even if the budget is spent: otherwise the watermark might stand for as
-long as a backlog is larger than the budget. So at most six readings of a subscription a day are beyond the budget."""
+"""Maximum delay of a reading, even if the budget is spent: otherwise the watermark might stand still as long as a
+backlog is larger than the budget. So at most six readings per subscription and day exceed the budget."""
 
 SHARES = 2
-"""Base and tracking get equal shares of what is left."""
+"""Base and tracking get equal shares of the remaining budget."""
 
 NOTHING = timedelta(0)
 
 
 @dataclass(slots=True)
 class SnapshotPace:
-    """The moment at which one reader of a subscription took its last snapshot, by this machine's clock; the next is
-    due `promised` later at the latest. `observed_at` is when that reading was observed, which may be by a server's
-    clock."""
+    """When one reader of a subscription took its last snapshot, by this machine's clock; the next is due at most
+    `promised` later. `observed_at` is when that reading was observed, which may be by a server's clock."""
 
     last: datetime | None = None
     promised: timedelta = LONGEST
@@ -45,7 +45,7 @@ class SnapshotPace:
 
     @property
     def clock_behind(self) -> timedelta:
-        """The least by which this machine's clock was behind the server's, by the last reading."""
+        """The lower bound of how far this machine's clock was behind the server's, by the last reading."""
         if self.last is None or self.observed_at is None:
             return NOTHING
         return max(self.observed_at - self.last, NOTHING)
@@ -53,8 +53,8 @@ class SnapshotPace:
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """The moment at which a reading is due (None: now). `is_over_budget` says that it is due only because `LONGEST` has
-    passed, or never within it."""
+    """When a reading is due (None: now). `is_over_budget` is true if the budget alone would not allow it within
+    `LONGEST`."""
 
     due_at: datetime | None
     is_over_budget: bool = False
@@ -62,20 +62,20 @@ class Turn:
 
 @dataclass(slots=True)
 class Backlogged:
-    """The known facts about one subscription: no message of its backlog was published before `oldest`, by its last
-    reading; and a tick that emptied it, as far as one can tell, found nothing from before `reached`."""
+    """What is known about one subscription. `oldest`: no message of its backlog was published earlier, by the last
+    reading. `reached`: the last tick that seemed to empty the backlog found nothing older."""
 
     oldest: datetime | None = None
     reached: datetime | None = None
 
 
 class Spending:
-    """The account of one process, and of what the log tells of others. Any number of threads may use it.
+    """The account of one process, including what others recorded in the log. Thread-safe.
 
-    `bytes_a_day` is the budget; None: readings are taken whatever they cost, and counted. `base` and `tracking` are the
-    subscriptions' paths; where nothing `lands`, base's messages are as large as tracking's. Guarantee: no reading is
-    put off for longer than `LONGEST`. Prices are estimates: a backlog that was not read yet may cost more than it
-    seems.
+    `bytes_a_day` is the budget; None: readings are taken whatever their cost, and counted. `base` and `tracking` are
+    the subscriptions' paths; if nothing `lands`, base's messages are assumed to be as large as tracking's. Guarantee:
+    no reading is delayed for longer than `LONGEST`. Prices are estimates: a backlog that was not read yet may cost more
+    than estimated.
     """
 
     def __init__(
@@ -92,11 +92,10 @@ class Spending:
         self._usage = Usage()
         self._began, self._since = clock.now(), clock.monotonic()
 
-    # What is learned
+    # Inputs
 
     def learn(self, state: WatermarkState) -> None:
-        """Take over the log's account, and its newest readings: other trackers, or this one before a restart, took
-        them."""
+        """Take over the log's account and newest readings, taken by other trackers, or by this one before a restart."""
         decision = state.decision
         with self._lock:
             self._known, self._last_day = state.account.known, state.account.last_day(self._clock.now())
@@ -105,23 +104,25 @@ class Spending:
                 self._follow(self._tracking_path, decision.tracking)
 
     def reached(self, path: str, oldest: datetime | None) -> None:
-        """A tick made durable what it pulled, and `oldest` is the least publish time of that (None: it pulled nothing).
+        """Record that a tick made its messages durable; `oldest` is their smallest publish time (None: it pulled
+        nothing).
 
         Assumption: a tick that finds a backlog pulls some of its older messages. A tick that pulls nothing proves
-        nothing, since another consumer may hold what is outstanding.
+        nothing, since another consumer may hold the outstanding messages.
         """
         if oldest is not None:
             with self._lock:
                 self._backlogs[path].reached = oldest
 
     def count(self, usage: Usage) -> None:
-        """Add to what this process used."""
+        """Add to this process's usage."""
         with self._lock:
             self._usage += usage
 
     @contextmanager
     def noted(self) -> Iterator[Usage]:
-        """Give what was used since the last note, for a decision to note. If the block fails, the next note has it."""
+        """Yield the usage since the last note, for a decision to record. If the block fails, the next note includes
+        it."""
         now = self._clock.monotonic()
         with self._lock:
             usage, self._usage = replace(self._usage, seconds=now - self._since, ticks=1), Usage()
@@ -133,13 +134,13 @@ class Spending:
             raise
         with self._lock:
             self._since = now
-            self._last_day += usage  # until the log is looked at again
+            self._last_day += usage  # until the log is read again
             self._known += usage
 
-    # What is asked
+    # Queries
 
     def turn(self, path: str, user: str) -> Turn:
-        """Tell when the next reading is due. The first one of all is due at once."""
+        """Return when the next reading is due. The first is due at once."""
         now = self._clock.now()
         with self._lock:
             pace = self._paces[path, user]
@@ -148,12 +149,12 @@ class Spending:
                 return Turn(None)
             last, interval = pace.last or self._began, self._interval(self._price(path, age))
             wait = min(pace.promised, interval)
-            # A tick comes a little sooner or later than its time, and a clock may be set back.
+            # A tick may be slightly early or late, and a clock may be set back.
             is_due = not NOTHING <= now - last < wait - self._tick / 2
             return Turn(None if is_due else last + wait, is_over_budget=interval >= LONGEST)
 
     def took(self, path: str, user: str, reading: Reading) -> Reading:
-        """Account for a reading by snapshot, and return it with the promise of when the next one is due."""
+        """Account for a reading by snapshot, and return it with the promised delay of the next one."""
         with self._lock:
             backlog, pace = self._backlogs[path], self._paces[path, user]
             backlog.oldest = reading.oldest_unacked
@@ -176,13 +177,13 @@ class Spending:
             pace.promised = min(newest.next_within, LONGEST)
 
     def _age(self, path: str, now: datetime) -> timedelta | None:
-        """Return how far back the backlog goes; None if it is not known."""
+        """Return the age of the backlog; None if it is not known."""
         known = self._backlogs[path]
         froms = [moment for moment in (known.oldest, known.reached) if moment is not None]
         return max(now - max(froms), NOTHING) if froms else None
 
     def _price(self, path: str, age: timedelta | None) -> int:
-        """The bytes of what was published within `age`; 0 where nothing is known."""
+        """Estimate the bytes published within `age`; 0 if nothing is known."""
         used = self._known + self._usage
         seconds = self._known.seconds + self._clock.monotonic() - self._since
         is_tracking = path == self._tracking_path or not self._lands
@@ -192,7 +193,7 @@ class Spending:
         return round(used.tracked / seconds * age.total_seconds() * size / messages)
 
     def _interval(self, price: int) -> timedelta:
-        """For how long what is left of the budget must do without another reading of this price."""
+        """Return how long the remaining budget must last without another reading at this price."""
         left = max((self._budget or 0) - self._spent(), 0)
         if not price:
             return NOTHING
@@ -200,13 +201,12 @@ class Spending:
         return timedelta(seconds=min(seconds, LONGEST.total_seconds()))
 
     def _spent(self) -> int:
-        """Bytes that the snapshots of the last day kept, by estimate."""
+        """Return the estimated bytes that the last day's snapshots kept."""
         return self._last_day.snapshot_bytes + self._usage.snapshot_bytes
 
 
 class BudgetedBacklog:
-    """Readings within the budget. Where there is monitoring, it stands in for a reading that is not due or over the
-    budget.
+    """Readings within the budget. If there is monitoring, it replaces a reading that is not due or over the budget.
 
     Each `user` has its own pace: "" reads for decisions, and the log carries its promises.
     """
@@ -221,7 +221,7 @@ class BudgetedBacklog:
         self._monitoring = monitoring
 
     def read(self) -> Reading:
-        """A reading. Raises ReadingPostponed if none is due, and what the backlog raises."""
+        """Return a reading. Raises ReadingPostponed if none is due, and the errors of `backlog`."""
         turn = self._spending.turn(self._path, self._user)
         if turn.due_at is not None:
             return self._instead(turn.due_at)
@@ -234,11 +234,11 @@ class BudgetedBacklog:
     def _instead(self, due_at: datetime) -> Reading:
         text = (
             f"a reading of {self._path} is due at {due_at.isoformat(timespec='seconds')} (at least one in "
-            f"{rough(LONGEST)}): a snapshot of it would take more than its share of pubsub.snapshot_budget"
+            f"{rough(LONGEST)}): a snapshot now would exceed its share of pubsub.snapshot_budget"
         )
         if self._monitoring is None:
             raise ReadingPostponed(text)
         try:
             return self._monitoring.read()
         except PubSubError as error:
-            raise ReadingPostponed(f"{text}. Nor is there one by monitoring: {error}") from error
+            raise ReadingPostponed(f"{text}. There is no reading by monitoring either: {error}") from error

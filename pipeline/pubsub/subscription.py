@@ -1,4 +1,4 @@
-"""Pulling and acknowledging: batches of what unary pulls bring, whose leases are kept until they are acknowledged.
+"""Pulls batches and acknowledges them. Leases are kept until messages are acknowledged or given back.
 
 Acknowledging is the caller's last step: a batch is acknowledged only after it is durable.
 """
@@ -27,19 +27,20 @@ from tidemark.pipeline.settings_types import ZERO
 logger = logging.getLogger(__name__)
 
 KEPT_SHARE = 0.5
-"""The share of the ack deadline for which a pull may bring messages in advance."""
+"""Maximum time between two pulls, as a share of the ack deadline, at which messages may arrive in advance."""
 
 AHEAD_MESSAGES = 10_000
-"""The most messages that are pulled while a batch is processed."""
+"""Maximum messages pulled while a batch is processed."""
 
 QUICK_SHARE = 0.25
-"""Nothing is pulled while a batch is processed if the one before took longer than this share of the ack deadline."""
+"""Nothing is pulled while a batch is processed if the previous batch took longer than this share of the ack
+deadline."""
 
 PULL_WAIT = timedelta(seconds=2)
-"""The longest that a pull waits for a first message. The service answers in 20 to 60 ms where messages wait."""
+"""Maximum wait of a pull for its first message. The service answers in 20 to 60 ms if messages wait."""
 
 PULLS_AT_ONCE = 8
-"""The most pulls under way on the service, which answers each with few messages although many wait. An emulator answers
+"""Maximum pulls in flight on the service, which answers each with few messages although many wait. An emulator answers
 at once, with many: one is enough."""
 
 CONSUME = "pubsub.subscriptions.consume (roles/pubsub.subscriber) on it"
@@ -47,7 +48,7 @@ CONSUME = "pubsub.subscriptions.consume (roles/pubsub.subscriber) on it"
 
 @dataclass(frozen=True, slots=True)
 class PulledBatch:
-    """Messages that Pub/Sub has leased to us, with the ids that acknowledge them, in the same order."""
+    """Leased messages with their ack ids, in the same order."""
 
     messages: Messages
     ack_ids: Sequence[str]
@@ -60,10 +61,10 @@ class PulledBatch:
 class PubSubSubscription:
     """A subscription of the service or of the emulator.
 
-    A pull that is under way when a batch ends goes on, and belongs to the next batch: keep the instance, or close it.
-    `idle` is the longest time between two pulls; what comes meanwhile is given back if its lease would not last.
-    `on_call` is called, from any thread, when a pull is sent. Nothing else pulls or acknowledges: so with
-    `pubsub.attach` nothing can on base, for which it raises BaseReadByOthers.
+    A pull in flight when a batch ends goes on, and belongs to the next batch: keep the instance, or close it. `idle` is
+    the longest time between two pulls; messages that arrive meanwhile are given back if their leases would not last.
+    `on_call` is called, from any thread, when a pull is sent. Only this class pulls or acknowledges; with
+    `pubsub.attach` it raises BaseReadByOthers for base, so nothing can do so there.
     """
 
     def __init__(
@@ -98,19 +99,19 @@ class PubSubSubscription:
             retry=None,
             timeout=CALL_TIMEOUT.total_seconds(),
         )
-        # It knows nothing of this object, whose end ends the keeper of its leases.
+        # The function must not refer to this object: the thread that keeps the leases ends with it.
         self._leases = leases = Leases(path, self._lease_seconds, lambda ack_ids: extend(ack_ids=list(ack_ids)))
         self._given_at = clock.monotonic()
         finalize(self, leases.close)
         finalize(self, self._pulls.close)
 
     def pull(self, max_messages: int, max_bytes: int, seconds: float, ahead: int = 0) -> PulledBatch:
-        """Pull until one of the bounds is reached, or nothing comes for as long as an empty pull waits. An empty batch
-        does not prove an empty backlog. Its leases are kept until it is acknowledged or given back. So many messages
-        more may be pulled `ahead` meanwhile.
+        """Pull until one of the limits is reached, or nothing arrives for as long as an empty pull waits. An empty
+        batch does not prove an empty backlog. The batch's leases are kept until it is acknowledged or given back. Up to
+        `ahead` further messages may be pulled meanwhile.
 
-        A batch is pulled within a third of the ack deadline, so that its first lease outlives its pulling.
-        Raises PubSubUnreachable, SubscriptionMissing, PermissionMissing, if nothing was pulled before.
+        A batch is pulled within a third of the ack deadline, so that its first lease outlives the pulling. Raises
+        PubSubUnreachable, SubscriptionMissing, PermissionMissing, if nothing was pulled before.
         """
         began = self._clock.monotonic()
         until = began + min(seconds, self._lease_seconds / 3)
@@ -144,11 +145,11 @@ class PubSubSubscription:
         return PulledBatch(Messages(batch.drop_columns(ACK_ID)), ack_ids, size)
 
     def pause(self) -> None:
-        """Pull nothing more; what is under way belongs to the next batch."""
+        """Stop pulling; pulls in flight belong to the next batch."""
         self._pulls.pause()
 
     def close(self) -> None:
-        """Give back what was pulled ahead, and keep no lease. Pulling again is allowed."""
+        """Give back messages pulled ahead, and keep no lease. Pulling again is allowed."""
         self._pulls.close()
         self._leases.close()
 
@@ -157,14 +158,14 @@ class PubSubSubscription:
         self._leases.hold(ack_ids)
 
     def give_back(self, ack_ids: Sequence[str], seconds: int = GIVEN_BACK_SECONDS) -> None:
-        """Let go of messages, which are delivered again after so long. The answer is not waited for."""
+        """Release messages, which are redelivered after `seconds`. Does not wait for the answer."""
         self._leases.let_go(ack_ids)
         self._pulls.lease(ack_ids, seconds)
 
     def acknowledge(self, ack_ids: Sequence[str]) -> Acknowledged:
-        """Acknowledge in chunks, and keep no lease of these. A chunk that fails is reported, and the others go on.
+        """Acknowledge in chunks, and stop keeping these leases. A failed chunk is reported, and the others go on.
 
-        Raises SubscriptionMissing and PermissionMissing, which trying again does not fix.
+        Raises SubscriptionMissing and PermissionMissing, which a retry does not fix.
         """
         outcome = Acknowledged()
         for start in range(0, len(ack_ids), IDS_PER_CALL):
@@ -187,8 +188,8 @@ class PubSubSubscription:
 
 
 def lease_of(client: SubscriberClient, path: str, settings: ServerSettings) -> timedelta:
-    """Look up how long the subscription leases a message: somebody else may have created it. LEASE if these credentials
-    may not look, and of a subscription that is read by others, which is never pulled from.
+    """Look up how long the subscription leases a message: it may have been created by somebody else. Returns LEASE if
+    these credentials may not look it up, and for a subscription that others read, which is never pulled from.
 
     Raises SubscriptionMissing, PubSubUnreachable.
     """

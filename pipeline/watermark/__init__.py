@@ -1,4 +1,4 @@
-"""The watermark: pure functions over plain values. No I/O, no clock, no state but what is passed in.
+"""The watermark: pure functions over plain values. No I/O, no clock, no state except the arguments.
 
-`histogram` says what was published, `readings` what is outstanding, `estimator` what can be trusted.
+`histogram` records what was published, `readings` what is outstanding; `estimator` decides what can be trusted.
 """

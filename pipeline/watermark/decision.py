@@ -1,4 +1,4 @@
-"""A decision: where the watermark stands, the reason, and the evidence."""
+"""A decision: the watermark, the reason, and the evidence."""
 
 from dataclasses import KW_ONLY, dataclass
 from datetime import datetime, timedelta
@@ -14,9 +14,10 @@ class Reason(StrEnum):
     """The reason of a decision."""
 
     ADVANCED = "ADVANCED"
-    """The candidate was higher, and became the watermark.
+    """The candidate was above the watermark, and became the watermark.
 
-    Further messages, published and landed."""
+    Further messages, published and landed.
+    """
     UNCHANGED = "UNCHANGED"
     """The candidate is not above the watermark.
 
@@ -35,10 +36,11 @@ class Reason(StrEnum):
 
     Base lands them, or you release them (`tidemark release`)."""
     HELD_NO_DATA = "HELD_NO_DATA"
-    """No valid message is known that was published more than a band before tracking's reading.
+    """Tracking knows no valid message that was published more than a band before its reading.
 
     Time, once something is published. If messages arrive and all are rejected, correct `[message]` (`tidemark
-    quarantine`)."""
+    quarantine`).
+    """
     HELD_STALE_READING = "HELD_STALE_READING"
     """A backlog cannot be read, or its reading is overdue by more than five minutes.
 
@@ -50,7 +52,8 @@ class Reason(StrEnum):
     HELD_SEEK = "HELD_SEEK"
     """A subscription was sought back.
 
-    The next tick. Replayed messages that had not landed are late where they land below the watermark."""
+    The next tick. Replayed messages that had not landed are late if they land below the watermark.
+    """
     IDLE_ADVANCED = "IDLE_ADVANCED"
     """Nothing is published and nothing is outstanding, so the watermark follows the clock.
 
@@ -60,9 +63,10 @@ class Reason(StrEnum):
 
     A new message, or the setting."""
     RELEASED = "RELEASED"
-    """An operator released messages: base counts as if it had acknowledged what was published before that time.
+    """An operator released messages: base counts as if it had acknowledged everything published before that time.
 
-    Base lands what was released, or a further release."""
+    Base lands the released messages, or a further release.
+    """
 
     @property
     def is_move(self) -> bool:
@@ -71,12 +75,13 @@ class Reason(StrEnum):
 
     @property
     def is_hold(self) -> bool:
-        """True if the watermark waits for something other than the event times themselves."""
+        """True if the watermark waits for something other than event times."""
         return self.name.startswith("HELD_")
 
 
 BECAUSE = {
-    Reason.UNCHANGED: "messages still outstanding may have event times from {candidate} on, which is no higher",
+    Reason.UNCHANGED: "messages still outstanding may have event times from {candidate} on, which is not above the "
+    "watermark",
     Reason.PINNED_BY_BACKLOG: "base has a backlog from publish time {base} on, and tracking saw an event time as old "
     "as {candidate} in it",
     Reason.HELD_TRACKING_BEHIND: "tracking has read up to {tracking}, which is neither near now nor a band ahead of "
@@ -107,7 +112,8 @@ PINNED_UNTIL_THE_NEXT_READING = (
 
 @dataclass(frozen=True, slots=True)
 class SilenceEvidence:
-    """Nothing is published any more. The candidate follows the clock, `recent_lag` and the band behind it."""
+    """Evidence of a silence: nothing is published any more. The candidate follows the clock at a distance of
+    `recent_lag` plus the band."""
 
     candidate: datetime
     recent_lag: timedelta
@@ -115,8 +121,9 @@ class SilenceEvidence:
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """The candidate is the pin's event time. At most `messages` messages were published from `start` on; of these,
-    `passed_over` lag more than `max_lag` and do not hold. Tracking has read as far as `end`."""
+    """Evidence of messages: the candidate is the pin's event time. At most `messages` messages were published from
+    `start`; of these, `passed_over` lag more than `max_lag` and do not hold the watermark. Tracking has read up to
+    `end`."""
 
     pin: Cell
     start: datetime
@@ -133,15 +140,15 @@ class Bound:
 
 @dataclass(frozen=True, slots=True)
 class BandEvidence(Bound):
-    """The candidate is the least event time published from `start` to `end`. `anchor` is None only for a rule
-    without one."""
+    """The candidate is the least event time published from `start` to `end`. `anchor` is None only if the rule has
+    none."""
 
     anchor: datetime | None
 
 
 @dataclass(frozen=True, slots=True)
 class FrontierEvidence(Bound):
-    """The candidate is the lesser of `frontier` and the least event time published from `start` (base's oldest) on."""
+    """The candidate is the lesser of `frontier` and the least event time published from `start` (base's oldest)."""
 
     frontier: datetime
 
@@ -156,8 +163,8 @@ class Decision:
     """The outcome of one tick. Moments are aware and in UTC; None means unknown.
 
     `watermark` never goes back from one decision to the next. `base` and `tracking` are the effective readings before
-    slack. `evidence` is what the candidate rests on; it is None exactly when the reason is a hold. `released_before`
-    is set where an operator's release applies: messages published before it no longer hold the watermark.
+    slack. `evidence` is the basis of the candidate; it is None exactly when the reason is a hold. `released_before` is
+    set if an operator's release applies: messages published before it no longer hold the watermark.
     """
 
     at: datetime
@@ -182,21 +189,21 @@ class Decision:
 
     @property
     def bound(self) -> Bound | None:
-        """The evidence, where the candidate is a message's event time."""
+        """The evidence if the candidate is a message's event time; otherwise None."""
         return None if isinstance(self.evidence, SilenceEvidence) else self.evidence
 
     @property
     def pin(self) -> Cell | None:
-        """The cell whose event time is the candidate."""
+        """The cell whose event time is the candidate; None if there is none."""
         return None if self.bound is None else self.bound.pin
 
     @property
     def knows_of_a_loss(self) -> bool:
-        """True if it knew of a lost entry: its completeness begins at its own moment."""
+        """True if the decision accounts for a lost entry: `complete_from` is then its own moment or later."""
         return self.complete_from is not None and self.complete_from >= self.at
 
     def sentence(self) -> str:
-        """Say in one sentence what was decided and why."""
+        """Return the decision and its reason in one sentence."""
         where = "no watermark yet" if self.watermark is None else f"watermark {iso(self.watermark)}"
         if self.lag is not None:
             side = "behind" if round(self.lag.total_seconds()) >= 0 else "ahead"

@@ -1,11 +1,12 @@
 """The estimator: decides a watermark, or a reason to hold it, from what was published and what is outstanding.
 
-It asks the rules in their order. The first hold or candidate ends the search, and `advance` compares the candidate with
+It evaluates the rules in order. The first hold or candidate ends the search, and `advance` compares the candidate with
 the watermark.
 
-Guarantee: with disorder at most `policy.band`, no message that is still to land has an event time below the watermark,
-except those that lag more than `policy.max_lag`, while the idle rule has not fired. Where it has, the same holds if
-after a silence `publish time - event time <= recent lag + band`. The proof is in `docs/concepts/watermark.md`.
+Guarantee: if disorder is at most `policy.band` and the idle rule has not fired, no message that is still to land has an
+event time below the watermark, except messages that lag more than `policy.max_lag`. If the idle rule has fired, the
+same holds if `publish time - event time <= recent lag + band` after the silence. The proof is in
+`docs/concepts/watermark.md`.
 """
 
 from collections.abc import Sequence
@@ -18,12 +19,12 @@ from tidemark.pipeline.watermark.situation import Situation
 
 
 def estimate(situation: Situation, rules: Sequence[Rule] = RULES) -> Decision:
-    """Decide. Pure: the same situation gives the same decision, bit for bit."""
+    """Return the decision. Pure: the same situation gives the same decision, bit for bit."""
     return advance(situation, verdicts_of(situation, rules))
 
 
 def verdicts_of(situation: Situation, rules: Sequence[Rule] = RULES) -> list[Verdict]:
-    """The verdicts of the rules in their order, up to the first hold or candidate."""
+    """Return the verdicts of the rules in order, up to the first hold or candidate."""
     verdicts: list[Verdict] = []
     for rule in rules:
         verdicts.append(rule(situation))

@@ -1,10 +1,10 @@
-"""A sparse histogram of what was published: (publish-time bucket, event-time bucket) -> count, minimum.
+"""A sparse histogram of published messages: (publish-time bucket, event-time bucket) -> count, minimum.
 
-Histograms merge in any order and grouping: a commutative monoid, with `Histogram.empty()` as its identity. A redelivery
-that is counted twice never changes a minimum, so counts are upper bounds and minima are exact.
+Histograms merge in any order and grouping: a commutative monoid, with `Histogram.empty()` as its identity. Counting a
+redelivery twice never changes a minimum, so counts are upper bounds and minima are exact.
 
-A message counts with the lesser of its event time and its publish time, so that a clock that runs fast makes no other
-message late. Only the watermark counts so: everything else keeps the event time as the source wrote it.
+A message counts with the lesser of its event time and its publish time, so that a fast clock makes no other message
+late. This applies only to the watermark: everything else uses the event time as the source wrote it.
 """
 
 from collections.abc import Sequence
@@ -25,26 +25,27 @@ NO_EVENT = np.iinfo(np.int64).min
 """The event bucket of rejected messages: their publish time is known, their event time is not."""
 
 COPY = NO_EVENT + 1
-"""The event bucket of copies whose first copy is counted in full. Like rejected messages, they only occupy."""
+"""The event bucket of copies of messages that are counted in full. Like rejected messages, copies only mark their
+publish second as occupied."""
 
 NO_MINIMUM = np.iinfo(np.int64).max
 A_COPY = NO_MINIMUM - 1
-"""Stand for the event time of a rejected message, and of a copy."""
+"""Stand for the event times of a rejected message and of a copy."""
 
 BEFORE_ALL, AFTER_ALL = -(1 << 62), 1 << 62
-"""Buckets beyond any moment."""
+"""Buckets before and after any moment."""
 
 SLOT_US = BUCKET_US // 50
-"""Width of a slot: a cell knows which fiftieths of its publish second hold a message."""
+"""Width of a slot in microseconds. A cell records which fiftieths of its publish second hold a message."""
 
 Ints = npt.NDArray[np.int64]
 MERGES = (np.add, np.minimum, np.minimum, np.maximum, np.bitwise_or)
-"""Merge a cell's count, least event time, first and last publish time, and slots."""
+"""Functions that merge a cell's count, least event time, first and last publish time, and slots."""
 
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """One cell as evidence: the second in which its messages were published, and their least event time."""
+    """A cell as evidence: the second in which its messages were published, and their least event time."""
 
     publish_bucket: int
     min_event_time: datetime
@@ -60,10 +61,10 @@ class Cell:
 class Histogram:
     """Parallel int64 arrays of one length, sorted by (publish_bucket, event_bucket), keys unique.
 
-    A cell has a count, the least event time, and the first and the last publish time. These are exact, so that a band's
-    edge is sharper than a bucket. Bit `k` of `published_in` says that something was published in the
-    second's slot `k`; 0 is not known. `newest_publish_us` is the largest publish time of a valid message that was ever
-    folded, exact; `oldest_event_us` the least event time ever folded. Both survive pruning.
+    A cell has a count, the least event time, and the first and the last publish time. The times are exact, so a band's
+    edge is sharper than a bucket. Bit `k` of `published_in` is set if something was published in slot `k` of the
+    second; 0 means unknown. `newest_publish_us` is the largest publish time of any valid message ever folded, exact;
+    `oldest_event_us` is the least event time ever folded. Both survive pruning.
     """
 
     publish_bucket: Ints
@@ -79,13 +80,13 @@ class Histogram:
 
     @classmethod
     def empty(cls) -> Self:
-        """Return the histogram of no message."""
+        """Return an empty histogram."""
         return cls(*np.empty((len(COLUMNS), 0), dtype=np.int64))
 
     @classmethod
     def of(cls, publish_us: Ints, event_us: Ints, rejected_publish_us: Ints | None = None) -> Self:
-        """Count messages, in microseconds: two arrays for the valid ones (`A_COPY` is a copy's event time), and the
-        publish times of the rejected ones."""
+        """Count messages from times in microseconds: publish and event times of the valid ones (`A_COPY` is a copy's
+        event time), and publish times of the rejected ones."""
         rejected = np.empty(0, dtype=np.int64) if rejected_publish_us is None else rejected_publish_us
         publish = np.concatenate([publish_us, rejected]).astype(np.int64)
         event = np.concatenate([event_us, np.full(len(rejected), NO_MINIMUM)]).astype(np.int64)
@@ -93,7 +94,7 @@ class Histogram:
 
     @classmethod
     def of_cells(cls, columns: Sequence[Ints]) -> Self:
-        """Make a histogram of its arrays, in order and with unique keys."""
+        """Make a histogram from its arrays, which must be sorted and have unique keys."""
         _, event_bucket, _, min_event_us, _, last_publish_us, _ = columns
         valid = event_bucket > COPY
         if not valid.any():
@@ -117,16 +118,16 @@ class Histogram:
 
     @property
     def messages(self) -> int:
-        """Number of messages, rejected ones included; an upper bound, since redeliveries count again."""
+        """Number of messages, including rejected ones; an upper bound, because redeliveries are counted again."""
         return int(self.count.sum())
 
     @property
     def rejected(self) -> int:
-        """Number of rejected messages; an upper bound likewise."""
+        """Number of rejected messages; an upper bound, because redeliveries are counted again."""
         return int(self.count[self.event_bucket == NO_EVENT].sum())
 
     def __add__(self, other: "Histogram") -> "Histogram":
-        """Merge two histograms. Costs a copy, and a sort of only those cells whose publish times overlap."""
+        """Merge two histograms. Costs a copy, and a sort of the cells whose publish times overlap."""
         large, small = (self, other) if len(self) >= len(other) else (other, self)
         newest = max(_present(self.newest_publish_us, other.newest_publish_us), default=None)
         oldest = min(_present(self.oldest_event_us, other.oldest_event_us), default=None)
@@ -148,7 +149,7 @@ class Histogram:
         return Histogram(*kept, newest_publish_us=self.newest_publish_us, oldest_event_us=self.oldest_event_us)
 
     def only(self, kept: npt.NDArray[np.bool_]) -> "Histogram":
-        """Keep some cells, as if the others' messages had never been published."""
+        """Keep the cells of a mask, as if the others' messages had never been published."""
         return self.of_cells([column[kept] for column in self._columns])
 
     def is_occupied(self, publish_bucket: int) -> bool:
@@ -168,9 +169,11 @@ class Histogram:
         return int(self.publish_bucket[end - 1 - valid[::-1].argmax()]) if valid.any() else None
 
     def newest_valid_before(self, limit_us: int) -> int | None:
-        """Find the newest publish time before the limit of a message with an event time, as closely as cells know it.
+        """Find the newest publish time before the limit of any message with an event time, as precisely as cells record
+        it.
 
-        Never above the true one, and below it by less than a slot or by a cell's first.
+        Never above the true one, and less than a slot below it. If the limit divides a cell with unknown slots, the
+        cell's first publish time counts.
         """
         bucket = limit_us // BUCKET_US
         cells = self._valid(bucket, bucket)
@@ -189,7 +192,8 @@ class Histogram:
         return int(self.last_publish_us[low:high].max(initial=NO_EVENT, where=self.event_bucket[low:high] > COPY))
 
     def greatest_lag_us(self, publish_bucket: int) -> int:
-        """Bound `publish time - event time` in a bucket, at most two buckets' widths above the largest.
+        """Return an upper bound of `publish time - event time` in a bucket, at most two bucket widths above the
+        largest.
 
         Assumption: the bucket holds a message with an event time.
         """
@@ -197,32 +201,35 @@ class Histogram:
         return int((self.last_publish_us[cells] - self.min_event_us[cells]).max())
 
     def since(self, publish_us: int, high: int) -> Ints:
-        """Find the cells with event times that hold anything published from a moment on, in buckets up to `high`."""
+        """Return the positions of cells with event times that hold a message published from a moment on, in buckets up
+        to `high`."""
         cells = self._valid(publish_us // BUCKET_US, high)
         return cells[self.last_publish_us[cells] >= publish_us]
 
     def messages_at(self, positions: Ints) -> int:
-        """Count the messages of some cells."""
+        """Count the messages of the cells at these positions."""
         return int(self.count[positions].sum())
 
     def minimum_at(self, positions: Ints) -> Cell | None:
-        """Return the one of these cells, which have event times, with the least; None of no cells."""
+        """Return the cell with the least event time, or None without positions. Assumption: the cells have event
+        times."""
         return self._cell(positions[self.min_event_us[positions].argmin()]) if len(positions) else None
 
     def quantile_between(self, low: int, high: int, quantile: float) -> Cell | None:
         """Find the least of the event-time quantiles of the publish-time buckets low to high.
 
-        A bucket with n messages passes over the `floor(quantile * n)` least event times and takes the cell of the next
-        one with its exact minimum: never above the true quantile.
+        In a bucket with n messages, the `floor(quantile * n)` least event times are passed over. The cell of the next
+        one is taken with its exact minimum, which is never above the true quantile.
         """
         return self.minimum_at(self._at_rank(low, high, quantile))
 
     def frontier_before(self, limit_us: int, not_before: int, quantile: float = 0.0) -> Cell | None:
-        """Find the cell with the greatest event time published below a moment, in the buckets from `not_before` on.
+        """Find the cell with the greatest event time published before a moment, in the buckets from `not_before`.
 
-        A cell counts by its least event time once anything in it was published below the moment: never above a message
-        that was. With a quantile, of a bucket's n messages the `floor(quantile * n)` with the greatest event times are
-        passed over, and only whole buckets count, because a part of a bucket has another quantile.
+        A cell counts with its least event time if any of its messages was published before the moment, so it never
+        counts with more than such a message's event time. With a quantile, the `floor(quantile * n)` greatest event
+        times of a bucket's n messages are passed over, and only whole buckets count, because a part of a bucket has
+        another quantile.
         """
         bucket = limit_us // BUCKET_US
         if quantile > 0:
@@ -233,8 +240,8 @@ class Histogram:
         return self._cell(holding[self.min_event_us[holding].argmax()]) if len(holding) else None
 
     def _at_rank(self, low: int, high: int, quantile: float, *, from_the_greatest: bool = False) -> Ints:
-        """Find one cell in each bucket low to high with event times: that of the first message beyond the
-        `floor(quantile * n)` of its n messages with the least event times, or the greatest."""
+        """Return the position of one cell in each bucket low to high with event times: that of the first message beyond
+        the `floor(quantile * n)` of its n messages with the least event times, or with the greatest."""
         positions = self._valid(low, high)
         size, bucket = self.count[positions], self.publish_bucket[positions]
         first = np.diff(bucket, prepend=bucket[:1] - 1).nonzero()[0]
@@ -257,8 +264,8 @@ class Histogram:
     def new_below(self, delta: "Histogram", before: int, not_before: int) -> int:
         """Count the messages of `delta` in cells that are new here and were published from not_before to before - 1.
 
-        They are first deliveries after their publish time had been declared past. A copy may count as a copy once, and
-        in full when it is delivered again, so neither counts as new beside the other.
+        They are first deliveries after their publish time had been declared past. A message may first count as a copy,
+        and count in full when it is redelivered, so neither cell counts as new if the other exists.
         """
         low, high = delta._span(not_before, before - 1)
         if low == high:
@@ -273,12 +280,12 @@ class Histogram:
         )
 
     def _span(self, low: int, high: int) -> tuple[int, int]:
-        """Return the range of the cells published in the buckets low to high, both included."""
+        """Return the range of the cells published in the buckets low to high, inclusive."""
         start = int(self.publish_bucket.searchsorted(low))
         return start, max(start, int(self.publish_bucket.searchsorted(high, "right")))
 
     def _valid(self, low: int, high: int) -> Ints:
-        """Find the cells with event times published in the buckets low to high."""
+        """Return the positions of cells with event times published in the buckets low to high, inclusive."""
         start, end = self._span(low, high)
         (positions,) = (self.event_bucket[start:end] > COPY).nonzero()
         positions += start
@@ -286,7 +293,7 @@ class Histogram:
 
 
 COLUMNS = [column.name for column in fields(Histogram) if not column.kw_only]
-"""Names of a histogram's arrays. The first two are the key of a cell."""
+"""Names of a histogram's arrays. The first two are a cell's key."""
 
 _columns_of = attrgetter(*COLUMNS)
 
@@ -302,8 +309,8 @@ def bucket_start(bucket: int) -> datetime:
 
 
 def cells_of(publish_us: Ints, event_us: Ints, *keys: Ints) -> list[Ints]:
-    """Count messages in cells, as columns. `event_us` is `NO_MINIMUM` for a rejected one, `A_COPY` for a copy. Only
-    messages with equal `keys` share a cell; these columns come first."""
+    """Count messages in cells, as columns. `event_us` is `NO_MINIMUM` for a rejected message and `A_COPY` for a copy.
+    Only messages with equal `keys` share a cell; the key columns come first."""
     is_timed = event_us < A_COPY
     counted_us = np.where(is_timed, clamped(event_us, publish_us), NO_MINIMUM)
     event_bucket = np.where(is_timed, counted_us // BUCKET_US, np.where(event_us == A_COPY, COPY, NO_EVENT))
@@ -313,13 +320,12 @@ def cells_of(publish_us: Ints, event_us: Ints, *keys: Ints) -> list[Ints]:
 
 
 def clamped(event_us: Ints, publish_us: Ints) -> Ints:
-    """Return the times that count for the watermark: an event time after its publish time counts as that."""
+    """Return the event times that count for the watermark: none is after its publish time."""
     return np.minimum(event_us, publish_us)
 
 
 def grouped(columns: Sequence[Ints], merges: Sequence[np.ufunc] = MERGES) -> list[Ints]:
-    """Merge rows with equal keys, in the order of the keys. The last columns are merged by `merges`; the others are
-    the keys."""
+    """Merge rows with equal keys, and sort by key. The last columns are merged by `merges`; the others are the keys."""
     keys, values = columns[: -len(merges)], columns[-len(merges) :]
     if not len(keys[0]):
         return list(columns)
@@ -333,13 +339,13 @@ def grouped(columns: Sequence[Ints], merges: Sequence[np.ufunc] = MERGES) -> lis
 
 
 def holding(histogram: Histogram, max_lag: timedelta | None) -> Histogram:
-    """Keep the cells that hold the watermark, and the rejected messages: all cells without a `max_lag`.
+    """Keep the cells that hold the watermark, and the rejected messages. Without a `max_lag`, keep all cells.
 
     A cell is passed over if its first publish time less the end of its event bucket is `max_lag` or more. So a message
-    that lags no more than `max_lag` never is, and one that lags two seconds more always is. `newest_publish_us` is that
-    of the cells that hold.
+    that lags at most `max_lag` is never passed over, and one that lags two seconds more always is. `newest_publish_us`
+    is that of the cells kept.
 
-    Assumption: the newest cell that holds was not pruned, which `reachable_from` sees to.
+    Assumption: the newest cell that holds the watermark was not pruned, which `reachable_from` ensures.
     """
     if max_lag is None:
         return histogram
@@ -347,7 +353,7 @@ def holding(histogram: Histogram, max_lag: timedelta | None) -> Histogram:
 
 
 def passed_over(histogram: Histogram, max_lag: timedelta | None, positions: Ints | None = None) -> int:
-    """Count the messages that are passed over, in all cells or in those at `positions`; an upper bound."""
+    """Count the messages that are passed over, in all cells or in those at `positions`. An upper bound."""
     if max_lag is None:
         return 0
     over = _is_passed_over(histogram, max_lag)

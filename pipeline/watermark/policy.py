@@ -1,4 +1,4 @@
-"""The policy: every number that a decision depends on, apart from what was observed."""
+"""The policy: every parameter of a decision, as opposed to what was observed."""
 
 from dataclasses import dataclass
 from datetime import timedelta
@@ -9,22 +9,23 @@ from typing import Literal
 class Policy:
     """The estimator's settings.
 
-    `rule` says what bounds the event times of the messages that may still land: the least event time in the band, or
-    the frontier. `band` is the disorder that is allowed for. In each publish second, `quantile` passes over that share
-    of the least event times, against clocks that run slow, and `frontier_quantile` over that share of the greatest.
-    `reading_slack` is subtracted from the tracking reading and `base_slack` from the base reading, because the service
-    may show a message a moment after its publish time.
+    `rule` selects what bounds the event times of messages that may still land: the least event time in the band, or the
+    frontier. `band` is the disorder that is allowed for. In each publish second, `quantile` passes over that share of
+    the least event times, to tolerate slow clocks, and `frontier_quantile` that share of the greatest. `reading_slack`
+    is subtracted from the tracking reading and `base_slack` from the base reading, because the service may show a
+    message a moment after its publish time.
 
-    No setting changes the next four, and the simulation varies them. A subscription whose oldest message was published
-    within `near_real_time` of its reading counts as without a backlog: between two rounds of 5 s tracking is that far
-    behind. In a silence the sources' recent lag holds the watermark back by `max_idle_lag` at most, against a broken
-    clock in the last second. A reading that is overdue by more than `max_reading_age` holds the watermark: an outage of
-    the readings is worth a word. One that falls by more than `seek_tolerance` is a seek: the service may step back by
-    seconds. Nor is `frontier_quantile` a setting, as fast clocks count with their publish times.
+    The next four are not settings, but the simulation varies them. A subscription whose oldest message was published
+    within `near_real_time` of its reading counts as having no backlog: tracking is that far behind between two rounds
+    of 5 s. In a silence, the sources' recent lag holds the watermark back by at most `max_idle_lag`, as a guard against
+    a broken clock in the last second. A reading that is overdue by more than `max_reading_age` holds the watermark, so
+    that an outage of the readings is reported. A reading that falls by more than `seek_tolerance` is a seek; a
+    smaller fall is not, because the service may step back by seconds. `frontier_quantile` is not a setting either,
+    because a message from a fast clock counts with its publish time.
 
-    A message that is published more than `max_lag` after its event
-    does not hold the watermark; without one, every message does. For as long as `undecided`, tracking may hold messages
-    that it cannot judge yet, and does not count as behind.
+    A message that is published more than `max_lag` after its event does not hold the watermark; without a `max_lag`,
+    every message does. For as long as `undecided`, tracking may hold messages that it cannot judge yet without counting
+    as behind.
     """
 
     rule: Literal["band", "frontier"] = "band"

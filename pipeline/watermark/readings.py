@@ -1,7 +1,7 @@
-"""Readings: the oldest outstanding publish time of a subscription, and the part of it that stays true.
+"""Readings of a subscription's oldest outstanding publish time, and the effective reading derived from them.
 
-A reading is valid for ever: what was unacknowledged then, and what was published since, has a publish time not below
-it. So the effective reading is the largest of its epoch, and a lower one that was observed later means that the
+A reading stays valid for ever: every message that was unacknowledged then, or was published since, has a publish time
+not below it. So the effective reading is the largest of its epoch. A lower one that was observed later means that the
 subscription was sought back, which starts a new epoch.
 """
 
@@ -11,15 +11,15 @@ from datetime import datetime, timedelta
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """The publish time of the oldest message that was not acknowledged, as the service reported it.
+    """The publish time of the oldest unacknowledged message, as the service reported it.
 
-    `observed_at` is a moment before the request was sent. Where nothing is outstanding, `oldest_unacked` is a
-    moment not after the answer. `names_a_message` says that `oldest_unacked` is the publish time of a message,
-    to the second, and not a bound. As a bound it is below the true one by at most `uncertainty`. `source` is the method
-    that it was read by, for people.
+    `observed_at` is a moment before the request was sent. If nothing is outstanding, `oldest_unacked` is a moment not
+    after the answer. `names_a_message` is True if `oldest_unacked` is the publish time of a message, to the second;
+    otherwise it is a lower bound, at most `uncertainty` below the true one. `source` is the method of the reading, for
+    display.
 
-    `answered_at` is this machine's clock after the answer; None where the server's clock cannot be compared with it.
-    `next_within` is the intended time to the next reading, since readings cost money. Zero: at each tick.
+    `answered_at` is this machine's clock after the answer; None if the server's clock cannot be compared with it.
+    `next_within` is the intended time to the next reading, because readings cost money; zero means at each tick.
     """
 
     observed_at: datetime
@@ -32,24 +32,26 @@ class Reading:
 
     @property
     def clock_is_behind_by(self) -> timedelta:
-        """Least time by which this machine's clock is behind the server's: only then can an answer be later than it."""
+        """Lower bound of the time by which this machine's clock is behind the server's; positive only if a moment of
+        the reading is after `answered_at`."""
         server = max(self.oldest_unacked, self.observed_at)
         return max(server - (self.answered_at or server), timedelta(0))
 
     @property
     def no_later_than(self) -> datetime:
-        """Latest publish time of the oldest outstanding message; or a moment at which nothing was outstanding."""
+        """Latest possible publish time of the oldest outstanding message, or a moment at which nothing was
+        outstanding."""
         return self.oldest_unacked + self.uncertainty
 
     @property
     def age(self) -> timedelta:
-        """Age of the oldest outstanding message when it was observed; about zero if nothing was outstanding."""
+        """Age of the oldest outstanding message at the observation; about zero if nothing was outstanding."""
         return max(self.observed_at - self.oldest_unacked, timedelta(0))
 
 
 @dataclass(frozen=True, slots=True)
 class EffectiveReading:
-    """The largest reading of the present epoch, when it was last observed, and the newest observation of all."""
+    """The largest reading of the current epoch, when it was last observed, and the newest observation."""
 
     oldest_unacked: datetime
     names_a_message: bool
@@ -60,7 +62,7 @@ class EffectiveReading:
 
     @property
     def is_read_rarely(self) -> bool:
-        """True if the budget of snapshots puts the next reading off for longer than a tick."""
+        """True if the snapshot budget delays the next reading by more than a tick."""
         return self.newest.source == "snapshot" and self.newest.next_within > timedelta(0)
 
     @property
@@ -70,10 +72,11 @@ class EffectiveReading:
 
 
 def follow(previous: EffectiveReading | None, reading: Reading | None, tolerance: timedelta) -> EffectiveReading | None:
-    """Return the effective reading after one more observation (None: there was none this time).
+    """Return the effective reading after one more observation. `reading` is None if there was none this time.
 
-    Observations may come in any order of their moments (two trackers write into one log): one from before the
-    epoch began says nothing about it and is passed over. A fall counts only beyond what the reading is uncertain by.
+    Observations may arrive in any order (two trackers write into one log). One from before the current epoch began says
+    nothing about it and is ignored. A fall counts as a seek only if it exceeds the reading's uncertainty and
+    `tolerance`.
     """
     if reading is None:
         return previous
@@ -91,6 +94,6 @@ def follow(previous: EffectiveReading | None, reading: Reading | None, tolerance
 
 
 def _effective(reading: Reading, epoch: int, epoch_began: datetime) -> EffectiveReading:
-    """The reading as the largest and the newest of its epoch."""
+    """Make a reading the largest and the newest of an epoch."""
     named = (reading.oldest_unacked, reading.names_a_message, reading.observed_at)
     return EffectiveReading(*named, epoch, epoch_began, newest=reading)

@@ -1,6 +1,6 @@
 """The rules of a decision, one function each, in the order and with the numbers of `docs/concepts/watermark.md`.
 
-A rule answers that it passed, that it holds the watermark, or that it has a candidate.
+A rule passes, holds the watermark, or has a candidate.
 """
 
 from collections.abc import Callable, Sequence
@@ -26,7 +26,7 @@ from tidemark.pipeline.watermark.situation import Situation, has_no_backlog, is_
 
 
 class Finding(StrEnum):
-    """The findings of rules: one name for each branch that a rule can take."""
+    """The finding of a rule: one name for each branch that a rule can take."""
 
     FRESH = "both backlogs were read lately"
     STALE = "a backlog was not read, or too long ago"
@@ -55,14 +55,14 @@ class Finding(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Passed:
-    """The next rule is asked."""
+    """The rule decides nothing; the next rule is evaluated."""
 
     finding: Finding
 
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """The watermark stays where it is. `complete_from` is set where the rule raises it."""
+    """The watermark stays where it is. `complete_from` is set if the rule raises it."""
 
     finding: Finding
     reason: Reason
@@ -82,7 +82,7 @@ Rule = Callable[[Situation], Verdict]
 
 
 def fresh_readings(s: Situation) -> Verdict:
-    """1. Both backlogs were read, no reading is overdue by more than `max_reading_age`, and none is of the future."""
+    """1. Both backlogs were read, no reading is overdue by more than `max_reading_age`, and none is from the future."""
     for reading in (s.base, s.tracking):
         if reading is None or is_stale(reading, s.at, s.policy):
             return Held(Finding.STALE, Reason.HELD_STALE_READING)
@@ -92,7 +92,7 @@ def fresh_readings(s: Situation) -> Verdict:
 
 
 def same_epoch(s: Situation) -> Verdict:
-    """2. No subscription was sought since the decision before."""
+    """2. No subscription was sought since the previous decision."""
     before = s.previous
     if before is not None and (was_sought(s.base, before.base) or was_sought(s.tracking, before.tracking)):
         return Held(Finding.SOUGHT, Reason.HELD_SEEK)
@@ -110,8 +110,8 @@ def complete(s: Situation) -> Verdict:
 
 
 def ready(s: Situation) -> Verdict:
-    """4. Tracking has read far enough: near now, except for what it cannot judge yet, or ahead of base by the band. A
-    clock that runs ahead hides it."""
+    """4. Tracking has read far enough: near now, not counting what it cannot judge yet, or ahead of base by the band.
+    If neither is so and this machine's clock is ahead, the clock is the reason."""
     if has_no_backlog(known(s.tracking), s.policy, s.policy.undecided):
         return Passed(Finding.NEAR_NOW)
     if s.oldest_tracking - s.oldest_base >= s.policy.band:
@@ -125,8 +125,8 @@ def silence(s: Situation) -> Verdict:
     """5. After a silence the watermark follows the clock.
 
     A silence: no valid message was published for `idle_timeout`, all of them have landed, and neither subscription has
-    a backlog. Rejected messages do not count, nor what is passed over: a source that sends nothing else would pin
-    all others.
+    a backlog. Rejected and passed-over messages do not count, because a source that sends nothing else would pin all
+    others.
     """
     base, tracking, policy = known(s.base), known(s.tracking), s.policy
     holds = s.holding
@@ -156,7 +156,7 @@ def band(s: Situation) -> Verdict:
 
 
 def least_since(s: Situation, start: datetime, anchor: datetime | None) -> Verdict:
-    """The candidate of the rule `band`, for a band that begins at `start`."""
+    """Return the verdict of the rule `band` for a band that begins at `start`."""
     least, messages, over = _least(s, start, bucket_of(s.oldest_tracking))
     if least is None:
         return Held(Finding.NO_ANCHOR, Reason.HELD_NO_DATA)
@@ -179,7 +179,7 @@ def frontier(s: Situation) -> Verdict:
 
 
 def bound(s: Situation) -> Verdict:
-    """6. The bound on the event times of all that may still land, by the rule that is set."""
+    """6. The bound on the event times of all messages that may still land, by the configured rule."""
     return frontier(s) if s.policy.rule == "frontier" else band(s)
 
 
@@ -187,7 +187,8 @@ RULES: Sequence[Rule] = (fresh_readings, same_epoch, complete, ready, silence, b
 
 
 def anchor_before(histogram: Histogram, band_edge: datetime) -> datetime | None:
-    """Find the newest publish time before the band's edge of a valid message, as closely as the histogram knows it."""
+    """Find the newest publish time before the band's edge of a valid message, as precisely as the histogram records
+    it."""
     anchor_us = histogram.newest_valid_before(to_us(band_edge))
     return None if anchor_us is None else from_us(anchor_us)
 
@@ -203,9 +204,9 @@ def frontier_of(
 ) -> Cell | None:
     """Find the cell of the greatest event time that was published before a moment.
 
-    A message that is published a band after another, or later, has an event time not below the other's: that is the
-    definition of disorder. `pruned_frontier` stands for the buckets below `pruned_before`. Where those reach beyond the
-    moment, as after a seek of tracking or with a wider band, the answer is None until tracking has come there again.
+    A message published a band or more after another has an event time not below the other's: that is the definition of
+    disorder. `pruned_frontier` stands for the buckets below `pruned_before`. If these reach beyond the moment, as after
+    a seek of tracking or with a wider band, the result is None until tracking has reached that point again.
     """
     if pruned_before is not None and pruned_before > bucket_of(before):
         return None
@@ -218,9 +219,10 @@ def frontier_of(
 
 
 def recent_lag(histogram: Histogram, at_most: timedelta) -> timedelta:
-    """Return the largest `publish time - event time` in the newest bucket with a valid message, within 0 and `at_most`.
+    """Return the largest `publish time - event time` in the newest bucket with a valid message, clamped to 0 and
+    `at_most`.
 
-    At most two seconds too large.
+    Too large by at most two seconds.
     """
     newest = histogram.newest_valid_bucket(before=AFTER_ALL)
     lag_us = 0 if newest is None else histogram.greatest_lag_us(newest)
@@ -230,8 +232,8 @@ def recent_lag(histogram: Histogram, at_most: timedelta) -> timedelta:
 def naming(s: Situation) -> Reading | EffectiveReading:
     """Return the reading that may name a message that base holds.
 
-    A message that became visible after its publish time can be read only when nothing was outstanding shortly before:
-    then the newest reading names it, from within the slack below the effective one.
+    A message that became visible after its publish time shows in a reading only if nothing was outstanding shortly
+    before. The newest reading then names it, and is below the effective one by at most the slack.
     """
     base = known(s.base)
     is_within_slack = base.oldest_unacked - base.newest.oldest_unacked <= s.policy.base_slack
@@ -239,7 +241,8 @@ def naming(s: Situation) -> Reading | EffectiveReading:
 
 
 def end_of_hole(s: Situation) -> datetime | None:
-    """Return the moment from which on tracking knows again, if base holds a message that tracking should have seen."""
+    """Return the moment from which tracking knows every message again, if base holds a message that tracking should
+    have seen; otherwise None."""
     named = naming(s)
     if not named.names_a_message or named.oldest_unacked >= s.oldest_tracking:
         return None
@@ -251,10 +254,10 @@ def end_of_hole(s: Situation) -> datetime | None:
 
 
 def _least(s: Situation, start: datetime, high: int) -> tuple[Cell | None, int, int]:
-    """Find the cell of the least event time published from `start` to the bucket `high`, and count the messages there
-    and those of them that are passed over.
+    """Find the cell of the least event time published from `start` to the bucket `high`, and count the messages
+    published then and those of them that are passed over.
 
-    A quantile is a share of a whole bucket, so with one the whole bucket of `start` counts.
+    A quantile is a share of a whole bucket, so with a quantile the whole bucket of `start` counts.
     """
     is_whole = s.policy.quantile > 0
     start_us = to_us(bucket_start(bucket_of(start)) if is_whole else start)

@@ -1,4 +1,4 @@
-"""The input of one decision, and the readings after slack: the only place that subtracts it."""
+"""The input of one decision, and the only place where slack is subtracted from readings."""
 
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -9,17 +9,17 @@ from tidemark.pipeline.watermark.policy import Policy
 from tidemark.pipeline.watermark.readings import EffectiveReading
 
 CLOCKS_AGREE = timedelta(milliseconds=100)
-"""Most that two readings of one clock's error differ, beyond the time of their requests."""
+"""Largest difference between two measurements of one clock's error, beyond the duration of their requests."""
 
 
 @dataclass(frozen=True, slots=True)
 class Situation:
     """Everything that one decision depends on.
 
-    `histogram` holds every message that is acknowledged on tracking with `publish time >= complete_from`, less the
+    `histogram` holds every message that is acknowledged on tracking with `publish time >= complete_from`, except the
     buckets below `pruned_before`, whose frontier is `pruned_frontier`. `base` and `tracking` are the effective
-    readings, tracking's taken after what it acknowledged was persisted. `previous` is the last decision of the same
-    log, `watermark` the highest known. `released_before` is an operator's release.
+    readings; tracking's is taken after the messages it acknowledged were persisted. `previous` is the last decision of
+    the same log, `watermark` the highest known. `released_before` is an operator's release.
     """
 
     histogram: Histogram
@@ -34,30 +34,31 @@ class Situation:
     pruned_frontier: Cell | None = None
     released_before: datetime | None = None
     holding: Histogram = field(init=False, repr=False, compare=False)
-    """Part of the histogram that holds the watermark; made once, because several rules use it."""
+    """Part of the histogram that holds the watermark; computed once, because several rules use it."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "holding", holding(self.histogram, self.policy.max_lag))
 
     @property
     def base_after_slack(self) -> datetime:
-        """Base's reading, less `base_slack`. Assumption: base was read, as for all that follows."""
+        """Base's reading less `base_slack`. Assumption, also of the properties below that use a reading: it exists
+        (rule 1)."""
         return base_after_slack(known(self.base), self.policy)
 
     @property
     def oldest_base(self) -> datetime:
-        """B: messages that hold the watermark, and are still to land, were published then or later. That is base's
-        reading after slack, or a release that base has not passed."""
+        """B: every message that holds the watermark and is still to land was published at this moment or later. It is
+        base's reading after slack, or a release that base has not passed."""
         return self.release or self.base_after_slack
 
     @property
     def oldest_tracking(self) -> datetime:
-        """T: every message published before it is in the histogram. That is tracking's reading after slack."""
+        """T: every message published before it is in the histogram. It is tracking's reading after slack."""
         return tracking_after_slack(known(self.tracking), self.policy)
 
     @property
     def release(self) -> datetime | None:
-        """The operator's release, while base has not passed it."""
+        """The operator's release; None once base has passed it."""
         before = self.released_before
         return before if before is not None and before > known(self.base).oldest_unacked else None
 
@@ -70,8 +71,8 @@ class Situation:
     def clock_ahead(self) -> timedelta | None:
         """Time by which this machine's clock is ahead of the server's, if the readings show it.
 
-        Both subscriptions then trail it by the same time, at this decision and the one before. Backlogs differ and
-        change; an error does not.
+        Both subscriptions then trail this clock by the same time, at this decision and the previous one. Backlogs
+        differ and change; a clock error does not.
         """
         before = self.previous
         effective = (self.base, self.tracking) + ((before.base, before.tracking) if before else ())
@@ -84,7 +85,7 @@ class Situation:
 
     @property
     def clock_went_back(self) -> bool:
-        """True if a reading is from the future, by this machine's clock then and now."""
+        """True if a reading was observed later than now, by a clock that was not behind the server's then."""
         both = (self.base, self.tracking)
         newest = [one.newest for one in both if one is not None and one.newest.answered_at is not None]
         latest = self.at + self.policy.near_real_time
@@ -92,23 +93,23 @@ class Situation:
 
 
 def base_after_slack(base: EffectiveReading, policy: Policy) -> datetime:
-    """Base's reading, less `base_slack`."""
+    """Return base's reading less `base_slack`."""
     return base.oldest_unacked - policy.base_slack
 
 
 def tracking_after_slack(tracking: EffectiveReading, policy: Policy) -> datetime:
-    """Tracking's reading, less `reading_slack`."""
+    """Return tracking's reading less `reading_slack`."""
     return tracking.oldest_unacked - policy.reading_slack
 
 
 def is_stale(reading: EffectiveReading, at: datetime, policy: Policy) -> bool:
-    """True if the next observation is overdue by more than `max_reading_age`. With a reading at each tick it is due at
-    once."""
+    """True if the next observation is overdue by more than `max_reading_age`. If a reading is taken at each tick, the
+    next one is due at once."""
     return at - reading.next_by > policy.max_reading_age
 
 
 def was_sought(reading: EffectiveReading | None, before: EffectiveReading | None) -> bool:
-    """True if the reading is of a later epoch than at the decision before."""
+    """True if the reading is of a later epoch than at the previous decision."""
     return reading is not None and before is not None and reading.epoch > before.epoch
 
 
@@ -118,7 +119,7 @@ def has_no_backlog(reading: EffectiveReading, policy: Policy, beyond: timedelta 
 
 
 def known(reading: EffectiveReading | None) -> EffectiveReading:
-    """Return a reading that passed rule 1."""
+    """Return a reading that exists by rule 1. Raises ValueError for None."""
     if reading is None:
         raise ValueError("the rules after the first need a reading of both subscriptions")
     return reading

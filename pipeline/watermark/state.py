@@ -1,4 +1,4 @@
-"""The state of a watermark: the fold of the tracking log's entries, pure, so that a restart ends where it was.
+"""The state of a watermark: a pure fold of the tracking log's entries, so that a restart reaches the same state.
 
 state = WatermarkState()
 for number, entry in log: state = state.after(number, entry)
@@ -20,16 +20,16 @@ from tidemark.pipeline.watermark.usage import Account, Usage
 
 @dataclass(frozen=True, slots=True)
 class Beginning:
-    """The log's first entry. `complete_from` is tracking's oldest unacknowledged publish time, read before anything
-    was acknowledged: every message published since is, or will be, in the histogram."""
+    """The log's first entry. `complete_from` is tracking's oldest unacknowledged publish time, read before anything was
+    acknowledged: every message published since is, or will be, in the histogram."""
 
     complete_from: datetime
 
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """The histogram of tracked messages, persisted before they are acknowledged. `usage` is what readers that make no
-    decisions asked of Pub/Sub until `at`, since the entry before; None if it was not counted."""
+    """The histogram of tracked messages, persisted before they are acknowledged. `usage` has the requests to Pub/Sub,
+    since the previous entry and until `at`, of readers that make no decisions; None if they were not counted."""
 
     histogram: Histogram
     usage: Usage | None = None
@@ -38,9 +38,9 @@ class Snapshot:
 
 @dataclass(frozen=True, slots=True)
 class DecisionRecord:
-    """A decision with what went into it: the policy, and the two readings of its tick (None: there was none). `usage`
-    is what its process asked of Pub/Sub since its decision before; None if it was not counted. `contract` names what
-    its process judges messages by; empty if unknown."""
+    """A decision with its inputs: the policy, and the two readings of its tick (None: there was none). `usage` has its
+    process's requests to Pub/Sub since its previous decision; None if they were not counted. `contract` identifies the
+    contract by which its process judges messages; empty if unknown."""
 
     decision: Decision
     base: Reading | None
@@ -52,12 +52,12 @@ class DecisionRecord:
 
 @dataclass(frozen=True, slots=True)
 class Lost:
-    """A note that tracking no longer knows all that it acknowledged before, as base will judge it.
+    """A note that tracking no longer knows all messages that it acknowledged before, as base will judge them.
 
-    It replaces an entry that is beyond repair, or messages are judged by another `contract` from here on.
+    It replaces an entry that cannot be repaired, or it begins the judging of messages by another `contract`.
 
-    A lost entry may have been the newest decision, so `watermark_at_least` says how far the watermark is known to
-    have come.
+    A lost entry may have been the newest decision, so `watermark_at_least` is the watermark that is known to have been
+    reached.
     """
 
     what: str
@@ -67,8 +67,8 @@ class Lost:
 
 @dataclass(frozen=True, slots=True)
 class Released:
-    """An operator released the messages published before `before`: those that have not landed no longer hold the
-    watermark, and are late when they land. `at` is when, `by` names who."""
+    """An operator's release of the messages published before `before`: those that have not landed no longer hold the
+    watermark, and are late when they land. `at` is the moment of the release, `by` the operator."""
 
     before: datetime
     at: datetime
@@ -81,11 +81,12 @@ class WatermarkState:
 
     `number` is the last entry folded, `checkpoint` the last compacted one, `record` the newest decision. Cells of the
     publish-time buckets below `pruned_before` were dropped; `pruned_frontier` is their frontier. `is_missing_entries`
-    holds from the note of a loss until a decision has raised `complete_from`. The watermark is never below
-    `watermark_at_least`, the floor that such a note left. `released_before` holds until base is sought. `account` is
-    what the decisions of a day noted. `contract` is the newest that messages are judged by. `rejected` sums the
-    rejected messages of all snapshots, pruned ones too: copies count again, and what a lost entry held does not count.
-    It decides nothing, and is not compared: compacted entries of earlier versions do not have it.
+    is True from the note of a loss until a decision has raised `complete_from`. The watermark is never below
+    `watermark_at_least`, the floor that such a note left. `released_before` holds until base is sought. `account` has
+    the usage that a day's entries noted. `contract` is the newest contract by which messages are judged. `rejected` is
+    the number of rejected messages in all snapshots, including pruned ones; redeliveries are counted again, and
+    messages of lost entries are not counted. It affects no decision and is not compared, because compacted entries of
+    earlier versions do not have it.
     """
 
     number: int = -1
@@ -150,19 +151,19 @@ class WatermarkState:
         at: datetime,
         rules: Sequence[Rule] = RULES,
     ) -> DecisionRecord:
-        """Decide from here with these readings. Assumption: a Beginning was folded."""
+        """Decide from this state with new readings. Assumption: a Beginning was folded."""
         decision = estimate(self.situation(base, tracking, policy, at), rules)
         return DecisionRecord(decision=decision, base=base, tracking=tracking, policy=policy)
 
     def situation(self, base: Reading | None, tracking: Reading | None, policy: Policy, at: datetime) -> Situation:
-        """Gather the input of that decision. Raises ValueError before a Beginning was folded."""
+        """Gather the input of such a decision. Raises ValueError if no Beginning was folded."""
         if self.complete_from is None:
             raise ValueError("a decision before the log's beginning")
         previous = self.decision
         complete_from = self.complete_from
         if self.is_missing_entries:
-            # Not tracking's reading: a lost entry may hold messages from above it, acknowledged out of order. By a
-            # clock that is behind the server's, a reading was observed later than now.
+            # Not tracking's reading: a lost entry may hold messages from above it, acknowledged out of order. If this
+            # clock is behind the server's, a reading may have been observed later than now.
             observed = (reading.observed_at for reading in (base, tracking) if reading is not None)
             complete_from = max(complete_from, at, *observed)
         return Situation(
@@ -192,19 +193,19 @@ class WatermarkState:
             record=record,
             complete_from=decision.complete_from,
             released_before=None if was_sought(decision.base, base_before) else self.released_before,
-            # A decision that was made before the loss was found may follow the note of it, and does not settle it.
+            # A decision made before the loss was found may follow its note in the log, and does not account for it.
             is_missing_entries=self.is_missing_entries and not decision.knows_of_a_loss,
             account=self.account.after(decision.at, record.usage),
             contract=record.contract or self.contract,
         )
 
     def _pruned(self, record: DecisionRecord) -> tuple[Histogram, int | None, Cell | None]:
-        """Drop the cells that no later band can reach. Return the rest, the bucket below which there is none, and the
-        frontier of what was published below it."""
+        """Drop the cells that no later band can reach. Return the rest, the bucket below which no cells are left, and
+        the frontier of the messages published below it."""
         decision = record.decision
         if decision.base is None or decision.tracking is None:
             return self.histogram, self.pruned_before, self.pruned_frontier
-        # Without a release: base may still name what was released, and a seek ends it.
+        # A release is ignored: base may still name released messages, and a seek ends the release.
         reachable = reachable_from(self.histogram, decision.base, decision.tracking, record.policy)
         if self.pruned_before is not None:
             reachable = max(reachable, self.pruned_before)
@@ -213,9 +214,9 @@ class WatermarkState:
         return self.histogram.pruned(reachable), reachable, passed
 
     def _violations(self, delta: Histogram) -> int:
-        """Count messages that come although the reading had declared their publish time past.
+        """Count messages that arrive although the reading had declared their publish time past.
 
-        A lower bound: cells are compared, and a redelivery of pruned messages cannot be recognised.
+        A lower bound: cells are compared, and redelivered messages of pruned cells cannot be recognised.
         """
         if self.decision is None or self.decision.tracking is None or self.pruned_before is None:
             return 0
@@ -240,7 +241,7 @@ def _latest(*moments: datetime | None) -> datetime | None:
 
 @dataclass(frozen=True, slots=True)
 class Compacted:
-    """All entries before it in one, so that a restart reads no further back."""
+    """The fold of all entries before it, so that a restart does not read them."""
 
     state: WatermarkState
 

@@ -1,6 +1,6 @@
-"""The requests of ticks and rounds to Pub/Sub. The log notes them, and its fold sums them by hour, for a day.
+"""The requests of ticks and rounds to Pub/Sub. The log records them, and its fold sums them by hour, for a day.
 
-They decide no watermark. They are in the log so that the account of a day survives a restart.
+They affect no decision. They are in the log so that the account of a day survives a restart.
 """
 
 from dataclasses import dataclass, field
@@ -11,16 +11,16 @@ from tidemark.pipeline.sums import Sums
 
 HOUR_US = 3_600_000_000
 HOURS = 24
-"""Hours that are kept. With the one under way, the account covers 23 to 24 hours."""
+"""Number of hours kept. Including the current hour, the account covers 23 to 24 hours."""
 
 
 @dataclass(frozen=True, slots=True)
 class Usage(Sums):
-    """The requests of one process in `seconds`; rounds count no time, since ticks run beside them.
+    """The requests of one process in `seconds`. Rounds count no seconds, because ticks run beside them.
 
-    `snapshots` were taken for readings, and kept messages of about `snapshot_bytes`. `pulls` are calls; they brought
-    `tracked` messages of `tracked_bytes` on tracking and `landed` ones of `landed_bytes` on base. The pulls of a drain
-    are not among them.
+    `snapshots` were taken for readings, and retained about `snapshot_bytes` of messages. `pulls` is the number of pull
+    calls; they returned `tracked` messages of `tracked_bytes` on tracking and `landed` messages of `landed_bytes` on
+    base. The pulls of a drain are not counted.
     """
 
     seconds: float = 0.0
@@ -41,7 +41,7 @@ class Account:
     hours: tuple[tuple[int, Usage], ...] = field(default=())
 
     def after(self, at: datetime, usage: Usage | None) -> "Account":
-        """Add what was noted at a moment."""
+        """Add the usage noted at a moment."""
         if usage is None:
             return self
         hour = to_us(at) // HOUR_US
@@ -57,5 +57,5 @@ class Account:
 
     @property
     def known(self) -> Usage:
-        """Sum of all that is kept: the newest day with decisions, however long ago that was."""
+        """Sum of all hours kept: the newest day with usage, however long ago that was."""
         return sum((usage for _, usage in self.hours), Usage())

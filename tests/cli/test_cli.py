@@ -306,8 +306,8 @@ def test_status_for_people_has_the_same_facts(built: Built) -> None:
 def test_status_answers_on_one_screen_what_a_person_asks_first(built: Built) -> None:
     said = built.place.tidemark("status", COLUMNS="80").out.splitlines()
     assert len(said) <= 24
-    groups = ["live", "lost", "late", "failing", "waiting", "held", "to do"]
-    assert [line[:8].strip() for line in said[1:] if line[:8].strip()] == groups
+    groups = ["watermark", "lost", "late", "failing", "waiting", "stored", "to do"]
+    assert [line[:10].strip() for line in said[1:] if line[:10].strip()] == groups
     facts = json.loads(built.place.tidemark("status", "--json").out)
     (waiting,) = [line for line in said if line.startswith("waiting")]
     assert waiting.split()[1:4] == [str(facts["windows_waiting"]), "closed", "windows"]

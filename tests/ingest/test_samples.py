@@ -112,7 +112,7 @@ def test_a_message_that_pubsub_would_not_print_is_refused(tmp_path: Path, conten
 def test_files_are_bounded_in_number_and_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(SampleUnusable, match=r"nothing-here cannot be read: No such file"):
         read_samples([tmp_path / "nothing-here"], READING)
-    with pytest.raises(SampleUnusable, match="there is no message"):
+    with pytest.raises(SampleUnusable, match="no message found"):
         read_samples([tmp_path], READING)
     monkeypatch.setattr(samples, "MOST_SAMPLES", 2)
     with pytest.raises(SampleUnusable, match="more than 2 samples"):

@@ -139,5 +139,5 @@ def test_an_unreachable_server_is_reported_within_the_call_timeout(
     nobody = f"{HOST}:{free_port()}"
     settings = fresh_pubsub.model_copy(update={"emulator_host": nobody})
     monkeypatch.setattr(resources, "bounded", lambda: bounded(timedelta(seconds=1)))
-    with pytest.raises(PubSubUnreachable, match=r"pubsub\.emulator_host.*run the command once more"):
+    with pytest.raises(PubSubUnreachable, match=r"pubsub\.emulator_host.*run the command again"):
         provision(subscriber_client(nobody), publisher_client(nobody), settings, CONTRACT, SystemClock())

@@ -23,7 +23,7 @@ from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.settings_sections import PubSubSettings, SparkSettings
 
 Server = Callable[[], AbstractContextManager[int]]
-NOT_PUBSUB = "something that is not a Pub/Sub emulator answers at 127.0.0.1:{port} ({why}): stop it, or choose another "
+NOT_PUBSUB = "a server that is not a Pub/Sub emulator answers at 127.0.0.1:{port} ({why}): stop it, or choose another "
 
 
 @contextmanager

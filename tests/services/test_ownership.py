@@ -264,7 +264,7 @@ def test_an_up_that_ends_says_so_and_only_of_itself(place: Place, tmp_path: Path
 
 def damage(place: Place, content: bytes) -> None:
     there = place.notes.found(OWNER.key)[1]
-    place.notes._replaceable.replace(NAME, content, there)
+    place.notes._objects.replace(NAME, content, there)
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b"[]", b"null", b'{"process": 1}', b"\xff\x00"])

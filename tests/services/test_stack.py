@@ -110,4 +110,4 @@ def test_up_says_where_the_page_is_or_that_its_port_is_taken() -> None:
     metrics = MetricsSettings(listen=f"127.0.0.1:{port}")
     assert page_sentence(metrics) == f"the page, from the first tick on: http://127.0.0.1:{port}/"
     with socket.create_server(("127.0.0.1", port)):
-        assert page_sentence(metrics).startswith(f"no page: something listens at 127.0.0.1:{port} already")
+        assert page_sentence(metrics).startswith(f"no status page: something listens at 127.0.0.1:{port} already")

@@ -309,7 +309,7 @@ def test_options_are_read_in_any_letters_and_have_the_pipeline_s_bounds() -> Non
         ({"reader": "2"}, "no such option; did you mean readers?"),
         ({"readers": "0"}, "readers = '0'"),
         ({"maxTime": "5"}, "with its unit"),
-        ({"lake": "file:here"}, "whole path"),
+        ({"lake": "file:here"}, "absolute path"),
         ({"lake": "s3://bucket"}, "lake"),
         ({"fields": "{"}, "fields = '{'"),
         ({"fields": '{"watermark": "number"}'}, "that the source has already"),

@@ -1,1 +1,1 @@
-"""The message shapes that the demonstration publishes. None of them uses what reads messages."""
+"""The message shapes that the demonstration publishes. They use none of the code that reads messages."""

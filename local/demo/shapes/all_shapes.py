@@ -1,4 +1,4 @@
-"""All message shapes by their names."""
+"""All message shapes, keyed by name."""
 
 from collections.abc import Mapping
 

@@ -1,4 +1,4 @@
-"""Shapes that are written in JSON, and the one whose values are all in attributes."""
+"""JSON shapes, and the shape whose values are all in attributes."""
 
 import gzip
 from collections.abc import Iterator, Sequence
@@ -14,14 +14,14 @@ SITES = ("north", "south", "west")
 """The sites of nested messages."""
 
 LONGEST = 5
-"""Readings in one message of an array, which thus stays under a kilobyte."""
+"""Maximum readings of an array message, which thus stays under a kilobyte."""
 
 
 @dataclass(frozen=True, slots=True)
 class JsonObject(Shape):
     """The default: a JSON object as payload; event time, stream and id in attributes.
 
-    The attributes may have other names, as the settings of a pipeline say.
+    The attributes may have other names, as in a pipeline's settings.
     """
 
     settings = f"""
@@ -44,14 +44,14 @@ publisher_id = "attribute:heartbeat_id"
 
 
 def measurements(beat: Beat) -> bytes:
-    """Return the measured values as a JSON object, without `status` if there is none."""
+    """Return the measurements as a JSON object, without `status` if there is none."""
     said = {} if beat.status is None else {"status": beat.status}
     return orjson.dumps({"temperature": beat.temperature, **said, "sequence": beat.sequence})
 
 
 @dataclass(frozen=True, slots=True)
 class Nested(Shape):
-    """Nested JSON objects, without attributes. Each device belongs to a site, and has its name within it."""
+    """Nested JSON objects, without attributes. Each device belongs to a site, and has a name within it."""
 
     settings = """
 [message]
@@ -69,7 +69,7 @@ status = { path = "metrics.states[-1].text", kind = "text" }
 
     def encode(self, beat: Beat) -> tuple[dict[str, str], bytes]:
         site, name = beat.stream.split("/")
-        spoilt_name = beat.stream_or_spoilt and name  # absent or empty where the stream is to be
+        spoilt_name = beat.stream_or_spoilt and name  # absent or empty if the stream is meant to be
         last = [] if beat.status is None else [{"text": beat.status}]
         payload = {
             "meta": present({"at": beat.time_or_spoilt(beat.time), "id": beat.heartbeat_id, "sequence": beat.sequence}),
@@ -81,7 +81,7 @@ status = { path = "metrics.states[-1].text", kind = "text" }
 
 @dataclass(frozen=True, slots=True)
 class Seconds(Shape):
-    """A flat JSON object. The event time is a number such as 1795238400.25, as `time.time()` gives it."""
+    """A flat JSON object. The event time is a number such as 1795238400.25, as from `time.time()`."""
 
     settings = f"""
 [message]
@@ -99,8 +99,8 @@ publisher_id = "payload:id"
 
 @dataclass(frozen=True, slots=True)
 class AttributesShape(Shape):
-    """All values in attributes, and no payload. A temperature that is a text has its unit, as a text of digits would be
-    a number here."""
+    """All values in attributes, and no payload. A temperature that is text gets a unit, since digits alone would be
+    read as a number."""
 
     settings = """
 [message]
@@ -128,8 +128,8 @@ status = { path = "attribute:status", kind = "text" }
 class Arrays(Shape):
     """Several readings in one message, as an array.
 
-    They are put together in the order of their publication. In a message with a broken one the others land. It has one
-    broken one at most, as it is rejected once.
+    Readings are grouped in the order of publication. A message has at most one broken reading, since it is rejected
+    once; its other readings land.
     """
 
     settings = """
@@ -158,7 +158,7 @@ def _reading(beat: Beat) -> dict[str, Any]:
 
 
 def _grouped(beats: Sequence[Beat]) -> Iterator[list[Beat]]:
-    """The beats of each message. One whose payload cannot be read carries nothing else."""
+    """Yield the beats of each message. A beat with an unreadable payload is alone in its message."""
     together: list[Beat] = []
     for beat in beats:
         is_alone = beat.broken is RejectionReason.UNREADABLE_PAYLOAD
@@ -179,8 +179,8 @@ PLAIN = JsonObject()
 
 @dataclass(frozen=True, slots=True)
 class Gzipped(Shape):
-    """A JSON object, compressed. Every other beat of a stream says so in an attribute, the others by their first bytes
-    alone."""
+    """A compressed JSON object. Every other beat of a stream says so in an attribute; the others are recognized only by
+    their first bytes."""
 
     settings = PLAIN.settings
 

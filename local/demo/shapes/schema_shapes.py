@@ -1,4 +1,4 @@
-"""Shapes by a schema, which gets a field in mid-stream: a fleet that is upgraded beat by beat."""
+"""Shapes with a schema, which gets a new field in mid-stream: devices are upgraded gradually."""
 
 import io
 import json
@@ -12,13 +12,13 @@ from tidemark.local.demo.shapes.shape import REASONS, SAME_NAMES, Beat, Shape
 from tidemark.pipeline.contract.heartbeat import RejectionReason
 
 FIRST, SECOND, UNKNOWN = "00000001", "00000002", "0000000f"
-"""The names of the revisions, and of one that does not exist."""
+"""The ids of the revisions, and of one that does not exist."""
 
 UPGRADED_OVER = 6
-"""Beats within which all devices are upgraded, a sixth of them at each."""
+"""Number of beats over which all devices are upgraded, a sixth of them at each."""
 
 SCHEMA_REVISION, SCHEMA_ENCODING = "googclient_schemarevisionid", "googclient_schemaencoding"
-"""The attributes by which Pub/Sub names a message's schema."""
+"""The attributes with which Pub/Sub names a message's schema."""
 
 SETTINGS = f"""
 [message]
@@ -31,13 +31,13 @@ publisher_id = "payload:id"
 
 
 def revision_of(beat: Beat) -> str:
-    """The revision of a beat's message: first or second."""
+    """Return the revision of a beat's message: first or second."""
     return FIRST if beat.sequence < 1 + int(beat.stream[-5:]) % UPGRADED_OVER else SECOND
 
 
 @dataclass(frozen=True, slots=True)
 class OfSchema(Shape):
-    """Each message names its revision, as those of a topic with a schema do. The first revision has no status."""
+    """Each message names its revision, as on a topic with a schema. The first revision has no status."""
 
     def said(self, beat: Beat) -> Beat:
         return beat._replace(status=None) if revision_of(beat) == FIRST else beat
@@ -50,7 +50,7 @@ class OfSchema(Shape):
         return named, beat.broken_payload(whole, whole)
 
     def written(self, beat: Beat, revision: str) -> bytes:
-        """The payload by a revision of the schema."""
+        """Return the payload, encoded by a revision of the schema."""
         raise NotImplementedError
 
 
@@ -66,7 +66,7 @@ def _schema(*fields: dict[str, Any]) -> dict[str, Any]:
 
 
 SCHEMAS = {FIRST: _schema(AT, DEVICE, TEMPERATURE, ID), SECOND: _schema(AT, DEVICE, STATUS, TEMPERATURE, ID)}
-"""The new field lies between others, so that reading by the wrong revision cannot go unnoticed."""
+"""The new field is between others, so that reading with the wrong revision cannot go unnoticed."""
 
 PARSED = {revision: fastavro.parse_schema(schema) for revision, schema in SCHEMAS.items()}
 
@@ -86,7 +86,7 @@ class Avro(OfSchema):
 
 
 Fields = tuple[tuple[str, str, int], ...]
-"""Type, name and number of each field. All have presence."""
+"""Type, name and number of each field. All have field presence."""
 
 ALWAYS: Fields = (("sint64", "at", 1), ("string", "device", 2), ("double", "temperature", 3), ("string", "id", 9))
 FIELDS: dict[str, Fields] = {FIRST: ALWAYS, SECOND: (*ALWAYS, ("string", "status", 4))}
@@ -98,7 +98,7 @@ def _text(fields: Fields) -> str:
 
 
 def _type(fields: Fields) -> Any:
-    """The class of such messages, which are as if they were compiled from the text: presence costs no bytes."""
+    """Return a message class, equivalent to one compiled from `_text`: presence costs no bytes."""
     file = descriptor_pb2.FileDescriptorProto(name="beat.proto", syntax="proto2")
     message = file.message_type.add(name="Beat")
     for kind, name, number in fields:
@@ -113,7 +113,7 @@ TYPES = {revision: _type(fields) for revision, fields in FIELDS.items()}
 
 @dataclass(frozen=True, slots=True)
 class Protobuf(OfSchema):
-    """Protobuf messages. An event time is a number, so none is unreadable; a temperature that is a text is left out."""
+    """Protobuf messages. An event time is a number, so none is unreadable; a temperature that is text is left out."""
 
     settings = SETTINGS % "protobuf"
     files: ClassVar = {f"schemas/{revision}.proto": _text(fields) for revision, fields in FIELDS.items()}

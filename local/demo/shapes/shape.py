@@ -1,4 +1,4 @@
-"""A message shape: it writes beats as messages, and has the settings that read them."""
+"""A message shape: encodes beats as messages, and has the settings to read them."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -16,14 +16,14 @@ REASONS = (
     RejectionReason.BEFORE_FIRST_WINDOW,
     RejectionReason.IN_THE_FUTURE,
 )
-"""Not TOO_OLD: `message.max_age` is off in the demonstration, so that its history may be as old as one likes."""
+"""Without TOO_OLD: `message.max_age` is off in the demonstration, so that its history may have any age."""
 
 ABSENT = (None, "")
 SPOILT_TIMES = {
     RejectionReason.NO_EVENT_TIME: ABSENT,
     RejectionReason.UNREADABLE_EVENT_TIME: ("yesterday", "2026-13-45T25:00:00Z"),
 }
-"""The event time of a broken message, in each of two variants. None: it has none."""
+"""The event time of a broken message, in two variants. None: it has none."""
 
 BYTES_CUT = 3
 """Bytes cut off the end of a payload to break it."""
@@ -33,11 +33,11 @@ SAME_NAMES = """
 temperature = "number"
 status = "text"
 """
-"""Settings of fields that are in the payload under their own names."""
+"""Settings of fields that have their own names in the payload."""
 
 
 class ShapeName(StrEnum):
-    """The name of a shape."""
+    """The name of a message shape."""
 
     JSON = "json"
     NESTED = "nested"
@@ -51,10 +51,10 @@ class ShapeName(StrEnum):
 
 
 class Beat(NamedTuple):
-    """The values of one heartbeat, as the publisher means them. The truth consists of them.
+    """The values of one heartbeat, as intended by the publisher. The truth consists of them.
 
-    A temperature may be a number, null, or a text, which counts as null. If there is a `broken`, the message is to be
-    rejected for that reason; `variant` is 0 or 1, which of two ways to break it.
+    A temperature is a number, null, or text, which counts as null. `broken` is the reason for which the message is
+    meant to be rejected, if any; `variant`, 0 or 1, selects one of two ways to break it.
     """
 
     event_ms: int
@@ -75,7 +75,7 @@ class Beat(NamedTuple):
 
     @property
     def rest(self) -> dict[str, Any]:
-        """Return the values of a flat object, without the event time and the stream."""
+        """The values of a flat object, except the event time and the stream."""
         return {"id": self.heartbeat_id, "temperature": self.temperature, "status": self.status}
 
     @property
@@ -84,23 +84,23 @@ class Beat(NamedTuple):
         return iso(from_us(self.event_ms * 1000))
 
     def time_or_spoilt(self, usual: Any) -> Any:
-        """The event time as a shape usually writes it, or what stands for it in a broken message."""
+        """Return the event time as a shape usually writes it, or its substitute in a broken message."""
         return usual if self.broken not in SPOILT_TIMES else SPOILT_TIMES[self.broken][self.variant]
 
     @property
     def stream_or_spoilt(self) -> str | None:
-        """The stream, or what stands for it in a broken message."""
+        """The stream, or its substitute in a broken message."""
         return ABSENT[self.variant] if self.broken is RejectionReason.NO_STREAM_ID else self.stream
 
     def broken_payload(self, payload: bytes, other: bytes) -> bytes:
-        """The payload; if it is to be broken, without its end or another one."""
+        """Return the payload; if it is meant to be broken, truncated or replaced by `other`."""
         if self.broken is not RejectionReason.UNREADABLE_PAYLOAD:
             return payload
         return (payload[:-BYTES_CUT], other)[self.variant]
 
 
 class Message(NamedTuple):
-    """A message as it is published, and the beats that it carries."""
+    """A message as published, and its beats."""
 
     attributes: dict[str, str]
     payload: bytes
@@ -108,16 +108,16 @@ class Message(NamedTuple):
     is_array: bool = False
 
     def id_of(self, number: int, message_id: str) -> str:
-        """The id under which a beat is to be found: of an array's valid element its own, otherwise the message's."""
+        """Return the id of a beat: an element id for a valid element of an array, otherwise the message's id."""
         return f"{message_id}#{number}" if self.is_array and self.beats[number].broken is None else message_id
 
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """One way to put beats into messages. A subclass has `encode`, or `messages` if it puts several beats into one.
+    """One way to encode beats as messages. A subclass has `encode`, or `messages` if a message has several beats.
 
-    `settings` are the lines of `[message]` that read the messages, `files` the files that these lines name, by their
-    paths beside the settings. `reasons` are all for which a message of this shape can be rejected.
+    `settings` are the lines of `[message]` that read the messages; `files` are the files that they name, keyed by path
+    relative to the settings. `reasons` are all reasons for which a message of this shape can be rejected.
     """
 
     settings: ClassVar[str]
@@ -125,18 +125,18 @@ class Shape:
     reasons: ClassVar[tuple[RejectionReason, ...]] = REASONS
 
     def said(self, beat: Beat) -> Beat:
-        """Return the beat as far as this shape can express it, which is what the truth holds."""
+        """Return the beat as far as this shape can express it; the truth records this."""
         return beat
 
     def messages(self, beats: Sequence[Beat]) -> list[Message]:
-        """The messages of beats, in their order, each under a kilobyte."""
+        """Return the messages of beats, in order, each under a kilobyte."""
         return [Message(*self.encode(beat), (beat,)) for beat in beats]
 
     def encode(self, beat: Beat) -> tuple[dict[str, str], bytes]:
-        """The attributes and the payload of a message with one beat."""
+        """Return the attributes and the payload of a message with one beat."""
         raise NotImplementedError
 
 
 def present(values: Mapping[str, Any]) -> dict[str, Any]:
-    """The values that are there, by name."""
+    """Return the values that are not None, keyed by name."""
     return {name: value for name, value in values.items() if value is not None}

@@ -15,12 +15,12 @@ from tidemark.pipeline.durations import rough
 from tidemark.pipeline.observe.facts import LakeStatus, read_status
 
 GROUPS = {
-    "live": r"watermark|behind_now|reason|decided.*|base_read_by_others|.*_oldest_unacked|reading.*|last_round.*",
+    "watermark": r"watermark|behind_now|reason|decided.*|base_read_by_others|.*_oldest_unacked|reading.*|last_round.*",
     "lost": r"lost.*|missed.*|windows_stale|first_stale_window",
     "late": r"late.*|max_lag|passed_over.*",
     "failing": r"runs_failed.*|ticks_(failed|waiting).*|tables_failing",
     "waiting": r"windows_waiting|quarantined|requeued|rejected",
-    "held": r"landed_rows|landed_through|windows_computed|first_window|last_window|rows_computed|null.*|log_.*|hist.*",
+    "stored": r"landed_.*|windows_computed|first_window|last_window|rows_computed|null.*|log_.*|hist.*",
     "asked of Pub/Sub": r".*_last_day|snapshot_budget",
 }
 """The groups of `--all`, in their order, with the names of their figures."""
@@ -66,11 +66,11 @@ def show_screen(found: LakeStatus, terminal: Console) -> None:
     failing = [one for one in (*found.of_ticks, *found.of_runs) if one != found.details.get("standing_still")]
     landing = "base_read_by_others" not in facts
     groups: dict[str, Sequence[tuple[str, str]]] = {
-        "live": list(_live(found)),
+        "watermark": list(_live(found)),
         **({"lost": list(_lost(facts)), "late": list(_late(facts))} if landing else {}),
         "failing": [("red", one) for one in failing] or [("green", "nothing")],
         "waiting": list(_waiting(facts)),
-        **({"held": [("", _held(facts))]} if landing else {}),
+        **({"stored": [("", _held(facts))]} if landing else {}),
         "to do": [("", one) for one in _to_do(found, failing)] or [("green", "nothing")],
     }
     for group, told in groups.items():

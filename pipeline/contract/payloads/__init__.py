@@ -1,2 +1,2 @@
-"""Payloads: from a message's attributes and bytes to an object, by its compression, envelope and encoding. Nothing in
-here raises for what a message contains."""
+"""Decodes a message's attributes and bytes to an object, by compression, envelope and encoding. The decoder never
+raises because of a message's content."""

@@ -13,16 +13,16 @@ from tidemark.pipeline.contract.payloads.formats import CONTAINER, Encoding
 from tidemark.pipeline.contract.payloads.rejections import Unreadable
 
 UNFIT = (ArithmeticError, EOFError, LookupError, TypeError, ValueError)
-"""Errors of reading bytes that another schema wrote, or none."""
+"""Errors raised when reading bytes that were written with another schema or are not Avro."""
 
 NO_MESSAGE = (
-    "it is an Avro object container file; a message holds one record alone, in Avro's binary or JSON encoding (in "
-    "fastavro, schemaless_writer writes that)"
+    "it is an Avro object container file; a message must hold a single record in Avro's binary or JSON encoding (in "
+    "fastavro, use schemaless_writer)"
 )
 
 
 class AvroCodec:
-    """Reads the payloads that were written with one schema, as plain values. It raises Unreadable."""
+    """Reads the payloads that were written with one schema, as plain values. Its methods raise Unreadable."""
 
     def __init__(self, definition: Definition) -> None:
         self._ready = ready_schema(definition)
@@ -47,7 +47,7 @@ class AvroCodec:
         return self.value(parsed(data))
 
     def value(self, value: Any) -> Any:
-        """Like `text`, for JSON that was parsed already."""
+        """Like `text`, for JSON that is already parsed."""
         try:
             return self._ready.record.read(value)
         except UNFIT as error:
@@ -62,14 +62,14 @@ def told(error: BaseException) -> str:
     if isinstance(error, EOFError):
         return "the bytes end too soon"
     if isinstance(error, LookupError):  # an index into a union or an enumeration
-        return "the bytes name a branch or a symbol that it does not have"
+        return "the bytes name a branch or a symbol that the schema does not have"
     return f"{error}"[:200] or type(error).__name__
 
 
 def records_of(content: bytes, name: str) -> Iterator[bytes]:
-    """Give each record of an Avro object container file, byte for byte. Raises Unreadable.
+    """Yield each record of an Avro object container file, byte for byte. Raises Unreadable.
 
-    The schema in the file is checked as a topic's is, since records are walked to find their ends.
+    The schema in the file is checked like a topic's schema, because records are walked to find their ends.
     """
     try:
         blocks = block_reader(BytesIO(content))

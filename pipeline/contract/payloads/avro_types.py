@@ -1,8 +1,9 @@
-"""Avro schemas, checked and made ready: for each type how fastavro reads it, how its values are counted before, and how
-it is read from Avro's JSON encoding.
+"""Checked Avro schemas: for each type, the schema that fastavro reads by, a counter of its values, and a reader of
+Avro's JSON encoding.
 
-What hostile bytes could abuse is refused. fastavro takes a number of elements at its word, so values are counted first.
-Its own decoder of the JSON encoding takes values of any type, and time by the square of an array's length.
+Schemas that hostile bytes could abuse are refused. fastavro trusts the element counts in the bytes, so values are
+counted before it reads them. Its own decoder of the JSON encoding accepts values of any type and takes time quadratic
+in an array's length, so it is not used.
 """
 
 from collections.abc import Callable, Mapping
@@ -19,34 +20,35 @@ from tidemark.pipeline.contract.payloads.definitions import Definition
 from tidemark.pipeline.contract.payloads.rejections import Unreadable
 
 MOST_VALUES_A_BYTE = 100
-"""Values that a byte of a payload may stand for. An array of nulls, whose first bytes give its length, makes more."""
+"""Most values that a schema may allow per byte of a payload. An array of nulls allows more: its first bytes give its
+length, and its items take no bytes."""
 
 MOST_OF_A_RECORD = 10_000
-"""Values of a record that has no array and no map."""
+"""Most values of a record, counting an array or a map as one."""
 
 LONGEST = 63
-"""The last shift of a number of 64 bits."""
+"""Largest shift in the varint of a 64-bit number."""
 
 NOT_NUMBERS = frozenset({"NaN", "Infinity", "-Infinity"})
-"""Numbers that JSON does not have, as Avro writes them."""
+"""Numbers that JSON lacks, as Avro writes them."""
 
 BROKEN = (
     *(SchemaParseException, UnknownType),
     *(ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError),
 )
-"""Errors of fastavro for an invalid schema."""
+"""Errors that fastavro raises for an invalid schema."""
 
 Walk = Callable[[bytes, int, ValueBudget], int]
 """Counts the value that begins at a position, and returns the position after it. Raises TooMany, and IndexError or
-ValueError where the bytes are not such a value."""
+ValueError if the bytes are not such a value."""
 
 Read = Callable[[Any], Any]
-"""Turns a parsed JSON value into the value that its binary form would give. Raises ValueError."""
+"""Converts a parsed JSON value to the value that its binary form would give. Raises ValueError."""
 
 
 @dataclass(frozen=True, slots=True)
 class AvroType:
-    """A checked type: the `schema` that fastavro reads by, the `least` bytes of a value and how many `values` it is
+    """A checked type: the `schema` that fastavro reads by, the `least` bytes of a value, the most `values` that it is
     made of, and the type's `label` in the JSON encoding of a union."""
 
     schema: Any
@@ -59,21 +61,20 @@ class AvroType:
 
 @dataclass(frozen=True, slots=True)
 class ReadySchema:
-    """A record's schema. `values_a_byte` is the most values that a byte of a payload makes beyond MOST_OF_A_RECORD."""
+    """A checked record schema. `values_a_byte` is the most values per byte of a payload, beyond MOST_OF_A_RECORD."""
 
     schema: Any
     record: AvroType
     values_a_byte: float
 
     def refuse_many_values(self, data: bytes) -> None:
-        """Raise TooMany for bytes that hold too many values, and IndexError or ValueError for bytes that are not a
-        record."""
+        """Raise TooMany if the bytes hold too many values, and IndexError or ValueError if they are not a record."""
         if len(data) * self.values_a_byte > MOST_VALUES - MOST_OF_A_RECORD:
             self.record.count(data, 0, ValueBudget())
 
 
 def ready_schema(definition: Definition) -> ReadySchema:
-    """Check a schema. Raises Unreadable if it is not a record, is recursive, or makes many values of few bytes."""
+    """Check a schema. Raises Unreadable if it is not a record, is recursive, or allows many values in few bytes."""
     checking = _Checking(definition.origin)
     try:
         record = checking.of(parse_schema(orjson.loads(definition.content), named_schemas={}, _write_hint=False), 0)
@@ -85,11 +86,11 @@ def ready_schema(definition: Definition) -> ReadySchema:
 
 
 class _Checking:
-    """One walk over a parsed schema, in which every name is full."""
+    """A single walk over a parsed schema, in which all names are fully qualified."""
 
     def __init__(self, origin: str) -> None:
         self._origin = origin
-        self._named: dict[str, AvroType | None] = {}  # None: begun
+        self._named: dict[str, AvroType | None] = {}  # None: its definition has begun
         self.densest = 0.0
 
     def refusal(self, why: str) -> Unreadable:
@@ -126,12 +127,12 @@ class _Checking:
 
     def _repeats(self, values: int, least: int) -> None:
         if values > MOST_VALUES_A_BYTE * least:
-            raise self.refusal(f"repeats what makes more than {MOST_VALUES_A_BYTE} values of each byte")
+            raise self.refusal(f"repeats a type that allows more than {MOST_VALUES_A_BYTE} values per byte")
         self.densest = max(self.densest, values / least)
 
     def _union(self, schema: list[Any], depth: int) -> AvroType:
         if not schema or any(isinstance(branch, list) for branch in schema):
-            raise self.refusal("has a union of nothing, or of unions")
+            raise self.refusal("has a union that is empty or contains a union")
         branches = [self.of(branch, depth) for branch in schema]
         return AvroType(
             [branch.schema for branch in branches],
@@ -153,13 +154,13 @@ class _Checking:
         made = {"type": kind, "name": name, "fields": [{"name": one, "type": fields[one].schema} for one in fields]}
         values = 1 + sum(field.values for field in fields.values())
         if values > MOST_OF_A_RECORD:
-            raise self.refusal(f"makes more than {MOST_OF_A_RECORD} values of one record")
+            raise self.refusal(f"allows more than {MOST_OF_A_RECORD} values in one record")
         count, read = _each([field.count for field in fields.values()]), _record(fields)
         return AvroType(made, sum(field.least for field in fields.values()), values, count, read, name)
 
 
 def _converted(schema: Mapping[str, Any], of: AvroType) -> AvroType:
-    """The type with the converter of its values that JSON has no form for, if it needs one."""
+    """Add a converter to a type if JSON has no form for its values."""
     made = of.schema if isinstance(of.schema, dict) else {"type": of.schema}
     kind = made["type"]
     reader, more = OF_LOGICAL.get((kind, str(schema.get("logicalType"))), OF_TYPE.get(kind)), {}
@@ -262,10 +263,10 @@ def _labelled(branches: Mapping[str, Read]) -> Read:
     def read(value: Any) -> Any:
         if value is None:
             if "null" not in branches:
-                raise ValueError("null where no null may be")
+                raise ValueError("null where null is not allowed")
             return None
         if not isinstance(value, dict) or len(value) != 1 or (label := next(iter(value))) not in branches:
-            raise ValueError(f"a union's value is written as an object with its type, one of {', '.join(branches)}")
+            raise ValueError(f"a union's value must be an object keyed by its type, one of {', '.join(branches)}")
         return branches[label](value[label])
 
     return read
@@ -292,7 +293,7 @@ def _fixed_text(size: int) -> Read:
     def read(value: Any) -> Any:
         held = _bytes(value)
         if len(held) != size:
-            raise ValueError(f"{len(held)} bytes where {size} belong")
+            raise ValueError(f"{len(held)} bytes where {size} are expected")
         return held
 
     return read
@@ -300,14 +301,14 @@ def _fixed_text(size: int) -> Read:
 
 def _of(kind: type, value: Any, words: str) -> Any:
     if not isinstance(value, kind):
-        raise ValueError(f"a {type(value).__name__} where {words} belongs")
+        raise ValueError(f"a {type(value).__name__} where {words} is expected")
     return value
 
 
 def _whole(bits: int) -> Read:
     def read(value: Any) -> Any:
         if type(value) is not int or not -(1 << (bits - 1)) <= value < 1 << (bits - 1):
-            raise ValueError(f"a {type(value).__name__} where a whole number of {bits} bits belongs")
+            raise ValueError(f"a {type(value).__name__} where a whole number of {bits} bits is expected")
         return value
 
     return read
@@ -317,7 +318,7 @@ def _number(value: Any) -> float:
     if isinstance(value, str) and value in NOT_NUMBERS:
         return float(value)
     if type(value) not in (int, float):
-        raise ValueError(f"a {type(value).__name__} where a number belongs")
+        raise ValueError(f"a {type(value).__name__} where a number is expected")
     return float(value)
 
 
@@ -335,4 +336,4 @@ PRIMITIVES: Mapping[str, tuple[int, Walk, Read]] = {
     "bytes": (1, _skipped, _bytes),
     "string": (1, _skipped, lambda value: _of(str, value, "a text")),
 }
-"""The least bytes of each primitive type, its counter and its reader."""
+"""For each primitive type: the least bytes of a value, its counter and its reader."""

@@ -1,8 +1,8 @@
-"""Avro's values that JSON has no form for, as plain values: times as RFC 3339 text, bytes as base64, decimals as
-numbers, NaN as null.
+"""Converters of Avro values that JSON has no form for: times become RFC 3339 text, bytes base64, decimals numbers, and
+NaN null.
 
-They are readers of tidemark's logical types, which `avro_types` writes into each schema. fastavro calls them with the
-value and the schemas of writer and reader, and no value is looked at twice.
+They are readers of tidemark's own logical types, which `avro_types` writes into each schema. fastavro calls them with
+the value and the schemas of writer and reader, so the values need no second pass.
 """
 
 import base64
@@ -14,14 +14,15 @@ from typing import Any
 
 from fastavro.read import LOGICAL_READERS
 
-EPOCH = datetime(1970, 1, 1)  # noqa: DTZ001 of any zone: what is written says which
+EPOCH = datetime(1970, 1, 1)  # noqa: DTZ001 (the zone, if any, is appended as text)
 OWN = "tidemark-"
 MOST_DIGITS = 1000
-"""Digits of a decimal type. One that declares more is read as bytes, as the specification says of invalid ones."""
+"""Most digits of a decimal type. One that declares more is read as bytes, as the specification requires for invalid
+logical types."""
 
 DECIMALS = Context(prec=MOST_DIGITS)
 LONGEST_DECIMAL = 416
-"""Bytes of so many digits. Reading a decimal takes time by the square of its length."""
+"""Bytes of that many digits. Reading a decimal takes time quadratic in its length."""
 
 
 def _finite(value: float, *_: Any) -> float | None:
@@ -33,7 +34,7 @@ def _base64(value: bytes, *_: Any) -> str:
 
 
 def _written(microseconds: int, after: str = "") -> str:
-    """A time since the epoch in RFC 3339, without a zone."""
+    """Format a time since the epoch as RFC 3339, followed by `after` in place of the zone."""
     return (EPOCH + timedelta(0, 0, microseconds)).isoformat("T", "microseconds") + after
 
 
@@ -47,12 +48,12 @@ def _date(value: int, *_: Any) -> str:
 
 def _time(microseconds: int) -> str:
     if not 0 <= microseconds < 86_400_000_000:
-        raise ValueError(f"{microseconds} microseconds are no time of a day")
+        raise ValueError(f"{microseconds} microseconds is not a time of day")
     return (EPOCH + timedelta(microseconds=microseconds)).time().isoformat()
 
 
 def plain_number(value: Decimal) -> int | float | str:
-    """A decimal as a number if JSON's holds it exactly, otherwise as text."""
+    """Return a decimal as a number if a JSON number holds it exactly, otherwise as text."""
     if value == value.to_integral_value() and abs(value) < 1 << 63:
         return int(value)
     number = float(value)
@@ -79,10 +80,11 @@ OF_LOGICAL: Mapping[tuple[str, str], str] = {
     ("bytes", "decimal"): "decimal",
     ("fixed", "decimal"): "decimal",
 }
-"""The readers of Avro's logical types. A UUID is text already, and an unknown one is what it is made of."""
+"""Readers of Avro's logical types. A UUID is already text, and an unknown logical type is read as its underlying
+type."""
 
 OF_TYPE: Mapping[str, str] = {"float": "finite", "double": "finite", "bytes": "base64", "fixed": "base64"}
-"""The readers of types without a logical one, where one is needed."""
+"""Readers of types without a logical type, where needed."""
 
 READERS: Mapping[str, Callable[..., Any]] = {
     "finite": _finite,
@@ -101,7 +103,7 @@ READERS: Mapping[str, Callable[..., Any]] = {
 
 
 def register() -> None:
-    """Make the readers known to fastavro, whose table of them is the process's."""
+    """Register the readers with fastavro, whose table is global to the process."""
     for kind, name in {*((kind, name) for (kind, _), name in OF_LOGICAL.items()), *OF_TYPE.items()}:
         LOGICAL_READERS[f"{kind}-{OWN}{name}"] = READERS[name]
 

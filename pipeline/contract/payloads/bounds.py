@@ -1,4 +1,4 @@
-"""Bounds of one payload, checked before a parser makes objects of it. They depend on its bytes alone."""
+"""Bounds of one payload, checked before a parser creates objects from it. They depend only on its bytes."""
 
 import re
 import zlib
@@ -9,42 +9,43 @@ import orjson
 from tidemark.pipeline.contract.payloads.rejections import Unreadable
 
 MOST_VALUES = 1_000_000
-"""Values of one payload: numbers, texts, objects, arrays. As a Python object, a value takes up to some 300 bytes."""
+"""Most values of one payload: numbers, texts, objects, arrays. As a Python object, a value takes up to about 300
+bytes."""
 
 DEEPEST = 64
-"""Levels of a schema, and so of its values: their readers recurse."""
+"""Most levels of a schema, and so of its values, because their readers recurse."""
 
 TEXT = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"', re.DOTALL)
 
 MAGIC = b"\x1f\x8b\x08"
-"""The first bytes of gzip, with its only method. Neither JSON nor a protobuf message begins with them."""
+"""The first bytes of gzip with its only compression method. Neither JSON nor a protobuf message begins with them."""
 
 LARGEST_MESSAGE = 10_000_000
-"""Bytes of the largest message that Pub/Sub takes."""
+"""Bytes of the largest message that Pub/Sub accepts."""
 
 LARGEST = 4 * LARGEST_MESSAGE
-"""Bytes of a decompressed payload. Readings compress to a tenth at best, and rarely fill a message."""
+"""Most bytes of a decompressed payload. Telemetry compresses to a tenth at best, and rarely fills a message."""
 
 MOST_MEMBERS = 16
-"""Members of one gzip stream. Publishers write one; each costs a copy of what follows it."""
+"""Most members of one gzip stream. Publishers write one; each member costs a copy of the bytes after it."""
 
 
 class TooMany(Unreadable):
-    """A payload has more than `MOST_VALUES`."""
+    """A payload has more than `MOST_VALUES` values."""
 
     def __init__(self) -> None:
         super().__init__(f"more than {MOST_VALUES} values")
 
 
 class TooDeep(Unreadable):
-    """A payload has more levels than `DEEPEST`."""
+    """A payload has more than `DEEPEST` levels."""
 
     def __init__(self) -> None:
         super().__init__(f"more than {DEEPEST} levels")
 
 
 class ValueBudget:
-    """The values and levels that one payload may still have."""
+    """The number of values and levels that one payload may still have."""
 
     def __init__(self) -> None:
         self.left = MOST_VALUES
@@ -68,7 +69,7 @@ class ValueBudget:
 
 
 def inflated(data: bytes) -> bytes:
-    """Decompress gzip to at most `LARGEST` bytes; no more is ever held. Raises Unreadable."""
+    """Decompress gzip to at most `LARGEST` bytes, and never hold more. Raises Unreadable."""
     parts: list[bytes] = []
     room = LARGEST
     for _ in range(MOST_MEMBERS):
@@ -82,14 +83,14 @@ def inflated(data: bytes) -> bytes:
         if room < 0:
             raise Unreadable(f"gzip of more than {LARGEST} bytes, which is too large")
         if not stream.eof:
-            raise Unreadable("gzip that is cut off")
+            raise Unreadable("truncated gzip")
         if not data:
             return parts[0] if len(parts) == 1 else b"".join(parts)
     raise Unreadable(f"gzip of more than {MOST_MEMBERS} members")
 
 
 def parsed(data: bytes) -> Any:
-    """Parse any JSON value. Raises Unreadable."""
+    """Parse a JSON value of any type. Raises Unreadable."""
     if len(data) > MOST_VALUES:
         refuse_many_values(data)
     try:
@@ -99,22 +100,22 @@ def parsed(data: bytes) -> Any:
 
 
 def as_object(value: Any, *, may_be_array: bool = False) -> Any:
-    """Return a parsed value that must be an object, or may be an array. Raises Unreadable."""
+    """Return a parsed value if it is an object, or with `may_be_array` an array. Raises Unreadable otherwise."""
     if type(value) is not dict and not (may_be_array and type(value) is list):
         raise Unreadable(f"JSON, but {json_kind(value)}, not an object")
     return value
 
 
 def json_kind(value: Any) -> str:
-    """Name the type of a parsed value in JSON's words."""
+    """Return the JSON type of a parsed value, with its article."""
     kinds = {type(None): "null", bool: "a boolean", int: "a number", float: "a number", str: "a string"}
     return kinds.get(type(value)) or ("an array" if isinstance(value, list) else "an object")
 
 
 def refuse_many_values(text: bytes, an_object: int = 1) -> None:
-    """Raise TooMany for a JSON text of too many values, where each object counts as `an_object` values.
+    """Raise TooMany if a JSON text has too many values, counting each object as `an_object` values.
 
-    A value follows a comma or an opening bracket, so these are counted, without what is quoted.
+    A value follows a comma or an opening bracket, so these are counted, except within strings.
     """
     if len(text) * an_object <= MOST_VALUES or _values(text, an_object) <= MOST_VALUES:
         return

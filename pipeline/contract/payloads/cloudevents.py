@@ -1,4 +1,4 @@
-"""CloudEvents, in both modes of their Pub/Sub protocol binding: what an event says of itself becomes attributes `ce-…`.
+"""CloudEvents in both modes of their Pub/Sub protocol binding: an event's context becomes attributes `ce-…`.
 
 Source: "Google Cloud Pub/Sub Protocol Binding for CloudEvents 1.0" and the JSON event format of CloudEvents 1.0.
 """
@@ -20,7 +20,8 @@ CONTENT = frozenset({DATA, DATA_BASE64})
 
 
 class Event(NamedTuple):
-    """A message without its envelope. Its data is bytes, or a `value` that was JSON within the event."""
+    """A message without its envelope. Its data is bytes, or, with `is_value`, a `value` parsed from the event's
+    JSON."""
 
     attributes: Mapping[str, str]
     data: bytes
@@ -29,14 +30,14 @@ class Event(NamedTuple):
 
 
 def is_structured(attributes: Mapping[str, str]) -> bool:
-    """Tell whether the payload holds the whole event."""
+    """True if the payload holds the whole event (structured mode)."""
     return attributes.get(CONTENT_TYPE, "").lower().startswith(STRUCTURED)
 
 
 def opened(attributes: Mapping[str, str], data: bytes) -> Event:
-    """The event in a message. What a structured event says of itself wins over the message's attributes.
+    """Return the event in a message. The context of a structured event overrides the message's attributes.
 
-    Raises Unreadable for a structured event that is none.
+    Raises Unreadable if a structured event is invalid.
     """
     if not is_structured(attributes):
         said = attributes.get(CONTENT_TYPE)
@@ -58,7 +59,7 @@ def opened(attributes: Mapping[str, str], data: bytes) -> Event:
 
 
 def _context(event: Mapping[str, Any]) -> dict[str, str]:
-    """Return the event's context as attributes, each value in its canonical text."""
+    """Return the event's context as attributes, with each value in its canonical text form."""
     said = {}
     for name, value in event.items():
         if name in CONTENT or value is None:

@@ -1,4 +1,4 @@
-"""The seam: from messages' attributes and bytes to objects, for every part that judges messages."""
+"""Decodes messages' attributes and bytes to objects, for everything that judges messages."""
 
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
@@ -21,21 +21,21 @@ from tidemark.pipeline.contract.payloads.revisions import Asking, Revisions
 CONTENT_ENCODING, GZIP = "content-encoding", "gzip"
 
 PART_BYTES = 8 << 20
-"""Decoded bytes of a part. As Python objects JSON takes up to 30 times as much, and usually 4 times."""
+"""Decoded bytes of a part. As Python objects, JSON usually takes 4 times as much memory, and up to 30 times."""
 
 
 Read = Callable[[int, bytes], Any]
-"""Reads the payload of a row. It raises Unreadable and Unknown."""
+"""Reads the payload of a row. Raises Unreadable and Unknown."""
 
 
 class _Room:
-    """The bytes that may still be decoded in a part, those included that were decompressed in vain."""
+    """The bytes that may still be decoded in a part. A failed decompression uses up a whole part."""
 
     def __init__(self) -> None:
         self.left = PART_BYTES
 
     def inflated(self, data: bytes) -> bytes:
-        """The decompressed payload. Raises Unreadable."""
+        """Decompress a payload. Raises Unreadable."""
         try:
             content = inflated(data)
         except Unreadable:
@@ -46,16 +46,16 @@ class _Room:
 
 
 class Decoded(NamedTuple):
-    """Messages' attributes, with those of an envelope, and for each payload an object, None, a Rejection or
-    Undecided."""
+    """Messages' attributes, including those of an envelope, and for each payload an object, None if payloads are not
+    read, a Rejection or Undecided."""
 
     attributes: Attributes
     payloads: list[Any]
 
 
 class PayloadDecoder:
-    """Decodes the payloads of one topic. `found_in` has the schemas where the format names no file of them. JSON is an
-    object, or also an array if it `may_be_array`."""
+    """Decodes the payloads of one topic. `found_in` finds schemas if the format names no schema file. A JSON payload
+    must be an object or, with `may_be_array`, an object or an array."""
 
     def __init__(
         self, written: PayloadFormat, found_in: Definitions | None = None, *, may_be_array: bool = False
@@ -66,13 +66,13 @@ class PayloadDecoder:
             found_in = SchemaFiles(written.schema, written.encoding)
         self._revisions = Revisions(written.encoding, found_in)
         self._may_be_gzip = written.compression is Compression.AUTO and written.encoding is not Encoding.AVRO
-        """True if a payload that begins like gzip is gzip: a record of Avro may begin so as well."""
+        """True if a payload with gzip's first bytes is gzip. An Avro record may begin with them too."""
 
     def decode(self, messages: Messages, asking: Asking) -> Decoded:
-        """Decode the first messages: all of them, or so many that their content fills `PART_BYTES`. At least one. What
-        a message contains never makes it raise, and what it becomes does not depend on the others.
+        """Decode the first messages, until their content fills `PART_BYTES`; at least one.
 
-        Raises InvalidSettings where a schema that the settings name cannot be used.
+        Never raises because of a message's content. The result for a message does not depend on the others. Raises
+        InvalidSettings if a schema that the settings name cannot be used.
         """
         written = self._format
         if written.envelope is Envelope.NONE and not written.is_read:
@@ -103,7 +103,8 @@ class PayloadDecoder:
         return Decoded(messages.between(0, len(payloads)).attributes, payloads)
 
     def _of_json(self, room: _Room) -> Read:
-        """Payloads that are JSON: one that begins like gzip is compressed, unless the format says that none is."""
+        """Return the reader of JSON payloads. Gzip is recognised by its first bytes, unless the format says that no
+        payload, or every payload, is compressed."""
         compression, may_be_array = self._format.compression, self._may_be_array
         is_gzip, may_be_gzip = compression is Compression.GZIP, compression is Compression.AUTO
 
@@ -116,7 +117,8 @@ class PayloadDecoder:
         return read
 
     def _by_schema(self, messages: Messages, asking: Asking, room: _Room) -> Read:
-        """Payloads of Avro or protobuf. Most messages of a batch name the same schema, which is looked up once."""
+        """Return the reader of Avro or protobuf payloads. Most messages of a batch name the same schema, which is
+        looked up once."""
         names = (SCHEMA_NAME, SCHEMA_REVISION, SCHEMA_ENCODING, CONTENT_ENCODING)
         said = list(zip(*(messages.attributes.column(name).to_pylist() for name in names), strict=True))
         known, may_be_gzip = dict[tuple[str | None, ...], tuple[Callable[[bytes], Any], bool]](), self._may_be_gzip
@@ -136,7 +138,7 @@ class PayloadDecoder:
         return read
 
     def _of_events(self, held: list[Mapping[str, str]], messages: Messages, asking: Asking, room: _Room) -> Read:
-        """Payloads in an envelope, whose attributes take the place of the message's."""
+        """Return the reader of payloads in an envelope, whose attributes replace the message's."""
 
         def read(row: int, data: bytes) -> Any:
             if self._is_compressed(held[row]) or (self._may_be_gzip and data[:3] == MAGIC):
@@ -155,7 +157,7 @@ class PayloadDecoder:
         return read
 
     def _is_compressed(self, attributes: Mapping[str, str]) -> bool:
-        """Tell by the format or the message's attribute."""
+        """True if the format or the message's attribute says that the payload is compressed."""
         compression = self._format.compression
         if compression is not Compression.AUTO:
             return compression is Compression.GZIP

@@ -1,5 +1,5 @@
-"""Sources of schemas: by the revision that a message names, from files, or from whatever else implements
-`Definitions`."""
+"""Sources of schemas: files, or any other implementation of `Definitions`. A schema is found by the revision that a
+message names."""
 
 import re
 from collections.abc import Mapping
@@ -14,29 +14,30 @@ from tidemark.pipeline.errors import InvalidSettings
 SCHEMA_ENCODING = "googclient_schemaencoding"
 SCHEMA_NAME = "googclient_schemaname"
 SCHEMA_REVISION = "googclient_schemarevisionid"
-"""The attributes that Pub/Sub sets on each message of a topic with a schema."""
+"""Attributes that Pub/Sub sets on each message of a topic with a schema."""
 
 NAME = re.compile(r"projects/[A-Za-z0-9][A-Za-z0-9:.-]{0,99}/schemas/[A-Za-z][A-Za-z0-9\-_.~+%]{2,254}")
 """A schema's full name in Pub/Sub."""
 
 REVISION = re.compile(r"[A-Za-z0-9-]{1,64}")
-"""A revision's id. Pub/Sub makes 8 hexadecimal digits; files may be named otherwise."""
+"""A revision id. Pub/Sub's have 8 hexadecimal digits; files may have other names."""
 
 DELETED_REVISION = "_deleted-schema-revision_"
 DELETED_SCHEMA = "_deleted-schema_"
 
 SUFFIXES: Mapping[Encoding, tuple[str, ...]] = {Encoding.AVRO: (".avsc",), Encoding.PROTOBUF: (".proto", ".binpb")}
-"""The suffixes of schema files. A `.binpb` is a FileDescriptorSet, as `protoc --descriptor_set_out` writes it."""
+"""Suffixes of schema files. A `.binpb` is a FileDescriptorSet, as written by `protoc --descriptor_set_out`."""
 
 LARGEST_DEFINITION = 1 << 20
-"""Bytes of a schema. Pub/Sub takes 300 KB."""
+"""Most bytes of a schema. Pub/Sub allows 300 KB."""
 
 
 @dataclass(frozen=True, slots=True)
 class Definition:
-    """A schema as it is written: its text, or a compiled descriptor set. `origin` names it to people.
+    """A schema as written: its text, or a compiled descriptor set. `origin` is its human-readable name.
 
-    `is_configured`: it is a file that the settings name, so that a mistake in it is theirs and not the message's.
+    `is_configured` is True if the settings name its file, so that an error in it is an error of the settings rather
+    than of a message.
     """
 
     origin: str
@@ -50,19 +51,19 @@ class Definitions(Protocol):
     """Finds the schema that a message was written with. Moments are microseconds since the epoch."""
 
     def name(self, attributes: Mapping[str, str]) -> str:
-        """The name of the message's schema, by which it is found and kept. Raises Unreadable, also for a schema that
-        the pipeline does not accept."""
+        """Return the name of the message's schema, by which it is found and cached. Raises Unreadable, also if the
+        pipeline does not accept the schema."""
         ...
 
     def find(self, name: str, at_us: int) -> tuple[Definition | None, int]:
-        """The schema of that name, or None if there is none, and when that was asked. Raises Unknown where it cannot be
-        known now."""
+        """Return the schema of that name, or None if it does not exist, and the moment of that lookup. Raises Unknown
+        if it cannot be known now."""
         ...
 
 
 class SchemaFiles:
-    """One file for all messages, whatever their attributes name, or a folder with a file for each revision, named by
-    its id. Whether they exist, and are valid, shows when the first is looked for."""
+    """One schema file for all messages, or a folder with a file per revision, named by its id. Missing or invalid files
+    are found only when a schema is looked up."""
 
     def __init__(self, path: str, encoding: Encoding) -> None:
         self._path, self._encoding = Path(path), encoding
@@ -83,20 +84,19 @@ class SchemaFiles:
 
 
 def revision_of(attributes: Mapping[str, str]) -> str:
-    """The revision that a message names. Raises Unreadable."""
+    """Return the revision that a message names. Raises Unreadable."""
     revision = attributes.get(SCHEMA_REVISION)
     if not revision:
         raise Unreadable(f"the attribute {SCHEMA_REVISION}, which names the schema, is absent")
     if revision == DELETED_REVISION:
         raise Unreadable("the revision of its schema was deleted in Pub/Sub")
     if not REVISION.fullmatch(revision):
-        raise Unreadable(f"{SCHEMA_REVISION} = {quoted(revision)} is no revision of a schema")
+        raise Unreadable(f"{SCHEMA_REVISION} = {quoted(revision)} is not a schema revision")
     return revision
 
 
 def is_json(attributes: Mapping[str, str]) -> bool:
-    """Tell whether a payload is written in its schema's JSON form; without the attribute it is binary. Raises
-    Unreadable."""
+    """True if a payload is in its schema's JSON form; without the attribute it is binary. Raises Unreadable."""
     encoding = attributes.get(SCHEMA_ENCODING) or "BINARY"
     if encoding not in ("JSON", "BINARY"):
         raise Unreadable(f"{SCHEMA_ENCODING} = {quoted(encoding)} is neither JSON nor BINARY")

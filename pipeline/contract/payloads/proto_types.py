@@ -1,8 +1,8 @@
-"""Protobuf message types: their values as plain ones, under the names of the .proto file, and how these are counted on
-the wire before the library makes an object of each submessage.
+"""Protobuf message types: converts messages to plain values under the field names of the .proto file, and counts the
+values on the wire before the library creates an object for each submessage.
 
-The values differ from protobuf's own JSON form in what serves a comparison: a 64-bit integer is a number, a field
-without presence has its default, and what is absent or not a number is null.
+The values differ from protobuf's own JSON form where that serves comparisons: a 64-bit integer is a number, a field
+without presence has its default, and an absent or non-finite value is null.
 """
 
 import base64
@@ -18,23 +18,23 @@ LEAST_BYTES = 2
 """The least bytes of a submessage (its tag and its length), and of a value in a google.protobuf.Struct."""
 
 VARINT, EIGHT, LENGTH, BEGIN, END, FOUR = range(6)
-"""The ways in which a value is written on the wire."""
+"""Protobuf's wire types."""
 
 WIDTHS = {1: 8, 2: 4, 6: 8, 7: 4, 15: 4, 16: 8}
-"""Bytes of the types of numbers that always take as many."""
+"""Bytes of a number, for the field types of fixed width."""
 
 ENDS = bytes(range(128, 256))
-"""Bytes that do not end a number."""
+"""Bytes of a varint except its last."""
 
 Convert = Callable[[Any, ValueBudget], Any]
 
 
 class MessageType:
-    """Counts and converts the messages of one type. It looks at the type's descriptor once."""
+    """Counts and converts the messages of one type. The type's descriptor is read once."""
 
     def __init__(self, descriptor: Any, known: dict[str, "MessageType"] | None = None) -> None:
         known = {} if known is None else known
-        known[descriptor.full_name] = self  # first, as a type may hold itself
+        known[descriptor.full_name] = self  # first, because a type may contain itself
         self._messages: dict[int, MessageType] = {}
         self._packed: dict[int, int] = {}
         self._fields: list[_Field] = []
@@ -55,8 +55,7 @@ class MessageType:
         return value
 
     def widest(self, seen: set[int] | None = None) -> int:
-        """Return the most values of a message of this type, or of one that it holds, without what these hold: each
-        field is one."""
+        """Return one more than the largest number of fields of this type and the types nested in it."""
         seen = set() if seen is None else seen
         if id(self) in seen:
             return 0
@@ -64,13 +63,14 @@ class MessageType:
         return max([len(self._fields) + 1, *(inner.widest(seen) for inner in self._messages.values())])
 
     def refuse_many_values(self, data: bytes, most: int) -> None:
-        """Raise TooMany for a message of too many values on the wire, of which each submessage makes `most` at most.
-        Invalid bytes are left to the library: what comes before the fault is bounded."""
+        """Raise TooMany if a message has too many values on the wire; each submessage has at most `most`. Invalid bytes
+        are left to the library, because everything before the fault is bounded."""
         if len(data) // LEAST_BYTES * most > MOST_VALUES:
             self._walk(data, 0, len(data), ValueBudget())
 
     def _walk(self, data: bytes, at: int, end: int, budget: ValueBudget) -> int:
-        """Count the fields in `[at, end)`, and return where that ended: at `end`, the end of a group, or a fault."""
+        """Count the fields in `[at, end)`. Return the position at which counting ended: `end`, the end of a group, or a
+        fault."""
         budget.take(len(self._fields) + 1)
         try:
             while at < end:
@@ -107,11 +107,11 @@ class _NoFields:
 
 
 UNKNOWN = MessageType(_NoFields)
-"""A group of an unknown type."""
+"""Stands for a group of an unknown type."""
 
 
 class _Field:
-    """Looks up and converts one field of a type."""
+    """Reads and converts one field of a type."""
 
     def __init__(self, field: Any, known: dict[str, MessageType]) -> None:
         self.name: str = field.name
@@ -194,4 +194,4 @@ WELL_KNOWN: Mapping[str, Convert] = {
     )
     for name in names.split()
 }
-"""Protobuf's own types that stand for one value. Any is read as what it is made of."""
+"""Protobuf's well-known types that stand for a single value. An Any is read field by field."""

@@ -15,7 +15,7 @@ from tidemark.pipeline.contract.payloads.proto_types import MessageType
 from tidemark.pipeline.contract.payloads.rejections import Unknown, Unreadable
 
 COMPILED_WITHIN_SECONDS = 30
-"""The compiler takes a fraction of a second for the 300 KB that Pub/Sub allows."""
+"""Time limit of the compiler, which takes a fraction of a second for the 300 KB that Pub/Sub allows."""
 
 SOURCE, COMPILED = "schema.proto", "schema.binpb"
 
@@ -23,11 +23,12 @@ UNFIT = (
     *(message.DecodeError, json_format.Error),
     *(ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError),
 )
-"""Errors of reading bytes that another schema wrote, or none: RecursionError beyond what may be nested."""
+"""Errors raised when reading bytes that were written with another schema or are not protobuf; RecursionError if they
+are nested too deeply."""
 
 
 class ProtobufCodec:
-    """Reads the payloads that were written with one schema, as plain values. It raises Unreadable."""
+    """Reads the payloads that were written with one schema, as plain values. Its methods raise Unreadable."""
 
     def __init__(self, definition: Definition) -> None:
         self._origin = definition.origin
@@ -51,7 +52,7 @@ class ProtobufCodec:
             raise Unreadable(f"not protobuf of {self._origin}: {error}"[:300]) from error
 
     def text(self, data: bytes) -> Any:
-        """Read a message in protobuf's JSON form, under the names of the .proto file or in camel case."""
+        """Read a message in protobuf's JSON form, with field names as in the .proto file or in camel case."""
         try:
             refuse_many_values(data, self._most)
             return self._type.of(json_format.Parse(data, self._message(), ignore_unknown_fields=True), ValueBudget())
@@ -59,7 +60,7 @@ class ProtobufCodec:
             raise Unreadable(f"not protobuf's JSON of {self._origin}: {error}"[:300]) from error
 
     def value(self, value: Any) -> Any:
-        """Like `text`, for JSON that was parsed already."""
+        """Like `text`, for JSON that is already parsed."""
         try:
             return self.text(orjson.dumps(value))
         except orjson.JSONEncodeError as error:  # orjson reads deeper nesting than it writes
@@ -67,22 +68,23 @@ class ProtobufCodec:
 
 
 def _first_message(content: bytes) -> Any:
-    """The first message of the last file: the others are what it imports. Pub/Sub allows one at the top."""
+    """Return the first message of the last file; the other files are its imports. Pub/Sub allows one top-level
+    message."""
     files = descriptor_pb2.FileDescriptorSet.FromString(content).file
     pool = descriptor_pool.DescriptorPool()
     for file in files:
         pool.Add(file)
     if not files or not files[-1].message_type:
-        raise ValueError("it has no message")
+        raise ValueError("it defines no message")
     main = files[-1]
     return pool.FindMessageTypeByName(".".join(filter(None, (main.package, main.message_type[0].name))))
 
 
 def compiled(text: bytes, origin: str) -> bytes:
-    """Compile a .proto text, as Pub/Sub keeps a schema, to a FileDescriptorSet with what it imports of protobuf's own.
-    Raises Unreadable, and Unknown where the machine is too slow.
+    """Compile a .proto text, as stored in Pub/Sub, to a FileDescriptorSet that includes its imports of protobuf's own
+    files. Raises Unreadable for an invalid text, and Unknown if protoc times out or is killed.
 
-    protoc runs in a process of its own: it is written in C++, and reports errors only on its standard error.
+    protoc runs in a separate process, because it is written in C++ and reports errors only on standard error.
     """
     with TemporaryDirectory(prefix="tidemark-proto-") as folder:
         Path(folder, SOURCE).write_bytes(text)
@@ -93,9 +95,9 @@ def compiled(text: bytes, origin: str) -> bytes:
                 command, capture_output=True, cwd=folder, timeout=COMPILED_WITHIN_SECONDS, check=False
             )
         except subprocess.TimeoutExpired as error:
-            raise Unknown(f"the schema {origin} takes protoc more than {COMPILED_WITHIN_SECONDS} s") from error
+            raise Unknown(f"protoc took more than {COMPILED_WITHIN_SECONDS} s for the schema {origin}") from error
         if done.returncode < 0:
-            raise Unknown(f"protoc was ended by signal {-done.returncode} while it read the schema {origin}")
+            raise Unknown(f"protoc was killed by signal {-done.returncode} while it read the schema {origin}")
         if done.returncode:
             lines = done.stderr.decode(errors="replace").splitlines()
             said = "; ".join(line.partition(f"{SOURCE}:")[2].strip() for line in lines if f"{SOURCE}:" in line)

@@ -1,33 +1,38 @@
-"""Why a message is rejected, and what one waits for that cannot be decided yet."""
+"""The reasons for rejecting a message, and the verdict on a message that cannot be decided yet."""
 
 from dataclasses import dataclass
 from enum import StrEnum
 
 
 class RejectionReason(StrEnum):
-    """Why a message is in quarantine."""
+    """The reason for which a message is in quarantine."""
 
     NO_EVENT_TIME = "NO_EVENT_TIME"
-    """`message.event_time` names a place where the message has nothing.
+    """The message has no value at the place named by `message.event_time`.
 
-    Set the attribute or field at the publisher, or name the right place."""
+    Set the attribute or field at the publisher, or correct the setting.
+    """
     UNREADABLE_EVENT_TIME = "UNREADABLE_EVENT_TIME"
-    """The value there cannot be read as a time.
+    """The value at `message.event_time` cannot be read as a time.
 
-    Set `message.event_time_unit`, which the detail names if another unit would fit, or `message.timezone` for times
-    without a zone."""
+    Set `message.event_time_unit` (the detail names a unit that would fit) or, for times without a zone,
+    `message.timezone`.
+    """
     NO_STREAM_ID = "NO_STREAM_ID"
     """A part of `message.stream_id` is missing or empty.
 
-    Set it at the publisher, or name the right place."""
+    Set it at the publisher, or correct the setting.
+    """
     UNREADABLE_PAYLOAD = "UNREADABLE_PAYLOAD"
-    """The payload cannot be decoded as `[message]` says, or its schema may not or does not exist.
+    """The payload cannot be decoded with the settings of `[message]`, or its schema does not exist or is not accepted.
 
-    Compare `message.payload`, `schema` and `compression` with the publisher (docs/how-to/encodings.md)."""
+    Compare `message.payload`, `schema` and `compression` with what the publisher sends (docs/how-to/encodings.md).
+    """
     BEFORE_FIRST_WINDOW = "BEFORE_FIRST_WINDOW"
     """The event time is before `windows.first`.
 
-    Set an earlier `windows.first` if such old messages are meant."""
+    Set an earlier `windows.first` if such old messages are expected.
+    """
     IN_THE_FUTURE = "IN_THE_FUTURE"
     """The event time is more than `message.max_future_skew` after the publish time.
 
@@ -37,9 +42,10 @@ class RejectionReason(StrEnum):
 
     Allow a larger age if the source buffers that long."""
     NO_ELEMENTS = "NO_ELEMENTS"
-    """`message.each` is set, and the array is missing, empty, or not an array.
+    """`message.each` is set, but the array is missing, empty, or not an array.
 
-    Name the right array, or publish at least one element."""
+    Name the right array, or publish at least one element.
+    """
     TOO_MANY_ELEMENTS = "TOO_MANY_ELEMENTS"
     """The array has more than 10,000 elements, or they would repeat more than 16 Mi characters of attributes.
 
@@ -48,7 +54,7 @@ class RejectionReason(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Rejection:
-    """A reason code, and a sentence with the value that was wrong."""
+    """A reason code, and a sentence with the wrong value."""
 
     reason: RejectionReason
     detail: str
@@ -66,9 +72,9 @@ class Unreadable(Exception):
 
 
 class Unknown(Exception):
-    """A payload of which it is not known now whether it can be read. The message says why; the decoder catches it."""
+    """It is not known yet whether a payload can be read. The message says why; the decoder catches it."""
 
 
 def quoted(value: str) -> str:
-    """A text of a message as a detail quotes it: escaped, and cut."""
+    """Quote a message's text for a detail: escaped, and cut to 80 characters."""
     return repr(value if len(value) <= 80 else value[:77] + "...")

@@ -1,4 +1,4 @@
-"""The readers of a schema's revisions, each made once and kept."""
+"""Codecs of schema revisions, each created once and cached."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -12,13 +12,13 @@ from tidemark.pipeline.contract.payloads.rejections import Unknown, Unreadable, 
 from tidemark.pipeline.errors import InvalidSettings
 
 MOST_REVISIONS = 100
-"""Revisions whose readers are kept. Pub/Sub keeps 20 of a schema."""
+"""Most revisions whose codecs are cached. Pub/Sub keeps 20 per schema."""
 
 
 @dataclass(frozen=True, slots=True)
 class Asking:
-    """The moment at which a batch is judged, and the time after its publish time that a message waits for a schema that
-    does not exist, both in microseconds. A message that has waited so long is rejected."""
+    """The moment at which a batch is judged, and how long after its publish time a message waits for a schema that does
+    not exist before it is rejected. Both in microseconds."""
 
     at_us: int
     patience_us: int = 0
@@ -35,7 +35,7 @@ class Codec(Protocol):
 
 
 class Revisions:
-    """Finds the reader of the revision that a message was written with."""
+    """Finds the codec of the revision that a message was written with."""
 
     def __init__(self, encoding: Encoding, found_in: Definitions | None) -> None:
         self._encoding = encoding
@@ -43,11 +43,11 @@ class Revisions:
         self._kept: LRUCache[str, Codec | str] = LRUCache(MOST_REVISIONS)
 
     def codec(self, attributes: Mapping[str, str], published_us: int, asking: Asking) -> Codec:
-        """The reader.
+        """Return the codec of the message's schema revision.
 
-        Raises Unreadable for a message that names no schema, one that is not accepted, or one that cannot be used. Of a
-        revision that does not exist it raises Unknown, and Unreadable once that was answered later than the message's
-        patience. Raises InvalidSettings for a schema that the settings name and that cannot be used.
+        Raises Unreadable if the message names no schema, or one that is not accepted or cannot be used. If the revision
+        does not exist, raises Unknown, or Unreadable if it was looked up after the message's patience had passed.
+        Raises InvalidSettings if a schema that the settings name cannot be used.
         """
         if self._found_in is None:
             raise InvalidSettings(
@@ -77,7 +77,7 @@ class Revisions:
 
 
 def codec_of(definition: Definition, encoding: Encoding) -> Codec:
-    """The reader by a schema. Raises Unreadable. Each library is imported where a topic needs it."""
+    """Return the codec of a schema. Raises Unreadable. Each library is imported only if a topic needs it."""
     if definition.encoding is not encoding:
         raise Unreadable(f"the schema {definition.origin} is {definition.encoding}: set message.payload to that")
     if encoding is Encoding.AVRO:

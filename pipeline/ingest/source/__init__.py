@@ -1,1 +1,1 @@
-"""`format("pubsub")`: a take that settles into a manifest, as a PySpark data source."""
+"""`format("pubsub")`: a PySpark data source whose takes settle into a manifest."""

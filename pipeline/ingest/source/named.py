@@ -1,7 +1,7 @@
-"""Taking under a name, for micro-batches that may be started twice: it settles into a manifest.
+"""Takes under a name, for micro-batches that may be started twice, and settles into a manifest.
 
-A reader whose name has a manifest is served what that lists, and pulls nothing. The order is the guarantee: pull, make
-durable, create the manifest, acknowledge.
+If a reader's name already has a manifest, it is served the listed rows and pulls nothing. The order is the guarantee:
+pull, make durable, create the manifest, acknowledge.
 """
 
 import uuid
@@ -24,7 +24,7 @@ from tidemark.pipeline.pubsub.subscription import PubSubSubscription
 
 
 class _Pieces:
-    """Objects beside a manifest, as files that no version of a table lists."""
+    """Objects next to a manifest, used as files that no version of a table lists."""
 
     def __init__(self, objects: ObjectStore, name: str) -> None:
         self._notes, self._name, self._attempt = Notes(objects, PIECE), name, uuid.uuid4().hex[:12]
@@ -52,15 +52,16 @@ def land_named(
     clock: Clock,
     is_over: Callable[[], bool],
 ) -> NamedLanding:
-    """Serve what has landed under `name`; else pull, make durable, create the manifest, acknowledge, and report.
+    """Serve what has landed under `name`, or pull, make durable, create the manifest, acknowledge, and report.
 
-    Guarantee: what is acknowledged is durable and listed by the one manifest that `name` will ever have, however many
-    readers try, die or are started again. A reader that is not first acknowledges nothing: its messages come again. An
+    Guarantee: what is acknowledged is durable and listed in the only manifest that `name` ever gets, however many
+    readers try, die or are restarted. A reader that is not first acknowledges nothing: its messages are redelivered. An
     empty pull leaves an empty manifest.
 
-    A heartbeat below `watermark` is late. `is_over` says that the name will not be asked for again, so that its
-    manifest may be gone: raises LandingOver then, with nothing acknowledged. Raises PubSubError or LakeError; then
-    nothing was acknowledged that is not durable, and the same name may be tried again."""
+    A heartbeat below `watermark` is late. `is_over` returns true if the name will not be requested again, so that its
+    manifest may have been deleted; then raises LandingOver, with nothing acknowledged. Raises PubSubError or LakeError;
+    then nothing was acknowledged that is not durable, and the same name may be retried.
+    """
     manifests = Notes(objects, MANIFEST)
     if (landed := manifests.find(name)) is not None:
         return landed
@@ -75,7 +76,7 @@ def land_named(
         landing = NamedLanding(tuple(pieces.written), taken.ingested.oldest_publish_time, is_served=False)
         try:
             manifests.create(name, landing)
-        except ObjectExists:  # another reader was first: our messages come again, and no manifest lists our pieces
+        except ObjectExists:  # another reader was first: our messages are redelivered, and no manifest lists our pieces
             first = manifests.find(name)
             pieces.delete()
             if first is None:
@@ -92,7 +93,7 @@ def land_named(
 
 def _over(name: str) -> LandingOver:
     return LandingOver(
-        f"the landing {name} is over: what landed under it was processed, and may be deleted. Nothing was acknowledged "
-        "now. A task that was left behind may end like this; a stream whose checkpoint was put back further than what "
-        "is kept needs a new checkpoint"
+        f"the landing {name} is over: its rows were processed, and may have been deleted. Nothing was acknowledged. "
+        "This is normal for a task that outlived its batch; if the stream's checkpoint was set back beyond the batches "
+        "that are kept, start a new checkpoint"
     )

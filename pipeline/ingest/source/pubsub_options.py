@@ -1,4 +1,5 @@
-"""The options of `format("pubsub")`: checked where a query is planned, and all that a reader on an executor is sent."""
+"""The options of `format("pubsub")`: checked when a query is planned, and the only thing sent to a reader on an
+executor."""
 
 import os
 import re
@@ -32,7 +33,7 @@ from tidemark.pipeline.settings_types import OptionalText, Positive
 LANDING_NAME = r"^[A-Za-z0-9][A-Za-z0-9._=-]{0,99}$"
 WATERMARK = "watermark"
 Size = Annotated[ByteSize, BeforeValidator(lambda size: re.sub(r"(?i)([kmgt])b?$", r"\1ib", str(size)))]
-"""A number of bytes, which may be written as Spark writes it: `512m`."""
+"""A number of bytes, also in Spark's notation: `512m`."""
 
 SAME_AS = {
     "projectid": "project",
@@ -41,9 +42,9 @@ SAME_AS = {
     "maxrecordsperfetch": "batch_messages",
     "maxfetchperiod": "max_time",
 }
-"""Databricks' names of options, as `_plain` has them."""
+"""Databricks' option names, normalized by `_plain`."""
 
-NEITHER_MADE = "leave it out: the subscription exists, and has its topic; the source neither makes nor deletes one"
+NEITHER_MADE = "leave it out: the subscription exists, and has its topic; the source neither creates nor deletes one"
 NO_KEYS = (
     "leave it out: credentials are Google's application default credentials where driver and executors run; to act as "
     "a service account, name it in the option impersonate"
@@ -52,13 +53,13 @@ REFUSED = {
     **dict.fromkeys(("topicid", "deletesubscriptiononstreamstop"), NEITHER_MADE),
     **dict.fromkeys(("clientemail", "clientid", "privatekey", "privatekeyid", "servicecredential"), NO_KEYS),
 }
-"""Databricks' options that mean nothing here, and what to do instead."""
+"""Databricks' options that do not apply here, and what to do instead."""
 
 
 class SourceOptions(MessageSettings, ServerSettings):
-    """Every option, with its default. Those of the message's contract are named as in `[message]` of the settings.
+    """All options, with their defaults. Those of the message contract are named as in `[message]` of the settings.
 
-    An option is written as `eventTime` or `event_time`, in letters of any case.
+    An option is written as `eventTime` or `event_time`; case does not matter.
     """
 
     project: str = Field(min_length=3)
@@ -81,7 +82,7 @@ class SourceOptions(MessageSettings, ServerSettings):
     @classmethod
     def _not_the_watermark(cls, value: ComparedFields) -> ComparedFields:
         if WATERMARK in value:
-            raise ValueError(f"{WATERMARK!r} is the name of a column that the source has already")
+            raise ValueError(f"{WATERMARK!r} names a column that the source has already")
         return value
 
     @model_validator(mode="after")
@@ -94,14 +95,14 @@ class SourceOptions(MessageSettings, ServerSettings):
     @classmethod
     def _the_same_for_all(cls, value: LakeSettings) -> LakeSettings:
         if value.folder is not None and not value.folder.is_absolute():
-            raise ValueError("write the folder with its whole path, file:///…: driver and executors may run elsewhere")
+            raise ValueError("write the folder's absolute path, file:///…: driver and executors may run elsewhere")
         return value
 
     @field_validator("schema_")
     @classmethod
     def _where_all_find_it(cls, value: str | list[str]) -> str | list[str]:
         if isinstance(value, str) and value and not NAME.fullmatch(value) and not Path(value).is_absolute():
-            raise ValueError("write the schema's file or folder with its whole path: executors read it themselves")
+            raise ValueError("write the absolute path of the schema's file or folder: executors read it themselves")
         return value
 
     @property
@@ -111,24 +112,25 @@ class SourceOptions(MessageSettings, ServerSettings):
 
     @property
     def place(self) -> LakeSettings:
-        """The lake in which it lands."""
+        """The lake where messages land, with its endpoint."""
         return self.lake.model_copy(update={"endpoint": self.lake_endpoint})
 
     @property
     def budget(self) -> Budget:
-        """The most that one reader pulls for one micro-batch. All of it is outstanding until the last is durable."""
+        """Limits of one reader's pulls for a micro-batch. All of it is outstanding until the last message is
+        durable."""
         return Budget(self.max_messages, self.max_bytes, self.max_time, self.batch_messages)
 
     @property
     def contract(self) -> MessageContract:
-        """The contract that messages are judged by."""
+        """The contract that judges the messages."""
         return self.contract_from(self.first_event_time)
 
 
 def read_options(written: Mapping[str, str], environ: Mapping[str, str] | None = None) -> SourceOptions:
-    """The options as they were given to Spark, checked. `$PUBSUB_EMULATOR_HOST` stands in for `emulatorHost`, as it
-    does in Google's own clients. Databricks' names are understood. Raises InvalidSettings, which names each wrong one,
-    its value and the rule. A name that is unknown or refused is told without its value, which may be a secret."""
+    """Check and return the options given to Spark. `$PUBSUB_EMULATOR_HOST` is the default of `emulatorHost`, as in
+    Google's clients. Databricks' names are accepted. Raises InvalidSettings, which names each wrong option, its value
+    and the rule. An unknown or refused option is named without its value, which may be a secret."""
     environ = os.environ if environ is None else environ
     known = {_plain(name): name for name in SourceOptions.model_fields} | SAME_AS
     given: dict[str, Any] = {}
@@ -139,7 +141,7 @@ def read_options(written: Mapping[str, str], environ: Mapping[str, str] | None =
         if plain not in known:
             close = get_close_matches(plain, known, n=1)
             hint = f"; did you mean {to_camel(known[close[0]])}?" if close else ""
-            raise InvalidSettings(f"{name}: the source pubsub has no such option{hint}")
+            raise InvalidSettings(f"{name}: the source pubsub does not have this option{hint}")
         if known[plain] in given:
             raise InvalidSettings(f"{name} is another name of {to_camel(known[plain])}, which is given as well")
         given[known[plain]] = value

@@ -1,7 +1,7 @@
 """Pub/Sub as a PySpark data source: `spark.readStream.format("pubsub")`, and a batch form, at least once.
 
-A reader lands what it pulls inside of `read`, under a name that the batch's end offset fixes, and acknowledges after
-that: a task that is tried again, or a query that starts from its checkpoint, is served what landed and pulls nothing.
+A reader lands what it pulls inside `read`, under a name derived from the batch's end offset, and then acknowledges it.
+If a task is retried, or a query restarts from its checkpoint, it is served what has landed and pulls nothing.
 """
 
 import uuid
@@ -51,19 +51,19 @@ from tidemark.pipeline.version import marks, refuse_newer, without_marks
 
 ROWS_PER_ARROW_BATCH = 10_000
 CLIENTS = Kept()
-"""The clients that a worker process keeps open: a pull that is under way when a landing ends is answered later, and
-given back."""
+"""The clients that a worker process keeps open: a pull still in flight when a landing ends is answered later, and its
+messages are given back."""
 
 DATABRICKS = {"messageId": "message_id", "publishTimestampInMillis": "publish_time"}
-"""Databricks' names of columns, and where they come from."""
+"""Databricks' column names, mapped to the source's columns."""
 
 NO_RUN = ""
-"""The run of the initial offset, which Spark asks for more than once: the first end offset names the run."""
+"""The run of the initial offset. Spark requests that offset more than once, so the first end offset names the run."""
 
 
 class Connections:
-    """The connections of driver and readers, each opened when it is asked for: what travels to the executors has none.
-    Assumption: all of them reach Pub/Sub and the lake."""
+    """The connections of driver and readers, each opened on first use: none is sent to the executors. Assumption:
+    driver and executors reach Pub/Sub and the lake."""
 
     def __init__(self, options: SourceOptions, clock: Clock | None = None) -> None:
         self.options = options
@@ -71,44 +71,44 @@ class Connections:
         self.lake = Lake(options.place, options.contract.fields, self.clock)
 
     def subscription(self) -> AbstractContextManager[PubSubSubscription]:
-        """The subscription, for as long as the block runs."""
+        """Return the subscription, as a context manager that closes it."""
         options, client = self.options, self.client()
         return closing(PubSubSubscription(client, options.path, self.clock, options, lease=self.lease()))
 
     def client(self) -> SubscriberClient:
-        """The client, which a process keeps."""
+        """Return the client, which the process keeps open."""
         server = self.options.server
         return CLIENTS.get(server, lambda: subscriber_client(*server))
 
     def lease(self) -> timedelta:
-        """The time for which the subscription leases a message. A process looks it up once."""
+        """Return how long the subscription leases a message. A process looks it up once."""
         options = self.options
         return CLIENTS.get((options.server, options.path), lambda: lease_of(self.client(), options.path, options))
 
     def backlog(self) -> Backlog:
-        """Readings of the subscription."""
+        """Return a reader of the subscription's backlog."""
         return SnapshotBacklog(self.client(), self.options.path, self.clock)
 
     def reader(self) -> HeartbeatReader:
-        """The contract's reader, which a worker process keeps with the schemas that it has read."""
+        """Return the contract's reader, which a worker process keeps, with the schemas that it has read."""
         options = self.options
         kept_as = options.server, options.project, repr(options.contract)
         accepted = self.lake.accepted_schemas(options.schema_names)
         return CLIENTS.get(kept_as, lambda: reader_of(options.contract, options, accepted))
 
     def objects(self) -> ObjectStore:
-        """The objects of the lake in which it lands."""
+        """Return the object store of the lake."""
         return self.lake.objects()
 
     def watermark(self) -> datetime | None:
-        """The newest decision's, where tidemark tracks the topic in this lake."""
+        """Return the newest decision's watermark; None if tidemark does not track the topic in this lake."""
         decided = self.lake.tracking_log().newest_decision()
         return None if decided is None else decided.decision.watermark
 
 
 @dataclass(frozen=True, slots=True)
 class Offset:
-    """The end of a batch: what its readers' names are made of, and what must be the same when it is read again."""
+    """The end of a batch: what its readers' names are derived from, and what must not change when it is read again."""
 
     run: str
     batch: int
@@ -117,30 +117,30 @@ class Offset:
     watermark_us: int | None = None
 
     def written(self) -> dict[str, Any]:
-        """As Spark keeps it in its checkpoint, and shows it in a query's progress."""
+        """Return it as Spark stores it in its checkpoint, and shows it in a query's progress."""
         return {name: value for name, value in asdict(self).items() if value is not None} | marks()
 
     @classmethod
     def read(cls, written: Mapping[str, Any]) -> "Offset":
-        """The inverse of `written`. Raises NewerFormat."""
+        """Parse what `written` returned. Raises NewerFormat."""
         refuse_newer(f"an offset of the run {written.get('run')}", written, "checkpoint")
         return cls(**without_marks(written))
 
     def partitions(self, limit: ReadLimit) -> "list[LandingPartition]":
-        """One for each reader."""
+        """Return one partition per reader."""
         return [LandingPartition(self, reader, limit) for reader in range(self.readers)]
 
 
 @dataclass(frozen=True)
 class LandingPartition(InputPartition):
-    """One reader's share of the batch that ends at an offset, and of the most that the batch may bring."""
+    """One reader's share of the batch that ends at an offset, and of the batch's `limit`."""
 
     offset: Offset
     reader: int
     limit: ReadLimit
 
     def budget(self, whole: Budget) -> Budget:
-        """The most that this reader pulls, and no more than `whole`."""
+        """Return this reader's budget, within `whole`."""
         if isinstance(self.limit, ReadMaxRows):
             return replace(whole, max_messages=min(whole.max_messages, self._part(self.limit.max_rows)))
         if isinstance(self.limit, ReadMaxBytes):
@@ -152,8 +152,8 @@ class LandingPartition(InputPartition):
 
 
 class PubSubDataSource(DataSource):
-    """The source `pubsub`, for PySpark 4.2 and newer. Register it with `spark.dataSource.register(PubSubDataSource)`.
-    Nothing but the options travels to the executors, which need tidemark installed."""
+    """The source `pubsub`, for PySpark 4.2 or newer. Register it with `spark.dataSource.register(PubSubDataSource)`.
+    Only the options are sent to the executors, which need tidemark installed."""
 
     connections: type[Connections] = Connections
     called, has_streams = "pubsub", True
@@ -163,7 +163,8 @@ class PubSubDataSource(DataSource):
         return cls.called
 
     def schema(self) -> T.StructType:
-        """A message whole, both of its times, the fields of the option `fields`, and the batch's watermark."""
+        """Return the columns: the whole message, its event and publish times, the fields of the option `fields`, and
+        the batch's watermark."""
         return source_schema(read_options(self.options))
 
     def reader(self, schema: T.StructType) -> "PubSubReader":
@@ -180,7 +181,8 @@ class PubSubDataSource(DataSource):
         return PubSubStreamReader(self._connected(schema), schema)
 
     def _connected(self, schema: T.StructType) -> Connections:
-        """Return a reader's parts. Raises InvalidSettings for a column that the source does not have."""
+        """Return a reader's connections. Raises InvalidSettings if `schema` has a column that the source does not
+        have."""
         options = read_options(self.options)
         known = [*source_schema(options).names, *DATABRICKS]
         if unknown := [name for name in schema.names if name not in known]:
@@ -195,7 +197,7 @@ class TidemarkDataSource(PubSubDataSource):
 
 
 class PubSubBatchSource(PubSubDataSource):
-    """The source for a session whose archive no streaming query would find: a stream is refused when it starts."""
+    """The source for a session whose archive streaming queries cannot find: a stream is refused when it starts."""
 
     has_streams = False
 
@@ -207,7 +209,7 @@ class TidemarkBatchSource(TidemarkDataSource):
 
 
 class NamedReader:
-    """The common part of both readers: reads their partitions."""
+    """Base of both readers: reads their partitions."""
 
     def __init__(self, connections: Connections, schema: T.StructType) -> None:
         self._connections = connections
@@ -223,13 +225,14 @@ class NamedReader:
         return ReadAllAvailable()
 
     def _planned(self, run: str, batch: int) -> Offset:
-        """The end of a batch, with the newest watermark."""
+        """Return the end of a batch, with the newest watermark."""
         watermark = self._connections.watermark()
         watermark_us = None if watermark is None else to_us(watermark)
         return Offset(run, batch, self._options.readers, self._options.lake.uri, watermark_us)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """On an executor: land under the partition's name, or find what has landed under it, and hand out its rows."""
+        """Land under the partition's name, or find what has landed under it, and yield its rows. Runs on an
+        executor."""
         if not isinstance(partition, LandingPartition):
             raise TypeError(f"not a partition of this source: {partition!r}")
         connections, offset = self._connections, partition.offset
@@ -257,15 +260,16 @@ class NamedReader:
 
 
 class PubSubReader(NamedReader, DataSourceReader):
-    """A batch read: it lands once under the name in the option `landing`, and is served from there ever after."""
+    """A batch read: lands once under the name in the option `landing`, and is served from there afterwards."""
 
     def partitions(self) -> list[LandingPartition]:
-        """One for each reader, as whoever read first under this name had them. Raises InvalidSettings without one."""
+        """Return one partition per reader, as planned by the first read under this name. Raises InvalidSettings without
+        a name."""
         name = self._options.landing
         if name is None:
             raise InvalidSettings(
                 "a batch read of pubsub needs the option landing, a name to land under: messages are acknowledged when "
-                "they are read, and whoever reads again under this name gets the same rows, and pulls nothing"
+                "they are read, and reading again under the same name returns the same rows and pulls nothing"
             )
         plan = self._planned(name, 0)
         objects, planned = self._connections.objects(), f"{FOLDER}{name}/plan"
@@ -277,7 +281,7 @@ class PubSubReader(NamedReader, DataSourceReader):
 
 
 class PubSubStreamReader(NamedReader, DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """A stream. Every offset is a number more: whether there is anything to read is known only by pulling."""
+    """A stream. Each offset is one higher than the last: only a pull shows whether there is anything to read."""
 
     _available_at: datetime | None = None
     _nothing_since: datetime | None = None
@@ -288,11 +292,11 @@ class PubSubStreamReader(NamedReader, DataSourceStreamReader, SupportsTriggerAva
         return Offset(NO_RUN, 0, 0, self._options.lake.uri).written()
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802 (Spark's)
-        """The next batch's end, with the newest watermark, which Spark writes down before anything is pulled. The batch
-        brings at most `limit`, of bytes at most about that.
+        """Return the next batch's end, with the newest watermark. Spark stores it before anything is pulled. The batch
+        has at most `limit`; a limit in bytes is approximate.
 
-        With the trigger "available now" it is `start` once nothing is outstanding that was published before the query
-        began.
+        With the trigger "available now", returns `start` once nothing is outstanding that was published before the
+        query began.
         """
         before = Offset.read(start)
         if self._has_planned and self._is_caught_up(before):
@@ -304,29 +308,31 @@ class PubSubStreamReader(NamedReader, DataSourceStreamReader, SupportsTriggerAva
         self._available_at = self._connections.clock.now()
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[LandingPartition]:
-        """One for each reader of the batch that ends at `end`, which alone says how many and under which names.
+        """Return one partition per reader of the batch that ends at `end`. Only `end` determines their number and
+        names.
 
-        Raises InvalidSettings where the checkpoint's batch was landed in another lake than the options name.
+        Raises InvalidSettings if the checkpoint's batch lands in another lake than the options name.
         """
         offset = Offset.read(end)
         if offset.lake != self._options.lake.uri:
             raise InvalidSettings(
                 f"lake = {self._options.lake.uri!r}, but the checkpoint's unfinished batch lands in {offset.lake!r}, "
-                "where messages that were acknowledged may be; finish it with that lake, or begin a new checkpoint"
+                "which may hold acknowledged messages; finish it with that lake, or start a new checkpoint"
             )
         return offset.partitions(self._limit or self.getDefaultReadLimit()) if start != end else []
 
     def commit(self, end: dict[str, Any]) -> None:
-        """Spark has processed all up to `end`: what landed for it is over, and deleted except for the last batches."""
+        """End the batches up to `end`, which Spark has processed. Their landings are deleted, except for the last
+        batches."""
         offset = Offset.read(end)
         if offset.run != NO_RUN:
             batches = LandedBatches(self._connections.objects(), offset.run)
             batches.end(offset.batch, keep=self._options.keep_batches)
 
     def _is_caught_up(self, before: Offset) -> bool:
-        """By a reading: an empty batch does not prove that there is no backlog. Where these credentials may take none,
-        once two batches in a row brought nothing older; and where another consumer holds what is outstanding, once
-        nothing came for two leases."""
+        """Return whether a reading shows no backlog, which an empty batch does not prove. If these credentials cannot
+        take a reading, return whether two batches in a row brought nothing older. If another consumer holds the
+        outstanding messages, the stream is caught up once two leases have passed without older messages."""
         if self._available_at is None:
             return False
         now, brought_nothing = self._connections.clock.now(), self._brought_nothing_older(before)
@@ -351,13 +357,13 @@ class PubSubStreamReader(NamedReader, DataSourceStreamReader, SupportsTriggerAva
 
 
 def source_schema(options: SourceOptions) -> T.StructType:
-    """The columns of the source: those of `heartbeats`, and the watermark."""
+    """Return the columns of the source: those of `heartbeats`, and the watermark."""
     columns = [column for column in heartbeat_schema(options.contract.fields) if column.name != PARTITION]
     return spark_schema([*columns, pa.field(WATERMARK, MOMENT)])
 
 
 def as_asked(rows: pa.Table, columns: pa.Schema) -> pa.Table:
-    """The columns of this schema, in its types: attributes as text are JSON, and Databricks' names are understood."""
+    """Select and cast to this schema: attributes as text become JSON, and Databricks' names are accepted."""
     return pa.table([_column(rows, column).cast(column.type) for column in columns], schema=columns)
 
 

@@ -1,4 +1,4 @@
-"""Registers `format("pubsub")` on a session that can run it, and says what is missing on one that cannot."""
+"""Registers `format("pubsub")` on a session that can run it, and reports what is missing on one that cannot."""
 
 import re
 import sys
@@ -14,30 +14,29 @@ from tidemark.pipeline.spark.environment import carry_environment, is_connected,
 from tidemark.pipeline.spark.executors import REMEDY, SOURCE, require_able
 
 PROBE = {"project": "looked-at", "subscription": "looked-at", "lake": "file:///looked-at"}
-"""Options that plan a read: its columns need neither Pub/Sub nor the lake."""
+"""Options that are enough to plan a read: its columns need neither Pub/Sub nor the lake."""
 
 OLDEST = (4, 2)
-"""The first Spark that tells a source in Python where to go on after a restart, and lets it read until nothing is left.
-"""
+"""The first Spark version that tells a Python source where to resume after a restart, and lets it read until nothing is
+left."""
 
 
 def register(session: SparkSession, *, environment: str | None = None) -> None:
-    """Register the source as `format("pubsub")` and as `format("tidemark")`. Where Spark has a `pubsub` of its own, as
-    Databricks has, that one keeps the name. With `environment`, an archive made by `tidemark provision
-    --executors`, the executors need no tidemark in their Python: a path on this machine, or an address that Spark's
-    machines read.
+    """Register the source as `format("pubsub")` and as `format("tidemark")`. If Spark already has a `pubsub`, as
+    Databricks has, that keeps the name. With `environment`, an archive created by `tidemark provision --executors`, the
+    executors' Python does not need tidemark: a path on this machine, or an address that Spark's machines can read.
 
-    Limit: over Spark Connect, streams find the archive only if the server was started with it; else they are refused
-    when they start, and batch reads work.
-    Guarantee: on return the Python of the driver and of the executors that were asked can run the source. Raises
-    ToolMissing before PySpark 4.2; ExecutorsUnable, within seconds once executors are there, which says what is
-    missing; InvalidSettings for an archive that cannot be used. Nothing is pulled, and nothing is written.
+    Limit: over Spark Connect, streams find the archive only if the server was started with it. Otherwise they are
+    refused when they start, and batch reads work. Guarantee: on return, the Python of the driver and of the executors
+    that were asked can run the source. Raises ToolMissing before PySpark 4.2; ExecutorsUnable, which says what is
+    missing, within seconds once there are executors; InvalidSettings for an archive that cannot be used. Nothing is
+    pulled or written.
     """
     for which, version in (("PySpark here", pyspark.__version__), ("the session's Spark", session.version)):
         if not is_new_enough(version):
             raise ToolMissing(
                 f'format("pubsub") needs PySpark and Spark 4.2 or newer, and {which} is {version}: install '
-                "`pyspark>=4.2`. Windows, tables of your own and readers run on this one. Nothing was registered"
+                "`pyspark>=4.2`. Windows, custom tables and readers run on this version. Nothing was registered"
             )
     from tidemark.pipeline.ingest.source import pubsub_source as sources
 
@@ -65,7 +64,8 @@ def register(session: SparkSession, *, environment: str | None = None) -> None:
 
 
 def is_new_enough(version: str) -> bool:
-    """Tell whether a Spark of this version can run the source. A vendor's may have letters in it: `4.1.0-amzn-0`."""
+    """Return whether a Spark of this version can run the source. A vendor's version may have letters:
+    `4.1.0-amzn-0`."""
     return tuple(map(int, re.findall(r"\d+", version)[:2])) >= OLDEST
 
 

@@ -1,1 +1,1 @@
-"""The tracking log: numbered, create-only entries, and the archives that old ones move to."""
+"""The tracking log: numbered, create-only entries, and the archives of old entries."""

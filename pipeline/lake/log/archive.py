@@ -1,7 +1,7 @@
-"""Archives: old entries of the tracking log, about a thousand to an object, read under their numbers as before.
+"""Archives: old entries of the tracking log, about a thousand per object, still read by their numbers.
 
-An archive is durable before its entries are deleted, and they are deleted from the oldest on. So an archive is right
-about every number that it covers, whatever object may stand under that number's own name.
+An archive is durable before its entries are deleted, oldest first. So an archive is authoritative for every number that
+it covers, even if an object with that entry's name exists.
 """
 
 from collections.abc import Mapping, Sequence
@@ -14,14 +14,14 @@ from tidemark.pipeline.lake.store.notes import Notes, ParquetKind
 from tidemark.pipeline.lake.store.objects import ObjectStore
 
 ARCHIVES = ParquetKind("tracking/archive/", "put back a backup", r"\d{12}-\d{12}", columns=("number", "entry"))
-"""Keys are the first and the last number."""
+"""The archives. A key is the numbers of the first and the last entry."""
 
 KEPT_OPEN = 4
-"""Archives held in memory. Readers go through a log in order, a few entries at a time."""
+"""Number of archives held in memory. Readers go through a log in order, a few entries at a time."""
 
 
 class LogArchive:
-    """Keeps the archives of one log, each known by the range of its entries' numbers. Safe from several threads."""
+    """The archives of one log, each identified by the range of its entries' numbers. Thread-safe."""
 
     def __init__(self, objects: ObjectStore) -> None:
         self._notes = Notes(objects, ARCHIVES)
@@ -30,23 +30,23 @@ class LogArchive:
         self._open = lru_cache(KEPT_OPEN)(self.read)
 
     def ranges(self) -> list[range]:
-        """The archives that exist now, in order."""
+        """List the existing archives, in order."""
         self._known = list(map(archived_numbers, self._notes.listed()))
         return self._known
 
     def covers(self, number: int) -> bool:
-        """Return whether an existing archive has this entry."""
+        """True if an existing archive has this entry. Lists the archives."""
         return any(number in numbers for numbers in self.ranges())
 
     def content(self, number: int) -> bytes | None:
-        """An entry's content; None where no archive has it, as of the last listing. Raises CorruptObject."""
+        """Return an entry's content; None if no archive of the last listing has it. Raises CorruptObject."""
         with self._lock:
             known = self.ranges() if self._known is None else self._known
             numbers = next((numbers for numbers in known if number in numbers), None)
             return None if numbers is None else self._open(numbers)[number]
 
     def read(self, numbers: range) -> Mapping[int, bytes]:
-        """All entries of an archive. Raises DamagedNote, NewerFormat, ObjectMissing."""
+        """Return all entries of an archive, by number. Raises DamagedNote, NewerFormat, ObjectMissing."""
         rows = self._notes.read(_key(numbers))
         found = dict(zip(rows["number"].to_pylist(), rows["entry"].to_pylist(), strict=True))
         if list(found) != list(numbers):
@@ -64,12 +64,12 @@ class LogArchive:
         self._notes.delete(_key(numbers))
 
     def place(self, numbers: range) -> str:
-        """The address of an archive, for people."""
+        """Return the human-readable address of an archive."""
         return self._notes.place(_key(numbers))
 
 
 def archived_numbers(key: str) -> range:
-    """The numbers of an archive's entries, by its key."""
+    """Return the numbers of an archive's entries, given its key."""
     first, last = map(int, key.split("-"))
     return range(first, last + 1)
 

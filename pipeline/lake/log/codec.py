@@ -1,8 +1,8 @@
 """The tracking log's entries as Parquet, exact in both directions.
 
-A histogram is a table of cells and a decision a table of one row, so any Parquet reader can show them. The file's
-metadata holds the kind of entry and everything that fits no column. The file also holds a digest of itself, which
-reveals any damage: Parquet's own checksums leave out the metadata.
+A histogram is a table of cells and a decision is a table of one row, so any Parquet reader can show them. The file's
+metadata holds the kind of entry and all values without a column. The file also holds a digest of itself, which reveals
+any damage: Parquet's checksums do not cover the metadata.
 """
 
 import hashlib
@@ -47,16 +47,16 @@ CELLS, CELL_COLUMNS = described(
         Column("published_in", pa.int64(), "Parts of its second with a published message, a bit each.", False),
     ]
 )
-"""A bucket is written as its start. A cell without an event bucket counts rejected messages; if it has a least event
-time all the same (the epoch, which means nothing), it counts copies."""
+"""A bucket is stored as its start. A cell without an event bucket counts rejected messages or, if it has a least event
+time (the epoch, as a marker), copies."""
 
 NOTES: Mapping[type[Beginning | Lost | Released], pa.Schema] = {
     Beginning: pa.schema({"complete_from": MOMENT}),
     Lost: pa.schema({"what": pa.string(), "watermark_at_least": MOMENT}),
     Released: pa.schema({"before": MOMENT, "at": MOMENT, "by": pa.string()}),
 }
-"""The entries that are a row of their fields, in order. Their kind is the lower-case name of the class. The facts have
-what versions before did not know."""
+"""The schemas of the entries that are stored as one row of their fields, in order. Their kind is the lower-case class
+name. Fields added by later versions are stored in the facts."""
 
 NOTE_COLUMNS: Mapping[str, str] = {
     "complete_from": "Tracking knows all that was published from this time on.",
@@ -66,7 +66,7 @@ NOTE_COLUMNS: Mapping[str, str] = {
     "at": "Time of the release.",
     "by": "The operator.",
 }
-"""A text for each of their columns."""
+"""The description of each column in NOTES."""
 
 DECISIONS, DECISION_COLUMNS = described(
     [
@@ -100,10 +100,10 @@ DECISION = (
     *("messages_in_band", "newest_publish_time", "recent_lag", "complete_from", "frontier", "released_before"),
     "passed_over",
 )
-"""A decision as it is stored: its fields, and those of its evidence beside them."""
+"""The stored fields of a decision, including those of its evidence."""
 
 STORED_AS = {"pruned_frontier": "passed", "start": "band_start", "end": "band_end", "messages": "messages_in_band"}
-"""Stored names that differ from a field's."""
+"""Stored names that differ from the field's name."""
 
 _RECORD = TypeAdapter(DecisionRecord)
 _DECISION = TypeAdapter(Decision)
@@ -115,11 +115,11 @@ _STATE: Mapping[str, TypeAdapter[Any]] = {
     for name, kind in get_type_hints(WatermarkState).items()
     if name not in ("number", "checkpoint", "histogram", "record")
 }
-"""The fields of a state that its entry's metadata holds beside its newest decision. The histogram is the table."""
+"""The fields of a state in its entry's metadata, besides its newest decision. The histogram is the table."""
 
 
 def encode(entry: Entry, writer: str) -> bytes:
-    """Return an entry as the content of an object. `writer` makes equal entries of two writers differ."""
+    """Return an entry as the content of an object. `writer` makes equal entries from two writers differ."""
     match entry:
         case Snapshot():
             facts = _histogram_facts(entry.histogram)
@@ -144,8 +144,8 @@ def encode(entry: Entry, writer: str) -> bytes:
 
 
 def decode(content: bytes, name: str) -> Entry:
-    """Return the entry that was encoded. Raises NewerFormat for one that a later version wrote, CorruptObject for any
-    other content."""
+    """Return the entry in an object's content. Raises NewerFormat if a later version wrote it, CorruptObject for any
+    other unreadable content."""
     try:
         if _sealed(content) != content:
             raise ValueError("its digest does not match")
@@ -160,7 +160,7 @@ def decode(content: bytes, name: str) -> Entry:
     refuse_newer(name, metadata)
     try:
         return _entry(metadata[KIND].decode(), table, _FACTS.validate_json(metadata[FACTS]))
-    except (pa.ArrowException, KeyError, ValueError, TypeError) as error:  # the digest says that it is as written
+    except (pa.ArrowException, KeyError, ValueError, TypeError) as error:  # the digest matches, so it is not damaged
         raise newer_format(name, metadata, str(error)) from error
 
 
@@ -189,7 +189,7 @@ def _dumped(record: DecisionRecord) -> Any:
 
 
 def flat(decision: Decision, mode: Literal["json", "python"] = "python") -> dict[str, Any]:
-    """A decision's fields with those of its evidence beside them, by their stored names."""
+    """Return the fields of a decision and of its evidence in one dict, by their stored names."""
     found = _DECISION.dump_python(decision, mode=mode)
     evidence = found["evidence"] or {}
     found |= {"messages_in_band": 0, "passed_over": 0} | {
@@ -201,7 +201,7 @@ def flat(decision: Decision, mode: Literal["json", "python"] = "python") -> dict
 
 
 def _restored(stored: Any) -> DecisionRecord:
-    """The inverse of `_dumped`. Raises ValueError for fields that no decision has together."""
+    """The inverse of `_dumped`. Raises ValueError for a combination of fields that no decision has."""
     found, evidence = {"passed_over": 0} | stored["decision"], None
     if found.get("candidate") is not None:
         has_lag, has_frontier = (found.get(name) is not None for name in ("recent_lag", "frontier"))
@@ -249,7 +249,7 @@ def _histogram(table: pa.Table, facts: dict[str, Any]) -> Histogram:
 
 
 def _decision_row(entry: DecisionRecord) -> pa.Table:
-    """The decision's plain values as columns, for people and charts. The metadata holds the whole decision."""
+    """Return the decision's plain values as columns, for people and charts. The metadata holds the whole decision."""
     row = flat(entry.decision)
     base, tracking, lag = (row[name] for name in ("base", "tracking", "recent_lag"))
     row["base_oldest_unacked"] = base and base["oldest_unacked"]
@@ -267,7 +267,7 @@ def _write(table: pa.Table, kind: str, facts: dict[str, Any], writer: str) -> by
 
 
 def _sealed(content: bytes) -> bytes:
-    """Put the file's digest in the place of its seal. The digest is taken with `OPEN_SEAL` in that place."""
+    """Return the content with its digest as the seal. The digest is computed with `OPEN_SEAL` as the seal."""
     place = content.rindex(SEALED)  # ValueError without one
     before, after = content[:place], content[place + len(OPEN_SEAL) :]
     digest = hashlib.sha256(before + OPEN_SEAL + after).hexdigest()

@@ -1,4 +1,4 @@
-"""Past decisions: the one in force at a moment, and the state that it was made from."""
+"""Past decisions: the decision in force at a moment, and the state it was based on."""
 
 from collections.abc import Iterable
 from datetime import datetime
@@ -9,13 +9,13 @@ from tidemark.pipeline.watermark.decision import Decision
 from tidemark.pipeline.watermark.state import DecisionRecord, Entry, WatermarkState
 
 SAMPLES = 120
-"""The most entries that are sampled: each is a read."""
+"""Maximum number of sampled entries: each costs a read."""
 
 
 def decision_in_force(log: TrackingLog, moment: datetime | None = None) -> tuple[int, DecisionRecord] | None:
-    """The newest decision made at or before a moment (None: the newest of all), with its number. A binary search, so a
-    long log costs a few reads; it skips missing numbers. Assumption: decisions stand in the order of their times, apart
-    from differences between two trackers' clocks. Raises CorruptObject for a damaged entry."""
+    """Return the newest decision made at or before a moment (None: the newest of all), with its number. A binary
+    search that skips missing numbers, so a long log costs few reads. Assumption: decisions are ordered by time, up to
+    the skew between two trackers' clocks. Raises CorruptObject for a damaged entry."""
     numbers = log.numbers()
     if moment is None:
         return _first_of(log, reversed(numbers))
@@ -34,14 +34,14 @@ def decision_in_force(log: TrackingLog, moment: datetime | None = None) -> tuple
 
 
 def first_decision(log: TrackingLog) -> DecisionRecord | None:
-    """The oldest decision in the log."""
+    """Return the oldest decision in the log, if any."""
     found = _first_of(log, log.numbers())
     return None if found is None else found[1]
 
 
 def sampled(log: TrackingLog, number: int, since: datetime) -> list[Decision]:
-    """Decisions from a moment up to an entry of the log, in order: every so many, at most SAMPLES, so that a long time
-    costs no more reads than a short one. Raises LakeError."""
+    """Return at most SAMPLES decisions from `since` up to the entry `number`, evenly spaced and in order, so that a
+    long period costs no more reads than a short one. Raises LakeError."""
     numbers = [one for one in log.numbers() if one <= number]
     begun = decision_in_force(log, since)
     first = numbers[0] if begun is None else begun[0]
@@ -54,8 +54,8 @@ def sampled(log: TrackingLog, number: int, since: datetime) -> list[Decision]:
 
 
 def standing_before(log: TrackingLog, number: int) -> WatermarkState:
-    """The state that a decision with this number was made from: the fold of all entries before it. Reads back to the
-    newest compacted entry. Raises CorruptObject where an entry that it needs is gone or damaged."""
+    """Return the state that the decision with this number was based on: the fold of all entries before it. Reads back
+    to the newest compacted entry. Raises CorruptObject if a needed entry is missing or damaged."""
     numbers = log.numbers()
     first, present = numbers[0], set(numbers)
 
@@ -70,6 +70,6 @@ def standing_before(log: TrackingLog, number: int) -> WatermarkState:
 
 
 def _first_of(log: TrackingLog, numbers: Iterable[int]) -> tuple[int, DecisionRecord] | None:
-    """The first of these entries that is a decision, with its number."""
+    """Return the first of these entries that is a decision, with its number."""
     entries = ((number, log.entry(number)) for number in numbers)
     return next(((number, entry) for number, entry in entries if isinstance(entry, DecisionRecord)), None)

@@ -1,8 +1,8 @@
-"""Moves old entries of the tracking log to archives, and drops archives older than the log is kept.
+"""Moves old entries of the tracking log to archives, and drops archives past the log's retention.
 
 Entries move in whole stretches, from the first entry up to a compacted one, which stays. So a restart needs no archive,
-and every archive after the first begins with a compacted entry, where a replay can begin. Packing may be killed at any
-point, and may run beside trackers, readers and other packings.
+and every archive after the first begins with a compacted entry, from which a replay can start. Packing may be killed at
+any point, and may run concurrently with trackers, readers and other packings.
 """
 
 from collections.abc import Iterator, Sequence
@@ -19,14 +19,14 @@ from tidemark.pipeline.lake.store.objects import ObjectStore
 from tidemark.pipeline.watermark.state import Compacted, DecisionRecord, Entry
 
 ENTRIES = 1000
-"""An archive with this many entries ends at the next compacted one. It is then some hundred kilobytes large."""
+"""An archive with this many entries ends at the next compacted entry. It is then some hundred kilobytes large."""
 
 
 @dataclass(frozen=True, slots=True)
 class Packed:
-    """Entries moved to archives or dropped with them, or to be. `leftovers` were deleted: objects of entries
-    that an archive held already, and objects under numbers that were dropped, whose writers died before they saw
-    that."""
+    """The number of entries moved to archives or dropped with them (in a dry run: that would be). `leftovers` are
+    deleted objects of entries that an archive held already, or whose numbers had been dropped: their writers died
+    before they noticed."""
 
     entries: int = 0
     archives: int = 0
@@ -42,9 +42,9 @@ class LogPacking:
         self._log = TrackingLog(objects, checkpoint_every=1)
 
     def pack(self, before: datetime, *, dry_run: bool = False) -> Packed:
-        """Move the entries that precede the last compacted entry made before a moment. Every entry can be read under
-        its number at all times. Raises LakeError; CorruptObject for a damaged or missing entry, which stays in place
-        with all after it."""
+        """Move the entries that precede the last compacted entry made before a moment. Every entry stays readable by
+        its number throughout. Raises LakeError; CorruptObject for a damaged or missing entry, which stays in place with
+        all entries after it."""
         archived = {number for numbers in self._archive.ranges() for number in numbers}
         live = self._log.live_numbers()
         first = min(archived, default=0)
@@ -53,7 +53,7 @@ class LogPacking:
             leftovers = self._before_what_is_kept(live)
         if not dry_run:
             for number in leftovers:
-                self._archive.content(number)  # raises if the archive is damaged: the leftover is then the only copy
+                self._archive.content(number)  # raises if the archive is damaged: then the leftover is the only copy
                 self._objects.delete(entry_name(number))
         entries = archives = 0
         for stretch in self._old_stretches([number for number in live if number not in leftovers], before):
@@ -63,7 +63,7 @@ class LogPacking:
         return Packed(entries, archives, len(leftovers))
 
     def drop(self, before: datetime, *, dry_run: bool = False) -> Packed:
-        """Delete the archives whose last decision was made before a moment, the oldest first. Raises LakeError."""
+        """Delete the archives whose last decision was made before a moment, oldest first. Raises LakeError."""
         dropped = Packed()
         for numbers in self._archive.ranges():
             decided_at = self._decided_at(numbers)
@@ -75,7 +75,7 @@ class LogPacking:
         return dropped
 
     def _old_stretches(self, numbers: Sequence[int], before: datetime) -> Iterator[dict[int, bytes]]:
-        """The entries of each new archive: a compacted entry made before the moment follows each of them."""
+        """Yield the entries of each new archive. A compacted entry made before the moment follows each archive."""
         whole: dict[int, bytes] = {}
         current: dict[int, bytes] = {}
         for expected, number in enumerate(numbers, numbers[0] if numbers else 0):
@@ -112,8 +112,8 @@ class LogPacking:
                 ) from None
 
     def _before_what_is_kept(self, live: list[int]) -> list[int]:
-        """Objects under numbers that were dropped, where no archive is left to tell: they are no compacted entries, a
-        gap follows them, and then one, as one follows each archive."""
+        """Return the objects under dropped numbers, in a log without archives. They are followed by a gap and then by a
+        compacted entry, as every archive is, and the first of them is not a compacted entry."""
         gap = next((place for place, (one, other) in enumerate(pairwise(live), 1) if other > one + 1), 0)
         if not gap or live[0] == 0:
             return []
@@ -121,7 +121,7 @@ class LogPacking:
         return live[:gap] if follows and not is_kept else []
 
     def _decided_at(self, numbers: range) -> datetime | None:
-        """The time of the last decision in an archive."""
+        """Return the time of the last decision in an archive; None if it has none or was just dropped."""
         for number in reversed(numbers):
             content = None
             with suppress(ObjectMissing):
@@ -135,7 +135,7 @@ class LogPacking:
 
 
 def _is_from(entry: Entry, moment: datetime) -> bool:
-    """Return whether an entry is known to have been made at a moment or later."""
+    """True if an entry is known to have been made at `moment` or later."""
     decision = entry.decision if isinstance(entry, DecisionRecord) else None
     if isinstance(entry, Compacted):
         decision = entry.state.decision

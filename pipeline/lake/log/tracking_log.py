@@ -1,8 +1,8 @@
 """The tracking log: one numbered, create-only sequence of histogram snapshots and decisions.
 
-If another writer has taken a number, the log folds that entry and tries the next number. So every decision is made
-with all entries before it in view, whoever wrote them, and the log has no gaps. Old entries move to archives, from the
-first one up to a compacted one; the entries that are left are all that a restart needs.
+If another writer has taken a number, the log folds that entry and tries the next number. So every decision takes all
+earlier entries into account, whoever wrote them, and the log has no gaps. Old entries move to archives, from the first
+entry up to a compacted one; a restart needs only the remaining entries.
 """
 
 import logging
@@ -38,19 +38,20 @@ logger = logging.getLogger(__name__)
 FOLDER = "tracking/log/"
 SUFFIX = ".parquet"
 ATTEMPTS = 100
-"""The most numbers in a row that other writers may take. A few trackers never take so many."""
+"""Maximum number of consecutive numbers lost to other writers. A few trackers never reach it."""
 
 QUICK = timedelta(minutes=1)
-"""An entry that was the newest so short a time ago is not archived: housekeeping leaves each for an hour."""
+"""An entry that was the newest within this time is not archived yet: housekeeping archives entries after an hour."""
 
 READ_ON = 20
-"""New entries that are read one by one for the watermark alone; a tick writes a few. Beyond that a listing is less."""
+"""Maximum number of new entries read one by one for the watermark alone; a tick writes a few. For more, a listing is
+cheaper."""
 
 
 @dataclass(frozen=True, slots=True)
 class Newest:
-    """The newest entry that was seen, and what the log said then: the watermark, the contract that messages are judged
-    by, and the newest decision."""
+    """The newest entry seen, with the watermark, the contract by which messages are judged, and the newest decision as
+    of that entry."""
 
     number: int = -1
     watermark: datetime | None = None
@@ -59,23 +60,23 @@ class Newest:
 
 
 CHECKPOINT_EVERY = 200
-"""Entries of the log between two compacted ones. Restoring reads all since the last of them: half an hour of ticks of
-10 s, and a compacted entry is as large as the state."""
+"""Number of log entries between two compacted ones. A restore reads all entries since the last compacted one: half an
+hour of 10 s ticks. A compacted entry is as large as the state."""
 
 
 class TrackingLog:
-    """The log and the fold of its entries. An instance has one user at a time; any number of them may share a log. The
-    fold is a cache: `catch_up` brings it up to date, from nothing if need be. `entry` reads an entry again and again,
-    unless `kept_bytes` let it keep some: for those who look at the past alone, where nothing changes."""
+    """The log and the fold of its entries. An instance has one user at a time; any number of instances may share a log.
+    The fold is a cache: `catch_up` brings it up to date, from scratch if necessary. `kept_bytes` caches the contents
+    that `entry` reads: for users who only read the past, which does not change."""
 
     def __init__(
         self, objects: ObjectStore, *, checkpoint_every: int, kept_bytes: int = 0, clock: Clock | None = None
     ) -> None:
-        """Without a `clock`, each append proves anew that its number was never taken."""
+        """Open the log. Without a `clock`, each append verifies that its number was never taken."""
         self._objects = objects
         self._clock = clock
         self._seen: tuple[datetime, float] | None = None
-        """The time at which the state in memory was the newest."""
+        """The last time at which the state in memory was known to be current."""
         self._archive = LogArchive(objects)
         self._witness = LogWitness(objects)
         self._is_compared = False
@@ -83,17 +84,17 @@ class TrackingLog:
         self._writer = uuid.uuid4().hex
         self._standing: WatermarkState | None = None
         self._tail: tuple[int, bytes] | None = None
-        """The newest entry that was folded, as it was read or written."""
+        """The number and the content of the newest folded entry, as read or written."""
         self._contents: LRUCache[Any, bytes] = LRUCache(kept_bytes, len)
         self._contents_lock = Lock()
         self._looked = Newest()
         self._looked_at: tuple[datetime, float] | None = None
         self._judged_by: str | None = None
-        """The contract that this process has stated."""
+        """The contract that this process stated in `judge_by`."""
 
     def catch_up(self) -> WatermarkState:
-        """Fold the entries that others have written since, and return the state. Raises CorruptObject for a damaged or
-        missing entry; the caller must not pull then, since the state lacks what that entry knew."""
+        """Fold the entries written by others since the last call, and return the state. Raises CorruptObject for a
+        damaged or missing entry; then the caller must not pull, since the state lacks that entry's knowledge."""
         state = self._restored() if self._standing is None else self._standing
         while True:
             self._seen = self._now()
@@ -110,9 +111,9 @@ class TrackingLog:
             self._tail = state.number, content
 
     def catch_up_to_append(self) -> WatermarkState:
-        """Like `catch_up`, for a caller that goes on to append: raises CorruptObject also if the log's end is lost."""
-        # Before the log is read: what was noted is in it by then. Ticks that follow one another need no listing: they
-        # look at the entry that was the newest, and at the next.
+        """Like `catch_up`, for a caller that will append: also raises CorruptObject if the log's end is lost."""
+        # Read the note before the log: a noted entry is in the log by then. Ticks in quick succession need no listing:
+        # they read the last known entry and the next one.
         noted = -1 if self._is_compared and self._is_quick(self._seen) else self._witness.newest_number()
         state = self.catch_up()
         note = self._witness.newest() if noted > state.number else None
@@ -122,17 +123,17 @@ class TrackingLog:
         return state
 
     def watermark_noted(self) -> datetime | None:
-        """The watermark that was last noted outside of the log; None if no note says one."""
+        """Return the watermark last noted outside the log; None if no note has one."""
         note = self._witness.newest()
         return None if note is None else note.watermark
 
     def begin(self, beginning: Beginning) -> WatermarkState:
-        """Write the log's beginning, unless it has one."""
+        """Write the log's beginning, unless it has one already."""
         return self._append(lambda state: beginning if state.complete_from is None else None)
 
     def append(self, entry: Entry, judged_by: str = "") -> WatermarkState:
-        """Make an entry durable under the next free number. Raises ContractReplaced, and writes nothing, if its
-        messages were judged by another contract than the newest in the log."""
+        """Write an entry durably under the next free number. Raises ContractReplaced, and writes nothing, if its
+        messages were judged by a contract other than the newest in the log."""
 
         def build(state: WatermarkState) -> Entry:
             _refuse(judged_by, state.contract)
@@ -141,9 +142,9 @@ class TrackingLog:
         return self._append(build)
 
     def judge_by(self, contract: str) -> None:
-        """State what messages are judged by from now on, when a process begins to track. What was tracked before was
-        judged by another contract if the log says so: then the watermark holds until base has passed it. Raises
-        ContractReplaced if another process has stated another one since the first call."""
+        """State the contract by which messages are judged from now on, when a process begins to track. If the log has
+        another contract, the messages tracked before were judged by that one: then the watermark holds until base has
+        passed them. Raises ContractReplaced if another process has stated another contract since the first call."""
         is_first, self._judged_by = self._judged_by != contract, contract
 
         def build(state: WatermarkState) -> Entry | None:
@@ -155,11 +156,12 @@ class TrackingLog:
         self._append(build)
 
     def refuse_other(self, contract: str) -> None:
-        """Raise ContractReplaced if the newest contract in the log is another one."""
+        """Raise ContractReplaced if the newest contract in the log differs from `contract`."""
         _refuse(contract, self.newest().contract)
 
     def decide(self, decide: Callable[[WatermarkState], DecisionRecord]) -> DecisionRecord:
-        """Write a decision on the fold of all entries, and return it. If another entry comes first, decide again."""
+        """Write a decision on the fold of all entries, and return it. If another entry takes its number, decide
+        again."""
         contract = self._judged_by or ""
 
         def build(state: WatermarkState) -> DecisionRecord:
@@ -177,17 +179,17 @@ class TrackingLog:
         return self._append(lambda state: Compacted(state) if state.number - state.checkpoint >= every else None)
 
     def newest_decision(self) -> DecisionRecord | None:
-        """The newest decision, read as `newest_watermark` reads it."""
+        """Return the newest decision. Reads like `newest_watermark`."""
         return self.newest().record
 
     def newest_watermark(self) -> datetime | None:
-        """The newest watermark alone, without the histogram; None before the first one. It reads the entries since the
-        previous call, or a listing and the entries since the newest decision. Raises CorruptObject if one of these is
-        damaged, or if the newest that it saw longer than QUICK ago is lost."""
+        """Return the newest watermark, without restoring the histogram; None before the first one. Reads the entries
+        since the previous call, or a listing and the entries since the newest decision. Raises CorruptObject if any of
+        these is damaged, or if the newest entry, seen longer than QUICK ago, is lost."""
         return self.newest().watermark
 
     def newest(self) -> Newest:
-        """The outcome of the newest entries, read as `newest_watermark` reads it."""
+        """Return the outcome of the newest entries. Reads like `newest_watermark`."""
         seen, looks_at = self._looked, self._now()
         found = self._entries_after(seen.number) if seen.number >= 0 else None
         if found is None:
@@ -207,20 +209,20 @@ class TrackingLog:
         return self._looked
 
     def _entries_after(self, seen: int) -> tuple[int, list[Entry]] | None:
-        """The newest entry's number and the few entries that follow this one; None if a listing has to tell."""
+        """Return the newest entry's number and the few entries after `seen`; None if a listing is needed."""
         found, was_there = list[Entry](), self._looked_at
         for number in range(seen + 1, seen + 1 + READ_ON):
             name = entry_name(number)
             try:
                 found.append(decode(self._objects.read(name), name))
             except ObjectMissing:
-                # Also where the one before was read a while ago: both may have moved to an archive since.
+                # If the entry before was read a while ago, check it: both may have moved to an archive since.
                 is_newest = self._is_quick(was_there) or not self._is_overtaken(number - 1)
                 return (number - 1, found) if is_newest else None
         return None
 
     def _entries_back(self, newest: int, seen: int) -> Iterator[Entry]:
-        """The entries after `seen`, back to the newest that states the watermark itself."""
+        """Yield the entries after `seen`, newest first, back to the newest that states the watermark itself."""
         for number in range(newest, seen, -1):
             entry = self._live_entry(number)
             yield entry
@@ -228,30 +230,30 @@ class TrackingLog:
                 return
 
     def entry(self, number: int) -> Entry:
-        """One entry, archived or not. Raises ObjectMissing or CorruptObject."""
+        """Return an entry, archived or not. Raises ObjectMissing or CorruptObject."""
         return decode(self.content(number), entry_name(number))
 
     @cachedmethod(attrgetter("_contents"), lock=attrgetter("_contents_lock"))
     def content(self, number: int) -> bytes:
-        """One entry's bytes as they were written. Raises ObjectMissing or CorruptObject."""
+        """Return an entry's bytes as written. Raises ObjectMissing or CorruptObject."""
         return self._archive.content(number) or self._live_content(number)
 
     def numbers(self) -> list[int]:
-        """The numbers of all entries, archived ones too, in order."""
-        live = self.live_numbers()  # first, so that an entry that moves meanwhile is found in its archive
+        """Return the numbers of all entries, including archived ones, in order."""
+        live = self.live_numbers()  # first, so that an entry that is moved meanwhile is found in its archive
         archived = (number for numbers in self._archive.ranges() for number in numbers)
         return sorted({*archived, *live})
 
     def live_numbers(self) -> list[int]:
-        """The numbers of the entries that are not archived, in order."""
+        """Return the numbers of the entries that are not archived, in order."""
         found = (name.removeprefix(FOLDER).removesuffix(SUFFIX) for name in self._objects.names(FOLDER))
         return sorted(int(number) for number in found if number.isdigit())
 
     def forget(self, number: int, what: str, watermark_at_least: datetime | None = None) -> None:
-        """Replace an entry that is beyond repair by a note of its loss. Assumption: no tracker runs. The watermark does
-        not go back below `watermark_at_least`, which is known from outside the log: the entry may have been the newest
-        decision. Raises LakeError for an archived entry, which no tracker needs, and NewerFormat for one that a later
-        version can read."""
+        """Replace an entry that cannot be repaired with a note of its loss. Assumption: no tracker runs. The watermark
+        does not go back below `watermark_at_least`, which comes from outside the log: the entry may have been the
+        newest decision. Raises LakeError for an archived entry, which no tracker needs, and NewerFormat for an entry
+        that a later version can read."""
         if self._archive.covers(number):
             raise LakeError(
                 f"entry {number} is in an archive under {self._objects.uri}/{ARCHIVES.prefix}, which no tracker needs: "
@@ -263,15 +265,15 @@ class TrackingLog:
         self._objects.delete(entry_name(number))
         self._objects.create(entry_name(number), note)
         self._witness.accept_end(max(self.numbers()))
-        for told in (WATERMARK, SENT):  # they may know a number that is taken again; the next tick writes them
+        for told in (WATERMARK, SENT):  # they may have a number that will be reused; the next tick rewrites them
             self._objects.delete(told.name(told.key))
         self._standing = None
         with self._contents_lock:
             self._contents.clear()
 
     def _append(self, build: Callable[[WatermarkState], Entry | None]) -> WatermarkState:
-        """Write what `build` makes of the state under the next number; None writes nothing. The state in memory is not
-        brought up to date first: that the next number is free proves that it is current."""
+        """Write the entry that `build` returns for the state under the next number, or nothing for None. The state in
+        memory is not refreshed first: if the next number is free, the state is current."""
         state = self._standing if self._is_compared else None
         for _ in range(ATTEMPTS):
             if state is None:
@@ -286,7 +288,7 @@ class TrackingLog:
                 state = None
                 continue
             if self._was_taken(number, entry, content):
-                # Another writer took the number, and its entry was archived, between our look and our write.
+                # Between our read and our write, another writer took the number and its entry was archived.
                 self._objects.delete(entry_name(number))
                 state = self._standing = None
                 continue
@@ -299,14 +301,16 @@ class TrackingLog:
         )
 
     def _was_taken(self, number: int, entry: Entry, content: bytes) -> bool:
-        """Return whether this number was another entry's, which was archived, and perhaps dropped, between our look and
-        our write. Entries are moved from the oldest on, and never the newest: so while the one before is as we folded
-        it, ours was never taken; and where it is gone without a newer one, it is lost, and ours leaves the gap that
-        tells. Before the first, a gap behind it tells that ours was taken.
+        """True if another entry had this number, and was archived (and perhaps dropped) between our read and our write.
 
-        The one before may also have moved since our write, with newer ones behind ours. Then ours is in the archive as
-        well, or it is a compacted entry, before which each archive ends, and what is kept goes on with the next number.
-        (Where that is so although the number was taken, it says nothing new, and the next entry is read.)"""
+        Entries move oldest first, and the newest never moves. So while the previous entry is as we folded it, our
+        number was never taken. If the previous entry is gone without a newer one, it is lost, and our entry leaves the
+        gap that reveals this. For number 0, a gap after it shows that it was taken.
+
+        The previous entry may also have moved since our write, with newer entries after ours. Then ours is in the
+        archive too, or it is a compacted entry, before which every archive ends, and the kept entries continue with the
+        next number. (If that holds although the number was taken, our compacted entry says nothing new, and the next
+        entry is read.)"""
         if self._is_quick(self._seen):
             return False
         if number == 0:
@@ -325,26 +329,26 @@ class TrackingLog:
         return None if self._clock is None else (self._clock.now(), self._clock.monotonic())
 
     def _is_quick(self, seen: tuple[datetime, float] | None) -> bool:
-        """Return whether `seen` is a moment ago, by a clock that may be set, and by one that may stand still while the
-        machine sleeps."""
+        """True if `seen` is less than QUICK ago, by both clocks: the wall clock may be set, and the monotonic clock may
+        stop while the machine sleeps."""
         now = self._now()
         if now is None or seen is None:
             return False
         return abs(now[0] - seen[0]) < QUICK and now[1] - seen[1] < QUICK.total_seconds()
 
     def _live_entry(self, number: int) -> Entry:
-        """An entry that is not archived. Raises CorruptObject if it is damaged or missing."""
+        """Return an entry that is not archived. Raises CorruptObject if it is damaged or missing."""
         try:
             return decode(self._live_content(number), entry_name(number))
         except CorruptObject:
-            self._contents.clear()  # a backup may be put back
+            self._contents.clear()  # a backup may be restored
             raise
         except ObjectMissing:
             raise self._gap(number) from None
 
     @cachedmethod(attrgetter("_contents"), lock=attrgetter("_contents_lock"))
     def _live_content(self, number: int) -> bytes:
-        """The content of an entry that was listed outside the archives. It may have moved there since."""
+        """Return the content of an entry that was listed outside the archives. It may have moved to one since."""
         try:
             return self._objects.read(entry_name(number))
         except ObjectMissing:
@@ -354,8 +358,8 @@ class TrackingLog:
             return archived
 
     def _is_overtaken(self, number: int) -> bool:
-        """Return whether the last folded entry has moved to an archive, which may be dropped, so that newer entries
-        exist. Raises CorruptObject if that entry is lost: nothing may be appended after it."""
+        """True if the last folded entry has moved to an archive (which may be dropped), so that newer entries exist.
+        Raises CorruptObject if that entry is lost: nothing may be appended after it."""
         if number < 0:
             return self._is_before_all(number)
         try:
@@ -367,7 +371,7 @@ class TrackingLog:
         return False
 
     def _is_before_all(self, number: int) -> bool:
-        """Return whether an entry precedes all that are kept: the oldest are dropped first."""
+        """True if an entry precedes all kept entries: the oldest are dropped first."""
         first = min((*(numbers[0] for numbers in self._archive.ranges()), *self.live_numbers()), default=-1)
         return number < first
 
@@ -378,7 +382,7 @@ class TrackingLog:
         )
 
     def _restored(self) -> WatermarkState:
-        """The fold from the newest compacted entry on, or from the first. Raises CorruptObject for a gap."""
+        """Return the fold from the newest compacted entry, or from the first. Raises CorruptObject for a gap."""
         numbers = self.live_numbers()
         if not numbers:
             return WatermarkState()
@@ -389,7 +393,7 @@ class TrackingLog:
 
 
 def folded_up_to(last: int, read: Callable[[int], Entry]) -> WatermarkState:
-    """The fold of all entries up to `last`: reads back to the newest compacted one, or to the first."""
+    """Return the fold of all entries up to `last`. Reads back to the newest compacted entry, or to the first."""
     entries: list[tuple[int, Entry]] = []
     for number in range(last, -1, -1):
         entries.append((number, read(number)))
@@ -402,7 +406,7 @@ def folded_up_to(last: int, read: Callable[[int], Entry]) -> WatermarkState:
 
 
 def _stated(entry: Entry) -> tuple[datetime | None, str]:
-    """The watermark that an entry states, or at least allows, and the contract; nothing if it does not say."""
+    """Return the watermark that an entry states, or its lower bound, and the contract; None and "" if not stated."""
     match entry:
         case Lost():
             return entry.watermark_at_least, entry.contract
@@ -422,5 +426,5 @@ def _refuse(contract: str, newest: str) -> None:
 
 
 def entry_name(number: int) -> str:
-    """The object that holds an entry."""
+    """Return the name of the object that holds an entry."""
     return f"{FOLDER}{number:012d}{SUFFIX}"

@@ -1,8 +1,8 @@
-"""`watermark.json`: the newest decision in one small object, for other systems. Nothing of tidemark reads the watermark
-there: the log is the truth.
+"""`watermark.json`: the newest decision in one small object, for other systems. Tidemark itself never reads the
+watermark from there: the log is the source of truth.
 
-A tracker replaces only a generation of the object that it has read or written, and only if that one knows less of the
-log. So the object never goes back, however many trackers there are. What is sent elsewhere is noted by the same rule.
+A tracker replaces only a generation of the object that it has read or written, and only if that generation has a lower
+log entry. So the object never goes back, however many trackers run. Signals sent elsewhere are noted by the same rule.
 """
 
 from dataclasses import dataclass
@@ -19,19 +19,19 @@ from tidemark.pipeline.watermark.state import WatermarkState
 from tidemark.pipeline.windows import Windowing
 
 WRITTEN_AGAIN_AFTER = timedelta(minutes=1)
-"""An object that says the same is written again after as long, so that its readers see that decisions go on."""
+"""An unchanged object is rewritten after this time, so that its readers see that decisions continue."""
 
 LANDED, ACKNOWLEDGED = "landed", "acknowledged"
-"""Promises about every valid message with an event time below the watermark: it has landed in this lake, or the reader
-of base has acknowledged it at least once."""
+"""Promises about every valid message with an event time below the watermark: it has landed in this lake, or base's
+reader has acknowledged it at least once."""
 
 Written = Annotated[str, AfterValidator(lambda text: iso(datetime.fromisoformat(text)))]
-"""A moment as it is written."""
+"""A moment as text, in the form of `iso`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Said:
-    """The content of the object."""
+    """The content of `watermark.json`."""
 
     watermark: Written | None
     """The watermark; null until there is one."""
@@ -47,15 +47,16 @@ class Said:
     """State of every valid message with an event time below the watermark: `landed` in this lake, or `acknowledged` by
     whoever reads base."""
     rejected: int = 0
-    """Messages that the contract rejected as tracking read them, since the log began: an upper bound, since copies
-    count again. The watermark promises nothing of them."""
+    """Number of messages that tracking rejected by the contract since the log began: an upper bound, since copies count
+    again. The watermark promises nothing about them."""
     window_seconds: int | None = None
     """Length of windows, in seconds."""
 
 
 @dataclass(frozen=True, slots=True)
 class Closed:
-    """The windows between two watermarks: the keys of the first and the last (None if there is none), and how many."""
+    """The windows closed between two watermarks: the keys of the first and the last (None if there are none), and their
+    number."""
 
     first: str | None
     last: str | None
@@ -64,8 +65,8 @@ class Closed:
 
 @dataclass(frozen=True, slots=True)
 class Sent(Said):
-    """A message: what the object says, of which pipeline, and what has closed `since` the watermark of the message
-    before. Without one before, both are None: all windows that end at or below the watermark are closed."""
+    """A signal: the object's content, the pipeline, and the `windows` closed `since` the watermark of the previous
+    signal. In the first signal both are None: all windows that end at or below the watermark are closed."""
 
     pipeline: str = ""
     since: Written | None = None
@@ -75,11 +76,11 @@ class Sent(Said):
 WATERMARK = JsonKind("", key="watermark", holds=Said)
 NAME = WATERMARK.name(WATERMARK.key)
 SENT: JsonKind[Said] = JsonKind("signal/", key="sent", holds=Sent)
-"""The note of the last message that was sent. It is the message's data."""
+"""The note of the last signal sent. It equals the data of the sent message."""
 
 
 class WatermarkObject:
-    """Writes the object of one lake. It remembers the generation that it knows: one user at a time."""
+    """Writes the object of one lake, and remembers its last known generation. One user at a time."""
 
     kind: JsonKind[Said] = WATERMARK
     failed = f"{NAME}, which other systems read, was not written"
@@ -92,9 +93,9 @@ class WatermarkObject:
     def tell(self, state: WatermarkState) -> str | None:
         """Replace the object if the state has another watermark or reason, or the object is a minute old.
 
-        One write at most, after at most one read where the generation is not known. Both try once, for two seconds.
+        Makes at most one write, after at most one read if the generation is unknown. Both try once, for two seconds.
         Returns a failure as a sentence and raises no LakeError or PubSubError, because the decision itself is durable.
-        If another tracker was faster, the next call looks at what that one wrote.
+        If another tracker was faster, the next call reads its version.
         """
         try:
             self._tell(state)
@@ -125,10 +126,11 @@ class WatermarkObject:
             self._known = told, self._notes.replace(self.kind.key, told, generation)
 
     def _sent(self, there: Said, now: Said) -> Said:  # noqa: ARG002 (what was said before is for those who send)
-        """Send what is to be said elsewhere, if anywhere, and return what is noted then."""
+        """Return the content to note. A subclass first sends it elsewhere."""
         return now
 
     def _read(self) -> tuple[Said, int]:
-        """The content of the object, empty if it is missing or damaged, and its generation. Raises NewerFormat."""
+        """Return the object's content and generation; an empty content if it is missing or damaged. Raises
+        NewerFormat."""
         there, generation = self._notes.found(self.kind.key)
         return there or Said(None, EPOCH, None, -1), generation

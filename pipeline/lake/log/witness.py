@@ -1,6 +1,6 @@
-"""Notes of the tracking log's end, outside of its folder: entries that are lost from the end leave no gap.
+"""Notes of the tracking log's end, outside its folder: entries lost from the end leave no gap in the log.
 
-A writer notes each entry once it is durable, and only then acknowledges. So a note beyond the end tells of a loss.
+A writer notes each entry once it is durable, and only then acknowledges. So a note beyond the log's end reveals a loss.
 """
 
 from dataclasses import dataclass, replace
@@ -17,29 +17,32 @@ from tidemark.pipeline.lake.store.objects import ObjectStore
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """The log had this entry, and this watermark."""
+    """A note that the log had the entry `number`, and its watermark then."""
 
     watermark: datetime | None
     number: Annotated[int, Field(exclude=True)] = -1
 
 
 NOTED = JsonKind("log_witness/", key=r"\d{12}", holds=Note)
-"""Their keys are the entries' numbers. They stand beside `tracking/`, so that they outlast the loss of that folder."""
+"""The notes. Their keys are entry numbers. They are outside `tracking/`, so that they survive the loss of that
+folder."""
 
 
 class LogWitness:
-    """Takes the notes of one log and reads them. One user at a time; any number of them may share the notes."""
+    """Writes and reads the notes of one log. An instance has one user at a time; any number of instances may share the
+    notes."""
 
     def __init__(self, objects: ObjectStore) -> None:
         self._notes = Notes(objects, NOTED)
         self._own: str | None = None
 
     def newest_number(self) -> int:
-        """The largest number that was noted; -1 without a note. It reads no object."""
+        """Return the largest noted number; -1 without a note. Lists the notes and reads none."""
         return max(map(int, self._notes.listed()), default=-1)
 
     def newest(self) -> Note | None:
-        """The note with the largest number. A damaged note still tells its number, by its name. Raises NewerFormat."""
+        """Return the note with the largest number. A damaged note still has its number, in its name. Raises
+        NewerFormat."""
         keys = self._notes.listed()
         if not keys:
             return None
@@ -51,7 +54,7 @@ class LogWitness:
             return Note(None, int(keys[-1]))
 
     def note(self, number: int, watermark: datetime | None) -> None:
-        """Note that the log has this entry, and delete the note that this one makes superfluous."""
+        """Note that the log has this entry, and delete the superseded notes."""
         key = f"{number:012d}"
         superfluous = [older for older in self._notes.listed() if older < key] if self._own is None else [self._own]
         self._notes.ensure(key, Note(watermark))
@@ -59,12 +62,12 @@ class LogWitness:
         self._own = key
 
     def accept_end(self, number: int) -> None:
-        """Delete what was noted beyond this entry: an operator has taken note of the loss."""
+        """Delete the notes beyond this entry, after an operator has accepted the loss."""
         self._notes.delete(*(key for key in self._notes.listed() if int(key) > number))
 
 
 def lost_end(note: Note, last: int) -> str:
-    """The message about a log that ends before a note."""
+    """Return the message for a log that ends before its newest note."""
     reached = "" if note.watermark is None else f", when the watermark was at {iso(note.watermark)}"
     ends = "is empty" if last < 0 else f"ends with entry {last}"
     return (

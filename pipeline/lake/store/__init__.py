@@ -1,1 +1,1 @@
-"""Objects by name: files of a folder, or of a bucket in Cloud Storage."""
+"""Named objects, stored in a local folder or a Cloud Storage bucket."""

@@ -1,4 +1,4 @@
-"""The lake's address in the form that each library takes."""
+"""The lake's address and storage options, in the form each library takes."""
 
 import json
 from collections.abc import Mapping
@@ -14,13 +14,13 @@ def open_objects(lake: LakeSettings) -> ObjectStore:
     """Open the lake's objects in its folder or bucket, without a request. Raises LakeUnwritable without credentials."""
     if lake.folder is not None:
         return DiskObjects(lake.folder)
-    from tidemark.pipeline.lake.store.gcs import CloudStorageObjects  # for a bucket alone: it takes half a second
+    from tidemark.pipeline.lake.store.gcs import CloudStorageObjects  # only for a bucket: importing takes half a second
 
     return CloudStorageObjects(lake.uri, lake.endpoint)
 
 
 def table_uri(lake: LakeSettings, name: str) -> str:
-    """The address of the Delta table or folder `name`: an absolute path, or `gs://…`."""
+    """Return the address of the Delta table or folder `name`: an absolute path, or `gs://…`."""
     if lake.folder is not None:
         return str(lake.folder.absolute() / name)
     return f"{lake.uri}/{name}"
@@ -32,14 +32,14 @@ BOUNDS = {
     "max_retries": "8",
     "retry_timeout": f"{RETRY_FOR.total_seconds():.0f}s",
 }
-"""Bounds of each request of `deltalake`: its longest time, and how often and how long it is repeated. By default it
-tries for three minutes."""
+"""Bounds of each `deltalake` request: its timeouts, and how often and how long it is retried. The library's default is
+three minutes."""
 
 
 def storage_options(lake: LakeSettings) -> dict[str, str]:
-    """The options that `deltalake` takes beside a table's address. A folder needs none. Requests to a bucket have
-    bounds. The service's default credentials it finds itself. A key that asks for no token names a server on loopback;
-    with `google_skip_signature`, writes would still look for a metadata server."""
+    """Return the options that `deltalake` takes with a table's address: none for a folder, BOUNDS for a bucket. The
+    library finds the default credentials itself. A server on loopback is set by a key that requests no token: with
+    `google_skip_signature`, writes would still query a metadata server."""
     endpoint = lake.endpoint
     if lake.folder is not None:
         return {}
@@ -56,13 +56,13 @@ def storage_options(lake: LakeSettings) -> dict[str, str]:
 
 
 def scan_options(options: Mapping[str, str]) -> dict[str, str]:
-    """Select the `storage_options` that Polars takes: it has other bounds."""
+    """Return the `storage_options` that Polars takes: all except BOUNDS."""
     return {key: value for key, value in options.items() if key not in BOUNDS}
 
 
 def spark_storage_config(lake: LakeSettings) -> dict[str, str]:
-    """Spark's settings for the lake. A folder's files are for their user alone, whatever the umask: Hadoop has one of
-    its own. A bucket needs Google's `gcs-connector` among the JARs."""
+    """Return Spark's settings for the lake. Files in a folder are accessible only to their owner, whatever the
+    process's umask: Hadoop uses its own. A bucket needs Google's `gcs-connector` among the JARs."""
     if lake.folder is not None:
         return {"spark.hadoop.fs.permissions.umask-mode": "077"}
     hadoop = {
@@ -83,9 +83,8 @@ def spark_storage_config(lake: LakeSettings) -> dict[str, str]:
 
 
 def arrow_files(lake: LakeSettings, name: str, kept_bytes: int = 0) -> pafs.FileSystem:
-    """A file system rooted at the folder `name` of the lake. It creates nothing by itself. In a bucket it keeps what it
-    reads of a table's rows, up to `kept_bytes`: see BucketFiles. Raises LakeUnwritable where a file stands in the
-    folder's place."""
+    """Return a file system rooted at the folder `name` of the lake, without creating anything. For a bucket, it caches
+    up to `kept_bytes` of a table's files: see BucketFiles. Raises LakeUnwritable if the folder's path is a file."""
     if lake.folder is not None:
         folder = lake.folder.absolute() / name
         check_folder(folder)

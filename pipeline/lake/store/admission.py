@@ -1,7 +1,8 @@
-"""The lake's own mark: in which formats it has been written, so that an older program refuses it before it writes.
+"""The lake's format marks: the formats it was written in, so that an older program refuses the lake before it writes.
 
-Each format has an object, `format/<number>.json`, created by the first program that writes in it and never deleted. The
-other marks stop an older program that runs on beside a newer one; this one stops it wherever it begins.
+Each format has an object, `format/<number>.json`, created by the first program that writes in that format and never
+deleted. The marks within files stop an older program that keeps running beside a newer one; this mark stops it when it
+starts.
 """
 
 from collections.abc import Callable, Iterator
@@ -15,12 +16,12 @@ from tidemark.pipeline.lake.store.objects import ObjectStore
 from tidemark.pipeline.version import WRITTEN_IN, refuse_newer
 
 FORMATS = JsonKind("format/", key=r"\d{6}", holds=NoContent)
-"""Their keys are the formats."""
+"""The format marks. Their keys are the format numbers."""
 
 
 class Admission:
-    """The formats of one lake, as a process knows them. It looks once: after that, neither call makes a request. Safe
-    from several threads."""
+    """The formats of one lake, as read by this process. They are read once: after that, neither method makes a
+    request. Thread-safe."""
 
     def __init__(self, open_objects: Callable[[], ObjectStore]) -> None:
         self._open_objects = open_objects
@@ -29,14 +30,14 @@ class Admission:
         self._formats: list[str] = []
 
     def admit(self) -> None:
-        """Raise NewerFormat if a later version has written the lake, LakeError if it cannot be asked. One listing, at
-        the first call."""
+        """Raise NewerFormat if a later version has written the lake, LakeError if it is unreachable. Makes one listing,
+        on the first call."""
         with self._lock:
             if not self._is_admitted:
                 self._admit(Notes(self._open_objects(), FORMATS))
 
     def claim(self) -> None:
-        """Make sure that the lake has the mark of this version's format, before something is written in it. Raises
+        """Ensure that the lake has the mark of this version's format, before anything is written in it. Raises
         NewerFormat, LakeError."""
         with self._lock:
             if self._has_claimed:
@@ -52,14 +53,14 @@ class Admission:
         self._formats = notes.listed()
         newest = max(self._formats, default="")
         if newest and int(newest) > version.FORMAT:
-            with suppress(DamagedNote):  # a damaged mark still tells its format, by its name
+            with suppress(DamagedNote):  # the name of a damaged mark still gives its format
                 notes.read(newest)
             refuse_newer(notes.place(newest), {WRITTEN_IN: str(int(newest))})
         self._is_admitted = True
 
 
 class AdmittedObjects:
-    """A lake's objects, for a program that the lake admits: every call raises NewerFormat where it does not."""
+    """A lake's objects, behind an admission check: every call raises NewerFormat if a later version wrote the lake."""
 
     def __init__(self, objects: ObjectStore, admission: Admission) -> None:
         self._objects = objects

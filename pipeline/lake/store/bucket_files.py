@@ -1,8 +1,8 @@
-"""The objects of a bucket as Arrow reads and writes files.
+"""A bucket's objects as an Arrow file system.
 
-Arrow's own file system for Cloud Storage and that of `deltalake` ask for the bucket or list it where a file is looked
-for, and the latter keeps Python's lock while it waits for an answer, so that every thread of the process stands still.
-Here each request lets other threads run, has a timeout, and is repeated within the bounds of `CloudStorageObjects`.
+The Cloud Storage file systems of Arrow and `deltalake` look up or list the bucket to find a file, and the latter holds
+the GIL while it waits for a response, which blocks every thread of the process. Here each request releases the GIL, has
+a timeout, and is retried within the bounds of `CloudStorageObjects`.
 """
 
 import errno
@@ -21,24 +21,24 @@ from tidemark.pipeline.errors import ObjectExists, ObjectMissing
 from tidemark.pipeline.lake.store.gcs import CloudStorageObjects, StoredObject
 
 WHOLE_BYTES = 4 << 20
-"""A file up to this size is read by one request, footer and columns together."""
+"""Files smaller than this are read in one request, footer and columns together."""
 
 READ_BYTES = 1 << 20
-"""The least that is read of a larger file at once."""
+"""Minimum bytes per read of a larger file."""
 
 NOT_ROWS = "_"
-"""Begins the path of a file without rows of a table, for Delta Lake and Spark."""
+"""Path prefix of files without table rows, by the convention of Delta Lake and Spark."""
 
 
 class BucketFiles(pafs.FileSystemHandler):  # type: ignore[misc]
-    """The objects under a prefix of a bucket: their paths are the rest of their names.
+    """The objects under a prefix of a bucket. A path is the rest of an object's name.
 
-    A folder is what paths have in common: there is nothing to create, and it is never found by itself. A file that is
-    written appears whole when it is closed, at a path that had none. Raises FileNotFoundError for a file that is not
-    there, FileExistsError for one that is, and the LakeError of `CloudStorageObjects`.
+    Folders are only common prefixes: they need no creation, and a lookup never finds them. A written file appears
+    whole when it is closed, at a path that had no file. Raises FileNotFoundError if a file to read is missing,
+    FileExistsError if a file to write exists, and the LakeErrors of `CloudStorageObjects`.
 
-    Small files with a table's rows are read once and kept, up to `kept_bytes`: their names are never used again. That
-    such a file was deleted or damaged meanwhile goes unnoticed.
+    Small files with table rows are read once and cached, up to `kept_bytes`: their names are never reused. If such a
+    file is deleted or damaged later, the cache hides that.
     """
 
     def __init__(self, uri: str, endpoint: str | None, kept_bytes: int = 0) -> None:
@@ -48,7 +48,7 @@ class BucketFiles(pafs.FileSystemHandler):  # type: ignore[misc]
         self._kept_lock = Lock()
 
     def __reduce__(self) -> tuple[type["BucketFiles"], tuple[str, str | None]]:
-        return BucketFiles, self._address  # connections are not taken to another process
+        return BucketFiles, self._address  # connections cannot be sent to another process
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, BucketFiles) and self._address == other._address
@@ -98,13 +98,13 @@ class BucketFiles(pafs.FileSystemHandler):  # type: ignore[misc]
         return pa.PythonFile(_Upload(self._objects, self.normalize_path(path)), mode="w")
 
     def create_dir(self, path: str, recursive: bool) -> None:
-        """Nothing: a bucket has no folders."""
+        """Do nothing: a bucket has no folders."""
 
     def delete_file(self, path: str) -> None:
         self._objects.delete(self.normalize_path(path))
 
     def _refused(self, *_: object) -> NoReturn:
-        raise NotImplementedError(f"{self._objects.uri}: files are read, written and deleted here, and nothing else")
+        raise NotImplementedError(f"{self._objects.uri}: this file system can only read, write and delete files")
 
     delete_dir = delete_dir_contents = delete_root_dir_contents = move = copy_file = open_append_stream = _refused
 
@@ -142,7 +142,7 @@ class _Ranges(io.RawIOBase):
 
 
 class _Upload(io.BytesIO):
-    """A file that is being written. It is an object once it is closed, or none at all."""
+    """A file being written. Closing it creates the whole object, or nothing if that fails."""
 
     def __init__(self, objects: CloudStorageObjects, name: str) -> None:
         super().__init__()

@@ -14,14 +14,14 @@ from tidemark.pipeline.errors import ObjectExists, ObjectMissing, ObjectReplaced
 from tidemark.pipeline.lake.store.storage_errors import storage_error
 
 FULL_BYTES = 1 << 20
-"""A disk with less room than this is full: a tick writes files of some ten kilobytes at least."""
+"""A disk with less free space than this counts as full: a tick writes at least some ten kilobytes."""
 
 TEMPORARY = ".tmp-"
-"""Prefix of a file that is being written. A crash may leave one behind; readers ignore it."""
+"""Prefix of files being written. A crash may leave such a file behind; readers ignore it."""
 
 
 class DiskObjects:
-    """Objects as files. Assumption: the folder is on one file system with hard links and `fsync`."""
+    """Objects as files. Assumption: the folder is on one file system that supports hard links and `fsync`."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -78,7 +78,7 @@ class DiskObjects:
 
 @contextlib.contextmanager
 def _disk_errors(path: Path) -> Iterator[None]:
-    """Turn an operating system's error into one that says what to do."""
+    """Translate an operating system's error into a LakeError that says what to do."""
     try:
         yield
     except OSError as error:
@@ -87,7 +87,8 @@ def _disk_errors(path: Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _written_beside(path: Path, content: bytes) -> Iterator[Path]:
-    """A durable file with this content in the same folder, until the block is left. Raises OSError, LakeError."""
+    """Yield a durable temporary file with this content in the folder of `path`; it is deleted when the block ends.
+    Raises OSError, LakeError."""
     temporary = path.with_name(f"{TEMPORARY}{uuid.uuid4().hex}")
     make_folder(path.parent)
     try:
@@ -103,7 +104,8 @@ def _written_beside(path: Path, content: bytes) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def locked(folder: Path) -> Iterator[None]:
-    """Hold the folder's lock, which ends with the process. Raises BlockingIOError if another process or thread does."""
+    """Hold the folder's lock, which also ends with the process. Raises BlockingIOError if another process or thread
+    holds it."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -113,31 +115,31 @@ def locked(folder: Path) -> Iterator[None]:
 
 
 def _generation_of(content: bytes) -> int:
-    """A file has no generation: its content stands for it. So contents must differ from one writing to the next."""
+    """Return a hash of the content as its generation, since files have none. So successive contents must differ."""
     return int.from_bytes(blake2b(content, digest_size=8).digest(), "big")
 
 
 def make_folder(folder: Path) -> None:
-    """Create a folder unless it exists. Raises LakeUnwritable, LakeFull."""
+    """Create a folder and its parents, unless they exist. Raises LakeUnwritable, LakeFull."""
     check_folder(folder)
     with _disk_errors(folder):
         folder.mkdir(parents=True, exist_ok=True)
 
 
 def check_folder(folder: Path) -> None:
-    """Raise LakeUnwritable where a file stands in the place of the folder, or of one above it."""
+    """Raise LakeUnwritable if the path of the folder, or of one above it, is a file."""
     with _disk_errors(folder):
         if not _nearest(folder).is_dir():
             raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))
 
 
 def _nearest(folder: Path) -> Path:
-    """The folder, or the nearest one above it that exists."""
+    """Return the folder itself or its nearest parent that exists."""
     return next(place for place in (folder, *folder.parents) if place.exists())
 
 
 def why_unwritable(folder: Path, least: int = FULL_BYTES) -> str | None:
-    """Say why nothing can be written in a folder, or in the nearest one above it, or that less than `least` bytes are
+    """Return why a folder (or its nearest existing parent) cannot be written to, or that fewer than `least` bytes are
     free there; None if it seems writable."""
     there = _nearest(folder)
     if not there.is_dir() or not os.access(there, os.W_OK | os.X_OK):
@@ -147,7 +149,7 @@ def why_unwritable(folder: Path, least: int = FULL_BYTES) -> str | None:
 
 
 def sync(path: Path) -> None:
-    """Make a file's content, or the names in a folder, durable. Raises OSError."""
+    """Make a file's content, or a folder's entries, durable. Raises OSError."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)

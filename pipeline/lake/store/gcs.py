@@ -30,24 +30,24 @@ from tidemark.pipeline.lake.store.objects import LOCAL_PROJECT, RETRY_FOR, count
 T = TypeVar("T")
 
 REQUEST_TIMEOUT_SECONDS = 10.0
-"""The longest wait for one request. With `RETRY_FOR`, an operation fits into a tick's 60 s."""
+"""Timeout of one request. With `RETRY_FOR`, an operation fits into a tick's 60 s."""
 ONCE: dict[str, Any] = {"timeout": REQUEST_TIMEOUT_SECONDS, "retry": None}
-"""The client makes one request and does not repeat it: `_attempt` repeats the whole operation."""
+"""Options for a single request without the client's retries: `_attempt` retries the whole operation."""
 BRIEFLY: dict[str, Any] = ONCE | {"timeout": 2.0}
-"""Like `ONCE`, for an object that is replaced, which `_attempt` does not repeat: a tick must not wait for it."""
+"""Like `ONCE`, for replaceable objects, which `_attempt` does not retry: a tick must not wait for them."""
 FIRST_PAUSE_SECONDS = 0.25
 LONGEST_PAUSE_SECONDS = 2.0
 CREATOR = "tidemark-creator"
-"""Metadata key: the call of `create` that made an object."""
+"""Metadata key: the `create` call that created an object."""
 
 NO_BUCKET_LOOKUPS = "DISABLE_GCS_PYTHON_CLIENT_OTEL_BUCKET_METADATA"
-"""Environment variable: the client else asks for the bucket's metadata, for traces, at its first call and at each 404.
-That is a call more, and needs a permission that roles/storage.objectUser lacks."""
+"""Environment variable that stops the client from reading the bucket's metadata for traces, on its first call and on
+each 404. That costs an extra call, and needs a permission that roles/storage.objectUser lacks."""
 
 
 @dataclass(frozen=True, slots=True)
 class StoredObject:
-    """An object as it is stored: its name, its size in bytes, and when it was written."""
+    """A stored object's name, size in bytes, and time of writing."""
 
     name: str
     size: int
@@ -57,9 +57,9 @@ class StoredObject:
 class CloudStorageObjects:
     """Objects in a bucket, under a prefix.
 
-    The service's precondition `ifGenerationMatch=0` makes creation exclusive. If the answer to an upload is lost, the
-    next attempt is refused because of the first one's object. So every call of `create` marks its object, and a refusal
-    counts only if the mark is another call's. Checksums verify all transfers. Safe from several threads.
+    The service's precondition `ifGenerationMatch=0` makes creation exclusive. If the response to an upload is lost, the
+    next attempt fails because the first one's object exists. So every `create` call marks its object, and a failed
+    precondition counts only if the mark is another call's. Checksums verify all transfers. Thread-safe.
     """
 
     def __init__(self, uri: str, endpoint: str | None = None, *, retry_for: timedelta = RETRY_FOR) -> None:
@@ -73,7 +73,7 @@ class CloudStorageObjects:
         self._client = _connect(self.uri, endpoint)
         self._bucket = self._client.bucket(parsed.netloc)
         self._is_bucket_known = False
-        """True once anything was found in the bucket: then an object that is missing is not looked for any further."""
+        """True once anything was found in the bucket: a 404 then means a missing object, not a missing bucket."""
         self._retry = DEFAULT_RETRY.with_timeout(retry_for.total_seconds()).with_delay(
             initial=FIRST_PAUSE_SECONDS, maximum=LONGEST_PAUSE_SECONDS
         )
@@ -103,7 +103,7 @@ class CloudStorageObjects:
         content: bytes = self._attempt(
             "get", name, lambda: blob.download_as_bytes(raw_download=True, checksum="auto", **BRIEFLY), once=True
         )
-        return content, blob.generation or 0  # an answer without one must not become a write without a precondition
+        return content, blob.generation or 0  # a response without a generation must not lead to an unconditional write
 
     def replace(self, name: str, content: bytes, generation: int) -> int:
         blob = self._blob(name)
@@ -124,11 +124,11 @@ class CloudStorageObjects:
         return self._attempt("create", name, upload, once=True)
 
     def read_range(self, name: str, start: int, end: int) -> bytes:
-        """The bytes `[start, end)` without their checksum; fewer, or none, where the object ends before. Raises as
-        `read`."""
+        """Return the bytes `[start, end)`, fewer or none past the object's end, without verifying a checksum. Raises
+        like `read`."""
 
         def download() -> bytes:
-            try:  # without a checksum: the one that the service sends is of the whole object
+            try:  # no checksum: the service sends that of the whole object
                 return self._download(name, start=start, end=end - 1, checksum=None)
             except api_errors.RequestRangeNotSatisfiable:
                 return b""
@@ -136,16 +136,16 @@ class CloudStorageObjects:
         return self._attempt("get", name, download)
 
     def find(self, name: str) -> StoredObject | None:
-        """An object without its content; None if it does not exist. Raises LakeUnreachable, LakeUnwritable."""
+        """Return an object without its content; None if it does not exist. Raises LakeUnreachable, LakeUnwritable."""
         blob = self._attempt("get", name, lambda: self._bucket.get_blob(self._prefix + name, **ONCE))
         return None if blob is None else StoredObject(name, blob.size, blob.updated)
 
     def names(self, prefix: str) -> Iterator[str]:
-        """One request for each 1,000 names, made when they are reached."""
+        """Yield the names that start with `prefix`, with one request per 1,000 names, made lazily."""
         return (found.name for found in self.stored(prefix))
 
     def stored(self, prefix: str) -> Iterator[StoredObject]:
-        """The objects whose names start with `prefix`, in order, by the same requests as `names`."""
+        """Yield the objects whose names start with `prefix`, in order, with the same requests as `names`."""
         try:
             found = self._client.list_blobs(
                 self._bucket,
@@ -157,7 +157,7 @@ class CloudStorageObjects:
             for page in found.pages:
                 count_call("list")
                 for blob in page:
-                    if not blob.name.endswith("/"):  # other tools leave placeholders for folders
+                    if not blob.name.endswith("/"):  # a folder placeholder, left by other tools
                         yield StoredObject(blob.name.removeprefix(self._prefix), blob.size, blob.updated)
         except api_errors.NotFound as error:
             raise self._bucket_missing() from error
@@ -177,8 +177,8 @@ class CloudStorageObjects:
         return content
 
     def _attempt(self, call: str, name: str, operation: Callable[[], T], *, once: bool = False) -> T:
-        """Run `operation`, and unless `once` repeat it within the bounds after passing failures. Raises tidemark's own
-        errors: ObjectMissing where an existing bucket lacks the object."""
+        """Run `operation`; unless `once`, retry it within the bounds after transient failures. Raises tidemark's
+        errors: ObjectMissing if the bucket exists and the object does not."""
 
         def attempt() -> T:
             count_call(call)
@@ -205,7 +205,7 @@ class CloudStorageObjects:
         )
 
     def _explained(self, error: Exception, call: str, name: str) -> LakeError:
-        """Turn a library's error into one that says what to do."""
+        """Translate a library's error into a LakeError that says what to do."""
         place = f"{self.uri}/{name}{self._at_endpoint}"
         match error:
             case api_errors.Forbidden() | api_errors.Unauthorized():
@@ -232,7 +232,7 @@ class CloudStorageObjects:
 
 
 def _connect(uri: str, endpoint: str | None) -> Client:
-    os.environ.setdefault(NO_BUCKET_LOOKUPS, "true")  # it is read at each call
+    os.environ.setdefault(NO_BUCKET_LOOKUPS, "true")  # the client reads it on each call
     if endpoint is not None:
         return Client(
             project=LOCAL_PROJECT,

@@ -1,7 +1,7 @@
-"""Notes: the lake's small objects of one kind each, by one codec and with one set of errors.
+"""Notes: the lake's small objects, grouped into kinds that share a codec and a set of errors.
 
-A kind is declared once: where its notes are, what they hold, and what to do about a damaged one. A note has a key: the
-part of its object's name that differs within the kind. All notes carry the mark of `version.py`.
+A kind is declared once: the location and content of its notes, and what to do about a damaged one. A note's key is the
+part of its object's name that varies within the kind. All notes carry the mark of `version.py`.
 """
 
 import io
@@ -32,19 +32,19 @@ from tidemark.pipeline.version import marks, refuse_newer, without_marks
 Content = TypeVar("Content")
 
 Moment = Annotated[AwareDatetime, PlainSerializer(iso)]
-"""A field of a note that is written as people and other systems read it, with milliseconds at most. A plain datetime is
-written with microseconds."""
+"""A field of a note, written for people and other systems with milliseconds at most. A plain datetime is written with
+microseconds."""
 
 
 @dataclass(frozen=True, slots=True)
 class NoContent:
-    """Content of a note that says everything by its key."""
+    """The content of a note whose key holds all its information."""
 
 
 @dataclass(frozen=True, slots=True)
 class NoteKind(Generic[Content]):
-    """A kind of note: its objects are named `<prefix><key><suffix>`. Objects whose key does not match `key` are not
-    notes. `damaged` says what to do about a damaged note, or what follows from it."""
+    """A kind of note. Its objects are named `<prefix><key><suffix>`; objects whose key does not match `key` are not
+    notes. `damaged` says what to do about a damaged note, or what its consequence is."""
 
     prefix: str
     damaged: str = "it can be derived again"
@@ -52,31 +52,32 @@ class NoteKind(Generic[Content]):
     suffix: str = ""
 
     def name(self, key: str) -> str:
-        """The object that holds a note."""
+        """Return the name of the object that holds a note."""
         return f"{self.prefix}{key}{self.suffix}"
 
     def key_of(self, name: str) -> str | None:
-        """The inverse of `name`; None for an object that is not a note of this kind."""
+        """Return the key of an object's name; None if it is not a note of this kind. The inverse of `name`."""
         key = name.removeprefix(self.prefix).removesuffix(self.suffix)
         return key if self.name(key) == name and re.fullmatch(self.key, key) else None
 
     def encode(self, content: Content) -> bytes:
-        """A note as the content of an object."""
+        """Return a note as the content of an object."""
         raise NotImplementedError
 
     def decode(self, written: bytes, place: str) -> Content:
-        """The inverse of `encode`, for an object at a place. Raises DamagedNote, NewerFormat."""
+        """Return the note in an object's content. `place` is the address for messages. Raises DamagedNote,
+        NewerFormat."""
         raise NotImplementedError
 
     def broken(self, place: str, why: object) -> DamagedNote:
-        """The error about a damaged note at a place."""
+        """Return the error for a damaged note at `place`."""
         return DamagedNote(f"{place} is damaged ({why}); {self.damaged}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JsonKind(NoteKind[Content]):
-    """A dataclass, or a dict, as a line of JSON. Keys that it does not know are left out, for what later versions add;
-    fields with a default may be missing, for what earlier ones did not write. `part_of` says where it is."""
+    """A dataclass or dict as a line of JSON. Unknown keys are ignored, since later versions may add keys; fields with
+    a default may be missing, since earlier versions did not write them. `part_of` names the container in messages."""
 
     holds: type[Content]
     suffix: str = ".json"
@@ -101,7 +102,7 @@ class JsonKind(NoteKind[Content]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ParquetKind(NoteKind[pa.Table]):
-    """A table as Parquet, with at least these columns. The metadata of its schema is kept."""
+    """A table as Parquet, with at least these columns. Keeps the schema's metadata."""
 
     columns: Sequence[str] = ()
     suffix: str = ".parquet"
@@ -125,30 +126,31 @@ class ParquetKind(NoteKind[pa.Table]):
 
 
 class Notes(Generic[Content]):
-    """The notes of a kind in one lake, create-only or replaced. Every call makes one request, or none; those that
-    replace try once, and wait a few seconds at most."""
+    """The notes of one kind in one lake, create-only or replaceable. `found`, `replace` and `offer` try once and wait
+    a few seconds at most."""
 
     def __init__(self, objects: ObjectStore, kind: NoteKind[Content]) -> None:
         self._objects = objects
         self.kind = kind
 
     def listed(self, within: str = "") -> list[str]:
-        """The keys that start with `within`, in the order of their objects' names. Raises LakeError."""
+        """Return the keys that start with `within`, in the order of their objects' names. Raises LakeError."""
         keys = map(self.kind.key_of, self._objects.names(self.kind.prefix + within))
         return [key for key in keys if key is not None]
 
     def read(self, key: str) -> Content:
-        """A note. Raises ObjectMissing, DamagedNote, NewerFormat, LakeError."""
+        """Return a note. Raises ObjectMissing, DamagedNote, NewerFormat, LakeError."""
         return self.kind.decode(self._objects.read(self.kind.name(key)), self.place(key))
 
     def readable(self, keys: Iterable[str]) -> Iterator[tuple[str, Content]]:
-        """Read the notes that exist and are not damaged; for notes that nothing depends on."""
+        """Yield the notes that can be read, and skip missing, damaged and newer ones. For notes that no decision
+        depends on."""
         for key in keys:
             with suppress(ObjectMissing, CorruptObject, NewerFormat):
                 yield key, self.read(key)
 
     def find(self, key: str) -> Content | None:
-        """A note; None if it does not exist. Raises DamagedNote, NewerFormat, LakeError."""
+        """Return a note; None if it does not exist. Raises DamagedNote, NewerFormat, LakeError."""
         with suppress(ObjectMissing):
             return self.read(key)
         return None
@@ -158,26 +160,26 @@ class Notes(Generic[Content]):
         self._objects.create(self.kind.name(key), self.kind.encode(content))
 
     def ensure(self, key: str, content: Content) -> None:
-        """Write a new note, unless there is one: then that one stands. Raises LakeError."""
+        """Write a new note, unless it exists already. Raises LakeError."""
         with suppress(ObjectExists):
             self.create(key, content)
 
     def delete(self, *keys: str) -> None:
-        """Delete notes, those that exist, by a request each. Raises LakeError."""
+        """Delete the notes that exist, with one request per key. Raises LakeError."""
         for key in keys:
             self._objects.delete(self.kind.name(key))
 
     def keep_newest(self, count: int) -> None:
-        """List the notes, and delete all but the last. Raises LakeError."""
+        """Delete all notes except the last `count` of the listing. Raises LakeError."""
         self.delete(*self.listed()[:-count])
 
     def place(self, key: str) -> str:
-        """The address of a note, for people."""
+        """Return the human-readable address of a note."""
         return f"{self._objects.uri}/{self.kind.name(key)}"
 
     def found(self, key: str) -> tuple[Content | None, int]:
-        """A note and its generation: None and 0 if it does not exist, None and its generation if it is damaged. Raises
-        NewerFormat, LakeError."""
+        """Return a note and its generation: None and 0 if it does not exist, None and the generation if it is damaged.
+        Raises NewerFormat, LakeError."""
         try:
             written, generation = self._objects.read_generation(self.kind.name(key))
         except ObjectMissing:
@@ -187,11 +189,11 @@ class Notes(Generic[Content]):
         return None, generation
 
     def replace(self, key: str, content: Content, generation: int) -> int:
-        """Write a note over this generation of it, and return the new one. Raises ObjectReplaced, LakeError."""
+        """Overwrite this generation of a note, and return the new generation. Raises ObjectReplaced, LakeError."""
         return self._objects.replace(self.kind.name(key), self.kind.encode(content), generation)
 
     def offer(self, key: str, content: Content, generation: int) -> None:
-        """Like `replace`; if another writer is faster, its note stands. Raises LakeError."""
+        """Like `replace`, but keeps the note of a faster writer. Raises LakeError."""
         with suppress(ObjectReplaced):
             self.replace(key, content, generation)
 

@@ -1,4 +1,4 @@
-"""Reads many objects in order, several at a time: on a bucket, each is a request of its own."""
+"""Reads many objects in order, several in parallel: in a bucket, each read is a separate request."""
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
@@ -10,13 +10,13 @@ Item = TypeVar("Item")
 Read = TypeVar("Read")
 
 READERS = 8
-"""Objects read at the same time."""
+"""Number of objects read in parallel."""
 READ_AHEAD = 4 * READERS
-"""The most that is held in memory before it is used."""
+"""Maximum number of results held in memory before they are consumed."""
 
 
 def read_ahead(read: Callable[[Item], Read], items: Iterable[Item]) -> Iterator[tuple[Item, Read]]:
-    """Yield each item with what `read` returns for it, in the order given. `read` is called from several threads."""
+    """Yield each item with the result of `read`, in the given order. `read` is called from several threads."""
     pool = ThreadPoolExecutor(READERS, thread_name_prefix="reader")
     try:
         reads = ((item, pool.submit(read, item)) for item in items)

@@ -1,5 +1,4 @@
-"""A note outside of the lake, which may be full: a file of a fixed size, allocated beforehand and written over in
-place."""
+"""A note outside the lake, which may be full: a file of fixed size, allocated in advance and overwritten in place."""
 
 import errno
 import os
@@ -11,36 +10,36 @@ from typing import Generic
 from tidemark.pipeline.lake.store.notes import Content, NoteKind
 
 SLOT, SLOTS = 16 << 10, 2
-"""Bytes of a slot, and how many there are. They are written in turns, so that a torn one leaves the other."""
+"""Size of a slot in bytes, and number of slots. They are written in turn, so a torn write leaves the other slot."""
 
 WRITTEN = re.compile(rb'\{"sum":"([0-9a-f]{16})",("turn":([0-9]{1,18}),"said":(.*))\}', re.DOTALL)
-"""A slot: the checksum of what follows it, whose turn it is, and the note."""
+"""A slot: the checksum of the rest, the turn number, and the note."""
 
 
 class SlotFile(Generic[Content]):
-    """One note, for any number of writers: a slot in which two have written at once fails its checksum, and the other
-    one stands until the next writing."""
+    """One note, for any number of writers: if two writers garble a slot, its checksum fails, and the other slot is
+    valid until the next write."""
 
     def __init__(self, path: Path, kind: NoteKind[Content], mode: int) -> None:
         self.path = path
         self._kind, self._mode = kind, mode
 
     def read(self) -> Content | None:
-        """The newest note; None if the file is missing, or holds nothing whole. Raises NewerFormat, DamagedNote,
+        """Return the newest note; None if the file is missing or has no intact slot. Raises NewerFormat, DamagedNote,
         OSError."""
         _, text = self._newest()
         return None if text is None else self._kind.decode(text, str(self.path))
 
     def write(self, *notes: Content, sync: bool = False) -> None:
-        """Write the first of these notes that fits into a slot. `sync` has it outlive the machine. Raises OSError, also
-        if none fits."""
+        """Write the first of these notes that fits into a slot. With `sync`, it survives a crash of the machine. Raises
+        OSError, also if no note fits."""
         turn = self._newest()[0] + 1
         line = next((line for note in notes if len(line := self._line(turn, note)) < SLOT), None)
         if line is None:
             raise OSError(errno.EFBIG, "the note does not fit", str(self.path))
         number = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, self._mode)
         try:
-            if os.fstat(number).st_size != SLOT * SLOTS:  # real bytes: a hole would be allocated when it is too late
+            if os.fstat(number).st_size != SLOT * SLOTS:  # real bytes: a sparse file would need space when disk is full
                 self._put(number, b" " * (SLOT * SLOTS), 0)
                 sync = True
             self._put(number, line.ljust(SLOT - 1) + b"\n", turn % SLOTS * SLOT)
@@ -50,7 +49,7 @@ class SlotFile(Generic[Content]):
             os.close(number)
 
     def _newest(self) -> tuple[int, bytes | None]:
-        """The newest whole slot's turn and its note."""
+        """Return the turn and the note of the newest intact slot; -1 and None if there is none."""
         try:
             with self.path.open("rb") as file:
                 written = file.read(SLOT * SLOTS)

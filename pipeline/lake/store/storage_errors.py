@@ -1,4 +1,4 @@
-"""Turns the messages of the operating system and of the Delta library into errors that say what to do."""
+"""Translates messages of the operating system and the Delta library into LakeErrors that say what to do."""
 
 import re
 from urllib.parse import unquote, urlsplit
@@ -19,18 +19,19 @@ UNREACHABLE = (
 NEWER = ("Unsupported table features", "Unsupported minimum reader", "Unsupported: Feature")
 DAMAGED = ("Invalid JSON", "Json", "Parquet error", "corrupt", "Invalid table version", "found gap")
 FULL = ("os error 28", "os error 122", "No space left", "Disk quota exceeded")
-"""Their texts. A folder that is a file is an invalid location to the Delta library."""
+"""Texts in messages that identify each kind of error. The Delta library calls a folder that is a file an invalid
+location."""
 
 CALL = re.compile(r"Error performing (GET|HEAD|PUT|POST|DELETE) (\S+)")
 DRAWING = re.compile(r"\x1b\[[0-9;]*m|\u21b3")
-"""Colours and arrows in the library's messages."""
+"""Colour codes and arrows in the library's messages."""
 
 LONGEST = 500
-"""Characters of the library's message that are shown."""
+"""Maximum number of characters shown of the library's message."""
 
 
 def storage_error(uri: str, text: str) -> LakeError:
-    """The error for what was said about a file, or about the table at `uri`."""
+    """Return the LakeError for a message about the file or table at `uri`."""
     plain = " ".join(DRAWING.sub("", text).split())
     told, call = plain[:LONGEST] or "no reason given", _call(plain)
     if any(sign in text for sign in FULL):
@@ -55,7 +56,7 @@ def storage_error(uri: str, text: str) -> LakeError:
 
 
 def _call(text: str) -> str | None:
-    """The permission that the failed request needs, and the object or prefix; None if the library names no request."""
+    """Return the permission and the object that the failed request needs; None if the message names no request."""
     found = CALL.search(text)
     if found is None:
         return None

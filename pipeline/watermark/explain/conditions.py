@@ -26,7 +26,7 @@ class RuleOutcome(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Condition:
-    """A rule, its outcome, and the reason."""
+    """A rule, its outcome, and a sentence with the reason."""
 
     rule: str
     outcome: RuleOutcome
@@ -42,12 +42,12 @@ RULES = {
     "data": "whether an event time is known from before the band",
     "candidate": "whether the candidate is above the watermark",
 }
-"""Each rule's name and question, in the order of the estimator."""
+"""Each rule's name and the question it answers, in the order of the estimator."""
 
 
 def conditions(s: Situation, verdicts: Sequence[Verdict], decision: Decision) -> list[Condition]:
     """Format each verdict as a rule with its outcome and a sentence."""
-    found = {rule: Condition(rule, RuleOutcome.NOT_REACHED, f"Not looked at: {asks}.") for rule, asks in RULES.items()}
+    found = {rule: Condition(rule, RuleOutcome.NOT_REACHED, f"Not evaluated: {asks}.") for rule, asks in RULES.items()}
     for rule, verdict in zip(RULES, verdicts, strict=False):
         outcome = RuleOutcome.HELD if isinstance(verdict, Held) else RuleOutcome.PASSED
         if verdict.finding is Finding.SILENCE:
@@ -139,14 +139,14 @@ def _data(s: Situation, decision: Decision) -> str:
     match decision.evidence:
         case FrontierEvidence() as evidence:
             return (
-                f"Looked at: at most {messages(evidence.messages)} published from {iso(evidence.start)} on (base's "
+                f"Considered: at most {messages(evidence.messages)} published from {iso(evidence.start)} on (base's "
                 f"backlog), and the frontier, {iso(evidence.frontier)}: the greatest event time published more than "
                 f"{band} before tracking's reading.{_passed_over(s, evidence)}"
             )
         case BandEvidence() as evidence:
             anchor = f", and the anchor at {iso(evidence.anchor)}" if evidence.anchor else ""
             return (
-                f"Looked at: at most {messages(evidence.messages)} published from {iso(evidence.start)} to "
+                f"Considered: at most {messages(evidence.messages)} published from {iso(evidence.start)} to "
                 f"{iso(evidence.end)} (base's backlog, the band of {format_duration(s.policy.band)} before tracking's "
                 f"reading{anchor}).{_passed_over(s, evidence)}"
             )

@@ -1,6 +1,6 @@
-"""A decision in plain words: each rule in its order, what pins the watermark, what would move it, and which setting.
+"""Explains a decision: each rule in its order, what pins the watermark, what would move it, and which setting.
 
-The rules are asked again from the state before the decision. The explanation formats their verdicts, so it cannot
+The rules are evaluated again from the state before the decision. The explanation formats their verdicts, so it cannot
 disagree with the decision.
 """
 
@@ -20,10 +20,10 @@ from tidemark.pipeline.watermark.situation import Situation
 from tidemark.pipeline.watermark.state import DecisionRecord, WatermarkState
 
 BANDS = (timedelta(seconds=5), timedelta(seconds=1))
-"""Bands to try, beside half of the present one, if they are smaller."""
+"""Bands to try in addition to half of the current one, if they are smaller than the current one."""
 
 MAX_LAGS = (timedelta(days=1), timedelta(hours=1), timedelta(minutes=10), timedelta(minutes=1))
-"""Bounds on lag to try, if they are smaller than the present one."""
+"""Bounds on lag to try, if they are smaller than the current one."""
 
 TRIED = ("rule", "band", "idle", "max_lag")
 """Settings to try."""
@@ -33,8 +33,8 @@ TRIED = ("rule", "band", "idle", "max_lag")
 class Alternative:
     """A setting that would have changed this one decision.
 
-    `further` is how much further the watermark would have been (negative: further back). It is None where the watermark
-    would be the first, or there would be none.
+    `further` is how much further the watermark would have been (negative: further back). It is None if the watermark
+    would be the first, or if there would be none.
     """
 
     setting: str
@@ -50,8 +50,8 @@ class Explanation:
     """An explanation of one decision.
 
     `since_base` and `since_pin` count the messages with an event time that were published from base's oldest and from
-    the pin's second on. They are upper bounds, since redeliveries count again, and None where they are unknown. Where
-    the log before the decision is lost, only the decision itself is known, and `alternatives` is None.
+    the pin's second. They are upper bounds, because redeliveries are counted again, and None if unknown. If the log
+    before the decision is lost, only the decision itself is known, and `alternatives` is None.
     """
 
     decision: Decision
@@ -64,7 +64,7 @@ class Explanation:
     alternatives: Sequence[Alternative] | None = None
 
     def sentences(self) -> list[str]:
-        """Return the explanation in order, without alternatives and the rules that were not reached."""
+        """Return the explanation in order, without alternatives and without the rules that were not reached."""
         reached = [condition.text for condition in self.conditions if condition.outcome is not RuleOutcome.NOT_REACHED]
         return [self.decision.sentence() + ".", *reached, *filter(None, (self.pin, self.ahead)), *self.moves]
 
@@ -74,7 +74,7 @@ def explain(record: DecisionRecord, before: WatermarkState) -> Explanation:
     decision = record.decision
     situation = before.situation(record.base, record.tracking, record.policy, decision.at)
     verdicts = verdicts_of(situation)
-    if advance(situation, verdicts) != decision:  # what it was made from has been lost since
+    if advance(situation, verdicts) != decision:  # its inputs have been lost since
         return Explanation(decision)
     since_base = None if decision.base is None else published_since(situation, decision.base.oldest_unacked)
     since_pin = None if decision.pin is None else published_since(situation, decision.pin.published_from)
@@ -133,7 +133,7 @@ def _ahead(decision: Decision, since_base: int | None, since_pin: int | None) ->
 def alternatives(before: WatermarkState, record: DecisionRecord) -> list[Alternative]:
     """Find the settings that, each alone, would have changed the watermark or the reason of this decision.
 
-    Earlier ticks under the setting might have led elsewhere; they are not decided again.
+    Under another setting, earlier ticks might have led to another state; they are not decided again.
     """
     decision = record.decision
     found: list[Alternative] = []
@@ -144,17 +144,17 @@ def alternatives(before: WatermarkState, record: DecisionRecord) -> list[Alterna
             further = other.watermark - decision.watermark
         effect = other.watermark, other.reason
         is_known = any(one.setting == setting and (one.watermark, one.reason) == effect for one in found)
-        if effect != (decision.watermark, decision.reason) and not is_known:  # the mildest value that does it is enough
+        if effect != (decision.watermark, decision.reason) and not is_known:  # the mildest value is enough
             found.append(Alternative(setting, value, *effect, further, cost))
     return found
 
 
 def _trials(policy: Policy) -> Iterator[tuple[str, str, Policy, str]]:
-    """Yield setting, value, policy, and the cost of that policy."""
+    """Yield setting, value, policy, and the cost of the policy."""
     if policy.rule == "band":
-        yield "rule", "frontier", replace(policy, rule="frontier"), "messages of a stream that is late are late"
+        yield "rule", "frontier", replace(policy, rule="frontier"), "messages of a late stream count as late"
     else:
-        yield "rule", "band", replace(policy, rule="band"), "one slow clock, or one late stream, holds everybody back"
+        yield "rule", "band", replace(policy, rule="band"), "one slow clock, or one late stream, holds all others back"
     for band in sorted({policy.band / 2, *BANDS}, reverse=True):
         if band < policy.band:
             # Unless it is set, the slack of base is the band (on the service), so it shrinks with it.

@@ -1,6 +1,6 @@
 """Sentences that say what must happen for the watermark to move; each is exact.
 
-The sentence of a hold names what ends that hold, not what the later rules find then.
+The sentence of a hold names what ends that hold, not what the later rules will find.
 """
 
 from bisect import bisect_left
@@ -48,8 +48,8 @@ def moves(s: Situation, decision: Decision) -> Iterator[str]:
             yield (
                 f"It is held until tracking has read to within {format_duration(policy.near_real_time)} of now, or to "
                 f"{format_duration(policy.band)} ahead of base. Check that its sensor ticks. Where a run of "
-                "`ingest` reads it, check that its log has new rounds, and look at Spark if it does not. After a "
-                "tracker was killed, what it had pulled comes again after its ack deadline."
+                "`ingest` reads it, check that its log has new rounds, and if not, check Spark. After a tracker was "
+                "killed, the messages that it had pulled are redelivered after their ack deadline."
             )
         case Reason.HELD_CLOCK_SKEW:
             until = max(known(reading).newest.observed_at for reading in (s.base, s.tracking))
@@ -72,10 +72,14 @@ def moves(s: Situation, decision: Decision) -> Iterator[str]:
             yield f"It follows the clock again after {iso(reached)}, or moves when something is published."
         case Reason.ADVANCED | Reason.RELEASED if is_at_frontier or not is_pinned:
             yield "It moves on with the next messages that are published and acknowledged."
-        case _ if isinstance(evidence, FrontierEvidence) and watermark is not None:
-            yield from _past_the_frontier(s, watermark, evidence)
-        case _ if isinstance(evidence, BandEvidence) and watermark is not None:
-            yield from _out_of_the_band(s, watermark, evidence)
+        case _ if isinstance(evidence, FrontierEvidence | BandEvidence) and watermark is not None:
+            if isinstance(evidence, FrontierEvidence):
+                yield from _past_the_frontier(s, watermark, evidence)
+            else:
+                yield from _out_of_the_band(s, watermark, evidence)
+            if policy.idle == "advance":
+                silence = format_duration(policy.idle_timeout)
+                yield f"If nothing more is published, the idle rule moves it {silence} or more after the last message."
 
 
 def published_since(s: Situation, moment: datetime) -> int | None:
@@ -121,7 +125,7 @@ def _rejected(s: Situation, after: datetime | None) -> Iterator[str]:
 def _known_from(s: Situation) -> datetime | None:
     """Return the first publish time of a known message with an event time.
 
-    The frontier of pruned seconds cannot be used until tracking has come there again, as after a seek or with a wider
+    The frontier of pruned seconds cannot be used until tracking has reached them again, as after a seek or with a wider
     band.
     """
     is_frontier = s.policy.rule == "frontier"
@@ -165,7 +169,7 @@ def _past_the_frontier(s: Situation, watermark: datetime, evidence: FrontierEvid
 def _moves_when(s: Situation, until: datetime | None, later: str | None) -> Iterator[str]:
     """Say that base must land what was published before `until`, and tracking read a band beyond `later`.
 
-    None: that has happened.
+    None means that this has already happened.
     """
     needs = [] if until is None else [_lands(until, s)]
     if later is not None:
@@ -183,13 +187,14 @@ def _moves_when(s: Situation, until: datetime | None, later: str | None) -> Iter
 
 
 def _last_that_holds(s: Situation, watermark: datetime, low: int, high: int) -> int | None:
-    """The last publish second from `low` to `high` whose least event time that counts is not above the watermark."""
+    """Return the last publish second from `low` to `high` whose least event time that counts is not above the
+    watermark."""
     holds = s.holding
     occupied = np.unique(holds.publish_bucket)
     seconds: list[int] = occupied[(occupied >= low) & (occupied <= high)].tolist()
 
     def is_free(second: int) -> bool:
-        """True if no message that was published then or later is as old as the watermark. Monotonic."""
+        """True if no message published in that second or later is as old as the watermark. Monotonic."""
         least = holds.quantile_between(second, high, s.policy.quantile)
         return least is None or least.min_event_time > watermark
 
@@ -211,14 +216,15 @@ def _lands(until: datetime, s: Situation) -> str:
 
 
 def _look_after_base(s: Situation, until: datetime | None) -> Iterator[str]:
-    """Base is behind. A release of the messages before `until` moves the watermark (None: no release does)."""
+    """Say what to do while base is behind. A release of the messages before `until` moves the watermark (None: no
+    release does)."""
     if s.release is not None:
         yield (
-            "Until base has acknowledged the released messages, its reading does not tell what else it holds. Check "
+            "Until base has acknowledged the released messages, its reading does not show what else it holds. Check "
             "that its sensor ticks, or release more with a further `tidemark release`."
         )
         return
-    yield "Check that what reads base acknowledges: the sensor `landing`, or with pubsub.attach its reader."
+    yield "Check that the reader of base acknowledges: the sensor `landing`, or, with pubsub.attach, your reader."
     release = until and _whole(max(until, known(s.base).oldest_unacked + MICROSECOND))
     if release is not None and release <= s.band_edge:  # else a part of it would be in the band
         yield _let_go(release)
@@ -238,5 +244,5 @@ def _reach(s: Situation) -> str:
 
 
 def _whole(moment: datetime) -> datetime:
-    """Rounded up to a second."""
+    """Round up to a whole second."""
     return bucket_start(-(-to_us(moment) // BUCKET_US))

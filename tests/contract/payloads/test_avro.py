@@ -40,7 +40,7 @@ def test_both_encodings_are_read_as_the_same_plain_values(tmp_path: Path) -> Non
 @pytest.mark.parametrize("encoding", ["BINARY", "JSON"])
 def test_a_container_file_is_named_and_what_a_message_holds_is_said(tmp_path: Path, encoding: str) -> None:
     said = why(one(by_file(tmp_path, AVRO), container(AVRO, BEAT), written(encoding=encoding)))
-    assert "it is an Avro object container file; a message holds one record alone, in Avro's binary or JSON" in said
+    assert "it is an Avro object container file; a message must hold a single record in Avro's binary or JSON" in said
 
 
 def test_a_record_that_begins_as_a_container_file_does_is_read(tmp_path: Path) -> None:
@@ -133,7 +133,7 @@ for _level in range(1, 20):
     ("schema", "why_not"),
     [
         (record(["null", "R"]), "recursive: R holds itself"),
-        (record({"type": "array", "items": "null"}), "more than 100 values of each byte"),
+        (record({"type": "array", "items": "null"}), "more than 100 values per byte"),
         (record({"type": "array", "items": {"type": "fixed", "name": "F", "size": 0}}), "more than 100 values"),
         (record({"type": "array", "items": {**record(*["null"] * 200, "int"), "name": "S"}}), "more than 100 values"),
         (LAUGHS, "more than 10000 values"),

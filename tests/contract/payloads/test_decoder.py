@@ -68,7 +68,7 @@ def test_a_record_of_avro_that_begins_like_gzip_is_taken_for_gzip_by_its_attribu
 @pytest.mark.parametrize(
     ("data", "why_not"),
     [
-        (gzip.compress(b"{}")[:-1], "cut off"),
+        (gzip.compress(b"{}")[:-1], "truncated gzip"),
         (gzip.compress(b"{}") + b"xyz", "not gzip"),
         (gzip.compress(b"") * (MOST_MEMBERS + 1), "members"),
         (gzip.compress(bytes(LARGEST + 1), 1), "too large"),
@@ -217,6 +217,6 @@ def test_a_folder_has_a_file_for_each_revision(tmp_path: Path) -> None:
     data = avro(AVRO, BEAT)
     assert one(decoder, data, written("0001")) == PLAIN
     assert "does not exist" in why(one(decoder, data, written("0002")))
-    assert "is no revision" in why(one(decoder, data, written("../secret")))
+    assert "is not a schema revision" in why(one(decoder, data, written("../secret")))
     assert "was deleted" in why(one(decoder, data, written("_deleted-schema-revision_")))
     assert "is absent" in why(one(decoder, data))
