@@ -100,8 +100,8 @@ def _stretches(
     if after is not None and after > newest.version:
         logger.warning(
             "%s is at version %d, and its corrections are recorded through %d: it was restored to an earlier state. "
-            "Corrections resume after version %d",
-            *(followed.name, newest.version, after, after),
+            "Corrections resume after that version",
+            *(followed.name, newest.version, after),
         )
     if after is not None and after >= newest.version:
         return
