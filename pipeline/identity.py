@@ -85,10 +85,10 @@ OBJECTS = (
 )
 LARGE_FILES = (
     Need(IN_PARTS, "write a large file in parts"),
-    Need(BREAK_OFF, "clear away the parts of a file that was not finished"),
+    Need(BREAK_OFF, "remove the parts of an unfinished file"),
 )
 
-LEASES = Need(LOOK, "see how long a message is leased; without it a minute counts")
+LEASES = Need(LOOK, "read how long a message is leased; without it, one minute is assumed")
 
 NEEDS: dict[Component, tuple[Need, ...]] = {
     Component.TRACKER: (
@@ -129,11 +129,11 @@ NEEDS: dict[Component, tuple[Need, ...]] = {
     ),
     Component.WEB: (),
     Component.PROVISION: (
-        Need(Permission("pubsub.topics.get", On.TOPIC), "see whether the topic is there"),
-        Need(Permission("pubsub.topics.create", On.PROJECT), "where it is missing"),
-        Need(Permission("pubsub.topics.attachSubscription", On.TOPIC), "where a subscription is missing"),
+        Need(Permission("pubsub.topics.get", On.TOPIC), "check whether the topic exists"),
+        Need(Permission("pubsub.topics.create", On.PROJECT), "create the topic if it is missing"),
+        Need(Permission("pubsub.topics.attachSubscription", On.TOPIC), "create a subscription if it is missing"),
         Need(LOOK, "compare both with the settings"),
-        Need(Permission("pubsub.subscriptions.create", On.PROJECT), "where one is missing"),
+        Need(Permission("pubsub.subscriptions.create", On.PROJECT), "create a subscription if it is missing"),
         Need(REMOVE, "with `tidemark try --sample`: delete the subscription that it made"),
         Need(CONSUME, "read base's backlog when tracking is new, and pull a sample"),
         *SNAPSHOTS,
@@ -156,7 +156,7 @@ NEEDS: dict[Component, tuple[Need, ...]] = {
             for name, why in (
                 ("topics.create", "a throw-away topic"),
                 ("topics.attachSubscription", "its subscriptions"),
-                ("topics.publish", "messages of its own"),
+                ("topics.publish", "publish its own messages"),
                 ("topics.delete", "remove it again"),
                 ("topics.list", "find what a killed measurement left behind"),
                 ("subscriptions.create", "at most four, of that topic"),

@@ -60,7 +60,7 @@ def newer_format(name: str, marked: Mapping[Any, Any], why: str, what: str = "la
     writer = _value(marked, WRITTEN_BY) or "of a later version"
     return NewerFormat(
         f"this {what} was written by tidemark {writer}, and this is tidemark {own_version()}: {name} is undamaged, and "
-        f"cannot be read here ({why}). Run tidemark {writer} or a newer one; docs/how-to/upgrading.md says more"
+        f"cannot be read here ({why}). Run tidemark {writer} or a newer one; see docs/how-to/upgrading.md"
     )
 
 

@@ -28,7 +28,7 @@ MOST_PORTS = 100
 """An upper bound of the ports in a project of cohorts."""
 
 SPARK_CONNECT = "Spark Connect"
-"""The name of the service."""
+"""The name of the Spark Connect service."""
 
 CODE_PORT = "TIDEMARK_DAGSTER__CODE_PORT"
 """The environment variable with the code server's port. Only tidemark's workspace.yaml uses it."""
@@ -79,7 +79,7 @@ def put_down(name: str, folder: Path, content: str) -> Path:
         with path.open("x", encoding="utf-8") as file:
             file.write(content)
     except FileExistsError as error:
-        raise InvalidSettings(f"there is a file {path} already; nothing was written over it") from error
+        raise InvalidSettings(f"the file {path} already exists; it was not overwritten") from error
     except OSError as error:
         raise InvalidSettings(f"{path} cannot be written: {error}") from error
     return path

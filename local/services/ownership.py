@@ -109,7 +109,7 @@ class Ownership:
                 if there is None or life is not Life.UNCLEAR:
                     raise
                 self._say(
-                    f"nothing was heard for long of {self.sentence(there)}; if it writes nothing within "
+                    f"there has long been no sign of {self.sentence(there)}; if it writes nothing within "
                     f"{rough(there.tick)}, the lake is taken over"
                 )
                 self._clock.sleep(there.tick.total_seconds())
@@ -181,7 +181,7 @@ class Ownership:
         """Say why this pipeline is refused, and what to do."""
         return (
             f"another pipeline writes {self._notes.place(OWNER.key).removesuffix(f'/{NAME}')}: {self.sentence(there)}. "
-            f"This one is {self._pipeline}. Give it a lake of its own (lake.uri), or {self._how_to_stop(there)}"
+            f"This one is {self._pipeline}. Give it another lake (lake.uri), or {self._how_to_stop(there)}"
         )
 
     def _second(self, there: Owner) -> str:

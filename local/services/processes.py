@@ -191,8 +191,8 @@ class Supervisor:
         except OSError as error:
             if not self._has_warned:
                 self.say(
-                    f"{error.filename or self.state_folder}: {error.strerror}. Services run on. Make room there, or "
-                    "make it writable: until then logs lack lines, and a later start may not know all services"
+                    f"{error.filename or self.state_folder}: {error.strerror}. Services keep running. Make room there "
+                    "or make it writable: until then logs lack lines, and a later start may not know all services"
                 )
             self._has_warned = True
 
@@ -244,7 +244,7 @@ def _alone(folder: Path) -> Iterator[None]:
             held.enter_context(locked(folder))
         except BlockingIOError as error:
             raise AlreadyRunning(
-                f"another `tidemark up` begins or stops in {folder}; look at `tidemark up --status`"
+                f"another `tidemark up` is starting or stopping in {folder}; see `tidemark up --status`"
             ) from error
         yield
 

@@ -68,7 +68,7 @@ def start_emulator(supervisor: Supervisor, settings: Settings) -> None:
     host, _, port = (settings.pubsub.emulator_host or "").rpartition(":")
 
     def provision_again() -> None:
-        supervisor.say("the emulator came back empty: provisioning again; messages that had not landed are lost")
+        supervisor.say("the emulator restarted empty: provisioning again; messages that had not landed are lost")
         provision_here(settings, supervisor.clock)
 
     chosen = choose_emulator(settings.pubsub.emulator)
@@ -96,8 +96,8 @@ def start_stack(supervisor: Supervisor, settings: Settings, config: Path) -> Non
     if emulator_is_absent(settings):
         if settings.pubsub.attach:
             raise ServiceFailed(
-                f"nothing answers at {settings.pubsub.emulator_host}, and with pubsub.attach base is there before "
-                "tidemark: start the emulator (`tidemark pubsub`), and have the topic and base created"
+                f"nothing answers at {settings.pubsub.emulator_host}, and with pubsub.attach base must exist before "
+                "tidemark starts: start the emulator (`tidemark pubsub`), and create the topic and base"
             )
         start_emulator(supervisor, settings)
     if settings.emulated:
@@ -192,7 +192,7 @@ def spark_server(settings: Settings, scratch: Path, token: dict[str, str]) -> Se
     if host != "localhost":
         raise InvalidSettings(
             f"spark.remote = {without_options(settings.spark.remote or '')!r}: for the server that tidemark starts "
-            "write sc://localhost:PORT; with another name the client wants TLS"
+            "write sc://localhost:PORT; with another name the client requires TLS"
         )
     home, config = Path(pyspark.__file__).parent, server_config(settings, scratch)
     check_environment(config)

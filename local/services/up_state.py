@@ -80,7 +80,7 @@ def _wait(owner: ProcessName, folder: Path, clock: Clock, say: Callable[[str], N
         if now - began > STOPS_WITHIN_SECONDS:
             raise ServiceFailed(
                 f"process {owner.process} has not ended within {STOPS_WITHIN_SECONDS:g} s. Look at {folder}/logs; "
-                f"`kill -9 {owner.process}` ends it, and then `tidemark up --stop` what it leaves behind"
+                f"`kill -9 {owner.process}` ends it; then `tidemark up --stop` ends what it leaves behind"
             )
         if now - said >= SAY_EVERY_SECONDS:
             said = now

@@ -62,7 +62,7 @@ def _bucket(setup: Setup, lake: LakeSettings) -> Iterator[Said]:
         )
     elif answer.status in (401, 403):
         yield warning(
-            f"how gs://{name} is configured cannot be looked at without storage.buckets.get on it, which the pipeline "
+            f"the configuration of gs://{name} cannot be read without storage.buckets.get on it, which the pipeline "
             f"itself does not need ({answer.reason}). To check it yourself: `gcloud storage buckets describe gs://{name}`"
         )
     elif answer.status != 200:
@@ -79,11 +79,11 @@ def configured(name: str, bucket: Mapping[str, Any]) -> Iterator[Said]:
         if rule.get("action", {}).get("type") == "Delete" and _takes_live_objects(rule.get("condition", {})):
             yield broken(
                 f"a lifecycle rule of gs://{name} deletes objects ({rule['condition']}), and log and tables need their "
-                f"old ones: take it off (`{update} --clear-lifecycle`), or have it match another prefix"
+                f"old ones: remove it (`{update} --clear-lifecycle`), or have it match another prefix"
             )
     if bucket.get("versioning", {}).get("enabled"):
         yield warning(
-            f"gs://{name} keeps each object that is deleted or replaced (object versioning), for ever and billed: "
+            f"gs://{name} keeps each object that is deleted or replaced (object versioning), forever and billed: "
             f"`{update} --no-versioning`, or a lifecycle rule for noncurrent versions"
         )
     if soft := int(bucket.get("softDeletePolicy", {}).get("retentionDurationSeconds", 0)):

@@ -27,18 +27,18 @@ def check_clock(setup: Setup) -> Iterator[Said]:
             answer = ask(bucket_url(settings.lake), setup.clock, with_credentials=settings.lake.endpoint is None)
             yield from compared(setup, answer, "Cloud Storage")
         else:
-            yield ok("emulator and lake have no clock to compare with")
+            yield ok("neither the emulator nor the lake has a clock to compare with")
 
 
 def compared(setup: Setup, answer: Answer, whose: str) -> Iterator[Said]:
     """Report the least difference between this machine's clock and a server's."""
     if answer.server_at is None:
-        yield warning(f"{whose} puts no time on its answers, so this machine's clock could not be compared")
+        yield warning(f"{whose} sends no time in its responses, so this machine's clock could not be compared")
         return
     ahead = answer.asked_at - (answer.server_at + RESOLUTION)
     behind = answer.server_at - answer.answered_at
     near = setup.settings.policy.near_real_time
-    remedy = "have the machine's clock be set by NTP (`timedatectl set-ntp true`)"
+    remedy = "let NTP set the machine's clock (`timedatectl set-ntp true`)"
     if ahead > near:
         yield broken(
             f"this machine's clock is {_written(ahead)} ahead of {whose}'s, more than "

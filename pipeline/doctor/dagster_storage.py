@@ -42,7 +42,7 @@ def check_dagster_storage(setup: Setup) -> Iterator[Said]:
         check=False,
     )
     if done.returncode:
-        why = (done.stderr.strip().splitlines() or ["without a word"])[-1]
+        why = (done.stderr.strip().splitlines() or ["no message"])[-1]
         yield broken(
             f"Dagster's storage, that of {instance}, cannot be opened ({why}): check its `storage`, dagster.storage "
             "in the settings, and that the database answers"

@@ -95,13 +95,13 @@ def check_bucket_permissions(setup: Setup) -> Iterator[Said]:
             params=[("permissions", permission.name) for permission in wanted],
             with_credentials=lake.endpoint is None,
         )
-    except Silent:  # the check of the bucket says it
+    except Silent:  # the check of the bucket reports it
         return
     if answer.status == 200:
         yield from _compared(setup, On.BUCKET, f"gs://{bucket_of(lake)}", answer.said.get("permissions", ()))
     elif lake.endpoint is not None:
         yield ok(f"{lake.endpoint} checks no permissions")
-    elif answer.status != 404:  # the check of the bucket says it
+    elif answer.status != 404:  # the check of the bucket reports it
         yield warning(f"permissions on gs://{bucket_of(lake)} are not known: {answer.reason}")
 
 
@@ -142,7 +142,7 @@ def _pubsub_has(client: Any, path: str, wanted: Iterable[Permission]) -> Sequenc
 def _compared(setup: Setup, on: On, resource: str, granted: Iterable[str]) -> Iterator[Said]:
     had, reading = set(granted), setup.settings.pubsub.reading
     lacking = {permission: parts for permission, parts in _wanted(setup, on).items() if permission.name not in had}
-    nothing = " (which has nothing granted, or is not there)" if not had and on not in (On.PROJECT, On.BUCKET) else ""
+    nothing = " (nothing is granted on it, or it is missing)" if not had and on not in (On.PROJECT, On.BUCKET) else ""
     for permission, parts in lacking.items():
         why = next(need.why for need in needs_of(parts[0], reading) if need.permission == permission)
         spared = None if Component.ATTACH in parts else NOT_FATAL.get(permission.name)

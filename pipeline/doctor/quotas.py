@@ -32,14 +32,14 @@ def check_quotas(setup: Setup) -> Iterator[Said]:
     a_minute = ADMINISTRATIVE_A_TICK * timedelta(minutes=1) / setup.settings.watermark.tick
     try:
         exceeded = _exceeded(setup, monitoring_client(pubsub.monitoring))
-    except PermissionMissing:  # the check of permissions says it
+    except PermissionMissing:  # the check of permissions reports it
         return
     except PubSubError as error:
         yield warning(f"whether a quota was exceeded is not known ({error}): look at {where}")
         return
     for name in exceeded:
         yield warning(
-            f"the quota {name} was exceeded within the last day: raise it at {where}, or have ticks be rarer "
+            f"the quota {name} was exceeded within the last day: raise it at {where}, or make ticks rarer "
             "(watermark.tick)"
         )
     if not exceeded:

@@ -61,7 +61,7 @@ def check_spark(setup: Setup) -> Iterator[Said]:
         if host != "localhost":
             yield broken(
                 f"spark.remote = {named!r}: for the server that `tidemark up` starts write sc://localhost:PORT; "
-                "with another name the client wants TLS",
+                "with another name the client requires TLS",
             )
             return
         yield ok(f"nothing answers at {named} yet: `tidemark up` starts Spark {pyspark.__version__} there")
@@ -85,7 +85,7 @@ def check_task_slots(setup: Setup) -> Iterator[Said]:
     if places <= readers:
         yield warning(
             f"Spark on {master!r} has {places} task slots for {readers} readers of [ingest] and the windows: "
-            f'fewer read. "spark.master" = "local[{readers + WINDOW_SLOTS},4]" in [spark.config] has enough',
+            f'fewer of them run. "spark.master" = "local[{readers + WINDOW_SLOTS},4]" in [spark.config] is enough',
         )
     elif threads:
         yield ok(f"Spark on {master} has a task slot for each of {readers} readers, and for windows")
@@ -96,8 +96,8 @@ def check_token(setup: Setup) -> Iterator[Said]:
     remote = setup.settings.spark.remote or ""
     if "token=" in remote:
         yield warning(
-            f"spark.remote holds the token of the server at {without_options(remote)}, which so is in a file, in "
-            f"messages and in Dagster's logs: leave it out there, and set ${TOKEN}, which the client sends as well",
+            f"spark.remote holds the token of the server at {without_options(remote)}, so it ends up in a file, in "
+            f"messages and in Dagster's logs: remove it there, and set ${TOKEN}, which the client sends as well",
         )
 
 
@@ -189,9 +189,9 @@ def check_executors(setup: Setup) -> Iterator[Said]:
         if "UNAUTHENTICATED" not in str(error):
             raise
         yield warning(
-            f"the executors were not looked at: the server at {named} wants its token: set "
-            "SPARK_CONNECT_AUTHENTICATE_TOKEN to it for `tidemark doctor`. `tidemark up` keeps the token that it "
-            "makes to itself: set the variable to a secret of yours before `tidemark up` as well"
+            f"the executors were not checked: the server at {named} requires its token: set "
+            "SPARK_CONNECT_AUTHENTICATE_TOKEN to it for `tidemark doctor`. `tidemark up` does not disclose a token "
+            "that it generates: set the variable to a secret before `tidemark up` as well"
         )
 
 

@@ -30,7 +30,7 @@ def check_subscriptions(setup: Setup) -> Iterator[Said]:
     pubsub = setup.settings.pubsub
     if emulator_is_absent(setup.settings):
         yield warning(
-            f"nothing answers at {pubsub.emulator_host}, so topic and subscriptions are not known: `tidemark up` "
+            f"nothing answers at {pubsub.emulator_host}, so topic and subscriptions were not checked: `tidemark up` "
             "starts an emulator there"
         )
         return
@@ -91,7 +91,7 @@ def _regions(topic: Any, endpoint: str | None) -> Iterator[Said]:
     regions = list(policy.allowed_persistence_regions)
     if policy.enforce_in_transit and regions and not any(region in (endpoint or "") for region in regions):
         yield broken(
-            f"{topic.name} may be asked in {', '.join(regions)} only, and pubsub.endpoint is "
+            f"{topic.name} accepts requests only in {', '.join(regions)}, and pubsub.endpoint is "
             f"{endpoint or 'empty'}: set it to {regions[0]}-pubsub.googleapis.com:443"
         )
 
@@ -141,7 +141,7 @@ def _type(setup: Setup, name: str, topic: str, written: PayloadFormat) -> Iterat
     except SubscriptionMissing as error:
         if not isinstance(error.__cause__, api.NotFound):
             raise
-        yield warning(f"the schema {name} of {topic} does not exist (any more): give the topic another one")
+        yield warning(f"the schema {name} of {topic} does not exist: give the topic another one")
         return
     found = ENCODINGS.get(kind)
     if found is not written.encoding:

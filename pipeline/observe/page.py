@@ -94,8 +94,8 @@ class Looker(Generic[Found]):
         except TidemarkError as error:
             self.problem = str(error)
         except Exception:
-            logger.exception("the page cannot be made")
-            self.problem = "the page cannot be made; the code server's log says why"
+            logger.exception("the page cannot be rendered")
+            self.problem = "the page cannot be rendered; the code server's log says why"
         took = self._clock.monotonic() - began
         with self._lock:
             self._next_at = now + timedelta(seconds=max(self._good_for, 10 * took))

@@ -159,7 +159,7 @@ class Recorder(Observer):
             outlet = self._open_outlet()
         except (OSError, ImportError) as error:
             if tried is None:
-                logger.warning("metrics, health and the page cannot be served: %s. It is tried every minute", error)
+                logger.warning("metrics, health and the page cannot be served: %s. Retrying every minute", error)
             return
         outlet.join(self)
         self._outlet = outlet
@@ -288,7 +288,7 @@ def backlogs(state: WatermarkState, now: datetime) -> Iterator[tuple[Instrument,
     """Yield, for each subscription with a reading in the newest decision, the age of its oldest message, an upper bound
     of the messages in its backlog, and an estimate of their bytes. Values that are unknown are left out.
 
-    The age is that of the reading plus the time since: there is no better value until the next reading. A backlog that
+    The age is that of the reading plus the time since then, the best value until the next reading. A backlog that
     was empty when read counts as empty.
     """
     decision, used = state.decision, state.account.known

@@ -73,7 +73,7 @@ class Telemetry:
                 observed = Observation(measured.value, dict(measured.attributes))
                 moment.setdefault(measured.instrument, []).append(observed)
         except Exception:
-            logger.exception("values of the moment are lost")
+            logger.exception("current values are lost")
         self._moment = moment
         return collect()
 

@@ -99,8 +99,8 @@ def _stretches(
     after = max((version for version in (looked, noted) if version is not None), default=None)
     if after is not None and after > newest.version:
         logger.warning(
-            "%s is at version %d, and its corrections are noted through %d: it was put back to an earlier state. "
-            "Corrections go on after that version",
+            "%s is at version %d, and its corrections are recorded through %d: it was restored to an earlier state. "
+            "Corrections resume after that version",
             *(followed.name, newest.version, after),
         )
     if after is not None and after >= newest.version:

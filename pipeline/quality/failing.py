@@ -116,8 +116,8 @@ def _why(settings: Settings, running: Running | None) -> str:
             return problem
     if running is None:
         return (
-            "there is no word from its process on this machine. Is the pipeline running? The logs of its code server "
-            "and daemon say why ticks fail"
+            "its process has left no notes on this machine. Is the pipeline running? The logs of its code server and "
+            "daemon say why ticks fail"
         )
     process = running.process
     if not process.is_near():
@@ -125,7 +125,7 @@ def _why(settings: Settings, running: Running | None) -> str:
     if process.has_ended():
         return f"its {process} has ended. Start the pipeline"
     return (
-        f"its {process} lives and is not asked for ticks. Is the sensor {TRACKING} on? The log of "
+        f"its {process} is alive but gets no ticks. Is the sensor {TRACKING} on? The log of "
         "Dagster's daemon says what fails"
     )
 

@@ -166,7 +166,7 @@ def words(stage: Stage, window: Window) -> str:
     return {
         Stage.TOO_EARLY: f"window {key} begins before windows.first, so it is never computed",
         Stage.OPEN: f"the watermark has not passed window {key}, so it is not computed; {waits}",
-        Stage.WAITING: f"window {key} is closed and not computed yet; {waits}, and `tidemark status` tells what fails",
+        Stage.WAITING: f"window {key} is closed but not computed yet; {waits}, and `tidemark status` shows what fails",
         Stage.COMPUTED: f"window {key} is computed; `tidemark diffs --window {key}` prints its rows",
         Stage.EMPTY: f"window {key} is closed, and there is nothing to compute: it holds no heartbeat",
         Stage.EXPIRED: f"window {key} is not computed and will not be: housekeeping has removed heartbeats that it is "

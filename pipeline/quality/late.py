@@ -97,7 +97,7 @@ class LateHeartbeats:
             try:
                 self._hours[name] = self._read(self._hours[name], of_hour, paths)
             except DamagedFile as error:
-                logger.warning("what is late of the event hour %s is not known: %s", name, error)
+                logger.warning("late heartbeats of the event hour %s are not known: %s", name, error)
                 damaged[error.path] = name
         by_window, by_stream, copies = Counter[int](), Counter[str](), 0
         for hour in self._hours.values():

@@ -73,8 +73,8 @@ class Running:
                 return None
             when = f"changed at {datetime.fromtimestamp(file.stat().st_mtime, UTC):%Y-%m-%dT%H:%M:%SZ}"
         return (
-            f"the settings file {file} {when}, and {self.process} goes on with what it read when it began: restart "
-            "`tidemark up`, or the code server, to use the file as it is"
+            f"the settings file {file} {when}, and {self.process} still uses what it read at its start: restart "
+            "`tidemark up`, or the code server, to use the current file"
         )
 
 
@@ -181,6 +181,6 @@ class TickNotes:
                 self._file.write(*ever_smaller(self._said), sync=(before.failed is None) != (failed is None))
             except OSError as error:
                 if not self._warned:
-                    logger.warning("%s cannot be written: %s. The lake has its notes", self._file.path, error)
+                    logger.warning("%s cannot be written: %s. Notes go only to the lake", self._file.path, error)
                 self._warned = True
             return failed

@@ -161,4 +161,4 @@ def test_a_newer_lake_is_exit_code_1_and_says_which_version_reads_it(shell: Shel
     (shell.folder / "lake" / "format" / f"{FORMAT + 1:06d}.json").write_text("{}")
     code, _, err = shell.run()
     assert code == 1
-    assert "docs/how-to/upgrading.md says more" in err
+    assert "see docs/how-to/upgrading.md" in err

@@ -163,7 +163,7 @@ def test_init_writes_pipelines_side_by_side_that_share_nothing_but_the_topic(tmp
     assert [one.pubsub.filter for one in settings] == list(cohorts_of(EU_AND_OTHERS).values())
     assert tomllib.loads((folder / "eu.toml").read_text())["pubsub"]["filter"] == EU_AND_OTHERS[0]
     again = init(folder)
-    assert (again.code, "nothing was written over it" in again.err) == (1, True)
+    assert (again.code, "it was not overwritten" in again.err) == (1, True)
     assert init(tmp_path / "other", "--shape", "avro").code == 2
     assert init(tmp_path / "served", "--topic", "projects/acme/topics/beats", "--first", "2026-11-01").code == 0
     served = load_settings(tmp_path / "served" / "america.toml")

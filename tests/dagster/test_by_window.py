@@ -78,7 +78,7 @@ def test_windows_with_a_gap_are_computed_in_one_run_each_as_if_alone(
 def test_what_is_no_window_is_refused_and_so_is_a_run_that_names_none(tmp_path: Path) -> None:
     house = Materializing(tmp_path, CLASSIC)
     with dg.DagsterInstance.ephemeral() as instance:
-        assert "'yesterday' is no window's key" in failure_of(computed(house, instance, "yesterday"))
+        assert "'yesterday' is not a window's key" in failure_of(computed(house, instance, "yesterday"))
         assert "no window is named" in failure_of(computed(house, instance))
     assert house.written() == []
 

@@ -72,7 +72,7 @@ def test_publishing_is_asked_for_on_the_topic_of_the_signal_where_there_is_one(w
     world.publish_to = "signal"
     (finding,) = wrong(world)
     path = f"projects/{world.pubsub.project}/topics/signal"
-    assert f"lack pubsub.topics.publish on {path} (which has nothing granted, or is not there)" in finding.said
+    assert f"lack pubsub.topics.publish on {path} (nothing is granted on it, or it is missing)" in finding.said
     assert (finding.level, "tidemark.tracker.signal" in finding.said) == (Level.BROKEN, True)
     world.granted[path] = {"pubsub.topics.publish"}
     assert wrong(world) == []

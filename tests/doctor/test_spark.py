@@ -109,7 +109,7 @@ def test_executors_behind_a_token_are_said_not_to_have_been_looked_at(monkeypatc
     monkeypatch.setattr(spark_checks, "is_ours_to_start", lambda _: False)
     monkeypatch.setattr(spark_checks, "shared_session", refused)
     (finding,) = findings(check_executors, spark=here())
-    assert (finding.level, "wants its token" in finding.said) == (Level.WARNING, True)
+    assert (finding.level, "requires its token" in finding.said) == (Level.WARNING, True)
     assert "before `tidemark up`" in finding.said
 
 

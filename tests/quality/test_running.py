@@ -179,11 +179,11 @@ def test_why_nobody_decides_follows_from_what_is_known_of_the_process(
     home: Home, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert home.now(0, seconds=30).standing is None
-    assert "no word from its process on this machine" in (home.now(0, seconds=31).standing or "")
+    assert "its process has left no notes on this machine" in (home.now(0, seconds=31).standing or "")
     home.notes().failed("landing", RuntimeError("why"), None)
     lives = home.now(0, seconds=31)
     assert lives.is_alive
-    assert "lives and is not asked for ticks" in (lives.standing or "")
+    assert "is alive but gets no ticks" in (lives.standing or "")
     said = home.said()
     home.file.write(ended(said))
     assert "has ended. Start the pipeline" in (home.now(0, seconds=31).standing or "")

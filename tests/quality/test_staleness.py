@@ -284,7 +284,7 @@ def test_a_window_whose_manifest_is_gone_is_stale_until_it_is_computed_again(his
     staleness = history.staleness()
     (stale,) = staleness.check().stale
     assert (stale.window, stale.computed_from) == (WINDOWS[0], None)
-    assert "nobody can say any more" in stale.sentence
+    assert "is no longer known" in stale.sentence
     assert [one.window for one in history.after_restart(staleness).check().stale] == [WINDOWS[0]]
     history.compute(0, 0)
     assert list(staleness.check().stale) == []

@@ -245,7 +245,7 @@ def test_an_up_elsewhere_is_waited_for_until_it_is_known_whether_it_lives(place:
     second.wait_until_known()
     assert place.clock.now() == at(BEGIN + 3600 + TICK)
     (said,) = place.said
-    assert said.startswith("nothing was heard for long of tidemark (topic ")
+    assert said.startswith("there has long been no sign of tidemark (topic ")
     assert said.endswith("if it writes nothing within 10s, the lake is taken over")
 
 

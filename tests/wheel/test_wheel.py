@@ -140,7 +140,7 @@ def test_in_an_empty_folder_it_begins_and_whatever_is_killed_every_row_is_right(
     shipped = (ROOT / "tidemark.toml").read_text()
     assert stranger.config.read_text() == shipped
     again = stranger.run("init")
-    assert (again.returncode, "nothing was written over it" in again.stderr) == (1, True)
+    assert (again.returncode, "it was not overwritten" in again.stderr) == (1, True)
 
     stranger.config.write_text(with_free_ports(shipped))
     house = replace(stranger, settings=load_settings(stranger.config))

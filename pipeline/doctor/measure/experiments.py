@@ -32,7 +32,7 @@ KIND, KEPT = "kind", "kept"
 """The attribute that the filter tests, and the value that passes."""
 
 ASK_MONITORING_EVERY = 5.0
-NOTHING_CAME = NotMeasured("messages did not come")
+NOTHING_CAME = NotMeasured("messages were not received")
 Tell = Callable[[str], object]
 
 
@@ -104,10 +104,10 @@ class Bench(Traffic):
         time."""
         (sent,) = self._publish({"data": b"held"})
         if (first := self._take(path, [sent]).get(sent)) is None:
-            return NotMeasured(f"no message came within {self._plan.patience.total_seconds():g} s"), None
+            return NotMeasured(f"no message was received within {self._plan.patience.total_seconds():g} s"), None
         self._give_back(path, first)
         if (again := self._take(path, [sent]).get(sent)) is None:
-            return NotMeasured("the message that was given back did not come again in time"), first.publish_time
+            return NotMeasured("the message was not redelivered in time"), first.publish_time
         self._give_back(path, again)
         return RedeliveryFacts(abs(again.publish_time - first.publish_time)), first.publish_time
 
@@ -213,7 +213,7 @@ class Bench(Traffic):
         for acknowledged in acknowledging:
             acknowledged.result()
         if not came:
-            why = NotMeasured("no message came")
+            why = NotMeasured("no message was received")
             return why, why
         took = Took.of([one.at - asked[number][0] for number, one in came.items()])
         ahead = ClockFacts(
@@ -230,7 +230,7 @@ class Bench(Traffic):
         if server is None:
             return NotMeasured("not measured here: an emulator has no Cloud Monitoring")
         if oldest is None:
-            return NotMeasured("no message came")
+            return NotMeasured("no message was received")
         with monitoring_client(server) as client:
             backlog = MonitoringBacklog(self._place.timed(client), path, clock)
             try:

@@ -118,7 +118,7 @@ class DelayFacts:
         took, messages = self.took, f"of {self.messages:,}"
         if self.missing:
             said = f"{self.missing:,} {messages} messages had not come {short(self.waited)} after the last"
-            return judged(said, False, "no slack follows: measure again, and ask what delivers so late")
+            return judged(said, False, "no slack is derived: measure again, and find out why delivery is so late")
         said = f"p50 {short(took.p50)}, p99 {short(took.p99)}, largest {short(took.largest)} {messages}"
         return judged(said, took.largest < VISIBLE_WITHIN)
 
@@ -199,7 +199,7 @@ class ClockFacts:
     def seen(self, near: timedelta) -> Seen:
         said = f"between {short(self.at_least)} and {short(self.at_most)} ahead of this machine's"
         holds = -near < self.at_most and self.at_least < near
-        return judged(said, holds, "have the machine's clock be set by NTP (`timedatectl set-ntp true`)")
+        return judged(said, holds, "let NTP set the machine's clock (`timedatectl set-ntp true`)")
 
 
 @dataclass(frozen=True, slots=True)

@@ -137,7 +137,7 @@ class ThrowAwayTopic:
                 left.append(f"gcloud pubsub {kind}s delete {path}")
         if problem is not None:
             raise type(problem)(
-                f"{problem}. Delete yourself what the measurement made: `{'; '.join(left)}`. Otherwise Pub/Sub deletes "
+                f"{problem}. Delete what the measurement created: `{'; '.join(left)}`. Otherwise Pub/Sub deletes "
                 "the subscriptions after a day, and a later `tidemark doctor --measure` the rest"
             ) from problem
 

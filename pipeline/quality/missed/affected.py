@@ -55,7 +55,7 @@ class StaleWindow:
     def why(self) -> str:
         """Why the window is stale."""
         if self.computed_from is None:
-            return "nobody can say any more what it was computed from, or what has landed since"
+            return "what it was computed from, or what has landed since, is no longer known"
         return (
             f"computed from version {self.computed_from} of heartbeats, without {self.missed} of its own and "
             f"{self.missed_before} in its lookback"
@@ -101,8 +101,8 @@ class AffectedWindows:
         return self.windowing.containing(from_us(start_us)).key
 
     def starts(self, event_us: Ints) -> list[tuple[Ints, NDArray[np.bool_]]]:
-        """Return, for step 0, 1, …, the start of the window that many windows after each event time's own, and whether
-        the event time affects it."""
+        """Return a pair for each step 0, 1, …: the start of the window `step` windows after each event time's own, and
+        whether the event time affects that window."""
         length_us, lookback_us = duration_us(self.windowing.length), duration_us(self.lookback)
         own = event_us - event_us % length_us
         offsets = range(0, length_us + lookback_us, length_us)

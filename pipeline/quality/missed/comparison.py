@@ -96,7 +96,7 @@ class TableComparison:
             try:
                 found.append(read_rows(self._landed, file, EVERY).cast(NO_ROWS.schema))
             except (DamagedFile, FileNotFoundError) as error:
-                logger.warning("what is missed of the event hour %s is not known: %s", hour, error)
+                logger.warning("missed heartbeats of the event hour %s are not known: %s", hour, error)
                 self.damaged[file.path] = hour
                 return None
         return pa.concat_tables(found)

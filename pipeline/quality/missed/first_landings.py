@@ -58,7 +58,7 @@ def first_landings(
                 held = held_in(heartbeats, held_files, rows)
                 rows = rows.join(held, list(IDENTITY), join_type="left anti", use_threads=False).select(LANDINGS.names)
         except DamagedFile as error:
-            logger.warning("what is missed of the event hour %s is not known: %s", hour, error)
+            logger.warning("missed heartbeats of the event hour %s are not known: %s", hour, error)
             damaged[error.path] = hour
         else:
             found.append(rows)
