@@ -64,7 +64,7 @@ IN_THE_FOLDER = LakeSettings(uri="file:lake")
 LOOK_EVERY_SECONDS = 2.0
 SAY_EVERY_SECONDS = 10.0
 BEFORE_A_WINDOW_ENDS = timedelta(seconds=2)
-"""How long before a window's end the source stops, so that the last window closes soon after."""
+"""The source stops this long before a window's end, so that the last window closes soon after."""
 
 PATIENCE = timedelta(minutes=8)
 """Maximum duration of one wait; a longer one means that something is wrong."""

@@ -137,7 +137,7 @@ class PublisherService(Service):
         limits.publishable(request)
         try:
             return {"message_ids": self._model.publish(request.topic, list(request.messages), self._shared.now())}
-        finally:  # also where the answer is lost
+        finally:  # even if the answer is lost
             self._shared.changed.notify_all()
 
 

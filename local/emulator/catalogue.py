@@ -44,7 +44,7 @@ class State:
         self.tag = tag
         self.outstanding = Unacknowledged(tag, rng)
         self.retained: dict[int, Any] = {}  # acknowledged and kept for a seek, in the order of acknowledgement
-        self.readings: list[datetime] = []  # when the last snapshots expired
+        self.readings: list[datetime] = []  # expiry times of the last snapshots
 
     def passing(self, numbered: Iterable[tuple[int, Any]]) -> dict[int, Any]:
         """Return the numbered messages that pass the filter. The others count as acknowledged on this subscription."""

@@ -15,7 +15,7 @@ class Faults:
     """
 
     shuffled: bool = False  # messages are delivered in random order instead of the order of publication
-    redelivered: float = 0.0  # its acknowledgement counts at first, and is undone within an ack deadline, once
+    redelivered: float = 0.0  # its acknowledgement takes effect, and is undone once, within an ack deadline
     acknowledgement_lost: float = 0.0  # its acknowledgement has no effect, although the call succeeds
     late_acknowledgement_lost: float = 0.0  # its acknowledgement has no effect once its lease has ended
     duplicate_delivery: float = 0.0  # it is delivered a second time although it is leased

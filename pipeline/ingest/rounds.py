@@ -152,7 +152,7 @@ class Rounds:
                             yield from (settled, self._settled(number, *taken))
                             return
                         yield settled
-                except BaseException:  # otherwise it would come again only after minutes: its readers have leased it
+                except BaseException:  # otherwise redelivered only after minutes: its readers have leased it
                     self.settling.give_back(taken[1])
                     raise
                 under_way = beside(lambda number=number, taken=taken: self._settled(number, *taken))  # type: ignore[misc]

@@ -49,9 +49,9 @@ class Sample:
 
 @dataclass(frozen=True, slots=True)
 class SampleReading:
-    """How samples are read. Bare payloads get the `attributes`. A message's publish time is `published`, else its own,
-    else `now`. With `has_lines`, a file may have one payload per line. With `has_records`, it may be an Avro object
-    container file, in which each record is a payload."""
+    """Options for reading samples. Bare payloads get the `attributes`. A message's publish time is `published`, else
+    its own, else `now`. With `has_lines`, a file may have one payload per line. With `has_records`, it may be an Avro
+    object container file, in which each record is a payload."""
 
     now: datetime
     attributes: Mapping[str, str]

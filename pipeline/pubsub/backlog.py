@@ -112,7 +112,7 @@ class SnapshotBacklog:
     def read(self) -> Reading:
         """Take a snapshot, read its expiry, delete it.
 
-        Raises SnapshotRefused if the oldest message is within an hour of the snapshot's expiry.
+        Raises SnapshotRefused if the oldest message is less than an hour from a snapshot's limit of 7 days.
         """
         asked = self._times.ask()
         name = self._prefix + uuid.uuid4().hex

@@ -84,5 +84,5 @@ class Leases:
     def _extend_some(self, ack_ids: Sequence[str]) -> None:
         try:
             self._extend(ack_ids)
-        except Exception as error:  # whatever it is: a keeper that ends would lose every lease
+        except Exception as error:  # any error: if this thread ended, all leases would be lost
             logger.warning("leases on %s were not extended, messages may be redelivered: %s", self._path, error)

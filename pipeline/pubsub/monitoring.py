@@ -169,7 +169,7 @@ class MonitoringBacklog:
             with reported("read the metrics of", self._subscription, LIST, "Cloud Monitoring"):
                 pager = self._client.list_time_series(request=request, retry=None, timeout=self._timeout)
                 pages = [type(page).pb(page) for page in islice(pager.pages, MAX_PAGES + 1)]
-        except (PubSubUnreachable, SubscriptionMissing) as error:  # an error that passes
+        except (PubSubUnreachable, SubscriptionMissing) as error:  # a transient error
             raise ReadingUnavailable(
                 f"Cloud Monitoring gave no answer about the backlog of {self._subscription}: {error.__cause__}; the "
                 "next tick asks again"

@@ -77,7 +77,7 @@ def provision(
     for role, path in paths.items():
         request = wanted(settings, path, lease)
         created[path] = found[role] is None and server.create("subscription", request, CREATE["subscription"])
-        if found[role] is None and not created[path]:  # another provisioning was quicker: look at its subscription
+        if found[role] is None and not created[path]:  # another provisioning was faster: check its subscription
             found[role] = server.find("subscription", path)
         if role == "tracking" and created[path]:
             tracking_created_at = clock.now()

@@ -116,7 +116,7 @@ class Readings:
             ("backlog", path, user),
             lambda: AutoBacklog(self._snapshot(path), monitoring, self._clock),
         )
-        # Its answers are minutes old: they tell a decision something, and nothing to someone who pulls.
+        # Monitoring's answers are minutes old: useful for a decision, useless for pulling.
         return BudgetedBacklog(chosen, self.spending(), path, user=user, monitoring=None if user else monitoring)
 
     def _snapshot(self, path: str) -> SnapshotBacklog:

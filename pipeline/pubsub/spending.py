@@ -62,7 +62,7 @@ class Turn:
 
 @dataclass(slots=True)
 class Backlogged:
-    """What is known about one subscription. `oldest`: no message of its backlog was published earlier, by the last
+    """Facts known about one subscription. `oldest`: no message of its backlog was published earlier, by the last
     reading. `reached`: the last tick that seemed to empty the backlog found nothing older."""
 
     oldest: datetime | None = None
