@@ -1,1 +1,1 @@
-"""A window's way through Spark: heartbeats in, rows of every table by window out."""
+"""The computation of windows on Spark: heartbeats in, rows of every windowed table out."""

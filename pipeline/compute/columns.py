@@ -1,7 +1,7 @@
-"""Heartbeat diffs and the streams' status in columns: Polars expressions, for a task's Python worker.
+"""Heartbeat diffs and stream status as Polars expressions over columns, for a task's Python worker.
 
-Nothing here reads or writes, and nothing needs Spark. The tests compare the rows with those of DataFrame functions and
-of plain Python.
+This module does no I/O and does not need Spark. The tests compare its rows with those of DataFrame functions and of
+plain Python.
 """
 
 from collections.abc import Mapping
@@ -16,11 +16,11 @@ from tidemark.pipeline.contract.heartbeat import FieldKind, compared_columns
 from tidemark.pipeline.lake.tables.stream_status import StatusKind
 
 NUMBER = "window_number"
-"""The column that says which window of the range a row is of, from 0 on. It stands in place of the window's key."""
+"""The column with the number of a row's window within the range, from 0. It replaces the window's key."""
 
 ID = pl.coalesce(pl.lit("p") + pl.col("publisher_id"), pl.lit("m") + pl.col("message_id")).alias("id")
-"""The publisher's id where there is one, else the message's: a redelivery has the same message id, a retried
-publication the same publisher's id."""
+"""The publisher's id if there is one, else the message id: a redelivery has the same message id, a retried publication
+the same publisher's id."""
 
 ORDER = ("stream_id", "event_time", "id", "publish_time", "message_id")
 
@@ -38,10 +38,10 @@ class DiffPlan:
 
 
 def heartbeat_diffs(heartbeats: pl.DataFrame, plan: DiffPlan, start: datetime, end: datetime) -> pl.DataFrame:
-    """The diffs of every heartbeat with an event time in `[start, end)`, by stream and event time.
+    """Return the diffs of every heartbeat with an event time in `[start, end)`, sorted by stream and event time.
 
-    `heartbeats` has the columns of `columns_read` and holds at least `[start - lookback, end)` of its streams. The
-    column `stream_id` of the result is an Enum. Assumption: the range is of whole windows.
+    `heartbeats` has the columns of `columns_read` and covers at least `[start - lookback, end)` for its streams. The
+    column `stream_id` of the result is an Enum. Assumption: the range consists of whole windows.
     """
     needed = pl.col("event_time").is_between(start - plan.lookback, end, closed="left")
     ordered = in_order(heartbeats.filter(needed))
@@ -52,7 +52,7 @@ def in_order(heartbeats: pl.DataFrame) -> pl.DataFrame:
     """Sort by stream, event time, id, publish time and message id, with the streams as an Enum in the order of their
     names.
 
-    Streams and times are sorted as one number each. Only rows that tie are compared by what else there is.
+    Stream and time are combined into one number per row to sort by. Only ties are compared by the other columns.
     """
     rows = heartbeats.rechunk()
     streams = pl.Enum(rows["stream_id"].unique().sort())
@@ -74,8 +74,8 @@ def in_order(heartbeats: pl.DataFrame) -> pl.DataFrame:
 
 
 def without_copies(ordered: pl.LazyFrame) -> pl.LazyFrame:
-    """One row for each heartbeat: key `(stream_id, event_time, id)`, the copy with the smallest publish time, which is
-    the first in order. A heartbeat is late only if none of its copies landed in time."""
+    """Deduplicate by `(stream_id, event_time, id)`, and keep the copy with the smallest publish time, the first in
+    order. A heartbeat is late only if none of its copies landed in time."""
     publisher, message = pl.col("publisher_id"), pl.col("message_id")
     has_same_id = pl.when(publisher.is_null()).then((message == message.shift()) & publisher.shift().is_null())
     is_copy = pl.all_horizontal(
@@ -86,13 +86,13 @@ def without_copies(ordered: pl.LazyFrame) -> pl.LazyFrame:
     counted = ordered.with_columns(
         is_copy=is_copy.fill_null(value=False), in_time_before=in_time.cum_sum() - in_time, in_time_of_all=in_time.sum()
     ).filter(~pl.col("is_copy"))
-    # As many before the next heartbeat as before this one: none of this one's copies.
+    # If the count before the next heartbeat equals the count before this one, no copy of this one was in time.
     before_next = pl.col("in_time_before").shift(-1).fill_null(pl.col("in_time_of_all"))
     return counted.with_columns(late=before_next == pl.col("in_time_before"))
 
 
 def _with_differences(single: pl.LazyFrame, plan: DiffPlan, start: datetime, end: datetime) -> pl.LazyFrame:
-    """Each heartbeat of `[start, end)` beside the one before it, by `(event_time, id)`."""
+    """Compare each heartbeat in `[start, end)` with its stream's previous one, in the order of `(event_time, id)`."""
     event_us = pl.col("event_time").dt.epoch("us")
     gap_us = event_us - event_us.shift()
     is_same_stream = pl.col("stream_id") == pl.col("stream_id").shift()
@@ -114,9 +114,9 @@ def _with_differences(single: pl.LazyFrame, plan: DiffPlan, start: datetime, end
             outcome = pl.when(pl.col("has_previous")).then(pl.col(name).ne_missing(before))
         compared += [pl.col(name).alias(value), before.alias(earlier), outcome.alias(comparison)]
     period_us = duration_us(plan.period)
-    # Rounded half up, and exact, since Polars divides by a constant by multiplying with its inverse.
+    # Rounded half up in integers, hence exact: Polars divides by a constant by multiplying with its inverse.
     periods = (2 * pl.col("gap_us") + period_us) // (2 * period_us)
-    a_second = pl.col("gap_us") * 0 + SECOND_US  # a column: the quotient is then the exact one, as Spark's is
+    a_second = pl.col("gap_us") * 0 + SECOND_US  # a column, so that the quotient is exact, like Spark's
     return paired.select(
         "stream_id",
         "event_time",
@@ -134,10 +134,10 @@ def _with_differences(single: pl.LazyFrame, plan: DiffPlan, start: datetime, end
 def stream_status(
     diffs: pl.DataFrame, heartbeats: pl.DataFrame, plan: DiffPlan, start: datetime, end: datetime
 ) -> pl.DataFrame:
-    """One row for each window of `[start, end)`, stream, and what is remarkable about it, by kind and stream.
+    """Return one row per window of `[start, end)`, stream and kind of change, sorted by kind and stream.
 
-    `diffs` is what `heartbeat_diffs` makes of the range; `heartbeats` holds at least `[start - lookback, start)` of the
-    same streams, copies do no harm. A row depends on `[its window's start - lookback, its end)` alone.
+    `diffs` is the result of `heartbeat_diffs` for the range; `heartbeats` covers at least `[start - lookback, start)`
+    for the same streams, and may contain copies. A row depends only on `[its window's start - lookback, its end)`.
     """
     start_us, length_us, lookback_us = to_us(start), duration_us(plan.window_length), duration_us(plan.lookback)
     windows = (to_us(end) - start_us) // length_us
@@ -152,11 +152,11 @@ def stream_status(
     )
     reaches_back_to = start_us + pl.col(NUMBER) * length_us - lookback_us
     has_previous = (pl.col("before_us") >= reaches_back_to).fill_null(value=False)
-    # Null in no group inside the range: only the group before it has no first heartbeat.
+    # Keep the groups inside the range: only the group before it has a null `first_us`.
     there = beside.filter(pl.col("first_us").is_not_null()).with_columns(
         last_us=pl.when(has_previous).then(pl.col("before_us"))
     )
-    # The windows after this one, up to the stream's next heartbeat, whose lookback reaches this one's last.
+    # The windows after this one, up to the stream's next heartbeat, whose lookback reaches this one's last heartbeat.
     first = pl.max_horizontal(pl.col(NUMBER) + 1, 0)
     last = pl.min_horizontal(
         pl.col("following").fill_null(windows) - 1,
@@ -188,7 +188,7 @@ def _of_kind(rows: pl.LazyFrame, kind: StatusKind) -> pl.LazyFrame:
 
 
 def _beats_by_window(diffs: pl.LazyFrame) -> pl.LazyFrame:
-    """One row for each stream and window in which it has a heartbeat."""
+    """Return one row per stream and window with a heartbeat."""
     event_us, has_gap = pl.col("event_time").dt.epoch("us"), pl.col("missed_heartbeats") > 0
     return diffs.group_by("stream_id", NUMBER).agg(
         first_us=event_us.min(),
@@ -201,7 +201,7 @@ def _beats_by_window(diffs: pl.LazyFrame) -> pl.LazyFrame:
 
 
 def _last_before(heartbeats: pl.LazyFrame, plan: DiffPlan, start: datetime) -> pl.LazyFrame:
-    """One row for each stream with a heartbeat in the lookback before the range, in the window of its last."""
+    """Return one row per stream with a heartbeat in the lookback before the range, for the window of the last one."""
     before = pl.col("event_time").is_between(start - plan.lookback, start, closed="left")
     last = heartbeats.filter(before).group_by("stream_id").agg(last_us=pl.col("event_time").dt.epoch("us").max())
     number = (pl.col("last_us") - to_us(start)) // duration_us(plan.window_length)

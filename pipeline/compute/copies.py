@@ -1,7 +1,8 @@
-"""Copies among landed heartbeats, found by tasks in columns: Spark then reads each heartbeat once, without an exchange.
+"""Finds copies among landed heartbeats in tasks, with column operations: Spark then reads each heartbeat once, without
+an exchange.
 
-Copies have one event time, so that a slice of time holds all of a heartbeat's. A copy is named by its file and its row
-there. Most heartbeats have none: what tasks answer is small.
+Copies share one event time, so a time slice holds all copies of a heartbeat. A copy is identified by its file and its
+row number. Most heartbeats have no copies, so the tasks' answers are small.
 """
 
 import pickle
@@ -24,7 +25,7 @@ from tidemark.pipeline.spark.session import cores_of
 from tidemark.pipeline.windows import Window
 
 PLACE = ("file", "row")
-"""The address of a heartbeat: the end of its file's path, and its number in the file, from 0 on."""
+"""The columns that identify a landed row: the end of its file's path, and its row number in the file, from 0."""
 
 COPIES = pa.schema(
     {
@@ -34,19 +35,19 @@ COPIES = pa.schema(
         "in_time": pa.list_(pa.int64()),
     }
 )
-"""One row a file with copies: the rows that another copy stands for, and those that are late although a copy of theirs
-landed in time."""
+"""One row per file with copies: the rows to drop in favour of another copy, and the rows marked late although one of
+their copies landed in time."""
 
 
 @dataclass(frozen=True, slots=True)
 class Search:
-    """The description of the search that travels to each task."""
+    """The description of the search, sent to each task."""
 
     slices: Sequence[Slice]
     storage_options: Mapping[str, str]
 
     def answers(self, one: Slice) -> Iterator[dict[str, Any]]:
-        """The copies among the heartbeats of a slice, by file: rows of COPIES."""
+        """Yield the copies among the heartbeats of a slice, by file: rows of COPIES."""
         since, end = one.windows[0].start, one.windows[-1].end
         of_files = [
             scan(one, [path], {}, self.storage_options, since, end, "row").with_columns(file=pl.lit(place_of(path)))
@@ -56,7 +57,7 @@ class Search:
             return
         read = pl.concat(of_files).collect()
         moment = pl.struct("stream_id", "event_time").hash()
-        shared = in_order(read.filter(moment.is_duplicated()))  # a few that only share the hash do no harm
+        shared = in_order(read.filter(moment.is_duplicated()))  # a few hash collisions are harmless
         kept = without_copies(shared.lazy()).collect()
         dropped = shared.join(kept, on=PLACE, how="anti")
         in_time = shared.filter("late").join(kept.filter(~pl.col("late")), on=PLACE, how="semi")
@@ -70,7 +71,7 @@ class Search:
 
 
 def place_of(path: str) -> str:
-    """The end of a file's path, which no other file of the table has: its partition and its name."""
+    """Return the end of a file's path, unique in the table: its partition and its name."""
     return "/".join(path.split("/")[-2:])
 
 
@@ -81,9 +82,9 @@ def without_landed_copies(
     start: datetime,
     windows: Sequence[Window],
 ) -> DataFrame:
-    """The rows of `landed`, which reads these files: of each heartbeat from `start` to the end of the windows the copy
-    with the smallest publish time. It is late only if none of its copies landed in time. Assumption: the windows are
-    neighbours. Raises ExecutorsUnable."""
+    """Drop the copies from `landed`, which reads these files: each heartbeat from `start` to the end of the windows
+    keeps the copy with the smallest publish time. It is late only if none of its copies landed in time. Assumption: the
+    windows are contiguous. Raises ExecutorsUnable."""
     session = landed.sparkSession
     reached = [Window(start, windows[0].start), *windows] if start < windows[0].start else windows
     search = Search(cut(reached, files, timedelta(0), cores_of(session)), storage_options)

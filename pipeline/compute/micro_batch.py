@@ -18,15 +18,15 @@ from tidemark.pipeline.spark.session import cores_of
 from tidemark.pipeline.windows import Window, runs_of_neighbours
 
 SILENT_NAMED = 10
-"""Silent streams that are named for each window; all are counted."""
+"""Maximum number of silent streams named per window; all are counted."""
 
 Silent = Mapping[str, tuple[int, list[str]]]
-"""The number of stopped streams and the first of their names, by window."""
+"""The number of stopped streams and their first SILENT_NAMED names, by window."""
 
 
 @dataclass(frozen=True, slots=True)
 class MicroBatch(WindowBatch):
-    """The input of a micro-batch: a `WindowBatch`, and the two tables that it replaces."""
+    """The input of a micro-batch: a `WindowBatch`, and the two tables in which it replaces windows."""
 
     diffs: WindowedTable
     status: StreamStatus
@@ -34,22 +34,21 @@ class MicroBatch(WindowBatch):
 
 
 def compute_windows(batch: MicroBatch, windows: Sequence[Window]) -> ReplacedWindows:
-    """Compute windows, which may have gaps between them, and replace them in the lake, their diffs and their streams'
-    status.
+    """Compute windows, which may have gaps between them, and replace their diffs and stream status in the lake.
 
-    Guarantee: readers see each window of each table whole, before or after; the same input gives the same rows. Raises
-    WindowNotClosed, before anything is read or written, if the watermark has not passed every window; ExecutorsUnable,
-    before anything is visible, where executors cannot run tidemark; and WindowExpired, before any of an attempt's
-    windows is written.
+    Guarantee: readers see the old or the new rows of each window of each table, never a mix; the same input gives the
+    same rows. Raises WindowNotClosed, before anything is read or written, if the watermark has not passed every window;
+    ExecutorsUnable, before anything is visible, if executors cannot run tidemark; and WindowExpired, before any of an
+    attempt's windows is written.
     """
-    # The status first: a window whose diffs stand counts as computed, and its status would not be asked for again.
+    # The status first: a window with diffs counts as computed, and its status would not be requested again.
     tables = batch.status, batch.diffs
     return replace_windows(batch, tables, windows, batch.plan.lookback, partial(_write, batch))
 
 
 def _write(batch: MicroBatch, windows: Sequence[Window], files: HeartbeatFiles, run: str) -> WrittenFiles:
-    """Slices of time, each a task that answers with what it wrote: no exchange. A gap is in no slice. Raises
-    ExecutorsUnable."""
+    """Compute the windows in time slices, one task per slice, without an exchange. Each task answers with the files it
+    wrote. No slice spans a gap. Raises ExecutorsUnable."""
     stretches = runs_of_neighbours(windows)
     cores = cores_of(batch.spark) if len(windows) > 1 and len(stretches) == 1 else 1
     slices = [one for stretch in stretches for one in cut(stretch, files, batch.plan.lookback, cores)]
@@ -69,7 +68,7 @@ def _write(batch: MicroBatch, windows: Sequence[Window], files: HeartbeatFiles, 
 
 
 def silent_in(status: StreamStatus, windows: Iterable[str]) -> Silent:
-    """The silent streams of computed windows, by their keys."""
+    """Return the silent streams of computed windows, given the windows' keys."""
     stopped: dict[str, list[str]] = {}
     for row in status.rows(set(windows), StatusKind.STOPPED).select([PARTITION, "stream_id"]).to_pylist():
         stopped.setdefault(row[PARTITION], []).append(row["stream_id"])

@@ -1,4 +1,4 @@
-"""Computing windows of a custom table: its input as a frame, its rows into the lake."""
+"""Computes windows of a custom table: reads its input as a frame, and writes its rows to the lake."""
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -28,11 +28,11 @@ from tidemark.pipeline.spark.frames import arrow_schema, moment, spark_schema
 from tidemark.pipeline.windows import Window, runs_of_neighbours
 
 START, END = "window_start", "window_end"
-"""The columns that say which window a heartbeat is the input of, beside its key in `window`."""
+"""The columns with the bounds of the window whose input a heartbeat is, besides the window's key in `window`."""
 
 RAISED = re.compile(r"[A-Za-z_.]*(Error|Exception)\b")
 MOST_SAID = 500
-"""Characters of a quoted error."""
+"""Maximum length of a quoted error, in characters."""
 
 FIX_FILE = "Fix its file: the next run reads it again"
 FIX_FUNCTION = "Fix the function: it is read again when the code location is loaded again"
@@ -40,10 +40,10 @@ FIX_FUNCTION = "Fix the function: it is read again when the code location is loa
 
 @dataclass(frozen=True, slots=True)
 class OwnBatch(WindowBatch):
-    """The input of a custom table's windows: a `WindowBatch`, the table, and what it is made of.
+    """The input of a custom table's windows: a `WindowBatch`, the table's definition, the table, and its inputs.
 
-    `inputs` is told before the heartbeats are listed. If `heartbeat_diffs` is computed again in between, the window
-    counts as made from the earlier input, and is computed once more. It never counts as newer than it is.
+    `inputs` is read before the heartbeats are listed. If `heartbeat_diffs` is recomputed in between, the window counts
+    as derived from the earlier input, and is recomputed. It never counts as newer than it is.
     """
 
     definition: TableDefinition
@@ -54,9 +54,9 @@ class OwnBatch(WindowBatch):
 def compute_own(batch: OwnBatch, windows: Sequence[Window]) -> ReplacedWindows:
     """Compute windows of the table, which may have gaps between them, and replace them in the lake.
 
-    Guarantee: readers see each window whole, before or after. Raises WindowNotClosed, before anything is read;
-    ExecutorsUnable and WindowExpired, before anything is written; TableFailed, if the table's own function or SQL does,
-    or gives rows that the lake cannot hold; LakeError.
+    Guarantee: readers see the old or the new rows of each window, never a mix. Raises WindowNotClosed, before anything
+    is read; ExecutorsUnable and WindowExpired, before anything is written; TableFailed, if the table's function or SQL
+    fails, or returns rows that the lake cannot hold; LakeError.
     """
     lookback, write, note = batch.definition.lookback, partial(_write, batch), partial(_note, batch)
     with naming_what_lacks():
@@ -64,7 +64,7 @@ def compute_own(batch: OwnBatch, windows: Sequence[Window]) -> ReplacedWindows:
 
 
 def _note(batch: OwnBatch, windows: Sequence[Window]) -> Mapping[str, Any]:
-    """The table's part of the manifest of a run over these windows."""
+    """Return the table's part of a run's manifest."""
     definition = batch.definition
     return {"table": definition.name, "version": definition.version, "inputs": _inputs(batch, windows)}
 
@@ -86,16 +86,16 @@ def _write(batch: OwnBatch, windows: Sequence[Window], files: HeartbeatFiles, ru
 
 
 def _of_windows(rows: DataFrame, windows: Sequence[Window]) -> DataFrame:
-    """The rows, none of which may be of another window: Spark raises when it computes them."""
+    """Return the rows with a check: when Spark computes a row of any other window, it raises."""
     window = F.col(PARTITION)
-    of_none = F.concat(F.lit("a row is of none of the windows that are computed: "), F.coalesce(window, F.lit("null")))
+    of_none = F.concat(F.lit("a row belongs to none of the computed windows: "), F.coalesce(window, F.lit("null")))
     is_of_one = window.isin([each.key for each in windows])
     return rows.withColumn(PARTITION, F.when(is_of_one, window).otherwise(F.raise_error(of_none)))
 
 
 def _read(batch: OwnBatch, files: HeartbeatFiles, windows: Sequence[Window]) -> DataFrame:
-    """The heartbeats that are input of these neighbouring windows, each once. A column that a file lacks reads as
-    null."""
+    """Return the heartbeats that are input of these contiguous windows, without copies. A column that a file lacks
+    reads as null."""
     columns = spark_schema(column for column in batch.heartbeats.schema if column.name != EVENT_HOUR)
     start, end = windows[0].start - batch.definition.lookback, windows[-1].end
     reached = files.between(start, end)
@@ -107,8 +107,8 @@ def _read(batch: OwnBatch, files: HeartbeatFiles, windows: Sequence[Window]) -> 
 
 
 def input_of(heartbeats: DataFrame, windows: Sequence[Window], lookback: timedelta) -> DataFrame:
-    """Each of the heartbeats once for each of these neighbouring windows whose input it is: those with event times in
-    `[window_start - lookback, window_end)`."""
+    """Return each heartbeat once per window whose input it is, that is, with its event time in
+    `[window_start - lookback, window_end)`. Assumption: the windows are contiguous."""
     start, end = windows[0].start, windows[-1].end
     length_us, lookback_us = duration_us(end - start) // len(windows), duration_us(lookback)
     since_us = F.unix_micros("event_time") - F.lit(to_us(start))
@@ -126,12 +126,12 @@ def input_of(heartbeats: DataFrame, windows: Sequence[Window], lookback: timedel
 
 
 def _whole(microseconds: Column, length_us: int) -> Column:
-    """The number of whole lengths, rounded down, exact."""
+    """Return the exact number of whole lengths, rounded down."""
     return ((microseconds - F.pmod(microseconds, F.lit(length_us))) / F.lit(length_us)).cast("int")
 
 
 def checked_schema(definition: TableDefinition, rows: DataFrame) -> pa.Schema:
-    """The columns that the table gets, each of which may be null. Raises TableFailed if the lake cannot hold them."""
+    """Return the table's columns, all nullable. Raises TableFailed if the lake cannot hold them."""
     if not hasattr(rows, "schema"):
         raise TableFailed(f"the table {definition.name} is a {type(rows).__name__}; return a DataFrame")
     names = [name.lower() for name in rows.columns]
@@ -154,7 +154,7 @@ def checked_schema(definition: TableDefinition, rows: DataFrame) -> pa.Schema:
 
 @contextmanager
 def _failing(definition: TableDefinition) -> Iterator[None]:
-    """Raise TableFailed for any error of the table's function or SQL, here or on Spark's executors."""
+    """Raise TableFailed for any error in the table's function or SQL, on the driver or on Spark's executors."""
     try:
         yield
     except TidemarkError:
@@ -168,7 +168,7 @@ def _failing(definition: TableDefinition) -> Iterator[None]:
 
 
 def _said(error: Exception) -> str:
-    """The first line of an error and, if it was raised in a Python worker, the line there that names it. At most
+    """Return an error's first line and, if a Python worker raised it, the line that names the error there. At most
     MOST_SAID characters."""
     first, *more = [line.strip() for line in str(error).splitlines() if line.strip()] or [""]
     raised = [line for line in more if RAISED.match(line)]

@@ -1,7 +1,6 @@
-"""Replacing windows in a run's tables: fence, input, retention's boundary, manifest, files, commit, in this order.
+"""Replaces windows in a run's tables: fence, input, retention boundary, manifest, files, commit, in this order.
 
-Each table by window is replaced like this: `heartbeat_diffs` and `stream_status` together, each custom table
-alone.
+All windowed tables are replaced this way: `heartbeat_diffs` and `stream_status` together, each custom table separately.
 """
 
 import uuid
@@ -22,20 +21,20 @@ from tidemark.pipeline.spark.executors import WINDOWS, require_able
 from tidemark.pipeline.windows import Window, runs_of_neighbours
 
 WrittenFiles = Sequence[Sequence[NewFile] | None]
-"""The files that a run wrote, for each of its tables; None: all files in the run's folder of that table."""
+"""The files that a run wrote, for each of its tables; None: all files in the run's folder in that table."""
 
 Write = Callable[[Sequence[Window], HeartbeatFiles, str], WrittenFiles]
-"""Computes windows from their input and writes the files of a run, by its name. Nothing of it is visible yet."""
+"""Computes windows from their input and writes the files of a run, given its name. The files are not visible yet."""
 
 
 Note = Callable[[Sequence[Window]], Mapping[str, Any]]
-"""Gives what a run's manifest says of its windows, beside their keys and its input."""
+"""Returns the additional manifest fields of a run over these windows."""
 
 
 @dataclass(frozen=True, slots=True)
 class WindowBatch:
-    """The input of windows of any table: a session, the heartbeats, the newest watermark, and the run's name.
-    `refuse_expired` raises WindowExpired for windows whose input is no longer kept in full."""
+    """The input for computing windows of any table: a session, the heartbeats, the newest watermark, and the run's
+    name. `refuse_expired` raises WindowExpired for windows whose input is no longer kept in full."""
 
     spark: SparkSession
     heartbeats: Heartbeats
@@ -47,8 +46,8 @@ class WindowBatch:
 
 @dataclass(frozen=True, slots=True)
 class ReplacedWindows:
-    """The result of a run: the rows of each window in the last table, and by table the windows that another run has
-    replaced meanwhile, from input at least as new."""
+    """The result of a run: the row count of each window in the last table and, by table, the windows that another run
+    has replaced meanwhile, from input at least as new."""
 
     heartbeats_version: int
     watermark: datetime | None
@@ -77,13 +76,13 @@ def replace_windows(
     write: Write,
     note: Note = lambda _: {},
 ) -> ReplacedWindows:
-    """Compute windows in order, which may have gaps between them, and replace them in each table, in the order of the
+    """Compute windows, given in order and possibly with gaps, and replace them in each table, in the order of the
     tables. A window counts as computed once the last table has it.
 
-    Guarantee: readers see each window of each table whole, before or after. Raises WindowNotClosed, before anything is
-    read or written, if the watermark has not passed every window, and ExecutorsUnable where executors cannot run
-    tidemark. Raises what `write` raises, WindowExpired, and LakeError; then nothing is visible, or only what the
-    earlier tables got, or a stretch of windows before.
+    Guarantee: readers see the old or the new rows of each window of each table, never a mix. Raises WindowNotClosed,
+    before anything is read or written, if the watermark has not passed every window, and ExecutorsUnable if executors
+    cannot run tidemark. Raises WindowExpired, LakeError, and what `write` raises; then nothing is visible, or only the
+    commits to earlier tables or of an earlier attempt.
     """
     refuse_open(windows, batch.watermark)
     for table in tables:
@@ -91,7 +90,7 @@ def replace_windows(
     require_able(batch.spark, WINDOWS)
     attempt = partial(_attempt, batch, tables, lookback, write, note)
     done = attempt(windows)
-    # Another run that was first may have read less than we did: then what it wrote is replaced in its turn.
+    # Another run that was first may have read older input than this run: then replace its rows in turn.
     for stretch in runs_of_neighbours(_of_older_input(tables, done, windows)):
         again = attempt(stretch)
         done = replace(
@@ -111,10 +110,10 @@ def _attempt(
     windows: Sequence[Window],
 ) -> ReplacedWindows:
     keys = [window.key for window in windows]
-    # Before the input is listed, or a newer computation could be undone by an older one.
+    # Before the input is listed, or an older computation could replace a newer one.
     fences = [table.fence(keys) for table in tables]
     files = batch.heartbeats.files_between(windows[0].start - lookback, windows[-1].end)
-    # After the input is listed: retention raises its boundary before it takes out a row. So what was listed is whole.
+    # After the input is listed: retention raises its boundary before it removes a row, so the listed input is complete.
     batch.refuse_expired(windows)
     run = DiffRun(
         name=f"{batch.run}-{uuid.uuid4().hex[:8]}",
@@ -139,7 +138,7 @@ def _attempt(
 
 
 def _of_older_input(tables: Sequence[WindowedTable], done: ReplacedWindows, windows: Sequence[Window]) -> list[Window]:
-    """The windows of which another run's rows stand in a table, made from less than this run has read."""
+    """Return the windows for which a table has another run's rows, computed from older input than this run's."""
     found = (table.versions(keys) for table, keys in zip(tables, done.superseded, strict=True))
     older = {key for versions in found for key, version in versions.items() if version < done.heartbeats_version}
     return [window for window in windows if window.key in older]

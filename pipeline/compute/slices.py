@@ -1,7 +1,7 @@
-"""Slices of a micro-batch: how a range of windows is cut by time, and what a task does with its slice.
+"""Slices of a micro-batch: cuts a range of windows by time, and computes a slice in a task.
 
-A row depends on `[start - lookback, end)` alone, so that a slice needs no exchange: its task reads the files of its own
-range and lookback, computes in columns, and writes one file a window.
+A row depends only on `[start - lookback, end)`, so a slice needs no exchange: its task reads the files of its range and
+lookback, computes in columns, and writes one file per window.
 """
 
 import io
@@ -30,13 +30,13 @@ from tidemark.pipeline.lake.tables.windowed import PARTITION, WindowedTable
 from tidemark.pipeline.windows import Window
 
 ROWS_OF_A_SLICE = 1_200_000
-"""Rows that a slice should have: some hundred megabytes in a Python worker."""
+"""Target row count of a slice: some hundred megabytes in a Python worker."""
 
 MOST_ROWS = 2 * ROWS_OF_A_SLICE
-"""A slice with more rows, its lookback included, is cut by its streams as well. Each part reads the same files."""
+"""A slice with more rows, including its lookback, is also cut by streams. Each part reads the same files."""
 
 OF_MANY_VALUES = {"event_time", "previous_event_time", "gap_seconds", "publish_time", "message_id"}
-"""Columns that Parquet writes without a dictionary: it would be begun, found too large, and given up."""
+"""Columns that Parquet writes without a dictionary: it would grow too large and be abandoned."""
 
 DIFFS, STATUSES = "diffs", "status"
 
@@ -50,12 +50,12 @@ ANSWER = pa.schema(
         "size": pa.int64(),
     }
 )
-"""One row a file that a task wrote, or one that says which executor is unable to compute, and why."""
+"""One row per file that a task wrote, or one row that says which executor is unable to compute, and why."""
 
 
 @dataclass(frozen=True, slots=True)
 class Slice:
-    """Neighbouring windows, the files that may hold their rows and their lookback's, and which part of the streams."""
+    """Contiguous windows, the files that may hold rows of them or of their lookback, and a part of the streams."""
 
     windows: Sequence[Window]
     paths: Sequence[str]
@@ -65,7 +65,7 @@ class Slice:
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """The description of the work that travels to each task. The file systems are rooted at the two tables' folders."""
+    """The description of the work, sent to each task. The file systems are rooted at the two tables' folders."""
 
     run: str
     plan: DiffPlan
@@ -76,10 +76,10 @@ class Work:
     is_on_disk: bool
 
     def answers(self, one: Slice) -> Iterator[dict[str, Any]]:
-        """Compute a slice and write its files; yields one answer for each, with the columns of ANSWER.
+        """Compute a slice and write its files; yields one answer per file, with the columns of ANSWER.
 
-        Each window gets a file of each table, from the first part even if it has no rows. A file's name is of this
-        attempt alone: those of an attempt that was killed or overtaken are in no answer, hence orphans.
+        Each window gets a file in each table; the first part writes one even if it has no rows. File names are unique
+        to the attempt: files of a killed or superseded attempt are in no answer, and become orphans.
         """
         start, end = one.windows[0].start, one.windows[-1].end
         since = start - self.plan.lookback
@@ -91,8 +91,8 @@ class Work:
 
 
 def cut(windows: Sequence[Window], files: HeartbeatFiles, lookback: timedelta, cores: int) -> list[Slice]:
-    """Cut a contiguous range of windows into slices of about the same number of rows: one for each core, more where
-    they would have more than ROWS_OF_A_SLICE, at most one a window, and by their streams beyond MOST_ROWS."""
+    """Cut contiguous windows into slices with about equal row counts: one per core, more if they would exceed
+    ROWS_OF_A_SLICE, at most one per window. Slices of more than MOST_ROWS are also cut by streams."""
     ends = [windows[0].start, *(window.end for window in windows)]
     before = files.rows_before(ends)
     slices = min(len(windows), max(cores, ceil((before[-1] - before[0]) / ROWS_OF_A_SLICE)))
@@ -110,7 +110,7 @@ def cut(windows: Sequence[Window], files: HeartbeatFiles, lookback: timedelta, c
 
 
 def _as_contracted(rows: pl.DataFrame, schema: pa.Schema) -> pl.DataFrame:
-    """The schema's columns, in its order and of its types; the window as its number."""
+    """Return the schema's columns, in its order and types, with the window's number instead of its key."""
     columns = pl.DataFrame(schema.empty_table()).schema
     return rows.select(*(pl.col(name).cast(kind) for name, kind in columns.items() if name != PARTITION), NUMBER)
 
@@ -124,8 +124,8 @@ def scan(
     end: datetime,
     row: str | None = None,
 ) -> pl.LazyFrame:
-    """The heartbeats of these files with event times in `[since, end)`, those of the slice's part. A field that a file
-    lacks reads as null. `row` names a column for the number of the row among those of the files."""
+    """Return the heartbeats of these files with event times in `[since, end)` that belong to the slice's part. A field
+    that a file lacks reads as null. `row` names a column for the row number within the files."""
     schema = pl.DataFrame(columns_read(fields).empty_table()).schema
     if not paths:
         return pl.LazyFrame(schema=schema)
@@ -146,14 +146,14 @@ def scan(
 
 
 def _is_of(one: Slice, streams: pl.Series) -> pl.Series:
-    """Select the streams of this part, by a checksum that is the same in every version of every library."""
+    """Return a mask of the streams in this part, by a checksum that does not depend on library versions."""
     names = streams.unique()
     ours = [name for name in names.to_list() if crc32(name.encode()) % one.parts == one.part]
     return streams.is_in(pl.Series(ours, dtype=pl.String).implode())
 
 
 def _write(work: Work, one: Slice, table: str, rows: pl.DataFrame) -> Iterator[dict[str, Any]]:
-    """Write the rows of each window, whose number is in NUMBER."""
+    """Write one file per window, whose number is in the column NUMBER, and yield the answers."""
     files = work.diffs if table == DIFFS else work.status
     attempt = uuid.uuid4().hex
     by_window = {number: found.drop(NUMBER) for (number,), found in rows.partition_by(NUMBER, as_dict=True).items()}

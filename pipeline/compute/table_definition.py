@@ -1,4 +1,4 @@
-"""Custom tables over closed windows, as their author writes them: a function or SQL."""
+"""Definitions of custom tables over closed windows: a function or SQL."""
 
 import hashlib
 import importlib.util
@@ -31,20 +31,20 @@ NAME = re.compile(r"[a-z][a-z0-9_]{0,59}")
 TAKEN = frozenset(
     (*PARTITIONS, "corrections", "watermark", "watermark_tuning", "tracking_histogram", "windows", "backlog")
 )
-"""Names of tidemark's own tables, assets and jobs (`compute_...`), which no other table may have."""
+"""Names of tidemark's own tables, assets and jobs (`compute_...`), which custom tables may not use."""
 
 MOST_WINDOWS_REACHED = 100
-"""Windows that one heartbeat may be the input of: by a lookback, it is handed to each of them."""
+"""Maximum number of windows whose input a heartbeat may be: a lookback duplicates it for each of them."""
 
 MOST_SOURCE_BYTES = 1 << 20
 
 UNUSABLE = "unusable"
-"""The version of a table whose file could not be used, and the digest of that file."""
+"""The version of a table whose file is unusable, and that file's digest."""
 
 
 @dataclass(frozen=True, slots=True)
 class Windows:
-    """The windows that a call computes: neighbours, in order. Their input reaches back by `lookback` before each."""
+    """The windows that a call computes: contiguous, in order. The input of each reaches back by `lookback`."""
 
     windows: Sequence[Window]
     lookback: timedelta
@@ -76,10 +76,10 @@ Build = Callable[["DataFrame", Windows], "DataFrame"]
 
 @dataclass(frozen=True, slots=True)
 class TableDefinition:
-    """A custom table: `build` makes its rows from heartbeats. `key` names the columns that tell the rows of a
-    window apart. `window` is the length of its windows; None: that of the pipeline's. `version` changes whenever the
-    source or an option does, and `source` is what people read. `file` is a digest of the whole file that the table was
-    read from; it is empty for a function that a project hands over."""
+    """A custom table: `build` computes its rows from heartbeats. `key` names the columns that identify a row within a
+    window. `window` is the length of its windows; None: the pipeline's. `version` changes whenever the source or an
+    option does; `source` is for people to read. `file` is a digest of the file from which the table was read; empty for
+    a function that a project passes in."""
 
     name: str
     build: Build
@@ -91,11 +91,11 @@ class TableDefinition:
     file: str = ""
 
     def __call__(self, heartbeats: "DataFrame", windows: Windows) -> "DataFrame":
-        """The rows, as the function gives them."""
+        """Return the rows that `build` returns."""
         return self.build(heartbeats, windows)
 
     def windowing(self, windows: WindowSettings) -> Windowing:
-        """The cut of the table's event time: by its own window, from the first whole one on."""
+        """Return the windowing of the table: by its own window length, from the first whole window."""
         length = self.window or windows.length
         return Windowing(length, windows.first + (EPOCH - windows.first) % length)
 
@@ -103,24 +103,24 @@ class TableDefinition:
 def windowed(
     *, key: str | Sequence[str] = (), lookback: str = "0s", window: str = "", name: str = "", version: str = ""
 ) -> Callable[[Build], TableDefinition]:
-    """Make a function a table over closed windows, whose name is the function's, or `name`.
+    """Decorate a function that defines a table over closed windows, named after the function, or `name`.
 
     The function takes heartbeats and the windows to compute, and returns rows with a column `window`. `heartbeats` has
     each heartbeat once, with the columns of the table `heartbeats` and three more: `window`, `window_start` and
-    `window_end`, the window whose input it is. With a `lookback`, a heartbeat is the input of its own window and of
-    each later one that looks back to it, one row for each: only rows with `event_time >= window_start` are the
+    `window_end`, the window whose input it is. With a `lookback`, a heartbeat is input of its own window and of each
+    later window that looks back to it, with one row per window: only rows with `event_time >= window_start` are the
     window's own.
 
-    Assumption: a row depends only on the rows with its `window`, and on nothing else, such as the time or another
-    table. Then any way of cutting a range into runs gives the same rows. `key` names the columns that tell a window's
-    rows apart. `window` is a multiple of `windows.length`, such as "1h". A changed function is a changed version of the
-    table; change `version` where only something that it calls has changed. Raises ValueError.
+    Assumption: a row depends only on the input rows with its `window`, and on nothing else, such as the current time or
+    another table. Then the rows do not depend on how a range is split into runs. `key` names the columns that identify
+    a row within a window. `window` is a multiple of `windows.length`, such as "1h". Changing the function changes the
+    table's version; change `version` yourself if only code that it calls has changed. Raises ValueError.
     """
 
     def define(build: Build) -> TableDefinition:
         try:
             source = inspect.getsource(build)
-        except (OSError, TypeError):  # typed into a shell
+        except (OSError, TypeError):  # defined in an interactive shell
             source = repr(build)
         columns = (key,) if isinstance(key, str) else tuple(key)
         length = parse_duration(window) if window else None
@@ -134,14 +134,14 @@ def windowed(
 
 
 def own_tables(settings: Settings) -> dict[str, TableDefinition]:
-    """The tables of `[tables]`, read from their files now, by name. Raises InvalidSettings."""
+    """Read the tables of `[tables]` from their files, by name. Raises InvalidSettings."""
     return {name: read_table(settings, name) for name in settings.tables}
 
 
 def loaded_tables(settings: Settings, more: Iterable[TableDefinition] = ()) -> dict[str, TableDefinition]:
-    """Like `own_tables`, and `more` of them, for what Dagster loads: a table whose file cannot be used keeps nobody
-    else from working. It stands there with what `[tables]` says of it, and its runs fail until its file is fixed.
-    Raises InvalidSettings if `[tables]` itself is wrong."""
+    """Like `own_tables`, with `more` tables, for Dagster: an unusable file of one table does not affect the rest. That
+    table is defined by its `[tables]` settings alone, and its runs fail until the file is fixed. Raises InvalidSettings
+    if `[tables]` itself is wrong."""
     found = dict[str, TableDefinition]()
     for name in settings.tables:
         try:
@@ -166,9 +166,8 @@ def _unusable(name: str, table: TableSettings, why: InvalidSettings) -> TableDef
 
 
 def read_table(settings: Settings, name: str, known: TableDefinition | None = None) -> TableDefinition:
-    """A table of `[tables]` by its file as it is now; `known` if the file has the text that this was read from. Modules
-    that the file imports stay as they were imported first. Raises InvalidSettings, also if the import of the file
-    fails."""
+    """Read a table of `[tables]` from its file; return `known` if the file's text has not changed since that was read.
+    Modules that the file imports are not reloaded. Raises InvalidSettings, also if importing the file fails."""
     table = settings.tables[name]
     path = Path(table.file)
     text = _text_of(name, path)
@@ -179,7 +178,7 @@ def read_table(settings: Settings, name: str, known: TableDefinition | None = No
 
 
 def file_now(settings: Settings, table: TableDefinition) -> str:
-    """A digest of a table's file as it is now."""
+    """Return a digest of a table's current file; the table's version if it has no file."""
     if table.name not in settings.tables:
         return table.version
     named = settings.tables[table.name]
@@ -190,7 +189,7 @@ def file_now(settings: Settings, table: TableDefinition) -> str:
 
 
 def _checked(definition: TableDefinition, windows: WindowSettings) -> TableDefinition:
-    """The table, if it fits the pipeline. Raises InvalidSettings."""
+    """Return the table if it fits the pipeline. Raises InvalidSettings."""
     name, length = definition.name, definition.window or windows.length
     wrong = None
     if not NAME.fullmatch(name) or name in TAKEN:
@@ -224,7 +223,7 @@ def _of_sql(name: str, text: str, table: TableSettings) -> TableDefinition:
 
 
 def _markers(windows: Windows) -> dict[str, Any]:
-    """The parameters that SQL may name by `:start`, `:end`, `:length` and `:lookback`; the last two are seconds."""
+    """Return the SQL parameters `:start`, `:end`, `:length` and `:lookback`; the last two in seconds."""
     return {
         "start": windows.start,
         "end": windows.end,
@@ -244,21 +243,22 @@ def _text_of(name: str, path: Path) -> str:
 
 
 def _imported(name: str, path: Path, text: str) -> ModuleType:
-    """The module of a file with this text. Its functions travel to Spark's workers by value: they cannot import it.
+    """Return the module of a file with this text. Its functions are pickled by value for Spark's workers, which cannot
+    import it.
 
-    The text is compiled here. Python's own import might take an earlier text from its cache, which knows a file by its
-    size and the second in which it was written.
+    The text is compiled here, because Python's own import might use stale bytecode: its cache identifies a file by size
+    and by modification time in seconds.
     """
     called = f"tidemark_table_{hashlib.sha256(str(path).encode()).hexdigest()[:12]}"
     spec = importlib.util.spec_from_file_location(called, path)
     if spec is None or spec.loader is None:
-        raise InvalidSettings(f"tables.{name}: {path} is no Python file; its name must end in .py")
+        raise InvalidSettings(f"tables.{name}: {path} is not a Python file: its name must end in .py")
     module = importlib.util.module_from_spec(spec)
     sys.modules[called] = module
     linecache.cache[str(path)] = len(text), None, text.splitlines(keepends=True), str(path)  # for inspect.getsource
     try:
         exec(compile(text.encode(), path, "exec", dont_inherit=True), module.__dict__)  # noqa: S102 (what import does)
-    except (Exception, SystemExit) as error:  # whatever somebody's code raises
+    except (Exception, SystemExit) as error:  # custom code may raise anything
         raise InvalidSettings(f"tables.{name}: importing {path} failed: {type(error).__name__}: {error}") from error
     from pyspark import cloudpickle
 

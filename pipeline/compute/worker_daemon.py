@@ -1,13 +1,13 @@
-"""The module that runs in place of `pyspark.daemon`: the process that forks Spark's Python workers, with what a task of
-the micro-batch needs imported beforehand. Spark ends idle workers after a minute; a new one is then there at once."""
+"""Replaces `pyspark.daemon`, the process that forks Spark's Python workers, and imports the micro-batch's modules in
+advance. Spark ends idle workers after a minute; a new worker then starts at once."""
 
 import gc
 
-gc.disable()  # modules are no garbage: looking for it takes a fifth of the start
+gc.disable()  # modules are not garbage: collecting takes a fifth of the start-up time
 
 from pyspark.daemon import manager  # noqa: E402
 
-gc.freeze()  # nor do the workers look among them, which would copy memory that they share
+gc.freeze()  # keeps the workers' collections from touching them, which would copy shared memory
 gc.enable()
 
 if __name__ == "__main__":

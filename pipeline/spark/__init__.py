@@ -1,1 +1,1 @@
-"""Spark itself: sessions, and the Java, the connector and the executors that they need."""
+"""Spark: sessions, and the Java, connector and executors that they need."""

@@ -1,6 +1,6 @@
-"""The JAR by which Spark reads and writes `gs://`: Google's Cloud Storage connector, fetched once into a cache.
+"""The JAR with which Spark reads and writes `gs://`: Google's Cloud Storage connector, fetched once into a cache.
 
-It is one version, whoever starts Spark: the Connect server, a classic session, or a session of a cluster.
+The Connect server, classic sessions and sessions on a cluster all use the same version.
 """
 
 import hashlib
@@ -21,27 +21,27 @@ from tidemark.pipeline.lake.store.address import spark_storage_config
 from tidemark.pipeline.settings import Settings
 
 JARS = "spark.jars"
-"""Spark's setting with the JARs that a session brings along. One of the user's own replaces ours."""
+"""Spark's setting for a session's JARs. The user's value replaces ours."""
 
 CONNECTOR_CLASS = "GoogleHadoopFileSystem"
-"""The class that Spark looks for in the JAR, in Google's package or, without our settings, in one of Hadoop's."""
+"""The class that Spark loads from the JAR, in Google's package or, without our settings, in one of Hadoop's."""
 
 ANSWERS_WITHIN_SECONDS = 30.0
-"""The longest wait for a single answer while a JAR is fetched."""
+"""Timeout of a single response while fetching a JAR."""
 
 FETCHED_WITHIN_SECONDS = 900.0
-"""The longest that fetching a JAR may take in all: 40 MB on a line of half a megabit a second."""
+"""Maximum total time for fetching a JAR: 40 MB at half a megabit per second."""
 
 CHUNK = 1 << 20
-"""The most bytes that are read at a time."""
+"""Maximum bytes per read."""
 
 Progress = Callable[[int, int], None]
-"""Is told how many bytes are there, and of how many."""
+"""Progress callback: called with the number of bytes fetched, and the total."""
 
 
 @dataclass(frozen=True, slots=True)
 class Jar:
-    """A JAR of one version: where it is published, and what it has to be."""
+    """A specific version of a JAR: its URL, checksum and size in bytes."""
 
     url: str
     sha256: str
@@ -57,24 +57,24 @@ CONNECTOR = Jar(
     sha256="dfb5832738686436e597026a8e4bab01aa22e75ebfb15d37d096981f6599d73c",
     size=40_521_713,
 )
-"""Spark 4 reads and writes with it. Later 4.0.x have no shaded JAR, and 3.1.x fails on Parquet's column reads."""
+"""The connector for Spark 4. Later 4.0.x versions have no shaded JAR, and 3.1.x fails on Parquet's column reads."""
 
 
 def storage_config(settings: Settings) -> dict[str, str]:
-    """All that any Spark which tidemark configures is told about the lake: how to reach it, and the connector's JAR for
-    a bucket. `spark.config` comes after it and overrides each of them."""
+    """Return the settings about the lake for every Spark that tidemark configures: how to access it and, for a bucket,
+    the connector's JAR. `spark.config` overrides them."""
     jar = {JARS: str(connector_file())} if wants_connector(settings) else {}
     return {**spark_storage_config(settings.lake), **jar}
 
 
 def wants_connector(settings: Settings) -> bool:
-    """Tell whether Spark needs our JAR: for a bucket, unless the user names JARs."""
+    """True if Spark needs our JAR: for a bucket, unless the user sets JARs."""
     return settings.lake.folder is None and JARS not in settings.spark.config
 
 
 def connector_file() -> Path:
-    """The path of the JAR: `tidemark` below `$XDG_CACHE_HOME`, else below `~/.cache`. Raises ToolMissing for a
-    user without either, such as one that a container makes up."""
+    """Return the path of the JAR: in `tidemark` below `$XDG_CACHE_HOME`, else below `~/.cache`. Raises ToolMissing for
+    a user without either, such as an arbitrary user id in a container."""
     if cache := os.environ.get("XDG_CACHE_HOME"):
         return Path(cache) / "tidemark" / CONNECTOR.name
     try:
@@ -87,8 +87,8 @@ def connector_file() -> Path:
 
 
 def check_connector(config: Mapping[str, str]) -> None:
-    """Raise ToolMissing, which says how to get it, if a session's configuration names our JAR and no whole one is
-    there. It looks at the size alone: whoever put the file there compared the checksum."""
+    """Raise ToolMissing, which says how to get the JAR, if a session's configuration names our JAR and it is missing or
+    incomplete. Checks only the size: the checksum was verified when the file was fetched."""
     file = connector_file()
     if config.get(JARS) == str(file) and not (file.is_file() and file.stat().st_size == CONNECTOR.size):
         raise ToolMissing(
@@ -99,7 +99,7 @@ def check_connector(config: Mapping[str, str]) -> None:
 
 @contextmanager
 def naming_what_lacks() -> Iterator[None]:
-    """Raise ToolMissing, which says what to do, if an existing Spark has no connector."""
+    """Turn the error of an existing Spark without the connector into ToolMissing, which says what to do."""
     try:
         yield
     except Exception as error:
@@ -107,13 +107,13 @@ def naming_what_lacks() -> Iterator[None]:
             raise
         raise ToolMissing(
             "this Spark cannot use gs://, because it has no Google connector: start it with the JAR that `tidemark "
-            f"provision --connector` fetches ({JARS}={connector_file()}); docs/how-to/storage-and-spark.md says more. "
+            f"provision --connector` fetches ({JARS}={connector_file()}); see docs/how-to/storage-and-spark.md. "
             "Nothing was committed"
         ) from error
 
 
 def is_there(file: Path, jar: Jar | None = None) -> bool:
-    """Tell whether the file is this JAR, byte for byte; by default, the connector's."""
+    """True if the file is this JAR (by default, the connector's), by its checksum."""
     jar = jar or CONNECTOR
     if not file.is_file() or file.stat().st_size != jar.size:
         return False
@@ -128,11 +128,12 @@ def fetch(
     source: str | None = None,
     progress: Progress = lambda _done, _of: None,
 ) -> bool:
-    """Have the JAR (by default, the connector's) at `file` (by default, in the cache). Returns whether it was fetched.
+    """Fetch the JAR (by default, the connector's) to `file` (by default, in the cache), unless it is there. Returns
+    True if it was fetched.
 
-    `source` is another place than `jar.url`: an address, or a file's path. Wherever it comes from, it counts only if
-    its checksum is right. The file appears whole or not at all, and any number of processes may fetch it at once.
-    Raises ToolMissing, which says what to do without a network.
+    `source` is an alternative to `jar.url`: an address, or a file's path. The JAR's checksum is verified, whatever its
+    source. The file appears whole or not at all, and any number of processes may fetch it concurrently. Raises
+    ToolMissing, which says what to do without a network.
     """
     file, jar = file or connector_file(), jar or CONNECTOR
     if is_there(file, jar):
@@ -157,7 +158,7 @@ def fetch(
 
 
 def _copy(address: str, target: BinaryIO, jar: Jar, clock: Clock, progress: Progress) -> None:
-    """Copy what is at the address. Raises OSError, HTTPException, and ValueError for another content."""
+    """Copy the content of the address. Raises OSError, HTTPException, and ValueError if it is not the JAR."""
     until = clock.monotonic() + FETCHED_WITHIN_SECONDS
     digest, done = hashlib.sha256(), 0
     with closing(urllib.request.urlopen(address, timeout=ANSWERS_WITHIN_SECONDS)) as answer:  # noqa: S310 (the checksum decides, whatever the scheme)

@@ -1,9 +1,10 @@
-"""tidemark for executors whose Python lacks it: an archive, which Spark unpacks beside each of them, and whose
-program `bin/python` starts their own Python with what is in it.
+"""Ships tidemark to executors whose Python lacks it: Spark unpacks an archive on each executor, and its program
+`bin/python` starts the executor's Python with the archive's packages.
 
-On a Spark Connect server there are two places. A session's Python workers start in a folder of the session, where Spark
-unpacks what the session brings. Those of a streaming query start in the executor's own folder, where Spark unpacks what
-the server was started with. So a server that brings the archive serves both: its sessions get a link to it.
+A Spark Connect server has two working folders. A session's Python workers start in the session's folder, where Spark
+unpacks the session's archives. Those of a streaming query start in the executor's folder, where Spark unpacks the
+archives with which the server was started. So a server started with the archive serves both: its sessions get a link to
+it.
 """
 
 import gzip
@@ -22,35 +23,35 @@ from tidemark.pipeline.spark.executor_archive import PROGRAM, add_content, manif
 from tidemark.pipeline.spark.executors import PYTHON
 
 FOLDER = "tidemark_environment"
-"""The name under which Spark unpacks the archive, in the folder that an executor's Python workers start in."""
+"""The name under which Spark unpacks the archive, in the folder where an executor's Python workers start."""
 
 ARCHIVE = "spark.tidemark.executor_environment"
-"""The archive, in a session's configuration."""
+"""The setting with the archive, in a session's configuration."""
 
 CARRIED = "spark.tidemark.executor_environment.carried"
-"""The archive that a session has, as `identity` names it: a setting of the session."""
+"""The session's setting with the archive it carries, as named by `identity`."""
 
 MUST_AGREE = ("python", "machine")
 
 ARCHIVES = "spark.archives"
-"""Spark's setting with what each executor unpacks when it starts, in its own folder."""
+"""Spark's setting for the archives that each executor unpacks in its own folder when it starts."""
 
 LINK = """\
 #!/bin/sh
 # The archive that this executor unpacked when it started.
 exec "$(dirname "$0")/../../../{folder}/{program}" "$@"
 """
-"""The program of an archive that a session brings instead: its folder is in the executor's own."""
+"""The program of the link archive that a session carries instead: its folder is within the executor's folder."""
 
 
 def environment_config(archive: str | None) -> dict[str, str]:
-    """The settings of a session whose executors run what is in the archive."""
+    """Return the settings of a session whose executors run the archive's packages."""
     return {} if archive is None else {ARCHIVE: archive, PYTHON: f"{FOLDER}/{PROGRAM}"}
 
 
 def check_environment(config: Mapping[str, str]) -> None:
     """Raise InvalidSettings if the configuration names an archive on this machine that does not exist, that `tidemark
-    provision --executors` did not make, or that is for another Python than this."""
+    provision --executors` did not create, or that is for another Python or machine type."""
     archive = config.get(ARCHIVE)
     if archive is None or is_address(archive):
         return
@@ -65,17 +66,18 @@ def check_environment(config: Mapping[str, str]) -> None:
 
 
 def archives_config(archive: str, others: str = "") -> dict[str, str]:
-    """The setting by which executors unpack the archive when they start, beside others that `spark.archives` names.
-    None for an address: there Spark reads it before it has any JAR, so that gs:// would need one on each machine."""
+    """Return the setting with which executors unpack the archive when they start, in addition to the `others` in
+    `spark.archives`. Empty for an address: Spark would read it before it loads any JAR, so gs:// would need the
+    connector on each machine."""
     return {} if is_address(archive) else {ARCHIVES: ",".join(filter(None, [f"{archive}#{FOLDER}", others]))}
 
 
 def carry_environment(session: SparkSession, archive: str) -> None:
-    """Have the session's executors run what is in the archive, from the next task on, those that start later too.
+    """Make the session's executors run the archive's packages from the next task, including executors that start later.
 
-    A Spark Connect server that was started with such an archive keeps it. To any other server a file on this machine is
-    sent once a session. An address is one that Spark's machines read. Assumption: the session has no other such archive
-    yet. Raises InvalidSettings, or ToolMissing where Spark cannot read gs://.
+    A Spark Connect server that was started with such an archive keeps using it. To any other server, a file on this
+    machine is sent once per session. An address is read by Spark's machines. Assumption: the session has no other such
+    archive yet. Raises InvalidSettings, or ToolMissing if Spark cannot read gs://.
     """
     config = environment_config(archive)
     check_environment(config)
@@ -94,19 +96,19 @@ def carry_environment(session: SparkSession, archive: str) -> None:
 
 
 def is_brought(session: SparkSession) -> bool:
-    """Tell whether the session's Spark was started with an archive for executors."""
+    """True if the session's Spark was started with an archive for executors."""
     named = (session.conf.get(ARCHIVES, "") or "").split(",")
     return any(name.strip().endswith(f"#{FOLDER}") for name in named)
 
 
 def is_out_of_reach_of_streams(session: SparkSession) -> bool:
-    """Tell whether a streaming query of this session would look for its Python where no executor has it."""
+    """True if a streaming query of this session would look for its Python where no executor has it."""
     return is_connected(session) and bool(session.conf.get(CARRIED, "")) and not is_brought(session)
 
 
 def _link(session: SparkSession) -> None:
-    """Send the session an archive that only leads to the executor's own. It is the same for whoever sends it: a server
-    refuses another of the same name."""
+    """Send the session an archive that only links to the executor's archive. Its content is always the same: a server
+    refuses a different archive of the same name."""
     program = LINK.format(folder=FOLDER, program=PROGRAM).encode()
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / f"{FOLDER}_link.tar.gz"
@@ -116,7 +118,7 @@ def _link(session: SparkSession) -> None:
 
 
 def identity(archive: str) -> str:
-    """A name of the archive's content, as far as the file's size and time tell. An address stands for itself."""
+    """Return a name for the archive's content: the address itself, or the file's path, size and modification time."""
     if is_address(archive):
         return archive
     state = Path(archive).stat()
@@ -124,5 +126,5 @@ def identity(archive: str) -> str:
 
 
 def is_connected(session: SparkSession) -> bool:
-    """Tell whether the session is on a Spark Connect server."""
+    """True if the session is on a Spark Connect server."""
     return ".connect." in type(session).__module__

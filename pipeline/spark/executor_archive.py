@@ -1,7 +1,7 @@
-"""The archive with tidemark and what it needs, for executors whose own Python lacks them: how it is made.
+"""Packs the archive with tidemark and its dependencies, for executors whose Python lacks them.
 
-It holds packages, not a Python: the executor's own, of the same minor version, imports them. So nothing in it knows
-where it was made, or where it is unpacked.
+It holds packages, not a Python: the executor's Python, of the same minor version, imports them. So the archive does not
+depend on where it was created, or where it is unpacked.
 """
 
 import io
@@ -24,19 +24,20 @@ from tidemark.pipeline.spark.executors import CONTRACT
 from tidemark.pipeline.version import DISTRIBUTION, own_version
 
 ENDINGS = (".tar.gz", ".tgz")
-"""Spark tells by the name how to unpack it."""
+"""The allowed endings of the archive's name, by which Spark knows how to unpack it."""
 
 LEFT_OUT = frozenset({"dagster", "dagster-pyspark", "dagster-webserver", "pyspark", "py4j"})
-"""Distributions that stay out, with what only they need. Executors have their own PySpark, and run no Dagster."""
+"""Distributions that are not packed, nor dependencies that only they need. Executors have their own PySpark, and do not
+run Dagster."""
 
 NOT_PACKED = frozenset({"direct_url.json", "RECORD", "INSTALLER", "REQUESTED", "uv_cache.json"})
-"""Files of an installation that say where it came from, with whatever login its address had, and where it is."""
+"""Files of an installation that reveal its location and its source, including any credentials in the source's URL."""
 
 OF_OURS = frozenset({".py", ".typed", ".html", ".css", ".js"})
-"""Endings of the files of the package. Settings, which lie beside them in a checkout, have another one."""
+"""Endings of the package's files. Settings files, which are next to them in a checkout, have another ending."""
 
 COMPRESSION = 3
-"""The level of gzip, from 1 to 9: more takes several times as long and saves a tenth."""
+"""gzip's level, from 1 to 9: a higher one takes several times as long and saves a tenth."""
 
 MANIFEST, PACKAGES, PROGRAM = "manifest.json", "site-packages", "bin/python"
 
@@ -58,8 +59,8 @@ exit 1
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """The origin of an archive: the Python that its packages are for, as `3.11`, the kind of machine, and the
-    tidemark whose tasks it runs."""
+    """The manifest of an archive: the Python version of its packages (such as `3.11`), the machine type, the version of
+    tidemark, and the CONTRACT of the tasks that it runs."""
 
     python: str
     machine: str
@@ -68,7 +69,7 @@ class Manifest:
 
 
 def own_manifest() -> Manifest:
-    """The manifest of an archive that is packed now."""
+    """Return the manifest of an archive packed by this process."""
     return Manifest(
         python=f"{sys.version_info.major}.{sys.version_info.minor}",
         machine=f"{platform.system().lower()}-{platform.machine()}",
@@ -78,8 +79,9 @@ def own_manifest() -> Manifest:
 
 
 def pack(file: Path) -> list[str]:
-    """Write the archive, replacing what is there; returns the distributions in it. Raises InvalidSettings for a name
-    that Spark would not unpack, ToolMissing where an installed package cannot be packed; then the file is as it was."""
+    """Write the archive, replacing an existing file, and return the packed distributions. Raises InvalidSettings for a
+    name that Spark would not unpack, ToolMissing if an installed package cannot be packed; then the file is
+    unchanged."""
     if not file.name.endswith(ENDINGS):
         raise InvalidSettings(
             f"{file}: name the archive with the ending .tar.gz, by which Spark knows how to unpack it"
@@ -99,7 +101,7 @@ def pack(file: Path) -> list[str]:
 
 
 def manifest_of(file: Path) -> Manifest:
-    """Read an archive's manifest. Raises InvalidSettings where it is missing or was not made by `pack`."""
+    """Read an archive's manifest. Raises InvalidSettings if the archive is missing or was not created by `pack`."""
     try:
         with tarfile.open(file, "r:gz") as archive:
             first = archive.next()
@@ -116,8 +118,8 @@ def manifest_of(file: Path) -> Manifest:
 
 
 def distributions() -> dict[str, metadata.Distribution]:
-    """The distributions that tidemark needs on an executor, by name, itself included. Raises ToolMissing if one is
-    missing."""
+    """Return the distributions that tidemark needs on an executor, including itself, by name. Raises ToolMissing if any
+    is not installed."""
     found: dict[str, metadata.Distribution] = {}
     extras_of: dict[str, set[str]] = {}
     wanted: list[tuple[str, set[str]]] = [(DISTRIBUTION, set())]
@@ -132,7 +134,7 @@ def distributions() -> dict[str, metadata.Distribution]:
         try:
             found[key] = metadata.distribution(key)
         except metadata.PackageNotFoundError as error:
-            raise ToolMissing(f"{name} is not installed here, and tidemark needs it: install tidemark anew") from error
+            raise ToolMissing(f"{name} is not installed here, and tidemark needs it: reinstall tidemark") from error
         needs = [Requirement(line) for line in found[key].requires or ()]
         wanted += [(one.name, one.extras) for one in needs if _is_needed(one, more)]
     return found
@@ -143,15 +145,15 @@ def _is_needed(one: Requirement, extras: Iterable[str]) -> bool:
 
 
 def _files(packed: dict[str, metadata.Distribution]) -> Iterator[tuple[str, Path]]:
-    """The files to pack: below `site-packages`, and where they are."""
+    """Yield the files to pack: the path below `site-packages`, and the source file."""
     for name, distribution in sorted(packed.items()):
         is_ours = name == canonicalize_name(DISTRIBUTION)
         if is_ours:
             yield from _own_files()
         elif (distribution.read_text("direct_url.json") or "").replace(" ", "").find('"editable":true') >= 0:
             raise ToolMissing(
-                f"{name} is installed from a folder (editable), and only its files' place is known: install it from a "
-                "wheel to pack it"
+                f"{name} is installed from a folder (editable), and only the location of its files is known: install "
+                "it from a wheel to pack it"
             )
         for file in distribution.files or ():
             place = Path(str(file.locate()))
@@ -163,7 +165,7 @@ def _files(packed: dict[str, metadata.Distribution]) -> Iterator[tuple[str, Path
 
 
 def _own_files() -> Iterator[tuple[str, Path]]:
-    """The package itself, the same from a wheel and from a checkout, where its folders are links."""
+    """Yield the files of the package itself, the same from a wheel and from a checkout, where its folders are links."""
     root = Path(__file__).parent.parent.parent  # not resolved: in a checkout the folders are links
     for folder, _, names in os.walk(root, followlinks=True):
         for file in (Path(folder) / name for name in sorted(names)):
@@ -172,14 +174,14 @@ def _own_files() -> Iterator[tuple[str, Path]]:
 
 
 def add_content(archive: tarfile.TarFile, name: str, content: bytes, mode: int = 0o644) -> None:
-    """Add a file of this content, which is the same whoever adds it and whenever."""
+    """Add a file with this content, without user or time, so that the archive is reproducible."""
     entry = tarfile.TarInfo(name)
     entry.size, entry.mode = len(content), mode
     archive.addfile(entry, io.BytesIO(content))
 
 
 def _of_nobody(entry: tarfile.TarInfo) -> tarfile.TarInfo:
-    """Without the name of the user who packs. Readable for whoever the executor runs as."""
+    """Remove the packing user's name and ids, and make the file readable for every user."""
     entry.uid = entry.gid = 0
     entry.uname = entry.gname = ""
     entry.mode = 0o755 if entry.mode & 0o100 else 0o644

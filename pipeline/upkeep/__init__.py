@@ -1,1 +1,1 @@
-"""Housekeeping and repair: what deletes, rewrites or repairs files of the lake."""
+"""Housekeeping and repair: deletes, rewrites and repairs files of the lake."""

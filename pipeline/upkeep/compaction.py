@@ -1,7 +1,7 @@
-"""A Delta table kept small: small files rewritten as few larger ones, and what only earlier versions need removed.
+"""Keeps a Delta table small: rewrites small files as larger ones, and removes files that only earlier versions need.
 
-A rewrite is marked as changing no data (`dataChange: false`), so that it makes no window stale. The files that it
-replaces stay as long as earlier versions are kept, so that no reader is disturbed.
+A rewrite is marked as changing no data (`dataChange: false`), so it makes no window stale. The replaced files stay as
+long as earlier versions are kept, so no reader is disturbed.
 """
 
 import json
@@ -18,27 +18,28 @@ from tidemark.pipeline.lake.tables.heartbeats import HOUR
 from tidemark.pipeline.lake.tables.table import DataFile, LakeTable, data_files, table_errors
 
 TARGET_BYTES, MOST_TARGET_BYTES = 16 << 20, 128 << 20
-"""Size of a rewritten file, at least: a few minutes of 10,000 streams, so that a run skips most of an hour by
-statistics. And at most, where a partition would have more than `FILES`."""
+"""Minimum and maximum target size of a rewritten file. The minimum is a few minutes of 10,000 streams, so that a run
+skips most of an hour by statistics. Larger targets are used if a partition would have more than `FILES` files."""
 
 FILES = 64
-"""Files of a rewritten partition, while they are not too large: each commit goes through all files of the table."""
+"""Maximum number of files of a rewritten partition, unless they would be too large: each commit goes through all files
+of the table."""
 
 SMALL_BYTES = TARGET_BYTES // 2
 MANY = 8
-"""A partition with so many small files is rewritten. A rewrite leaves few of them."""
+"""A partition with at least this many small files is rewritten. A rewrite leaves only a few."""
 
 SORTED_ROWS, SORTED_BYTES = 5_000_000, 256 << 20
-"""A larger partition is not sorted, since a sort holds it whole: some 0.4 kB a row."""
+"""A larger partition is not sorted, since a sort holds all of it in memory: some 0.4 kB per row."""
 
 SPARE = timedelta(days=1)
-"""The extra time that tombstones and commits are kept beyond the files that they remove, so that a vacuum finds them
-all."""
+"""Tombstones and commits are kept this much longer than the files they remove, so that a vacuum finds all of them."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rewritten:
-    """A partition that was rewritten, or would be: its files and their bytes, before and after (0: not yet)."""
+    """A partition that was rewritten, or would be in a dry run: its files and their bytes, before and after (0 in a dry
+    run)."""
 
     partition: str
     files: int
@@ -49,7 +50,7 @@ class Rewritten:
 
 @dataclass(frozen=True, slots=True)
 class Dropped:
-    """The rows taken out of a table, or to be: partitions, their rows, and the bytes of their files."""
+    """The data removed from a table (in a dry run: to be removed): partitions, their rows, and their files' bytes."""
 
     partitions: int = 0
     rows: int = 0
@@ -58,19 +59,20 @@ class Dropped:
 
 @dataclass(frozen=True, slots=True)
 class Trimmed:
-    """The files removed, or to be: data files that only earlier versions list, and commits."""
+    """The numbers of removed files (in a dry run: to be removed): data files listed only by earlier versions, and
+    commits."""
 
     files: int = 0
     commits: int = 0
 
 
 def compact(table: LakeTable, last: str, order: str, *, dry_run: bool = False) -> Iterator[Rewritten]:
-    """Rewrite each partition up to `last` that has many small files, the newest partition first. Each is a commit of
-    its own, so a caller may stop after any of them and go on another time.
+    """Rewrite each partition up to `last` that has many small files, the newest partition first. Each is a separate
+    commit, so a caller may stop after any of them and continue another time.
 
-    Guarantee: readers see the same rows before and after, and appends at the same time are not disturbed. Rows come in
-    the order of a column. In a large partition they stay in the order in which they were added, so that memory is
-    bounded: some 2 GB. Raises TableConflict if somebody else has rewritten the same files; LakeError.
+    Guarantee: readers see the same rows before and after, and concurrent appends are not disturbed. Rows are sorted by
+    the column `order`. In a large partition they keep the order in which they were added, which bounds memory to some
+    2 GB. Raises TableConflict if another process has rewritten the same files; LakeError.
     """
     current = table.current()
     if current is None:
@@ -97,21 +99,21 @@ def compact(table: LakeTable, last: str, order: str, *, dry_run: bool = False) -
 
 
 def target_bytes(size: int) -> int:
-    """The size of a rewritten file of a partition of so many bytes."""
+    """Return the target size of a rewritten file in a partition of `size` bytes."""
     return min(max(TARGET_BYTES, size // FILES), MOST_TARGET_BYTES)
 
 
 def trim(table: LakeTable, keep: timedelta, *, dry_run: bool = False) -> Trimmed:
     """Remove the files and commits of versions that ended more than `keep` ago, in whole hours, and write a checkpoint,
-    so that opening the table takes few reads. Younger versions can be read, and files that are not committed yet are
-    not touched. It can be killed at any point, and run beside everything else. Raises LakeError."""
+    so that opening the table takes few reads. Younger versions stay readable, and uncommitted files are not touched.
+    Safe to kill at any point, and to run concurrently with everything else. Raises LakeError."""
     current = table.current()
     if current is None:
         return Trimmed()
 
     def vacuum(*, dry_run: bool) -> int:
         with table_errors(table.uri):
-            # By what commits say was removed, never by what lies around: that may be of a run under way.
+            # Delete only what commits say was removed, never unlisted files: these may belong to a running run.
             return len(current.vacuum(keep // HOUR, dry_run=dry_run, enforce_retention_duration=False, full=False))
 
     files = vacuum(dry_run=True)
@@ -129,8 +131,8 @@ def trim(table: LakeTable, keep: timedelta, *, dry_run: bool = False) -> Trimmed
 
 
 def drop_partitions(table: LakeTable, before: str, *, dry_run: bool = False) -> Dropped:
-    """Take the partitions below a name out of a table's newest version. Their files are deleted once no version that is
-    kept lists them. Raises TableConflict if somebody else changed them at the same time; LakeError."""
+    """Remove the partitions below a name from a table's newest version. Their files are deleted once no kept version
+    lists them. Raises TableConflict if another process changed them concurrently; LakeError."""
     current = table.current()
     column = table.partition_column
     old = [file for file in data_files(current, column) if file.partition < before]
@@ -143,7 +145,7 @@ def drop_partitions(table: LakeTable, before: str, *, dry_run: bool = False) -> 
 
 
 def _keep_commits_for(table: LakeTable, current: DeltaTable, keep: timedelta) -> None:
-    """Have the library itself keep commits and tombstones for so long."""
+    """Make the library keep commits and tombstones for this time."""
     interval = f"interval {keep // HOUR} hours"
     wanted = {"delta.logRetentionDuration": interval, "delta.deletedFileRetentionDuration": interval}
     if wanted.items() <= current.metadata().configuration.items():

@@ -1,6 +1,7 @@
-"""Housekeeping: what deletes, packs or rewrites what a lake gathers in months.
+"""Housekeeping: deletes, packs and rewrites what a lake accumulates over months.
 
-The chores run one after the other, whichever of them fail. Each can be killed anywhere, and may run beside everything.
+The chores run one after the other; a failed one does not stop the rest. Each may be killed at any point, and may run
+concurrently with everything else.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -21,27 +22,27 @@ from tidemark.pipeline.upkeep.orphans import GRACE, find_orphans, remove_orphans
 from tidemark.pipeline.windows import DAY
 
 PACKED_AFTER = timedelta(hours=1)
-"""Entries of the tracking log stay single for so long, because people mostly look at the last minutes."""
+"""Log entries are not archived for this time, because people mostly look at the last minutes."""
 
 SETTLED_AFTER = timedelta(minutes=15)
-"""A partition is rewritten once the watermark (for quarantine and corrections: the clock) is so far beyond its end."""
+"""A partition is rewritten once the watermark (for quarantine and corrections: the clock) is this far past its end."""
 
 VERSIONS_KEPT = timedelta(days=7)
-"""Time that earlier versions of tables stay, with the files that a compaction or a recomputation replaced: longer than
-any reader needs one version, and long enough to look back at last week's."""
+"""How long earlier versions of tables are kept, with the files replaced by compactions and recomputations: longer than
+any reader needs a version, and long enough to look back at last week's."""
 
 COMPACTED_FOR = timedelta(minutes=10)
-"""The longest time that one table is rewritten in one go, the newest partitions first: a table of thousands of event
-hours would take the whole day, and everything after it would wait."""
+"""Maximum time for rewriting one table per run, the newest partitions first: a table of thousands of event hours would
+take the whole day, and all later chores would wait."""
 
 Done = tuple[str, dict[str, int]]
-"""A sentence, and figures by name. Without figures there was nothing to do, and the sentence says why."""
+"""A sentence, and figures by name. Without figures, there was nothing to do, and the sentence says why."""
 
 
 @dataclass(frozen=True, slots=True)
 class Chore:
-    """Something that was done, or would be, in a sentence and figures. `is_idle`: nothing was to do; `failed`: why not;
-    `skipped`: why it cannot be here."""
+    """A result of housekeeping (in a dry run: planned), as a sentence and figures. `is_idle`: there was nothing to do;
+    `failed`: why it failed; `skipped`: why it cannot be done here."""
 
     name: str
     about: str
@@ -53,13 +54,13 @@ class Chore:
 
     @property
     def sentence(self) -> str:
-        """In words."""
+        """The result in words, with the chore's name."""
         why = self.skipped if self.failed is None else self.failed
         return f"{self.name}, {self.about}: {self.says if why is None else f'not done: {why}'}"
 
 
 class Housekeeper:
-    """Keeps one lake, by its settings. With `dry_run` it says what would be done, and changes nothing."""
+    """Does the chores of one lake, by its settings. With `dry_run`, reports what would be done, and changes nothing."""
 
     def __init__(self, settings: Settings, clock: Clock, *, dry_run: bool = False) -> None:
         self._settings = settings
@@ -70,7 +71,7 @@ class Housekeeper:
         self._packing = LogPacking(self._lake.objects())
 
     def chores(self) -> Iterator[Chore]:
-        """Do every chore, and report each when it is done. An error of tidemark's own is reported, not raised."""
+        """Do every chore, and yield its results as they are ready. A TidemarkError is reported, not raised."""
         every: Sequence[tuple[str, str, Callable[[], Iterator[Done]]]] = [
             ("retention", "windows", self._drop_windows),
             (
@@ -100,7 +101,8 @@ class Housekeeper:
                 yield Chore(name, about, "", failed=str(error))
 
     def _drop_windows(self) -> Iterator[Done]:
-        """Drop heartbeats and windows by age: their event time behind the watermark, which an outage does not raise."""
+        """Drop heartbeats and windows by the age of their event time relative to the watermark, so that an outage does
+        not age them."""
         keep, windowing, lake = self._keep, self._settings.windowing, self._lake
         if keep.heartbeats is None and keep.windows is None:
             yield "all are kept", {}
@@ -110,7 +112,7 @@ class Housekeeper:
             yield "no watermark exists yet", {}
             return
         hour = None if keep.heartbeats is None else _floor(until - keep.heartbeats, HOUR)
-        # Windows of your own tables are as long as a day at most: by whole days, none is taken out before its end.
+        # Windows of custom tables last a day at most: with whole days, no window is removed before its end.
         width = DAY if lake.own_tables() else windowing.length
         first = None if keep.windows is None else _floor(until - keep.windows, width)
         needed = None if hour is None else _ceiling(hour + self._settings.windows.lookback, windowing.length)
@@ -176,13 +178,14 @@ class Housekeeper:
             after = f"{did.files_after} ({did.size_after} bytes), in the order of {order}"
             yield f"partition {did.partition}: {before} became {after}", figures
             if self._clock.monotonic() >= ends_at:
-                yield f"older partitions wait for the next time, after {format_duration(COMPACTED_FOR)}", {"stopped": 1}
+                yield f"stopped after {format_duration(COMPACTED_FOR)}: the next run continues", {"stopped": 1}
                 break
         if is_idle:
-            yield "no partition that is over has many small files", {}
+            yield "no finished partition has many small files", {}
 
     def _newest_over(self, name: str) -> str:
-        """The newest partition that is over, by the watermark, or by the clock if that is days. Empty if none is."""
+        """Return the newest partition that is over, by the watermark or, for partitions by day, by the clock. Empty if
+        there is no watermark."""
         if name in (QUARANTINE, CORRECTIONS):
             return (self._clock.now() - SETTLED_AFTER - DAY).strftime(DAY_FORMAT)
         until = self._event_time_reached()
@@ -208,13 +211,13 @@ class Housekeeper:
         yield _done(figures, says, f"no file that nothing names is older than {format_duration(GRACE)}")
 
     def _event_time_reached(self) -> datetime | None:
-        """The watermark, but not beyond the clock."""
+        """Return the watermark, but not beyond the current time."""
         watermark = self._lake.tracking_log().newest_watermark()
         return None if watermark is None else min(watermark, self._clock.now())
 
 
 def _done(figures: dict[str, int], says: str, otherwise: str) -> Done:
-    """The sentence and the figures, or why there was nothing to do if all figures are 0."""
+    """Return the sentence and the figures or, if all figures are 0, why there was nothing to do."""
     return (says, figures) if any(figures.values()) else (otherwise, {})
 
 

@@ -1,8 +1,8 @@
-"""The windows of a range that have to be computed again, or cannot be. Every file is looked at, none is changed.
+"""Finds the windows of a range that must be recomputed, and those that cannot be. Checks every file and changes none.
 
-A window is *missing* (closed, and not computed), *stale* (heartbeats have landed that it was computed without) or
-*damaged* (a file of it, or its run's manifest, is gone or unreadable). Computing it again repairs all three, as
-long as the heartbeats that it is made from can be read; a damaged file of those is named with the windows that need it.
+A window is *missing* (closed, but not computed), *stale* (heartbeats landed after it was computed) or *damaged* (one of
+its files, or its run's manifest, is gone or unreadable). Recomputing repairs all three if the heartbeats of the window
+are readable. A damaged file of heartbeats is reported with the windows that need it.
 """
 
 from collections import defaultdict
@@ -36,11 +36,11 @@ from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.windows import KEY_FORMAT, Window, runs_of_neighbours
 
 Progress = Callable[[str, int, int], None]
-"""Told what is being looked at, how much of it is done, and how much there is."""
+"""Progress callback: called with what is being checked, the number done, and the total."""
 
 
 class Fault(StrEnum):
-    """A reason to compute a window again. The first that holds is the window's."""
+    """A reason to recompute a window. The first that applies is the window's fault."""
 
     DAMAGED = "damaged"
     MISSING = "missing"
@@ -49,7 +49,7 @@ class Fault(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Broken:
-    """A window to be computed again: every reason, and why it cannot be just now, if it cannot."""
+    """A window to be recomputed, with all reasons, and what blocks the recomputation, if anything."""
 
     window: Window
     fault: Fault
@@ -59,7 +59,7 @@ class Broken:
 
 @dataclass(frozen=True, slots=True)
 class DamagedInput:
-    """A file of `heartbeats` that is gone or unreadable, and the windows of the range that are made from it."""
+    """A missing or unreadable file of `heartbeats`, and the windows of the range that need it."""
 
     path: str
     why: str
@@ -68,7 +68,7 @@ class DamagedInput:
 
 @dataclass(frozen=True, slots=True)
 class DamagedOwn:
-    """A window of a custom table with a file that is gone or unreadable."""
+    """A window of a custom table with a missing or unreadable file."""
 
     table: str
     window: str
@@ -77,9 +77,9 @@ class DamagedOwn:
 
 @dataclass(frozen=True, slots=True)
 class Integrity:
-    """The findings of a check of the windows `[start, end)`: the numbers of windows and of their files; the broken
-    windows; the damaged files of `heartbeats`; the damaged windows of custom tables; and, in words, what could not be
-    determined."""
+    """The findings of a check of the windows in `[start, end)`: the number of windows and of their files, the broken
+    windows, the damaged files of `heartbeats` (`inputs`), the damaged windows of custom tables (`own`), and a sentence
+    for whatever could not be determined (`unknown`)."""
 
     start: datetime
     end: datetime
@@ -92,21 +92,21 @@ class Integrity:
 
     @property
     def repairable(self) -> list[list[Window]]:
-        """The windows to compute again that can be, as stretches without a gap, in order."""
+        """The broken windows that can be recomputed, as contiguous stretches, in order."""
         return runs_of_neighbours(broken.window for broken in self.broken if not broken.blocked_by)
 
     @property
     def blocked(self) -> list[Broken]:
-        """The windows that need more than to be computed again."""
+        """The broken windows that cannot be recomputed yet."""
         return [broken for broken in self.broken if broken.blocked_by]
 
 
 def check_windows(
     lake: Lake, settings: Settings, start: datetime, end: datetime, *, watermark: datetime | None, tell: Progress
 ) -> Integrity:
-    """Check each window that lies wholly in `[start, end)`; `watermark` says which are closed. Each file's presence,
-    size, footer and number of rows are compared with the table; values are not read. Raises LakeError if a table's own
-    log cannot be read, or the lake does not answer."""
+    """Check each window that lies entirely in `[start, end)`; `watermark` determines which are closed. Compares each
+    file's presence, size, footer and row count with the table; does not read values. Raises LakeError if a table's own
+    log cannot be read, or the lake is unreachable."""
     windowing, lookback = settings.windowing, settings.windows.lookback
     windows = {window.key: window for window in windowing.between(start, end)}
     diffs = lake.diffs()
@@ -122,7 +122,7 @@ def check_windows(
     closed = lake.kept_windows(windowing).closed(watermark)
     for stretch in lake.window_index(windowing, lookback).update().due(closed):
         for window in map(windowing.numbered, stretch):
-            blame(window, Fault.MISSING, "it is closed, and not computed")
+            blame(window, Fault.MISSING, "it is closed but not computed")
     unknown = []
     tell("what landed since windows were computed", 0, 1)
     try:
@@ -155,7 +155,7 @@ def check_windows(
 
 
 def forget_damaged(lake: Lake, damaged: Iterable[DamagedOwn]) -> None:
-    """Take the damaged windows out of their tables, whose sensor has them computed again then. Raises LakeError."""
+    """Remove the damaged windows from their tables, whose sensor then has them recomputed. Raises LakeError."""
     by_table = defaultdict[str, set[str]](set)
     for one in damaged:
         by_table[one.table].add(one.window)
@@ -164,12 +164,12 @@ def forget_damaged(lake: Lake, damaged: Iterable[DamagedOwn]) -> None:
 
 
 def _files_of(table: LakeTable, windows: Mapping[str, Window]) -> list[DataFile]:
-    """The files that the newest version of a table by window lists for these windows."""
+    """Return the files that the newest version of a windowed table lists for these windows."""
     try:
         current = table.current()
     except CorruptObject as error:
         raise CorruptObject(
-            f"{error}. Where there is none: every window can be computed again, so move {table.uri} away, and repair"
+            f"{error}. Without a backup, move {table.uri} away and run the repair: every window can be recomputed"
         ) from error
     return [file for file in data_files(current, table.partition_column) if file.partition in windows]
 
@@ -177,7 +177,7 @@ def _files_of(table: LakeTable, windows: Mapping[str, Window]) -> list[DataFile]
 def _damaged(
     diffs: WindowedTable, files: Mapping[LakeTable, Sequence[DataFile]], tell: Progress
 ) -> defaultdict[str, list[str]]:
-    """Check the files of computed windows and the manifests of their runs; the reasons by window."""
+    """Check the files of computed windows and the manifests of their runs. Returns the reasons by window."""
     found, computed_by = defaultdict[str, list[str]](list), defaultdict[str, set[str]](set)
     for table, of_table in files.items():
         for file, why in _looked_at(table, of_table, tell):
@@ -203,12 +203,12 @@ def _blocks(window: Window, inputs: Iterable[DamagedInput], watermark: datetime 
     blocks = [f"{damaged.path} is damaged" for damaged in inputs if window in damaged.windows]
     if not window.is_closed_at(watermark):
         where = "is not known" if watermark is None else f"is at {iso(watermark)}"
-        blocks.append(f"the watermark {where}, and a run takes closed windows only")
+        blocks.append(f"the watermark {where}, and a run computes only closed windows")
     return blocks
 
 
 def _looked_at(table: LakeTable, files: Sequence[DataFile], tell: Progress) -> Iterator[tuple[DataFile, str]]:
-    """The damaged ones of a table's files, each with what is wrong."""
+    """Yield the damaged files among `files` of a table, each with what is wrong."""
     if not files:
         return
     what = f"files of {table.uri.rpartition('/')[2]}"
@@ -220,7 +220,7 @@ def _looked_at(table: LakeTable, files: Sequence[DataFile], tell: Progress) -> I
 
 
 def _damage_of(place: pafs.FileSystem, file: DataFile) -> str | None:
-    """Say what is wrong with a file; None if nothing is. Raises LakeError if the lake itself does not answer."""
+    """Return what is wrong with a file; None if it is intact. Raises LakeError if the lake itself is unreachable."""
     try:
         with table_errors(file.path):
             info = place.get_file_info(file.path)

@@ -1,7 +1,7 @@
-"""Orphans: files of the lake that nothing names, left behind by runs, appends, drains and writes that were killed.
+"""Orphans: files of the lake without a reference, left behind by killed runs, appends, drains and writes.
 
-They are never read. A run that is under way has files that no version of a table lists yet, and these look the same. So
-only a file older than a grace time, which is longer than any run and any write, counts as an orphan.
+They are never read. The files of a running run look the same, since no version of a table lists them yet. So only a
+file older than a grace time, which is longer than any run and any write, counts as an orphan.
 """
 
 from collections.abc import Iterable, Mapping
@@ -25,19 +25,20 @@ from tidemark.pipeline.lake.tables.windowed import MANIFESTS, RUNS_FOLDER
 from tidemark.pipeline.settings_sections import LakeSettings
 
 GRACE = timedelta(days=1)
-"""Longer than any run: Dagster ends one after `max_runtime_seconds` in dagster.yaml, two hours."""
+"""Minimum age of an orphan. Longer than any run: Dagster ends a run after `max_runtime_seconds` in dagster.yaml, two
+hours."""
 
 COMMIT, OF_COMMIT = "_commit_", ".tmp"
-"""Begin and end the name of a commit on a disk that the Delta library has not put in place yet."""
+"""Prefix and suffix of a commit's temporary file on disk, before the Delta library moves it into place."""
 
 OF_A_DRAIN = f"{LANDINGS}drain-"
-"""Begins the names of a drain's manifests. What they list is in the tables, so they are not read once the drain is
-over. A stream of `format("pubsub")` lands under other names, and may go on with what it has landed in a year."""
+"""Prefix of the names of a drain's landings. What their manifests list is in the tables, so they are not read once the
+drain is over. A stream of `format("pubsub")` lands under other names, and may still need its landings after a year."""
 
 
 @dataclass(frozen=True, slots=True)
 class Orphan:
-    """An orphaned file. `location` is where a person finds it, `what` says what left it behind."""
+    """An orphaned file. `location` is its human-readable address; `what` says what left it behind."""
 
     name: str
     location: str
@@ -47,14 +48,14 @@ class Orphan:
 
 
 def find_orphans(lake: Lake, settings: LakeSettings, before: datetime) -> list[Orphan]:
-    """The orphans that were written before a moment, in the order of their names.
+    """Return the orphans written before a moment, in the order of their names.
 
-    A data file is an orphan if no version of its table lists it, as far back as the table's log goes. What Spark leaves
-    beside data (`_SUCCESS`, `_temporary`, checksums) is one if nothing of its file or run is listed, and so is a run's
-    manifest. Raises LakeError.
+    A data file is an orphan if no version of its table lists it, as far back as the table's log goes. Files that Spark
+    leaves beside data (`_SUCCESS`, `_temporary`, checksums) and a run's manifest are orphans if no data file of theirs
+    or of their run is listed. Raises LakeError.
     """
     place = table_uri(settings, "").rstrip("/")
-    with table_errors(place):  # listed before the tables are read: files that are committed meanwhile are not orphans
+    with table_errors(place):  # list before reading the tables: files committed meanwhile are not orphans
         found = arrow_files(settings, "").get_file_info(pafs.FileSelector("", allow_not_found=True, recursive=True))
     old = {info.path.lstrip("/"): info for info in found if info.type == pafs.FileType.File and info.mtime <= before}
     by_window = lake.by_window()
@@ -83,15 +84,16 @@ def remove_orphans(orphans: Iterable[Orphan], objects: ObjectStore) -> None:
 
 
 def _left_by_a_kill(name: str) -> str | None:
-    """Say what left a file behind, if its name alone tells; None for any other file."""
+    """Return what left a file behind, if its name alone shows it; None for any other file."""
     file = name.rpartition("/")[2]
     if file.startswith(TEMPORARY) or (file.startswith(COMMIT) and file.endswith(OF_COMMIT)):
-        return "a write that was begun and never finished"
+        return "left by an unfinished write"
     return "left by a drain that was killed" if name.startswith(OF_A_DRAIN) else None
 
 
 def _key(path: str) -> str | None:
-    """The data file, or the run, that a table must list to own a file in its folder. None: it is not judged."""
+    """Return the data file, or the run, that a table must list to own a file in its folder; None if the file cannot be
+    an orphan."""
     folder, _, name = path.rpartition("/")
     if path.startswith(f"{LOG_FOLDER}/"):
         return None
@@ -103,13 +105,14 @@ def _key(path: str) -> str | None:
 
 
 def _run_of(path: str) -> str | None:
-    """The run that wrote a file of a table by window; None for a file that is in no run's folder."""
+    """Return the run that wrote a file of a windowed table; None for a file outside the runs' folders."""
     parts = path.split("/")
     return parts[1] if parts[0] == RUNS_FOLDER and len(parts) > 2 else None
 
 
 def _unnamed(keys: Mapping[str, str | None], tables: Iterable[LakeTable]) -> list[str]:
-    """The files whose key no version of the tables lists. Older versions are read only if the newest leave any."""
+    """Return the files whose key no version of the tables lists. Reads older versions only if the newest ones leave
+    any."""
     left = [name for name, key in keys.items() if key is not None]
     for listed in (_listed_now, _listed_ever):
         if left:
@@ -125,7 +128,7 @@ def _listed_now(table: LakeTable) -> set[str]:
 
 
 def _listed_ever(table: LakeTable) -> set[str]:
-    """Every path that one of the commits which are still there added or removed."""
+    """Return every path that an existing commit added or removed."""
     if table.current() is None:
         return set()
     with table_errors(table.uri):

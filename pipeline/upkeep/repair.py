@@ -1,4 +1,4 @@
-"""A look at a whole lake before a repair: windows, tracking log, orphans; and the note in a lost entry's place."""
+"""The survey of a lake before a repair (windows, tracking log, orphans), and the note that replaces a lost entry."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
@@ -21,7 +21,8 @@ from tidemark.pipeline.windows import Window, Windowing
 
 @dataclass(frozen=True, slots=True)
 class LogHealth:
-    """The number of entries read; the damaged, missing or forgotten ones, and why; and the lost end."""
+    """The state of the tracking log: the number of entries read, the damaged or missing and the forgotten ones with
+    their reasons, and the lost end."""
 
     read: int = 0
     damaged: Sequence[tuple[int, str]] = ()
@@ -30,13 +31,13 @@ class LogHealth:
 
     @property
     def is_whole(self) -> bool:
-        """True if nothing has to be done about it."""
+        """True if the log needs no repair."""
         return not self.damaged and not self.lost
 
 
 @dataclass(frozen=True, slots=True)
 class Survey:
-    """The findings of a look at a lake."""
+    """The findings of a survey of a lake."""
 
     integrity: Integrity
     log: LogHealth
@@ -50,11 +51,11 @@ class Survey:
 
     @property
     def needs_a_hand(self) -> bool:
-        """True if something is wrong that computing windows again and removing orphans does not repair."""
+        """True if something is wrong that recomputing windows and removing orphans cannot repair."""
         return bool(self.integrity.inputs or self.integrity.blocked or self.integrity.unknown) or not self.log.is_whole
 
     def runs(self, most: int) -> Iterator[Sequence[Window]]:
-        """The windows to compute again that can be: for each run a stretch without a gap, of at most so many."""
+        """Yield the windows to recompute, for each run a contiguous stretch of at most `most` windows."""
         for stretch in self.integrity.repairable:
             for number in range(0, len(stretch), most):
                 yield stretch[number : number + most]
@@ -62,7 +63,7 @@ class Survey:
 
 @dataclass(frozen=True, slots=True)
 class Flaw:
-    """One thing that is wrong, in a word and a sentence. `is_grave`: a person has to repair it."""
+    """A flaw, as a word and a sentence. `is_grave`: a person has to repair it."""
 
     kind: str
     text: str
@@ -70,7 +71,7 @@ class Flaw:
 
 
 def findings(survey: Survey, now: datetime) -> Iterator[Flaw]:
-    """All that was found, by name."""
+    """Yield all findings of a survey as flaws."""
     for broken in survey.integrity.broken:
         for reason in broken.reasons:
             yield Flaw(str(broken.fault), f"{broken.window.key}: {reason}")
@@ -97,7 +98,7 @@ def findings(survey: Survey, now: datetime) -> Iterator[Flaw]:
 
 
 class Surveyor:
-    """Looks at one lake, and changes nothing."""
+    """Surveys one lake, and changes nothing."""
 
     def __init__(self, settings: Settings, clock: Clock) -> None:
         self.lake = Lake(settings.lake, settings.message.kinds, clock)
@@ -106,8 +107,9 @@ class Surveyor:
         self._kept = self.lake.kept_windows(settings.windowing)
 
     def range_of(self, first: Window | None, last: Window | None) -> tuple[datetime, datetime] | None:
-        """The time from the start of one window to the end of another. None stands for the first window with a landed
-        heartbeat, or the last closed one. None if there is none. Raises ValueError if the last is before the first."""
+        """Return the start of the first window and the end of the last one. None as an argument stands for the first
+        window with a landed heartbeat, or the last closed window. Returns None if there is no such window. Raises
+        ValueError if the last window is before the first."""
         if first is None or last is None:
             windowing, closed = self._settings.windowing, self._kept.closed(self._watermark())
             landed = self.lake.window_index(windowing, self._settings.windows.lookback).update().held.least
@@ -121,11 +123,11 @@ class Surveyor:
     def look(
         self, start: datetime, end: datetime, *, grace: timedelta = GRACE, tell: Progress = lambda *_: None
     ) -> Survey:
-        """Look at the windows in `[start, end)` that are kept, at the log from then on, and at all orphans older than
-        `grace`. Raises LakeError if a table's own log cannot be read, or the lake does not answer."""
+        """Check the kept windows in `[start, end)`, the log from `start`, and all orphans older than `grace`. Raises
+        LakeError if a table's own log cannot be read, or the lake is unreachable."""
         lake, watermark, now = self.lake, self._watermark(), self._clock.now()
         start = min(max(start, self._kept.since() or start), end)
-        # A window whose end is still to come by the clock is left for later: Dagster's partitions end now.
+        # A window that ends after the current time is left for later: Dagster's partitions end now.
         closed_at = None if watermark is None else min(watermark, now)
         integrity = check_windows(lake, self._settings, start, end, watermark=closed_at, tell=tell)
         log = check_log(lake.tracking_log(), start, tell)
@@ -134,7 +136,7 @@ class Surveyor:
         return Survey(integrity, log, orphans, watermark)
 
     def _watermark(self) -> datetime | None:
-        """The watermark by the log; None if there is none, or the log cannot be read."""
+        """Return the watermark from the log; None if there is none, or the log cannot be read."""
         try:
             decided = self.lake.tracking_log().newest_decision()
         except CorruptObject:
@@ -143,8 +145,8 @@ class Surveyor:
 
 
 def check_log(log: TrackingLog, since: datetime, tell: Progress = lambda *_: None) -> LogHealth:
-    """Read back to a compacted entry before the decision in force at `since`: all that a restart needs, and all that
-    explains that time. Returns damage, and raises LakeUnreachable."""
+    """Check the log back to a compacted entry before the decision in force at `since`: these entries suffice for a
+    restart and for explaining the time since. Damage is returned, not raised. Raises LakeUnreachable."""
     numbers = log.numbers()
     damaged: list[tuple[int, str]] = []
     forgotten: list[tuple[int, str]] = []
@@ -164,7 +166,7 @@ def check_log(log: TrackingLog, since: datetime, tell: Progress = lambda *_: Non
                 break
         tell("entries of the tracking log", read, len(numbers))
     else:
-        if numbers and numbers[0] and not is_compacted:  # housekeeping leaves a compacted one first
+        if numbers and numbers[0] and not is_compacted:  # after housekeeping, the first entry is a compacted one
             damaged.append((numbers[0] - 1, f"{entry_name(numbers[0] - 1)}, and what is before it, is missing"))
     lost = []
     if not damaged:
@@ -176,13 +178,13 @@ def check_log(log: TrackingLog, since: datetime, tell: Progress = lambda *_: Non
 
 
 def forget_entry(lake: Lake, windowing: Windowing, number: int) -> datetime | None:
-    """Put a note of the loss in the place of an entry of the log that is beyond repair. Assumption: no tracker runs.
-    The watermark then does not go back below the one returned: the highest that the witness's note and the newest
-    computed window tell of, None if neither does. Raises LakeError."""
+    """Replace a log entry that cannot be repaired with a note of the loss. Assumption: no tracker runs. Returns a lower
+    bound below which the watermark then does not go back: the maximum of the witness's note and the end of the newest
+    computed window; None if there is neither. Raises LakeError."""
     log, computed = lake.tracking_log(), lake.diffs().computed()
     known = [log.watermark_noted()]
     if computed:
-        with suppress(ValueError):  # windows had another length then
+        with suppress(ValueError):  # the windows had another length
             known.append(windowing.named(max(computed)).end)
     floor = max((watermark for watermark in known if watermark is not None), default=None)
     log.forget(number, "an operator called it lost", floor)
@@ -190,7 +192,7 @@ def forget_entry(lake: Lake, windowing: Windowing, number: int) -> datetime | No
 
 
 def _entry_or_damage(log: TrackingLog, number: int) -> Entry | str:
-    """The entry, or what is wrong with it."""
+    """Return an entry, or what is wrong with it."""
     try:
         return log.entry(number)
     except ObjectMissing:

@@ -314,7 +314,7 @@ def in_a_worker(heartbeats: DataFrame, windows: Windows) -> DataFrame:
         (lambda heartbeats, _: heartbeats.select("late", F.lit(1).alias("window")), "that is not text"),
         (
             lambda heartbeats, _: heartbeats.select("late", F.lit("2026").alias("window")),
-            "a row is of none of the windows",
+            "a row belongs to none of the computed windows",
         ),
         (
             lambda heartbeats, _: heartbeats.select("late", F.lit(None).cast("string").alias("window")),

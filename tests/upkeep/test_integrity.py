@@ -170,7 +170,9 @@ def test_computing_again_mends_a_window_whose_files_are_gone(house: House) -> No
 
 def test_a_table_whose_own_log_is_damaged_says_that_it_can_be_made_again(house: House) -> None:
     (house.folder / "heartbeat_diffs" / "_delta_log" / f"{1:020d}.json").write_text("{no json")
-    with pytest.raises(CorruptObject, match=r"every window can be computed again, so move .*heartbeat_diffs away"):
+    with pytest.raises(
+        CorruptObject, match=r"move .*heartbeat_diffs away and run the repair: every window can be recomputed"
+    ):
         house.look()
 
 

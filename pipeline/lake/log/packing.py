@@ -107,8 +107,8 @@ class LogPacking:
             numbers = range(min(entries), max(entries) + 1)
             if self._archive.read(numbers) != entries:
                 raise CorruptObject(
-                    f"{self._archive.place(numbers)} holds other entries than the log; move it away, and `tidemark "
-                    "housekeep` makes it anew"
+                    f"{self._archive.place(numbers)} differs from the log's entries; move it away, and `tidemark "
+                    "housekeep` creates it again"
                 ) from None
 
     def _before_what_is_kept(self, live: list[int]) -> list[int]:

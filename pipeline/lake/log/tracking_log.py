@@ -420,8 +420,9 @@ def _stated(entry: Entry) -> tuple[datetime | None, str]:
 def _refuse(contract: str, newest: str) -> None:
     if contract and newest and contract != newest:
         raise ContractReplaced(
-            "these messages were judged by another contract than the newest that a process of this lake has begun "
-            "with. They come again. Restart this process with the [message] settings and the version of the others"
+            "these messages were judged by another contract than the newest with which a process of this lake has "
+            "started. They will be redelivered. Restart this process with the [message] settings and the version of "
+            "the others"
         )
 
 

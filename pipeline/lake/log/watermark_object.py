@@ -118,7 +118,7 @@ class WatermarkObject:
         if there.log_entry >= now.log_entry:
             if is_old and there.log_entry > now.log_entry:
                 raise LakeError(
-                    f"it knows entry {there.log_entry} of the log, which ends with entry {now.log_entry}; delete it"
+                    f"it has log entry {there.log_entry}, but the log ends with entry {now.log_entry}; delete it"
                 )
             return
         if is_old or (there.watermark, there.reason) != (now.watermark, now.reason):

@@ -35,7 +35,7 @@ class DiskObjects:
                     os.link(temporary, path)  # fails if the name is taken: this makes creation exclusive
                 sync(path.parent)  # makes the new name itself durable
             except FileExistsError as error:
-                raise ObjectExists(f"{self.uri}/{name} is already there") from error
+                raise ObjectExists(f"{self.uri}/{name} already exists") from error
 
     def read(self, name: str) -> bytes:
         path = self._folder / name

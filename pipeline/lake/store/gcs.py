@@ -91,7 +91,7 @@ class CloudStorageObjects:
             except api_errors.PreconditionFailed as error:
                 found = self._bucket.get_blob(blob.name, **ONCE)
                 if found is None or (found.metadata or {}).get(CREATOR) != mark:
-                    raise ObjectExists(f"{self.uri}/{name} is already there") from error
+                    raise ObjectExists(f"{self.uri}/{name} already exists") from error
 
         self._attempt("create", name, upload)
 
@@ -223,7 +223,7 @@ class CloudStorageObjects:
                 return _without_credentials(self.uri, error)
             case DataCorruption():
                 return CorruptObject(
-                    f"{place} arrived with another checksum than it has; if it does so again, restore it"
+                    f"{place} arrived with a wrong checksum; if this happens again, restore the object"
                 )
             case api_errors.GoogleAPICallError():
                 return LakeError(f"Cloud Storage refused {place}: {error.message}")

@@ -1,4 +1,4 @@
-"""Making a Delta table on a local disk durable: the library leaves what it writes in the operating system's cache."""
+"""Makes a Delta table on a local disk durable: the library leaves its writes in the operating system's cache."""
 
 import json
 import os
@@ -14,14 +14,14 @@ from tidemark.pipeline.lake.store.disk import sync
 LOG_FOLDER = "_delta_log"
 
 RECENT_COMMITS = 20
-"""Commits before the one that was opened that are synced as well: their writers may have died before they did it."""
+"""Number of commits before the opened version that are synced too: their writers may have died before syncing them."""
 
 THREADS = 8
-"""Files synced at the same time: a file system writes what several ask for together."""
+"""Number of files synced in parallel: a file system batches concurrent syncs."""
 
 
 class CommitSync:
-    """Syncs the commits of one table, the files that these add, and the folders that hold them."""
+    """Syncs the commits of one table, the files they add, and the folders of both."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -30,7 +30,7 @@ class CommitSync:
         self._synced: set[Path] = set()
 
     def opened_at(self, version: int) -> None:
-        """Take the commits of an opened table as durable, except the most recent ones."""
+        """Assume that the commits of a table opened at `version` are durable, except the RECENT_COMMITS newest ones."""
         self._through = max(version - RECENT_COMMITS, -1)
         self._synced.clear()
 
@@ -41,8 +41,8 @@ class CommitSync:
         self._synced |= files
 
     def sync_commits(self) -> None:
-        """Make every commit since the last call durable, whoever wrote it. Raises OSError. The commits of others are
-        included because a table can be read only if no commit before its newest is missing."""
+        """Make every commit since the last call durable, whoever wrote it: a table is readable only if no commit before
+        its newest is missing. Raises OSError."""
         versions = self._new_versions()
         written = {file for version in versions for file in self._written_by(version)}
         self._sync(written - self._synced)
@@ -53,7 +53,7 @@ class CommitSync:
         versions = list(takewhile(lambda version: self._commit(version).exists(), count(self._through + 1)))
         if versions:
             return versions
-        # The next commit was cleaned up long ago, or the table was deleted and begun anew: look at what there is.
+        # The next commit was cleaned up long ago, or the table was deleted and recreated: list the commits.
         names = (name.removesuffix(".json") for name in os.listdir(self._log) if name.endswith(".json"))
         return sorted(int(name) for name in names if name.isdigit())[-RECENT_COMMITS:]
 
@@ -61,7 +61,7 @@ class CommitSync:
         return self._log / f"{version:020d}.json"
 
     def _written_by(self, version: int) -> Iterator[Path]:
-        """The commit, the files that it adds, and the checkpoint that the library may write after it."""
+        """Yield the commit, the files it adds, and the checkpoint that the library may write after it."""
         commit = self._commit(version)
         yield commit
         for line in commit.read_bytes().splitlines():
@@ -72,7 +72,8 @@ class CommitSync:
             yield from (checkpoint, self._log / "_last_checkpoint")
 
     def _sync(self, files: set[Path]) -> None:
-        """The files, and then the folders between them and the table's parent, which has the table's own name."""
+        """Sync the files, then the folders from them up to the table's parent, which holds the entry of the table's
+        folder."""
         folders = {self._folder.parent}
         for file in files:
             folder = file.parent
@@ -85,5 +86,5 @@ class CommitSync:
 
 
 def _sync_if_there(path: Path) -> None:
-    with suppress(FileNotFoundError):  # of an earlier commit, and vacuumed since
+    with suppress(FileNotFoundError):  # a file of an earlier commit, vacuumed since
         sync(path)

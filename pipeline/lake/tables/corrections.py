@@ -1,7 +1,7 @@
-"""The `corrections` table: what changed in windows that were computed again, for whoever acted on their first result.
+"""The `corrections` table: the changes in recomputed windows, for users who acted on the first result.
 
-It is append-only. Each commit carries, as an application transaction, through which version of which table it says what
-changed, so that nothing is noted twice.
+It is append-only. Each commit carries an application transaction with the table and the version through which it covers
+the changes, so that no change is noted twice.
 """
 
 import uuid
@@ -29,11 +29,12 @@ from tidemark.pipeline.lake.tables.table import DAY_FORMAT, MOMENT, LakeTable, t
 PARTITION = "noticed_on"
 
 COMMIT_ATTEMPTS = 20
-"""Commits that are attempted. Each failed one means that another follower's commit, or a compaction, succeeded."""
+"""Maximum number of commit attempts. Each failure means that another follower's commit, or a compaction, succeeded."""
 
 
 class Change(StrEnum):
-    """A change of a row. UNKNOWN: a change of a whole window, or of all of several versions, because files are gone."""
+    """A kind of change of a row. UNKNOWN: unknown changes of a whole window, or of several versions, because files are
+    gone."""
 
     ADDED = "added"
     REMOVED = "removed"
@@ -59,10 +60,10 @@ CORRECTIONS, CORRECTION_COLUMNS = described(
         Column(PARTITION, pa.string(), "The partition: the day on which the change was noted.", False),
     ]
 )
-"""One row a changed row."""
+"""The columns of the table, one row per changed row."""
 
 CONTENT = pa.schema([column for column in CORRECTIONS if column.name != PARTITION])
-"""The columns of a file."""
+"""The columns of a file: all except the partition."""
 
 ORDER = [
     *((name, "descending") for name in ("corrected_at", "table_version")),
@@ -72,20 +73,20 @@ ORDER = [
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """Through which version a table was looked at. `table_id` is Delta's: a table that is begun anew has another."""
+    """The version through which a table was followed. `table_id` is Delta's: a recreated table has another one."""
 
     table_id: str
     version: int
 
 
 FOLLOWED = JsonKind("corrections_followed/", holds=Position)
-"""The position in each table, by its name: derived, and replaced."""
+"""The position in each table, by its name: derived and replaceable."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sought:
-    """A choice of corrections: of a table, of a window, or of windows replaced since a moment. None: all. If the moment
-    is not known, the day on which the correction was noticed counts."""
+    """A filter for corrections: by table, by window, or by the time since which windows were replaced. None: all. If
+    the time of replacement is unknown, the day on which the correction was noticed counts."""
 
     table: str | None = None
     window: str | None = None
@@ -93,7 +94,7 @@ class Sought:
 
     @property
     def filter(self) -> pc.Expression:
-        """As Arrow takes it."""
+        """The filter as an Arrow expression, without the day."""
         meant = pc.scalar(True)
         for name in ("table", "window"):
             if (value := getattr(self, name)) is not None:
@@ -105,32 +106,33 @@ class Sought:
 
 
 class Corrections:
-    """The table, and how far each table was looked at."""
+    """The `corrections` table, and the position in each followed table."""
 
     def __init__(self, table: LakeTable, objects: ObjectStore) -> None:
         self.table = table
         self._followed = Notes(objects, FOLLOWED)
 
     def looked_at(self, name: str) -> tuple[Position | None, int]:
-        """The position up to which a table was looked at, as it was kept, and the generation of that object. A damaged
-        one counts as not kept: `noted` has the truth. Raises LakeError."""
+        """Return the stored position in a table and the generation of its object. A damaged object counts as missing:
+        `noted` is authoritative. Raises LakeError."""
         return self._followed.found(name)
 
     def keep(self, name: str, position: Position, generation: int) -> None:
-        """Keep how far a table was looked at, unless another follower has done so meanwhile. Raises LakeError."""
+        """Store the position in a table, unless another follower has stored one meanwhile. Raises LakeError."""
         self._followed.offer(name, position, generation)
 
     def noted(self, table_id: str) -> int | None:
-        """Through which version of a table corrections stand here; None if there are none. Raises LakeError."""
+        """Return the version of a table through which corrections are noted here; None if there are none. Raises
+        LakeError."""
         return self._noted(self.table.current(), table_id)
 
     def append(self, tables: Iterable[pa.Table], noticed_at: datetime, before: int | None, through: Position) -> int:
-        """Write rows of CONTENT as they come, each table in memory once, and commit them together with `through`.
+        """Write rows of CONTENT as they arrive, one table in memory at a time, and commit them together with `through`.
 
-        Guarantee: they are committed only if what is `noted` of that table still is `before`, so that of any number of
-        followers one commits. Without rows nothing is committed. Returns the number of rows. Raises TableConflict if
-        another follower was first, and LakeError; then nothing is visible, unless only the commit's answer was lost,
-        which `noted` tells.
+        Guarantee: they are committed only if the version `noted` for that table is still `before`, so that only one of
+        several followers commits. Without rows nothing is committed. Returns the number of rows. Raises TableConflict
+        if another follower was first, and LakeError; then nothing is visible, unless only the commit's response was
+        lost, which `noted` reveals.
         """
         day = noticed_at.strftime(DAY_FORMAT)
         path = f"{PARTITION}={day}/{uuid.uuid4().hex}.parquet"
@@ -142,7 +144,7 @@ class Corrections:
         for _ in range(COMMIT_ATTEMPTS):
             table = self.table.created(CORRECTIONS)
             if self._noted(table, through.table_id) != before:
-                raise TableConflict(f"another follower has noted corrections in {self.table.uri} meanwhile; look again")
+                raise TableConflict(f"another follower has noted corrections in {self.table.uri} meanwhile; retry")
             try:
                 self._commit(table, added.add_action(PARTITION, to_us(noticed_at)), through)
             except TableConflict:
@@ -150,12 +152,12 @@ class Corrections:
             self.table.make_durable()
             return rows
         raise TableConflict(
-            f"{self.table.uri} gave {COMMIT_ATTEMPTS} commits in a row to others; the next look repeats"
+            f"other writers won {COMMIT_ATTEMPTS} commits in a row in {self.table.uri}; the next call retries"
         )
 
     def newest(self, sought: Sought, limit: int) -> Sequence[dict[str, Any]]:
-        """The newest corrections, at most so many: the columns of CONTENT. Days before the last that is needed are not
-        read. Raises LakeError."""
+        """Return the newest corrections, at most `limit`, with the columns of CONTENT. Reads no more days than needed.
+        Raises LakeError."""
         found: list[dict[str, Any]] = []
         for day in reversed(self.table.days(sought.since)):
             newest = CONTENT.empty_table()
@@ -181,7 +183,7 @@ class Corrections:
 
     def _commit(self, table: DeltaTable, added: AddAction, through: Position) -> None:
         noted = [Transaction(through.table_id, through.version)]
-        # With retries, the library would commit beside another follower.
+        # With retries, the library would commit after another follower's commit.
         self.table.transact(table, [added], CommitProperties(max_commit_retries=0, app_transactions=noted))
 
     @staticmethod
@@ -191,6 +193,6 @@ class Corrections:
 
 
 def _in_order(rows: pa.Table) -> pa.Table:
-    """The newest first, and before them those of which it is not known when."""
+    """Sort rows with an unknown time first, then the newest first."""
     undated = rows.append_column("undated", pc.cast(pc.is_null(rows["corrected_at"]), pa.int8()))
     return undated.sort_by([("undated", "descending"), *ORDER]).select(CONTENT.names)

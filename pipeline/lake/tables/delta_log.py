@@ -1,6 +1,6 @@
-"""A Delta table's own log: what each commit added and removed.
+"""A Delta table's own log: the files that each commit added and removed.
 
-A commit never changes. Each process reads it once, whoever asks, and remembers it for as long as the table is the same.
+A commit never changes. Each process reads it once for all callers, and remembers it until the table is replaced.
 """
 
 import json
@@ -25,19 +25,19 @@ from tidemark.pipeline.lake.tables.commit_sync import LOG_FOLDER
 from tidemark.pipeline.lake.tables.table import CUT, LakeTable, table_errors
 
 RUN, ROUND = "tidemark.run", "tidemark.round"
-"""Keys of what the transaction of a round says of itself."""
+"""Metadata keys in the transaction of a round."""
 
 NEWEST_COMMITS = 5
-"""Commits that are searched for the last round: those of ticks, requeues and compactions may be newer."""
+"""Number of newest commits searched for the last round: those of ticks, requeues and compactions may be newer."""
 
 FILES_REMEMBERED = 20_000
-"""Bounds what is remembered of a table's commits, by the files that they name: some ten megabytes."""
+"""Maximum size of a table's remembered commits, in commits and the files they name: some ten megabytes."""
 
 
 @dataclass(frozen=True, slots=True)
 class AddedFile:
     """A file of new rows: the version that added it, its path within the table, its partition, and the range of its
-    event times as DataFile has it."""
+    event times, as in DataFile."""
 
     version: int
     path: str
@@ -48,7 +48,7 @@ class AddedFile:
 
 @dataclass(frozen=True, slots=True)
 class RemovedFile:
-    """A file whose rows a commit took out, and its partition (None: the commit does not say)."""
+    """A file whose rows a commit removed, and its partition (None: not in the commit)."""
 
     path: str
     partition: str | None
@@ -56,9 +56,9 @@ class RemovedFile:
 
 @dataclass(frozen=True, slots=True)
 class Commit:
-    """A version: a digest of all of it, when it was committed, what its writer noted, and the files of rows
-    that it `added` and `removed`, in order. A compaction puts the same rows into other files, so these are not among
-    them. `is_append`: it took no file out of the table, as a compaction does too."""
+    """A commit of one version: a digest of its content, its time, its writer's metadata (`says`), and the files whose
+    rows it `added` and `removed`, in order. A compaction only moves rows to other files, so its files are not included.
+    `is_append`: it removed no file at all; a compaction does remove files."""
 
     version: int
     digest: bytes
@@ -71,7 +71,7 @@ class Commit:
 
 @dataclass(frozen=True, slots=True)
 class LastRound:
-    """The run and the number of a round, and when its transaction was made."""
+    """The run and the number of a round, and the time of its transaction."""
 
     run: str
     number: int
@@ -79,24 +79,25 @@ class LastRound:
 
 
 _read: dict[str, Sequence[Commit]] = {}
-"""The commits that this process has read last, which follow each other, by table."""
+"""The consecutive commits that this process has read last, by table."""
 
 
 class Follower:
-    """Tells a table's commits once, in order, to one user."""
+    """Delivers each commit of a table once, in order, to one user."""
 
     def __init__(self, table: LakeTable) -> None:
         self._table = table
         self._told: Commit | None = None
-        """The last commit that was folded, or at which the table was opened. Those of two tables differ."""
+        """The last commit that was folded, or at which the table was opened. Commits of two tables differ."""
 
     def follow(self, fold: Callable[[Commit], bool], begin: Callable[[DeltaTable | None], None], at_most: int) -> None:
-        """Have each commit since the last call folded. Where these are not enough, `begin` gets the table at its newest
-        version, whose list of files tells everything up to there (None: there is no table). So it is at first, if a
-        commit is gone or damaged, if the table was deleted or begun anew, if there are more than `at_most` commits, and
-        after a `fold` that returned False.
+        """Call `fold` with each commit since the last call, or else `begin` with the table at its newest version, whose
+        list of files covers everything up to there (None: there is no table). `begin` is called at first, if a commit
+        is gone or damaged, if the table was deleted or recreated, if there are more than `at_most` commits, and after
+        `fold` returned False.
 
-        Guarantee: whatever is raised, the next call leaves nothing out. Raises LakeError, and what the two raise."""
+        Guarantee: whatever is raised, the next call omits nothing. Raises LakeError, and what `fold` and `begin`
+        raise."""
         news, told = self._news(at_most), self._told
         self._told = None
         if news is not None and all(map(fold, news)):
@@ -108,8 +109,8 @@ class Follower:
         self._told = newest
 
     def _news(self, at_most: int) -> Sequence[Commit] | None:
-        """The commits since the last one that was told; None if that is not known, or there are more. The newest known
-        one is read again: it shows that the table is the same, and nothing is listed."""
+        """Return the commits since the last delivered one; None if they cannot be determined, or there are more than
+        `at_most`. Lists nothing: reading the newest known commit again shows whether the table is the same."""
         told = self._told
         if told is None:
             return None
@@ -130,9 +131,9 @@ class Follower:
 
 
 def commits(table: LakeTable, after: int, through: int) -> Sequence[Commit]:
-    """The versions `after + 1` to `through`, in order. Commits that this process has read are not read again, except
-    the newest of them, which shows that the table is the same. Raises ObjectMissing if one of the commits is gone from
-    the log, which is cleaned up after checkpoints, CorruptObject, LakeError."""
+    """Return the commits of the versions `after + 1` to `through`, in order. Commits that this process has read are not
+    read again, except the newest of them, which shows whether the table is the same. Raises ObjectMissing if a commit
+    is gone from the log, which is cleaned up after checkpoints, CorruptObject, LakeError."""
     versions = range(after + 1, through + 1)
     known = {commit.version: commit for commit in _read.get(table.uri, ()) if commit.version in versions}
     if known and read_commit(table, max(known)) != known[max(known)]:
@@ -145,7 +146,7 @@ def commits(table: LakeTable, after: int, through: int) -> Sequence[Commit]:
 
 
 def read_commit(table: LakeTable, version: int) -> Commit:
-    """A commit as it is in the log now. Raises ObjectMissing if it is not there, CorruptObject, LakeError."""
+    """Read a commit from the log. Raises ObjectMissing if it does not exist, CorruptObject, LakeError."""
     name = f"{LOG_FOLDER}/{version:020d}.json"
     gone = ObjectMissing(f"{table.uri}/{name} is gone: what it added is not known")
     with table_errors(table.uri, lambda _: gone):
@@ -157,12 +158,12 @@ def read_commit(table: LakeTable, version: int) -> Commit:
 
 
 def says_of(run: str, number: int) -> Mapping[str, str]:
-    """Return what the transaction of a round says of itself."""
+    """Return the metadata for the transaction of a round."""
     return {RUN: run, ROUND: str(number)}
 
 
 def last_round(table: LakeTable) -> LastRound | None:
-    """Find the newest round that landed anything, if it is among the newest commits. Raises LakeError."""
+    """Return the newest round that landed anything; None if it is not among the newest commits. Raises LakeError."""
     current = table.current()
     newest = -1 if current is None else current.version()
     with suppress(ObjectMissing):  # the log was cut
@@ -174,10 +175,10 @@ def last_round(table: LakeTable) -> LastRound | None:
 
 
 def _remember(table: LakeTable, found: Sequence[Commit]) -> None:
-    """Keep commits that follow each other, beside those that were kept before if some are the same.
+    """Remember consecutive commits, together with the remembered ones if the two overlap.
 
-    Law: if a kept commit is still that of the table, so are all kept ones before it. A table that was put back to an
-    earlier state of itself may have other ones after it."""
+    Law: if a remembered commit still belongs to the table, so do all remembered ones before it. A table that was
+    restored to an earlier state may have other commits after it."""
     kept = _read.get(table.uri, ())
     if kept and (found[0] in kept or kept[0] in found):
         both = {commit.version: commit for commit in (*kept, *found)}
@@ -187,7 +188,8 @@ def _remember(table: LakeTable, found: Sequence[Commit]) -> None:
 
 
 def first_commit(table: LakeTable, after: int) -> int | None:
-    """The first version after this one whose commit is still in the log; None if there is none. Raises LakeError."""
+    """Return the first version after `after` whose commit is still in the log; None if there is none. Raises
+    LakeError."""
     with table_errors(table.uri):
         following = table.folder.get_file_info(f"{LOG_FOLDER}/{after + 1:020d}.json")
     if following.type == pafs.FileType.File:
@@ -197,14 +199,14 @@ def first_commit(table: LakeTable, after: int) -> int | None:
 
 
 def logged(table: LakeTable) -> list[str]:
-    """The paths of the commits that are still in the log of a table. Raises LakeError."""
+    """Return the paths of the commits that are still in a table's log. Raises LakeError."""
     with table_errors(table.uri):
         found = table.folder.get_file_info(pafs.FileSelector(LOG_FOLDER, allow_not_found=True))
     return [info.path for info in found if info.path.endswith(".json") and info.path.count("/") == 1]
 
 
 def actions(files: pafs.FileSystem, commit: str) -> list[Mapping[str, Any]]:
-    """The actions of a commit."""
+    """Read the actions of a commit."""
     return _actions(_content(files, commit))
 
 

@@ -1,4 +1,4 @@
-"""The `heartbeat_diffs` table: each heartbeat compared with the stream's previous one, one partition a window."""
+"""The `heartbeat_diffs` table: each heartbeat compared with the stream's previous one, one partition per window."""
 
 from collections.abc import Iterator, Mapping
 
@@ -12,12 +12,12 @@ from tidemark.pipeline.lake.tables.windowed import PARTITION_COLUMN
 
 
 def diff_schema(fields: Mapping[str, FieldKind]) -> pa.Schema:
-    """The columns of the table, one row a heartbeat."""
+    """Return the columns of the table, one row per heartbeat."""
     return described(_columns(fields))[0]
 
 
 def diff_columns(fields: Mapping[str, FieldKind]) -> dict[str, str]:
-    """A text for each column of `diff_schema`."""
+    """Return a description of each column of `diff_schema`."""
     return described(_columns(fields))[1]
 
 

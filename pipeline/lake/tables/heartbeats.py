@@ -1,6 +1,6 @@
-"""The `heartbeats` table: every landed message whole, with the compared fields as columns beside the payload.
+"""The `heartbeats` table: every landed message in full, with the compared fields as columns beside the payload.
 
-At least once: a redelivery lands again, and the micro-batch drops it.
+At least once: a redelivered message lands again, and the micro-batch drops it.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -34,29 +34,29 @@ ARROW_TYPES: Mapping[FieldKind, pa.DataType] = {
 }
 
 IDENTITY = ("stream_id", "event_time", "id")
-"""The columns that copies of a heartbeat share. `id` is the publisher's id after a `p` if there is one, else the
-message's id after an `m`. `tidemark.pipeline.compute.columns` has the same key as an expression."""
+"""The columns that copies of a heartbeat share. `id` is `p` and the publisher's id if there is one, else `m` and the
+message id. `tidemark.pipeline.compute.columns` has the same key as an expression."""
 
 IDENTITY_SOURCE = ("stream_id", "event_time", "publisher_id", "message_id")
-"""The columns that `identities` makes them from."""
+"""The columns from which `identities` derives IDENTITY."""
 
 
 STREAM_ID, EVENT_TIME = "The stream that sent the heartbeat.", "Time of the event at the source."
-"""Texts for these columns, wherever a row is of one heartbeat."""
+"""Descriptions of these columns in every table with one row per heartbeat."""
 
 
 def message_columns() -> list[Column]:
-    """The columns in which a message is kept whole, the same in `heartbeats` and `quarantine`."""
+    """Return the columns that hold a message in full, the same in `heartbeats` and `quarantine`."""
     return [*MESSAGE_COLUMNS, Column("landed_at", MOMENT, "Time at which the row was written.", False)]
 
 
 def heartbeat_schema(fields: Mapping[str, FieldKind]) -> pa.Schema:
-    """The columns of the table, one row a landed message."""
+    """Return the columns of the table, one row per landed message."""
     return described(_columns(fields))[0]
 
 
 def heartbeat_columns(fields: Mapping[str, FieldKind]) -> dict[str, str]:
-    """A text for each column of `heartbeat_schema`."""
+    """Return a description of each column of `heartbeat_schema`."""
     return described(_columns(fields))[1]
 
 
@@ -71,25 +71,25 @@ def _columns(fields: Mapping[str, FieldKind]) -> Iterator[Column]:
 
 
 def value_of(name: str, kind: FieldKind) -> str:
-    """A text for the column with the value of a compared field."""
+    """Return the description of the column with a compared field's value."""
     return f"The {kind} `{name}` of `[message.fields]`; null if it is absent or of another kind."
 
 
 def columns_read(fields: Mapping[str, FieldKind]) -> pa.Schema:
-    """The columns that a micro-batch reads."""
+    """Return the columns that a micro-batch reads."""
     names = ("stream_id", "event_time", "publisher_id", "message_id", "publish_time", "late", *fields)
     return pa.schema(map(heartbeat_schema(fields).field, names))
 
 
 def heartbeat_rows(columns: Mapping[str, Sequence[Any] | pa.Array], fields: Mapping[str, FieldKind]) -> pa.Table:
-    """Landed messages as `Heartbeats.append` takes them: values for each column of the schema but the partition."""
+    """Return landed messages as rows of the table, given the values of each column except the partition."""
     rows = rows_of(columns, heartbeat_schema(fields))
     return rows.append_column(pa.field(PARTITION, pa.string(), nullable=False), _hours(rows["event_time"]))
 
 
 @dataclass(frozen=True, slots=True)
 class HeartbeatFiles:
-    """Files of one version of the table, as a micro-batch reads them. Their paths begin with `place`."""
+    """Files of one version of the table, as a micro-batch reads them. `place` is the prefix of their addresses."""
 
     version: int
     files: Sequence[DataFile]
@@ -102,16 +102,16 @@ class HeartbeatFiles:
 
     @property
     def rows(self) -> int:
-        """All rows of all files."""
+        """The total row count of the files."""
         return sum(file.rows for file in self.files)
 
     def between(self, start: datetime, end: datetime) -> "HeartbeatFiles":
-        """The files that may hold event times in `[start, end]`."""
+        """Return the files that may hold event times in `[start, end]`."""
         return replace(self, files=[file for file in self.files if file.may_have(start, end)])
 
     def rows_before(self, moments: Sequence[datetime]) -> npt.NDArray[np.float64]:
-        """About how many rows are before each of these moments, in order: each file's are spread evenly over its event
-        times, or over all of the moments where its statistics do not tell."""
+        """Estimate the number of rows before each of these ordered moments. A file's rows are assumed to be evenly
+        spread over its event times or, without statistics, over the whole range of moments."""
         first, last = moments[0], moments[-1]
         rows = np.array([file.rows for file in self.files], dtype=np.float64)
         oldest = np.array([to_us(file.oldest or first) for file in self.files], dtype=np.int64)
@@ -124,7 +124,7 @@ class HeartbeatFiles:
 
 @dataclass(frozen=True, slots=True)
 class LandedExtent:
-    """The rows of the table, and the range of their event times."""
+    """The row count of the table, and the range of event times."""
 
     rows: int = 0
     oldest_event_time: datetime | None = None
@@ -138,11 +138,11 @@ class Heartbeats(LakeTable):
         super().__init__(place, PARTITION)
         self._fields = fields
         self.schema = heartbeat_schema(fields)
-        """The columns that messages land with."""
+        """The columns of landed messages."""
         self._checked: DeltaTable | None = None
 
     def check(self) -> None:
-        if self._table is not None and self._table is self._checked:  # else it was opened again since
+        if self._table is not None and self._table is self._checked:  # else it has been reopened
             return
         if (table := self.current()) is None:
             return
@@ -151,14 +151,13 @@ class Heartbeats(LakeTable):
             if name in there and there[name].type != ARROW_TYPES[kind]:
                 raise LakeError(
                     f"message.fields.{name} = {str(kind)!r}, but {self.uri} has it as {there[name].type}; "
-                    "give the field another name, or put back its kind"
+                    "give the field another name, or restore its kind"
                 )
         self._checked = table
 
     def landed_of(self, message_ids: pa.Array, start: datetime, end: datetime) -> pa.Array:
-        """Find the messages among these, published in `[start, end)`, that have landed. `start` and `end` are whole
-        seconds: files that hold nothing published then are not opened, by their statistics. Memory follows what is
-        found."""
+        """Return the ids among `message_ids` that have landed with a publish time in `[start, end)`, in whole seconds.
+        Files without such rows, by their statistics, are not opened. Memory is proportional to the rows found."""
         published = pc.field("publish_time")
         wanted = (published >= pa.scalar(start, MOMENT)) & (published < pa.scalar(end, MOMENT))
         found = [rows["message_id"].combine_chunks() for rows in self.scanned(["message_id"], wanted)]
@@ -166,23 +165,23 @@ class Heartbeats(LakeTable):
         return pa.concat_arrays([pa.array([], pa.string()), *found])
 
     def pinned(self) -> DeltaTable | None:
-        """The newest version, to be read as it is however much lands meanwhile; None while nothing has landed."""
+        """Return the newest version, pinned: later landings do not change it. None while nothing has landed."""
         table = self.current()
         return None if table is None else self.at(table.version())
 
     def files_between(self, start: datetime, end: datetime) -> HeartbeatFiles:
-        """The newest version's files that may hold event times in `[start, end]`, by their statistics."""
+        """Return the newest version's files that may hold event times in `[start, end]`, by their statistics."""
         table, place = self.current(), self.file_location("")
         if table is None:
             return HeartbeatFiles(-1, [], place)
         files = listed(table)
-        # As DataFile.may_have does it, at once for all of thousands: a file without statistics may hold anything.
+        # Like DataFile.may_have, vectorized for thousands of files: a file without statistics may hold anything.
         begins = pc.fill_null(pc.less_equal(files["oldest"], pa.scalar(end, MOMENT)), True)
         reaches = pc.fill_null(pc.greater_equal(files["newest"], pa.scalar(start, MOMENT)), True)
         return HeartbeatFiles(table.version(), as_data_files(files.filter(pc.and_(begins, reaches)), PARTITION), place)
 
     def extent(self) -> LandedExtent:
-        """The number of rows, and the range of their event times."""
+        """Return the row count and the range of event times."""
         table = self.current()
         if table is None:
             return LandedExtent()
@@ -196,14 +195,14 @@ class Heartbeats(LakeTable):
 
 
 def messages_of(ids: pa.ChunkedArray) -> pa.ChunkedArray:
-    """The ids of the messages that heartbeats with these ids are of."""
+    """Return the ids of the messages that contain the heartbeats with these ids."""
     if not pc.any(pc.match_substring(ids, ELEMENT)).as_py():
         return ids
     return pc.list_element(pc.split_pattern(ids, ELEMENT, max_splits=1, reverse=True), 0)
 
 
 def identities(rows: pa.Table) -> pa.Table:
-    """The columns of IDENTITY for rows with the columns of IDENTITY_SOURCE, in the same order."""
+    """Return the columns of IDENTITY for rows with the columns of IDENTITY_SOURCE, in the same order."""
     publisher = pc.binary_join_element_wise("p", rows["publisher_id"], "")
     message = pc.binary_join_element_wise("m", rows["message_id"], "")
     return pa.table(
@@ -216,14 +215,14 @@ def identities(rows: pa.Table) -> pa.Table:
 
 
 def _hours(event_times: pa.ChunkedArray) -> pa.ChunkedArray:
-    """The partition of each; the few hours that there are become text, not the times."""
-    if not len(event_times):  # a dictionary of nothing cannot be made
+    """Return the partition of each event time. Only the few distinct hours are formatted as text."""
+    if not len(event_times):  # an empty array has no dictionary
         return event_times.cast(pa.string())
     hours = pc.floor_temporal(event_times, unit="hour").dictionary_encode().unify_dictionaries().combine_chunks()
     return pc.strftime(hours.dictionary, format=HOUR_FORMAT).take(hours.indices)
 
 
 def range_of(file: AddedFile) -> tuple[datetime, datetime]:
-    """The range of event times that a file may hold, both ends included: by its statistics, else by its event hour."""
+    """Return the range of event times that a file may hold, both ends included, by its statistics or its event hour."""
     hour = datetime.strptime(file.partition, HOUR_FORMAT).replace(tzinfo=UTC)
     return file.oldest or hour, file.newest or hour + HOUR

@@ -1,6 +1,6 @@
-"""Files that are written apart from the transaction that adds them: many writers, one commit.
+"""Files that are written separately from the transaction that adds them: many writers, one commit.
 
-A file that no version lists is nothing to a reader. If its commit never comes, housekeeping deletes it as an orphan.
+Readers ignore a file that no version lists. If its commit never happens, housekeeping deletes it as an orphan.
 """
 
 import io
@@ -21,25 +21,24 @@ from tidemark.pipeline.clock import Clock, from_us, to_us
 from tidemark.pipeline.lake.tables.table import MOMENT, LakeTable, table_errors
 
 FILES_AT_ONCE = 16
-"""Files that are written side by side: in a bucket each takes a while, most of it waiting."""
+"""Number of files written in parallel: in a bucket each takes a while, mostly waiting."""
 
 BOUNDED = (MOMENT, pa.bool_(), pa.float64(), pa.string())
-"""Types of columns whose bounds are said of a file. It must be all of them but binary and nested ones: where a column
-has none, the Delta library's data set for Arrow compares with null, and passes the file over."""
+"""Types of columns with bounds in a file's statistics. They must be all types except binary and nested ones: for a
+column without bounds, the Delta library's Arrow dataset compares with null, and skips the file."""
 
 LONGEST_BOUND, LAST_CHARACTER = 32, "\U0010ffff"
-"""Characters of a text in statistics, which every reader of the log reads. A greatest one that is cut ends with the
-greatest character."""
+"""Maximum length of a text in statistics (every reader of the log reads them), and the last character of a maximum that
+was cut: the greatest character."""
 
 Bound = bool | int | float | str
 
 
 @dataclass(frozen=True, slots=True)
 class NewFile:
-    """A durable file in a table's folder that no version lists yet: its path in the table, the value of its partition,
-    its rows, its size in bytes, and bounds of what each column holds, if they are known: times in microseconds, and
-    texts cut. `nulls`
-    counts those of each column that has any."""
+    """A durable file in a table's folder that no version lists yet: its path in the table, its partition's value, its
+    row count, its size in bytes, and the known bounds of its columns (times in microseconds, texts cut). `nulls` has
+    the null count of each column with nulls."""
 
     path: str
     partition: str
@@ -49,7 +48,7 @@ class NewFile:
     nulls: Mapping[str, int] = field(default_factory=dict)
 
     def add_action(self, partition_column: str, at_us: int) -> AddAction:
-        """The action by which a transaction at this time adds the file."""
+        """Return the action that adds the file in a transaction at this time."""
         stats: dict[str, Any] = {"numRecords": self.rows}
         if self.bounds or self.nulls:
             least, greatest = ({name: _said(bounds[end]) for name, bounds in self.bounds.items()} for end in (0, 1))
@@ -60,12 +59,12 @@ class NewFile:
             partition_values={partition_column: self.partition},
             modification_time=at_us // 1000,
             data_change=True,
-            stats=orjson.dumps(stats).decode(),  # the Delta library reads some escaped pairs of surrogates wrongly
+            stats=orjson.dumps(stats).decode(),  # the Delta library misreads some escaped surrogate pairs
         )
 
 
 class NewFiles:
-    """A table as those see it who write its files apart from the transaction that adds them."""
+    """Writes files of a table, and adds them in a separate transaction."""
 
     def __init__(self, table: LakeTable, schema: pa.Schema, clock: Clock) -> None:
         self._table = table
@@ -73,13 +72,13 @@ class NewFiles:
         self._clock = clock
 
     def write(self, rows: pa.Table) -> list[NewFile]:
-        """Write rows into files, one for each value of the table's partition, and make them durable. No version lists
-        them yet. Raises LakeFull, LakeUnwritable, LakeUnreachable."""
+        """Write rows to durable files, one per value of the table's partition, without adding them to a version. Raises
+        LakeFull, LakeUnwritable, LakeUnreachable."""
         table, written = self._table, list[NewFile]()
         table.check()
         parts = list(_by_partition(rows, table.partition_column))
         with table_errors(table.uri), ThreadPoolExecutor(FILES_AT_ONCE, thread_name_prefix="files") as pool:
-            # One file needs no thread: a new one for each has the allocator keep memory for each.
+            # A single file needs no thread: the allocator keeps memory for each new thread.
             write = map if len(parts) == 1 else pool.map
             written += write(lambda part: self._write(*part), parts)
         table.make_files_durable(file.path for file in written)
@@ -94,11 +93,11 @@ class NewFiles:
         return NewFile(path, partition, len(rows), len(content), _bounds(rows), _nulls(rows))
 
     def add(self, files: Sequence[NewFile], says: Mapping[str, str]) -> None:
-        """Add files in one transaction, which notes what it `says`. When it returns, that is durable and every reader
-        sees all of the rows. A table that is not there is created, and columns that it lacks are added.
+        """Add files in one transaction with the metadata `says`. On return it is durable and every reader sees all
+        rows. Creates a missing table, and adds missing columns.
 
-        Raises LakeFull, LakeUnwritable, LakeUnreachable, TableConflict. Then no reader sees a row, or the answer was
-        lost and every reader sees all of them.
+        Raises LakeFull, LakeUnwritable, LakeUnreachable, TableConflict. Then readers see none of the rows, or all of
+        them if only the response was lost.
         """
         if files:
             at_us, column = to_us(self._clock.now()), self._table.partition_column
@@ -106,7 +105,7 @@ class NewFiles:
 
 
 def _by_partition(rows: pa.Table, column: str) -> Iterator[tuple[str, pa.Table]]:
-    """The rows of each value of a column, without it, in the order of the values."""
+    """Yield each value of a column, in order, with its rows without that column."""
     for value in sorted(pc.unique(rows[column]).to_pylist()):
         yield value, rows.filter(pc.equal(rows[column], value)).drop_columns(column)
 
@@ -126,7 +125,7 @@ def _bounds(rows: pa.Table) -> dict[str, tuple[Bound, Bound]]:
 
 
 def _above(text: str) -> str:
-    """A text that is not below this one, and not much longer than LONGEST_BOUND."""
+    """Return a text that is not less than `text`, and rarely longer than LONGEST_BOUND + 1."""
     cut = next((at for at in range(LONGEST_BOUND, len(text)) if text[at] != LAST_CHARACTER), len(text))
     return text if cut == len(text) else text[:cut] + LAST_CHARACTER
 
@@ -143,7 +142,7 @@ def _as_parquet(rows: pa.Table) -> memoryview:
 
 
 def _said(bound: Bound) -> bool | float | str:
-    """As statistics have it: the only whole numbers are times."""
+    """Return a bound as statistics have it. All whole numbers are times."""
     if type(bound) is int:
         return from_us(bound).isoformat(timespec="microseconds").replace("+00:00", "Z")
     return bound

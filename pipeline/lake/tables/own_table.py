@@ -1,4 +1,5 @@
-"""A custom table, by window. The paths of a window's files say how it was made; its run's manifest has the rest."""
+"""A custom table, one partition per window. The paths of a window's files encode its origin; the run's manifest has the
+rest."""
 
 import hashlib
 from collections import defaultdict
@@ -17,18 +18,18 @@ from tidemark.pipeline.lake.tables.table import LakeTable, data_files
 from tidemark.pipeline.lake.tables.windowed import PARTITION, RUNS_FOLDER, WindowedTable, run_of
 
 FOLDER = "tables"
-"""The folder of these tables in the lake."""
+"""The folder of custom tables in the lake."""
 
 
 PARTS = (RUNS_FOLDER, "run", "version.digest", PARTITION, "file")
-"""The parts of a file's path in the table. Another tool that rewrites files puts them elsewhere: their windows are
-computed again."""
+"""The parts of a file's path in the table. Another tool that rewrites files puts them elsewhere: then their windows are
+recomputed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Made:
-    """The origin of a window, by the paths of its files: the version of the table's definition, a digest of the inputs
-    of all windows of the run (see `digest_of`), the run, and the number of the window's rows."""
+    """The origin of a window, derived from the paths of its files: the version of the table's definition, a digest of
+    the inputs of all windows of the run (see `digest_of`), the run, and the window's row count."""
 
     version: str
     input: str
@@ -37,17 +38,17 @@ class Made:
 
 
 class MadeWindows(dict[str, Made]):
-    """The origin of each computed window, by its key. `inputs` gives the digests that a run noted, by key."""
+    """The origin of each computed window, by key. `inputs` returns the digests that a run noted, by key."""
 
     def __init__(self, made: Mapping[str, Made], inputs: Callable[[str], Mapping[str, str]]) -> None:
         super().__init__(made)
         self._inputs = inputs
 
     def made_of(self, inputs: Mapping[str, str]) -> set[str]:
-        """Find the windows that were made of these inputs, which are given as a digest for each key.
+        """Return the keys of the windows that were computed from these inputs, given as digests by key.
 
-        The paths suffice where all windows of a run still are that run's, and none of their inputs has changed. The
-        manifests of the other runs are read, several at a time. Raises LakeError.
+        The paths suffice for a run that still owns all its windows, if none of their inputs has changed. The manifests
+        of the other runs are read, several in parallel. Raises LakeError.
         """
         by_run = defaultdict[tuple[str, str], dict[str, str]](dict)
         for key in self.keys() & inputs.keys():
@@ -60,7 +61,7 @@ class MadeWindows(dict[str, Made]):
 
 
 class OwnTable(WindowedTable):
-    """The table. Its columns are those that its runs have written."""
+    """A custom table. Its columns are those that its runs have written."""
 
     def __init__(self, table: LakeTable, objects: ObjectStore, clock: Clock, name: str) -> None:
         super().__init__(table, objects, pa.schema([pa.field(PARTITION, pa.string())]), clock)
@@ -68,7 +69,7 @@ class OwnTable(WindowedTable):
         self._folder = ""
 
     def made(self) -> MadeWindows:
-        """The origin of each computed window, by its key. Raises LakeError."""
+        """Return the origin of each computed window, by key. Raises LakeError."""
         found = dict[str, Made]()
         for file in data_files(self.table.current(), PARTITION):
             parts = file.path.split("/")
@@ -80,20 +81,21 @@ class OwnTable(WindowedTable):
     def read(
         self, windows: Iterable[str], where: pc.Expression | None = None, columns: Sequence[str] | None = None
     ) -> pa.Table:
-        """The rows of these windows, by their keys, or those of them that `where` selects; of all columns, or of some.
-        Raises LakeError."""
+        """Return the rows of these windows, given their keys; only those that `where` selects, and only `columns`, if
+        given. Raises LakeError."""
         self.schema = self._stored() or self.schema
         return super().read(windows, where, columns)
 
     def twice(self, windows: Iterable[str], key: Sequence[str]) -> int:
-        """Count the rows of these windows with the key of another row of their window. Raises LakeError."""
+        """Return the number of rows that repeat the key of another row in their window. Raises LakeError."""
         columns = [PARTITION, *key]
         rows = self.read(windows, columns=columns)
         return len(rows) - len(rows.group_by(columns, use_threads=False).aggregate([]))
 
     def prepare(self, schema: pa.Schema, version: str, inputs: Mapping[str, str]) -> None:
-        """Note what a run is about to write: its columns, as `stored_schema` gives them, the version of the definition,
-        and the digest of each window's input. Raises LakeError if a column has another type in the lake."""
+        """Set what a run is about to write: its columns, as `stored_schema` returns them, the version of the
+        definition, and the digest of each window's input. Raises LakeError if a column has another type in the
+        lake."""
         stored = self._stored()
         for column in schema:
             there = None if stored is None or column.name not in stored.names else stored.field(column.name).type
@@ -105,12 +107,12 @@ class OwnTable(WindowedTable):
         self.schema, self._folder = schema, f"{version}.{digest_of(inputs)}"
 
     def place_of_run(self, run: str) -> str:
-        """The folder for a run's files, as a path in the table: `<folder of the run>/<version>.<digest of inputs>`."""
+        """Return the folder of a run's files, as a path in the table: `<run's folder>/<version>.<digest of inputs>`."""
         return f"{super().place_of_run(run)}/{self._folder}"
 
     def _inputs(self, run: str) -> Mapping[str, str]:
-        """The digest of the input of each window of a run, by its manifest; none if that is gone or damaged, so that
-        its windows are computed again. Raises LakeError."""
+        """Return the input digest of each window of a run from its manifest; nothing if that is gone or damaged, so
+        that the windows are recomputed. Raises LakeError."""
         try:
             return self.manifest(run).inputs or {}
         except (ObjectMissing, CorruptObject):
@@ -122,11 +124,11 @@ class OwnTable(WindowedTable):
 
 
 def digest_of(inputs: Mapping[str, str]) -> str:
-    """One digest for the inputs of several windows, given as a digest for each key. Their order means nothing."""
+    """Return one digest of the inputs of several windows, given as digests by key. Their order does not matter."""
     content = "\n".join(f"{key} {digest}" for key, digest in sorted(inputs.items()))
     return hashlib.blake2b(content.encode(), digest_size=8).hexdigest()
 
 
 def stored_schema(schema: pa.Schema) -> pa.Schema:
-    """The columns as a Delta table gives them back. Raises an error of the library for a type that it does not have."""
+    """Return the columns as a Delta table stores them. Raises an error of the library for an unsupported type."""
     return pa.schema(Schema.from_arrow(schema).to_arrow())

@@ -1,7 +1,7 @@
-"""The `quarantine` table: every rejected message whole, with the reason. Nothing is lost, and nothing is repaired.
+"""The `quarantine` table: every rejected message in full, with the reason. Nothing is lost, and nothing is repaired.
 
 A message waits here until its contract is corrected and it is requeued. Its rows stay; `requeued.py` notes that it
-landed, or for which other reason a requeue rejected it.
+landed, or the new reason for which a requeue rejected it.
 """
 
 from collections import Counter
@@ -30,14 +30,15 @@ QUARANTINE, QUARANTINE_COLUMNS = described(
         Column(PARTITION, pa.string(), "The partition: the day on which it was rejected.", False),
     ]
 )
-"""One row a landing of a rejected message: one that was delivered twice stands twice, with one `message_id`."""
+"""The columns of the table, one row per landing of a rejected message: a message delivered twice has two rows with one
+`message_id`."""
 
 MOST_PAYLOADS = 100_000
-"""Rows that `rejected_payloads` reads by the contract, so that a flood of them does not stop a command."""
+"""Maximum number of rows that `rejected_payloads` judges by the contract, so that a flood does not stall a command."""
 
 
 def quarantine_rows(columns: Mapping[str, Sequence[Any] | pa.Array]) -> pa.Table:
-    """Rejected messages as `Quarantine.append` takes them: values for each column of the schema but the partition."""
+    """Return rejected messages as rows of the table, given the values of each column except the partition."""
     rows = rows_of(columns, QUARANTINE)
     days = pc.strftime(rows["landed_at"], format=DAY_FORMAT)
     return rows.append_column(pa.field(PARTITION, pa.string(), nullable=False), days)
@@ -45,15 +46,16 @@ def quarantine_rows(columns: Mapping[str, Sequence[Any] | pa.Array]) -> pa.Table
 
 @dataclass(frozen=True, slots=True)
 class Rejected:
-    """A choice of rejected messages: those of one reason as they were judged last, or that were rejected since a
-    moment. None: all."""
+    """A filter for rejected messages: by the reason of the last judgement, or by the time since which they were
+    rejected. None: all."""
 
     reason: RejectionReason | None = None
     since: datetime | None = None
 
     @property
     def filter(self) -> pc.Expression:
-        """As Arrow takes it, for rows as the table has them; whatever their reason, which was perhaps judged again."""
+        """The filter by time as an Arrow expression. The reason is not included: a later judgement may have changed
+        it."""
         return pc.scalar(True) if self.since is None else pc.field("landed_at") >= pa.scalar(self.since, MOMENT)
 
 
@@ -62,8 +64,7 @@ EVERY = Rejected()
 
 @dataclass(frozen=True, slots=True)
 class Reasons:
-    """Numbers of distinct messages rejected for each reason, the last that was found: those that wait, and those
-    that were requeued."""
+    """The numbers of distinct rejected messages by the reason last found: waiting ones and requeued ones."""
 
     waiting: Mapping[str, int]
     requeued: Mapping[str, int]
@@ -73,15 +74,15 @@ class Quarantine(LakeTable):
     """The table of rejected messages."""
 
     def rows_of(self, meant: Rejected = EVERY) -> int:
-        """The greatest possible number of such rows: days are counted whole, by the files' statistics."""
+        """Return an upper bound of the number of such rows: counts whole days, by the files' statistics."""
         files = data_files(self.current(), PARTITION)
         return sum(file.rows for file in files if file.partition >= first_day(meant.since))
 
     def rejected(
         self, columns: Sequence[str], meant: Rejected, day: str, told: pa.Table = NOTHING_TOLD
     ) -> Iterator[pa.Table]:
-        """These columns of the rows of a day that are meant, as `scanned` has them; reason and detail are those that
-        the notes of the day have `told`, where they have."""
+        """Yield these columns of the selected rows of a day, in batches like `scanned`. Reason and detail come from the
+        day's notes (`told`) where these have the message."""
         needed = list(dict.fromkeys([*columns, "reason", "message_id"]))
         for scanned in self.scanned(needed, meant.filter, day):
             rows = as_judged_last(scanned, told) if len(told) else scanned
@@ -93,8 +94,8 @@ class Quarantine(LakeTable):
     def reasons(
         self, meant: Rejected = EVERY, requeued: pa.Array = NO_IDS, told: Mapping[str, pa.Table] | None = None
     ) -> Reasons:
-        """Count messages by reason, given the ids of those that were requeued, and by day what notes have `told`.
-        Memory follows the number of messages, not their size."""
+        """Count messages by reason, given the ids of requeued messages and the notes by day (`told`). Memory is
+        proportional to the number of messages, not to their size."""
         told = told or {}
         found = [
             rows.group_by(["reason", "message_id"], use_threads=False).aggregate([])
@@ -114,7 +115,7 @@ def _counted(values: pa.ChunkedArray) -> dict[str, int]:
 
 @dataclass(frozen=True, slots=True)
 class RejectedPayload:
-    """A message's stream, and its times in microseconds: the event time as it counts for the watermark."""
+    """A message's stream and its times in microseconds. The event time is the one that counts for the watermark."""
 
     stream_id: str
     publish_us: int
@@ -122,7 +123,7 @@ class RejectedPayload:
 
     @property
     def lag_us(self) -> int:
-        """The time from the event to its publication."""
+        """The time from the event to its publication, in microseconds."""
         return self.publish_us - self.event_us
 
 
@@ -133,9 +134,10 @@ def rejected_payloads(
     before: datetime,
     requeued: pa.Array = NO_IDS,
 ) -> list[RejectedPayload]:
-    """Read the waiting messages with readable times and a rejected payload, published in `[since, before)`, each once:
-    by these times they hold the watermark. Of more than MOST_PAYLOADS, those published first. Messages with the
-    ids `requeued` wait no more. None if the stream or the event time is in the payload. Raises LakeError."""
+    """Return the waiting messages with readable times and a rejected payload, published in `[since, before)`, each
+    once: they hold the watermark by these times. Returns at most MOST_PAYLOADS, the first published. Messages with an
+    id in `requeued` no longer wait. Returns an empty list if the contract reads the stream or the event time from the
+    payload. Raises LakeError."""
     rows = (
         None
         if contract.needs_payload
@@ -150,12 +152,12 @@ def rejected_payloads(
     for row in rows.select(["message_id", "publish_time", "attributes"]).to_pylist():
         publish_us = to_us(row["publish_time"])
         heartbeat = reader.read(dict(row["attributes"] or ()), None, publish_us)
-        if not isinstance(heartbeat, Rejection):  # by the contract of today
+        if not isinstance(heartbeat, Rejection):  # by the current contract
             event_us = min(heartbeat.event_time_us, publish_us)
             found[row["message_id"]] = RejectedPayload(heartbeat.stream_id, publish_us, event_us)
     return list(found.values())
 
 
 def by_stream(messages: Iterable[RejectedPayload]) -> Mapping[str, int]:
-    """Count the messages of each stream, the most first."""
+    """Count the messages per stream, in descending order."""
     return dict(Counter(message.stream_id for message in messages).most_common())

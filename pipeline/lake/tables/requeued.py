@@ -1,10 +1,10 @@
-"""Notes of requeues: which messages of `quarantine` were requeued, why others are rejected today, and by which message
-contract the whole quarantine was judged last.
+"""Notes of requeues: the messages of `quarantine` that were requeued, the current reasons of others, and the message
+contract by which the whole quarantine was last judged.
 
-The first two are create-only, by the day on which the messages were rejected. A note is written after its messages have
-landed, so that what a note names is in `heartbeats`, or was until its retention ended. A requeue that was killed before
-its note finds the messages in `heartbeats`, and notes them. The table keeps the reasons that were true when it was
-written. A lost note costs nothing: the next requeue finds the same again.
+The first two kinds are create-only, by the day on which the messages were rejected. A note is written after its
+messages have landed, so the messages it names are in `heartbeats`, or were until their retention ended. If a requeue is
+killed before it writes its note, the next one finds the messages in `heartbeats` and notes them. The table keeps the
+original reasons. A lost note is harmless: the next requeue derives it again.
 """
 
 import uuid
@@ -32,7 +32,7 @@ REJUDGED = ParquetKind("rejudged/", FOUND_AGAIN, r"[\d-]+/[0-9a-f]+", columns=("
 
 @dataclass(frozen=True, slots=True)
 class Judgement:
-    """The digest of a contract, and when all of quarantine was judged by it."""
+    """The digest of a contract, and the time at which the whole quarantine was judged by it."""
 
     contract: str
     judged_at: Moment
@@ -44,8 +44,8 @@ UNREADABLE = ""
 
 
 class OfDays:
-    """Notes of rows with a `message_id` each; their keys begin with the day on which the messages were rejected.
-    Reading them raises DamagedNote, NewerFormat, LakeUnreachable."""
+    """Notes whose rows have a `message_id`, and whose keys begin with the day on which the messages were rejected.
+    Reading raises DamagedNote, NewerFormat, LakeUnreachable."""
 
     kind: ParquetKind
 
@@ -53,39 +53,38 @@ class OfDays:
         self._notes = Notes(objects, self.kind)
 
     def between(self, since: str = "", until: str = "") -> list[str]:
-        """The keys from one day to another, both included (empty: no bound)."""
+        """Return the keys from one day to another, both inclusive (empty: no bound)."""
         keys = self._notes.listed(since if since == until else "")
         return [key for key in keys if since <= _day_of(key) and (not until or _day_of(key) <= until)]
 
     def rows(self, keys: Iterable[str]) -> list[pa.Table]:
-        """The rows of each note. Retention may have deleted one meanwhile, and its messages."""
+        """Return the rows of each note. Notes that retention has deleted meanwhile are left out."""
         return [rows for _, rows in read_ahead(self._notes.find, keys) if rows is not None]
 
     def forget_before(self, day: str, *, dry_run: bool = False) -> int:
-        """Delete the notes of messages that were rejected before a day; how many. Raises LakeError."""
+        """Delete the notes of messages rejected before a day, and return their number. Raises LakeError."""
         old = [key for key in self.between() if _day_of(key) < day]
         self._notes.delete(*(old if not dry_run else ()))
         return len(old)
 
 
 class Requeued(OfDays):
-    """The quarantined messages that were requeued. A key has the day, and the least and the greatest of the messages'
-    publish seconds."""
+    """Notes of requeued messages. A key has the day, and the minimum and maximum of the messages' publish seconds."""
 
     kind = REQUEUED
 
     def ids(self, keys: Iterable[str]) -> pa.Array:
-        """The ids of the messages that these notes name."""
+        """Return the ids of the messages in these notes."""
         found = (rows["message_id"].combine_chunks() for rows in self.rows(keys))
         return pa.concat_arrays([NO_IDS, *found])
 
     def every_id(self) -> pa.Array:
-        """The ids of all messages that were requeued."""
+        """Return the ids of all requeued messages."""
         return self.ids(self.between())
 
     def note(self, day: str, seconds: Sequence[int], ids: pa.Array) -> str:
-        """Note that messages which were rejected on a day, and published between two seconds, have landed. Raises
-        LakeError; then the next requeue finds them in `heartbeats`, and notes them."""
+        """Note that messages rejected on a day, and published between two `seconds`, have landed. Returns the key.
+        Raises LakeError; then the next requeue finds the messages in `heartbeats`, and notes them."""
         first, last = seconds
         key = f"{day}/{first}-{last}-{_attempt()}"
         self._notes.create(key, pa.table({"message_id": ids}))
@@ -93,56 +92,55 @@ class Requeued(OfDays):
 
 
 class Rejudged(OfDays):
-    """The reasons for which messages of `quarantine` are rejected today, where a requeue found another reason or detail
-    than the table has."""
+    """Notes of messages for which a requeue found a reason or detail other than that in `quarantine`."""
 
     kind = REJUDGED
 
     def by_day(self, since: str = "", until: str = "") -> Mapping[str, pa.Table]:
-        """The `message_id`, newest reason and newest detail of each message that has some, by day, from one to another,
-        as `between` has them. Days without a note are left out."""
+        """Return the `message_id`, newest reason and newest detail of each noted message, by day, for the same range of
+        days as `between`. Days without a note are left out."""
         return {day: _newest(self.rows(of_day)) for day, of_day in groupby(self.between(since, until), _day_of)}
 
     def note(self, day: str, rows: pa.Table, at: datetime) -> None:
-        """Note the reason and the detail of messages that were rejected on a day, as they were judged at a moment.
-        Raises LakeError."""
+        """Note the reason and the detail of messages rejected on a day, as judged at the time `at`. Raises
+        LakeError."""
         judged_at = pa.array([to_us(at)] * len(rows), pa.int64())
         noted = rows.select(["message_id", *TOLD]).append_column("judged_at_us", judged_at)
         self._notes.create(f"{day}/{_attempt()}", noted)
 
 
 class JudgedBy:
-    """The message contract by which the whole quarantine was judged last, as a digest."""
+    """The digest of the message contract by which the whole quarantine was last judged."""
 
     def __init__(self, objects: ObjectStore) -> None:
         self._notes = Notes(objects, JUDGED_BY)
 
     def digest(self) -> str | None:
-        """The digest of the contract, UNREADABLE if the note is damaged, or None if there is none. Raises NewerFormat,
-        LakeError."""
+        """Return the digest of the contract; UNREADABLE if the note is damaged, None if it does not exist. Raises
+        NewerFormat, LakeError."""
         note, generation = self._notes.found(JUDGED_BY.key)
         return note.contract if note is not None else UNREADABLE if generation else None
 
     def note(self, digest: str, at: datetime) -> None:
-        """Replace the note unless it says the same. If another writer is faster, its note stands. Raises LakeError."""
+        """Replace the note if the digest differs. If another writer is faster, its note stays. Raises LakeError."""
         there, generation = self._notes.found(JUDGED_BY.key)
         if there is None or there.contract != digest:
             self._notes.offer(JUDGED_BY.key, Judgement(digest, at), generation)
 
 
 def touching(keys: Iterable[str], first: int, last: int) -> list[str]:
-    """Select the notes of Requeued with messages that were published in these seconds, or about then."""
+    """Return the keys of Requeued notes whose range of publish seconds overlaps `[first, last]`."""
     spans = {key: [int(second) for second in key.partition("/")[2].split("-")[:2]] for key in keys}
     return [key for key, (least, greatest) in spans.items() if least <= last and first <= greatest]
 
 
 def without(rows: pa.Table, ids: pa.Array) -> pa.Table:
-    """The rows whose `message_id` is not among the ids."""
+    """Return the rows whose `message_id` is not among `ids`."""
     return rows.filter(pc.invert(pc.is_in(rows["message_id"], ids))) if len(ids) else rows
 
 
 def as_judged_last(rows: pa.Table, told: pa.Table) -> pa.Table:
-    """Rows of `quarantine`, with the reason and the detail of the newest judgement."""
+    """Return rows of `quarantine` with the reason and the detail of the newest judgement."""
     if not len(told):
         return rows
     at = pc.index_in(rows["message_id"], told["message_id"].combine_chunks())
@@ -154,7 +152,7 @@ def as_judged_last(rows: pa.Table, told: pa.Table) -> pa.Table:
 
 
 def judged_otherwise(rows: pa.Table, rejected: pa.Table) -> pa.Table:
-    """The messages of `rejected` that a row of `quarantine` has with another reason or detail."""
+    """Return the messages of `rejected` whose rows in `quarantine` have another reason or detail."""
     at = pc.index_in(rows["message_id"], rejected["message_id"].combine_chunks())
     differs = pc.or_(*(pc.not_equal(rows[name], rejected[name].take(at)) for name in TOLD))
     others = rows["message_id"].filter(pc.fill_null(differs, False))

@@ -1,6 +1,7 @@
-"""The `stream_status` table: which streams stopped, started or missed heartbeats, by window. Other streams have no row.
+"""The `stream_status` table: the streams that stopped, started or missed heartbeats, by window. Other streams have no
+row.
 
-A window's rows depend on the event times `[start - lookback, end)` alone, and are replaced together with its diffs.
+A window's rows depend only on the event times `[start - lookback, end)`, and are replaced together with its diffs.
 """
 
 from collections.abc import Collection
@@ -15,9 +16,9 @@ from tidemark.pipeline.lake.tables.windowed import PARTITION, PARTITION_COLUMN, 
 
 
 class StatusKind(StrEnum):
-    """A remarkable change of a stream in a window. It STOPPED if its last heartbeat is in the lookback before the
-    window, and STARTED, new or back, if it has one in the window and none in the lookback. It MISSED some if a gap that
-    is long enough for missed ones ends in the window."""
+    """A reported change of a stream in a window. STOPPED: its last heartbeat is in the lookback before the window.
+    STARTED, new or back: it has a heartbeat in the window and none in the lookback. MISSED: a gap that is long enough
+    for missed heartbeats ends in the window."""
 
     STOPPED = "stopped"
     STARTED = "started"
@@ -37,22 +38,24 @@ STATUS, STATUS_COLUMNS = described(
         PARTITION_COLUMN,
     ]
 )
-"""One row a window, stream and kind."""
+"""The columns of the table, one row per window, stream and kind."""
 
 
 class StreamStatus(WindowedTable):
-    """The table, with the columns of STATUS."""
+    """The `stream_status` table, with the columns of STATUS."""
 
     def rows(self, windows: Collection[str], kind: StatusKind | None = None) -> pa.Table:
-        """The rows of these windows, by window, kind and stream. Raises LakeError."""
+        """Return the rows of these windows, sorted by window, kind and stream. Raises LakeError."""
         found = self.read(windows, None if kind is None else pc.field("kind") == str(kind))
         return found.sort_by([(name, "ascending") for name in (PARTITION, "kind", "stream_id")])
 
     def behind(self, diffs: WindowedTable, windows: Collection[str]) -> list[str]:
-        """The computed windows among these whose status is missing, or was made from older input than their diffs.
+        """Return the computed windows among these whose status is missing, or was computed from older input than their
+        diffs.
 
-        A run that ends between its two commits leaves a newer status, which its next attempt makes even. A version of
-        tidemark without this table leaves none, and two runs at once, of which one ended early, may leave an older one.
+        A run that ends between its two commits leaves a newer status, and its next attempt updates the diffs. A version
+        of tidemark without this table leaves no status, and two concurrent runs may leave an older one if one of them
+        ends early.
         """
         ours, theirs = self.runs(windows), diffs.runs(windows)
         return sorted(

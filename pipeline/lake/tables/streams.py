@@ -1,7 +1,7 @@
 """The `streams` table: each stream's first and last heartbeat in the computed windows, however long ago.
 
-It is derived from `heartbeat_diffs` alone, and made anew if it is lost. Least and greatest event times can be
-merged in any order and repeatedly, so an update reads only the files that were added since the last one.
+It is derived from `heartbeat_diffs` alone, and rebuilt if it is lost. Minimum and maximum event times can be merged in
+any order and repeatedly, so an update reads only the files added since the last one.
 """
 
 import logging
@@ -29,55 +29,57 @@ STREAMS, STREAM_COLUMNS = described(
         Column("last_event_time", MOMENT, "Its last heartbeat in any computed window."),
     ]
 )
-"""One row a stream, by name. The table is not partitioned."""
+"""The columns of the table, one row per stream, by name. The table is not partitioned."""
 
 FILES_AT_ONCE = 64
-"""Files whose streams are in memory before they are merged: it bounds the memory of making the table anew."""
+"""Number of files whose streams are held in memory before they are merged: bounds the memory of a rebuild."""
 
 SAVE_ATTEMPTS = 20
-"""Attempts to save. Each failed one means that another process saved, with at least what the attempt before knew."""
+"""Maximum number of attempts to save. Each failure means that another process saved at least what the attempt before
+knew."""
 
 OF_TABLE, THROUGH = "tidemark.diffs_table", "tidemark.diffs_version"
-"""Keys in a commit's metadata: the table of diffs that it was made from, and the version through which."""
+"""Metadata keys in a commit: the table of diffs from which it was derived, and the version through which."""
 
 
 @dataclass(frozen=True, slots=True)
 class KnownStreams:
-    """Every stream of a table of diffs through a version: rows of STREAMS, by name."""
+    """All streams of a table of diffs through a version: rows of STREAMS, by name."""
 
     diffs_table: str = ""
     diffs_version: int = -1
     rows: pa.Table = field(default_factory=STREAMS.empty_table)
 
     def silent_since(self, moment: datetime) -> pa.Table:
-        """The streams without a heartbeat since a moment, the longest silent first."""
+        """Return the streams without a heartbeat since a moment, the longest silent first."""
         silent = self.rows.filter(pc.less(self.rows["last_event_time"], pa.scalar(moment, MOMENT)))
         return silent.sort_by([("last_event_time", "ascending"), ("stream_id", "ascending")])
 
     def begun_before(self, moment: datetime) -> int:
-        """Count the streams with their first heartbeat before a moment."""
+        """Return the number of streams whose first heartbeat is before a moment."""
         return pc.sum(pc.less(self.rows["first_event_time"], pa.scalar(moment, MOMENT))).as_py() or 0
 
     def begun_in(self, start: datetime, end: datetime) -> set[str]:
-        """The streams whose first heartbeat of all is in `[start, end)`."""
+        """Return the streams whose very first heartbeat is in `[start, end)`."""
         first = self.rows["first_event_time"]
         begun = pc.and_(pc.greater_equal(first, pa.scalar(start, MOMENT)), pc.less(first, pa.scalar(end, MOMENT)))
         return set(self.rows["stream_id"].filter(begun).to_pylist())
 
 
 class Streams:
-    """Keeps the table up to date with the diffs. One user at a time; several processes may save at once."""
+    """Keeps the table up to date with the diffs. One user at a time; several processes may save concurrently."""
 
     def __init__(self, table: LakeTable, diffs: LakeTable) -> None:
         self.table = table
         self._diffs = diffs
 
     def known(self) -> KnownStreams:
-        """Every stream of the diffs as they are now. Writes nothing. Raises LakeError."""
+        """Return all streams of the current diffs. Writes nothing. Raises LakeError."""
         return self._after(self._kept(self.table.current()))
 
     def save(self) -> KnownStreams:
-        """Like `known`, and saved for the next time. Raises LakeError, TableConflict; then nothing was saved."""
+        """Like `known`, but also save the result for the next call. Raises LakeError, TableConflict; then nothing was
+        saved."""
         for _ in range(SAVE_ATTEMPTS):
             table = self.table.current()
             seen = 0 if table is None else table.version()
@@ -94,7 +96,7 @@ class Streams:
         raise TableConflict(f"{self.table.uri} was saved by others {SAVE_ATTEMPTS} times in a row; run again")
 
     def _kept(self, table: DeltaTable | None) -> KnownStreams:
-        """The streams that were saved last; none if the table is missing, or does not say what it was made from."""
+        """Return the last saved streams; none if the table is missing, or does not name its origin."""
         if table is None:
             return KnownStreams()
         version = table.version()
@@ -113,19 +115,20 @@ class Streams:
             return kept if kept.diffs_version < 0 else KnownStreams()
         name, version = str(diffs.metadata().id), diffs.version()
         if kept.diffs_table == name:
-            if kept.diffs_version >= version:  # if it is newer, another process has seen more
+            if kept.diffs_version >= version:  # if it is newer, another process has read more
                 return kept
             try:
                 new = commits(self._diffs, kept.diffs_version, version)
                 added = [file.path for commit in new for file in commit.added]
                 return KnownStreams(name, version, self._merged(kept.rows, added))
             except ObjectMissing as gone:
-                logger.info("the streams are gathered anew, because %s", gone)
+                logger.info("the streams are rebuilt, because %s", gone)
         paths = [file.path for file in data_files(diffs, self._diffs.partition_column)]
         return KnownStreams(name, version, self._merged(STREAMS.empty_table(), paths))
 
     def _merged(self, rows: pa.Table, paths: list[str]) -> pa.Table:
-        """These streams with those of some files of the diffs, by name. Raises ObjectMissing if a file is gone."""
+        """Return these streams merged with those of some files of the diffs, by name. Raises ObjectMissing if a file is
+        gone."""
         files = self._diffs.folder
         for first in range(0, len(paths), FILES_AT_ONCE):
             read = []
@@ -137,7 +140,7 @@ class Streams:
         return rows.sort_by("stream_id")
 
     def _keep(self, known: KnownStreams, seen: int) -> None:
-        """Save as the version after `seen`. Raises TableConflict if that is taken."""
+        """Save as the version after `seen`. Raises TableConflict if that version is taken."""
         table = self.table.created(STREAMS)
         if table.version() != seen:
             raise TableConflict(f"{self.table.uri} is at version {table.version()}, and was at {seen}")
@@ -153,13 +156,14 @@ class Streams:
 
 
 def _extent(rows: pa.Table, first: str, last: str) -> pa.Table:
-    """The least and the greatest moment of each stream."""
+    """Return the minimum and maximum moment of each stream."""
     of_each = rows.group_by("stream_id", use_threads=False).aggregate([(first, "min"), (last, "max")])
     return of_each.select(["stream_id", f"{first}_min", f"{last}_max"]).rename_columns(STREAMS.names).cast(STREAMS)
 
 
 def streams_in(diffs: WindowedTable, windows: Iterable[str]) -> dict[str, int]:
-    """Count the streams with a heartbeat in each of these windows; windows that are not computed are left out."""
+    """Return the number of streams with a heartbeat in each of these windows. Windows that are not computed are left
+    out."""
     wanted = set(windows)
     table = diffs.table.current()
     if table is None or not wanted:

@@ -1,6 +1,6 @@
-"""The base of the lake's Delta tables: opening, appending, choosing files, and readable errors.
+"""The base of the lake's Delta tables: opening, appending, selecting files, and readable errors.
 
-A table that does not exist yet is an empty one; its first append creates it.
+A table that does not exist yet counts as empty; its first append creates it.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -38,30 +38,30 @@ from tidemark.pipeline.version import format_of, marks, refuse_newer
 from tidemark.pipeline.watermark.histogram import Ints
 
 APPEND_RETRIES = 50
-"""Appends conflict with nothing but the table's creation and a change of its schema: the library tries again."""
+"""Number of the library's retries of an append. Appends conflict only with the table's creation and schema changes."""
 
 SCHEMA_CHANGES = 20
-"""Bounds the changes by others that an append outlasts; each reader makes one at most."""
+"""Maximum number of concurrent schema changes that an append survives; each reader makes at most one."""
 
 CHECKPOINTS: Mapping[str, str] = {"delta.checkpointInterval": "30"}
-"""Commits from one checkpoint to the next. Each process that opens the table reads one and the commits since, in a
-bucket with a call for each: 15 on average, 50 by the library's own interval. A shorter one would write the checkpoints
-of long tables often."""
+"""Number of commits between checkpoints. Each process that opens the table reads a checkpoint and the commits since, in
+a bucket with one call per commit: 15 on average, 50 with the library's default. A shorter interval would rewrite the
+checkpoints of long tables often."""
 
 SCANNED_ROWS = 5_000
-"""Rows that a scan holds at a time, with a few times as many read ahead: payloads may be large."""
+"""Number of rows per batch of a scan, which reads a few batches ahead: payloads may be large."""
 
 DAY_FORMAT = "%Y-%m-%d"
-"""The names of partitions of a table that is partitioned by the day."""
+"""The format of partition names in a table partitioned by day."""
 
 CUT = timedelta(milliseconds=1)
-"""The most that the Delta library cuts from a file's greatest time in its statistics."""
+"""Maximum time that the Delta library truncates from a file's maximum time in its statistics."""
 
 
 @dataclass(frozen=True, slots=True)
 class DataFile:
-    """A file of a table: its path relative to the table, its rows, its partition's value, when it was added, and the
-    range of its event times, both ends included, by its statistics; None where these do not tell."""
+    """A file of a table: its path relative to the table, row count, size in bytes, partition value, time of addition,
+    and the range of its event times by its statistics, both ends included (None: not in the statistics)."""
 
     path: str
     rows: int
@@ -72,7 +72,7 @@ class DataFile:
     newest: datetime | None
 
     def may_have(self, start: datetime, end: datetime) -> bool:
-        """Return whether the file may hold event times in `[start, end]`."""
+        """True if the file may hold event times in `[start, end]`."""
         return (self.oldest is None or self.oldest <= end) and (self.newest is None or self.newest >= start)
 
 
@@ -86,8 +86,8 @@ class DamagedFile(CorruptObject):
 
 @dataclass(frozen=True, slots=True)
 class TablePlace:
-    """The place of a table: its address and the options that `deltalake` takes with it, its folder as Arrow reads and
-    writes files there, whether or not it exists yet, and the lake's formats."""
+    """The location of a table: its address, the options that `deltalake` takes with it, its folder as an Arrow file
+    system (which may not exist yet), and the lake's formats."""
 
     uri: str
     storage_options: dict[str, str]
@@ -96,11 +96,11 @@ class TablePlace:
 
 
 class LakeTable:
-    """One Delta table, partitioned by one text column, or by none (empty). Not shared between threads. No call of the
-    methods here keeps Python's lock while it waits for a bucket's answer.
+    """A Delta table, partitioned by one text column or none (empty). Not thread-safe. Its methods release the GIL while
+    they wait for a bucket's response.
 
-    Its properties carry the mark of the newest version that has written it. Whatever opens it raises NewerFormat if
-    that version's format is newer than this one's, or if the lake does not admit this version.
+    Its properties carry the mark of the newest version of tidemark that has written it. Opening it raises NewerFormat
+    if that version's format is newer than this one's, or if the lake does not admit this version.
     """
 
     def __init__(self, place: TablePlace, partition_column: str) -> None:
@@ -108,17 +108,17 @@ class LakeTable:
         self.uri, self.folder, self.storage_options = place.uri, place.folder, place.storage_options
         self.partition_column = partition_column
         self.properties = CHECKPOINTS
-        """The properties that the table is created with, or gets with the next write if it lacks one."""
+        """The properties set when the table is created, or by the next write if any is missing."""
         self._admission = place.admission
         self._table: DeltaTable | None = None
         self._commit: tuple[int, int] | None = None
         self._sync = None if "://" in self.uri else CommitSync(Path(self.uri))
-        """Syncs a table on a disk. A bucket is durable by itself."""
+        """Syncs a table on disk. A bucket needs no sync."""
 
     def current(self) -> DeltaTable | None:
-        """The table at its newest version, or None if it was never written, or is gone. That it was deleted, or deleted
-        and begun anew, is noticed: the file of the commit that is held is looked at. While nothing is committed, that
-        and a look for the next commit are all that it asks for."""
+        """Return the table at its newest version; None if it was never written, or is gone. Checks the file of the held
+        commit, so that a deleted or recreated table is noticed. While nothing is committed, it requests only that file
+        and the next commit's."""
         self._admission.admit()
         with table_errors(self.uri):
             held = self._updated()
@@ -139,7 +139,7 @@ class LakeTable:
         return table
 
     def _updated(self) -> DeltaTable | None:
-        """The open table at its newest version; None if none is open, or if the table was replaced."""
+        """Return the open table at its newest version; None if no table is open, or if it was replaced."""
         table = self._table
         if table is None or self._commit is None:
             return None
@@ -151,13 +151,13 @@ class LakeTable:
             return table
         try:
             table.update_incremental()
-        except DeltaError:  # it may have been lost since: then what is remembered of it means nothing
+        except DeltaError:  # the table may have been lost since: then the held state is invalid
             return None
         self._commit = following if table.version() == number + 1 else self._commits(table.version())[0]
         return table
 
     def _open(self) -> DeltaTable | None:
-        """The open table as it was last seen; None if none is open, if it was replaced, or if it has an older mark."""
+        """Return the open table as last seen; None if no table is open, if it was replaced, or has an older mark."""
         if self._table is None or self._commit is None:
             return None
         if format_of(self._table.metadata().configuration) < version.FORMAT:
@@ -166,13 +166,13 @@ class LakeTable:
             return self._table if self._commits(self._table.version()) == [self._commit] else None
 
     def _commits(self, *versions: int) -> list[tuple[int, int] | None]:
-        """The size of the file of each of these commits, and when it was written; None if it is not there."""
+        """Return the size and the modification time of each commit's file; None if it does not exist."""
         found = self.folder.get_file_info([f"{LOG_FOLDER}/{number:020d}.json" for number in versions])
         return [None if info.type == pafs.FileType.NotFound else (info.size, info.mtime_ns) for info in found]
 
     def at(self, version: int) -> DeltaTable:
-        """The table as it was at a version, whatever has been written or compacted since. Raises ObjectMissing if that
-        cannot be read any more."""
+        """Return the table at a version, regardless of later writes and compactions. Raises ObjectMissing if that
+        version can no longer be read."""
         try:
             with table_errors(self.uri):
                 return self._readable(DeltaTable(self.uri, version=version, storage_options=self.storage_options))
@@ -183,8 +183,8 @@ class LakeTable:
 
     @contextmanager
     def naming_damage(self, path: str) -> Iterator[None]:
-        """Turn what Arrow raises while it reads a file into DamagedFile. Where it is the storage that fails, or the
-        file is gone, OSError is raised as it is."""
+        """Turn Arrow's errors about a file into DamagedFile. If the storage fails, or the file is gone, raises
+        OSError."""
         try:
             yield
         except (pa.ArrowException, OSError) as error:
@@ -200,15 +200,15 @@ class LakeTable:
         partitions: Sequence[str] | None = None,
         damaged: dict[str, str] | None = None,
     ) -> pa.Table:
-        """Read these columns of the wanted rows of a version, of some partitions or of all. Files that hold none of
-        them, by their statistics, are not opened. Those that are damaged or gone are noted in `damaged`, with their
-        partitions, and left out; without it, raises DamagedFile, which names the first. Raises LakeError."""
+        """Return these columns of the wanted rows of a version, from some partitions or all (None). Files without such
+        rows, by their statistics, are not opened. Damaged and missing files are left out and added to `damaged`, with
+        their partitions; without `damaged`, raises DamagedFile, which names the first one. Raises LakeError."""
         pruned: FilterConjunctionType = [(self.partition_column, "in", [*partitions])] if partitions else []
         with table_errors(self.uri):
             files = table.to_pyarrow_dataset(filesystem=self.folder, file_pruning_predicate=pruned or None)
             with suppress(pa.ArrowException, OSError):
                 return files.to_table(list(columns), filter=wanted, use_threads=False)
-            from pyarrow.dataset import get_partition_keys  # it loads pandas
+            from pyarrow.dataset import get_partition_keys  # imports pandas
 
             read = [files.schema.empty_table().select([name for name in columns if name in files.schema.names])]
             for file in files.get_fragments(wanted):
@@ -229,8 +229,8 @@ class LakeTable:
         columns: Sequence[str] = ("message_id", "publish_time"),
         damaged: dict[str, str] | None = None,
     ) -> pa.Table | None:
-        """Read these columns of each landing that was published in `[start, end)`, in whole seconds; None if the table
-        was never written. `damaged` is as for `rows`."""
+        """Return these columns of each row published in `[start, end)`; None if the table was never written. `start`
+        and `end` are whole seconds. `damaged` is as for `rows`."""
         table, published = self.current(), pc.field("publish_time")
         wanted = (published >= pa.scalar(start, MOMENT)) & (published < pa.scalar(end, MOMENT))
         return None if table is None else self.rows(table, columns, wanted, damaged=damaged)
@@ -238,8 +238,9 @@ class LakeTable:
     def scanned(
         self, columns: Sequence[str], wanted: pc.Expression, partition: str | None = None
     ) -> Iterator[pa.Table]:
-        """These columns of the wanted rows of one version, at most SCANNED_ROWS at a time, of all partitions or of one;
-        none if the table was never written. Files without such rows, by their statistics, are not opened."""
+        """Yield these columns of the wanted rows of the newest version, at most SCANNED_ROWS at a time, from one
+        partition or all (None); nothing if the table was never written. Files without such rows, by their statistics,
+        are not opened."""
         table = self.current()
         if table is None:
             return
@@ -259,8 +260,8 @@ class LakeTable:
                     yield pa.Table.from_batches([batch])
 
     def landed(self) -> pa.Table:
-        """The newest version's files of landed rows, the last that landed first: their columns `rows`, and when the
-        `first` and the `last` of these landed (long ago if that is not known), beside those of `listed`."""
+        """Return the newest version's files, the last landed first: the columns of `listed`, the row count (`rows`),
+        and the landing times of the `first` and the `last` row (the epoch if unknown)."""
         table = self.current()
         files = pa.table({}) if table is None else listed(table)
         if "max.landed_at" not in files.column_names:
@@ -272,8 +273,9 @@ class LakeTable:
         return files.sort_by([("last", "descending")])
 
     def landed_since(self, since: datetime) -> tuple[int, list[str]]:
-        """About how many rows landed since a moment, and the paths of the files that hold them, the newest first: by
-        their statistics. The rows of a file that holds earlier ones as well count evenly over its time."""
+        """Estimate the number of rows that landed since a moment, and return it with the paths of their files, the
+        newest first, by the files' statistics. The rows of a file are assumed to be evenly spread over its landing
+        times."""
         files = self.landed()
         files = files.filter(pc.greater_equal(files["last"], pa.scalar(since, MOMENT)))
         first_us, last_us, since_us = microseconds(files["first"]), microseconds(files["last"]), to_us(since)
@@ -282,17 +284,17 @@ class LakeTable:
         return rows, list(map(unquote, files["path"].to_pylist()))
 
     def days(self, since: datetime | None = None) -> list[str]:
-        """The partitions of a table by the day that may have rows since a moment, in order."""
+        """Return the days, in order, that may have rows since a moment, for a table partitioned by day."""
         days = {file.partition for file in data_files(self.current(), self.partition_column)}
         return sorted(day for day in days if day >= first_day(since))
 
     def check(self) -> None:
-        """Raise LakeError where rows by the settings do not fit the table."""
+        """Raise LakeError if rows by the settings do not fit the table."""
 
     def add(self, files: Sequence[AddAction], schema: pa.Schema, says: Mapping[str, str]) -> None:
-        """Add files that are durable in the table's folder, in one transaction, which notes what it `says`. When it
-        returns, every reader sees them. Raises LakeFull, LakeUnwritable, LakeUnreachable, TableConflict; then nothing
-        was added, or all was and the answer was lost, which a redelivery repeats and the micro-batch drops."""
+        """Add durable files in the table's folder, in one transaction with the metadata `says`. On return, every reader
+        sees them. Raises LakeFull, LakeUnwritable, LakeUnreachable, TableConflict; then nothing was added, or all files
+        were and only the response was lost: a redelivery repeats the rows, and the micro-batch drops the copies."""
         self._admission.claim()
         properties = CommitProperties(max_commit_retries=APPEND_RETRIES, custom_metadata=dict(says))
         for changes in range(SCHEMA_CHANGES):
@@ -304,7 +306,7 @@ class LakeTable:
                 if changes == SCHEMA_CHANGES - 1:
                     raise
         with table_errors(self.uri):
-            held.update_incremental()  # the transaction leaves the version at what it was
+            held.update_incremental()  # the transaction does not update the open table's version
             (self._commit,) = self._commits(held.version())
         self.make_durable()
 
@@ -327,7 +329,8 @@ class LakeTable:
             )
 
     def complete(self, schema: pa.Schema, *, as_open: bool = False) -> DeltaTable:
-        """The table with every column of the schema: as it is open, if it is, or as `created` gives it."""
+        """Return the table after adding the columns of the schema that it lacks. With `as_open`, uses the open table if
+        it is still valid, else the one of `created`."""
         table = (self._open() if as_open else None) or self.created(schema)
         self.check()
         there = {column.name for column in table.schema().fields}
@@ -339,8 +342,8 @@ class LakeTable:
         return table
 
     def created(self, schema: pa.Schema) -> DeltaTable:
-        """The table at its newest version, with the mark of this version's format or of a newer one that it can read;
-        created with this schema if it is not there. Raises TableConflict, NewerFormat, LakeError."""
+        """Return the table at its newest version, created with this schema if it does not exist, and marked with at
+        least this version's format. Raises TableConflict, NewerFormat, LakeError."""
         self._admission.claim()
         table = self.current()
         if table is None:
@@ -364,9 +367,9 @@ class LakeTable:
                 mode="error",
                 partition_by=[self.partition_column] if self.partition_column else None,
                 configuration={**self.properties, **marks()},
-                raise_if_key_not_exists=False,  # the mark is none of Delta's own properties
+                raise_if_key_not_exists=False,  # the mark is not one of Delta's own properties
                 storage_options=self.storage_options,
-                # With retries, the loser of a race to create the table would create it over again.
+                # With retries, the loser of a race to create the table would create it a second time.
                 commit_properties=CommitProperties(max_commit_retries=0),
             )
         except DeltaError:  # another program may have created it first
@@ -374,29 +377,29 @@ class LakeTable:
                 raise
 
     def make_durable(self) -> None:
-        """Make every commit since the last call durable, with the files that it adds. Raises LakeFull, LakeError."""
+        """Make every commit since the last call durable, including its files. Raises LakeFull, LakeError."""
         if self._sync is not None:
             with table_errors(self.uri):
                 self._sync.sync_commits()
 
     def make_files_durable(self, paths: Iterable[str]) -> None:
-        """Make files durable before a commit names them, by their paths in the table. Raises LakeFull, LakeError."""
+        """Make files durable before a commit names them, given their paths in the table. Raises LakeFull, LakeError."""
         if self._sync is not None:
             with table_errors(self.uri):
                 self._sync.sync_files(paths)
 
     def file_location(self, path: str) -> str:
-        """The address of a file of the table, as Spark and Arrow name it."""
+        """Return the address of a file of the table, as Spark and Arrow take it."""
         return f"{self.uri}/{path}"
 
 
 def first_day(since: datetime | None) -> str:
-    """The first partition of a table by the day that may have rows since a moment; empty without one."""
+    """Return the first day that may have rows since a moment, for a table partitioned by day; empty for None."""
     return "" if since is None else since.strftime(DAY_FORMAT)
 
 
 def rows_of(columns: Mapping[str, Sequence[Any] | pa.Array], schema: pa.Schema) -> pa.Table:
-    """Columns by name as a table, in the schema's order and of its types. A column that is not given is left out."""
+    """Return columns by name as a table, with the schema's order and types. Missing columns are left out."""
     given = pa.schema([column for column in schema if column.name in columns])
     arrays = [
         values if isinstance(values := columns[column.name], pa.Array) else pa.array(values, column.type)
@@ -406,31 +409,31 @@ def rows_of(columns: Mapping[str, Sequence[Any] | pa.Array], schema: pa.Schema) 
 
 
 def microseconds(times: pa.ChunkedArray) -> Ints:
-    """Times as microseconds since the epoch."""
+    """Return times as microseconds since the epoch."""
     values: Ints = times.cast(pa.int64()).combine_chunks().to_numpy()
     return values
 
 
 def listed(table: DeltaTable) -> pa.Table:
-    """The files of a version with their partitions and statistics, a row each, and the range of their event times as
-    DataFile has it."""
+    """Return the files of a version, one row per file, with their partitions, statistics and range of event times (as
+    in DataFile)."""
     files = pa.table(table.get_add_actions(flatten=True))
     oldest, newest = (
         files[name].cast(MOMENT) if name in files.column_names else pa.chunked_array([pa.nulls(len(files), MOMENT)])
         for name in ("min.event_time", "max.event_time")
     )
-    # The library truncates a file's greatest time to the millisecond.
+    # The library truncates a file's maximum time to the millisecond.
     newest = pc.add(newest, pa.scalar(CUT, pa.duration("us")))
     return files.append_column("oldest", oldest).append_column("newest", newest)
 
 
 def data_files(table: DeltaTable | None, partition_column: str) -> list[DataFile]:
-    """The files of a table's version; none of a table that was never written."""
+    """Return the files of a table's version; none if the table was never written."""
     return [] if table is None else as_data_files(listed(table), partition_column)
 
 
 def as_data_files(files: pa.Table, partition_column: str) -> list[DataFile]:
-    """Rows of `listed`."""
+    """Return rows of `listed` as DataFiles."""
     names = ("path", "num_records", "size_bytes", f"partition.{partition_column}", "modification_time")
     columns = (files[name].to_pylist() for name in names)
     bounds = (
@@ -448,15 +451,16 @@ def _moment(time_us: int | None) -> datetime | None:
 
 @contextmanager
 def table_errors(uri: str, gone: Callable[[OSError], LakeError] | None = None) -> Iterator[None]:
-    """Turn what the Delta library raises into an error that says what to do; `gone` words that a file is not there."""
+    """Translate the Delta library's errors into LakeErrors that say what to do. `gone` makes the error for a missing
+    file."""
     try:
         yield
     except CommitFailedError as error:
-        raise TableConflict(f"a commit to {uri} lost against others again and again: {error}") from error
+        raise TableConflict(f"a commit to {uri} repeatedly lost against others: {error}") from error
     except SchemaMismatchError as error:
         raise LakeError(
-            f"{uri} has a column of another type than [message.fields] says now ({error}); give the field another "
-            "name, or put back its kind"
+            f"{uri} has a column whose type differs from [message.fields] ({error}); give the field another name, or "
+            "restore its kind"
         ) from error
     except pa.ArrowInvalid as error:
         raise CorruptObject(f"{uri} has a damaged file: {error}; run `tidemark repair`, which names it") from error

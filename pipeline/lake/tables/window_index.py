@@ -1,4 +1,4 @@
-"""The windows of a lake: which of them hold heartbeats, are computed, and are kept with all of their input."""
+"""The windows of a lake: those that hold heartbeats, those that are computed, and those whose input is kept in full."""
 
 from collections.abc import Iterator, Sequence
 from datetime import datetime, timedelta
@@ -24,18 +24,18 @@ from tidemark.pipeline.watermark.histogram import Ints
 from tidemark.pipeline.windows import DAY, KEY_FORMAT, Window, Windowing, due, start_of
 
 COMMITS_AT_ONCE = 100
-"""New commits that are read one by one. Beyond that, the list of a table's files costs less."""
+"""Maximum number of new commits read one by one. For more, the list of a table's files is cheaper."""
 
 KEPT_FROM = JsonKind("retention/windows-from-", holds=NoContent)
-"""Its key names the first window whose input is complete. An earlier window is not computed again: its new rows would
-lack what was removed, and would replace the right ones."""
+"""The note whose key is the first window with complete input. Earlier windows are not recomputed: the new rows would
+lack the removed heartbeats, and would replace correct ones."""
 
 
 class WindowIndex:
     """The windows of one lake, by number. One user at a time; `update` before each use.
 
-    `held` are the windows that may hold a heartbeat by the statistics of a file (without them: by its event hour), and
-    `reached` are these and the ones whose lookback may hold one. Heartbeats that were removed by age stay in both;
+    `held` are the windows that may hold a heartbeat, by the statistics of a file (without them: by its event hour);
+    `reached` also includes the windows whose lookback may hold one. Heartbeats removed by age stay in both;
     `KeptWindows` leaves their windows out.
     """
 
@@ -45,15 +45,15 @@ class WindowIndex:
         self._windowing, self._lookback = windowing, lookback
 
     def update(self) -> "WindowIndex":
-        """Fold what was committed since the last call. Raises LakeError, and InvalidSettings if the computed windows
-        have another length."""
+        """Fold the commits since the last call. Raises LakeError, and InvalidSettings if the computed windows have
+        another length."""
         # In this order: a window that is computed in between counts as computed.
         self._heartbeats.follow(self._hold, self._begin_data, COMMITS_AT_ONCE)
         self._diffs.follow(self._compute, self._begin_computed, COMMITS_AT_ONCE)
         return self
 
     def due(self, closed: range) -> Iterator[range]:
-        """The closed windows that are still to be computed, the newest first: see `tidemark.pipeline.windows.due`."""
+        """Yield the closed windows that are due, the newest first: see `tidemark.pipeline.windows.due`."""
         return due(self.held, self.reached, self.computed, closed, max(1, DAY // self._windowing.length))
 
     def _hold(self, commit: Commit) -> bool:
@@ -65,7 +65,7 @@ class WindowIndex:
         return True
 
     def _compute(self, commit: Commit) -> bool:
-        """False if the commit took windows away."""
+        """Fold a commit of the diffs. Returns False if it removed windows."""
         added = {file.partition for file in commit.added}
         for number in self._numbers(sorted(added)).tolist():
             self.computed.add(range(number, number + 1))
@@ -89,14 +89,14 @@ class WindowIndex:
         self.computed = Spans.of(numbers, numbers + 1)
 
     def _numbers(self, keys: pa.Array | list[str]) -> Ints:
-        """The numbers of the windows with these keys; keys of windows of another length are left out."""
+        """Return the numbers of the windows with these keys. Keys of windows of another length are left out."""
         numbers, is_of_length = window_numbers(keys, self._windowing)
         return numbers[is_of_length]
 
 
 def window_numbers(keys: pa.Array | list[str], windowing: Windowing) -> tuple[Ints, npt.NDArray[np.bool_]]:
-    """The number of each window, and whether it is a window of this length: the settings may have said another once."""
-    if isinstance(keys, list):  # of none, the type would not be known
+    """Return the number of each window, and whether it has this length: earlier settings may have had another one."""
+    if isinstance(keys, list):  # an empty list has no type
         keys = pa.array(keys, pa.string())
     starts: Ints = pc.strptime(keys, format=KEY_FORMAT, unit="us").cast(pa.int64()).to_numpy(zero_copy_only=False)
     length_us = duration_us(windowing.length)
@@ -104,35 +104,37 @@ def window_numbers(keys: pa.Array | list[str], windowing: Windowing) -> tuple[In
 
 
 class KeptWindows:
-    """The note of that window. If there are several, the latest window counts."""
+    """The note of the first window whose input is kept in full. If there are several notes, the latest window
+    counts."""
 
     def __init__(self, objects: ObjectStore, windowing: Windowing) -> None:
         self._notes = Notes(objects, KEPT_FROM)
         self._windowing = windowing
 
     def since(self) -> datetime | None:
-        """The start of the first window that is kept; None if all are. Raises LakeError."""
+        """Return the start of the first kept window; None if all are kept. Raises LakeError."""
         if not (keys := self._notes.listed()):
             return None
-        noted = start_of(keys[-1])  # by the length that windows had then
+        noted = start_of(keys[-1])  # the window length may have changed since
         window = self._windowing.containing(noted)
         return window.start if window.start == noted else window.end
 
     def closed(self, watermark: datetime | None) -> range:
-        """The numbers of the kept windows that the watermark has passed, from `windows.first` on. Raises LakeError."""
+        """Return the numbers of the kept windows, from `windows.first`, that the watermark has passed. Raises
+        LakeError."""
         if watermark is None:
             return range(0)
         first = max(self._windowing.first, self.since() or self._windowing.first)
         return range(self._windowing.number_of(first), self._windowing.number_of(watermark))
 
     def raise_to(self, window: Window) -> None:
-        """Note that this window is the first that is kept. Durable on return; never moves back. Raises LakeError."""
+        """Note that this is the first kept window. Durable on return; never moves back. Raises LakeError."""
         self._notes.ensure(window.key, NoContent())
         self._notes.keep_newest(1)
 
     def refuse_expired(self, windows: Sequence[Window], further: timedelta = timedelta(0)) -> None:
-        """Raise WindowExpired if one of the windows is no longer kept, or begins less than `further` after the first
-        that is."""
+        """Raise WindowExpired if any of the windows is no longer kept, or begins less than `further` after the first
+        kept one."""
         since = self.since()
         if since is not None:
             since += further
@@ -140,6 +142,6 @@ class KeptWindows:
         if expired:
             raise WindowExpired(
                 f"{len(expired)} of {len(windows)} windows are no longer kept, the first is {expired[0]}: housekeeping "
-                f"has removed heartbeats that they are computed from. Nothing was written; ask for windows from "
-                f"{since:%Y-%m-%dT%H:%MZ} on"
+                f"has removed heartbeats that they are computed from. Nothing was written; ask for windows that start "
+                f"at {since:%Y-%m-%dT%H:%MZ} or later"
             )

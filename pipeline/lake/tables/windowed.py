@@ -1,8 +1,8 @@
-"""A table with one partition for each window, which runs replace whole.
+"""A windowed table: one partition per window, which runs replace as a whole.
 
-A run writes plain Parquet files into its own folder, leaves a manifest, and commits the files in one transaction, which
+A run writes plain Parquet files to its own folder, leaves a manifest, and commits the files in one transaction that
 removes the window's old files and adds the new ones. The files that a window had *before the run listed its input* are
-the run's fence: if the window has other files by then, another run has computed it in between.
+the run's fence: if the window has other files at the commit, another run has computed it in between.
 """
 
 import random
@@ -42,27 +42,27 @@ PARTITION_COLUMN = Column(PARTITION, pa.string(), "The partition: the window's s
 
 RUNS_FOLDER = "runs"
 LENGTH = "tidemark.window_length"
-"""The property of a table that has the length of its windows. Earlier versions of tidemark did not write it."""
+"""The table property with the length of its windows. Earlier versions of tidemark did not write it."""
 
 EVIDENT = 8
-"""So many windows, of which no two are neighbours, are taken to be longer ones, where their length is not noted: fewer
-may be single windows of a silent topic."""
+"""If the length is not noted, this many windows, no two of them adjacent, are evidence of a longer length: fewer may be
+isolated windows of a silent topic."""
 
 COMMIT_ATTEMPTS = 60
-"""Commits that a run attempts before it gives up. Each failed attempt means that another run's commit succeeded."""
+"""Maximum number of commit attempts per run. Each failure means that another run's commit succeeded."""
 
 Fence = Mapping[str, frozenset[str]]
-"""The files that each window of a run had before the run listed its input."""
+"""The files of each window of a run before the run listed its input."""
 
 LONGEST_PAUSE_SECONDS = 0.5
-"""The longest of the random pauses between two attempts, which keep rivals from colliding again."""
+"""Maximum random pause between two attempts, which keeps concurrent runs from colliding again."""
 
 
 @dataclass(frozen=True, slots=True)
 class DiffRun:
-    """One computation, as its manifest has it: its name (a retry has another one), its windows, what it read, and when
-    it started. For a custom table also its name, the version of its definition, and the digest of each window's
-    input."""
+    """A run, as in its manifest: its name (a retry has another one), its windows, the version it read, the watermark
+    and its start time. For a custom table also the table's name, the version of its definition, and the digest of each
+    window's input."""
 
     name: Annotated[str, Field(alias="run")]
     windows: Sequence[str]
@@ -77,12 +77,13 @@ class DiffRun:
 MANIFESTS = JsonKind(
     "diff_runs/", "run `tidemark repair`, which has the windows of that run computed again", holds=DiffRun
 )
-"""Its key is the run's name."""
+"""The manifest of a run. Its key is the run's name."""
 
 
 @dataclass(frozen=True, slots=True)
 class Replaced:
-    """The outcome of a commit: the rows of each window that this run now has, and the windows that another run took."""
+    """The outcome of a commit: the row count of each window that this run replaced, and the windows that another run
+    replaced instead."""
 
     rows: Mapping[str, int] = field(default_factory=dict)
     superseded: tuple[str, ...] = ()
@@ -99,20 +100,20 @@ class WindowedTable:
         self._length: timedelta | None = None
 
     def hold_to(self, length: timedelta) -> None:
-        """Make `fence` and `replace` refuse the table if its windows have another length, and note this one there."""
+        """Make `fence` and `replace` refuse the table if its windows have another length, and note `length` in it."""
         self.table.properties = {**self.table.properties, LENGTH: format_duration(length)}
         self._length = length
 
     def computed(self) -> set[str]:
-        """The keys of the windows that have been computed, empty ones included."""
+        """Return the keys of the computed windows, including empty ones."""
         table = self.table.current()
         return set() if table is None else {partition[PARTITION] for partition in table.partitions()}
 
     def read(
         self, windows: Iterable[str], where: pc.Expression | None = None, columns: Sequence[str] | None = None
     ) -> pa.Table:
-        """Read the rows of these windows, by their keys, or those of them that `where` selects; all columns, or some.
-        A window that is not computed has no rows. Raises DamagedFile, LakeError."""
+        """Return the rows of these windows, given their keys; only those that `where` selects, and only `columns`, if
+        given. A window that is not computed has no rows. Raises DamagedFile, LakeError."""
         table, wanted = self.table.current(), sorted(windows)
         schema = self.schema if columns is None else pa.schema(map(self.schema.field, columns))
         if table is None or not wanted:
@@ -120,61 +121,61 @@ class WindowedTable:
         return self.table.rows(table, schema.names, where, wanted).cast(schema)
 
     def versions(self, windows: Iterable[str]) -> dict[str, int]:
-        """The version of `heartbeats` that each computed window was made from, by its run's manifest."""
+        """Return the version of `heartbeats` from which each computed window was derived, by its run's manifest."""
         return {key: self.manifest(run).heartbeats_version for key, run in self.runs(windows).items()}
 
     def runs(self, windows: Iterable[str] | None = None, at: DeltaTable | None = None) -> dict[str, str]:
-        """The run that wrote each computed one of these windows (None: all), in the newest version or in another."""
+        """Return the run that wrote each computed window among these (None: all), in the newest version or in `at`."""
         table, wanted = at or self.table.current(), None if windows is None else set(windows)
         files = data_files(table, PARTITION)
         return {file.partition: run_of(file.path) for file in files if wanted is None or file.partition in wanted}
 
     def fence(self, windows: Iterable[str]) -> Fence:
-        """The files that the windows have now. Take the fence before the input is listed. Raises InvalidSettings for
-        windows of another length than the table's."""
+        """Return the windows' current files. Take the fence before listing the input. Raises InvalidSettings if the
+        table's windows have another length."""
         table = self.table.current()
         if self._length is not None:
             refuse_other_length(self.table, table, self._length)
         return _files_by_window(table, set(windows))
 
     def place_of_run(self, run: str) -> str:
-        """The folder for a run's files, as a path in the table. They are partitioned by window:
+        """Return the folder of a run's files, as a path in the table. They are partitioned by window:
         `<folder>/window=<key>/<file>.parquet`."""
         return f"{RUNS_FOLDER}/{run}"
 
     def folder_of(self, run: str) -> str:
-        """The folder for a run's files, as Spark and Arrow name it."""
+        """Return the address of the folder of a run's files, as Spark and Arrow take it."""
         return self.table.file_location(self.place_of_run(run))
 
     @staticmethod
     def place_of(run: str, window: str) -> str:
-        """The folder for a run's files of a window, as a path in the table."""
+        """Return the folder of a run's files of a window, as a path in the table."""
         return f"{RUNS_FOLDER}/{run}/{PARTITION}={window}"
 
     def leave_manifest(self, run: DiffRun) -> None:
-        """Note which windows the run computes from which version: create-only, and before the commit."""
+        """Write the run's manifest: create-only, and before the commit."""
         self._manifests.create(run.name, run)
 
     def manifest(self, run: str) -> DiffRun:
-        """Read what a run noted before its commit; it is remembered. Raises ObjectMissing, DamagedNote, NewerFormat."""
+        """Return a run's manifest, which is cached. Raises ObjectMissing, DamagedNote, NewerFormat."""
         if run not in self._known:
             self._known[run] = self._manifests.read(run)
         return self._known[run]
 
     def input_version(self, run: str) -> int | None:
-        """The version of `heartbeats` that a run read; None if its manifest is gone or damaged."""
+        """Return the version of `heartbeats` that a run read; None if its manifest is gone or damaged."""
         try:
             return self.manifest(run).heartbeats_version
         except (ObjectMissing, CorruptObject):
             return None
 
     def replace(self, run: DiffRun, fence: Fence, written: Iterable[NewFile] | None = None) -> Replaced:
-        """Commit what the run wrote, in one transaction: each window whose files are still those of the fence.
+        """Commit the run's files in one transaction, for each window whose files are still those of the fence.
 
-        `written` names the files, at least one for each window; None stands for all files in the run's folder.
-        Guarantee: however many runs compute a window at once, its rows stand once. A window without rows gets an empty
-        file, so that it counts as computed. Raises TableConflict, LakeFull, LakeUnwritable, LakeUnreachable. Then no
-        reader sees anything of this run, unless only the commit's answer was lost, which a retry of the run finds out.
+        `written` names the files, at least one per window; None stands for all files in the run's folder. Guarantee:
+        however many runs compute a window concurrently, its rows appear once. A window without rows gets an empty file,
+        so that it counts as computed. Raises TableConflict, LakeFull, LakeUnwritable, LakeUnreachable. Then readers see
+        nothing of this run, unless only the commit's response was lost, which a retry of the run detects.
         """
         with table_errors(self.table.uri):
             added = self._by_window(run, self._found(run) if written is None else written)
@@ -183,7 +184,7 @@ class WindowedTable:
         for _ in range(COMMIT_ATTEMPTS):
             try:
                 table = self.table.complete(self.schema)
-                if self._length is not None:  # the first runs of all may have begun together
+                if self._length is not None:  # the table's first runs may have started concurrently
                     refuse_other_length(self.table, table, self._length)
                 now = _files_by_window(table, set(added))
                 done = [key for key, files in added.items() if not now[key].isdisjoint(file.path for file in files)]
@@ -203,12 +204,12 @@ class WindowedTable:
             else:
                 self.table.make_durable()
         raise TableConflict(
-            f"{self.table.uri} gave {COMMIT_ATTEMPTS} commits in a row to other runs; nothing of run {run.name} is "
+            f"other runs won {COMMIT_ATTEMPTS} commits in a row in {self.table.uri}; nothing of run {run.name} is "
             "visible, run it again"
         )
 
     def forget(self, windows: Iterable[str]) -> None:
-        """Take windows out of the newest version, in one transaction, so that they count as not computed. Raises
+        """Remove windows from the newest version, in one transaction, so that they count as not computed. Raises
         TableConflict, LakeError."""
         table, forgotten = self.table.current(), set(windows)
         if table is not None and (removes := self._removes(table, forgotten)):
@@ -233,7 +234,8 @@ class WindowedTable:
         self.table.transact(table, files, CommitProperties(max_commit_retries=0, custom_metadata=says))
 
     def _by_window(self, run: DiffRun, written: Iterable[NewFile]) -> dict[str, list[NewFile]]:
-        """The files of a run by window. Raises LakeError for one of another window, and for a window without any."""
+        """Return the files of a run by window. Raises LakeError for a file of another window, and for a window without
+        files."""
         added: dict[str, list[NewFile]] = {key: [] for key in run.windows}
         for file in written:
             if file.partition not in added:
@@ -249,7 +251,7 @@ class WindowedTable:
         return added
 
     def _found(self, run: DiffRun) -> Iterator[NewFile]:
-        """The files in the run's folder; a window without rows gets an empty one."""
+        """Yield the files in the run's folder. Writes an empty file for a window without rows."""
         place, folder = self.files, self.place_of_run(run.name)
         found = place.get_file_info(pafs.FileSelector(folder, allow_not_found=True, recursive=True))
         paths = sorted(info.path.lstrip("/") for info in found if info.is_file and info.base_name.endswith(".parquet"))
@@ -273,8 +275,8 @@ def _files_by_window(table: DeltaTable | None, windows: set[str]) -> dict[str, f
 
 
 def refuse_other_length(place: LakeTable, table: DeltaTable | None, length: timedelta) -> None:
-    """Raise InvalidSettings if a table's windows have another length, because windows of two lengths would hold their
-    heartbeats twice. Where the length is not noted, the starts of the windows tell it."""
+    """Raise InvalidSettings if a table's windows have another length, because windows of two lengths would contain the
+    same heartbeats twice. If the length is not noted, it is derived from the starts of the windows."""
     noted = None if table is None else table.metadata().configuration.get(LENGTH)
     if table is None or noted == format_duration(length):
         return
@@ -295,5 +297,5 @@ def refuse_other_length(place: LakeTable, table: DeltaTable | None, length: time
 
 
 def run_of(path: str) -> str:
-    """The run that wrote a file of the table."""
+    """Return the run that wrote a file of the table, given the file's path."""
     return path.split("/")[1]
