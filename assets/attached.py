@@ -1,4 +1,4 @@
-"""The hours of windows that the watermark completes, where another consumer reads base."""
+"""The asset `complete_windows`: partitions of windows that the watermark has passed, with `pubsub.attach`."""
 
 from collections.abc import Sequence
 from contextlib import suppress
@@ -15,20 +15,20 @@ from tidemark.pipeline.watermark.state import WatermarkState
 from tidemark.resources.lake import LakeResource
 
 AT_ONCE = 50
-"""The most partitions that a tick materializes: each takes Dagster some milliseconds. The next tick goes on."""
+"""Partitions that a tick materializes at most: each takes Dagster a few milliseconds. The next tick continues."""
 
 
 @dataclass
 class CompleteWindows:
-    """The partitions that are complete and not materialized yet. Dagster's own storage is asked: a tick's report may
-    be lost after the tick. While nothing further closes, it is not asked again."""
+    """Finds partitions that are complete but not yet materialized. Dagster's storage is queried for that, since a
+    tick's report may be lost; it is not queried again until a further partition closes."""
 
     settings: Settings
     partitions: Partitions
     _reached: int | None = None
 
     def described(self) -> dg.AssetSpec:
-        """The spec of the asset."""
+        """Return the spec of the asset."""
         return spec(
             self.settings,
             COMPLETE_WINDOWS,
@@ -41,7 +41,7 @@ class CompleteWindows:
     def closed(
         self, context: dg.SensorEvaluationContext, lake: LakeResource, state: WatermarkState
     ) -> tuple[Request, Sequence[dg.AssetMaterialization]]:
-        """Report the next ones; no run is requested."""
+        """Return materializations of the next complete partitions; request no run."""
         reported = self.next_of(context.instance, state, lake.clock.now())
         said = f"{len(reported)} partitions of complete_windows became complete"
         return Request((), said if reported else "no further partition of complete_windows is complete"), reported
@@ -49,8 +49,9 @@ class CompleteWindows:
     def next_of(
         self, instance: dg.DagsterInstance, state: WatermarkState, now: datetime
     ) -> list[dg.AssetMaterialization]:
-        """The next ones in order, from the partition on in which tracking began. Once a partition is materialized, all
-        that follow are. One that ends in the future by this machine's clock waits."""
+        """Return the next materializations in order, at most AT_ONCE. They begin with the partition in which tracking
+        began, or right after the newest materialized one if that is earlier, so that none is skipped. A partition that
+        ends in the future by this machine's clock waits."""
         watermark, since, listed = state.watermark, state.complete_from, self.partitions.listed
         if watermark is None or since is None:
             return []
@@ -60,7 +61,7 @@ class CompleteWindows:
         key = key_of(self.settings, COMPLETE_WINDOWS)
         there = instance.get_materialized_partitions(key)
         for newest in sorted(there, reverse=True):
-            with suppress(ValueError):  # of windows of another length
+            with suppress(ValueError):  # the key of a window of another length
                 begins = min(begins, listed.number_of(listed.named(newest).end))
                 break
         numbers = range(max(begins, listed.number_of(listed.first)), reached)

@@ -1,4 +1,4 @@
-"""The assets' keys, the specs of those that no run computes, and what assets and sensors have in common."""
+"""Asset keys, the specs of assets that no run computes, and the attributes that all assets share."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -28,7 +28,7 @@ ASSETS = (
     *(TRACKING_HISTOGRAM, WATERMARK, HEARTBEATS, QUARANTINED, HEARTBEAT_DIFFS, STREAM_STATUS),
     *(CORRECTIONS, WATERMARK_TUNING),
 )
-"""The assets whose old events of ticks are deleted. Each of `complete_windows` says that a partition is
+"""Assets whose old tick events are deleted. Not `complete_windows`: each of its events records that a partition is
 materialized."""
 
 ON_COMPUTED: dg.AutomationCondition[Any] = (
@@ -38,23 +38,22 @@ ON_COMPUTED: dg.AutomationCondition[Any] = (
     & ~dg.AutomationCondition.any_deps_missing()
     & ~dg.AutomationCondition.in_progress()
 )
-"""Requests a partition of your asset when the one that it depends on is computed, or computed again, also
-while a run of yours reads it. `eager()` alone looks at the newest partition only, and forgets what was computed again
-while your run was at work."""
+"""Requests a partition of your asset when its upstream partition is computed or recomputed, even during a run of yours
+that reads it. `eager()` alone looks at the newest partition only, and forgets what was recomputed during your run."""
 
 GROUP = "tidemark"
 
 Columns = tuple[pa.Schema, Mapping[str, str]]
-"""A table's columns, and what each holds."""
+"""A table's schema, and a description of each column."""
 
 
 def key_of(settings: Settings, key: dg.AssetKey) -> dg.AssetKey:
-    """The key of one of our assets: with `dagster.name`, that name comes before it."""
+    """Return the key of an asset, prefixed with `dagster.name` if that is set."""
     return key.with_prefix(settings.dagster.name) if settings.dagster.name else key
 
 
 def topic_assets(settings: Settings, topic: dg.AssetKey | None) -> list[dg.AssetSpec]:
-    """The beginning of lineage: the topic, unless the asset `topic` stands for it, and both subscriptions."""
+    """Return the start of the lineage: the topic (unless the asset `topic` stands for it) and both subscriptions."""
     pubsub = settings.pubsub
     part = f" Its filter lets a part of the topic pass: `{pubsub.filter}`." if pubsub.filter else ""
     read_by = "Another consumer reads it." if pubsub.attach else "The pipeline lands what it delivers."
@@ -79,8 +78,8 @@ def topic_assets(settings: Settings, topic: dg.AssetKey | None) -> list[dg.Asset
 
 
 def observed_assets(settings: Settings, topic: dg.AssetKey | None = None) -> list[dg.AssetSpec]:
-    """Specs of the assets that no run computes: the topic and its subscriptions, the histogram and the watermark, and
-    where we land heartbeats and quarantine."""
+    """Return the specs of assets that no run computes: topic, subscriptions, histogram and watermark and, without
+    `pubsub.attach`, heartbeats and quarantine."""
     tracking = name_of(settings, "tracking")
     becomes = "be acknowledged for the first time on base" if settings.pubsub.attach else "land"
     tracked = [
@@ -135,7 +134,7 @@ def observed_assets(settings: Settings, topic: dg.AssetKey | None = None) -> lis
 
 
 def within(settings: Settings, path: str) -> str:
-    """The address of a part of the lake."""
+    """Return the address of a path in the lake."""
     return f"{settings.lake.uri}/{path}"
 
 
@@ -149,7 +148,7 @@ def spec(
     deps: Sequence[dg.AssetKey] = (),
     **more: Any,
 ) -> dg.AssetSpec:
-    """The spec of an asset that no decorator makes, at an address."""
+    """Build the spec of an asset without a decorated function."""
     upstream = [key_of(settings, dep) for dep in deps]
     return dg.AssetSpec(
         key_of(settings, key), deps=upstream, description=description, **shown(settings, uri, columns), **more
@@ -157,8 +156,8 @@ def spec(
 
 
 def shown(settings: Settings, uri: str, columns: Columns | None) -> dict[str, Any]:
-    """The group, the owners and the metadata that all assets have: where it is, the tag of the pipeline's runs, and a
-    table's columns."""
+    """Return the attributes that all assets share: group, owners, and metadata with the address, the tag of the
+    pipeline's runs and a table's columns."""
     metadata: dict[str, Any] = {"dagster/uri": uri, PIPELINE: pipeline_tag(settings.lake.uri)}
     if columns is not None:
         schema, about = columns

@@ -1,5 +1,5 @@
-"""The checks of what landed, of the subscriptions and of the watermark. Each is declared once: the sensor `staleness`
-evaluates it, and people run it by hand."""
+"""Asset checks of landed data, the subscriptions and the watermark. Each is declared once; the sensor `staleness`
+evaluates it, and users can run it by hand."""
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
@@ -35,12 +35,12 @@ from tidemark.resources.pubsub import PubSubResource
 logger = logging.getLogger(__name__)
 
 NAMED = 20
-"""Windows, streams or minutes that a check's metadata names."""
+"""Windows, streams or minutes that a check's metadata lists at most."""
 
 
 @dataclass(frozen=True)
 class CheckInput:
-    """The input of a check: the lake, by the parts of its `user`, and the subscriptions, at a moment."""
+    """The input of a check: the lake (with the parts of its `user`), the subscriptions and the current time."""
 
     lake: LakeResource
     pubsub: PubSubResource
@@ -49,31 +49,31 @@ class CheckInput:
 
     @cached_property
     def watermark(self) -> datetime | None:
-        """The watermark. Raises as `state`."""
+        """The current watermark. Raises like `state`."""
         return self.state.watermark
 
     @cached_property
     def state(self) -> WatermarkState:
-        """The log's fold, read once. Raises as `LakeResource.state`."""
+        """The fold of the log, read once. Raises like `LakeResource.state`."""
         return self.lake.state(self.user)
 
 
 @dataclass(frozen=True, slots=True)
 class DeclaredCheck:
-    """A check of an asset. The docstring of the function that evaluates it describes it in the UI."""
+    """A check of an asset. The docstring of `evaluate` is its description in the UI."""
 
     asset: dg.AssetKey
     name: str
     evaluate: Callable[[CheckInput], dg.AssetCheckResult]
     is_due: Callable[[Settings], bool]
-    """Tell whether the settings ask for what it checks. A check that cannot be due is not defined."""
+    """True if the check applies to these settings; otherwise it is not defined."""
 
     def key(self, settings: Settings) -> dg.AssetKey:
-        """The key of the asset: where nothing lands, the watermark's."""
+        """Return the key of the checked asset; with `pubsub.attach`, that of the watermark."""
         return key_of(settings, WATERMARK if settings.pubsub.attach else self.asset)
 
     def by_hand(self, settings: Settings, now: Callable[[], datetime]) -> dg.AssetChecksDefinition:
-        """The check for running by hand."""
+        """Define the check so that users can run it by hand."""
 
         @dg.asset_check(
             asset=self.key(settings),
@@ -87,7 +87,7 @@ class DeclaredCheck:
         return checked
 
     def reported(self, look: CheckInput, result: dg.AssetCheckResult | None = None) -> dg.AssetCheckEvaluation:
-        """The event that a sensor reports: this result, or that of an evaluation now."""
+        """Return the event that a sensor reports: `result`, or else that of a new evaluation."""
         found = result or self.evaluate(look)
         return evaluation_of(found._replace(asset_key=self.key(look.lake.settings), check_name=self.name))
 
@@ -95,30 +95,30 @@ class DeclaredCheck:
 def check_of(
     asset: dg.AssetKey, is_due: Callable[[Settings], bool] = lambda settings: not settings.pubsub.attach
 ) -> Callable[[Callable[[CheckInput], dg.AssetCheckResult]], DeclaredCheck]:
-    """The decorator that makes a function the check of an asset, of the same name."""
+    """Return a decorator that declares a function as a check of the asset, under the function's name."""
     return lambda evaluate: DeclaredCheck(asset, evaluate.__name__, evaluate, is_due)
 
 
 def verdict(
     *, passed: bool, description: str, severity: dg.AssetCheckSeverity = dg.AssetCheckSeverity.WARN, **metadata: Any
 ) -> dg.AssetCheckResult:
-    """The result of a check: a warning, unless nothing else brings lost data back."""
+    """Build the result of a check, by default with severity WARN."""
     return dg.AssetCheckResult(passed=passed, severity=severity, description=description, metadata=metadata)
 
 
 def evaluation_of(result: dg.AssetCheckResult) -> dg.AssetCheckEvaluation:
-    """A result that names its check, as the event that a sensor or a job reports."""
+    """Convert a result that names its check into the event that a sensor or a job reports."""
     return dg.AssetCheckEvaluation(**result._asdict())
 
 
-@check_of(HEARTBEATS)  # of heartbeat_diffs, it would run with each of its partitions that the UI materializes
+@check_of(HEARTBEATS)  # on heartbeat_diffs, it would run for each partition that the UI materializes
 def missed(look: CheckInput) -> dg.AssetCheckResult:
-    """Count the heartbeats that landed after their window was computed, if it has not been computed again."""
+    """Count heartbeats that landed after their window was computed, unless it was recomputed since."""
     return missed_result(look.lake.staleness(look.user).check(), look.lake.settings)
 
 
 def missed_result(missed: MissedHeartbeats, settings: Settings) -> dg.AssetCheckResult:
-    """The check `missed`: an error if stale windows are never computed again automatically, else a warning."""
+    """Build the result of `missed`: an error if stale windows are never recomputed automatically, else a warning."""
     return verdict(
         passed=not missed.total and not missed.damaged,
         severity=(
@@ -126,7 +126,7 @@ def missed_result(missed: MissedHeartbeats, settings: Settings) -> dg.AssetCheck
         ),
         description=(
             f"{missed.total} heartbeats missed in {len(missed.by_window)} windows; {len(missed.stale)} windows are "
-            f"stale; {missed.mended} were missed before and are not any more"
+            f"stale; {missed.mended} heartbeats missed before have been recomputed"
             f"{_unknown('missed', missed.damaged)}"
         ),
         missed=missed.total,
@@ -167,8 +167,8 @@ def late(look: CheckInput) -> dg.AssetCheckResult:
 
 @check_of(HEARTBEATS)
 def lost_outside(look: CheckInput) -> dg.AssetCheckResult:
-    """Messages that tracking saw, that base has passed within an hour, and that never landed: after a seek forward, an
-    expiry, or another consumer's acknowledgements on base."""
+    """Find messages that tracking saw and base passed in the last hour, but that never landed. Causes: a seek forward,
+    an expiry, or another consumer's acknowledgements on base."""
     # An error, since only a seek of base to before the loss brings the messages back.
     lake, user = look.lake, look.user
     found = audit(lake.past(user), lake.staleness(user).heartbeats, lake.quarantine(user), look.now - LOST_WITHIN)
@@ -220,8 +220,8 @@ def passed_over(look: CheckInput) -> dg.AssetCheckResult:
 
 @check_of(QUARANTINED)
 def quarantine_share(look: CheckInput) -> dg.AssetCheckResult:
-    """The share of the last hour's messages that was rejected, and the most frequent reason. A contract that does not
-    fit the messages parks them."""
+    """Compute the share of the last hour's messages that were rejected, and the most frequent reason. A contract that
+    does not fit the messages sends them to quarantine."""
     # A warning, since a requeue lands what waits once the contract is fixed.
     lake, user = look.lake, look.user
     found = read_quarantine_share(lake.staleness(user).heartbeats, lake.quarantine(user), look.now - LOST_WITHIN)
@@ -248,8 +248,8 @@ def quarantine_share(look: CheckInput) -> dg.AssetCheckResult:
 
 @check_of(HEARTBEATS, is_due=lambda settings: bool(settings.message.fields) and not settings.pubsub.attach)
 def fields_present(look: CheckInput) -> dg.AssetCheckResult:
-    """Look for compared fields without a value in the last hour's heartbeats: one that no payload has, or that is
-    always of another kind, is null in every row."""
+    """Find compared fields that are null in every heartbeat of the last hour: absent from all payloads, or always of
+    another kind than configured."""
     # A warning, since the heartbeats land all the same, with their payloads.
     names = look.lake.settings.message.kinds
     found = read_null_fields(look.lake.staleness(look.user).heartbeats, names, look.now - LOST_WITHIN)
@@ -273,12 +273,13 @@ def fields_present(look: CheckInput) -> dg.AssetCheckResult:
 
 @check_of(HEARTBEATS, is_due=lambda _: True)
 def subscriptions(look: CheckInput) -> dg.AssetCheckResult:
-    """Compare both subscriptions with what the method needs."""
+    """Check that both subscriptions meet the method's requirements."""
     return subscriptions_result(look.pubsub.drift())
 
 
 def subscriptions_result(drift: Drift) -> dg.AssetCheckResult:
-    """An error where the method does not hold any more, a warning of what will lose messages later."""
+    """Build the result of `subscriptions`: an error if the method no longer holds, a warning if messages will be lost
+    later."""
     wrong = [*drift.breaks, *drift.dangers]
     return verdict(
         passed=not wrong,
@@ -291,22 +292,21 @@ def subscriptions_result(drift: Drift) -> dg.AssetCheckResult:
 
 
 def seen_subscriptions(look: CheckInput) -> list[dg.AssetCheckResult]:
-    """Like the check by hand, but warns if a permission is missing. Silent if Pub/Sub is unreachable: the ticks that
-    pull report that."""
+    """Evaluate `subscriptions`, but only warn if a permission is missing. Silent if Pub/Sub is unreachable: the ticks
+    that pull report that."""
     try:
         return [subscriptions.evaluate(look)]
     except PermissionMissing as error:
         unseen = Drift(dangers=(f"a change of the subscriptions would not be noticed: {error}",))
         return [subscriptions_result(unseen)]
     except PubSubError as error:
-        logger.warning("whether the subscriptions have changed is not known: %s", error)
+        logger.warning("cannot tell whether the subscriptions have changed: %s", error)
         return []
 
 
 @check_of(WATERMARK, is_due=lambda _: True)
 def watermark_age(look: CheckInput) -> dg.AssetCheckResult:
-    """Require that decisions are made, and that the watermark is behind the clock by no more than
-    `checks.max_watermark_age`."""
+    """Check that decisions are made, and that the watermark is at most `checks.max_watermark_age` behind the clock."""
     # An error, since no window closes meanwhile. Without a watermark there is no age.
     settings, watermark, age = look.lake.settings, look.watermark, timedelta(0)
     bound = settings.checks.max_watermark_age
@@ -331,27 +331,27 @@ def watermark_age(look: CheckInput) -> dg.AssetCheckResult:
 
 
 AUDITS = (lost_outside, quarantine_share, passed_over, fields_present)
-"""The checks that are evaluated every AUDIT_EVERY, beside `subscriptions`."""
+"""Checks that are evaluated every AUDIT_EVERY, together with `subscriptions`."""
 
 CHECKS = (missed, late, *AUDITS, subscriptions, watermark_age)
 
 
 def by_hand(settings: Settings, clock: Clock) -> list[dg.AssetChecksDefinition]:
-    """The checks that can be due, for running by hand."""
+    """Define the checks that apply to these settings, for running by hand."""
     return [check.by_hand(settings, clock.now) for check in CHECKS if check.is_due(settings)]
 
 
 def first_of(counts: Mapping[str, int]) -> dict[str, int]:
-    """The first NAMED counts, as the metadata shows them."""
+    """Return the first NAMED counts."""
     return dict(islice(counts.items(), NAMED))
 
 
 def most_of(counts: Mapping[str, int]) -> dict[str, int]:
-    """The largest NAMED counts."""
+    """Return the NAMED largest counts."""
     return dict(sorted(counts.items(), key=lambda entry: -entry[1])[:NAMED])
 
 
 def listed(sentences: Sequence[str]) -> str:
-    """A Markdown list of at most NAMED sentences, and how many more there are."""
+    """Format at most NAMED sentences as a Markdown list, with the number of those left out."""
     lines = [f"- {sentence}" for sentence in sentences[:NAMED]]
     return "\n".join([*lines, *([f"- and {len(sentences) - NAMED} more"] if len(sentences) > NAMED else [])])

@@ -1,4 +1,4 @@
-"""Everything that tidemark gives to Dagster, built from settings. Importing this reads none."""
+"""All Dagster definitions of tidemark, built from settings. Importing this module reads no settings."""
 
 from collections.abc import Iterable, Sequence
 from typing import Any, TypeAlias
@@ -52,9 +52,12 @@ def build_definitions(
     topic: dg.AssetKey | None = None,
     plan: RunPlan = PLAN,
 ) -> dg.Definitions:
-    """Assets, sensors, jobs and resources for these settings, on the machine's clock or another one, with the tables of
-    `[tables]` and these. With `pubsub.attach`, what needs no landing, and no tables. `topic` is the key of an asset
-    that stands for the topic. Raises InvalidSettings."""
+    """Build the assets, sensors, jobs and resources for these settings.
+
+    `clock` is by default the machine's clock. `tables` are added to those of `[tables]`. With `pubsub.attach`, only
+    what needs no landing is defined, and `tables` must be empty. `topic` is the key of an asset that stands for the
+    topic. Raises InvalidSettings.
+    """
     clock, kept = clock or SystemClock(), Kept()
     partitions, housekeeping = Partitions(settings.windowing, clock.now()), housekeeping_job(settings)
     given = settings, clock, partitions, tables

@@ -18,31 +18,34 @@ from tidemark.pipeline.settings import DEFAULT_NAME, Settings, load_settings
 
 @dataclass(frozen=True)
 class Pipeline:
-    """One pipeline: its definitions for Dagster, and what your asset over its windows needs."""
+    """A pipeline: its Dagster definitions, and the keys and partitions for assets of yours that read its windows."""
 
     settings: Settings
     tables: Sequence[TableDefinition] = ()
     topic: dg.AssetKey | None = None
 
     def definitions(self) -> dg.Definitions:
-        """Assets, checks, jobs, sensors, schedules and resources, to merge with others by `dg.Definitions.merge`.
+        """Return assets, checks, jobs, sensors, schedules and resources, to combine with others by
+        `dg.Definitions.merge`.
 
-        All names begin with the pipeline's. The sensors and schedules are on from the start. Each job brings its
-        executor; none is set for the project. Call it once: what a call returns keeps its own caches.
+        All names begin with the pipeline's name. Sensors and schedules are on by default. Each job has its own
+        executor; the project's executor is not set. Call this once: the definitions of each call have their own caches.
         """
-        from tidemark.assets.definitions import build_definitions  # Spark, Polars, Google's clients: a second or two
+        from tidemark.assets.definitions import (
+            build_definitions,
+        )  # imports Spark and Polars: a second or two
 
         return build_definitions(self.settings, tables=self.tables, topic=self.topic)
 
     @property
     def name(self) -> str:
-        """The prefix of the names of its assets, jobs, sensors, schedules and resources."""
+        """The prefix of the names of assets, jobs, sensors, schedules and resources."""
         return self.settings.pipeline_name
 
     @property
     def diffs(self) -> dg.AssetKey:
-        """The key of heartbeat_diffs. A partition is an hour of windows, or a longer window, and is materialized once
-        all of them are computed."""
+        """The key of heartbeat_diffs. A partition is an hour of windows, or one longer window, and is materialized once
+        all of its windows are computed."""
         return key_of(self.settings, HEARTBEAT_DIFFS)
 
     @property
@@ -57,25 +60,24 @@ class Pipeline:
 
     @property
     def complete_windows(self) -> dg.AssetKey:
-        """The key of complete_windows, where another consumer reads base (`pubsub.attach`): there `diffs` and
-        `heartbeats` are not. A partition is materialized once the watermark has passed it."""
+        """The key of complete_windows, which exists with `pubsub.attach`, in place of `diffs` and `heartbeats`. A
+        partition is materialized once the watermark has passed it."""
         return key_of(self.settings, COMPLETE_WINDOWS)
 
     @property
     def windows(self) -> dg.TimeWindowPartitionsDefinition:
-        """The partitions of heartbeat_diffs and of complete_windows, for an asset with the same ones."""
+        """The partitions of heartbeat_diffs and complete_windows, for assets of yours with the same partitions."""
         return self._partitions.definition()
 
     @property
     def on_computed(self) -> dg.AutomationCondition[dg.AssetKey]:
-        """Requests a partition of an asset over `windows` when all of its windows are computed, or complete, and when
-        any of them is computed again."""
+        """The condition that requests a partition of an asset over `windows` when all of its windows are computed, or
+        complete, and again when any of them is recomputed."""
         return ON_COMPUTED
 
     def read_diffs(self, partition_keys: Iterable[str]) -> pa.Table:
-        """The rows of heartbeat_diffs in these partitions, as the lake has them now, with the columns of `diff_schema`.
-        A window that is not computed has no rows. Raises LakeError, and ValueError for a key that names no
-        partition."""
+        """Read the current rows of heartbeat_diffs in these partitions, with the columns of `diff_schema`. A window
+        that is not computed has no rows. Raises LakeError, and ValueError if a key names no partition."""
         lake = Lake(self.settings.lake, self.settings.message.kinds, SystemClock())
         windows = windows_of(self._partitions.windows_in(partition_keys), self.settings.windowing)
         return lake.diffs().read(window.key for window in windows)
@@ -92,13 +94,14 @@ def pipeline(
     tables: Sequence[TableDefinition] = (),
     topic: dg.AssetKey | None = None,
 ) -> Pipeline:
-    """The pipeline with the settings of a file, read now; a relative path is relative to the current folder. `tables`
-    are functions that `tidemark.windowed` decorates, beside those of `[tables]`. `topic` is the key of an asset of
-    yours that stands for the topic: pipelines that share a topic share it.
+    """Read a settings file and return its pipeline. A relative path is relative to the current folder.
 
-    Its name is `name`, else `dagster.name` in the file, else `tidemark`. With `name="orders"`, the variables that
-    override the file begin with `ORDERS_TIDEMARK_` instead of `TIDEMARK_`. Each pipeline has its own topic and lake.
-    Raises InvalidSettings.
+    `tables` are functions decorated with `tidemark.windowed`, added to those of `[tables]`. `topic` is the key of an
+    asset of yours that stands for the topic; pipelines that read the same topic share it.
+
+    The pipeline's name is `name`, else `dagster.name` in the file, else `tidemark`. With `name="orders"`, the variables
+    that override the file begin with `ORDERS_TIDEMARK_` instead of `TIDEMARK_`. Each pipeline needs its own
+    subscriptions and lake. Raises InvalidSettings.
     """
     settings = load_settings(Path(config), name=name)
     if settings.dagster.name is None:
@@ -107,10 +110,10 @@ def pipeline(
 
 
 class PipelineComponent(dg.Component, dg.Model, dg.Resolvable):
-    """A pipeline of tidemark as a component.
+    """A tidemark pipeline as a Dagster component.
 
-    `config` is its settings file, relative to the component's folder; `name` and `topic` as for
-    `tidemark.dagster.pipeline`, where `topic` is the key's text, such as `kafka/orders`.
+    `config` is the settings file, relative to the component's folder. `name` and `topic` are those of
+    `tidemark.dagster.pipeline`, with `topic` as text, such as `kafka/orders`.
     """
 
     config: str = "tidemark.toml"
@@ -118,6 +121,6 @@ class PipelineComponent(dg.Component, dg.Model, dg.Resolvable):
     topic: str | None = None
 
     def build_defs(self, context: dg.ComponentLoadContext) -> dg.Definitions:
-        """The definitions of the pipeline."""
+        """Return the definitions of the pipeline."""
         topic = None if self.topic is None else dg.AssetKey.from_user_string(self.topic)
         return pipeline(context.path / self.config, name=self.name, topic=topic).definitions()

@@ -1,4 +1,4 @@
-"""Outcomes in Dagster's words: materializations whose metadata the UI shows and plots."""
+"""Outcomes of ticks and runs as Dagster materializations, whose metadata the UI shows and plots."""
 
 from collections.abc import Mapping
 from datetime import datetime
@@ -13,15 +13,15 @@ from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.watermark.decision import BandEvidence
 
 REASON = "reason/"
-"""Begins the name of the metadata with the number of rejections for a reason."""
+"""The prefix of metadata names that hold the number of rejections for a reason."""
 
 ACCEPTED = "accepted_messages"
-"""Metadata of landed heartbeats: the messages that they came in, without those that went to quarantine as well. A
-requeue reports none, since it pulls none."""
+"""Metadata of landed heartbeats: the number of their messages, without quarantined ones. A requeue does not report it,
+since it pulls no messages."""
 
 
 def tracking_events(settings: Settings, tracked: Tracked) -> list[dg.AssetMaterialization]:
-    """The watermark at every tick; the histogram only when something was added to it."""
+    """Return the watermark at every tick, and the histogram only if something was added to it."""
     added = histogram_events(
         settings, tracked.persisted, cells=len(tracked.state.histogram), log_entry=tracked.state.number
     )
@@ -29,7 +29,7 @@ def tracking_events(settings: Settings, tracked: Tracked) -> list[dg.AssetMateri
 
 
 def histogram_events(settings: Settings, persisted: Ingested, **further: int) -> list[dg.AssetMaterialization]:
-    """The histogram, when something was added to it."""
+    """Return the histogram if something was added to it."""
     if not persisted.messages:
         return []
     metadata = {
@@ -43,8 +43,7 @@ def histogram_events(settings: Settings, persisted: Ingested, **further: int) ->
 
 
 def watermark_metadata(tracked: Tracked) -> dict[str, Any]:
-    """The decision's evidence, grouped by what it is of. Moments as timestamps to read, ages and lags in seconds to
-    plot."""
+    """Return the decision's evidence in groups: times as timestamps to read, ages and lags in seconds to plot."""
     decision, bound, histogram = tracked.decision, tracked.decision.bound, tracked.state.histogram
     metadata: dict[str, Any] = {
         **_moments(watermark=decision.watermark),
@@ -94,7 +93,7 @@ def watermark_metadata(tracked: Tracked) -> dict[str, Any]:
 
 
 def landing_events(settings: Settings, landed: Ingested) -> list[dg.AssetMaterialization]:
-    """Heartbeats and quarantine, each only when something landed there."""
+    """Return heartbeats and quarantine, each only if something landed there."""
     events = []
     if landed.heartbeats:
         metadata: dict[str, Any] = {
@@ -115,7 +114,7 @@ def landing_events(settings: Settings, landed: Ingested) -> list[dg.AssetMateria
 
 
 def landing_sentence(landed: Ingested) -> str:
-    """The result of a landing tick in a sentence."""
+    """Describe the result of a landing tick in a sentence."""
     if not landed.messages:
         return "nothing to land"
     sentence = f"landed {landed.heartbeats} heartbeats, {landed.late} of them late"
@@ -123,12 +122,12 @@ def landing_sentence(landed: Ingested) -> str:
         reasons = ", ".join(f"{count} {reason}" for reason, count in sorted(landed.rejected.items()))
         sentence += f"; quarantined {landed.rejected.total()} ({reasons})"
     if landed.acknowledged.failed:
-        sentence += f"; {landed.acknowledged.failed} acknowledgements failed, those messages will come again"
+        sentence += f"; {landed.acknowledged.failed} acknowledgements failed; those messages will be redelivered"
     return sentence
 
 
 def _group(name: str, **metadata: Any) -> dict[str, Any]:
-    """Metadata of one thing: the UI lists it in this order, under names that begin alike."""
+    """Prefix metadata names with a group, so that the UI lists them together."""
     return {f"{name}/{key}": value for key, value in metadata.items()}
 
 

@@ -1,8 +1,8 @@
-"""The code location that the code server serves: the definitions of the settings that are here."""
+"""The code location that the code server serves: the definitions for the settings in force."""
 
 import gc
 
-gc.disable()  # modules and definitions are no garbage, and looking for it takes a quarter of the start
+gc.disable()  # modules and definitions are not garbage, and looking for it takes a quarter of the start
 
 import dagster as dg  # noqa: E402
 
@@ -14,7 +14,7 @@ from tidemark.resources.json_logs import log_as  # noqa: E402
 settings = load_settings()
 log_as(settings.logs)
 
-# A run of the UI also works in its own process. No other definitions are here.
+# Runs started in the UI use a single process, too. This location has no other definitions.
 defs = dg.Definitions.merge(build_definitions(settings), dg.Definitions(executor=dg.in_process_executor))
 
 gc.enable()

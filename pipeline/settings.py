@@ -38,15 +38,15 @@ from tidemark.pipeline.windows import Windowing
 PREFIX = "TIDEMARK_"
 DEFAULT_NAME = "tidemark"
 NOT_SETTINGS = frozenset({"TIDEMARK_CONFIG", "TIDEMARK_DAGSTER_STORAGE", "TIDEMARK_DAGSTER_HEADERS"})
-"""Variables that have the prefix and set nothing in the tree: they say where files are, or hold a secret."""
+"""Variables with the prefix that are not settings: they name files, or hold a secret."""
 
 OF_KUBERNETES = re.compile(
     r"TIDEMARK_(\w+_)?(SERVICE_HOST=.*|SERVICE_PORT(_\w+)?=\d+|PORT=\w+://.*|PORT_\d+_(TCP|UDP|SCTP)(_\w+)?=.*)"
 )
-"""Variables, with their values, that Kubernetes gives to each pod beside a service called tidemark or tidemark-..."""
+"""Variables, with their values, that Kubernetes sets in each pod next to a service called tidemark or tidemark-..."""
 
 UNDECIDED = 2 * PATIENCE + timedelta(seconds=10)
-"""Time that a message waiting for a schema may hold tracking, with the time until it is looked at again."""
+"""Longest time that a message waiting for a schema may hold tracking, with the time until it is judged again."""
 
 COPIES_REMEMBERED = timedelta(minutes=10)
 """Time after a message within which its copy does not hold the watermark. Publishers retry for minutes; at
@@ -57,7 +57,8 @@ WINDOW_SLOTS = 2
 
 READING_SLACK = timedelta(seconds=1)
 """Longest time from a message's publish time until it is visible on the service: more than was measured there. It is
-taken off tracking's reading; base's takes the band, since a message that base hides holds nothing else."""
+subtracted from tracking's reading. From base's reading the band is subtracted, since a message that base hides holds
+nothing else."""
 
 NO_FILE = "name one with --config or $TIDEMARK_CONFIG, or have `tidemark init` write one"
 """The advice if no file is named and none is in the current folder."""
@@ -75,12 +76,12 @@ class ReadFrom:
 
     @classmethod
     def of(cls, file: Path, text: bytes) -> "ReadFrom":
-        """A file with this text."""
+        """Describe a file with this text."""
         return cls(str(file), hashlib.sha256(text).hexdigest())
 
 
 class Settings(BaseSettings):
-    """The whole tree, validated. `load_settings` builds it and words the errors for people."""
+    """The validated tree of all settings. `load_settings` builds it and explains errors."""
 
     model_config = SettingsConfigDict(env_prefix=PREFIX, env_nested_delimiter="__", extra="forbid", frozen=True)
 
@@ -104,7 +105,7 @@ class Settings(BaseSettings):
 
     @property
     def read_from(self) -> ReadFrom | None:
-        """The file that they were read from. None: only the environment and the defaults count."""
+        """The file that the settings were read from; None if only the environment and the defaults count."""
         return self._read_from
 
     @classmethod
@@ -131,8 +132,8 @@ class Settings(BaseSettings):
         }
         if refused := [name for name, is_set in needs_landing.items() if is_set]:
             raise ValueError(
-                f"pubsub.attach = true does not go with {', '.join(refused)}: somebody else reads base, so nothing "
-                "lands, no window is computed, and nobody could compute again what max_lag lets be late. Leave these "
+                f"pubsub.attach = true does not go with {', '.join(refused)}: another consumer reads base, so nothing "
+                "lands, no window is computed, and what max_lag lets be late cannot be recomputed. Leave these "
                 "out, or set attach = false (docs/how-to/attach.md)"
             )
         return self
@@ -148,13 +149,13 @@ class Settings(BaseSettings):
 
     @property
     def copies_remembered(self) -> timedelta:
-        """The time that tracking remembers messages to recognize their copies. With `attach` it is 0: whether another
-        copy was read says nothing about this one, so each counts in full."""
+        """How long tracking remembers messages to recognize their copies. With `attach` it is 0: that one copy was read
+        says nothing about another, so each counts in full."""
         return timedelta() if self.pubsub.attach else COPIES_REMEMBERED
 
     @property
     def signal_topic(self) -> str | None:
-        """The full name of the topic that is told of the watermark."""
+        """The full name of the topic to which the watermark is published."""
         name = self.signal.publish_to
         return None if name is None else f"projects/{self.pubsub.project}/topics/{name}"
 
@@ -165,9 +166,12 @@ class Settings(BaseSettings):
 
     @property
     def spark_master(self) -> str:
-        """The Spark master of a classic session, or of the server that `tidemark up` starts: as `[spark.config]` says,
-        otherwise this machine, with WINDOW_SLOTS task slots for windows and one for each reader that pulls
-        continuously. Otherwise there is one more, so that readers of both subscriptions can help."""
+        """The Spark master of a classic session, or of the server that `tidemark up` starts.
+
+        It is that of `[spark.config]`, or else this machine, with WINDOW_SLOTS task slots for windows and one for each
+        reader that pulls continuously. If readers only help, there is one more slot, so that readers of both
+        subscriptions can.
+        """
         readers = self.ingest.readers if self.ingest.is_continuous else 1
         return self.spark.config.get("spark.master") or f"local[{readers + WINDOW_SLOTS},4]"
 
@@ -185,8 +189,8 @@ class Settings(BaseSettings):
 
     @property
     def contract_digest(self) -> str:
-        """A digest of what messages are judged by. Settings that are as by default are left out, so that one that a
-        later version adds is no change."""
+        """A digest of the settings by which messages are judged. Settings at their default are left out, so that a
+        setting that a later version adds is not a change."""
         judged_by = {
             "first": self.windows.first.isoformat(),
             **self.message.model_dump(mode="json", exclude_defaults=True),
@@ -195,8 +199,8 @@ class Settings(BaseSettings):
 
     @property
     def judged_by(self) -> str:
-        """A digest of what decides a message's verdict, stream, id and event time: settings, the rules of this version,
-        and the schema in a file. Compared fields reject nothing."""
+        """A digest of what determines a message's verdict, stream, id and event time: settings, the rules of this
+        version, and the schema file. Compared fields are left out, since they reject nothing."""
         judged_by = {
             "rules": RULES,
             "first": self.windows.first.isoformat(),
@@ -210,8 +214,8 @@ class Settings(BaseSettings):
 
     @property
     def policy(self) -> Policy:
-        """The policy of decisions. An empty `slack` is READING_SLACK and the band on the service, and none on an
-        emulator. An empty `idle` holds where somebody else reads base."""
+        """The policy of decisions. An empty `slack` means READING_SLACK and the band on the service, and 0 on an
+        emulator. An empty `idle` means `hold` with `pubsub.attach`, else `advance`."""
         chosen, contract = self.watermark, self.contract
         by_default = (timedelta(), timedelta()) if self.emulated else (READING_SLACK, chosen.band)
         reading_slack, base_slack = by_default if chosen.slack is None else (chosen.slack, chosen.slack)
@@ -230,16 +234,16 @@ class Settings(BaseSettings):
 
 
 def load_settings(path: Path | None = None, *, needs_file: bool = True, name: str | None = None) -> Settings:
-    """Read the tree from `path` (else `$TIDEMARK_CONFIG`, else `tidemark.toml` here) and the environment.
+    """Read the settings from `path` (else `$TIDEMARK_CONFIG`, else `tidemark.toml` here) and the environment.
 
-    A `name` becomes `dagster.name`, and the variables of a pipeline called `orders` begin with `ORDERS_TIDEMARK_`. If
-    it needs no file, and none is named or here, only the environment and the defaults count. If
-    `PUBSUB_EMULATOR_HOST` is set, it is the emulator's address. Relative paths are relative to the file's folder.
-    Raises InvalidSettings, which names every wrong setting, its value, its source and the rule.
+    A `name` becomes `dagster.name`, and the variables of a pipeline called `orders` begin with `ORDERS_TIDEMARK_`.
+    Without `needs_file`, if no file is named or found, only the environment and the defaults count.
+    `PUBSUB_EMULATOR_HOST`, if set, is the emulator's address. Relative paths are relative to the file's folder. Raises
+    InvalidSettings, which names every wrong setting, its value, its source and the rule.
     """
     named = path or os.environ.get("TIDEMARK_CONFIG")
     file = Path("tidemark.toml" if named is None else named).resolve()
-    how = "name one that is there" if path else NO_FILE if named is None else "mend --config or $TIDEMARK_CONFIG"
+    how = "name an existing one" if path else NO_FILE if named is None else "fix --config or $TIDEMARK_CONFIG"
     has_file = needs_file or named is not None or file.exists()
     written, read_from = _read_toml(file, how) if has_file else ({}, None)
     prefix = f"{name.upper()}_{PREFIX}" if name else PREFIX

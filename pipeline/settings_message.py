@@ -1,4 +1,4 @@
-"""The section `[message]`: how a message is written, and what is taken from it."""
+"""The section `[message]`: how a message is encoded, and where its values are."""
 
 from collections.abc import Mapping
 from datetime import datetime, timedelta
@@ -25,10 +25,10 @@ from tidemark.pipeline.contract.places import Place, PlaceKind
 from tidemark.pipeline.settings_types import Effect, EmptyIsNone, NotNegative, OptionalBound, Section
 
 IN_MESSAGE = (PlaceKind.ATTRIBUTE, PlaceKind.PAYLOAD, PlaceKind.EACH)
-"""A place in a message for one of the publisher's values. The publish time is Pub/Sub's, and is not an id."""
+"""Kinds of path for values that the publisher sets. The publish time is Pub/Sub's, and not an id."""
 
 MOST_PARTS = 10
-"""Parts of a stream's id."""
+"""Parts of a stream's id at most."""
 
 
 def _time_place(text: str) -> str:
@@ -98,7 +98,7 @@ def _zone(name: str | None) -> str | None:
 
 
 def _read_list(written: object) -> object:
-    """A list may be written as JSON, as an option of Spark is."""
+    """Read a list, which may be written as JSON, as a Spark option is."""
     return orjson.loads(written) if isinstance(written, str) and written.startswith("[") else written
 
 
@@ -116,31 +116,31 @@ ComparedFields = dict[str, Annotated[ComparedField, BeforeValidator(_compared)]]
 
 
 class MessageSettings(Section):
-    """The message contract: places of time and stream, compared fields, and the encoding of the payload."""
+    """The message contract: paths of event time and stream, compared fields, and the encoding of the payload."""
 
     model_config = ConfigDict(validate_by_name=True, validate_by_alias=True)
     effect = Effect.REQUEUE
 
     event_time: TimePlace = "attribute:event_time"
-    """Place of the event time: `attribute:NAME`, `payload:PATH`, `each:PATH` or `publish_time`. With `publish_time`
+    """Path of the event time: `attribute:NAME`, `payload:PATH`, `each:PATH` or `publish_time`. With `publish_time`
     nothing is ever late, and a message that was published twice is two heartbeats."""
     event_time_unit: EventTimeUnit = EventTimeUnit.AUTO
-    """Notation of the event time. `auto`: whole milliseconds, or RFC 3339."""
+    """Format of the event time. `auto`: whole milliseconds, or RFC 3339."""
     timezone: OptionalZone = None
-    """IANA name of the zone of times without one, such as `Europe/Berlin`. Empty: such a time is rejected."""
+    """Time zone of times without one, by its IANA name, such as `Europe/Berlin`. Empty: such times are rejected."""
     stream_id: StreamParts = "attribute:stream_id"
-    """Place of the stream's name, or a list of at most 10, joined by `/`: choose parts of which all but one never
-    contain it."""
+    """Path of the stream's id, or a list of at most 10 paths whose values are joined by `/`: at most one of the values
+    may contain `/`."""
     publisher_id: Annotated[ValuePlace, Effect.NEXT] = "attribute:heartbeat_id"
-    """Place of the publisher's own id, which copies share. Without it a message that was published twice is two
+    """Path of the publisher's id, which copies share. Without it, a message that was published twice is two
     heartbeats."""
     max_future_skew: NotNegative = timedelta(minutes=5)
-    """A message with an event time further than this after its publish time is rejected. Smaller: fewer heartbeats of
-    fast clocks stand in wrong windows, and more are rejected."""
+    """A message whose event time is more than this after its publish time is rejected. Smaller: fewer heartbeats of
+    fast clocks get into wrong windows, and more are rejected."""
     max_age: OptionalBound = None
-    """A message with an event time further than this before its publish time is rejected, and does not hold the
-    watermark. Set it longer than any source buffers, such as `7d`. Empty: none is rejected, as publishing history
-    needs."""
+    """A message whose event time is more than this before its publish time is rejected, and does not hold the
+    watermark. Set it longer than any source buffers, such as `7d`. Empty: no message is rejected for its age, which
+    publishing history needs."""
     fields: Annotated[ComparedFields, Effect.NEXT] = Field(default_factory=dict)
     """Fields that are compared, by name: `[message.fields]` (below)."""
     payload: Encoding = Encoding.JSON
@@ -150,11 +150,11 @@ class MessageSettings(Section):
     `projects/PROJECT/schemas/NAME`, or a list of these names. Empty: the first schema in Pub/Sub that a message
     names."""
     compression: Compression = Compression.AUTO
-    """Payloads that are decompressed. `auto`: those that say or show that they are gzip."""
+    """Which payloads are decompressed. `auto`: those marked or recognized as gzip."""
     envelope: Envelope = Envelope.NONE
-    """With `cloudevents`, what an event says of itself is `attribute:ce-NAME` (docs/how-to/encodings.md)."""
+    """With `cloudevents`, an event's context attributes are `attribute:ce-NAME` (docs/how-to/encodings.md)."""
     each: OptionalArray = Field(None, validate_default=True)
-    """Array whose elements are a heartbeat each, as `payload:PATH` (below). Empty: a message is one heartbeat."""
+    """Array of which each element is a heartbeat, as `payload:PATH` (below). Empty: a message is one heartbeat."""
 
     @field_validator("fields")
     @classmethod
@@ -204,13 +204,13 @@ class MessageSettings(Section):
 
     @property
     def schema_names(self) -> list[str]:
-        """The schemas in Pub/Sub that messages may name; none: the first that one names."""
+        """The schemas in Pub/Sub that messages may name; if empty, only the first that a message names."""
         written = [self.schema_] if isinstance(self.schema_, str) else self.schema_
         return [name for name in written if NAME.fullmatch(name)]
 
     @property
     def schema_path(self) -> str:
-        """The file or folder of the schema; empty: it is in Pub/Sub."""
+        """The schema's file or folder; empty if it is in Pub/Sub."""
         return self.schema_ if isinstance(self.schema_, str) and not self.schema_names else ""
 
     @property
@@ -219,7 +219,7 @@ class MessageSettings(Section):
         return {name: compared.kind for name, compared in self.fields.items()}
 
     def contract_from(self, first_event_time: datetime) -> MessageContract:
-        """The contract that messages are judged by: an event time before `first_event_time` is rejected."""
+        """Return the contract by which messages are judged. An event time before `first_event_time` is rejected."""
         return MessageContract(
             event_time=Place.of(self.event_time),
             stream_id=tuple(map(Place.of, _listed(self.stream_id))),

@@ -33,10 +33,12 @@ from tidemark.pipeline.settings_types import (
 DRIVER_MEMORY = "2g"
 """Memory of Spark's driver: the ids of a round take some 80 MB, and windows a task's share of their input."""
 LISTEN = "127.0.0.1:9464"
-"""The default address of the code server for `tidemark up` and Prometheus: 9464 is OpenTelemetry's port for it."""
+"""Default address at which the code server serves health, the page and Prometheus' metrics: 9464 is OpenTelemetry's
+port for Prometheus."""
 SNAPSHOT_BUDGET = 10 << 30
-"""Bytes a day, on the service. Ten thousand sources that publish every 30 s need about half of it, read at each tick of
-10 s (docs/concepts/costs-and-scale.md). By the list price of September 2026 it is at most 2.70 dollars a day."""
+"""Default snapshot bytes per day on the service. Ten thousand sources that publish every 30 s need about half of it,
+read at each tick of 10 s (docs/concepts/costs-and-scale.md). At the list price of September 2026 it costs at most 2.70
+dollars a day."""
 NEVER, AUTOMATIC = "never", "automatic"
 BY_HAND: Literal["by hand"] = "by hand"
 ON_CHANGE: Literal["when the contract changes"] = "when the contract changes"
@@ -64,7 +66,7 @@ def _folder_named(uri: str) -> Path | None:
 
 
 def _recompute_within(written: str) -> timedelta:
-    """Read `never`, `automatic` or `within 1h` as a duration. Raises ValueError, which says what to write."""
+    """Parse `never`, `automatic` or `within 1h` as a duration. Raises ValueError, which says what to write."""
     fixed = {NEVER: ZERO, AUTOMATIC: timedelta.max}
     if written in fixed:
         return fixed[written]
@@ -83,7 +85,7 @@ ReadingKind = Literal["auto", "snapshot", "monitoring"]
 
 
 class Server(NamedTuple):
-    """The address of Pub/Sub, and the account that asks it, as a client takes them."""
+    """The address of Pub/Sub, and the account that calls it, as a client takes them."""
 
     emulator_host: str | None
     endpoint: str | None = None
@@ -98,8 +100,8 @@ class ServerSettings(Section):
     """Address of the service, with TLS, as `host:port`: a regional endpoint (docs/how-to/identity.md). Empty: Google's
     global one."""
     impersonate: OptionalAccount = None
-    """Service account, by its email, as which Pub/Sub and Cloud Monitoring are asked (docs/how-to/identity.md). Empty:
-    the machine's own credentials, which the lake's bucket is asked with in any case."""
+    """Email of the service account to impersonate for Pub/Sub and Cloud Monitoring (docs/how-to/identity.md). Empty:
+    the machine's own credentials, which the lake's bucket always uses."""
 
     @property
     def server(self) -> Server:
@@ -108,12 +110,12 @@ class ServerSettings(Section):
 
     @property
     def read_by_others(self) -> str | None:
-        """The path of a subscription that tidemark never pulls from."""
+        """The path of the subscription that tidemark never pulls from; None if there is none."""
         return None
 
 
 class PubSubSettings(ServerSettings):
-    """The topic, its two subscriptions, and how they are asked."""
+    """The topic, its two subscriptions, and how they are read."""
 
     project: Annotated[str, Effect.ANEW] = Field("tidemark-local", min_length=3)
     """Your Google Cloud project."""
@@ -130,23 +132,23 @@ class PubSubSettings(ServerSettings):
     emulator_host: Annotated[OptionalAddress, Effect.ANEW] = None
     """Address of an emulator, as `host:port`. Empty: Google's service. `$PUBSUB_EMULATOR_HOST` overrides it."""
     emulator: EmulatorKind = "auto"
-    """Emulator that `tidemark up` starts: Google's official one or tidemark's own. `auto`: the official one if it and a
+    """Emulator that `tidemark up` starts: Google's official one or tidemark's own. `auto`: the official one if it and
     Java are found."""
     retention: Annotated[Duration, Field(ge=timedelta(minutes=10), le=timedelta(days=31)), Effect.CREATION] = timedelta(
         days=7
     )
-    """Time that Pub/Sub keeps unacknowledged messages, on both subscriptions. Longer survives longer outages, and
+    """How long Pub/Sub keeps unacknowledged messages, on both subscriptions. Longer: it survives longer outages, and
     storage costs more."""
     metadata_only: Annotated[bool, Effect.CREATION] = False
     """Have Pub/Sub drop the payload on tracking, by a message transform. Works on the service only, and only if times
     and stream are attributes."""
     reading: ReadingKind = "auto"
     """Source of the oldest unacknowledged publish time. `snapshot` is exact and current; `monitoring` is minutes old;
-    `auto` takes a snapshot, and asks monitoring if one is refused."""
+    `auto` takes a snapshot, and uses monitoring if that is refused."""
     snapshot_budget: Annotated[Annotated[int, Field(ge=0)] | None, EmptyIsNone] = None
-    """Bytes a day that snapshots may keep, by estimate: what is left is spread over the day
-    (docs/concepts/costs-and-scale.md). Smaller costs less, and the watermark waits longer while base is far behind.
-    Empty: 10 GiB on the service, no bound on an emulator."""
+    """Bytes per day that snapshots may keep, by estimate; what is left is spread over the day
+    (docs/concepts/costs-and-scale.md). Smaller: it costs less, and the watermark waits longer while base is far behind.
+    Empty: 10 GiB on the service, no limit on an emulator."""
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
@@ -160,17 +162,19 @@ class PubSubSettings(ServerSettings):
 
     @property
     def read_by_others(self) -> str | None:
-        """The path of base with `attach`: somebody else reads it."""
+        """The path of base with `attach`, since another consumer reads it; else None."""
         return self.base_path if self.attach else None
 
     @property
     def monitoring(self) -> Server | None:
-        """The address of Cloud Monitoring, and the account that asks it. None with an emulator: it has no metrics."""
+        """The address of Cloud Monitoring, and the account that calls it. None with an emulator, which has no
+        metrics."""
         return Server(None, impersonate=self.impersonate) if self.emulator_host is None else None
 
     @property
     def snapshot_bytes_a_day(self) -> int | None:
-        """As set; otherwise `SNAPSHOT_BUDGET` on the service, and no bound on an emulator, where nothing costs."""
+        """`snapshot_budget` if set; else `SNAPSHOT_BUDGET` on the service, and None (no limit) on an emulator, where
+        nothing costs."""
         if self.snapshot_budget is not None:
             return self.snapshot_budget
         return SNAPSHOT_BUDGET if self.emulator_host is None else None
@@ -198,20 +202,19 @@ class WindowSettings(Section):
     """Start of the first window, in UTC, a multiple of `length`. Earlier event times are rejected, earlier windows not
     requested."""
     lookback: Annotated[NotNegative, Effect.RECOMPUTE] = timedelta(minutes=10)
-    """Longest gap that is measured. A window reads input from this long before its start, so use a few heartbeat
-    periods at least."""
+    """Longest gap that is measured. A window reads input from this long before its start, so use at least a few
+    heartbeat periods."""
     heartbeat_period: Annotated[Positive, Effect.RECOMPUTE] = timedelta(seconds=30)
     """Interval at which a source promises to publish. A gap of `n` periods, rounded, counts as `n - 1` missed
     heartbeats."""
     runs_at_once: int = Field(1, ge=1, le=100)
-    """Runs over windows at work at the same time. With more than one, a slot is kept for live windows. Dagster's
-    `max_concurrent_runs` has to allow as many."""
+    """Runs over windows at the same time. With more than one, one is reserved for live windows. Dagster's
+    `max_concurrent_runs` must allow as many."""
     recompute_missed: str = "automatic"
-    """Stale windows that are computed again by themselves (docs/concepts/late-and-missed.md): `never`, `automatic`
-    (all), or `within 1h`: those that end less than this before the watermark."""
+    """Which stale windows are recomputed automatically (docs/concepts/late-and-missed.md): `never`, `automatic` (all),
+    or `within 1h`: those that end less than this before the watermark."""
     corrections: bool = False
-    """Note in the table `corrections` what changed in windows that were computed again
-    (docs/concepts/late-and-missed.md)."""
+    """Record in the table `corrections` what changed in recomputed windows (docs/concepts/late-and-missed.md)."""
 
     @field_validator("recompute_missed")
     @classmethod
@@ -221,7 +224,7 @@ class WindowSettings(Section):
 
     @property
     def recompute_within(self) -> timedelta:
-        """A stale window is computed again until the watermark is this far past its end."""
+        """A stale window is recomputed until the watermark is this far past its end."""
         return _recompute_within(self.recompute_missed)
 
     @field_validator("length")
@@ -241,13 +244,13 @@ class WindowSettings(Section):
 
 
 class TableSettings(Section):
-    """A custom table over closed windows (docs/how-to/tables.md). `NAME` has small letters, digits and `_`."""
+    """A custom table over closed windows (docs/how-to/tables.md). `NAME` has lowercase letters, digits and `_`."""
 
     effect = Effect.RECOMPUTE
 
     file: str = ""
-    """File with a query over `{heartbeats}` (`.sql`), or with a function of the table's name that `@tidemark.windowed`
-    decorates (`.py`). The decorator then has `key`, `lookback` and `window`."""
+    """File with a query over `{heartbeats}` (`.sql`), or with a function of the table's name that is decorated with
+    `@tidemark.windowed` (`.py`). The decorator then has `key`, `lookback` and `window`."""
     key: Annotated[list[str], BeforeValidator(lambda key: [key] if isinstance(key, str) and key else key or [])] = (
         Field(default_factory=list)
     )
@@ -259,7 +262,7 @@ class TableSettings(Section):
 
     @property
     def is_python(self) -> bool:
-        """True if the file holds a decorated function, and no query."""
+        """True if the file holds a decorated function, not a query."""
         return self.file.endswith(".py")
 
     @model_validator(mode="after")
@@ -292,29 +295,29 @@ class WatermarkSettings(Section):
 
     rule: Literal["band", "frontier"] = "band"
     """Bound of the event times that may still land (docs/concepts/watermark.md). `frontier` is fresher if `slack` is
-    small. `band` tolerates a stream that is late, and is slow for its sake."""
+    small. `band` tolerates a late stream, and is slower because of it."""
     band: NotNegative = timedelta(seconds=10)
     """Disorder that is allowed for. Larger: more disorder is tolerated, and every window is ready that much later.
     Smaller: what exceeds it is late."""
     tick: TickLong = timedelta(seconds=10)
-    """Interval of the sensors, in whole seconds. Dagster looks at its sensors every 5 s, so less gives 5 s. Longer:
-    fewer readings and log entries."""
+    """Interval of the sensors, in whole seconds. Dagster polls its sensors every 5 s, so less gives 5 s. Longer: fewer
+    readings and log entries."""
     idle_timeout: Positive = timedelta(minutes=2)
     """Time without a valid message and without backlog that counts as a silence. Larger: the last windows before a
     silence close later. Smaller: a short pause counts as one."""
     idle: Annotated[Literal["advance", "hold"] | None, EmptyIsNone] = None
-    """In a silence the watermark follows the clock (`advance`) or waits (`hold`, right where sources buffer while they
-    are silent). Empty: `advance`, and `hold` with `pubsub.attach`."""
+    """In a silence the watermark follows the clock (`advance`) or waits (`hold`, for sources that buffer while they are
+    silent). Empty: `advance`, or `hold` with `pubsub.attach`."""
     quantile: float = Field(0.0, ge=0, lt=1)
     """Share of each publish second's lowest event times that is passed over, rounded down. Above 0, a few bad clocks
-    hold back less, and more messages are knowingly late."""
+    delay the watermark less, and more messages are knowingly late."""
     slack: OptionalDuration = None
     """Subtracted from both readings, for messages that become visible a moment after their publish time. Empty: 1s from
     tracking's and the band from base's on the service, 0 on an emulator."""
     max_lag: OptionalBound = None
-    """A message that is published longer than this after its event does not hold the watermark: it lands, late
-    (docs/concepts/watermark.md). Set it above what your sources lag in an ordinary outage. Empty: every message
-    holds."""
+    """A message that is published more than this after its event time does not hold the watermark: it lands, late
+    (docs/concepts/watermark.md). Set it above the lag of your sources in an ordinary outage. Empty: every message holds
+    the watermark."""
 
     @field_validator("tick")
     @classmethod
@@ -328,11 +331,11 @@ class IngestSettings(Section):
     """Pulling: by the sensors or by readers on Spark."""
 
     mode: Literal["ticks", "continuous"] = "ticks"
-    """`ticks`: the sensors pull, and readers on Spark help with a backlog. `continuous`: readers on Spark are kept at
-    work."""
+    """`ticks`: the sensors pull, and readers on Spark help with a backlog. `continuous`: readers on Spark pull all the
+    time."""
     readers: int = Field(3, ge=1, le=1000)
-    """Tasks on Spark that pull, one in each slot; at most one fewer than Spark has. Memory is that of as many times 256
-    MiB."""
+    """Spark tasks that pull, one per task slot; at most one fewer than Spark has slots. Each needs 256 MiB of
+    memory."""
 
     @property
     def is_continuous(self) -> bool:
@@ -341,29 +344,29 @@ class IngestSettings(Section):
 
 
 class SignalSettings(Section):
-    """A topic that is told of the watermark."""
+    """A topic to which the watermark is published."""
 
     publish_to: Annotated[ResourceId | None, EmptyIsNone] = None
-    """Topic of `pubsub.project` that is told of each change of the watermark (docs/how-to/attach.md). Not the
-    pipeline's own."""
+    """Topic of `pubsub.project` to which each change of the watermark is published (docs/how-to/attach.md). It must not
+    be the pipeline's own topic."""
 
 
 class QuarantineSettings(Section):
     """Rejected messages (docs/how-to/quarantine.md)."""
 
     requeue: Literal["by hand", "when the contract changes"] = BY_HAND
-    """Judge what waits in quarantine again by itself once `[message]` or `windows.first` has changed
-    (docs/how-to/quarantine.md)."""
+    """When quarantined messages are judged again: by hand, or automatically once `[message]` or `windows.first` has
+    changed (docs/how-to/quarantine.md)."""
 
 
 class HousekeepingSettings(Section):
-    """Retention (docs/how-to/housekeeping.md). Empty: for ever."""
+    """Retention (docs/how-to/housekeeping.md). Empty: forever."""
 
     effect = Effect.DELETES
 
     heartbeats: KeptDays = None
-    """Landed messages, by event time behind the watermark. Windows made from older ones stay, and are not computed
-    again."""
+    """Landed messages, by event time behind the watermark. Windows computed from older ones stay, and are not
+    recomputed."""
     windows: KeptDays = None
     """Computed windows and their `stream_status`, by event time behind the watermark."""
     quarantine: KeptDays = None
@@ -371,11 +374,11 @@ class HousekeepingSettings(Section):
     log: KeptDays = timedelta(days=30)
     """Entries of the tracking log: how far back `replay --from-lake`, `explain --at` and `tune --since` reach."""
     dagster_runs: KeptDays = None
-    """Finished runs in Dagster. Windows of deleted runs look as if never materialized, and are not computed again."""
+    """Finished runs in Dagster. Windows of deleted runs look as if never materialized, and are not recomputed."""
 
 
 class LakeSettings(Section):
-    """The place of everything durable."""
+    """The location of all durable data."""
 
     uri: Annotated[str, Effect.ANEW] = "file:.tidemark/lake"
     """A folder (`file:path`, `file:///path`; on one file system with hard links and `fsync`), or a bucket
@@ -412,8 +415,9 @@ class SparkSettings(Section):
     """Archive of `tidemark provision --executors`, by path or address, for executors whose Python lacks tidemark
     (docs/how-to/spark.md)."""
     config: dict[str, str] = Field(default_factory=dict)
-    """Further Spark settings by name, in `[spark.config]`. All reach a server that is started and a classic session;
-    `spark.sql.*` reach a Spark Connect client. `spark.jars` replaces the connector that a bucket needs."""
+    """Further Spark settings by name, in `[spark.config]`. All apply to a server that `tidemark up` starts and to a
+    classic session; `spark.sql.*` apply to a Spark Connect client. `spark.jars` replaces the connector that a bucket
+    needs."""
 
     @field_validator("executor_environment")
     @classmethod
@@ -426,7 +430,7 @@ class SparkSettings(Section):
 
     @property
     def is_classic(self) -> bool:
-        """True if each run starts a session in its own process, and connects to no server."""
+        """True if each run starts a session in its own process, without a server."""
         return self.remote is None
 
     @property
@@ -439,10 +443,10 @@ class DagsterSettings(Section):
     """Dagster's processes, and the pipeline's names in it."""
 
     name: Annotated[str | None, Field(pattern=r"^[a-z][a-z0-9_]{0,59}$"), EmptyIsNone, Effect.ANEW] = None
-    """Beginning of the names of assets, jobs, sensors, schedules and resources (docs/how-to/embedding.md). Empty: none,
-    and `tidemark` in a Dagster project of yours."""
+    """Prefix of the names of assets, jobs, sensors, schedules and resources (docs/how-to/embedding.md). Empty: none, or
+    `tidemark` in your own Dagster project."""
     url: OptionalUrl = None
-    """Address of the UI of the Dagster that `recompute` and `repair` ask for runs, without a login. Empty: that of
+    """Address of the UI of the Dagster from which `tidemark repair` requests runs, without a login. Empty: that of
     `tidemark up`."""
     location: str = Field("tidemark", min_length=1)
     """Code location there that has tidemark's jobs."""
@@ -482,8 +486,8 @@ class MetricsSettings(Section):
     export: Literal["", "prometheus", "otlp"] = ""
     """Metrics are served at `port`, or sent to `endpoint`. Empty: nothing is recorded."""
     listen: OptionalAddress = None
-    """Address of the code server for health, the page and Prometheus' metrics, as `host:port`. Empty: what is needed is
-    served at `127.0.0.1:9464`. Beyond loopback, admit only those who may ask (SECURITY.md)."""
+    """Address at which the code server serves health, the page and Prometheus' metrics, as `host:port`. Empty: what is
+    needed is served at `127.0.0.1:9464`. Beyond loopback, restrict who can reach it (SECURITY.md)."""
 
     @property
     def address(self) -> tuple[str, int]:
@@ -493,7 +497,7 @@ class MetricsSettings(Section):
 
     @property
     def has_page(self) -> bool:
-        """True if the page is served as well: on loopback alone, since it asks for no login."""
+        """True if the page is served as well: on loopback only, since it has no login."""
         return is_loopback(self.address[0])
 
     @property
@@ -511,4 +515,4 @@ class LogSettings(Section):
     """Logs of Dagster's processes and of runs."""
 
     format: Literal["text", "json"] = "text"
-    """`json`: one object a line from the code server, its runs and the daemon, with the ids of tick and run."""
+    """`json`: one object per line from the code server, its runs and the daemon, with the ids of tick and run."""

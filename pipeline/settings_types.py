@@ -20,7 +20,7 @@ CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 
 
 def _http_address(text: str | None) -> str | None:
-    """An address that paths are appended to. A login in it would be a secret in a file."""
+    """Validate an address that paths are appended to. A login in it would be a secret in a file."""
     if text is None:
         return None
     named = urlparse(text)
@@ -39,7 +39,7 @@ def _host_and_port(text: str | None) -> str | None:
 
 
 def is_address(text: str) -> bool:
-    """Return true for an address with a scheme, such as gs://, and false for a path on this machine."""
+    """True for an address with a scheme, such as gs://; false for a path on this machine."""
     return len(urlparse(text).scheme) > 1
 
 
@@ -69,30 +69,28 @@ class Effect(StrEnum):
     """The effect of a changed setting on a pipeline that has a lake, once its processes have started again."""
 
     NEXT = "next"
-    """It holds from now on. What has landed, was decided or was computed stays as it is."""
+    """It applies from now on. What has landed, was decided or was computed stays as it is."""
     REQUEUE = "requeue"
-    """It holds for messages that are judged from now on. Heartbeats that have landed stay; `tidemark quarantine
-    --requeue` judges rejected messages again."""
+    """It applies to messages judged from now on. Landed heartbeats stay; `tidemark quarantine --requeue` judges
+    rejected messages again."""
     RECOMPUTE = "recompute"
-    """It holds for windows that are computed from now on. `tidemark repair --recompute` computes earlier
-    ones again."""
+    """It applies to windows computed from now on. `tidemark repair --recompute` recomputes earlier ones."""
     DUE = "due"
-    """All windows of the table are computed again, by themselves."""
+    """All windows of the table are recomputed automatically."""
     DELETES = "deletes"
-    """The next run deletes what is older; `tidemark housekeep --dry-run` shows what that would be. A longer time brings
-    nothing back."""
+    """The next run deletes what is older; `tidemark housekeep --dry-run` shows what that is. A longer time restores
+    nothing."""
     CREATION = "at creation"
     """Existing subscriptions keep what they were created with; `tidemark provision` and `tidemark doctor` name the
     `gcloud` command that changes them."""
     ANEW = "anew"
-    """It names another place, and tidemark begins there with nothing. What was kept under the earlier name stays
-    there."""
+    """It names another place, where tidemark begins empty. What was kept under the earlier name stays there."""
     REFUSED = "refused"
     """The change is an error. Put the value back, or follow the section below."""
 
 
 class Section(BaseModel):
-    """A part of the tree. It refuses unknown keys, and nothing changes after it was read."""
+    """A section of the settings. It refuses unknown keys and is immutable."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
     effect: ClassVar[Effect] = Effect.NEXT
@@ -100,14 +98,14 @@ class Section(BaseModel):
 
     @classmethod
     def effect_of(cls, name: str) -> Effect:
-        """The effect of a change of one setting, by its field's name."""
+        """Return the effect of changing a setting, by its field's name."""
         own = [mark for mark in cls.model_fields[name].metadata if isinstance(mark, Effect)]
         return own[0] if own else cls.effect
 
     @field_validator("*")
     @classmethod
     def _without_control_characters(cls, value: object) -> object:
-        """No name, path or address has one; NUL would end a path."""
+        """Refuse control characters, which no name, path or address has; NUL would end a path."""
         texts = [*value, *value.values()] if isinstance(value, dict) else value if isinstance(value, list) else [value]
         if any(isinstance(text, str) and CONTROL.search(text) for text in texts):
             raise ValueError("write it without control characters, such as NUL or a line break")

@@ -401,7 +401,7 @@ def test_two_compared_fields_cannot_make_the_same_column(fields: dict[str, str],
 
 def test_a_missing_settings_file_is_reported(tmp_path: Path) -> None:
     message = refusal(tmp_path / "absent.toml")
-    assert message == f"there is no settings file {tmp_path / 'absent.toml'}; name one that is there"
+    assert message == f"there is no settings file {tmp_path / 'absent.toml'}; name an existing one"
 
 
 def test_a_missing_settings_file_that_a_variable_names_or_nobody_is_reported_in_these_words(
@@ -412,7 +412,7 @@ def test_a_missing_settings_file_that_a_variable_names_or_nobody_is_reported_in_
     with pytest.raises(InvalidSettings, match=r"tidemark\.toml; name one with --config or \$TIDEMARK_CONFIG, or have"):
         load_settings()
     monkeypatch.setenv("TIDEMARK_CONFIG", "gone.toml")
-    with pytest.raises(InvalidSettings, match=r"gone\.toml; mend --config or \$TIDEMARK_CONFIG"):
+    with pytest.raises(InvalidSettings, match=r"gone\.toml; fix --config or \$TIDEMARK_CONFIG"):
         load_settings()
 
 

@@ -1,1 +1,1 @@
-"""The jobs, and the assets that a run computes."""
+"""Jobs, and assets that runs compute."""

@@ -1,4 +1,4 @@
-"""Jobs and assets over windows: the windows that a run is asked for, wherever they lie, and what Dagster is told."""
+"""Jobs and assets over windows: which windows a run computes, and what it reports to Dagster."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
@@ -32,7 +32,7 @@ Compute: TypeAlias = Callable[[Context, Sequence[Window]], Iterator[Event]]
 
 class WindowsConfig(dg.Config):
     """The windows to compute: keys such as 2026-11-21T05-20Z, and stretches such as
-    2026-11-21T05-20Z..2026-11-21T06-10Z. Without any: those of the run's tag tidemark/windows."""
+    2026-11-21T05-20Z..2026-11-21T06-10Z. If empty, those of the run's tag tidemark/windows."""
 
     windows: list[str] = Field(default_factory=list)
 
@@ -40,12 +40,13 @@ class WindowsConfig(dg.Config):
 def windows_job(
     settings: Settings, name: str, partitions: Partitions, assets: Sequence[dg.AssetKey], compute: Compute, about: str
 ) -> dg.JobDefinition:
-    """A job over the windows that its config or its tag names. `compute` computes them for these `assets`, commits
-    them, and yields what Dagster is told."""
+    """Define a job over the windows in its config or its tag. `compute` computes them for these `assets`, commits them,
+    and yields the events for Dagster."""
 
     @job_of(settings, name, op_of(name), about, LAKE, SPARK, lasting=LASTING)
     def job(context: dg.OpExecutionContext, config: WindowsConfig) -> Iterator[Event | dg.Output[None]]:
-        """Computes windows and commits them at once. The sensors ask for few enough that live windows need not wait."""
+        """Computes windows and commits them together. The sensors request few enough at a time that live windows need
+        not wait."""
         stretches = stretches_asked(config.windows, context.run.tags, partitions.windowing)
         windows = windows_of(stretches, partitions.windowing)
         if not windows:
@@ -72,8 +73,8 @@ def asset_by_window(
     further: timedelta = timedelta(0),
     **more: Any,
 ) -> dg.AssetsDefinition:
-    """An asset that a run computes by window, in a folder of the lake, by default that of its name. Its own run (of the
-    UI, or a backfill) does what a job does, over the windows of its partitions."""
+    """Define an asset that runs compute by window, in a folder of the lake that is by default named after it.
+    Materializing it (in the UI, or by a backfill) does what a job does, over the windows of the partitions."""
     key = key_of(settings, asset)
 
     decorator: Callable[..., dg.AssetsDefinition] = dg.asset(
@@ -90,7 +91,7 @@ def asset_by_window(
     def computed(context: dg.AssetExecutionContext) -> Iterator[dg.MaterializeResult[None]]:
         lake = lake_of(context, settings)
         ours = {key, *(key_of(settings, one) for one in ASSETS)}
-        if context.run.asset_selection and context.run.asset_selection <= ours:  # else it is another's run as well
+        if context.run.asset_selection and context.run.asset_selection <= ours:  # else it has assets of others too
             context.instance.add_run_tags(context.run.run_id, {PIPELINE: pipeline_tag(settings.lake.uri)})
         with working(context, *LASTING):
             windows = _windows_of_partitions(context, lake, partitions, index(lake), further)
@@ -107,8 +108,8 @@ def batch_parts(
     watermark: datetime | None,
     further: timedelta = timedelta(0),
 ) -> dict[str, Any]:
-    """The arguments of any `WindowBatch` over these windows, whose input may reach `further` back. Raises WindowExpired
-    and WindowNotClosed, before Spark is used."""
+    """Return the arguments of a `WindowBatch` over these windows, whose input may begin `further` earlier. Raises
+    WindowExpired and WindowNotClosed before Spark is used."""
 
     def refuse_expired(windows: Sequence[Window]) -> None:
         kept.refuse_expired(windows, further=further)
@@ -135,9 +136,9 @@ def reports(
     said: Callable[[Sequence[Window]], dict[str, Any]],
     tags: Mapping[str, str] | None = None,
 ) -> Iterator[dg.AssetMaterialization | dg.AssetObservation]:
-    """The events of computed windows, by the partition that holds them. It is materialized once it is over and all of
-    its windows that hold a heartbeat are computed, so that what is downstream begins with the whole of it. Before, its
-    windows are observed."""
+    """Yield an event for each partition with computed windows. A partition is materialized once it has closed and all
+    of its windows that hold a heartbeat are computed, so that downstream assets begin with the complete partition.
+    Until then it is observed."""
     for key, held in partitions.holding(windows).items():
         (bounds,) = partitions.windows_in([key])
         is_over = watermark is not None and partitions.windowing.numbered(bounds.stop - 1).is_closed_at(watermark)
@@ -149,19 +150,19 @@ def reports(
 
 
 def which(windows: Sequence[Window]) -> dict[str, Any]:
-    """The number of windows that a run has computed in a partition, and their keys."""
+    """Return the number and the keys of the windows that a run has computed in a partition."""
     return {"windows": len(windows), "windows_computed": ", ".join(stretch_texts(windows))}
 
 
 def _tag(context: Context, windows: Sequence[Window]) -> None:
-    """Have a run's tag name the windows that it computes, if it does not already."""
+    """Tag the run with the windows that it computes, unless it has that tag."""
     if windows and context.run.tags.get(WINDOWS) != (said := windows_tag(windows)):
         context.instance.add_run_tags(context.run.run_id, {WINDOWS: said})
 
 
 def _plan(context: dg.OpExecutionContext, op: str, asset: dg.AssetKey, partitions: Iterable[str]) -> None:
-    """Have the UI show these partitions as in progress, and as failed if the run fails, as it does for an asset's own
-    runs. Does nothing in a Dagster without this private part."""
+    """Have the UI show these partitions as in progress, and as failed if the run fails, as for runs that materialize
+    the asset. Does nothing if this Dagster lacks the private part."""
     if private.why_missing(("AssetMaterializationPlannedData",)):
         return
     for partition in partitions:
@@ -173,8 +174,8 @@ def _plan(context: dg.OpExecutionContext, op: str, asset: dg.AssetKey, partition
 def _materialized(
     context: dg.AssetExecutionContext, asset: dg.AssetKey, events: Iterable[Event]
 ) -> dg.MaterializeResult[None]:
-    """The result of an asset's own run, made from the events that a job would report: Dagster itself reports the run's
-    partitions. From such a run it takes no evaluation of another asset's check."""
+    """Convert the events that a job would report into the result of a run that materializes the asset. Dagster itself
+    reports the partitions of such a run, and accepts no evaluation of another asset's check from it."""
     checks = []
     for event in events:
         if isinstance(event, dg.AssetCheckEvaluation):
@@ -194,9 +195,9 @@ def _windows_of_partitions(
     index: WindowIndex,
     further: timedelta,
 ) -> list[Window]:
-    """The windows of a run's partitions that hold a heartbeat, look back at one, or are computed. Where some are no
-    longer kept, the others; a table may look back `further`. Raises WindowNotClosed unless all of the partitions are
-    over, and LakeError."""
+    """Return the windows of a run's partitions that hold a heartbeat, have one in their lookback, or are computed.
+    Windows past the retention boundary are left out, unless all are; a table may look back `further`. Raises
+    WindowNotClosed unless all of the partitions are closed, and LakeError."""
     windowing, asked = partitions.windowing, partitions.windows_in(context.partition_keys)
     refuse_open([windowing.numbered(bounds.stop - 1) for bounds in asked], lake.watermark())
     index.update()

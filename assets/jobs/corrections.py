@@ -1,4 +1,4 @@
-"""The asset `corrections`: runs that compute windows note there what changed in those that were computed before."""
+"""The asset `corrections`: runs record there what changed in recomputed windows."""
 
 from collections.abc import Iterable, Iterator, Sequence
 
@@ -13,12 +13,13 @@ from tidemark.resources.lake import LakeResource
 
 
 def corrections_asset(settings: Settings, tables: Iterable[str] = ()) -> Sequence[dg.AssetSpec]:
-    """Its spec, downstream of `heartbeat_diffs` and of these custom tables; none if the settings say so."""
+    """Return the asset's spec, downstream of `heartbeat_diffs` and these custom tables; empty unless
+    `windows.corrections` is set."""
     if not settings.windows.corrections:
         return []
     about = (
-        "What changed in windows that were computed again: a row for each row that was added, removed or changed, with "
-        "the old one and the new one. Materialized by the run that notes any."
+        "What changed in recomputed windows: one row for each row that was added, removed or changed, with "
+        "its old and new values. Materialized by the run that records a change."
     )
     deps = [HEARTBEAT_DIFFS, *map(dg.AssetKey, tables)]
     uri, columns = within(settings, CORRECTIONS.path[-1]), (SCHEMA, CORRECTION_COLUMNS)
@@ -26,15 +27,15 @@ def corrections_asset(settings: Settings, tables: Iterable[str] = ()) -> Sequenc
 
 
 def corrections_noted(lake: LakeResource, table: FollowedTable) -> Iterator[dg.AssetMaterialization]:
-    """Note what changed in a table since the last look, if the settings say so, and materialize the asset if anything
-    did. A failure is logged and not raised, because the windows themselves stand: the next run tries again."""
+    """Record what changed in a table since the last call, if `windows.corrections` is set, and materialize the asset if
+    anything did. A failure is logged, not raised: the windows are committed, and the next run tries again."""
     if not lake.settings.windows.corrections:
         return
     try:
         rows = follow(lake.whole().corrections(), table, lake.clock)
     except Exception as error:
         log = dg.get_dagster_logger()
-        log.warning(f"the corrections of {table.name} were not noted, the next run tries again: {error!r}")
+        log.warning(f"the corrections of {table.name} were not recorded; the next run tries again: {error!r}")
         return
     if rows:
         metadata = {"rows": rows, f"rows/{table.name}": rows}

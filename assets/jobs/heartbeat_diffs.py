@@ -1,4 +1,4 @@
-"""The assets that a run computes by window: `heartbeat_diffs` and `stream_status`."""
+"""The assets that runs compute by window: `heartbeat_diffs` and `stream_status`."""
 
 from collections import defaultdict
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
@@ -36,13 +36,13 @@ from tidemark.resources.spark import SparkResource
 
 FEW_STOPPED = "few_streams_stopped"
 NAMED = 5
-"""Streams of each kind that the metadata of a window's status names; `tidemark streams` names all."""
+"""Streams of each kind that a window's status metadata lists at most; `tidemark streams` lists all."""
 
 NAMED_COLUMNS = dict.fromkeys(("stream", "kind", "last", "first"), "string") | {"missed_heartbeats": "int"}
 
 
 def heartbeat_diffs_asset(settings: Settings, partitions: Partitions) -> dg.AssetsDefinition:
-    """The asset `heartbeat_diffs`, whose run also writes `stream_status`."""
+    """Define the asset `heartbeat_diffs`, whose runs also write `stream_status`."""
     return asset_by_window(
         settings,
         HEARTBEAT_DIFFS,
@@ -56,7 +56,7 @@ def heartbeat_diffs_asset(settings: Settings, partitions: Partitions) -> dg.Asse
         deps=[HEARTBEATS, WATERMARK],
         columns=(diff_schema(settings.message.kinds), diff_columns(settings.message.kinds)),
         description=(
-            "Each stream's heartbeats beside the one before: gap, missed heartbeats, and how the compared fields "
+            "Each heartbeat compared with its stream's previous one: gap, missed heartbeats, and how the fields "
             f"changed. Once the watermark has passed a window's end, the sensor `{name_of(settings, 'tracking')}` has "
             f"the job `{name_of(settings, COMPUTE_WINDOWS)}` compute it. Any window can be computed again, alone or in "
             "a range, and gives the same rows. Materializing a partition computes its windows; the job computes any."
@@ -65,7 +65,7 @@ def heartbeat_diffs_asset(settings: Settings, partitions: Partitions) -> dg.Asse
 
 
 def compute_windows_job(settings: Settings, partitions: Partitions) -> dg.JobDefinition:
-    """The job that computes windows, wherever they lie."""
+    """Define the job that computes any windows."""
 
     def compute(context: Context, windows: Sequence[Window]) -> Iterator[Event]:
         lake, spark = lake_of(context, settings), spark_of(context, settings)
@@ -76,7 +76,7 @@ def compute_windows_job(settings: Settings, partitions: Partitions) -> dg.JobDef
     assets = [key_of(settings, key) for key in (HEARTBEAT_DIFFS, STREAM_STATUS)]
     about = (
         "Heartbeat diffs of closed windows, and which streams were silent in them, in one run. The sensors request it; "
-        "so does `tidemark recompute`."
+        "so does `tidemark repair`."
     )
     return windows_job(settings, COMPUTE_WINDOWS, partitions, assets, compute, about)
 
@@ -84,7 +84,7 @@ def compute_windows_job(settings: Settings, partitions: Partitions) -> dg.JobDef
 def compute_and_report(
     windows: Sequence[Window], lake: LakeResource, spark: SparkResource, run_id: str, partitions: Partitions
 ) -> Generator[dg.AssetMaterialization | dg.AssetObservation, None, Sequence[WindowSilence]]:
-    """Compute windows, and report them by the partitions that hold them; returns their silence."""
+    """Compute windows, yield an event for each partition with them, and return their silence."""
     if not windows:
         return []
     done = compute_range(windows, lake, spark, run_id)
@@ -92,7 +92,7 @@ def compute_and_report(
     diffs, status = (key_of(lake.settings, key) for key in (HEARTBEAT_DIFFS, STREAM_STATUS))
     computed = [window for window in windows if window.key in done.rows]
     told = partitions, computed, done.watermark, _index(lake)
-    # Yielded at once: an event that is only logged is lost if the run fails in the end.
+    # Yielded at once: an event that is only logged is lost if the run fails later.
     silent = silent_in(lake.whole().stream_status(), done.rows)
     yield from reports(diffs, *told, partial(diffs_metadata, done, silent))
     report = silence_report(lake, done.rows)
@@ -102,8 +102,8 @@ def compute_and_report(
 
 
 def compute_range(windows: Sequence[Window], lake: LakeResource, spark: SparkResource, run: str) -> ReplacedWindows:
-    """Compute windows, which may have gaps between them, and replace them in the lake; if that fails, leave a note of
-    it there. Raises WindowNotClosed, before Spark is used, ExecutorsUnable, WindowExpired, and other TidemarkErrors."""
+    """Compute windows, which may have gaps between them, and replace them in the lake. A failure leaves a note there.
+    Raises WindowNotClosed (before Spark is used), ExecutorsUnable, WindowExpired and other TidemarkErrors."""
     windowing, settings = lake.settings.windows, lake.settings
     plan = DiffPlan(settings.message.kinds, windowing.lookback, windowing.heartbeat_period, windowing.length)
     with lake.whole().failed_runs().noting(run, stretch_ends(windows), lake.clock):
@@ -117,7 +117,8 @@ def _index(lake: LakeResource) -> WindowIndex:
 
 
 def sentence_of(computed: ReplacedWindows) -> str:
-    """A run's result in a sentence: its windows and input, and the windows that another run had computed already."""
+    """Describe a run's result in a sentence: its windows, its input, and the windows that another run had already
+    computed."""
     said = (
         f"computed {len(computed.rows)} windows, {sum(computed.rows.values())} rows, from version "
         f"{computed.heartbeats_version} of heartbeats ({computed.input_rows} rows in its files)"
@@ -129,7 +130,7 @@ def sentence_of(computed: ReplacedWindows) -> str:
 
 
 def diffs_metadata(computed: ReplacedWindows, silent: Silent, windows: Sequence[Window]) -> dict[str, Any]:
-    """The metadata of a partition with these computed windows, and who was silent in the last of them."""
+    """Return the metadata of a partition with these computed windows, and the streams silent in the last of them."""
     count, names = silent.get(windows[-1].key, (0, []))
     return {
         "rows": sum(computed.rows[window.key] for window in windows),
@@ -141,7 +142,7 @@ def diffs_metadata(computed: ReplacedWindows, silent: Silent, windows: Sequence[
 
 
 def stream_status_asset(settings: Settings, partitions: Partitions) -> dg.AssetsDefinition:
-    """The asset `stream_status`, whose own run computes no window."""
+    """Define the asset `stream_status`. Materializing it computes no window."""
     key = key_of(settings, STREAM_STATUS)
 
     def report_again(context: Context, windows: Sequence[Window]) -> Iterator[Event]:
@@ -151,7 +152,7 @@ def stream_status_asset(settings: Settings, partitions: Partitions) -> dg.Assets
             yield dg.AssetMaterialization(key, partition=partition, metadata=said)
         if report.behind:
             context.log.warning(
-                f"{len(report.behind)} windows have a status of older input than their diffs, or none: "
+                f"{len(report.behind)} windows have no status, or one from older input than their diffs: "
                 f"{', '.join(report.behind[:NAMED])}; compute them again"
             )
         stops = sum(window.stopped for window in report.windows)
@@ -174,27 +175,27 @@ def stream_status_asset(settings: Settings, partitions: Partitions) -> dg.Assets
         columns=(STATUS, STATUS_COLUMNS),
         check_specs=[few_stopped],
         description=(
-            "Which streams stopped, started or missed beats, by window: rows that a window's run commits beside its "
-            "diffs. Materializing it alone brings `streams`, each stream's first and last heartbeat, up to date, and "
-            "reports again what stands."
+            "Which streams stopped, started or missed heartbeats, by window: rows that a run commits together with the "
+            "diffs. Materializing it alone updates `streams`, each stream's first and last heartbeat, and "
+            "reports the stored status again."
         ),
     )
 
 
 @dataclass(frozen=True, slots=True)
 class SilenceReport:
-    """The computed windows; `behind`, the windows whose status is missing or was made from older input than their
-    diffs; and the number of known streams."""
+    """The silence in computed windows. `behind` are windows without a status, or with one from older input than their
+    diffs; `streams` is the number of known streams."""
 
     windows: Sequence[WindowSilence]
     behind: Sequence[str]
     streams: int
     named: Mapping[str, Sequence[dg.TableRecord]] = field(default_factory=dict)
-    """By window, the first streams of each kind."""
+    """The first streams of each kind, keyed by window."""
 
 
 def silence_report(lake: LakeResource, windows: Iterable[str]) -> SilenceReport:
-    """Bring the table `streams` up to date, and report on these windows. Raises TidemarkError."""
+    """Update the table `streams`, and report on these windows. Raises TidemarkError."""
     keys = sorted(windows)
     whole, diffs = lake.whole(), lake.diffs("silence")
     status, known = whole.stream_status(), whole.streams().save()
@@ -203,7 +204,8 @@ def silence_report(lake: LakeResource, windows: Iterable[str]) -> SilenceReport:
 
 
 def _named(rows: pa.Table) -> Mapping[str, Sequence[dg.TableRecord]]:
-    """The first streams of each kind, by window. Those that missed heartbeats begin with the most missed."""
+    """Return the first streams of each kind, keyed by window. Streams that missed heartbeats begin with the most
+    missed."""
     most_missed, kind = -pl.col("missed_heartbeats").fill_null(0), pl.col("kind").cast(pl.Enum(map(str, StatusKind)))
     ordered = pl.DataFrame(rows).sort(PARTITION, kind, most_missed, "stream_id")
     named = defaultdict[str, list[dg.TableRecord]](list)
@@ -215,7 +217,8 @@ def _named(rows: pa.Table) -> Mapping[str, Sequence[dg.TableRecord]]:
 
 
 def stopped_result(settings: Settings, windows: Sequence[WindowSilence]) -> dg.AssetCheckResult:
-    """The check `few_streams_stopped`: a warning, since sources may fail while the data about it is complete."""
+    """Build the result of the check `few_streams_stopped`: a warning, since sources may fail while the data is
+    complete."""
     most = settings.checks.max_stopped_share
     beyond = [window for window in windows if window.stopped_share > most]
     worst = max(windows, key=lambda window: window.stopped_share, default=WindowSilence(""))
@@ -237,7 +240,7 @@ def stopped_result(settings: Settings, windows: Sequence[WindowSilence]) -> dg.A
 
 
 def status_metadata(report: SilenceReport, windows: Sequence[Window]) -> dict[str, Any]:
-    """The metadata of a partition with these windows: the figures are those of the last one that is computed."""
+    """Return the metadata of a partition with these windows: the figures of the last computed one."""
     held = {window.key for window in windows}
     last = max((found for found in report.windows if found.window in held), key=lambda one: one.window, default=None)
     if last is None:

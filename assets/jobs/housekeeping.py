@@ -1,11 +1,11 @@
 """The job `housekeeping`, which keeps the lake and Dagster's own storage small, and its schedule.
 
-Dagster itself keeps the events of ticks, which come every few seconds for ever, and finished runs. It has no
-command to delete events by age (wiping an asset deletes all of them), so this module uses its tables. A tick's events
-belong to no run. The newest event of each asset and check stays, however old it is. Where this Dagster has other tables
-or columns, the events stay, and the run says so.
+Dagster keeps finished runs and the events of ticks, which come every few seconds, forever. It has no command to delete
+events by age (wiping an asset deletes all of them), so this module deletes from Dagster's tables. Events of ticks
+belong to no run. The newest event of each asset and check is kept, whatever its age. If this Dagster has other tables
+or columns, all events are kept, and the run reports that.
 
-The instance may be shared: of assets, checks and runs that are not this pipeline's, nothing is deleted.
+The instance may be shared: only assets, checks and runs of this pipeline are deleted.
 """
 
 from collections import Counter
@@ -34,19 +34,19 @@ HOUSEKEEPING = "housekeeping"
 KEEPS_SMALL = "Keeps the lake and Dagster's own storage from growing without end."
 
 EVENTS_KEPT = timedelta(days=2)
-"""Time that Dagster keeps the events of ticks, about 80 MB a day. The newest of each asset stays."""
+"""How long events of ticks are kept, about 80 MB a day. The newest of each asset is always kept."""
 
 ROWS_AT_ONCE = 500
-"""Rows deleted in one transaction: few, so that a tick that reports meanwhile waits only briefly."""
+"""Rows deleted per transaction: few, so that a tick that reports meanwhile waits only briefly."""
 
 RUNS_AT_ONCE = 100
 
 OF_NO_RUN = ""
-"""The run that Dagster gives events of ticks."""
+"""The run id of events that ticks report."""
 
 
 class HousekeepingConfig(dg.Config):
-    """The job's options. With `dry_run` it says what it would do, and changes nothing."""
+    """The job's options. With `dry_run`, it reports what it would do and changes nothing."""
 
     dry_run: bool = False
 
@@ -54,9 +54,9 @@ class HousekeepingConfig(dg.Config):
 def housekeeping_job(settings: Settings) -> dg.JobDefinition:
     @job_of(settings, HOUSEKEEPING, "keep_house", KEEPS_SMALL)
     def housekeeping(context: dg.OpExecutionContext, config: HousekeepingConfig) -> Iterator[dg.Output[None]]:
-        """Removes what is no longer kept, archives old entries of the tracking log, rewrites small files as sorted
-        larger ones, deletes earlier versions and orphans, and prunes Dagster's own events. It can be killed at any
-        point, and runs beside everything else."""
+        """Removes expired data, archives old entries of the tracking log, compacts small files into larger sorted ones,
+        deletes earlier versions and orphans, and prunes Dagster's own events. It can run at any time and be killed at
+        any point."""
         figures, failed, skipped = Counter[str](), [], dict[str, str]()
         for chore in _chores(settings, context, dry_run=config.dry_run):
             if chore.failed is not None:
@@ -78,7 +78,7 @@ def housekeeping_job(settings: Settings) -> dg.JobDefinition:
 
 
 def housekeeping_schedule(settings: Settings, job: dg.JobDefinition) -> dg.ScheduleDefinition:
-    """Every hour, from the start."""
+    """Define the hourly schedule, which is on by default."""
     return dg.ScheduleDefinition(
         name=name_of(settings, "hourly_housekeeping"),
         job=job,
@@ -112,11 +112,11 @@ def _prune_or_skip(instance: dg.DagsterInstance, settings: Settings, before: dat
 
 
 def prune_events(instance: dg.DagsterInstance, settings: Settings, before: datetime) -> dict[str, int]:
-    """Delete what our ticks reported before a moment, except the newest of each asset and check.
+    """Delete what this pipeline's ticks reported before a moment, except the newest event of each asset and check.
 
-    Returns how many events of ticks and evaluations of their checks; nothing if the kind of storage is unknown.
-    It is safe to kill, and to run beside ticks. The space is reused; a SQLite file does not shrink. Raises
-    DagsterPartMissing, before anything is deleted, if a name, table or column is missing.
+    Returns the number of deleted events and check evaluations; empty if the kind of storage is unknown. Safe to kill,
+    and to run during ticks. The space is reused; a SQLite file does not shrink. Raises DagsterPartMissing, before
+    anything is deleted, if a name, table or column is missing.
     """
     if why := private.why_missing(private.EVENTS):
         raise DagsterPartMissing(why)
@@ -145,7 +145,7 @@ def prune_events(instance: dg.DagsterInstance, settings: Settings, before: datet
         if not rows:
             return figures
         ids, texts = zip(*rows, strict=True)
-        if storage.is_run_sharded:  # there they have other numbers; after a kill the index still has them
+        if storage.is_run_sharded:  # ids differ there; after a kill the index still has the rows
             with storage.run_connection(OF_NO_RUN) as connection:
                 connection.execute(delete(events).where(events.c.event.in_(texts)))
         with storage.index_connection() as connection:
@@ -155,7 +155,8 @@ def prune_events(instance: dg.DagsterInstance, settings: Settings, before: datet
 
 
 def prune_runs(runs: Runs, before: datetime, but: str) -> int:
-    """Delete our runs that finished before a moment, with their events and logs; the number. `but` is this run."""
+    """Delete this pipeline's runs that finished before a moment, with their events and logs; return their number. `but`
+    is the current run."""
     deleted, instance = 0, runs.instance
     while found := [run_id for run_id in runs.finished_before(before, RUNS_AT_ONCE) if run_id != but]:
         for run_id in found:
@@ -168,7 +169,7 @@ def prune_runs(runs: Runs, before: datetime, but: str) -> int:
 
 
 def _tables(connection: Connection) -> list[Table]:
-    """The tables as the database has them. Raises DagsterPartMissing."""
+    """Read the tables' definitions from the database. Raises DagsterPartMissing."""
     database, tables, without = inspect(connection), [], private.PARTS["SqlEventLogStorage"].without
     for name, columns in private.EVENT_TABLES.items():
         if not database.has_table(name):

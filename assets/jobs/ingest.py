@@ -1,4 +1,4 @@
-"""The run whose readers on Spark pull instead of the ticks, and the sensor that starts it: to catch up, or always."""
+"""The job whose readers on Spark pull instead of the ticks."""
 
 import logging
 import math
@@ -25,19 +25,21 @@ from tidemark.pipeline.spark.session import cores_of
 from tidemark.resources.keys import LAKE, PUBSUB, SPARK, lake_of, pubsub_of, spark_of
 
 WHY_NOT = "tidemark/why_not"
-"""The tag of a run that pulled nothing, since executors lack tidemark: what to do."""
+"""The tag of a run that pulled nothing because executors lack tidemark. Its value is the error, which says what to
+do."""
 
 MOST_OF_A_TAG = 1000
-"""Characters of an error in a tag."""
+"""Characters of an error that a tag holds at most."""
 
 SLOW = 1.5
-"""A round that takes so many times what it should is told as slow. The first one also waits for Spark's workers."""
+"""A round that takes this many times its planned duration is reported as slow, except the first, which also waits for
+Spark's workers."""
 
 
 @dataclass(slots=True)
 class Report:
-    """The rounds that a run has settled, in all and since its last report. It reports every tick, however short rounds
-    are."""
+    """The rounds that a run has settled, in total and since its last report. It reports once per tick, however short
+    rounds are."""
 
     clock: Clock
     settings: Settings
@@ -47,13 +49,13 @@ class Report:
     _told_at: float = -math.inf
 
     def add(self, done: RoundDone) -> bool:
-        """Add a round; whether it is time to tell."""
+        """Add a round. True if a report is due."""
         self.total += done.settled
         self._untold.append(done)
         return self.clock.monotonic() - self._told_at >= self.settings.watermark.tick.total_seconds()
 
     def sentence(self) -> str:
-        """The rounds that were not told yet; there is one."""
+        """Describe the unreported rounds, of which there is at least one."""
         last, says = self._untold[-1], sentence_of(self._untold)
         if last.readers_seconds < SLOW * self.round.total_seconds() or self._untold[0].number == 0:
             return says
@@ -63,7 +65,7 @@ class Report:
         )
 
     def told(self, log: logging.Logger) -> list[dg.AssetMaterialization]:
-        """Log the rounds that were not told yet; return their materializations."""
+        """Log the unreported rounds, and return their materializations."""
         if self._untold:
             log.info(self.sentence())
         settled = sum((one.settled for one in self._untold), Settled())
@@ -72,7 +74,7 @@ class Report:
 
 
 def ingest_job(settings: Settings, clock: Clock, plan: RunPlan = PLAN) -> dg.JobDefinition:
-    """The job: rounds of a Spark job, until the backlog is young or the run's time is over."""
+    """Define the job: rounds of a Spark job, until the backlog is young or the run's time is up."""
     about = (
         f"Lands and tracks with up to {settings.ingest.readers} readers on Spark. It is safe to start at any time, "
         "to kill, and to start twice: it acknowledges only what is visible."
@@ -80,7 +82,7 @@ def ingest_job(settings: Settings, clock: Clock, plan: RunPlan = PLAN) -> dg.Job
 
     @job_of(settings, INGEST, "read_rounds", about, PUBSUB, LAKE, SPARK, lasting=(ExecutorsUnable,))
     def ingest(context: dg.OpExecutionContext) -> Iterator[dg.AssetMaterialization | dg.Output[None]]:
-        """Lands and tracks in rounds: one transaction and one entry of the log each, then it acknowledges."""
+        """Lands and tracks in rounds. Each commits one transaction and one log entry, and then acknowledges."""
         pubsub, lake, spark = pubsub_of(context, settings), lake_of(context, settings), spark_of(context, settings)
         report, began = Report(clock, settings, plan.round), clock.monotonic()
         with (
@@ -128,7 +130,7 @@ def ingest_job(settings: Settings, clock: Clock, plan: RunPlan = PLAN) -> dg.Job
 
 @contextmanager
 def _tagging_why_not(context: dg.OpExecutionContext) -> Iterator[None]:
-    """Give the run a tag with the reason if executors cannot run tidemark, which Dagster's retries do not fix."""
+    """Tag the run with the error if executors cannot run tidemark, which Dagster's retries do not fix."""
     try:
         yield
     except ExecutorsUnable as error:

@@ -1,4 +1,4 @@
-"""The wrapper of all jobs: tags, one op in the run's own process, and what surrounds its work."""
+"""The wrapper of all jobs: tags, a single op in the run's process, signs of life and error handling."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -16,23 +16,24 @@ from tidemark.resources.json_logs import ids_in_logs
 from tidemark.resources.keys import keys_of
 
 MAX_RUNTIME_SECONDS = 7200
-"""The longest that a run may take, where the instance monitors runs. Ours does in any case: `max_runtime_seconds`."""
+"""Longest duration of a run, if the instance monitors runs. tidemark's own instance does: `max_runtime_seconds`."""
 
 BEAT = timedelta(minutes=1)
-"""The pause between two signs of life in a run's log."""
+"""Interval between two signs of life in a run's log."""
 
 Context: TypeAlias = dg.OpExecutionContext | dg.AssetExecutionContext
 
 
 def tags_of(settings: Settings) -> dict[str, str]:
-    """The tags of this pipeline's jobs, and so of their runs: a lake belongs to one pipeline."""
+    """Return the tags of this pipeline's jobs and their runs. A lake belongs to one pipeline."""
     return {PIPELINE: pipeline_tag(settings.lake.uri), dg.MAX_RUNTIME_SECONDS_TAG: str(MAX_RUNTIME_SECONDS)}
 
 
 def job_of(
     settings: Settings, job: str, op: str, description: str, *resources: str, lasting: tuple[type[Exception], ...] = ()
 ) -> Callable[[Callable[..., Iterator[Any]]], dg.JobDefinition]:
-    """The decorator that makes a job of one op, whose docstring describes it. It runs `working`."""
+    """Return a decorator that makes a job with one op, which runs in `working` and is described by the function's
+    docstring."""
 
     def decorator(compute: Callable[..., Iterator[Any]]) -> dg.JobDefinition:
         @wraps(compute)
@@ -51,8 +52,8 @@ def job_of(
 
 @contextmanager
 def working(context: Context, *lasting: type[Exception]) -> Iterator[None]:
-    """Have a run say that it is at work, and report an error that is raised on purpose as its failure; without a retry
-    if it is one of `lasting`."""
+    """Log signs of life during the block, and report a TidemarkError, or one of `lasting`, as the run's failure. A
+    `lasting` error is not retried."""
     purposeful: tuple[type[Exception], ...] = (TidemarkError, *lasting)
     with beating(context):
         try:
@@ -63,7 +64,7 @@ def working(context: Context, *lasting: type[Exception]) -> Iterator[None]:
 
 @contextmanager
 def beating(context: Context) -> Iterator[None]:
-    """Say in the run's log every BEAT that it is at work, and have what is logged meanwhile carry its ids."""
+    """Log a sign of life every BEAT during the block, and attach the run's ids to everything that it logs."""
     ended = Event()
 
     def beat() -> None:

@@ -1,7 +1,7 @@
-"""Custom tables, which Dagster has loaded once, by their files as these are now.
+"""Custom tables, read again from their files after Dagster has loaded them.
 
-Most of a table may change while the code server runs: each run reads the file again. Its partitions and its checks may
-not, since Dagster knows them from when it loaded the table.
+Most of a table may change while the code server runs: each run reads the file again. Its partitions and checks may not,
+since Dagster knows them from when it loaded the table.
 """
 
 from collections.abc import Mapping
@@ -23,28 +23,28 @@ LOAD_AGAIN = (
 
 
 def table_of_run(context: Context, settings: Settings, loaded: TableDefinition) -> TableDefinition:
-    """The table by its file as it is now, for a run, which gets a tag with what it has found. Raises InvalidSettings if
-    the file cannot be used, and TableFailed if Dagster must load it again."""
+    """Read a table's current file for a run, and tag the run with the file's digests. Raises InvalidSettings if the
+    file cannot be used, and TableFailed if Dagster must load it again."""
     context.instance.add_run_tags(context.run.run_id, {DEFINITION: _mark(settings, loaded)})
     return _usable(settings, loaded, loaded)
 
 
 @dataclass(frozen=True, slots=True)
 class TableNow:
-    """A table as a tick finds it: its definition, the `mark` that its runs have, and why the next run will fail (None:
-    no reason is known). The definition of a file that cannot be used is the last one that could be."""
+    """A table as a tick finds it: its definition, the `mark` of its runs, and why the next run will fail (None: no
+    reason is known). If the file cannot be used, the definition is the last usable one."""
 
     definition: TableDefinition
     mark: str
     wrong: TidemarkError | None = None
 
     def counts(self, failed: dg.RunRecord) -> bool:
-        """Tell whether a run failed with the table as it is now."""
+        """True if the failed run used the table's current file."""
         return failed.dagster_run.tags.get(DEFINITION) == self.mark
 
 
 class LoadedTables:
-    """The tables as Dagster has loaded them, and as their files are at each tick since."""
+    """The tables as Dagster loaded them, and as their files are at each tick."""
 
     def __init__(self, settings: Settings, loaded: Mapping[str, TableDefinition]) -> None:
         self._settings = settings
@@ -52,7 +52,7 @@ class LoadedTables:
         self._usable = dict(loaded)
 
     def now(self, name: str) -> TableNow:
-        """A table by its file as it is now. A file with another text than the last usable one is imported again."""
+        """Read a table's current file. It is imported again only if its text differs from the last usable one."""
         loaded, wrong = self._loaded[name], None
         mark = _mark(self._settings, loaded)
         try:
@@ -63,13 +63,14 @@ class LoadedTables:
 
 
 def _mark(settings: Settings, loaded: TableDefinition) -> str:
-    """The digests of a table's file, as Dagster has loaded it and as it is now."""
+    """Return the digests of a table's file: as Dagster loaded it, and as it is now."""
     return f"{loaded.file}.{file_now(settings, loaded)}"
 
 
 def _usable(settings: Settings, loaded: TableDefinition, known: TableDefinition) -> TableDefinition:
-    """The table by its file as it is now, `known` if it is that. Raises InvalidSettings and TableFailed. A file that
-    could not be used when Dagster loaded the table may have a key: its check is there after the next load."""
+    """Return the table of the current file, or `known` if its file is unchanged. Raises InvalidSettings and
+    TableFailed. If the file was unusable when Dagster loaded the table, it may have a key now: the next load defines
+    its check."""
     if not loaded.file:
         return loaded
     now = read_table(settings, loaded.name, known)

@@ -31,13 +31,13 @@ from tidemark.resources.lake import LakeResource
 
 UNIQUE = "key_is_unique"
 SHOWN_SOURCE = 20_000
-"""Characters of a function or of SQL that the UI shows."""
+"""Characters of a function or a query that the UI shows at most."""
 
 
 def own_table_definitions(
     settings: Settings, clock: Clock, tables: Iterable[TableDefinition]
 ) -> tuple[list[dg.AssetsDefinition], list[dg.JobDefinition]]:
-    """An asset and a job for each custom table."""
+    """Define an asset and a job for each custom table."""
     assets, jobs = [], []
     for table in tables:
         partitions = Partitions(table.windowing(settings.windows), clock.now())
@@ -74,7 +74,7 @@ def _asset(
 def _computed(
     settings: Settings, loaded: TableDefinition, partitions: Partitions, context: Context, windows: Sequence[Window]
 ) -> Iterator[Event]:
-    """Compute windows by the table's file as it is now, and say what Dagster is to know. A failure leaves a note in the
+    """Compute windows with the table's current file, and yield the events for Dagster. A failure leaves a note in the
     lake."""
     lake, run = lake_of(context, settings), context.run.run_id
     key, watermark = key_of(settings, dg.AssetKey(loaded.name)), lake.watermark()
@@ -106,8 +106,8 @@ def _computed(
 
 
 def provenance(instance: dg.DagsterInstance, version: str, settings: Settings) -> dict[str, str]:
-    """The tags by which Dagster shows an asset whose code has changed since a job has computed it, as it does after an
-    asset's own run."""
+    """Return the tags from which Dagster tells that an asset's code has changed since a job computed it. Runs that
+    materialize the asset get them from Dagster."""
     tags = {"dagster/code_version": version}
     for key in (key_of(settings, one) for one in (HEARTBEATS, HEARTBEAT_DIFFS)):
         newest = instance.get_latest_materialization_event(key)
@@ -119,7 +119,6 @@ def provenance(instance: dg.DagsterInstance, version: str, settings: Settings) -
 
 
 def _index(lake: LakeResource, table: TableDefinition, partitions: Partitions) -> WindowIndex:
-    """The index, of the tables that the run has opened."""
     return WindowIndex(
         lake.heartbeats("run"), lake.own_table("run", table.name).table, partitions.windowing, table.lookback
     )
@@ -128,8 +127,8 @@ def _index(lake: LakeResource, table: TableDefinition, partitions: Partitions) -
 def _compute(
     table: TableDefinition, windows: Sequence[Window], watermark: datetime | None, lake: LakeResource, context: Context
 ) -> ReplacedWindows:
-    """Compute windows of a custom table, and replace them in the lake. Raises WindowNotClosed, before Spark is used,
-    WindowExpired, and other TidemarkErrors."""
+    """Compute windows of a custom table, and replace them in the lake. Raises WindowNotClosed (before Spark is used),
+    WindowExpired and other TidemarkErrors."""
     settings = lake.settings
     further = further_back(table.lookback, settings.windows.lookback)
     parts = batch_parts(lake, spark_of(context, settings), context.run.run_id, windows, watermark, further)

@@ -23,16 +23,16 @@ from tidemark.resources.keys import LAKE, SPARK, lake_of, spark_of
 
 REPAIR = "repair"
 ABOUT = (
-    "After an outage: looks at a range of windows, the tracking log and the folders of the lake, says what is stale, "
-    "missing, damaged or orphaned, and computes just that again."
+    "After an outage: checks a range of windows, the tracking log and the lake's folders, reports what is stale, "
+    "missing, damaged or orphaned, and recomputes just that."
 )
 NAMED_IN_LOG = 200
-"""Findings that go to the run's log and metadata, which Dagster keeps in its database."""
+"""Findings in the run's log and metadata at most: Dagster keeps both in its database."""
 
 
 class RepairConfig(dg.Config):
-    """The first and the last window to look at, by their keys such as 2026-11-21T05-20Z (empty: all that are closed);
-    what to do about findings; and the age from which a file is an orphan, longer than any run takes."""
+    """The first and the last window to check, by keys such as 2026-11-21T05-20Z (empty: all closed windows); what to do
+    about findings; and the minimum age of an orphaned file, longer than any run takes."""
 
     first_window: str = ""
     last_window: str = ""
@@ -44,14 +44,14 @@ class RepairConfig(dg.Config):
 def repair_job(settings: Settings, partitions: Partitions) -> dg.JobDefinition:
     @job_of(settings, REPAIR, "look_and_compute_again", ABOUT, LAKE, SPARK, lasting=(ExecutorsUnable, ValueError))
     def repair(context: dg.OpExecutionContext, config: RepairConfig) -> Iterator[Event | dg.Output[None]]:
-        """Looks at each window of the range, names what is stale, missing, damaged or orphaned, and computes again what
-        can be computed. Fails if something is left that this does not repair."""
+        """Checks each window of the range, reports what is stale, missing, damaged or orphaned, and recomputes what it
+        can. Fails if anything is left that it does not repair."""
         lake, spark = lake_of(context, settings), spark_of(context, settings)
         clock = SystemClock()
         surveyor = Surveyor(settings, clock)
         survey = _look(surveyor, settings, config)
         if survey is None:
-            context.log.info("no window is closed: there is nothing to look at")
+            context.log.info("no window is closed: there is nothing to check")
             yield dg.Output(None)
             return
         found = list(findings(survey, clock.now()))
@@ -88,7 +88,8 @@ def repair_job(settings: Settings, partitions: Partitions) -> dg.JobDefinition:
 
 
 def _look(surveyor: Surveyor, settings: Settings, config: RepairConfig) -> Survey | None:
-    """Look at the range. Raises ValueError for a key that names no window, or a range that is none."""
+    """Check the range; None if no window is closed. Raises ValueError for a key that names no window, or an invalid
+    range."""
     first, last = (settings.windowing.named(key) if key else None for key in (config.first_window, config.last_window))
     found = surveyor.range_of(first, last)
     return None if found is None else surveyor.look(*found, grace=parse_duration(config.grace))

@@ -1,4 +1,4 @@
-"""The job that judges quarantine again."""
+"""The job that judges quarantined messages again."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -15,17 +15,17 @@ from tidemark.pipeline.settings import Settings
 from tidemark.resources.keys import LAKE, lake_of
 
 ABOUT = (
-    "Judges what waits in quarantine again, by the settings of now, and lands what passes. It is safe while everything "
-    "runs, to kill, and to start again."
+    "Judges quarantined messages again by the current settings, and lands those that pass. It is safe to run at any "
+    "time, to kill, and to repeat."
 )
 
 
 def requeue_job(settings: Settings, clock: Clock) -> dg.JobDefinition:
-    """The job: what `tidemark quarantine --requeue` does, in a run."""
+    """Define the job that does `tidemark quarantine --requeue` in a run."""
 
     @job_of(settings, REQUEUE, "judge_again", ABOUT, LAKE)
     def requeue(context: dg.OpExecutionContext) -> Iterator[dg.AssetMaterialization | dg.Output[None]]:
-        """Judges what waits in quarantine by the message contract of now, and lands what passes."""
+        """Judges quarantined messages by the current message contract, and lands those that pass."""
         lake = lake_of(context, settings).whole()
         accepted = lake.accepted_schemas(settings.message.schema_names)
         done = Requeuer.of(lake, reader_of(settings.contract, settings.pubsub, accepted), clock).run()

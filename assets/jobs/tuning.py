@@ -1,4 +1,4 @@
-"""The asset of the tuning report, made once a day from what the lake has recorded."""
+"""The asset of the tuning report, written daily from what the lake has recorded."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, fields
@@ -21,7 +21,7 @@ from tidemark.pipeline.tuning.stream_disorder import StreamDisorder
 from tidemark.resources.keys import LAKE, keys_of, lake_of
 
 TUNE_WATERMARK = "tune_watermark"
-"""The job that makes the report."""
+"""The job that writes the report."""
 
 EVERY_DAY = "15 4 * * *"
 COLUMN_TYPES: dict[Any, str] = {str: "string", int: "int", float: "float"}
@@ -31,9 +31,9 @@ def tuning_asset(settings: Settings) -> dg.AssetsDefinition:
     described = spec(
         settings,
         WATERMARK_TUNING,
-        f"What every band would have cost and given in the last {format_duration(SINCE)}, under both "
-        "rules: the late share, the watermark's lag, the band that is enough for the late share that is aimed at, and "
-        "which streams are out of order. The page with its pictures is in the lake.",
+        f"The cost and benefit of every band in the last {format_duration(SINCE)}, under both "
+        "rules: the late share, the watermark's lag, the band that is enough for the target late share, and "
+        "which streams are out of order. The page with charts is in the lake.",
         uri=within(settings, "reports/tuning"),
         kinds={"python"},
         deps=[WATERMARK] if settings.pubsub.attach else [WATERMARK, HEARTBEATS],
@@ -62,12 +62,12 @@ def tuning_asset(settings: Settings) -> dg.AssetsDefinition:
 
 
 def tuning_schedule(settings: Settings) -> dg.ScheduleDefinition:
-    """The schedule that makes the report every day; it is on from the start."""
+    """Define the daily schedule of the report, which is on by default."""
     job = dg.define_asset_job(
         name_of(settings, TUNE_WATERMARK),
         selection=[key_of(settings, WATERMARK_TUNING)],
         executor_def=dg.in_process_executor,
-        description="What every band would have cost and given of late.",
+        description="Writes the report on the cost and benefit of every band in recent data.",
         tags=tags_of(settings),
     )
     return dg.ScheduleDefinition(
@@ -81,7 +81,7 @@ def tuning_schedule(settings: Settings) -> dg.ScheduleDefinition:
 
 
 def tuning_metadata(report: TuningReport, page: str) -> dict[str, Any]:
-    """The headline figures as numbers to plot, the sentences as text, and where the page is."""
+    """Return the main figures as numbers to plot, the sentences as text, and the page's path."""
     disorder = report.disorder
     metadata: dict[str, Any] = {
         "says": dg.MetadataValue.md("\n".join(f"- {_plain(sentence)}" for sentence in sentences(report))),
@@ -118,6 +118,6 @@ def _table(streams: Sequence[StreamDisorder]) -> dg.TableMetadataValue:
 
 
 def _plain(text: str) -> str:
-    """Text from data as one line of Markdown that shows it as it is."""
+    """Escape text from data as one line of literal Markdown."""
     shown = printable(" ".join(text.split()))
     return "".join(f"\\{sign}" if sign in "\\`*_{}[]<>()#|!~&" else sign for sign in shown)

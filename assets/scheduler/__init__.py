@@ -1,1 +1,1 @@
-"""The choice of windows for the next run, the moment when it may begin, and runs that have died."""
+"""Which windows the next run computes, when it may start, and which runs are dead."""

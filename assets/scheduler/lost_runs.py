@@ -1,9 +1,9 @@
-"""Runs whose process has died, told without the help of the launcher: that of the instance may be anybody's.
+"""Detects runs whose process has died, without help from the launcher: the instance may use any.
 
-A run's own log is its heartbeat. While a run is at work it says so every minute, besides what it logs anyway. A run
-that says nothing for several minutes counts as dead and is reported as failed, so that sensors, retries and the queue
-go on. If it lives all the same, it goes on beside the next one: windows are replaced behind a fence, and readers of one
-subscription may be many.
+A run's own log is its heartbeat. While a run is at work, it logs a sign of life every minute. A run that logs nothing
+for several minutes counts as dead and is reported as failed, so that sensors, retries and the queue continue. If it is
+alive after all, it may run alongside the next run: windows are replaced behind a fence, and a subscription may have
+many readers.
 """
 
 from datetime import UTC, datetime, timedelta
@@ -14,24 +14,25 @@ from tidemark.assets.scheduler.runs import UNFINISHED, Runs
 from tidemark.pipeline.durations import format_duration
 
 LONGEST_RUN = timedelta(hours=3)
-"""Longer than any run: `max_runtime_seconds` in dagster.yaml ends it earlier."""
+"""Longer than any run takes: `max_runtime_seconds` in dagster.yaml ends runs earlier."""
 
 SILENT_FOR = timedelta(minutes=5)
-"""A run at work that says nothing for this long is dead: several beats, and clocks that differ by a minute or two."""
+"""A run at work that logs nothing for this long is dead. It covers several signs of life, and clocks that differ by a
+minute or two."""
 
 STARTS_WITHIN = timedelta(minutes=30)
-"""The longest that a launcher may take: a cluster may have to add a machine and fetch the image."""
+"""Longest time a launcher may take to start a run: a cluster may have to add a machine and pull the image."""
 
 LOOKED_AT = 20
-"""Unfinished runs of a job that are looked at, the newest first. The sensors ask for one at a time."""
+"""Unfinished runs of a job that are checked, newest first. The sensors request one at a time."""
 
 STARTING = (dg.DagsterRunStatus.NOT_STARTED, dg.DagsterRunStatus.STARTING)
 AT_WORK = (dg.DagsterRunStatus.STARTED, dg.DagsterRunStatus.CANCELING)
 
 
 def report_dead(runs: Runs, job_name: str, now: datetime) -> list[dg.RunRecord]:
-    """Report as failed (or as canceled, where that was asked for) the unfinished runs of a job that count as dead.
-    Return the other unfinished ones, the newest first."""
+    """Report a job's dead runs as failed, or as canceled if cancellation was requested. Return the other unfinished
+    runs, newest first."""
     alive = []
     for record in runs.newest(job_name, LOOKED_AT, UNFINISHED):
         if (why := why_dead(runs.instance, record, now)) is None:
@@ -48,8 +49,8 @@ def report_dead(runs: Runs, job_name: str, now: datetime) -> list[dg.RunRecord]:
 
 
 def why_dead(instance: dg.DagsterInstance, record: dg.RunRecord, now: datetime) -> str | None:
-    """The reason why an unfinished run counts as dead; None if it does not. A queued run waits for ever: its queue is
-    busy, and a second run would wait as well."""
+    """Return why an unfinished run counts as dead; None if it does not. A queued run never does: its queue is busy, and
+    a second run would wait as well."""
     status = record.dagster_run.status
     if record.start_time is not None and now.timestamp() - record.start_time > LONGEST_RUN.total_seconds():
         return f"it began more than {format_duration(LONGEST_RUN)} ago, longer than any run of tidemark takes"
@@ -61,7 +62,7 @@ def why_dead(instance: dg.DagsterInstance, record: dg.RunRecord, now: datetime) 
 
 
 def _heard_at(instance: dg.DagsterInstance, record: dg.RunRecord) -> datetime:
-    """The time of the last event of the run, or of its launcher."""
+    """Return the time of the last event of the run, or of its launcher."""
     changed_at = record.update_timestamp.timestamp()
     newest = instance.get_records_for_run(record.dagster_run.run_id, limit=1, ascending=False).records
     return datetime.fromtimestamp(max([changed_at, *(event.timestamp for event in newest)]), UTC)

@@ -1,4 +1,4 @@
-"""Requests for runs over windows: which windows, and whether a run may begin now."""
+"""Requests for runs over windows: which windows, and whether a run may start now."""
 
 import logging
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
@@ -30,32 +30,32 @@ from tidemark.pipeline.windows import WINDOWS_PER_RUN, Window, Windowing
 from tidemark.resources.lake import LakeResource
 
 FAILURES_COUNTED = 10
-"""Newest runs that are read to count failures in a row."""
+"""Newest runs that are read to count consecutive failures."""
 
 SEEN_WITHIN = timedelta(seconds=5)
-"""The longest that a run which a sensor asks for may take until the others see it: Dagster creates it after the
-evaluation."""
+"""Longest time until other sensors see a requested run: Dagster creates it after the evaluation."""
 
 LOOK_EVERY = timedelta(minutes=1)
-"""The pause between two looks for windows that are due while no further one closes."""
+"""Interval between two checks for due windows while no further window closes."""
 
 CHOOSE_WITHIN_SECONDS = 15.0
-"""The longest that a tick waits for a choice: with everything else it does, well within a sensor's 60 s."""
+"""Longest time a tick waits for a choice of windows: with everything else it does, well within a sensor's 60 s."""
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """A run over windows, wherever they lie, and a sentence that says why; without windows, why there is none."""
+    """A request for a run over windows, and a sentence that says why. Without windows no run is requested, and the
+    sentence says why not."""
 
     windows: Sequence[Window]
     sentence: str
     is_backlog: bool = False
 
     def result(self, settings: Settings, log: logging.Logger, said: str, **more: Any) -> dg.SensorResult:
-        """The result of a sensor, with `more` arguments: the run, or the reason why there is none, after what it
+        """Build the result of a sensor, with `more` arguments: the run request, or else a skip reason that begins with
         `said`.
 
-        The run has no run key: a window whose run failed must be requested again.
+        The request has no run key: a window whose run failed must be requested again.
         """
         if not self.windows:
             return dg.SensorResult(skip_reason=dg.SkipReason(f"{said}{self.sentence}"), **more)
@@ -66,21 +66,21 @@ class Request:
 
 
 def run_over(settings: Settings, job: str, windows: Sequence[Window], tags: Mapping[str, str]) -> dg.RunRequest:
-    """A request for a run of a job over these windows, in order."""
+    """Build a request for a run of a job over these windows, which are in order."""
     tags = {WINDOWS: windows_tag(windows), **tags}
     config = {"ops": {name_of(settings, op_of(job)): {"config": {"windows": stretch_texts(windows)}}}}
     return dg.RunRequest(job_name=name_of(settings, job), run_config=config, tags=tags)
 
 
 CHOICE = "choice"
-"""The `user` of the lake's parts that a choice of windows reads, whichever sensor asks for it."""
+"""The `user` of the lake's parts that a choice of windows reads, whichever sensor makes it."""
 
 
 class OneAsks:
-    """Chooses for the sensors that share it, one choice at a time and beside their ticks.
+    """Chooses windows for the sensors that share it, one choice at a time, in a thread of its own.
 
-    What a choice has read serves the next. Neither a failure of a choice nor its slowness fails what a tick has done.
-    A sensor gets no run until it can see the one that another has just asked for.
+    A choice reuses what earlier choices have read. A failed or slow choice does not fail the tick. After one sensor has
+    requested a run, the others get none until they can see it.
     """
 
     def __init__(self, clock: Clock) -> None:
@@ -90,8 +90,8 @@ class OneAsks:
         self._asked = ("", EPOCH)
 
     def request(self, user: str, choose: Callable[[], Request], log: logging.Logger) -> Request:
-        """The choice of a sensor, `user`; a request without windows that says why if the choice fails, takes longer
-        than a tick waits, or follows another sensor's too closely."""
+        """Return the choice of the sensor `user`. If it fails, takes longer than a tick waits, or follows another
+        sensor's too closely, return a request without windows that says why."""
         earlier = self._under_way.get(user)
         if earlier is not None and not earlier.done():
             return Request((), "no window is requested: an earlier tick's choice of windows is still under way")
@@ -99,7 +99,7 @@ class OneAsks:
         try:
             return chosen.result(CHOOSE_WITHIN_SECONDS)
         except TookTooLong:
-            chosen.cancel()  # one that has not begun, because another sensor's choice is under way
+            chosen.cancel()  # if it has not begun, because another sensor's choice is under way
             return Request((), f"no window is requested: choosing takes longer than {CHOOSE_WITHIN_SECONDS:g} s")
         except Exception as error:  # whatever it is, what the tick did is durable and is reported
             log.error("the choice of windows failed", exc_info=error)
@@ -122,10 +122,10 @@ def next_request(
     stale: Sequence[Window] = (),
     most: int = WINDOWS_PER_RUN,
 ) -> Request:
-    """Request what is due and does not rest: live windows, and between them older ones, the newest first.
+    """Request due windows that do not rest: live ones and, in between, older ones, newest first.
 
-    With `stale` windows, these take the place of the older ones. A window that ends in the future by this machine's
-    clock is left for later, even if the sources' clocks are ahead.
+    If there are `stale` windows, they replace the older ones. A window that ends in the future by this machine's clock
+    is left for later, even if the sources' clocks are ahead.
     """
     windows, windowing = lake.settings.windows, lake.settings.windowing
     working = [attempt_of(record, windowing, now) for record in report_dead(runs, COMPUTE_WINDOWS, now)]
@@ -164,7 +164,7 @@ def next_request(
 
 
 def due_now(lake: LakeResource, watermark: datetime, now: datetime) -> Spans | None:
-    """The closed windows that are not computed; None if no window with a heartbeat, or after one, is closed. Raises
+    """Return the closed windows that are not computed; None if no window from the first heartbeat on is closed. Raises
     LakeError."""
     windowing, done = lake.settings.windowing, lake.kept.get((CHOICE, "nothing_due"), NothingDue)
     front = Front.of(windowing, watermark, now)
@@ -174,7 +174,7 @@ def due_now(lake: LakeResource, watermark: datetime, now: datetime) -> Spans | N
     if index.held.least is None or index.held.least >= front.first_open:
         return None
     due = Spans(*index.due(range(windowing.number_of(windowing.first), front.first_open)))
-    if due.least is not None and due.least < front.first_live:  # live windows are never the first that are not kept
+    if due.least is not None and due.least < front.first_live:  # live windows are never past the retention boundary
         due = Spans(*due.within(lake.kept_windows().closed(watermark)))
     done.note(front.first_open, now, is_due=bool(due))
     return due
@@ -182,17 +182,18 @@ def due_now(lake: LakeResource, watermark: datetime, now: datetime) -> Spans | N
 
 @dataclass
 class NothingDue:
-    """The facts by which no window was due at the last look, such as which windows were closed. While they stay the
-    same, a process looks again only every LOOK_EVERY: in a bucket, each look costs half a dozen calls."""
+    """Remembers that the last check found no due window, and on which facts, such as which windows were closed. While
+    these are unchanged, a process checks again only every LOOK_EVERY: in a bucket, each check costs half a dozen
+    calls."""
 
     _found: tuple[Hashable, datetime] | None = None
 
     def note(self, known: Hashable, now: datetime, *, is_due: bool) -> None:
-        """Note whether a look found a window that is due."""
+        """Record whether a check found a due window."""
         self._found = None if is_due else (known, now)
 
     def holds(self, known: Hashable, now: datetime) -> bool:
-        """Tell whether no window counts as due, without a look."""
+        """True if no window counts as due, without another check."""
         return self._found is not None and self._found[0] == known and now - self._found[1] < LOOK_EVERY
 
 
@@ -209,9 +210,9 @@ def pause_of(
     longest: timedelta = LONGEST_PAUSE,
     counts: Callable[[dg.RunRecord], bool] = lambda _: True,
 ) -> str | None:
-    """The reason why no run may be requested now: one is under way (`does` says what it does), or the last ones failed
-    too recently. None if one may. `counts` says whether a failure counts; one that does not ends the count, as a
-    success does. Runs whose process has died are reported as failed first."""
+    """Return why no run may be requested now: a run is under way (`does` says what it does), or the last runs failed
+    too recently. None if a run may be requested. `counts` says whether a failure counts; one that does not ends the
+    count, like a success. Runs whose process has died are reported as failed first."""
     if at_it := report_dead(runs, job_name, now):
         return f"run {at_it[0].dagster_run.run_id[:8]} {does}"
     latest = runs.newest(job_name, FAILURES_COUNTED)

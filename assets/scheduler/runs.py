@@ -1,4 +1,4 @@
-"""The runs of this pipeline's jobs, and the windows of those that compute windows. Others may share the instance, with
+"""The runs of this pipeline's jobs, and the windows that they compute. Other pipelines may share the instance, with
 jobs of the same names."""
 
 from collections.abc import Sequence
@@ -27,12 +27,12 @@ UNFINISHED = tuple(status for status in dg.DagsterRunStatus if status not in FIN
 """Includes statuses that a later Dagster adds, such as SUSPENDED."""
 
 RUNS_LOOKED_AT = 200
-"""Newest ended runs that tell which windows keep failing."""
+"""Newest ended runs that are read to find windows that keep failing."""
 
 
 @dataclass(frozen=True, slots=True)
 class Runs:
-    """The runs in `instance` of the jobs of the pipeline with these settings."""
+    """The runs of this pipeline's jobs in `instance`."""
 
     instance: dg.DagsterInstance
     settings: Settings
@@ -40,19 +40,20 @@ class Runs:
     def newest(
         self, job_name: str, limit: int, statuses: Sequence[dg.DagsterRunStatus] | None = None
     ) -> Sequence[dg.RunRecord]:
-        """The newest runs of a job, newest first: all, or those with one of the statuses."""
+        """Return the newest runs of a job, newest first; with `statuses`, only those with one of them."""
         wanted = self._ours(job_name=name_of(self.settings, job_name), statuses=statuses)
         return self.instance.get_run_records(wanted, limit=limit)
 
     def updated(
         self, statuses: Sequence[dg.DagsterRunStatus], limit: int, after: datetime | None = None
     ) -> Sequence[dg.RunRecord]:
-        """Runs whatever their job: the first that changed after a moment, in that order; without one, the last."""
+        """Return runs of any job: the first that changed after a moment, oldest first; without a moment, the last that
+        changed, newest first."""
         wanted, order = self._ours(statuses=statuses, updated_after=after), "update_timestamp"
         return self.instance.get_run_records(wanted, limit, order, ascending=after is not None)
 
     def finished_before(self, moment: datetime, at_most: int) -> Sequence[str]:
-        """The ids of runs that finished before a moment, whatever their job."""
+        """Return the ids of runs of any job that finished before a moment."""
         return self.instance.get_run_ids(self._ours(statuses=FINISHED, updated_before=moment), limit=at_most)
 
     def _ours(self, **more: Any) -> dg.RunsFilter:
@@ -60,7 +61,7 @@ class Runs:
 
 
 def ended_attempts(runs: Runs, windowing: Windowing) -> Attempts:
-    """The newest runs that have succeeded or failed, the newest first."""
+    """Return the newest COMPUTE_WINDOWS runs that succeeded or failed, newest first."""
     statuses = [dg.DagsterRunStatus.SUCCESS, dg.DagsterRunStatus.FAILURE]
     records = runs.newest(COMPUTE_WINDOWS, RUNS_LOOKED_AT, statuses)
     found = (attempt_of(record, windowing, ended_at(record)) for record in records)
@@ -68,10 +69,11 @@ def ended_attempts(runs: Runs, windowing: Windowing) -> Attempts:
 
 
 def attempt_of(record: dg.RunRecord, windowing: Windowing, until: datetime) -> Attempt:
-    """A run over windows, which ended or was looked at then; without windows if these have another length than now."""
+    """Read a run over windows. `until` is when it ended, or the current time. It has no windows if these cannot be
+    read, as when windows had another length."""
     run, windows = record.dagster_run, Spans()
     config: Any = run.run_config
-    with suppress(LookupError, ValueError, TypeError, AttributeError):  # or if somebody wrote its config by hand
+    with suppress(LookupError, ValueError, TypeError, AttributeError):  # or its config was written by hand
         texts = [text for op in config.get("ops", {}).values() for text in op["config"]["windows"]]
         windows = Spans(*stretches_asked(texts, run.tags, windowing))
     began = datetime.fromtimestamp(record.start_time, UTC) if record.start_time else until
@@ -80,5 +82,5 @@ def attempt_of(record: dg.RunRecord, windowing: Windowing, until: datetime) -> A
 
 
 def ended_at(record: dg.RunRecord) -> datetime:
-    """The end of a run; if Dagster has not noted it, its creation."""
+    """Return when a run ended; if Dagster has not recorded that, when it was created."""
     return datetime.fromtimestamp(record.end_time or record.create_timestamp.timestamp(), UTC)

@@ -1,8 +1,8 @@
-"""The choice of the windows that are computed next, as pure functions of time.
+"""Chooses the windows to compute next, as pure functions of time.
 
-*Live* windows end close to the watermark, while the watermark is close to the clock. Everything else that is due, and
-every stale window, is *older*, or backlog. Live windows come first, older ones between them. A window that keeps
-failing rests while the others go on. Windows are named by their numbers.
+*Live* windows end close to the watermark, while the watermark is close to the clock. Every other due window, and every
+stale window, is *older*, or backlog. Live windows come first, older ones in between. A window that keeps failing rests
+while the others continue. Windows are identified by their numbers.
 """
 
 from collections.abc import Iterable, Sequence
@@ -16,36 +16,37 @@ from tidemark.pipeline.spans import Spans
 from tidemark.pipeline.windows import Windowing
 
 LIVE = timedelta(minutes=10)
-"""A live window ends at most so long before the watermark. The newest closed window is live, however long windows
+"""A live window ends at most this long before the watermark. The newest closed window is live, however long windows
 are."""
 
 LIVE_LAG = timedelta(hours=1)
-"""The greatest lag with live windows. Beyond it, as after an outage, none is live; the newest come first even so."""
+"""Longest lag of the watermark with live windows. Beyond it, as after an outage, no window is live; the newest still
+come first."""
 
 SHORTEST, LONGEST = timedelta(seconds=15), timedelta(minutes=1)
-"""The shortest and the longest time that a run over older windows is given."""
+"""Shortest and longest time budget of a run over older windows."""
 
 AROUND = timedelta(seconds=5)
-"""The part of that time that passes until a run begins and after it has computed."""
+"""Part of that budget that passes before a run computes, and after it."""
 
 FIRST, GROWTH = 48, 4
-"""Older windows in a run, before the speed is known, and by how much the next run may have more than the last."""
+"""Older windows in a run before its speed is known, and the factor by which the next run may at most grow."""
 
 PATIENCE = timedelta(minutes=1)
-"""The longest that older windows wait until they get the shortest run although live windows are due, or about to
+"""Longest wait of older windows until they get a run of the shortest budget although live windows are due, or about to
 close."""
 
 FIRST_REST, LONGEST_REST, LONGEST_PAUSE = timedelta(seconds=15), timedelta(minutes=10), timedelta(minutes=1)
-"""The rest after the first failure, which doubles with each further one; its limit for a window, and for a job."""
+"""Rest after the first failure, doubled with each further one; its limit for a window; and its limit for a job."""
 
 SUSPECT, STEP = 2, 4
-"""After SUSPECT failures of windows together, a run takes one STEP-th of them, until the one that fails is alone. A
-single failure may have been an interruption."""
+"""After windows have failed together SUSPECT times, a run takes one STEP-th of them, until the failing window is alone.
+A single failure may have been an interruption."""
 
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """A run over windows: whether it failed, when it began, and when it ended; one at work has ended now."""
+    """A run over windows: whether it failed, when it began, and when it ended. For a run at work, `ended_at` is now."""
 
     windows: Spans
     failed: bool
@@ -60,7 +61,8 @@ Attempts: TypeAlias = Sequence[Attempt]
 
 @dataclass(frozen=True, slots=True)
 class Front:
-    """The position of the watermark: the first live window, the first open one, and for how long no live one closes."""
+    """The position of the watermark: the first live window, the first open window, and how long no live window
+    closes."""
 
     first_live: int
     first_open: int
@@ -68,7 +70,8 @@ class Front:
 
     @classmethod
     def of(cls, windowing: Windowing, watermark: datetime, now: datetime) -> "Front":
-        """The front at a moment that the watermark has not passed. The watermark goes on as the clock does."""
+        """Compute the front at `now`, which the watermark has not passed. Assumes that the watermark advances as the
+        clock does."""
         first_open = windowing.number_of(watermark)
         if now - watermark > LIVE_LAG:
             return cls(first_open, first_open, LONGEST)
@@ -78,7 +81,8 @@ class Front:
 
 @dataclass(frozen=True, slots=True)
 class Rest:
-    """The rest of a window whose newest runs failed: until when, and how many windows a run with it may have then."""
+    """The rest of a window whose newest runs failed: when it ends, and how many windows a run with this one may then
+    have."""
 
     window: int
     until: datetime
@@ -86,17 +90,17 @@ class Rest:
 
 
 def rest_after(failures: int, longest: timedelta = LONGEST_REST) -> timedelta:
-    """The pause after so many failures in a row."""
+    """Return the pause after this many consecutive failures."""
     rest: timedelta = FIRST_REST * 2 ** min(failures - 1, 20)
     return min(rest, longest)
 
 
 def take_turn(wanted: Iterable[range], attempts: Attempts, now: datetime, most: int) -> tuple[list[int], list[Rest]]:
-    """The newest windows that do not rest, at most so many; and those passed over because they rest. `wanted` are
-    stretches, the newest first, of which no more are looked at than it takes; `attempts` have ended, the newest first.
+    """Return the newest windows that do not rest, up to `most`, and the rests of the windows passed over.
 
-    Windows that keep failing together are tried in ever smaller parts, until the one that causes it rests alone.
-    However many windows fail, each other window gets its turn.
+    `wanted` are stretches, newest first, read only as far as needed; `attempts` have ended, newest first. Windows that
+    keep failing together are tried in ever smaller parts, until the one that causes it rests alone. However many
+    windows fail, each other window gets its turn.
     """
     chosen, resting = list[Rest](), list[Rest]()
     for window in (number for stretch in wanted for number in reversed(stretch)):
@@ -113,7 +117,7 @@ def take_turn(wanted: Iterable[range], attempts: Attempts, now: datetime, most: 
 
 
 def _rest_of(window: int, attempts: Attempts, most: int) -> Rest:
-    """The rest after the failures of a window since its last success; without any, it is over."""
+    """Return the rest after a window's failures since its last success; without failures, a rest that is over."""
     failed = failures_in_a_row(attempt for attempt in attempts if window in attempt.windows)
     if not failed:
         return Rest(window, EPOCH, most)
@@ -122,12 +126,12 @@ def _rest_of(window: int, attempts: Attempts, most: int) -> Rest:
 
 
 def failures_in_a_row(attempts: Iterable[Attempt]) -> list[Attempt]:
-    """The failures since the last success, the newest first, as the attempts are."""
+    """Return the failures since the last success. Both are newest first."""
     return list(takewhile(lambda attempt: attempt.failed, attempts))
 
 
 def resting_sentence(resting: Sequence[Rest], windowing: Windowing) -> str:
-    """The number of windows that rest, and the first that is tried again; empty if none does."""
+    """Describe how many windows rest, and which is tried again first; empty if none rests."""
     if not resting:
         return ""
     first = min(resting, key=lambda rest: rest.until)
@@ -139,11 +143,11 @@ def resting_sentence(resting: Sequence[Rest], windowing: Windowing) -> str:
 def room_for_older(
     front: Front, at_once: int, working: Attempts, ended: Attempts, now: datetime, *, waited: timedelta, live_due: bool
 ) -> tuple[int, str]:
-    """The number of older windows, which have `waited`, that a run may take now; if none, the reason. `ended` are the
-    newest first.
+    """Return how many older windows a run may take now and, if none, why.
 
-    With one slot for runs, older windows get the gaps between the runs over live ones, or a short run after PATIENCE.
-    With more slots, one is kept for live windows. A run is sized by what the last one took.
+    `waited` is how long older windows have waited; `ended` is newest first. With one slot for runs, older windows get
+    the gaps between the runs over live ones, or a short run after PATIENCE. With more slots, one is reserved for live
+    windows. A run is sized by how long the last one took.
     """
     failed = failures_in_a_row(run for run in ended if run.is_backlog)
     if failed and now < (until := failed[0].ended_at + rest_after(len(failed), LONGEST_PAUSE)):

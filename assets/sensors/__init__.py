@@ -1,1 +1,1 @@
-"""The sensors, and what surrounds each of their ticks."""
+"""The sensors, and the wrapper of their ticks."""

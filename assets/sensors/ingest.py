@@ -22,17 +22,18 @@ from tidemark.pipeline.watermark.state import WatermarkState
 from tidemark.resources.keys import LAKE, keys_of, lake_of
 
 UNABLE_PAUSE = timedelta(minutes=10)
-"""The pause after a run without able executors, while ticks alone pull: an operator has to install something."""
+"""Pause after a run whose executors could not run tidemark, while only ticks pull: an operator has to install
+something."""
 
 OVERTIME = timedelta(minutes=5)
-"""Ticks pull again when a run has gone on for this much longer than it may: it may hang."""
+"""Ticks pull again once a run exceeds its time by this much: it may hang."""
 
 AGAIN_WITHIN = timedelta(minutes=10)
-"""A run that has to start so soon after one that had caught up stays for its whole time: ticks cannot keep up."""
+"""A run that has to start this soon after one that had caught up stays for its full time: ticks cannot keep up."""
 
 
 def ingest_sensor(settings: Settings, clock: Clock, plan: RunPlan = PLAN) -> dg.SensorDefinition:
-    """The sensor that requests a run: always one, or one when ticks do not catch up with a backlog."""
+    """Define the sensor that keeps a run at work, or requests one when ticks do not catch up with a backlog."""
     is_continuous = settings.ingest.is_continuous
     if is_continuous:
         when = "Keeps a run at work."
@@ -80,8 +81,8 @@ def ingest_sensor(settings: Settings, clock: Clock, plan: RunPlan = PLAN) -> dg.
 def why_readers(
     state: WatermarkState, now: datetime, settings: Settings, watch: BacklogWatch, plan: RunPlan = PLAN
 ) -> str | None:
-    """The reason why the backlog needs readers on Spark, in a sentence. None if ticks can land it, or no recent reading
-    tells."""
+    """Return why the backlog needs readers on Spark, in a sentence. None if ticks can land it, or there is no recent
+    reading."""
     decision, longest = state.decision, settings.policy.max_reading_age
     if decision is None:
         return None
@@ -99,8 +100,8 @@ def why_readers(
 
 
 def run_at_work(runs: Runs, now: datetime, plan: RunPlan = PLAN) -> str | None:
-    """The id of a run whose readers pull now: it has settled a round, and is at work for no longer than its time and
-    OVERTIME."""
+    """Return the id of the run whose readers pull now: it has settled a round, and exceeds its time by less than
+    OVERTIME. None if there is none."""
     for record in runs.newest(INGEST, 1, [dg.DagsterRunStatus.STARTED, dg.DagsterRunStatus.CANCELING]):
         began = record.start_time or record.create_timestamp.timestamp()
         is_on_time = now.timestamp() - began < (plan.run_for + OVERTIME).total_seconds()
@@ -110,8 +111,8 @@ def run_at_work(runs: Runs, now: datetime, plan: RunPlan = PLAN) -> str | None:
 
 
 def why_no_run(runs: Runs, now: datetime, settings: Settings, plan: RunPlan = PLAN) -> str | None:
-    """The reason why no run is requested now: one is under way, the last ones failed, executors could not run the last
-    one, or it found nothing to pull."""
+    """Return why no run is requested now: one is under way, the last ones failed, executors could not run the last one,
+    or it found nothing to pull."""
     newest = runs.newest(INGEST, 1)
     tags = newest[0].dagster_run.tags if newest else {}
     if WHY_NOT in tags and now - ended_at(newest[0]) < UNABLE_PAUSE:
@@ -131,7 +132,7 @@ def why_no_run(runs: Runs, now: datetime, settings: Settings, plan: RunPlan = PL
 
 
 def caught_up_lately(runs: Runs, now: datetime) -> bool:
-    """Tell whether the last run had caught up, a short time ago."""
+    """True if the last successful run had caught up, less than AGAIN_WITHIN ago."""
     done = runs.newest(INGEST, 1, [dg.DagsterRunStatus.SUCCESS])
     return (
         bool(done) and done[0].dagster_run.tags.get(ENDED) == Ended.CAUGHT_UP and now - ended_at(done[0]) < AGAIN_WITHIN

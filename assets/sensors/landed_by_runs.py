@@ -1,4 +1,4 @@
-"""The messages that runs have landed and tracked, as metrics: runs end, and the code server is scraped."""
+"""Metrics of messages that runs have landed and tracked. The code server reports them: it is scraped, and runs end."""
 
 from collections import Counter
 from typing import Any
@@ -14,11 +14,11 @@ from tidemark.pipeline.ingest.outcome import Ingested
 from tidemark.resources.lake import LakeResource
 
 EVENTS_AT_ONCE = 500
-"""The most materializations of an asset that one look counts; the next one goes on."""
+"""Materializations of an asset that one call counts at most; the next call continues."""
 
 
 def tell_landed(lake: LakeResource, runs: Runs) -> None:
-    """Tell the pipeline's observer what runs have landed and tracked since the last tick that told it."""
+    """Report to the pipeline's observer what runs have landed and tracked since its last report."""
     observer = observer_of(lake)
     if observer.is_on:
         seen = lake.kept.get("landed by runs", dict[dg.AssetKey, int])
@@ -26,9 +26,8 @@ def tell_landed(lake: LakeResource, runs: Runs) -> None:
 
 
 def landed_by_runs(runs: Runs, seen: dict[dg.AssetKey, int]) -> tuple[Ingested, int]:
-    """The outcome of landing by runs since the last look, and their tracked messages: a drain reports after
-    each round, and a run that lands continuously at each tick. `seen` notes how far the materializations of each asset
-    were counted. Those before the process' first look are not."""
+    """Return what runs have landed since the last call, and the number of messages they tracked. `seen` holds how far
+    the materializations of each asset were counted. Those before the process' first call are not counted."""
     landed = Ingested()
     for metadata in _told(runs, HEARTBEATS, seen):
         rows, late, accepted = (int(metadata.get(name, 0)) for name in ("rows", "late", ACCEPTED))
@@ -41,7 +40,7 @@ def landed_by_runs(runs: Runs, seen: dict[dg.AssetKey, int]) -> tuple[Ingested, 
 
 
 def _told(runs: Runs, key: dg.AssetKey, seen: dict[dg.AssetKey, int]) -> list[dict[str, Any]]:
-    """The metadata of the materializations of an asset by runs, since the last look."""
+    """Return the metadata of an asset's materializations by runs since the last call."""
     asset, since = key_of(runs.settings, key), seen.get(key)
     wanted, is_first = dg.AssetRecordsFilter(asset_key=asset, after_storage_id=since), since is None
     found = runs.instance.fetch_materializations(wanted, 1 if is_first else EVENTS_AT_ONCE, ascending=not is_first)

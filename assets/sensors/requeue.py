@@ -16,20 +16,21 @@ from tidemark.pipeline.settings_sections import BY_HAND
 from tidemark.resources.keys import LAKE, keys_of, lake_of
 
 MOST_REQUESTS = 3
-"""Runs that one code server requests for its contract. A run that fails is requested again, with a growing pause; one
-that keeps failing needs a person."""
+"""Runs that one code server requests at most for its contract. A failed run is requested again, after a growing pause;
+one that keeps failing needs an operator."""
 
 
 @dataclass
 class JudgedMemory:
-    """The memory of one code server: its contract cannot change, so that it looks until it knows it as judged by."""
+    """The sensor's memory in one code server. The contract cannot change there, so checks stop once quarantine was
+    judged by it."""
 
     is_done: bool = False
     requests: int = 0
 
 
 def requeue_sensor(settings: Settings, clock: Clock, job: dg.JobDefinition) -> dg.SensorDefinition:
-    """Request a run when quarantine was last judged by another contract than that of the settings."""
+    """Define the sensor that requests a run if quarantine was last judged by another contract than the current one."""
     memory = JudgedMemory()
 
     @ticking_sensor(
@@ -52,7 +53,7 @@ def requeue_sensor(settings: Settings, clock: Clock, job: dg.JobDefinition) -> d
         if memory.requests == MOST_REQUESTS:
             return _nothing(
                 f"{MOST_REQUESTS} runs were requested for this contract and none has ended well: look at their logs, "
-                "then run `tidemark requeue`"
+                "then run `tidemark quarantine --requeue`"
             )
         memory.requests += 1
         context.log.info("the message contract has changed since quarantine was judged last")
@@ -62,8 +63,8 @@ def requeue_sensor(settings: Settings, clock: Clock, job: dg.JobDefinition) -> d
 
 
 def is_judged(lake: Lake, settings: Settings, clock: Clock) -> bool:
-    """Tell whether quarantine needs no run for this contract: it was judged by it, it is empty, or this is the first
-    look. From the first look on a change is told by the note that it leaves."""
+    """True if quarantine needs no run for this contract: it was judged by it, it is empty, or this is the first check.
+    The first check records the contract, so that later changes are noticed."""
     judged_by, digest = lake.judged_by(), settings.contract_digest
     there = judged_by.digest()
     if there is not None and there != digest and lake.quarantine().days():

@@ -23,36 +23,36 @@ from tidemark.pipeline.windows import Window
 from tidemark.resources.keys import LAKE, PUBSUB, keys_of, lake_of, pubsub_of
 
 USER = "staleness"
-"""The sensor, and the `user` of the parts of the lake that it reads."""
+"""The sensor's name, and the `user` of the lake's parts that it reads."""
 
 AUDIT_EVERY = timedelta(minutes=5)
-"""The audit and the check `passed_over` read an hour of the tables, `quarantine_share` the newest files,
-`fields_present` their statistics, the check `subscriptions` asks Pub/Sub twice, and what they find is not urgent."""
+"""Interval of the audits, whose findings are not urgent: the audit and `passed_over` read an hour of the tables,
+`quarantine_share` the newest files, `fields_present` their statistics, and `subscriptions` calls Pub/Sub twice."""
 
 CHECK_EVERY, STEPS_AT_ONCE = timedelta(minutes=1), 3
-"""The pause between two counts of late and missed heartbeats, if ticks are not further apart, and the steps of a long
+"""Interval between two counts of late and missed heartbeats, unless ticks are further apart, and the steps of a long
 check at each. In a bucket, each look at the tables' newest commits costs a dozen calls."""
 
 REQUEST_EVERY = timedelta(minutes=1)
-"""A window that late heartbeats drip into is requested at most this often."""
+"""A window that keeps receiving late heartbeats is requested at most this often."""
 
 COUNTS = (
     *("missed", "stale_windows", "mended", "late", "late_copies", "lost_at_least", "lost_at_most", "passed_over"),
     *("breaks", "dangers", "quarantined", "most_frequent_reason", "null_fields"),
 )
-"""A check is reported again when one of these changes; a growing number of rows alone is no news."""
+"""A check is reported again when one of these changes; a growing row count alone is not reported."""
 
 
 @dataclass
 class StalenessMemory:
-    """The memory of one code server between ticks. A new one reports once more, and requests once more."""
+    """The sensor's memory between ticks in one code server. A new code server reports and requests once more."""
 
     reported: dict[str, tuple[bool, Sequence[object]]] = field(default_factory=dict)
     audited_at: datetime = EPOCH
     requested: dict[Window, datetime] = field(default_factory=dict)
 
     def news(self, evaluations: Sequence[dg.AssetCheckEvaluation]) -> list[dg.AssetCheckEvaluation]:
-        """The evaluations that differ from the last one of the same check."""
+        """Return the evaluations that differ from the last one of the same check."""
         found = []
         for evaluation in evaluations:
             outcome = (evaluation.passed, [evaluation.metadata.get(name) for name in COUNTS])
@@ -65,15 +65,16 @@ class StalenessMemory:
 def staleness_sensor(
     settings: Settings, clock: Clock, job: dg.JobDefinition | None = None, asking: OneAsks | None = None
 ) -> dg.SensorDefinition:
-    """Evaluate the checks, and request stale windows again by the `job`. Without one nothing lands here."""
+    """Define the sensor that evaluates the checks, and requests stale windows by the `job`. Without a job nothing lands
+    here."""
     again, memory = settings.windows.recompute_missed, StalenessMemory()
     audits = [check for check in checks.AUDITS if check.is_due(settings)]
-    about = "Looks at the watermark's age, and at both subscriptions, which anybody may have changed."
+    about = "Checks the watermark's age, and both subscriptions for changes."
     # Dagster lets a sensor name jobs or assets.
     updates: dict[str, Any] = {"asset_selection": [key_of(settings, WATERMARK)]}
     if job is not None:
         about = (
-            "Counts what is late, missed and lost outside of the pipeline, evaluates the asset checks of it, and "
+            "Counts late heartbeats, missed ones and those lost outside of the pipeline, evaluates their checks, and "
             f'requests stale windows again: recompute_missed = "{again}".'
         )
         updates = {"job": job}
@@ -107,7 +108,7 @@ def staleness_sensor(
 
 
 def _missed(look: CheckInput, log: logging.Logger) -> MissedHeartbeats:
-    """Take a few steps of the check of missed heartbeats."""
+    """Run a few steps of the check of missed heartbeats."""
     staleness, steps = look.lake.staleness(look.user), iter(range(1, STEPS_AT_ONCE))
     found = staleness.check(lambda: next(steps, None) is not None)
     try:
@@ -118,7 +119,7 @@ def _missed(look: CheckInput, log: logging.Logger) -> MissedHeartbeats:
 
 
 def _audited(look: CheckInput, audits: Sequence[DeclaredCheck], log: logging.Logger) -> list[dg.AssetCheckEvaluation]:
-    """The audits, and the check of the subscriptions."""
+    """Evaluate the audits and the check of the subscriptions."""
     results = []
     for audited in audits:
         try:
@@ -138,12 +139,12 @@ def _request(
     asking: OneAsks,
     requested: dict[Window, datetime],
 ) -> Request:
-    """Request the stale windows that were not `requested` just now."""
+    """Request the stale windows that were not `requested` within REQUEST_EVERY."""
     if found.left:
         return Request(
             (),
             f"A long check of what is missed is under way: {found.left} commits, manifests or hours of the tables are "
-            "left, and perhaps more after them; the next tick goes on",
+            "left, and perhaps more after them; the next tick continues",
         )
     lake, settings = look.lake, look.lake.settings
     for window in [window for window, at in requested.items() if look.now - at >= REQUEST_EVERY]:
@@ -161,7 +162,7 @@ def _request(
 def to_compute_again(
     missed: MissedHeartbeats, watermark: datetime | None, within: timedelta, kept_since: datetime | None
 ) -> list[Window]:
-    """The stale windows that end less than `within` before the watermark, and are kept."""
+    """Return the stale windows that end less than `within` before the watermark and are still kept."""
     if watermark is None:
         return []
     stale = [found.window for found in missed.stale if watermark - found.window.end < within]

@@ -21,17 +21,18 @@ from tidemark.resources.keys import LAKE, keys_of, lake_of
 from tidemark.resources.lake import LakeResource
 
 TABLES = "tables"
-"""The sensor, and the `user` of the parts of the lake that it reads."""
+"""The sensor's name, and the `user` of the lake's parts that it reads."""
 
 LONGEST_PAUSE = timedelta(minutes=10)
-"""A table whose runs keep failing is tried again after at most this, and at once when its file has changed."""
+"""Longest pause until a table whose runs keep failing is tried again. If its file changes, it is tried again at
+once."""
 
 
 def due_windows(
     lake: LakeResource, tables: Iterable[TableDefinition], now: datetime
 ) -> Iterator[tuple[TableDefinition, list[int] | TidemarkError]]:
-    """Each table with the numbers of its due windows, in order, or why these cannot be told. Raises LakeError if
-    `heartbeat_diffs` itself cannot be read."""
+    """Yield tables with the numbers of their due windows, in order, or with the error that hides them. Tables without
+    due windows are skipped while nothing changes. Raises LakeError if `heartbeat_diffs` itself cannot be read."""
     settings, kept, diffs = lake.settings, lake.kept_windows(), lake.diffs(TABLES)
     watermark = lake.state(TABLES).watermark
     closed = kept.closed(None if watermark is None else min(watermark, now))

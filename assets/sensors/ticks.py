@@ -34,11 +34,10 @@ from tidemark.resources.keys import LAKE, PUBSUB, keys_of, lake_of, pubsub_of
 from tidemark.resources.lake import LakeResource
 
 LANDS_BEFORE = timedelta(seconds=1)
-"""The landing tick is due so long before a tracking tick, so that the decision knows what has landed."""
+"""The landing tick is due this long before a tracking tick, so that the decision knows what has landed."""
 
 LANDS_WITHIN = timedelta(seconds=1)
-"""The longest that a tracking tick waits for a landing tick at work: with a short tick the daemon may begin both
-late."""
+"""Longest time a tracking tick waits for a landing tick at work: with short ticks, the daemon may start both late."""
 
 Told = tuple[Request, Sequence[dg.AssetMaterialization]]
 Closed = Callable[[dg.SensorEvaluationContext, LakeResource, WatermarkState], Told]
@@ -46,7 +45,7 @@ Closed = Callable[[dg.SensorEvaluationContext, LakeResource, WatermarkState], To
 
 
 def requesting(settings: Settings, clock: Clock, asking: OneAsks) -> Closed:
-    """A run is requested over those that are due."""
+    """Return a `Closed` that requests a run over the due windows."""
 
     def closed(context: dg.SensorEvaluationContext, lake: LakeResource, state: WatermarkState) -> Told:
         choose = partial(next_request, Runs(context.instance, settings), lake, state.watermark, clock.now())
@@ -58,8 +57,8 @@ def requesting(settings: Settings, clock: Clock, asking: OneAsks) -> Closed:
 def tracking_sensor(
     settings: Settings, clock: Clock, pace: Pace, closed: Closed, landing: AtWork | None = None, jobs: Jobs = ()
 ) -> dg.SensorDefinition:
-    """Track what was published, and decide the watermark, from which follows what `closed` says. Without `landing`
-    nothing lands here, and no run pulls."""
+    """Define the sensor that tracks what was published and decides the watermark; `closed` handles the windows that it
+    closes. Without `landing` nothing lands here, and no run pulls."""
     policy, judged_by = settings.policy, settings.judged_by
     budget, closings = tick_budget(settings, Side.TRACKING), Closings(settings.windowing)
     copies = RememberedCopies(settings.copies_remembered)
@@ -112,7 +111,7 @@ def tracking_sensor(
         pace.aim(closings.expected(tracked.decision))
         watermark = tracked.decision.watermark
         said = f"{tracked.decision.sentence()}. {tracked.persisted.messages} messages tracked; "
-        # A hint for people: the next tick goes on from the lake.
+        # For people only: the next tick continues from the lake.
         cursor = f"entry {tracked.state.number}, watermark {'none' if watermark is None else watermark.isoformat()}"
 
         request, reported = closed(context, lake, tracked.state)
@@ -125,7 +124,7 @@ def tracking_sensor(
 def landing_sensor(
     settings: Settings, clock: Clock, pace: Pace, tracking: Pace, at_work: AtWork
 ) -> dg.SensorDefinition:
-    """Land what the base subscription delivers, shortly before each tick of `tracking`."""
+    """Define the sensor that lands what base delivers, shortly before each tick of `tracking`."""
     budget, judged_by = tick_budget(settings, Side.BASE), settings.judged_by
 
     @ticking_sensor(
@@ -173,7 +172,7 @@ def landing_sensor(
 
 
 def _remember(lake: LakeResource, side: Side, sensor: str, came: Ingested) -> None:
-    """Keep what other sensors and people are told of a tick."""
+    """Keep what a tick reports to other sensors and to users."""
     watch, waits = lake.watch(), came.waiting.sentence()
     watch.leaves_more[side], watch.waiting[side] = came.leaves_more, waits
     note_problem(lake, sensor, waits)

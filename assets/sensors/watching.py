@@ -1,4 +1,4 @@
-"""The frame of each tick of a sensor: its id, its measurements, and the notes of its failure."""
+"""The wrapper of each sensor tick: its id, its measurements, and the notes of its failure."""
 
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
@@ -24,20 +24,20 @@ from tidemark.resources.keys import lake_of
 from tidemark.resources.lake import LakeResource
 
 OBSERVER, ENDED, NOTES, PROBLEMS = "observer", "ended runs", "notes of ticks", "problems of ticks"
-"""Keys of what the process keeps."""
+"""Keys of objects that the process keeps."""
 
 RUNS_AT_ONCE = 200
-"""The most runs that one look counts; the next one goes on."""
+"""Runs that one call counts at most; the next call continues."""
 
 OVERLAP, REMEMBERED = timedelta(seconds=5), 2000
-"""A look begins so long before the newest known run, since the times come from several processes. So many runs are
-remembered, so that each counts once."""
+"""Each call begins this long before the newest known run, since the times come from several processes. This many runs
+are remembered, so that each counts once."""
 
 WRITERS = ("landing", "tracking")
-"""The sensors whose ticks state that the pipeline writes the lake; each other one only refuses another's lake."""
+"""The sensors whose ticks state that this pipeline writes the lake. The others only refuse another pipeline's lake."""
 
 OF_THE_UI, BY_THE_UI = "__ASSET_JOB", "materialize"
-"""Dagster's name for the job of assets that the UI materializes, and ours."""
+"""The beginning of Dagster's name for a job that materializes assets from the UI, and tidemark's name for it."""
 
 Jobs = Sequence[dg.JobDefinition]
 Tick = Callable[[dg.SensorEvaluationContext], dg.SensorResult]
@@ -46,8 +46,8 @@ Tick = Callable[[dg.SensorEvaluationContext], dg.SensorResult]
 def keep_observer(
     settings: Settings, kept: Kept, sensors: Iterable[dg.SensorDefinition], jobs: Jobs, clock: Clock
 ) -> None:
-    """Have the sensors with this `kept` observed as the settings ask for, and the runs of `jobs`. Raises ToolMissing if
-    a library is missing; nothing is imported, opened or started before the first tick."""
+    """Observe the sensors with this `kept`, and the runs of `jobs`, as the settings ask. Raises ToolMissing if a
+    library is missing. Nothing is imported, opened or started before the first tick."""
     check_libraries(settings.metrics)
     every, names = intervals(settings, sensors), [_plain(settings, job.name) for job in jobs]
     hosts = settings.dagster.allowed_hosts
@@ -56,7 +56,7 @@ def keep_observer(
 
 
 def intervals(settings: Settings, sensors: Iterable[dg.SensorDefinition]) -> dict[str, timedelta]:
-    """The pause between two ticks of each sensor, by its name without the pipeline's."""
+    """Return the interval of each sensor's ticks, keyed by its name without the pipeline's prefix."""
     tick = settings.watermark.tick
     return {
         _plain(settings, sensor.name): max(tick, timedelta(seconds=sensor.minimum_interval_seconds or 0))
@@ -65,20 +65,20 @@ def intervals(settings: Settings, sensors: Iterable[dg.SensorDefinition]) -> dic
 
 
 def observer_of(lake: LakeResource) -> Observer:
-    """The observer of this pipeline's ticks."""
+    """Return the observer of this pipeline's ticks."""
     return lake.kept.get(OBSERVER, lambda: OFF)
 
 
 def notes_of(lake: LakeResource) -> TickNotes:
-    """The notes that the ticks of this process leave for people."""
+    """Return the notes that this process' ticks leave for users."""
     return lake.kept.get(NOTES, lambda: TickNotes(lake.settings, lake.clock))
 
 
 def ticking_sensor(
     settings: Settings, name: str, *, waits: bool = False, at_least: timedelta = timedelta(0), **more: Any
 ) -> Callable[..., dg.SensorDefinition]:
-    """The decorator of a sensor that is on from the start and ticks as the settings say. Its function `waits` for the
-    moment that is due, or is evaluated whenever Dagster's daemon looks about a tick after the last, and not before
+    """Return a decorator for a sensor that is on by default and ticks as the settings say. With `waits`, its function
+    waits for the due time itself; otherwise Dagster's daemon evaluates it about a tick after the last, and not before
     `at_least` has passed."""
     tick = max(settings.watermark.tick, at_least)
     least = least_interval(tick) if waits else last_look(tick)
@@ -88,8 +88,8 @@ def ticking_sensor(
 
 
 def watched(settings: Settings, sensor: str, tick: Tick) -> Tick:
-    """A sensor's function whose ticks have an id, which the runs that they request carry as a tag, and whose failures
-    and durations are noted."""
+    """Wrap a sensor's function: each tick gets an id, which the runs that it requests carry as a tag, and its failure
+    and duration are recorded."""
 
     @wraps(tick)
     def watching(context: dg.SensorEvaluationContext) -> dg.SensorResult:
@@ -116,17 +116,17 @@ def watched(settings: Settings, sensor: str, tick: Tick) -> Tick:
 
 
 def note_problem(lake: LakeResource, sensor: str, problem: str) -> None:
-    """Have what a tick could not do noted, although it did not fail; nothing if there is no problem."""
+    """Note what a tick could not do although it did not fail; empty if there is no problem."""
     lake.kept.get(PROBLEMS, dict[str, str])[sensor] = problem
 
 
 def _id_of(context: dg.SensorEvaluationContext) -> str:
-    """Dagster's own id of the tick, as its storage has it; where there is none, one of our own."""
+    """Return Dagster's id of the tick, as in its storage; without one, a random id."""
     return context.log_key[-1] if context.log_key else uuid4().hex[:12]
 
 
 def _tagged(result: dg.SensorResult, tick_id: str) -> dg.SensorResult:
-    """The result, whose runs say which tick requested them."""
+    """Tag the requested runs with the tick's id."""
     if not result.run_requests:
         return result
     requests = [one.with_replaced_attrs(tags={**one.tags, TICK: tick_id}) for one in result.run_requests]
@@ -135,13 +135,13 @@ def _tagged(result: dg.SensorResult, tick_id: str) -> dg.SensorResult:
 
 @dataclass
 class EndedRuns:
-    """The position up to which ended runs were counted. Runs that ended before the process' first look are not."""
+    """How far ended runs were counted. Runs that ended before the process' first call are not counted."""
 
     since: datetime | None = None
     known: deque[str] = field(default_factory=lambda: deque(maxlen=REMEMBERED))
 
     def tell(self, runs: Runs, observer: Observer) -> None:
-        """Tell the observer which runs have ended since the last look, and which are unfinished."""
+        """Report to the observer which runs have ended since the last call, and which are unfinished."""
         observer.runs(lambda: (self._new(runs), _under_way(runs)))
 
     def _new(self, runs: Runs) -> list[EndedRun]:
@@ -161,7 +161,7 @@ def _ended(settings: Settings, record: dg.RunRecord) -> EndedRun:
 
 
 def _under_way(runs: Runs) -> dict[str, datetime]:
-    """The creation of the oldest unfinished run of each job."""
+    """Return the creation time of the oldest unfinished run of each job."""
     found: dict[str, datetime] = {}
     for record in runs.updated(UNFINISHED, limit=RUNS_AT_ONCE, after=EPOCH):
         job, since = _job(runs.settings, record), record.create_timestamp.astimezone(UTC)
@@ -170,7 +170,7 @@ def _under_way(runs: Runs) -> dict[str, datetime]:
 
 
 def _job(settings: Settings, record: dg.RunRecord) -> str:
-    """The job's name without the pipeline's. There are as many as the pipeline has jobs."""
+    """Return the job's name without the pipeline's prefix. There are as many names as the pipeline has jobs."""
     name = record.dagster_run.job_name
     if name.startswith(OF_THE_UI):
         return BY_THE_UI
@@ -178,5 +178,5 @@ def _job(settings: Settings, record: dg.RunRecord) -> str:
 
 
 def _plain(settings: Settings, name: str) -> str:
-    """A name in Dagster without the pipeline's."""
+    """Strip the pipeline's prefix from a name in Dagster."""
     return name.removeprefix(name_of(settings, ""))
