@@ -163,7 +163,7 @@ def _failing(definition: TableDefinition) -> Iterator[None]:
         fix = FIX_FILE if definition.file else FIX_FUNCTION
         raise TableFailed(
             f"the table {definition.name} cannot be computed: {_said(error)}. Nothing of it was committed, and no "
-            f"other table is affected. {fix}, and its windows are then computed by themselves"
+            f"other table is affected. {fix}, and its windows are then computed automatically"
         ) from error
 
 

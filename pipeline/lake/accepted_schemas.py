@@ -14,7 +14,7 @@ class AcceptedSchema:
     schema: str
 
 
-ACCEPTED = JsonKind("schemas/", "put back a copy, or delete it", key="accepted", holds=AcceptedSchema)
+ACCEPTED = JsonKind("schemas/", "restore a copy, or delete it", key="accepted", holds=AcceptedSchema)
 
 
 class AcceptedSchemas:

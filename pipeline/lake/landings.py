@@ -38,10 +38,10 @@ class NamedLanding:
     is_served: Annotated[bool, Field(exclude=True)] = True
 
 
-MANIFEST = JsonKind(FOLDER, "put back a copy: what it lists is acknowledged already", holds=NamedLanding)
+MANIFEST = JsonKind(FOLDER, "restore a copy: the messages it lists are acknowledged already", holds=NamedLanding)
 """The manifest of a landing. Its key is the name of the landing."""
 
-PIECE = ParquetKind("", "put back a copy: its messages are acknowledged already", suffix="")
+PIECE = ParquetKind("", "restore a copy: its messages are acknowledged already", suffix="")
 """Rows of `heartbeats` without the partition column. The key is the object's name, as listed in a manifest."""
 
 

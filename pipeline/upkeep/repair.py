@@ -80,7 +80,7 @@ def findings(survey: Survey, now: datetime) -> Iterator[Flaw]:
     for damaged in survey.integrity.inputs:
         first, last = damaged.windows[0].key, damaged.windows[-1].key
         made = f"Window {first} is made" if first == last else f"The windows {first} to {last} are made"
-        remedy = "put back a backup of it, or the object's earlier generation"
+        remedy = "restore a backup of it, or the object's earlier generation"
         yield Flaw("damaged", f"{damaged.path}: {damaged.why}. {made} from it and cannot be computed: {remedy}", True)
     for own in survey.integrity.own:
         yield Flaw("damaged", f"{own.window} of {own.table}: {own.why}")

@@ -155,7 +155,11 @@ def test_a_message_that_was_rejected_twice_is_counted_once(lake_settings: LakeSe
 
 
 FAULTS = [
-    (OSError(122, "Disk quota exceeded (os error 122)"), LakeFull, "no space is left.*goes on from what is durable"),
+    (
+        OSError(122, "Disk quota exceeded (os error 122)"),
+        LakeFull,
+        "no space is left.*continues from the durable state",
+    ),
     (DeltaError("Generic GCS error: error sending request for url"), LakeUnreachable, "the next tick tries again"),
     (CommitFailedError("a concurrent transaction"), TableConflict, "lost against others"),
 ]

@@ -13,7 +13,7 @@ import pyarrow as pa
 from tidemark.pipeline.lake.store.notes import Notes, ParquetKind
 from tidemark.pipeline.lake.store.objects import ObjectStore
 
-ARCHIVES = ParquetKind("tracking/archive/", "put back a backup", r"\d{12}-\d{12}", columns=("number", "entry"))
+ARCHIVES = ParquetKind("tracking/archive/", "restore a backup", r"\d{12}-\d{12}", columns=("number", "entry"))
 """The archives. A key is the numbers of the first and the last entry."""
 
 KEPT_OPEN = 4

@@ -152,8 +152,8 @@ def decode(content: bytes, name: str) -> Entry:
         table = pq.read_table(pa.BufferReader(content), use_threads=False, pre_buffer=False)
     except (pa.ArrowException, OSError, ValueError) as error:
         raise CorruptObject(
-            f"{name} cannot be read as an entry of the tracking log ({error}); put back its earlier version or a "
-            "backup, or, where there is none, run `tidemark repair --forget <number>`: the watermark then holds until "
+            f"{name} cannot be read as an entry of the tracking log ({error}); restore its earlier version or a "
+            "backup or, without one, run `tidemark repair --forget <number>`: the watermark then holds until "
             "base has landed everything that the entry may have known"
         ) from error
     metadata = table.schema.metadata or {}

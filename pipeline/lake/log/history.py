@@ -63,7 +63,7 @@ def standing_before(log: TrackingLog, number: int) -> WatermarkState:
         if earlier < first:
             raise CorruptObject(f"the tracking log keeps nothing before entry {first}")
         if earlier not in present:
-            raise CorruptObject(f"{entry_name(earlier)} is missing from the tracking log; put back a backup")
+            raise CorruptObject(f"{entry_name(earlier)} is missing from the tracking log; restore a backup")
         return log.entry(earlier)
 
     return folded_up_to(number - 1, read)

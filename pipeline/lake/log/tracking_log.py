@@ -257,7 +257,7 @@ class TrackingLog:
         if self._archive.covers(number):
             raise LakeError(
                 f"entry {number} is in an archive under {self._objects.uri}/{ARCHIVES.prefix}, which no tracker needs: "
-                "put back a copy of that, or move it away"
+                "restore a copy of that, or move it away"
             )
         with suppress(ObjectMissing, CorruptObject):
             self.entry(number)
@@ -377,7 +377,7 @@ class TrackingLog:
 
     def _gap(self, number: int) -> CorruptObject:
         return CorruptObject(
-            f"{self._objects.uri}/{entry_name(number)} is missing from the tracking log; put back a backup, or "
+            f"{self._objects.uri}/{entry_name(number)} is missing from the tracking log; restore a backup, or "
             f"run `tidemark repair --forget {number}`: the watermark then holds until base has caught up"
         )
 

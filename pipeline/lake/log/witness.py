@@ -71,7 +71,7 @@ def lost_end(note: Note, last: int) -> str:
     reached = "" if note.watermark is None else f", when the watermark was at {iso(note.watermark)}"
     ends = "is empty" if last < 0 else f"ends with entry {last}"
     return (
-        f"the tracking log {ends}, and it had entry {note.number}{reached}: its end is lost. Put back a backup of "
-        f"tracking/log, or, where there is none, run `tidemark repair --forget {last + 1}`: the watermark then holds "
+        f"the tracking log {ends}, and it had entry {note.number}{reached}: its end is lost. Restore a backup of "
+        f"tracking/log or, without one, run `tidemark repair --forget {last + 1}`: the watermark then holds "
         "until base has landed everything that the lost entries may have known"
     )

@@ -217,7 +217,8 @@ class CloudStorageObjects:
             case api_errors.RetryError():
                 return LakeUnreachable(
                     f"Cloud Storage did not serve {place} in time ({error.cause}); check the network"
-                    f"{' and lake.endpoint' if self._at_endpoint else ''}. The next tick goes on from what is durable"
+                    f"{' and lake.endpoint' if self._at_endpoint else ''}. The next tick continues from the durable "
+                    "state"
                 )
             case GoogleAuthError():
                 return _without_credentials(self.uri, error)

@@ -35,7 +35,7 @@ def storage_error(uri: str, text: str) -> LakeError:
     plain = " ".join(DRAWING.sub("", text).split())
     told, call = plain[:LONGEST] or "no reason given", _call(plain)
     if any(sign in text for sign in FULL):
-        return LakeFull(f"no space is left for {uri}; free some, and the next tick goes on from what is durable")
+        return LakeFull(f"no space is left for {uri}; free some, and the next tick continues from the durable state")
     if any(sign in text for sign in UNWRITABLE):
         needed = "" if call is None else f"{call} is needed. "
         remedy = "let this user write there, or set lake.uri to another place"
@@ -45,13 +45,13 @@ def storage_error(uri: str, text: str) -> LakeError:
     if any(sign in text for sign in UNREACHABLE):
         during = "" if call is None else f" to {call}"
         return LakeUnreachable(
-            f"no answer from the lake at {uri}{during}: {told}; the next tick tries again, from what is durable. If it "
-            "goes on, check the network"
+            f"no answer from the lake at {uri}{during}: {told}; the next tick retries from the durable state. If this "
+            "persists, check the network"
         )
     if any(sign in text for sign in NEWER):
         return newer_format(uri, {}, told)
     if any(sign in text for sign in DAMAGED):
-        return CorruptObject(f"{uri} has a damaged file: {told}; put back its earlier version or a backup")
+        return CorruptObject(f"{uri} has a damaged file: {told}; restore its earlier version or a backup")
     return LakeError(f"the lake failed at {uri}: {told}")
 
 

@@ -154,7 +154,7 @@ def read_commit(table: LakeTable, version: int) -> Commit:
     try:
         return _parsed(version, content, table.partition_column)
     except (KeyError, TypeError, ValueError) as error:
-        raise CorruptObject(f"{table.uri}/{name} is damaged ({error!r}); put back a copy") from error
+        raise CorruptObject(f"{table.uri}/{name} is damaged ({error!r}); restore a copy") from error
 
 
 def says_of(run: str, number: int) -> Mapping[str, str]:

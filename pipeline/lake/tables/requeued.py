@@ -25,7 +25,7 @@ TOLD = ("reason", "detail")
 NO_IDS = pa.nulls(0, pa.string())
 NOTHING_TOLD = pa.table(dict.fromkeys(("message_id", *TOLD), NO_IDS))
 
-FOUND_AGAIN = "put back a copy, or delete it: the next requeue finds the same again, and notes it"
+FOUND_AGAIN = "restore a copy, or delete it: the next requeue derives it again"
 REQUEUED = ParquetKind("requeued/", FOUND_AGAIN, r"[\d-]+/\d+-\d+-[0-9a-f]+", columns=("message_id",))
 REJUDGED = ParquetKind("rejudged/", FOUND_AGAIN, r"[\d-]+/[0-9a-f]+", columns=("message_id", *TOLD, "judged_at_us"))
 
@@ -40,7 +40,7 @@ class Judgement:
 
 JUDGED_BY = JsonKind("requeued/", key="contract", holds=Judgement)
 UNREADABLE = ""
-"""Stands for a damaged note. No contract has this digest, so quarantine is judged once more."""
+"""Stands for a damaged note. No contract has this digest, so quarantine is judged again."""
 
 
 class OfDays:
