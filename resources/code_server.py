@@ -1,7 +1,7 @@
-"""Dagster's code server, whose runs are forked from a process that has imported the definitions: `python -m
+"""Dagster's code server, which forks each run from a process that has already imported the definitions: `python -m
 tidemark.resources.code_server` with the arguments of `dagster api grpc`, which `tidemark up` starts.
 
-Dagster's own starts a new Python for each run, whose imports take longer than a window's micro-batch.
+Dagster's own server starts a new Python for each run, whose imports take longer than a window's micro-batch.
 """
 
 import multiprocessing
@@ -17,12 +17,12 @@ from tidemark.resources.ending import end_soon_after, end_soon_after_a_signal
 from tidemark.resources.json_logs import ask_for_json
 
 SERVED, STARTS, ENDS = private.served_module, private.starts_runs, private.server_ends
-"""Attributes of Dagster's server, looked up while it is in its place."""
+"""Names of private attributes of Dagster's server, looked up before it is replaced."""
 
 
 class ForkingApiServer(private.DagsterApiServer):  # type: ignore[misc]
-    """Starts each run by a fork of a server process that never ran anything itself: it has no connections, no open
-    tables and no threads of its own. It is another process than the code server, and ends with it."""
+    """Forks each run from a separate process that never ran anything itself, and so has no connections, open tables or
+    threads. That process ends with the code server."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -35,11 +35,11 @@ class ForkingApiServer(private.DagsterApiServer):  # type: ignore[misc]
 
 
 def main() -> None:
-    """Serve until a signal or a request ends it. After a signal Dagster itself would serve no run that is asked for,
-    and wait for all that are under way."""
+    """Serve until a signal or a request ends the server. After a signal, Dagster's own would refuse new runs and wait
+    for all running ones."""
     end_soon_after_a_signal()
     ask_for_json()
-    # Dagster opens its storage at each tick. Each time Alembic would look its scripts up anew, and keep what it found
+    # Dagster opens its storage at each tick. Each time, Alembic would look up its scripts again, and keep what it found
     # until the process ends.
     util.coerce_resource_to_filename = cache(util.coerce_resource_to_filename)
     private.replace("DagsterApiServer", ForkingApiServer)

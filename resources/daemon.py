@@ -1,6 +1,5 @@
 """Dagster's daemon, which ends within ten seconds of SIGTERM: `python -m tidemark.resources.daemon` with the arguments
-of `dagster-daemon`. Dagster's own waits half a minute for a thread that is at work.
-"""
+of `dagster-daemon`. Dagster's own waits half a minute for a busy thread."""
 
 from tidemark.resources.ending import end_soon_after_a_signal
 from tidemark.resources.json_logs import ask_for_json

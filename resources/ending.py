@@ -1,4 +1,4 @@
-"""Ends a process of Dagster's soon after it is asked to, whatever its threads do."""
+"""Ends a Dagster process soon after a request to stop, whatever its threads do."""
 
 import os
 import signal
@@ -7,12 +7,12 @@ from collections.abc import Callable
 from threading import Thread
 
 ENDS_WITHIN_SECONDS = 8.0
-"""The longest that work under way may go on: a supervisor kills after ten. What is cut short is as if the process had
-been killed: what was not acknowledged comes again."""
+"""Longest time that running work may continue: a supervisor kills after ten seconds. Work cut short is as if the
+process had been killed: messages not acknowledged are redelivered."""
 
 
 def end_soon_after(asked: Callable[[], object]) -> None:
-    """Have this process end ENDS_WITHIN_SECONDS after a call of `asked` has returned, which waits in a thread."""
+    """End this process ENDS_WITHIN_SECONDS after `asked`, which is called and waits in a thread, has returned."""
 
     def end() -> None:
         asked()
@@ -23,10 +23,10 @@ def end_soon_after(asked: Callable[[], object]) -> None:
 
 
 def end_soon_after_a_signal() -> None:
-    """Have SIGTERM and SIGINT end this process after ENDS_WITHIN_SECONDS, if their handlers have not by then.
+    """End this process ENDS_WITHIN_SECONDS after SIGTERM or SIGINT, unless their handlers have by then.
 
-    A shell starts background commands with SIGINT ignored, and Dagster treats SIGTERM as it treats SIGINT: so SIGINT is
-    taken back. Call it in the main thread, before Dagster sets its handlers.
+    A shell starts background commands with SIGINT ignored, and Dagster treats SIGTERM like SIGINT, so SIGINT's default
+    handler is restored. Call it in the main thread, before Dagster sets its handlers.
     """
     signal.signal(signal.SIGINT, signal.default_int_handler)
     come, told = os.pipe()

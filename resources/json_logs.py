@@ -1,7 +1,7 @@
-"""Logs as one JSON object a line, with the ids by which one search finds a tick, its run and its Spark job.
+"""Logs as one JSON object per line, with ids that link a tick, its run and its Spark job.
 
 The daemon's lines are in Dagster's own JSON format; those of the code server, its ticks and its runs have the same
-fields: `logger`, `level`, `timestamp` and `event`, and beside them ids and a traceback.
+fields (`logger`, `level`, `timestamp` and `event`), plus ids and a traceback.
 """
 
 import logging
@@ -21,14 +21,14 @@ from tidemark.resources import private
 
 JSON = "json"
 OF_A_RUN = ("run_id", "job_name", "step_key")
-"""The ids of Dagster's that a run's lines carry."""
+"""Dagster's ids that a run's lines carry."""
 
 _ids: ContextVar[dict[str, str] | None] = ContextVar("ids", default=None)
 
 
 @contextmanager
 def ids_in_logs(**ids: str) -> Iterator[None]:
-    """Have what is logged in the block, by its thread, carry these ids if the logs are JSON."""
+    """Attach these ids to everything that this thread logs in the block, if the logs are JSON."""
     before = _ids.set({**(_ids.get() or {}), **ids})
     try:
         yield
@@ -37,7 +37,7 @@ def ids_in_logs(**ids: str) -> Iterator[None]:
 
 
 def log_as(chosen: LogSettings) -> None:
-    """Have this process, and those that are forked from it, log as the settings say."""
+    """Configure the logs of this process, and of those forked from it, as the settings say."""
     root = logging.getLogger()
     if chosen.format != JSON or any(isinstance(handler, JsonHandler) for handler in root.handlers):
         return
@@ -53,13 +53,13 @@ def log_as(chosen: LogSettings) -> None:
         return record
 
     logging.setLogRecordFactory(with_ids)
-    # What ticks and runs log goes to a console logger that Dagster makes, and for which it has no setting.
+    # Ticks and runs log to a console logger that Dagster creates, and for which it has no setting.
     for console in ("console_of_ticks", "console_of_runs"):
         private.replace(console, json_console)
 
 
 def json_console(name: str, level: str | int) -> logging.Logger:
-    """The logger of a tick or a run, to standard error."""
+    """Return the logger of a tick or a run, which writes to standard error."""
     console = logging.Logger(name, level)
     console.addHandler(JsonHandler())
     return console
@@ -78,7 +78,7 @@ class JsonHandler(logging.StreamHandler):  # type: ignore[type-arg]
 
 
 def _with_ids_of_a_run(_logger: Any, _name: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
-    """The ids out of what Dagster attaches to a run's record, without the rest."""
+    """Keep only the ids of what Dagster attaches to a run's record."""
     known = event.pop("dagster_meta", None)
     if isinstance(known, dict):
         event["event"] = known.get("orig_message") or event["event"]
@@ -89,8 +89,8 @@ def _with_ids_of_a_run(_logger: Any, _name: str, event: MutableMapping[str, Any]
 
 
 def ask_for_json() -> None:
-    """Add Dagster's option for JSON to this process' command line, if the settings ask for it and nobody has said
-    otherwise. Settings that cannot be read are reported where they are used."""
+    """Add Dagster's option for JSON to this process' command line, if the settings ask for JSON and no format is given.
+    Invalid settings are ignored: they are reported where they are used."""
     try:
         chosen = load_settings().logs
     except InvalidSettings:

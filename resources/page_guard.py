@@ -1,6 +1,6 @@
-"""Stands in front of a web page on loopback, and refuses what another page in the same browser asks for.
+"""Guards a web page on loopback against requests by other pages in the same browser.
 
-A request must name a host that is ours, its page must be of the same origin, and only a request that a browser asks
+A request must name one of the page's hosts, it must come from the same origin, and only a request that a browser asks
 permission for (a *preflight*) may change anything. A GET changes nothing.
 """
 
@@ -15,18 +15,18 @@ from tidemark.pipeline.hosts import host_name, is_ours
 
 SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
 NEEDS_PERMISSION = frozenset({"application/json", "application/graphql"})
-"""Content types that a page may send elsewhere only after a preflight, which the UI never grants."""
+"""Content types that a page may send to another origin only after a preflight, which the UI never grants."""
 
 GRAPHQL = "/graphql"
 NOT_FRAMED = (b"content-security-policy", b"frame-ancestors 'self'")
-"""A further policy in each answer: no other page may show the UI in a frame and have it clicked."""
+"""Header added to each response: no other page may show the UI in a frame, to have it clicked."""
 
 
 class PageGuard:
-    """An ASGI application in front of another. It refuses with 403, 405 or 415 and a sentence that says why."""
+    """An ASGI middleware. It refuses with 403, 405 or 415 and a sentence that says why."""
 
     def __init__(self, app: ASGIApp, allowed_hosts: Iterable[str] = ()) -> None:
-        """`allowed_hosts`: further host names, without ports, under which people reach the page."""
+        """`allowed_hosts` are further host names, without ports, under which people reach the page."""
         self._app = app
         self._allowed = frozenset(name.lower() for name in allowed_hosts)
 
@@ -44,7 +44,7 @@ class PageGuard:
             await PlainTextResponse(f"{why}\n", status)(scope, receive, send)
 
     def refusal(self, asked: HTTPConnection) -> tuple[int, str] | None:
-        """The status and the sentence with which a request is refused; None: it may pass."""
+        """Return the status and the sentence with which a request is refused; None if it may pass."""
         headers, method = asked.headers, asked.scope.get("method", "GET")
         hosts = headers.getlist("host")
         if not is_ours(hosts, self._allowed):
@@ -65,7 +65,7 @@ class PageGuard:
         return None
 
     def _is_own(self, origin: str, host: str) -> bool:
-        """Tell whether an origin is the page's own: the host that was asked, or one that the settings allow."""
+        """True if an origin is the page's own: the requested host, or one that the settings allow."""
         try:
             named = urlsplit(origin)
         except ValueError:
@@ -76,7 +76,7 @@ class PageGuard:
 
 
 def _shows(asked: HTTPConnection) -> bool:
-    """Tell whether the request is for the page GraphiQL, which executes nothing by itself."""
+    """True if the request is for the page GraphiQL, which executes nothing by itself."""
     return "text/html" in asked.headers.get("accept", "")
 
 

@@ -1,6 +1,6 @@
-"""The parts of Dagster that have no public name, by the loss where a Dagster lacks them.
+"""Dagster's private parts that tidemark uses, grouped by what is lost without them.
 
-`private.WorkerStatus` imports the part when it is first used. No other module imports one.
+`private.WorkerStatus` imports the part on first use. No other module imports one.
 """
 
 from collections.abc import Callable
@@ -15,7 +15,7 @@ from tidemark.pipeline.errors import DagsterPartMissing
 
 @dataclass(frozen=True, slots=True)
 class PrivatePart:
-    """A module, a name in it with its attributes, and the loss without it."""
+    """A name in a module, with its attributes, and what is lost without it."""
 
     module: str
     name: str
@@ -89,11 +89,11 @@ EVENT_TABLES = {
     "asset_event_tags": ("event_id",),
     "asset_check_executions": ("run_id", "asset_key", "check_name", "evaluation_event_storage_id"),
 }
-"""Tables of the event log, with the columns that housekeeping uses; without one of them it leaves the events."""
+"""Tables of the event log, with the columns that housekeeping uses. If any is missing, it keeps all events."""
 
 
 def __getattr__(name: str) -> Any:
-    """The part of this name. Raises DagsterPartMissing."""
+    """Return the part with this name. Raises DagsterPartMissing."""
     if name not in PARTS:
         raise AttributeError(f"{__name__} has no {name}")
     return found(PARTS[name])
@@ -109,25 +109,25 @@ def found(part: PrivatePart) -> Any:
 
 
 def _attribute(owner: Any, name: str) -> Any:
-    """An attribute, or its name if instances get it when they are made."""
+    """Return an attribute, or its name if instances get it in `__init__`."""
     if isinstance(owner, type) and not hasattr(owner, name) and name in owner.__init__.__code__.co_names:  # type: ignore[misc]
         return name
     return getattr(owner, name)
 
 
 def replace(name: str, by: Any) -> None:
-    """Put something in a part's place, in the module that uses it. Raises DagsterPartMissing."""
+    """Replace a part in its module. Raises DagsterPartMissing."""
     found(PARTS[name])
     setattr(import_module(PARTS[name].module), PARTS[name].name, by)
 
 
 def missing(what: str, without: str) -> DagsterPartMissing:
-    """The error that names what this Dagster lacks."""
+    """Return the error that names what this Dagster lacks."""
     return DagsterPartMissing(f"Dagster {version('dagster')} has no {what}, so {without}")
 
 
 def why_missing(names: tuple[str, ...]) -> str | None:
-    """The first of these parts that this Dagster lacks, in a sentence; None if it has them all."""
+    """Name the first of these parts that this Dagster lacks, in a sentence; None if it has them all."""
     try:
         for name in names:
             found(PARTS[name])
@@ -137,7 +137,7 @@ def why_missing(names: tuple[str, ...]) -> str | None:
 
 
 def command(name: str) -> Callable[[], None]:
-    """The function of a command that Dagster installs, which is public: `dagster` or `dagster-daemon`."""
+    """Return the function of a command that Dagster installs, which is public: `dagster` or `dagster-daemon`."""
     (entry,) = entry_points(group="console_scripts", name=name)
     loaded: Callable[[], None] = entry.load()
     return loaded

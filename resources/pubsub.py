@@ -22,32 +22,32 @@ class PubSubResource(dg.ConfigurableResource):  # type: ignore[type-arg]
     clock: dg.ResourceDependency[Clock]
 
     def base(self) -> PubSubSubscription:
-        """The subscription that carries the data. Kept between ticks, for one thread: a pull may be under way. Raises
-        BaseReadByOthers with `pubsub.attach`."""
+        """Return the subscription that carries the data. It is kept between ticks, for one thread, since a pull may be
+        under way. Raises BaseReadByOthers with `pubsub.attach`."""
         return self._readings().subscription(self.settings.pubsub.base_path)
 
     def tracking(self) -> PubSubSubscription:
-        """The subscription whose metadata is kept. Kept between ticks likewise."""
+        """Return the subscription whose metadata is kept; like `base`, kept between ticks for one thread."""
         return self._readings().subscription(self.settings.pubsub.tracking_path)
 
     def base_backlog(self, user: str = "") -> Backlog:
-        """Readings of base, not shared between threads: each `user` gets its own."""
+        """Return the readings of base of this `user`; they are not shared between threads."""
         return self._readings().base(user)
 
     def tracking_backlog(self, user: str = "") -> Backlog:
-        """Readings of tracking, likewise."""
+        """Like `base_backlog`, of tracking."""
         return self._readings().tracking(user)
 
     def spending(self) -> Spending:
-        """The readings of this process, which share one budget of snapshots."""
+        """Return the snapshot budget that all readings of this process share."""
         return self._readings().spending()
 
     def sweep(self) -> int:
-        """Delete the snapshots that a crash during an earlier reading left behind, and return how many there were."""
+        """Delete the snapshots that a crash during an earlier reading left behind, and return their number."""
         return self._readings().sweep()
 
     def drift(self) -> Drift:
-        """The faults of both subscriptions as they are now. Raises PubSubError if they cannot be seen."""
+        """Return the current faults of both subscriptions. Raises PubSubError if they cannot be read."""
         readings = self._readings()
         found = look_at_subscriptions(readings.client(), self.settings.pubsub, self.settings.contract)
         return replace(found, dangers=(*found.dangers, *readings.taken_away()))

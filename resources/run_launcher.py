@@ -1,4 +1,4 @@
-"""Dagster's launcher, able to say whether a run's process is alive.
+"""Dagster's launcher, extended to check whether a run's process is alive.
 
 Without it, a run whose process was killed counts as running until its time is up.
 """
@@ -14,17 +14,17 @@ DEADLINE_EXCEEDED = grpc.StatusCode.DEADLINE_EXCEEDED
 
 
 class WatchedRunLauncher(DefaultRunLauncher):
-    """Asks the code server that a run was launched on whether it still runs it."""
+    """Asks the code server that a run was launched on whether the run is still alive."""
 
     @property
     def supports_check_run_worker_health(self) -> bool:
         return private.why_missing(private.RUN_HEALTH) is None
 
     def check_run_worker_health(self, run: DagsterRun) -> Any:
-        """RUNNING while the code server runs it, FAILED when it does not know it (any more) or is gone.
+        """Return RUNNING while the code server runs it, FAILED if the server does not know it (any more) or is gone.
 
-        A code server that is there and too busy to answer has not lost its runs: they count as running. So does a run
-        that no launcher started, such as that of `dagster asset materialize`: its process cannot be asked.
+        A code server that is too busy to answer has not lost its runs: they count as running. So does a run that no
+        launcher started, such as that of `dagster asset materialize`: its process cannot be queried.
         """
         answer, status = private.CheckRunHealthResult, private.WorkerStatus
         if run.remote_job_origin is None:

@@ -1,4 +1,4 @@
-"""dagster-pyspark's own resource, with the two things that a long-lived server needs of it."""
+"""dagster-pyspark's resource, adapted to a long-lived server."""
 
 import uuid
 from contextlib import suppress
@@ -16,26 +16,26 @@ from tidemark.pipeline.spark.session import check_answers, classic_session, shar
 
 
 class SparkResource(LazyPySparkResource):  # type: ignore[misc]
-    """A session that is made when it is first asked for. On a Spark Connect server it is the one that all runs share.
+    """A session that is created on first use. On a Spark Connect server, all runs share it.
 
-    An absent server is said at once (SparkUnreachable): the client alone would try for ten minutes.
+    If the server is unreachable, it raises SparkUnreachable at once: the client alone would retry for ten minutes.
     """
 
     server_log: str = ""
-    """The log of the server that `tidemark up` starts: if no server answers, its lines that say why are shown."""
+    """The log of the server that `tidemark up` starts. If no server answers, its newest errors are shown."""
 
     _spark_session: Any = PrivateAttr(default=None)
     _tag: str = PrivateAttr(default_factory=lambda: f"tidemark-{uuid.uuid4().hex}")
 
     def setup_for_execution(self, context: dg.InitResourceContext) -> None:
-        """Have what the run starts on the server carry the run's id, by which its UI and its log tell it."""
+        """Tag the run's work on the server with the run's id, which Spark's UI and log show."""
         if context.run is not None:
             self._tag = f"tidemark-run-{context.run.run_id}"
         super().setup_for_execution(context)
 
     def session(self) -> SparkSession:
-        """The session. Raises SparkUnreachable, ToolMissing where a classic one finds no Java or connector, or
-        InvalidSettings where the executors' environment cannot be used."""
+        """Return the session. Raises SparkUnreachable; ToolMissing if a classic session finds no Java or connector;
+        InvalidSettings if the executors' environment cannot be used."""
         if remote := self.spark_config.get("spark.remote"):
             self._check_answers(remote)
         session: SparkSession = self.spark_session
@@ -55,7 +55,7 @@ class SparkResource(LazyPySparkResource):  # type: ignore[misc]
 
     @property
     def spark_session(self) -> Any:
-        """The session, made now if there is none."""
+        """The session, created on first use."""
         if self._spark_session is None and self.spark_config.get("spark.remote"):
             self._spark_session = shared_session(self.spark_config)
             self._spark_session.addTag(self._tag)
@@ -69,7 +69,7 @@ class SparkResource(LazyPySparkResource):  # type: ignore[misc]
         return self.spark_session.sparkContext
 
     def interrupt(self) -> None:
-        """End what this run has under way on Spark, from any thread: its call fails."""
+        """Cancel this run's work on Spark, from any thread: its call fails."""
         session = self._spark_session
         if session is None:
             return
@@ -79,7 +79,7 @@ class SparkResource(LazyPySparkResource):  # type: ignore[misc]
             session.sparkContext.cancelAllJobs()
 
     def teardown_after_execution(self, context: dg.InitResourceContext) -> None:  # noqa: ARG002 (Dagster's signature)
-        """End what this run has started on the server, and stop the client, or the classic session."""
+        """Cancel this run's work on the server, and stop the client or the classic session."""
         if self._spark_session is not None:
             with suppress(Exception):  # the server is gone, and with it what it did
                 self.interrupt()

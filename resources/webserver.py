@@ -1,7 +1,7 @@
 """Dagster's UI behind `PageGuard`: `python -m tidemark.resources.webserver`, which `tidemark up` starts.
 
-Dagster's own webserver carries out mutations from any origin and under any host name, by GET as well, and has no
-setting for it. This serves the same application, on loopback only.
+Dagster's own webserver executes mutations from any origin and under any host name, even by GET, and has no setting
+against it. This serves the same application, on loopback only.
 """
 
 import signal
@@ -17,12 +17,12 @@ from tidemark.resources.page_guard import PageGuard
 
 HOST = "127.0.0.1"
 CONNECTIONS_END_WITHIN_SECONDS = 4
-"""The longest that open pages hold the server once it is asked to end."""
+"""Longest time that open pages delay the server's end."""
 
 WORKSPACE = "workspace.yaml"
 LIVE_DATA_EVERY_MS, STATEMENT_MS, POOL_SECONDS, POOL_OVERFLOW = 2000, 15_000, 3600, 20
-"""The pause between two looks of the UI for changes, the longest statement in the database, and how its connections are
-pooled: the defaults of Dagster's own command."""
+"""The UI's polling interval, the database's statement timeout, and its connection pooling: the defaults of Dagster's
+own command."""
 
 
 def serve() -> None:

@@ -1,4 +1,4 @@
-"""The `tidemark` command: the list of its commands, the settings option, and how errors reach a person."""
+"""The `tidemark` command: its list of commands, the settings option, and how errors are printed."""
 
 import ast
 import gc
@@ -31,18 +31,18 @@ PANELS = {
     "Tune": ("tune:tune", "replay:replay"),
     "Advanced": ("attach:attach", "pubsub:pubsub", "demo:demo"),
 }
-"""The commands in the order of `--help`: for each panel, and so for each room, module and function."""
+"""The commands in the order of `--help`: for each panel, which is also a folder, the module and function of each."""
 
 PLACES = {
     place.partition(":")[2].rstrip("_"): f"{panel.lower()}.{place}"
     for panel, places in PANELS.items()
     for place in places
 }
-"""The room, module and function of each command. Only the module of the command that runs is imported."""
+"""The folder, module and function of each command. Only the module of the command that runs is imported."""
 
 
 class Commands(TyperGroup):
-    """The commands. A refused option or argument is repeated in the error without control characters."""
+    """The group of commands. An error repeats a refused option or argument without control characters."""
 
     def make_context(self, *given: Any, **more: Any) -> Context:
         with _repeated_harmlessly():
@@ -84,7 +84,7 @@ for _name, _place in PLACES.items():
 
 def loaded(name: str) -> Command:
     """Import a command."""
-    gc.disable()  # modules are no garbage, and looking for it takes a fifth of the command's start
+    gc.disable()  # modules are not garbage, and looking for it takes a fifth of the command's start
     try:
         without_pandas()
         function = pkgutil.resolve_name(f"tidemark.pipeline.cli.{PLACES[name]}")
@@ -96,8 +96,8 @@ def loaded(name: str) -> Command:
 
 
 def without_pandas() -> None:
-    """Have Arrow find no pandas. It looks for it at the first value that it converts, which takes longer than `status`
-    itself. It looks again when somebody asks for `to_pandas`."""
+    """Hide pandas from Arrow, which looks for it at the first value that it converts: that takes longer than `status`
+    itself. Arrow looks again when `to_pandas` is called."""
     import pyarrow as pa  # not for --help
 
     places, sys.path[:] = sys.path[:], []
@@ -106,7 +106,7 @@ def without_pandas() -> None:
 
 
 def help_of(place: str) -> str | None:
-    """The docstring of a command, from its source: nothing is imported."""
+    """Read the docstring of a command from its source, without importing it."""
     module, _, function = place.partition(":")
     source = Path(__file__).parent.joinpath(*module.split(".")).with_suffix(".py")
     body = ast.parse(source.read_text(encoding="utf-8")).body
@@ -136,13 +136,13 @@ def settings_file(
 
 
 PRIVATE = 0o077
-"""The umask of the command and of all that it starts: only this user reads what they write."""
+"""The umask of the command and of everything it starts: only this user can read what they write."""
 
 
 def main() -> None:
-    """Run the command as a program: with what the shell passed, ended by its exit code."""
+    """Run the command with the shell's arguments, and exit with its code."""
     os.umask(PRIVATE)
-    # Both signals stop what was started. A shell starts background commands with SIGINT ignored: take it back.
+    # Both signals stop what was started. A shell starts background commands with SIGINT ignored: restore it.
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.default_int_handler)
     code = run_command(sys.argv[1:])
@@ -155,8 +155,7 @@ def main() -> None:
 
 
 def run_command(arguments: Sequence[str]) -> int:
-    """Run the command and return its exit code. An error that tidemark raises on purpose is printed as one message,
-    with exit code 1."""
+    """Run the command and return its exit code. A TidemarkError is printed as one message, with exit code 1."""
     try:
         app(list(arguments))
         code = 0

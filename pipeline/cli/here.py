@@ -1,4 +1,4 @@
-"""The settings, the clock and the lake of a command, and the errors of a command that cannot work with them."""
+"""The settings, the clock and the lake of a command, and errors that commands share."""
 
 import os
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ from tidemark.pipeline.settings import Settings, load_settings
 
 @dataclass(frozen=True, slots=True)
 class Here:
-    """The settings in force, a clock, and the lake, of which a command opens each part once."""
+    """The settings in force, a clock, and the lake, whose parts a command opens once."""
 
     settings: Settings
     clock: Clock
@@ -20,8 +20,8 @@ class Here:
 
 
 def here(landing: str = "") -> Here:
-    """Read the settings. `landing` names a command about what tidemark lands. Raises BaseReadByOthers for such a
-    command with `pubsub.attach`."""
+    """Read the settings and open the lake. `landing` is the name of a command that needs landed data: with
+    `pubsub.attach` it raises BaseReadByOthers."""
     settings, clock = load_settings(), SystemClock()
     if landing:
         refuse_attached(settings, landing)
@@ -34,7 +34,7 @@ def lake_of(settings: Settings, clock: Clock | None = None) -> OpenLake:
 
 
 def config_file() -> Path:
-    """The settings file in force."""
+    """Return the path of the settings file in force."""
     return Path(os.environ.get("TIDEMARK_CONFIG", "tidemark.toml")).resolve()
 
 
@@ -49,7 +49,7 @@ def refuse_attached(settings: Settings, command: str) -> None:
 
 
 def no_decision(settings: Settings) -> LakeError:
-    """The error of a command that needs a decision, on a lake without one."""
+    """Return the error for a lake without a decision."""
     start = "attach" if settings.pubsub.attach else "up"
     return LakeError(
         f"no decision has been made in {settings.lake.uri} yet; start the pipeline with `tidemark {start}`, and try "
@@ -58,5 +58,5 @@ def no_decision(settings: Settings) -> LakeError:
 
 
 def no_window(settings: Settings) -> LakeError:
-    """The error of a command that needs a computed window, on a lake without one."""
+    """Return the error for a lake without a computed window."""
     return LakeError(f"no window has been computed in {settings.lake.uri} yet; `tidemark status` shows what is waiting")

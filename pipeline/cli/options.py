@@ -26,12 +26,12 @@ class Span(timedelta):
 
 
 def option(help_text: str, *names: str, **more: Any) -> Any:
-    """An option with its help, its names if they differ from the parameter's, and typer's other arguments."""
+    """Define an option with its help, its names if they differ from the parameter's, and typer's other arguments."""
     return typer.Option(*names, help=help_text, **more)
 
 
 def duration(text: str | timedelta) -> timedelta:
-    """Read a duration such as `10s` or `5m`. Defaults pass through unchanged."""
+    """Parse a duration such as `10s` or `5m`. Defaults pass through unchanged."""
     try:
         return parse_duration(text) if isinstance(text, str) else text
     except ValueError as error:
@@ -39,7 +39,7 @@ def duration(text: str | timedelta) -> timedelta:
 
 
 def positive(text: str | timedelta) -> timedelta:
-    """Read a duration that is longer than zero."""
+    """Parse a duration that is longer than zero."""
     read = duration(text)
     if read <= timedelta(0):
         raise typer.BadParameter(f"{text} is not longer than zero")
@@ -51,7 +51,7 @@ NEARLY_A_KEY = re.compile(r"(\d{4}-\d\d-\d\dT\d\d)(-\d\d)")
 
 
 def moment(text: str, otherwise: str = "not a time") -> datetime:
-    """Read a time, which must have a time zone. The error says that the text is `otherwise`."""
+    """Parse a time with its time zone. The error says that the text is `otherwise`."""
     if nearly := NEARLY_A_KEY.fullmatch(text):
         hour, offset = nearly.groups()
         raise typer.BadParameter(
@@ -74,7 +74,7 @@ def moment(text: str, otherwise: str = "not a time") -> datetime:
 
 
 def ago(text: str | timedelta) -> timedelta | datetime:
-    """Read a duration such as `2h`, or a time with its zone."""
+    """Parse a duration such as `2h`, or a time with its zone."""
     try:
         return parse_duration(text) if isinstance(text, str) else text
     except ValueError:
@@ -82,12 +82,12 @@ def ago(text: str | timedelta) -> timedelta | datetime:
 
 
 def since_when(since: timedelta | datetime | None, now: datetime) -> datetime | None:
-    """The moment of a `--since`. No duration reaches before the epoch."""
+    """Return the time of a `--since`. No duration reaches before the epoch."""
     return now - min(since, now - EPOCH) if isinstance(since, timedelta) else since
 
 
 def share(text: str | float) -> float:
-    """Read a share from 0 up to, but not including, 1: `0.0001` or `0.01%`."""
+    """Parse a share from 0 up to, but not including, 1: `0.0001` or `0.01%`."""
     written = str(text)
     try:
         read = float(written.removesuffix("%")) / (100 if written.endswith("%") else 1)
@@ -99,17 +99,17 @@ def share(text: str | float) -> float:
 
 
 def duration_option(help_text: str, *names: str, parser: Any = duration, **more: Any) -> Any:
-    """An option that takes a duration."""
+    """Define an option that takes a duration."""
     return option(help_text, *names, parser=parser, metavar="<duration>", **more)
 
 
 def time_option(help_text: str, *names: str, **more: Any) -> Any:
-    """An option that takes a time with its zone."""
+    """Define an option that takes a time with its zone."""
     return option(help_text, *names, parser=moment, metavar="<time>", **more)
 
 
 def since_option(help_text: str, **more: Any) -> Any:
-    """An option that takes a duration before now, or a time with its zone: see `since_when`."""
+    """Define an option that takes a duration before now, or a time with its zone: see `since_when`."""
     return option(f"{help_text}: 2h, or a time with its zone.", parser=ago, metavar="<duration|time>", **more)
 
 
@@ -122,21 +122,21 @@ Limit = Annotated[int, option("The most rows to print.", min=1, max=MOST_ROWS)]
 
 
 def only_with(main: str, **given: object) -> None:
-    """Refuse options that make sense only beside `main`, by their names."""
+    """Refuse options that only make sense with `main`, by their names."""
     for name, value in given.items():
         if value:
             raise typer.BadParameter(f"it goes with {main}", param_hint=f"--{name.replace('_', '-')}")
 
 
 def apart_from(main: str, **given: object) -> None:
-    """Refuse options that do not go with `main`, by their names."""
+    """Refuse options that cannot be combined with `main`, by their names."""
     for name, value in given.items():
         if value:
             raise typer.BadParameter(f"it does not go with {main}", param_hint=f"--{name.replace('_', '-')}")
 
 
 def window_named(settings: Settings, text: str) -> Window:
-    """The window that an option names by its key or by any time within it."""
+    """Return the window that an option names by its key or by any time within it."""
     try:
         try:
             window = settings.windowing.named(text)

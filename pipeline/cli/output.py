@@ -1,8 +1,7 @@
 """Output of the commands: JSON for scripts, tables and lines for people, and values as text.
 
-Everything that is printed and was not written in this code (stream names, attributes, paths, errors) goes through
-`safe` or `printable`: it is shown as it is, and neither Rich nor the terminal takes it for a command. JSON has the
-exact value, written in ASCII.
+All external text (stream names, attributes, paths, errors) goes through `safe` or `printable`, so that neither Rich nor
+the terminal interprets it. JSON has the exact value, written in ASCII.
 """
 
 import json
@@ -23,19 +22,19 @@ from tidemark.pipeline.durations import format_duration
 from tidemark.pipeline.printable import printable
 
 FILE_WIDTH = 150
-"""Columns of a line that goes to a file or a pipe, where Rich would assume 80 and fold the tables."""
+"""Width of a line in a file or a pipe, where Rich would assume 80 and fold the tables."""
 
 WARNING = "[yellow]warning[/] "
 
 
 def console() -> Console:
-    """The console for people: as wide as the terminal, or `FILE_WIDTH`. It colours nothing by itself."""
+    """Return the console for people: as wide as the terminal, or `FILE_WIDTH`. It highlights nothing by itself."""
     return Console(width=None if sys.stdout.isatty() else FILE_WIDTH, highlight=False, emoji=False)
 
 
 def safe(value: object, at_most: int | None = None) -> str:
-    """A value from outside as text for Rich: without control characters, and with its brackets taken literally. Of a
-    text that is longer than `at_most`, the beginning and an ellipsis."""
+    """Convert an external value to literal text for Rich, without control characters. A text longer than `at_most` is
+    cut, and ends with an ellipsis."""
     text = text_of(value)
     if at_most is not None and len(text) > at_most:
         text = f"{text[: at_most - 1]}…"
@@ -43,17 +42,17 @@ def safe(value: object, at_most: int | None = None) -> str:
 
 
 def safe_lines(text: str) -> str:
-    """Like `safe`, for a text of several lines: those after the first are indented."""
+    """Like `safe`, for text of several lines; those after the first are indented."""
     return "\n  ".join(safe(line.strip()) for line in text.strip().split("\n"))
 
 
 def without_stop(sentence: str) -> str:
-    """A sentence without its full stop, to go on after: an error's text may have one."""
+    """Strip the full stop of a sentence, which an error's text may have, so that text can follow."""
     return sentence.rstrip(". ")
 
 
 def text_of(value: object) -> str:
-    """A value as people read it."""
+    """Format a value for people."""
     match value:
         case None:
             return "—"
@@ -74,12 +73,12 @@ def text_of(value: object) -> str:
 
 
 def counted(number: int, thing: str) -> str:
-    """A number and what it counts, such as `1 message` or `2,000 messages`."""
+    """Format a number and what it counts, such as `1 message` or `2,000 messages`."""
     return f"{number:,} {thing}{'' if number == 1 else 's'}"
 
 
 def exact_iso(time: datetime) -> str:
-    """A time to the microsecond, where `iso` stops at the millisecond."""
+    """Format a time to the microsecond; `iso` stops at the millisecond."""
     return time.astimezone(UTC).isoformat().replace("+00:00", "Z")
 
 
@@ -102,7 +101,7 @@ def print_json(facts: Mapping[str, Any], *, exact: bool = False) -> None:
 
 
 def _strict(value: Any) -> Any:
-    """The value with its infinities and its NaN as text."""
+    """Replace infinities and NaN by text."""
     match value:
         case float() if not math.isfinite(value):
             return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
@@ -115,8 +114,8 @@ def _strict(value: Any) -> Any:
 
 
 def grid(columns: int, rows: Iterable[Iterable[str]], *, gap: int = 2, bold_names: bool = False) -> Table:
-    """A table without a header, of rows in Rich's markup. The last column wraps; with bold names the first stands
-    out."""
+    """Build a table without a header, from rows in Rich's markup. The last column wraps; with `bold_names` the first is
+    bold."""
     table = Table.grid(padding=(0, gap))
     for column in range(columns):
         table.add_column(style="bold" if bold_names and not column else None, no_wrap=column < columns - 1)
@@ -126,7 +125,7 @@ def grid(columns: int, rows: Iterable[Iterable[str]], *, gap: int = 2, bold_name
 
 
 def facts_table(facts: Mapping[str, object]) -> Table:
-    """Names in bold beside their values. Both may come from outside."""
+    """Build a table of bold names and their values. Both may be external text."""
     return grid(2, ((safe(name), safe(value)) for name, value in facts.items()), gap=3, bold_names=True)
 
 
@@ -137,8 +136,8 @@ def columns(
     gap: int = 1,
     title: str | None = None,
 ) -> Table:
-    """A table with a bold header and no lines: columns aligned left, then columns aligned right. The values of the rows
-    may come from outside."""
+    """Build a table with a bold header and no lines: left-aligned columns, then right-aligned ones. The values of the
+    rows may be external text."""
     table = Table(box=None, header_style="bold", padding=(0, gap), title=title)
     for name in left:
         table.add_column(safe(name), no_wrap=True)
@@ -152,8 +151,8 @@ def columns(
 def print_rows(
     rows: Sequence[Mapping[str, Any]], said: str, names: Sequence[str] = (), *, whole: str = "", as_json: bool = False
 ) -> None:
-    """Print rows, as JSON one object a line. People see the columns `names`, or those of the first row, and `said`
-    below. A null is empty. The column `whole` is never shortened."""
+    """Print rows as a table, or as JSON with one object per line. The table has the columns `names`, by default those
+    of the first row, and `said` below. A null is empty. The column `whole` is never shortened."""
     if as_json:
         for row in rows:
             print_json(row)
@@ -168,14 +167,14 @@ def print_rows(
 
 
 def warn(terminal: Console, sentences: Iterable[str]) -> None:
-    """Print warnings, each below an empty line."""
+    """Print warnings, each after an empty line."""
     for sentence in sentences:
         terminal.print(f"\n{WARNING}{safe(sentence)}")
 
 
 @contextmanager
 def progress_bar(*shown: ProgressColumn, quiet: bool = False) -> Iterator[Progress]:
-    """A bar on the terminal's standard error, which is gone afterwards; nothing where it goes to a file."""
+    """Show a temporary progress bar on standard error; nothing if that is not a terminal."""
     target = Console(stderr=True)
     bars = (TextColumn("{task.description}"), BarColumn(), *(shown or (TimeElapsedColumn(),)))
     with Progress(*bars, console=target, transient=True, disable=quiet or not target.is_terminal) as progress:

@@ -1,6 +1,6 @@
-"""Asks a Dagster for runs, over its GraphQL: that of `tidemark up`, or any other that serves this pipeline's jobs.
+"""Requests runs from a Dagster over GraphQL: that of `tidemark up`, or any other that serves this pipeline's jobs.
 
-It is plain HTTP, so that the command works from any machine and imports nothing of Dagster's.
+It uses plain HTTP, so that the command works from any machine and imports nothing of Dagster's.
 """
 
 import os
@@ -19,18 +19,18 @@ from tidemark.pipeline.printable import printable
 from tidemark.pipeline.settings_sections import DagsterSettings
 
 HEADERS = "TIDEMARK_DAGSTER_HEADERS"
-"""The environment variable with further headers of each request, such as a login's: one `Name: value` a line."""
+"""The environment variable with further headers of each request, such as for a login: one `Name: value` per line."""
 
 CONNECT_SECONDS, ANSWER_SECONDS = 10, 60
-"""The longest wait for a connection, and for the answer to go on: Dagster may load a code location to answer."""
+"""Longest wait for a connection, and for each part of the answer: Dagster may load a code location to answer."""
 
 PART_BYTES, MOST_BYTES = 1 << 16, 16 << 20
-"""Bytes of an answer that are read at a time, and at most."""
+"""Bytes of an answer that are read at a time, and in total at most."""
 
 REFUSALS = (401, 403)
 
 QUOTED = 300
-"""Characters of somebody else's text in a message of ours."""
+"""Characters of external text that a message quotes at most."""
 
 A_HEADER = re.compile(r"([A-Za-z0-9\-]+): *([\x21-\x7e][\x20-\x7e]*)")
 
@@ -62,19 +62,19 @@ mutation Launch($run: ExecutionParams!) {
 
 
 class DagsterApi:
-    """A Dagster that is asked over HTTP. Every failure is ServiceFailed, and says what to do."""
+    """A client of a Dagster's GraphQL API. Every failure is a ServiceFailed that says what to do."""
 
     def __init__(self, settings: DagsterSettings) -> None:
-        """Raises InvalidSettings where the variable HEADERS cannot be read, or would be sent in the clear."""
+        """Raises InvalidSettings if the variable HEADERS cannot be read, or would be sent in the clear."""
         self._ui, self._location = settings.ui, settings.location
         self._is_here = is_loopback(urlsplit(self._ui).hostname or "")
         self._headers = headers_of_the_environment(self._ui)
 
     def launch(self, job: str, lake: str, tags: Mapping[str, str]) -> str:
-        """Request one run of the job of the pipeline with this lake, with these tags beside its own; return the run's
-        address in the UI. The job is known by its tag: its name may begin with that of the pipeline.
+        """Request one run of the pipeline's job, with these tags besides its own; return the run's address in the UI.
 
-        A request whose answer is lost may have been carried out. It is not repeated.
+        The job is found by its tag for this lake, since its name may begin with the pipeline's. A request whose answer
+        is lost may have been carried out, and is not repeated.
         """
         repository, name = self._found(job, lake)
         selector = {"repositoryLocationName": self._location, "repositoryName": repository, "pipelineName": name}
@@ -88,7 +88,7 @@ class DagsterApi:
         return f"{self._ui}/runs/{answer['run']['runId']}"
 
     def _found(self, job: str, lake: str) -> tuple[str, str]:
-        """The names of the location's repository that has the job, and of the job there."""
+        """Return the names of the location's repository that has the job, and of the job there."""
         marks = [{"key": PIPELINE, "value": value} for value in pipeline_tags(lake)]
         answer = self._ask(LOCATION, {"location": self._location})
         entry = answer["workspaceLocationEntryOrError"]
@@ -117,7 +117,7 @@ class DagsterApi:
         )
 
     def _ask(self, query: str, variables: Mapping[str, Any]) -> Any:
-        """The data of a GraphQL answer."""
+        """Return the data of a GraphQL answer."""
         status, body = self._post({"query": query, "variables": variables})
         try:
             answer = orjson.loads(body)
@@ -135,7 +135,7 @@ class DagsterApi:
         return answer["data"]
 
     def _post(self, query: Mapping[str, Any]) -> tuple[int, bytes]:
-        """The status and the beginning of the answer."""
+        """Return the status and the beginning of the answer."""
         proxies = dict.fromkeys(("http", "https", "all"), "") if self._is_here else None  # not the environment's
         try:
             with requests.post(
@@ -172,7 +172,7 @@ class DagsterApi:
 
 
 def headers_of_the_environment(ui: str) -> dict[str, str]:
-    """The headers in the variable HEADERS. Raises InvalidSettings, which does not repeat them."""
+    """Read the headers in the variable HEADERS. Raises InvalidSettings, which does not repeat them."""
     headers = {}
     for line in filter(str.strip, os.environ.get(HEADERS, "").splitlines()):
         found = A_HEADER.fullmatch(line.strip())
@@ -188,6 +188,6 @@ def headers_of_the_environment(ui: str) -> dict[str, str]:
 
 
 def _quoted(text: str | bytes) -> str:
-    """The beginning of somebody else's text, on one line and without control characters."""
+    """Return the beginning of external text, on one line and without control characters."""
     whole = text.decode(errors="replace") if isinstance(text, bytes) else text
     return printable(" ".join(whole.split()))[:QUOTED]

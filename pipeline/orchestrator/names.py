@@ -1,4 +1,4 @@
-"""Names shared by Dagster's definitions and the commands that ask it for runs."""
+"""Names shared by Dagster's definitions and the commands that request runs."""
 
 import hashlib
 import re
@@ -6,69 +6,70 @@ import re
 from tidemark.pipeline.settings import Settings
 
 COMPUTE_WINDOWS = "compute_windows"
-"""The job that computes windows, wherever they lie."""
+"""The job that computes any windows."""
 
 INGEST = "ingest"
 """The job whose readers on Spark pull instead of the ticks, and the sensor that requests it."""
 
 READS = "tidemark/reads"
-"""The tag of such a run that has settled its first round: ticks need not pull."""
+"""The tag of an ingest run that has settled its first round: ticks need not pull."""
 
 STAYS = "tidemark/stays"
-"""The tag of such a run that goes on although it has caught up: ticks could not keep up before."""
+"""The tag of an ingest run that continues after it has caught up, because ticks could not keep up before."""
 
 ENDED = "tidemark/ended"
-"""The tag that says why such a run ended."""
+"""The tag that says why an ingest run ended."""
 
 REQUEUE = "requeue"
-"""The job that judges quarantine again, and the sensor that requests it."""
+"""The job that judges quarantined messages again, and the sensor that requests it."""
 
 CONTRACT = "tidemark/contract"
-"""The tag with the beginning of the digest of the message contract for which such a run was requested."""
+"""The tag of a requeue run with the beginning of the digest of the message contract it was requested for."""
 
 PIPELINE = "tidemark/pipeline"
-"""The tag that says which pipeline's run it is: `pipeline_tag` of its lake."""
+"""The tag that identifies a run's pipeline: `pipeline_tag` of its lake."""
 
 TICK = "tidemark/tick"
 """The tag with the id of the tick that requested a run."""
 
 WINDOWS = "tidemark/windows"
-"""The tag that says which windows a run computes: `first..last`, by their keys, and how many. It asks for them where
-the run's config names none."""
+"""The tag with the windows that a run computes: `first..last`, by key, and their number. It requests them if the run's
+config names none."""
 
 TO = ".."
-"""Stands between the first and the last key of a stretch of windows."""
+"""Separates the first and the last key of a stretch of windows."""
 
 BACKLOG = "tidemark/backlog"
 """The tag of a run of COMPUTE_WINDOWS over older and stale windows."""
 
 DEFINITION = "tidemark/definition"
-"""The tag that says by which text of its file, and loaded with which, a run computes a table of one's own."""
+"""The tag with the digests of a custom table's file: as Dagster loaded it, and as the run reads it."""
 
 
 def pipeline_tag(lake: str) -> str:
-    """The tag value of the pipeline with this lake, short enough for a row of the UI: the end of the lake's address,
-    and a digest of all of it."""
+    """Return the tag value of the pipeline with this lake, short enough for a row of the UI: the end of the lake's
+    address, and a digest of all of it."""
     named = re.sub(r"[^A-Za-z0-9_]+", "-", lake.rstrip("/").rpartition("/")[2])
     return f"{named[-20:].strip('-') or 'lake'}-{hashlib.sha256(lake.encode()).hexdigest()[:8]}"
 
 
 def pipeline_tags(lake: str) -> list[str]:
-    """Every value of the tag PIPELINE that runs of this pipeline have: an earlier version wrote the lake's address."""
+    """Return every value of the tag PIPELINE that this pipeline's runs may have: an earlier version wrote the lake's
+    address."""
     return [pipeline_tag(lake), lake]
 
 
 def compute_job(table: str) -> str:
-    """The job that computes windows of a table of one's own."""
+    """Return the name of the job that computes windows of a custom table."""
     return f"compute_{table}"
 
 
 def op_of(job: str) -> str:
-    """The op of a job that computes windows."""
+    """Return the name of the op of a job that computes windows."""
     return f"{job}_by_name"
 
 
 def name_of(settings: Settings, name: str) -> str:
-    """A job's, an op's, a sensor's, a schedule's or a resource's name in Dagster. With `dagster.name` it has that name
-    as its prefix, so that it stands beside those of other pipelines and of other people."""
+    """Return the name of a job, op, sensor, schedule or resource in Dagster, prefixed with `dagster.name` if that is
+    set, so that it does not clash with other definitions."""
     return f"{settings.dagster.name}_{name}" if settings.dagster.name else name

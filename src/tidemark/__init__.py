@@ -10,9 +10,8 @@ __all__ = ["Pipeline", "Windows", "windowed"]
 
 
 def __getattr__(name: str) -> Any:
-    """`tidemark.Pipeline`, the Dagster component, and `tidemark.windowed`, the decorator of tables of one's own. They
-    are imported when somebody asks for them: Spark's workers and the commands import this package too, and need no
-    Dagster."""
+    """Import `Pipeline` (the Dagster component), `Windows` and `windowed` (the decorator of custom tables) on first
+    use: Spark's workers and the commands import this package too, and need no Dagster."""
     if name == "Pipeline":
         from tidemark.assets.embedded import PipelineComponent
 

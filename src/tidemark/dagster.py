@@ -1,4 +1,4 @@
-"""tidemark in a Dagster project of one's own: the public API.
+"""tidemark in your Dagster project: the public API.
 
     import tidemark.dagster as td
 
@@ -6,7 +6,7 @@
     orders = td.pipeline("orders.toml", name="orders")
     defs = dg.Definitions.merge(dg.Definitions(assets=[...]), heartbeats.definitions(), orders.definitions())
 
-Importing this reads nothing. It keeps its names from release to release; the packages below `tidemark` may change.
+Importing this module reads no settings. Its names are stable across releases; the packages below `tidemark` may change.
 """
 
 from tidemark.assets.embedded import Pipeline, pipeline

@@ -1,11 +1,11 @@
-"""`format("pubsub")` for a Spark session of one's own: the public API.
+"""`format("pubsub")` for your Spark session: the public API.
 
     import tidemark.spark
 
     tidemark.spark.register(spark)
     messages = spark.readStream.format("pubsub").options(...).load()
 
-It keeps its names from release to release; the packages below `tidemark` may change.
+Its names are stable across releases; the packages below `tidemark` may change.
 """
 
 from typing import TYPE_CHECKING, Any
@@ -19,7 +19,7 @@ __all__ = ["PubSubDataSource", "register"]
 
 
 def __getattr__(name: str) -> Any:
-    """Import the source when it is asked for: PySpark before 4.2 lacks what it is made of."""
+    """Import the source on first use: PySpark before 4.2 lacks its base classes."""
     if name != "PubSubDataSource":
         raise AttributeError(f"module {__name__} has no attribute {name}")
     from tidemark.pipeline.ingest.source.pubsub_source import PubSubDataSource

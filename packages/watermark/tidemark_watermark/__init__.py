@@ -5,8 +5,8 @@
     if read_watermark("gs://my-bucket/lake").is_closed("2026-11-21T05-20Z"):
         ...
 
-It needs the right to read that one object. The answers are those of `tidemark.watermark`, up to a minute later where
-nothing has changed. Both distributions can be installed at once.
+It needs read access to that one object. The answers are those of `tidemark.watermark`, up to a minute later while
+nothing changes. Both distributions can be installed together.
 """
 
 import json
@@ -24,7 +24,7 @@ __all__ = ["NotReadable", "Unreachable", "Watermark", "read_watermark", "wait_fo
 
 OBJECT = "watermark.json"
 FORMAT = 1
-"""The newest format of a lake that is read."""
+"""The newest lake format that this package reads."""
 
 KEY_FORMAT = "%Y-%m-%dT%H-%MZ"
 LOOK_EVERY_SECONDS = 5.0
@@ -32,7 +32,7 @@ REQUEST_TIMEOUT_SECONDS = 10.0
 SERVICE = "https://storage.googleapis.com"
 READ_ONLY = "https://www.googleapis.com/auth/devstorage.read_only"
 PASSING = {408, 429}
-"""HTTP statuses that ask for another attempt, beside those from 500 on."""
+"""Retryable HTTP statuses, besides those from 500."""
 
 EPOCH, LATEST = datetime(1970, 1, 1, tzinfo=UTC), datetime(9000, 1, 1, tzinfo=UTC)
 
@@ -42,16 +42,16 @@ class NotReadable(Exception):
 
 
 class Unreachable(NotReadable):
-    """There was no answer; the next attempt may succeed."""
+    """No usable answer; the next attempt may succeed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Watermark:
-    """The progress of a pipeline's watermark. It never goes back, so what is closed stays closed.
+    """The watermark of a pipeline. It never goes back, so a closed window stays closed.
 
-    `event_time` is aware and in UTC: every message with an event time below it is what `promise` says, `landed` in the
-    lake or `acknowledged` by whoever reads base. It is None until there is a watermark. `decided_at` and `reason` are
-    those of the newest decision; an old `decided_at` says that the pipeline is down. `place` is the object's address.
+    `event_time` is aware, in UTC, and None until there is a watermark. Every message with an earlier event time is what
+    `promise` says: `landed` in the lake, or `acknowledged` by the consumer of base. `decided_at` and `reason` are those
+    of the newest decision; an old `decided_at` means that the pipeline is down. `place` is the object's address.
     """
 
     place: str
@@ -64,14 +64,15 @@ class Watermark:
     window_length: timedelta | None = None
 
     def has_reached(self, event_time: datetime) -> bool:
-        """Tell whether the watermark has passed this time. Raises ValueError for a time without a zone."""
+        """True if the watermark has reached this time. Raises ValueError for a time without a zone."""
         if event_time.tzinfo is None:
             raise ValueError(f"{event_time} has no time zone")
         return self.event_time is not None and event_time <= self.event_time
 
     def is_closed(self, window: str | datetime) -> bool:
-        """Tell whether the watermark has passed a window, named by its key (`2026-11-21T05-20Z`) or by its end. Raises
-        ValueError for a text that is not a window's key and for a time without a zone."""
+        """True if the watermark has reached the end of a window, named by its key (`2026-11-21T05-20Z`) or by that end.
+        Raises ValueError for a text that is not a window's key and for a time without a zone, and NotReadable like
+        `end_of`."""
         if isinstance(window, str):
             if self.decided_at is None:
                 start_of(window)
@@ -80,8 +81,8 @@ class Watermark:
         return self.has_reached(window)
 
     def end_of(self, key: str) -> datetime:
-        """The end of the window with this key. Raises ValueError as `is_closed`; NotReadable where the object does not
-        tell the length of windows, because there is none or an earlier tidemark wrote it."""
+        """Return the end of the window with this key. Raises ValueError like `is_closed`, and NotReadable if the object
+        does not exist, or does not state the length of windows because an earlier tidemark wrote it."""
         start = start_of(key)
         if self.window_length is None:
             raise NotReadable(
@@ -93,10 +94,11 @@ class Watermark:
 
 
 def read_watermark(lake: str | Path) -> Watermark:
-    """The watermark of the pipeline with this lake: a folder, `gs://bucket/prefix`, or the object itself.
+    """Read the watermark of the pipeline with this lake: a folder, `gs://bucket/prefix`, or the object itself.
 
-    One request. Without the object there is no event time, and no window is closed. Credentials are Google's
-    application default ones; `$STORAGE_EMULATOR_HOST` names another server, which gets none. Raises NotReadable.
+    It makes one request. If the object does not exist, there is no event time, and no window is closed. Credentials are
+    Google's application default credentials; `$STORAGE_EMULATOR_HOST` names another server, which gets none. Raises
+    NotReadable.
     """
     place = place_of(lake)
     content = _in_bucket(place) if place.startswith("gs://") else _on_disk(Path(place))
@@ -106,9 +108,9 @@ def read_watermark(lake: str | Path) -> Watermark:
 
 
 def wait_for(lake: str | Path, until: str | datetime, timeout: timedelta) -> Watermark:
-    """The watermark once it has reached an event time, or the end of the window with this key; else as it is after the
-    timeout. It looks every five seconds. A server that does not answer is asked again until then. Raises NotReadable,
-    and ValueError as `is_closed`."""
+    """Wait until the watermark has reached an event time, or the end of the window with this key, and return it; after
+    the timeout, return it as it is. It polls every five seconds, and retries an unreachable server until the timeout.
+    Raises NotReadable, and ValueError like `is_closed`."""
     ends = time.monotonic() + timeout.total_seconds()
     while True:
         failed, found = None, Watermark(place_of(lake))
@@ -126,7 +128,7 @@ def wait_for(lake: str | Path, until: str | datetime, timeout: timedelta) -> Wat
 
 
 def start_of(key: str) -> datetime:
-    """The start of the window with this key. Raises ValueError."""
+    """Return the start of the window with this key. Raises ValueError."""
     try:
         start = datetime.strptime(key, KEY_FORMAT).replace(tzinfo=UTC)
     except ValueError as error:
@@ -137,7 +139,7 @@ def start_of(key: str) -> datetime:
 
 
 def place_of(lake: str | Path) -> str:
-    """The address of a lake's object. Raises ValueError for a bucket without a name."""
+    """Return the address of a lake's object. Raises ValueError if `lake` names none."""
     address = str(lake).removeprefix("file:").rstrip("/")
     if address in ("", "gs:"):
         raise ValueError(f"{str(lake)!r} names no lake; write gs://my-bucket/lake, or a folder")
@@ -145,7 +147,7 @@ def place_of(lake: str | Path) -> str:
 
 
 def parsed(content: bytes, place: str) -> Watermark:
-    """Read the object. Raises NotReadable if it is damaged or of a later tidemark."""
+    """Parse the object. Raises NotReadable if it is damaged or was written by a later tidemark."""
     try:
         facts = json.loads(content)
         if not isinstance(facts, dict):
@@ -235,7 +237,7 @@ def _authorized() -> Any:
 
 @cache
 def _credentials() -> Any:
-    """Google's application default credentials, kept so that looks share a token."""
+    """Return Google's application default credentials, cached so that reads share a token."""
     import google.auth
 
     return google.auth.default(scopes=[READ_ONLY])[0]

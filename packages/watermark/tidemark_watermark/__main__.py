@@ -14,14 +14,14 @@ UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 
 
 def duration(text: str) -> timedelta:
-    """Read `90s`, `10m`, `1h30m`."""
+    """Parse a duration such as `90s`, `10m` or `1h30m`."""
     if not re.fullmatch(r"(\d{1,6}[smhd])+", text):
         raise argparse.ArgumentTypeError(f"{text} is not a duration such as 90s, 10m or 1h30m")
     return timedelta(seconds=sum(int(count) * UNITS[unit] for count, unit in re.findall(r"(\d+)([smhd])", text)))
 
 
 def key_or_time(text: str) -> str | datetime:
-    """Read a window's key, which stays a text, or a time with its zone."""
+    """Parse a time with its zone; return a window's key unchanged."""
     try:
         start_of(text)
     except ValueError as error:
@@ -70,7 +70,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def facts(found: Watermark) -> dict[str, object]:
-    """The watermark as one object of JSON, with the keys that `tidemark watermark --json` has."""
+    """Return the watermark as facts for JSON."""
     return {
         "watermark": _text(found.event_time),
         "decided_at": _text(found.decided_at),

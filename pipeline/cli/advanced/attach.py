@@ -1,4 +1,4 @@
-"""`tidemark attach`: the watermark of a subscription that somebody else reads, without Dagster and Spark."""
+"""`tidemark attach`: the watermark of a subscription that another consumer reads, without Dagster and Spark."""
 
 from collections.abc import Sequence
 from contextlib import closing, suppress
@@ -33,14 +33,14 @@ from tidemark.pipeline.settings import Settings, load_settings
 from tidemark.pipeline.settings_sections import LISTEN
 
 LOOKS_EVERY = timedelta(minutes=1)
-"""The interval of looks at both subscriptions, which anybody may change."""
+"""Interval between two checks of both subscriptions for changes."""
 
 GIVES_BACK_SECONDS = 0.2
-"""The time at the end for requests that give messages back; their answers are not waited for."""
+"""Time at the end for requests that return messages to Pub/Sub; their answers are not awaited."""
 
 
 def attach(
-    ticks: Annotated[int | None, option("End after so many ticks; exit code 1 if the last failed.", min=1)] = None,
+    ticks: Annotated[int | None, option("End after this many ticks; exit code 1 if the last failed.", min=1)] = None,
 ) -> None:
     """Track a subscription that another system reads.
 
@@ -61,7 +61,7 @@ def attach(
     with closing(Attached(settings, clock)) as attached, suppress(KeyboardInterrupt):
         if settings.emulated:
             attached.warn(provision_here(settings, clock).warnings)
-        with suppress(PubSubUnreachable):  # the first tick says it
+        with suppress(PubSubUnreachable):  # the first tick reports it
             attached.look()
         done, ok, next_at = 0, True, clock.monotonic()
         while ticks is None or done < ticks:
@@ -73,7 +73,7 @@ def attach(
 
 
 class Attached:
-    """One process' ticks. It keeps its clients between them, and what it has said."""
+    """The ticks of one process. Clients, and what was printed, are kept between them."""
 
     def __init__(self, settings: Settings, clock: Clock) -> None:
         self._settings, self._clock = settings, clock
@@ -95,7 +95,8 @@ class Attached:
         self._warned: Sequence[str] = ()
 
     def tick(self) -> bool:
-        """Track, decide and tell, and say what is new. False if it failed: what is not durable comes again."""
+        """Track, decide, publish the watermark, and print what is new. False if the tick failed: messages that are not
+        durable are redelivered."""
         began = self._clock.monotonic()
         self._observer.begin(TRACKING)
         try:
@@ -103,7 +104,7 @@ class Attached:
             if began >= self._looks_at:
                 self.look()
             tracked = self._track()
-        except NewerFormat:  # into a later version's lake nothing is written
+        except NewerFormat:  # nothing is written into a lake of a later version
             raise
         except Exception as error:
             failed = self._notes.failed(TRACKING, error, self._in_lake)
@@ -120,8 +121,8 @@ class Attached:
         return True
 
     def look(self) -> None:
-        """Look at both subscriptions, and say what endangers the promise. Raises ProvisionRefused if it does not hold,
-        and PubSubError where they cannot be seen."""
+        """Check both subscriptions, and print what endangers the promise. Raises ProvisionRefused if it does not hold,
+        and PubSubError if they cannot be read."""
         found = look_at_subscriptions(self._readings.client(), self._settings.pubsub, self._settings.contract)
         if found.breaks:
             raise ProvisionRefused("; ".join(found.breaks))
@@ -129,14 +130,14 @@ class Attached:
         self.warn([*found.dangers, *self._readings.taken_away()])
 
     def warn(self, sentences: Sequence[str]) -> None:
-        """Print each sentence that was not among the last ones."""
+        """Print the sentences that were not in the last call."""
         for sentence in sentences:
             if sentence not in self._warned:
                 _say(f"warning: {sentence}", self._clock.now())
         self._warned = sentences
 
     def close(self) -> None:
-        """Give back what was pulled and is not tracked."""
+        """Return messages that were pulled and not tracked to Pub/Sub."""
         if self._tracking is not None:
             self._tracking.close()
         self._clock.sleep(GIVES_BACK_SECONDS)
@@ -163,7 +164,7 @@ class Attached:
         )
 
     def _say_once(self, about: str, text: str, key: object = None, at: datetime | None = None) -> None:
-        """Print a line, unless the last one about the same had the same key, or text."""
+        """Print a line, unless the last one with this `about` had the same key, by default the text."""
         key = text if key is None else key
         if self._said.get(about) != key:
             self._said[about] = key

@@ -27,10 +27,8 @@ def demo(
     idle_timeout: Annotated[
         timedelta | None, duration_option("The silence after which the last windows close.", parser=positive)
     ] = None,
-    shape: Annotated[ShapeName, option("How messages are written.")] = ShapeName.JSON,
-    lake: Annotated[
-        str, option("Where the lake goes: in the folder, or gs://bucket/prefix, where nothing may be yet.")
-    ] = "file:lake",
+    shape: Annotated[ShapeName, option("The format of messages.")] = ShapeName.JSON,
+    lake: Annotated[str, option("Where the lake goes: in the folder, or an empty gs://bucket/prefix.")] = "file:lake",
     lake_endpoint: Annotated[str | None, option("Another Cloud Storage address, such as a server on loopback.")] = None,
 ) -> None:
     """Play an outage end to end, and compare every row."""

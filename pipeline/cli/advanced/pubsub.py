@@ -19,7 +19,7 @@ DEFAULT = "127.0.0.1:8085"
 """The default address, which is that of Google's emulator."""
 
 WAKES_EVERY_SECONDS = 1.0
-"""The longest time until a signal is seen that the system gave to another thread than the waiting one."""
+"""Longest time until a signal is noticed that the system delivered to another thread."""
 
 FAULT_NAMES = tuple(field.name for field in fields(Faults))
 
@@ -38,10 +38,10 @@ def pubsub(
 ) -> None:
     """Serve tidemark's own Pub/Sub on loopback.
 
-    It listens where the settings say that the emulator is, and at 127.0.0.1:8085 where they name none. It has what
-    tidemark uses: topics, subscriptions, pulls and streaming pulls, acknowledgements, leases that end, snapshots and
-    seeks. It keeps everything in memory and loses it when it stops. A fault is a probability (unavailable=0.01), a
-    duration (visible_after=500ms) or true or false (shuffled=true); without --fault nothing goes wrong.
+    It listens at pubsub.emulator_host, or at 127.0.0.1:8085 if that is empty. It supports what tidemark uses: topics,
+    subscriptions, pulls and streaming pulls, acknowledgements, expiring leases, snapshots and seeks. It keeps
+    everything in memory and loses it when it stops. A fault is a probability (unavailable=0.01), a duration
+    (visible_after=500ms) or true or false (shuffled=true); without --fault nothing goes wrong.
     """
     host, port = listening(host, port)
     if seed is None:
@@ -59,8 +59,8 @@ def pubsub(
 
 
 def listening(host: str | None, port: int | None) -> tuple[str, int]:
-    """The host and port to listen on. What is not asked for is as in `pubsub.emulator_host`; only then the settings are
-    read. Raises InvalidSettings for an address that is not loopback."""
+    """Return the host and port to listen on. Missing ones are those of `pubsub.emulator_host`; only then are the
+    settings read. Raises InvalidSettings for an address that is not loopback."""
     said = f"--host {host}"
     if host is None or port is None:
         named = load_settings(needs_file=False).pubsub.emulator_host or DEFAULT
@@ -76,7 +76,7 @@ def listening(host: str | None, port: int | None) -> tuple[str, int]:
 
 
 def faults_of(written: list[str], others: Faults | None = None) -> Faults:
-    """Read faults that are written as `name=value`; those that are not are as the `others`. Raises InvalidSettings."""
+    """Parse faults written as `name=value`; all others are those of `others`. Raises InvalidSettings."""
     faults = others or Faults()
     for one in written:
         name, equals, value = one.partition("=")
@@ -90,7 +90,7 @@ def faults_of(written: list[str], others: Faults | None = None) -> Faults:
 
 
 def _value(name: str, written: str) -> Any:
-    """Read a value of the type that the fault's default has."""
+    """Parse a value of the type of the fault's default."""
     default = getattr(Faults(), name)
     if isinstance(default, bool):
         if written not in ("true", "false"):

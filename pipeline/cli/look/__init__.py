@@ -1,1 +1,1 @@
-"""Commands that show what a lake holds. They read the lake alone and change nothing, except `quarantine --requeue`."""
+"""Commands that show what a lake holds. They read only the lake, and change nothing, except `quarantine --requeue`."""

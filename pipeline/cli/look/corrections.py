@@ -1,4 +1,4 @@
-"""`tidemark diffs --corrections`: what changed in windows that were computed again."""
+"""`tidemark diffs --corrections`: what changed in recomputed windows."""
 
 import json
 from datetime import datetime, timedelta
@@ -43,7 +43,7 @@ def show_corrections(
 
 
 def _key(text: str) -> str:
-    """A window's key. Windows of custom tables may have any length."""
+    """Validate a window's key. Windows of custom tables may have any length."""
     try:
         datetime.strptime(text, KEY_FORMAT)  # noqa: DTZ007 (only checked)
     except ValueError as error:
@@ -59,7 +59,8 @@ def _title(row: dict[str, Any]) -> str:
 
 
 def _shown(row: dict[str, Any]) -> list[tuple[str, object, object]]:
-    """Names and values: the key's, and what differs between the rows. A row that came or went is shown whole."""
+    """Return names with old and new values: the key's, and what differs between the rows. An added or removed row is
+    shown whole."""
     if row["change"] == Change.UNKNOWN:
         return [("why", row["detail"], "")]
     key, old, new = (_object(row[name]) or {} for name in JSON_COLUMNS)

@@ -1,4 +1,4 @@
-"""Custom tables in `tidemark status --all`: their windows, by which version, what is due and what is wrong."""
+"""Custom tables in `tidemark status --all`: computed windows, versions, due windows and errors."""
 
 from collections import Counter
 from collections.abc import Iterable, Iterator
@@ -19,8 +19,8 @@ SHOWN = ("name", "newest", "version", "windows", "rows", "due", "by_other_versio
 
 
 def read_custom_tables(at: Here, now: datetime) -> Iterator[tuple[dict[str, Any], Failing | None]]:
-    """Each table's facts, and its failed runs. `version`, `due` and `by_other_versions` are None for a table that the
-    settings do not name, or whose file cannot be used; `wrong` says why. Raises LakeError."""
+    """Yield each table's facts, and its failed runs. `version`, `due` and `by_other_versions` are None for a table that
+    is not in the settings, or whose file cannot be used; `wrong` says why. Raises LakeError."""
     lake, settings = at.lake, at.settings
     failing = {each.table: each for each in read_failing_tables(lake, now)}
     followed = _followed(at, now) if settings.tables else None
@@ -51,7 +51,7 @@ def read_custom_tables(at: Here, now: datetime) -> Iterator[tuple[dict[str, Any]
 
 
 def show_custom_tables(found: Iterable[tuple[dict[str, Any], Failing | None]], terminal: Console) -> None:
-    """Print the tables, if there are any."""
+    """Print the tables, if any."""
     facts = [facts for facts, _ in found]
     if not facts:
         return

@@ -17,14 +17,14 @@ from tidemark.pipeline.lake.tables.windowed import PARTITION
 from tidemark.pipeline.quality.gate import Stage, WindowProgress, words
 
 LEFT_OUT = ("publish_time", "message_id")
-"""Columns that only --json has, as it has the previous values: the comparisons must fit a terminal."""
+"""Columns that only --json has, like the previous values: the comparisons must fit a terminal."""
 
 
 def diffs(
     window: InWindow = None,
-    stream: Annotated[str | None, option("Only this stream, by its id; of all windows unless one is named.")] = None,
+    stream: Annotated[str | None, option("Only this stream, by its id; in all windows without --window.")] = None,
     table: Annotated[str | None, option("A custom table instead of heartbeat_diffs.")] = None,
-    corrections: Annotated[bool, option("Instead, what changed in windows computed again.", "--corrections")] = False,
+    corrections: Annotated[bool, option("Instead, what changed in recomputed windows.", "--corrections")] = False,
     since: Annotated[Any, since_option("With --corrections: only windows replaced since")] = None,
     limit: Limit = 20,
     as_json: AsJson = False,
@@ -33,8 +33,8 @@ def diffs(
 
     Without --window and --stream: the newest window.
 
-    With --corrections: the newest changes, each row as it was and as it is. Runs note them if windows.corrections is
-    true. --json prints one object a line, and nothing without rows.
+    With --corrections: the newest changes, each row as it was and as it is. Runs record them if windows.corrections is
+    true. --json prints one object per line, and nothing without rows.
     """
     at = here("diffs")
     if corrections:

@@ -26,7 +26,7 @@ from tidemark.pipeline.watermark.explain.conditions import RuleOutcome
 from tidemark.pipeline.watermark.explain.explanation import TRIED, Alternative, Explanation
 
 NAMED = 5
-"""Streams that are named, those with the most messages; the JSON has all."""
+"""Streams that are printed, those with the most messages; the JSON has all."""
 
 MARKS = {RuleOutcome.PASSED: "[green]✓[/]", RuleOutcome.HELD: "[yellow]✗[/]", RuleOutcome.DECIDED: "[bold green]→[/]"}
 
@@ -68,8 +68,8 @@ def explain(
 
 
 def show_explanation(said: str, explanation: Explanation, number: int, problem: str | None, terminal: Console) -> None:
-    """Print what is said of the decision, each rule with its mark, what pins the watermark, what would move it, and
-    which setting."""
+    """Print the decision, each rule with its mark, what pins the watermark, what would move it, and which setting would
+    have changed the decision."""
 
     def show(heading: str, *rows: tuple[str, ...]) -> None:
         terminal.print(f"\n[bold]{heading}[/]")
@@ -98,7 +98,7 @@ def show_explanation(said: str, explanation: Explanation, number: int, problem: 
 
 
 def show_rejected(rejected: Sequence[RejectedPayload], pinning: Sequence[RejectedPayload], terminal: Console) -> None:
-    """Print the streams of the messages that were looked at and rejected for their payload, if any."""
+    """Print the streams of examined messages that were rejected for their payload, if any."""
     if not rejected:
         return
     pins = by_stream(pinning)
@@ -113,7 +113,7 @@ def show_rejected(rejected: Sequence[RejectedPayload], pinning: Sequence[Rejecte
 
 
 def show_passed_over(over: PassedOver, terminal: Console) -> None:
-    """Print which streams `max_lag` passes over, if any, and of which hours that is not known."""
+    """Print the streams that `max_lag` passes over, if any, and the hours for which that is not known."""
     if over.damaged:
         terminal.print(f"\n{safe(not_known('passed over', over.damaged))}")
     if not over.total:

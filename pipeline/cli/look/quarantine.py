@@ -1,4 +1,4 @@
-"""`tidemark quarantine`: what was rejected, and landing what passes by the settings of now."""
+"""`tidemark quarantine`: show rejected messages, or land those that pass by the current settings."""
 
 import base64
 from typing import Annotated, Any
@@ -28,22 +28,23 @@ MOST_MESSAGES = 10_000
 """The largest `--limit`: payloads are held in memory, and may be large."""
 
 SHOWN = 160
-"""The most characters of attributes and of a payload that people see. A detail is shown whole: its end gives advice."""
+"""Characters of attributes and of a payload that are printed at most. A detail is printed whole, since it ends with
+advice."""
 
 
 def quarantine(
-    reason: Annotated[RejectionReason | None, option("Only what has this reason.", case_sensitive=False)] = None,
+    reason: Annotated[RejectionReason | None, option("Only messages with this reason.", case_sensitive=False)] = None,
     since: Annotated[Any, since_option("Only what was rejected since")] = None,
     limit: Annotated[int, option("The most messages to show.", min=1, max=MOST_MESSAGES)] = 20,
-    requeue: Annotated[bool, option("Judge what waits again, and land what passes.", "--requeue")] = False,
+    requeue: Annotated[bool, option("Judge waiting messages again, and land those that pass.", "--requeue")] = False,
     dry_run: Annotated[bool, option("With --requeue: only judge, and say what would land.", "--dry-run")] = False,
     as_json: AsJson = False,
 ) -> None:
     """Show what was rejected and why, or land what passes now.
 
-    With --requeue: once [message] is right, what passes lands. What is below the watermark is late, and windows are
-    computed again as windows.recompute_missed says. What still fails waits on. It is safe while everything runs, can be
-    stopped at any point and repeated: what has landed is skipped.
+    With --requeue: once [message] is right, messages that pass land. Those below the watermark are late, and windows
+    are recomputed as windows.recompute_missed says. The others stay in quarantine. It is safe at any time, can be
+    stopped at any point and repeated: messages that have landed are skipped.
     """
     at = here("quarantine")
     meant = Rejected(reason, since_when(since, at.clock.now()))
@@ -100,7 +101,7 @@ def _requeue(at: Here, meant: Rejected, *, dry_run: bool, as_json: bool) -> None
 
 
 def _facts(row: dict[str, Any]) -> dict[str, Any]:
-    """A row for scripts. A payload that is not UTF-8 is in base64, under another name."""
+    """Return a row for scripts. A payload that is not UTF-8 is in base64, under another name."""
     facts = {**row, "attributes": dict(row["attributes"] or ())}
     payload = facts.pop("payload") or b""
     try:

@@ -23,7 +23,7 @@ GROUPS = {
     "stored": r"landed_.*|windows_computed|first_window|last_window|rows_computed|null.*|log_.*|hist.*",
     "asked of Pub/Sub": r".*_last_day|snapshot_budget",
 }
-"""The groups of `--all`, in their order, with the names of their figures."""
+"""The groups of `--all`, in order, with patterns of their figures' names."""
 
 
 def status(
@@ -61,7 +61,7 @@ def status(
 
 
 def show_screen(found: LakeStatus, terminal: Console) -> None:
-    """Print what a person asks first, in that order: a line or two for each group, and the next steps."""
+    """Print the main figures, a line or two for each group, and the next steps."""
     facts, rows = found.facts, list[tuple[str, str]]()
     failing = [one for one in (*found.of_ticks, *found.of_runs) if one != found.details.get("standing_still")]
     landing = "base_read_by_others" not in facts
@@ -80,7 +80,7 @@ def show_screen(found: LakeStatus, terminal: Console) -> None:
 
 
 def normal_delay(windows: Sequence[Mapping[str, Any]]) -> timedelta | None:
-    """The median time from the newest windows' ends until they were ready. None without any."""
+    """Return the median time from the newest windows' ends until they were computed; None without any."""
     known = [one["seconds_after_end"] for one in windows if one["state"] == "computed"]
     return timedelta(seconds=median(known)) if known else None
 

@@ -1,4 +1,4 @@
-"""`tidemark streams`: which streams are silent, have started, or miss heartbeats. It needs the lake alone."""
+"""`tidemark streams`: which streams are silent, have started, or miss heartbeats. It needs only the lake."""
 
 from dataclasses import asdict
 from datetime import timedelta
@@ -37,9 +37,9 @@ def streams(
 ) -> None:
     """Show which streams stopped, started or missed heartbeats.
 
-    It counts them window by window, or names those of one kind in one window. Without --window it is the newest
-    computed window. --silent names the streams without a heartbeat since that window began, however long they have been
-    silent. With a kind of stream, --json prints one object a line.
+    It counts them by window, or lists those of one kind in one window. Without --window it is the newest computed
+    window. --silent lists the streams without a heartbeat since that window began, however long they have been silent.
+    With a kind of stream, --json prints one object per line.
     """
     asked = {StatusKind.STOPPED: silent, StatusKind.STARTED: started, StatusKind.MISSED: missing}
     kinds = [kind for kind, is_asked in asked.items() if is_asked]

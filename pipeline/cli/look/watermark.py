@@ -1,4 +1,4 @@
-"""`tidemark watermark`: where the watermark stands and why, and waiting until it has reached an event time."""
+"""`tidemark watermark`: show the watermark and why it stands there, or wait until it reaches an event time."""
 
 from dataclasses import asdict
 from datetime import datetime, timedelta
@@ -17,7 +17,7 @@ from tidemark.pipeline.quality.gate import Stage, Watermark, WatermarkReader, Wi
 from tidemark.pipeline.settings import Settings, load_settings
 
 WAITS = Span(minutes=10)
-"""Default time of --wait-for: an orchestrator's task may wait that long and be tried again."""
+"""Default timeout of --wait-for: an orchestrator's task may wait that long and be retried."""
 
 
 def watermark(
@@ -28,7 +28,7 @@ def watermark(
 ) -> None:
     """Print the watermark, or wait until it reaches a time.
 
-    It needs the lake alone. --wait-for takes a window's key as well: the window's end. With --computed, the window's
+    It needs only the lake. --wait-for also takes a window's key, for the window's end. With --computed, the window's
     rows are in heartbeat_diffs, or there is nothing to compute. Exit code 1: not reached, or not computed.
     """
     if wait_for is None:
@@ -76,7 +76,8 @@ def watermark(
 
 
 def watermark_facts(found: Watermark) -> dict[str, Any]:
-    """The watermark, when and why it was decided, the newest closed window, and the lake; null where there is none."""
+    """Return the watermark, when and why it was decided, the newest closed window, and the lake; null for what does not
+    exist."""
     evidence = {} if found.decision is None else decision_facts(found.decision)
     closed = found.newest_closed
     return {
@@ -91,7 +92,7 @@ def watermark_facts(found: Watermark) -> dict[str, Any]:
 
 
 def _event_time(settings: Settings, text: str) -> datetime:
-    """The end of the window with this key, else the time that the text is."""
+    """Return the end of the window with this key, else the time that the text is."""
     window = window_named(settings, text)
     return window.end if window.key == text else moment(text)
 

@@ -1,4 +1,4 @@
-"""The operator's command that lets stragglers go, after showing what is outstanding."""
+"""`tidemark release`: show what is outstanding, and let it go."""
 
 import getpass
 import os
@@ -26,7 +26,7 @@ from tidemark.pipeline.watermark.state import Released, WatermarkState
 from tidemark.pipeline.windows import Window
 
 LINES = 20
-"""The most lines of outstanding publish times that are printed."""
+"""Lines of outstanding publish times that are printed at most."""
 
 
 def release(
@@ -36,9 +36,9 @@ def release(
 ) -> None:
     """Let go of messages that hold the watermark.
 
-    It lets go of what was published before a time and has not landed. It first shows what is outstanding, as tracking
-    and the lake know it, and what the watermark would become, and asks. What is let go is late when it lands. --json
-    without --yes only shows.
+    It releases messages that were published before a time and have not landed. It first shows what is outstanding, as
+    tracking and the lake know it, and what the watermark would become, and asks. A released message is late when it
+    lands. --json without --yes only shows.
     """
     at = here("release")
     now = at.clock.now()
@@ -63,7 +63,7 @@ def release(
 @dataclass(frozen=True, slots=True)
 class Preview:
     """The messages that a release would let go, and its effect: the decision by the newest readings without and with
-    it, the windows that would close, and the limits of these figures."""
+    it, the windows that would close, and caveats."""
 
     release: Released
     base: EffectiveReading
@@ -94,18 +94,18 @@ def look_ahead(state: WatermarkState, release: Released, lake: Lake, settings: S
         raise LakeError(
             f"nothing to release: what was published before {iso(state.released_before)} has been let go already"
         )
-    # The decision that the newest readings give, at the moment at which they were new.
+    # Decide by the newest readings, as of the time of their decision.
     without, released = (
         before.decide(decided.base, decided.tracking, settings.policy, decided.decision.at).decision
         for before in (state, state.after(state.number + 1, release))
     )
-    # Whole seconds: the one that the time cuts is shown whole.
+    # Whole seconds: the second that contains the time is shown whole.
     since = bucket_start(bucket_of(base.oldest_unacked))
     until = bucket_start(bucket_of(release.before - MICROSECOND) + 1)
     heartbeats = lake.heartbeats()
     found = outstanding(state.histogram, landed_by_second(heartbeats, lake.quarantine(), since, until), since, until)
     begin = without.watermark
-    if begin is None:  # from the first message on, tracked or landed: tracking may be the younger
+    if begin is None:  # from the first message, tracked or landed: tracking may have begun later
         tracked_us, landed = state.histogram.oldest_event_us, heartbeats.extent().oldest_event_time
         firsts = (None if tracked_us is None else from_us(tracked_us), landed)
         begin = min((moment for moment in firsts if moment is not None), default=None)
@@ -115,7 +115,7 @@ def look_ahead(state: WatermarkState, release: Released, lake: Lake, settings: S
 
 
 def _notes(state: WatermarkState, decision: Decision, found: Outstanding) -> Iterator[str]:
-    """List the limits of the figures."""
+    """Yield the caveats of the figures."""
     if state.complete_from is not None and state.complete_from > found.since:
         known_from = iso(state.complete_from)
         yield f"Tracking does not know all that was published before {known_from}: more may be outstanding."
@@ -130,7 +130,7 @@ def _notes(state: WatermarkState, decision: Decision, found: Outstanding) -> Ite
 
 
 def operator() -> str:
-    """The user and the machine that release, as `user@machine`; the user's number if it has no name."""
+    """Return the user and the machine that release, as `user@machine`; the user's number if it has no name."""
     try:
         user = getpass.getuser()
     except (KeyError, OSError):
@@ -139,7 +139,7 @@ def operator() -> str:
 
 
 def _facts(preview: Preview) -> dict[str, Any]:
-    """All that is shown, for scripts."""
+    """Return everything that is shown, for scripts."""
     found, closing = preview.outstanding, preview.closing
     without, released = (
         {"watermark": decision.watermark, "reason": decision.reason} for decision in (preview.without, preview.released)

@@ -1,4 +1,4 @@
-"""`tidemark repair`: what is wrong with a range of windows, and having it computed again."""
+"""`tidemark repair`: find what is wrong with a range of windows, and recompute it."""
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -42,7 +42,7 @@ from tidemark.pipeline.windows import WINDOWS_PER_RUN, Window
 DEFAULT_GRACE, NO_TIME = Span(seconds=GRACE.total_seconds()), Span(0)
 LOOK_EVERY_SECONDS = 1.0
 NAMED_OF_A_KIND = 50
-"""The most findings of one kind that are printed; --json has all."""
+"""Findings of one kind that are printed at most; --json has all."""
 
 
 def repair(
@@ -50,10 +50,10 @@ def repair(
     last: To = None,
     dry_run: DryRun = False,
     remove_orphans: Annotated[bool, option("Delete the orphaned files that are found.", "--remove-orphans")] = False,
-    grace: Annotated[timedelta, duration_option("The least age of an orphan; longer than any run.")] = DEFAULT_GRACE,
+    grace: Annotated[timedelta, duration_option("The minimum age of an orphan; longer than any run.")] = DEFAULT_GRACE,
     wait: Annotated[timedelta, duration_option("Wait until the windows are computed, at most this long.")] = NO_TIME,
     recompute: Annotated[
-        bool, option("Instead, compute all windows --from … --to again, right or wrong.", "--recompute")
+        bool, option("Instead, recompute all windows --from … --to, right or wrong.", "--recompute")
     ] = False,
     table: Annotated[str | None, option("With --recompute: a custom table instead of heartbeat_diffs.")] = None,
     forget: Annotated[
@@ -61,18 +61,18 @@ def repair(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Find damaged or missing windows, and compute them again.
+    """Find damaged or missing windows, and recompute them.
 
-    It finds stale windows and orphaned files as well. It looks at all closed windows, or at those --from … --to. Runs
-    are requested of the Dagster at dagster.url, by default that of `tidemark up`. Exit code 1: something is wrong that
+    It also finds stale windows and orphaned files. It checks all closed windows, or those --from … --to. Runs are
+    requested from the Dagster at dagster.url, by default that of `tidemark up`. Exit code 1: something is wrong that
     this command has not repaired, or, with --dry-run, would repair.
 
     With --recompute: one run computes the whole range. The same input gives the same rows. If a window is above the
     watermark, the run fails and writes nothing.
 
-    With --forget: stop the sensors first. A note takes the entry's place. The watermark then holds until base has
-    landed everything that the entry may have known. It does not go back below the last watermark that was noted outside
-    of the log, nor below the end of a computed window.
+    With --forget: stop the sensors first. A note replaces the entry. The watermark then holds until base has landed
+    everything that the entry may have known. It does not go back below the last watermark that was noted outside of the
+    log, nor below the end of a computed window.
     """
     settings, clock = load_settings(), SystemClock()
     if not recompute:
@@ -152,7 +152,7 @@ def _recompute(settings: Settings, first: Window, last: Window, table: str | Non
 
 
 def launch(settings: Settings, first: Window, last: Window, job: str = COMPUTE_WINDOWS) -> str:
-    """Have Dagster compute a range of windows in one run. Returns a sentence with the run's address. Raises
+    """Request one run over a range of windows from Dagster, and return a sentence with its address. Raises
     ServiceFailed if Dagster does not answer or refuses the run."""
     asked = {WINDOWS: f"{first.key}{TO}{last.key}"}
     run = DagsterApi(settings.dagster).launch(job, settings.lake.uri, asked)
@@ -174,14 +174,14 @@ def _range(settings: Settings, surveyor: Surveyor, first: str | None, last: str 
 
 
 def _all_replaced(diffs: WindowedTable, before: Fence) -> bool:
-    """Return true if each window has other files than before."""
+    """True if each window has other files than before."""
     now = diffs.fence(before)
     return all(now[key] and now[key] != files for key, files in before.items())
 
 
 @contextmanager
 def _progress(*, quiet: bool) -> Iterator[Tell]:
-    """A bar for each thing that is looked at."""
+    """Show a progress bar for each kind of thing that is checked."""
     with progress_bar(MofNCompleteColumn(), quiet=quiet) as progress:
         tasks: dict[str, TaskID] = {}
 

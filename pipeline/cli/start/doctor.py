@@ -19,7 +19,7 @@ from tidemark.pipeline.settings import Settings, load_settings
 MARKS = {Level.OK: "[green]ok[/]     ", Level.WARNING: "[yellow]warning[/]", Level.BROKEN: "[bold red]broken[/] "}
 
 UP_WAITS_SECONDS = 4.0
-"""The longest that `tidemark up` waits for its checks."""
+"""Longest time that `tidemark up` waits for its checks."""
 
 
 def doctor(
@@ -28,7 +28,7 @@ def doctor(
     writes: Annotated[bool, option("With --measure: write the settings that follow.", "--write")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Check all that the pipeline needs, and say what to do.
+    """Check everything that the pipeline needs, and say what to do.
 
     Exit code 1: something would break. Permissions are checked for all parts that run, unless parts are named.
     --measure takes a minute, and six with Cloud Monitoring; it uses a topic of its own. Only --write changes anything.
@@ -36,7 +36,7 @@ def doctor(
     if not measures:
         only_with("--measure", write=writes)
     else:
-        from tidemark.pipeline.cli.start.measured import measured  # not for the checks, which `tidemark up` takes
+        from tidemark.pipeline.cli.start.measured import measured  # not for the checks: `tidemark up` uses them
 
         measured(load_settings(), SystemClock(), writes=writes, as_json=as_json)
         return
@@ -60,19 +60,19 @@ def doctor(
 
 
 def running(settings: Settings) -> Sequence[Component]:
-    """The parts that run by these settings."""
+    """Return the parts that run with these settings."""
     return (Component.ATTACH,) if settings.pubsub.attach else RUNNING
 
 
 def at_once(settings: Settings, clock: Clock) -> list[CheckFinding]:
-    """The short form for `tidemark up`: what is wrong with this machine (disk, Java, token), and if nothing is broken
-    there, with the rest, as far as a few seconds tell."""
+    """Run the quick checks for `tidemark up`: those of this machine (disk, Java, token) and, if nothing is broken
+    there, the rest, for a few seconds. Return the findings that are not OK."""
     setup, here = Setup(settings, clock), {DAGSTER, *([LAKE] if settings.lake.folder else [])}
     here |= set() if settings.pubsub.attach else {SPARK}
     quick = [check for check in CHECKS if check.is_quick]
     found = examine(setup, [check for check in quick if check.subject in here])
     if not any(finding.level is Level.BROKEN for finding in found):
-        # Of Pub/Sub only on the service: on an emulator `tidemark up` provisions by itself.
+        # Pub/Sub is checked on the service only: with an emulator, `tidemark up` provisions by itself.
         asked = [check for check in CHECKS if check.subject == PUBSUB and not settings.emulated]
         rest = [*asked, *(check for check in quick if check.subject not in here)]
         found += diagnose(setup, rest, UP_WAITS_SECONDS)

@@ -1,4 +1,4 @@
-"""`tidemark init`: the files that a pipeline begins with."""
+"""`tidemark init`: write the files of a new pipeline."""
 
 import re
 from collections.abc import Mapping
@@ -76,7 +76,7 @@ def _put_down(files: Mapping[str, str], folder: Path, ports: int | None, values:
 
 
 def _of_topic(written: str) -> dict[str, str]:
-    """The settings of a topic: on the service by its full name, on the emulator by a name alone."""
+    """Return the settings of a topic: on the service for a full name, on the emulator for a plain name."""
     full = re.fullmatch(r"projects/([^/]+)/topics/([^/]+)", written)
     values = {"project": full[1], "emulator_host": ""} if full else {}
     topic = full[2] if full else written
@@ -96,7 +96,7 @@ def _of_topic(written: str) -> dict[str, str]:
 
 
 def _begins(written: str) -> str:
-    """`windows.first`, for `today`, a date, or a time with its zone."""
+    """Return `windows.first` for `today`, a date, or a time with its zone."""
     text = f"{SystemClock().now():%Y-%m-%d}" if written == "today" else written
     begins = moment(f"{text}T00:00:00Z" if re.fullmatch(r"\d{4}-\d\d-\d\d", text) else text, "neither today nor a time")
     window = Settings().windowing.containing(begins)

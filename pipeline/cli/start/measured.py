@@ -26,8 +26,8 @@ MARKS = {
 
 
 def measured(settings: Settings, clock: Clock, *, writes: bool, as_json: bool) -> None:
-    """Measure, print what was found and what follows, and write that if asked to. Exit code 1 if something differs from
-    what the method expects."""
+    """Measure, print the results and the settings that follow, and write these if asked to. Exit code 1 if something
+    differs from what the method expects."""
     if emulator_is_absent(settings):
         raise PubSubUnreachable(
             f"nothing answers at {settings.pubsub.emulator_host}, so there is nothing to measure: start an emulator "

@@ -37,7 +37,7 @@ def provision(
 
     What exists stays as it is, and what differs is reported.
 
-    With --connector: the JAR goes into the cache, unless it is there; its checksum is compared. `tidemark up` does the
+    With --connector: the JAR goes into the cache, unless it is there; its checksum is verified. `tidemark up` does the
     same.
 
     With --executors: the archive holds the packages that are installed here, without a Python, settings or credentials.

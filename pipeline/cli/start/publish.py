@@ -27,7 +27,7 @@ from tidemark.pipeline.settings import Settings, load_settings
 from tidemark.pipeline.settings_message import MessageSettings
 
 OF_THE_SOURCE = ["streams", "period", "jitter", "lag", "duplicates", "broken", "stragglers", "straggler_delay", "seed"]
-"""The options of `publish` that the source has under the same names."""
+"""Options of `publish` that the source has under the same names."""
 
 SHARE: dict[str, Any] = {"min": 0, "max": 1}
 
@@ -35,7 +35,7 @@ PUBLISHER_SAYS = ("event_time", "stream_id", "publisher_id")
 
 
 def _shape(message: MessageSettings, name: ShapeName) -> Shape:
-    """The shape of that name. JSON objects have the attributes that the settings name, if they name some."""
+    """Return the shape of that name. JSON objects have the attributes that the settings name, if any."""
     if name is not ShapeName.JSON:
         from tidemark.local.demo.shapes.all_shapes import SHAPES  # loads what encodes Avro
 
@@ -47,8 +47,8 @@ def _shape(message: MessageSettings, name: ShapeName) -> Shape:
 
 
 def _checked(source: SyntheticSource, name: ShapeName, settings: Settings, now: datetime) -> list[str]:
-    """Warnings about what the settings make of the source's messages. Raises InvalidSettings where they do not read
-    them as they are meant, with the settings that would."""
+    """Return warnings about how the settings read the source's messages. Raises InvalidSettings, with settings that
+    would read them, if these misread them."""
     reader = reader_of(settings.contract, settings.pubsub)
     trial, misfit = trial_of(source, reader, now)
     if misfit is None:
@@ -75,7 +75,7 @@ def _checked(source: SyntheticSource, name: ShapeName, settings: Settings, now: 
 def publish(
     streams: Annotated[int, option("The number of streams.", min=1)] = 10_000,
     period: Annotated[timedelta, duration_option("The time between a stream's heartbeats.")] = Span(seconds=30),
-    since: Annotated[Any, since_option("Begin so long ago, at full speed", show_default="0s")] = Span(0),
+    since: Annotated[Any, since_option("Begin this long ago, at full speed", show_default="0s")] = Span(0),
     lasting: Annotated[timedelta, duration_option("How long live heartbeats go on.", "--for")] = Span(minutes=5),
     jitter: Annotated[timedelta, duration_option("Delay each message at random, at most this long.")] = Span(seconds=3),
     lag: Annotated[timedelta, duration_option("Delay every message by this much as well.")] = Span(0),

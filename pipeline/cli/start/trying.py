@@ -1,4 +1,4 @@
-"""`tidemark try`: what the settings make of sample messages, from files or from the topic."""
+"""`tidemark try`: how the settings read sample messages, from files or from the topic."""
 
 import json
 from collections.abc import Iterator
@@ -24,10 +24,10 @@ NOT_ALL_PASS = 3
 """The exit code if a sample is rejected, or there is none. 1 and 2 are errors."""
 
 MOST_SAMPLED, SAMPLE_WAIT = 1000, timedelta(seconds=30)
-"""The most messages of the topic that are looked at, and how long they are waited for if nothing else is said."""
+"""Messages of the topic that are tried at most, and the default wait for them."""
 
 SHOWN = 40
-"""The most characters of a value that people see."""
+"""Characters of a value that are printed at most."""
 
 
 def try_(
@@ -51,7 +51,7 @@ def try_(
     A file holds one payload, a JSON payload on each line, an Avro object container, or messages as `gcloud pubsub
     subscriptions pull --format=json` prints them. Without --published, the publish time is the file's, or now.
 
-    --sample makes a subscription for the time that it waits, and sees only what is published from then on.
+    --sample creates a subscription while it waits, and sees only messages published from then on.
 
     Nothing lands. Exit code 0: all are heartbeats; 3: at least one is rejected.
     """
@@ -83,7 +83,7 @@ def _attribute(written: str) -> tuple[str, str]:
 
 
 def try_topic(settings: Settings, clock: Clock, count: int, wait: timedelta, *, as_json: bool) -> None:
-    """Try so many messages of what is published to the topic within the wait. Raises PubSubError."""
+    """Try up to `count` messages that are published to the topic within `wait`. Raises PubSubError."""
     pubsub = settings.pubsub
     if not as_json:
         said = f"waiting {format_duration(wait)} at most for {count:,} messages of {pubsub.topic_path}"
@@ -111,7 +111,7 @@ def show_trial(trial: Trial, settings: Settings, *, as_json: bool) -> None:
 
 
 def trial_facts(trial: Trial) -> dict[str, Any]:
-    """The verdicts and the summary as plain facts."""
+    """Return the verdicts and the summary as plain facts."""
     return {
         "samples": trial.samples,
         "heartbeats": len(trial.heartbeats),

@@ -1,4 +1,4 @@
-"""`tidemark up`: the pipeline as processes of this machine."""
+"""`tidemark up`: run the pipeline as processes on this machine."""
 
 import signal
 from contextlib import suppress
@@ -35,7 +35,7 @@ def up(
     settings, clock, terminal = load_settings(), SystemClock(), console()
 
     def say(text: str) -> None:
-        with suppress(OSError):  # a log on a full disk ends nothing
+        with suppress(OSError):  # a full disk must not end the pipeline
             terminal.print(f"[dim]tidemark[/] {safe_lines(text)}")
 
     if status or stop or as_json:
@@ -45,7 +45,7 @@ def up(
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: stopped.set())
     say(f"with the settings of {config_file()}, the lake in {settings.lake.uri}")
-    own_tables(settings)  # raises what the code server would end by
+    own_tables(settings)  # raises errors that would end the code server
     supervisor = Supervisor(settings.dagster.state_folder, clock, say, is_asked_to_stop=stopped.is_set)
     ownership = Ownership(settings, clock, up=config_file(), say=say)
     supervisor.take_over()

@@ -1,4 +1,4 @@
-"""`tidemark up` before it starts anything, and `tidemark up --status` and `--stop` from another terminal."""
+"""The checks of `tidemark up` before it starts anything, and its `--status` and `--stop` from another terminal."""
 
 from collections.abc import Callable
 from contextlib import suppress
@@ -20,20 +20,20 @@ from tidemark.pipeline.machine import ProcessName
 from tidemark.pipeline.settings import Settings
 
 NOT_RUNNING = 3
-"""Exit code of `up --status` where it does not run: systemd's for a unit that does not."""
+"""Exit code of `up --status` if it does not run: systemd's for an inactive unit."""
 
 Say = Callable[[str], None]
 
 
 def make_ready(settings: Settings, clock: Clock, ownership: Ownership, say: Say) -> None:
-    """Look at everything that would keep the pipeline from running, and state that it owns the lake: the lake's owner,
-    ports, then disk, Java and token, then the rest. Raises TidemarkError, before anything is started."""
+    """Check everything that would keep the pipeline from running (the lake's owner, ports, then disk, Java and token,
+    then the rest), and state that it owns the lake. Raises TidemarkError before anything is started."""
     try:
         ownership.wait_until_known()
     except LakeOwned:
         raise
     except LakeError:
-        pass  # the checks of the lake say it
+        pass  # the checks of the lake report it
     refuse_taken_ports(settings)
     refuse_foreign_servers(settings)
     found = at_once(settings, clock)
@@ -45,7 +45,7 @@ def make_ready(settings: Settings, clock: Clock, ownership: Ownership, say: Say)
 
 
 def end(ownership: Ownership, say: Say) -> None:
-    """State that this pipeline no longer owns the lake, if it can be written."""
+    """Record that this pipeline no longer owns the lake, if the lake can be written."""
     try:
         ownership.end()
     except LakeError as error:
@@ -53,7 +53,7 @@ def end(ownership: Ownership, say: Say) -> None:
 
 
 def ask(settings: Settings, clock: Clock, say: Say, *, status: bool, stop: bool, as_json: bool) -> None:
-    """`up --status` and `up --stop`. Raises ServiceFailed, and Exit where the first finds that it does not run."""
+    """Run `up --status` or `up --stop`. Raises ServiceFailed, and Exit if `--status` finds that it does not run."""
     if status == stop:
         raise typer.BadParameter("give one of --status and --stop; --json goes with --status")
     ownership = Ownership(settings, clock, up=config_file())

@@ -1,4 +1,4 @@
-"""`tidemark replay`: decisions derived again, over a trace or over what a real run recorded, without Pub/Sub."""
+"""`tidemark replay`: derive decisions again, from a trace or from a recorded run, without Pub/Sub."""
 
 from collections.abc import Sequence
 from dataclasses import asdict, replace
@@ -42,12 +42,12 @@ HELP = {
 
 
 def _default(value: object) -> str:
-    """A default as help shows it. It holds for a trace; with --from-lake the recorded value counts."""
+    """Format a default for `--help`. It applies to a trace; with --from-lake, the recorded value does."""
     return f"{text_of(value)} for a trace"
 
 
 def _setting(name: str, parser: Any = duration) -> Any:
-    """The option of one of the policy's settings."""
+    """Define the option of one of the policy's settings."""
     default, more = getattr(DEFAULT, name), {}
     if default is None or isinstance(default, timedelta):
         more = {"parser": parser, "metavar": "<duration>"}

@@ -77,7 +77,7 @@ def from_lake(
 
 
 def _noted(ticks: Iterable[Tick], recorded: list[Decision]) -> Iterator[Tick]:
-    """The ticks unchanged; the decision recorded at each is added to `recorded`."""
+    """Yield the ticks unchanged, and append the decision recorded at each to `recorded`."""
     for tick in ticks:
         if tick.recorded is not None:
             recorded.append(tick.recorded.decision)

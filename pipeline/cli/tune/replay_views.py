@@ -20,7 +20,7 @@ from tidemark.pipeline.watermark.state import DecisionRecord
 
 
 def facts_of(replayed: Replayed) -> dict[str, Any]:
-    """A replay in numbers."""
+    """Return the figures of a replay."""
     hold = replayed.longest_hold()
     return {
         "ticks": len(replayed.decisions),
@@ -38,7 +38,7 @@ def facts_of(replayed: Replayed) -> dict[str, Any]:
 
 
 def sentences_of(replayed: Replayed) -> dict[str, str]:
-    """Write the facts for people, by topic."""
+    """Format the figures for people, keyed by topic."""
     facts, hold = facts_of(replayed), replayed.longest_hold()
     median, most = facts["lag_p50_seconds"], facts["lag_p99_seconds"]
     return {
@@ -56,13 +56,13 @@ def _lasting(duration: timedelta) -> str:
 
 
 def differing(difference: Difference) -> dict[str, tuple[Any, Any]]:
-    """The recorded and the derived value of every field, nested ones by their path."""
+    """Return the recorded and the derived value of every field, nested ones by their path."""
     recorded, derived = _flat(difference.recorded), _flat(difference.derived)
     return {name: (recorded.get(name), derived.get(name)) for name in {**recorded, **derived}}
 
 
 def print_difference(terminal: Console, difference: Difference) -> None:
-    """Print both side by side, and mark what differs."""
+    """Print both sides, and mark what differs."""
     what = "decision" if isinstance(difference.recorded, DecisionRecord) else "compacted entry"
     table = Table(box=None, header_style="bold", padding=(0, 2), title=f"the first {what} that differs")
     for title in ("", "", "recorded", "derived"):
@@ -75,7 +75,7 @@ def print_difference(terminal: Console, difference: Difference) -> None:
 
 
 def _flat(value: Any, prefix: str = "") -> dict[str, Any]:
-    """A dataclass as its plain fields, by path."""
+    """Flatten a dataclass into plain fields, keyed by path."""
     flat: dict[str, Any] = {}
     for field in fields(value):
         inner, path = getattr(value, field.name), f"{prefix}{field.name}"
@@ -91,7 +91,7 @@ def _flat(value: Any, prefix: str = "") -> dict[str, Any]:
 
 
 class Watched:
-    """A trace whose passes a progress bar shows."""
+    """A trace that shows its passes in a progress bar."""
 
     def __init__(self, trace: ParquetTrace, progress: Progress, *, passes: int) -> None:
         self._trace = trace

@@ -1,4 +1,4 @@
-"""`tidemark tune`: what every band would cost and give, on a trace or on the lake's recent data."""
+"""`tidemark tune`: the cost and benefit of every band, on a trace or on the lake's recent data."""
 
 from collections.abc import Sequence
 from datetime import timedelta
@@ -26,15 +26,15 @@ from tidemark.pipeline.tuning.stream_disorder import Side, StreamDisorder
 from tidemark.pipeline.tuning.sweep import BANDS, BandOutcome
 
 NAMED = 5
-"""At most this many slow and fast streams are printed; the page and the JSON have more."""
+"""Slow and fast streams that are printed at most; the page and the JSON have more."""
 
 
 NAME_WIDTH = 40
-"""The most characters of a cohort's value that are printed; the JSON has it whole."""
+"""Characters of a cohort's value that are printed at most; the JSON has it whole."""
 
 
 def durations(text: str) -> tuple[timedelta, ...]:
-    """Durations between commas: `0,1s,5s,1m`."""
+    """Parse durations between commas: `0,1s,5s,1m`."""
     try:
         return tuple(duration(part.strip()) for part in text.split(","))
     except typer.BadParameter as error:
@@ -42,7 +42,7 @@ def durations(text: str) -> tuple[timedelta, ...]:
 
 
 def cohort_key(text: str) -> CohortKey:
-    """Read what tells cohorts apart: `attribute:region`, `stream_prefix:-`."""
+    """Parse what separates cohorts: `attribute:region`, `stream_prefix:-`."""
     kind, _, name = text.partition(":")
     if kind not in ("attribute", "stream_prefix") or not name:
         raise typer.BadParameter(
@@ -55,7 +55,7 @@ def tune(
     trace: Annotated[
         Path | None, typer.Argument(help="A Parquet file of messages instead of the lake.", show_default=False)
     ] = None,
-    since: Annotated[Any, since_option("In the lake, look at what came since", show_default="24h")] = None,
+    since: Annotated[Any, since_option("In the lake, use what came since", show_default="24h")] = None,
     target: Annotated[
         float | None, option("The late share to aim at: 0.01%.", parser=share, show_default="0.01%")
     ] = None,
@@ -71,10 +71,10 @@ def tune(
 ) -> None:
     """Compare bands: late messages against freshness.
 
-    It shows what each band costs and gives under both rules, and which band is enough. It looks at a trace of messages,
-    with one row for each, or at what the configured lake has recorded and landed lately. A trace is tuned with the
-    policy of the settings, if there are any, without slack. Whole seconds around the band that is enough are tried as
-    well. With --by stream_prefix:-, a cohort is the ids that are alike up to their first -.
+    It shows the cost and benefit of each band under both rules, and which band is enough. It reads a trace of messages,
+    with one row for each, or what the configured lake has recorded and landed recently. A trace is tuned with the
+    policy of the settings, if any, without slack. Whole seconds around the band that is enough are tried as well. With
+    --by stream_prefix:-, a cohort is the ids with the same text before their first -.
     """
     if trace is not None and since is not None:
         raise typer.BadParameter("--since is for the lake; a trace is looked at whole")
@@ -119,7 +119,7 @@ def tune(
 
 
 def _refuse_page_at(html: Path | None, trace: Path | None) -> None:
-    """Refuse a page, before the work, that could not be written or would overwrite the trace."""
+    """Refuse, before the work, a page that could not be written or would overwrite the trace."""
     if html is None:
         return
     if html.is_dir() or not html.parent.is_dir():
@@ -130,7 +130,7 @@ def _refuse_page_at(html: Path | None, trace: Path | None) -> None:
 
 
 def _print_bands(console: Console, report: TuningReport) -> None:
-    """The bands that were asked for and those that are enough, with the outcome of each under each rule."""
+    """Print the requested bands and those that are enough, with the outcome of each under each rule."""
     enough = {each.outcome.band for each in report.tuning.recommendations if each.outcome}
     asked = set.intersection(*({each.band for each in report.tuning.of(variant)} for variant in report.tuning.variants))
     names = ["band", *(name for each in report.rules for name in (f"rule {each.rule}", "median", "99 %"))]
@@ -144,7 +144,8 @@ def _print_bands(console: Console, report: TuningReport) -> None:
 
 
 def _print_cohorts(console: Console, found: Cohorts) -> None:
-    """For each rule a table: all together and each cohort, with the settings' band and with its own that is enough."""
+    """Print a table per rule: all cohorts together and each one, with the configured band and with its own that is
+    enough."""
     whole = found.together
     console.print(f"{safe(whole.source)} by {safe(found.by)}: each cohort by itself, for {at_most(whole.target)}")
     if found.values_in_rest:
@@ -180,7 +181,7 @@ def _print_targets(console: Console, report: TuningReport) -> None:
 
 
 def _print_streams(console: Console, streams: Sequence[StreamDisorder], side: Side) -> None:
-    """The worst streams on one side, if any is to blame for more than the band."""
+    """Print the worst streams on one side, if any is to blame for more than the band."""
     if not any(stream.blame(side)[0] for stream in streams):
         return
     figures = ("messages", "beyond the band", f"{side} by, 99 %", "most", "offset")
