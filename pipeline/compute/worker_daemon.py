@@ -7,6 +7,9 @@ gc.disable()  # modules are not garbage: collecting takes a fifth of the start-u
 
 from pyspark.daemon import manager  # noqa: E402
 
+import tidemark.pipeline.compute.slices  # noqa: E402
+import tidemark.pipeline.spark.executors  # noqa: E402, F401 (so that the workers find them imported)
+
 gc.freeze()  # keeps the workers' collections from touching them, which would copy shared memory
 gc.enable()
 

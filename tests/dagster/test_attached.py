@@ -181,7 +181,7 @@ def test_while_no_hour_ends_dagster_is_not_asked(house: Attached, monkeypatch: p
 
 
 def test_housekeeping_keeps_a_lake_without_tables_and_never_forgets_an_hour(house: Attached) -> None:
-    kept = dict.fromkeys(("heartbeats", "windows", "quarantine", "corrections", "log"), 30 * timedelta(days=1))
+    kept = dict.fromkeys(("heartbeats", "windows", "quarantine", "log"), 30 * timedelta(days=1))
     house.settings = house.settings.model_copy(update={"housekeeping": HousekeepingSettings(**kept)})
     house.restart()
     house.lives(NOON + 3 * HOUR + MINUTE)
