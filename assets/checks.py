@@ -126,7 +126,7 @@ def missed_result(missed: MissedHeartbeats, settings: Settings) -> dg.AssetCheck
         ),
         description=(
             f"{missed.total} heartbeats missed in {len(missed.by_window)} windows; {len(missed.stale)} windows are "
-            f"stale; {missed.mended} heartbeats missed before have been recomputed"
+            f"stale; {missed.mended} were missed before and no longer are"
             f"{_unknown('missed', missed.damaged)}"
         ),
         missed=missed.total,

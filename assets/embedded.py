@@ -31,9 +31,7 @@ class Pipeline:
         All names begin with the pipeline's name. Sensors and schedules are on by default. Each job has its own
         executor; the project's executor is not set. Call this once: the definitions of each call have their own caches.
         """
-        from tidemark.assets.definitions import (
-            build_definitions,
-        )  # imports Spark and Polars: a second or two
+        from tidemark.assets.definitions import build_definitions  # Spark, Polars, Google's clients: a second or two
 
         return build_definitions(self.settings, tables=self.tables, topic=self.topic)
 

@@ -132,8 +132,8 @@ class Settings(BaseSettings):
         }
         if refused := [name for name, is_set in needs_landing.items() if is_set]:
             raise ValueError(
-                f"pubsub.attach = true does not go with {', '.join(refused)}: another consumer reads base, so nothing "
-                "lands, no window is computed, and what max_lag lets be late cannot be recomputed. Leave these "
+                f"pubsub.attach = true cannot be combined with {', '.join(refused)}: another consumer reads base, so "
+                "nothing lands, no window is computed, and what max_lag lets be late cannot be recomputed. Leave these "
                 "out, or set attach = false (docs/how-to/attach.md)"
             )
         return self

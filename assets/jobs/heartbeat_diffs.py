@@ -56,9 +56,9 @@ def heartbeat_diffs_asset(settings: Settings, partitions: Partitions) -> dg.Asse
         deps=[HEARTBEATS, WATERMARK],
         columns=(diff_schema(settings.message.kinds), diff_columns(settings.message.kinds)),
         description=(
-            "Each heartbeat compared with its stream's previous one: gap, missed heartbeats, and how the fields "
+            "Each heartbeat beside its stream's previous one: gap, missed heartbeats, and how the compared fields "
             f"changed. Once the watermark has passed a window's end, the sensor `{name_of(settings, 'tracking')}` has "
-            f"the job `{name_of(settings, COMPUTE_WINDOWS)}` compute it. Any window can be computed again, alone or in "
+            f"the job `{name_of(settings, COMPUTE_WINDOWS)}` compute it. Any window can be recomputed, alone or in "
             "a range, and gives the same rows. Materializing a partition computes its windows; the job computes any."
         ),
     )
@@ -153,7 +153,7 @@ def stream_status_asset(settings: Settings, partitions: Partitions) -> dg.Assets
         if report.behind:
             context.log.warning(
                 f"{len(report.behind)} windows have no status, or one from older input than their diffs: "
-                f"{', '.join(report.behind[:NAMED])}; compute them again"
+                f"{', '.join(report.behind[:NAMED])}; recompute them"
             )
         stops = sum(window.stopped for window in report.windows)
         context.log.info(f"{report.streams} streams known, {stops} stops in this run")

@@ -151,7 +151,7 @@ def _request(
         del requested[window]
     due = to_compute_again(found, look.watermark, settings.windows.recompute_within, lake.kept_windows().since())
     if not (stale := [window for window in due if window not in requested]):
-        return Request((), "no stale window is to be computed again")
+        return Request((), "no stale window needs to be recomputed")
     runs = Runs(context.instance, settings)
     choose = partial(next_request, runs, lake, look.watermark, look.now, stale)
     request = asking.request(USER, choose, context.log)

@@ -66,7 +66,7 @@ def tables_sensor(
         required_resource_keys=keys_of(settings, LAKE),
         jobs=jobs,
         description=f"Requests runs over the due windows of {', '.join(tables)}: closed ones that are not computed, or "
-        f"were computed before {HEARTBEAT_DIFFS.to_user_string()} was computed again.",
+        f"were computed before {HEARTBEAT_DIFFS.to_user_string()} was recomputed.",
     )
     def own_tables(context: dg.SensorEvaluationContext) -> dg.SensorResult:
         lake, runs = lake_of(context, settings), Runs(context.instance, settings)

@@ -43,7 +43,7 @@ def refuse_attached(settings: Settings, command: str) -> None:
     pubsub = settings.pubsub
     if pubsub.attach:
         raise BaseReadByOthers(
-            f"`tidemark {command}` is about what tidemark lands, and with pubsub.attach = true somebody else reads "
+            f"`tidemark {command}` is about what tidemark lands, and with pubsub.attach = true another consumer reads "
             f"{pubsub.base_path}: nothing lands, and only its reader can let messages go"
         )
 

@@ -125,14 +125,14 @@ def only_with(main: str, **given: object) -> None:
     """Refuse options that only make sense with `main`, by their names."""
     for name, value in given.items():
         if value:
-            raise typer.BadParameter(f"it goes with {main}", param_hint=f"--{name.replace('_', '-')}")
+            raise typer.BadParameter(f"it only works with {main}", param_hint=f"--{name.replace('_', '-')}")
 
 
 def apart_from(main: str, **given: object) -> None:
     """Refuse options that cannot be combined with `main`, by their names."""
     for name, value in given.items():
         if value:
-            raise typer.BadParameter(f"it does not go with {main}", param_hint=f"--{name.replace('_', '-')}")
+            raise typer.BadParameter(f"it cannot be combined with {main}", param_hint=f"--{name.replace('_', '-')}")
 
 
 def window_named(settings: Settings, text: str) -> Window:

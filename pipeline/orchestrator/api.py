@@ -177,7 +177,7 @@ def headers_of_the_environment(ui: str) -> dict[str, str]:
     for line in filter(str.strip, os.environ.get(HEADERS, "").splitlines()):
         found = A_HEADER.fullmatch(line.strip())
         if found is None:
-            raise InvalidSettings(f"${HEADERS} cannot be read: write one header a line, as Name: value")
+            raise InvalidSettings(f"${HEADERS} cannot be read: write one header per line, as Name: value")
         headers[found[1]] = found[2]
     named = urlsplit(ui)
     if headers and named.scheme != "https" and not is_loopback(named.hostname or ""):

@@ -22,7 +22,7 @@ from tidemark.pipeline.settings import load_settings
 def test_what_needs_landing_is_refused_by_name(tmp_path: Path, written: str, named: str) -> None:
     file = tmp_path / "tidemark.toml"
     file.write_text(f"[pubsub]\nattach = true\n{written}\n")
-    with pytest.raises(InvalidSettings, match=r"pubsub\.attach = true does not go with") as refused:
+    with pytest.raises(InvalidSettings, match=r"pubsub\.attach = true cannot be combined with") as refused:
         load_settings(file)
     assert named in str(refused.value)
     file.write_text(f"{written}\n")

@@ -373,7 +373,7 @@ def test_diffs_of_a_stream_are_its_rows_and_the_newest_are_kept(built: Built) ->
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["--since", "1h"], "it goes with --corrections"),
+        (["--since", "1h"], "it only works with --corrections"),
         (["--window", "noon"], "noon is neither a window's key nor a time"),
         (["--window", "2026-11-21T05:22:10"], "has no time zone"),
     ],

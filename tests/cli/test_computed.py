@@ -86,7 +86,7 @@ def test_waiting_for_rows_first_waits_for_the_watermark(shell: Shell) -> None:
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["--computed"], "it goes with --wait-for"),
+        (["--computed"], "it only works with --wait-for"),
         (["--wait-for", "2026-11-21T05:15:00Z", "--computed"], "needs a window's key"),
         (["--wait-for", "2026-11-21T05-19"], "write 2026-11-21T05-19Z for the window"),
     ],

@@ -212,11 +212,14 @@ def test_times_without_a_zone_are_taken_for_utc_and_that_is_said(tmp_path: Path)
         (["TRACE", "--quantile", "some"], "not a share"),
         (["TRACE", "--rule", "best"], "'band', 'frontier'"),
         (["TRACE", "--complete-from", "2026-11-21T05:20:00"], "no time zone"),
-        (["TRACE", "--since", "2026-11-21T05:20:00Z"], "goes with --from-lake"),
+        (["TRACE", "--since", "2026-11-21T05:20:00Z"], "only works with --from-lake"),
         (["TRACE", "--out", "TRACE"], "is the trace itself"),
-        (["TRACE", "--from-lake"], "a trace does not go with --from-lake"),
-        (["--from-lake", "--tick", "5s"], "--tick does not go with --from-lake"),
-        (["--from-lake", "--complete-from", "2026-11-21T05:20:00Z"], "--complete-from does not go with --from-lake"),
+        (["TRACE", "--from-lake"], "a trace cannot be combined with --from-lake"),
+        (["--from-lake", "--tick", "5s"], "--tick cannot be combined with --from-lake"),
+        (
+            ["--from-lake", "--complete-from", "2026-11-21T05:20:00Z"],
+            "--complete-from cannot be combined with --from-lake",
+        ),
     ],
 )
 def test_contradictory_options_are_refused_with_a_sentence(tmp_path: Path, options: list[str], words: str) -> None:

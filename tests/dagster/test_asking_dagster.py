@@ -243,7 +243,7 @@ def test_a_login_is_never_sent_in_the_clear_nor_repeated_in_an_error(monkeypatch
         DagsterApi(DagsterSettings(url="http://dagster.example.com"))
     DagsterApi(DagsterSettings(url="https://dagster.example.com"))
     monkeypatch.setenv(HEADERS, "Bearer abc")
-    with pytest.raises(InvalidSettings, match="write one header a line") as refused:
+    with pytest.raises(InvalidSettings, match="write one header per line") as refused:
         DagsterApi(DagsterSettings())
     assert "abc" not in str(refused.value)
 

@@ -50,8 +50,8 @@ def attach(
     settings, clock = load_settings(), SystemClock()
     if not settings.pubsub.attach:
         raise InvalidSettings(
-            "this pipeline reads base by itself (`tidemark up`). Where somebody else does, write attach = true under "
-            "[pubsub], and name their subscription as base_subscription (docs/how-to/attach.md)"
+            "this pipeline reads base by itself (`tidemark up`). If another consumer does, write attach = true under "
+            "[pubsub], and name its subscription as base_subscription (docs/how-to/attach.md)"
         )
     check_libraries(settings.metrics)
     if settings.metrics.has_page:

@@ -149,7 +149,7 @@ def _to_do(found: LakeStatus, failing: Sequence[str]) -> Iterator[str]:
     if facts.get("lost_at_most"):
         yield "find who else acknowledges on base, or seeks it (docs/concepts/late-and-missed.md)"
     if facts.get("windows_stale"):
-        yield "`tidemark repair` computes stale windows again, if the sensor `staleness` does not"
+        yield "`tidemark repair` recomputes stale windows, if the sensor `staleness` does not"
     if facts.get("late") or facts.get("missed"):
         yield "`tidemark tune` says which band is enough"
     if failing:

@@ -108,7 +108,7 @@ def repair(
     own = [] if dry_run else survey.integrity.own
     forget_damaged(surveyor.lake, own)
     if own:
-        say(f"removed {len(own)} damaged windows of custom tables; the sensor `tables` has them computed again")
+        say(f"removed {len(own)} damaged windows of custom tables; the sensor `tables` requests them again")
     wanted = [window.key for stretch in survey.integrity.repairable for window in stretch]
     diffs = surveyor.lake.diffs()
     before = diffs.fence(wanted)
@@ -132,7 +132,7 @@ def repair(
         stretches = [f"{stretch[0].key} to {stretch[-1].key}" for stretch in survey.integrity.repairable]
         say(f"would compute again: {', '.join(stretches)}")
     elif requested and wait:
-        say("computed again" if repaired else "some windows are not computed yet: look at the runs")
+        say("recomputed" if repaired else "some windows are not computed yet: look at the runs")
     if problem is not None:
         raise problem
     if survey.needs_a_hand or (dry_run and not survey.is_sound) or (wait and not repaired):

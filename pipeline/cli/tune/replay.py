@@ -98,13 +98,13 @@ def replay(
         refused = {"a trace": trace, "--tick": tick, "--complete-from": complete_from}
         for option, value in refused.items():
             if value is not None:
-                raise typer.BadParameter(f"{option} does not go with --from-lake, which has its own")
+                raise typer.BadParameter(f"{option} cannot be combined with --from-lake, which has its own")
         derive_from_lake(since, given, rules, out, as_json=as_json)
         return
     if trace is None:
         raise typer.BadParameter("name a trace, or say --from-lake")
     if since is not None:
-        raise typer.BadParameter("--since goes with --from-lake; a trace is replayed whole")
+        raise typer.BadParameter("--since only works with --from-lake; a trace is replayed whole")
     if out is not None and out.exists() and trace.exists() and out.samefile(trace):
         raise typer.BadParameter(f"--out {out} is the trace itself; name another file")
     _of_trace(ParquetTrace(trace), replace(DEFAULT, **given), rules, tick or TICK, complete_from, out, as_json=as_json)

@@ -98,7 +98,7 @@ def test_where_nothing_answers_or_nothing_may_be_asked_it_says_so(tmp_path: Path
     assert (said.code, said.out) == (1, "")
     assert said.err.startswith("tidemark: nothing answers at 127.0.0.1:9, so there is nothing to measure")
     said = said_here(tmp_path, ("doctor", "--write"), {})
-    assert (said.code, "it goes with --measure" in said.err) == (2, True)
+    assert (said.code, "it only works with --measure" in said.err) == (2, True)
 
 
 @pytest.fixture
