@@ -153,6 +153,12 @@ class LakeFull(LakeError):
     Free some space."""
 
 
+class BucketMissing(LakeError):
+    """The lake's bucket does not exist.
+
+    Create it, or correct lake.uri."""
+
+
 class LakeUnreachable(LakeError):
     """The object store did not answer.
 

@@ -15,6 +15,7 @@ from tidemark.pipeline.doctor import (
 )
 from tidemark.pipeline.doctor.finding import Check, CheckFinding, Level, Setup, examine
 from tidemark.pipeline.errors import (
+    BucketMissing,
     LakeError,
     LakeUnreachable,
     LakeUnwritable,
@@ -27,7 +28,7 @@ SETTINGS, CREDENTIALS = "settings", "credentials"
 PUBSUB, PERMISSIONS, QUOTAS = "Pub/Sub", "permissions", "quotas"
 CLOCK, LAKE, VERSIONS, SPARK, DAGSTER = "clock", "lake", "versions", "Spark", "Dagster"
 
-NO_LAKE = (LakeUnreachable, LakeUnwritable)
+NO_LAKE = (BucketMissing, LakeUnreachable, LakeUnwritable)
 """The errors of the lake that `check_lake` reports."""
 
 CHECKS = (

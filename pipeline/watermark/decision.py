@@ -82,8 +82,7 @@ class Reason(StrEnum):
 
 
 BECAUSE = {
-    Reason.UNCHANGED: "messages yet to land may have event times from {candidate} on, which is not above the "
-    "watermark",
+    Reason.UNCHANGED: "messages yet to land may have event times from {candidate} on, which is not above the watermark",
     Reason.PINNED_BY_BACKLOG: "base has a backlog from publish time {base} on, and tracking saw an event time as old "
     "as {candidate} in it",
     Reason.HELD_TRACKING_BEHIND: "tracking has read up to {tracking}, which is neither near now nor a band ahead of "

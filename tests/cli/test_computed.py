@@ -34,7 +34,7 @@ def shell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captur
     ("window", "said"),
     [
         (TOO_EARLY, "begins before windows.first"),
-        (HELD, f"closed and not computed yet; `tidemark watermark --wait-for {HELD} --computed` waits"),
+        (HELD, f"closed but not computed yet; `tidemark watermark --wait-for {HELD} --computed` waits for its rows"),
         (OPEN, f"the watermark has not passed window {OPEN}"),
     ],
 )

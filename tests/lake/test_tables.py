@@ -101,7 +101,7 @@ def test_a_field_of_another_kind_than_its_column_is_refused_and_nothing_lands(la
     land(lake_of(lake_settings, {"load": FieldKind.NUMBER}).heartbeats(), 1.0)
     changed = lake_of(lake_settings, {"load": FieldKind.TEXT})
     for _ in range(2):  # and again, when it has been looked at once
-        with pytest.raises(LakeError, match=r"message\.fields\.load = 'text'.*double.*another name, or put back"):
+        with pytest.raises(LakeError, match=r"message\.fields\.load = 'text'.*double.*another name, or restore"):
             land(changed.heartbeats(), "high")
     assert len(rows_of(changed)) == 1
 
@@ -160,7 +160,7 @@ FAULTS = [
         LakeFull,
         "no space is left.*continues from the durable state",
     ),
-    (DeltaError("Generic GCS error: error sending request for url"), LakeUnreachable, "the next tick tries again"),
+    (DeltaError("Generic GCS error: error sending request for url"), LakeUnreachable, "the next tick retries"),
     (CommitFailedError("a concurrent transaction"), TableConflict, "lost against others"),
 ]
 
@@ -206,7 +206,7 @@ def test_a_damaged_commit_is_reported_to_readers_and_writers(tmp_path: Path, con
         lambda: append_beats(lake.heartbeats(), columns_of([Beat("a", 9)])),
     )
     for use in uses:
-        with pytest.raises(CorruptObject, match=r"heartbeats has a damaged file.*put back its earlier version"):
+        with pytest.raises(CorruptObject, match=r"heartbeats has a damaged file.*restore its earlier version"):
             use()
     (tmp_path / "lake" / "heartbeats" / "_delta_log" / f"{1:020d}.json").write_bytes(whole)
     assert len(rows_of(lake)) == 3

@@ -306,7 +306,7 @@ def test_options_are_read_in_any_letters_and_have_the_pipeline_s_bounds() -> Non
 @pytest.mark.parametrize(
     ("given", "told"),
     [
-        ({"reader": "2"}, "no such option; did you mean readers?"),
+        ({"reader": "2"}, "does not have this option; did you mean readers?"),
         ({"readers": "0"}, "readers = '0'"),
         ({"maxTime": "5"}, "with its unit"),
         ({"lake": "file:here"}, "absolute path"),
@@ -317,7 +317,7 @@ def test_options_are_read_in_any_letters_and_have_the_pipeline_s_bounds() -> Non
         ({"firstEventTime": "2026-01-01"}, "firstEventTime"),
         ({"landing": "../up"}, "landing"),
         ({"payload": "bytes", "streamId": "payload:id"}, "stream_id takes values from the payload"),
-        ({"eventTimes": "at"}, "no such option; did you mean eventTime?"),
+        ({"eventTimes": "at"}, "does not have this option; did you mean eventTime?"),
         ({"streamId": "["}, "streamId = '['"),
         ({"subscription": ""}, "subscription"),
         ({"projectId": "project"}, "projectId is another name of project"),

@@ -16,6 +16,7 @@ from google.pubsub_v1 import PublisherClient, SubscriberClient
 from pyspark.sql import SparkSession
 
 from tests.pubsub.builders import subscription_of
+from tests.quick import with_policy
 from tests.spark.deaths import deaths, ordain
 from tests.spark.pubsub_world import PubSubWorld
 from tests.spark.rounds import (
@@ -81,6 +82,7 @@ def test_a_backlog_is_landed_whole_by_four_readers_that_go_to_tracking_first(
     spark: SparkSession, world: PubSubWorld
 ) -> None:
     settings, done = settings_of(world.settings, str(world.lake), readers=4), list[RoundDone]()
+    settings = with_policy(settings, near_real_time=timedelta(seconds=2))
     world.publish(20_000, broken=7)
     time.sleep(2.1)
     decide(world, settings)

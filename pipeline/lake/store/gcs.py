@@ -17,6 +17,7 @@ from google.cloud.storage.exceptions import DataCorruption
 from google.cloud.storage.retry import DEFAULT_RETRY
 
 from tidemark.pipeline.errors import (
+    BucketMissing,
     CorruptObject,
     LakeError,
     LakeUnreachable,
@@ -197,9 +198,9 @@ class CloudStorageObjects:
         except (api_errors.GoogleAPIError, GoogleAuthError, DataCorruption, OSError) as error:
             raise self._explained(error, call, name) from error
 
-    def _bucket_missing(self) -> LakeError:
+    def _bucket_missing(self) -> BucketMissing:
         bucket = f"gs://{self._bucket.name}"
-        return LakeError(
+        return BucketMissing(
             f"there is no bucket {bucket}{self._at_endpoint}; create it (gcloud storage buckets create {bucket} "
             "--uniform-bucket-level-access --location=<where the pipeline runs>), or set lake.uri to another one"
         )
