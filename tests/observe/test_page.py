@@ -235,7 +235,7 @@ def stop(address: str, folder: Path) -> None:
     (server,) = (
         process
         for process in psutil.Process().children(recursive=True)
-        if address.rpartition(":")[2] in " ".join(process.cmdline())
+        if process.status() != psutil.STATUS_ZOMBIE and address.rpartition(":")[2] in " ".join(process.cmdline())
     )
     server.terminate()
     server.wait(10)
