@@ -121,7 +121,7 @@ def test_a_picture_of_the_docs_is_well_formed_small_and_whole_without_script_or_
     assert tags <= {"svg", "style", "rect", "text", "path", "circle", "title"}
     assert not re.search(r"href|url\(|@import|@font-face|(?<!xmlns=\")https?:", text)
     assert "prefers-color-scheme: dark" in text
-    assert len(text) < 100_000
+    assert len(text) < (100_000 if file.stem == "compare" else 70_000)  # compare has a panel for each of eleven traces
 
 
 def test_a_backlog_that_is_being_read_is_the_headline() -> None:
