@@ -199,8 +199,9 @@ def silence_report(lake: LakeResource, windows: Iterable[str]) -> SilenceReport:
     keys = sorted(windows)
     whole, diffs = lake.whole(), lake.diffs("silence")
     status, known = whole.stream_status(), whole.streams().save()
-    found = silence_of(diffs, status, known, lake.settings.windowing, keys)
-    return SilenceReport(found, status.behind(diffs, keys), known.rows.num_rows, _named(status.rows(keys)))
+    rows = status.rows(keys)
+    found = silence_of(diffs, rows, known, lake.settings.windowing, keys)
+    return SilenceReport(found, status.behind(diffs, keys), known.rows.num_rows, _named(rows))
 
 
 def _named(rows: pa.Table) -> Mapping[str, Sequence[dg.TableRecord]]:

@@ -3,7 +3,9 @@
 from collections.abc import Collection
 from dataclasses import dataclass
 
-from tidemark.pipeline.lake.tables.stream_status import StatusKind, StreamStatus
+import pyarrow as pa
+
+from tidemark.pipeline.lake.tables.stream_status import StatusKind
 from tidemark.pipeline.lake.tables.streams import KnownStreams, streams_in
 from tidemark.pipeline.lake.tables.windowed import PARTITION, WindowedTable
 from tidemark.pipeline.windows import Windowing
@@ -36,10 +38,11 @@ class WindowSilence:
 
 
 def silence_of(
-    diffs: WindowedTable, status: StreamStatus, known: KnownStreams, windowing: Windowing, windows: Collection[str]
+    diffs: WindowedTable, status: pa.Table, known: KnownStreams, windowing: Windowing, windows: Collection[str]
 ) -> list[WindowSilence]:
-    """Return the counts of those of these windows that are computed, in order. Raises LakeError."""
-    by_kind = status.rows(windows).group_by([PARTITION, "kind"], use_threads=False)
+    """Return the counts of those of these windows that are computed, in order. `status` has their rows of
+    `stream_status`. Raises LakeError."""
+    by_kind = status.group_by([PARTITION, "kind"], use_threads=False)
     sums = by_kind.aggregate([([], "count_all"), ("missed_heartbeats", "sum"), ("stream_id", "list")]).to_pylist()
     of_kind = {(each[PARTITION], each["kind"]): each for each in sums}
     nothing = {"count_all": 0, "missed_heartbeats_sum": 0, "stream_id_list": []}

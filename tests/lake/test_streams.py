@@ -157,8 +157,8 @@ def remarkable(stream: str, kind: StatusKind, missed: int | None = None) -> dict
 
 
 def glance(lake: Lake, windows: Iterable[str]) -> list[WindowSilence]:
-    diffs, status = lake.diffs(), lake.stream_status()
-    return silence_of(diffs, status, lake.streams().known(), WINDOWING, list(windows))
+    keys, diffs, status = list(windows), lake.diffs(), lake.stream_status()
+    return silence_of(diffs, status.rows(keys), lake.streams().known(), WINDOWING, keys)
 
 
 def test_a_window_at_a_glance(lake: Lake) -> None:

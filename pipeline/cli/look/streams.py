@@ -64,7 +64,7 @@ def streams(
 
 def _counts(lake: Lake, windowing: Windowing, keys: list[str], newest: Window, *, as_json: bool) -> None:
     diffs, status, known = lake.diffs(), lake.stream_status(), lake.streams().known()
-    windows = silence_of(diffs, status, known, windowing, keys)
+    windows = silence_of(diffs, status.rows(keys), known, windowing, keys)
     behind, silent = status.behind(diffs, keys), known.silent_since(newest.start).num_rows
     if as_json:
         print_json(
