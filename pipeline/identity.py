@@ -176,7 +176,7 @@ ON_PURPOSE = Need(
     CONSUME._replace(on=On.BASE),
     'with `pubsub.reading = "snapshot"`: read base by a snapshot. It would also allow pulling',
 )
-"""What `tidemark attach` needs on base only with that setting; no role file grants it."""
+"""Permissions that `tidemark attach` needs on base only with that setting; no role file grants them."""
 
 BY_CHOICE = frozenset({"pubsub.snapshots.create", "pubsub.snapshots.delete", "pubsub.snapshots.list"})
 """Permissions that no running part needs with `pubsub.reading = "monitoring"`."""

@@ -137,7 +137,7 @@ class PubSubSettings(ServerSettings):
     retention: Annotated[Duration, Field(ge=timedelta(minutes=10), le=timedelta(days=31)), Effect.CREATION] = timedelta(
         days=7
     )
-    """How long Pub/Sub keeps unacknowledged messages, on both subscriptions. Longer: it survives longer outages, and
+    """Time that Pub/Sub keeps unacknowledged messages, on both subscriptions. Longer: it survives longer outages, and
     storage costs more."""
     metadata_only: Annotated[bool, Effect.CREATION] = False
     """Have Pub/Sub drop the payload on tracking, by a message transform. Works on the service only, and only if times

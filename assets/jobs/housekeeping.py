@@ -34,7 +34,7 @@ HOUSEKEEPING = "housekeeping"
 KEEPS_SMALL = "Keeps the lake and Dagster's own storage from growing without end."
 
 EVENTS_KEPT = timedelta(days=2)
-"""How long events of ticks are kept, about 80 MB a day. The newest of each asset is always kept."""
+"""Time that events of ticks are kept, about 80 MB a day. The newest of each asset is always kept."""
 
 ROWS_AT_ONCE = 500
 """Rows deleted per transaction: few, so that a tick that reports meanwhile waits only briefly."""

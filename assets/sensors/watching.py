@@ -135,7 +135,7 @@ def _tagged(result: dg.SensorResult, tick_id: str) -> dg.SensorResult:
 
 @dataclass
 class EndedRuns:
-    """How far ended runs were counted. Runs that ended before the process' first call are not counted."""
+    """Progress of the count of ended runs. Runs that ended before the process' first call are not counted."""
 
     since: datetime | None = None
     known: deque[str] = field(default_factory=lambda: deque(maxlen=REMEMBERED))

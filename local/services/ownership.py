@@ -35,7 +35,7 @@ ATTEMPTS, PAUSE_SECONDS = 10, 0.1
 
 
 class Life(Enum):
-    """Whether an owner is alive. UNCLEAR: it seems dead, but clocks may differ; one tick later this is known."""
+    """The state of an owner. UNCLEAR: it seems dead, but clocks may differ; one tick later this is known."""
 
     LIVES = "lives"
     UNCLEAR = "unclear"

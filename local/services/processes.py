@@ -287,7 +287,7 @@ def _session_of(pid: int) -> list[psutil.Process]:
 LINES_AT_END = 15
 REASONS_AT_MOST = 6
 READ_AT_END_BYTES = 1 << 20
-"""How much of the end of a log is read: a server that ran for weeks has a long log."""
+"""Bytes that are read of the end of a log: a server that ran for weeks has a long log."""
 
 REASON = re.compile(
     r"Exception in thread \"|OutOfMemoryError|Address already in use|BindException|insufficient memory|"

@@ -41,7 +41,7 @@ WRITTEN = {
     PlaceKind.EACH: "each:PATH",
     PlaceKind.PUBLISH_TIME: "publish_time",
 }
-"""How each kind is written in the settings."""
+"""The notation of each kind in the settings."""
 
 
 def _what_to_write(text: str, among: Collection[PlaceKind]) -> str:

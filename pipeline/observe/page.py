@@ -36,7 +36,7 @@ from tidemark.pipeline.watermark.state import DecisionRecord, WatermarkState
 logger = logging.getLogger(__name__)
 
 LOG_SECONDS, TABLES_SECONDS = 1.0, 30.0
-"""How long a result from the log and one from the tables are reused; at least ten times as long as reading took."""
+"""Time for which a result from the log and one from the tables are reused; at least ten times that of reading it."""
 
 WAIT_SECONDS = 2.0
 """The longest that a request waits for a read in progress."""

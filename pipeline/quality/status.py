@@ -21,7 +21,7 @@ CHECKED_FOR_SECONDS = 3.0
 """Time limit of the check for missed heartbeats in `tidemark status`. The sensor `staleness` stores its progress."""
 
 LATE_WITHIN, LOST_WITHIN = timedelta(days=1), timedelta(hours=1)
-"""How far below the watermark late heartbeats are counted, in event time, and how far back losses are counted."""
+"""Range below the watermark in which late heartbeats are counted, in event time, and reach of the count of losses."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -62,7 +62,7 @@ without work, and imports take longer than a small window."""
 
 
 SESSION_TIMEOUT = "25h"
-"""How long our server keeps a session without calls: a daily window comes once a day."""
+"""Time that our server keeps a session without calls: a daily window comes once a day."""
 
 GENERATIONS = 50
 """Maximum number of closed sessions that are skipped. A server never reopens a session, and remembers a thousand."""

@@ -28,7 +28,7 @@ SETTLED_AFTER = timedelta(minutes=15)
 """A partition is rewritten once the watermark (for quarantine and corrections: the clock) is this far past its end."""
 
 VERSIONS_KEPT = timedelta(days=7)
-"""How long earlier versions of tables are kept, with the files replaced by compactions and recomputations: longer than
+"""Time that earlier versions of tables are kept, with the files replaced by compactions and recomputations: longer than
 any reader needs a version, and long enough to look back at last week's."""
 
 COMPACTED_FOR = timedelta(minutes=10)
