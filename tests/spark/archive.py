@@ -22,12 +22,13 @@ MAKES = """
 import sys
 from pyspark.sql import SparkSession
 from tidemark.pipeline.settings import Settings
-from tidemark.pipeline.settings_sections import (SparkSettings)
+from tidemark.pipeline.settings_sections import SparkSettings
 from tidemark.pipeline.spark.java import set_java_home
 from tidemark.pipeline.spark.session import session_config
 
 set_java_home()
-settings = Settings(spark=classic("local[2]"))
+in_process = {"remote": None, "config": {"spark.master": "local[2]", "spark.driver.memory": "1g"}}
+settings = Settings(spark=SparkSettings.model_validate(in_process))
 spark = SparkSession.builder.config(map={**session_config(settings)}).getOrCreate()
 numbers = spark.range(1000).selectExpr("id", "id % 10 as tenth")
 numbers.groupBy("tenth").count().join(numbers, "tenth").orderBy("id").collect()
