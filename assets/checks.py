@@ -13,10 +13,9 @@ from typing import Any
 import dagster as dg
 
 from tidemark.assets.catalog import HEARTBEATS, QUARANTINED, WATERMARK, key_of
-from tidemark.pipeline.clock import Clock, iso
-from tidemark.pipeline.durations import format_duration, rough
+from tidemark.pipeline.clock import Clock, format_duration, iso, rough
 from tidemark.pipeline.errors import PermissionMissing, PubSubError
-from tidemark.pipeline.printable import printable
+from tidemark.pipeline.phrases import printable
 from tidemark.pipeline.pubsub.drift import Drift
 from tidemark.pipeline.quality.audit import audit
 from tidemark.pipeline.quality.failing import read_ticks

@@ -20,10 +20,10 @@ from tidemark.pipeline.compute.columns import DiffPlan
 from tidemark.pipeline.compute.micro_batch import MicroBatch, compute_windows, silent_in
 from tidemark.pipeline.compute.replacement import ReplacedWindows
 from tidemark.pipeline.errors import ServiceFailed
+from tidemark.pipeline.figures import quantile
 from tidemark.pipeline.ingest.outcome import Side
 from tidemark.pipeline.ingest.readers import BATCH_MESSAGES, new_files
 from tidemark.pipeline.lake.tables.heartbeats import heartbeat_rows
-from tidemark.pipeline.quantiles import quantile
 from tidemark.pipeline.settings import Settings
 
 GOAL, WINDOW_GOAL = 0.8, 1.5

@@ -23,8 +23,7 @@ from tidemark.local.demo.verification import TruthComparison, compare
 from tidemark.local.services.own_files import dagster_home
 from tidemark.local.services.processes import Supervisor
 from tidemark.local.services.stack import start_emulator, start_stack
-from tidemark.pipeline.clock import Clock, SystemClock, iso
-from tidemark.pipeline.durations import format_duration, parse_duration
+from tidemark.pipeline.clock import Clock, SystemClock, format_duration, iso, parse_duration
 from tidemark.pipeline.errors import ServiceFailed
 from tidemark.pipeline.lake.layout import OpenLake
 from tidemark.pipeline.pubsub.provision import provision_here

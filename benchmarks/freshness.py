@@ -27,9 +27,9 @@ from tidemark.local.services.own_files import dagster_home
 from tidemark.local.services.processes import Supervisor
 from tidemark.local.services.stack import start_emulator, start_stack
 from tidemark.pipeline.clock import Clock, SystemClock, iso
+from tidemark.pipeline.figures import quantile
 from tidemark.pipeline.lake.layout import Lake
 from tidemark.pipeline.pubsub.provision import provision_here
-from tidemark.pipeline.quantiles import quantile
 from tidemark.pipeline.settings import Settings, load_settings
 from tidemark.pipeline.settings_sections import EmulatorKind, LakeSettings
 from tidemark.pipeline.watermark.state import DecisionRecord

@@ -21,8 +21,8 @@ from rich.table import Table
 
 from benchmarks.freshness import SETTLES, Played, play
 from tidemark.pipeline.clock import Clock, SystemClock, iso
+from tidemark.pipeline.figures import quantile
 from tidemark.pipeline.pubsub.connection import publisher_client
-from tidemark.pipeline.quantiles import quantile
 from tidemark.pipeline.settings import Settings
 
 KINDS = {

@@ -23,8 +23,8 @@ from benchmarks.machine import Machine, World
 from benchmarks.measures import Measure
 from benchmarks.memory import MB, peak_bytes
 from tidemark.pipeline.errors import ServiceFailed
+from tidemark.pipeline.figures import quantile
 from tidemark.pipeline.ingest.readers import new_files
-from tidemark.pipeline.quantiles import quantile
 
 HOURS = 10
 GOAL = 1.0

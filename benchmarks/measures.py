@@ -9,7 +9,7 @@ import orjson
 from rich.console import Console
 from rich.table import Table
 
-from tidemark.pipeline.quantiles import quantile
+from tidemark.pipeline.figures import quantile
 
 Better = Literal["higher", "lower"]
 

@@ -15,13 +15,12 @@ import psutil
 
 from tidemark.local.demo.synthetic import Source
 from tidemark.local.services.processes import StartedService
-from tidemark.pipeline.clock import Clock
-from tidemark.pipeline.durations import format_duration
+from tidemark.pipeline.clock import Clock, format_duration
 from tidemark.pipeline.errors import LakeError, ServiceFailed
+from tidemark.pipeline.figures import quantile
 from tidemark.pipeline.lake.layout import OpenLake
 from tidemark.pipeline.orchestrator.names import ENDED, INGEST
 from tidemark.pipeline.quality.status import LakeReport, read_report, read_waiting
-from tidemark.pipeline.quantiles import quantile
 from tidemark.pipeline.settings import Settings
 
 SAMPLE_EVERY_SECONDS = 1.0

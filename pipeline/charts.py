@@ -11,8 +11,7 @@ from importlib.resources import files
 from itertools import pairwise
 from math import ceil, copysign, floor, log1p, log10
 
-from tidemark.pipeline.phrases import percent, words
-from tidemark.pipeline.printable import printable
+from tidemark.pipeline.phrases import percent, printable, words
 
 WIDTH, LEFT, BESIDE, TOP, BELOW = 620, 96, 18, 18, 46
 """A drawing's width, the left and upper edge of the plot in it, and the margins to its right and below it, in units of

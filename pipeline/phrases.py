@@ -1,8 +1,16 @@
-"""Formats shares, durations and lags as text."""
+"""Shares, durations and lags as text, and text from outside made safe to show."""
 
 from datetime import timedelta
 
-from tidemark.pipeline.durations import format_duration
+from tidemark.pipeline.clock import format_duration
+
+
+def printable(text: str, keep: str = "") -> str:
+    r"""Escape every non-printable character, except those in `keep`: ESC becomes `\x1b`; U+202E, which reverses the
+    writing direction, becomes `\u202e`."""
+    if text.isprintable():
+        return text
+    return "".join(one if one.isprintable() or one in keep else one.encode("unicode_escape").decode() for one in text)
 
 
 def percent(share: float) -> str:

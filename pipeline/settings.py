@@ -26,12 +26,12 @@ from pydantic_settings import (
 )
 
 from tidemark.pipeline import settings_sections as sections
+from tidemark.pipeline.clock import format_duration
 from tidemark.pipeline.contract.heartbeat import PATIENCE, MessageContract
 from tidemark.pipeline.contract.judging import RULES
-from tidemark.pipeline.durations import format_duration
 from tidemark.pipeline.errors import InvalidSettings
 from tidemark.pipeline.settings_message import MessageSettings
-from tidemark.pipeline.settings_types import is_address
+from tidemark.pipeline.settings_sections import is_address
 from tidemark.pipeline.watermark.policy import Policy
 from tidemark.pipeline.windows import Windowing
 

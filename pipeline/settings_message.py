@@ -22,7 +22,7 @@ from tidemark.pipeline.contract.heartbeat import (
 from tidemark.pipeline.contract.payloads.definitions import NAME
 from tidemark.pipeline.contract.payloads.formats import Compression, Encoding, Envelope, PayloadFormat
 from tidemark.pipeline.contract.places import Place, PlaceKind
-from tidemark.pipeline.settings_types import Effect, EmptyIsNone, NotNegative, OptionalBound, Section
+from tidemark.pipeline.settings_sections import Effect, EmptyIsNone, NotNegative, OptionalBound, Section
 
 IN_MESSAGE = (PlaceKind.ATTRIBUTE, PlaceKind.PAYLOAD, PlaceKind.EACH)
 """Kinds of path for values that the publisher sets. The publish time is Pub/Sub's, and not an id."""

@@ -11,7 +11,7 @@ from starlette.requests import HTTPConnection
 from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from tidemark.pipeline.hosts import host_name, is_ours
+from tidemark.pipeline.machine import host_name, is_ours
 
 SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
 NEEDS_PERMISSION = frozenset({"application/json", "application/graphql"})

@@ -44,8 +44,7 @@ from tidemark.pipeline.quality.corrected import FollowedTable, follow
 from tidemark.pipeline.quality.due_windows import ComputedWindows, Followed
 from tidemark.pipeline.quality.missed.staleness import Staleness
 from tidemark.pipeline.settings import Settings
-from tidemark.pipeline.settings_sections import LakeSettings, TableSettings
-from tidemark.pipeline.settings_types import Effect, Section
+from tidemark.pipeline.settings_sections import Effect, LakeSettings, Section, TableSettings
 from tidemark.pipeline.upkeep.housekeeping import Housekeeper
 from tidemark.pipeline.watermark.state import DecisionRecord
 from tidemark.pipeline.windows import Window, runs_of_neighbours

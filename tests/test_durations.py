@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 from pydantic import BaseModel, ValidationError
 
 from tests.watermark.builders import bounded
-from tidemark.pipeline.durations import LONGEST, Duration, format_duration, parse_duration
+from tidemark.pipeline.clock import LONGEST, format_duration, parse_duration
+from tidemark.pipeline.settings_sections import Duration
 
 MILLISECOND = timedelta(milliseconds=1)
 

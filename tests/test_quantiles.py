@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.watermark.builders import bounded
-from tidemark.pipeline.quantiles import quantile
+from tidemark.pipeline.figures import quantile
 
 
 @given(st.lists(st.integers(-20, 20), min_size=1, max_size=60), st.floats(0, 1))

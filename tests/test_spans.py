@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.watermark.builders import bounded
-from tidemark.pipeline.spans import Spans
+from tidemark.pipeline.windows import Spans
 
 stretches = st.lists(st.tuples(st.integers(-50, 50), st.integers(0, 12)).map(lambda one: range(one[0], sum(one))))
 

@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 
 from tests.watermark.builders import bounded
 from tidemark.pipeline.settings_sections import LENGTHS
-from tidemark.pipeline.spans import Spans
-from tidemark.pipeline.windows import DAY, Window, Windowing, due, runs_of_neighbours
+from tidemark.pipeline.windows import DAY, Spans, Window, Windowing, due, runs_of_neighbours
 
 FIRST = datetime(2026, 1, 1, tzinfo=UTC)
 FIVE_MINUTES = timedelta(minutes=5)

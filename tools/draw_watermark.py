@@ -12,7 +12,7 @@ import numpy as np
 
 from tidemark.pipeline.charts import Area, Chart, Line, Mark, linear, picture, stairs
 from tidemark.pipeline.clock import from_us, to_us
-from tidemark.pipeline.quantiles import quantile
+from tidemark.pipeline.figures import quantile
 from tidemark.pipeline.replay.replay import RULES_WITHOUT_ANCHOR, decide_again
 from tidemark.pipeline.replay.trace import Batch, first_tick_at, late_in, ticks_of, watermarks_us
 from tidemark.pipeline.watermark.decision import Decision

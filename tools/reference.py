@@ -23,9 +23,9 @@ import typer
 from pydantic.fields import FieldInfo
 
 from tidemark.pipeline.cli.app import app
+from tidemark.pipeline.clock import format_duration
 from tidemark.pipeline.contract.heartbeat import FieldKind
 from tidemark.pipeline.contract.payloads.rejections import RejectionReason
-from tidemark.pipeline.durations import format_duration
 from tidemark.pipeline.errors import TidemarkError
 from tidemark.pipeline.lake.log.codec import CELL_COLUMNS, CELLS, DECISION_COLUMNS, DECISIONS, NOTE_COLUMNS, NOTES
 from tidemark.pipeline.lake.log.watermark_object import Said
@@ -37,7 +37,7 @@ from tidemark.pipeline.lake.tables.stream_status import STATUS, STATUS_COLUMNS
 from tidemark.pipeline.lake.tables.streams import STREAM_COLUMNS, STREAMS
 from tidemark.pipeline.observe.instruments import INSTRUMENTS, Instrument, Kind
 from tidemark.pipeline.settings import Settings
-from tidemark.pipeline.settings_types import Effect, Section
+from tidemark.pipeline.settings_sections import Effect, Section
 from tidemark.pipeline.watermark.decision import Reason
 
 ROOT = Path(__file__).resolve().parent.parent

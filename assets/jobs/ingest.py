@@ -12,8 +12,7 @@ import dagster as dg
 
 from tidemark.assets.events import histogram_events, landing_events
 from tidemark.assets.jobs.job import job_of
-from tidemark.pipeline.clock import Clock
-from tidemark.pipeline.durations import format_duration
+from tidemark.pipeline.clock import Clock, format_duration
 from tidemark.pipeline.errors import ExecutorsUnable
 from tidemark.pipeline.ingest.on_spark import SparkReaders, readers_for
 from tidemark.pipeline.ingest.outcome import Settled, Side

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 import dagster as dg
 
 from tidemark.assets.jobs.job import Context
+from tidemark.pipeline.clock import format_duration
 from tidemark.pipeline.compute.table_definition import UNUSABLE, TableDefinition, file_now, read_table
-from tidemark.pipeline.durations import format_duration
 from tidemark.pipeline.errors import TableFailed, TidemarkError
 from tidemark.pipeline.orchestrator.names import DEFINITION
 from tidemark.pipeline.settings import Settings

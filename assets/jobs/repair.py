@@ -10,8 +10,7 @@ from tidemark.assets.jobs.by_window import Event
 from tidemark.assets.jobs.heartbeat_diffs import compute_and_report, stopped_result
 from tidemark.assets.jobs.job import job_of
 from tidemark.assets.partitions import Partitions
-from tidemark.pipeline.clock import SystemClock
-from tidemark.pipeline.durations import parse_duration
+from tidemark.pipeline.clock import SystemClock, parse_duration
 from tidemark.pipeline.errors import ExecutorsUnable
 from tidemark.pipeline.quality.silence import WindowSilence
 from tidemark.pipeline.settings import Settings

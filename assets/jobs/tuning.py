@@ -8,11 +8,10 @@ import dagster as dg
 
 from tidemark.assets.catalog import HEARTBEATS, WATERMARK, WATERMARK_TUNING, key_of, spec, within
 from tidemark.assets.jobs.job import tags_of, working
-from tidemark.pipeline.clock import SystemClock
-from tidemark.pipeline.durations import format_duration
+from tidemark.pipeline.clock import SystemClock, format_duration
 from tidemark.pipeline.errors import NothingToTune
 from tidemark.pipeline.orchestrator.names import name_of
-from tidemark.pipeline.printable import printable
+from tidemark.pipeline.phrases import printable
 from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.tuning.inputs import report_on_lake
 from tidemark.pipeline.tuning.page import page_of, write_report

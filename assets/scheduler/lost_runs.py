@@ -11,7 +11,7 @@ from datetime import UTC, datetime, timedelta
 import dagster as dg
 
 from tidemark.assets.scheduler.runs import UNFINISHED, Runs
-from tidemark.pipeline.durations import format_duration
+from tidemark.pipeline.clock import format_duration
 
 LONGEST_RUN = timedelta(hours=3)
 """Longer than any run takes: `max_runtime_seconds` in dagster.yaml ends runs earlier."""

@@ -25,8 +25,7 @@ from tidemark.assets.window_names import stretch_texts, windows_tag
 from tidemark.pipeline.clock import EPOCH, Clock
 from tidemark.pipeline.orchestrator.names import BACKLOG, COMPUTE_WINDOWS, WINDOWS, name_of, op_of
 from tidemark.pipeline.settings import Settings
-from tidemark.pipeline.spans import Spans
-from tidemark.pipeline.windows import WINDOWS_PER_RUN, Window, Windowing
+from tidemark.pipeline.windows import WINDOWS_PER_RUN, Spans, Window, Windowing
 from tidemark.resources.lake import LakeResource
 
 FAILURES_COUNTED = 10

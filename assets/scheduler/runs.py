@@ -19,8 +19,7 @@ from tidemark.pipeline.orchestrator.names import (
     pipeline_tags,
 )
 from tidemark.pipeline.settings import Settings
-from tidemark.pipeline.spans import Spans
-from tidemark.pipeline.windows import Windowing
+from tidemark.pipeline.windows import Spans, Windowing
 
 FINISHED = (dg.DagsterRunStatus.SUCCESS, dg.DagsterRunStatus.FAILURE, dg.DagsterRunStatus.CANCELED)
 UNFINISHED = tuple(status for status in dg.DagsterRunStatus if status not in FINISHED)

@@ -12,8 +12,7 @@ from itertools import takewhile
 from typing import TypeAlias
 
 from tidemark.pipeline.clock import EPOCH, iso
-from tidemark.pipeline.spans import Spans
-from tidemark.pipeline.windows import Windowing
+from tidemark.pipeline.windows import Spans, Windowing
 
 LIVE = timedelta(minutes=10)
 """A live window ends at most this long before the watermark. The newest closed window is live, however long windows

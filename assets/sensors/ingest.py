@@ -10,8 +10,7 @@ from tidemark.assets.scheduler.requests import pause_of
 from tidemark.assets.scheduler.runs import Runs, ended_at
 from tidemark.assets.sensors.landed_by_runs import tell_landed
 from tidemark.assets.sensors.watching import ticking_sensor
-from tidemark.pipeline.clock import Clock, to_us
-from tidemark.pipeline.durations import format_duration, rough
+from tidemark.pipeline.clock import Clock, format_duration, rough, to_us
 from tidemark.pipeline.ingest.outcome import Side
 from tidemark.pipeline.ingest.progress import BacklogWatch, readings_of
 from tidemark.pipeline.ingest.rounds import PLAN, Ended, RunPlan

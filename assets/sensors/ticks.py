@@ -21,8 +21,7 @@ from tidemark.assets.scheduler.requests import OneAsks, Request, next_request
 from tidemark.assets.scheduler.runs import Runs
 from tidemark.assets.sensors.ingest import run_at_work
 from tidemark.assets.sensors.watching import Jobs, note_problem, observer_of, ticking_sensor
-from tidemark.pipeline.clock import Clock
-from tidemark.pipeline.durations import format_duration
+from tidemark.pipeline.clock import Clock, format_duration
 from tidemark.pipeline.ingest.copies import RememberedCopies
 from tidemark.pipeline.ingest.outcome import Ingested, Side
 from tidemark.pipeline.ingest.pace import AtWork, Closings, Pace

@@ -20,8 +20,7 @@ from tidemark.local.demo.synthetic_beats import SyntheticSource
 from tidemark.local.demo.verification import compare
 from tidemark.local.services.processes import Supervisor
 from tidemark.local.services.stack import start_emulator, start_stack
-from tidemark.pipeline.clock import Clock, iso
-from tidemark.pipeline.durations import format_duration, rough
+from tidemark.pipeline.clock import Clock, format_duration, iso, rough
 from tidemark.pipeline.errors import LakeError, ServiceFailed
 from tidemark.pipeline.lake.layout import HEARTBEAT_DIFFS, HEARTBEATS, QUARANTINE, OpenLake
 from tidemark.pipeline.lake.store.address import open_objects

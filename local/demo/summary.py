@@ -11,7 +11,7 @@ from rich.table import Column, Table
 
 from tidemark.local.demo.synthetic import Published
 from tidemark.local.demo.verification import TruthComparison
-from tidemark.pipeline.quantiles import quantile
+from tidemark.pipeline.figures import quantile
 
 
 @dataclass(frozen=True, slots=True)

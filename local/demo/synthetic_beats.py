@@ -13,9 +13,8 @@ from numpy.typing import NDArray
 
 from tidemark.local.demo.shapes.json_shapes import JsonObject
 from tidemark.local.demo.shapes.shape import REASONS, Beat, Message, Shape
-from tidemark.pipeline.clock import duration_us, iso, to_us
+from tidemark.pipeline.clock import duration_us, format_duration, iso, to_us
 from tidemark.pipeline.contract.heartbeat import RejectionReason
-from tidemark.pipeline.durations import format_duration
 from tidemark.pipeline.errors import InvalidSettings
 
 HEARTBEAT, DUPLICATE, FIRST_BROKEN = 0, 1, 2

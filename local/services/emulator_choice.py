@@ -9,7 +9,7 @@ from pathlib import Path
 import psutil
 
 from tidemark.pipeline.errors import InvalidSettings, ToolMissing
-from tidemark.pipeline.hosts import is_loopback
+from tidemark.pipeline.machine import is_loopback
 from tidemark.pipeline.settings_sections import EmulatorKind
 from tidemark.pipeline.spark.java import find_java
 

@@ -17,15 +17,14 @@ from pathlib import Path
 from threading import Lock
 
 from tidemark.local.services.processes import noted_in
-from tidemark.pipeline.clock import Clock, iso
-from tidemark.pipeline.durations import format_duration, rough
+from tidemark.pipeline.clock import Clock, format_duration, iso, rough
 from tidemark.pipeline.errors import AlreadyRunning, LakeError, LakeOwned, NewerFormat, ObjectReplaced, ServiceFailed
 from tidemark.pipeline.lake.layout import Lake
 from tidemark.pipeline.lake.log.tracking_log import TrackingLog
 from tidemark.pipeline.lake.owner import NAME, OWNER, Owner, pipeline_of
 from tidemark.pipeline.lake.store.notes import Notes
 from tidemark.pipeline.machine import own_process
-from tidemark.pipeline.printable import printable
+from tidemark.pipeline.phrases import printable
 from tidemark.pipeline.settings import Settings
 
 logger = logging.getLogger(__name__)

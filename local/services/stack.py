@@ -14,7 +14,7 @@ from tidemark.local.services.emulator_choice import choose_emulator
 from tidemark.local.services.own_files import CODE_PORT, SPARK_CONNECT, WORKSPACE, dagster_home
 from tidemark.local.services.processes import ServiceSpec, Supervisor
 from tidemark.pipeline.errors import InvalidSettings, ServiceFailed
-from tidemark.pipeline.hosts import is_loopback, listens
+from tidemark.pipeline.machine import is_loopback, listens
 from tidemark.pipeline.pubsub.connection import refuse_foreign_server
 from tidemark.pipeline.pubsub.provision import provision_here
 from tidemark.pipeline.settings import Settings

@@ -11,8 +11,7 @@ from tidemark.local.services.processes import STATE_FILE, Supervisor, noted_in
 from tidemark.local.services.stack import EMULATOR, WARM_UP, dagster_services
 from tidemark.pipeline.clock import Clock
 from tidemark.pipeline.errors import ServiceFailed
-from tidemark.pipeline.hosts import listens
-from tidemark.pipeline.machine import ProcessName
+from tidemark.pipeline.machine import ProcessName, listens
 from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.spark.session import host_and_port
 

@@ -5,8 +5,7 @@ from contextlib import suppress
 from datetime import datetime, timedelta
 from threading import Thread
 
-from tidemark.pipeline.clock import Clock
-from tidemark.pipeline.durations import rough
+from tidemark.pipeline.clock import Clock, rough
 from tidemark.pipeline.errors import TidemarkError
 from tidemark.pipeline.lake.failures import FailedTick
 from tidemark.pipeline.lake.layout import Lake

@@ -18,7 +18,7 @@ from typer._click import ClickException, Command, Context
 from typer.core import TyperGroup
 
 from tidemark.pipeline.errors import TidemarkError
-from tidemark.pipeline.printable import printable
+from tidemark.pipeline.phrases import printable
 from tidemark.pipeline.version import own_version
 
 PANELS = {

@@ -6,8 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from tidemark.pipeline.clock import EPOCH
-from tidemark.pipeline.durations import format_duration, parse_duration
+from tidemark.pipeline.clock import EPOCH, format_duration, parse_duration
 from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.windows import Window
 

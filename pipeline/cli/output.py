@@ -17,9 +17,8 @@ from rich.markup import escape
 from rich.progress import BarColumn, Progress, ProgressColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from tidemark.pipeline.clock import iso
-from tidemark.pipeline.durations import format_duration
-from tidemark.pipeline.printable import printable
+from tidemark.pipeline.clock import format_duration, iso
+from tidemark.pipeline.phrases import printable
 
 FILE_WIDTH = 150
 """Width of a line in a file or a pipe, where Rich would assume 80 and fold the tables."""

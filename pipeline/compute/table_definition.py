@@ -14,8 +14,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from tidemark.pipeline.clock import EPOCH
-from tidemark.pipeline.durations import format_duration, parse_duration
+from tidemark.pipeline.clock import EPOCH, format_duration, parse_duration
 from tidemark.pipeline.errors import InvalidSettings
 from tidemark.pipeline.lake.layout import PARTITIONS
 from tidemark.pipeline.settings import Settings

@@ -14,7 +14,7 @@ from typing import Any
 
 import orjson
 
-from tidemark.pipeline.clock import duration_us, from_us, iso, to_us
+from tidemark.pipeline.clock import duration_us, format_duration, from_us, iso, to_us
 from tidemark.pipeline.contract.event_times import EventTimeUnit, advice, read_event_time
 from tidemark.pipeline.contract.messages import Messages
 from tidemark.pipeline.contract.payloads.bounds import json_kind
@@ -27,7 +27,6 @@ from tidemark.pipeline.contract.payloads.rejections import RejectionReason as Re
 from tidemark.pipeline.contract.payloads.rejections import Undecided as Undecided
 from tidemark.pipeline.contract.payloads.revisions import Asking as Asking
 from tidemark.pipeline.contract.places import LONGEST_ID, Place, PlaceKind, id_of
-from tidemark.pipeline.durations import format_duration
 
 FIELD_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,99}")
 NUMBER = re.compile(r"-?(0|[1-9][0-9]{0,308})(\.[0-9]{1,400})?([eE][+-]?[0-9]{1,4})?")

@@ -4,10 +4,10 @@ from collections.abc import Iterator
 from contextlib import suppress
 from datetime import timedelta
 
+from tidemark.pipeline.clock import format_duration
 from tidemark.pipeline.doctor.bucket import bucket_url
 from tidemark.pipeline.doctor.finding import Said, Setup, broken, ok, warning
 from tidemark.pipeline.doctor.rest import PUBSUB, Answer, Silent, ask
-from tidemark.pipeline.durations import format_duration
 
 RESOLUTION = timedelta(seconds=1)
 """The header `Date` has whole seconds."""

@@ -6,9 +6,9 @@ from contextlib import suppress
 from importlib.metadata import version
 
 from tidemark.local.services.ownership import Life, Ownership
+from tidemark.pipeline.clock import rough
 from tidemark.pipeline.compute.table_definition import own_tables
 from tidemark.pipeline.doctor.finding import Level, Said, Setup, broken, ok, warning
-from tidemark.pipeline.durations import rough
 from tidemark.pipeline.errors import InvalidSettings
 from tidemark.pipeline.lake.layout import HEARTBEAT_DIFFS, OWN_TABLES, Lake
 from tidemark.pipeline.lake.owner import NAME

@@ -17,7 +17,7 @@ from tidemark.local.services.stack import TOKEN, is_ours_to_start
 from tidemark.pipeline.doctor.finding import Said, Setup, broken, ok, warning
 from tidemark.pipeline.errors import ExecutorsUnable, ToolMissing
 from tidemark.pipeline.settings import WINDOW_SLOTS, Settings
-from tidemark.pipeline.settings_types import is_address
+from tidemark.pipeline.settings_sections import is_address
 from tidemark.pipeline.spark import environment
 from tidemark.pipeline.spark.executor_archive import manifest_of, own_manifest
 from tidemark.pipeline.spark.executors import LOCAL_REMEDY, WINDOWS, look_at

@@ -10,10 +10,10 @@ import pyarrow.compute as pc
 from pydantic import InstanceOf
 
 from tidemark.pipeline.contract.heartbeat import RejectionReason
+from tidemark.pipeline.figures import EITHER, NEWEST, OLDEST, Sums, oldest_of
 from tidemark.pipeline.ingest.rows import JudgedRows
 from tidemark.pipeline.lake.tables.new_files import NewFile
 from tidemark.pipeline.pubsub.leases import Acknowledged
-from tidemark.pipeline.sums import EITHER, NEWEST, OLDEST, Sums, oldest_of
 from tidemark.pipeline.watermark.histogram import Histogram
 from tidemark.pipeline.watermark.usage import Usage
 

@@ -11,7 +11,7 @@ from datetime import datetime, timedelta
 from threading import Event
 
 from tidemark.pipeline.clock import Clock
-from tidemark.pipeline.quantiles import quantile
+from tidemark.pipeline.figures import quantile
 from tidemark.pipeline.watermark.decision import Decision
 from tidemark.pipeline.windows import Windowing
 

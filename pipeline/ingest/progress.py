@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
-from tidemark.pipeline.durations import rough
+from tidemark.pipeline.clock import rough
 from tidemark.pipeline.ingest.outcome import Side
 from tidemark.pipeline.lake.log.tracking_log import TrackingLog
 from tidemark.pipeline.watermark.decision import Decision

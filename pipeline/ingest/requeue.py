@@ -14,6 +14,7 @@ import pyarrow.compute as pc
 from tidemark.pipeline.clock import Clock, to_us
 from tidemark.pipeline.contract.heartbeat import Asking, HeartbeatReader, RejectionReason
 from tidemark.pipeline.contract.messages import MESSAGE, Messages
+from tidemark.pipeline.figures import Sums
 from tidemark.pipeline.ingest.rows import JudgedRows, judged_rows
 from tidemark.pipeline.lake.layout import Lake
 from tidemark.pipeline.lake.log.tracking_log import TrackingLog
@@ -30,7 +31,6 @@ from tidemark.pipeline.lake.tables.requeued import (
     touching,
     without,
 )
-from tidemark.pipeline.sums import Sums
 from tidemark.pipeline.watermark.histogram import bucket_of, bucket_start
 
 BATCH_ROWS, BATCH_BYTES = 20_000, 64 << 20

@@ -13,8 +13,7 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 from itertools import count
 
-from tidemark.pipeline.clock import Clock
-from tidemark.pipeline.durations import rough
+from tidemark.pipeline.clock import Clock, rough
 from tidemark.pipeline.errors import ReadingUnavailable
 from tidemark.pipeline.ingest.outcome import Settled, Side, Taken
 from tidemark.pipeline.ingest.readers import BATCH_MESSAGES, Share

@@ -9,9 +9,8 @@ from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
-from tidemark.pipeline.clock import Clock
+from tidemark.pipeline.clock import Clock, rough
 from tidemark.pipeline.contract.heartbeat import HeartbeatReader
-from tidemark.pipeline.durations import rough
 from tidemark.pipeline.errors import ReadingPostponed, ReadingUnavailable, SnapshotRefused
 from tidemark.pipeline.ingest.copies import RememberedCopies
 from tidemark.pipeline.ingest.outcome import Ingested, Side

@@ -14,7 +14,7 @@ from tidemark.pipeline.clock import Clock, iso
 from tidemark.pipeline.errors import LakeError, NewerFormat, WindowExpired, WindowNotClosed
 from tidemark.pipeline.lake.store.notes import JsonKind, Notes
 from tidemark.pipeline.lake.store.objects import ObjectStore
-from tidemark.pipeline.printable import printable
+from tidemark.pipeline.phrases import printable
 
 logger = logging.getLogger(__name__)
 

@@ -4,8 +4,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from tidemark.pipeline.clock import iso
-from tidemark.pipeline.durations import rough
+from tidemark.pipeline.clock import iso, rough
 from tidemark.pipeline.lake.failures import FailedTick
 from tidemark.pipeline.quality.failing import TRACKING, is_overdue
 

@@ -16,8 +16,7 @@ from typing import Any, Generic, TypeVar
 from jinja2 import PackageLoader
 from markupsafe import Markup
 
-from tidemark.pipeline.clock import EPOCH, Clock, iso
-from tidemark.pipeline.durations import rough
+from tidemark.pipeline.clock import EPOCH, Clock, iso, rough
 from tidemark.pipeline.errors import ObjectMissing, TidemarkError
 from tidemark.pipeline.lake.layout import OpenLake
 from tidemark.pipeline.lake.log.history import sampled, standing_before
@@ -26,7 +25,7 @@ from tidemark.pipeline.observe.explained import explained, landed_by_stream, rea
 from tidemark.pipeline.observe.facts import LakeStatus, read_status
 from tidemark.pipeline.observe.plane import HOURS, lag_chart, plane_chart
 from tidemark.pipeline.observe.serving import SCRIPT, STYLE
-from tidemark.pipeline.printable import printable
+from tidemark.pipeline.phrases import printable
 from tidemark.pipeline.quality.failing import is_overdue, read_ticks, with_age
 from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.tuning.page import TEMPLATES

@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 
 from tidemark.pipeline.charts import Area, Chart, Heat, Line, Mark, linear, moments, picture
-from tidemark.pipeline.clock import EPOCH, iso
-from tidemark.pipeline.durations import rough
+from tidemark.pipeline.clock import EPOCH, iso, rough
 from tidemark.pipeline.phrases import stands
 from tidemark.pipeline.watermark.decision import BandEvidence, Decision
 from tidemark.pipeline.watermark.histogram import COPY, Histogram, grouped

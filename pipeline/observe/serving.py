@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import parse_qs
 
 from tidemark.pipeline.charts import STYLE as CHART_STYLE
-from tidemark.pipeline.hosts import is_ours
+from tidemark.pipeline.machine import is_ours
 
 if TYPE_CHECKING:
     from tidemark.pipeline.observe.page import Page

@@ -13,9 +13,9 @@ import orjson
 import requests
 
 from tidemark.pipeline.errors import InvalidSettings, ServiceFailed
-from tidemark.pipeline.hosts import is_loopback
+from tidemark.pipeline.machine import is_loopback
 from tidemark.pipeline.orchestrator.names import PIPELINE, pipeline_tags
-from tidemark.pipeline.printable import printable
+from tidemark.pipeline.phrases import printable
 from tidemark.pipeline.settings_sections import DagsterSettings
 
 HEADERS = "TIDEMARK_DAGSTER_HEADERS"

@@ -17,7 +17,7 @@ from google.auth.exceptions import GoogleAuthError
 from google.pubsub_v1 import PublisherClient, SubscriberClient
 
 from tidemark.pipeline.errors import PermissionMissing, PubSubError, PubSubUnreachable, SubscriptionMissing
-from tidemark.pipeline.hosts import listens
+from tidemark.pipeline.machine import listens
 
 TRANSIENT = (api.ServiceUnavailable, api.DeadlineExceeded, api.InternalServerError, api.TooManyRequests, api.Aborted)
 """Errors that may pass without any action."""

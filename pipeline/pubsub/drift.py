@@ -8,8 +8,8 @@ from typing import Any
 from google.api_core import exceptions as api
 from google.pubsub_v1 import SubscriberClient
 
+from tidemark.pipeline.clock import format_duration
 from tidemark.pipeline.contract.heartbeat import MessageContract
-from tidemark.pipeline.durations import format_duration
 from tidemark.pipeline.pubsub.connection import reported
 from tidemark.pipeline.pubsub.requirements import dangers, differences, followed, refusals
 from tidemark.pipeline.settings_sections import PubSubSettings

@@ -7,7 +7,7 @@ from datetime import timedelta
 from itertools import islice
 from threading import Event, Lock, Thread
 
-from tidemark.pipeline.sums import HOW, Sums
+from tidemark.pipeline.figures import HOW, Sums
 
 logger = logging.getLogger(__name__)
 

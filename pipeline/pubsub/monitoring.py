@@ -14,8 +14,7 @@ from typing import Any
 
 from google.cloud.monitoring_v3 import MetricServiceClient
 
-from tidemark.pipeline.clock import Clock
-from tidemark.pipeline.durations import format_duration
+from tidemark.pipeline.clock import Clock, format_duration
 from tidemark.pipeline.errors import (
     PubSubError,
     PubSubUnreachable,

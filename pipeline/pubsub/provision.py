@@ -10,9 +10,8 @@ from datetime import datetime, timedelta
 
 from google.pubsub_v1 import PublisherClient, SubscriberClient
 
-from tidemark.pipeline.clock import Clock, iso
+from tidemark.pipeline.clock import Clock, format_duration, iso
 from tidemark.pipeline.contract.heartbeat import MessageContract
-from tidemark.pipeline.durations import format_duration
 from tidemark.pipeline.errors import ProvisionRefused, PubSubError, SnapshotRefused
 from tidemark.pipeline.pubsub.backlog import SnapshotBacklog
 from tidemark.pipeline.pubsub.connection import publisher_client, refuse_foreign_server, subscriber_client

@@ -6,8 +6,7 @@ from functools import partial
 
 from google.pubsub_v1 import SubscriberClient
 
-from tidemark.pipeline.clock import Clock
-from tidemark.pipeline.durations import rough
+from tidemark.pipeline.clock import Clock, rough
 from tidemark.pipeline.errors import PubSubError, ReadingUnavailable
 from tidemark.pipeline.kept import Kept
 from tidemark.pipeline.pubsub.backlog import Backlog, ReadingTimes, SnapshotBacklog

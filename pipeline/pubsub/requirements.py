@@ -5,8 +5,8 @@ from collections.abc import Iterator
 from datetime import timedelta
 from typing import Any
 
+from tidemark.pipeline.clock import format_duration
 from tidemark.pipeline.contract.heartbeat import MessageContract
-from tidemark.pipeline.durations import format_duration
 from tidemark.pipeline.pubsub.leases import LEASE
 from tidemark.pipeline.settings_sections import PubSubSettings
 

@@ -17,8 +17,7 @@ from tidemark.pipeline.clock import Clock
 from tidemark.pipeline.errors import PubSubError
 from tidemark.pipeline.pubsub.connection import ONCE_MORE, bounded, reported
 from tidemark.pipeline.pubsub.subscription import PubSubSubscription
-from tidemark.pipeline.settings_sections import PubSubSettings
-from tidemark.pipeline.settings_types import DAY
+from tidemark.pipeline.settings_sections import DAY, PubSubSettings
 
 PREFIX = "tidemark-sample-"
 """Prefix of these subscriptions' names, to recognize those left behind."""

@@ -14,8 +14,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from threading import Lock
 
-from tidemark.pipeline.clock import Clock
-from tidemark.pipeline.durations import rough
+from tidemark.pipeline.clock import Clock, rough
 from tidemark.pipeline.errors import PubSubError, ReadingPostponed
 from tidemark.pipeline.pubsub.backlog import Backlog
 from tidemark.pipeline.watermark.readings import EffectiveReading, Reading

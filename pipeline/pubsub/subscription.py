@@ -21,8 +21,7 @@ from tidemark.pipeline.pubsub.connection import CALL_TIMEOUT, TRANSIENT, bounded
 from tidemark.pipeline.pubsub.leases import IDS_PER_CALL, LEASE, Acknowledged, Leases
 from tidemark.pipeline.pubsub.pulls import GIVEN_BACK_SECONDS, Pulls
 from tidemark.pipeline.pubsub.received import ACK_ID, NOTHING
-from tidemark.pipeline.settings_sections import ServerSettings
-from tidemark.pipeline.settings_types import ZERO
+from tidemark.pipeline.settings_sections import ZERO, ServerSettings
 
 logger = logging.getLogger(__name__)
 

@@ -6,8 +6,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
 
-from tidemark.pipeline.clock import EPOCH, iso
-from tidemark.pipeline.durations import format_duration, rough
+from tidemark.pipeline.clock import EPOCH, format_duration, iso, rough
 from tidemark.pipeline.lake.failures import FailedRun, FailedTick, failed
 from tidemark.pipeline.lake.layout import OWN_TABLES, Lake
 from tidemark.pipeline.lake.store.disk import why_unwritable

@@ -13,8 +13,8 @@ import pyarrow.parquet as pq
 
 from tidemark.pipeline.clock import to_us
 from tidemark.pipeline.errors import TidemarkError
+from tidemark.pipeline.figures import quantile
 from tidemark.pipeline.lake.tables.table import MOMENT
-from tidemark.pipeline.quantiles import quantile
 from tidemark.pipeline.replay.trace import Trace, landed_in, late_in, watermarks_us
 from tidemark.pipeline.version import marks
 from tidemark.pipeline.watermark.decision import Decision

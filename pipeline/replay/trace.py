@@ -13,8 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tidemark.pipeline.clock import duration_us, from_us, to_us
-from tidemark.pipeline.durations import format_duration
+from tidemark.pipeline.clock import duration_us, format_duration, from_us, to_us
 from tidemark.pipeline.errors import TraceUnusable
 from tidemark.pipeline.replay.replay import Tick
 from tidemark.pipeline.replay.totals import Totals

@@ -17,7 +17,7 @@ from pathlib import Path
 from pyspark.sql import SparkSession
 
 from tidemark.pipeline.errors import InvalidSettings
-from tidemark.pipeline.settings_types import is_address
+from tidemark.pipeline.settings_sections import is_address
 from tidemark.pipeline.spark.connector import naming_what_lacks
 from tidemark.pipeline.spark.executor_archive import PROGRAM, add_content, manifest_of, own_manifest
 from tidemark.pipeline.spark.executors import PYTHON

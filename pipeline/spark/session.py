@@ -16,9 +16,9 @@ from pyspark.errors.exceptions.connect import SparkConnectGrpcException
 from pyspark.sql import SparkSession
 
 from tidemark.pipeline.errors import SparkUnreachable
-from tidemark.pipeline.hosts import listens
+from tidemark.pipeline.machine import listens
 from tidemark.pipeline.settings import Settings
-from tidemark.pipeline.settings_types import is_address
+from tidemark.pipeline.settings_sections import is_address
 from tidemark.pipeline.spark.connector import check_connector, storage_config
 from tidemark.pipeline.spark.environment import (
     ARCHIVE,

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from itertools import accumulate
 
-from tidemark.pipeline.durations import format_duration
+from tidemark.pipeline.clock import format_duration
 from tidemark.pipeline.lake.tables.quarantine import RejectedPayload, by_stream
 from tidemark.pipeline.phrases import percent, words
 from tidemark.pipeline.tuning.disorder import Disorder

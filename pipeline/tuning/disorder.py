@@ -19,7 +19,7 @@ from datetime import timedelta
 import numpy as np
 
 from tidemark.pipeline.clock import duration_us
-from tidemark.pipeline.quantiles import quantile
+from tidemark.pipeline.figures import quantile
 from tidemark.pipeline.replay.totals import Tally, Totals
 from tidemark.pipeline.replay.trace import Batch, Trace
 from tidemark.pipeline.tuning.stream_disorder import SIDES, STEP_US, Blame, Side, StreamTable

@@ -8,8 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from tidemark.pipeline.clock import iso, to_us
-from tidemark.pipeline.durations import format_duration
+from tidemark.pipeline.clock import format_duration, iso, to_us
 from tidemark.pipeline.errors import NothingToTune, TraceUnusable
 from tidemark.pipeline.lake.layout import Lake
 from tidemark.pipeline.lake.tables.quarantine import rejected_payloads

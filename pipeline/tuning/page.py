@@ -7,12 +7,10 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from tidemark.pipeline.charts import STYLE, svg
-from tidemark.pipeline.clock import from_us, iso
-from tidemark.pipeline.durations import format_duration, rough
+from tidemark.pipeline.clock import format_duration, from_us, iso, rough
 from tidemark.pipeline.lake.store.notes import JsonKind, Notes
 from tidemark.pipeline.lake.store.objects import ObjectStore
-from tidemark.pipeline.phrases import at_most, percent, stands, words
-from tidemark.pipeline.printable import printable
+from tidemark.pipeline.phrases import at_most, percent, printable, stands, words
 from tidemark.pipeline.tuning.blame import blame_sentence
 from tidemark.pipeline.tuning.pictures import charts_of
 from tidemark.pipeline.tuning.report import TuningReport, behind, recommendation_sentence, sentences

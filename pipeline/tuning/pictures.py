@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from itertools import accumulate
 
 from tidemark.pipeline.charts import Axis, Bar, Chart, Line, Mark, counts, linear, round_step, shares, stairs, stretched
-from tidemark.pipeline.durations import format_duration
+from tidemark.pipeline.clock import format_duration
 from tidemark.pipeline.phrases import at_most, percent, stands, words
 from tidemark.pipeline.tuning.disorder import Distribution
 from tidemark.pipeline.tuning.report import TuningReport

@@ -5,8 +5,7 @@ from dataclasses import asdict, dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any
 
-from tidemark.pipeline.clock import from_us, iso
-from tidemark.pipeline.durations import format_duration
+from tidemark.pipeline.clock import format_duration, from_us, iso
 from tidemark.pipeline.lake.tables.quarantine import RejectedPayload, by_stream
 from tidemark.pipeline.phrases import at_most, percent, stands, words
 from tidemark.pipeline.settings import Settings

@@ -7,7 +7,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tidemark.pipeline.quantiles import quantile
+from tidemark.pipeline.figures import quantile
 from tidemark.pipeline.replay.totals import Tally, Totals
 from tidemark.pipeline.replay.trace import Batch
 from tidemark.pipeline.watermark.histogram import Ints

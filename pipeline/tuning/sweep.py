@@ -11,9 +11,8 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
-from tidemark.pipeline.clock import duration_us, to_us
-from tidemark.pipeline.durations import format_duration
-from tidemark.pipeline.quantiles import quantile
+from tidemark.pipeline.clock import duration_us, format_duration, to_us
+from tidemark.pipeline.figures import quantile
 from tidemark.pipeline.replay.replay import Tick, decide_again
 from tidemark.pipeline.replay.trace import NO_WATERMARK, Batch, Trace, first_tick_at, landed_in, watermarks_us
 from tidemark.pipeline.watermark.histogram import Ints

@@ -9,8 +9,7 @@ from dataclasses import asdict, dataclass, field
 from datetime import datetime, timedelta
 from functools import partial
 
-from tidemark.pipeline.clock import EPOCH, Clock, iso
-from tidemark.pipeline.durations import format_duration
+from tidemark.pipeline.clock import EPOCH, Clock, format_duration, iso
 from tidemark.pipeline.errors import TidemarkError
 from tidemark.pipeline.lake.layout import CORRECTIONS, HEARTBEATS, OWN_TABLES, PARTITIONS, QUARANTINE, Lake
 from tidemark.pipeline.lake.log.packing import LogPacking

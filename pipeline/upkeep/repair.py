@@ -6,8 +6,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import partial
 
-from tidemark.pipeline.clock import Clock
-from tidemark.pipeline.durations import format_duration
+from tidemark.pipeline.clock import Clock, format_duration
 from tidemark.pipeline.errors import CorruptObject, ObjectMissing
 from tidemark.pipeline.lake.layout import Lake
 from tidemark.pipeline.lake.log.tracking_log import TrackingLog, entry_name

@@ -4,8 +4,7 @@ from dataclasses import KW_ONLY, dataclass
 from datetime import datetime, timedelta
 from enum import StrEnum
 
-from tidemark.pipeline.clock import iso
-from tidemark.pipeline.durations import rough
+from tidemark.pipeline.clock import iso, rough
 from tidemark.pipeline.watermark.histogram import Cell
 from tidemark.pipeline.watermark.readings import EffectiveReading
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 
 from tidemark.pipeline.clock import to_us
-from tidemark.pipeline.sums import Sums
+from tidemark.pipeline.figures import Sums
 
 HOUR_US = 3_600_000_000
 HOURS = 24

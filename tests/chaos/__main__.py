@@ -15,8 +15,7 @@ from tests.chaos.play import Asked, house_of, play
 from tests.chaos.summary import show
 from tidemark.local.demo.synthetic_beats import SyntheticSource
 from tidemark.local.services.stack import token_environment
-from tidemark.pipeline.clock import SystemClock
-from tidemark.pipeline.durations import parse_duration
+from tidemark.pipeline.clock import SystemClock, parse_duration
 
 TROUBLES = (Trouble.PAUSED, Trouble.PAUSED, Trouble.DISK_FULL, Trouble.SECOND_DAEMON, Trouble.SECOND_PIPELINE)
 JITTER = timedelta(seconds=3)

@@ -17,9 +17,9 @@ from tests.official_emulator import free_port
 from tidemark.local.services.processes import Supervisor
 from tidemark.local.services.stack import dagster_environment, dagster_services
 from tidemark.pipeline.clock import Clock
-from tidemark.pipeline.hosts import listens
 from tidemark.pipeline.lake.layout import Lake
 from tidemark.pipeline.lake.log.tracking_log import TrackingLog
+from tidemark.pipeline.machine import listens
 from tidemark.pipeline.settings import Settings
 
 STEP_SECONDS = 0.2

@@ -20,7 +20,7 @@ from tidemark.assets.jobs.tuning import tuning_metadata
 from tidemark.pipeline.clock import SystemClock, to_us
 from tidemark.pipeline.lake.layout import Lake
 from tidemark.pipeline.lake.tables.stream_status import StatusKind
-from tidemark.pipeline.printable import printable
+from tidemark.pipeline.phrases import printable
 from tidemark.pipeline.settings import load_settings
 from tidemark.pipeline.tuning.inputs import report_on_lake
 from tidemark.pipeline.watermark.policy import Policy

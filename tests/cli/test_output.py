@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tidemark.pipeline.cli import output
 from tidemark.pipeline.cli.options import Span, duration, moment, positive, share, window_named
 from tidemark.pipeline.observe.facts import of_runs
-from tidemark.pipeline.printable import printable
+from tidemark.pipeline.phrases import printable
 from tidemark.pipeline.quality.failing import Failing
 from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.windows import Window

@@ -21,7 +21,7 @@ from tests.official_emulator import HOST, free_port
 from tidemark.assets.jobs.job import tags_of
 from tidemark.local.services.stack import CODE_SERVER, DEFINITIONS, WEBSERVER
 from tidemark.pipeline.errors import InvalidSettings, ServiceFailed
-from tidemark.pipeline.hosts import listens
+from tidemark.pipeline.machine import listens
 from tidemark.pipeline.orchestrator import api as module
 from tidemark.pipeline.orchestrator.api import HEADERS, DagsterApi
 from tidemark.pipeline.orchestrator.names import PIPELINE, WINDOWS, pipeline_tag

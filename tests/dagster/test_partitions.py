@@ -8,7 +8,7 @@ from dagster._core.storage.partition_status_cache import get_and_update_asset_st
 
 from tidemark.assets.catalog import HEARTBEAT_DIFFS
 from tidemark.assets.partitions import Partitions
-from tidemark.pipeline.durations import format_duration
+from tidemark.pipeline.clock import format_duration
 from tidemark.pipeline.settings_sections import LENGTHS
 from tidemark.pipeline.windows import Windowing
 

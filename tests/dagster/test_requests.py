@@ -19,8 +19,7 @@ from tidemark.assets.scheduler import requests
 from tidemark.assets.scheduler.requests import SEEN_WITHIN, OneAsks, Request, next_request
 from tidemark.assets.scheduler.turns import Attempt
 from tidemark.pipeline.kept import Kept
-from tidemark.pipeline.spans import Spans
-from tidemark.pipeline.windows import DAY, Window, Windowing, due
+from tidemark.pipeline.windows import DAY, Spans, Window, Windowing, due
 
 LOG = logging.getLogger(__name__)
 REACH = 2

@@ -19,8 +19,7 @@ from tidemark.assets.scheduler.turns import (
     room_for_older,
     take_turn,
 )
-from tidemark.pipeline.spans import Spans
-from tidemark.pipeline.windows import Windowing
+from tidemark.pipeline.windows import Spans, Windowing
 
 WINDOWING = Windowing(seconds(60), START)
 

@@ -12,8 +12,7 @@ from tidemark.local.demo.shapes.shape import ShapeName
 from tidemark.local.demo.summary import Summary
 from tidemark.local.demo.synthetic_beats import SyntheticSource
 from tidemark.pipeline.cli.output import columns, console
-from tidemark.pipeline.clock import SystemClock
-from tidemark.pipeline.durations import parse_duration
+from tidemark.pipeline.clock import SystemClock, parse_duration
 from tidemark.pipeline.errors import TidemarkError
 
 SOURCE = SyntheticSource(jitter=timedelta(seconds=8), duplicates=0.05, broken=0.05)

@@ -13,8 +13,7 @@ from tests.watermark.builders import START, bounded, seconds
 from tidemark.pipeline.errors import InvalidSettings
 from tidemark.pipeline.lake.tables import window_index
 from tidemark.pipeline.lake.tables.window_index import WindowIndex
-from tidemark.pipeline.spans import Spans
-from tidemark.pipeline.windows import Windowing
+from tidemark.pipeline.windows import Spans, Windowing
 
 FIRST = WINDOWING.number_of(START)
 

@@ -23,8 +23,7 @@ from tidemark.local.services.processes import (
 )
 from tidemark.pipeline.clock import SystemClock
 from tidemark.pipeline.errors import AlreadyRunning, ServiceFailed
-from tidemark.pipeline.hosts import listens
-from tidemark.pipeline.machine import ProcessName, own_process, process_of
+from tidemark.pipeline.machine import ProcessName, listens, own_process, process_of
 
 SECONDS = 20
 FOR_EVER = "import time; time.sleep(300)"

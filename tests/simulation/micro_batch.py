@@ -14,8 +14,7 @@ from tests.simulation.lake import Outside, Row, Table, fail_if
 from tests.simulation.plan import LOOKBACK, WINDOWING
 from tidemark.pipeline.clock import duration_us, from_us, to_us
 from tidemark.pipeline.lake.log.tracking_log import TrackingLog
-from tidemark.pipeline.spans import Spans
-from tidemark.pipeline.windows import DAY, Window, due, runs_of_neighbours
+from tidemark.pipeline.windows import DAY, Spans, Window, due, runs_of_neighbours
 
 Key = tuple[str, int, str]
 WINDOWS_AT_MOST = 5

@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 from tests.tuning.tuning_traces import SECOND_US, MemoryTrace, Source
 from tests.watermark.builders import START, START_US, ints
 from tidemark.pipeline.lake.tables.quarantine import RejectedPayload
-from tidemark.pipeline.phrases import words
-from tidemark.pipeline.printable import printable
+from tidemark.pipeline.phrases import printable, words
 from tidemark.pipeline.replay.trace import extent_of, ticks_of
 from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.settings_sections import WatermarkSettings

@@ -21,7 +21,7 @@ from tidemark.pipeline.ingest.ticks import Tracked, track
 from tidemark.pipeline.kept import Kept
 from tidemark.pipeline.observe.outlet import check_libraries, outlet_of
 from tidemark.pipeline.observe.recorder import OFF, Recorder
-from tidemark.pipeline.printable import printable
+from tidemark.pipeline.phrases import printable
 from tidemark.pipeline.pubsub.drift import look_at_subscriptions
 from tidemark.pipeline.pubsub.provision import provision_here
 from tidemark.pipeline.pubsub.readings import Readings

@@ -10,9 +10,9 @@ from tidemark.local.emulator.faults import LIKE_THE_SERVICE, Faults
 from tidemark.local.emulator.model import PubSubModel
 from tidemark.local.emulator.server import served
 from tidemark.pipeline.cli.options import option
-from tidemark.pipeline.durations import parse_duration
+from tidemark.pipeline.clock import parse_duration
 from tidemark.pipeline.errors import InvalidSettings
-from tidemark.pipeline.hosts import is_loopback
+from tidemark.pipeline.machine import is_loopback
 from tidemark.pipeline.settings import load_settings
 
 DEFAULT = "127.0.0.1:8085"

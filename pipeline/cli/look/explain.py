@@ -11,13 +11,12 @@ from rich.console import Console
 from tidemark.pipeline.cli.here import lake_of, no_decision
 from tidemark.pipeline.cli.options import AsJson, option, time_option
 from tidemark.pipeline.cli.output import columns, console, grid, print_json, safe, warn, without_stop
-from tidemark.pipeline.clock import SystemClock, iso
-from tidemark.pipeline.durations import format_duration, rough
+from tidemark.pipeline.clock import SystemClock, format_duration, iso, rough
 from tidemark.pipeline.lake.tables.quarantine import RejectedPayload, by_stream
 from tidemark.pipeline.observe.explained import read_by_stream, read_decided, read_explained
 from tidemark.pipeline.observe.facts import of_runs, ticks_details
 from tidemark.pipeline.observe.plane import drawn
-from tidemark.pipeline.printable import printable
+from tidemark.pipeline.phrases import printable
 from tidemark.pipeline.quality.failing import TicksNow, read_failing, read_ticks, with_age
 from tidemark.pipeline.quality.missed.affected import not_known
 from tidemark.pipeline.quality.recent import PassedOver

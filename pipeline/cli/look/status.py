@@ -11,7 +11,7 @@ from rich.console import Console
 from tidemark.pipeline.cli.here import here
 from tidemark.pipeline.cli.options import AsJson, option
 from tidemark.pipeline.cli.output import console, counted, facts_table, grid, print_json, safe, text_of, warn
-from tidemark.pipeline.durations import rough
+from tidemark.pipeline.clock import rough
 from tidemark.pipeline.observe.facts import LakeStatus, read_status
 
 GROUPS = {

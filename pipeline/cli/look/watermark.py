@@ -9,8 +9,7 @@ import typer
 from tidemark.pipeline.cli.here import lake_of, refuse_attached
 from tidemark.pipeline.cli.options import AsJson, Span, duration_option, moment, only_with, option, window_named
 from tidemark.pipeline.cli.output import console, print_json, safe
-from tidemark.pipeline.clock import SystemClock, iso
-from tidemark.pipeline.durations import format_duration, rough
+from tidemark.pipeline.clock import SystemClock, format_duration, iso, rough
 from tidemark.pipeline.errors import WatermarkNotReached, WindowNotComputed
 from tidemark.pipeline.observe.explained import decision_facts
 from tidemark.pipeline.quality.gate import Stage, Watermark, WatermarkReader, WindowProgress, words

@@ -7,7 +7,7 @@ import typer
 from tidemark.pipeline.cli.options import AsJson, DryRun
 from tidemark.pipeline.cli.output import console, print_json
 from tidemark.pipeline.clock import SystemClock
-from tidemark.pipeline.printable import printable
+from tidemark.pipeline.phrases import printable
 from tidemark.pipeline.settings import load_settings
 from tidemark.pipeline.upkeep.housekeeping import Housekeeper
 

@@ -13,8 +13,7 @@ import typer
 from tidemark.pipeline.cli.here import here, no_decision
 from tidemark.pipeline.cli.options import AsJson, option, time_option
 from tidemark.pipeline.cli.output import columns, console, print_json, text_of
-from tidemark.pipeline.clock import MICROSECOND, from_us, iso
-from tidemark.pipeline.durations import format_duration, rough
+from tidemark.pipeline.clock import MICROSECOND, format_duration, from_us, iso, rough
 from tidemark.pipeline.errors import LakeError
 from tidemark.pipeline.lake.layout import Lake
 from tidemark.pipeline.quality.outstanding import Outstanding, landed_by_second, outstanding

@@ -30,7 +30,7 @@ from tidemark.pipeline.errors import LakeError, ServiceFailed
 from tidemark.pipeline.lake.tables.windowed import Fence, WindowedTable
 from tidemark.pipeline.orchestrator.api import DagsterApi
 from tidemark.pipeline.orchestrator.names import COMPUTE_WINDOWS, TO, WINDOWS, compute_job
-from tidemark.pipeline.printable import printable
+from tidemark.pipeline.phrases import printable
 from tidemark.pipeline.settings import Settings, load_settings
 from tidemark.pipeline.upkeep.integrity import Progress as Tell
 from tidemark.pipeline.upkeep.integrity import forget_damaged

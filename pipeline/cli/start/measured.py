@@ -10,11 +10,10 @@ from rich.table import Table
 from tidemark.local.services.stack import emulator_is_absent
 from tidemark.pipeline.cli.here import config_file
 from tidemark.pipeline.cli.output import WARNING, columns, console, counted, print_json, progress_bar, safe
-from tidemark.pipeline.clock import Clock, iso
+from tidemark.pipeline.clock import Clock, iso, rough
 from tidemark.pipeline.doctor.measure.experiments import measure
 from tidemark.pipeline.doctor.measure.facts import Facts, Row, Setting, Verdict, cost, follows, rows
 from tidemark.pipeline.doctor.measure.writing import Written, write_settings
-from tidemark.pipeline.durations import rough
 from tidemark.pipeline.errors import PubSubUnreachable
 from tidemark.pipeline.settings import Settings
 

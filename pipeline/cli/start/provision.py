@@ -9,7 +9,7 @@ from rich.progress import DownloadColumn
 from tidemark.pipeline.cli.options import AsJson, only_with, option
 from tidemark.pipeline.cli.output import console, print_json, progress_bar, safe
 from tidemark.pipeline.clock import SystemClock
-from tidemark.pipeline.printable import printable
+from tidemark.pipeline.phrases import printable
 from tidemark.pipeline.pubsub.provision import provision_here
 from tidemark.pipeline.settings import load_settings
 from tidemark.pipeline.spark.connector import CONNECTOR, connector_file, fetch

@@ -20,7 +20,7 @@ from tidemark.pipeline.cli.options import AsJson, Span, duration_option, option,
 from tidemark.pipeline.cli.output import WARNING, print_json, safe, text_of
 from tidemark.pipeline.clock import SystemClock, iso
 from tidemark.pipeline.errors import InvalidSettings
-from tidemark.pipeline.printable import printable
+from tidemark.pipeline.phrases import printable
 from tidemark.pipeline.pubsub.connection import publisher_client
 from tidemark.pipeline.pubsub.schemas import reader_of
 from tidemark.pipeline.settings import Settings, load_settings

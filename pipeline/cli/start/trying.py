@@ -11,8 +11,7 @@ import typer
 
 from tidemark.pipeline.cli.options import AsJson, apart_from, duration_option, only_with, option, positive, time_option
 from tidemark.pipeline.cli.output import WARNING, columns, console, counted, exact_iso, print_json, safe
-from tidemark.pipeline.clock import Clock, SystemClock
-from tidemark.pipeline.durations import format_duration
+from tidemark.pipeline.clock import Clock, SystemClock, format_duration
 from tidemark.pipeline.ingest.samples import Sample, SampleReading, read_samples
 from tidemark.pipeline.ingest.trial import SampleVerdict, Trial, try_samples
 from tidemark.pipeline.pubsub.connection import subscriber_client

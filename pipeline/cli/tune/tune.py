@@ -12,8 +12,7 @@ from tidemark.pipeline.cli.here import lake_of
 from tidemark.pipeline.cli.options import AsJson, duration, option, share, since_option, since_when
 from tidemark.pipeline.cli.output import columns, print_json, safe
 from tidemark.pipeline.cli.output import console as terminal
-from tidemark.pipeline.clock import SystemClock
-from tidemark.pipeline.durations import format_duration
+from tidemark.pipeline.clock import SystemClock, format_duration
 from tidemark.pipeline.errors import TidemarkError
 from tidemark.pipeline.phrases import at_most, percent, words
 from tidemark.pipeline.replay.trace import CohortKey

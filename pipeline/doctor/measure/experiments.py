@@ -25,8 +25,7 @@ from tidemark.pipeline.errors import PubSubError, ReadingUnavailable
 from tidemark.pipeline.pubsub.connection import publisher_client, subscriber_client
 from tidemark.pipeline.pubsub.monitoring import SAMPLE_PERIOD, MonitoringBacklog, monitoring_client
 from tidemark.pipeline.pubsub.requirements import KEEP_METADATA
-from tidemark.pipeline.settings_sections import PubSubSettings
-from tidemark.pipeline.settings_types import ZERO
+from tidemark.pipeline.settings_sections import ZERO, PubSubSettings
 
 KIND, KEPT = "kind", "kept"
 """The attribute that the filter tests, and the value that passes."""

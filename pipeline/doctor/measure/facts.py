@@ -9,11 +9,10 @@ from enum import StrEnum
 from math import ceil
 from typing import NamedTuple
 
-from tidemark.pipeline.clock import iso, to_us
-from tidemark.pipeline.durations import format_duration
-from tidemark.pipeline.quantiles import quantile
+from tidemark.pipeline.clock import format_duration, iso, to_us
+from tidemark.pipeline.figures import quantile
 from tidemark.pipeline.settings import Settings
-from tidemark.pipeline.settings_types import ZERO
+from tidemark.pipeline.settings_sections import ZERO
 
 EXACT = timedelta(milliseconds=1)
 """Publish times and expiries are precise to at least a millisecond."""

@@ -27,8 +27,7 @@ from tidemark.pipeline.contract.payloads.definitions import NAME
 from tidemark.pipeline.errors import InvalidSettings
 from tidemark.pipeline.ingest.take import Budget
 from tidemark.pipeline.settings_message import ComparedFields, MessageSettings
-from tidemark.pipeline.settings_sections import LakeSettings, ResourceId, ServerSettings
-from tidemark.pipeline.settings_types import OptionalText, Positive
+from tidemark.pipeline.settings_sections import LakeSettings, OptionalText, Positive, ResourceId, ServerSettings
 
 LANDING_NAME = r"^[A-Za-z0-9][A-Za-z0-9._=-]{0,99}$"
 WATERMARK = "watermark"

@@ -9,7 +9,7 @@ from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql import SparkSession
 
 from tidemark.pipeline.errors import ExecutorsUnable, ToolMissing
-from tidemark.pipeline.settings_types import is_address
+from tidemark.pipeline.settings_sections import is_address
 from tidemark.pipeline.spark.environment import carry_environment, is_connected, is_out_of_reach_of_streams
 from tidemark.pipeline.spark.executors import REMEDY, SOURCE, require_able
 

@@ -19,9 +19,8 @@ from tidemark.pipeline.lake.tables.heartbeats import PARTITION as EVENT_HOUR
 from tidemark.pipeline.lake.tables.table import MOMENT, LakeTable, listed, microseconds
 from tidemark.pipeline.lake.tables.windowed import PARTITION as WINDOW
 from tidemark.pipeline.lake.tables.windowed import refuse_other_length
-from tidemark.pipeline.spans import Spans
 from tidemark.pipeline.watermark.histogram import Ints
-from tidemark.pipeline.windows import DAY, KEY_FORMAT, Window, Windowing, due, start_of
+from tidemark.pipeline.windows import DAY, KEY_FORMAT, Spans, Window, Windowing, due, start_of
 
 COMMITS_AT_ONCE = 100
 """Maximum number of new commits read one by one. For more, the list of a table's files is cheaper."""

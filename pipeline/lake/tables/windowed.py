@@ -20,9 +20,8 @@ from deltalake import CommitProperties, DeltaTable
 from deltalake.transaction import AddAction, RemoveAction
 from pydantic import Field
 
-from tidemark.pipeline.clock import EPOCH, Clock, to_us
+from tidemark.pipeline.clock import EPOCH, Clock, format_duration, parse_duration, to_us
 from tidemark.pipeline.contract.messages import Column
-from tidemark.pipeline.durations import format_duration, parse_duration
 from tidemark.pipeline.errors import (
     CorruptObject,
     InvalidSettings,

@@ -5,8 +5,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import StrEnum
 
-from tidemark.pipeline.clock import from_us, iso
-from tidemark.pipeline.durations import format_duration, rough
+from tidemark.pipeline.clock import format_duration, from_us, iso, rough
 from tidemark.pipeline.watermark.decision import BandEvidence, Bound, Decision, FrontierEvidence, SilenceEvidence, when
 from tidemark.pipeline.watermark.readings import EffectiveReading
 from tidemark.pipeline.watermark.rules import Finding, Held, Verdict, naming

@@ -8,8 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
-from tidemark.pipeline.clock import iso
-from tidemark.pipeline.durations import format_duration
+from tidemark.pipeline.clock import format_duration, iso
 from tidemark.pipeline.watermark.decision import Decision, FrontierEvidence, Reason
 from tidemark.pipeline.watermark.estimator import advance, verdicts_of
 from tidemark.pipeline.watermark.explain.conditions import Condition, RuleOutcome, conditions, messages

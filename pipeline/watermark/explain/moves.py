@@ -9,8 +9,7 @@ from datetime import datetime, timedelta
 
 import numpy as np
 
-from tidemark.pipeline.clock import from_us, iso, to_us
-from tidemark.pipeline.durations import format_duration
+from tidemark.pipeline.clock import format_duration, from_us, iso, to_us
 from tidemark.pipeline.watermark.decision import BandEvidence, Decision, FrontierEvidence, Reason, SilenceEvidence
 from tidemark.pipeline.watermark.estimator import is_pinned_by_backlog
 from tidemark.pipeline.watermark.explain.conditions import messages

@@ -1,10 +1,13 @@
-"""Values that are added field by field: the result of several steps is the sum of their results."""
+"""Values that are added field by field, and quantiles by one definition for all reported figures."""
 
 import operator
 from collections.abc import Callable, Mapping
 from dataclasses import fields
 from datetime import datetime
 from typing import Any, Self
+
+import numpy as np
+import numpy.typing as npt
 
 HOW = "how values add up"
 
@@ -39,3 +42,16 @@ def _by(how: Callable[..., Any]) -> Mapping[str, Any]:
 OLDEST, NEWEST = _by(oldest_of), _by(newest_of)
 EITHER = _by(lambda one, other: one or other)
 """Field metadata: the sum is the oldest, the newest, or the first truthy value."""
+
+
+def quantile(values: npt.ArrayLike, share: float, counts: npt.ArrayLike | None = None) -> float:
+    """Return the least value that a `share` of the values do not exceed. It is always one of the values, never
+    interpolated.
+
+    `counts` has how often each value occurs, by default once; at least one count must be positive. The median of two
+    values is the lower one. Integers stay integers.
+    """
+    array: npt.NDArray[np.number[Any]] = np.asarray(values)
+    weights = np.ones(len(array)) if counts is None else np.asarray(counts, dtype=np.float64)
+    found: float = np.quantile(array, share, weights=weights, method="inverted_cdf").item()
+    return found
