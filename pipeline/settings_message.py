@@ -8,19 +8,18 @@ from zoneinfo import ZoneInfo
 import orjson
 from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, ValidationInfo, field_validator
 
-from tidemark.pipeline.contract.event_times import EventTimeUnit
 from tidemark.pipeline.contract.heartbeat import (
     FIELD_NAME,
     OF_ATTRIBUTE,
     RESERVED_FIELD_NAMES,
     ComparedField,
+    EventTimeUnit,
     FieldKind,
     MessageContract,
     compared_columns,
     field_place,
 )
-from tidemark.pipeline.contract.payloads.definitions import NAME
-from tidemark.pipeline.contract.payloads.formats import Compression, Encoding, Envelope, PayloadFormat
+from tidemark.pipeline.contract.payloads.schemas import NAME, Compression, Encoding, Envelope, PayloadFormat
 from tidemark.pipeline.contract.places import Place, PlaceKind
 from tidemark.pipeline.settings_sections import Effect, EmptyIsNone, NotNegative, OptionalBound, Section
 

@@ -15,7 +15,7 @@ from tests.lake_fixture import compute_here
 from tests.test_reading import run
 from tests.watermark.builders import at
 from tidemark.pipeline.clock import SystemClock
-from tidemark.pipeline.contract.elements import ELEMENT
+from tidemark.pipeline.contract.places import ELEMENT
 from tidemark.pipeline.lake.layout import Lake
 from tidemark.pipeline.settings import load_settings
 

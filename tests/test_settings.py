@@ -12,8 +12,7 @@ import pytest
 from pydantic import BaseModel
 
 from tidemark.pipeline import settings
-from tidemark.pipeline.contract.event_times import EventTimeUnit
-from tidemark.pipeline.contract.heartbeat import RESERVED_FIELD_NAMES, FieldKind
+from tidemark.pipeline.contract.heartbeat import RESERVED_FIELD_NAMES, EventTimeUnit, FieldKind
 from tidemark.pipeline.contract.places import Place
 from tidemark.pipeline.errors import InvalidSettings
 from tidemark.pipeline.settings import Settings, load_settings

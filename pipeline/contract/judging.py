@@ -14,10 +14,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidemark.pipeline.clock import duration_us, to_us
-from tidemark.pipeline.contract.elements import Rows, expanded, suffix
-from tidemark.pipeline.contract.event_times import NANOSECONDS_EACH, EventTimeUnit
 from tidemark.pipeline.contract.heartbeat import (
+    NANOSECONDS_EACH,
     Asking,
+    EventTimeUnit,
     Heartbeat,
     HeartbeatReader,
     MessageContract,
@@ -25,7 +25,7 @@ from tidemark.pipeline.contract.heartbeat import (
     Undecided,
 )
 from tidemark.pipeline.contract.messages import MOMENT, Attributes, Ints, Messages, RepeatedAttributes
-from tidemark.pipeline.contract.places import LONGEST_ID, Place, PlaceKind, id_of, values_in
+from tidemark.pipeline.contract.places import LONGEST_ID, Place, PlaceKind, Rows, expanded, id_of, suffix, values_in
 
 Bools = npt.NDArray[np.bool_]
 Payload = Any

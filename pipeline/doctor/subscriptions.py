@@ -8,8 +8,7 @@ from google.api_core import exceptions as api
 from google.pubsub_v1 import SchemaServiceClient, types
 
 from tidemark.local.services.stack import emulator_is_absent
-from tidemark.pipeline.contract.payloads.definitions import DELETED_SCHEMA
-from tidemark.pipeline.contract.payloads.formats import Encoding, PayloadFormat
+from tidemark.pipeline.contract.payloads.schemas import DELETED_SCHEMA, Encoding, PayloadFormat
 from tidemark.pipeline.doctor.finding import Said, Setup, broken, ok, warning
 from tidemark.pipeline.errors import PermissionMissing, SubscriptionMissing
 from tidemark.pipeline.identity import SCHEMA, permissions_of

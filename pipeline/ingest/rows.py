@@ -12,7 +12,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidemark.pipeline.clock import to_us
-from tidemark.pipeline.contract.elements import Rows, suffix
 from tidemark.pipeline.contract.heartbeat import (
     Asking,
     FieldKind,
@@ -24,7 +23,7 @@ from tidemark.pipeline.contract.heartbeat import (
 )
 from tidemark.pipeline.contract.judging import JudgedPart, judged_parts, publisher_ids
 from tidemark.pipeline.contract.messages import MOMENT, Ints, Messages
-from tidemark.pipeline.contract.places import LONGEST_ID, Element, Place, PlaceKind, values_at, values_in
+from tidemark.pipeline.contract.places import LONGEST_ID, Element, Place, PlaceKind, Rows, suffix, values_at, values_in
 from tidemark.pipeline.lake.tables.heartbeats import heartbeat_rows
 from tidemark.pipeline.lake.tables.quarantine import quarantine_rows
 

@@ -18,8 +18,8 @@ from google.protobuf.json_format import ParseDict, ParseError
 from google.pubsub_v1 import PubsubMessage
 from pydantic.alias_generators import to_camel
 
-from tidemark.pipeline.contract.payloads.formats import CONTAINER
 from tidemark.pipeline.contract.payloads.rejections import Unreadable
+from tidemark.pipeline.contract.payloads.schemas import CONTAINER
 from tidemark.pipeline.errors import SampleUnusable
 from tidemark.pipeline.pubsub.received import table_of
 

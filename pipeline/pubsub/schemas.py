@@ -8,9 +8,15 @@ from google.api_core import exceptions as api
 from google.pubsub_v1 import SchemaServiceClient, types
 
 from tidemark.pipeline.contract.heartbeat import HeartbeatReader, MessageContract
-from tidemark.pipeline.contract.payloads.definitions import DELETED_SCHEMA, NAME, SCHEMA_NAME, Definition, revision_of
-from tidemark.pipeline.contract.payloads.formats import Encoding
 from tidemark.pipeline.contract.payloads.rejections import Unknown, Unreadable, quoted
+from tidemark.pipeline.contract.payloads.schemas import (
+    DELETED_SCHEMA,
+    NAME,
+    SCHEMA_NAME,
+    Definition,
+    Encoding,
+    revision_of,
+)
 from tidemark.pipeline.errors import PubSubError
 from tidemark.pipeline.pubsub.connection import bounded, client_of, reported
 from tidemark.pipeline.settings_sections import Server, ServerSettings

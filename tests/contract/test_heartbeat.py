@@ -14,14 +14,15 @@ from hypothesis import strategies as st
 from tests.ingest.judged import read_payload
 from tests.watermark.builders import bounded
 from tidemark.pipeline.clock import from_us, to_us
-from tidemark.pipeline.contract.event_times import EventTimeUnit, read_event_time
 from tidemark.pipeline.contract.heartbeat import (
+    EventTimeUnit,
     FieldKind,
     Heartbeat,
     HeartbeatReader,
     MessageContract,
     Rejection,
     RejectionReason,
+    read_event_time,
     read_field,
 )
 from tidemark.pipeline.contract.places import Place, finder, values_at

@@ -20,7 +20,7 @@ from tidemark.local.emulator.server import served
 from tidemark.pipeline.cli.app import app
 from tidemark.pipeline.clock import iso
 from tidemark.pipeline.contract.heartbeat import RejectionReason
-from tidemark.pipeline.contract.payloads.definitions import SCHEMA_ENCODING, SCHEMA_NAME, SCHEMA_REVISION
+from tidemark.pipeline.contract.payloads.schemas import SCHEMA_ENCODING, SCHEMA_NAME, SCHEMA_REVISION
 from tidemark.pipeline.errors import PubSubUnreachable
 from tidemark.pipeline.ingest.outcome import Ingested
 from tidemark.pipeline.observe.recorder import EndedRun, Observer

@@ -12,7 +12,7 @@ from google.pubsub_v1 import PubsubMessage
 from tidemark.pipeline.contract.heartbeat import Asking, HeartbeatReader, Undecided
 from tidemark.pipeline.contract.messages import Messages
 from tidemark.pipeline.contract.payloads.decoder import PayloadDecoder
-from tidemark.pipeline.contract.payloads.formats import PayloadFormat
+from tidemark.pipeline.contract.payloads.schemas import PayloadFormat
 from tidemark.pipeline.ingest.copies import RememberedCopies
 from tidemark.pipeline.ingest.count import Counted, counted_parts
 from tidemark.pipeline.ingest.rows import JudgedRows, judged_rows

@@ -24,12 +24,12 @@ from tests.clock import ManualClock
 from tests.ingest.judged import messages_of
 from tests.watermark.builders import START, at
 from tidemark.pipeline.clock import to_us
-from tidemark.pipeline.contract import elements
+from tidemark.pipeline.contract import places as elements
 from tidemark.pipeline.contract.heartbeat import PATIENCE, FieldKind, HeartbeatReader, MessageContract
-from tidemark.pipeline.contract.payloads import avro_types, bounds, decoder
-from tidemark.pipeline.contract.payloads.definitions import SCHEMA_REVISION, Definition
-from tidemark.pipeline.contract.payloads.formats import Encoding, PayloadFormat
+from tidemark.pipeline.contract.payloads import avro as avro_payloads
+from tidemark.pipeline.contract.payloads import decoder, rejections
 from tidemark.pipeline.contract.payloads.rejections import Unreadable
+from tidemark.pipeline.contract.payloads.schemas import SCHEMA_REVISION, Definition, Encoding, PayloadFormat
 from tidemark.pipeline.contract.places import Place
 from tidemark.pipeline.ingest.copies import RememberedCopies
 from tidemark.pipeline.ingest.outcome import Side, Taken
@@ -39,10 +39,10 @@ from tidemark.pipeline.pubsub.subscription import PulledBatch
 from tidemark.pipeline.watermark.histogram import BUCKET_US, Histogram
 
 SMALL = {
-    (bounds, "LARGEST"): 20_000,
+    (rejections, "LARGEST"): 20_000,
     (decoder, "PART_BYTES"): 6_000,
-    (bounds, "MOST_VALUES"): 400,
-    (avro_types, "MOST_VALUES"): 400,
+    (rejections, "MOST_VALUES"): 400,
+    (avro_payloads, "MOST_VALUES"): 400,
     (elements, "MOST_ELEMENTS"): 50,
     (elements, "ROWS_AT_ONCE"): 60,
 }

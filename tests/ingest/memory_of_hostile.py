@@ -16,7 +16,7 @@ from tests.ingest.law import OF_THE_PAYLOAD, message
 from tests.watermark.builders import at
 from tidemark.pipeline.clock import to_us
 from tidemark.pipeline.contract.heartbeat import HeartbeatReader
-from tidemark.pipeline.contract.payloads.formats import Encoding, PayloadFormat
+from tidemark.pipeline.contract.payloads.schemas import Encoding, PayloadFormat
 from tidemark.pipeline.ingest.take import Landing, take
 from tidemark.pipeline.lake.tables.new_files import NewFile
 from tidemark.pipeline.pubsub.subscription import PulledBatch

@@ -13,7 +13,7 @@ from tests.ingest.judged import counted
 from tests.watermark.builders import at, ints, seconds
 from tidemark.pipeline.clock import to_us
 from tidemark.pipeline.contract.heartbeat import HeartbeatReader
-from tidemark.pipeline.contract.payloads.formats import Encoding, PayloadFormat
+from tidemark.pipeline.contract.payloads.schemas import Encoding, PayloadFormat
 from tidemark.pipeline.errors import LakeUnreachable
 from tidemark.pipeline.ingest.copies import RememberedCopies, keys_of
 from tidemark.pipeline.quality.audit import audit

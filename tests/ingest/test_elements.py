@@ -18,7 +18,7 @@ from tests.ingest.fakes import CONTRACT, Crash, World, published_at
 from tests.ingest.judged import LATER, histogram_of, judged, messages_of
 from tests.watermark.builders import at
 from tidemark.pipeline.clock import from_us, to_us
-from tidemark.pipeline.contract import elements
+from tidemark.pipeline.contract import places as elements
 from tidemark.pipeline.contract.heartbeat import FieldKind, Heartbeat, HeartbeatReader, MessageContract, read_field
 from tidemark.pipeline.contract.places import Element, Place, PlaceKind, WholePayload, finder, id_of
 from tidemark.pipeline.ingest.rows import JudgedRows, judged_rows

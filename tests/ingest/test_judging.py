@@ -16,8 +16,8 @@ from tests.ingest.fakes import CONTRACT
 from tests.ingest.judged import histogram_of, judged, read_payload
 from tests.watermark.builders import START, at
 from tidemark.pipeline.clock import from_us, to_us
-from tidemark.pipeline.contract.event_times import EventTimeUnit
 from tidemark.pipeline.contract.heartbeat import (
+    EventTimeUnit,
     FieldKind,
     Heartbeat,
     HeartbeatReader,
@@ -25,7 +25,7 @@ from tidemark.pipeline.contract.heartbeat import (
     Rejection,
     read_field,
 )
-from tidemark.pipeline.contract.payloads.formats import Encoding, PayloadFormat
+from tidemark.pipeline.contract.payloads.schemas import Encoding, PayloadFormat
 from tidemark.pipeline.contract.places import Place, finder, id_of
 from tidemark.pipeline.lake.tables.heartbeats import heartbeat_schema
 from tidemark.pipeline.lake.tables.quarantine import QUARANTINE

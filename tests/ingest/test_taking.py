@@ -18,12 +18,11 @@ from tests.ingest.fakes import CONTRACT, World
 from tests.ingest.judged import messages_of
 from tests.watermark.builders import START, at
 from tidemark.pipeline.clock import to_us
-from tidemark.pipeline.contract.elements import MOST_ELEMENTS
 from tidemark.pipeline.contract.heartbeat import HeartbeatReader, MessageContract
 from tidemark.pipeline.contract.messages import Messages
 from tidemark.pipeline.contract.payloads.decoder import PART_BYTES, Decoded
-from tidemark.pipeline.contract.payloads.revisions import Asking
-from tidemark.pipeline.contract.places import Place
+from tidemark.pipeline.contract.payloads.schemas import Asking
+from tidemark.pipeline.contract.places import MOST_ELEMENTS, Place
 from tidemark.pipeline.errors import LakeFull
 from tidemark.pipeline.ingest import take as taking
 from tidemark.pipeline.ingest.copies import RememberedCopies

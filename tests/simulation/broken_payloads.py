@@ -6,7 +6,7 @@ from typing import Any
 from tidemark.pipeline.contract.heartbeat import PATIENCE
 from tidemark.pipeline.contract.payloads import decoder
 from tidemark.pipeline.contract.payloads.rejections import Unreadable
-from tidemark.pipeline.contract.payloads.revisions import Asking
+from tidemark.pipeline.contract.payloads.schemas import Asking
 from tidemark.pipeline.ingest import take
 
 INFLATED = 100

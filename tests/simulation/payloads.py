@@ -11,7 +11,7 @@ from google.pubsub_v1 import types
 
 from tests.simulation.traffic import BEAT, SECOND, Planned
 from tidemark.pipeline.contract.heartbeat import HeartbeatReader, MessageContract
-from tidemark.pipeline.contract.payloads.formats import Encoding, PayloadFormat
+from tidemark.pipeline.contract.payloads.schemas import Encoding, PayloadFormat
 from tidemark.pipeline.contract.places import Place
 from tidemark.pipeline.pubsub.schemas import PubSubSchemas
 

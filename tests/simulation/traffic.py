@@ -14,7 +14,7 @@ from tests.watermark.builders import START_US, disorder
 from tidemark.pipeline.clock import duration_us
 from tidemark.pipeline.contract.heartbeat import PATIENCE
 from tidemark.pipeline.contract.payloads.decoder import CONTENT_ENCODING, GZIP
-from tidemark.pipeline.contract.payloads.definitions import SCHEMA_NAME, SCHEMA_REVISION
+from tidemark.pipeline.contract.payloads.schemas import SCHEMA_NAME, SCHEMA_REVISION
 
 SECOND = 1_000_000
 MINUTE = 60 * SECOND

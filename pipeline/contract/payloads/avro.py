@@ -1,16 +1,435 @@
-"""Payloads that are Avro records, in Avro's binary or JSON encoding."""
+"""Payloads that are Avro records, in Avro's binary or JSON encoding.
 
-from collections.abc import Iterator
+Values without a form in JSON are converted: times to RFC 3339 text, bytes to base64, decimals to numbers, NaN to null.
+The converters are readers of tidemark's own logical types, which are written into each schema. fastavro calls them with
+the value and the schemas of writer and reader, so the values need no second pass.
+
+Schemas that hostile bytes could abuse are refused. fastavro trusts the element counts in the bytes, so values are
+counted before it reads them. Its own decoder of the JSON encoding accepts values of any type and takes time quadratic
+in an array's length, so it is not used.
+"""
+
+import base64
+import math
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from datetime import date, datetime, timedelta
+from decimal import Context, Decimal
 from io import BytesIO
+from types import NoneType
 from typing import Any
 
+import orjson
 from fastavro import block_reader, schemaless_reader
+from fastavro.read import LOGICAL_READERS
+from fastavro.schema import SchemaParseException, UnknownType, parse_schema
 
-from tidemark.pipeline.contract.payloads.avro_types import ready_schema
-from tidemark.pipeline.contract.payloads.bounds import parsed
-from tidemark.pipeline.contract.payloads.definitions import Definition
-from tidemark.pipeline.contract.payloads.formats import CONTAINER, Encoding
-from tidemark.pipeline.contract.payloads.rejections import Unreadable
+from tidemark.pipeline.contract.payloads.rejections import (
+    DEEPEST,
+    MOST_VALUES,
+    TooMany,
+    Unreadable,
+    ValueBudget,
+    parsed,
+)
+from tidemark.pipeline.contract.payloads.schemas import CONTAINER, Definition, Encoding
+
+EPOCH = datetime(1970, 1, 1)  # noqa: DTZ001 (the zone, if any, is appended as text)
+OWN, PLAIN = "tidemark-", "plain"
+MOST_DIGITS = 1000
+"""Most digits of a decimal type. One that declares more is read as bytes, as the specification requires for invalid
+logical types."""
+
+DECIMALS = Context(prec=MOST_DIGITS)
+LONGEST_DECIMAL = 416
+"""Bytes of that many digits. Reading a decimal takes time quadratic in its length."""
+
+
+def _finite(value: float, *_: Any) -> float | None:
+    return value if math.isfinite(value) else None
+
+
+def _base64(value: bytes, *_: Any) -> str:
+    return base64.b64encode(value).decode()
+
+
+def _written(microseconds: int, after: str = "") -> str:
+    """Format a time since the epoch as RFC 3339, followed by `after` in place of the zone."""
+    return (EPOCH + timedelta(0, 0, microseconds)).isoformat("T", "microseconds") + after
+
+
+def _nanos(value: int) -> str:
+    return _written(value // 1000, f"{value % 1000:03d}" if value % 1000 else "")
+
+
+def _date(value: int, *_: Any) -> str:
+    return date.fromordinal(EPOCH.toordinal() + value).isoformat()
+
+
+def _time(microseconds: int) -> str:
+    if not 0 <= microseconds < 86_400_000_000:
+        raise ValueError(f"{microseconds} microseconds is not a time of day")
+    return (EPOCH + timedelta(microseconds=microseconds)).time().isoformat()
+
+
+def plain_number(value: Decimal) -> int | float | str:
+    """Return a decimal as a number if a JSON number holds it exactly, otherwise as text."""
+    if value == value.to_integral_value() and abs(value) < 1 << 63:
+        return int(value)
+    number = float(value)
+    return number if math.isfinite(number) and Decimal(repr(number)) == value else format(value, "f")
+
+
+def _decimal(value: bytes, schema: Mapping[str, Any], *_: Any) -> int | float | str:
+    if len(value) > LONGEST_DECIMAL:
+        raise ValueError(f"a decimal of {len(value)} bytes")
+    unscaled = Decimal(int.from_bytes(value, "big", signed=True))
+    return plain_number(unscaled.scaleb(-schema.get("scale", 0), DECIMALS))
+
+
+CONVERTERS: Mapping[tuple[str, str], Callable[..., Any]] = {
+    ("long", "timestamp-millis"): lambda value, *_: _written(value * 1000, "Z"),
+    ("long", "timestamp-micros"): lambda value, *_: _written(value, "Z"),
+    ("long", "timestamp-nanos"): lambda value, *_: _nanos(value) + "Z",
+    ("long", "local-timestamp-millis"): lambda value, *_: _written(value * 1000),
+    ("long", "local-timestamp-micros"): lambda value, *_: _written(value),
+    ("long", "local-timestamp-nanos"): lambda value, *_: _nanos(value),
+    ("int", "date"): _date,
+    ("int", "time-millis"): lambda value, *_: _time(value * 1000),
+    ("long", "time-micros"): lambda value, *_: _time(value),
+    ("bytes", "decimal"): _decimal,
+    ("fixed", "decimal"): _decimal,
+    ("float", PLAIN): _finite,
+    ("double", PLAIN): _finite,
+    ("bytes", PLAIN): _base64,
+    ("fixed", PLAIN): _base64,
+}
+"""The converters, keyed by type and logical type. A UUID is already text, and an unknown logical type is read as its
+underlying type. fastavro's table of readers is global to the process."""
+
+LOGICAL_READERS.update({f"{kind}-{OWN}{logical}": convert for (kind, logical), convert in CONVERTERS.items()})
+
+MOST_VALUES_A_BYTE = 100
+"""Most values that a schema may allow per byte of a payload. An array of nulls allows more: its first bytes give its
+length, and its items take no bytes."""
+
+MOST_OF_A_RECORD = 10_000
+"""Most values of a record, counting an array or a map as one."""
+
+LONGEST = 63
+"""Largest shift in the varint of a 64-bit number."""
+
+NOT_NUMBERS = frozenset({"NaN", "Infinity", "-Infinity"})
+"""Numbers that JSON lacks, as Avro writes them."""
+
+BROKEN = (
+    *(SchemaParseException, UnknownType),
+    *(ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError),
+)
+"""Errors that fastavro raises for an invalid schema."""
+
+Walk = Callable[[bytes, int, ValueBudget], int]
+"""Counts the value that begins at a position, and returns the position after it. Raises TooMany, and IndexError or
+ValueError if the bytes are not such a value."""
+
+Read = Callable[[Any], Any]
+"""Converts a parsed JSON value to the value that its binary form would give. Raises ValueError."""
+
+
+@dataclass(frozen=True, slots=True)
+class AvroType:
+    """A checked type: the `schema` that fastavro reads by, the `least` bytes of a value, the most `values` that it is
+    made of, and the type's `label` in the JSON encoding of a union."""
+
+    schema: Any
+    least: int
+    values: int
+    count: Walk
+    read: Read
+    label: str
+
+
+@dataclass(frozen=True, slots=True)
+class ReadySchema:
+    """A checked record schema. `values_a_byte` is the most values per byte of a payload, beyond MOST_OF_A_RECORD."""
+
+    schema: Any
+    record: AvroType
+    values_a_byte: float
+
+    def refuse_many_values(self, data: bytes) -> None:
+        """Raise TooMany if the bytes hold too many values, and IndexError or ValueError if they are not a record."""
+        if len(data) * self.values_a_byte > MOST_VALUES - MOST_OF_A_RECORD:
+            self.record.count(data, 0, ValueBudget())
+
+
+def ready_schema(definition: Definition) -> ReadySchema:
+    """Check a schema. Raises Unreadable if it is not a record, is recursive, or allows many values in few bytes."""
+    checking = _Checking(definition.origin)
+    try:
+        record = checking.of(parse_schema(orjson.loads(definition.content), named_schemas={}, _write_hint=False), 0)
+        if not isinstance(record.schema, dict) or record.schema["type"] not in ("record", "error"):
+            raise checking.refusal("is not a record")
+        return ReadySchema(parse_schema(record.schema, named_schemas={}), record, checking.densest)
+    except BROKEN as error:
+        raise Unreadable(f"the schema {definition.origin} is not Avro's: {error!r}"[:300]) from error
+
+
+class _Checking:
+    """A single walk over a parsed schema, in which all names are fully qualified."""
+
+    def __init__(self, origin: str) -> None:
+        self._origin = origin
+        self._named: dict[str, AvroType | None] = {}  # None: its definition has begun
+        self.densest = 0.0
+
+    def refusal(self, why: str) -> Unreadable:
+        return Unreadable(f"the schema {self._origin} {why}, and is not used")
+
+    def of(self, schema: Any, depth: int) -> AvroType:
+        if depth > DEEPEST:
+            raise self.refusal(f"has more than {DEEPEST} levels")
+        if isinstance(schema, list):
+            return self._union(schema, depth + 1)
+        kind = schema["type"] if isinstance(schema, dict) else schema
+        if isinstance(kind, list | dict):
+            return self.of(kind, depth + 1)
+        if kind in ("record", "error", "enum", "fixed"):
+            self._named[schema["name"]] = None
+            made = self._named[schema["name"]] = self._define(schema, kind, schema["name"], depth + 1)
+            return made
+        if kind == "array":
+            item = self.of(schema["items"], depth + 1)
+            self._repeats(item.values, item.least)
+            return AvroType({"type": kind, "items": item.schema}, 1, 1, _blocks(item.count), _array(item.read), kind)
+        if kind == "map":
+            item = self.of(schema["values"], depth + 1)
+            self._repeats(item.values + 1, item.least + 1)
+            count = _blocks(lambda data, at, budget: item.count(data, _skipped(data, at, budget), budget))
+            return AvroType({"type": kind, "values": item.schema}, 1, 1, count, _map(item.read), kind)
+        if kind in PRIMITIVES:
+            least, walk, read = PRIMITIVES[kind]
+            return _converted(schema if isinstance(schema, dict) else {}, AvroType(kind, least, 1, walk, read, kind))
+        known = self._named[kind]
+        if known is None:
+            raise self.refusal(f"is recursive: {kind} holds itself")
+        return replace(known, schema=kind)
+
+    def _repeats(self, values: int, least: int) -> None:
+        if values > MOST_VALUES_A_BYTE * least:
+            raise self.refusal(f"repeats a type that allows more than {MOST_VALUES_A_BYTE} values per byte")
+        self.densest = max(self.densest, values / least)
+
+    def _union(self, schema: list[Any], depth: int) -> AvroType:
+        if not schema or any(isinstance(branch, list) for branch in schema):
+            raise self.refusal("has a union that is empty or contains a union")
+        branches = [self.of(branch, depth) for branch in schema]
+        return AvroType(
+            [branch.schema for branch in branches],
+            1 + min(branch.least for branch in branches),
+            max(branch.values for branch in branches),
+            _branch([branch.count for branch in branches]),
+            _labelled({branch.label: branch.read for branch in branches}),
+            "",
+        )
+
+    def _define(self, schema: Mapping[str, Any], kind: str, name: str, depth: int) -> AvroType:
+        if kind == "enum":
+            made = {"type": kind, "name": name, "symbols": schema["symbols"]}
+            return AvroType(made, 1, 1, _varint, _symbol(frozenset(schema["symbols"])), name)
+        if kind == "fixed":
+            made, size = {"type": kind, "name": name, "size": schema["size"]}, schema["size"]
+            return _converted(schema, AvroType(made, max(0, size), 1, _fixed(size), _fixed_text(size), name))
+        fields = {field["name"]: self.of(field["type"], depth) for field in schema["fields"]}
+        made = {"type": kind, "name": name, "fields": [{"name": one, "type": fields[one].schema} for one in fields]}
+        values = 1 + sum(field.values for field in fields.values())
+        if values > MOST_OF_A_RECORD:
+            raise self.refusal(f"allows more than {MOST_OF_A_RECORD} values in one record")
+        count, read = _each([field.count for field in fields.values()]), _record(fields)
+        return AvroType(made, sum(field.least for field in fields.values()), values, count, read, name)
+
+
+def _converted(schema: Mapping[str, Any], of: AvroType) -> AvroType:
+    """Add a converter to a type if JSON has no form for its values."""
+    made = of.schema if isinstance(of.schema, dict) else {"type": of.schema}
+    kind, logical, more = made["type"], str(schema.get("logicalType")), dict[str, int]()
+    if logical == "decimal":
+        precision, scale = schema.get("precision"), schema.get("scale", 0)
+        if type(precision) is type(scale) is int and 0 <= scale <= precision <= MOST_DIGITS:
+            more = {"precision": precision, "scale": scale}
+        else:
+            logical = PLAIN
+    if (kind, logical) not in CONVERTERS:
+        logical = PLAIN
+    convert = CONVERTERS.get((kind, logical))
+    if convert is None:
+        return of
+    ours, read = {**made, "logicalType": OWN + logical, **more}, of.read
+    return replace(of, schema=ours, read=lambda value: convert(read(value), ours))
+
+
+# Counting
+
+
+def _long(data: bytes, at: int) -> tuple[int, int]:
+    value = shift = 0
+    while (byte := data[at]) & 0x80:
+        value |= (byte & 0x7F) << shift
+        at, shift = at + 1, shift + 7
+        if shift > LONGEST:
+            raise ValueError("a number of more than 64 bits")
+    value |= byte << shift
+    return (value >> 1) ^ -(value & 1), at + 1
+
+
+def _varint(data: bytes, at: int, budget: ValueBudget) -> int:
+    budget.take(1)
+    return _long(data, at)[1]
+
+
+def _fixed(size: int) -> Walk:
+    def walk(_: bytes, at: int, budget: ValueBudget) -> int:
+        budget.take(1)
+        return at + size
+
+    return walk
+
+
+def _skipped(data: bytes, at: int, budget: ValueBudget) -> int:
+    budget.take(1)
+    length, at = _long(data, at)
+    if length < 0:
+        raise ValueError(f"a length of {length}")
+    return at + length
+
+
+def _each(fields: list[Walk]) -> Walk:
+    def walk(data: bytes, at: int, budget: ValueBudget) -> int:
+        budget.take(1)
+        for field in fields:
+            at = field(data, at, budget)
+        return at
+
+    return walk
+
+
+def _branch(branches: list[Walk]) -> Walk:
+    def walk(data: bytes, at: int, budget: ValueBudget) -> int:
+        index, at = _long(data, at)
+        if index < 0:
+            raise ValueError(f"the branch {index}")
+        return branches[index](data, at, budget)
+
+    return walk
+
+
+def _blocks(item: Walk) -> Walk:
+    def walk(data: bytes, at: int, budget: ValueBudget) -> int:
+        budget.take(1)
+        count, at = _long(data, at)
+        while count:
+            if count < 0:
+                count, at = -count, _long(data, at)[1]
+            if count > budget.left:
+                raise TooMany
+            for _ in range(count):
+                at = item(data, at, budget)
+            count, at = _long(data, at)
+        return at
+
+    return walk
+
+
+# Reading the JSON encoding
+
+
+def _record(fields: Mapping[str, AvroType]) -> Read:
+    def read(value: Any) -> Any:
+        held = _of(dict, value, "a record")
+        return {name: field.read(held[name]) if name in held else None for name, field in fields.items()}
+
+    return read
+
+
+def _labelled(branches: Mapping[str, Read]) -> Read:
+    def read(value: Any) -> Any:
+        if value is None:
+            if "null" not in branches:
+                raise ValueError("null where null is not allowed")
+            return None
+        if not isinstance(value, dict) or len(value) != 1 or (label := next(iter(value))) not in branches:
+            raise ValueError(f"a union's value must be an object keyed by its type, one of {', '.join(branches)}")
+        return branches[label](value[label])
+
+    return read
+
+
+def _array(item: Read) -> Read:
+    return lambda value: [item(one) for one in _of(list, value, "an array")]
+
+
+def _map(item: Read) -> Read:
+    return lambda value: {key: item(one) for key, one in _of(dict, value, "a map").items()}
+
+
+def _symbol(symbols: frozenset[str]) -> Read:
+    def read(value: Any) -> Any:
+        if not isinstance(value, str) or value not in symbols:
+            raise ValueError("a text that is not a symbol of its enum")
+        return value
+
+    return read
+
+
+def _fixed_text(size: int) -> Read:
+    def read(value: Any) -> Any:
+        held = _bytes(value)
+        if len(held) != size:
+            raise ValueError(f"{len(held)} bytes where {size} are expected")
+        return held
+
+    return read
+
+
+def _of(kind: type, value: Any, words: str) -> Any:
+    if not isinstance(value, kind):
+        raise ValueError(f"a {type(value).__name__} where {words} is expected")
+    return value
+
+
+def _whole(bits: int) -> Read:
+    def read(value: Any) -> Any:
+        if type(value) is not int or not -(1 << (bits - 1)) <= value < 1 << (bits - 1):
+            raise ValueError(f"a {type(value).__name__} where a whole number of {bits} bits is expected")
+        return value
+
+    return read
+
+
+def _number(value: Any) -> float:
+    if isinstance(value, str) and value in NOT_NUMBERS:
+        return float(value)
+    if type(value) not in (int, float):
+        raise ValueError(f"a {type(value).__name__} where a number is expected")
+    return float(value)
+
+
+def _bytes(value: Any) -> bytes:
+    return str(_of(str, value, "a text that stands for bytes")).encode("latin-1")
+
+
+PRIMITIVES: Mapping[str, tuple[int, Walk, Read]] = {
+    "null": (0, _fixed(0), lambda value: _of(NoneType, value, "null")),
+    "boolean": (1, _fixed(1), lambda value: _of(bool, value, "a boolean")),
+    "int": (1, _varint, _whole(32)),
+    "long": (1, _varint, _whole(64)),
+    "float": (4, _fixed(4), _number),
+    "double": (8, _fixed(8), _number),
+    "bytes": (1, _skipped, _bytes),
+    "string": (1, _skipped, lambda value: _of(str, value, "a text")),
+}
+"""For each primitive type: the least bytes of a value, its counter and its reader."""
+
 
 UNFIT = (ArithmeticError, EOFError, LookupError, TypeError, ValueError)
 """Errors raised when reading bytes that were written with another schema or are not Avro."""

@@ -1,22 +1,42 @@
-"""Decodes messages' attributes and bytes to objects, for everything that judges messages."""
+"""Decodes messages' attributes and bytes to objects, for everything that judges messages.
 
+CloudEvents are opened in both modes of their Pub/Sub protocol binding: an event's context becomes attributes `ce-…`.
+Source: "Google Cloud Pub/Sub Protocol Binding for CloudEvents 1.0" and the JSON event format of CloudEvents 1.0.
+"""
+
+import base64
+import binascii
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from tidemark.pipeline.contract.messages import AttributeDicts, Attributes, Messages
-from tidemark.pipeline.contract.payloads import cloudevents
-from tidemark.pipeline.contract.payloads.bounds import MAGIC, as_object, inflated, parsed
-from tidemark.pipeline.contract.payloads.definitions import (
+from tidemark.pipeline.contract.payloads.rejections import (
+    MAGIC,
+    Rejection,
+    RejectionReason,
+    Undecided,
+    Unknown,
+    Unreadable,
+    as_object,
+    inflated,
+    json_kind,
+    parsed,
+    quoted,
+)
+from tidemark.pipeline.contract.payloads.schemas import (
     SCHEMA_ENCODING,
     SCHEMA_NAME,
     SCHEMA_REVISION,
+    Asking,
+    Compression,
     Definitions,
+    Encoding,
+    Envelope,
+    PayloadFormat,
+    Revisions,
     SchemaFiles,
     is_json,
 )
-from tidemark.pipeline.contract.payloads.formats import Compression, Encoding, Envelope, PayloadFormat
-from tidemark.pipeline.contract.payloads.rejections import Rejection, RejectionReason, Undecided, Unknown, Unreadable
-from tidemark.pipeline.contract.payloads.revisions import Asking, Revisions
 
 CONTENT_ENCODING, GZIP = "content-encoding", "gzip"
 
@@ -143,16 +163,16 @@ class PayloadDecoder:
         def read(row: int, data: bytes) -> Any:
             if self._is_compressed(held[row]) or (self._may_be_gzip and data[:3] == MAGIC):
                 data = room.inflated(data)
-            attributes, data, value, is_value = cloudevents.opened(held[row], data)
+            attributes, content, value = _opened(held[row], data)
             held[row] = attributes
             if not self._format.is_read:
                 return None
             if self._format.encoding is Encoding.JSON:
-                return as_object(value if is_value else parsed(data), may_be_array=self._may_be_array)
+                return as_object(value if content is None else parsed(content), may_be_array=self._may_be_array)
             codec = self._revisions.codec(attributes, int(messages.published_us[row]), asking)
-            if is_value:
+            if content is None:
                 return codec.value(value)
-            return codec.text(data) if is_json(attributes) else codec.binary(data)
+            return codec.text(content) if is_json(attributes) else codec.binary(content)
 
         return read
 
@@ -162,3 +182,59 @@ class PayloadDecoder:
         if compression is not Compression.AUTO:
             return compression is Compression.GZIP
         return attributes.get(CONTENT_ENCODING, "").lower() == GZIP
+
+
+CE_PREFIX = "ce-"
+"""Begins the attributes that hold a CloudEvent's context."""
+CONTENT_TYPE = "content-type"
+DATA_CONTENT_TYPE = f"{CE_PREFIX}datacontenttype"
+STRUCTURED, STRUCTURED_JSON = "application/cloudevents", "application/cloudevents+json"
+DATA, DATA_BASE64 = "data", "data_base64"
+CONTENT = frozenset({DATA, DATA_BASE64})
+
+
+def _opened(attributes: Mapping[str, str], data: bytes) -> tuple[Mapping[str, str], bytes | None, Any]:
+    """Return the attributes and the data of the event in a message: its bytes, or None and a value parsed from the
+    event's JSON. The context of a structured event, whose payload holds the whole event, overrides the attributes.
+
+    Raises Unreadable if a structured event is invalid.
+    """
+    said = attributes.get(CONTENT_TYPE, "")
+    if not said.lower().startswith(STRUCTURED):
+        if said and not attributes.get(DATA_CONTENT_TYPE):
+            attributes = {**attributes, DATA_CONTENT_TYPE: said}
+        return attributes, data, None
+    if _media_type(said) != STRUCTURED_JSON:
+        raise Unreadable(f"a CloudEvent as {quoted(said)}; only {STRUCTURED_JSON} is read")
+    event = as_object(parsed(data))
+    context = {**attributes, **_context(event)}
+    if DATA_BASE64 in event:
+        return context, _from_base64(event[DATA_BASE64]), None
+    value = event.get(DATA)
+    declared = context.get(DATA_CONTENT_TYPE)
+    if isinstance(value, str) and declared and not _media_type(declared).endswith(("/json", "+json")):
+        return context, value.encode(), None
+    return context, b"" if value is None else None, value
+
+
+def _context(event: Mapping[str, Any]) -> dict[str, str]:
+    """Return the event's context as attributes, with each value in its canonical text form."""
+    said = {}
+    for name, value in event.items():
+        if name in CONTENT or value is None:
+            continue
+        if not isinstance(value, str | bool | int):
+            raise Unreadable(f"not a CloudEvent: its {quoted(name)} is {json_kind(value)}")
+        said[CE_PREFIX + name] = str(value).lower() if isinstance(value, bool) else str(value)
+    return said
+
+
+def _from_base64(text: Any) -> bytes:
+    try:
+        return base64.b64decode(text, validate=True)
+    except (binascii.Error, TypeError, ValueError) as error:
+        raise Unreadable(f"not a CloudEvent: its {DATA_BASE64} is not base64 ({error})") from error
+
+
+def _media_type(written: str) -> str:
+    return written.partition(";")[0].strip().lower()

@@ -1,7 +1,16 @@
-"""Payloads that are protobuf messages, in binary or in protobuf's JSON form."""
+"""Payloads that are protobuf messages, in binary or in protobuf's JSON form.
 
+Messages are converted to plain values under the field names of the .proto file. The values on the wire are counted
+before the library creates an object for each submessage. The values differ from protobuf's own JSON form where that
+serves comparisons: a 64-bit integer is a number, a field without presence has its default, and an absent or non-finite
+value is null.
+"""
+
+import base64
+import math
 import subprocess
 import sys
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -9,10 +18,197 @@ from typing import Any
 import orjson
 from google.protobuf import descriptor_pb2, descriptor_pool, json_format, message, message_factory
 
-from tidemark.pipeline.contract.payloads.bounds import ValueBudget, refuse_many_values
-from tidemark.pipeline.contract.payloads.definitions import Definition
-from tidemark.pipeline.contract.payloads.proto_types import MessageType
-from tidemark.pipeline.contract.payloads.rejections import Unknown, Unreadable
+from tidemark.pipeline.contract.payloads.rejections import (
+    MOST_VALUES,
+    Unknown,
+    Unreadable,
+    ValueBudget,
+    refuse_many_values,
+)
+from tidemark.pipeline.contract.payloads.schemas import Definition
+
+LEAST_BYTES = 2
+"""The least bytes of a submessage (its tag and its length), and of a value in a google.protobuf.Struct."""
+
+VARINT, EIGHT, LENGTH, BEGIN, END, FOUR = range(6)
+"""Protobuf's wire types."""
+
+WIDTHS = {1: 8, 2: 4, 6: 8, 7: 4, 15: 4, 16: 8}
+"""Bytes of a number, for the field types of fixed width."""
+
+ENDS = bytes(range(128, 256))
+"""Bytes of a varint except its last."""
+
+Convert = Callable[[Any, ValueBudget], Any]
+
+
+class MessageType:
+    """Counts and converts the messages of one type. The type's descriptor is read once."""
+
+    def __init__(self, descriptor: Any, known: dict[str, "MessageType"] | None = None) -> None:
+        known = {} if known is None else known
+        known[descriptor.full_name] = self  # first, because a type may contain itself
+        self._messages: dict[int, MessageType] = {}
+        self._packed: dict[int, int] = {}
+        self._fields: list[_Field] = []
+        for field in descriptor.fields:
+            kind = field.message_type
+            if kind is not None:
+                self._messages[field.number] = known.get(kind.full_name) or MessageType(kind, known)
+            elif field.is_repeated and field.cpp_type != field.CPPTYPE_STRING:
+                self._packed[field.number] = WIDTHS.get(field.type, 0)
+            self._fields.append(_Field(field, known))
+
+    def of(self, message: Any, budget: ValueBudget) -> dict[str, Any]:
+        """Return the message's fields by name. Raises TooMany, TooDeep, and ValueError for a time out of range."""
+        budget.take(len(self._fields))
+        budget.enter()
+        value = {field.name: field.of(message, budget) for field in self._fields}
+        budget.leave()
+        return value
+
+    def widest(self, seen: set[int] | None = None) -> int:
+        """Return one more than the largest number of fields of this type and the types nested in it."""
+        seen = set() if seen is None else seen
+        if id(self) in seen:
+            return 0
+        seen.add(id(self))
+        return max([len(self._fields) + 1, *(inner.widest(seen) for inner in self._messages.values())])
+
+    def refuse_many_values(self, data: bytes, most: int) -> None:
+        """Raise TooMany if a message has too many values on the wire; each submessage has at most `most`. Invalid bytes
+        are left to the library, because everything before the fault is bounded."""
+        if len(data) // LEAST_BYTES * most > MOST_VALUES:
+            self._walk(data, 0, len(data), ValueBudget())
+
+    def _walk(self, data: bytes, at: int, end: int, budget: ValueBudget) -> int:
+        """Count the fields in `[at, end)`. Return the position at which counting ended: `end`, the end of a group, or a
+        fault."""
+        budget.take(len(self._fields) + 1)
+        try:
+            while at < end:
+                tag, at = _number(data, at)
+                number, how = tag >> 3, tag & 7
+                if how == LENGTH:
+                    size, at = _number(data, at)
+                    stop = min(at + size, end)
+                    if number in self._messages:
+                        self._messages[number]._walk(data, at, stop, budget)
+                    elif number in self._packed:
+                        width = self._packed[number]
+                        budget.take((stop - at) // width if width else len(data[at:stop].translate(None, ENDS)))
+                    else:
+                        budget.take(1)
+                    at = stop
+                elif how == BEGIN:
+                    at = self._messages.get(number, UNKNOWN)._walk(data, at, end, budget)
+                elif how == VARINT:
+                    budget.take(1)
+                    _, at = _number(data, at)
+                elif how in (EIGHT, FOUR):
+                    budget.take(1)
+                    at += 8 if how == EIGHT else 4
+                else:
+                    return at
+        except IndexError:
+            return end
+        return at
+
+
+class _NoFields:
+    full_name, fields = "", ()
+
+
+UNKNOWN = MessageType(_NoFields)
+"""Stands for a group of an unknown type."""
+
+
+class _Field:
+    """Reads and converts one field of a type."""
+
+    def __init__(self, field: Any, known: dict[str, MessageType]) -> None:
+        self.name: str = field.name
+        self._has_presence = field.has_presence
+        self._is_repeated = field.is_repeated
+        entry = field.message_type
+        self._is_map = entry is not None and entry.GetOptions().map_entry
+        self._one = _converter(entry.fields_by_name["value"] if self._is_map else field, known)
+
+    def of(self, message: Any, budget: ValueBudget) -> Any:
+        if self._has_presence and not message.HasField(self.name):
+            return None
+        value = getattr(message, self.name)
+        if self._is_map:
+            budget.take(len(value))
+            return {_key(key): self._one(value[key], budget) for key in value}
+        if self._is_repeated:
+            budget.take(len(value))
+            return [self._one(one, budget) for one in value]
+        return self._one(value, budget)
+
+
+def _converter(field: Any, known: dict[str, MessageType]) -> Convert:
+    kind = field.message_type
+    if kind is not None:
+        return WELL_KNOWN.get(kind.full_name) or known[kind.full_name].of
+    if field.enum_type is not None:
+        names = field.enum_type.values_by_number
+        return lambda number, _: names[number].name if number in names else number
+    if field.cpp_type in (field.CPPTYPE_DOUBLE, field.CPPTYPE_FLOAT):
+        return _finite
+    return _base64 if field.type == field.TYPE_BYTES else _itself
+
+
+def _key(key: Any) -> str:
+    return ("false", "true")[key] if isinstance(key, bool) else str(key)
+
+
+def _itself(value: Any, _: ValueBudget) -> Any:
+    return value
+
+
+def _finite(value: float, _: ValueBudget) -> float | None:
+    return value if math.isfinite(value) else None
+
+
+def _base64(value: bytes, _: ValueBudget) -> str:
+    return base64.b64encode(value).decode()
+
+
+def _text(message: Any, _: ValueBudget) -> str:
+    return str(message.ToJsonString())
+
+
+def _free(message: Any, budget: ValueBudget) -> Any:
+    budget.take(message.ByteSize() // LEAST_BYTES)
+    return json_format.MessageToDict(message)
+
+
+def _wrapped(convert: Convert) -> Convert:
+    return lambda message, budget: convert(message.value, budget)
+
+
+def _number(data: bytes, at: int) -> tuple[int, int]:
+    value = shift = 0
+    while (byte := data[at]) & 0x80 and shift < 63:
+        value |= (byte & 0x7F) << shift
+        at, shift = at + 1, shift + 7
+    return value | byte << shift, at + 1
+
+
+WELL_KNOWN: Mapping[str, Convert] = {
+    f"google.protobuf.{name}": convert
+    for names, convert in (
+        ("Timestamp Duration FieldMask", _text),
+        ("Struct Value ListValue", _free),
+        ("DoubleValue FloatValue", _wrapped(_finite)),
+        ("BytesValue", _wrapped(_base64)),
+        ("Int32Value Int64Value UInt32Value UInt64Value BoolValue StringValue", _wrapped(_itself)),
+    )
+    for name in names.split()
+}
+"""Protobuf's well-known types that stand for a single value. An Any is read field by field."""
+
 
 COMPILED_WITHIN_SECONDS = 30
 """Time limit of the compiler, which takes a fraction of a second for the 300 KB that Pub/Sub allows."""

@@ -1,7 +1,13 @@
-"""The reasons for rejecting a message, and the verdict on a message that cannot be decided yet."""
+"""The reasons for rejecting a message, the verdict on a message that cannot be decided yet, and the bounds of one
+payload. They depend only on its bytes, and are checked before a parser creates objects from it."""
 
+import re
+import zlib
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Any
+
+import orjson
 
 
 class RejectionReason(StrEnum):
@@ -78,3 +84,122 @@ class Unknown(Exception):
 def quoted(value: str) -> str:
     """Quote a message's text for a detail: escaped, and cut to 80 characters."""
     return repr(value if len(value) <= 80 else value[:77] + "...")
+
+
+MOST_VALUES = 1_000_000
+"""Most values of one payload: numbers, texts, objects, arrays. As a Python object, a value takes up to about 300
+bytes."""
+
+DEEPEST = 64
+"""Most levels of a schema, and so of its values, because their readers recurse."""
+
+TEXT = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"', re.DOTALL)
+
+MAGIC = b"\x1f\x8b\x08"
+"""The first bytes of gzip with its only compression method. Neither JSON nor a protobuf message begins with them."""
+
+LARGEST_MESSAGE = 10_000_000
+"""Bytes of the largest message that Pub/Sub accepts."""
+
+LARGEST = 4 * LARGEST_MESSAGE
+"""Most bytes of a decompressed payload. Telemetry compresses to a tenth at best, and rarely fills a message."""
+
+MOST_MEMBERS = 16
+"""Most members of one gzip stream. Publishers write one; each member costs a copy of the bytes after it."""
+
+
+class TooMany(Unreadable):
+    """A payload has more than `MOST_VALUES` values."""
+
+    def __init__(self) -> None:
+        super().__init__(f"more than {MOST_VALUES} values")
+
+
+class TooDeep(Unreadable):
+    """A payload has more than `DEEPEST` levels."""
+
+    def __init__(self) -> None:
+        super().__init__(f"more than {DEEPEST} levels")
+
+
+class ValueBudget:
+    """The number of values and levels that one payload may still have."""
+
+    def __init__(self) -> None:
+        self.left = MOST_VALUES
+        self._deeper = DEEPEST
+
+    def take(self, values: int) -> None:
+        """Count values. Raises TooMany."""
+        self.left -= values
+        if self.left < 0:
+            raise TooMany
+
+    def enter(self) -> None:
+        """Go a level deeper. Raises TooDeep."""
+        self._deeper -= 1
+        if self._deeper < 0:
+            raise TooDeep
+
+    def leave(self) -> None:
+        """Go a level higher."""
+        self._deeper += 1
+
+
+def inflated(data: bytes) -> bytes:
+    """Decompress gzip to at most `LARGEST` bytes, and never hold more. Raises Unreadable."""
+    parts: list[bytes] = []
+    room = LARGEST
+    for _ in range(MOST_MEMBERS):
+        stream = zlib.decompressobj(wbits=16 + zlib.MAX_WBITS)
+        try:
+            part = stream.decompress(data, room + 1)
+        except zlib.error as error:
+            raise Unreadable(f"not gzip: {error}") from error
+        parts.append(part)
+        data, room = stream.unused_data, room - len(part)
+        if room < 0:
+            raise Unreadable(f"gzip of more than {LARGEST} bytes, which is too large")
+        if not stream.eof:
+            raise Unreadable("truncated gzip")
+        if not data:
+            return parts[0] if len(parts) == 1 else b"".join(parts)
+    raise Unreadable(f"gzip of more than {MOST_MEMBERS} members")
+
+
+def parsed(data: bytes) -> Any:
+    """Parse a JSON value of any type. Raises Unreadable."""
+    if len(data) > MOST_VALUES:
+        refuse_many_values(data)
+    try:
+        return orjson.loads(data)
+    except orjson.JSONDecodeError as error:
+        raise Unreadable(f"not JSON: {error}") from error
+
+
+def as_object(value: Any, *, may_be_array: bool = False) -> Any:
+    """Return a parsed value if it is an object, or with `may_be_array` an array. Raises Unreadable otherwise."""
+    if type(value) is not dict and not (may_be_array and type(value) is list):
+        raise Unreadable(f"JSON, but {json_kind(value)}, not an object")
+    return value
+
+
+def json_kind(value: Any) -> str:
+    """Return the JSON type of a parsed value, with its article."""
+    kinds = {type(None): "null", bool: "a boolean", int: "a number", float: "a number", str: "a string"}
+    return kinds.get(type(value)) or ("an array" if isinstance(value, list) else "an object")
+
+
+def refuse_many_values(text: bytes, an_object: int = 1) -> None:
+    """Raise TooMany if a JSON text has too many values, counting each object as `an_object` values.
+
+    A value follows a comma or an opening bracket, so these are counted, except within strings.
+    """
+    if len(text) * an_object <= MOST_VALUES or _values(text, an_object) <= MOST_VALUES:
+        return
+    if _values(TEXT.sub(b'""', text), an_object) > MOST_VALUES:
+        raise TooMany
+
+
+def _values(text: bytes, an_object: int) -> int:
+    return text.count(b",") + text.count(b"[") + text.count(b"{") * an_object

@@ -23,7 +23,7 @@ from pydantic.alias_generators import to_camel
 
 from tidemark.pipeline.clock import EPOCH
 from tidemark.pipeline.contract.heartbeat import MessageContract
-from tidemark.pipeline.contract.payloads.definitions import NAME
+from tidemark.pipeline.contract.payloads.schemas import NAME
 from tidemark.pipeline.errors import InvalidSettings
 from tidemark.pipeline.ingest.take import Budget
 from tidemark.pipeline.settings_message import ComparedFields, MessageSettings

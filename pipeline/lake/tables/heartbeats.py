@@ -15,9 +15,9 @@ import pyarrow.compute as pc
 from deltalake import DeltaTable
 
 from tidemark.pipeline.clock import to_us
-from tidemark.pipeline.contract.elements import ELEMENT
 from tidemark.pipeline.contract.heartbeat import FieldKind
 from tidemark.pipeline.contract.messages import MESSAGE_COLUMNS, MOMENT, Column, described
+from tidemark.pipeline.contract.places import ELEMENT
 from tidemark.pipeline.errors import LakeError
 from tidemark.pipeline.lake.tables.delta_log import AddedFile
 from tidemark.pipeline.lake.tables.table import CUT, DataFile, LakeTable, TablePlace, as_data_files, listed, rows_of

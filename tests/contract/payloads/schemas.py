@@ -14,10 +14,15 @@ from google.pubsub_v1 import PubsubMessage
 from tests.ingest.judged import LATER
 from tidemark.pipeline.contract.messages import AttributeDicts, Messages
 from tidemark.pipeline.contract.payloads.decoder import Decoded, PayloadDecoder
-from tidemark.pipeline.contract.payloads.definitions import SCHEMA_ENCODING, SCHEMA_REVISION, Definition
-from tidemark.pipeline.contract.payloads.formats import Encoding, PayloadFormat
 from tidemark.pipeline.contract.payloads.rejections import Rejection
-from tidemark.pipeline.contract.payloads.revisions import Asking
+from tidemark.pipeline.contract.payloads.schemas import (
+    SCHEMA_ENCODING,
+    SCHEMA_REVISION,
+    Asking,
+    Definition,
+    Encoding,
+    PayloadFormat,
+)
 from tidemark.pipeline.pubsub.received import table_of
 
 AVRO: dict[str, Any] = {

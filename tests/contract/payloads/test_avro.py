@@ -22,8 +22,8 @@ from tests.contract.payloads.schemas import (
     written,
 )
 from tidemark.pipeline.contract.payloads.avro import AvroCodec, records_of
-from tidemark.pipeline.contract.payloads.formats import CONTAINER
 from tidemark.pipeline.contract.payloads.rejections import Unreadable
+from tidemark.pipeline.contract.payloads.schemas import CONTAINER
 from tidemark.pipeline.errors import InvalidSettings
 
 

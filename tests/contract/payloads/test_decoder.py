@@ -26,12 +26,18 @@ from tests.contract.payloads.schemas import (
     written,
 )
 from tests.ingest.judged import LATER, messages_of
-from tidemark.pipeline.contract.payloads.bounds import LARGEST, MOST_MEMBERS, MOST_VALUES
 from tidemark.pipeline.contract.payloads.decoder import PART_BYTES, PayloadDecoder
-from tidemark.pipeline.contract.payloads.definitions import Definition, revision_of
-from tidemark.pipeline.contract.payloads.formats import Compression, Encoding, Envelope, PayloadFormat
-from tidemark.pipeline.contract.payloads.rejections import Undecided, Unknown
-from tidemark.pipeline.contract.payloads.revisions import MOST_REVISIONS, Asking
+from tidemark.pipeline.contract.payloads.rejections import LARGEST, MOST_MEMBERS, MOST_VALUES, Undecided, Unknown
+from tidemark.pipeline.contract.payloads.schemas import (
+    MOST_REVISIONS,
+    Asking,
+    Compression,
+    Definition,
+    Encoding,
+    Envelope,
+    PayloadFormat,
+    revision_of,
+)
 
 JSON = PayloadDecoder(PayloadFormat())
 EVENTS = PayloadDecoder(PayloadFormat(envelope=Envelope.CLOUDEVENTS))

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from tests.contract.payloads.schemas import AVRO, BEAT, PROTO, avro, avro_text, definition, one, written
 from tidemark.pipeline.contract.payloads.avro import AvroCodec
 from tidemark.pipeline.contract.payloads.decoder import PayloadDecoder
-from tidemark.pipeline.contract.payloads.formats import Encoding, Envelope, PayloadFormat
 from tidemark.pipeline.contract.payloads.rejections import Rejection, RejectionReason, Unreadable
+from tidemark.pipeline.contract.payloads.schemas import Encoding, Envelope, PayloadFormat
 
 EXAMPLES = settings(max_examples=150, deadline=2000, suppress_health_check=[HealthCheck.too_slow])
 STRUCTURED = {"content-type": "application/cloudevents+json"}

@@ -9,8 +9,7 @@ import pytest
 
 from tests.contract.payloads.schemas import decoded, definition
 from tidemark.pipeline.contract.heartbeat import Heartbeat, HeartbeatReader
-from tidemark.pipeline.contract.payloads.formats import Encoding
-from tidemark.pipeline.contract.payloads.revisions import codec_of
+from tidemark.pipeline.contract.payloads.schemas import Encoding, codec_of
 from tidemark.pipeline.settings_message import MessageSettings
 
 PAGE = (Path(__file__).resolve().parents[3] / "docs" / "how-to" / "encodings.md").read_text()

@@ -8,9 +8,9 @@ from google.protobuf import json_format
 
 from tests.contract.payloads.schemas import PROTO, by_file, definition, one, why, written
 from tidemark.pipeline.contract.payloads.decoder import PayloadDecoder
-from tidemark.pipeline.contract.payloads.formats import Encoding, PayloadFormat
 from tidemark.pipeline.contract.payloads.protobuf import ProtobufCodec, compiled
 from tidemark.pipeline.contract.payloads.rejections import Unreadable
+from tidemark.pipeline.contract.payloads.schemas import Encoding, PayloadFormat
 
 JSON = (
     b'{"at": "2026-11-21T05:20:00.123456789Z", "device": "d1", "temp": "NaN", "count": "9007199254740993",'

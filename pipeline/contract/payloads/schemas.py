@@ -1,0 +1,252 @@
+"""The formats of payloads, and their schemas: where a schema is found by the revision that a message names, and its
+codec, which is created once.
+"""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import Any, Protocol
+
+from cachetools import LRUCache
+
+from tidemark.pipeline.contract.payloads.rejections import Unknown, Unreadable, quoted
+from tidemark.pipeline.errors import InvalidSettings
+
+CONTAINER = b"Obj\x01"
+"""The first bytes of an Avro object container file. A message's record may begin with them too, but hardly ever
+does."""
+
+
+class Encoding(StrEnum):
+    """The encoding of a payload's values. NONE and BYTES are not decoded."""
+
+    NONE = "none"
+    BYTES = "bytes"
+    JSON = "json"
+    AVRO = "avro"
+    PROTOBUF = "protobuf"
+
+
+class Compression(StrEnum):
+    """The compression of payloads. AUTO detects it from a message's attribute or a payload's first bytes."""
+
+    NONE = "none"
+    GZIP = "gzip"
+    AUTO = "auto"
+
+
+class Envelope(StrEnum):
+    """The envelope around the values."""
+
+    NONE = ""
+    CLOUDEVENTS = "cloudevents"
+
+
+@dataclass(frozen=True, slots=True)
+class PayloadFormat:
+    """The format of payloads. `schema` is a file or a folder; if empty, the topic's own schema in Pub/Sub is used."""
+
+    encoding: Encoding = Encoding.JSON
+    compression: Compression = Compression.AUTO
+    envelope: Envelope = Envelope.NONE
+    schema: str = ""
+
+    @property
+    def is_read(self) -> bool:
+        """True if payloads are decoded."""
+        return self.encoding not in (Encoding.NONE, Encoding.BYTES)
+
+    @property
+    def has_schema(self) -> bool:
+        """True if payloads can be read only with a schema."""
+        return self.encoding in (Encoding.AVRO, Encoding.PROTOBUF)
+
+    @property
+    def asks_for_schemas(self) -> bool:
+        """True if payloads are read with the schema that the topic has in Pub/Sub."""
+        return self.has_schema and not self.schema
+
+
+SCHEMA_ENCODING = "googclient_schemaencoding"
+SCHEMA_NAME = "googclient_schemaname"
+SCHEMA_REVISION = "googclient_schemarevisionid"
+"""Attributes that Pub/Sub sets on each message of a topic with a schema."""
+
+NAME = re.compile(r"projects/[A-Za-z0-9][A-Za-z0-9:.-]{0,99}/schemas/[A-Za-z][A-Za-z0-9\-_.~+%]{2,254}")
+"""A schema's full name in Pub/Sub."""
+
+REVISION = re.compile(r"[A-Za-z0-9-]{1,64}")
+"""A revision id. Pub/Sub's have 8 hexadecimal digits; files may have other names."""
+
+DELETED_REVISION = "_deleted-schema-revision_"
+DELETED_SCHEMA = "_deleted-schema_"
+
+SUFFIXES: Mapping[Encoding, tuple[str, ...]] = {Encoding.AVRO: (".avsc",), Encoding.PROTOBUF: (".proto", ".binpb")}
+"""Suffixes of schema files. A `.binpb` is a FileDescriptorSet, as written by `protoc --descriptor_set_out`."""
+
+LARGEST_DEFINITION = 1 << 20
+"""Most bytes of a schema. Pub/Sub allows 300 KB."""
+
+
+@dataclass(frozen=True, slots=True)
+class Definition:
+    """A schema as written: its text, or a compiled descriptor set. `origin` is its human-readable name.
+
+    `is_configured` is True if the settings name its file, so that an error in it is an error of the settings rather
+    than of a message.
+    """
+
+    origin: str
+    encoding: Encoding
+    content: bytes
+    is_compiled: bool = False
+    is_configured: bool = False
+
+
+class Definitions(Protocol):
+    """Finds the schema that a message was written with. Moments are microseconds since the epoch."""
+
+    def name(self, attributes: Mapping[str, str]) -> str:
+        """Return the name of the message's schema, by which it is found and cached. Raises Unreadable, also if the
+        pipeline does not accept the schema."""
+        ...
+
+    def find(self, name: str, at_us: int) -> tuple[Definition | None, int]:
+        """Return the schema of that name, or None if it does not exist, and the moment of that lookup. Raises Unknown
+        if it cannot be known now."""
+        ...
+
+
+class SchemaFiles:
+    """One schema file for all messages, or a folder with a file per revision, named by its id. Missing or invalid files
+    are found only when a schema is looked up."""
+
+    def __init__(self, path: str, encoding: Encoding) -> None:
+        self._path, self._encoding = Path(path), encoding
+        self._is_folder = self._path.is_dir()
+
+    def name(self, attributes: Mapping[str, str]) -> str:
+        return revision_of(attributes) if self._is_folder else str(self._path)
+
+    def find(self, name: str, at_us: int) -> tuple[Definition | None, int]:
+        in_folder = [self._path / f"{name}{suffix}" for suffix in SUFFIXES[self._encoding]]
+        for path in in_folder if self._is_folder else [self._path]:
+            found = _read(path, self._encoding)
+            if found is not None:
+                return found, at_us
+        if not self._is_folder:
+            raise InvalidSettings(f"message.schema = {str(self._path)!r}: there is no such file or folder")
+        return None, at_us
+
+
+def revision_of(attributes: Mapping[str, str]) -> str:
+    """Return the revision that a message names. Raises Unreadable."""
+    revision = attributes.get(SCHEMA_REVISION)
+    if not revision:
+        raise Unreadable(f"the attribute {SCHEMA_REVISION}, which names the schema, is absent")
+    if revision == DELETED_REVISION:
+        raise Unreadable("the revision of its schema was deleted in Pub/Sub")
+    if not REVISION.fullmatch(revision):
+        raise Unreadable(f"{SCHEMA_REVISION} = {quoted(revision)} is not a schema revision")
+    return revision
+
+
+def is_json(attributes: Mapping[str, str]) -> bool:
+    """True if a payload is in its schema's JSON form; without the attribute it is binary. Raises Unreadable."""
+    encoding = attributes.get(SCHEMA_ENCODING) or "BINARY"
+    if encoding not in ("JSON", "BINARY"):
+        raise Unreadable(f"{SCHEMA_ENCODING} = {quoted(encoding)} is neither JSON nor BINARY")
+    return encoding == "JSON"
+
+
+def _read(path: Path, encoding: Encoding) -> Definition | None:
+    try:
+        with path.open("rb") as file:
+            content = file.read(LARGEST_DEFINITION + 1)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except OSError as error:
+        raise InvalidSettings(f"the schema {path} of message.schema cannot be read: {error}") from error
+    if len(content) > LARGEST_DEFINITION:
+        raise InvalidSettings(f"the schema {path} of message.schema has more than {LARGEST_DEFINITION} bytes")
+    return Definition(str(path), encoding, content, is_compiled=path.suffix == ".binpb", is_configured=True)
+
+
+MOST_REVISIONS = 100
+"""Most revisions whose codecs are cached. Pub/Sub keeps 20 per schema."""
+
+
+@dataclass(frozen=True, slots=True)
+class Asking:
+    """The moment at which a batch is judged, and how long after its publish time a message waits for a schema that does
+    not exist before it is rejected. Both in microseconds."""
+
+    at_us: int
+    patience_us: int = 0
+
+
+class Codec(Protocol):
+    """Reads the payloads of one schema. Every method raises Unreadable."""
+
+    def binary(self, data: bytes) -> Any: ...
+
+    def text(self, data: bytes) -> Any: ...
+
+    def value(self, value: Any) -> Any: ...
+
+
+class Revisions:
+    """Finds the codec of the revision that a message was written with."""
+
+    def __init__(self, encoding: Encoding, found_in: Definitions | None) -> None:
+        self._encoding = encoding
+        self._found_in = found_in
+        self._kept: LRUCache[str, Codec | str] = LRUCache(MOST_REVISIONS)
+
+    def codec(self, attributes: Mapping[str, str], published_us: int, asking: Asking) -> Codec:
+        """Return the codec of the message's schema revision.
+
+        Raises Unreadable if the message names no schema, or one that is not accepted or cannot be used. If the revision
+        does not exist, raises Unknown, or Unreadable if it was looked up after the message's patience had passed.
+        Raises InvalidSettings if a schema that the settings name cannot be used.
+        """
+        if self._found_in is None:
+            raise InvalidSettings(
+                "message.schema is empty, and there is no connection to Pub/Sub to ask for schemas; name a file"
+            )
+        name = self._found_in.name(attributes)
+        kept = self._kept.get(name)
+        if kept is None:
+            definition, answered_us = self._found_in.find(name, asking.at_us)
+            if definition is None:
+                absent = f"its schema {quoted(name)} does not exist"
+                if answered_us < published_us + asking.patience_us:
+                    raise Unknown(absent)
+                raise Unreadable(absent)
+            kept = self._kept[name] = self._made(definition)
+        if isinstance(kept, str):
+            raise Unreadable(kept)
+        return kept
+
+    def _made(self, definition: Definition) -> Codec | str:
+        try:
+            return codec_of(definition, self._encoding)
+        except Unreadable as error:
+            if definition.is_configured:
+                raise InvalidSettings(f"message.schema: {error}") from error
+            return str(error)
+
+
+def codec_of(definition: Definition, encoding: Encoding) -> Codec:
+    """Return the codec of a schema. Raises Unreadable. Each library is imported only if a topic needs it."""
+    if definition.encoding is not encoding:
+        raise Unreadable(f"the schema {definition.origin} is {definition.encoding}: set message.payload to that")
+    if encoding is Encoding.AVRO:
+        from tidemark.pipeline.contract.payloads.avro import AvroCodec
+
+        return AvroCodec(definition)
+    from tidemark.pipeline.contract.payloads.protobuf import ProtobufCodec
+
+    return ProtobufCodec(definition)
