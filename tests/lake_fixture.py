@@ -32,10 +32,9 @@ from tidemark.pipeline.lake.tables.new_files import NewFile
 from tidemark.pipeline.lake.tables.table import MOMENT
 from tidemark.pipeline.lake.tables.windowed import DiffRun
 from tidemark.pipeline.quality.missed.staleness import Staleness
-from tidemark.pipeline.replay.outcome import replayed, write_decisions
-from tidemark.pipeline.replay.replay import decide_again
+from tidemark.pipeline.replay.replay import decide_again, replayed, write_decisions
+from tidemark.pipeline.replay.sources import ParquetTrace
 from tidemark.pipeline.replay.trace import ticks_of
-from tidemark.pipeline.replay.trace_file import ParquetTrace
 from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.tuning.page import write_report
 from tidemark.pipeline.watermark.policy import Policy

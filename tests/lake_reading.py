@@ -18,10 +18,9 @@ from tidemark.pipeline.lake.store.notes import Notes
 from tidemark.pipeline.lake.tables.table import LakeTable
 from tidemark.pipeline.quality.late import LateHeartbeats
 from tidemark.pipeline.quality.missed.staleness import Staleness
-from tidemark.pipeline.replay.log_ticks import recorded_ticks
 from tidemark.pipeline.replay.replay import verify
+from tidemark.pipeline.replay.sources import ParquetTrace, recorded_ticks
 from tidemark.pipeline.replay.trace import extent_of
-from tidemark.pipeline.replay.trace_file import ParquetTrace
 from tidemark.pipeline.settings import Settings, load_settings
 from tidemark.pipeline.tuning.inputs import report_on_lake
 from tidemark.pipeline.tuning.page import FIGURES

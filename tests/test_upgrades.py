@@ -26,8 +26,8 @@ from tidemark.pipeline.errors import NewerFormat
 from tidemark.pipeline.lake.layout import CORRECTIONS, PARTITIONS, Lake
 from tidemark.pipeline.lake.log import codec
 from tidemark.pipeline.quality.missed.staleness import Staleness
-from tidemark.pipeline.replay.log_ticks import recorded_ticks
 from tidemark.pipeline.replay.replay import verify
+from tidemark.pipeline.replay.sources import recorded_ticks
 from tidemark.pipeline.settings_sections import PubSubSettings
 from tidemark.pipeline.version import FORMAT
 from tidemark.resources.lake import LakeResource

@@ -13,10 +13,10 @@ from tidemark.pipeline.errors import NothingToTune
 from tidemark.pipeline.orchestrator.names import name_of
 from tidemark.pipeline.phrases import printable
 from tidemark.pipeline.settings import Settings
+from tidemark.pipeline.tuning.disorder import StreamDisorder
 from tidemark.pipeline.tuning.inputs import report_on_lake
 from tidemark.pipeline.tuning.page import page_of, write_report
 from tidemark.pipeline.tuning.report import SINCE, TARGET_LATE_SHARE, TuningReport, facts_of, sentences
-from tidemark.pipeline.tuning.stream_disorder import StreamDisorder
 from tidemark.resources.keys import LAKE, keys_of, lake_of
 
 TUNE_WATERMARK = "tune_watermark"

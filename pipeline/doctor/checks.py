@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+from tidemark.pipeline.clock import Clock
 from tidemark.pipeline.doctor import (
     bucket,
     clocks,
@@ -23,6 +24,8 @@ from tidemark.pipeline.errors import (
     SparkUnreachable,
     SubscriptionMissing,
 )
+from tidemark.pipeline.identity import RUNNING, Component
+from tidemark.pipeline.settings import Settings
 
 SETTINGS, CREDENTIALS = "settings", "credentials"
 PUBSUB, PERMISSIONS, QUOTAS = "Pub/Sub", "permissions", "quotas"
@@ -70,6 +73,10 @@ CHECKS = (
 )
 
 
+UP_WAITS_SECONDS = 4.0
+"""Longest time that `tidemark up` waits for its checks."""
+
+
 def diagnose(setup: Setup, checks: Sequence[Check] = CHECKS, within: float | None = None) -> list[CheckFinding]:
     """Run the checks. Missing credentials for Google's services are reported once, and checks that need them are left
     out. With `pubsub.attach`, checks of custom tables and of Spark are left out."""
@@ -85,3 +92,23 @@ def diagnose(setup: Setup, checks: Sequence[Check] = CHECKS, within: float | Non
         asking |= {LAKE, VERSIONS} if in_a_bucket else set()
         checks = [check for check in checks if check.subject not in asking]
     return [*found, *examine(setup, checks, within)]
+
+
+def running(settings: Settings) -> Sequence[Component]:
+    """Return the parts that run with these settings."""
+    return (Component.ATTACH,) if settings.pubsub.attach else RUNNING
+
+
+def at_once(settings: Settings, clock: Clock) -> list[CheckFinding]:
+    """Run the quick checks for `tidemark up`: those of this machine (disk, Java, token) and, if nothing is broken
+    there, the rest, for a few seconds. Return the findings that are not OK."""
+    setup, here = Setup(settings, clock), {DAGSTER, *([LAKE] if settings.lake.folder else [])}
+    here |= set() if settings.pubsub.attach else {SPARK}
+    quick = [check for check in CHECKS if check.is_quick]
+    found = examine(setup, [check for check in quick if check.subject in here])
+    if not any(finding.level is Level.BROKEN for finding in found):
+        # Pub/Sub is checked on the service only: with an emulator, `tidemark up` provisions by itself.
+        asked = [check for check in CHECKS if check.subject == PUBSUB and not settings.emulated]
+        rest = [*asked, *(check for check in quick if check.subject not in here)]
+        found += diagnose(setup, rest, UP_WAITS_SECONDS)
+    return [finding for finding in found if finding.level is not Level.OK]

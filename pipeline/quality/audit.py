@@ -17,7 +17,7 @@ from tidemark.pipeline.lake.log.tracking_log import TrackingLog
 from tidemark.pipeline.lake.tables.heartbeats import HOUR_FORMAT, Heartbeats
 from tidemark.pipeline.lake.tables.quarantine import Quarantine
 from tidemark.pipeline.quality.outstanding import cells_between, distinct_messages, with_seconds, without_requeued
-from tidemark.pipeline.replay.log_ticks import recorded_ticks
+from tidemark.pipeline.replay.sources import recorded_ticks
 from tidemark.pipeline.watermark.histogram import COPY, NO_EVENT, Histogram, Ints, bucket_of, bucket_start, grouped
 from tidemark.pipeline.watermark.state import DecisionRecord, Snapshot
 

@@ -1,28 +1,28 @@
-"""Replay: repeats a run's decisions from the inputs of its ticks, as in production."""
+"""Repeats a run's decisions from the inputs of its ticks, as in production; verifies them, and counts late messages."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime
+from datetime import datetime, timedelta
+from itertools import groupby, pairwise
+from pathlib import Path
 
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from tidemark.pipeline.clock import to_us
+from tidemark.pipeline.errors import TidemarkError
+from tidemark.pipeline.figures import quantile
+from tidemark.pipeline.lake.tables.table import MOMENT
+from tidemark.pipeline.replay.trace import Tick, Trace, landed_in, late_in, watermarks_us
+from tidemark.pipeline.version import marks
+from tidemark.pipeline.watermark.decision import Decision
+from tidemark.pipeline.watermark.histogram import Ints
 from tidemark.pipeline.watermark.policy import Policy
-from tidemark.pipeline.watermark.readings import Reading
 from tidemark.pipeline.watermark.rules import RULES, Rule, Verdict, band_start, bound, least_since
 from tidemark.pipeline.watermark.situation import Situation
-from tidemark.pipeline.watermark.state import Compacted, DecisionRecord, Entry, WatermarkState
-
-
-@dataclass(frozen=True, slots=True)
-class Tick:
-    """The input of a decision at `at`: the log's entries since the previous decision, and the readings (None: unknown).
-
-    It comes from a trace of messages or from a log; `recorded` is the decision in that log.
-    """
-
-    at: datetime
-    entries: tuple[Entry, ...]
-    base: Reading | None
-    tracking: Reading | None
-    recorded: DecisionRecord | None = None
+from tidemark.pipeline.watermark.state import Compacted, DecisionRecord, WatermarkState
 
 
 def decide_again(
@@ -106,3 +106,108 @@ def verify(ticks: Iterable[Tick], state: WatermarkState | None = None) -> Verifi
             decisions += 1
         state = state.after(state.number + 1, recorded)
     return Verification(decisions, compacted, unknowable, None)
+
+
+COLUMNS: tuple[tuple[pa.Field, Callable[[Decision], object]], ...] = (
+    (pa.field("tick_time", MOMENT, nullable=False), lambda made: made.at),
+    (pa.field("watermark", MOMENT), lambda made: made.watermark),
+    (pa.field("reason", pa.string(), nullable=False), lambda made: str(made.reason)),
+    (pa.field("base_oldest_unacked", MOMENT), lambda made: made.base and made.base.oldest_unacked),
+    (pa.field("tracking_oldest_unacked", MOMENT), lambda made: made.tracking and made.tracking.oldest_unacked),
+    (pa.field("band_start", MOMENT), lambda made: made.bound and made.bound.start),
+    (pa.field("band_end", MOMENT), lambda made: made.bound and made.bound.end),
+    (pa.field("messages_in_band", pa.int64(), nullable=False), lambda made: made.bound.messages if made.bound else 0),
+)
+"""Columns of a decision, with the function that gives each value. Null: `watermark` before the first watermark, an
+unknown reading, and the band if none was used (in a hold, or by the idle rule)."""
+
+LATE_TOTAL = pa.field("late_total", pa.int64(), nullable=False)
+"""Last column: number of late messages that landed by the tick."""
+
+
+@dataclass(frozen=True, slots=True)
+class Hold:
+    """A stretch of ticks that held the watermark: from its first tick to the first tick after it, or to the last
+    tick."""
+
+    begin: datetime
+    end: datetime
+    reason: str
+
+    @property
+    def lasted(self) -> timedelta:
+        return self.end - self.begin
+
+
+@dataclass(frozen=True, slots=True)
+class Replayed:
+    """Decisions in order, at least one; the number of late messages landed by each; and the number of landed messages,
+    without rejected ones."""
+
+    decisions: Sequence[Decision]
+    late_total: Ints
+    landed: int
+
+    @property
+    def watermark(self) -> datetime | None:
+        """The last decision's watermark."""
+        return self.decisions[-1].watermark
+
+    @property
+    def late(self) -> int:
+        """Number of landed messages that were late."""
+        return int(self.late_total[-1])
+
+    @property
+    def late_share(self) -> float:
+        """Late share of the landed messages; 0 if none landed."""
+        return self.late / self.landed if self.landed else 0.0
+
+    @property
+    def reasons(self) -> Mapping[str, int]:
+        """Number of decisions by reason, the most frequent first."""
+        return dict(Counter(str(decision.reason) for decision in self.decisions).most_common())
+
+    def lag(self, share: float) -> timedelta | None:
+        """Return the lag that this share of the ticks with a watermark does not exceed; None if no tick has a
+        watermark."""
+        lags = [decision.lag.total_seconds() for decision in self.decisions if decision.lag is not None]
+        return timedelta(seconds=quantile(lags, share)) if lags else None
+
+    def longest_hold(self) -> Hold | None:
+        """Return the longest stretch of holds, with its most frequent reason; None if there are no holds."""
+        stretches = [list(each) for _, each in groupby(self.decisions, lambda decision: decision.reason.is_hold)]
+        holds = []
+        for stretch, after in pairwise([*stretches, stretches[-1][-1:]]):
+            if stretch[0].reason.is_hold:
+                reasons = Counter(str(decision.reason) for decision in stretch)
+                holds.append(Hold(stretch[0].at, after[0].at, reasons.most_common(1)[0][0]))
+        return max(holds, key=lambda hold: hold.lasted, default=None)
+
+
+def replayed(decisions: Sequence[Decision], trace: Trace) -> Replayed:
+    """Count the late messages, in one more pass over the trace.
+
+    A message is late if its event time is below the watermark of the last decision strictly before it landed. If two
+    trackers' clocks disagree, a decision counts from the latest moment of the decisions up to it.
+    """
+    at_us = np.maximum.accumulate(np.array([to_us(decision.at) for decision in decisions], dtype=np.int64))
+    watermark_us = watermarks_us([decision.watermark for decision in decisions])
+    late, landed = np.zeros(len(at_us), dtype=np.int64), 0
+    for batch in trace.batches():
+        late += late_in(batch, at_us, watermark_us)
+        landed += landed_in(batch, at_us)
+    return Replayed(decisions, np.cumsum(late), landed)
+
+
+def write_decisions(path: Path, replayed: Replayed) -> None:
+    """Write the decisions as a Parquet file, one row per tick, replacing an existing one. Raises TidemarkError if it
+    cannot be written."""
+    values = [[value_of(decision) for decision in replayed.decisions] for _, value_of in COLUMNS]
+    schema = pa.schema([*(column for column, _ in COLUMNS), LATE_TOTAL], metadata=marks())
+    try:
+        pq.write_table(pa.table([*values, replayed.late_total], schema=schema), path)
+    except OSError as error:
+        raise TidemarkError(
+            f"the decisions cannot be written to {path} ({error}); name another file with --out"
+        ) from error

@@ -1,19 +1,212 @@
-"""The report as one HTML page that needs no network and no script, kept in the lake beside its figures."""
+"""The report as one HTML page with charts that needs no network and no script, kept in the lake beside its figures."""
 
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
+from itertools import accumulate
 from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from tidemark.pipeline.charts import STYLE, svg
+from tidemark.pipeline.charts import (
+    STYLE,
+    Axis,
+    Bar,
+    Chart,
+    Line,
+    Mark,
+    counts,
+    linear,
+    round_step,
+    shares,
+    stairs,
+    stretched,
+    svg,
+)
 from tidemark.pipeline.clock import format_duration, from_us, iso, rough
 from tidemark.pipeline.lake.store.notes import JsonKind, Notes
 from tidemark.pipeline.lake.store.objects import ObjectStore
 from tidemark.pipeline.phrases import at_most, percent, printable, stands, words
-from tidemark.pipeline.tuning.blame import blame_sentence
-from tidemark.pipeline.tuning.pictures import charts_of
-from tidemark.pipeline.tuning.report import TuningReport, behind, recommendation_sentence, sentences
+from tidemark.pipeline.tuning.disorder import STEP_US, Distribution
+from tidemark.pipeline.tuning.report import TuningReport, behind, blame_sentence, recommendation_sentence, sentences
+from tidemark.pipeline.tuning.sweep import BandOutcome
+
+STEP = STEP_US / 1e6
+
+BARS = 80
+"""Approximate number of a histogram's bars."""
+
+OUTERMOST = 0.0001
+"""Share of the messages on either side that a histogram collects in its outermost bar."""
+
+MOST_POINTS = 600
+"""Most points of a curve; more would look the same."""
+
+
+def charts_of(report: TuningReport) -> list[Chart]:
+    """Draw all charts, in the order of the page."""
+    drawn = (late_by_band, lag_by_band, late_by_lag, lag_of_messages, disorder_of_messages)
+    return [chart(report) for chart in drawn]
+
+
+def late_by_band(report: TuningReport) -> Chart:
+    """Draw the late share against the band, for every variant."""
+    bands = ", ".join(f"{report.recommended(variant)} under the rule {variant.rule}" for variant in report.rules)
+    return Chart(
+        title=f"{bands.capitalize()} for {at_most(report.target)}",
+        note="Each point is one band: exactly what a replay with it says. Zero is drawn below the scale.",
+        x=_band_axis(report),
+        y=_late_axis(report),
+        lines=_late_lines(report, lambda each: each.band.total_seconds()),
+        marks=[_present(report), _aim(report)],
+    )
+
+
+def lag_by_band(report: TuningReport) -> Chart:
+    """Draw the watermark's lag against the band."""
+    lines = []
+    for variant in report.rules:
+        for name, style, field in (("median", variant.rule, "lag_p50"), ("99 %", f"{variant.rule}-p99", "lag_p99")):
+            points = [
+                (each.band.total_seconds(), getattr(each, field), _text(each))
+                for each in report.tuning.of(variant)
+                if getattr(each, field) is not None
+            ]
+            lines.append(Line(f"{variant.name}, {name}", style, points, has_dots=field == "lag_p50"))
+    lags = [lag for line in lines for _, lag, _ in line.points] or [0.0]
+    here = [(variant.rule, report.tuning.at(variant, report.band).lag_p50) for variant in report.rules]
+    states = [f"{'nowhere yet' if lag is None else stands(lag)} under the rule {rule}" for rule, lag in here]
+    return Chart(
+        title=f"With the present band the watermark is {', '.join(states)}",
+        note="At the ticks at which messages were still published. Below zero: the watermark is ahead of this clock.",
+        x=_band_axis(report),
+        y=_lag_axis(lags, "watermark behind now"),
+        lines=lines,
+        marks=[_present(report)],
+    )
+
+
+def late_by_lag(report: TuningReport) -> Chart:
+    """Draw the late share against the lag, one curve for each variant."""
+    lines = _late_lines(report, lambda each: each.lag_p50)
+    enough = (report.recommended(variant).outcome for variant in report.rules)
+    band, frontier = (outcome.lag_p50 if outcome else None for outcome in enough)
+    title = "The price of freshness under each rule"
+    if band is not None and frontier is not None:
+        gained = words(abs(band - frontier))
+        fresher = f"the rule {'frontier' if band >= frontier else 'band'} is {gained} fresher"
+        title = f"For {at_most(report.target)}, {'both rules are equally fresh' if gained == '0s' else fresher}"
+    return Chart(
+        title=title,
+        note="Left and low is good. The points of a curve are the bands, from 0s on.",
+        x=_lag_axis([lag for line in lines for lag, _, _ in line.points] or [0.0], "watermark behind now, median"),
+        y=_late_axis(report),
+        lines=lines,
+        marks=[_aim(report)],
+    )
+
+
+def lag_of_messages(report: TuningReport) -> Chart:
+    """Draw the distribution of publish time less event time."""
+    lag = report.disorder.lag
+    bars = _bars(lag)
+    half, nearly_all = lag.quantile(0.5), lag.quantile(0.99)
+    title = f"Half of the messages are published within {words(half)} of their event, 99 % within {words(nearly_all)}"
+    if half < 0:
+        title = f"Half of the messages have an event time that is {words(-half)} or more after their publish time"
+    return Chart(
+        title=title,
+        note=f"From {words(lag.seconds[0])} to {words(lag.seconds[-1])}; what lies beyond the picture is in its "
+        "outermost bars. A lag that all share is not disorder.",
+        x=linear(bars[0].start, bars[-1].end, "publish time less event time"),
+        y=counts(max(bar.height for bar in bars), "messages"),
+        bars=[bar for bar in bars if bar.height],
+        marks=[
+            Mark(f"{name} {words(lag.quantile(share))}", "quantile", x=lag.quantile(share))
+            for name, share in (("50 %", 0.5), ("99.9 %", 0.999))
+        ],
+    )
+
+
+def disorder_of_messages(report: TuningReport) -> Chart:
+    """Draw the share of messages that are out of order by more than a duration."""
+    disorder = report.disorder.disorder
+    total = sum(disorder.counts)
+    points = [(0.0, 1.0)] if disorder.seconds[0] > 0 else []
+    reached = zip(disorder.seconds, accumulate(disorder.counts), strict=True)
+    points += [(seconds, (total - within) / total) for seconds, within in reached]
+    exceeding = report.disorder.beyond_band
+    return Chart(
+        title=f"{percent(exceeding / total).capitalize()} of the messages {'are' if exceeding else 'is'} out of order "
+        "by more than the band",
+        note="A message's publish time less that of the first message with a greater event time. Not all of what "
+        "exceeds the band is late: a watermark that something else holds back spares it.",
+        x=_lag_axis([disorder.seconds[-1], report.band.total_seconds(), 1.0], "out of order by more than"),
+        y=shares(1 / total, "share of messages"),
+        lines=[Line("", "whole", _stairs(points), has_dots=False)],
+        marks=[_present(report)],
+    )
+
+
+def _bars(distribution: Distribution) -> list[Bar]:
+    """Make bars of equal width. Values beyond the first and the last bar are counted in these."""
+    low, high = distribution.quantile(OUTERMOST), distribution.quantile(1 - OUTERMOST)
+    width = round_step((high - low) / BARS)
+    steps = round(width / STEP)  # counted in whole steps, because tenths are not exact as floats
+    first, last = round(low / STEP) // steps, round(high / STEP) // steps
+    heights = [0] * (last - first + 1)
+    for seconds, count in zip(distribution.seconds, distribution.counts, strict=True):
+        heights[min(max(round(seconds / STEP) // steps, first), last) - first] += count
+    return [
+        Bar(start, start + width, height, f"{height:,} from {words(start)} to {words(start + width)}")
+        for start, height in ((number * width, height) for number, height in enumerate(heights, start=first))
+    ]
+
+
+def _stairs(points: Sequence[tuple[float, float]]) -> list[tuple[float, float, str]]:
+    """Make a curve with a corner at each point: a share holds until the next value in seconds."""
+    every = max(1, len(points) // MOST_POINTS)
+    kept = [point for number, point in enumerate(points) if number % every == 0 or number == len(points) - 1]
+    return stairs(kept)
+
+
+def _late_lines(report: TuningReport, across: Callable[[BandOutcome], float | None]) -> list[Line]:
+    """Draw the late share of each variant, wherever `across` is not None; only the rules themselves have dots."""
+    lines = []
+    for variant in report.tuning.variants:
+        points = [(across(each), each.late_share, _text(each)) for each in report.tuning.of(variant)]
+        is_rule = variant in report.rules
+        style = variant.rule if is_rule else f"{variant.rule}-q"
+        lines.append(Line(variant.name, style, [(x, y, text) for x, y, text in points if x is not None], is_rule))
+    return lines
+
+
+def _text(outcome: BandOutcome) -> str:
+    lag = "no watermark" if outcome.lag_p50 is None else f"{stands(outcome.lag_p50)} at the median"
+    return f"{outcome.variant.name}, band {format_duration(outcome.band)}: {percent(outcome.late_share)} late, {lag}"
+
+
+def _present(report: TuningReport) -> Mark:
+    return Mark(f"present band {format_duration(report.band)}", "now", x=report.band.total_seconds())
+
+
+def _aim(report: TuningReport) -> Mark:
+    return Mark(f"aim: {at_most(report.target)}", "aim", y=report.target)
+
+
+def _band_axis(report: TuningReport) -> Axis:
+    bands = [outcome.band.total_seconds() for outcome in report.tuning.outcomes]
+    return stretched(min(bands), max(bands), "band")
+
+
+def _lag_axis(seconds: Sequence[float], title: str) -> Axis:
+    return stretched(min(0.0, *seconds), max(seconds), title)
+
+
+def _late_axis(report: TuningReport) -> Axis:
+    least = min((each.late_share for each in report.tuning.outcomes if each.late), default=0.01)
+    return shares(min(least, report.target or 1.0), "late share")
+
 
 TEMPLATES = Environment(
     loader=PackageLoader("tidemark.pipeline.tuning"),

@@ -13,8 +13,8 @@ import numpy.typing as npt
 
 from tidemark.pipeline.clock import duration_us, format_duration, to_us
 from tidemark.pipeline.figures import quantile
-from tidemark.pipeline.replay.replay import Tick, decide_again
-from tidemark.pipeline.replay.trace import NO_WATERMARK, Batch, Trace, first_tick_at, landed_in, watermarks_us
+from tidemark.pipeline.replay.replay import decide_again
+from tidemark.pipeline.replay.trace import NO_WATERMARK, Batch, Tick, Trace, first_tick_at, landed_in, watermarks_us
 from tidemark.pipeline.watermark.histogram import Ints
 from tidemark.pipeline.watermark.policy import Policy
 from tidemark.pipeline.watermark.state import WatermarkState

@@ -16,8 +16,8 @@ from tests.cli.test_cli import Place
 from tests.doctor.world import BUCKET, World, served_world
 from tests.lake.test_log_codec import of_a_later_version
 from tests.official_emulator import free_port
-from tidemark.pipeline.cli.start.doctor import at_once
 from tidemark.pipeline.clock import SystemClock
+from tidemark.pipeline.doctor.checks import at_once
 from tidemark.pipeline.doctor.finding import Level
 from tidemark.pipeline.lake.log.tracking_log import entry_name
 from tidemark.pipeline.spark import java

@@ -20,8 +20,8 @@ from tidemark.pipeline.cli.repair import release
 from tidemark.pipeline.clock import iso
 from tidemark.pipeline.errors import LakeError, ReadingUnavailable
 from tidemark.pipeline.ingest.take import Budget
-from tidemark.pipeline.replay.log_ticks import recorded_ticks
 from tidemark.pipeline.replay.replay import verify
+from tidemark.pipeline.replay.sources import recorded_ticks
 from tidemark.pipeline.watermark.decision import Reason
 from tidemark.pipeline.watermark.state import Lost, Released
 from tidemark.pipeline.windows import Windowing

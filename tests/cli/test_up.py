@@ -13,9 +13,10 @@ from tests.cli.command import Said, said_by_the_program, said_here
 from tests.official_emulator import free_port
 from tidemark.local.services.ownership import Ownership
 from tidemark.local.services.processes import STATE_FILE, Noted, Supervisor, noted_file
-from tidemark.pipeline.cli.start import doctor, up_state
-from tidemark.pipeline.cli.start.doctor import at_once
+from tidemark.pipeline.cli.start import doctor
+from tidemark.pipeline.cli.start import up as up_state
 from tidemark.pipeline.clock import SystemClock
+from tidemark.pipeline.doctor.checks import at_once
 from tidemark.pipeline.doctor.finding import Level
 from tidemark.pipeline.lake.owner import NAME
 from tidemark.pipeline.settings import load_settings

@@ -25,7 +25,7 @@ from tests.official_emulator import HOST, free_port, running_own_pubsub
 from tidemark.pipeline.clock import SystemClock, to_us
 from tidemark.pipeline.lake.layout import Lake
 from tidemark.pipeline.pubsub.connection import publisher_client
-from tidemark.pipeline.replay.log_ticks import recorded_ticks
+from tidemark.pipeline.replay.sources import recorded_ticks
 from tidemark.pipeline.settings import load_settings
 
 CLOCK = SystemClock()

@@ -17,8 +17,8 @@ from tidemark.pipeline.lake.log.packing import LogPacking, Packed
 from tidemark.pipeline.lake.log.tracking_log import TrackingLog, entry_name
 from tidemark.pipeline.lake.store.disk import DiskObjects
 from tidemark.pipeline.lake.store.objects import ObjectStore
-from tidemark.pipeline.replay.log_ticks import recorded_ticks
 from tidemark.pipeline.replay.replay import verify
+from tidemark.pipeline.replay.sources import recorded_ticks
 from tidemark.pipeline.upkeep.repair import check_log
 from tidemark.pipeline.watermark.policy import Policy
 from tidemark.pipeline.watermark.state import (

@@ -16,9 +16,9 @@ from tidemark.pipeline.errors import ObjectMissing
 from tidemark.pipeline.lake.log.tracking_log import TrackingLog, entry_name
 from tidemark.pipeline.lake.store.address import open_objects
 from tidemark.pipeline.lake.store.read_ahead import READ_AHEAD
-from tidemark.pipeline.replay.log_ticks import LakeLandings, recorded_ticks
-from tidemark.pipeline.replay.replay import Tick, Verification, decide_again, verify
-from tidemark.pipeline.replay.trace import Batch, ticks_of
+from tidemark.pipeline.replay.replay import Verification, decide_again, verify
+from tidemark.pipeline.replay.sources import LakeLandings, recorded_ticks
+from tidemark.pipeline.replay.trace import Batch, Tick, ticks_of
 from tidemark.pipeline.settings_sections import LakeSettings
 from tidemark.pipeline.watermark.policy import Policy
 from tidemark.pipeline.watermark.state import DecisionRecord, Released, WatermarkState

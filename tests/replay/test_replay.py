@@ -15,9 +15,17 @@ from tests.replay.traces import NAMED, Held, sparse
 from tests.watermark.builders import at, bounded, ints, published, reading, seconds, situation_of
 from tests.watermark.exact_rule import exact_late, exact_readings, exact_watermarks
 from tidemark.pipeline.clock import from_us, to_us
-from tidemark.pipeline.replay.outcome import Hold, Replayed, replayed
-from tidemark.pipeline.replay.replay import RULES_WITHOUT_ANCHOR, Difference, Tick, Verification, decide_again, verify
-from tidemark.pipeline.replay.trace import NO_EVENT_TIME, NO_WATERMARK, Batch, ticks_of, watermarks_us
+from tidemark.pipeline.replay.replay import (
+    RULES_WITHOUT_ANCHOR,
+    Difference,
+    Hold,
+    Replayed,
+    Verification,
+    decide_again,
+    replayed,
+    verify,
+)
+from tidemark.pipeline.replay.trace import NO_EVENT_TIME, NO_WATERMARK, Batch, Tick, ticks_of, watermarks_us
 from tidemark.pipeline.watermark.decision import Decision, Reason
 from tidemark.pipeline.watermark.estimator import estimate
 from tidemark.pipeline.watermark.histogram import Histogram, Ints

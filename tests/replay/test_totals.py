@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.watermark.builders import bounded, ints
-from tidemark.pipeline.replay.totals import Tally, Totals
+from tidemark.pipeline.replay.trace import Tally, Totals
 
 pairs = st.lists(st.tuples(st.integers(-3, 3), st.integers(-20, 20)), max_size=60)
 

@@ -13,12 +13,12 @@ from tests.watermark.builders import START_US, at, bounded, ints, seconds
 from tests.watermark.exact_rule import exact_late, exact_readings
 from tidemark.pipeline.clock import from_us, to_us
 from tidemark.pipeline.errors import TraceUnusable
-from tidemark.pipeline.replay.replay import Tick
 from tidemark.pipeline.replay.trace import (
     NEVER,
     NO_EVENT_TIME,
     Batch,
     Extent,
+    Tick,
     extent_of,
     late_in,
     tick_times,

@@ -13,8 +13,8 @@ from tests.replay.traces import steady, write_trace
 from tests.watermark.builders import at
 from tidemark.pipeline.clock import to_us
 from tidemark.pipeline.errors import TraceUnusable
+from tidemark.pipeline.replay.sources import COLUMNS, ROWS, ParquetTrace
 from tidemark.pipeline.replay.trace import NEVER, NO_EVENT_TIME, Batch
-from tidemark.pipeline.replay.trace_file import COLUMNS, ROWS, ParquetTrace
 
 US = pa.timestamp("us", tz="UTC")
 

@@ -23,9 +23,15 @@ from tidemark.pipeline.lake.layout import Lake
 from tidemark.pipeline.replay.trace import NEVER, NO_EVENT_TIME
 from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.settings_sections import LakeSettings
-from tidemark.pipeline.tuning import cohorts
-from tidemark.pipeline.tuning.cohorts import Cohort, Cohorts, facts_of_cohorts
-from tidemark.pipeline.tuning.inputs import cohorts_on, report_on_lake, report_on_trace
+from tidemark.pipeline.tuning import inputs as cohorts
+from tidemark.pipeline.tuning.inputs import (
+    Cohort,
+    Cohorts,
+    cohorts_on,
+    facts_of_cohorts,
+    report_on_lake,
+    report_on_trace,
+)
 from tidemark.pipeline.tuning.report import TuningReport, facts_of
 
 COLUMNS = ("publish_us", "event_us", "tracked_us", "landed_us", "stream")

@@ -1,25 +1,28 @@
-"""`tidemark doctor`: what would keep the pipeline from running, and what to do about it."""
+"""`tidemark doctor`: what would keep the pipeline from running, and what to do about it; and what Pub/Sub does here."""
 
 from collections.abc import Sequence
+from dataclasses import asdict
 from itertools import groupby
 from typing import Annotated
 
 import typer
+from rich.table import Table
 
+from tidemark.local.services.stack import emulator_is_absent
 from tidemark.pipeline.cli.here import config_file
 from tidemark.pipeline.cli.options import AsJson, only_with, option
-from tidemark.pipeline.cli.output import console, counted, print_json, safe
-from tidemark.pipeline.clock import Clock, SystemClock
-from tidemark.pipeline.doctor.checks import CHECKS, DAGSTER, LAKE, PUBSUB, SETTINGS, SPARK, diagnose
-from tidemark.pipeline.doctor.finding import CheckFinding, Level, Setup, examine
-from tidemark.pipeline.errors import InvalidSettings
-from tidemark.pipeline.identity import RUNNING, Component
+from tidemark.pipeline.cli.output import WARNING, columns, console, counted, print_json, progress_bar, safe
+from tidemark.pipeline.clock import Clock, SystemClock, iso, rough
+from tidemark.pipeline.doctor.checks import SETTINGS, diagnose, running
+from tidemark.pipeline.doctor.finding import CheckFinding, Level, Setup
+from tidemark.pipeline.doctor.measure.experiments import measure
+from tidemark.pipeline.doctor.measure.facts import Facts, Row, Setting, Verdict, cost, follows, rows
+from tidemark.pipeline.doctor.measure.writing import Written, write_settings
+from tidemark.pipeline.errors import InvalidSettings, PubSubUnreachable
+from tidemark.pipeline.identity import Component
 from tidemark.pipeline.settings import Settings, load_settings
 
-MARKS = {Level.OK: "[green]ok[/]     ", Level.WARNING: "[yellow]warning[/]", Level.BROKEN: "[bold red]broken[/] "}
-
-UP_WAITS_SECONDS = 4.0
-"""Longest time that `tidemark up` waits for its checks."""
+LEVEL_MARKS = {Level.OK: "[green]ok[/]     ", Level.WARNING: "[yellow]warning[/]", Level.BROKEN: "[bold red]broken[/] "}
 
 
 def doctor(
@@ -36,8 +39,6 @@ def doctor(
     if not measures:
         only_with("--measure", write=writes)
     else:
-        from tidemark.pipeline.cli.start.measured import measured  # not for the checks: `tidemark up` uses them
-
         measured(load_settings(), SystemClock(), writes=writes, as_json=as_json)
         return
     try:
@@ -59,29 +60,94 @@ def doctor(
         raise typer.Exit(1)
 
 
-def running(settings: Settings) -> Sequence[Component]:
-    """Return the parts that run with these settings."""
-    return (Component.ATTACH,) if settings.pubsub.attach else RUNNING
-
-
-def at_once(settings: Settings, clock: Clock) -> list[CheckFinding]:
-    """Run the quick checks for `tidemark up`: those of this machine (disk, Java, token) and, if nothing is broken
-    there, the rest, for a few seconds. Return the findings that are not OK."""
-    setup, here = Setup(settings, clock), {DAGSTER, *([LAKE] if settings.lake.folder else [])}
-    here |= set() if settings.pubsub.attach else {SPARK}
-    quick = [check for check in CHECKS if check.is_quick]
-    found = examine(setup, [check for check in quick if check.subject in here])
-    if not any(finding.level is Level.BROKEN for finding in found):
-        # Pub/Sub is checked on the service only: with an emulator, `tidemark up` provisions by itself.
-        asked = [check for check in CHECKS if check.subject == PUBSUB and not settings.emulated]
-        rest = [*asked, *(check for check in quick if check.subject not in here)]
-        found += diagnose(setup, rest, UP_WAITS_SECONDS)
-    return [finding for finding in found if finding.level is not Level.OK]
-
-
 def _print(findings: Sequence[CheckFinding]) -> None:
     terminal = console()
     for subject, group in groupby(findings, key=lambda finding: finding.subject):
         terminal.print(f"[bold]{safe(subject)}[/]")
         for finding in group:
-            terminal.print(f"  {MARKS[finding.level]} {safe(finding.said)}", soft_wrap=True)
+            terminal.print(f"  {LEVEL_MARKS[finding.level]} {safe(finding.said)}", soft_wrap=True)
+
+
+VERDICT_MARKS = {
+    Verdict.AS_EXPECTED: "[green]as expected[/]",
+    Verdict.DIFFERS: "[bold red]differs[/]",
+    Verdict.NOT_MEASURED: "[yellow]not measured[/]",
+}
+
+
+def measured(settings: Settings, clock: Clock, *, writes: bool, as_json: bool) -> None:
+    """Measure, print the results and the settings that follow, and write these if asked to. Exit code 1 if something
+    differs from what the method expects."""
+    if emulator_is_absent(settings):
+        raise PubSubUnreachable(
+            f"nothing answers at {settings.pubsub.emulator_host}, so there is nothing to measure: start an emulator "
+            "there with `tidemark pubsub`, or leave pubsub.emulator_host empty for Google's service"
+        )
+    with progress_bar(quiet=as_json) as progress:
+        task = progress.add_task("measuring", total=None)
+        facts = measure(settings.pubsub, clock, tell=lambda step: progress.update(task, description=step))
+    table, found = rows(facts, settings), follows(facts, settings)
+    if not as_json:
+        show_measured(facts, table, found)
+    written = write_settings(config_file(), found) if writes and not settings.emulated else []
+    if as_json:
+        print_json({
+            "facts": asdict(facts),
+            "rows": [asdict(one) for one in table],
+            "settings": [asdict(one) for one in found],
+            "written": [asdict(one) for one in written],
+            "dollars": cost(facts),
+        })  # fmt: skip
+    elif writes:
+        show_written(settings, written)
+    if any(one.verdict is Verdict.DIFFERS for one in table):
+        raise typer.Exit(1)
+
+
+def show_measured(facts: Facts, table_rows: Sequence[Row], found: Sequence[Setting]) -> None:
+    """Print the table, the calls, and the settings that follow."""
+    terminal = console()
+    terminal.print(f"measured at {safe(facts.server)}, {iso(facts.at)}, in {rough(facts.took)}")
+    table = Table(box=None, header_style="bold", padding=(0, 1))
+    for name in ("fact", "expected", "found", ""):
+        table.add_column(name, overflow="fold")
+    for row in table_rows:
+        table.add_row(safe(row.fact), safe(row.expected), safe(row.found), VERDICT_MARKS[row.verdict])
+    terminal.print(table)
+    terminal.print()
+    called = ((name, one.count, one.p50, one.largest) for name, one in facts.calls.items())
+    terminal.print(columns("call", right=("count", "p50", "largest"), rows=called))
+    charged = counted(facts.charged_bytes, "byte")
+    terminal.print(f"publishing and pulling counted for {charged}, {cost(facts):.6f} dollars by the list price")
+    for row in table_rows:
+        if row.then:
+            terminal.print(f"{WARNING}{safe(row.fact)}: {safe(row.then)}", soft_wrap=True)
+    for name in facts.swept:
+        terminal.print(f"removed what a killed measurement had left behind: {safe(name)}", soft_wrap=True)
+    follows_what = "this was a quiet topic, and is no bound" if found else "nothing"
+    terminal.print(f"\nwhat follows for the settings: {follows_what}")
+    for section, settings in groupby(found, key=lambda one: one.section):
+        terminal.print(safe(f"[{section}]"))
+        for one in settings:
+            terminal.print(safe(f'{one.key} = "{one.value}"  # {one.why}'), soft_wrap=True)
+
+
+def show_written(settings: Settings, written: Sequence[Written]) -> None:
+    """Print what was written, with the values that were there before."""
+    terminal, file = console(), safe(config_file())
+    if settings.emulated:
+        terminal.print(
+            f"{WARNING}nothing was written: {safe(settings.pubsub.emulator_host)} is an emulator, and says nothing of "
+            "the service. Measure with an empty pubsub.emulator_host",
+            soft_wrap=True,
+        )
+    elif not written:
+        terminal.print(f"nothing was written into {file}", soft_wrap=True)
+    for one in written:
+        name, value = f"{one.setting.section}.{one.setting.key}", one.setting.value
+        before = "not set" if one.before is None else safe(f'"{one.before}"')
+        terminal.print(f'wrote {name} = "{value}" into {file}; it was {before}', soft_wrap=True)
+        if one.overridden_by:
+            terminal.print(f"{WARNING}the variable {one.overridden_by} overrides it", soft_wrap=True)
+    if written:
+        terminal.print("processes that run go on with the old settings until they are started again")

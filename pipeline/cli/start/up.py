@@ -1,21 +1,30 @@
 """`tidemark up`: run the pipeline as processes on this machine."""
 
 import signal
+from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import asdict
 from threading import Event
 from typing import Annotated
 
+import typer
+
 from tidemark.local.services.ownership import Ownership
 from tidemark.local.services.processes import StopAsked, Supervisor, page_sentence
-from tidemark.local.services.stack import start_stack
+from tidemark.local.services.stack import refuse_foreign_servers, refuse_taken_ports, start_stack
+from tidemark.local.services.up_state import UpState, stop_up, up_state
 from tidemark.local.services.watch import Watch
 from tidemark.pipeline.cli.here import config_file
 from tidemark.pipeline.cli.options import AsJson, option
-from tidemark.pipeline.cli.output import console, safe_lines
-from tidemark.pipeline.cli.start.up_state import ask, end, make_ready
-from tidemark.pipeline.clock import SystemClock
+from tidemark.pipeline.cli.output import console, print_json, safe, safe_lines
+from tidemark.pipeline.clock import Clock, SystemClock, iso
 from tidemark.pipeline.compute.table_definition import own_tables
-from tidemark.pipeline.settings import load_settings
+from tidemark.pipeline.doctor.checks import at_once
+from tidemark.pipeline.doctor.finding import Level
+from tidemark.pipeline.errors import LakeError, LakeOwned, ServiceFailed
+from tidemark.pipeline.lake.owner import Owner
+from tidemark.pipeline.machine import ProcessName
+from tidemark.pipeline.settings import Settings, load_settings
 
 LOOK_EVERY_SECONDS = 1.0
 
@@ -68,3 +77,103 @@ def up(
         supervisor.stop()
         end(ownership, say)
         say("stopped")
+
+
+NOT_RUNNING = 3
+"""Exit code of `up --status` if it does not run: systemd's for an inactive unit."""
+
+Say = Callable[[str], None]
+
+
+def make_ready(settings: Settings, clock: Clock, ownership: Ownership, say: Say) -> None:
+    """Check everything that would keep the pipeline from running (the lake's owner, ports, then disk, Java and token,
+    then the rest), and state that it owns the lake. Raises TidemarkError before anything is started."""
+    try:
+        ownership.wait_until_known()
+    except LakeOwned:
+        raise
+    except LakeError:
+        pass  # the checks of the lake report it
+    refuse_taken_ports(settings)
+    refuse_foreign_servers(settings)
+    found = at_once(settings, clock)
+    for finding in sorted(found, key=lambda finding: finding.level is not Level.BROKEN):
+        say(f"{finding.level}: {finding.said}")
+    if any(finding.level is Level.BROKEN for finding in found):
+        raise ServiceFailed("nothing was started, since something above would break; `tidemark doctor` looks again")
+    ownership.state()
+
+
+def end(ownership: Ownership, say: Say) -> None:
+    """Record that this pipeline no longer owns the lake, if the lake can be written."""
+    try:
+        ownership.end()
+    except LakeError as error:
+        say(f"the lake does not say that this pipeline has ended: {error}")
+
+
+def ask(settings: Settings, clock: Clock, say: Say, *, status: bool, stop: bool, as_json: bool) -> None:
+    """Run `up --status` or `up --stop`. Raises ServiceFailed, and Exit if `--status` finds that it does not run."""
+    if status == stop:
+        raise typer.BadParameter("give one of --status and --stop; --json only works with --status")
+    ownership = Ownership(settings, clock, up=config_file())
+    if stop:
+        if as_json:
+            raise typer.BadParameter("--json only works with --status")
+        stop_up(settings, clock, say)
+        end(ownership, say)
+        return
+    state, there, lake = up_state(settings), None, "its owner is not known"
+    with suppress(LakeError):
+        there, *_ = ownership.look()
+        lake = "no pipeline has written it yet" if there is None else ownership.sentence(there)
+    if as_json:
+        owner = state.owner
+        print_json(
+            {
+                "running": owner is not None,
+                **_named(owner),
+                "services": [
+                    {"name": one.name, **_named(one.process), "runs": one.runs, "is_ready": one.is_ready}
+                    for one in state.services
+                ],
+                "ui": _ui(settings),
+                "logs": str(state.folder / "logs"),
+                "lake": {"uri": settings.lake.uri, "owner": None if there is None else _facts(there), "said": lake},
+            }
+        )
+    else:
+        _print(settings, state, lake)
+    if state.owner is None:
+        raise typer.Exit(NOT_RUNNING)
+
+
+def _print(settings: Settings, state: UpState, lake: str) -> None:
+    terminal, owner = console(), state.owner
+    if owner is not None:
+        terminal.print(f"[green]running[/] as {safe(owner)}")
+    else:
+        left = sum(one.runs for one in state.services)
+        then = f"; {left} of its services run on: `tidemark up --stop` ends them" if left else ""
+        terminal.print(f"[yellow]not running[/] in {safe(state.folder)}{then}", soft_wrap=True)
+    for one in state.services:
+        serves = "[green]ready[/]" if one.is_ready else "[yellow]not ready[/]" if one.runs else "[red]ended[/]"
+        terminal.print(
+            f"  {safe(one.name):22} process {one.process.process:<8} since {iso(one.process.since)}  {serves}"
+        )
+    if owner is not None:
+        terminal.print(f"UI {_ui(settings)}, logs in {safe(state.folder)}/logs", soft_wrap=True)
+    terminal.print(f"lake {safe(settings.lake.uri)}: {safe(lake)}", soft_wrap=True)
+
+
+def _named(process: ProcessName | None) -> dict[str, object]:
+    return {"process": process and process.process, "since": process and iso(process.since)}
+
+
+def _facts(owner: Owner) -> dict[str, object]:
+    ended = owner.ended and iso(owner.ended)
+    return {**asdict(owner.pipeline), "host": owner.process.host, **_named(owner.process), "ended": ended}
+
+
+def _ui(settings: Settings) -> str:
+    return f"http://127.0.0.1:{settings.dagster.web_port}"

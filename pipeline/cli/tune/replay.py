@@ -1,13 +1,19 @@
-"""`tidemark replay`: derive decisions again, from a trace or from a recorded run, without Pub/Sub."""
+"""`tidemark replay`: derive decisions again, from a trace or from a recorded run, without Pub/Sub, and compare."""
 
-from collections.abc import Sequence
-from dataclasses import asdict, replace
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, fields, is_dataclass, replace
 from datetime import datetime, timedelta
+from itertools import chain
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import typer
+from rich.console import Console
+from rich.progress import Progress
+from rich.table import Table
 
+from tidemark.pipeline.cli.here import here, no_decision
 from tidemark.pipeline.cli.options import (
     AsJson,
     duration,
@@ -16,17 +22,39 @@ from tidemark.pipeline.cli.options import (
     positive,
     share,
     since_option,
+    since_when,
     time_option,
 )
-from tidemark.pipeline.cli.output import WARNING, console, facts_table, print_json, progress_bar, text_of
-from tidemark.pipeline.cli.tune.replay_lake import from_lake as derive_from_lake
-from tidemark.pipeline.cli.tune.replay_views import Watched, facts_of, sentences_of
-from tidemark.pipeline.replay.outcome import replayed, write_decisions
-from tidemark.pipeline.replay.replay import RULES_WITHOUT_ANCHOR, decide_again
-from tidemark.pipeline.replay.trace import extent_of, ticks_of
-from tidemark.pipeline.replay.trace_file import ParquetTrace
+from tidemark.pipeline.cli.output import (
+    WARNING,
+    console,
+    exact_iso,
+    facts_table,
+    print_json,
+    progress_bar,
+    safe,
+    text_of,
+)
+from tidemark.pipeline.clock import iso
+from tidemark.pipeline.errors import LakeError
+from tidemark.pipeline.phrases import words
+from tidemark.pipeline.replay.replay import (
+    RULES_WITHOUT_ANCHOR,
+    Difference,
+    Replayed,
+    Verification,
+    decide_again,
+    replayed,
+    verify,
+    write_decisions,
+)
+from tidemark.pipeline.replay.sources import LakeLandings, ParquetTrace, recorded_ticks
+from tidemark.pipeline.replay.trace import Batch, Tick, extent_of, ticks_of
+from tidemark.pipeline.watermark.decision import Decision
+from tidemark.pipeline.watermark.histogram import Histogram
 from tidemark.pipeline.watermark.policy import Policy
 from tidemark.pipeline.watermark.rules import RULES, Rule
+from tidemark.pipeline.watermark.state import DecisionRecord
 
 DEFAULT = Policy()
 TICK = timedelta(seconds=10)
@@ -99,7 +127,7 @@ def replay(
         for option, value in refused.items():
             if value is not None:
                 raise typer.BadParameter(f"{option} cannot be combined with --from-lake, which has its own")
-        derive_from_lake(since, given, rules, out, as_json=as_json)
+        _of_lake(since, given, rules, out, as_json=as_json)
         return
     if trace is None:
         raise typer.BadParameter("name a trace, or say --from-lake")
@@ -153,3 +181,197 @@ def _of_trace(
         )
     if trace.is_taken_for_utc:
         terminal.print(f"{WARNING}the trace's times have no time zone and were taken for UTC")
+
+
+def _of_lake(
+    since: timedelta | datetime | None,
+    given: Mapping[str, Any],
+    rules: Sequence[Rule],
+    out: Path | None,
+    *,
+    as_json: bool,
+) -> None:
+    """Verify the recorded decisions. With `given` settings of the policy or other rules, decide again under them.
+
+    The exit code is 1 if a recorded decision does not follow from what is recorded before it.
+    """
+    at = here()
+    settings, lake = at.settings, at.lake
+    log = lake.tracking_log()
+    newest = log.newest_decision()
+    if newest is None:
+        raise no_decision(settings)
+    state, ticks = recorded_ticks(log, since_when(since, at.clock.now()))
+    first = next(ticks, None)
+    if first is None:
+        raise LakeError(
+            f"the log of {settings.lake.uri} holds no decision after its newest compacted entry before --since; the "
+            f"newest was made at {iso(newest.decision.at)}, so give an earlier time, or none"
+        )
+    begins_with_the_log = state.number < 0  # else decisions before the first tick told what was late until then
+    landings = LakeLandings(lake.heartbeats(), since=None if begins_with_the_log else first.at)
+    recorded: list[Decision] = []
+    what_if = bool(given) or rules is not RULES
+    with progress_bar() as progress:
+        noted = _noted(progress.track(chain([first], ticks), description="deciding"), recorded)
+        if what_if:
+            again = decide_again(noted, replace(newest.policy, **given), state, rules)
+            outcome = replayed([decided.decision for decided in again], landings)
+            was = replayed(recorded, landings)
+        else:
+            verdict = verify(noted, state)
+            if out is not None:
+                deque(noted, maxlen=0)  # the decisions after a difference are written too
+                outcome = replayed(recorded, landings)
+    if out is not None:
+        write_decisions(out, outcome)
+    if what_if:
+        _print_what_if(was, outcome, given if rules is RULES else {**given, "anchor": False}, out, as_json=as_json)
+    else:
+        _print_verdict(verdict, settings.lake.uri, out, as_json=as_json)
+    if out is not None and not as_json:
+        console().print(f"[dim]the decisions are in {safe(out)}[/]")
+    if not what_if and verdict.first_difference is not None:
+        raise typer.Exit(code=1)
+
+
+def _noted(ticks: Iterable[Tick], recorded: list[Decision]) -> Iterator[Tick]:
+    """Yield the ticks unchanged, and append the decision recorded at each to `recorded`."""
+    for tick in ticks:
+        if tick.recorded is not None:
+            recorded.append(tick.recorded.decision)
+        yield tick
+
+
+def _print_verdict(verdict: Verification, uri: str, out: Path | None, *, as_json: bool) -> None:
+    difference = verdict.first_difference
+    if as_json:
+        values = {} if difference is None else differing(difference)
+        differs = {name: {"recorded": was, "derived": now} for name, (was, now) in values.items() if was != now}
+        facts = {
+            "lake": uri,
+            "identical": difference is None,
+            "decisions_identical": verdict.decisions,
+            "compacted_identical": verdict.compacted,
+            "unknowable": verdict.unknowable,
+            "first_difference": differs if difference else None,
+            "decisions": out,
+        }
+        print_json(facts, exact=True)
+        return
+    terminal = console()
+    if difference is None:
+        terminal.print(f"[bold green]identical[/]: {verdict.decisions:,} decisions")
+    else:
+        print_difference(terminal, difference)
+        terminal.print(f"identical before it: {verdict.decisions:,} decisions")
+    if verdict.compacted:
+        terminal.print(f"[dim]and {verdict.compacted:,} compacted entries equal the fold of the entries before them[/]")
+    if verdict.unknowable:
+        terminal.print(
+            f"{WARNING}{verdict.unknowable:,} more cannot be derived: their writer still knew an entry that is lost now"
+        )
+
+
+def _print_what_if(
+    was: Replayed, would_be: Replayed, given: Mapping[str, Any], out: Path | None, *, as_json: bool
+) -> None:
+    if as_json:
+        facts = {"what_if": dict(given), "recorded": facts_of(was), "derived": facts_of(would_be), "decisions": out}
+        print_json(facts, exact=True)
+        return
+    terminal = console()
+    said = ", ".join(f"{name.replace('_', ' ')} {text_of(value)}" for name, value in given.items())
+    terminal.print(f"what would have been decided, with {said}; this is not a verification of what was")
+    table = Table(box=None, header_style="bold", padding=(0, 2))
+    for title in ("", "recorded", f"with {said}"):
+        table.add_column(title)
+    then = sentences_of(would_be)
+    for name, sentence in sentences_of(was).items():
+        table.add_row(f"[bold]{name}[/]", sentence, then[name])
+    terminal.print(table)
+
+
+def facts_of(replayed: Replayed) -> dict[str, Any]:
+    """Return the figures of a replay."""
+    hold = replayed.longest_hold()
+    return {
+        "ticks": len(replayed.decisions),
+        "first_tick": replayed.decisions[0].at,
+        "last_tick": replayed.decisions[-1].at,
+        "watermark": replayed.watermark,
+        "landed": replayed.landed,
+        "late": replayed.late,
+        "late_share": replayed.late_share,
+        "reasons": replayed.reasons,
+        "lag_p50_seconds": replayed.lag(0.5),
+        "lag_p99_seconds": replayed.lag(0.99),
+        "longest_hold": None if hold is None else {**asdict(hold), "lasted_seconds": hold.lasted},
+    }
+
+
+def sentences_of(replayed: Replayed) -> dict[str, str]:
+    """Format the figures for people, keyed by topic."""
+    facts, hold = facts_of(replayed), replayed.longest_hold()
+    median, most = facts["lag_p50_seconds"], facts["lag_p99_seconds"]
+    return {
+        "ticks": f"{facts['ticks']:,} from {text_of(facts['first_tick'])} to {text_of(facts['last_tick'])}",
+        "watermark": text_of(facts["watermark"]),
+        "late": f"{replayed.late:,} of {replayed.landed:,} that landed ({replayed.late_share:.4%})",
+        "lag": "—" if median is None else f"median {_lasting(median)}, 99 % within {_lasting(most)}",
+        "reasons": ", ".join(f"{count:,} {reason}" for reason, count in replayed.reasons.items()),
+        "longest hold": f"{_lasting(hold.lasted)} from {text_of(hold.begin)}, {hold.reason}" if hold else "none",
+    }
+
+
+def _lasting(duration: timedelta) -> str:
+    return words(duration.total_seconds())
+
+
+def differing(difference: Difference) -> dict[str, tuple[Any, Any]]:
+    """Return the recorded and the derived value of every field, nested ones by their path."""
+    recorded, derived = _flat(difference.recorded), _flat(difference.derived)
+    return {name: (recorded.get(name), derived.get(name)) for name in {**recorded, **derived}}
+
+
+def print_difference(terminal: Console, difference: Difference) -> None:
+    """Print both sides, and mark what differs."""
+    what = "decision" if isinstance(difference.recorded, DecisionRecord) else "compacted entry"
+    table = Table(box=None, header_style="bold", padding=(0, 2), title=f"the first {what} that differs")
+    for title in ("", "", "recorded", "derived"):
+        table.add_column(title, overflow="fold")
+    for name, values in differing(difference).items():
+        mark, style = ("≠", "bold red") if values[0] != values[1] else ("", "")
+        shown = (safe(exact_iso(value) if isinstance(value, datetime) else value) for value in values)
+        table.add_row(mark, name, *shown, style=style)
+    terminal.print(table)
+
+
+def _flat(value: Any, prefix: str = "") -> dict[str, Any]:
+    """Flatten a dataclass into plain fields, keyed by path."""
+    flat: dict[str, Any] = {}
+    for field in fields(value):
+        inner, path = getattr(value, field.name), f"{prefix}{field.name}"
+        if isinstance(inner, Histogram):
+            flat[f"{path}.cells"] = len(inner)
+            for name in ("messages", "newest_publish_us", "oldest_event_us"):
+                flat[f"{path}.{name}"] = getattr(inner, name)
+        elif is_dataclass(inner):
+            flat |= _flat(inner, f"{path}.")
+        else:
+            flat[path] = inner
+    return flat
+
+
+class Watched:
+    """A trace that shows its passes in a progress bar."""
+
+    def __init__(self, trace: ParquetTrace, progress: Progress, *, passes: int) -> None:
+        self._trace = trace
+        self._progress = progress
+        self._task = progress.add_task("reading", total=trace.rows * passes)
+
+    def batches(self, *, streams: bool = False) -> Iterator[Batch]:
+        for batch in self._trace.batches(streams=streams):
+            yield batch
+            self._progress.advance(self._task, len(batch))

@@ -17,11 +17,17 @@ from tidemark.pipeline.errors import TidemarkError
 from tidemark.pipeline.phrases import at_most, percent, words
 from tidemark.pipeline.replay.trace import CohortKey
 from tidemark.pipeline.settings import load_settings
-from tidemark.pipeline.tuning.cohorts import Cohort, Cohorts, facts_of_cohorts
-from tidemark.pipeline.tuning.inputs import cohorts_on, report_on_lake, report_on_trace
+from tidemark.pipeline.tuning.disorder import Side, StreamDisorder
+from tidemark.pipeline.tuning.inputs import (
+    Cohort,
+    Cohorts,
+    cohorts_on,
+    facts_of_cohorts,
+    report_on_lake,
+    report_on_trace,
+)
 from tidemark.pipeline.tuning.page import page_of
 from tidemark.pipeline.tuning.report import SINCE, TARGET_LATE_SHARE, TuningReport, facts_of, sentences
-from tidemark.pipeline.tuning.stream_disorder import Side, StreamDisorder
 from tidemark.pipeline.tuning.sweep import BANDS, BandOutcome
 
 NAMED = 5

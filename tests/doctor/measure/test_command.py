@@ -13,7 +13,7 @@ import pytest
 
 from tests.cli.command import TIDEMARK, said_here
 from tests.doctor.measure.deviations import QUICK, IgnoresFilters, Service, service
-from tidemark.pipeline.cli.start import measured
+from tidemark.pipeline.cli.start import doctor as measured
 from tidemark.pipeline.clock import Clock, SystemClock
 from tidemark.pipeline.doctor.measure.experiments import measure
 from tidemark.pipeline.doctor.measure.facts import Facts
