@@ -16,7 +16,7 @@ from tidemark.assets.catalog import HEARTBEATS, QUARANTINED, WATERMARK, key_of
 from tidemark.pipeline.clock import Clock, format_duration, iso, rough
 from tidemark.pipeline.errors import PermissionMissing, PubSubError
 from tidemark.pipeline.phrases import printable
-from tidemark.pipeline.pubsub.drift import Drift
+from tidemark.pipeline.pubsub.requirements import Drift
 from tidemark.pipeline.quality.audit import audit
 from tidemark.pipeline.quality.failing import read_ticks
 from tidemark.pipeline.quality.missed.affected import MissedHeartbeats, not_known

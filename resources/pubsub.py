@@ -7,8 +7,8 @@ import dagster as dg
 from tidemark.pipeline.clock import Clock
 from tidemark.pipeline.kept import Kept
 from tidemark.pipeline.pubsub.backlog import Backlog
-from tidemark.pipeline.pubsub.drift import Drift, look_at_subscriptions
 from tidemark.pipeline.pubsub.readings import Readings
+from tidemark.pipeline.pubsub.requirements import Drift, look_at_subscriptions
 from tidemark.pipeline.pubsub.spending import Spending
 from tidemark.pipeline.pubsub.subscription import PubSubSubscription
 from tidemark.pipeline.settings import Settings

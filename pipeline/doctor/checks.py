@@ -2,28 +2,16 @@
 
 from collections.abc import Sequence
 
+from tidemark.pipeline import errors
 from tidemark.pipeline.clock import Clock
 from tidemark.pipeline.doctor import (
-    bucket,
-    clocks,
-    dagster_storage,
     lake,
     permissions,
-    quotas,
     rest,
     spark,
     subscriptions,
 )
 from tidemark.pipeline.doctor.finding import Check, CheckFinding, Level, Setup, examine
-from tidemark.pipeline.errors import (
-    BucketMissing,
-    LakeError,
-    LakeUnreachable,
-    LakeUnwritable,
-    PubSubUnreachable,
-    SparkUnreachable,
-    SubscriptionMissing,
-)
 from tidemark.pipeline.identity import RUNNING, Component
 from tidemark.pipeline.settings import Settings
 
@@ -31,27 +19,27 @@ SETTINGS, CREDENTIALS = "settings", "credentials"
 PUBSUB, PERMISSIONS, QUOTAS = "Pub/Sub", "permissions", "quotas"
 CLOCK, LAKE, VERSIONS, SPARK, DAGSTER = "clock", "lake", "versions", "Spark", "Dagster"
 
-NO_LAKE = (BucketMissing, LakeUnreachable, LakeUnwritable)
+NO_LAKE = (errors.BucketMissing, errors.LakeUnreachable, errors.LakeUnwritable)
 """The errors of the lake that `check_lake` reports."""
 
 CHECKS = (
     Check(SETTINGS, lake.check_own_tables, seconds=60.0),
-    Check(PUBSUB, subscriptions.check_topic, reported_elsewhere=(PubSubUnreachable,)),
+    Check(PUBSUB, subscriptions.check_topic, reported_elsewhere=(errors.PubSubUnreachable,)),
     Check(PUBSUB, subscriptions.check_subscriptions),
     Check(
         PERMISSIONS,
         permissions.check_pubsub_permissions,
         seconds=40.0,
-        reported_elsewhere=(PubSubUnreachable, SubscriptionMissing),
+        reported_elsewhere=(errors.PubSubUnreachable, errors.SubscriptionMissing),
     ),
     Check(PERMISSIONS, permissions.check_project_permissions),
     Check(PERMISSIONS, permissions.check_bucket_permissions),
-    Check(QUOTAS, quotas.check_quotas, overdue=Level.WARNING),
-    Check(CLOCK, clocks.check_clock, is_quick=True, overdue=Level.WARNING),
-    Check(LAKE, bucket.check_lake, is_quick=True),
-    Check(LAKE, lake.check_window_lengths, is_quick=True, seconds=60.0, reported_elsewhere=(LakeError,)),
+    Check(QUOTAS, permissions.check_quotas, overdue=Level.WARNING),
+    Check(CLOCK, rest.check_clock, is_quick=True, overdue=Level.WARNING),
+    Check(LAKE, lake.check_lake, is_quick=True),
+    Check(LAKE, lake.check_window_lengths, is_quick=True, seconds=60.0, reported_elsewhere=(errors.LakeError,)),
     Check(LAKE, lake.check_owner, overdue=Level.WARNING, reported_elsewhere=NO_LAKE),
-    Check(LAKE, lake.check_running, seconds=60.0, reported_elsewhere=(LakeError,)),
+    Check(LAKE, lake.check_running, seconds=60.0, reported_elsewhere=(errors.LakeError,)),
     Check(VERSIONS, lake.check_lake_version, is_quick=True, seconds=60.0, reported_elsewhere=NO_LAKE),
     Check(VERSIONS, lake.check_libraries),
     Check(SPARK, spark.check_java, is_quick=True, seconds=60.0),
@@ -66,10 +54,10 @@ CHECKS = (
         spark.check_executors,
         seconds=90.0,
         overdue=Level.WARNING,
-        reported_elsewhere=(SparkUnreachable,),
+        reported_elsewhere=(errors.SparkUnreachable,),
     ),
-    Check(DAGSTER, bucket.check_state, is_quick=True),
-    Check(DAGSTER, dagster_storage.check_dagster_storage, seconds=120.0),
+    Check(DAGSTER, lake.check_state, is_quick=True),
+    Check(DAGSTER, lake.check_dagster_storage, seconds=120.0),
 )
 
 

@@ -1,20 +1,133 @@
-"""Checks the lake's owner, its version and its tables, and the running pipeline that writes it."""
+"""Checks where the lake is (a folder, or a bucket and its configuration), its owner, its version and its tables, the
+running pipeline that writes it, and Dagster's storage."""
 
+import json
+import os
 import platform
-from collections.abc import Iterator
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from importlib.metadata import version
+from pathlib import Path
+from typing import Any
 
+from tidemark.local.services.own_files import INSTANCE, PACKAGE, dagster_home, given_home
 from tidemark.local.services.ownership import Life, Ownership
+from tidemark.local.services.stack import dagster_environment
 from tidemark.pipeline.clock import rough
 from tidemark.pipeline.compute.table_definition import own_tables
 from tidemark.pipeline.doctor.finding import Level, Said, Setup, broken, ok, warning
+from tidemark.pipeline.doctor.rest import Silent, ask, bucket_of, bucket_url
 from tidemark.pipeline.errors import InvalidSettings
 from tidemark.pipeline.lake.layout import HEARTBEAT_DIFFS, OWN_TABLES, Lake
 from tidemark.pipeline.lake.owner import NAME
+from tidemark.pipeline.lake.store.disk import why_unwritable
 from tidemark.pipeline.lake.tables.windowed import refuse_other_length
 from tidemark.pipeline.quality.failing import read_ticks
+from tidemark.pipeline.settings_sections import LakeSettings
 from tidemark.pipeline.version import own_version
+
+LITTLE_BYTES = 1 << 30
+"""Below this free space there is a warning: a busy tick writes some hundred megabytes."""
+
+LEAST_BYTES = 32 << 20
+"""Below this free space nothing is started: one tick would fill the disk."""
+
+
+def check_lake(setup: Setup) -> Iterator[Said]:
+    """Check that the folder is writable, or that the bucket exists and neither deletes objects nor forbids deletion."""
+    lake = setup.settings.lake
+    yield from _bucket(setup, lake) if lake.folder is None else _folder(lake.folder, "the lake", "lake.uri")
+
+
+def check_state(setup: Setup) -> Iterator[Said]:
+    """Check that the folder with Dagster's storage, the logs and `services.json` is writable."""
+    yield from _folder(Path(setup.settings.dagster.storage), "Dagster's storage", "dagster.storage")
+
+
+def _folder(folder: Path, what: str, setting: str) -> Iterator[Said]:
+    if problem := why_unwritable(folder, LEAST_BYTES):
+        yield broken(f"{problem}, and {what} is {folder}: repair it, make room, or set {setting}")
+        return
+    if problem := why_unwritable(folder, LITTLE_BYTES):
+        yield warning(f"{problem}, and {what} is {folder}: make room")
+    yield ok(f"{what} is the folder {folder}")
+
+
+def _bucket(setup: Setup, lake: LakeSettings) -> Iterator[Said]:
+    name = bucket_of(lake)
+    try:
+        answer = ask(bucket_url(lake), setup.clock, with_credentials=lake.endpoint is None)
+    except Silent as error:
+        yield broken(f"{error}; check the network{' and lake.endpoint' if lake.endpoint else ''}")
+        return
+    if answer.status == 404:
+        yield broken(
+            f"there is no bucket gs://{name}: create it (`gcloud storage buckets create gs://{name} "
+            "--uniform-bucket-level-access --public-access-prevention --location=<where the pipeline runs>`), or set "
+            "lake.uri to another one"
+        )
+    elif answer.status in (401, 403):
+        yield warning(
+            f"the configuration of gs://{name} cannot be read without storage.buckets.get on it, which the pipeline "
+            f"itself does not need ({answer.reason}). To check it yourself: `gcloud storage buckets describe gs://{name}`"
+        )
+    elif answer.status != 200:
+        yield broken(f"Cloud Storage refused to show gs://{name}: {answer.reason}")
+    else:
+        yield from configured(name, answer.said)
+
+
+def configured(name: str, bucket: Mapping[str, Any]) -> Iterator[Said]:
+    """Report the effects of a bucket's configuration on a lake. `bucket` is the resource of the JSON API."""
+    update = f"gcloud storage buckets update gs://{name}"
+    yield from _forbids_deletion(name, bucket, update)
+    for rule in bucket.get("lifecycle", {}).get("rule", ()):
+        if rule.get("action", {}).get("type") == "Delete" and _takes_live_objects(rule.get("condition", {})):
+            yield broken(
+                f"a lifecycle rule of gs://{name} deletes objects ({rule['condition']}), and log and tables need their "
+                f"old ones: remove it (`{update} --clear-lifecycle`), or have it match another prefix"
+            )
+    if bucket.get("versioning", {}).get("enabled"):
+        yield warning(
+            f"gs://{name} keeps each object that is deleted or replaced (object versioning), forever and billed: "
+            f"`{update} --no-versioning`, or a lifecycle rule for noncurrent versions"
+        )
+    if soft := int(bucket.get("softDeletePolicy", {}).get("retentionDurationSeconds", 0)):
+        yield warning(
+            f"gs://{name} keeps what is deleted for {soft // 86400} more days and bills it (soft delete), also the "
+            f"files that compaction replaces: `{update} --clear-soft-delete`, unless you want it"
+        )
+    access = bucket.get("iamConfiguration", {})
+    if access.get("publicAccessPrevention") != "enforced":
+        yield warning(f"gs://{name} could be made public: `{update} --public-access-prevention`")
+    if not access.get("uniformBucketLevelAccess", {}).get("enabled"):
+        yield warning(f"gs://{name} has access lists of single objects: `{update} --uniform-bucket-level-access`")
+    yield ok(f"the lake is in gs://{name} in {bucket.get('location', 'an unknown location')}: run the pipeline there")
+
+
+def _forbids_deletion(name: str, bucket: Mapping[str, Any], update: str) -> Iterator[Said]:
+    if seconds := int(bucket.get("retentionPolicy", {}).get("retentionPeriod", 0)):
+        locked = " It is locked, so take another bucket" if bucket["retentionPolicy"].get("isLocked") else ""
+        yield broken(
+            f"the retention policy of gs://{name} forbids to delete or replace an object for {seconds} s, which "
+            f"commits and housekeeping do: `{update} --clear-retention-period`.{locked}"
+        )
+    if bucket.get("defaultEventBasedHold"):
+        yield broken(
+            f"gs://{name} holds each new object (default event-based hold), so that it can neither be deleted nor "
+            f"replaced: `{update} --no-default-event-based-hold`"
+        )
+
+
+def _takes_live_objects(condition: Mapping[str, Any]) -> bool:
+    """True if a rule's conditions match objects that were not replaced."""
+    only_old_versions = condition.get("isLive") is False or any(
+        key in condition for key in ("numNewerVersions", "daysSinceNoncurrentTime", "noncurrentTimeBefore")
+    )
+    return not only_old_versions
+
 
 LIBRARIES = ("dagster", "pyspark", "deltalake", "google-cloud-pubsub", "google-cloud-storage")
 
@@ -93,3 +206,61 @@ def check_window_lengths(setup: Setup) -> Iterator[Said]:
             refuse_other_length(table, table.current(), length)
         except InvalidSettings as error:
             yield broken(str(error))
+
+
+PROGRAM = "tidemark.resources.storage_state"
+ENDS_WITHIN_SECONDS = 110.0
+
+
+def check_dagster_storage(setup: Setup) -> Iterator[Said]:
+    """Open the storage as Dagster does, in a separate process. A folder that `tidemark up` will create is not
+    created."""
+    settings, home = setup.settings, _home()
+    instance = (home or PACKAGE) / INSTANCE
+    config = Path(os.environ.get("TIDEMARK_CONFIG", "tidemark.toml")).resolve()
+    text = instance.read_text()
+    storage = Path(settings.dagster.storage)
+    is_ours = "sqlite" in text and "TIDEMARK_DAGSTER_STORAGE" in text
+    if is_ours and not storage.exists():
+        yield ok(
+            f"Dagster's storage {storage} does not exist yet: `tidemark up` makes it. If your own Dagster runs this "
+            "pipeline, set DAGSTER_HOME to its folder and ask again"
+        )
+        return
+    if is_ours and why_unwritable(storage):  # `check_state` reports it, more clearly than Dagster
+        return
+    done = subprocess.run(
+        [sys.executable, "-m", PROGRAM],
+        env={**os.environ, **dagster_environment(settings, config, home or dagster_home(settings))},
+        capture_output=True,
+        text=True,
+        timeout=ENDS_WITHIN_SECONDS,
+        check=False,
+    )
+    if done.returncode:
+        why = (done.stderr.strip().splitlines() or ["no message"])[-1]
+        yield broken(
+            f"Dagster's storage, that of {instance}, cannot be opened ({why}): check its `storage`, dagster.storage "
+            "in the settings, and that the database answers"
+        )
+        return
+    yield from judged(json.loads(done.stdout.splitlines()[-1]))
+
+
+def _home() -> Path | None:
+    """Return the folder of the Dagster that runs the pipeline: the current folder if it is tidemark's, or
+    $DAGSTER_HOME."""
+    named = os.environ.get("DAGSTER_HOME", "")
+    return given_home() or (Path(named) if named and (Path(named) / INSTANCE).is_file() else None)
+
+
+def judged(state: dict[str, list[str | None]]) -> Iterator[Said]:
+    """Compare the revisions of the storage's tables with those that Dagster expects."""
+    old = [name for name, (there, expected) in state.items() if there != expected]
+    if old:
+        yield broken(
+            f"the tables of Dagster's storage are of another version ({', '.join(old)}): stop everything, make a copy, "
+            "and run `dagster instance migrate` with the DAGSTER_HOME and the environment of that Dagster"
+        )
+    else:
+        yield ok("Dagster's storage answers, and its tables are of the Dagster that runs")

@@ -1,21 +1,27 @@
-"""Compares the permissions of these credentials, from `testIamPermissions`, with the table of what each part needs.
+"""Compares the permissions of these credentials, from `testIamPermissions`, with the table of what each part needs, and
+reports the quotas that were exceeded.
 
-The call itself needs no permission. A server without this call, such as an emulator, checks no permissions.
+The call itself needs no permission. A server without this call, such as an emulator, checks no permissions. The limit
+of a quota cannot be read with the pipeline's permissions. Whether a quota was exceeded can: this is a metric of Cloud
+Monitoring.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing
+from datetime import timedelta
 from typing import Any
 
 from google.api_core import exceptions as api
+from google.cloud.monitoring_v3 import MetricServiceClient
 
 from tidemark.local.services.stack import emulator_is_absent
-from tidemark.pipeline.doctor.bucket import bucket_of, bucket_url
 from tidemark.pipeline.doctor.finding import RESOURCE_MANAGER, Level, Said, Setup, ok, warning
-from tidemark.pipeline.doctor.rest import Silent, ask
+from tidemark.pipeline.doctor.rest import Silent, ask, bucket_of, bucket_url
+from tidemark.pipeline.errors import PermissionMissing, PubSubError
 from tidemark.pipeline.identity import BY_HAND, ON_PURPOSE, Component, On, Permission, needs_of, permissions_of, role_id
 from tidemark.pipeline.pubsub.connection import publisher_client, reported, subscriber_client
-from tidemark.pipeline.pubsub.drift import LOOKS_WITHIN
+from tidemark.pipeline.pubsub.monitoring import monitoring_client, request_of
+from tidemark.pipeline.pubsub.resources import LOOKS_WITHIN
 
 NOT_FATAL = {
     "monitoring.timeSeries.list": "readings are by snapshots alone, and base's size is not known before one is taken",
@@ -161,3 +167,50 @@ def _remedy(parts: Sequence[Component], permission: Permission) -> str:
         return 'Grant roles/pubsub.subscriber on it, or read it by Cloud Monitoring with pubsub.reading = "auto"'
     roles = ", ".join(role_id(part, permission.on) for part in parts)
     return f"Grant {roles} with deploy/roles/grant.sh (docs/how-to/identity.md)"
+
+
+EXCEEDED = "serviceruntime.googleapis.com/quota/exceeded"
+ADMINISTRATIVE_A_TICK = 6
+"""The requests of a tick to Pub/Sub besides pulls: two snapshots created, two deleted, and two listings."""
+
+LOOK_BACK = timedelta(days=1)
+
+
+def check_quotas(setup: Setup) -> Iterator[Said]:
+    """Report the quotas of Pub/Sub that were exceeded within a day, or else where to see the limits."""
+    pubsub = setup.settings.pubsub
+    if pubsub.monitoring is None:
+        yield ok("an emulator has no quotas")
+        return
+    where = f"https://console.cloud.google.com/iam-admin/quotas?project={pubsub.project}&service=pubsub.googleapis.com"
+    a_minute = ADMINISTRATIVE_A_TICK * timedelta(minutes=1) / setup.settings.watermark.tick
+    try:
+        exceeded = _exceeded(setup, monitoring_client(pubsub.monitoring))
+    except PermissionMissing:  # the check of permissions reports it
+        return
+    except PubSubError as error:
+        yield warning(f"whether a quota was exceeded is not known ({error}): look at {where}")
+        return
+    for name in exceeded:
+        yield warning(
+            f"the quota {name} was exceeded within the last day: raise it at {where}, or make ticks rarer "
+            "(watermark.tick)"
+        )
+    if not exceeded:
+        yield ok(
+            f"no quota of Pub/Sub was exceeded within a day; readings take about {a_minute:.0f} administrative "
+            f"requests a minute. How high the quotas are: {where}"
+        )
+
+
+def _exceeded(setup: Setup, client: MetricServiceClient) -> list[str]:
+    until, project = setup.clock.now(), setup.settings.pubsub.project
+    request = request_of(project, EXCEEDED, "consumer_quota", until - LOOK_BACK, until, service="pubsub.googleapis.com")
+    wanted = "monitoring.timeSeries.list on the project (roles/monitoring.viewer)"
+    with closing(client.transport), reported("read the quotas of", f"projects/{project}", wanted, "Cloud Monitoring"):
+        pager = client.list_time_series(request=request, retry=None, timeout=LOOKS_WITHIN.total_seconds())
+        return sorted({
+            series.metric.labels.get("quota_metric", "of Pub/Sub")
+            for series in next(iter(pager.pages)).time_series
+            if any(point.value.bool_value for point in series.points)
+        })  # fmt: skip

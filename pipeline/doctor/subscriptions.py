@@ -4,7 +4,6 @@ from collections.abc import Iterator
 from contextlib import closing
 from typing import Any
 
-from google.api_core import exceptions as api
 from google.pubsub_v1 import SchemaServiceClient, types
 
 from tidemark.local.services.stack import emulator_is_absent
@@ -19,8 +18,8 @@ from tidemark.pipeline.pubsub.connection import (
     reported,
     subscriber_client,
 )
-from tidemark.pipeline.pubsub.drift import LOOKS_WITHIN, look_at_subscriptions
-from tidemark.pipeline.pubsub.requirements import ignored, lacks_schema
+from tidemark.pipeline.pubsub.requirements import ignored, lacks_schema, look_at_subscriptions
+from tidemark.pipeline.pubsub.resources import LOOKS_WITHIN, Resources
 from tidemark.pipeline.pubsub.schemas import ENCODINGS, LIST
 
 
@@ -36,14 +35,13 @@ def check_subscriptions(setup: Setup) -> Iterator[Said]:
     refuse_foreign_server(pubsub.emulator_host)
     client = subscriber_client(*pubsub.server)
     try:
-        drift = look_at_subscriptions(client, pubsub, setup.settings.contract)
+        with closing(client.transport):
+            drift = look_at_subscriptions(client, pubsub, setup.settings.contract)
     except PermissionMissing as error:
         if pubsub.attach:
             raise
         yield warning(f"{error}; until then a change of a subscription goes unnoticed")
         return
-    finally:
-        client.transport.close()
     yield from (broken(sentence) for sentence in drift.breaks)
     yield from (warning(sentence) for sentence in drift.dangers)
     for sentence in drift.differences:
@@ -63,23 +61,20 @@ def check_topic(setup: Setup) -> Iterator[Said]:
         return
     client = publisher_client(*pubsub.server)
     try:
-        with reported("look up", pubsub.topic_path, "pubsub.topics.get on it"):
-            topic = client.get_topic(topic=pubsub.topic_path, retry=None, timeout=LOOKS_WITHIN.total_seconds())
-    except SubscriptionMissing as error:
-        if isinstance(error.__cause__, api.NotFound):
-            yield broken(
-                f"the topic {pubsub.topic_path} does not exist: run `tidemark provision`, or correct pubsub.topic "
-                "and pubsub.project"
-            )
-        return
+        with closing(client.transport):
+            topic = Resources(publisher=client, look=True).find("topic", pubsub.topic_path)
     except PermissionMissing:
         yield ok(
             f"the topic {pubsub.topic_path} cannot be looked at without pubsub.topics.get on it, which only "
             "`tidemark provision` needs; whether its schema fits message.payload is not known"
         )
         return
-    finally:
-        client.transport.close()
+    if topic is None:
+        yield broken(
+            f"the topic {pubsub.topic_path} does not exist: run `tidemark provision`, or correct pubsub.topic "
+            "and pubsub.project"
+        )
+        return
     yield from _schema(setup, topic)
     yield from _regions(topic, pubsub.endpoint)
     yield ok(f"the topic {pubsub.topic_path} exists")
@@ -137,9 +132,7 @@ def _type(setup: Setup, name: str, topic: str, written: PayloadFormat) -> Iterat
                 f"whether it is {written.encoding} is not known"
             )
         return
-    except SubscriptionMissing as error:
-        if not isinstance(error.__cause__, api.NotFound):
-            raise
+    except SubscriptionMissing:
         yield warning(f"the schema {name} of {topic} does not exist: give the topic another one")
         return
     found = ENCODINGS.get(kind)

@@ -64,6 +64,20 @@ def monitoring_client(server: Server) -> MetricServiceClient:
     return client_of(MetricServiceClient, *server)
 
 
+def request_of(
+    project: str, metric: str, resource: str, since: datetime, until: datetime, **labels: str
+) -> dict[str, Any]:
+    """Return the request for a metric's points in `(since, until]`, of a project's resources with these labels."""
+    # A metrics scope also has other projects' resources, perhaps of the same name.
+    wanted = {"project_id": project, **labels}
+    of = " AND ".join(f'resource.labels.{name} = "{value}"' for name, value in wanted.items())
+    return {
+        "name": f"projects/{project}",
+        "filter": f'metric.type = "{metric}" AND resource.type = "{resource}" AND {of}',
+        "interval": {"start_time": since, "end_time": until},
+    }
+
+
 def reading_of(sampled_by: datetime, age_seconds: int) -> Reading:
     """Create the reading of a point: at some moment `s` in the minute before its end, the oldest outstanding message
     was `age_seconds` old, give or take a second. So it was published after `s - age - 1 s`.
@@ -143,15 +157,8 @@ class MonitoringBacklog:
         """Yield the possible values within `LOOK_BACK`: the series, the end of the sample, and the value."""
         until = self._clock.now()
         since = until - LOOK_BACK
-        request = {
-            "name": f"projects/{self._project}",
-            # A metrics scope also has other projects' subscriptions, perhaps of the same name.
-            "filter": (
-                f'metric.type = "{metric}" AND resource.type = "pubsub_subscription" AND '
-                f'resource.labels.project_id = "{self._project}" AND resource.labels.subscription_id = "{self._name}"'
-            ),
-            "interval": {"start_time": since, "end_time": until},
-        }
+        of = {"subscription_id": self._name}
+        request = request_of(self._project, metric, "pubsub_subscription", since, until, **of)
         for series in self._series(request):
             labels = dict(series.resource.labels)
             if series.metric.type != metric or labels.get("subscription_id") != self._name:

@@ -4,7 +4,7 @@ The watermark relies on both subscriptions getting the same messages. Provisioni
 reports differences from the settings, and refuses anything that would make the two subscriptions differ.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
@@ -16,15 +16,7 @@ from tidemark.pipeline.errors import ProvisionRefused, PubSubError, SnapshotRefu
 from tidemark.pipeline.pubsub.backlog import SnapshotBacklog
 from tidemark.pipeline.pubsub.connection import publisher_client, refuse_foreign_server, subscriber_client
 from tidemark.pipeline.pubsub.leases import LEASE
-from tidemark.pipeline.pubsub.requirements import (
-    dangers,
-    differences,
-    followed,
-    ignored,
-    lacks_schema,
-    refusals,
-    wanted,
-)
+from tidemark.pipeline.pubsub.requirements import compared, followed, ignored, lacks_schema, refusals, wanted
 from tidemark.pipeline.pubsub.resources import Resources
 from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.settings_sections import PubSubSettings
@@ -80,13 +72,13 @@ def provision(
             found[role] = server.find("subscription", path)
         if role == "tracking" and created[path]:
             tracking_created_at = clock.now()
-    _refuse(refusals(settings, contract, **found))
+    drift = compared(settings, contract, found)
+    _refuse(drift.breaks)
     if signal_topic is not None:
         is_missing = server.find("topic", signal_topic) is None
         created[signal_topic] = is_missing and server.create("topic", {"name": signal_topic}, CREATE["topic"])
 
-    existing = [(role, one) for role, one in found.items() if one is not None]
-    warnings = [sentence for role, one in existing for sentence in dangers(role, one, attach=settings.attach)]
+    warnings = [*drift.dangers]
     if tracking_created_at is not None and not created[settings.base_path]:
         warnings += _older_backlog(subscriber, settings, clock, tracking_created_at)
     warnings += ignored(settings)
@@ -95,7 +87,7 @@ def provision(
     return ProvisionReport(
         created=[path for path, is_new in created.items() if is_new],
         found=[path for path, is_new in created.items() if not is_new],
-        differences=[sentence for role, one in existing for sentence in differences(settings, role, one)],
+        differences=[*drift.differences],
         warnings=warnings,
     )
 
@@ -108,7 +100,7 @@ def provision_here(settings: Settings, clock: Clock) -> ProvisionReport:
     return provision(*clients, settings.pubsub, settings.contract, clock, settings.signal_topic)
 
 
-def _refuse(reasons: Iterator[str]) -> None:
+def _refuse(reasons: Iterable[str]) -> None:
     if found := "; ".join(reasons):
         raise ProvisionRefused(
             f"the two subscriptions would not see the same messages, and no existing resource was changed: {found}"

@@ -1,33 +1,38 @@
 """Finds, creates, deletes and lists topics, subscriptions and snapshots by kind and name."""
 
 from contextlib import suppress
+from datetime import timedelta
 from typing import Any
 
 from google.api_core import exceptions as api
-from google.pubsub_v1 import PublisherClient, SubscriberClient
 
-from tidemark.pipeline.pubsub.connection import ONCE_MORE, bounded, reported
+from tidemark.pipeline.pubsub.connection import ONCE_MORE, TICKS_GO_ON, bounded, reported
+
+LOOKS_WITHIN = timedelta(seconds=10)
+"""Timeout of a look: one request, concurrent with a tick, whose answer is not urgent."""
 
 
 class Resources:
-    """The requests of a command, each limited in time by `bounds`, with explained errors. Creating an existing resource
-    and deleting a missing one are not errors. `needed` is the permission to grant if it is missing."""
+    """The requests of a command, each limited in time by `bounds`, with explained errors; or, as a `look`, requests
+    that are not retried. Creating an existing resource and deleting a missing one are not errors. `needed` is the
+    permission to grant if it is missing."""
 
-    def __init__(self, subscriber: SubscriberClient, publisher: PublisherClient) -> None:
-        self._clients: dict[str, Any] = {"topic": publisher, "subscription": subscriber, "snapshot": subscriber}
-        self.bounds = bounded()
+    def __init__(self, subscriber: Any = None, publisher: Any = None, *, look: bool = False) -> None:
+        self._clients = {"topic": publisher, "subscription": subscriber, "snapshot": subscriber}
+        self._then = TICKS_GO_ON if look else ONCE_MORE
+        self.bounds = {"retry": None, "timeout": LOOKS_WITHIN.total_seconds()} if look else bounded()
 
     def find(self, kind: str, path: str) -> Any | None:
         """Return the resource at the path, or None."""
         get = getattr(self._clients[kind], f"get_{kind}")
-        with reported("look up", path, f"pubsub.{kind}s.get on it", then=ONCE_MORE), suppress(api.NotFound):
+        with reported("look up", path, f"pubsub.{kind}s.get on it", then=self._then), suppress(api.NotFound):
             return get(**{kind: path}, **self.bounds)
         return None
 
     def create(self, kind: str, request: dict[str, Any], needed: str) -> bool:
         """Create a topic or subscription. Returns False if it already exists."""
         create = getattr(self._clients[kind], f"create_{kind}")
-        with reported("create", request["name"], needed, then=ONCE_MORE), suppress(api.AlreadyExists):
+        with reported("create", request["name"], needed, then=self._then), suppress(api.AlreadyExists):
             create(request=request, **self.bounds)
             return True
         return False
@@ -35,11 +40,11 @@ class Resources:
     def delete(self, kind: str, path: str, needed: str) -> None:
         """Delete the resource, if it exists."""
         delete = getattr(self._clients[kind], f"delete_{kind}")
-        with reported("delete", path, needed, then=ONCE_MORE), suppress(api.NotFound):
+        with reported("delete", path, needed, then=self._then), suppress(api.NotFound):
             delete(**{kind: path}, **self.bounds)
 
     def listed(self, kind: str, project: str) -> list[Any]:
         """Return all of the project's resources of this kind."""
         listing = getattr(self._clients[kind], f"list_{kind}s")
-        with reported(f"list the {kind}s of", project, f"pubsub.{kind}s.list on it", then=ONCE_MORE):
+        with reported(f"list the {kind}s of", project, f"pubsub.{kind}s.list on it", then=self._then):
             return list(listing(project=project, **self.bounds))

@@ -14,9 +14,17 @@ from tidemark.local.emulator.server import served
 from tidemark.pipeline.clock import SystemClock
 from tidemark.pipeline.errors import BaseReadByOthers, ProvisionRefused
 from tidemark.pipeline.pubsub.connection import publisher_client, subscriber_client
-from tidemark.pipeline.pubsub.drift import Drift, look_at_subscriptions, promises
 from tidemark.pipeline.pubsub.provision import ProvisionReport, provision
-from tidemark.pipeline.pubsub.requirements import dangers, differences, followed, refusals, wanted
+from tidemark.pipeline.pubsub.requirements import (
+    Drift,
+    dangers,
+    differences,
+    followed,
+    look_at_subscriptions,
+    promises,
+    refusals,
+    wanted,
+)
 from tidemark.pipeline.pubsub.subscription import PubSubSubscription
 from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.settings_sections import PubSubSettings

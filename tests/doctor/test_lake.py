@@ -11,10 +11,9 @@ from tests.lake.test_log_codec import of_a_later_version
 from tests.official_emulator import free_port
 from tests.watermark.builders import at
 from tidemark.pipeline.clock import SystemClock
-from tidemark.pipeline.doctor.bucket import check_lake
-from tidemark.pipeline.doctor.clocks import check_clock
 from tidemark.pipeline.doctor.finding import Check, CheckFinding, Level, Setup, examine
-from tidemark.pipeline.doctor.lake import check_lake_version
+from tidemark.pipeline.doctor.lake import check_lake, check_lake_version
+from tidemark.pipeline.doctor.rest import check_clock
 from tidemark.pipeline.lake.layout import Lake
 from tidemark.pipeline.lake.log.tracking_log import entry_name
 from tidemark.pipeline.settings import Settings

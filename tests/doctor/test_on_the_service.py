@@ -10,10 +10,10 @@ from google.auth.exceptions import DefaultCredentialsError, RefreshError
 from google.cloud.monitoring_v3.types import ListTimeSeriesResponse
 
 from tidemark.pipeline.clock import SystemClock
-from tidemark.pipeline.doctor import checks, clocks, quotas
+from tidemark.pipeline.doctor import checks, permissions, rest
 from tidemark.pipeline.doctor.checks import CHECKS, diagnose
 from tidemark.pipeline.doctor.finding import Check, CheckFinding, Level, Setup, examine
-from tidemark.pipeline.doctor.quotas import check_quotas
+from tidemark.pipeline.doctor.permissions import check_quotas
 from tidemark.pipeline.doctor.rest import Silent, check_credentials
 from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.settings_sections import LakeSettings, PubSubSettings
@@ -43,7 +43,7 @@ def test_without_credentials_that_is_said_once_and_nobody_is_asked(monkeypatch: 
         raise Silent("no answer")
 
     monkeypatch.setattr(google.auth, "default", none)
-    monkeypatch.setattr(clocks, "ask", silent)
+    monkeypatch.setattr(rest, "ask", silent)
     quick = [check for check in CHECKS if check.subject != checks.DAGSTER]
     found = diagnose(on_the_service(), quick)
     (broken,) = [one for one in found if one.level is Level.BROKEN and one.subject != checks.SPARK]
@@ -75,7 +75,7 @@ class OfMonitoring:
 
     def __init__(self, *, exceeded: bool) -> None:
         series = {
-            "metric": {"type": quotas.EXCEEDED, "labels": {"quota_metric": "pubsub.googleapis.com/administrator"}},
+            "metric": {"type": permissions.EXCEEDED, "labels": {"quota_metric": "pubsub.googleapis.com/administrator"}},
             "points": [{"value": {"bool_value": False}}, {"value": {"bool_value": exceeded}}],
         }
         self.pages = [ListTimeSeriesResponse({"time_series": [series]})]
@@ -94,7 +94,7 @@ def test_a_quota_that_was_exceeded_within_a_day_is_named(
     monkeypatch: pytest.MonkeyPatch, exceeded: bool, level: Level
 ) -> None:
     client = OfMonitoring(exceeded=exceeded)
-    monkeypatch.setattr(quotas, "monitoring_client", lambda *_: client)
+    monkeypatch.setattr(permissions, "monitoring_client", lambda *_: client)
     (finding,) = examine(on_the_service(project="my-project"), [Check("quotas", check_quotas)])
     assert finding.level is level
     assert ("pubsub.googleapis.com/administrator was exceeded" in finding.said) is exceeded

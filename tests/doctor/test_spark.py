@@ -16,9 +16,8 @@ from tests.quick import classic
 from tests.spark.machine import script
 from tidemark.pipeline.clock import SystemClock
 from tidemark.pipeline.doctor import spark as spark_checks
-from tidemark.pipeline.doctor.dagster_storage import check_dagster_storage, judged
 from tidemark.pipeline.doctor.finding import Check, CheckFinding, Level, Setup, examine
-from tidemark.pipeline.doctor.lake import check_own_tables
+from tidemark.pipeline.doctor.lake import check_dagster_storage, check_own_tables, judged
 from tidemark.pipeline.doctor.spark import (
     check_connector,
     check_environment,

@@ -22,9 +22,9 @@ from tidemark.pipeline.kept import Kept
 from tidemark.pipeline.observe.outlet import check_libraries, outlet_of
 from tidemark.pipeline.observe.recorder import OFF, Recorder
 from tidemark.pipeline.phrases import printable
-from tidemark.pipeline.pubsub.drift import look_at_subscriptions
 from tidemark.pipeline.pubsub.provision import provision_here
 from tidemark.pipeline.pubsub.readings import Readings
+from tidemark.pipeline.pubsub.requirements import look_at_subscriptions
 from tidemark.pipeline.pubsub.schemas import reader_of
 from tidemark.pipeline.pubsub.subscription import PubSubSubscription
 from tidemark.pipeline.quality.failing import TRACKING
