@@ -220,38 +220,24 @@ class Histogram:
         In a bucket with n messages, the `floor(quantile * n)` least event times are passed over. The cell of the next
         one is taken with its exact minimum, which is never above the true quantile.
         """
-        return self.minimum_at(self._at_rank(low, high, quantile))
-
-    def frontier_before(self, limit_us: int, not_before: int, quantile: float = 0.0) -> Cell | None:
-        """Find the cell with the greatest event time published before a moment, in the buckets from `not_before`.
-
-        A cell counts with its least event time if any of its messages was published before the moment, so it never
-        counts with more than such a message's event time. With a quantile, the `floor(quantile * n)` greatest event
-        times of a bucket's n messages are passed over, and only whole buckets count, because a part of a bucket has
-        another quantile.
-        """
-        bucket = limit_us // BUCKET_US
-        if quantile > 0:
-            holding = self._at_rank(not_before, bucket - 1, quantile, from_the_greatest=True)
-        else:
-            cells = self._valid(not_before, bucket)
-            holding = cells[self.first_publish_us[cells] < limit_us]
-        return self._cell(holding[self.min_event_us[holding].argmax()]) if len(holding) else None
-
-    def _at_rank(self, low: int, high: int, quantile: float, *, from_the_greatest: bool = False) -> Ints:
-        """Return the position of one cell in each bucket low to high with event times: that of the first message beyond
-        the `floor(quantile * n)` of its n messages with the least event times, or with the greatest."""
         positions = self._valid(low, high)
         size, bucket = self.count[positions], self.publish_bucket[positions]
         first = np.diff(bucket, prepend=bucket[:1] - 1).nonzero()[0]
         cells = np.diff(first, append=len(bucket))
         running = np.cumsum(size) - size
         before = running - np.repeat(running[first], cells)  # messages of the bucket with a lesser event bucket
-        total = np.repeat(np.add.reduceat(size, first), cells)
-        if from_the_greatest:
-            before = total - before - size
-        skipped = np.floor(quantile * total)
-        return positions[(before <= skipped) & (skipped < before + size)]
+        skipped = np.floor(quantile * np.repeat(np.add.reduceat(size, first), cells))
+        return self.minimum_at(positions[(before <= skipped) & (skipped < before + size)])
+
+    def frontier_before(self, limit_us: int, not_before: int) -> Cell | None:
+        """Find the cell with the greatest event time published before a moment, in the buckets from `not_before`.
+
+        A cell counts with its least event time if any of its messages was published before the moment, so it never
+        counts with more than such a message's event time.
+        """
+        cells = self._valid(not_before, limit_us // BUCKET_US)
+        holding = cells[self.first_publish_us[cells] < limit_us]
+        return self._cell(holding[self.min_event_us[holding].argmax()]) if len(holding) else None
 
     def _cell(self, position: np.int64) -> Cell:
         return Cell(

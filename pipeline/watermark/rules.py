@@ -211,11 +211,9 @@ def frontier_of(
     if pruned_before is not None and pruned_before > bucket_of(before):
         return None
     known_from = BEFORE_ALL if pruned_before is None else pruned_before
-    holds = holding(histogram, policy.max_lag)
-    newer = holds.frontier_before(to_us(before), known_from, policy.frontier_quantile)
-    if pruned_frontier is None or newer is None:
-        return newer or pruned_frontier
-    return max(pruned_frontier, newer, key=lambda cell: cell.min_event_time)
+    newer = holding(histogram, policy.max_lag).frontier_before(to_us(before), known_from)
+    found = (cell for cell in (pruned_frontier, newer) if cell is not None)
+    return max(found, key=lambda cell: cell.min_event_time, default=None)
 
 
 def recent_lag(histogram: Histogram, at_most: timedelta) -> timedelta:

@@ -109,7 +109,6 @@ policies = st.builds(
     idle_timeout=st.just(seconds(20)),
     idle=st.sampled_from(["advance", "hold"]),
     quantile=st.sampled_from([0, 0, 0.3]),
-    frontier_quantile=st.sampled_from([0, 0, 0.3]),
     reading_slack=st.sampled_from([seconds(0), seconds(1)]),
     base_slack=st.sampled_from([seconds(0), seconds(3)]),
 )

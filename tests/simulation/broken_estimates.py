@@ -171,8 +171,8 @@ def passed_over_by_the_start_of_the_bucket(histogram: Histogram, max_lag: timede
     return is_timed & (histogram.first_publish_us - starts_us >= duration_us(max_lag))
 
 
-def frontier_with_ties(histogram: Histogram, limit_us: int, not_before: int, quantile: float = 0.0) -> Cell | None:
-    return original_frontier_before(histogram, limit_us + 1, not_before, quantile)
+def frontier_with_ties(histogram: Histogram, limit_us: int, not_before: int) -> Cell | None:
+    return original_frontier_before(histogram, limit_us + 1, not_before)
 
 
 def frontier_without_what_was_passed(
@@ -221,10 +221,8 @@ def since_without_the_oldest(histogram: Histogram, publish_us: int, high: int) -
     return original_since(histogram, publish_us + 1, high)
 
 
-def frontier_at_the_end_of_its_cell(
-    histogram: Histogram, limit_us: int, not_before: int, quantile: float = 0.0
-) -> Cell | None:
-    cell = original_frontier_before(histogram, limit_us, not_before, quantile)
+def frontier_at_the_end_of_its_cell(histogram: Histogram, limit_us: int, not_before: int) -> Cell | None:
+    cell = original_frontier_before(histogram, limit_us, not_before)
     return cell and replace(cell, min_event_time=cell.min_event_time + timedelta(microseconds=BUCKET_US))
 
 

@@ -344,7 +344,6 @@ def _policy(rng: random.Random, kind: Kind, band: timedelta, slack: timedelta) -
         seek_tolerance=timedelta(seconds=rng.choice([5, 30])),
         # Within the band a quantile lets go of nothing, unless a second holds 1/quantile messages.
         quantile=0.1 if rng.random() < 0.25 else 0.0,
-        frontier_quantile=rng.choice([0.0, 0.3]) if kind == "beyond the band" else 0.0,
         reading_slack=slack,
         base_slack=slack,
     )

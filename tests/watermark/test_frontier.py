@@ -1,6 +1,5 @@
 """The rule `frontier`: the least event time since base's oldest, and the greatest before tracking less the band."""
 
-import math
 from dataclasses import replace
 from datetime import datetime, timedelta
 
@@ -30,7 +29,7 @@ from tidemark.pipeline.watermark.estimator import estimate
 from tidemark.pipeline.watermark.histogram import BUCKET_US, Histogram, bucket_of, bucket_start
 from tidemark.pipeline.watermark.policy import Policy
 from tidemark.pipeline.watermark.rules import frontier_of
-from tidemark.pipeline.watermark.state import Beginning, Compacted, DecisionRecord, Snapshot, WatermarkState
+from tidemark.pipeline.watermark.state import Beginning, Compacted, Snapshot, WatermarkState
 
 FRONTIER = Policy(rule="frontier", idle="hold")
 
@@ -58,13 +57,6 @@ def test_messages_published_exactly_a_band_before_tracking_are_not_passed() -> N
     assert flat(decided(histogram, base=99.9, tracking=99.9)).frontier == at(80)
 
 
-def test_a_clock_that_runs_fast_counts_with_its_publish_time_and_a_quantile_passes_over_it() -> None:
-    fast = EVERY_SECOND + published([(89.5, 150)])
-    assert decided(fast, base=100).watermark == at(89.5)
-    few = published([(89 + part / 100, 88) for part in range(99)]) + fast
-    assert decided(few, base=100, policy=replace(FRONTIER, frontier_quantile=0.02)).watermark == at(88)
-
-
 def test_pruned_messages_keep_their_part_of_the_frontier_through_a_restart() -> None:
     fast_once = published([(3, 60), *((second, second - 1) for second in range(4, 100))])
     state = _tick(WatermarkState().after(0, Beginning(LONG_AGO)), fast_once, now=100)
@@ -88,21 +80,9 @@ def test_a_wider_band_than_that_which_pruned_waits_until_tracking_has_come_there
     assert flat(later.decision).frontier == at(89)
 
 
-def test_a_redelivery_after_its_second_was_pruned_does_not_count_as_a_bucket() -> None:
-    policy = replace(FRONTIER, frontier_quantile=0.02)
-    crowd = published([*((50 + part / 100, 49) for part in range(99)), (50.995, 150), (99, 98)])
-    state = _tick(WatermarkState().after(0, Beginning(LONG_AGO)), crowd, now=100, policy=policy)
-    assert state.pruned_before is not None
-    assert state.pruned_before >= bucket_of(at(50))
-    state = _tick(state, published([(115, 114)]), now=130, policy=policy)
-    again = _tick(state, published([(50.995, 150)]), now=131, policy=policy)
-    assert again.watermark == at(114)
-
-
-def _tick(state: WatermarkState, histogram: Histogram, *, now: float, policy: Policy = FRONTIER) -> WatermarkState:
+def _tick(state: WatermarkState, histogram: Histogram, *, now: float) -> WatermarkState:
     state = state.after(state.number + 1, Snapshot(histogram))
-    decision: DecisionRecord = state.decide(reading(now), reading(now), policy, at(now))
-    return state.after(state.number + 1, decision)
+    return state.after(state.number + 1, state.decide(reading(now), reading(now), FRONTIER, at(now)))
 
 
 # ------------------------------------------------------------------------------------- against plain lists
@@ -128,27 +108,6 @@ def test_the_frontier_is_below_the_rule_on_exact_times_by_less_than_a_bucket(
     assert decision.watermark is not None
     exact = min([max(passed), *since])
     assert exact - BUCKET_US < to_us(decision.watermark) <= exact
-
-
-@bounded
-@given(timelines, moments, moments, bands, st.sampled_from([0.1, 0.5]))
-def test_with_a_quantile_the_frontier_is_the_rule_on_whole_buckets(
-    messages: list[Times], base: datetime, tracking: datetime, band: timedelta, quantile: float
-) -> None:
-    policy = replace(FRONTIER, band=band, frontier_quantile=quantile)
-    decision = _decision(histogram_of(messages), base, tracking, policy)
-    passed: dict[int, list[int]] = {}
-    for publish, event in messages:
-        if publish // BUCKET_US < bucket_of(tracking - band):
-            passed.setdefault(publish // BUCKET_US, []).append(event)
-    if not passed:
-        assert (decision.reason, decision.watermark) == (Reason.HELD_NO_DATA, None)
-        return
-    highest = []
-    for events in passed.values():
-        at_quantile = sorted(events, reverse=True)[math.floor(quantile * len(events))]
-        highest.append(min(event for event in events if event // BUCKET_US == at_quantile // BUCKET_US))
-    assert flat(decision).frontier == from_us(max(highest))
 
 
 @bounded

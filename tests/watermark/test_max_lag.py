@@ -132,7 +132,7 @@ def test_a_decision_is_that_without_the_messages_that_are_passed_over(
 ) -> None:
     messages = [(START_US + publish, START_US + publish - lag) for publish, lag in drawn]
     prompt = [times for times, (_, lag) in zip(messages, drawn, strict=True) if lag <= 60_000_000]
-    policy = Policy(rule=rule, band=seconds(5), quantile=quantile, frontier_quantile=quantile)
+    policy = Policy(rule=rule, band=seconds(5), quantile=quantile)
     readings = [effective((moment - at(0)).total_seconds()) for moment in (base, tracking)]
     arguments = {"base": readings[0], "tracking": readings[1], "now": 45.0}
     with_bound = decide(histogram_of(messages), policy=replace(policy, max_lag=MINUTE), **arguments)  # type: ignore[arg-type]

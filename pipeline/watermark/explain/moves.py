@@ -128,17 +128,13 @@ def _known_from(s: Situation) -> datetime | None:
     The frontier of pruned seconds cannot be used until tracking has reached them again, as after a seek or with a wider
     band.
     """
-    is_frontier = s.policy.rule == "frontier"
-    if is_frontier and s.pruned_frontier is not None and s.pruned_before is not None:
+    if s.policy.rule == "frontier" and s.pruned_frontier is not None and s.pruned_before is not None:
         return bucket_start(s.pruned_before)
     holds = s.holding
     valid = holds.event_bucket > COPY
     if not valid.any():
         return None
-    first = from_us(int(holds.first_publish_us[valid].min()))
-    if is_frontier and s.policy.frontier_quantile > 0:  # only whole seconds count
-        return bucket_start(bucket_of(first) + 1)
-    return first
+    return from_us(int(holds.first_publish_us[valid].min()))
 
 
 def _out_of_the_band(s: Situation, watermark: datetime, evidence: BandEvidence) -> Iterator[str]:
