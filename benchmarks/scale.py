@@ -15,7 +15,7 @@ from tidemark.pipeline.ingest.outcome import Side
 from tidemark.pipeline.ingest.readers import BATCH_MESSAGES, ROUND_MESSAGES
 from tidemark.pipeline.ingest.rounds import PLAN
 from tidemark.pipeline.settings_sections import WatermarkSettings
-from tidemark.pipeline.upkeep.compaction import SORTED_ROWS, target_bytes
+from tidemark.pipeline.upkeep.housekeeping import SORTED_ROWS, target_bytes
 from tools import costs
 
 Mode = Literal["ticks", "continuous"]

@@ -15,14 +15,13 @@ from tidemark.pipeline.ingest.readers import new_files
 from tidemark.pipeline.ingest.signals import signals_of
 from tidemark.pipeline.kept import Kept
 from tidemark.pipeline.lake.layout import Lake
+from tidemark.pipeline.lake.log.notes import WatermarkObject
 from tidemark.pipeline.lake.log.tracking_log import TrackingLog
-from tidemark.pipeline.lake.log.watermark_object import WatermarkObject
 from tidemark.pipeline.lake.tables.heartbeats import Heartbeats
 from tidemark.pipeline.lake.tables.new_files import NewFiles
-from tidemark.pipeline.lake.tables.own_table import OwnTable
 from tidemark.pipeline.lake.tables.quarantine import Quarantine
 from tidemark.pipeline.lake.tables.window_index import KeptWindows, WindowIndex
-from tidemark.pipeline.lake.tables.windowed import WindowedTable
+from tidemark.pipeline.lake.tables.windowed import OwnTable, WindowedTable
 from tidemark.pipeline.pubsub.schemas import reader_of
 from tidemark.pipeline.quality.late import LateHeartbeats
 from tidemark.pipeline.quality.missed.staleness import Staleness

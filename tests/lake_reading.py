@@ -13,7 +13,7 @@ from tests.watermark.builders import at
 from tidemark.pipeline.clock import Clock, iso
 from tidemark.pipeline.lake.landings import MANIFEST, PIECE, LandedBatches
 from tidemark.pipeline.lake.layout import Lake
-from tidemark.pipeline.lake.log.witness import LogWitness
+from tidemark.pipeline.lake.log.notes import LogWitness
 from tidemark.pipeline.lake.store.notes import Notes
 from tidemark.pipeline.lake.tables.table import LakeTable
 from tidemark.pipeline.quality.late import LateHeartbeats

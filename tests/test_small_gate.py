@@ -19,7 +19,7 @@ from tests.watermark.builders import at
 from tidemark.pipeline import version
 from tidemark.pipeline.clock import iso
 from tidemark.pipeline.errors import DamagedNote, NewerFormat
-from tidemark.pipeline.lake.log.watermark_object import NAME, WATERMARK
+from tidemark.pipeline.lake.log.notes import NAME, WATERMARK
 from tidemark.pipeline.quality.gate import Watermark
 from tidemark.pipeline.settings_sections import LakeSettings
 from tidemark_watermark.__main__ import main

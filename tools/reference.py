@@ -28,12 +28,11 @@ from tidemark.pipeline.contract.heartbeat import FieldKind
 from tidemark.pipeline.contract.payloads.rejections import RejectionReason
 from tidemark.pipeline.errors import TidemarkError
 from tidemark.pipeline.lake.log.codec import CELL_COLUMNS, CELLS, DECISION_COLUMNS, DECISIONS, NOTE_COLUMNS, NOTES
-from tidemark.pipeline.lake.log.watermark_object import Said
+from tidemark.pipeline.lake.log.notes import Said
 from tidemark.pipeline.lake.tables.corrections import CORRECTION_COLUMNS, CORRECTIONS
-from tidemark.pipeline.lake.tables.diffs import diff_columns, diff_schema
+from tidemark.pipeline.lake.tables.diffs import STATUS, STATUS_COLUMNS, diff_columns, diff_schema
 from tidemark.pipeline.lake.tables.heartbeats import heartbeat_columns, heartbeat_schema, message_columns
 from tidemark.pipeline.lake.tables.quarantine import QUARANTINE, QUARANTINE_COLUMNS
-from tidemark.pipeline.lake.tables.stream_status import STATUS, STATUS_COLUMNS
 from tidemark.pipeline.lake.tables.streams import STREAM_COLUMNS, STREAMS
 from tidemark.pipeline.observe.instruments import INSTRUMENTS, Instrument, Kind
 from tidemark.pipeline.settings import Settings

@@ -21,8 +21,7 @@ from tidemark.pipeline.clock import iso
 from tidemark.pipeline.compute.columns import DiffPlan
 from tidemark.pipeline.compute.micro_batch import MicroBatch, Silent, compute_windows, silent_in
 from tidemark.pipeline.compute.replacement import ReplacedWindows
-from tidemark.pipeline.lake.tables.diffs import diff_columns, diff_schema
-from tidemark.pipeline.lake.tables.stream_status import STATUS, STATUS_COLUMNS, StatusKind
+from tidemark.pipeline.lake.tables.diffs import STATUS, STATUS_COLUMNS, StatusKind, diff_columns, diff_schema
 from tidemark.pipeline.lake.tables.window_index import WindowIndex
 from tidemark.pipeline.lake.tables.windowed import PARTITION
 from tidemark.pipeline.orchestrator.names import COMPUTE_WINDOWS, name_of

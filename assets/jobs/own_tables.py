@@ -18,9 +18,8 @@ from tidemark.pipeline.clock import Clock
 from tidemark.pipeline.compute.own_tables import OwnBatch, compute_own
 from tidemark.pipeline.compute.replacement import ReplacedWindows
 from tidemark.pipeline.compute.table_definition import TableDefinition
-from tidemark.pipeline.lake.tables.own_table import FOLDER
 from tidemark.pipeline.lake.tables.window_index import WindowIndex
-from tidemark.pipeline.lake.tables.windowed import PARTITION
+from tidemark.pipeline.lake.tables.windowed import FOLDER, PARTITION
 from tidemark.pipeline.orchestrator.names import compute_job
 from tidemark.pipeline.quality.corrected import FollowedTable
 from tidemark.pipeline.quality.due_windows import ComputedWindows, further_back

@@ -14,9 +14,8 @@ from tidemark.pipeline.clock import SystemClock, parse_duration
 from tidemark.pipeline.errors import ExecutorsUnable
 from tidemark.pipeline.quality.silence import WindowSilence
 from tidemark.pipeline.settings import Settings
-from tidemark.pipeline.upkeep.integrity import forget_damaged
 from tidemark.pipeline.upkeep.orphans import remove_orphans
-from tidemark.pipeline.upkeep.repair import Survey, Surveyor, findings
+from tidemark.pipeline.upkeep.repair import Survey, Surveyor, findings, forget_damaged
 from tidemark.pipeline.windows import WINDOWS_PER_RUN
 from tidemark.resources.keys import LAKE, SPARK, lake_of, spark_of
 

@@ -14,8 +14,7 @@ from tidemark.local.services.own_files import log_file, usable
 from tidemark.pipeline.clock import Clock
 from tidemark.pipeline.errors import AlreadyRunning, DamagedNote, ServiceFailed
 from tidemark.pipeline.lake.store.disk import locked, why_unwritable
-from tidemark.pipeline.lake.store.notes import JsonKind
-from tidemark.pipeline.lake.store.slots import SlotFile
+from tidemark.pipeline.lake.store.notes import JsonKind, SlotFile
 from tidemark.pipeline.machine import ProcessName, listens, own_process, process_of
 from tidemark.pipeline.settings_sections import LISTEN, MetricsSettings
 

@@ -13,7 +13,7 @@ import polars as pl
 
 from tidemark.pipeline.clock import duration_us, to_us
 from tidemark.pipeline.contract.heartbeat import FieldKind, compared_columns
-from tidemark.pipeline.lake.tables.stream_status import StatusKind
+from tidemark.pipeline.lake.tables.diffs import StatusKind
 
 NUMBER = "window_number"
 """The column with the number of a row's window within the range, from 0. It replaces the window's key."""

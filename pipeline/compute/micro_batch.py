@@ -9,9 +9,9 @@ from functools import partial
 from tidemark.pipeline.compute.columns import DiffPlan
 from tidemark.pipeline.compute.replacement import ReplacedWindows, WindowBatch, WrittenFiles, replace_windows
 from tidemark.pipeline.compute.slices import ANSWER, DIFFS, STATUSES, Work, cut
+from tidemark.pipeline.lake.tables.diffs import StatusKind, StreamStatus
 from tidemark.pipeline.lake.tables.heartbeats import HeartbeatFiles
 from tidemark.pipeline.lake.tables.new_files import NewFile
-from tidemark.pipeline.lake.tables.stream_status import StatusKind, StreamStatus
 from tidemark.pipeline.lake.tables.windowed import PARTITION, WindowedTable
 from tidemark.pipeline.spark.executors import answers_of, run_slices
 from tidemark.pipeline.spark.session import cores_of

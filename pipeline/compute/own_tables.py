@@ -20,8 +20,7 @@ from tidemark.pipeline.compute.table_definition import TableDefinition, Windows
 from tidemark.pipeline.errors import TableFailed, TidemarkError
 from tidemark.pipeline.lake.tables.heartbeats import PARTITION as EVENT_HOUR
 from tidemark.pipeline.lake.tables.heartbeats import HeartbeatFiles
-from tidemark.pipeline.lake.tables.own_table import OwnTable, stored_schema
-from tidemark.pipeline.lake.tables.windowed import PARTITION
+from tidemark.pipeline.lake.tables.windowed import PARTITION, OwnTable, stored_schema
 from tidemark.pipeline.quality.due_windows import Inputs
 from tidemark.pipeline.spark.connector import naming_what_lacks
 from tidemark.pipeline.spark.frames import arrow_schema, moment, spark_schema

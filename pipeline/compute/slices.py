@@ -23,9 +23,8 @@ import pyarrow.parquet as pq
 from tidemark.pipeline.compute.columns import NUMBER, DiffPlan, heartbeat_diffs, stream_status
 from tidemark.pipeline.contract.heartbeat import FieldKind
 from tidemark.pipeline.lake.store.address import scan_options
-from tidemark.pipeline.lake.tables.diffs import diff_schema
+from tidemark.pipeline.lake.tables.diffs import STATUS, diff_schema
 from tidemark.pipeline.lake.tables.heartbeats import HeartbeatFiles, columns_read
-from tidemark.pipeline.lake.tables.stream_status import STATUS
 from tidemark.pipeline.lake.tables.windowed import PARTITION, WindowedTable
 from tidemark.pipeline.windows import Window
 

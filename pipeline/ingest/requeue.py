@@ -20,11 +20,13 @@ from tidemark.pipeline.lake.layout import Lake
 from tidemark.pipeline.lake.log.tracking_log import TrackingLog
 from tidemark.pipeline.lake.tables.heartbeats import Heartbeats, message_columns, messages_of
 from tidemark.pipeline.lake.tables.new_files import NewFiles
-from tidemark.pipeline.lake.tables.quarantine import EVERY, Quarantine, Rejected
-from tidemark.pipeline.lake.tables.requeued import (
+from tidemark.pipeline.lake.tables.quarantine import (
+    EVERY,
     NO_IDS,
     NOTHING_TOLD,
     TOLD,
+    Quarantine,
+    Rejected,
     Rejudged,
     Requeued,
     judged_otherwise,

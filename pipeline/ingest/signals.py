@@ -7,7 +7,7 @@ from functools import cached_property
 from google.pubsub_v1 import PublisherClient
 
 from tidemark.pipeline.lake.layout import Lake
-from tidemark.pipeline.lake.log.watermark_object import ACKNOWLEDGED, LANDED, SENT, Closed, Said, Sent, WatermarkObject
+from tidemark.pipeline.lake.log.notes import ACKNOWLEDGED, LANDED, SENT, Closed, Said, Sent, WatermarkObject
 from tidemark.pipeline.lake.store.objects import ObjectStore
 from tidemark.pipeline.pubsub.connection import publisher_client, reported
 from tidemark.pipeline.settings import Settings

@@ -9,27 +9,25 @@ import pyarrow.fs as pafs
 
 from tidemark.pipeline.clock import Clock
 from tidemark.pipeline.contract.heartbeat import FieldKind
-from tidemark.pipeline.lake.accepted_schemas import AcceptedSchemas
 from tidemark.pipeline.lake.failures import OF_TABLES, FailedRuns, FailedTicks
 from tidemark.pipeline.lake.log.tracking_log import CHECKPOINT_EVERY, TrackingLog
+from tidemark.pipeline.lake.owner import AcceptedSchemas
 from tidemark.pipeline.lake.store.address import arrow_files, open_objects, storage_options, table_uri
 from tidemark.pipeline.lake.store.admission import Admission, AdmittedObjects
 from tidemark.pipeline.lake.store.objects import ObjectStore
-from tidemark.pipeline.lake.tables import corrections, heartbeats, own_table, quarantine, windowed
-from tidemark.pipeline.lake.tables.diffs import diff_schema
-from tidemark.pipeline.lake.tables.own_table import OwnTable
-from tidemark.pipeline.lake.tables.requeued import JudgedBy, Rejudged, Requeued
-from tidemark.pipeline.lake.tables.stream_status import STATUS, StreamStatus
+from tidemark.pipeline.lake.tables import corrections, heartbeats, quarantine, windowed
+from tidemark.pipeline.lake.tables.diffs import STATUS, StreamStatus, diff_schema
+from tidemark.pipeline.lake.tables.quarantine import JudgedBy, Rejudged, Requeued
 from tidemark.pipeline.lake.tables.streams import Streams
 from tidemark.pipeline.lake.tables.table import LakeTable, TablePlace, table_errors
 from tidemark.pipeline.lake.tables.window_index import KeptWindows, WindowIndex
-from tidemark.pipeline.lake.tables.windowed import WindowedTable
+from tidemark.pipeline.lake.tables.windowed import OwnTable, WindowedTable
 from tidemark.pipeline.settings_sections import LakeSettings
 from tidemark.pipeline.windows import Windowing
 
 HEARTBEATS, QUARANTINE, HEARTBEAT_DIFFS = "heartbeats", "quarantine", "heartbeat_diffs"
 STREAM_STATUS, STREAMS, CORRECTIONS = "stream_status", "streams", "corrections"
-OWN_TABLES = own_table.FOLDER
+OWN_TABLES = windowed.FOLDER
 
 PARTITIONS = {
     HEARTBEATS: heartbeats.PARTITION,

@@ -1,10 +1,15 @@
-"""`owner.json`: the pipeline and the process that write the lake. It serves people, and the refusal of another pipeline
-by name; correctness does not depend on it."""
+"""Notes by which the processes of a lake agree: its owner, and the first schema that it accepted.
 
+`owner.json` names the pipeline and the process that write the lake. It serves people, and the refusal of another
+pipeline by name; correctness does not depend on it. `schemas/accepted.json` is create-only; all processes use it.
+"""
+
+from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import timedelta
 
-from tidemark.pipeline.lake.store.notes import JsonKind, Moment
+from tidemark.pipeline.lake.store.notes import JsonKind, Moment, Notes
+from tidemark.pipeline.lake.store.objects import ObjectStore
 from tidemark.pipeline.machine import ProcessName
 from tidemark.pipeline.settings import Settings
 
@@ -62,3 +67,39 @@ def pipeline_of(settings: Settings) -> PipelineName:
     """Return the pipeline that these settings describe."""
     pubsub = settings.pubsub
     return PipelineName(settings.pipeline_name, pubsub.topic_path, pubsub.base_path, pubsub.tracking_path)
+
+
+@dataclass(frozen=True, slots=True)
+class AcceptedSchema:
+    """The full name of the accepted schema."""
+
+    schema: str
+
+
+ACCEPTED = JsonKind("schemas/", "restore a copy, or delete it", key="accepted", holds=AcceptedSchema)
+
+
+class AcceptedSchemas:
+    """The schemas that messages may name: those in the settings, and the first existing one that a message named. The
+    note is read once and never replaced."""
+
+    def __init__(self, objects: ObjectStore, of_settings: Iterable[str] = ()) -> None:
+        self._notes = Notes(objects, ACCEPTED)
+        self._names = frozenset(of_settings)
+        self._has_read = False
+
+    def names(self) -> frozenset[str]:
+        """Return the full names. Raises DamagedNote, NewerFormat, LakeError."""
+        if not self._has_read:
+            self._read()
+        return self._names
+
+    def accept(self, name: str) -> None:
+        """Note the first schema, unless one is noted already. Raises LakeError."""
+        self._notes.ensure(ACCEPTED.key, AcceptedSchema(name))
+        self._read()
+
+    def _read(self) -> None:
+        if (accepted := self._notes.find(ACCEPTED.key)) is not None:
+            self._names |= {accepted.schema}
+        self._has_read = True

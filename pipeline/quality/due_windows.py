@@ -13,8 +13,8 @@ from datetime import timedelta
 import numpy as np
 import numpy.typing as npt
 
-from tidemark.pipeline.lake.tables.own_table import MadeWindows
 from tidemark.pipeline.lake.tables.window_index import KeptWindows, WindowIndex, window_numbers
+from tidemark.pipeline.lake.tables.windowed import MadeWindows
 from tidemark.pipeline.windows import Window, Windowing
 
 NO_TIME = timedelta(0)

@@ -11,8 +11,7 @@ import pyarrow.compute as pc
 
 from tidemark.pipeline.clock import EPOCH, from_us
 from tidemark.pipeline.lake.tables.heartbeats import Heartbeats, messages_of
-from tidemark.pipeline.lake.tables.quarantine import Quarantine
-from tidemark.pipeline.lake.tables.requeued import without
+from tidemark.pipeline.lake.tables.quarantine import Quarantine, without
 from tidemark.pipeline.watermark.histogram import BUCKET_US, NO_MINIMUM, Histogram, bucket_of, bucket_start
 
 WIDTHS = tuple(

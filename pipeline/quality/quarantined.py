@@ -11,8 +11,16 @@ import pyarrow.parquet as pq
 
 from tidemark.pipeline.lake.layout import Lake
 from tidemark.pipeline.lake.tables.heartbeats import Heartbeats
-from tidemark.pipeline.lake.tables.quarantine import EVERY, PARTITION, QUARANTINE, Quarantine, Reasons, Rejected
-from tidemark.pipeline.lake.tables.requeued import NOTHING_TOLD, without
+from tidemark.pipeline.lake.tables.quarantine import (
+    EVERY,
+    NOTHING_TOLD,
+    PARTITION,
+    QUARANTINE,
+    Quarantine,
+    Reasons,
+    Rejected,
+    without,
+)
 from tidemark.pipeline.lake.tables.table import MOMENT, first_day, table_errors
 
 NEWEST_FILES = 10

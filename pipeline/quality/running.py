@@ -11,8 +11,7 @@ from threading import Lock
 from tidemark.pipeline.clock import EPOCH, Clock
 from tidemark.pipeline.errors import LakeError, LakeOwned, NewerFormat
 from tidemark.pipeline.lake.failures import FailedTick, FailedTicks, reason_of
-from tidemark.pipeline.lake.store.notes import JsonKind
-from tidemark.pipeline.lake.store.slots import SlotFile
+from tidemark.pipeline.lake.store.notes import JsonKind, SlotFile
 from tidemark.pipeline.machine import ProcessName, own_process
 from tidemark.pipeline.settings import ReadFrom, Settings
 

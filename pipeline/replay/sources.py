@@ -13,9 +13,9 @@ from deltalake import DeltaTable
 from tidemark.pipeline.clock import to_us
 from tidemark.pipeline.errors import TraceUnusable
 from tidemark.pipeline.lake.log.tracking_log import TrackingLog
-from tidemark.pipeline.lake.store.read_ahead import read_ahead
+from tidemark.pipeline.lake.store.objects import read_ahead
 from tidemark.pipeline.lake.tables.heartbeats import PARTITION, Heartbeats, messages_of
-from tidemark.pipeline.lake.tables.requeued import NO_IDS, without
+from tidemark.pipeline.lake.tables.quarantine import NO_IDS, without
 from tidemark.pipeline.lake.tables.table import MOMENT, microseconds, table_errors
 from tidemark.pipeline.replay.trace import BY_STREAM, NEVER, NO_EVENT_TIME, Batch, CohortKey, Tick
 from tidemark.pipeline.version import refuse_newer

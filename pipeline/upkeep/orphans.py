@@ -16,8 +16,7 @@ from tidemark.pipeline.lake.landings import FOLDER as LANDINGS
 from tidemark.pipeline.lake.layout import PARTITIONS, Lake
 from tidemark.pipeline.lake.store.address import arrow_files, table_uri
 from tidemark.pipeline.lake.store.disk import TEMPORARY
-from tidemark.pipeline.lake.store.objects import ObjectStore
-from tidemark.pipeline.lake.store.read_ahead import read_ahead
+from tidemark.pipeline.lake.store.objects import ObjectStore, read_ahead
 from tidemark.pipeline.lake.tables.commit_sync import LOG_FOLDER
 from tidemark.pipeline.lake.tables.delta_log import actions, logged
 from tidemark.pipeline.lake.tables.table import LakeTable, table_errors

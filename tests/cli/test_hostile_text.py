@@ -19,7 +19,7 @@ from tests.tuning.tuning_traces import MemoryTrace, Source
 from tidemark.assets.jobs.tuning import tuning_metadata
 from tidemark.pipeline.clock import SystemClock, to_us
 from tidemark.pipeline.lake.layout import Lake
-from tidemark.pipeline.lake.tables.stream_status import StatusKind
+from tidemark.pipeline.lake.tables.diffs import StatusKind
 from tidemark.pipeline.phrases import printable
 from tidemark.pipeline.settings import load_settings
 from tidemark.pipeline.tuning.inputs import report_on_lake

@@ -15,7 +15,7 @@ from tidemark.pipeline.cli.app import app
 from tidemark.pipeline.clock import iso
 from tidemark.pipeline.errors import LakeError
 from tidemark.pipeline.lake.layout import Lake
-from tidemark.pipeline.lake.tables.stream_status import StatusKind
+from tidemark.pipeline.lake.tables.diffs import StatusKind
 
 
 def status(stream: str, kind: StatusKind, **told: Any) -> dict[str, Any]:

@@ -14,8 +14,7 @@ from tidemark.assets.jobs.heartbeat_diffs import FEW_STOPPED, silence_report, st
 from tidemark.assets.jobs.repair import REPAIR
 from tidemark.pipeline.clock import SystemClock
 from tidemark.pipeline.settings_sections import LakeSettings, SparkSettings
-from tidemark.pipeline.upkeep.integrity import Fault
-from tidemark.pipeline.upkeep.repair import Survey, Surveyor
+from tidemark.pipeline.upkeep.repair import Fault, Survey, Surveyor
 
 pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning")  # sockets that py4j leaves to the collector
 

@@ -11,7 +11,7 @@ import pytest
 
 from tests.gcs.fault_proxy import FaultProxy, table
 from tidemark.pipeline.lake.store.address import arrow_files
-from tidemark.pipeline.lake.store.bucket_files import WHOLE_BYTES
+from tidemark.pipeline.lake.store.gcs import WHOLE_BYTES
 from tidemark.pipeline.settings_sections import LakeSettings
 
 pytestmark = pytest.mark.gcs

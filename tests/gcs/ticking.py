@@ -12,7 +12,7 @@ from tidemark.pipeline.ingest.readers import new_files
 from tidemark.pipeline.ingest.take import Budget
 from tidemark.pipeline.ingest.ticks import land
 from tidemark.pipeline.lake.layout import Lake
-from tidemark.pipeline.lake.log.watermark_object import WatermarkObject
+from tidemark.pipeline.lake.log.notes import WatermarkObject
 from tidemark.pipeline.lake.tables.windowed import DiffRun, Replaced
 from tidemark.pipeline.settings_sections import LakeSettings
 from tidemark.pipeline.watermark.state import Snapshot

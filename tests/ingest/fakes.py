@@ -37,13 +37,12 @@ from tidemark.pipeline.ingest.requeue import Requeue, Requeuer
 from tidemark.pipeline.ingest.take import Budget
 from tidemark.pipeline.ingest.ticks import Tracked, land, track
 from tidemark.pipeline.lake.layout import Lake
+from tidemark.pipeline.lake.log.notes import WatermarkObject
 from tidemark.pipeline.lake.log.tracking_log import TrackingLog
-from tidemark.pipeline.lake.log.watermark_object import WatermarkObject
 from tidemark.pipeline.lake.store.address import open_objects
 from tidemark.pipeline.lake.store.objects import ObjectStore
 from tidemark.pipeline.lake.tables.new_files import NewFile, NewFiles
-from tidemark.pipeline.lake.tables.quarantine import EVERY, Rejected
-from tidemark.pipeline.lake.tables.requeued import Rejudged, Requeued
+from tidemark.pipeline.lake.tables.quarantine import EVERY, Rejected, Rejudged, Requeued
 from tidemark.pipeline.pubsub.leases import Acknowledged
 from tidemark.pipeline.pubsub.pulls import GIVEN_BACK_SECONDS
 from tidemark.pipeline.settings_sections import LakeSettings

@@ -24,7 +24,7 @@ from tidemark.local.emulator.server import served
 from tidemark.pipeline.clock import SystemClock, iso
 from tidemark.pipeline.errors import InvalidSettings, LakeUnreachable
 from tidemark.pipeline.ingest.signals import SignalTopic, signals_of
-from tidemark.pipeline.lake.log.watermark_object import LANDED, NAME, SENT
+from tidemark.pipeline.lake.log.notes import LANDED, NAME, SENT
 from tidemark.pipeline.pubsub.connection import publisher_client, subscriber_client
 from tidemark.pipeline.pubsub.provision import provision_here
 from tidemark.pipeline.settings import Settings, load_settings

@@ -6,7 +6,7 @@ import pytest
 from tests.lake.builders import LATER, Beat, append_beats, append_rejected, columns_of, lake_of
 from tests.watermark.builders import at
 from tidemark.pipeline.lake.layout import Lake
-from tidemark.pipeline.lake.tables.requeued import JUDGED_BY, UNREADABLE, touching
+from tidemark.pipeline.lake.tables.quarantine import JUDGED_BY, UNREADABLE, touching
 from tidemark.pipeline.quality.quarantined import NEWEST_FILES, QuarantineShare, read_quarantine_share, read_reasons
 from tidemark.pipeline.settings_sections import LakeSettings
 

@@ -3,7 +3,7 @@
 import pytest
 
 from tidemark.pipeline.errors import LakeError, LakeUnreachable, LakeUnwritable
-from tidemark.pipeline.lake.store.storage_errors import storage_error
+from tidemark.pipeline.lake.store.disk import storage_error
 
 TABLE = "gs://bucket/lake/heartbeats"
 DENIED = (

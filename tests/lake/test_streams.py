@@ -18,7 +18,7 @@ from tests.lake.builders import lake_in
 from tests.watermark.builders import at
 from tidemark.pipeline.errors import ObjectExists
 from tidemark.pipeline.lake.layout import Lake
-from tidemark.pipeline.lake.tables.stream_status import StatusKind
+from tidemark.pipeline.lake.tables.diffs import StatusKind
 from tidemark.pipeline.lake.tables.streams import KnownStreams
 from tidemark.pipeline.lake.tables.windowed import DiffRun, WindowedTable
 from tidemark.pipeline.quality.silence import WindowSilence, silence_of

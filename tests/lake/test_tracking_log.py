@@ -13,8 +13,8 @@ from tests.lake.builders import lake_in
 from tests.watermark.builders import at, published, reading
 from tidemark.pipeline.cli.repair.repair import repair
 from tidemark.pipeline.errors import CorruptObject, LakeUnreachable
+from tidemark.pipeline.lake.log.notes import NOTED
 from tidemark.pipeline.lake.log.tracking_log import TrackingLog, entry_name
-from tidemark.pipeline.lake.log.witness import NOTED
 from tidemark.pipeline.lake.store.address import open_objects
 from tidemark.pipeline.lake.store.disk import DiskObjects
 from tidemark.pipeline.lake.store.objects import ObjectStore

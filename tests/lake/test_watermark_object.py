@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from tests.watermark.builders import at
 from tidemark.pipeline.clock import iso
 from tidemark.pipeline.errors import LakeUnreachable, ObjectMissing, ObjectReplaced
-from tidemark.pipeline.lake.log.watermark_object import NAME, WRITTEN_AGAIN_AFTER, WatermarkObject
+from tidemark.pipeline.lake.log.notes import NAME, WRITTEN_AGAIN_AFTER, WatermarkObject
 from tidemark.pipeline.lake.store.objects import ObjectStore
 from tidemark.pipeline.version import marks
 from tidemark.pipeline.watermark.decision import Decision, Reason

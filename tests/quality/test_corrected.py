@@ -24,7 +24,7 @@ from tidemark.pipeline.lake.tables.windowed import DiffRun
 from tidemark.pipeline.quality import corrected
 from tidemark.pipeline.quality.corrected import DIFFS_KEY, FollowedTable, follow
 from tidemark.pipeline.settings_sections import LakeSettings
-from tidemark.pipeline.upkeep.compaction import compact, trim
+from tidemark.pipeline.upkeep.housekeeping import compact, trim
 from tidemark.pipeline.upkeep.orphans import find_orphans
 
 FIRST, SECOND = "2026-11-21T05-20Z", "2026-11-21T05-25Z"

@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tidemark.pipeline.lake.tables.own_table import Made, MadeWindows, digest_of
+from tidemark.pipeline.lake.tables.windowed import Made, MadeWindows, digest_of
 from tidemark.pipeline.quality.due_windows import ComputedWindows, Followed
 from tidemark.pipeline.windows import Windowing
 

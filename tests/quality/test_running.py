@@ -16,9 +16,9 @@ from tests.clock import ManualClock
 from tests.watermark.builders import at
 from tidemark.pipeline.errors import LakeFull
 from tidemark.pipeline.lake.failures import FailedTick, FailedTicks
-from tidemark.pipeline.lake.store import slots
+from tidemark.pipeline.lake.store import notes as slots
 from tidemark.pipeline.lake.store.disk import DiskObjects
-from tidemark.pipeline.lake.store.slots import SLOT, SLOTS, SlotFile
+from tidemark.pipeline.lake.store.notes import SLOT, SLOTS, SlotFile
 from tidemark.pipeline.machine import ProcessName
 from tidemark.pipeline.quality.failing import TicksNow, ticks_now
 from tidemark.pipeline.quality.running import KIND, Running, TickNotes, read_running

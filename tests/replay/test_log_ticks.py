@@ -15,7 +15,7 @@ from tests.watermark.builders import at, reading, seconds
 from tidemark.pipeline.errors import ObjectMissing
 from tidemark.pipeline.lake.log.tracking_log import TrackingLog, entry_name
 from tidemark.pipeline.lake.store.address import open_objects
-from tidemark.pipeline.lake.store.read_ahead import READ_AHEAD
+from tidemark.pipeline.lake.store.objects import READ_AHEAD
 from tidemark.pipeline.replay.replay import Verification, decide_again, verify
 from tidemark.pipeline.replay.sources import LakeLandings, recorded_ticks
 from tidemark.pipeline.replay.trace import Batch, Tick, ticks_of

@@ -16,9 +16,8 @@ from tidemark.pipeline.compute.columns import NUMBER, DiffPlan, heartbeat_diffs,
 from tidemark.pipeline.compute.micro_batch import MicroBatch
 from tidemark.pipeline.contract.heartbeat import FieldKind, compared_columns
 from tidemark.pipeline.lake.layout import Lake
-from tidemark.pipeline.lake.tables.diffs import diff_schema
+from tidemark.pipeline.lake.tables.diffs import STATUS, diff_schema
 from tidemark.pipeline.lake.tables.heartbeats import columns_read
-from tidemark.pipeline.lake.tables.stream_status import STATUS
 from tidemark.pipeline.lake.tables.windowed import PARTITION
 
 T0 = datetime(2026, 11, 21, 12, tzinfo=UTC)

@@ -15,8 +15,8 @@ from tests.spark.beats import FIELDS, PLAN, Beat, at, by_kind, by_message
 from tidemark.pipeline.clock import duration_us, to_us
 from tidemark.pipeline.compute.columns import DiffPlan
 from tidemark.pipeline.contract.heartbeat import FieldKind, compared_columns
+from tidemark.pipeline.lake.tables.diffs import StatusKind
 from tidemark.pipeline.lake.tables.heartbeats import columns_read
-from tidemark.pipeline.lake.tables.stream_status import StatusKind
 from tidemark.pipeline.spark.frames import moment, spark_schema
 from tidemark.pipeline.windows import Windowing
 

@@ -34,9 +34,8 @@ from tests.spark.beats import (
 from tests.spark.oracle import by_frames
 from tidemark.pipeline.compute import slices
 from tidemark.pipeline.lake.layout import Lake
-from tidemark.pipeline.lake.tables.diffs import diff_schema
+from tidemark.pipeline.lake.tables.diffs import STATUS, diff_schema
 from tidemark.pipeline.lake.tables.heartbeats import columns_read
-from tidemark.pipeline.lake.tables.stream_status import STATUS
 from tidemark.pipeline.lake.tables.windowed import PARTITION
 from tidemark.pipeline.settings_sections import LakeSettings
 from tidemark.pipeline.windows import Windowing

@@ -25,13 +25,13 @@ from tidemark.pipeline.compute.replacement import ReplacedWindows
 from tidemark.pipeline.contract.heartbeat import FieldKind
 from tidemark.pipeline.errors import ExecutorsUnable, WindowExpired, WindowNotClosed
 from tidemark.pipeline.lake.layout import HEARTBEATS, Lake
+from tidemark.pipeline.lake.tables.diffs import StreamStatus
 from tidemark.pipeline.lake.tables.heartbeats import Heartbeats
-from tidemark.pipeline.lake.tables.stream_status import StreamStatus
 from tidemark.pipeline.lake.tables.windowed import DiffRun, WindowedTable
 from tidemark.pipeline.settings_sections import LakeSettings
 from tidemark.pipeline.spark.executors import ABLE, CONTRACT, PYTHON, run_slices
 from tidemark.pipeline.spark.executors import WINDOWS as WINDOWS_NEED
-from tidemark.pipeline.upkeep.compaction import drop_partitions
+from tidemark.pipeline.upkeep.housekeeping import drop_partitions
 from tidemark.pipeline.upkeep.orphans import find_orphans, remove_orphans
 from tidemark.pipeline.windows import Window, Windowing
 

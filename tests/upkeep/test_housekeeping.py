@@ -26,9 +26,9 @@ from tidemark.pipeline.lake.tables.windowed import DiffRun
 from tidemark.pipeline.quality.status import read_waiting
 from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.settings_sections import HousekeepingSettings, LakeSettings, WindowSettings
-from tidemark.pipeline.upkeep import compaction, housekeeping
-from tidemark.pipeline.upkeep.compaction import MANY, compact, drop_partitions, trim
-from tidemark.pipeline.upkeep.housekeeping import Chore, Housekeeper
+from tidemark.pipeline.upkeep import housekeeping
+from tidemark.pipeline.upkeep import housekeeping as compaction
+from tidemark.pipeline.upkeep.housekeeping import MANY, Chore, Housekeeper, compact, drop_partitions, trim
 from tidemark.pipeline.upkeep.orphans import find_orphans
 from tidemark.pipeline.watermark.decision import Decision, Reason
 from tidemark.pipeline.watermark.policy import Policy

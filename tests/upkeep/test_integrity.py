@@ -13,13 +13,12 @@ from tests.lake.builders import Beat
 from tests.quality.staleness_history import LENGTH, LOOKBACK, WINDOWS, History, new_history
 from tests.watermark.builders import START, at, published
 from tidemark.pipeline.errors import CorruptObject
+from tidemark.pipeline.lake.log.notes import LogWitness, Note
 from tidemark.pipeline.lake.log.tracking_log import entry_name
-from tidemark.pipeline.lake.log.witness import LogWitness, Note
 from tidemark.pipeline.lake.tables.windowed import DiffRun
 from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.settings_sections import LakeSettings, WindowSettings
-from tidemark.pipeline.upkeep.integrity import Broken, Fault
-from tidemark.pipeline.upkeep.repair import Survey, Surveyor, forget_entry
+from tidemark.pipeline.upkeep.repair import Broken, Fault, Survey, Surveyor, forget_entry
 from tidemark.pipeline.watermark.decision import Decision, Reason
 from tidemark.pipeline.watermark.policy import Policy
 from tidemark.pipeline.watermark.state import Beginning, DecisionRecord, Lost, Snapshot

@@ -8,7 +8,7 @@ DELETES = re.compile(r"\.(delete|keep_newest|unlink|vacuum|rmtree|rmdir)\(|clean
 ELSEWHERE = {"services/processes.py", "doctor/measure/traffic.py", "doctor/measure/writing.py"}
 """They delete their own notes, topics and unfinished files, outside of the lake."""
 
-STORES = {f"lake/store/{name}.py" for name in ("gcs", "bucket_files", "admission", "notes")}
+STORES = {f"lake/store/{name}.py" for name in ("gcs", "admission", "notes")}
 """They delete what they are told to, and nothing by themselves."""
 
 
@@ -20,6 +20,6 @@ def test_every_module_that_deletes_a_file_is_in_the_table_of_what_deletes_one() 
         for path in room.rglob("*.py")
         if DELETES.search(path.read_text())
     }
-    assert {"lake/log/packing.py", "upkeep/orphans.py", "upkeep/compaction.py"} < deleting
+    assert {"lake/log/packing.py", "upkeep/orphans.py", "upkeep/housekeeping.py"} < deleting
     named = {module for module in deleting if module in text}
     assert deleting - named - ELSEWHERE - STORES == set()

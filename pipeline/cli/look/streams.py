@@ -12,7 +12,7 @@ from tidemark.pipeline.cli.output import columns, console, print_json, print_row
 from tidemark.pipeline.clock import iso
 from tidemark.pipeline.errors import LakeError
 from tidemark.pipeline.lake.layout import Lake
-from tidemark.pipeline.lake.tables.stream_status import StatusKind
+from tidemark.pipeline.lake.tables.diffs import StatusKind
 from tidemark.pipeline.lake.tables.streams import KnownStreams
 from tidemark.pipeline.quality.silence import silence_of
 from tidemark.pipeline.windows import Window, Windowing

@@ -32,11 +32,10 @@ from tidemark.pipeline.orchestrator.api import DagsterApi
 from tidemark.pipeline.orchestrator.names import COMPUTE_WINDOWS, TO, WINDOWS, compute_job
 from tidemark.pipeline.phrases import printable
 from tidemark.pipeline.settings import Settings, load_settings
-from tidemark.pipeline.upkeep.integrity import Progress as Tell
-from tidemark.pipeline.upkeep.integrity import forget_damaged
 from tidemark.pipeline.upkeep.orphans import GRACE, Orphan
 from tidemark.pipeline.upkeep.orphans import remove_orphans as remove_orphan_files
-from tidemark.pipeline.upkeep.repair import Survey, Surveyor, findings, forget_entry
+from tidemark.pipeline.upkeep.repair import Progress as Tell
+from tidemark.pipeline.upkeep.repair import Survey, Surveyor, findings, forget_damaged, forget_entry
 from tidemark.pipeline.windows import WINDOWS_PER_RUN, Window
 
 DEFAULT_GRACE, NO_TIME = Span(seconds=GRACE.total_seconds()), Span(0)

@@ -28,8 +28,7 @@ from tidemark.pipeline.errors import (
 )
 from tidemark.pipeline.lake.log.archive import ARCHIVES, LogArchive
 from tidemark.pipeline.lake.log.codec import decode, encode
-from tidemark.pipeline.lake.log.watermark_object import SENT, WATERMARK
-from tidemark.pipeline.lake.log.witness import LogWitness, lost_end
+from tidemark.pipeline.lake.log.notes import SENT, WATERMARK, LogWitness, lost_end
 from tidemark.pipeline.lake.store.objects import ObjectStore
 from tidemark.pipeline.watermark.state import Beginning, Compacted, DecisionRecord, Entry, Lost, WatermarkState
 

@@ -89,6 +89,6 @@ def arrow_files(lake: LakeSettings, name: str, kept_bytes: int = 0) -> pafs.File
         folder = lake.folder.absolute() / name
         check_folder(folder)
         return pafs.SubTreeFileSystem(str(folder), pafs.LocalFileSystem())
-    from tidemark.pipeline.lake.store.bucket_files import BucketFiles  # as CloudStorageObjects
+    from tidemark.pipeline.lake.store.gcs import BucketFiles
 
     return pafs.PyFileSystem(BucketFiles(f"{lake.uri}/{name}".rstrip("/"), lake.endpoint, kept_bytes))

@@ -1,11 +1,13 @@
-"""The protocol of an object store, whose objects are create-only or, if derived, replaceable; and a count of a bucket's
-calls."""
+"""The protocol of an object store, whose objects are create-only or, if derived, replaceable; a count of a bucket's
+calls; and parallel reads, because each read in a bucket is a separate request."""
 
-from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
+from itertools import islice
 from threading import Lock
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 LOCAL_PROJECT = "tidemark-local"
 """The project ID sent to a server on loopback, which has no projects."""
@@ -67,3 +69,26 @@ class ObjectStore(Protocol):
 
     def delete(self, name: str) -> None:
         """Delete an object if it exists. Only housekeeping and repairs delete."""
+
+
+Item = TypeVar("Item")
+Read = TypeVar("Read")
+
+READERS = 8
+"""Number of objects read in parallel."""
+READ_AHEAD = 4 * READERS
+"""Maximum number of results held in memory before they are consumed."""
+
+
+def read_ahead(read: Callable[[Item], Read], items: Iterable[Item]) -> Iterator[tuple[Item, Read]]:
+    """Yield each item with the result of `read`, in the given order. `read` is called from several threads."""
+    pool = ThreadPoolExecutor(READERS, thread_name_prefix="reader")
+    try:
+        reads = ((item, pool.submit(read, item)) for item in items)
+        asked = deque(islice(reads, READ_AHEAD))
+        while asked:
+            item, found = asked.popleft()
+            yield item, found.result()
+            asked.extend(islice(reads, 1))
+    finally:
+        pool.shutdown(wait=True, cancel_futures=True)

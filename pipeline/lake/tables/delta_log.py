@@ -20,7 +20,7 @@ from deltalake import DeltaTable
 
 from tidemark.pipeline.clock import from_us
 from tidemark.pipeline.errors import CorruptObject, ObjectMissing
-from tidemark.pipeline.lake.store.read_ahead import read_ahead
+from tidemark.pipeline.lake.store.objects import read_ahead
 from tidemark.pipeline.lake.tables.commit_sync import LOG_FOLDER
 from tidemark.pipeline.lake.tables.table import CUT, LakeTable, table_errors
 

@@ -1,13 +1,20 @@
 """The `quarantine` table: every rejected message in full, with the reason. Nothing is lost, and nothing is repaired.
 
-A message waits here until its contract is corrected and it is requeued. Its rows stay; `requeued.py` notes that it
-landed, or the new reason for which a requeue rejected it.
+A message waits here until its contract is corrected and it is requeued. Its rows stay. Notes say which messages were
+requeued, the current reasons of others, and the message contract by which the whole quarantine was last judged.
+
+The first two kinds are create-only, by the day on which the messages were rejected. A note is written after its
+messages have landed, so the messages it names are in `heartbeats`, or were until their retention ended. If a requeue is
+killed before it writes its note, the next one finds the messages in `heartbeats` and notes them. A lost note is
+harmless: the next requeue derives it again.
 """
 
+import uuid
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from itertools import groupby
 from typing import Any
 
 import pyarrow as pa
@@ -16,9 +23,164 @@ import pyarrow.compute as pc
 from tidemark.pipeline.clock import to_us
 from tidemark.pipeline.contract.heartbeat import HeartbeatReader, MessageContract, Rejection, RejectionReason
 from tidemark.pipeline.contract.messages import Column, described
+from tidemark.pipeline.lake.store.notes import JsonKind, Moment, Notes, ParquetKind
+from tidemark.pipeline.lake.store.objects import ObjectStore, read_ahead
 from tidemark.pipeline.lake.tables.heartbeats import message_columns
-from tidemark.pipeline.lake.tables.requeued import NO_IDS, NOTHING_TOLD, as_judged_last, without
 from tidemark.pipeline.lake.tables.table import DAY_FORMAT, MOMENT, LakeTable, data_files, first_day, rows_of
+
+TOLD = ("reason", "detail")
+NO_IDS = pa.nulls(0, pa.string())
+NOTHING_TOLD = pa.table(dict.fromkeys(("message_id", *TOLD), NO_IDS))
+
+FOUND_AGAIN = "restore a copy, or delete it: the next requeue derives it again"
+REQUEUED = ParquetKind("requeued/", FOUND_AGAIN, r"[\d-]+/\d+-\d+-[0-9a-f]+", columns=("message_id",))
+REJUDGED = ParquetKind("rejudged/", FOUND_AGAIN, r"[\d-]+/[0-9a-f]+", columns=("message_id", *TOLD, "judged_at_us"))
+
+
+@dataclass(frozen=True, slots=True)
+class Judgement:
+    """The digest of a contract, and the time at which the whole quarantine was judged by it."""
+
+    contract: str
+    judged_at: Moment
+
+
+JUDGED_BY = JsonKind("requeued/", key="contract", holds=Judgement)
+UNREADABLE = ""
+"""Stands for a damaged note. No contract has this digest, so quarantine is judged again."""
+
+
+class OfDays:
+    """Notes whose rows have a `message_id`, and whose keys begin with the day on which the messages were rejected.
+    Reading raises DamagedNote, NewerFormat, LakeUnreachable."""
+
+    kind: ParquetKind
+
+    def __init__(self, objects: ObjectStore) -> None:
+        self._notes = Notes(objects, self.kind)
+
+    def between(self, since: str = "", until: str = "") -> list[str]:
+        """Return the keys from one day to another, both inclusive (empty: no bound)."""
+        keys = self._notes.listed(since if since == until else "")
+        return [key for key in keys if since <= _day_of(key) and (not until or _day_of(key) <= until)]
+
+    def rows(self, keys: Iterable[str]) -> list[pa.Table]:
+        """Return the rows of each note. Notes that retention has deleted meanwhile are left out."""
+        return [rows for _, rows in read_ahead(self._notes.find, keys) if rows is not None]
+
+    def forget_before(self, day: str, *, dry_run: bool = False) -> int:
+        """Delete the notes of messages rejected before a day, and return their number. Raises LakeError."""
+        old = [key for key in self.between() if _day_of(key) < day]
+        self._notes.delete(*(old if not dry_run else ()))
+        return len(old)
+
+
+class Requeued(OfDays):
+    """Notes of requeued messages. A key has the day, and the minimum and maximum of the messages' publish seconds."""
+
+    kind = REQUEUED
+
+    def ids(self, keys: Iterable[str]) -> pa.Array:
+        """Return the ids of the messages in these notes."""
+        found = (rows["message_id"].combine_chunks() for rows in self.rows(keys))
+        return pa.concat_arrays([NO_IDS, *found])
+
+    def every_id(self) -> pa.Array:
+        """Return the ids of all requeued messages."""
+        return self.ids(self.between())
+
+    def note(self, day: str, seconds: Sequence[int], ids: pa.Array) -> str:
+        """Note that messages rejected on a day, and published between two `seconds`, have landed. Returns the key.
+        Raises LakeError; then the next requeue finds the messages in `heartbeats`, and notes them."""
+        first, last = seconds
+        key = f"{day}/{first}-{last}-{_attempt()}"
+        self._notes.create(key, pa.table({"message_id": ids}))
+        return key
+
+
+class Rejudged(OfDays):
+    """Notes of messages for which a requeue found a reason or detail other than that in `quarantine`."""
+
+    kind = REJUDGED
+
+    def by_day(self, since: str = "", until: str = "") -> Mapping[str, pa.Table]:
+        """Return the `message_id`, newest reason and newest detail of each noted message, by day, for the same range of
+        days as `between`. Days without a note are left out."""
+        return {day: _newest(self.rows(of_day)) for day, of_day in groupby(self.between(since, until), _day_of)}
+
+    def note(self, day: str, rows: pa.Table, at: datetime) -> None:
+        """Note the reason and the detail of messages rejected on a day, as judged at the time `at`. Raises
+        LakeError."""
+        judged_at = pa.array([to_us(at)] * len(rows), pa.int64())
+        noted = rows.select(["message_id", *TOLD]).append_column("judged_at_us", judged_at)
+        self._notes.create(f"{day}/{_attempt()}", noted)
+
+
+class JudgedBy:
+    """The digest of the message contract by which the whole quarantine was last judged."""
+
+    def __init__(self, objects: ObjectStore) -> None:
+        self._notes = Notes(objects, JUDGED_BY)
+
+    def digest(self) -> str | None:
+        """Return the digest of the contract; UNREADABLE if the note is damaged, None if it does not exist. Raises
+        NewerFormat, LakeError."""
+        note, generation = self._notes.found(JUDGED_BY.key)
+        return note.contract if note is not None else UNREADABLE if generation else None
+
+    def note(self, digest: str, at: datetime) -> None:
+        """Replace the note if the digest differs. If another writer is faster, its note stays. Raises LakeError."""
+        there, generation = self._notes.found(JUDGED_BY.key)
+        if there is None or there.contract != digest:
+            self._notes.offer(JUDGED_BY.key, Judgement(digest, at), generation)
+
+
+def touching(keys: Iterable[str], first: int, last: int) -> list[str]:
+    """Return the keys of Requeued notes whose range of publish seconds overlaps `[first, last]`."""
+    spans = {key: [int(second) for second in key.partition("/")[2].split("-")[:2]] for key in keys}
+    return [key for key, (least, greatest) in spans.items() if least <= last and first <= greatest]
+
+
+def without(rows: pa.Table, ids: pa.Array) -> pa.Table:
+    """Return the rows whose `message_id` is not among `ids`."""
+    return rows.filter(pc.invert(pc.is_in(rows["message_id"], ids))) if len(ids) else rows
+
+
+def as_judged_last(rows: pa.Table, told: pa.Table) -> pa.Table:
+    """Return rows of `quarantine` with the reason and the detail of the newest judgement."""
+    if not len(told):
+        return rows
+    at = pc.index_in(rows["message_id"], told["message_id"].combine_chunks())
+    for name in TOLD:
+        if (position := rows.schema.get_field_index(name)) >= 0:
+            newest = pc.coalesce(told[name].take(at), rows[name])
+            rows = rows.set_column(position, rows.schema.field(position), newest)
+    return rows
+
+
+def judged_otherwise(rows: pa.Table, rejected: pa.Table) -> pa.Table:
+    """Return the messages of `rejected` whose rows in `quarantine` have another reason or detail."""
+    at = pc.index_in(rows["message_id"], rejected["message_id"].combine_chunks())
+    differs = pc.or_(*(pc.not_equal(rows[name], rejected[name].take(at)) for name in TOLD))
+    others = rows["message_id"].filter(pc.fill_null(differs, False))
+    return rejected.filter(pc.is_in(rejected["message_id"], others.combine_chunks())).select(["message_id", *TOLD])
+
+
+def _newest(found: Sequence[pa.Table]) -> pa.Table:
+    if not found:
+        return NOTHING_TOLD
+    ordered = pa.concat_tables(found).sort_by("judged_at_us")
+    newest = ordered.group_by("message_id", use_threads=False).aggregate([(name, "last") for name in TOLD])
+    return newest.select(["message_id", *(f"{name}_last" for name in TOLD)]).rename_columns(["message_id", *TOLD])
+
+
+def _attempt() -> str:
+    return uuid.uuid4().hex[:12]
+
+
+def _day_of(key: str) -> str:
+    return key.partition("/")[0]
+
 
 PARTITION = "rejected_on"
 

@@ -32,7 +32,7 @@ from tidemark.pipeline.errors import (
     TableConflict,
 )
 from tidemark.pipeline.lake.store.admission import Admission
-from tidemark.pipeline.lake.store.storage_errors import storage_error
+from tidemark.pipeline.lake.store.disk import storage_error
 from tidemark.pipeline.lake.tables.commit_sync import LOG_FOLDER, CommitSync
 from tidemark.pipeline.version import format_of, marks, refuse_newer
 from tidemark.pipeline.watermark.histogram import Ints

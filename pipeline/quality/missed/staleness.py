@@ -19,7 +19,7 @@ from deltalake import DeltaTable
 
 from tidemark.pipeline.errors import CorruptObject, ObjectMissing
 from tidemark.pipeline.lake.layout import KEPT_BYTES, Lake
-from tidemark.pipeline.lake.store.read_ahead import read_ahead
+from tidemark.pipeline.lake.store.objects import read_ahead
 from tidemark.pipeline.lake.tables.delta_log import AddedFile, commits
 from tidemark.pipeline.lake.tables.heartbeats import range_of
 from tidemark.pipeline.lake.tables.table import DamagedFile, listed, microseconds
