@@ -53,7 +53,6 @@ TEST_BY_TEST = (
     "tests/simulation/test_simulation.py",
     "tests/tuning/test_report.py",
     "tests/upkeep/test_housekeeping.py",
-    "tests/watermark/test_safety.py",
 )
 """Long files whose tests share nothing that is expensive to set up."""
 

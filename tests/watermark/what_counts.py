@@ -1,13 +1,13 @@
 """Brute force over random schedules: what counts, and as what, loses nothing. `python -m tests.watermark.what_counts`.
 
 A schedule is a handful of messages, the moments at which they are tracked and land, and ticks in between. One process
-tracks them and remembers copies; the fold and the rules are those of production.
+tracks them and remembers copies; the fold and the rules are those of production. Entries of its log may be lost.
 """
 
 import argparse
 import random
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Literal
@@ -20,7 +20,7 @@ from tidemark.pipeline.ingest.copies import RememberedCopies, keys_of
 from tidemark.pipeline.watermark.histogram import A_COPY, Histogram, Ints
 from tidemark.pipeline.watermark.policy import Policy
 from tidemark.pipeline.watermark.readings import Reading
-from tidemark.pipeline.watermark.state import Beginning, Snapshot, WatermarkState
+from tidemark.pipeline.watermark.state import Beginning, Entry, Lost, Snapshot, WatermarkState
 
 SECOND = 1_000_000
 Rule = Literal["band", "frontier"]
@@ -83,9 +83,24 @@ def schedule_of(seed: int, *, copies: bool = True, clocks: bool = True, bounded:
     return Schedule(policy, tuple(messages), tuple(ticks))
 
 
-def late_in(schedule: Schedule, memory: Callable[[], RememberedCopies]) -> list[Message]:
-    """The messages that hold the watermark, and first land below it."""
-    copies, state = memory(), WatermarkState().after(0, Beginning(from_us(START_US - SECOND)))
+LOST = Lost("its object was damaged")
+
+
+def folded(entries: Iterable[Entry]) -> WatermarkState:
+    """The state of a log."""
+    state = WatermarkState()
+    for number, entry in enumerate(entries):
+        state = state.after(number, entry)
+    return state
+
+
+def late_in(
+    schedule: Schedule, memory: Callable[[], RememberedCopies], loses: random.Random | None = None, lost: Entry = LOST
+) -> list[Message]:
+    """The messages that hold the watermark, and first land below it. After a tick, `loses` draws whether a histogram is
+    found to be damaged, in whose place is `lost` then; no reading tells of a hole."""
+    copies, entries = memory(), list[Entry]([Beginning(from_us(START_US - SECOND))])
+    state = folded(entries)
     done, landed, late = set[Message](), set[int](), list[Message]()
     messages, before = schedule.messages, START_US - SECOND
     for at in schedule.ticks_us:
@@ -97,18 +112,20 @@ def late_in(schedule: Schedule, memory: Callable[[], RememberedCopies]) -> list[
             landed.add(one.number)
         for moment in sorted({m.tracked_us for m in messages if m.tracked_us <= at} - {m.tracked_us for m in done}):
             batch = [m for m in messages if m.tracked_us == moment]
-            state = state.after(state.number + 1, Snapshot(_counted(batch, copies)))
+            entries.append(Snapshot(_counted(batch, copies)))
             done.update(batch)
         readings = [
-            Reading(from_us(at), from_us(min([at, *outstanding])), names_a_message=bool(outstanding))
+            Reading(from_us(at), from_us(min([at, *outstanding])), names_a_message=bool(outstanding) and loses is None)
             for outstanding in (
                 [m.publish_us for m in messages if m.publish_us <= at < m.landed_us],
                 [m.publish_us for m in messages if m.publish_us <= at < m.tracked_us],
             )
         ]
-        decided = state.decide(*readings, schedule.policy, from_us(at))
-        state = state.after(state.number + 1, decided)
-        before = at
+        entries.append(folded(entries).decide(*readings, schedule.policy, from_us(at)))
+        histograms = [number for number, entry in enumerate(entries) if isinstance(entry, Snapshot)]
+        if loses is not None and histograms and loses.random() < 0.5:
+            entries[loses.choice(histograms[-2:])] = lost
+        state, before = folded(entries), at
     return late
 
 
@@ -146,16 +163,15 @@ def remembering() -> RememberedCopies:
     return RememberedCopies(timedelta(minutes=10))
 
 
-def first_late(
-    seeds: range, memory: Callable[[], RememberedCopies] = remembering, **more: bool
-) -> tuple[int | None, int]:
-    """The first seed with a late message, and how many schedules that keep their band were played."""
+def first_late(seeds: range, lost: Entry | None = None, **more: bool) -> tuple[int | None, int]:
+    """The first seed with a late message, and how many schedules that keep their band were played; entries are lost if
+    `lost` says what takes their place."""
     played = 0
     for seed in seeds:
         schedule = schedule_of(seed, **more)
         if keeps_its_band(schedule):
             played += 1
-            if late_in(schedule, memory):
+            if late_in(schedule, remembering, None if lost is None else random.Random(seed), lost or LOST):
                 return seed, played
     return None, played
 
