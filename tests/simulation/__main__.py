@@ -8,8 +8,9 @@ from collections import Counter
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import fields
 
-from tests.simulation.faults import AS_IT_IS, PLANTED, Planted
+from tests.simulation.faults import AS_IT_IS, Planted
 from tests.simulation.oracle import Broken
+from tests.simulation.search import PLANTED
 from tests.simulation.simulation import Outcome, Simulation
 from tidemark.pipeline.watermark.decision import Reason
 

@@ -8,9 +8,26 @@ from typing import Any
 
 import numpy as np
 
+from tests.simulation.faults import (
+    any_lag,
+    both,
+    bounded,
+    by_band,
+    by_frontier,
+    hole,
+    idle,
+    just_in_time,
+    kept,
+    operated,
+    plant,
+    quantiles,
+    slack,
+    soon,
+    sought,
+)
 from tests.watermark.builders import LONG_AGO
 from tidemark.pipeline.clock import duration_us
-from tidemark.pipeline.replay.replay import bound_without_anchor
+from tidemark.pipeline.replay.replay import RULES_WITHOUT_ANCHOR, bound_without_anchor
 from tidemark.pipeline.watermark import estimator, readings, rules, state
 from tidemark.pipeline.watermark.decision import Decision, SilenceEvidence
 from tidemark.pipeline.watermark.histogram import BUCKET_US, COPY, Cell, Histogram, Ints, bucket_of
@@ -20,7 +37,6 @@ from tidemark.pipeline.watermark.rules import (
     RULES,
     Candidate,
     Held,
-    Rule,
     Verdict,
     anchor_before,
     band_start,
@@ -32,6 +48,8 @@ from tidemark.pipeline.watermark.rules import (
 from tidemark.pipeline.watermark.situation import Situation
 
 ZERO = timedelta(0)
+STATE = "tidemark.pipeline.watermark.state"
+HISTOGRAM = "tidemark.pipeline.watermark.histogram.Histogram"
 FAR_AHEAD = datetime(2200, 1, 1, tzinfo=UTC)
 
 original_follow = readings.follow
@@ -39,6 +57,7 @@ original_advance = estimator.advance
 original_frontier_before, original_valid_before = Histogram.frontier_before, Histogram.newest_valid_before
 
 
+@plant("the newest reading, not the largest", f"{STATE}.follow", 5)
 def follow_the_newest(
     previous: EffectiveReading | None, reading: Reading | None, tolerance: timedelta
 ) -> EffectiveReading | None:
@@ -53,12 +72,14 @@ def follow_the_newest(
     )
 
 
+@plant("a seek is a reading like any other", f"{STATE}.follow", 3)
 def follow_without_seeks(
     previous: EffectiveReading | None, reading: Reading | None, tolerance: timedelta
 ) -> EffectiveReading | None:
     return original_follow(previous, reading, timedelta(days=10_000))
 
 
+@plant("a reading from before a seek counts", f"{STATE}.follow", 468, sought)
 def follow_from_before_the_epoch(
     previous: EffectiveReading | None, reading: Reading | None, tolerance: timedelta
 ) -> EffectiveReading | None:
@@ -70,6 +91,7 @@ def follow_from_before_the_epoch(
     return replace(followed, epoch_began=previous.epoch_began)
 
 
+@plant("a reading that comes late is a seek", f"{STATE}.follow", 5)
 def follow_in_order_of_arrival(
     previous: EffectiveReading | None, reading: Reading | None, tolerance: timedelta
 ) -> EffectiveReading | None:
@@ -79,6 +101,7 @@ def follow_in_order_of_arrival(
     return original_follow(previous, reading, tolerance)
 
 
+@plant("seen again is not noticed", f"{STATE}.follow")
 def follow_without_looking_again(
     previous: EffectiveReading | None, reading: Reading | None, tolerance: timedelta
 ) -> EffectiveReading | None:
@@ -89,29 +112,29 @@ def follow_without_looking_again(
     return replace(followed, observed_at=previous.observed_at)
 
 
-def instead_of(rule: Rule, broken: Rule) -> Sequence[Rule]:
-    """The rules, one of them replaced."""
-    return tuple(broken if each is rule else each for each in RULES)
-
-
+@plant("complete_from is ignored", complete, 3, kept, judged_by=RULES)
 def complete_whatever_is_known(s: Situation) -> Verdict:
     return complete(replace(s, complete_from=LONG_AGO))
 
 
+@plant("no look for holes", complete, 611, hole)
 def complete_without_a_look_for_holes(s: Situation) -> Verdict:
     base = s.base and replace(s.base, names_a_message=False, newest=replace(s.base.newest, names_a_message=False))
     return complete(replace(s, base=base))
 
 
+@plant("what was pruned is a hole", complete, 152, sought)
 def complete_with_holes_in_what_was_pruned(s: Situation) -> Verdict:
     return complete(replace(s, pruned_before=None))
 
 
+@plant("decided without an anchor", bound, 301, both(by_band, soon))
 def band_without_need_of_an_anchor(s: Situation) -> Verdict:
     verdict = bound(s)
     return bound_without_anchor(s) if isinstance(verdict, Held) else verdict
 
 
+@plant("decided without a frontier", bound, 178, both(by_frontier, soon))
 def frontier_without_need_of_one(s: Situation) -> Verdict:
     verdict = bound(s)
     return (
@@ -121,11 +144,13 @@ def frontier_without_need_of_one(s: Situation) -> Verdict:
     )
 
 
+@plant("the frontier alone", bound, 50, by_frontier)
 def frontier_alone(s: Situation) -> Verdict:
     assert s.base is not None
     return bound(replace(s, base=replace(s.base, oldest_unacked=FAR_AHEAD)))
 
 
+@plant("idle without the lag", silence, 20, idle)
 def silence_without_the_lag(s: Situation) -> Verdict:
     verdict = silence(s)
     if not (isinstance(verdict, Candidate) and isinstance(verdict.evidence, SilenceEvidence)):
@@ -134,6 +159,7 @@ def silence_without_the_lag(s: Situation) -> Verdict:
     return replace(verdict, evidence=SilenceEvidence(evidence.candidate + evidence.recent_lag, ZERO))
 
 
+@plant("idle whatever base holds", silence, 203, idle)
 def silence_whatever_base_holds(s: Situation) -> Verdict:
     verdict = silence(replace(s, base=s.tracking))
     if not (isinstance(verdict, Candidate) and isinstance(verdict.evidence, SilenceEvidence)):
@@ -143,11 +169,13 @@ def silence_whatever_base_holds(s: Situation) -> Verdict:
     return replace(verdict, evidence=SilenceEvidence(candidate, lag))
 
 
+@plant("the watermark follows the candidate back", "tidemark.pipeline.watermark.estimator.advance", 19)
 def advance_or_go_back(s: Situation, verdicts: Sequence[Verdict]) -> Decision:
     is_candidate = isinstance(verdicts[-1], Candidate)
     return original_advance(replace(s, watermark=None) if is_candidate else s, verdicts)
 
 
+@plant("what is passed over is an anchor", bound, 2, bounded)
 def band_with_an_anchor_that_does_not_hold(s: Situation) -> Verdict:
     if s.policy.rule == "frontier":
         return bound(s)
@@ -155,36 +183,43 @@ def band_with_an_anchor_that_does_not_hold(s: Situation) -> Verdict:
     return bound(s) if anchor is None else least_since(s, band_start(s.oldest_base, s.band_edge, anchor), anchor)
 
 
+@plant("pruned by an anchor that is passed over", f"{STATE}.reachable_from", 80, bounded)
 def reachable_by_an_anchor_that_does_not_hold(histogram: Histogram, base: Any, tracking: Any, policy: Policy) -> int:
     return original_reachable(histogram, base, tracking, replace(policy, max_lag=None))
 
 
+@plant("max_lag by a cell's least event time", "tidemark.pipeline.watermark.histogram._is_passed_over", 56, bounded)
 def passed_over_by_the_least_event_time(histogram: Histogram, max_lag: timedelta) -> Any:
     is_timed = histogram.event_bucket > COPY
     least_us = np.where(is_timed, histogram.min_event_us, histogram.first_publish_us)
     return is_timed & (histogram.first_publish_us - least_us > duration_us(max_lag))
 
 
+@plant("max_lag by a cell's first edge", "tidemark.pipeline.watermark.histogram._is_passed_over", 11, bounded)
 def passed_over_by_the_start_of_the_bucket(histogram: Histogram, max_lag: timedelta) -> Any:
     is_timed = histogram.event_bucket > COPY
     starts_us = np.where(is_timed, histogram.event_bucket, 0) * BUCKET_US
     return is_timed & (histogram.first_publish_us - starts_us >= duration_us(max_lag))
 
 
+@plant("<= for < in the frontier", f"{HISTOGRAM}.frontier_before", 343, both(just_in_time, by_frontier))
 def frontier_with_ties(histogram: Histogram, limit_us: int, not_before: int) -> Cell | None:
     return original_frontier_before(histogram, limit_us + 1, not_before)
 
 
+@plant("what was passed before is forgotten", f"{STATE}.frontier_of", 115, by_frontier)
 def frontier_without_what_was_passed(
     histogram: Histogram, before: datetime, policy: Policy, pruned_before: int | None, _passed: Cell | None
 ) -> Cell | None:
     return original_frontier_of(histogram, before, policy, pruned_before, None)
 
 
+@plant("<= for < in the anchor", f"{HISTOGRAM}.newest_valid_before", 1244, both(just_in_time, by_band))
 def anchor_with_ties(histogram: Histogram, limit_us: int) -> int | None:
     return original_valid_before(histogram, limit_us + 1)
 
 
+@plant("a quantile of the whole band", f"{HISTOGRAM}.quantile_between", 64, quantiles)
 def quantile_of_the_whole_band(histogram: Histogram, low: int, high: int, quantile: float) -> Cell | None:
     cells = sorted((histogram.min_event_us[position], position) for position in histogram._valid(low, high))
     skipped = math.floor(quantile * sum(int(histogram.count[position]) for _, position in cells))
@@ -195,15 +230,18 @@ def quantile_of_the_whole_band(histogram: Histogram, low: int, high: int, quanti
     return None
 
 
+@plant("pruned a bucket too far", f"{STATE}.reachable_from", 2)
 def reachable_a_bucket_less(*arguments: Any) -> int:
     """A bucket too many is pruned."""
     return original_reachable(*arguments) + 1
 
 
+@plant("pruned without slack", f"{STATE}.reachable_from", 5, slack)
 def reachable_without_slack(histogram: Histogram, base: Any, tracking: Any, policy: Policy) -> int:
     return original_reachable(histogram, base, tracking, replace(policy, base_slack=ZERO, reading_slack=ZERO))
 
 
+@plant("pruned without an anchor", f"{STATE}.reachable_from", 4)
 def reachable_without_the_anchor(
     _histogram: Histogram, base: EffectiveReading, tracking: EffectiveReading, policy: Policy
 ) -> int:
@@ -211,27 +249,32 @@ def reachable_without_the_anchor(
     return bucket_of(min(base.oldest_unacked - policy.base_slack, edge))
 
 
+@plant("a rejected message is an anchor", f"{HISTOGRAM}.newest_valid_before", 49, by_band)
 def anchor_by_what_is_rejected(histogram: Histogram, limit_us: int) -> int | None:
     as_if_timed = np.where(histogram.event_bucket > COPY, histogram.event_bucket, 0)
     return original_valid_before(replace(histogram, event_bucket=as_if_timed), limit_us)
 
 
+@plant("> for >= at base's oldest", f"{HISTOGRAM}.since", 2, kept)
 def since_without_the_oldest(histogram: Histogram, publish_us: int, high: int) -> Ints:
     """`>` for `>=`: base's oldest message is left out."""
     return original_since(histogram, publish_us + 1, high)
 
 
+@plant("the frontier is the end of its cell", f"{HISTOGRAM}.frontier_before", 67, by_frontier)
 def frontier_at_the_end_of_its_cell(histogram: Histogram, limit_us: int, not_before: int) -> Cell | None:
     cell = original_frontier_before(histogram, limit_us, not_before)
     return cell and replace(cell, min_event_time=cell.min_event_time + timedelta(microseconds=BUCKET_US))
 
 
+@plant("idle by the least lag", f"{HISTOGRAM}.greatest_lag_us", 1187, idle)
 def least_lag(histogram: Histogram, publish_bucket: int) -> int:
     """The least lag of the newest second instead of the greatest."""
     cells = histogram._valid(publish_bucket, publish_bucket)
     return int((histogram.last_publish_us[cells] - histogram.min_event_us[cells]).min())
 
 
+@plant("a rejected message is a hole", f"{HISTOGRAM}.is_occupied", 109)
 def occupied_by_heartbeats_alone(histogram: Histogram, publish_bucket: int) -> bool:
     """Where only a rejected message was published, tracking seems to have seen none."""
     return len(histogram._valid(publish_bucket, publish_bucket)) > 0
@@ -239,3 +282,13 @@ def occupied_by_heartbeats_alone(histogram: Histogram, publish_bucket: int) -> b
 
 original_reachable, original_since = state.reachable_from, Histogram.since
 original_frontier_of = rules.frontier_of
+
+plant("no anchor", "rules", 11, by_band)(RULES_WITHOUT_ANCHOR)
+plant("a release outlives a seek", f"{STATE}.was_sought", 297, both(operated, sought))(lambda *_: False)
+plant("a clock that runs fast counts as it says", "tidemark.pipeline.watermark.histogram.clamped", 18, by_frontier)(
+    lambda event_us, _publish_us: event_us
+)
+plant("the running frontier is forgotten", f"{STATE}.frontier_of", 115, by_frontier)(lambda *_: None)
+plant("no slack", "policy", 32, slack)(lambda policy: replace(policy, base_slack=ZERO, reading_slack=ZERO))
+plant("no slack for base", "policy", 5, slack)(lambda policy: replace(policy, base_slack=ZERO))
+plant("no slack for tracking", "policy", 5, both(any_lag, slack))(lambda policy: replace(policy, reading_slack=ZERO))

@@ -3,16 +3,37 @@
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
+from tests.simulation.faults import (
+    aged,
+    both,
+    budgeted,
+    by_frontier,
+    dropped,
+    in_avro,
+    in_json,
+    in_rounds,
+    kept,
+    often_compacted,
+    packed,
+    plant,
+    real_codec,
+    two_runners,
+    two_trackers,
+)
 from tests.simulation.lake import Row
 from tests.simulation.micro_batch import Computed, Diff, MicroBatch, rows_of
 from tests.simulation.plan import WINDOWING
-from tidemark.pipeline.contract.heartbeat import HeartbeatReader
+from tidemark.pipeline.contract.heartbeat import PATIENCE, HeartbeatReader
 from tidemark.pipeline.contract.judging import judge
+from tidemark.pipeline.contract.payloads import decoder
+from tidemark.pipeline.contract.payloads.rejections import Unreadable
+from tidemark.pipeline.contract.payloads.schemas import Asking
 from tidemark.pipeline.errors import ObjectExists, ReadingPostponed, ReadingUnavailable
-from tidemark.pipeline.ingest.copies import RememberedCopies
+from tidemark.pipeline.ingest import take
+from tidemark.pipeline.ingest.copies import RememberedCopies, keys_of
 from tidemark.pipeline.ingest.ticks import land, track
 from tidemark.pipeline.lake.log import codec as log_codec
 from tidemark.pipeline.lake.log import tracking_log
@@ -24,6 +45,8 @@ from tidemark.pipeline.watermark.histogram import Histogram, Ints
 from tidemark.pipeline.watermark.readings import Reading
 from tidemark.pipeline.watermark.state import Compacted, DecisionRecord, Entry, WatermarkState
 from tidemark.pipeline.windows import Window
+
+LAKE = "tests.simulation.lake"
 
 # The order of a tick
 
@@ -48,6 +71,7 @@ class Early:
         return Acknowledged()
 
 
+@plant("remembered before it is persisted", "copies", 160, kept)
 class RememberedTooSoon(RememberedCopies):
     """What an attempt has counted is remembered, whatever becomes of its entry."""
 
@@ -57,12 +81,14 @@ class RememberedTooSoon(RememberedCopies):
         return attempt
 
 
+@plant("readers remember no copy", "copies", 56, in_rounds, rounds=True)
 class NeverRemembered(RememberedCopies):
     """What was settled is not remembered."""
 
     def settle(self, attempts: Any) -> None: ...
 
 
+@plant("tracking counts what is too old", "tidemark.pipeline.ingest.count.judge", 0, aged, ages=True)
 def judge_whatever_the_age(attributes: Any, payloads: Any, published_us: Any, reader: HeartbeatReader) -> Any:
     """Tracking judges as if no message were too old."""
     return judge(attributes, payloads, published_us, HeartbeatReader(replace(reader.contract, max_age=None)))
@@ -105,24 +131,29 @@ class Remembered:
         return self._reading  # type: ignore[no-any-return]
 
 
+@plant("tracking is acknowledged before it is persisted", "track")
 def track_acknowledging_first(subscription: Any, **others: Any) -> Any:
     return track(Early(subscription), **others)
 
 
+@plant("base is acknowledged before it has landed", "land")
 def land_acknowledging_first(subscription: Any, **others: Any) -> Any:
     return land(Early(subscription), **others)
 
 
+@plant("T is read before what was persisted is acknowledged", "track", 3)
 def track_reading_before_acknowledging(subscription: Any, *, tracking_backlog: Any, **others: Any) -> Any:
     late = Late(subscription, tracking_backlog)
     return track(late, tracking_backlog=late, **others)
 
 
+@plant("T and B are read before anything is pulled", "track", 3)
 def track_reading_before_pulling(subscription: Any, *, tracking_backlog: Any, base_backlog: Any, **others: Any) -> Any:
     tracking, base = Remembered(tracking_backlog), Remembered(base_backlog)
     return track(subscription, tracking_backlog=tracking, base_backlog=base, **others)
 
 
+@plant("the log is not listed again", "log.decide", 1, two_trackers)
 def decide_on_what_is_known(log: TrackingLog, decide: Callable[[WatermarkState], DecisionRecord]) -> DecisionRecord:
     record = decide(log._standing or log.catch_up())
     log.append(record)
@@ -140,6 +171,7 @@ class AsItWas:
         return self._seen.watermark
 
 
+@plant("late is judged by what was known before", "land", 1)
 def land_without_looking_again(subscription: Any, *, log: Any, **others: Any) -> Any:
     return land(subscription, log=AsItWas(log), **others)  # type: ignore[arg-type]
 
@@ -153,10 +185,12 @@ class Forgetful:
     def add(self, files: Any, says: Any) -> None: ...
 
 
+@plant("a tick reports nothing late", "land", 9)
 def land_reporting_nothing_late(subscription: Any, **others: Any) -> Any:
     return replace(land(subscription, **others), late=0)
 
 
+@plant("what is rejected is not kept", "land")
 def land_without_quarantine(subscription: Any, *, quarantine: Any, **others: Any) -> Any:
     return land(subscription, quarantine=Forgetful(), **others)  # type: ignore[arg-type]
 
@@ -164,6 +198,7 @@ def land_without_quarantine(subscription: Any, *, quarantine: Any, **others: Any
 # The log
 
 
+@plant("who loses a number loses its entry", "log._append", 4, two_trackers)
 def append_once(log: TrackingLog, build: Callable[[WatermarkState], Any]) -> WatermarkState:
     """A writer that loses a number gives up silently."""
     state = log.catch_up()
@@ -174,18 +209,21 @@ def append_once(log: TrackingLog, build: Callable[[WatermarkState], Any]) -> Wat
     return log.catch_up()
 
 
+@plant("old entries are deleted and not archived", "packing._move", 5, packed)
 def move_without_an_archive(packing: LogPacking, entries: dict[int, bytes]) -> None:
     """What is old is deleted, as if it were archived."""
     for number in sorted(entries):
         packing._objects.delete(entry_name(number))
 
 
+@plant("old entries are deleted and then archived", "packing._move", 19, packed)
 def move_deleting_first(packing: LogPacking, entries: dict[int, bytes]) -> None:
     for number in sorted(entries):
         packing._objects.delete(entry_name(number))
     packing._keep(entries)
 
 
+@plant("what was archived is deleted from the newest on", "packing._move", 1014, packed)
 def move_from_the_newest_on(packing: LogPacking, entries: dict[int, bytes]) -> None:
     """A reader that has read one of the oldest entries finds nothing after it."""
     packing._keep(entries)
@@ -193,6 +231,7 @@ def move_from_the_newest_on(packing: LogPacking, entries: dict[int, bytes]) -> N
         packing._objects.delete(entry_name(number))
 
 
+@plant("an archived number is taken", "log._append", 284, both(two_trackers, packed))
 def append_where_it_was_archived(log: TrackingLog, build: Callable[[WatermarkState], Any]) -> WatermarkState:
     """A number that is free is taken, also where its entry was archived."""
     while True:
@@ -208,21 +247,25 @@ def append_where_it_was_archived(log: TrackingLog, build: Callable[[WatermarkSta
             return log._standing
 
 
+@plant("a run reads the oldest decision", "log.newest_decision")
 def oldest_decision(log: TrackingLog) -> DecisionRecord | None:
     return next((entry for entry in map(log.entry, log.numbers()) if isinstance(entry, DecisionRecord)), None)
 
 
+@plant("archives are listed before the log", "log.numbers", 1722, packed)
 def numbers_by_archives_first(log: TrackingLog) -> list[int]:
     """What moves to an archive meanwhile is in neither list."""
     archived = [number for numbers in log._archive.ranges() for number in numbers]
     return sorted({*archived, *log.live_numbers()})
 
 
+@plant("a dropped number is taken", "log._was_taken", 989, both(two_trackers, dropped), drops=True)
 def taken_if_it_is_archived(log: TrackingLog, number: int, _entry: Entry, _content: bytes) -> bool:
     """A number that was archived, and dropped, is taken again."""
     return log._archive.covers(number)
 
 
+@plant("an entry is taken back", "log._was_taken", 1082, packed)
 def taken_if_the_one_before_has_moved(log: TrackingLog, number: int, _entry: Entry, _content: bytes) -> bool:
     """An entry is taken back where the one before has moved since it was written."""
     if number == 0:
@@ -230,20 +273,24 @@ def taken_if_the_one_before_has_moved(log: TrackingLog, number: int, _entry: Ent
     return entry_name(number - 1) not in log._objects.names(tracking_log.FOLDER)
 
 
+@plant("who was overtaken does not notice", "log._is_overtaken", 5, packed)
 def never_overtaken(_log: TrackingLog, _number: int) -> bool:
     return False
 
 
+@plant("a restart forgets the histogram", "log._restored")
 def restored_without_cells(log: TrackingLog) -> WatermarkState:
     whole = original_restored(log)
     return replace(whole, histogram=Histogram.empty())
 
 
+@plant("an empty log is a new one", "log._is_overtaken", 135, packed)
 def begun_anew_where_all_was_archived(log: TrackingLog, number: int) -> bool:
     """A reader that has read nothing, and finds no first entry, takes the log for a new one."""
     return number >= 0 and original_is_overtaken(log, number)
 
 
+@plant("a checkpoint of what was known before", "log.compact_if_due", 5, two_trackers)
 def compact_what_was_known(log: TrackingLog) -> WatermarkState:
     """What another tracker appends meanwhile is not in the compacted entry, and comes before it."""
     state = log.catch_up()
@@ -251,11 +298,18 @@ def compact_what_was_known(log: TrackingLog) -> WatermarkState:
     return log.append(Compacted(state)) if is_due else state
 
 
+@plant(
+    "a checkpoint is read without the frontier",
+    f"{LAKE}.log_codec.decode",
+    475,
+    both(by_frontier, real_codec),
+)
 def decode_without_the_frontier(content: bytes, name: str) -> Entry:
     entry = original_decode(content, name)
     return Compacted(replace(entry.state, pruned_frontier=None)) if isinstance(entry, Compacted) else entry
 
 
+@plant("a checkpoint forgets the frontier", "log.compact_if_due", 224, both(by_frontier, often_compacted))
 def compact_without_the_frontier(log: TrackingLog) -> WatermarkState:
     state = log.catch_up()
     is_due = state.number - state.checkpoint >= log._checkpoint_every
@@ -281,6 +335,7 @@ class TakenForEmpty:
             return Reading(observed_at=now, oldest_unacked=now, names_a_message=False)
 
 
+@plant("unknown is nothing outstanding", "track", 7, kept)
 def track_taking_unknown_for_empty(
     subscription: Any, *, tracking_backlog: Any, base_backlog: Any, **others: Any
 ) -> Any:
@@ -299,6 +354,7 @@ class PostponedIsEmpty(TakenForEmpty):
             return Reading(observed_at=now, oldest_unacked=now, names_a_message=False)
 
 
+@plant("a reading put off is nothing outstanding", "track", 158, budgeted, budgets=True)
 def track_taking_postponed_for_empty(
     subscription: Any, *, tracking_backlog: Any, base_backlog: Any, **others: Any
 ) -> Any:
@@ -309,17 +365,20 @@ def track_taking_postponed_for_empty(
 # The micro-batch
 
 
+@plant("copies are kept", "micro_batch")
 class CopiesKept(MicroBatch):
     def rows_of(self, window: Window, rows: Iterable[Row]) -> tuple[Diff, ...]:
         own = [{**row, "publisher_id": None, "message_id": f"{row['message_id']}/{n}"} for n, row in enumerate(rows)]
         return rows_of(window, own)
 
 
+@plant("copies of one publisher are kept", "micro_batch")
 class CopiesByMessage(MicroBatch):
     def rows_of(self, window: Window, rows: Iterable[Row]) -> tuple[Diff, ...]:
         return rows_of(window, [{**row, "publisher_id": None} for row in rows])
 
 
+@plant("of copies the one that landed first", "micro_batch")
 class AnyCopy(MicroBatch):
     """The copy that comes first stays."""
 
@@ -330,11 +389,13 @@ class AnyCopy(MicroBatch):
         return rows_of(window, first.values())
 
 
+@plant("windows above the watermark", "micro_batch")
 class Ahead(MicroBatch):
     def wanted(self, watermark: datetime | None, now: datetime) -> Sequence[Window]:
         return super().wanted(None if watermark is None else watermark + WINDOWING.length, now)
 
 
+@plant("a run reads the version that it knew", "micro_batch")
 class NotLoadedAgain(MicroBatch):
     """The table's version is that of the run before."""
 
@@ -345,6 +406,7 @@ class NotLoadedAgain(MicroBatch):
         return seen
 
 
+@plant("no fence", "micro_batch", 32, two_runners)
 class Unfenced(MicroBatch):
     """A commit adds to the rows that are there by now, as first computations do where commits are retried blindly."""
 
@@ -354,3 +416,44 @@ class Unfenced(MicroBatch):
             rows = ours.rows if there is None or there is fence[window] else there.rows + ours.rows
             self.diffs.windows[window] = replace(ours, rows=rows)
         return []
+
+
+# Payloads, and what is counted
+
+DECODER = "tidemark.pipeline.contract.payloads.decoder"
+INFLATED = 100
+"""Bytes that a batch may have."""
+
+original_inflated = decoder._Room.inflated
+
+
+@plant("a verdict depends on the batch", f"{DECODER}._Room.inflated", 20, in_json, payloads=True)
+def inflated_within_a_batch(room: Any, data: bytes) -> bytes:
+    """What comes after so many bytes of a batch is rejected."""
+    content = original_inflated(room, data)
+    if room.left < decoder.PART_BYTES - INFLATED:
+        raise Unreadable("too much of this batch is compressed")
+    return content
+
+
+@plant("nobody waits for a revision", "tidemark.pipeline.ingest.take.Asking", 34, in_avro, payloads=True)
+def asking_without_patience(at_us: int, _patience_us: int) -> Asking:
+    return Asking(at_us, 0)
+
+
+@plant("tracking loses patience with base", "tidemark.pipeline.ingest.ticks.Tracking", 34, in_avro, payloads=True)
+def tracking_with_the_patience_of_base(*parts: Any) -> take.Tracking:
+    return take.Tracking(*parts, patience=PATIENCE)
+
+
+@plant("who waits goes on waiting", "tidemark.pipeline.ingest.take.seconds_of", 34, in_avro, payloads=True)
+def wait_as_long_as_before(waited: timedelta, _patience: timedelta) -> int:
+    """However soon the message's patience ends."""
+    return int(max(timedelta(seconds=5), waited).total_seconds())
+
+
+plant("copies are told by their id alone", "tidemark.pipeline.ingest.count.keys_of", 3, kept)(
+    lambda _streams, ids, _event_us, _data: keys_of(ids, ids, [0] * len(ids))
+)
+plant("who was away for long takes the log for damaged", "log._is_before_all", 9, dropped, drops=True)(lambda *_: False)
+plant("missed messages are not counted", "tests.simulation.oracle.missed", 9)(lambda *_: {})

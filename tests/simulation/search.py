@@ -2,7 +2,9 @@
 
 from concurrent.futures import ProcessPoolExecutor
 
-from tests.simulation.faults import PLANTED, Planted
+from tests.simulation import broken_estimates, broken_parts, broken_rounds  # noqa: F401 (they plant)
+from tests.simulation.faults import PLANTED as PLANTED
+from tests.simulation.faults import Planted
 from tests.simulation.oracle import Broken
 from tests.simulation.plan import plan_of
 from tests.simulation.simulation import Simulation

@@ -4,10 +4,10 @@ from itertools import pairwise
 
 import pytest
 
-from tests.simulation.faults import ADDED_TWICE, PLANTED
+from tests.simulation.broken_rounds import ADDED_TWICE
 from tests.simulation.oracle import Broken
 from tests.simulation.plan import plan_of
-from tests.simulation.search import SEEDS, found
+from tests.simulation.search import PLANTED, SEEDS, found
 from tests.simulation.simulation import Simulation
 
 
