@@ -53,6 +53,9 @@ def dagster_environment(settings: Settings, config: Path, home: Path) -> dict[st
         CODE_PORT: str(settings.dagster.code_port),
         # gRPC's fork handlers abort some of the forks by which PySpark starts a JVM. Nothing here uses gRPC in a fork.
         "GRPC_ENABLE_FORK_SUPPORT": "0",
+        # Any thread of the code server may run a tick. Each of glibc's arenas, by default eight for each core, comes to
+        # keep what the largest tick once took.
+        "MALLOC_ARENA_MAX": os.environ.get("MALLOC_ARENA_MAX", "2"),
     }
 
 

@@ -1,6 +1,10 @@
 """Starting what stands in for Pub/Sub."""
 
+import os
+import platform
 import socket
+import subprocess
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -103,6 +107,26 @@ def test_the_code_server_that_up_starts_listens_and_shows_the_page_on_loopback_a
     metrics = Settings().metrics
     assert (metrics.listens, metrics.address, metrics.has_page) == (True, address, has_page)
     assert not MetricsSettings().listens
+
+
+ARENAS = """
+import ctypes, threading
+both = threading.Barrier(16)
+threads = [threading.Thread(target=both.wait) for _ in range(16)]
+[thread.start() for thread in threads]
+[thread.join() for thread in threads]
+libc = ctypes.CDLL(None)
+libc.malloc_info(0, ctypes.c_void_p.in_dll(libc, "stdout"))
+libc.fflush(None)
+"""
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="arenas are glibc's")
+def test_the_threads_of_dagster_s_processes_share_their_free_memory(tmp_path: Path) -> None:
+    """Otherwise the code server grows for hours, by what the largest tick takes for each of its threads."""
+    environment = {**os.environ, **dagster_environment(Settings(), tmp_path / "tidemark.toml", tmp_path)}
+    told = subprocess.run([sys.executable, "-c", ARENAS], env=environment, capture_output=True, text=True, check=True)
+    assert 1 <= told.stdout.count("<heap nr=") <= 2
 
 
 def test_up_says_where_the_page_is_or_that_its_port_is_taken() -> None:
