@@ -17,12 +17,17 @@ from tidemark.pipeline.clock import Clock, format_duration, iso, rough
 from tidemark.pipeline.errors import PermissionMissing, PubSubError
 from tidemark.pipeline.phrases import printable
 from tidemark.pipeline.pubsub.requirements import Drift
-from tidemark.pipeline.quality.audit import audit
+from tidemark.pipeline.quality.counts import Counts, not_known
 from tidemark.pipeline.quality.failing import read_ticks
-from tidemark.pipeline.quality.missed.affected import MissedHeartbeats, not_known
-from tidemark.pipeline.quality.quarantined import read_quarantine_share
-from tidemark.pipeline.quality.recent import PassedOver, read_null_fields, read_passed_over
-from tidemark.pipeline.quality.status import LOST_WITHIN, late_since
+from tidemark.pipeline.quality.lacking import MissedHeartbeats
+from tidemark.pipeline.quality.late import late_since
+from tidemark.pipeline.quality.lost import audit
+from tidemark.pipeline.quality.recent import (
+    RECENT,
+    read_null_fields,
+    read_passed_over,
+    read_quarantine_share,
+)
 from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.settings_sections import NEVER
 from tidemark.pipeline.watermark.histogram import passed_over as count_passed_over
@@ -99,9 +104,16 @@ def check_of(
 
 
 def verdict(
-    *, passed: bool, description: str, severity: dg.AssetCheckSeverity = dg.AssetCheckSeverity.WARN, **metadata: Any
+    *,
+    passed: bool,
+    description: str,
+    severity: dg.AssetCheckSeverity = dg.AssetCheckSeverity.WARN,
+    unknown: str = "",
+    **metadata: Any,
 ) -> dg.AssetCheckResult:
-    """Build the result of a check, by default with severity WARN."""
+    """Build the result of a check, by default with severity WARN. `unknown` says what damaged files hide, if any: the
+    check does not pass then."""
+    passed, description = passed and not unknown, "; ".join(filter(None, (description, unknown)))
     return dg.AssetCheckResult(passed=passed, severity=severity, description=description, metadata=metadata)
 
 
@@ -119,15 +131,15 @@ def missed(look: CheckInput) -> dg.AssetCheckResult:
 def missed_result(missed: MissedHeartbeats, settings: Settings) -> dg.AssetCheckResult:
     """Build the result of `missed`: an error if stale windows are never recomputed automatically, else a warning."""
     return verdict(
-        passed=not missed.total and not missed.damaged,
+        passed=not missed.total,
         severity=(
             dg.AssetCheckSeverity.ERROR if settings.windows.recompute_missed == NEVER else dg.AssetCheckSeverity.WARN
         ),
         description=(
             f"{missed.total} heartbeats missed in {len(missed.by_window)} windows; {len(missed.stale)} windows are "
             f"stale; {missed.mended} were missed before and no longer are"
-            f"{_unknown('missed', missed.damaged)}"
         ),
+        unknown=not_known("missed", missed.damaged),
         missed=missed.total,
         stale_windows=len(missed.stale),
         mended=missed.mended,
@@ -138,23 +150,19 @@ def missed_result(missed: MissedHeartbeats, settings: Settings) -> dg.AssetCheck
     )
 
 
-def _unknown(what: str, damaged: Mapping[str, str]) -> str:
-    return f"; {not_known(what, damaged)}" if damaged else ""
-
-
 @check_of(HEARTBEATS)
 def late(look: CheckInput) -> dg.AssetCheckResult:
     """Count the last day's heartbeats that first landed below the watermark."""
     # A warning, since late heartbeats have landed and are computed with their windows.
     found = look.lake.late(look.user).since(late_since(look.watermark, look.now))
     return verdict(
-        passed=found.share <= look.lake.settings.checks.max_late_share and not found.damaged,
+        passed=found.share <= look.lake.settings.checks.max_late_share,
         description=(
             f"{found.total} late heartbeats of {found.rows} rows ({found.share:.3%}) with event times since "
             f"{iso(found.since)}, and {found.copies} late copies; `tidemark tune` says which band would have been "
             "enough. What a requeue landed is among them, whatever the band"
-            f"{_unknown('late', found.damaged)}"
         ),
+        unknown=not_known("late", found.damaged),
         late=found.total,
         late_copies=found.copies,
         late_share=found.share,
@@ -170,17 +178,18 @@ def lost_outside(look: CheckInput) -> dg.AssetCheckResult:
     an expiry, or another consumer's acknowledgements on base."""
     # An error, since only a seek of base to before the loss brings the messages back.
     lake, user = look.lake, look.user
-    found = audit(lake.past(user), lake.staleness(user).heartbeats, lake.quarantine(user), look.now - LOST_WITHIN)
+    found = audit(lake.past(user), lake.staleness(user).heartbeats, lake.quarantine(user), look.now - RECENT)
     where = "base has passed nothing yet"
     if found.since is not None and found.before is not None:
         where = f"published from {iso(found.since)} to {iso(found.before)}"
     return verdict(
-        passed=not found.at_least and not found.damaged,
+        passed=not found.at_least,
         severity=dg.AssetCheckSeverity.ERROR,
         description=(
             f"{found.at_least} messages lost for certain, {found.at_most} at most, of {found.tracked} tracked and "
-            f"{found.landed} landed, {where}{_unknown('lost', found.damaged)}"
+            f"{found.landed} landed, {where}"
         ),
+        unknown=not_known("lost", found.damaged),
         lost_at_least=found.at_least,
         lost_at_most=found.at_most,
         tracked=found.tracked,
@@ -197,18 +206,19 @@ def passed_over(look: CheckInput) -> dg.AssetCheckResult:
     # A warning, since what is passed over has landed and is computed with its windows.
     lake, now = look.lake, look.now
     max_lag, description = look.lake.settings.watermark.max_lag, "max_lag is not set: nothing is passed over"
-    found, tracked = PassedOver(), 0
+    found, tracked = Counts(), 0
     if max_lag is not None:
-        found = read_passed_over(lake.staleness(look.user).heartbeats, max_lag, now - LOST_WITHIN, now)
+        found = read_passed_over(lake.staleness(look.user).heartbeats, max_lag, now - RECENT, now)
         tracked = count_passed_over(lake.state(look.user).histogram, max_lag)
         description = (
             f"{found.total} of the {found.rows} rows ({found.share:.3%}) that were published in the last hour lag more "
             f"than {format_duration(max_lag)} (max_lag) and do not delay the watermark; by_stream names their streams. "
-            f"Fix their clocks, or raise max_lag if they are to be waited for{_unknown('passed over', found.damaged)}"
+            "Fix their clocks, or raise max_lag if they are to be waited for"
         )
     return verdict(
-        passed=found.share <= look.lake.settings.checks.max_late_share and not found.damaged,
+        passed=found.share <= look.lake.settings.checks.max_late_share,
         description=description,
+        unknown=not_known("passed over", found.damaged),
         passed_over=found.total,
         passed_over_share=found.share,
         rows=found.rows,
@@ -223,7 +233,7 @@ def quarantine_share(look: CheckInput) -> dg.AssetCheckResult:
     does not fit the messages sends them to quarantine."""
     # A warning, since a requeue lands what waits once the contract is fixed.
     lake, user = look.lake, look.user
-    found = read_quarantine_share(lake.staleness(user).heartbeats, lake.quarantine(user), look.now - LOST_WITHIN)
+    found = read_quarantine_share(lake.staleness(user).heartbeats, lake.quarantine(user), look.now - RECENT)
     detail, mostly = printable(found.detail or ""), ""
     waiting = "".join(f"; {printable(said)}" for said in lake.watch().waiting.values() if said)
     if found.reason is not None:
@@ -251,7 +261,7 @@ def fields_present(look: CheckInput) -> dg.AssetCheckResult:
     another kind than configured."""
     # A warning, since the heartbeats land all the same, with their payloads.
     names = look.lake.settings.message.kinds
-    found = read_null_fields(look.lake.staleness(look.user).heartbeats, names, look.now - LOST_WITHIN)
+    found = read_null_fields(look.lake.staleness(look.user).heartbeats, names, look.now - RECENT)
     description = f"each of the {len(names)} compared fields has values in the {found.rows} rows of the last hour"
     if not names or not found.rows:
         description = "no field is compared" if not names else "nothing landed in the last hour"
@@ -263,7 +273,7 @@ def fields_present(look: CheckInput) -> dg.AssetCheckResult:
     return verdict(
         passed=not found.fields,
         description=description,
-        null_fields=found.names,
+        null_fields=", ".join(field.name for field in found.fields) or "none",
         rows=found.rows,
         null_rows=dg.MetadataValue.json({field.name: field.rows for field in found.fields}),
         null_since=dg.MetadataValue.json({field.name: iso(field.since) for field in found.fields}),

@@ -19,8 +19,8 @@ from tidemark.pipeline.clock import Clock, format_duration
 from tidemark.pipeline.errors import LakeError, ServiceFailed
 from tidemark.pipeline.figures import quantile
 from tidemark.pipeline.lake.layout import OpenLake
+from tidemark.pipeline.observe.facts import LakeReport, read_report, read_waiting
 from tidemark.pipeline.orchestrator.names import ENDED, INGEST
-from tidemark.pipeline.quality.status import LakeReport, read_report, read_waiting
 from tidemark.pipeline.settings import Settings
 
 SAMPLE_EVERY_SECONDS = 1.0

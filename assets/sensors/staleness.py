@@ -17,7 +17,7 @@ from tidemark.assets.scheduler.runs import Runs
 from tidemark.assets.sensors.watching import observer_of, ticking_sensor
 from tidemark.pipeline.clock import EPOCH, Clock
 from tidemark.pipeline.errors import CorruptObject, LakeFull, LakeUnwritable
-from tidemark.pipeline.quality.missed.affected import MissedHeartbeats
+from tidemark.pipeline.quality.lacking import MissedHeartbeats
 from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.windows import Window
 from tidemark.resources.keys import LAKE, PUBSUB, keys_of, lake_of, pubsub_of

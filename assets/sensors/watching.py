@@ -17,7 +17,7 @@ from tidemark.pipeline.kept import Kept
 from tidemark.pipeline.observe.outlet import check_libraries, outlet_of
 from tidemark.pipeline.observe.recorder import OFF, EndedRun, Observer, Recorder
 from tidemark.pipeline.orchestrator.names import INGEST, TICK, name_of
-from tidemark.pipeline.quality.running import TickNotes
+from tidemark.pipeline.quality.failing import TickNotes
 from tidemark.pipeline.settings import Settings
 from tidemark.resources.json_logs import ids_in_logs
 from tidemark.resources.keys import lake_of

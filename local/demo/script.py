@@ -24,8 +24,8 @@ from tidemark.pipeline.clock import Clock, format_duration, iso, rough
 from tidemark.pipeline.errors import LakeError, ServiceFailed
 from tidemark.pipeline.lake.layout import HEARTBEAT_DIFFS, HEARTBEATS, QUARANTINE, OpenLake
 from tidemark.pipeline.lake.store.address import open_objects
+from tidemark.pipeline.observe.facts import LakeReport, read_report, read_waiting
 from tidemark.pipeline.pubsub.provision import provision_here
-from tidemark.pipeline.quality.status import LakeReport, read_report, read_waiting
 from tidemark.pipeline.settings import Settings, load_settings
 from tidemark.pipeline.settings_sections import LakeSettings, WatermarkSettings
 from tidemark.pipeline.spark.java import find_java

@@ -9,8 +9,15 @@ from tidemark.pipeline.clock import Clock, rough
 from tidemark.pipeline.errors import TidemarkError
 from tidemark.pipeline.lake.failures import FailedTick
 from tidemark.pipeline.lake.layout import Lake
-from tidemark.pipeline.quality.failing import TRACKING, read_failing, read_failing_tables, ticks_now
-from tidemark.pipeline.quality.running import Running, SensorTicks, read_running
+from tidemark.pipeline.quality.failing import (
+    TRACKING,
+    Running,
+    SensorTicks,
+    read_failing,
+    read_failing_tables,
+    read_running,
+    ticks_now,
+)
 from tidemark.pipeline.settings import Settings
 
 BEGINS_WITHIN = timedelta(minutes=1)

@@ -1,33 +1,42 @@
-"""Converts the lake's state to plain facts, which `tidemark status --json` prints and the page shows."""
+"""Gathers the state of a lake as plain facts, which `tidemark status` prints and the page shows."""
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
+from tidemark.pipeline.quality.staleness import Staleness
+
 from tidemark.pipeline.clock import Clock
 from tidemark.pipeline.ingest.progress import progress_of, recent_looks
 from tidemark.pipeline.lake.failures import FailedTick
-from tidemark.pipeline.lake.layout import Lake
+from tidemark.pipeline.lake.layout import HEARTBEAT_DIFFS, Lake
 from tidemark.pipeline.lake.tables.delta_log import last_round
-from tidemark.pipeline.lake.tables.quarantine import Reasons
+from tidemark.pipeline.lake.tables.heartbeats import LandedExtent
+from tidemark.pipeline.lake.tables.table import data_files
+from tidemark.pipeline.quality.counts import not_known
 from tidemark.pipeline.quality.failing import (
     Failing,
     TicksNow,
+    computed_at,
     read_failing,
     read_failing_tables,
     read_ticks,
     with_age,
 )
-from tidemark.pipeline.quality.missed.affected import not_known
-from tidemark.pipeline.quality.quarantined import read_reasons
-from tidemark.pipeline.quality.recent import NullFields, read_null_fields, read_passed_over
-from tidemark.pipeline.quality.status import LOST_WITHIN, LakeReport, Losses, read_losses, read_report, read_waiting
+from tidemark.pipeline.quality.lacking import MissedHeartbeats
+from tidemark.pipeline.quality.late import Late, LateHeartbeats, late_since
+from tidemark.pipeline.quality.lost import Audit, audit
+from tidemark.pipeline.quality.recent import RECENT, NullFields, read_null_fields, read_passed_over, read_reasons
 from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.settings_sections import IngestSettings
 from tidemark.pipeline.watermark.histogram import passed_over
 from tidemark.pipeline.watermark.state import WatermarkState
 from tidemark.pipeline.windows import Window, Windowing
+
+CHECKED_FOR_SECONDS = 3.0
+"""Time limit of the check for missed heartbeats in `tidemark status`. The sensor `staleness` stores its progress."""
 
 NEWEST_WINDOWS = 10
 """The number of newest windows that are listed, and the greatest number of older windows that wait or are stale."""
@@ -35,37 +44,82 @@ NEWEST_WINDOWS = 10
 OF_A_TABLE = ("table", "failures", "since", "last", "reason")
 """The fields of `Failing` that are reported for a custom table."""
 
+Facts = dict[str, Any]
+
 
 @dataclass(frozen=True, slots=True)
 class LakeStatus:
-    """The facts that are printed, the details that only the JSON has, and warnings as sentences: `of_runs` about runs
-    that fail, `of_ticks` about overdue decisions and failing ticks."""
+    """The facts that are printed, by group; the details that only the JSON has; and warnings as sentences: `of_runs`
+    about runs that fail, `of_ticks` about overdue decisions and failing ticks."""
 
-    facts: Mapping[str, Any]
-    details: Mapping[str, Any]
-    of_runs: Sequence[str]
-    of_ticks: Sequence[str]
+    groups: Mapping[str, Facts]
+    details: Facts
+    of_runs: Sequence[str] = ()
+    of_ticks: Sequence[str] = ()
+
+    @property
+    def facts(self) -> Facts:
+        """The facts of all groups."""
+        return {name: value for facts in self.groups.values() for name, value in facts.items()}
+
+
+@dataclass(frozen=True, slots=True)
+class LakeReport:
+    """The watermark's state, the extent of what landed, and the row count and commit time of each computed window."""
+
+    state: WatermarkState
+    landed: LandedExtent
+    computed: Mapping[str, int]
+    computed_at: Mapping[str, datetime]
+
+
+@dataclass(frozen=True, slots=True)
+class Losses:
+    """Heartbeats missed and not repaired, late within a day, and lost outside of the pipeline within an hour."""
+
+    missed: MissedHeartbeats
+    late: Late
+    lost: Audit
 
 
 def read_status(lake: Lake, settings: Settings, now: datetime, clock: Clock | None = None) -> LakeStatus:
-    """Read the status. With a clock, the check for missed heartbeats stops after a few seconds. Raises LakeError."""
+    """Read the status. With a clock, the check for missed heartbeats stops after a few seconds. With `pubsub.attach`,
+    others read base and there are no tables, so only the log is read. Raises LakeError."""
     if settings.pubsub.attach:
-        return _read_attached(lake, settings, now)
+        state = lake.tracking_log().catch_up()
+        ticks = read_ticks(lake, settings, state.decision, now)
+        return LakeStatus(log_facts(state, ticks, settings, now), ticks_details(ticks), of_ticks=ticks.sentences)
     windowing, lookback = settings.windowing, settings.windows.lookback
     losses, report = read_losses(lake, windowing, lookback, now, clock), read_report(lake)
-    waiting = read_waiting(lake, windowing, lookback, report.state.watermark)
+    waiting, reasons = read_waiting(lake, windowing, lookback, report.state.watermark), read_reasons(lake)
     failed, of_tables = read_failing(lake, windowing, now), read_failing_tables(lake, now)
-    ticks, tick = read_ticks(lake, settings, report.state.decision, now), settings.watermark.tick
-    facts = {
-        **lake_facts(report, read_reasons(lake), len(waiting), tick, now),
-        **ingest_facts(lake, settings.ingest, report.state.number, now),
-        **failing_facts(failed),
-        **failing_ticks_facts(ticks.failing),
-        "tables_failing": {each.table: each.failures for each in of_tables},
-        **loss_facts(losses),
-        **passed_over_facts(report, lake, now),
-        **null_facts(read_null_fields(lake.heartbeats(), settings.message.kinds, now - LOST_WITHIN)),
-        **usage_facts(report.state, now, settings.pubsub.snapshot_bytes_a_day),
+    ticks = read_ticks(lake, settings, report.state.decision, now)
+    of_log, computed = log_facts(report.state, ticks, settings, now), list(report.computed)
+    groups = {
+        "watermark": {**of_log["watermark"], **ingest_facts(lake, settings.ingest, report.state.number, now)},
+        "lost": lost_facts(losses),
+        "late": {**late_facts(losses.late), **passed_over_facts(report.state, lake, now)},
+        "failing": {
+            **runs_facts(failed),
+            **of_log["failing"],
+            "tables_failing": {each.table: each.failures for each in of_tables},
+        },
+        "waiting": {
+            "windows_waiting": len(waiting),
+            "quarantined": dict(reasons.waiting),
+            "requeued": dict(reasons.requeued),
+        },
+        "stored": {
+            "landed_rows": report.landed.rows,
+            "landed_through": report.landed.newest_event_time,
+            "windows_computed": len(computed),
+            "first_window": computed[0] if computed else None,
+            "last_window": computed[-1] if computed else None,
+            "rows_computed": sum(report.computed.values()),
+            **null_facts(read_null_fields(lake.heartbeats(), settings.message.kinds, now - RECENT)),
+            **of_log["stored"],
+        },
+        "asked of Pub/Sub": of_log["asked of Pub/Sub"],
     }
     details = {
         **ticks_details(ticks),
@@ -74,23 +128,37 @@ def read_status(lake: Lake, settings: Settings, now: datetime, clock: Clock | No
         "windows": list(window_facts(report, waiting, losses, windowing, now)),
     }
     runs = [*of_runs(failed), *(one.sentence() for one in of_tables)]
-    return LakeStatus(facts, details, runs, ticks.sentences)
+    return LakeStatus(groups, details, runs, ticks.sentences)
 
 
-def _read_attached(lake: Lake, settings: Settings, now: datetime) -> LakeStatus:
-    """Read the status from the log alone: with `pubsub.attach`, others read base and there are no tables."""
-    state, tick = lake.tracking_log().catch_up(), settings.watermark.tick
-    ticks = read_ticks(lake, settings, state.decision, now)
-    used = usage_facts(state, now, settings.pubsub.snapshot_bytes_a_day)
-    facts = {
-        "base_read_by_others": settings.pubsub.base_path,
-        **log_facts(state, tick, now),
-        "rejected": state.rejected,
-        **reading_facts(state),
-        **failing_ticks_facts(ticks.failing),
-        **{name: used for name, used in used.items() if not name.startswith("landed")},
-    }
-    return LakeStatus(facts, ticks_details(ticks), (), ticks.sentences)
+def read_report(lake: Lake) -> LakeReport:
+    """Read the report. Raises LakeError."""
+    state, diffs, rows = lake.tracking_log().catch_up(), lake.table(HEARTBEAT_DIFFS), Counter[str]()
+    files = data_files(diffs.current(), diffs.partition_column)
+    for file in files:
+        rows[file.partition] += file.rows
+    return LakeReport(state, lake.heartbeats().extent(), dict(sorted(rows.items())), computed_at(files))
+
+
+def read_waiting(lake: Lake, windowing: Windowing, lookback: timedelta, watermark: datetime | None) -> list[Window]:
+    """Return the windows that are closed but not computed yet, in order. Raises LakeError."""
+    closed = lake.kept_windows(windowing).closed(watermark)
+    due = lake.window_index(windowing, lookback).update().due(closed)
+    return sorted(windowing.numbered(number) for stretch in due for number in stretch)
+
+
+def read_losses(
+    lake: Lake, windowing: Windowing, lookback: timedelta, now: datetime, clock: Clock | None = None
+) -> Losses:
+    """Read the losses, continuing from the checkpoint in the lake. With a clock, the check for missed heartbeats stops
+    after CHECKED_FOR_SECONDS and reports how much is left. Raises LakeError."""
+    log, staleness = lake.tracking_log(), Staleness.restored(lake, windowing, lookback)
+    began = 0.0 if clock is None else clock.monotonic()
+    return Losses(
+        missed=staleness.check(lambda: clock is None or clock.monotonic() - began < CHECKED_FOR_SECONDS),
+        late=LateHeartbeats(staleness.heartbeats, windowing).since(late_since(log.newest_watermark(), now)),
+        lost=audit(log, staleness.heartbeats, lake.quarantine(), now - RECENT),
+    )
 
 
 def of_runs(failed: Failing | None) -> list[str]:
@@ -100,7 +168,7 @@ def of_runs(failed: Failing | None) -> list[str]:
 
 def window_facts(
     report: LakeReport, waiting: Sequence[Window], losses: Losses, windowing: Windowing, now: datetime
-) -> Iterator[dict[str, Any]]:
+) -> Iterator[Facts]:
     """Yield the newest windows, newest first, and then older windows that wait or are stale: the state, the row count,
     and the time from the window's end until it was computed, or until now if it is not computed."""
     stale = {one.window for one in losses.missed.stale}
@@ -127,57 +195,42 @@ def window_facts(
         }
 
 
-def lake_facts(
-    report: LakeReport, quarantined: Reasons, waiting: int, tick: timedelta, now: datetime
-) -> dict[str, Any]:
-    """Return the newest decision, the watermark's lag behind `now`, the tables' contents, and the number of waiting
-    windows."""
-    computed = list(report.computed)
+def log_facts(state: WatermarkState, ticks: TicksNow, settings: Settings, now: datetime) -> dict[str, Facts]:
+    """Return what the log and the notes of ticks say, by group. `reading_violations` is the number of messages since
+    the lake began that tracking received only after a reading had passed them. Of the last day, the bytes of snapshots
+    are estimated, the rest is counted; `tracked_bytes` and `landed_bytes` are the sizes of the pulled messages,
+    including those of rounds."""
+    decision, watermark, attach = state.decision, state.watermark, settings.pubsub.attach
+    readings = {} if decision is None else {"base": decision.base, "tracking": decision.tracking}
+    decided = decision and with_age(decision.sentence(), decision.at, settings.watermark.tick, now)
+    used = {f"{name}_last_day": value for name, value in asdict(state.account.last_day(now)).items()}
+    left_out = ("seconds", "landed") if attach else ("seconds",)
     return {
-        **log_facts(report.state, tick, now),
-        "landed_rows": report.landed.rows,
-        "landed_through": report.landed.newest_event_time,
-        "quarantined": dict(quarantined.waiting),
-        "requeued": dict(quarantined.requeued),
-        "windows_computed": len(computed),
-        "first_window": computed[0] if computed else None,
-        "last_window": computed[-1] if computed else None,
-        "rows_computed": sum(report.computed.values()),
-        "windows_waiting": waiting,
-        **reading_facts(report.state),
+        "watermark": {
+            **({"base_read_by_others": settings.pubsub.base_path} if attach else {}),
+            "watermark": watermark,
+            "behind_now": watermark and timedelta(seconds=round((now - watermark).total_seconds())),
+            "reason": decision and str(decision.reason),
+            "decided": decided,
+            "decided_at": decision and decision.at,
+            "reading_violations": state.reading_violations,
+            **{f"{name}_oldest_unacked": one.oldest_unacked for name, one in readings.items() if one is not None},
+        },
+        "failing": failing_ticks_facts(ticks.failing),
+        "waiting": {"rejected": state.rejected} if attach else {},
+        "stored": {"log_entry": state.number, "histogram_cells": len(state.histogram)},
+        "asked of Pub/Sub": {
+            **{name: value for name, value in used.items() if not name.startswith(left_out)},
+            "snapshot_budget": settings.pubsub.snapshot_bytes_a_day,
+        },
     }
 
 
-def log_facts(state: WatermarkState, tick: timedelta, now: datetime) -> dict[str, Any]:
-    """Return the newest decision, and the watermark's lag behind `now`."""
-    decision, watermark = state.decision, state.watermark
-    return {
-        "watermark": watermark,
-        "behind_now": None if watermark is None else timedelta(seconds=round((now - watermark).total_seconds())),
-        "reason": None if decision is None else str(decision.reason),
-        "decided": None if decision is None else with_age(decision.sentence(), decision.at, tick, now),
-        "decided_at": None if decision is None else decision.at,
-        "log_entry": state.number,
-        "histogram_cells": len(state.histogram),
-    }
-
-
-def reading_facts(state: WatermarkState) -> dict[str, Any]:
-    """Return the readings of both subscriptions in the newest decision, and the number of messages since the lake began
-    that tracking received only after a reading had passed them."""
-    decision, facts = state.decision, dict[str, Any](reading_violations=state.reading_violations)
-    if decision is not None and decision.base is not None:
-        facts["base_oldest_unacked"] = decision.base.oldest_unacked
-    if decision is not None and decision.tracking is not None:
-        facts["tracking_oldest_unacked"] = decision.tracking.oldest_unacked
-    return facts
-
-
-def ingest_facts(lake: Lake, ingest: IngestSettings, number: int, now: datetime) -> dict[str, Any]:
+def ingest_facts(lake: Lake, ingest: IngestSettings, number: int, now: datetime) -> Facts:
     """Return the progress of reading if it is behind, by the log up to the entry `number`. With continuous readers on
     Spark, add their newest round."""
     behind = progress_of(recent_looks(lake.tracking_log(), number, now))
-    facts: dict[str, Any] = {"reading": "; ".join(one.sentence() for one in behind)} if behind else {}
+    facts: Facts = {"reading": "; ".join(one.sentence() for one in behind)} if behind else {}
     if not ingest.is_continuous:
         return facts
     newest = last_round(lake.heartbeats())
@@ -192,7 +245,7 @@ def ingest_facts(lake: Lake, ingest: IngestSettings, number: int, now: datetime)
     }
 
 
-def failing_facts(failed: Failing | None) -> dict[str, Any]:
+def runs_facts(failed: Failing | None) -> Facts:
     """Return the number of unresolved failures of runs, and their summary."""
     if failed is None:
         return {"runs_failed": 0}
@@ -200,11 +253,11 @@ def failing_facts(failed: Failing | None) -> dict[str, Any]:
     return {"runs_failed": failed.failures, **{f"runs_failed_{name}": getattr(failed, name) for name in names}}
 
 
-def failing_ticks_facts(failed: Sequence[FailedTick]) -> dict[str, Any]:
+def failing_ticks_facts(failed: Sequence[FailedTick]) -> Facts:
     """Return the failure counts of the sensors whose newest tick failed, with the newest error of all, and the reasons
     of the sensors that leave messages waiting. Empty if there are none."""
     waiting, failed = {one.sensor: one.reason for one in failed if one.waits}, [one for one in failed if not one.waits]
-    facts: dict[str, Any] = {"ticks_waiting": waiting} if waiting else {}
+    facts: Facts = {"ticks_waiting": waiting} if waiting else {}
     if not failed:
         return facts
     newest = max(failed, key=lambda one: one.last)
@@ -223,13 +276,10 @@ def ticks_details(ticks: TicksNow) -> dict[str, str]:
     return {name: said for name, said in told.items() if said is not None}
 
 
-def loss_facts(losses: Losses) -> dict[str, Any]:
-    """Return the totals: late within the last day, lost within the last hour, and all that is missed and stale."""
-    missed, late, lost = losses.missed, losses.late, losses.lost
+def lost_facts(losses: Losses) -> Facts:
+    """Return the totals of what is lost within the last hour, and of all that is missed and stale."""
+    missed, lost = losses.missed, losses.lost
     return {
-        "late": late.total,
-        "late_copies": late.copies,
-        "late_since": late.since,
         "missed": missed.total,
         "missed_and_mended": missed.mended,
         "windows_stale": len(missed.stale),
@@ -238,33 +288,37 @@ def loss_facts(losses: Losses) -> dict[str, Any]:
         "lost_at_most": lost.at_most,
         "lost_since": lost.since,
         **({"missed_not_checked": f"{missed.left} commits, manifests or hours are left"} if missed.left else {}),
-        **unknown_facts({"missed": missed.damaged, "late": late.damaged, "lost": lost.damaged}),
+        **unknown_facts(missed=missed.damaged, lost=lost.damaged),
     }
 
 
-def unknown_facts(damaged: Mapping[str, Mapping[str, str]]) -> dict[str, str]:
+def late_facts(late: Late) -> Facts:
+    """Return the totals of what is late within the last day."""
+    totals = {"late": late.total, "late_copies": late.copies, "late_since": late.since}
+    return {**totals, **unknown_facts(late=late.damaged)}
+
+
+def unknown_facts(**damaged: Mapping[str, str]) -> dict[str, str]:
     """Return a sentence for each figure that leaves out event hours with damaged files. `damaged` maps each figure to
     these files with their event hours."""
     return {f"{what}_unknown": not_known(what.replace("_", " "), files) for what, files in damaged.items() if files}
 
 
-def passed_over_facts(report: LakeReport, lake: Lake, now: datetime) -> dict[str, Any]:
+def passed_over_facts(state: WatermarkState, lake: Lake, now: datetime) -> Facts:
     """Return the messages that the newest decision's `max_lag` passes over: the number in the live histogram, and the
     landed ones of the last hour per stream. Empty without a `max_lag`."""
-    record = report.state.record
-    if record is None or record.policy.max_lag is None:
+    if state.record is None or (max_lag := state.record.policy.max_lag) is None:
         return {}
-    max_lag = record.policy.max_lag
-    found = read_passed_over(lake.heartbeats(), max_lag, now - LOST_WITHIN, now)
+    found = read_passed_over(lake.heartbeats(), max_lag, now - RECENT, now)
     return {
         "max_lag": max_lag,
-        "passed_over": passed_over(report.state.histogram, max_lag),
+        "passed_over": passed_over(state.histogram, max_lag),
         "passed_over_by_stream": found.by_stream,
-        **unknown_facts({"passed_over": found.damaged}),
+        **unknown_facts(passed_over=found.damaged),
     }
 
 
-def null_facts(found: NullFields) -> dict[str, Any]:
+def null_facts(found: NullFields) -> Facts:
     """Return the compared fields that are null in all rows of the last hour, if any: the row counts, and since when the
     first of these fields is null."""
     if not found.fields:
@@ -275,16 +329,7 @@ def null_facts(found: NullFields) -> dict[str, Any]:
     }
 
 
-def usage_facts(state: WatermarkState, now: datetime, budget: int | None) -> dict[str, Any]:
-    """Return the requests of ticks to Pub/Sub in the last day, from the log: the bytes of snapshots are estimated, the
-    rest is counted. `tracked_bytes` and `landed_bytes` are the sizes of the pulled messages, including those of
-    rounds."""
-    used = state.account.last_day(now)
-    facts = {name: value for name, value in asdict(used).items() if name != "seconds"}
-    return {**{f"{name}_last_day": value for name, value in facts.items()}, "snapshot_budget": budget}
-
-
-def loss_details(losses: Losses) -> dict[str, Any]:
+def loss_details(losses: Losses) -> Facts:
     """Return the losses per window, per stream and per minute."""
     missed, late = losses.missed, losses.late
     return {

@@ -69,17 +69,16 @@ class ProcessOutlet:
         self._recorders: list[Recorder] = []
         self._ended = Event()
         self.allowed_hosts = set[str]()
-        self._telemetry = self._exporting() if chosen.export else None
+        self._telemetry: Telemetry | None = None
+        if chosen.export:
+            from tidemark.pipeline.observe import telemetry  # only now: it imports OpenTelemetry's SDK
+
+            self._telemetry = telemetry.Telemetry(chosen, lambda: list(self._recorders))
         scrape = None if self._telemetry is None else self._telemetry.scrape
         asked = Asked(self.problems, self.allowed_hosts, scrape, self._pages)
         self._server = serve(*chosen.address, asked) if chosen.listens else None
         if chosen.export == "otlp":
             Thread(target=self._send, name="metrics", daemon=True).start()
-
-    def _exporting(self) -> "Telemetry":
-        from tidemark.pipeline.observe.telemetry import Telemetry  # only now: it imports OpenTelemetry's SDK
-
-        return Telemetry(self._chosen, lambda: list(self._recorders))
 
     def join(self, recorder: Recorder) -> None:
         """Include this recorder's current values and its health."""

@@ -21,9 +21,16 @@ from tidemark.pipeline.errors import ObjectMissing, TidemarkError
 from tidemark.pipeline.lake.layout import OpenLake
 from tidemark.pipeline.lake.log.history import sampled, standing_before
 from tidemark.pipeline.lake.log.tracking_log import TrackingLog
-from tidemark.pipeline.observe.explained import explained, landed_by_stream, read_by_stream, read_decided
+from tidemark.pipeline.observe.explained import (
+    HOURS,
+    explained,
+    lag_chart,
+    landed_by_stream,
+    plane_chart,
+    read_by_stream,
+    read_decided,
+)
 from tidemark.pipeline.observe.facts import LakeStatus, read_status
-from tidemark.pipeline.observe.plane import HOURS, lag_chart, plane_chart
 from tidemark.pipeline.observe.serving import SCRIPT, STYLE
 from tidemark.pipeline.phrases import printable
 from tidemark.pipeline.quality.failing import is_overdue, read_ticks, with_age
@@ -117,8 +124,8 @@ class LogPosition:
 class Page:
     """The page of one pipeline. Thread-safe."""
 
-    def __init__(self, settings: Settings, clock: Clock, name: str) -> None:
-        self.name = name
+    def __init__(self, settings: Settings, clock: Clock) -> None:
+        self.name = settings.pipeline_name
         self._settings = settings
         self._clock = clock
         self._recent: deque[Decision] = deque(maxlen=MOST_RECENT)
@@ -214,17 +221,17 @@ class Page:
             self._recent = deque([recent[at] for at in sorted(recent)], MOST_RECENT)
         place = self._place = followed(log, replace(place, at=now), self.decided)
         decisions, tick = list(self._recent), self._settings.watermark.tick
-        told = explained(place.number, place.decided, place.before, decisions, tick, now)
-        return {**told.facts, "ticks": read_ticks(lake, self._settings, place.decided.decision, now).sentences}
+        _, facts = explained(place.number, place.decided, place.before, decisions, tick, now)
+        return {**facts, "ticks": read_ticks(lake, self._settings, place.decided.decision, now).sentences}
 
     def _look_at_tables(self, now: datetime) -> LakeStatus:
         if self._settings.pubsub.attach:  # nothing lands, so there are no tables
-            return LakeStatus({}, {}, [], [])
+            return LakeStatus({}, {})
         lake = self._lakes[1]
         self._log.wait(WAIT_SECONDS)  # the streams must be those of the decision on the page
         place = self._place
         status = read_status(lake, self._settings, now, self._clock)
-        streams = {} if place is None else read_by_stream(lake, self._settings, place.decided).facts
+        _, streams = (None, {}) if place is None else read_by_stream(lake, self._settings, place.decided)
         return replace(status, details={**status.details, **streams})
 
 

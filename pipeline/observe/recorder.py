@@ -9,15 +9,15 @@ from datetime import datetime, timedelta
 from functools import wraps
 from typing import TYPE_CHECKING, NamedTuple, ParamSpec
 
-from tidemark.pipeline.clock import Clock, to_us
+from tidemark.pipeline.clock import Clock, iso, rough, to_us
 from tidemark.pipeline.contract.heartbeat import RejectionReason
 from tidemark.pipeline.ingest.outcome import Ingested
 from tidemark.pipeline.ingest.ticks import Tracked
 from tidemark.pipeline.lake.failures import FailedTick
 from tidemark.pipeline.observe import instruments as them
-from tidemark.pipeline.observe.health import SensorBeat, problems
 from tidemark.pipeline.observe.instruments import PIPELINE, Instrument
-from tidemark.pipeline.quality.running import SensorTicks
+from tidemark.pipeline.quality.failing import TRACKING as DECIDES
+from tidemark.pipeline.quality.failing import SensorTicks, is_overdue
 from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.watermark.decision import Reason
 from tidemark.pipeline.watermark.histogram import bucket_of
@@ -33,6 +33,12 @@ BASE, TRACKING = "base", "tracking"
 
 OPEN_AGAIN_AFTER = timedelta(minutes=1)
 """The pause before opening the outlet is retried after a taken port or a missing library."""
+
+GRACE = timedelta(seconds=60)
+"""Additional silence allowed to a sensor that is running, or whose process has just started: a tick may take a
+minute."""
+
+NO_TICKS = SensorTicks()
 
 P = ParamSpec("P")
 
@@ -137,12 +143,11 @@ class Recorder(Observer):
         self._outlet: ProcessOutlet | None = None
         self._outlet_tried_at: datetime | None = None
         self._process = os.getpid()
-        self.page = self._page_of(settings) if settings.metrics.listens and settings.metrics.has_page else None
+        self.page: Page | None = None
+        if settings.metrics.listens and settings.metrics.has_page:
+            from tidemark.pipeline.observe import page  # only now: it imports templates and what reads the lake
 
-    def _page_of(self, settings: Settings) -> "Page":
-        from tidemark.pipeline.observe.page import Page  # only now: it imports templates and what reads the lake
-
-        return Page(settings, self._clock, settings.pipeline_name)
+            self.page = page.Page(settings, clock)
 
     # Reports of ticks
 
@@ -168,7 +173,7 @@ class Recorder(Observer):
     @never_failing
     def ticked(self, sensor: str, seconds: float, failed: FailedTick | None = None) -> None:
         self._at_work.discard(sensor)
-        good = self._clock.now() if failed is None else self._ticks.get(sensor, SensorTicks()).good
+        good = self._clock.now() if failed is None else self._ticks.get(sensor, NO_TICKS).good
         self._ticks[sensor] = SensorTicks(good, failed)
         self._add(them.TICK_DURATION, seconds, sensor=sensor, result="ok" if failed is None else "error")
 
@@ -234,17 +239,20 @@ class Recorder(Observer):
     # Values for the outlet
 
     def problems(self) -> list[str]:
-        """List the pipeline's problems; empty if it is healthy."""
-        name, now = self._pipeline[PIPELINE], self._clock.now()
-        found = problems(self._beats(), self._watermark, self._settings.checks.max_watermark_age, now)
-        return [f"{name}: {problem}" for problem in found]
+        """List the pipeline's problems as sentences without data of messages; empty if it is healthy: its sensors tick,
+        and the watermark, if there is one, is not too old."""
+        now, max_age = self._clock.now(), self._settings.checks.max_watermark_age
+        found = [silence for sensor in self._every if (silence := self._silence(sensor, now)) is not None]
+        if (watermark := self._watermark) is not None and now - watermark > max_age:
+            found.append(f"the watermark is {rough(now - watermark)} old; checks.max_watermark_age is {rough(max_age)}")
+        return [f"{self._pipeline[PIPELINE]}: {problem}" for problem in found]
 
     def values(self) -> Iterator[Measured]:
         """Yield the current values."""
         now = self._clock.now()
-        for beat in self._beats():
-            yield self._now(them.SENSOR_SILENCE, beat.silent_for(now).total_seconds(), sensor=beat.sensor)
-            yield self._now(them.SENSOR_INTERVAL, beat.every.total_seconds(), sensor=beat.sensor)
+        for sensor, every in self._every.items():
+            yield self._now(them.SENSOR_SILENCE, self._silent_for(sensor, now).total_seconds(), sensor=sensor)
+            yield self._now(them.SENSOR_INTERVAL, every.total_seconds(), sensor=sensor)
         for sensor, ticks in self._ticks.copy().items():
             if (failed := ticks.failed) is not None:
                 seconds = max((now - failed.since).total_seconds(), 0.0)
@@ -268,13 +276,23 @@ class Recorder(Observer):
     def _watermark(self) -> datetime | None:
         return None if self._state is None else self._state.watermark
 
-    def _beats(self) -> list[SensorBeat]:
-        beats = []
-        for name, every in self._every.items():
-            ticks = self._ticks.get(name, SensorTicks())
-            waits = name in self._at_work or ticks.good is None
-            beats.append(SensorBeat(name, every, ticks.good or self._began, waits, ticks.failed))
-        return beats
+    def _silent_for(self, sensor: str, now: datetime) -> timedelta:
+        """Return the time since the sensor's last tick without an error ended, or else since the process started."""
+        return max(now - (self._ticks.get(sensor, NO_TICKS).good or self._began), timedelta(0))
+
+    def _silence(self, sensor: str, now: datetime) -> str | None:
+        """Describe the silence of a sensor if it is longer than that of a healthy one."""
+        ticks, every = self._ticks.get(sensor, NO_TICKS), self._every[sensor]
+        is_waiting = ticks.failed is None and (sensor in self._at_work or ticks.good is None)
+        since = (ticks.good or self._began) + (GRACE if is_waiting else timedelta(0))
+        if not is_overdue(since, every, now):
+            return None
+        decides = "; no decision is made meanwhile" if sensor == DECIDES else ""
+        why = f", and its ticks fail since {iso(ticks.failed.since)}: {ticks.failed.kind}" if ticks.failed else ""
+        return (
+            f"sensor {sensor}: no good tick for {rough(self._silent_for(sensor, now))}; it is to tick every "
+            f"{rough(every)}{why}{decides}"
+        )
 
     def _now(self, instrument: Instrument, value: float, **attributes: str) -> Measured:
         return Measured(instrument, value, self._pipeline | attributes)

@@ -8,7 +8,7 @@ import logging
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import timedelta
 from itertools import chain
 from typing import Any
 
@@ -46,17 +46,6 @@ class FollowedTable:
     name: str
     table: WindowedTable
     key: Sequence[str] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class Replacement:
-    """A window that a commit replaced: the table's version, the commit time, the old files and the new ones."""
-
-    version: int
-    at: datetime | None
-    window: str
-    old: list[str]
-    new: list[str]
 
 
 def follow(corrections: Corrections, followed: FollowedTable, clock: Clock) -> int:
@@ -129,47 +118,45 @@ def _gap(followed: FollowedTable, first: int, last: int) -> pa.Table:
 def _corrections(followed: FollowedTable, first: int, last: int) -> Iterator[pa.Table]:
     """Yield the corrections of each window that these versions replaced with different rows."""
     for commit in commits(followed.table.table, first - 1, last):
-        for replacement in _replaced(commit):
-            rows = _compared(followed, replacement)
+        for window, old, new in _replaced(commit):
+            rows = _compared(followed, commit, window, old, new)
             if len(rows):
                 yield rows
 
 
-def _replaced(commit: Commit) -> list[Replacement]:
-    """Return the windows that lost files and got new ones. A window that only got files is computed for the first time;
-    a window that only lost files is no longer kept."""
+def _replaced(commit: Commit) -> list[tuple[str, list[str], list[str]]]:
+    """Return the windows that lost files and got new ones, with the old and the new files. A window that only got files
+    is computed for the first time; a window that only lost files is no longer kept."""
     old, new = defaultdict[str | None, list[str]](list), defaultdict[str | None, list[str]](list)
     for found, files in ((old, commit.removed), (new, commit.added)):
         for file in files:
             found[file.partition].append(file.path)
-    both = sorted(window for window in old if window and window in new)
-    return [Replacement(commit.version, commit.at, window, old[window], new[window]) for window in both]
+    return [(window, old[window], new[window]) for window in sorted(filter(None, old.keys() & new.keys()))]
 
 
-def _compared(followed: FollowedTable, replacement: Replacement) -> pa.Table:
+def _compared(followed: FollowedTable, commit: Commit, window: str, old: list[str], new: list[str]) -> pa.Table:
     """Return the corrections of a window, or a single `unknown` row if a file is gone or damaged."""
     detail = None
     try:
-        old, new = (_read(followed, paths) for paths in (replacement.old, replacement.new))
-        changes = row_changes(old, new, followed.key)
+        changes = row_changes(_read(followed, old), _read(followed, new), followed.key)
     except (LakeUnreachable, LakeUnwritable, LakeFull):
         raise
     except (LakeError, pa.ArrowException, pl.exceptions.PolarsError) as error:
         detail = f"the rows cannot be compared: {error}"
-        logger.warning("corrections of %s, window %s: %s", followed.name, replacement.window, detail)
+        logger.warning("corrections of %s, window %s: %s", followed.name, window, detail)
         changes = pl.DataFrame({"change": [Change.UNKNOWN.value]})
     if changes.is_empty():
         return CONTENT.empty_table()
-    old_run, new_run = run_of(replacement.old[0]), run_of(replacement.new[0])
+    old_run, new_run = run_of(old[0]), run_of(new[0])
     of_all = {
         "table": followed.name,
-        "window": replacement.window,
+        "window": window,
         "old_run": old_run,
         "new_run": new_run,
         "old_heartbeats_version": followed.table.input_version(old_run),
         "new_heartbeats_version": followed.table.input_version(new_run),
-        "corrected_at": replacement.at,
-        "table_version": replacement.version,
+        "corrected_at": commit.at,
+        "table_version": commit.version,
         "detail": detail,
     }
     return _rows({**of_all, **{name: changes[name].to_arrow() for name in changes.columns}}, len(changes))

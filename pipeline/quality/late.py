@@ -7,10 +7,10 @@ and so are the earlier files that may hold copies of their late heartbeats.
 
 import logging
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass, field
-from datetime import datetime
+from dataclasses import dataclass
+from datetime import datetime, timedelta
 from urllib.parse import unquote
 
 import pyarrow as pa
@@ -20,35 +20,25 @@ from tidemark.pipeline.clock import duration_us, from_us
 from tidemark.pipeline.lake.tables.delta_log import AddedFile
 from tidemark.pipeline.lake.tables.heartbeats import HOUR_FORMAT, IDENTITY, PARTITION, identities
 from tidemark.pipeline.lake.tables.table import DamagedFile, LakeTable, listed, microseconds, table_errors
-from tidemark.pipeline.quality.missed.first_landings import NO_ROWS, files_by_hour, held_in, read_rows
+from tidemark.pipeline.quality.counts import Counts
+from tidemark.pipeline.quality.lacking import NO_ROWS, files_by_hour, held_in, read_rows
 from tidemark.pipeline.windows import Windowing
 
 
-@dataclass(frozen=True, slots=True)
-class Late:
-    """Counts for event times from the hour of `since`: landed rows, late heartbeats per window and per stream, and late
-    rows that are copies. As in `heartbeat_diffs`, a heartbeat is late if no copy of it landed in time. `damaged` maps
-    damaged files to their event hours, for which only rows that were read earlier count."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Late(Counts):
+    """The late heartbeats with event times from the hour of `since`, and the number of late rows that are copies. As in
+    `heartbeat_diffs`, a heartbeat is late if no copy of it landed in time. Rows of damaged files count if they were
+    read earlier."""
 
     since: datetime
-    rows: int = 0
-    by_window: Mapping[str, int] = field(default_factory=dict)
-    by_stream: Mapping[str, int] = field(default_factory=dict)
     copies: int = 0
-    damaged: Mapping[str, str] = field(default_factory=dict)
-
-    @property
-    def total(self) -> int:
-        """The number of late heartbeats."""
-        return sum(self.by_window.values())
-
-    @property
-    def share(self) -> float:
-        """Late heartbeats per row that landed."""
-        return self.total / self.rows if self.rows else 0.0
 
 
 logger = logging.getLogger(__name__)
+
+LATE_WITHIN = timedelta(days=1)
+"""Range below the watermark in which late heartbeats are counted, in event time."""
 
 NOTHING = identities(NO_ROWS)
 
@@ -84,10 +74,12 @@ class LateHeartbeats:
         """Count the late heartbeats with event times from the hour of `since`. Raises LakeError."""
         table = self._heartbeats.current()
         if table is None:
-            return Late(since)
+            return Late(since=since)
         files = listed(table)
         files = files.filter(pc.greater_equal(files[f"partition.{PARTITION}"], since.strftime(HOUR_FORMAT)))
-        suspects = _may_be_late(files)
+        suspects = files  # those whose statistics allow late rows
+        if "max.late" in files.column_names:
+            suspects = files.filter(pc.fill_null(files["max.late"].cast(pa.bool_()), True))
         paths = set(map(unquote, suspects["path"].to_pylist()))
         of_hours = files_by_hour(table, files, set(suspects[f"partition.{PARTITION}"].to_pylist()))
         damaged = dict[str, str]()
@@ -136,8 +128,6 @@ def _compact(tables: Sequence[pa.Table]) -> pa.Table:
     return pa.concat_tables(tables).combine_chunks()
 
 
-def _may_be_late(files: pa.Table) -> pa.Table:
-    """Select the files of a listing whose statistics allow late rows."""
-    if "max.late" not in files.column_names:
-        return files
-    return files.filter(pc.fill_null(files["max.late"].cast(pa.bool_()), True))
+def late_since(watermark: datetime | None, now: datetime) -> datetime:
+    """Return the event time from which late heartbeats are counted."""
+    return (now if watermark is None else watermark) - LATE_WITHIN

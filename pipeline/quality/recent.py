@@ -1,51 +1,47 @@
-"""Checks what landed recently: rows that lag more than `watermark.max_lag`, by stream, and compared fields that are
-null in all rows."""
+"""Checks what landed recently: rows that lag more than `watermark.max_lag`, compared fields that are null in all rows,
+and the messages in quarantine."""
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from datetime import datetime, timedelta
+from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
 
 from tidemark.pipeline.clock import duration_us, from_us, iso, to_us
+from tidemark.pipeline.lake.layout import Lake
 from tidemark.pipeline.lake.tables.heartbeats import Heartbeats
-from tidemark.pipeline.lake.tables.table import LakeTable, microseconds
+from tidemark.pipeline.lake.tables.quarantine import (
+    EVERY,
+    NOTHING_TOLD,
+    PARTITION,
+    QUARANTINE,
+    Quarantine,
+    Reasons,
+    Rejected,
+    without,
+)
+from tidemark.pipeline.lake.tables.table import MOMENT, LakeTable, first_day, microseconds, table_errors
+from tidemark.pipeline.quality.counts import Counts
 
 
-@dataclass(frozen=True, slots=True)
-class PassedOver:
-    """The number of landed `rows`, and how many of them lag more than `max_lag`, per stream in descending order.
-    `damaged` maps unreadable files to their event hours; their rows are not counted."""
-
-    rows: int = 0
-    by_stream: Mapping[str, int] = field(default_factory=dict)
-    damaged: Mapping[str, str] = field(default_factory=dict)
-
-    @property
-    def total(self) -> int:
-        """The number of rows of all streams that lag more than `max_lag`."""
-        return sum(self.by_stream.values())
-
-    @property
-    def share(self) -> float:
-        """The share of these rows among all rows."""
-        return self.total / self.rows if self.rows else 0.0
-
-
-def read_passed_over(heartbeats: Heartbeats, max_lag: timedelta, since: datetime, before: datetime) -> PassedOver:
-    """Count the rows published in `[since, before)` that lag more than `max_lag`. The histogram is coarser: a message
-    that lags up to two seconds more than `max_lag` may still hold the watermark.
+def read_passed_over(heartbeats: Heartbeats, max_lag: timedelta, since: datetime, before: datetime) -> Counts:
+    """Count the rows published in `[since, before)` that lag more than `max_lag`, per stream in descending order. The
+    histogram is coarser: a message that lags up to two seconds more than `max_lag` may still hold the watermark.
 
     Memory is proportional to the rows of this time range. Raises LakeError.
     """
     damaged = dict[str, str]()
     rows = heartbeats.published_between(since, before, ("stream_id", "publish_time", "event_time"), damaged)
     if rows is None:
-        return PassedOver()
+        return Counts()
     lag_us = microseconds(rows["publish_time"]) - microseconds(rows["event_time"])
     beyond = rows.filter(lag_us > duration_us(max_lag))
-    return PassedOver(len(rows), dict(Counter(beyond["stream_id"].to_pylist()).most_common()), damaged)
+    by_stream = Counter(beyond["stream_id"].to_pylist()).most_common()
+    return Counts(rows=len(rows), by_stream=dict(by_stream), damaged=damaged)
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,11 +64,6 @@ class NullFields:
     rows: int = 0
     fields: Sequence[NullField] = ()
 
-    @property
-    def names(self) -> str:
-        """The fields' names as a list, or `none`."""
-        return ", ".join(field.name for field in self.fields) or "none"
-
 
 def read_null_fields(heartbeats: LakeTable, names: Iterable[str], since: datetime) -> NullFields:
     """Find the fields that are null in all files with rows that landed since `since`, and how far back they are null.
@@ -94,3 +85,74 @@ def read_null_fields(heartbeats: LakeTable, names: Iterable[str], since: datetim
         if recent and until >= recent and sum(rows[:until]):
             found.append(NullField(name, sum(rows[:until]), from_us(min(first_us[:until]))))
     return NullFields(sum(rows[:recent]), tuple(found))
+
+
+RECENT = timedelta(hours=1)
+"""The reach of the checks of what landed recently, and of the count of losses."""
+
+NEWEST_FILES = 10
+"""The greatest number of files from which the most frequent reason is derived: each is a request on a bucket."""
+
+
+def read_reasons(lake: Lake, meant: Rejected = EVERY) -> Reasons:
+    """Count the waiting and the requeued messages by their latest reason. Raises LakeError."""
+    requeued, since = lake.requeued(), first_day(meant.since)
+    return lake.quarantine().reasons(meant, requeued.ids(requeued.between(since=since)), lake.rejudged().by_day(since))
+
+
+def newest_waiting(lake: Lake, meant: Rejected, limit: int) -> Sequence[dict[str, Any]]:
+    """Return at most `limit` rows of waiting messages, the last rejected first: the columns of `quarantine` except the
+    partition, with the latest reason and detail. Days are read from the newest, and only as many as needed. Raises
+    LakeError."""
+    quarantine, requeued = lake.quarantine(), lake.requeued()
+    since = first_day(meant.since)
+    gone, told = requeued.ids(requeued.between(since=since)), lake.rejudged().by_day(since)
+    columns = [name for name in QUARANTINE.names if name != PARTITION]
+    found: list[dict[str, Any]] = []
+    for day in reversed(quarantine.days(meant.since)):
+        newest = pa.table({})
+        for rows in quarantine.rejected(columns, meant, day, told.get(day, NOTHING_TOLD)):
+            held = [table for table in (newest, without(rows, gone)) if len(table)]
+            if held:
+                order = [("landed_at", "descending"), ("publish_time", "descending"), ("message_id", "descending")]
+                newest = pa.concat_tables(held).sort_by(order).slice(0, limit - len(found))
+        found += newest.to_pylist()
+        if len(found) >= limit:
+            break
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class QuarantineShare:
+    """The approximate numbers of rows that landed and that were quarantined since a moment, and the most frequent
+    reason of the newest quarantined rows, with its newest detail."""
+
+    landed: int = 0
+    quarantined: int = 0
+    reason: str | None = None
+    detail: str | None = None
+
+    @property
+    def share(self) -> float:
+        """The share of quarantined rows among the rows of both tables."""
+        return self.quarantined / (self.landed + self.quarantined) if self.quarantined else 0.0
+
+
+def read_quarantine_share(heartbeats: Heartbeats, quarantine: Quarantine, since: datetime) -> QuarantineShare:
+    """Count by the statistics of the tables' files; read at most NEWEST_FILES files of `quarantine`. Raises
+    LakeError."""
+    (landed, _), (quarantined, paths) = heartbeats.landed_since(since), quarantine.landed_since(since)
+    if not quarantined:
+        return QuarantineShare(landed)
+    columns, wanted = ["reason", "detail", "landed_at"], pc.field("landed_at") >= pa.scalar(since, MOMENT)
+    files, newest = quarantine.folder, []
+    with table_errors(quarantine.uri):
+        for path in paths[:NEWEST_FILES]:
+            with files.open_input_file(path) as opened:  # reading by path costs one more request
+                newest.append(pq.read_table(opened, columns=columns, filters=wanted, use_threads=False))
+    rows = pa.concat_tables(newest).sort_by([("landed_at", "descending")])
+    reasons = rows["reason"].to_pylist()
+    if not reasons:
+        return QuarantineShare(landed, quarantined)
+    reason = max(dict.fromkeys(reasons), key=reasons.count)
+    return QuarantineShare(landed, quarantined, reason, rows["detail"][reasons.index(reason)].as_py())

@@ -34,7 +34,7 @@ from tidemark.pipeline.lake.store.objects import read_ahead
 from tidemark.pipeline.lake.tables.heartbeats import PARTITION as EVENT_HOUR
 from tidemark.pipeline.lake.tables.table import DataFile, LakeTable, data_files, table_errors
 from tidemark.pipeline.lake.tables.windowed import PARTITION, WindowedTable, run_of
-from tidemark.pipeline.quality.missed.staleness import Staleness
+from tidemark.pipeline.quality.staleness import Staleness
 from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.upkeep.orphans import GRACE, Orphan, find_orphans
 from tidemark.pipeline.watermark.state import Compacted, DecisionRecord, Entry, Lost

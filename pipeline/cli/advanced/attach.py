@@ -27,8 +27,7 @@ from tidemark.pipeline.pubsub.readings import Readings
 from tidemark.pipeline.pubsub.requirements import look_at_subscriptions
 from tidemark.pipeline.pubsub.schemas import reader_of
 from tidemark.pipeline.pubsub.subscription import PubSubSubscription
-from tidemark.pipeline.quality.failing import TRACKING
-from tidemark.pipeline.quality.running import TickNotes
+from tidemark.pipeline.quality.failing import TRACKING, TickNotes
 from tidemark.pipeline.settings import Settings, load_settings
 from tidemark.pipeline.settings_sections import LISTEN
 

@@ -1,7 +1,7 @@
 """Custom tables in `tidemark status --all`: computed windows, versions, due windows and errors."""
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -12,14 +12,14 @@ from tidemark.pipeline.cli.output import columns, warn
 from tidemark.pipeline.compute.table_definition import read_table
 from tidemark.pipeline.errors import InvalidSettings
 from tidemark.pipeline.quality.due_windows import ComputedWindows, Followed
-from tidemark.pipeline.quality.failing import Failing, read_failing_tables
+from tidemark.pipeline.quality.failing import read_failing_tables
 
 FAILED = {"failed_runs": "failures", "failed_last": "last", "failed_reason": "reason"}
 SHOWN = ("name", "newest", "version", "windows", "rows", "due", "by_other_versions", "failed_runs")
 
 
-def read_custom_tables(at: Here, now: datetime) -> Iterator[tuple[dict[str, Any], Failing | None]]:
-    """Yield each table's facts, and its failed runs. `version`, `due` and `by_other_versions` are None for a table that
+def read_custom_tables(at: Here, now: datetime) -> Iterator[dict[str, Any]]:
+    """Yield each table's facts. `version`, `due` and `by_other_versions` are None for a table that
     is not in the settings, or whose file cannot be used; `wrong` says why. Raises LakeError."""
     lake, settings = at.lake, at.settings
     failing = {each.table: each for each in read_failing_tables(lake, now)}
@@ -47,12 +47,11 @@ def read_custom_tables(at: Here, now: datetime) -> Iterator[tuple[dict[str, Any]
                 facts |= {"version": definition.version, "by_other_versions": by_others, "due": len(due)}
         failed = failing.get(name)
         facts |= {fact: getattr(failed, field, 0 if fact == "failed_runs" else None) for fact, field in FAILED.items()}
-        yield facts, failed
+        yield facts
 
 
-def show_custom_tables(found: Iterable[tuple[dict[str, Any], Failing | None]], terminal: Console) -> None:
+def show_custom_tables(facts: Sequence[dict[str, Any]], terminal: Console) -> None:
     """Print the tables, if any."""
-    facts = [facts for facts, _ in found]
     if not facts:
         return
     counts = ("windows", "rows", "due", "by other versions", "failed runs")

@@ -1,5 +1,7 @@
 """`tidemark diffs`: rows of heartbeat_diffs, of a custom table, or what changed in either."""
 
+import json
+from datetime import datetime
 from typing import Annotated, Any
 
 import pyarrow as pa
@@ -7,14 +9,25 @@ import pyarrow.compute as pc
 import typer
 
 from tidemark.pipeline.cli.here import Here, here, no_window
-from tidemark.pipeline.cli.look.corrections import show_corrections
-from tidemark.pipeline.cli.options import AsJson, InWindow, Limit, apart_from, only_with, option, since_option
+from tidemark.pipeline.cli.options import (
+    AsJson,
+    InWindow,
+    Limit,
+    apart_from,
+    only_with,
+    option,
+    since_option,
+    since_when,
+)
 from tidemark.pipeline.cli.options import window_named as named_window
-from tidemark.pipeline.cli.output import print_rows
-from tidemark.pipeline.errors import LakeError, WindowNotComputed
+from tidemark.pipeline.cli.output import console, grid, print_json, print_rows, safe
+from tidemark.pipeline.clock import iso
+from tidemark.pipeline.errors import InvalidSettings, LakeError, WindowNotComputed
 from tidemark.pipeline.lake.layout import HEARTBEAT_DIFFS
+from tidemark.pipeline.lake.tables.corrections import Change, Sought
 from tidemark.pipeline.lake.tables.windowed import PARTITION
 from tidemark.pipeline.quality.gate import Stage, WindowProgress, words
+from tidemark.pipeline.windows import KEY_FORMAT
 
 LEFT_OUT = ("publish_time", "message_id")
 """Columns that only --json has, like the previous values: the comparisons must fit a terminal."""
@@ -39,7 +52,7 @@ def diffs(
     at = here("diffs")
     if corrections:
         apart_from("--corrections", stream=stream)
-        show_corrections(at, table, window, since, limit, as_json=as_json)
+        _corrections(at, table, window, since_when(since, at.clock.now()), limit, as_json=as_json)
         return
     only_with("--corrections", since=since)
     if table not in (None, HEARTBEAT_DIFFS):
@@ -90,3 +103,69 @@ def _of_custom(at: Here, name: str, window: str | None, limit: int, *, as_json: 
     rows = found.slice(0, limit)
     said = f"{rows.num_rows} of {found.num_rows} rows of window {key}"
     print_rows(rows.to_pylist(), said, rows.column_names, as_json=as_json)
+
+
+JSON_COLUMNS = ("key", "old_row", "new_row")
+
+
+def _corrections(
+    at: Here, table: str | None, window: str | None, since: datetime | None, limit: int, *, as_json: bool
+) -> None:
+    """Print the newest corrections: of one table, of one window by its key, or since a moment."""
+    settings, lake = at.settings, at.lake
+    known = {HEARTBEAT_DIFFS, *settings.tables, *lake.own_tables()}
+    if table is not None and table not in known:
+        raise InvalidSettings(f"there is no table {table}; there are {', '.join(sorted(known))}")
+    meant = Sought(table, window and _key(window), since)
+    rows = lake.corrections().newest(meant, limit)
+    if as_json:
+        for row in rows:
+            print_json({**row, **{name: _object(row[name]) for name in JSON_COLUMNS}}, exact=True)
+        return
+    terminal = console()
+    for row in rows:
+        terminal.print(f"\n[bold]{safe(_title(row))}[/]")
+        told = ((f"  [dim]{safe(name)}[/]", safe(old), safe(new)) for name, old, new in _shown(row))
+        terminal.print(grid(3, told))
+    if not rows:
+        off = "" if settings.windows.corrections else "; runs note them if windows.corrections is true"
+        terminal.print(f"no corrections were noted{off}")
+
+
+def _key(text: str) -> str:
+    """Validate a window's key. Windows of custom tables may have any length."""
+    try:
+        datetime.strptime(text, KEY_FORMAT)  # noqa: DTZ007 (only checked)
+    except ValueError as error:
+        raise typer.BadParameter(f"{text} is not a window's key such as 2026-11-21T05-20Z") from error
+    return text
+
+
+def _title(row: dict[str, Any]) -> str:
+    window = row["window"] or "its windows"
+    at: datetime | None = row["corrected_at"]
+    when = "" if at is None else f", replaced at {iso(at)}"
+    return f"{row['table']} {window}: {row['change']}{when} (version {row['table_version']})"
+
+
+def _shown(row: dict[str, Any]) -> list[tuple[str, object, object]]:
+    """Return names with old and new values: the key's, and what differs between the rows. An added or removed row is
+    shown whole."""
+    if row["change"] == Change.UNKNOWN:
+        return [("why", row["detail"], "")]
+    key, old, new = (_object(row[name]) or {} for name in JSON_COLUMNS)
+    of_key: list[tuple[str, object, object]] = [(name, _text(value), "") for name, value in key.items()]
+    names = [name for name in {**old, **new} if name not in key]
+    if row["change"] == Change.CHANGED:
+        differing = (name for name in names if old.get(name) != new.get(name))
+        return [*of_key, *((name, _text(old.get(name)), f"→ {_text(new.get(name))}") for name in differing)]
+    return [*of_key, *((name, _text((old or new)[name]), "") for name in names)]
+
+
+def _text(value: object) -> str:
+    return "—" if value is None else value if isinstance(value, str) else json.dumps(value)
+
+
+def _object(text: str | None) -> dict[str, Any] | None:
+    found: dict[str, Any] | None = None if text is None else json.loads(text)
+    return found

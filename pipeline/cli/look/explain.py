@@ -1,6 +1,6 @@
 """`tidemark explain`: a decision's explanation, for people and as JSON."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 from datetime import datetime, timedelta
 from itertools import islice
 from pathlib import Path
@@ -12,17 +12,13 @@ from tidemark.pipeline.cli.here import lake_of, no_decision
 from tidemark.pipeline.cli.options import AsJson, option, time_option
 from tidemark.pipeline.cli.output import columns, console, grid, print_json, safe, warn, without_stop
 from tidemark.pipeline.clock import SystemClock, format_duration, iso, rough
-from tidemark.pipeline.lake.tables.quarantine import RejectedPayload, by_stream
-from tidemark.pipeline.observe.explained import read_by_stream, read_decided, read_explained
+from tidemark.pipeline.observe.explained import drawn, read_by_stream, read_decided, read_explained
 from tidemark.pipeline.observe.facts import of_runs, ticks_details
-from tidemark.pipeline.observe.plane import drawn
 from tidemark.pipeline.phrases import printable
+from tidemark.pipeline.quality.counts import Counts, not_known
 from tidemark.pipeline.quality.failing import TicksNow, read_failing, read_ticks, with_age
-from tidemark.pipeline.quality.missed.affected import not_known
-from tidemark.pipeline.quality.recent import PassedOver
 from tidemark.pipeline.settings import load_settings
-from tidemark.pipeline.watermark.explain.conditions import RuleOutcome
-from tidemark.pipeline.watermark.explain.explanation import TRIED, Alternative, Explanation
+from tidemark.pipeline.watermark.explain.explanation import TRIED, Alternative, Explanation, RuleOutcome
 
 NAMED = 5
 """Streams that are printed, those with the most messages; the JSON has all."""
@@ -42,12 +38,12 @@ def explain(
     found = read_decided(log, at)
     if found is None:
         raise no_decision(settings)
-    explained = read_explained(log, *found, tick)
+    explanation, facts = read_explained(log, *found, tick)
     if picture is not None:
-        picture.write_text(drawn(explained.facts), encoding="utf-8")
+        picture.write_text(drawn(facts), encoding="utf-8")
         print(f"wrote {printable(str(picture))}")
         return
-    of_streams = read_by_stream(lake, settings, found[1])
+    over, of_streams = read_by_stream(lake, settings, found[1])
     failed = read_failing(lake, settings.windowing, now) if at is None else None
     ticks = read_ticks(lake, settings, found[1].decision, now) if at is None else TicksNow(())
     if as_json:
@@ -56,13 +52,13 @@ def explain(
             "ticks_failing": [one.sentence() for one in ticks.failing],
             **ticks_details(ticks),
         }
-        print_json({**explained.facts, **of_streams.facts, **failing})
+        print_json({**facts, **of_streams, **failing})
     else:
         said, made_at = found[1].decision.sentence(), found[1].decision.at
         said = said if at is not None else with_age(said, made_at, tick, now)
-        show_explanation(said, explained.explanation, explained.number, explained.problem, console())
-        show_rejected(of_streams.rejected, of_streams.pinning, console())
-        show_passed_over(of_streams.over, console())
+        show_explanation(said, explanation, found[0], facts["problem"], console())
+        show_rejected(of_streams["rejected_payloads_by_stream"], of_streams["rejected_payloads_that_pin"], console())
+        show_passed_over(over, console())
         warn(console(), [*ticks.sentences, *of_runs(failed)])
 
 
@@ -96,22 +92,21 @@ def show_explanation(said: str, explanation: Explanation, number: int, problem: 
     show("Which setting would have changed this decision", *(others or none))
 
 
-def show_rejected(rejected: Sequence[RejectedPayload], pinning: Sequence[RejectedPayload], terminal: Console) -> None:
-    """Print the streams of examined messages that were rejected for their payload, if any."""
+def show_rejected(rejected: Mapping[str, int], pins: Mapping[str, int], terminal: Console) -> None:
+    """Print the streams of examined messages that were rejected for their payload, if any, and of those at the pin."""
     if not rejected:
         return
-    pins = by_stream(pinning)
+    which = "one of them is the pin" if pins else "none of them is the pin"
     terminal.print(
-        f"\n[bold]Payloads that were rejected[/]\n{len(rejected):,} of the messages that were looked at are in "
-        f"quarantine for their payload, and {'one of them is the pin' if pins else 'none of them is the pin'}. Such a "
-        "message holds the watermark by its times until it has landed and left the band, unless it lags more than that:"
+        f"\n[bold]Payloads that were rejected[/]\n{sum(rejected.values()):,} of the messages that were looked at are "
+        f"in quarantine for their payload, and {which}. Such a message holds the watermark by its "
+        "times until it has landed and left the band, unless it lags more than that:"
     )
-    everywhere = by_stream(rejected)
-    rows = ((stream, everywhere[stream], pins.get(stream, 0)) for stream in islice({**pins, **everywhere}, NAMED))
+    rows = ((stream, rejected[stream], pins.get(stream, 0)) for stream in islice({**pins, **rejected}, NAMED))
     terminal.print(columns("stream", right=["messages", "at the pin"], rows=rows, gap=2))
 
 
-def show_passed_over(over: PassedOver, terminal: Console) -> None:
+def show_passed_over(over: Counts, terminal: Console) -> None:
     """Print the streams that `max_lag` passes over, if any, and the hours for which that is not known."""
     if over.damaged:
         terminal.print(f"\n{safe(not_known('passed over', over.damaged))}")

@@ -22,7 +22,7 @@ from tidemark.pipeline.contract.heartbeat import RejectionReason
 from tidemark.pipeline.ingest.requeue import Requeuer
 from tidemark.pipeline.lake.tables.quarantine import EVERY, Rejected
 from tidemark.pipeline.pubsub.schemas import reader_of
-from tidemark.pipeline.quality.quarantined import newest_waiting, read_reasons
+from tidemark.pipeline.quality.recent import newest_waiting, read_reasons
 
 MOST_MESSAGES = 10_000
 """The largest `--limit`: payloads are held in memory, and may be large."""

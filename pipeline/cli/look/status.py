@@ -1,6 +1,5 @@
 """`tidemark status`: the state of a pipeline, from its lake alone."""
 
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import timedelta
 from statistics import median
@@ -14,17 +13,6 @@ from tidemark.pipeline.cli.output import console, counted, facts_table, grid, pr
 from tidemark.pipeline.clock import rough
 from tidemark.pipeline.observe.facts import LakeStatus, read_status
 
-GROUPS = {
-    "watermark": r"watermark|behind_now|reason|decided.*|base_read_by_others|.*_oldest_unacked|reading.*|last_round.*",
-    "lost": r"lost.*|missed.*|windows_stale|first_stale_window",
-    "late": r"late.*|max_lag|passed_over.*",
-    "failing": r"runs_failed.*|ticks_(failed|waiting).*|tables_failing",
-    "waiting": r"windows_waiting|quarantined|requeued|rejected",
-    "stored": r"landed_.*|windows_computed|first_window|last_window|rows_computed|null.*|log_.*|hist.*",
-    "asked of Pub/Sub": r".*_last_day|snapshot_budget",
-}
-"""The groups of `--all`, in order, with patterns of their figures' names."""
-
 
 def status(
     everything: Annotated[bool, option("Every figure, and the custom tables.", "--all")] = False,
@@ -34,7 +22,7 @@ def status(
 
     What is lost, late, failing or waiting comes next, then what to do. --all --json also has the custom tables.
     """
-    at, tables = here(), []
+    at, tables = here(), list[dict[str, Any]]()
     now = at.clock.now()
     found = read_status(at.lake, at.settings, now, at.clock)
     if everything and not at.settings.pubsub.attach:
@@ -42,7 +30,7 @@ def status(
 
         tables = list(custom_tables.read_custom_tables(at, now))
     if as_json:
-        listed = {"tables": [facts for facts, _ in tables]} if everything else {}
+        listed = {"tables": tables} if everything else {}
         print_json({**found.facts, **found.details, **listed})
         return
     terminal = console()
@@ -50,11 +38,10 @@ def status(
     if not everything:
         show_screen(found, terminal)
         return
-    for group, names in GROUPS.items():
-        facts = {name.replace("_", " "): value for name, value in found.facts.items() if re.fullmatch(names, name)}
+    for group, facts in found.groups.items():
         if facts:
             terminal.print(f"\n[bold underline]{group}[/]")
-            terminal.print(facts_table(facts))
+            terminal.print(facts_table({name.replace("_", " "): value for name, value in facts.items()}))
     if tables:
         custom_tables.show_custom_tables(tables, terminal)
     warn(terminal, [*found.of_ticks, *found.of_runs])

@@ -16,7 +16,7 @@ from tidemark.pipeline.cli.output import columns, console, print_json, text_of
 from tidemark.pipeline.clock import MICROSECOND, format_duration, from_us, iso, rough
 from tidemark.pipeline.errors import LakeError
 from tidemark.pipeline.lake.layout import Lake
-from tidemark.pipeline.quality.outstanding import Outstanding, landed_by_second, outstanding
+from tidemark.pipeline.quality.lost import Outstanding, landed_by_second, outstanding
 from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.watermark.decision import Decision
 from tidemark.pipeline.watermark.histogram import bucket_of, bucket_start

@@ -7,16 +7,263 @@ disagree with the decision.
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
+from enum import StrEnum
 
-from tidemark.pipeline.clock import format_duration, iso
-from tidemark.pipeline.watermark.decision import Decision, FrontierEvidence, Reason
+from tidemark.pipeline.clock import format_duration, from_us, iso, rough
+from tidemark.pipeline.watermark.decision import (
+    BandEvidence,
+    Bound,
+    Decision,
+    FrontierEvidence,
+    Reason,
+    SilenceEvidence,
+    when,
+)
 from tidemark.pipeline.watermark.estimator import advance, verdicts_of
-from tidemark.pipeline.watermark.explain.conditions import Condition, RuleOutcome, conditions, messages
-from tidemark.pipeline.watermark.explain.moves import SECOND, moves, published_since
+from tidemark.pipeline.watermark.explain.moves import SECOND, ZERO, messages, moves, published_since
 from tidemark.pipeline.watermark.histogram import bucket_of, bucket_start
 from tidemark.pipeline.watermark.policy import Policy
-from tidemark.pipeline.watermark.situation import Situation
+from tidemark.pipeline.watermark.readings import EffectiveReading
+from tidemark.pipeline.watermark.rules import Finding, Held, Verdict, naming
+from tidemark.pipeline.watermark.situation import Situation, has_no_backlog, is_stale, known, was_sought
 from tidemark.pipeline.watermark.state import DecisionRecord, WatermarkState
+
+
+class RuleOutcome(StrEnum):
+    """The outcome of a rule. The rules after a hold or a candidate are not reached."""
+
+    PASSED = "passed"
+    HELD = "held"
+    DECIDED = "decided"
+    NOT_REACHED = "not reached"
+
+
+@dataclass(frozen=True, slots=True)
+class Condition:
+    """A rule, its outcome, and a sentence with the reason."""
+
+    rule: str
+    outcome: RuleOutcome
+    text: str
+
+
+RULES = {
+    "readings": "whether both backlogs were read lately",
+    "seek": "whether a subscription was sought back",
+    "completeness": "whether tracking knows every message that base may hold",
+    "tracking": "whether tracking has read far enough",
+    "silence": "whether publishing has stopped",
+    "data": "whether an event time is known from before the band",
+    "candidate": "whether the candidate is above the watermark",
+}
+"""Each rule's name and the question it answers, in the order of the estimator."""
+
+
+def conditions(s: Situation, verdicts: Sequence[Verdict], decision: Decision) -> list[Condition]:
+    """Format each verdict as a rule with its outcome and a sentence."""
+    found = {rule: Condition(rule, RuleOutcome.NOT_REACHED, f"Not evaluated: {asks}.") for rule, asks in RULES.items()}
+    for rule, verdict in zip(RULES, verdicts, strict=False):
+        outcome = RuleOutcome.HELD if isinstance(verdict, Held) else RuleOutcome.PASSED
+        if verdict.finding is Finding.SILENCE:
+            outcome = RuleOutcome.DECIDED
+        found[rule] = Condition(rule, outcome, _text(verdict, s, decision))
+    if decision.candidate is not None:
+        found["candidate"] = _compared(s, decision, decision.candidate)
+    return list(found.values())
+
+
+def _text(verdict: Verdict, s: Situation, decision: Decision) -> str:
+    near = format_duration(s.policy.near_real_time)
+    match verdict.finding:
+        case Finding.FRESH:
+            return " ".join(_fresh(s))
+        case Finding.STALE:
+            return " ".join(_stale(s))
+        case Finding.CLOCK_WENT_BACK:
+            newest = max(reading.newest.observed_at for _, reading in _readings(s))
+            return f"A backlog was read at {iso(newest)}, and it is {iso(s.at)} now: this machine's clock was set back."
+        case Finding.NOT_SOUGHT:
+            return "No subscription was sought back since the decision before."
+        case Finding.SOUGHT:
+            return " ".join(_sought(s))
+        case Finding.COMPLETE:
+            return f"{_knows(decision)}, and base holds nothing older than {iso(s.oldest_base)}{_less_slack(s)}."
+        case Finding.RELEASED:
+            return f"{_knows(decision)}, and an operator released what base holds from before {iso(s.oldest_base)}."
+        case Finding.OLDER_THAN_TRACKING:
+            lost = "An entry of the tracking log was lost. " if s.complete_from >= s.at else ""
+            older = f"base may hold messages published since {iso(s.oldest_base)}{_less_slack(s)}"
+            return f"{lost}{_knows(decision)}, and {older}."
+        case Finding.HOLE:
+            named = iso(naming(s).oldest_unacked)
+            return (
+                f"Base holds a message published at {named} that tracking has never seen: a hole. {_knows(decision)}."
+            )
+        case Finding.NEAR_NOW:
+            return f"Tracking has no backlog: its reading is within {near} of its observation."
+        case Finding.AHEAD_OF_BASE:
+            return (
+                f"Tracking has a backlog of {_age(known(s.tracking))}, but is {_ahead(s)}: at least the band of "
+                f"{format_duration(s.policy.band)}."
+            )
+        case Finding.BEHIND:
+            return (
+                f"Tracking has a backlog of {_age(known(s.tracking))}, more than {near}, and "
+                f"is {_ahead(s)}: less than the band of {format_duration(s.policy.band)}."
+            )
+        case Finding.CLOCK_AHEAD:
+            return (
+                f"Both subscriptions trail this machine's clock by the same {rough(s.clock_ahead or ZERO)}, now and "
+                "at the decision before. That is not a backlog: the clock is ahead of Pub/Sub's by as much."
+            )
+        case Finding.BAND | Finding.FRONTIER | Finding.NO_ANCHOR | Finding.NO_FRONTIER:
+            return _data(s, decision)
+        case _:
+            return _silence(verdict, s, decision)
+
+
+def _silence(verdict: Verdict, s: Situation, decision: Decision) -> str:
+    newest_us, timeout = s.holding.newest_publish_us, f"{format_duration(s.policy.idle_timeout)} (idle_timeout)"
+    if newest_us is None and s.histogram.newest_publish_us is not None:
+        return f"Tracking knows no message that lags at most {_max_lag(s)}."
+    if newest_us is None:
+        return "Tracking has never seen a message with an event time."
+    newest = from_us(newest_us)
+    pause = rough(max(known(s.tracking).observed_at - newest, ZERO))
+    text = f"The newest message was published at {iso(newest)}, {pause} before tracking was read"
+    match verdict.finding:
+        case Finding.RECENT:
+            return f"{text}. A silence is longer than {timeout}."
+        case Finding.NEWEST_MAY_BE_ON_BASE:
+            return f"{text}, but base may still hold it: this is not a silence."
+        case Finding.BACKLOG:
+            return f"{text}, but a subscription has a backlog: this is not a silence."
+        case Finding.SILENCE_IS_HELD:
+            return f'{text}, longer than {timeout}, and there is no backlog: a silence. But idle = "hold".'
+        case _:
+            lag = rough(decision.evidence.recent_lag) if isinstance(decision.evidence, SilenceEvidence) else "unknown"
+            return (
+                f"{text}, longer than {timeout}, and there is no backlog: a silence. The candidate is the lesser "
+                f"reading, less the band of {format_duration(s.policy.band)}, less the last messages' lag of {lag}."
+            )
+
+
+def _data(s: Situation, decision: Decision) -> str:
+    band = f"{format_duration(s.policy.band)} (the band)"
+    match decision.evidence:
+        case FrontierEvidence() as evidence:
+            return (
+                f"Considered: at most {messages(evidence.messages)} published from {iso(evidence.start)} on (base's "
+                f"backlog), and the frontier, {iso(evidence.frontier)}: the greatest event time published more than "
+                f"{band} before tracking's reading.{_passed_over(s, evidence)}"
+            )
+        case BandEvidence() as evidence:
+            anchor = f", and the anchor at {iso(evidence.anchor)}" if evidence.anchor else ""
+            return (
+                f"Considered: at most {messages(evidence.messages)} published from {iso(evidence.start)} to "
+                f"{iso(evidence.end)} (base's backlog, the band of {format_duration(s.policy.band)} before tracking's "
+                f"reading{anchor}).{_passed_over(s, evidence)}"
+            )
+        case _:
+            return f"Tracking knows no event time that was published more than {band} before its reading."
+
+
+def _passed_over(s: Situation, evidence: Bound) -> str:
+    if s.policy.max_lag is None or not evidence.passed_over:
+        return ""
+    return f" Passed over of these: at most {messages(evidence.passed_over)}, with a lag of more than {_max_lag(s)}."
+
+
+def _max_lag(s: Situation) -> str:
+    return f"{format_duration(s.policy.max_lag or ZERO)} (max_lag)"
+
+
+def _compared(s: Situation, decision: Decision, candidate: datetime) -> Condition:
+    if not decision.reason.is_move:
+        text = f"The candidate is {iso(candidate)}, not above the watermark ({when(s.watermark)}): the watermark stays."
+        return Condition("candidate", RuleOutcome.HELD, text)
+    text = f"The candidate is {iso(candidate)}. It is the first watermark."
+    if s.watermark is not None:
+        before = iso(s.watermark)
+        text = f"The candidate is {iso(candidate)}, above the watermark before it ({before}): the watermark moves."
+    return Condition("candidate", RuleOutcome.DECIDED, text)
+
+
+def _readings(s: Situation) -> tuple[tuple[str, EffectiveReading], tuple[str, EffectiveReading]]:
+    return ("Base", known(s.base)), ("Tracking", known(s.tracking))
+
+
+def _backlog(name: str, reading: EffectiveReading, s: Situation) -> str:
+    if reading.names_a_message:
+        return (
+            f"{name}'s oldest unacknowledged message was published at {iso(reading.oldest_unacked)}, {_age(reading)} "
+            "before it was observed."
+        )
+    if has_no_backlog(reading, s.policy):
+        return f"{name} had no backlog at {iso(reading.observed_at)}."
+    return f"{name} has acknowledged everything that was published before {iso(reading.oldest_unacked)}."
+
+
+def _fresh(s: Situation) -> Iterator[str]:
+    for name, reading in _readings(s):
+        yield _backlog(name, reading, s)
+        if reading.is_read_rarely:
+            age, every = rough(s.at - reading.newest.observed_at), rough(reading.newest.next_within)
+            yield (
+                f"{name} was last read {age} before. It is read again within {every} of that, or sooner if its backlog "
+                "is gone: a snapshot of it takes more than its share of a day's budget (snapshot_budget)."
+            )
+    behind = max(reading.newest.clock_is_behind_by for _, reading in _readings(s))
+    if behind > SECOND:
+        yield f"This machine's clock is at least {rough(behind)} behind Pub/Sub's: windows wait for it."
+
+
+def _stale(s: Situation) -> Iterator[str]:
+    for name, reading in (("Base", s.base), ("Tracking", s.tracking)):
+        if reading is None:
+            yield f"{name}'s backlog was never read."
+        elif is_stale(reading, s.at, s.policy):
+            age, late = rough(s.at - reading.newest.observed_at), ""
+            if reading.newest.next_within > ZERO:
+                late = f" after the next reading was due, at {iso(reading.next_by)}"
+            yield (
+                f"{name}'s backlog was last read at {iso(reading.newest.observed_at)}, {age} before, which is more "
+                f"than {format_duration(s.policy.max_reading_age)}{late}."
+            )
+
+
+def _sought(s: Situation) -> Iterator[str]:
+    before = s.previous
+    earlier = (None, None) if before is None else (before.base, before.tracking)
+    for (name, now), then in zip(_readings(s), earlier, strict=True):
+        if then is not None and was_sought(now, then):
+            yield (
+                f"{name} was sought back: its oldest unacknowledged message was published at "
+                f"{iso(then.oldest_unacked)} before, and at {iso(now.oldest_unacked)} now."
+            )
+
+
+def _knows(decision: Decision) -> str:
+    return f"Tracking knows everything published from {when(decision.complete_from)} to its reading"
+
+
+def _less_slack(s: Situation) -> str:
+    return (
+        f" (less {format_duration(s.policy.base_slack)} of slack)"
+        if s.policy.base_slack > ZERO and not s.release
+        else ""
+    )
+
+
+def _ahead(s: Situation) -> str:
+    ahead = s.oldest_tracking - s.oldest_base
+    slack = " (less slack)" if s.policy.base_slack > ZERO or s.policy.reading_slack > ZERO else ""
+    return (f"{rough(ahead)} ahead of base" if ahead >= ZERO else f"{rough(-ahead)} behind base") + slack
+
+
+def _age(reading: EffectiveReading) -> str:
+    return rough(reading.observed_at - reading.oldest_unacked)
+
 
 BANDS = (timedelta(seconds=5), timedelta(seconds=1))
 """Bands to try in addition to half of the current one, if they are smaller than the current one."""
@@ -82,7 +329,7 @@ def explain(record: DecisionRecord, before: WatermarkState) -> Explanation:
         pin=_pin(situation, decision),
         since_base=since_base,
         since_pin=since_pin,
-        ahead=_ahead(decision, since_base, since_pin),
+        ahead=_outstanding(decision, since_base, since_pin),
         moves=list(moves(situation, decision)),
         alternatives=alternatives(before, record),
     )
@@ -114,7 +361,7 @@ def _pin(s: Situation, decision: Decision) -> str | None:
     return f"{least} Base has acknowledged it. It is the anchor: messages published next may be as old."
 
 
-def _ahead(decision: Decision, since_base: int | None, since_pin: int | None) -> str | None:
+def _outstanding(decision: Decision, since_base: int | None, since_pin: int | None) -> str | None:
     if since_base is None or decision.base is None:
         return None
     oldest = iso(decision.base.oldest_unacked)

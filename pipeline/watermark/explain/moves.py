@@ -12,7 +12,6 @@ import numpy as np
 from tidemark.pipeline.clock import format_duration, from_us, iso, to_us
 from tidemark.pipeline.watermark.decision import BandEvidence, Decision, FrontierEvidence, Reason, SilenceEvidence
 from tidemark.pipeline.watermark.estimator import is_pinned_by_backlog
-from tidemark.pipeline.watermark.explain.conditions import messages
 from tidemark.pipeline.watermark.histogram import (
     AFTER_ALL,
     BUCKET_US,
@@ -243,3 +242,7 @@ def _reach(s: Situation) -> str:
 def _whole(moment: datetime) -> datetime:
     """Round up to a whole second."""
     return bucket_start(-(-to_us(moment) // BUCKET_US))
+
+
+def messages(count: int) -> str:
+    return "1 message" if count == 1 else f"{count:,} messages"

@@ -1,0 +1,351 @@
+"""Finds the heartbeats that landed after their window was computed, and the computed windows that lack them.
+
+Pure functions on columns, the first landings of files, and a comparison of both tables' contents.
+"""
+
+import logging
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from urllib.parse import unquote
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from deltalake import DeltaTable
+from numpy.typing import NDArray
+
+from tidemark.pipeline.clock import duration_us, from_us, to_us
+from tidemark.pipeline.errors import ObjectMissing
+from tidemark.pipeline.lake.tables.delta_log import AddedFile, Commit
+from tidemark.pipeline.lake.tables.heartbeats import HOUR, HOUR_FORMAT, IDENTITY, IDENTITY_SOURCE, PARTITION, identities
+from tidemark.pipeline.lake.tables.heartbeats import PARTITION as EVENT_HOUR
+from tidemark.pipeline.lake.tables.heartbeats import range_of as range_of_file
+from tidemark.pipeline.lake.tables.table import MOMENT, DamagedFile, LakeTable, listed, microseconds, table_errors
+from tidemark.pipeline.quality.counts import Counts
+from tidemark.pipeline.watermark.histogram import Ints
+from tidemark.pipeline.windows import Window, Windowing
+
+NOT_COMPUTED = np.iinfo(np.int64).max
+"""Stands for the version of a window that is not computed, or whose input version is unknown."""
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class StaleWindow:
+    """A computed window whose input has grown since. `missed` counts the new heartbeats in the window, `missed_before`
+    those in its lookback. `computed_from` is the version of `heartbeats` that it was computed from; None if this, or
+    what landed since, is unknown."""
+
+    window: Window
+    missed: int
+    missed_before: int
+    computed_from: int | None
+
+    @property
+    def sentence(self) -> str:
+        """The window, and why it is stale."""
+        return f"{self.window}: {self.why}"
+
+    @property
+    def why(self) -> str:
+        """Why the window is stale."""
+        if self.computed_from is None:
+            return "what it was computed from, or what has landed since, is no longer known"
+        return (
+            f"computed from version {self.computed_from} of heartbeats, without {self.missed} of its own and "
+            f"{self.missed_before} in its lookback"
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MissedHeartbeats(Counts):
+    """The heartbeats that landed after their window was computed, as of these versions of the two tables.
+
+    A heartbeat counts once, in its own window, until that window is recomputed. After that it counts in `mended`, a
+    total since the lake's first check. During a long check, `left` is the number of commits, manifests or hours still
+    to be read; until it is 0, the other figures are incomplete.
+    """
+
+    heartbeats_version: int = -1
+    diffs_version: int = -1
+    stale: Sequence[StaleWindow] = ()
+    mended: int = 0
+    left: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class AffectedWindows:
+    """Determines the windows that a heartbeat affects: its own, and each later window whose lookback, both ends
+    included, contains its event time. Times in arrays are microseconds since the epoch; a window is identified by its
+    start."""
+
+    windowing: Windowing
+    lookback: timedelta
+
+    def key(self, start_us: int) -> str:
+        """Return the key of the window that starts at `start_us`."""
+        return self.windowing.containing(from_us(start_us)).key
+
+    def starts(self, event_us: Ints) -> list[tuple[Ints, NDArray[np.bool_]]]:
+        """Return a pair for each step 0, 1, …: the start of the window `step` windows after each event time's own, and
+        whether the event time affects that window."""
+        length_us, lookback_us = duration_us(self.windowing.length), duration_us(self.lookback)
+        own = event_us - event_us % length_us
+        offsets = range(0, length_us + lookback_us, length_us)
+        return [(own + offset, event_us >= own + offset - lookback_us) for offset in offsets]
+
+    def keys_of(self, event_us: Ints) -> set[str]:
+        """Return the keys of the windows that any of these event times affects."""
+        return {self.key(start) for starts, affects in self.starts(event_us) for start in np.unique(starts[affects])}
+
+    def keys_between(self, oldest: datetime, newest: datetime) -> Iterator[str]:
+        """Yield the keys of the windows that event times in `[oldest, newest]` may affect, in order."""
+        first = self.windowing.containing(oldest).start
+        return (window.key for window in self.windowing.between(first, newest + self.lookback + self.windowing.length))
+
+    def versions_of(self, starts: Ints, versions: Mapping[str, int]) -> Ints:
+        """Look up the version that each window was computed from; NOT_COMPUTED if it is not in `versions`."""
+        each, rows = np.unique(starts, return_inverse=True)
+        known = [versions.get(self.key(start), NOT_COMPUTED) for start in each.tolist()]
+        return np.array(known, dtype=np.int64)[rows]
+
+
+def missed_by(
+    landings: pa.Table, versions: Mapping[str, int], affected: AffectedWindows
+) -> tuple[pa.Table, MissedHeartbeats]:
+    """Return the first landings that some window still lacks, and the missed heartbeats. `versions` has the version
+    that each computed window was computed from. `mended` counts heartbeats that were missed at the last check and are
+    no longer missed."""
+    event_us, landed_with = microseconds(landings["event_time"]), landings["version"].combine_chunks().to_numpy()
+    was_missed = landings["missed"].combine_chunks().to_numpy(zero_copy_only=False)
+    lacking_by_place = []
+    own, before = Counter[int](), Counter[int]()
+    for place, (starts, affects) in enumerate(affected.starts(event_us)):
+        lacks = affects & (landed_with > affected.versions_of(starts, versions))
+        lacking_by_place.append(lacks)
+        windows, counts = np.unique(starts[lacks], return_counts=True)
+        (before if place else own).update(dict(zip(windows.tolist(), counts.tolist(), strict=True)))
+    is_missed, is_lacking = lacking_by_place[0], np.logical_or.reduce(lacking_by_place)
+    by_stream = pc.value_counts(landings["stream_id"].filter(pa.array(is_missed)))
+    missed = MissedHeartbeats(
+        by_window={affected.key(start): own[start] for start in sorted(own)},
+        by_stream={entry["values"]: entry["counts"] for entry in by_stream.to_pylist()},
+        stale=[
+            StaleWindow(affected.windowing.named(key), own[start], before[start], versions[key])
+            for start in sorted(own.keys() | before.keys())
+            for key in [affected.key(start)]
+        ],
+        mended=int(np.count_nonzero(was_missed & ~is_missed)),
+    )
+    judged = landings.set_column(landings.column_names.index("missed"), "missed", pa.array(is_missed, pa.bool_()))
+    return judged.filter(pa.array(is_lacking)), missed
+
+
+logger = logging.getLogger(__name__)
+
+LANDINGS = pa.schema(
+    {"stream_id": pa.string(), "event_time": MOMENT, "id": pa.string(), "version": pa.int64(), "missed": pa.bool_()}
+)
+"""One row per heartbeat: the version with which it first landed, and whether its own window was computed without it."""
+
+NO_ROWS = pa.Table.from_batches(
+    [],
+    pa.schema({"stream_id": pa.string(), "event_time": MOMENT, "publisher_id": pa.string(), "message_id": pa.string()}),
+)
+"""An empty table with the columns of IDENTITY_SOURCE."""
+
+EVERY, NONE = pc.scalar(True), pc.scalar(False)
+"""The filters that accept every row, and no row."""
+
+
+def first_landings(
+    heartbeats: LakeTable, files: Sequence[AddedFile], before: datetime, now: DeltaTable, since: Sequence[Commit]
+) -> tuple[pa.Table, dict[str, str]]:
+    """Return the heartbeats with event times below `before` that first landed with these files, as rows of LANDINGS
+    without copies, and the damaged files with their event hours, of which no rows are returned.
+
+    The version before the oldest file determines what had landed earlier. `now` is a later version; `since` has the
+    commits that added these files and all commits after them. Assumption: copies that landed later are in these files.
+    Memory is bounded by the files of one event hour. Raises ObjectMissing if a file or that earlier version is gone.
+    """
+    by_hour = defaultdict[str, list[AddedFile]](list)
+    for file in files:
+        by_hour[file.partition].append(file)
+    held_by_hour = _held_before(heartbeats, min(file.version for file in files), by_hour, now, since)
+    found, damaged = [LANDINGS.empty_table()], dict[str, str]()
+    for hour, of_hour in sorted(by_hour.items()):
+        try:
+            rows = earliest([_rows(heartbeats, file, before) for file in of_hour])
+            if rows.num_rows and (held_files := held_by_hour.get(hour)):
+                held = held_in(heartbeats, held_files, rows)
+                rows = rows.join(held, list(IDENTITY), join_type="left anti", use_threads=False).select(LANDINGS.names)
+        except DamagedFile as error:
+            logger.warning("missed heartbeats of the event hour %s are not known: %s", hour, error)
+            damaged[error.path] = hour
+        else:
+            found.append(rows)
+    return pa.concat_tables(found), damaged
+
+
+def _held_before(
+    heartbeats: LakeTable, version: int, hours: Iterable[str], now: DeltaTable, since: Sequence[Commit]
+) -> dict[str, list[AddedFile]]:
+    """Return the files of these event hours as of the version before `version`, by hour."""
+    if since[-1].version != now.version() or not all(commit.is_append for commit in since):
+        earlier = heartbeats.at(version - 1) if version > 0 else None
+        return {} if earlier is None else files_by_hour(earlier, listed(earlier), hours)
+    # Opening the table at an earlier version would read its log again from a checkpoint.
+    later = {file.path for commit in since for file in commit.added if file.version >= version}
+    found = files_by_hour(now, listed(now), hours)
+    return {hour: [file for file in of_hour if file.path not in later] for hour, of_hour in found.items()}
+
+
+def landings(heartbeats: pa.Table, version: int) -> pa.Table:
+    """Convert heartbeats with the columns of IDENTITY to rows of LANDINGS with this version, not missed yet."""
+    count = heartbeats.num_rows
+    rows = heartbeats.append_column("version", pa.array([version] * count, pa.int64()))
+    return rows.append_column("missed", pa.array([False] * count, pa.bool_())).cast(LANDINGS)
+
+
+def earliest(landed: Sequence[pa.Table]) -> pa.Table:
+    """Merge rows of LANDINGS to one row per heartbeat, with its least version; missed if any of its rows was."""
+    rows = pa.concat_tables(landed).group_by(list(IDENTITY), use_threads=False)
+    first = rows.aggregate([("version", "min"), ("missed", "max")])
+    named = first.rename_columns({"version_min": "version", "missed_max": "missed"})
+    return named.select(LANDINGS.names).cast(LANDINGS)
+
+
+def _rows(heartbeats: LakeTable, file: AddedFile, before: datetime) -> pa.Table:
+    gone = ObjectMissing(f"{heartbeats.uri}/{file.path} was removed before it was checked")
+    with table_errors(heartbeats.uri, lambda _: gone):
+        rows = read_rows(heartbeats, file, pc.field("event_time") < pa.scalar(before, MOMENT))
+    return landings(identities(rows), file.version)
+
+
+def files_by_hour(table: DeltaTable, files: pa.Table, hours: Iterable[str]) -> dict[str, list[AddedFile]]:
+    """Return the files of these event hours, by hour. `files` is the result of `listed`; a table may have thousands of
+    hours."""
+    files = files.filter(pc.is_in(files[f"partition.{PARTITION}"], pa.array(sorted(hours), pa.string())))
+    columns = files["path"], files[f"partition.{PARTITION}"], files["oldest"], files["newest"]
+    found = defaultdict[str, list[AddedFile]](list)
+    for path, hour, oldest, newest in zip(*(column.to_pylist() for column in columns), strict=True):
+        found[hour].append(AddedFile(table.version(), unquote(path), hour, oldest, newest))
+    return found
+
+
+def held_in(heartbeats: LakeTable, files: Sequence[AddedFile], rows: pa.Table, only: pc.Expression = EVERY) -> pa.Table:
+    """Return the identities in these files that may match `rows`: in the same time range, of the same streams, and
+    accepted by the filter `only`. A file is read only if it may contain one of the times. Raises ObjectMissing if the
+    file is gone."""
+    found = [identities(NO_ROWS)]
+    if not rows.num_rows:
+        return found[0]
+    times = np.unique(microseconds(rows["event_time"]))
+    least, greatest = (pa.scalar(int(time), pa.int64()).cast(MOMENT) for time in (times[0], times[-1]))
+    of_streams = pc.field("stream_id").isin(pc.unique(rows["stream_id"]))
+    alike = (pc.field("event_time") >= least) & (pc.field("event_time") <= greatest) & of_streams & only
+    with table_errors(heartbeats.uri, lambda error: ObjectMissing(f"{heartbeats.uri} lost a file: {error}")):
+        for file in files:
+            oldest, newest = map(to_us, range_of_file(file))
+            if np.searchsorted(times, oldest) < np.searchsorted(times, newest, side="right"):
+                found.append(identities(read_rows(heartbeats, file, alike)))
+    return pa.concat_tables(found)
+
+
+def read_rows(heartbeats: LakeTable, file: AddedFile, wanted: pc.Expression) -> pa.Table:
+    """Read the columns of IDENTITY_SOURCE of the rows that pass a filter. Raises DamagedFile, OSError."""
+    with (
+        heartbeats.naming_damage(file.path),
+        heartbeats.folder.open_input_file(file.path) as opened,  # reading by path costs one more request
+    ):
+        return pq.read_table(opened, columns=list(IDENTITY_SOURCE), filters=wanted, use_threads=False)
+
+
+HOURS_AT_ONCE = 6
+"""Event hours per step of a comparison. With 10,000 streams, reading an hour of both tables takes some seconds."""
+
+HELD = pa.schema({"stream_id": pa.string(), "event_time": MOMENT, "message_id": pa.string()})
+"""The columns of `heartbeat_diffs` that identify the copy from which a row was computed."""
+
+
+def ids_of(heartbeats: DeltaTable, diffs: DeltaTable) -> tuple[str, str]:
+    """Return the ids of the two tables. A table that was lost and created again has a new id."""
+    return str(heartbeats.metadata().id), str(diffs.metadata().id)
+
+
+class TableComparison:
+    """A comparison in progress between one version of `heartbeats` and one of `heartbeat_diffs`.
+
+    `lacking` has the heartbeats found so far that are not in their own window, as rows of LANDINGS. The version with
+    which they first landed is unknown, so the compared version is used. `unknown` has the windows found so far that may
+    not have read everything in their lookback. `damaged` maps unreadable files of `heartbeats` to their event hours,
+    which are not compared. One event hour is in memory at a time.
+    """
+
+    def __init__(
+        self,
+        landed: LakeTable,
+        computed: LakeTable,
+        versions: tuple[int, int],
+        affected: AffectedWindows,
+    ) -> None:
+        """Raises ObjectMissing if one of the two versions can no longer be read, LakeError."""
+        heartbeats, diffs = (table.at(at) for table, at in zip((landed, computed), versions, strict=True))
+        self.tables = ids_of(heartbeats, diffs)
+        self.heartbeats, self.diffs = heartbeats, diffs
+        self.lacking = LANDINGS.empty_table()
+        self.unknown: set[str] = set()
+        self.damaged: dict[str, str] = {}
+        self._landed, self._computed, self._files = landed, computed, listed(heartbeats)
+        self._affected = affected
+        self._hours = sorted({partition[EVENT_HOUR] for partition in heartbeats.partitions()})
+
+    def advance(self, versions: Mapping[str, int]) -> int:
+        """Compare the next HOURS_AT_ONCE event hours, and return the number of hours left. Hours without a window in
+        `versions` are skipped. Raises LakeError; the next call then retries the same hour."""
+        for hour in self._hours[:HOURS_AT_ONCE]:
+            begins = datetime.strptime(hour, HOUR_FORMAT).replace(tzinfo=UTC)
+            if any(key in versions for key in self._affected.keys_between(begins, begins + HOUR)):
+                self._compare(hour, versions)
+            self._hours.remove(hour)
+        return len(self._hours)
+
+    def _compare(self, hour: str, versions: Mapping[str, int]) -> None:
+        rows = self._rows(hour)
+        if rows is None:
+            return
+        landed = identities(rows).append_column("message_id", rows["message_id"].cast(pa.string()))
+        ((own, _), *_) = self._affected.starts(microseconds(landed["event_time"]))
+        held = self._held([key for key in map(self._affected.key, np.unique(own).tolist()) if key in versions])
+        of_copies = landed.join(held, HELD.names, use_threads=False).group_by(list(IDENTITY), use_threads=False)
+        each = of_copies.aggregate([("is_held", "max")])
+        is_held = pc.fill_null(each["is_held_max"], False).combine_chunks().to_numpy(zero_copy_only=False)
+        ((own, _), *later) = self._affected.starts(microseconds(each["event_time"]))
+        own_version = self._affected.versions_of(own, versions)
+        is_lacking = ~is_held & (own_version != NOT_COMPUTED)
+        lacking = landings(each.filter(pa.array(is_lacking)).select(IDENTITY), self.heartbeats.version())
+        self.lacking = pa.concat_tables([self.lacking, lacking])
+        for starts, affects in later:
+            # A window has certainly read what another window holds that was computed from the same version or earlier.
+            may_lack = ~is_lacking & affects & (self._affected.versions_of(starts, versions) < own_version)
+            self.unknown.update(map(self._affected.key, np.unique(starts[may_lack]).tolist()))
+
+    def _rows(self, hour: str) -> pa.Table | None:
+        """Read the landed rows of an event hour; None if one of its files is damaged or gone."""
+        found = [NO_ROWS]
+        for file in files_by_hour(self.heartbeats, self._files, [hour]).get(hour, ()):
+            try:
+                found.append(read_rows(self._landed, file, EVERY).cast(NO_ROWS.schema))
+            except (DamagedFile, FileNotFoundError) as error:
+                logger.warning("missed heartbeats of the event hour %s are not known: %s", hour, error)
+                self.damaged[file.path] = hour
+                return None
+        return pa.concat_tables(found)
+
+    def _held(self, windows: list[str]) -> pa.Table:
+        """Read the rows of these windows, with a column `is_held` that is true."""
+        rows = self._computed.rows(self.diffs, HELD.names, partitions=windows) if windows else HELD.empty_table()
+        rows = rows.cast(HELD)
+        return rows.append_column("is_held", pa.array([True] * rows.num_rows, pa.bool_()))

@@ -1,0 +1,356 @@
+"""Compares what tracking saw with what landed, by publish second: messages outstanding on base, and messages lost.
+
+A seek forward, an expiry, or another consumer that acknowledges on base removes messages unnoticed. Tracking received
+them too, so the histogram still counts them by publish second and event second.
+"""
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tidemark.pipeline.clock import from_us
+from tidemark.pipeline.lake.log.history import decision_in_force
+from tidemark.pipeline.lake.log.tracking_log import TrackingLog
+from tidemark.pipeline.lake.tables.heartbeats import HOUR_FORMAT, Heartbeats, messages_of
+from tidemark.pipeline.lake.tables.quarantine import Quarantine, without
+from tidemark.pipeline.replay.sources import recorded_ticks
+from tidemark.pipeline.watermark.histogram import (
+    BUCKET_US,
+    COPY,
+    NO_EVENT,
+    NO_MINIMUM,
+    Histogram,
+    Ints,
+    bucket_of,
+    bucket_start,
+    grouped,
+)
+from tidemark.pipeline.watermark.state import DecisionRecord, Snapshot
+
+SECONDS_A_MINUTE, SECONDS_AN_HOUR = 60, 3600
+
+WIDTHS = (1, 2, 5, 10, 30, 60, 120, 300, 600, 1800, 3600, 7200, 21600, 43200, 86400, 7 * 86400)
+"""The possible lengths, in seconds, of the stretches into which publish seconds are merged for display."""
+
+COUNTED_AT_ONCE, AUDITED_AT_ONCE = timedelta(hours=1), 10 * SECONDS_A_MINUTE
+"""Publish time whose landed messages are in memory at once: behind a straggler there may be days of them. The audit
+also holds their event times, in the process of the sensors."""
+
+LANDINGS = ("message_id", "landed_at")
+
+
+@dataclass(frozen=True, slots=True)
+class Stretch:
+    """A stretch of publish time, `[published_from, published_before)`: the messages that tracking counted, including
+    redeliveries, the distinct messages that landed, and the least event time that tracking saw (None if it saw none).
+    If messages hold several heartbeats, each heartbeat and each rejection of a message counts."""
+
+    published_from: datetime
+    published_before: datetime
+    tracked: int
+    landed: int
+    outstanding_at_most: int
+    oldest_event_time: datetime | None
+
+
+@dataclass(frozen=True, slots=True)
+class Outstanding:
+    """The messages published in `[since, before)`, in whole seconds. `tracked` and `landed` count all messages;
+    `seconds` are the columns of the seconds with possibly outstanding messages, in order: publish second, tracked,
+    landed, and least event time in microseconds. The counts are upper bounds if the histogram is complete for these
+    publish times."""
+
+    since: datetime
+    before: datetime
+    tracked: int
+    landed: int
+    seconds: Sequence[Ints]
+
+    @property
+    def at_most(self) -> int:
+        """The greatest number of messages that may be outstanding."""
+        return int((self.seconds[1] - self.seconds[2]).sum())
+
+    @property
+    def oldest_event_time(self) -> datetime | None:
+        """The least event time in the seconds with possibly outstanding messages."""
+        return _event_time(int(self.seconds[3].min(initial=NO_MINIMUM)))
+
+    def in_lines(self, at_most: int) -> list[Stretch]:
+        """Merge the seconds into the shortest stretches of WIDTHS, aligned to the epoch, that give at most `at_most`
+        lines. If even the longest gives more, return them all. Empty stretches are left out."""
+        second, *counts = self.seconds
+        for width in WIDTHS:
+            merged = grouped([second // width, *counts], [np.add, np.add, np.minimum])
+            if len(merged[0]) <= at_most:
+                break
+        return [
+            Stretch(
+                published_from=bucket_start(number * width),
+                published_before=bucket_start((number + 1) * width),
+                tracked=tracked,
+                landed=landed,
+                outstanding_at_most=tracked - landed,
+                oldest_event_time=_event_time(event_us),
+            )
+            for number, tracked, landed, event_us in zip(*(column.tolist() for column in merged), strict=True)
+        ]
+
+
+def _event_time(event_us: int) -> datetime | None:
+    return None if event_us == NO_MINIMUM else from_us(event_us)
+
+
+def outstanding(histogram: Histogram, landed: Mapping[int, int], since: datetime, before: datetime) -> Outstanding:
+    """Subtract the landed from the tracked messages published in `[since, before)`, per publish second. `landed` has
+    the distinct landed messages per publish second, from `landed_by_second`."""
+    first, end = bucket_of(since), bucket_of(before)
+    cells = cells_between(histogram, first, end)
+    columns = [cells[name].to_numpy() for name in ("second", "count", "oldest_us")]
+    second, tracked, oldest_us = grouped(columns, [np.add, np.minimum])
+    of_second = np.array([landed.get(bucket, 0) for bucket in second.tolist()], dtype=np.int64)
+    is_left = tracked > of_second
+    return Outstanding(
+        since=bucket_start(first),
+        before=bucket_start(end),
+        tracked=int(tracked.sum()),
+        landed=sum(count for bucket, count in landed.items() if first <= bucket < end),
+        seconds=[column[is_left] for column in (second, tracked, of_second, oldest_us)],
+    )
+
+
+def cells_between(histogram: Histogram, start: int, end: int) -> pa.Table:
+    """Return the cells of the publish seconds `[start, end)`, in order: publish second, event second, count and least
+    event time."""
+    low, high = np.searchsorted(histogram.publish_bucket, [start, end])
+    columns = {
+        "second": histogram.publish_bucket,
+        "event": histogram.event_bucket,
+        "count": histogram.count,
+        "oldest_us": histogram.min_event_us,
+    }
+    return pa.table({name: values[low:high] for name, values in columns.items()})
+
+
+def landed_by_second(
+    heartbeats: Heartbeats, quarantine: Quarantine, since: datetime, before: datetime
+) -> dict[int, int]:
+    """Count the distinct messages that have landed, in either table, per publish second. `since` and `before` are whole
+    seconds. Reads only files that may hold such messages, COUNTED_AT_ONCE at a time."""
+    landed: dict[int, int] = {}
+    while since < before:
+        until = min(since + COUNTED_AT_ONCE, before)
+        good, bad = (with_seconds(table.published_between(since, until)) for table in (heartbeats, quarantine))
+        good = without_requeued(good, bad, heartbeats, quarantine, since, until)
+        counts = distinct_messages(pa.concat_tables([good, bad])).group_by("second", use_threads=False)
+        landed |= {each["second"]: each["count_all"] for each in counts.aggregate([([], "count_all")]).to_pylist()}
+        since = until
+    return landed
+
+
+def without_requeued(
+    good: pa.Table,
+    bad: pa.Table,
+    heartbeats: Heartbeats,
+    quarantine: Quarantine,
+    since: datetime,
+    before: datetime,
+    damaged: dict[str, str] | None = None,
+) -> pa.Table:
+    """Drop the elements of a message that landed after the message was rejected. `good` and `bad` are rows of
+    `with_seconds`; `damaged` is as for `published_between` of `heartbeats`.
+
+    Tracking counted each usable element, and the rejection once. The rejection stands for the elements that a requeue
+    landed later. Nothing more is read unless messages with several heartbeats were rejected.
+    """
+    messages = messages_of(good["message_id"])
+    is_element = pc.not_equal(messages, good["message_id"])
+    suspects = good["message_id"].filter(pc.and_(is_element, pc.is_in(messages, bad["message_id"].combine_chunks())))
+    if not len(suspects):
+        return good
+    times = [
+        heartbeats.published_between(since, before, LANDINGS, damaged),
+        quarantine.published_between(since, before, LANDINGS),
+    ]
+    landed, rejected = (
+        rows.group_by("message_id", use_threads=False).aggregate([("landed_at", "min")]) for rows in times if rows
+    )
+    landed = landed.filter(pc.is_in(landed["message_id"], suspects.combine_chunks()))
+    landed = landed.append_column("message", messages_of(landed["message_id"]))
+    both = landed.join(rejected, "message", "message_id", right_suffix="_rejected", use_threads=False)
+    return without(good, both.filter(pc.greater(both["landed_at_min"], both["landed_at_min_rejected"]))["message_id"])
+
+
+def with_seconds(rows: pa.Table | None) -> pa.Table:
+    """Return the message ids with their publish second (`second`). If the rows have event times, add the event second
+    (`event`) and the second of the clamped event time, by which tracking counts (`counted`)."""
+    if rows is None:
+        return pa.table({"message_id": pa.array([], pa.string()), "second": pa.array([], pa.int64())})
+    columns = {"message_id": rows["message_id"].cast(pa.string())}
+    for name, column in (("second", "publish_time"), ("event", "event_time")):
+        if column in rows.column_names:
+            columns[name] = pa.array(rows[column].cast(pa.int64()).to_numpy() // BUCKET_US)
+    if "event" in columns:
+        columns["counted"] = pc.min_element_wise(columns["event"], columns["second"])
+    return pa.table(columns)
+
+
+def distinct_messages(rows: pa.Table) -> pa.Table:
+    """Return the rows of `with_seconds` without copies, as publish second and message id."""
+    return rows.group_by(["second", "message_id"], use_threads=False).aggregate([])
+
+
+@dataclass(frozen=True, slots=True)
+class AuditedMinute:
+    """A minute of publish time: messages that tracking counted, messages that landed, and the bounds of the number
+    lost. `minute` is the start of the minute."""
+
+    minute: datetime
+    tracked: int
+    landed: int
+    at_least: int
+    at_most: int
+
+
+@dataclass(frozen=True, slots=True)
+class Audit:
+    """Losses among the messages published in `[since, before)`, all of which base has passed. `minutes` lists the
+    minutes with possible losses.
+
+    `at_least` is certain: a cell of the histogram is occupied, and no landed message could have occupied it. `at_most`
+    is certain if tracking saw every message. It is too high where tracking counted redeliveries, which cannot be
+    distinguished from lost messages of the same second. `damaged` maps unreadable files of `heartbeats` to their event
+    hours; messages that may belong to these hours are not counted.
+    """
+
+    since: datetime | None = None
+    before: datetime | None = None
+    tracked: int = 0
+    landed: int = 0
+    minutes: Sequence[AuditedMinute] = ()
+    damaged: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def at_least(self) -> int:
+        """The number of messages that are certainly lost."""
+        return sum(minute.at_least for minute in self.minutes)
+
+    @property
+    def at_most(self) -> int:
+        """The greatest number of messages that may be lost."""
+        return sum(minute.at_most for minute in self.minutes)
+
+
+def audit(
+    log: TrackingLog, heartbeats: Heartbeats, quarantine: Quarantine, passed_since: datetime | None = None
+) -> Audit:
+    """Audit the messages that base has passed since `passed_since` (None: all that the log still covers).
+
+    Guarantee: a message counted in `at_least` was published, is not outstanding on base, and is in neither table.
+    Assumptions: the decisions' readings of base are right after slack, and messages from both subscriptions are judged
+    by the same contract. Raises LakeError.
+    """
+    passed = _passed(decision_in_force(log))
+    if passed is None:
+        return Audit()
+    from_then = None if passed_since is None else _passed(decision_in_force(log, passed_since))
+    tracked = _tracked(log, passed_since)
+    oldest = int(tracked.publish_bucket.min(initial=passed))
+    since = oldest if from_then is None else from_then
+    minutes, damaged = list[AuditedMinute](), dict[str, str]()
+    for low in range(since - since % AUDITED_AT_ONCE, passed, AUDITED_AT_ONCE):
+        start, end = max(low, since), min(low + AUDITED_AT_ONCE, passed)
+        cells = cells_between(tracked, start, end)
+        if len(cells):
+            seconds, unread = _compared(cells, heartbeats, quarantine, start, end)
+            minutes += _of_minutes(start, seconds)
+            damaged |= unread
+    return Audit(
+        since=bucket_start(since),
+        before=bucket_start(max(since, passed)),
+        tracked=sum(minute.tracked for minute in minutes),
+        landed=sum(minute.landed for minute in minutes),
+        minutes=[minute for minute in minutes if minute.at_most],
+        damaged=damaged,
+    )
+
+
+def _passed(numbered: tuple[int, DecisionRecord] | None) -> int | None:
+    """Return the publish second below which base had nothing outstanding at this decision; None without a reading."""
+    if numbered is None or (base := numbered[1].decision.base) is None:
+        return None
+    return bucket_of(base.oldest_unacked - numbered[1].policy.base_slack)
+
+
+def _tracked(log: TrackingLog, since: datetime | None) -> Histogram:
+    """Return the cells live at `since` and all later ones: every message that base had not passed by then."""
+    state, ticks = recorded_ticks(log, since)
+    histogram = state.histogram
+    for tick in ticks:
+        for entry in tick.entries:
+            if isinstance(entry, Snapshot):
+                histogram += entry.histogram
+    return histogram
+
+
+def _compared(
+    cells: pa.Table, heartbeats: Heartbeats, quarantine: Quarantine, start: int, end: int
+) -> tuple[Ints, Mapping[str, str]]:
+    """Return one row per publish second in `[start, end)`: tracked, landed, lost at least, lost at most. The second
+    value maps damaged files to their event hours, which are not counted.
+
+    A landed heartbeat fills the cell of its clamped event time and that of its original event time, which logs from
+    before the clamp have. A rejected message, whose event time is not kept, may have filled any cell of its second. A
+    cell of rejected messages counts as lost only if nothing landed from its second. A cell of copies never counts,
+    because it may hold a redelivery.
+    """
+    times, damaged = (bucket_start(start), bucket_start(end)), dict[str, str]()
+    good = heartbeats.published_between(*times, ("message_id", "publish_time", "event_time"), damaged)
+    of_good, of_bad = with_seconds(good), with_seconds(quarantine.published_between(*times))
+    if damaged:
+        cells, of_good = (
+            _without(set(damaged.values()), rows, event) for rows, event in ((cells, "event"), (of_good, "counted"))
+        )
+
+    def by_second(rows: pa.Table, weights: str | None = None) -> Ints:
+        weight = None if weights is None else rows[weights].to_numpy()
+        counted: Ints = np.bincount(rows["second"].to_numpy() - start, weight, minlength=end - start).astype(np.int64)
+        return counted
+
+    rejected = by_second(distinct_messages(of_bad))
+    counted = without_requeued(of_good.select(of_bad.column_names), of_bad, heartbeats, quarantine, *times, damaged)
+    landed = by_second(distinct_messages(pa.concat_tables([counted, of_bad])))
+    has_event = pc.greater(cells["event"], COPY)
+    empty = cells.filter(has_event)
+    if "event" in of_good.column_names:
+        for event in ("event", "counted"):
+            empty = empty.join(
+                of_good, ["second", "event"], ["second", event], join_type="left anti", use_threads=False
+            )
+    unreadable = by_second(cells.filter(pc.equal(cells["event"], NO_EVENT)))
+    # A damaged file may hold messages that landed from that second.
+    nothing_landed = (landed == 0) & (not damaged)
+    at_least = np.maximum(by_second(empty) - rejected, 0) + np.where(nothing_landed, unreadable, 0)
+    tracked = by_second(cells, "count")
+    return np.stack([tracked, landed, at_least, np.maximum(tracked - landed, at_least)], axis=1), damaged
+
+
+def _without(hours: Collection[str], rows: pa.Table, event: str) -> pa.Table:
+    """Drop the rows that may belong to one of these event hours, by the event second that tracking counted. If it is
+    the publish second, the true event time may lie in any later hour."""
+    begins = np.array([bucket_of(datetime.strptime(hour, HOUR_FORMAT).replace(tzinfo=UTC)) for hour in hours])
+    second, counted = rows["second"].to_numpy(), rows[event].to_numpy()
+    may_be = np.isin(counted // SECONDS_AN_HOUR, begins // SECONDS_AN_HOUR)
+    may_be |= (counted >= second) & (second < begins.max())
+    return rows.filter(pa.array(~may_be))
+
+
+def _of_minutes(start: int, seconds: Ints) -> list[AuditedMinute]:
+    """Sum the rows of `_compared` by minute, leaving out minutes without tracked messages."""
+    minutes = (start + np.arange(len(seconds))) // SECONDS_A_MINUTE
+    sums = zip(*(column.tolist() for column in grouped([minutes, *seconds.T], [np.add] * 4)), strict=True)
+    return [AuditedMinute(bucket_start(each * SECONDS_A_MINUTE), *counts) for each, *counts in sums if counts[0]]
