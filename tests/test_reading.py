@@ -4,14 +4,11 @@ import re
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
-from tests.lake.builders import Beat, append_beats, columns_of, lake_in
+from tests.lake.builders import Beat, append_beats, columns_of, lake_in, put
 from tests.watermark.builders import at
 from tidemark.pipeline.lake.layout import Lake
-from tidemark.pipeline.lake.tables.windowed import DiffRun
 
 PAGE = Path(__file__).parents[1] / "docs" / "how-to" / "reading.md"
 BEFORE, FIRST, EMPTY, OPEN = (f"2026-11-21T05-{minute}Z" for minute in (15, 20, 25, 30))
@@ -40,16 +37,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def compute(lake: Lake, key: str, rows: list[tuple[str, float, float | None]]) -> None:
     """Commit a window with these streams, event times and gaps, as a run does."""
-    diffs = lake.diffs()
-    run, fence = DiffRun(f"run-{key}", [key], 0, at(900), at(900)), diffs.fence([key])
-    columns = pa.schema([column for column in diffs.schema if column.name != "window"])
     values = [{"stream_id": stream, "event_time": at(event), "gap_seconds": gap} for stream, event, gap in rows]
-    diffs.leave_manifest(run)
-    if values:
-        file = Path(diffs.folder_of(run.name)) / f"window={key}" / "part-0.parquet"
-        file.parent.mkdir(parents=True)
-        pq.write_table(pa.Table.from_pylist(values, columns), file)
-    diffs.replace(run, fence)
+    put(lake.diffs(), f"run-{key}", {key: values})
 
 
 def run(text: str, folder: Path) -> dict[str, Any]:

@@ -19,8 +19,8 @@ from tidemark.local.services.processes import noted_in
 from tidemark.pipeline.clock import SystemClock
 from tidemark.pipeline.errors import LakeError
 from tidemark.pipeline.lake.layout import Lake
+from tidemark.pipeline.observe.facts import LakeReport, read_report, read_waiting
 from tidemark.pipeline.pubsub.connection import publisher_client
-from tidemark.pipeline.quality.status import LakeReport, read_report, read_waiting
 from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.windows import Window
 

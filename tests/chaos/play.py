@@ -27,7 +27,7 @@ from tidemark.local.services.processes import Supervisor
 from tidemark.pipeline.clock import Clock, iso
 from tidemark.pipeline.errors import ServiceFailed
 from tidemark.pipeline.lake.layout import Lake
-from tidemark.pipeline.quality.status import LakeReport, read_losses
+from tidemark.pipeline.observe.facts import LakeReport, read_losses
 from tidemark.pipeline.settings import load_settings
 
 PATIENCE = timedelta(minutes=8)

@@ -13,12 +13,12 @@ from pathlib import Path
 from typing import Any
 
 import psutil
-import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from typer.main import get_command
 
 from tests.cli.command import Said, said_by_the_program, said_here
+from tests.lake.builders import put, version_of
 from tests.official_emulator import free_port
 from tidemark.local.demo.shapes.all_shapes import SHAPES
 from tidemark.local.demo.shapes.shape import ShapeName
@@ -31,7 +31,6 @@ from tidemark.pipeline.ingest.take import Budget
 from tidemark.pipeline.ingest.ticks import land, track
 from tidemark.pipeline.lake.layout import Lake
 from tidemark.pipeline.lake.owner import NAME
-from tidemark.pipeline.lake.tables.windowed import DiffRun
 from tidemark.pipeline.pubsub.backlog import SnapshotBacklog
 from tidemark.pipeline.pubsub.connection import subscriber_client
 from tidemark.pipeline.pubsub.subscription import PubSubSubscription
@@ -128,19 +127,6 @@ def tick(place: Place) -> None:
     client.transport.close()
 
 
-def compute_by_hand(place: Place, key: str, beats: list[dict[str, Any]]) -> None:
-    """Put rows of a window in the lake, as a run does; what is in them is not looked at here."""
-    diffs, landed = place.lake().diffs(), place.lake().heartbeats().current()
-    run = DiffRun(f"by-hand-{key}", [key], 0 if landed is None else landed.version(), CLOCK.now(), CLOCK.now())
-    fence = diffs.fence([key])
-    folder = Path(diffs.folder_of(run.name)) / f"window={key}"
-    folder.mkdir(parents=True)
-    schema = pa.schema([column for column in diffs.schema if column.name != "window"])
-    pq.write_table(pa.Table.from_pylist(beats, schema), folder / "part-0.parquet")
-    diffs.leave_manifest(run)
-    diffs.replace(run, fence)
-
-
 @pytest.fixture
 def empty(tmp_path: Path, emulator_host: str) -> Place:
     """Settings, and nothing else."""
@@ -174,7 +160,7 @@ def built(tmp_path_factory: pytest.TempPathFactory, emulator_host: str) -> Built
     window = windowing.containing(min(row["event_time"] for row in beats))
     columns = ("stream_id", "event_time", "temperature", "status", "message_id")
     inside = [{name: row[name] for name in columns} for row in beats if row["event_time"] < window.end]
-    compute_by_hand(place, window.key, inside)
+    put(place.lake().diffs(), "by-hand", {window.key: inside}, version_of(place.lake().heartbeats()) or 0)
     return Built(place, json.loads(said.out), rows, window.key)
 
 
@@ -312,19 +298,6 @@ def test_status_answers_on_one_screen_what_a_person_asks_first(built: Built) -> 
     (waiting,) = [line for line in said if line.startswith("waiting")]
     assert waiting.split()[1:4] == [str(facts["windows_waiting"]), "closed", "windows"]
     assert "`tidemark quarantine`" in "".join(said)
-
-
-def test_explain_says_in_sentences_why_the_watermark_stands_where_it_stands(built: Built) -> None:
-    explained = json.loads(built.place.tidemark("explain", "--json").out)
-    facts = json.loads(built.place.tidemark("status", "--json").out)
-    assert explained["watermark"] == facts["watermark"]
-    assert explained["reason"] == "IDLE_ADVANCED"
-    said = built.place.tidemark("explain")
-    assert said.code == 0
-    sentences = " ".join(said.out.split())
-    for sentence in explained["explanation"]:
-        assert sentence.endswith(".")
-        assert sentence in sentences
 
 
 def test_commands_neither_heed_nor_touch_the_lakes_owner(built: Built) -> None:

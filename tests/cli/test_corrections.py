@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from tests.cli.test_cli import Place
-from tests.lake.test_streams import KEYS, WINDOWS, beats, put
+from tests.lake.builders import put
+from tests.lake.test_streams import KEYS, WINDOWS, beats
 from tidemark.pipeline.clock import SystemClock
 from tidemark.pipeline.lake.layout import HEARTBEAT_DIFFS
 from tidemark.pipeline.quality.corrected import DIFFS_KEY, FollowedTable, follow

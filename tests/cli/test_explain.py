@@ -160,12 +160,6 @@ def test_a_release_is_explained(log: Log) -> None:
     assert "an operator released the messages published before" in said(run())
 
 
-def test_a_lake_without_a_decision_says_so(tmp_path: Path, log: Log) -> None:
-    result = CliRunner().invoke(app, ["explain"], env={"TIDEMARK_LAKE__URI": f"file:{tmp_path}/elsewhere"})
-    assert isinstance(result.exception, LakeError)
-    assert "no decision has been made" in said(result)
-
-
 def test_the_streams_that_max_lag_passes_over_are_named_from_what_has_landed(log: Log, tmp_path: Path) -> None:
     late = [Beat("slow", 20, publish_time=90), Beat("slow", 21, publish_time=90.5), Beat("in [time]", 90)]
     append_beats(lake_in(tmp_path).heartbeats(), columns_of(late))

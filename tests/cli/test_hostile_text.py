@@ -13,7 +13,8 @@ import dagster as dg
 import pytest
 
 from tests.cli.command import Said, said_here
-from tests.lake.test_streams import KEYS, WINDOWS, beats, put
+from tests.lake.builders import put
+from tests.lake.test_streams import KEYS, WINDOWS, beats
 from tests.tuning.tuning_lake import ending_before, record
 from tests.tuning.tuning_traces import MemoryTrace, Source
 from tidemark.assets.jobs.tuning import tuning_metadata

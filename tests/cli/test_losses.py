@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 from typer.testing import CliRunner
@@ -16,9 +17,8 @@ from tidemark.pipeline.contract.heartbeat import FieldKind
 from tidemark.pipeline.lake.tables.delta_log import says_of
 from tidemark.pipeline.lake.tables.heartbeats import heartbeat_rows
 from tidemark.pipeline.lake.tables.new_files import NewFiles
-from tidemark.pipeline.observe.facts import ingest_facts, loss_details, loss_facts
-from tidemark.pipeline.quality.missed import staleness
-from tidemark.pipeline.quality.status import read_losses
+from tidemark.pipeline.observe.facts import ingest_facts, late_facts, loss_details, lost_facts, read_losses
+from tidemark.pipeline.quality import staleness
 from tidemark.pipeline.settings_sections import IngestSettings
 from tidemark.pipeline.watermark.decision import Decision, Reason
 from tidemark.pipeline.watermark.policy import Policy
@@ -42,9 +42,20 @@ def history(tmp_path: Path) -> History:
     return history
 
 
+def status(history: History, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """What `tidemark status --json` prints."""
+    settings = history.folder / "tidemark.toml"
+    settings.write_text('[lake]\nuri = "file:lake"\n[windows]\nlength = "1m"\nlookback = "90s"\n')
+    monkeypatch.setenv("TIDEMARK_CONFIG", str(settings))
+    done = CliRunner().invoke(app, ["status", "--json"])
+    assert done.exit_code == 0, done.output
+    facts: dict[str, Any] = json.loads(done.output)
+    return facts
+
+
 def test_status_counts_what_is_late_missed_and_lost_and_names_where(history: History) -> None:
     losses = read_losses(history.lake, WINDOWING, LOOKBACK, at(601))
-    facts, details = loss_facts(losses), loss_details(losses)
+    facts, details = {**lost_facts(losses), **late_facts(losses.late)}, loss_details(losses)
     assert (facts["late"], facts["late_copies"]) == (1, 0)
     assert (facts["missed"], facts["windows_stale"], facts["first_stale_window"]) == (1, 1, WINDOWS[1].key)
     assert (facts["lost_at_least"], facts["lost_at_most"]) == (1, 1)
@@ -90,24 +101,21 @@ def test_a_long_check_of_what_is_missed_is_given_up_after_seconds_and_says_what_
     monkeypatch.setattr(staleness, "COMMITS_AT_ONCE", 1)
     for number in range(9):
         history.land([Beat("a", 200 + number)])
-    facts = loss_facts(read_losses(history.lake, WINDOWING, LOOKBACK, at(601), Slow(at(0))))
+    facts = lost_facts(read_losses(history.lake, WINDOWING, LOOKBACK, at(601), Slow(at(0))))
     assert facts["missed_not_checked"] == "7 commits, manifests or hours are left"
-    assert "missed_not_checked" not in loss_facts(read_losses(history.lake, WINDOWING, LOOKBACK, at(601)))
+    assert "missed_not_checked" not in lost_facts(read_losses(history.lake, WINDOWING, LOOKBACK, at(601)))
 
 
 def test_status_names_the_fields_that_are_null_in_all_recent_rows(
     history: History, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    settings, now = history.folder / "tidemark.toml", SystemClock().now()
-    windows, fields = 'length = "1m"\nlookback = "90s"', 'temperature = "number"\nstatus = "text"'
-    settings.write_text(f'[lake]\nuri = "file:lake"\n[windows]\n{windows}\n[message.fields]\n{fields}\n')
-    monkeypatch.setenv("TIDEMARK_CONFIG", str(settings))
-    facts = json.loads(CliRunner().invoke(app, ["status", "--json"]).output)
-    assert "null_fields" not in facts, "nothing landed within an hour"
+    now = SystemClock().now()
+    monkeypatch.setenv("TIDEMARK_MESSAGE__FIELDS", '{"temperature": "number", "status": "text"}')
+    assert "null_fields" not in status(history, monkeypatch), "nothing landed within an hour"
     lake = lake_in(history.folder, {"temperature": FieldKind.NUMBER, "status": FieldKind.TEXT})
     columns = columns_of([Beat("a", 300, values={"status": "ok"})], ["temperature", "status"])
     append_beats(lake.heartbeats(), {**columns, "landed_at": [now]})
-    facts = json.loads(CliRunner().invoke(app, ["status", "--json"]).output)
+    facts = status(history, monkeypatch)
     assert (facts["null_fields"], facts["null_fields_since"]) == ({"temperature": 1}, iso(now))
     assert "null in the last hour: temperature" in CliRunner().invoke(app, ["status"]).output
 
@@ -115,10 +123,7 @@ def test_status_names_the_fields_that_are_null_in_all_recent_rows(
 def test_a_damaged_file_of_the_last_hour_is_named_with_its_hour_and_all_else_is_printed(
     history: History, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    settings, now = history.folder / "tidemark.toml", SystemClock().now()
-    settings.write_text('[lake]\nuri = "file:lake"\n[windows]\nlength = "1m"\nlookback = "90s"\n')
-    monkeypatch.setenv("TIDEMARK_CONFIG", str(settings))
-    log = history.lake.tracking_log()
+    now, log = SystemClock().now(), history.lake.tracking_log()
     since = (now - at(0)).total_seconds()
     log.append(Snapshot(published([(since - 60, 7200)])))
     base = effective(since)
@@ -128,21 +133,8 @@ def test_a_damaged_file_of_the_last_hour_is_named_with_its_hour_and_all_else_is_
     append_beats(history.lake.heartbeats(), {**columns_of([Beat("c", 7200)]), "publish_time": [now - seconds(60)]})
     (file,) = (history.folder / "lake/heartbeats/event_hour=2026-11-21T07Z").glob("*.parquet")
     file.write_bytes(file.read_bytes()[:-40])
-    done = CliRunner().invoke(app, ["status", "--json"])
-    assert done.exit_code == 0, done.output
-    facts = json.loads(done.output)
+    facts = status(history, monkeypatch)
     for what in ("lost", "passed_over"):
         assert "event hours 2026-11-21T07Z is not known" in facts[f"{what}_unknown"]
         assert f"event_hour=2026-11-21T07Z/{file.name}" in facts[f"{what}_unknown"]
     assert (facts["landed_rows"], facts["missed"], facts["lost_at_least"]) == (4, 1, 0)
-
-
-def test_the_command_prints_them_to_people_and_to_programs(history: History, monkeypatch: pytest.MonkeyPatch) -> None:
-    settings = history.folder / "tidemark.toml"
-    settings.write_text('[lake]\nuri = "file:lake"\n[windows]\nlength = "1m"\nlookback = "90s"\n')
-    monkeypatch.setenv("TIDEMARK_CONFIG", str(settings))
-    facts = json.loads(CliRunner().invoke(app, ["status", "--json"]).output)
-    assert (facts["missed"], facts["windows_stale"], facts["late"]) == (1, 1, 1)
-    assert facts["stale_windows"][0]["window"] == WINDOWS[1].key
-    said = " ".join(CliRunner().invoke(app, ["status", "--all"]).output.split())
-    assert f"missed 1 missed and mended 0 windows stale 1 first stale window {WINDOWS[1].key}" in said

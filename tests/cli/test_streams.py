@@ -9,8 +9,8 @@ import pytest
 from click.testing import Result
 from typer.testing import CliRunner
 
-from tests.lake.builders import lake_in
-from tests.lake.test_streams import KEYS, WINDOWS, beats, put
+from tests.lake.builders import lake_in, put
+from tests.lake.test_streams import KEYS, WINDOWS, beats
 from tidemark.pipeline.cli.app import app
 from tidemark.pipeline.clock import iso
 from tidemark.pipeline.errors import LakeError

@@ -81,6 +81,8 @@ def test_without_a_decision_that_is_said_plainly(shell: Shell) -> None:
     found = shell.facts()
     assert {found[name] for name in ("watermark", "decided_at", "reason", "newest_closed_window")} == {None}
     assert set(found["evidence"].values()) == {None}
+    code, _, err = shell.run("--wait-for", iso(at(0)), "--timeout", "0s")
+    assert (code, "there is no watermark yet. no decision has been made in" in err) == (1, True)
 
 
 def test_a_decision_without_a_watermark_says_so(shell: Shell) -> None:
@@ -118,26 +120,12 @@ def test_a_time_within_a_longer_window_is_not_its_key(shell: Shell, log: Log) ->
     assert (code, "2026-11-21T05-19Z is neither a window's key nor a time" in err) == (2, True)
 
 
-def test_waiting_ends_when_a_tick_reaches_the_time(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
-    log = Log(shell.folder)
-    log.tick(20)
-    monkeypatch.setattr(shell.clock, "sleep", lambda _: log.tick(log.published + 10))
-    assert shell.run("--wait-for", iso(at(25)), "--timeout", "1h")[0] == 0
-    assert log.published == 40
-
-
 def test_a_time_that_is_not_reached_is_exit_code_1_with_how_far_it_is_and_why(shell: Shell, log: Log) -> None:
     code, out, err = shell.run("--wait-for", iso(at(60)))
     assert (code, out) == (1, "")
     assert shell.clock.now() == at(110) + timedelta(minutes=10)
     assert f"has not reached {iso(at(60))} within 10m: it is at {iso(at(49.25))}, 11s short. PINNED_BY_BACKLOG" in err
     assert f" ago, at {iso(at(100))})" in err
-
-
-def test_waiting_on_a_lake_without_a_decision_says_that_there_is_none(shell: Shell) -> None:
-    code, _, err = shell.run("--wait-for", iso(at(0)), "--timeout", "0s")
-    assert code == 1
-    assert "there is no watermark yet. no decision has been made in" in err
 
 
 @pytest.mark.parametrize(

@@ -27,11 +27,11 @@ from tidemark.pipeline.contract.heartbeat import FieldKind
 from tidemark.pipeline.ingest.rounds import PLAN, RunPlan
 from tidemark.pipeline.kept import Kept
 from tidemark.pipeline.lake.layout import Lake
+from tidemark.pipeline.observe.facts import LakeReport, read_report, read_waiting
 from tidemark.pipeline.orchestrator.names import COMPUTE_WINDOWS, PIPELINE, op_of
 from tidemark.pipeline.pubsub.leases import LEASE
 from tidemark.pipeline.pubsub.spending import Spending
 from tidemark.pipeline.pubsub.subscription import PulledBatch
-from tidemark.pipeline.quality.status import LakeReport, read_report, read_waiting
 from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.settings_message import MessageSettings
 from tidemark.pipeline.settings_sections import (

@@ -7,14 +7,14 @@ import dagster as dg
 
 from tests.dagster.house import FIELDS, PUBSUB, SECOND, ModelWorld, Ticking, beats_between, publish, settings_of
 from tests.dagster.test_sensors import MINUTE, WINDOWS_OF_BACKLOG, backlog_start
+from tests.lake.builders import put, version_of
 from tidemark.assets.scheduler.turns import PATIENCE
 from tidemark.assets.sensors.requeue import MOST_REQUESTS
 from tidemark.pipeline.clock import iso
 from tidemark.pipeline.contract.heartbeat import HeartbeatReader
 from tidemark.pipeline.ingest.requeue import Requeue, Requeuer
-from tidemark.pipeline.lake.tables.windowed import DiffRun
 from tidemark.pipeline.orchestrator.names import COMPUTE_WINDOWS, CONTRACT, REQUEUE, op_of
-from tidemark.pipeline.quality.quarantined import read_reasons
+from tidemark.pipeline.quality.recent import read_reasons
 from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.settings_message import MessageSettings
 from tidemark.pipeline.settings_sections import (
@@ -29,14 +29,10 @@ def requeue(ticking: Ticking) -> Requeue:
 
 def compute(ticking: Ticking, name: str) -> list[str]:
     """Note the windows that wait as computed from what has landed; their keys."""
-    lake = ticking.lake()
-    landed, diffs = lake.heartbeats().pinned(), lake.diffs()
-    keys = [window.key for window in ticking.waiting()]
-    assert landed is not None
-    run = DiffRun(name, keys, landed.version(), ticking.clock.now(), ticking.clock.now())
-    fence = diffs.fence(keys)
-    diffs.leave_manifest(run)
-    diffs.replace(run, fence)
+    lake, keys = ticking.lake(), [window.key for window in ticking.waiting()]
+    version = version_of(lake.heartbeats())
+    assert version is not None
+    put(lake.diffs(), name, keys, version, ticking.clock.now())
     return keys
 
 

@@ -24,11 +24,11 @@ from tests.dagster.house import (
     windows_of,
 )
 from tests.dagster.relay import Relay
+from tests.lake.builders import put
 from tidemark.assets.scheduler import requests
 from tidemark.assets.scheduler.requests import pause_of
 from tidemark.pipeline.clock import EPOCH, Clock, SystemClock, iso
 from tidemark.pipeline.errors import LakeUnwritable, PubSubUnreachable
-from tidemark.pipeline.lake.tables.windowed import DiffRun
 from tidemark.pipeline.orchestrator.names import COMPUTE_WINDOWS, INGEST, REQUEUE
 from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.settings_sections import PubSubSettings
@@ -68,10 +68,7 @@ def all_requested(data: SensorExecutionData) -> list[str]:
 
 def note_as_computed(ticking: Ticking, window_keys: list[str]) -> None:
     """Have the lake hold the windows, with no rows."""
-    diffs = ticking.lake().diffs()
-    run = DiffRun(f"by-hand-{window_keys[0]}", window_keys, 0, CLOCK.now(), CLOCK.now())
-    diffs.leave_manifest(run)
-    diffs.replace(run, diffs.fence(window_keys))
+    put(ticking.lake().diffs(), f"by-hand-{window_keys[0]}", window_keys, now=CLOCK.now())
 
 
 def landed_rows(ticking: Ticking) -> int:

@@ -14,7 +14,7 @@ from tests.watermark.builders import at, published, seconds
 from tidemark.assets.sensors.staleness import STEPS_AT_ONCE
 from tidemark.pipeline.errors import LakeFull
 from tidemark.pipeline.orchestrator.names import COMPUTE_WINDOWS, op_of
-from tidemark.pipeline.quality.missed import staleness as quality_staleness
+from tidemark.pipeline.quality import staleness as quality_staleness
 from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.settings_sections import (
     CheckSettings,

@@ -12,7 +12,7 @@ from tests.watermark.builders import START
 from tidemark.pipeline.cli.app import app
 from tidemark.pipeline.clock import SystemClock, iso
 from tidemark.pipeline.lake.layout import OpenLake
-from tidemark.pipeline.quality.status import read_report, read_waiting
+from tidemark.pipeline.observe.facts import read_report, read_waiting
 from tidemark.pipeline.settings_sections import LakeSettings
 
 pytestmark = pytest.mark.gcs

@@ -18,8 +18,8 @@ from tidemark.local.services.stack import CODE_SERVER, spark_server, token_envir
 from tidemark.pipeline.clock import Clock, SystemClock, iso
 from tidemark.pipeline.errors import LakeError
 from tidemark.pipeline.lake.layout import Lake
+from tidemark.pipeline.observe.facts import read_report, read_waiting
 from tidemark.pipeline.pubsub.provision import provision_here
-from tidemark.pipeline.quality.status import read_report, read_waiting
 from tidemark.pipeline.settings import Settings, load_settings
 
 NAMES = ("heartbeats", "orders")

@@ -18,6 +18,7 @@ from tests.fixtures_emulator import unique_pubsub
 from tests.gcs.apart import fresh_lake
 from tests.identity.documented import permissions_of_http
 from tests.identity.recording import RecordedBuckets, Recorder, recorded_buckets
+from tests.lake.builders import put
 from tests.pubsub.fake_monitoring import FakeMonitoring, metrics_at
 from tests.pubsub.fake_monitoring import served as serve_monitoring
 from tidemark.local.emulator.model import PubSubModel
@@ -28,11 +29,10 @@ from tidemark.pipeline.ingest.readers import new_files
 from tidemark.pipeline.lake import layout
 from tidemark.pipeline.lake.layout import Lake
 from tidemark.pipeline.lake.tables.new_files import NewFile
-from tidemark.pipeline.lake.tables.windowed import DiffRun
 from tidemark.pipeline.pubsub.connection import publisher_client, subscriber_client
 from tidemark.pipeline.pubsub.provision import provision_here
 from tidemark.pipeline.pubsub.sampling import sample_messages
-from tidemark.pipeline.quality.missed import checkpoint as staleness_checkpoint
+from tidemark.pipeline.quality import staleness as staleness_checkpoint
 from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.settings_sections import ON_CHANGE, PubSubSettings, QuarantineSettings, SignalSettings
 
@@ -112,12 +112,13 @@ def play(ticking: Ticking, servers: Servers) -> dict[Component, set[Permission]]
 
 def compute_a_silent_window(ticking: Ticking) -> None:
     """So that the check of missed heartbeats has something to look at."""
-    diffs, now = ticking.lake().diffs(), SystemClock().now()
-    key = ticking.settings.windowing.containing(now - timedelta(hours=1)).key
-    run = DiffRun("by-hand", [key], 0, now, now)
-    fence = diffs.fence([key])
-    diffs.leave_manifest(run)
-    diffs.replace(run, fence)
+    now = SystemClock().now()
+    put(
+        ticking.lake().diffs(),
+        "by-hand",
+        [ticking.settings.windowing.containing(now - timedelta(hours=1)).key],
+        now=now,
+    )
 
 
 def test_provisioning_calls_what_the_table_says(servers: Servers, tmp_path: Path) -> None:

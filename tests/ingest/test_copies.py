@@ -16,7 +16,7 @@ from tidemark.pipeline.contract.heartbeat import HeartbeatReader
 from tidemark.pipeline.contract.payloads.schemas import Encoding, PayloadFormat
 from tidemark.pipeline.errors import LakeUnreachable
 from tidemark.pipeline.ingest.copies import RememberedCopies, keys_of
-from tidemark.pipeline.quality.audit import audit
+from tidemark.pipeline.quality.lost import audit
 from tidemark.pipeline.watermark.histogram import COPY, NO_EVENT, Ints
 
 TEN_MINUTES = timedelta(minutes=10)

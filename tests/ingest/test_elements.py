@@ -22,7 +22,7 @@ from tidemark.pipeline.contract import places as elements
 from tidemark.pipeline.contract.heartbeat import FieldKind, Heartbeat, HeartbeatReader, MessageContract, read_field
 from tidemark.pipeline.contract.places import Element, Place, PlaceKind, WholePayload, finder, id_of
 from tidemark.pipeline.ingest.rows import JudgedRows, judged_rows
-from tidemark.pipeline.quality.quarantined import read_reasons
+from tidemark.pipeline.quality.recent import read_reasons
 from tidemark.pipeline.watermark.histogram import COPY, NO_EVENT, NO_MINIMUM, Histogram, cells_of
 
 NOW = to_us(at(1000))

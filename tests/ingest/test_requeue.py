@@ -12,7 +12,7 @@ from tidemark.pipeline.contract.heartbeat import HeartbeatReader, RejectionReaso
 from tidemark.pipeline.contract.places import Place
 from tidemark.pipeline.ingest import requeue as requeueing
 from tidemark.pipeline.lake.tables.quarantine import Rejected
-from tidemark.pipeline.quality.quarantined import newest_waiting, read_reasons
+from tidemark.pipeline.quality.recent import newest_waiting, read_reasons
 
 WRONG = HeartbeatReader(replace(CONTRACT, stream_id=(Place.of("attribute:sensor"),)))
 RIGHT = HeartbeatReader(CONTRACT)

@@ -1,21 +1,25 @@
 """Short ways to write what lands in the lake."""
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
-from datetime import timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 
 from tests.clock import ManualClock
-from tests.watermark.builders import at
+from tests.watermark.builders import START, at
 from tidemark.pipeline.contract.heartbeat import FieldKind
+from tidemark.pipeline.errors import ObjectExists
 from tidemark.pipeline.lake.layout import Lake
 from tidemark.pipeline.lake.tables.heartbeats import Heartbeats, heartbeat_rows
 from tidemark.pipeline.lake.tables.new_files import NewFiles
 from tidemark.pipeline.lake.tables.quarantine import Quarantine, quarantine_rows
 from tidemark.pipeline.lake.tables.table import LakeTable
+from tidemark.pipeline.lake.tables.windowed import PARTITION, DiffRun, Fence, Replaced, WindowedTable
 from tidemark.pipeline.settings_sections import LakeSettings
 
 HOUR = timedelta(hours=1)
@@ -83,3 +87,28 @@ def lake_in(folder: Path, fields: Mapping[str, FieldKind] | None = None) -> Lake
 def lake_of(settings: LakeSettings, fields: Mapping[str, FieldKind] | None = None) -> Lake:
     """A lake, whose clock stands still."""
     return Lake(settings, {} if fields is None else fields, ManualClock(at(LATER)))
+
+
+def put(
+    table: WindowedTable,
+    name: str,
+    rows: Mapping[str, Sequence[Mapping[str, Any]]] | Sequence[str],
+    version: int = 0,
+    now: datetime = START,
+    fence: Fence | None = None,
+) -> Replaced:
+    """What a run does that has read this version of `heartbeats`: rows of its windows, or windows without rows,
+    committed in one transaction."""
+    of_windows = rows if isinstance(rows, Mapping) else dict.fromkeys(rows, ())
+    fence = table.fence(of_windows) if fence is None else fence
+    run = DiffRun(name, sorted(of_windows), version, now, now)
+    with suppress(ObjectExists):  # one for both tables
+        table.leave_manifest(run)
+    columns = pa.schema([column for column in table.schema if column.name != PARTITION])
+    for key, of_window in of_windows.items():
+        if of_window:
+            place = table.place_of(name, key)
+            table.files.create_dir(place, recursive=True)
+            found = pa.Table.from_pylist(list(of_window), columns)
+            pq.write_table(found, f"{place}/part-0.parquet", filesystem=table.files)
+    return table.replace(run, fence)

@@ -7,7 +7,7 @@ from tests.lake.builders import LATER, Beat, append_beats, append_rejected, colu
 from tests.watermark.builders import at
 from tidemark.pipeline.lake.layout import Lake
 from tidemark.pipeline.lake.tables.quarantine import JUDGED_BY, UNREADABLE, touching
-from tidemark.pipeline.quality.quarantined import NEWEST_FILES, QuarantineShare, read_quarantine_share, read_reasons
+from tidemark.pipeline.quality.recent import NEWEST_FILES, QuarantineShare, read_quarantine_share, read_reasons
 from tidemark.pipeline.settings_sections import LakeSettings
 
 

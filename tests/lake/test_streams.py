@@ -4,23 +4,18 @@ import random
 import shutil
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
 
-from tests.lake.builders import lake_in
+from tests.lake.builders import lake_in, put
 from tests.watermark.builders import at
-from tidemark.pipeline.errors import ObjectExists
 from tidemark.pipeline.lake.layout import Lake
 from tidemark.pipeline.lake.tables.diffs import StatusKind
 from tidemark.pipeline.lake.tables.streams import KnownStreams
-from tidemark.pipeline.lake.tables.windowed import DiffRun, WindowedTable
 from tidemark.pipeline.quality.silence import WindowSilence, silence_of
 from tidemark.pipeline.windows import Windowing
 
@@ -31,22 +26,6 @@ WINDOWS = list(WINDOWING.between(FIRST, FIRST + timedelta(hours=1)))
 KEYS = [window.key for window in WINDOWS]
 
 Rows = Mapping[str, Sequence[Mapping[str, Any]]]
-
-
-def put(table: WindowedTable, name: str, rows: Rows, version: int = 0) -> None:
-    """What a run does: rows of its windows, committed in one transaction."""
-    fence = table.fence(rows)
-    run = DiffRun(name, sorted(rows), heartbeats_version=version, watermark=at(0), started_at=at(0))
-    with suppress(ObjectExists):  # one for both tables
-        table.leave_manifest(run)
-    columns = pa.schema([column for column in table.schema if column.name != "window"])
-    for key, of_window in rows.items():
-        folder = f"runs/{name}/window={key}"
-        table.files.create_dir(folder, recursive=True)
-        if of_window:
-            path = f"{folder}/part-0.parquet"
-            pq.write_table(pa.Table.from_pylist(list(of_window), columns), path, filesystem=table.files)
-    assert not table.replace(run, fence).superseded
 
 
 def beats(window: int, *streams: str, after: float = 10) -> list[dict[str, Any]]:

@@ -11,10 +11,9 @@ from typing import Any
 import dagster as dg
 
 from tests.dagster.house import FIELDS, ModelWorld, Ticking, publish, windows_of
-from tests.lake.builders import version_of
+from tests.lake.builders import put, version_of
 from tests.official_emulator import HOST, free_port
 from tidemark.pipeline.clock import to_us
-from tidemark.pipeline.lake.tables.windowed import DiffRun
 from tidemark.pipeline.observe.instruments import Instrument, Kind
 from tidemark.pipeline.observe.outlet import outlet_of
 from tidemark.pipeline.orchestrator.names import BACKLOG, COMPUTE_WINDOWS
@@ -102,12 +101,9 @@ class Hour:
     def compute(self, names: Sequence[str]) -> None:
         """What the run of Spark would leave of these windows, without the rows."""
         lake = self.ticking.lake()
-        diffs, version = lake.diffs(), version_of(lake.heartbeats())
-        fence = diffs.fence(names)
+        version = version_of(lake.heartbeats())
         assert version is not None
-        run = DiffRun(f"run{to_us(self.now)}", names, version, self.now, self.now)
-        diffs.leave_manifest(run)
-        diffs.replace(run, fence)
+        put(lake.diffs(), f"run{to_us(self.now)}", names, version, self.now)
 
     def scrape(self) -> None:
         """Ask the port, and note each value."""

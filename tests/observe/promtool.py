@@ -2,7 +2,7 @@
 
 import json
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -58,7 +58,7 @@ def answers(folder: Path, series: Series, queries: Mapping[str, str], minute: in
     _run(folder, series, tests)
 
 
-def _run(folder: Path, series: Series, tests: list[dict[str, Any]], summaries: Sequence[dict[str, Any]] = ()) -> None:
+def _run(folder: Path, series: Series, tests: list[dict[str, Any]]) -> None:
     written = {
         "rule_files": [str(ALERTS)],
         "evaluation_interval": "1m",
@@ -67,7 +67,6 @@ def _run(folder: Path, series: Series, tests: list[dict[str, Any]], summaries: S
                 "interval": "1m",
                 "input_series": list(_written(series)),
                 "promql_expr_test": tests,
-                "alert_rule_test": [*summaries],
             }
         ],
     }

@@ -66,44 +66,21 @@ def test_off_means_that_nothing_is_imported_started_opened_or_logged(tmp_path: P
     assert "metric" not in done.stderr
 
 
-def test_a_scrape_has_every_instrument_with_its_unit_in_the_name(tmp_path: Path) -> None:
+def test_a_scrape_has_every_instrument_by_bounded_attributes_and_counts_what_is_rejected_and_what_fails(
+    tmp_path: Path,
+) -> None:
     with an_hour(tmp_path) as hour:
         hour.play(6)
         hour.ticking.run("repair", dg.DagsterRunStatus.STARTED)
         hour.play(1)
-        text = get(hour.ticking.settings.metrics, "/metrics")
+        text, few = get(hour.ticking.settings.metrics, "/metrics"), len(hour.series)
         succeeded = [dg.DagsterRunStatus.SUCCESS]
         runs = hour.ticking.instance.get_runs(dg.RunsFilter(job_name="compute_windows", statuses=succeeded))
-    assert runs
-    for one in INSTRUMENTS:
-        if in_prometheus(one) not in ONLY_IF_RECORDED:
-            assert f"# TYPE {in_prometheus(one).removesuffix('_total')}" in text, one.name
-    names = {"messaging_system": "gcp_pubsub", "messaging_destination_subscription_name": "heartbeats-base"}
-    assert hour.value("messaging_client_consumed_messages_total", subscription="base", **names) == 7 * STREAMS
-    assert hour.value("messaging_client_consumed_messages_total", subscription="tracking") == 7 * STREAMS
-    assert hour.value("tidemark_tick_duration_seconds_count", sensor="landing", result="ok") == 7
-    assert hour.value("tidemark_runs_total", job_name="compute_windows", result="success") == len(runs)
-    assert hour.value("tidemark_runs_total", job_name="compute_windows", result="failure") == 0
-    assert hour.value("tidemark_sensor_interval_seconds", sensor="tracking") == 60
-
-
-def test_no_attribute_is_a_stream_a_window_or_an_id(tmp_path: Path) -> None:
-    with an_hour(tmp_path) as hour:
-        hour.broken = 1
-        hour.play(3)
-        few = len(hour.series)
-        hour.beats = 40 * STREAMS
-        hour.play(6)
-    known = {name for one in INSTRUMENTS for name in labels_of(one)} | {"pipeline", "le", *TARGET}
-    at_times = {"class", "call", "error"}  # there if another test has called a bucket, and while ticks fail
-    assert {name for _, labels in hour.series for name, _ in labels} - at_times == known - at_times
-    assert not any("stream-" in value for _, labels in hour.series for _, value in labels)
-    assert len(hour.series) - few <= 40  # what first happened later, such as a run, but nothing by stream
-
-
-def test_what_is_rejected_is_counted_by_reason_and_a_failed_tick_as_an_error(tmp_path: Path) -> None:
-    with an_hour(tmp_path) as hour:
-        hour.broken = 3
+        for subscription in ("base", "tracking"):
+            assert hour.value("messaging_client_consumed_messages_total", subscription=subscription) == 7 * STREAMS
+        assert hour.value("tidemark_tick_duration_seconds_count", sensor="landing", result="ok") == 7
+        assert hour.value("tidemark_runs_total", job_name="compute_windows", result="success") == len(runs) > 0
+        hour.broken, hour.beats = 3, 40 * STREAMS
         hour.play(2)
         entries = hour.ticking.lake().objects()
         (newest, *_) = sorted(entries.names("tracking/log/"), reverse=True)
@@ -112,9 +89,21 @@ def test_what_is_rejected_is_counted_by_reason_and_a_failed_tick_as_an_error(tmp
         with pytest.raises(Exception, match=newest):
             hour.ticking.track()
         hour.scrape()
+    for one in INSTRUMENTS:
+        if in_prometheus(one) not in ONLY_IF_RECORDED:
+            assert f"# TYPE {in_prometheus(one).removesuffix('_total')}" in text, one.name
+    names = {"messaging_system": "gcp_pubsub", "messaging_destination_subscription_name": "heartbeats-base"}
+    assert hour.value("messaging_client_consumed_messages_total", subscription="base", **names)
+    assert hour.value("tidemark_runs_total", job_name="compute_windows", result="failure") == 0
+    assert hour.value("tidemark_sensor_interval_seconds", sensor="tracking") == 60
     assert hour.value("tidemark_messages_quarantined_total", reason="NO_EVENT_TIME") == 6
     assert hour.value("tidemark_tick_duration_seconds_count", sensor="tracking", result="error") == 1
     assert hour.value("tidemark_sensor_failing_seconds", sensor="tracking", error="CorruptObject") is not None
+    known = {name for one in INSTRUMENTS for name in labels_of(one)} | {"pipeline", "le", *TARGET}
+    at_times = {"class", "call"}  # there if another test has called a bucket
+    assert {name for _, labels in hour.series for name, _ in labels} - at_times == known - at_times
+    assert not any("stream-" in value for _, labels in hour.series for _, value in labels)
+    assert len(hour.series) - few <= 40  # what first happened later, such as a failure, but nothing by stream
 
 
 def test_a_scrape_counts_what_a_run_reports_and_pulls_only_what_base_gave(tmp_path: Path) -> None:

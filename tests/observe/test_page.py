@@ -5,30 +5,28 @@ import shutil
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
-from datetime import timedelta
+from contextlib import contextmanager
+from datetime import datetime, timedelta
 from pathlib import Path
 from threading import Event
 from typing import Any
 
+import dagster as dg
 import pytest
 
-from tests.dagster.house import ModelWorld, publish
+from tests.dagster.house import ModelWorld, Ticking, publish
 from tests.fixtures_emulator import unique_pubsub
-from tests.ingest.model_subscription import ModelBacklog, ModelSubscription
 from tests.observe.hour import get, settings_with
-from tests.observe.pipeline import Pipeline, beats
 from tests.official_emulator import HOST, free_port, running_own_pubsub
-from tests.pubsub.builders import subscription_of
 from tests.quick import with_policy
 from tidemark.pipeline.clock import SystemClock
 from tidemark.pipeline.errors import LakeError
 from tidemark.pipeline.observe import page as page_module
-from tidemark.pipeline.pubsub.backlog import SnapshotBacklog
+from tidemark.pipeline.observe.outlet import outlet_of
 from tidemark.pipeline.pubsub.connection import publisher_client, subscriber_client
 from tidemark.pipeline.pubsub.provision import provision
 from tidemark.pipeline.settings import Settings
-from tidemark.pipeline.settings_sections import MetricsSettings, WatermarkSettings
+from tidemark.pipeline.settings_sections import MetricsSettings, PubSubSettings, WatermarkSettings
 
 SECOND = timedelta(seconds=1)
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
@@ -53,24 +51,28 @@ def browser() -> Iterator[Any]:
 
 
 @contextmanager
-def live(folder: Path, address: str) -> Iterator[tuple[Pipeline, Any]]:
+def live(folder: Path, address: str) -> Iterator[tuple[Ticking, Any]]:
     """A pipeline on this server, and its publisher."""
-    settings, clock = page_settings(folder), SystemClock()
-    settings = settings.model_copy(update={"pubsub": unique_pubsub(address)})
+    settings = page_settings(folder).model_copy(update={"pubsub": unique_pubsub(address)})
     subscriber, publisher = subscriber_client(address), publisher_client(address)
-    provision(subscriber, publisher, settings.pubsub, settings.contract, clock)
-    pipeline = Pipeline(
-        settings,
-        clock,
-        lambda path: subscription_of(subscriber, settings.pubsub, path),
-        lambda path: SnapshotBacklog(subscriber, path, clock, 10 * SECOND),
-    )
-    try:
-        yield pipeline, publisher
-    finally:
-        pipeline.close()
-        for client in (subscriber, publisher):
-            client.transport.close()
+    provision(subscriber, publisher, settings.pubsub, settings.contract, SystemClock())
+    with dg.DagsterInstance.ephemeral() as instance:
+        try:
+            yield Ticking(settings, instance), publisher
+        finally:
+            outlet_of(settings.metrics).close()
+            for client in (subscriber, publisher):
+                client.transport.close()
+
+
+def tick(ticking: Ticking, *sensors: str) -> None:
+    for sensor in sensors:
+        ticking.tick(sensor)
+
+
+def beats(now: datetime, *lags: float) -> list[tuple[str, datetime]]:
+    """Heartbeats of as many streams, which happened so many seconds before now."""
+    return [(f"sensor-{number:03d}", now - lag * SECOND) for number, lag in enumerate(lags)]
 
 
 def page_settings(folder: Path) -> Settings:
@@ -98,29 +100,30 @@ def opened(browser: Any, url: str, **more: Any) -> Iterator[tuple[Any, list[str]
 
 
 def test_the_page_follows_a_pipeline_and_says_that_it_holds_when_pubsub_stops(browser: Any, tmp_path: Path) -> None:
-    with running_own_pubsub(tmp_path / "pubsub.log") as address, live(tmp_path, address) as (pipeline, publisher):
-        settings, clock = pipeline.settings, pipeline.clock
+    with running_own_pubsub(tmp_path / "pubsub.log") as address, live(tmp_path, address) as (ticking, publisher):
+        settings, clock = ticking.settings, ticking.clock
+        tick(ticking, "landing")  # which opens the port
         with opened(browser, url_of(settings)) as (tab, said, asked):
             tab.get_by_role("heading", name="No decision yet").wait_for(timeout=WITHIN_MS)
-            streams = [(HOSTILE, clock.now() - SECOND), *beats(clock.now(), [0.5, 1.0, 2.0])]
+            streams = [(HOSTILE, clock.now() - SECOND), *beats(clock.now(), 0.5, 1.0, 2.0)]
             publish(publisher, settings, streams)
-            pipeline.tick(["tracking", "landing", "tracking"])
+            tick(ticking, "tracking", "landing", "tracking")
             tab.locator("svg.plane .heat").first.wait_for(timeout=WITHIN_MS)
             point_at_a_cell(tab)
             tab.locator("#cell", has_text="Landed: ").wait_for(timeout=WITHIN_MS)
             # A name is text wherever it is told: of what has landed in a cell, and of what is late.
             publish(publisher, settings, [(HOSTILE, clock.now() - timedelta(hours=1))])
-            pipeline.tick(["tracking", "landing", "tracking"])
+            tick(ticking, "tracking", "landing", "tracking")
             tab.get_by_text(HOSTILE).first.wait_for(timeout=WITHIN_MS)
             entry = told_entry(tab)
-            publish(publisher, settings, beats(clock.now(), [0.5]))
-            pipeline.tick()
+            publish(publisher, settings, beats(clock.now(), 0.5))
+            tick(ticking, "landing", "tracking")
             tab.locator(".meta", has_not_text=entry).wait_for(timeout=WITHIN_MS)
             assert tab.locator("h1").inner_text() != "Something is wrong"
             assert tab.evaluate("window.ran") is None
             stop(address, tmp_path)
-            pipeline.tick()
-            assert pipeline.errors
+            with pytest.raises(Exception, match="Pub/Sub"):
+                tick(ticking, "tracking")
             tab.get_by_text("ticks of the sensor tracking failed").first.wait_for(timeout=WITHIN_MS)
             tab.get_by_role("heading", name="No decision for").wait_for(timeout=WITHIN_MS)
             assert said == []
@@ -135,9 +138,8 @@ def told_entry(tab: Any) -> str:
 
 
 def test_without_a_script_the_page_is_whole_and_asks_itself_anew(browser: Any, tmp_path: Path) -> None:
-    pipeline = modelled(tmp_path)
     with (
-        closing(pipeline),
+        modelled(tmp_path) as pipeline,
         opened(browser, url_of(pipeline.settings), java_script_enabled=False) as (tab, said, _),
     ):
         tab.get_by_role("heading", name="All is well").wait_for(timeout=WITHIN_MS)
@@ -149,9 +151,11 @@ def test_without_a_script_the_page_is_whole_and_asks_itself_anew(browser: Any, t
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_on_a_telephone_nothing_is_wider_than_the_screen(browser: Any, tmp_path: Path, scheme: str) -> None:
-    pipeline = modelled(tmp_path, stream="s" * 400)
     screen = {"viewport": {"width": 390, "height": 844}, "color_scheme": scheme}
-    with closing(pipeline), opened(browser, url_of(pipeline.settings), **screen) as (tab, said, _):
+    with (
+        modelled(tmp_path, stream="s" * 400) as pipeline,
+        opened(browser, url_of(pipeline.settings), **screen) as (tab, said, _),
+    ):
         tab.locator("svg.plane").wait_for(timeout=WITHIN_MS)
         assert tab.evaluate("document.documentElement.scrollWidth") == 390
         ground = tab.evaluate("getComputedStyle(document.body).backgroundColor")
@@ -159,27 +163,29 @@ def test_on_a_telephone_nothing_is_wider_than_the_screen(browser: Any, tmp_path:
         assert said == []
 
 
-def modelled(folder: Path, stream: str = HOSTILE, *, attach: bool = False) -> Pipeline:
+@contextmanager
+def modelled(folder: Path, stream: str = HOSTILE, *, attach: bool = False) -> Iterator[Ticking]:
     """A pipeline on the model of Pub/Sub whose watermark has advanced, with a page on the model's clock."""
-    settings = page_settings(folder)
-    settings = settings.model_copy(update={"pubsub": settings.pubsub.model_copy(update={"attach": attach})})
-    world = ModelWorld(settings.pubsub)
-    pipeline = Pipeline(
-        settings,
-        world.clock,
-        lambda path: ModelSubscription(world.model, path, world),
-        lambda path: ModelBacklog(world.model, path, world),
-    )
-    for _ in range(8):
-        publish(world, settings, [(stream, world.clock.now()), *beats(world.clock.now(), [0.2, 0.4])])
-        world.clock.advance(SECOND)
-        pipeline.tick(["landing", "tracking"])
-    return pipeline
+    pubsub = PubSubSettings(base_subscription="theirs", attach=attach)
+    settings = page_settings(folder).model_copy(update={"pubsub": pubsub})
+    world = ModelWorld(pubsub)
+    with dg.DagsterInstance.ephemeral() as instance:
+        ticking = Ticking(settings, instance, world.clock, world)
+        for _ in range(8):
+            publish(world, settings, [(stream, world.clock.now()), *beats(world.clock.now(), 0.2, 0.4)])
+            world.clock.advance(SECOND)
+            if attach:  # others read base
+                taken = world.model.pull(pubsub.base_path, 100, world.clock.now())
+                world.model.acknowledge(pubsub.base_path, [one.ack_id for one in taken], world.clock.now())
+            tick(ticking, *([] if attach else ["landing"]), "tracking")
+        try:
+            yield ticking
+        finally:
+            outlet_of(settings.metrics).close()
 
 
 def test_every_answer_forbids_what_a_hostile_page_or_name_would_need(tmp_path: Path) -> None:
-    pipeline = modelled(tmp_path)
-    with closing(pipeline):
+    with modelled(tmp_path) as pipeline:
         text = get(pipeline.settings.metrics, "/")
         with urllib.request.urlopen(url_of(pipeline.settings), timeout=10) as answer:  # noqa: S310
             headers = dict(answer.headers)
@@ -205,8 +211,7 @@ def test_the_page_says_what_keeps_it_from_the_lake_and_answers_within_its_bound(
 
     monkeypatch.setattr(page_module, "read_decided", unreachable)
     monkeypatch.setattr(page_module, "read_status", unreachable)
-    pipeline = modelled(tmp_path)
-    with closing(pipeline):
+    with modelled(tmp_path) as pipeline:
         text = get(pipeline.settings.metrics, "/")
         assert "Something is wrong" in text
         assert "the bucket &lt;b&gt;lake&lt;/b&gt; does not answer; look at the network" in text
@@ -220,7 +225,7 @@ def test_the_page_says_what_keeps_it_from_the_lake_and_answers_within_its_bound(
 
 
 def test_where_nothing_lands_the_page_has_nothing_about_tables(tmp_path: Path) -> None:
-    with closing(modelled(tmp_path, attach=True)) as pipeline:
+    with modelled(tmp_path, attach=True) as pipeline:
         text = get(pipeline.settings.metrics, "/")
     assert "<h1><i></i>All is well</h1>" in text
     assert "What it looks at" in text

@@ -14,9 +14,9 @@ from tests.observe.test_page import HOSTILE
 from tests.watermark.builders import at
 from tidemark.pipeline.charts import Area, Axis, Bar, Chart, Heat, Line, Mark, picture
 from tidemark.pipeline.clock import to_us
+from tidemark.pipeline.observe.explained import MOST_CELLS, drawn, history_facts, plane_chart, plane_facts
 from tidemark.pipeline.observe.facts import LakeStatus
 from tidemark.pipeline.observe.page import PageVerdict, verdict_of
-from tidemark.pipeline.observe.plane import MOST_CELLS, drawn, history_facts, plane_chart, plane_facts
 from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.watermark.decision import Decision, Reason
 from tidemark.pipeline.watermark.histogram import Histogram
@@ -129,7 +129,7 @@ def test_a_backlog_that_is_being_read_is_the_headline() -> None:
     why = {"at": now, "explanation": ["ADVANCED"], "holds": [], "reason": Reason.ADVANCED, "watermark": now}
 
     def verdict(facts: dict[str, str]) -> PageVerdict:
-        return verdict_of(Settings(), why, LakeStatus(facts, {}, (), ()), [], now)
+        return verdict_of(Settings(), why, LakeStatus({"": facts}, {}), [], now)
 
     assert (verdict({}).level, verdict({}).headline) == ("good", "All is well")
     behind = verdict({"reading": reading})

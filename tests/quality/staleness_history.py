@@ -5,15 +5,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-import pyarrow as pa
-import pyarrow.parquet as pq
+from tidemark.pipeline.quality.staleness import Staleness
 
-from tests.lake.builders import Beat, append_beats, columns_of, lake_in, version_of
+from tests.lake.builders import Beat, append_beats, columns_of, lake_in, put, version_of
 from tests.watermark.builders import START, at, seconds
 from tidemark.pipeline.lake.layout import Lake
 from tidemark.pipeline.lake.tables.windowed import DiffRun, Fence
-from tidemark.pipeline.quality.missed.affected import MissedHeartbeats
-from tidemark.pipeline.quality.missed.staleness import Staleness
+from tidemark.pipeline.quality.lacking import MissedHeartbeats
 from tidemark.pipeline.windows import Windowing
 
 LENGTH, LOOKBACK = seconds(60), seconds(90)
@@ -64,21 +62,17 @@ class History:
         for version, beat in sorted(self.landed, key=lambda one: one[1].message_id):
             if version <= under_way.run.heartbeats_version:
                 first.setdefault((beat.stream_id, beat.event_time, identity(beat)), beat)
-        for key in under_way.run.windows:
-            rows = [beat for beat in first.values() if WINDOWING.containing(at(beat.event_time)).key == key]
-            if rows:
-                folder = f"runs/{under_way.run.name}/window={key}"
-                diffs.files.create_dir(folder, recursive=True)
-                table = pa.Table.from_pylist(
-                    [
-                        {"stream_id": beat.stream_id, "event_time": at(beat.event_time), "message_id": beat.message_id}
-                        for beat in rows
-                    ],
-                    schema=pa.schema([column for column in diffs.schema if column.name != "window"]),
-                )
-                pq.write_table(table, f"{folder}/part-0.parquet", filesystem=diffs.files)
-        replaced = diffs.replace(under_way.run, under_way.fence)
-        self.computed |= dict.fromkeys(replaced.rows, under_way.run.heartbeats_version)
+        rows = {
+            key: [
+                {"stream_id": beat.stream_id, "event_time": at(beat.event_time), "message_id": beat.message_id}
+                for beat in first.values()
+                if WINDOWING.containing(at(beat.event_time)).key == key
+            ]
+            for key in under_way.run.windows
+        }
+        run = under_way.run
+        replaced = put(diffs, run.name, rows, run.heartbeats_version, run.started_at, under_way.fence)
+        self.computed |= dict.fromkeys(replaced.rows, run.heartbeats_version)
 
     def compute(self, first: int, last: int) -> None:
         self.finish(self.start(first, last))

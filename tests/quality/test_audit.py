@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from tests.ingest.fakes import World, published_at
 from tests.watermark.builders import at, bounded
 from tidemark.local.emulator.faults import Faults
-from tidemark.pipeline.quality.audit import Audit, audit
+from tidemark.pipeline.quality.lost import Audit, audit
 
 
 @pytest.fixture(autouse=True, scope="module")

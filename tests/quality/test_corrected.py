@@ -14,7 +14,7 @@ import pytest
 
 from tests.clock import ManualClock
 from tests.gcs.fault_proxy import FaultProxy, table
-from tests.lake.builders import lake_of
+from tests.lake.builders import lake_of, put
 from tests.watermark.builders import at
 from tidemark.pipeline.contract.heartbeat import FieldKind
 from tidemark.pipeline.errors import LakeUnreachable
@@ -51,24 +51,16 @@ class Place:
     def compute(self, windows: Mapping[str, Rows]) -> str:
         """A run over windows, with these rows; returns its name."""
         self.runs += 1
-        diffs, keys = self.lake.diffs(), list(windows)
-        run, fence = DiffRun(f"run{self.runs}", keys, self.runs * 10, at(600), at(600)), diffs.fence(keys)
-        diffs.leave_manifest(run)
-        for key, rows in windows.items():
-            if rows:
-                self.write(diffs.place_of(run.name, key), rows)
-        assert set(diffs.replace(run, fence).rows) == set(windows)
-        return run.name
-
-    def write(self, place: str, rows: Rows) -> None:
-        diffs = self.lake.diffs()
-        diffs.files.create_dir(place, recursive=True)
-        beats = [
-            {"stream_id": stream, "event_time": at(5), "message_id": f"m-{stream}", "load": load}
-            for stream, load in rows.items()
-        ]
-        schema = pa.schema([column for column in diffs.schema if column.name != "window"])
-        pq.write_table(pa.Table.from_pylist(beats, schema), f"{place}/part-0.parquet", filesystem=diffs.files)
+        name = f"run{self.runs}"
+        rows = {
+            key: [
+                {"stream_id": stream, "event_time": at(5), "message_id": f"m-{stream}", "load": load}
+                for stream, load in of_window.items()
+            ]
+            for key, of_window in windows.items()
+        }
+        assert set(put(self.lake.diffs(), name, rows, self.runs * 10).rows) == set(windows)
+        return name
 
     def follow(self, corrections: Corrections | None = None) -> int:
         followed = FollowedTable(HEARTBEAT_DIFFS, self.lake.diffs(), DIFFS_KEY)

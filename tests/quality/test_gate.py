@@ -53,22 +53,6 @@ def standing(seconds: float | None) -> Watermark:
     return Watermark("file:lake", event_time, Decision(at(100), event_time, Reason.ADVANCED), WINDOWING)
 
 
-def test_before_the_first_decision_nothing_is_known_and_nothing_closed(tmp_path: Path) -> None:
-    found = reader(World(tmp_path)).read()
-    assert (found.event_time, found.decided_at, found.reason, found.newest_closed) == (None, None, None, None)
-    assert not found.is_closed(at(-1000))
-    assert found.sentence() == f"no decision has been made in {found.lake} yet"
-
-
-def test_the_newest_decision_of_the_log_is_told(tmp_path: Path) -> None:
-    world = World(tmp_path)
-    live(world)
-    live(world)
-    found, decision = reader(world).read(), world.log.catch_up().decision
-    assert found.decision == decision is not None
-    assert (found.event_time, found.decided_at, found.reason) == (decision.watermark, decision.at, Reason.ADVANCED)
-
-
 def test_a_window_is_closed_once_the_watermark_has_reached_its_end() -> None:
     key = WINDOWING.containing(at(0)).key
     for seconds, is_closed in ((None, False), (59.999, False), (60, True), (61, True)):
@@ -96,16 +80,6 @@ def test_waiting_returns_at_the_first_look_that_finds_the_event_time_reached(tmp
     assert clock.slept == [LOOK_EVERY_SECONDS] * 2
     assert reader(world, clock).wait_for(at(100), timedelta(0)) == found
     assert clock.slept == [LOOK_EVERY_SECONDS] * 2
-
-
-def test_waiting_ends_with_the_timeout_and_says_how_far_it_is(tmp_path: Path) -> None:
-    world = World(tmp_path)
-    live(world)
-    clock = Moved(world.clock.now())
-    found = reader(world, clock).wait_for(at(1000), timedelta(seconds=12))
-    assert not found.has_reached(at(1000))
-    assert found.event_time == world.log.catch_up().watermark
-    assert clock.slept == [5, 5, 2]
 
 
 def test_the_public_function_reads_the_lake_that_a_settings_file_names(tmp_path: Path) -> None:

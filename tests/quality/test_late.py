@@ -18,9 +18,9 @@ WINDOWING = Windowing(length=seconds(60), first=START)
 def test_late_heartbeats_are_counted_once_in_their_window_and_stream_and_copies_apart(tmp_path: Path) -> None:
     lake = lake_in(tmp_path)
     late = LateHeartbeats(lake.heartbeats(), WINDOWING)
-    assert late.since(START) == Late(START)
+    assert late.since(START) == Late(since=START)
     append_beats(lake.heartbeats(), columns_of([Beat("a", 10), Beat("b", 70, publisher_id="own", message_id="m1")]))
-    assert late.since(START) == Late(START, rows=2)
+    assert late.since(START) == Late(since=START, rows=2)
     append_beats(
         lake.heartbeats(),
         columns_of(

@@ -12,7 +12,7 @@ from tests.lake.builders import LATER, Beat, append_beats, append_rejected, colu
 from tests.watermark.builders import START_BUCKET, at, bounded, published
 from tidemark.pipeline.errors import LakeError
 from tidemark.pipeline.lake.layout import Lake
-from tidemark.pipeline.quality.outstanding import Outstanding, landed_by_second, outstanding
+from tidemark.pipeline.quality.lost import Outstanding, landed_by_second, outstanding
 from tidemark.pipeline.watermark.histogram import Histogram
 
 Message = tuple[str, float, float]
@@ -57,7 +57,7 @@ def test_messages_in_either_table_are_not_outstanding(tmp_path: Path) -> None:
     reject(lake, [("m3", 11.5)])
     found = left(lake, TRACKED, 10, 20)
     assert (found.tracked, found.landed, found.at_most) == (4, 2, 2)
-    assert [(second.published_from, second.landed, second.outstanding_at_most) for second in found.seconds] == [
+    assert [(second.published_from, second.landed, second.outstanding_at_most) for second in found.in_lines(99)] == [
         (at(10), 1, 1),
         (at(12), 0, 1),
     ]
@@ -106,7 +106,7 @@ def test_the_count_of_outstanding_messages_is_an_upper_bound(
     found = outstanding(histogram, landed, at(0), at(200))
     truth = [(publish // 4, event) for publish, event, _, has_landed in messages if not has_landed]
     assert len(truth) <= found.at_most <= len(truth) + sum(twice for _, _, twice, _ in messages)
-    shown = {second.published_from: second for second in found.seconds}
+    shown = {second.published_from: second for second in found.in_lines(1000)}
     for publish, event in truth:
         assert shown[at(publish)].oldest_event_time is not None
         assert shown[at(publish)].oldest_event_time <= at(event)  # type: ignore[operator]

@@ -20,8 +20,7 @@ from tidemark.pipeline.lake.store import notes as slots
 from tidemark.pipeline.lake.store.disk import DiskObjects
 from tidemark.pipeline.lake.store.notes import SLOT, SLOTS, SlotFile
 from tidemark.pipeline.machine import ProcessName
-from tidemark.pipeline.quality.failing import TicksNow, ticks_now
-from tidemark.pipeline.quality.running import KIND, Running, TickNotes, read_running
+from tidemark.pipeline.quality.failing import KIND, Running, TickNotes, TicksNow, read_running, ticks_now
 from tidemark.pipeline.settings import Settings, load_settings
 
 TICK = timedelta(seconds=10)

@@ -9,8 +9,9 @@ import hypothesis
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
+from tidemark.pipeline.quality.staleness import CHECKPOINTS
 
-from tests.lake.builders import Beat, version_of
+from tests.lake.builders import Beat, put, version_of
 from tests.quality.staleness_history import (
     WINDOWING,
     WINDOWS,
@@ -21,11 +22,11 @@ from tests.quality.staleness_history import (
     new_history,
 )
 from tests.watermark.builders import at, bounded
-from tidemark.pipeline.lake.tables.windowed import MANIFESTS, DiffRun
-from tidemark.pipeline.quality.missed import comparison, first_landings
-from tidemark.pipeline.quality.missed import staleness as staleness_module
-from tidemark.pipeline.quality.missed.affected import MissedHeartbeats
-from tidemark.pipeline.quality.missed.checkpoint import CHECKPOINTS
+from tidemark.pipeline.lake.tables.windowed import MANIFESTS
+from tidemark.pipeline.quality import lacking as comparison
+from tidemark.pipeline.quality import lacking as first_landings
+from tidemark.pipeline.quality import staleness as staleness_module
+from tidemark.pipeline.quality.lacking import MissedHeartbeats
 
 SYNC_IS_SLOW = "tidemark.pipeline.lake.tables.commit_sync.CommitSync._sync"
 
@@ -244,13 +245,9 @@ def test_an_hour_with_a_damaged_or_missing_file_is_unknown_until_it_is_put_back(
 
 def compute_at(history: History, second: float) -> str:
     """The key of the window that contains this moment, which a run has computed."""
-    window = WINDOWING.containing(at(second))
-    diffs, version = history.lake.diffs(), version_of(history.lake.heartbeats())
+    window, version = WINDOWING.containing(at(second)), version_of(history.lake.heartbeats())
     assert version is not None
-    run = DiffRun(f"at-{second}", [window.key], version, window.end, window.end)
-    fence = diffs.fence([window.key])
-    diffs.leave_manifest(run)
-    diffs.replace(run, fence)
+    put(history.lake.diffs(), f"at-{second}", [window.key], version)
     return window.key
 
 

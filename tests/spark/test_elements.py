@@ -20,7 +20,7 @@ from tidemark.pipeline.ingest.ticks import land, track
 from tidemark.pipeline.lake.layout import Lake
 from tidemark.pipeline.pubsub.backlog import SnapshotBacklog
 from tidemark.pipeline.pubsub.provision import provision
-from tidemark.pipeline.quality.audit import audit
+from tidemark.pipeline.quality.lost import audit
 from tidemark.pipeline.settings_message import MessageSettings
 from tidemark.pipeline.settings_sections import LakeSettings, PubSubSettings
 from tidemark.pipeline.watermark.policy import Policy

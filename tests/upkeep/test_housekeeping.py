@@ -14,7 +14,7 @@ import pytest
 
 from tests.clock import ManualClock
 from tests.gcs.apart import fresh_lake, server_apart
-from tests.lake.builders import Beat, append_beats, append_rejected, columns_of, lake_of
+from tests.lake.builders import Beat, append_beats, append_rejected, columns_of, lake_of, put
 from tests.quality.staleness_history import LENGTH, LOOKBACK, WINDOWING, WINDOWS, History, new_history
 from tests.watermark.builders import START, at, published
 from tidemark.pipeline.errors import WindowExpired
@@ -22,8 +22,7 @@ from tidemark.pipeline.lake.layout import CORRECTIONS, HEARTBEAT_DIFFS, HEARTBEA
 from tidemark.pipeline.lake.log.archive import LogArchive
 from tidemark.pipeline.lake.log.tracking_log import entry_name
 from tidemark.pipeline.lake.tables.corrections import CONTENT, Position, Sought
-from tidemark.pipeline.lake.tables.windowed import DiffRun
-from tidemark.pipeline.quality.status import read_waiting
+from tidemark.pipeline.observe.facts import read_waiting
 from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.settings_sections import HousekeepingSettings, LakeSettings, WindowSettings
 from tidemark.pipeline.upkeep import housekeeping
@@ -61,10 +60,7 @@ class House:
     def compute_silence(self, first: float, last: float) -> None:
         """A run over windows in which nothing has landed."""
         keys = [window.key for window in WINDOWING.between(at(first), at(last))]
-        run = DiffRun("silence-1", keys, 15, at(last), at(last))
-        fence = self.lake.diffs().fence(keys)
-        self.lake.diffs().leave_manifest(run)
-        self.lake.diffs().replace(run, fence)
+        put(self.lake.diffs(), "silence-1", keys, 15, at(last))
 
     def settings(self, **keep: object) -> Settings:
         return Settings(
@@ -283,10 +279,7 @@ def test_a_window_of_a_day_is_whole_for_as_long_as_windows_are_kept_and_goes_by_
     daily, whole_days = house.lake.own_table("daily"), Windowing(DAY, START)
     day = whole_days.containing(START)
     daily.prepare(daily.schema.append(pa.field("count", pa.int64())), "version", {day.key: "input"})
-    run = DiffRun("daily-1", [day.key], 15, day.end, day.end)
-    fence = daily.fence([day.key])
-    daily.leave_manifest(run)
-    daily.replace(run, fence)
+    put(daily, "daily-1", [day.key], 15, day.end)
     for after, is_there in ((10 * MINUTE, True), (DAY - MINUTE, True), (DAY + 10 * MINUTE, False)):
         house.decide((day.end + after - START).total_seconds())
         assert not [chore for chore in house.tidy(windows="1d") if chore.failed]
@@ -425,9 +418,7 @@ def test_a_table_of_ones_own_is_kept_and_trimmed_as_the_others_are(tmp_path: Pat
     own, keys = house.lake.own_table("mine"), [window.key for window in WINDOWS[:5]]
     own.prepare(pa.schema({"stream_id": pa.string(), "window": pa.string()}), "v", dict.fromkeys(keys, "0"))
     for number in range(2):  # the second one replaces the first one's files
-        run = DiffRun(f"own-{number}", keys, 1, at(600), at(600))
-        own.leave_manifest(run)
-        own.replace(run, own.fence(keys))
+        put(own, f"own-{number}", keys, 1, at(600))
     files = house.files("tables/mine")
     assert len(files) == len(keys)
     orphan = house.folder / f"tables/mine/runs/dead-1/v.0/window={keys[0]}/part-0.parquet"
