@@ -69,10 +69,7 @@ SNAPSHOTS = (
     Need(Permission("pubsub.snapshots.create", On.PROJECT), "a reading is a snapshot's expiry"),
     Need(Permission("pubsub.snapshots.delete", On.PROJECT), "the snapshot is deleted at once"),
 )
-METRICS = Need(
-    Permission("monitoring.timeSeries.list", On.PROJECT),
-    "readings by Cloud Monitoring",
-)
+METRICS = Need(Permission("monitoring.timeSeries.list", On.PROJECT), "readings by Cloud Monitoring")
 SCHEMA = Need(
     Permission("pubsub.schemas.listRevisions", On.PROJECT),
     "read the revisions of the topic's schema, where payloads have one",
@@ -89,6 +86,7 @@ LARGE_FILES = (
 )
 
 LEASES = Need(LOOK, "read how long a message is leased; without it, one minute is assumed")
+LANDING = (LEASES, *SNAPSHOTS, METRICS, SCHEMA, *OBJECTS)
 
 NEEDS: dict[Component, tuple[Need, ...]] = {
     Component.TRACKER: (
@@ -104,11 +102,7 @@ NEEDS: dict[Component, tuple[Need, ...]] = {
     ),
     Component.LANDER: (
         Need(CONSUME, "pull and acknowledge on base, and read how much is left of it"),
-        LEASES,
-        *SNAPSHOTS,
-        METRICS,
-        SCHEMA,
-        *OBJECTS,
+        *LANDING,
         Need(DELETE, "replace a table's pointer to its newest checkpoint"),
         *LARGE_FILES,
     ),
@@ -119,11 +113,7 @@ NEEDS: dict[Component, tuple[Need, ...]] = {
     ),
     Component.RUNS: (
         Need(CONSUME, "read both subscriptions, and how much is left of them"),
-        LEASES,
-        *SNAPSHOTS,
-        METRICS,
-        SCHEMA,
-        *OBJECTS,
+        *LANDING,
         Need(DELETE, "housekeeping, repair, and the temporary files that Spark writes"),
         *LARGE_FILES,
     ),
@@ -193,14 +183,13 @@ def permissions_of(
     table's order. `asks_for_schemas`: payloads are read by the topic's schema. `publishes`: the watermark is sent to a
     topic."""
     spared = {SCHEMA.permission: not asks_for_schemas, PUBLISH.permission: not publishes}
+    by_reading = {"snapshot": {METRICS.permission.name}, "monitoring": BY_CHOICE}.get(reading, frozenset())
     found: dict[Permission, list[Component]] = {}
     for component in components:
         for permission, _ in needs_of(component, reading):
-            if component not in BY_HAND and _is_spared(permission.name, reading):
-                continue
-            if spared.get(permission):
-                continue
-            found.setdefault(permission, []).append(component)
+            is_spared = permission.name in by_reading and component not in BY_HAND
+            if not is_spared and not spared.get(permission):
+                found.setdefault(permission, []).append(component)
     return found
 
 
@@ -208,12 +197,6 @@ def needs_of(component: Component, reading: str) -> tuple[Need, ...]:
     """Return the needs of a part with this `pubsub.reading`, including those that it may not use."""
     on_purpose = (ON_PURPOSE,) if component is Component.ATTACH and reading == "snapshot" else ()
     return NEEDS[component] + on_purpose
-
-
-def _is_spared(name: str, reading: str) -> bool:
-    if reading == "snapshot":
-        return name == METRICS.permission.name
-    return reading == "monitoring" and name in BY_CHOICE
 
 
 def role_id(component: Component, on: On) -> str:

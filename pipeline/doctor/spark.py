@@ -38,10 +38,14 @@ JARS = ("spark.jars", "spark.jars.packages", "spark.driver.extraClassPath")
 """Spark settings that may contain the connector's JAR."""
 
 
+def _runs_here(settings: Settings) -> bool:
+    """True if this machine starts Spark: with each run, or as the server of `tidemark up`."""
+    return settings.spark.is_classic or is_ours_to_start(settings)
+
+
 def check_java(setup: Setup) -> Iterator[Said]:
     """Check for a Java that can run Spark, if this machine starts a JVM."""
-    settings = setup.settings
-    if not settings.spark.is_classic and not is_ours_to_start(settings):
+    if not _runs_here(setup.settings):
         return
     try:
         yield ok(f"Java: {find_java()}")
@@ -67,9 +71,8 @@ def check_spark(setup: Setup) -> Iterator[Said]:
         yield ok(f"nothing answers at {named} yet: `tidemark up` starts Spark {pyspark.__version__} there")
         return
     check_answers(spark.remote or "")
-    if (
-        SPARK_CONNECT not in noted_in(setup.settings.dagster.state_folder).alive()
-    ):  # the token of our own server is not in the environment
+    # The token of our own server is not in the environment.
+    if SPARK_CONNECT not in noted_in(setup.settings.dagster.state_folder).alive():
         refuse_other_token(spark.remote or "")
     yield ok(f"a Spark Connect server answers at {named}; the client is PySpark {pyspark.__version__}")
 
@@ -77,7 +80,7 @@ def check_spark(setup: Setup) -> Iterator[Said]:
 def check_task_slots(setup: Setup) -> Iterator[Said]:
     """Check that Spark has task slots for the continuous readers and for windows."""
     settings = setup.settings
-    if not settings.ingest.is_continuous or (not settings.spark.is_classic and not is_ours_to_start(settings)):
+    if not settings.ingest.is_continuous or not _runs_here(settings):
         return
     master, readers = settings.spark_master, settings.ingest.readers
     threads = re.fullmatch(r"local(?:\[(\d+)(?:,\d+)?\])?", master)
@@ -126,7 +129,7 @@ def check_connector(setup: Setup) -> Iterator[Said]:
     settings = setup.settings
     if settings.lake.folder is not None:
         return
-    if not settings.spark.is_classic and not is_ours_to_start(settings):
+    if not _runs_here(settings):
         server = without_options(settings.spark.remote or "")
         yield ok(
             f"whether the server at {server} has Google's {CONNECTOR} cannot be seen from here: without "
@@ -204,10 +207,8 @@ def seen_executors(session: SparkSession) -> Iterator[Said]:
 def check_python(setup: Setup) -> Iterator[Said]:
     """Check that the Python of Spark's workers on this machine, if it is another one, can run tidemark. Raises
     ExecutorsUnable."""
-    spark, chosen = setup.settings.spark, os.environ.get("PYSPARK_PYTHON", sys.executable)
-    is_started_here = spark.is_classic or is_ours_to_start(setup.settings)
-    master = setup.settings.spark_master
-    if chosen == sys.executable or not is_started_here or not master.startswith("local"):
+    settings, chosen = setup.settings, os.environ.get("PYSPARK_PYTHON", sys.executable)
+    if chosen == sys.executable or not _runs_here(settings) or not settings.spark_master.startswith("local"):
         return
     needs = "; ".join(f"import tidemark.pipeline.{name}" for name in WINDOWS)
     try:

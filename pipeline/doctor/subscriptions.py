@@ -18,7 +18,7 @@ from tidemark.pipeline.pubsub.connection import (
     reported,
     subscriber_client,
 )
-from tidemark.pipeline.pubsub.requirements import ignored, lacks_schema, look_at_subscriptions
+from tidemark.pipeline.pubsub.requirements import ignored, lacks_schema, look_at_subscriptions, named
 from tidemark.pipeline.pubsub.resources import LOOKS_WITHIN, Resources
 from tidemark.pipeline.pubsub.schemas import ENCODINGS, LIST
 
@@ -99,7 +99,7 @@ def _schema(setup: Setup, topic: Any) -> Iterator[Said]:
     if schema.schema == DELETED_SCHEMA:
         yield warning(
             f"the schema of {topic.name} was deleted, so that publishing fails: remove it with `gcloud pubsub "
-            f"topics update {_short(topic.name)} --clear-schema-settings`"
+            f"topics update {named(topic.name)} --clear-schema-settings`"
         )
     elif not schema.schema:
         if written.asks_for_schemas:
@@ -142,8 +142,3 @@ def _type(setup: Setup, name: str, topic: str, written: PayloadFormat) -> Iterat
             f"the schema {name} of {topic} is {'of an unknown type' if found is None else found.value}, and "
             f"message.payload = {written.encoding.value!r}: {ALL_REJECTED}. Name another topic{is_read}"
         )
-
-
-def _short(name: str) -> str:
-    _, project, _, short = name.split("/")
-    return f"{short} --project={project}"

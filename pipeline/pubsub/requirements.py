@@ -93,11 +93,10 @@ def refusals(
 
 def lacks_schema(topic: str, contract: MessageContract) -> str:
     """Return a sentence about a topic without the schema that is needed to read its messages."""
-    _, project, _, name = topic.split("/")
     return (
         f"{topic} has no schema, and message.payload = {contract.payload.encoding.value!r} with an empty "
         "message.schema reads messages by that: all of them would go to quarantine (UNREADABLE_PAYLOAD). Before "
-        f"you publish, give the topic its schema, `gcloud pubsub topics update {name} --project={project} "
+        f"you publish, give the topic its schema, `gcloud pubsub topics update {named(topic)} "
         "--schema=NAME --message-encoding=binary`, or delete it and create it with one; or name a file in "
         "message.schema"
     )
@@ -142,7 +141,7 @@ def _breaks(contract: MessageContract, role: str, found: Any, settings: PubSubSe
     if found.push_config.push_endpoint:
         yield (
             f"{name} pushes to {found.push_config.push_endpoint}, and tidemark pulls: run "
-            f"`gcloud pubsub subscriptions modify-push-config {_short(found)} --push-endpoint=`, or {another}"
+            f"`gcloud pubsub subscriptions modify-push-config {named(found.name)} --push-endpoint=`, or {another}"
         )
     for config in ("bigquery_config", "cloud_storage_config", "bigtable_config"):
         if config in found:
@@ -233,11 +232,12 @@ def _expires_after(found: Any) -> timedelta | None:
 
 
 def _update(found: Any) -> str:
-    return f"gcloud pubsub subscriptions update {_short(found)}"
+    return f"gcloud pubsub subscriptions update {named(found.name)}"
 
 
-def _short(found: Any) -> str:
-    _, project, _, name = found.name.split("/")
+def named(path: str) -> str:
+    """Return a resource's name as `gcloud pubsub` takes it."""
+    _, project, _, name = path.split("/")
     return f"{name} --project={project}"
 
 

@@ -6,7 +6,6 @@ from typing import Any
 from zoneinfo import ZoneInfo
 
 import jmespath
-import orjson
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -61,11 +60,6 @@ def reason_of(outcome: Heartbeat | Rejection) -> RejectionReason | None:
 
 
 # ------------------------------------------------------------------------------------------------ what is read
-
-
-def test_a_heartbeat_is_read_from_attributes() -> None:
-    written = milliseconds(PUBLISHED_US - 1_500_000)
-    assert by_attributes(event_time=written, stream_id="pump-7") == Heartbeat("pump-7", PUBLISHED_US - 1_500_000)
 
 
 def test_a_heartbeat_is_read_from_the_payload_where_the_contract_says_so() -> None:
@@ -135,12 +129,6 @@ def test_an_event_time_is_milliseconds_or_rfc_3339(written: object, moment: date
 )
 def test_anything_else_is_no_event_time(written: object) -> None:
     assert read_event_time(written) is None
-
-
-@bounded
-@given(st.integers(-(10**15), 10**15))
-def test_milliseconds_are_exact_as_text_and_as_numbers(count: int) -> None:
-    assert read_event_time(str(count)) == read_event_time(count) == count * 1000
 
 
 @bounded
@@ -344,17 +332,6 @@ event_times = st.one_of(
 
 
 @bounded
-@given(event_times, st.text(max_size=5))
-def test_any_text_in_the_attributes_is_read_or_rejected_and_the_bounds_hold(event_time: str, stream_id: str) -> None:
-    outcome = by_attributes(event_time=event_time, stream_id=stream_id)
-    if isinstance(outcome, Heartbeat):
-        assert FIRST_US <= outcome.event_time_us <= PUBLISHED_US + SKEW_US
-        assert outcome.stream_id == stream_id != ""
-    else:
-        assert outcome.detail
-
-
-@bounded
 @given(json_values | event_times, json_values)
 def test_any_json_in_the_payload_is_read_or_rejected_and_the_bounds_hold(when: object, who: object) -> None:
     outcome = by_payload({"when": when, "who": who})
@@ -403,17 +380,6 @@ def test_a_plain_path_finds_what_the_library_finds(names: list[str], payload: An
     found = jmespath.search(path, payload)
     assert finder(path)(payload) == found
     assert values_at(path, [payload, None]) == [found, None]
-
-
-@bounded
-@given(st.dictionaries(st.text(max_size=8), json_values, max_size=4), st.sampled_from(FieldKind))
-def test_any_field_of_any_payload_is_its_kind_or_null(payload: dict[str, Any], kind: FieldKind) -> None:
-    read = read_payload(orjson.dumps(payload))
-    assert isinstance(read, dict)
-    types = {FieldKind.NUMBER: float, FieldKind.BOOLEAN: bool, FieldKind.TEXT: str, FieldKind.JSON: str}
-    for name in (*payload, "absent"):
-        value = read_field(read.get(name), kind)
-        assert value is None or type(value) is types[kind]
 
 
 # ------------------------------------------------------------------------------------------------------ fields

@@ -4,21 +4,18 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-import pytest
-
-from tests.doctor.world import World
-from tests.lake.test_log_codec import of_a_later_version
+from tests.doctor.world import A_GOOD_BUCKET, World
+from tests.ingest import fakes
 from tests.official_emulator import free_port
-from tests.watermark.builders import at
+from tests.quality.test_gate import live
+from tests.quality.test_running import Home, ended
 from tidemark.pipeline.clock import SystemClock
 from tidemark.pipeline.doctor.finding import Check, CheckFinding, Level, Setup, examine
-from tidemark.pipeline.doctor.lake import check_lake, check_lake_version
+from tidemark.pipeline.doctor.lake import check_lake, check_running
 from tidemark.pipeline.doctor.rest import check_clock
-from tidemark.pipeline.lake.layout import Lake
-from tidemark.pipeline.lake.log.tracking_log import entry_name
+from tidemark.pipeline.errors import LakeFull
 from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.settings_sections import LakeSettings
-from tidemark.pipeline.watermark.state import Beginning
 
 
 def one_of(setup: Setup, look: Any) -> CheckFinding:
@@ -30,28 +27,31 @@ def in_folder(folder: Path) -> Setup:
     return Setup(Settings(lake=LakeSettings(uri=f"file:{folder}")), SystemClock())
 
 
-@pytest.mark.parametrize(
-    ("change", "level", "said"),
-    [
-        ({"retentionPolicy": {"retentionPeriod": "86400"}}, Level.BROKEN, "--clear-retention-period"),
-        ({"defaultEventBasedHold": True}, Level.BROKEN, "--no-default-event-based-hold"),
-        (
-            {"lifecycle": {"rule": [{"action": {"type": "Delete"}, "condition": {"age": 30}}]}},
-            Level.BROKEN,
-            "a lifecycle rule of gs://the-lake deletes objects ({'age': 30})",
-        ),
-        ({"versioning": {"enabled": True}}, Level.WARNING, "--no-versioning"),
-        ({"softDeletePolicy": {"retentionDurationSeconds": "604800"}}, Level.WARNING, "for 7 more days"),
-        ({"iamConfiguration": {"uniformBucketLevelAccess": {"enabled": True}}}, Level.WARNING, "could be made public"),
-        ({"iamConfiguration": {"publicAccessPrevention": "enforced"}}, Level.WARNING, "access lists of single objects"),
-    ],
-)
-def test_a_bucket_that_would_harm_a_lake_is_said(world: World, change: dict[str, Any], level: Level, said: str) -> None:
+def test_a_bucket_that_would_harm_a_lake_is_said(world: World) -> None:
     assert world.bucket is not None
-    world.bucket |= change
-    findings = examine(world.setup(), [Check("lake", check_lake)])
-    assert [one.level for one in findings] == [level, Level.OK]
-    assert said in findings[0].said
+    world.bucket |= {
+        "retentionPolicy": {"retentionPeriod": "86400"},
+        "defaultEventBasedHold": True,
+        "lifecycle": {"rule": [{"action": {"type": "Delete"}, "condition": {"age": 30}}]},
+        "versioning": {"enabled": True},
+        "softDeletePolicy": {"retentionDurationSeconds": "604800"},
+        "iamConfiguration": {},
+    }
+    *wrong, _ = examine(world.setup(), [Check("lake", check_lake)])
+    expected = [
+        (Level.BROKEN, "--clear-retention-period"),
+        (Level.BROKEN, "--no-default-event-based-hold"),
+        (Level.BROKEN, "a lifecycle rule of gs://the-lake deletes objects ({'age': 30})"),
+        (Level.WARNING, "--no-versioning"),
+        (Level.WARNING, "for 7 more days"),
+        (Level.WARNING, "could be made public"),
+        (Level.WARNING, "access lists of single objects"),
+    ]
+    for finding, (level, said) in zip(wrong, expected, strict=True):
+        assert (finding.level, said in finding.said) == (level, True)
+    of_old_versions = {"rule": [{"action": {"type": "Delete"}, "condition": {"isLive": False}}]}
+    world.bucket = {**A_GOOD_BUCKET, "lifecycle": of_old_versions}
+    assert one_of(world.setup(), check_lake).level is Level.OK
 
 
 def test_a_bucket_that_is_missing_silent_or_not_to_be_looked_at_is_told_apart(world: World) -> None:
@@ -74,32 +74,43 @@ def test_a_folder_that_can_be_made_is_well_and_one_below_a_file_is_not(tmp_path:
     assert (finding.level, "cannot be written to" in finding.said) == (Level.BROKEN, True)
 
 
-@pytest.mark.parametrize(
-    ("ahead", "level", "said"),
-    [
+def test_clocks_that_differ_are_said_with_the_difference(world: World) -> None:
+    for ahead, level, said in (
         (0, Level.OK, "agrees with Cloud Storage's"),
         (-120, Level.BROKEN, "ahead of Cloud Storage's, more than 10s"),
         (-6, Level.WARNING, "ahead of Cloud Storage's"),
         (120, Level.WARNING, "behind Cloud Storage's"),
-    ],
-)
-def test_clocks_that_differ_are_said_with_the_difference(world: World, ahead: int, level: Level, said: str) -> None:
-    world.clock_is_ahead = timedelta(seconds=ahead)
-    finding = one_of(world.setup(), check_clock)
-    assert finding.level is level
-    assert said in finding.said
-    if abs(ahead) == 120:
-        assert "1m5" in finding.said or "2m" in finding.said
+    ):
+        world.clock_is_ahead = timedelta(seconds=ahead)
+        finding = one_of(world.setup(), check_clock)
+        assert (finding.level, said in finding.said) == (level, True)
+        assert abs(ahead) < 120 or "1m5" in finding.said or "2m" in finding.said
 
 
-def test_a_lake_of_a_later_version_is_named_with_it_and_never_with_forget(tmp_path: Path) -> None:
-    setup = in_folder(tmp_path)
-    assert "no tracking log yet" in one_of(setup, check_lake_version).said
-    lake = Lake(setup.settings.lake, {}, setup.clock)
-    lake.tracking_log().begin(Beginning(at(0)))
-    assert one_of(setup, check_lake_version).said.endswith("reads the lake up to its log entry 0")
-    lake.objects().create(entry_name(1), of_a_later_version({b"tidemark.format": b"2"}))
-    finding = one_of(setup, check_lake_version)
-    assert finding.level is Level.BROKEN
-    assert "this lake was written by tidemark 7.0.0" in finding.said
-    assert "forget" not in finding.said
+def test_a_failure_is_broken_while_its_process_lives_and_a_warning_if_it_may_have_stopped(
+    tmp_path: Path,
+) -> None:
+    world = fakes.World(tmp_path)
+    home = Home(tmp_path, lake=world.lake_settings.uri, clock=world.clock)
+
+    def found() -> list[tuple[Level, str]]:
+        findings = examine(Setup(home.settings, world.clock), [Check("lake", check_running)])
+        return [(finding.level, finding.said[:40]) for finding in findings]
+
+    assert found() == []
+    live(world)
+    assert found() == [(Level.OK, "the newest decision is 0s old")]
+    notes = home.notes()
+    notes.failed("landing", LakeFull("no space"), None)
+    assert found() == [(Level.BROKEN, "ticks of the sensor landing failed once,")]
+    world.wait(31)
+    nobody, landing = found()
+    assert nobody == (Level.BROKEN, "no decision for 31s, since 2026-11-21T05")
+    assert landing[0] is Level.BROKEN
+    said = home.said()
+    home.file.write(ended(said))
+    assert {level for level, _ in found()} == {Level.WARNING}
+    notes.good("landing", home.in_lake)
+    world.track()
+    home.toml.write_text(home.toml.read_text() + "# more\n")
+    assert [level for level, _ in found()] == [Level.WARNING, Level.OK]

@@ -1,17 +1,11 @@
 """Each permission that is taken away is named, with what it is on and who needs it."""
 
-from pathlib import Path
-
 import pytest
 
-from tests.dagster.house import settings_of
 from tests.doctor.world import World
-from tests.fixtures_emulator import unique_pubsub
-from tidemark.local.emulator.server import served
-from tidemark.pipeline.clock import SystemClock
 from tidemark.pipeline.doctor import checks
-from tidemark.pipeline.doctor.finding import CheckFinding, Level, Setup, examine
-from tidemark.pipeline.identity import RUNNING, Component, On, Permission, permissions_of, role_id
+from tidemark.pipeline.doctor.finding import CheckFinding, Level, examine
+from tidemark.pipeline.identity import RUNNING, Component, On, permissions_of, role_id
 from tidemark.pipeline.settings_sections import PubSubSettings, Server
 
 CHECKS = [check for check in checks.CHECKS if check.subject == checks.PERMISSIONS]
@@ -36,17 +30,16 @@ def test_with_every_permission_there_is_nothing_to_say(world: World) -> None:
     assert all(one.startswith("every permission on ") for one in said)
 
 
-@pytest.mark.parametrize("permission", permissions_of(RUNNING), ids=lambda one: one.name)
-def test_each_permission_that_a_part_that_runs_lacks_is_named(world: World, permission: Permission) -> None:
-    world.take_away(permission)
-    findings = wrong(world)
-    assert len(findings) == len(world.resources(permission.on))
-    for finding, resource in zip(findings, world.resources(permission.on), strict=True):
-        assert f"lack {permission.name} on " in finding.said
-        assert resource in finding.said
-        assert finding.level is (Level.WARNING if permission.name in ONLY_WARNED else Level.BROKEN)
-        for part in permissions_of(RUNNING)[permission]:
-            assert role_id(part, permission.on) in finding.said
+def test_each_permission_that_a_part_that_runs_lacks_is_named(world: World) -> None:
+    for permission, parts in permissions_of(RUNNING).items():
+        world.take_away(permission)
+        findings = wrong(world)
+        world.grant_all()
+        for finding, resource in zip(findings, world.resources(permission.on), strict=True):
+            assert f"lack {permission.name} on " in finding.said
+            assert resource in finding.said
+            assert finding.level is (Level.WARNING if permission.name in ONLY_WARNED else Level.BROKEN)
+            assert all(role_id(part, permission.on) in finding.said for part in parts)
 
 
 @pytest.mark.parametrize("reading", ["auto", "snapshot"])
@@ -97,13 +90,3 @@ def test_what_a_reading_does_not_need_is_not_asked_for(
     named = {name for name in everything for one in wrong(world) if f"lack {name} on" in one.said}
     assert named == everything - spared
     assert all(one.level is Level.BROKEN for one in wrong(world))
-
-
-def test_a_server_that_knows_no_permissions_refuses_none(tmp_path: Path) -> None:
-    with served() as address:
-        settings = settings_of(unique_pubsub(address), tmp_path)
-        said = [(one.level, one.said) for one in examine(Setup(settings, SystemClock()), CHECKS)]
-    assert said == [
-        (Level.OK, f"{address} checks no permissions"),
-        (Level.OK, "an emulator's project has no permissions"),
-    ]

@@ -16,7 +16,6 @@ from tests.dagster import house
 from tests.dagster.house import Hasty, Ticking, beats_between, publish
 from tests.fixtures_emulator import unique_pubsub
 from tests.gcs.apart import fresh_lake
-from tests.identity.documented import permissions_of_http
 from tests.identity.recording import RecordedBuckets, Recorder, recorded_buckets
 from tests.lake.builders import put
 from tests.pubsub.fake_monitoring import FakeMonitoring, metrics_at
@@ -175,23 +174,3 @@ def test_a_checkpoint_of_a_table_with_very_many_files_is_written_in_parts(tmp_pa
         buckets.taken()
         table.create_checkpoint()
         assert IN_PARTS in buckets.taken() <= of(Component.LANDER)
-
-
-@pytest.mark.parametrize(
-    ("method", "target", "needed"),
-    [
-        ("GET", "/storage/v1/b/bucket/o?prefix=a%2F", {"objects.list"}),
-        ("GET", "/storage/v1/b/bucket", {"buckets.get"}),
-        ("GET", "/download/storage/v1/b/bucket/o/a%2Fb?alt=media", {"objects.get"}),
-        ("POST", "/upload/storage/v1/b/bucket/o?uploadType=multipart&ifGenerationMatch=0", {"objects.create"}),
-        ("POST", "/upload/storage/v1/b/bucket/o?uploadType=media", {"objects.create", "objects.delete"}),
-        ("GET", "/bucket/?list-type=2", {"objects.list"}),
-        ("HEAD", "/bucket/lake/a", {"objects.get"}),
-        ("POST", "/bucket/lake/a?uploads", {"multipartUploads.create", "objects.create"}),
-        ("DELETE", "/bucket/lake/a?uploadId=7", {"multipartUploads.abort"}),
-    ],
-)
-def test_a_request_to_cloud_storage_has_the_permissions_that_are_documented(
-    method: str, target: str, needed: set[str]
-) -> None:
-    assert {one.name.removeprefix("storage.") for one in permissions_of_http(method, target)} == needed

@@ -20,20 +20,11 @@ case "$*" in "iam roles create tidemark.lander"*) exit 1 ;; esac
 """
 
 
-def test_the_role_files_are_those_of_the_table() -> None:
+def test_the_role_files_are_those_of_the_table_as_gcloud_reads_them() -> None:
     assert {file.name: file.read_text() for file in ROLES.glob("*.yaml")} == role_files()
-
-
-def test_a_role_file_is_what_gcloud_reads() -> None:
-    for component in Component:
-        listed = set()
-        for file in ROLES.glob(f"{component}.*.yaml"):
-            role = yaml.safe_load(file.read_text())
-            assert set(role) == {"title", "description", "stage", "includedPermissions"}
-            assert len(role["title"]) <= 100
-            assert len(role["description"]) <= 300
-            listed |= set(role["includedPermissions"])
-        assert listed == {need.permission.name for need in NEEDS[component]}
+    for role in map(yaml.safe_load, role_files().values()):
+        assert set(role) == {"title", "description", "stage", "includedPermissions"}
+        assert (len(role["title"]) <= 100, len(role["description"]) <= 300) == (True, True)
 
 
 def test_the_page_has_the_table() -> None:

@@ -16,8 +16,17 @@ from tidemark.pipeline.clock import Clock, SystemClock, iso, rough
 from tidemark.pipeline.doctor.checks import SETTINGS, diagnose, running
 from tidemark.pipeline.doctor.finding import CheckFinding, Level, Setup
 from tidemark.pipeline.doctor.measure.experiments import measure
-from tidemark.pipeline.doctor.measure.facts import Facts, Row, Setting, Verdict, cost, follows, rows
-from tidemark.pipeline.doctor.measure.writing import Written, write_settings
+from tidemark.pipeline.doctor.measure.facts import (
+    Facts,
+    Row,
+    Setting,
+    Verdict,
+    Written,
+    cost,
+    follows,
+    rows,
+    write_settings,
+)
 from tidemark.pipeline.errors import InvalidSettings, PubSubUnreachable
 from tidemark.pipeline.identity import Component
 from tidemark.pipeline.settings import Settings, load_settings

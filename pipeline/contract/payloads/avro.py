@@ -27,10 +27,10 @@ from fastavro.schema import SchemaParseException, UnknownType, parse_schema
 from tidemark.pipeline.contract.payloads.rejections import (
     DEEPEST,
     MOST_VALUES,
-    TooMany,
     Unreadable,
     ValueBudget,
     parsed,
+    too_many_values,
 )
 from tidemark.pipeline.contract.payloads.schemas import CONTAINER, Definition, Encoding
 
@@ -129,7 +129,7 @@ BROKEN = (
 """Errors that fastavro raises for an invalid schema."""
 
 Walk = Callable[[bytes, int, ValueBudget], int]
-"""Counts the value that begins at a position, and returns the position after it. Raises TooMany, and IndexError or
+"""Counts the value that begins at a position, and returns the position after it. Raises Unreadable, and IndexError or
 ValueError if the bytes are not such a value."""
 
 Read = Callable[[Any], Any]
@@ -158,7 +158,7 @@ class ReadySchema:
     values_a_byte: float
 
     def refuse_many_values(self, data: bytes) -> None:
-        """Raise TooMany if the bytes hold too many values, and IndexError or ValueError if they are not a record."""
+        """Raise Unreadable if the bytes hold too many values, and IndexError or ValueError if they are not a record."""
         if len(data) * self.values_a_byte > MOST_VALUES - MOST_OF_A_RECORD:
             self.record.count(data, 0, ValueBudget())
 
@@ -331,7 +331,7 @@ def _blocks(item: Walk) -> Walk:
             if count < 0:
                 count, at = -count, _long(data, at)[1]
             if count > budget.left:
-                raise TooMany
+                raise too_many_values()
             for _ in range(count):
                 at = item(data, at, budget)
             count, at = _long(data, at)

@@ -60,7 +60,7 @@ class MessageType:
             self._fields.append(_Field(field, known))
 
     def of(self, message: Any, budget: ValueBudget) -> dict[str, Any]:
-        """Return the message's fields by name. Raises TooMany, TooDeep, and ValueError for a time out of range."""
+        """Return the message's fields by name. Raises Unreadable, and ValueError for a time out of range."""
         budget.take(len(self._fields))
         budget.enter()
         value = {field.name: field.of(message, budget) for field in self._fields}
@@ -76,8 +76,8 @@ class MessageType:
         return max([len(self._fields) + 1, *(inner.widest(seen) for inner in self._messages.values())])
 
     def refuse_many_values(self, data: bytes, most: int) -> None:
-        """Raise TooMany if a message has too many values on the wire; each submessage has at most `most`. Invalid bytes
-        are left to the library, because everything before the fault is bounded."""
+        """Raise Unreadable if a message has too many values on the wire; each submessage has at most `most`. Invalid
+        bytes are left to the library, because everything before the fault is bounded."""
         if len(data) // LEAST_BYTES * most > MOST_VALUES:
             self._walk(data, 0, len(data), ValueBudget())
 

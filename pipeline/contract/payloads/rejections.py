@@ -108,18 +108,9 @@ MOST_MEMBERS = 16
 """Most members of one gzip stream. Publishers write one; each member costs a copy of the bytes after it."""
 
 
-class TooMany(Unreadable):
-    """A payload has more than `MOST_VALUES` values."""
-
-    def __init__(self) -> None:
-        super().__init__(f"more than {MOST_VALUES} values")
-
-
-class TooDeep(Unreadable):
-    """A payload has more than `DEEPEST` levels."""
-
-    def __init__(self) -> None:
-        super().__init__(f"more than {DEEPEST} levels")
+def too_many_values() -> Unreadable:
+    """Return the error of a payload with more than `MOST_VALUES` values."""
+    return Unreadable(f"more than {MOST_VALUES} values")
 
 
 class ValueBudget:
@@ -130,16 +121,16 @@ class ValueBudget:
         self._deeper = DEEPEST
 
     def take(self, values: int) -> None:
-        """Count values. Raises TooMany."""
+        """Count values. Raises Unreadable."""
         self.left -= values
         if self.left < 0:
-            raise TooMany
+            raise too_many_values()
 
     def enter(self) -> None:
-        """Go a level deeper. Raises TooDeep."""
+        """Go a level deeper. Raises Unreadable."""
         self._deeper -= 1
         if self._deeper < 0:
-            raise TooDeep
+            raise Unreadable(f"more than {DEEPEST} levels")
 
     def leave(self) -> None:
         """Go a level higher."""
@@ -191,14 +182,14 @@ def json_kind(value: Any) -> str:
 
 
 def refuse_many_values(text: bytes, an_object: int = 1) -> None:
-    """Raise TooMany if a JSON text has too many values, counting each object as `an_object` values.
+    """Raise Unreadable if a JSON text has too many values, counting each object as `an_object` values.
 
     A value follows a comma or an opening bracket, so these are counted, except within strings.
     """
     if len(text) * an_object <= MOST_VALUES or _values(text, an_object) <= MOST_VALUES:
         return
     if _values(TEXT.sub(b'""', text), an_object) > MOST_VALUES:
-        raise TooMany
+        raise too_many_values()
 
 
 def _values(text: bytes, an_object: int) -> int:

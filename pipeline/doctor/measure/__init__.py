@@ -1,2 +1,2 @@
 """`tidemark doctor --measure` measures the behaviour of Pub/Sub on a throw-away topic. `experiments.py` collects facts
-with `traffic.py`; `facts.py` derives the table and the settings; `writing.py` writes the settings."""
+with `traffic.py`; `facts.py` derives the table and the settings, and writes these."""

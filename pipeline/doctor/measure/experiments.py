@@ -20,7 +20,7 @@ from tidemark.pipeline.doctor.measure.facts import (
     Took,
     TransformFacts,
 )
-from tidemark.pipeline.doctor.measure.traffic import Plan, Received, ThrowAwayTopic, Traffic
+from tidemark.pipeline.doctor.measure.traffic import Plan, Received, ThrowAwayTopic
 from tidemark.pipeline.errors import PubSubError, ReadingUnavailable
 from tidemark.pipeline.pubsub.connection import publisher_client, subscriber_client
 from tidemark.pipeline.pubsub.monitoring import SAMPLE_PERIOD, MonitoringBacklog, monitoring_client
@@ -49,14 +49,13 @@ def measure(
     began = clock.monotonic()
     with ExitStack() as stack:
         publisher = stack.enter_context(publisher_client(*settings.server))
-        place = ThrowAwayTopic(publisher, stack.enter_context(subscriber_client(*settings.server)), settings, clock)
+        bench = Bench(publisher, stack.enter_context(subscriber_client(*settings.server)), settings, clock, plan)
         tell("looking for what a killed measurement left behind")
-        swept = place.sweep()
-        stack.callback(place.remove)
-        place.make_topic()
-        bench = stack.enter_context(closing(Bench(place, plan)))
+        swept = bench.sweep()
+        stack.enter_context(closing(bench))
+        bench.make_topic()
         tell("making a throw-away topic and four subscriptions")
-        held, seen = place.subscribe("held"), place.subscribe("seen")
+        held, seen = bench.subscribe("held"), bench.subscribe("seen")
         filtered = bench.optional("filtered", filter=f'attributes.{KIND} = "{KEPT}"')
         bare = bench.optional("bare", message_transforms=KEEP_METADATA)
         clock.sleep(plan.quiet.total_seconds())  # until all servers of Pub/Sub know the subscriptions
@@ -79,20 +78,20 @@ def measure(
         transform=transform,
         monitoring=monitoring,
         clock=clocks,
-        calls={name: Took.of(seconds) for name, seconds in sorted(place.seconds.items())},
+        calls={name: Took.of(seconds) for name, seconds in sorted(bench.seconds.items())},
         charged_bytes=bench.charged_bytes,
         took=timedelta(seconds=clock.monotonic() - began),
         swept=swept,
     )
 
 
-class Bench(Traffic):
+class Bench(ThrowAwayTopic):
     """The experiments on a throw-away topic."""
 
     def optional(self, role: str, **options: Any) -> str | NotMeasured:
         """Create a subscription with options that the service may refuse, and return its path."""
         try:
-            return self._place.subscribe(role, **options)
+            return self.subscribe(role, **options)
         except PubSubError as error:
             if type(error) is not PubSubError:  # no answer, or no permission: the options were not refused
                 raise
@@ -224,14 +223,14 @@ class Bench(Traffic):
     def monitored(self, path: str, oldest: datetime | None, began: float, tell: Tell) -> MonitoringFacts | NotMeasured:
         """Wait for the first data point sampled after the held message was published. Ctrl-C ends the wait; the other
         facts are kept."""
-        server, clock = self._place.settings.monitoring, self._clock
+        server, clock = self._settings.monitoring, self._clock
         within = self._plan.monitoring_within.total_seconds()
         if server is None:
             return NotMeasured("not measured here: an emulator has no Cloud Monitoring")
         if oldest is None:
             return NotMeasured("no message was received")
         with monitoring_client(server) as client:
-            backlog = MonitoringBacklog(self._place.timed(client), path, clock)
+            backlog = MonitoringBacklog(self._timed(client), path, clock)
             try:
                 while (left := began + within - clock.monotonic()) > 0:
                     tell(f"waiting for Cloud Monitoring, {left:.0f} s at most; Ctrl-C skips it")

@@ -66,91 +66,6 @@ class Timed:
         return timed
 
 
-class ThrowAwayTopic:
-    """The throw-away topic and subscriptions of one measurement: their names, creation and removal. `seconds` has the
-    durations of all calls, by name."""
-
-    def __init__(self, publisher: Any, subscriber: Any, settings: PubSubSettings, clock: Clock) -> None:
-        self.settings, self.clock = settings, clock
-        self.seconds = defaultdict[str, list[float]](list)
-        self.publisher, self.subscriber = self.timed(publisher), self.timed(subscriber)
-        self._resources = Resources(self.subscriber, self.publisher)
-        self.bounds = self._resources.bounds
-        self.labels = {LABEL: str(int(clock.now().timestamp()))}
-        self._id = f"{LABEL}-{uuid.uuid4().hex[:12]}"
-        self._project = f"projects/{settings.project}"
-        self.topic = self._path("topic")
-        self._made: list[tuple[str, str]] = []
-
-    def timed(self, client: Any) -> Any:
-        """Return the client wrapped so that its calls are timed."""
-        return Timed(client, self.clock, self.seconds)
-
-    def make_topic(self) -> None:
-        """Create the topic. Raises PermissionMissing, and creates nothing, if topic, subscriptions or snapshots could
-        not be removed later."""
-        for kind in NEEDED:
-            self._resources.delete(kind, self._path(kind), NEEDED[kind])
-        self._make("topic", {"name": self.topic})
-
-    def subscribe(self, role: str, **options: Any) -> str:
-        """Create a subscription of the topic with additional options, and return its path. It expires after a day."""
-        path = self._path("subscription", f"-{role}")
-        self._make("subscription", {**short_lived(path, self.topic), **options})
-        return path
-
-    def remove(self) -> None:
-        """Remove everything created, the topic last. Ctrl-C does not interrupt this. Raises PubSubError, which names
-        everything that could not be removed."""
-        with ThreadPoolExecutor(1) as pool:
-            removing = pool.submit(self._remove)
-            while not removing.done():
-                with suppress(KeyboardInterrupt):
-                    wait([removing])
-            removing.result()
-
-    def sweep(self) -> list[str]:
-        """Remove leftovers of killed measurements, and return their names. Does nothing if these credentials may not
-        list them."""
-        before = (self.clock.now() - LEFT_AFTER).timestamp()
-        swept = []
-        with suppress(PermissionMissing):
-            found = [(kind, one) for kind in NEEDED for one in self._resources.listed(kind, self._project)]
-            for kind, one in found:
-                began = one.labels.get(LABEL, "")
-                if NAME.fullmatch(one.name) and began.isdecimal() and int(began) < before:
-                    self._resources.delete(kind, one.name, NEEDED[kind])
-                    swept.append(one.name)
-        return swept
-
-    def _remove(self) -> None:
-        with suppress(PubSubError):  # the snapshots of a reading that was interrupted
-            snapshots = self._resources.listed("snapshot", self._project)
-            self._made += [("snapshot", one.name) for one in snapshots if self._id in one.name]
-        left: list[str] = []
-        problem: PubSubError | None = None
-        for kind, path in reversed(self._made):
-            try:
-                self._resources.delete(kind, path, NEEDED[kind])
-            except PubSubError as error:
-                problem = error
-                left.append(f"gcloud pubsub {kind}s delete {path}")
-        if problem is not None:
-            raise type(problem)(
-                f"{problem}. Delete what the measurement created: `{'; '.join(left)}`. Otherwise Pub/Sub deletes "
-                "the subscriptions after a day, and a later `tidemark doctor --measure` the rest"
-            ) from problem
-
-    def _path(self, kind: str, role: str = "") -> str:
-        return f"{self._project}/{kind}s/{self._id}{role}"
-
-    def _make(self, kind: str, request: dict[str, Any]) -> None:
-        """Create a resource, and remember it first: it is removed even if the request is interrupted or its response is
-        lost."""
-        self._made.append((kind, request["name"]))
-        self._resources.create(kind, {**request, "labels": self.labels}, NEEDED[kind])
-
-
 REQUEST_COUNTS_AS = 1000
 """The least number of bytes charged for a publish or pull request."""
 
@@ -188,35 +103,110 @@ class Received:
     at: float
 
 
-class Traffic:
-    """The publishing and pulling on one throw-away topic. `charged_bytes` are the bytes charged by the price list."""
+class ThrowAwayTopic:
+    """The throw-away topic and subscriptions of one measurement, and the traffic on them. `seconds` has the durations
+    of all calls, by name; `charged_bytes` are the bytes charged by the price list."""
 
-    def __init__(self, place: ThrowAwayTopic, plan: Plan) -> None:
-        self._place, self._plan, self._clock = place, plan, place.clock
+    def __init__(self, publisher: Any, subscriber: Any, settings: PubSubSettings, clock: Clock, plan: Plan) -> None:
+        self._settings, self._clock, self._plan = settings, clock, plan
+        self.seconds = defaultdict[str, list[float]](list)
+        self.charged_bytes = 0
+        self._publisher, self._subscriber = self._timed(publisher), self._timed(subscriber)
+        self._resources = Resources(self._subscriber, self._publisher)
+        self._labels = {LABEL: str(int(clock.now().timestamp()))}
+        self._id = f"{LABEL}-{uuid.uuid4().hex[:12]}"
+        self._project = f"projects/{settings.project}"
+        self._topic = self._path("topic")
+        self._made: list[tuple[str, str]] = []
         self._pulls: dict[str, Pulls] = {}
         self._sent: set[str] = set()
         self._acknowledged = defaultdict[str, set[str]](set)
-        self.charged_bytes = 0
+
+    def make_topic(self) -> None:
+        """Create the topic. Raises PermissionMissing, and creates nothing, if topic, subscriptions or snapshots could
+        not be removed later."""
+        for kind in NEEDED:
+            self._resources.delete(kind, self._path(kind), NEEDED[kind])
+        self._make("topic", {"name": self._topic})
+
+    def subscribe(self, role: str, **options: Any) -> str:
+        """Create a subscription of the topic with additional options, and return its path. It expires after a day."""
+        path = self._path("subscription", f"-{role}")
+        self._make("subscription", {**short_lived(path, self._topic), **options})
+        return path
 
     def close(self) -> None:
-        """Stop pulling."""
-        for pulls in self._pulls.values():
-            pulls.close()
+        """Stop pulling, and remove everything created, the topic last. Ctrl-C does not interrupt this. Raises
+        PubSubError, which names everything that could not be removed."""
+        try:
+            for pulls in self._pulls.values():
+                pulls.close()
+        finally:
+            with ThreadPoolExecutor(1) as pool:
+                removing = pool.submit(self._remove)
+                while not removing.done():
+                    with suppress(KeyboardInterrupt):
+                        wait([removing])
+                removing.result()
+
+    def sweep(self) -> list[str]:
+        """Remove leftovers of killed measurements, and return their names. Does nothing if these credentials may not
+        list them."""
+        before = (self._clock.now() - LEFT_AFTER).timestamp()
+        swept = []
+        with suppress(PermissionMissing):
+            found = [(kind, one) for kind in NEEDED for one in self._resources.listed(kind, self._project)]
+            for kind, one in found:
+                began = one.labels.get(LABEL, "")
+                if NAME.fullmatch(one.name) and began.isdecimal() and int(began) < before:
+                    self._resources.delete(kind, one.name, NEEDED[kind])
+                    swept.append(one.name)
+        return swept
+
+    def _timed(self, client: Any) -> Any:
+        return Timed(client, self._clock, self.seconds)
+
+    def _remove(self) -> None:
+        with suppress(PubSubError):  # the snapshots of a reading that was interrupted
+            snapshots = self._resources.listed("snapshot", self._project)
+            self._made += [("snapshot", one.name) for one in snapshots if self._id in one.name]
+        left: list[str] = []
+        problem: PubSubError | None = None
+        for kind, path in reversed(self._made):
+            try:
+                self._resources.delete(kind, path, NEEDED[kind])
+            except PubSubError as error:
+                problem = error
+                left.append(f"gcloud pubsub {kind}s delete {path}")
+        if problem is not None:
+            raise type(problem)(
+                f"{problem}. Delete what the measurement created: `{'; '.join(left)}`. Otherwise Pub/Sub deletes "
+                "the subscriptions after a day, and a later `tidemark doctor --measure` the rest"
+            ) from problem
+
+    def _path(self, kind: str, role: str = "") -> str:
+        return f"{self._project}/{kind}s/{self._id}{role}"
+
+    def _make(self, kind: str, request: dict[str, Any]) -> None:
+        """Create a resource, and remember it first: it is removed even if the request is interrupted or its response is
+        lost."""
+        self._made.append((kind, request["name"]))
+        self._resources.create(kind, {**request, "labels": self._labels}, NEEDED[kind])
 
     def _publish(self, *messages: dict[str, Any]) -> list[str]:
-        request = PublishRequest(topic=self._place.topic, messages=messages)
+        request = PublishRequest(topic=self._topic, messages=messages)
         self.charged_bytes += max(REQUEST_COUNTS_AS, PublishRequest.pb(request).ByteSize())
-        with reported("publish to", self._place.topic, PUBLISH, then=ONCE_MORE):
-            ids = list(self._place.publisher.publish(request=request, **self._place.bounds).message_ids)
+        with reported("publish to", self._topic, PUBLISH, then=ONCE_MORE):
+            ids = list(self._publisher.publish(request=request, **self._resources.bounds).message_ids)
         self._sent.update(ids)
         return ids
 
     def _received(self, path: str, seconds: float) -> list[Received]:
         """Pull once, for at most `seconds`."""
         if path not in self._pulls:
-            client, at_once = self._place.subscriber, PULLS_AT_ONCE if self._place.settings.emulator_host is None else 1
+            at_once = PULLS_AT_ONCE if self._settings.emulator_host is None else 1
             self._pulls[path] = Pulls(
-                client, path, self._clock, at_once=at_once, lease=LEASE, keeps=True, on_call=lambda: None
+                self._subscriber, path, self._clock, at_once=at_once, lease=LEASE, keeps=True, on_call=lambda: None
             )
 
         def pulled() -> tuple[pa.Table, int]:
@@ -245,9 +235,9 @@ class Traffic:
 
     def _acknowledge(self, path: str, received: Collection[Received]) -> None:
         if received:
+            request = {"subscription": path, "ack_ids": [one.ack_id for one in received]}
             with reported("acknowledge on", path, CONSUME, then=ONCE_MORE):
-                ack_ids = [one.ack_id for one in received]
-                self._place.subscriber.acknowledge(subscription=path, ack_ids=ack_ids, **self._place.bounds)
+                self._subscriber.acknowledge(request=request, **self._resources.bounds)
             self._acknowledged[path].update(one.message_id for one in received)
 
     def _acknowledge_again(self, path: str) -> int:
@@ -260,12 +250,11 @@ class Traffic:
     def _give_back(self, path: str, one: Received) -> None:
         request = {"subscription": path, "ack_ids": [one.ack_id], "ack_deadline_seconds": GIVEN_BACK_SECONDS}
         with reported("give back a message of", path, CONSUME, then=ONCE_MORE):
-            self._place.subscriber.modify_ack_deadline(request=request, **self._place.bounds)
+            self._subscriber.modify_ack_deadline(request=request, **self._resources.bounds)
 
     def _oldest(self, path: str) -> datetime:
         """Take a reading as the pipeline does, with the measurement's label on the snapshot."""
-        place = self._place
-        reads = SnapshotBacklog(place.subscriber, path, self._clock, labels=place.labels)
+        reads = SnapshotBacklog(self._subscriber, path, self._clock, labels=self._labels)
         return self._tried(reads.read).oldest_unacked
 
     def _tried(self, ask: Callable[[], Answer]) -> Answer:

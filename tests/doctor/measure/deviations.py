@@ -51,16 +51,6 @@ class Fast(SystemClock):
         time.sleep(seconds / self.TIMES)
 
 
-class RoundsToAMinute(PubSubModel):
-    """A snapshot's expiry is rounded down to the minute."""
-
-    def create_snapshot(self, *args: Any, **named: Any) -> Any:
-        snapshot = super().create_snapshot(*args, **named)
-        snapshot.expire_time.seconds -= snapshot.expire_time.seconds % 60
-        snapshot.expire_time.nanos = 0
-        return snapshot
-
-
 class ForgetsTheOldest(PubSubModel):
     """A snapshot always expires seven days after its creation."""
 
@@ -92,20 +82,23 @@ class ShowsAcknowledgementsLate(PubSubModel):
         return snapshot
 
 
-class IgnoresFilters(PubSubModel):
-    """A filter is kept, and every message passes."""
-
-    def create_subscription(self, config: Any, at: datetime) -> None:
-        super().create_subscription(config, at)
-        self._state(config.name).passes = None
-
-
-class PublishesAgain(PubSubModel):
-    """A redelivery has another publish time."""
+class DeviatesOtherwise(PubSubModel):
+    """A snapshot's expiry is rounded down to the minute, a filter is kept and every message passes, and a redelivery
+    has another publish time."""
 
     def __init__(self, **named: Any) -> None:
         super().__init__(**named)
         self.delivered: set[tuple[str, str]] = set()
+
+    def create_snapshot(self, *args: Any, **named: Any) -> Any:
+        snapshot = super().create_snapshot(*args, **named)
+        snapshot.expire_time.seconds -= snapshot.expire_time.seconds % 60
+        snapshot.expire_time.nanos = 0
+        return snapshot
+
+    def create_subscription(self, config: Any, at: datetime) -> None:
+        super().create_subscription(config, at)
+        self._state(config.name).passes = None
 
     def pull(self, subscription: str, *args: Any, **named: Any) -> list[Delivered]:
         found = []
@@ -130,12 +123,11 @@ class Transforms(PubSubModel):
 
 
 class Sampling(FakeMonitoring):
-    """Cloud Monitoring: each whole minute the age of a subscription's oldest message, visible 100 s later. `times`
-    falsifies the age."""
+    """Cloud Monitoring: each whole minute the age of a subscription's oldest message, visible 100 s later."""
 
-    def __init__(self, model: PubSubModel, clock: SystemClock, project: str, times: float = 1.0) -> None:
+    def __init__(self, model: PubSubModel, clock: SystemClock, project: str) -> None:
         super().__init__(clock.now)
-        self.model, self.project, self.times = model, project, times
+        self.model, self.project = model, project
 
     def list_time_series(self, request: Any, context: grpc.ServicerContext) -> Any:
         name, now = dict(CLAUSE.findall(request.filter))["resource.labels.subscription_id"], self.now()
@@ -143,7 +135,7 @@ class Sampling(FakeMonitoring):
         self.series = []
         end = from_us(to_us(oldest) // 60_000_000 * 60_000_000) + SAMPLE_PERIOD
         while end <= now:
-            age = int((end - oldest).total_seconds() * self.times)
+            age = int((end - oldest).total_seconds())
             self.sampled(name, end, age=age, undelivered=1, visible_after=timedelta(seconds=100), project=self.project)
             end += SAMPLE_PERIOD
         return super().list_time_series(request, context)

@@ -4,20 +4,20 @@ import json
 import subprocess
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import datetime, timedelta
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.cli.command import TIDEMARK, said_here
-from tests.doctor.measure.deviations import QUICK, IgnoresFilters, Service, service
+from tests.doctor.measure.deviations import QUICK, Service, service
+from tests.doctor.measure.test_judging import GOOD
 from tidemark.pipeline.cli.start import doctor as measured
-from tidemark.pipeline.clock import Clock, SystemClock
+from tidemark.pipeline.clock import SystemClock
 from tidemark.pipeline.doctor.measure.experiments import measure
-from tidemark.pipeline.doctor.measure.facts import Facts
-from tidemark.pipeline.settings_sections import PubSubSettings
+from tidemark.pipeline.doctor.measure.facts import FilterFacts, Took
 
 SECONDS = 60
 
@@ -27,11 +27,6 @@ class Later(SystemClock):
 
     def now(self) -> datetime:
         return super().now() + timedelta(hours=2)
-
-
-@pytest.fixture
-def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(measured, "measure", partial(measure, plan=QUICK))
 
 
 def config(folder: Path, emulator: str | None, project: str) -> Path:
@@ -46,46 +41,37 @@ def doctor(folder: Path, *options: str) -> Any:
     return said_here(folder, ("doctor", "--measure", *options), {})
 
 
-@pytest.mark.usefixtures("quick")
-def test_it_prints_the_table_the_calls_and_what_follows(tmp_path: Path) -> None:
-    with service(IgnoresFilters) as given:
+def test_it_prints_the_table_the_calls_and_what_follows_or_the_same_as_json(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    facts = replace(GOOD, filter=FilterFacts(10, 10, 10), calls={"create_snapshot": Took.of([0.1])}, swept=["left"])
+    monkeypatch.setattr(measured, "measure", lambda *_, **__: facts)
+    with service() as given:
         file = config(tmp_path, given.pubsub.emulator_host, given.pubsub.project)
         before = file.read_text()
-        said = doctor(tmp_path, "--write")
+        said, as_json = doctor(tmp_path, "--write"), doctor(tmp_path, "--json")
     lines = said.out.splitlines()
     assert (said.code, said.err) == (1, "")
     assert any(line.split()[:2] == ["a", "filter"] and line.rstrip().endswith("differs") for line in lines)
     assert "warning a filter: leave pubsub.filter empty: both subscriptions must get the same messages" in lines
     assert any(line.split()[:1] == ["create_snapshot"] for line in lines)
+    assert "removed what a killed measurement had left behind: left" in lines
     assert lines[lines.index("[watermark]") + 1].startswith('slack = "')
     assert "is an emulator, and says nothing of the service" in lines[-1]
     assert file.read_text() == before
-
-
-@pytest.mark.usefixtures("quick")
-def test_json_has_the_facts_the_rows_and_the_settings(tmp_path: Path) -> None:
-    with service() as given:
-        config(tmp_path, given.pubsub.emulator_host, given.pubsub.project)
-        said = doctor(tmp_path, "--json")
-    found = json.loads(said.out)
-    assert (said.code, said.err) == (0, "")
+    found = json.loads(as_json.out)
+    assert (as_json.code, as_json.err) == (1, "")
     assert [len(found["rows"]), [one["key"] for one in found["settings"]]] == [10, ["slack"]]
-    assert found["facts"]["delay"]["messages"] == QUICK.messages
+    assert found["facts"]["delay"]["messages"] == 1000
     assert found["written"] == []
 
 
 def test_on_the_service_it_writes_the_settings_and_says_what_they_were(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with service() as given:
-        file = config(tmp_path, None, given.pubsub.project)
-
-        def as_if_the_service(settings: PubSubSettings, clock: Clock, tell: Any) -> Facts:
-            emulator = {"emulator_host": given.pubsub.emulator_host}
-            return measure(settings.model_copy(update=emulator), clock, QUICK, tell)
-
-        monkeypatch.setattr(measured, "measure", as_if_the_service)
-        said = doctor(tmp_path, "--write")
+    monkeypatch.setattr(measured, "measure", lambda *_, **__: GOOD)
+    file = config(tmp_path, None, "a-project")
+    said = doctor(tmp_path, "--write")
     text = file.read_text()
     assert f'slack = "2s" into {file}; it was not set' in said.out
     assert 'slack = "2s"' in text

@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tidemark.pipeline.doctor.measure.facts import Setting
-from tidemark.pipeline.doctor.measure.writing import write_settings
+from tidemark.pipeline.doctor.measure.facts import Setting, write_settings
 from tidemark.pipeline.errors import InvalidSettings
 from tidemark.pipeline.settings import load_settings
 
