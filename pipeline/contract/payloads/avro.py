@@ -149,32 +149,6 @@ class AvroType:
     label: str
 
 
-@dataclass(frozen=True, slots=True)
-class ReadySchema:
-    """A checked record schema. `values_a_byte` is the most values per byte of a payload, beyond MOST_OF_A_RECORD."""
-
-    schema: Any
-    record: AvroType
-    values_a_byte: float
-
-    def refuse_many_values(self, data: bytes) -> None:
-        """Raise Unreadable if the bytes hold too many values, and IndexError or ValueError if they are not a record."""
-        if len(data) * self.values_a_byte > MOST_VALUES - MOST_OF_A_RECORD:
-            self.record.count(data, 0, ValueBudget())
-
-
-def ready_schema(definition: Definition) -> ReadySchema:
-    """Check a schema. Raises Unreadable if it is not a record, is recursive, or allows many values in few bytes."""
-    checking = _Checking(definition.origin)
-    try:
-        record = checking.of(parse_schema(orjson.loads(definition.content), named_schemas={}, _write_hint=False), 0)
-        if not isinstance(record.schema, dict) or record.schema["type"] not in ("record", "error"):
-            raise checking.refusal("is not a record")
-        return ReadySchema(parse_schema(record.schema, named_schemas={}), record, checking.densest)
-    except BROKEN as error:
-        raise Unreadable(f"the schema {definition.origin} is not Avro's: {error!r}"[:300]) from error
-
-
 class _Checking:
     """A single walk over a parsed schema, in which all names are fully qualified."""
 
@@ -441,18 +415,29 @@ NO_MESSAGE = (
 
 
 class AvroCodec:
-    """Reads the payloads that were written with one schema, as plain values. Its methods raise Unreadable."""
+    """Reads the payloads that were written with one schema, as plain values. Its methods raise Unreadable, and so does
+    its creation if the schema is not a record, is recursive, or allows many values in few bytes."""
 
     def __init__(self, definition: Definition) -> None:
-        self._ready = ready_schema(definition)
         self._origin = definition.origin
+        checking = _Checking(definition.origin)
+        try:
+            parsed_schema = parse_schema(orjson.loads(definition.content), named_schemas={}, _write_hint=False)
+            self._record = checking.of(parsed_schema, 0)
+            if not isinstance(self._record.schema, dict) or self._record.schema["type"] not in ("record", "error"):
+                raise checking.refusal("is not a record")
+            self.schema = parse_schema(self._record.schema, named_schemas={})
+        except BROKEN as error:
+            raise Unreadable(f"the schema {definition.origin} is not Avro's: {error!r}"[:300]) from error
+        self._values_a_byte = checking.densest  # beyond MOST_OF_A_RECORD
 
     def binary(self, data: bytes) -> Any:
         """Read a record in Avro's binary encoding, without a header."""
         stream = BytesIO(data)
         try:
-            self._ready.refuse_many_values(data)
-            value = schemaless_reader(stream, self._ready.schema, None)
+            if len(data) * self._values_a_byte > MOST_VALUES - MOST_OF_A_RECORD:
+                self._record.count(data, 0, ValueBudget())
+            value = schemaless_reader(stream, self.schema, None)
         except UNFIT as error:
             raise self._unreadable(data, told(error)) from error
         if (left := len(data) - stream.tell()) > 0:
@@ -468,7 +453,7 @@ class AvroCodec:
     def value(self, value: Any) -> Any:
         """Like `text`, for JSON that is already parsed."""
         try:
-            return self._ready.record.read(value)
+            return self._record.read(value)
         except UNFIT as error:
             raise Unreadable(f"not Avro's JSON of {self._origin}: {told(error)}") from error
 
@@ -493,12 +478,12 @@ def records_of(content: bytes, name: str) -> Iterator[bytes]:
     try:
         blocks = block_reader(BytesIO(content))
         written = str(blocks.metadata["avro.schema"]).encode()
-        ready = ready_schema(Definition(f"in {name}", Encoding.AVRO, written))
+        schema = AvroCodec(Definition(f"in {name}", Encoding.AVRO, written)).schema
         for block in blocks:
             records = block.bytes_  # type: ignore[attr-defined]
             for _ in range(block.num_records):
                 begin = records.tell()
-                schemaless_reader(records, ready.schema, None)
+                schemaless_reader(records, schema, None)
                 end = records.tell()
                 records.seek(begin)
                 yield records.read(end - begin)
