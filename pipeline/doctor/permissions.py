@@ -19,8 +19,8 @@ from tidemark.pipeline.doctor.finding import RESOURCE_MANAGER, Level, Said, Setu
 from tidemark.pipeline.doctor.rest import Silent, ask, bucket_of, bucket_url
 from tidemark.pipeline.errors import PermissionMissing, PubSubError
 from tidemark.pipeline.identity import BY_HAND, ON_PURPOSE, Component, On, Permission, needs_of, permissions_of, role_id
+from tidemark.pipeline.pubsub.backlog import monitoring_client, request_of
 from tidemark.pipeline.pubsub.connection import publisher_client, reported, subscriber_client
-from tidemark.pipeline.pubsub.monitoring import monitoring_client, request_of
 from tidemark.pipeline.pubsub.resources import LOOKS_WITHIN
 
 NOT_FATAL = {

@@ -1,22 +1,37 @@
-"""Reads the publish time of a subscription's oldest unacknowledged message, by a snapshot.
+"""Reads the publish time of a subscription's oldest unacknowledged message: by a snapshot, or by Cloud Monitoring's
+metrics, minutes later.
 
 Pub/Sub has no call for it. But a new snapshot expires seven days after the publish time of its oldest message, or seven
 days after its creation if it has none. So the expiry is the reading, and the snapshot is deleted at once. Source: the
 API reference of `Snapshot.expire_time`.
+
+Google's list of metrics says that `subscription/oldest_unacked_message_age` and `subscription/num_undelivered_messages`
+are GAUGE, INT64, sampled every 60 seconds, and visible up to 120 seconds after sampling. Pub/Sub's guides say that
+there may be gaps, and that an absent metric does not mean that there are no messages.
 """
 
 import logging
 import uuid
-from collections.abc import Mapping
-from datetime import datetime, timedelta
-from typing import Protocol
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from datetime import UTC, datetime, timedelta
+from itertools import islice
+from typing import Any, Protocol
 
 from google.api_core import exceptions as api
+from google.cloud.monitoring_v3 import MetricServiceClient
 from google.pubsub_v1 import SubscriberClient
 
-from tidemark.pipeline.clock import Clock, from_us, to_us
-from tidemark.pipeline.errors import PubSubError, SnapshotRefused, SubscriptionMissing
-from tidemark.pipeline.pubsub.connection import CALL_TIMEOUT, reported
+from tidemark.pipeline.clock import Clock, format_duration, from_us, to_us
+from tidemark.pipeline.errors import (
+    PubSubError,
+    PubSubUnreachable,
+    ReadingUnavailable,
+    SnapshotRefused,
+    SubscriptionMissing,
+)
+from tidemark.pipeline.pubsub.connection import CALL_TIMEOUT, client_of, reported
+from tidemark.pipeline.settings_sections import Server
 from tidemark.pipeline.watermark.readings import Reading
 
 logger = logging.getLogger(__name__)
@@ -149,3 +164,198 @@ class SnapshotBacklog:
             pass
         except PubSubError as error:
             logger.warning("the snapshot of a reading stays until the next sweep: %s", error)
+
+
+OLDEST_AGE = "pubsub.googleapis.com/subscription/oldest_unacked_message_age"
+UNDELIVERED = "pubsub.googleapis.com/subscription/num_undelivered_messages"
+SOUGHT = "pubsub.googleapis.com/subscription/seek_request_count"
+DEAD_LETTERED = "pubsub.googleapis.com/subscription/dead_letter_message_count"
+"""SOUGHT and DEAD_LETTERED are DELTA, INT64, and grouped by result."""
+
+SAMPLE_PERIOD = timedelta(seconds=60)
+"""Assumption: a point that ends at `e` was sampled at some moment in `[e - SAMPLE_PERIOD, e]`. The documentation gives
+a gauge's point one moment, but does not say that it is the moment of sampling."""
+
+ROUNDING = timedelta(seconds=1)
+"""An age is in whole seconds, so it differs from the exact age by less than this, whatever the rounding."""
+
+LOOK_BACK = timedelta(minutes=10)
+"""Older points are ignored. Without gaps, the newest point is at most three minutes old."""
+
+OLDEST_POSSIBLE = timedelta(days=366)
+"""Ages of at least this are ignored. A subscription keeps a message for at most 31 days."""
+
+GAP = timedelta(minutes=5)
+"""The longest gap in the metrics before the watermark is held, in addition to `max_reading_age`. Without a gap, a point
+is up to four minutes old."""
+
+MAX_PAGES = 20
+"""Maximum pages of one answer. Its points fit into one page."""
+
+SEE_METRICS = (
+    "monitoring.timeSeries.list on the project (roles/monitoring.viewer), or read by snapshots alone with "
+    'pubsub.reading = "snapshot"'
+)
+
+
+def monitoring_client(server: Server) -> MetricServiceClient:
+    """Create a client for Cloud Monitoring. Raises PermissionMissing without credentials."""
+    return client_of(MetricServiceClient, *server)
+
+
+def request_of(
+    project: str, metric: str, resource: str, since: datetime, until: datetime, **labels: str
+) -> dict[str, Any]:
+    """Return the request for a metric's points in `(since, until]`, of a project's resources with these labels."""
+    # A metrics scope also has other projects' resources, perhaps of the same name.
+    wanted = {"project_id": project, **labels}
+    of = " AND ".join(f'resource.labels.{name} = "{value}"' for name, value in wanted.items())
+    return {
+        "name": f"projects/{project}",
+        "filter": f'metric.type = "{metric}" AND resource.type = "{resource}" AND {of}',
+        "interval": {"start_time": since, "end_time": until},
+    }
+
+
+def reading_of(sampled_by: datetime, age_seconds: int) -> Reading:
+    """Create the reading of a point: at some moment `s` in the minute before its end, the oldest outstanding message
+    was `age_seconds` old, give or take a second. So it was published after `s - age - 1 s`.
+
+    Guarantee: no message outstanding at `s` or published since has a publish time below `oldest_unacked`. `observed_at`
+    is not after `s`. The oldest message, if any, was not published after `no_later_than`. All this also holds with
+    nothing outstanding, when the age is 0. The reading names no message, since the exact second is unknown.
+    """
+    observed_at = sampled_by - SAMPLE_PERIOD
+    return Reading(
+        observed_at=observed_at,
+        oldest_unacked=observed_at - timedelta(seconds=age_seconds) - ROUNDING,
+        names_a_message=False,
+        uncertainty=SAMPLE_PERIOD + 2 * ROUNDING,
+        source="monitoring",
+        next_within=GAP,
+    )
+
+
+class MonitoringBacklog:
+    """Readings from the two metrics. They are two to four minutes old, plus another minute to err on the side of
+    caution.
+
+    Unknown is never zero: raises ReadingUnavailable for no series, no point within `LOOK_BACK`, a value that is not a
+    whole number, or an incomplete or missing answer. An age of 0 counts only if the number of messages is 0 as well, in
+    all samples within a period of it, because a fault may look like a zero.
+    """
+
+    def __init__(
+        self, client: MetricServiceClient, subscription_path: str, clock: Clock, timeout: timedelta = CALL_TIMEOUT
+    ) -> None:
+        self._client = client
+        self._subscription = subscription_path
+        self._clock = clock
+        self._timeout = timeout.total_seconds()
+        _, self._project, _, self._name = subscription_path.split("/")
+
+    def read(self) -> Reading:
+        """Return the newest reliable point as a reading. Raises ReadingUnavailable if there is none or the service does
+        not answer, and PermissionMissing and PubSubError for lasting faults."""
+        possible = OLDEST_POSSIBLE.total_seconds()
+        ages = {end: age for end, age in self._points(OLDEST_AGE).items() if age < possible}
+        numbers: dict[datetime, int] | None = None
+        for end in sorted(ages, reverse=True):
+            if ages[end] == 0:
+                numbers = self._points(UNDELIVERED) if numbers is None else numbers
+                near = [number for sampled_by, number in numbers.items() if abs(sampled_by - end) < SAMPLE_PERIOD]
+                if not near or any(near):
+                    continue
+            return reading_of(end, ages[end])
+        raise ReadingUnavailable(
+            f"Cloud Monitoring has no point of {OLDEST_AGE} for {self._subscription} in the last "
+            f"{format_duration(LOOK_BACK)}{', except zeros that the number of messages contradicts' if ages else ''}"
+            "; this does not mean an empty backlog. A new subscription has none for some minutes, and gaps end"
+        )
+
+    def counted(self, metric: str) -> int:
+        """Sum a metric's counts within `LOOK_BACK`, over all results. Raises like `read`."""
+        return sum(value for _, _, value in self._values(metric))
+
+    def _points(self, metric: str) -> dict[datetime, int]:
+        """Return the values within `LOOK_BACK`, keyed by the end of their sample, without impossible ones. Of two
+        values for one sample the larger counts, which is the cautious choice for both metrics."""
+        points: dict[datetime, int] = {}
+        kinds = set()
+        for kind, end, value in self._values(metric):
+            kinds.add(kind)
+            points[end] = max(points.get(end, 0), value)
+        if len(kinds) > 1:
+            raise ReadingUnavailable(
+                f"Cloud Monitoring has {len(kinds)} series of {metric} for {self._subscription}; one was expected, so "
+                "none is used"
+            )
+        return points
+
+    def _values(self, metric: str) -> Iterator[tuple[object, datetime, int]]:
+        """Yield the possible values within `LOOK_BACK`: the series, the end of the sample, and the value."""
+        until = self._clock.now()
+        since = until - LOOK_BACK
+        of = {"subscription_id": self._name}
+        request = request_of(self._project, metric, "pubsub_subscription", since, until, **of)
+        for series in self._series(request):
+            labels = dict(series.resource.labels)
+            if series.metric.type != metric or labels.get("subscription_id") != self._name:
+                continue
+            kind = (tuple(sorted(labels.items())), tuple(sorted(series.metric.labels.items())))
+            for point in series.points:
+                end, value = point.interval.end_time.ToDatetime(UTC), point.value
+                if since < end <= until and value.WhichOneof("value") == "int64_value" and value.int64_value >= 0:
+                    yield kind, end, value.int64_value
+
+    def _series(self, request: dict[str, Any]) -> list[Any]:
+        """Return the series of all pages, as plain protobuf. A series may continue on the next page."""
+        try:
+            with reported("read the metrics of", self._subscription, SEE_METRICS, "Cloud Monitoring"):
+                pager = self._client.list_time_series(request=request, retry=None, timeout=self._timeout)
+                pages = [type(page).pb(page) for page in islice(pager.pages, MAX_PAGES + 1)]
+        except (PubSubUnreachable, SubscriptionMissing) as error:  # a transient error
+            raise ReadingUnavailable(
+                f"Cloud Monitoring gave no answer about the backlog of {self._subscription}: {error.__cause__}; the "
+                "next tick asks again"
+            ) from error
+        about = f"Cloud Monitoring's answer about {self._subscription}"
+        for page in pages:
+            if page.execution_errors:
+                raise ReadingUnavailable(f"{about} may be incomplete: {page.execution_errors[0].message}")
+        if len(pages) > MAX_PAGES:
+            raise ReadingUnavailable(f"{about} has more than {MAX_PAGES} pages")
+        return [series for page in pages for series in page.time_series]
+
+
+class AutoBacklog:
+    """Readings by snapshot, or by monitoring while snapshots are refused. Keep the instance across ticks: it remembers
+    a refusal.
+
+    The two sources may alternate: an older reading has no effect until it is larger, and is not mistaken for a seek.
+    """
+
+    def __init__(self, snapshot: Backlog, monitoring: MonitoringBacklog, clock: Clock) -> None:
+        self._snapshot = snapshot
+        self._monitoring = monitoring
+        self._clock = clock
+        self._is_refused = False
+
+    def read(self) -> Reading:
+        """Return a reading, with its `source`. Raises SnapshotRefused, with both reasons, if both sources fail, and the
+        errors of the source it uses."""
+        if self._is_refused:
+            with suppress(PubSubError):
+                reading = self._monitoring.read()
+                if reading.no_later_than < self._clock.now() - (LIFETIME - REFUSED_WITHIN):
+                    return reading  # a snapshot would be refused again
+        try:
+            reading = self._snapshot.read()
+        except SnapshotRefused as refusal:
+            self._is_refused = True
+            try:
+                return self._monitoring.read()
+            except PubSubError as error:
+                raise SnapshotRefused(f"{refusal}. There is no reading by monitoring either: {error}") from error
+        self._is_refused = False
+        return reading

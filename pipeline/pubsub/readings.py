@@ -9,16 +9,18 @@ from google.pubsub_v1 import SubscriberClient
 from tidemark.pipeline.clock import Clock, rough
 from tidemark.pipeline.errors import PubSubError, ReadingUnavailable
 from tidemark.pipeline.kept import Kept
-from tidemark.pipeline.pubsub.backlog import Backlog, ReadingTimes, SnapshotBacklog
-from tidemark.pipeline.pubsub.connection import subscriber_client
-from tidemark.pipeline.pubsub.monitoring import (
+from tidemark.pipeline.pubsub.backlog import (
     DEAD_LETTERED,
     LOOK_BACK,
     SOUGHT,
     AutoBacklog,
+    Backlog,
     MonitoringBacklog,
+    ReadingTimes,
+    SnapshotBacklog,
     monitoring_client,
 )
+from tidemark.pipeline.pubsub.connection import subscriber_client
 from tidemark.pipeline.pubsub.spending import BudgetedBacklog, Spending
 from tidemark.pipeline.pubsub.subscription import PubSubSubscription, lease_of
 from tidemark.pipeline.settings import Settings

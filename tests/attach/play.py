@@ -32,8 +32,7 @@ from tidemark.pipeline.ingest.take import Budget
 from tidemark.pipeline.ingest.ticks import Tracked, track
 from tidemark.pipeline.lake.log import tracking_log
 from tidemark.pipeline.lake.log.tracking_log import TrackingLog
-from tidemark.pipeline.pubsub.backlog import Backlog
-from tidemark.pipeline.pubsub.monitoring import SAMPLE_PERIOD, reading_of
+from tidemark.pipeline.pubsub.backlog import SAMPLE_PERIOD, Backlog, reading_of
 from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.settings_sections import PubSubSettings
 from tidemark.pipeline.watermark.policy import Policy

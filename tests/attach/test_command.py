@@ -27,8 +27,8 @@ from tidemark.local.services.ownership import Ownership
 from tidemark.pipeline.clock import SystemClock, iso
 from tidemark.pipeline.identity import SCHEMA, Component, On, permissions_of
 from tidemark.pipeline.lake.owner import NAME
+from tidemark.pipeline.pubsub.backlog import SAMPLE_PERIOD
 from tidemark.pipeline.pubsub.connection import publisher_client, subscriber_client
-from tidemark.pipeline.pubsub.monitoring import SAMPLE_PERIOD
 from tidemark.pipeline.settings import load_settings
 from tidemark.pipeline.settings_sections import PubSubSettings
 

@@ -7,8 +7,7 @@ import pytest
 
 from tests.attach.play import Parts, World
 from tidemark.pipeline.ingest.copies import RememberedCopies
-from tidemark.pipeline.pubsub.backlog import Backlog
-from tidemark.pipeline.pubsub.monitoring import ROUNDING, SAMPLE_PERIOD, reading_of
+from tidemark.pipeline.pubsub.backlog import ROUNDING, SAMPLE_PERIOD, Backlog, reading_of
 from tidemark.pipeline.replay.replay import RULES_WITHOUT_ANCHOR
 from tidemark.pipeline.watermark.readings import Reading
 

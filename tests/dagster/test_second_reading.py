@@ -16,8 +16,8 @@ from tests.pubsub.fake_monitoring import served as serve_monitoring
 from tidemark.local.emulator.model import PubSubModel
 from tidemark.local.emulator.server import served as serve_pubsub
 from tidemark.pipeline.clock import SystemClock
+from tidemark.pipeline.pubsub.backlog import OLDEST_AGE
 from tidemark.pipeline.pubsub.connection import publisher_client, subscriber_client
-from tidemark.pipeline.pubsub.monitoring import OLDEST_AGE
 from tidemark.pipeline.pubsub.provision import provision
 from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.settings_sections import PubSubSettings

@@ -7,7 +7,7 @@ from google.cloud.monitoring_v3 import MetricServiceClient
 
 from tests.clock import ManualClock
 from tests.pubsub.fake_monitoring import START, FakeMonitoring, served
-from tidemark.pipeline.pubsub.monitoring import monitoring_client
+from tidemark.pipeline.pubsub.backlog import monitoring_client
 from tidemark.pipeline.settings_sections import Server
 
 

@@ -18,7 +18,7 @@ import grpc
 from google.cloud.monitoring_v3.types import ListTimeSeriesRequest, ListTimeSeriesResponse
 
 from tidemark.pipeline.clock import EPOCH
-from tidemark.pipeline.pubsub.monitoring import OLDEST_AGE, UNDELIVERED
+from tidemark.pipeline.pubsub.backlog import OLDEST_AGE, UNDELIVERED
 from tidemark.pipeline.settings_sections import PubSubSettings, Server
 
 CLAUSE = re.compile(r'([a-z_.]+) = "([^"]*)"')

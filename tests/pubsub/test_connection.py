@@ -12,8 +12,8 @@ from google.auth import credentials, impersonated_credentials
 
 from tidemark.pipeline.clock import SystemClock, iso
 from tidemark.pipeline.errors import PermissionMissing, PubSubUnreachable
+from tidemark.pipeline.pubsub.backlog import monitoring_client
 from tidemark.pipeline.pubsub.connection import publisher_client, reported, subscriber_client
-from tidemark.pipeline.pubsub.monitoring import monitoring_client
 from tidemark.pipeline.settings_sections import PubSubSettings, Server
 
 ACCOUNT = "tidemark@project.iam.gserviceaccount.com"

@@ -9,13 +9,7 @@ from google.cloud.monitoring_v3 import MetricServiceClient
 from tests.clock import ManualClock
 from tests.pubsub.fake_monitoring import PROJECT, START, FakeMonitoring, Series
 from tidemark.pipeline.errors import PermissionMissing, ReadingUnavailable
-from tidemark.pipeline.pubsub.monitoring import (
-    LOOK_BACK,
-    MAX_PAGES,
-    OLDEST_AGE,
-    SAMPLE_PERIOD,
-    MonitoringBacklog,
-)
+from tidemark.pipeline.pubsub.backlog import LOOK_BACK, MAX_PAGES, OLDEST_AGE, SAMPLE_PERIOD, MonitoringBacklog
 
 BASE = "heartbeats-base"
 PATH = f"projects/{PROJECT}/subscriptions/{BASE}"

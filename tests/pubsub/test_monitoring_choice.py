@@ -12,8 +12,15 @@ from tests.pubsub.fake_monitoring import PROJECT, START, FakeMonitoring, metrics
 from tidemark.pipeline.clock import SystemClock
 from tidemark.pipeline.errors import SnapshotRefused
 from tidemark.pipeline.kept import Kept
-from tidemark.pipeline.pubsub.backlog import LIFETIME, REFUSED_WITHIN, Backlog, SnapshotBacklog
-from tidemark.pipeline.pubsub.monitoring import OLDEST_AGE, AutoBacklog, MonitoringBacklog
+from tidemark.pipeline.pubsub.backlog import (
+    LIFETIME,
+    OLDEST_AGE,
+    REFUSED_WITHIN,
+    AutoBacklog,
+    Backlog,
+    MonitoringBacklog,
+    SnapshotBacklog,
+)
 from tidemark.pipeline.pubsub.provision import provision
 from tidemark.pipeline.pubsub.spending import BudgetedBacklog
 from tidemark.pipeline.settings import Settings

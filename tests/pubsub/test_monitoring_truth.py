@@ -16,7 +16,7 @@ from tests.clock import ManualClock
 from tests.pubsub.fake_monitoring import PROJECT, START, FakeMonitoring, served
 from tidemark.pipeline.clock import to_us
 from tidemark.pipeline.errors import ReadingUnavailable
-from tidemark.pipeline.pubsub.monitoring import SAMPLE_PERIOD, MonitoringBacklog, monitoring_client
+from tidemark.pipeline.pubsub.backlog import SAMPLE_PERIOD, MonitoringBacklog, monitoring_client
 from tidemark.pipeline.settings_sections import Server
 from tidemark.pipeline.watermark.decision import Reason
 from tidemark.pipeline.watermark.histogram import Histogram

@@ -13,7 +13,7 @@ from tests.pubsub.fake_monitoring import served as metrics_of
 from tidemark.local.emulator.model import PubSubModel
 from tidemark.local.emulator.server import served
 from tidemark.pipeline.kept import Kept
-from tidemark.pipeline.pubsub.monitoring import DEAD_LETTERED, LOOK_BACK, SOUGHT
+from tidemark.pipeline.pubsub.backlog import DEAD_LETTERED, LOOK_BACK, SOUGHT
 from tidemark.pipeline.pubsub.readings import Readings
 from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.settings_sections import PubSubSettings

@@ -22,8 +22,8 @@ from tidemark.pipeline.doctor.measure.facts import (
 )
 from tidemark.pipeline.doctor.measure.traffic import Plan, Received, ThrowAwayTopic
 from tidemark.pipeline.errors import PubSubError, ReadingUnavailable
+from tidemark.pipeline.pubsub.backlog import SAMPLE_PERIOD, MonitoringBacklog, monitoring_client
 from tidemark.pipeline.pubsub.connection import publisher_client, subscriber_client
-from tidemark.pipeline.pubsub.monitoring import SAMPLE_PERIOD, MonitoringBacklog, monitoring_client
 from tidemark.pipeline.pubsub.requirements import KEEP_METADATA
 from tidemark.pipeline.settings_sections import ZERO, PubSubSettings
 

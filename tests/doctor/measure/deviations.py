@@ -19,7 +19,7 @@ from tidemark.local.emulator.server import served
 from tidemark.local.emulator.unacknowledged import Delivered
 from tidemark.pipeline.clock import EPOCH, SystemClock, from_us, to_us
 from tidemark.pipeline.doctor.measure.traffic import Plan
-from tidemark.pipeline.pubsub.monitoring import SAMPLE_PERIOD
+from tidemark.pipeline.pubsub.backlog import SAMPLE_PERIOD
 from tidemark.pipeline.pubsub.requirements import wanted
 from tidemark.pipeline.settings_sections import PubSubSettings
 
