@@ -4,8 +4,10 @@ import base64
 import gzip
 import json
 import re
+import tomllib
 from collections import Counter
 from collections.abc import Mapping
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +28,7 @@ from tests.contract.payloads.schemas import (
     written,
 )
 from tests.ingest.judged import LATER, messages_of
+from tidemark.pipeline.contract.heartbeat import Heartbeat, HeartbeatReader
 from tidemark.pipeline.contract.payloads.decoder import PART_BYTES, PayloadDecoder
 from tidemark.pipeline.contract.payloads.rejections import LARGEST, MOST_MEMBERS, MOST_VALUES, Undecided, Unknown
 from tidemark.pipeline.contract.payloads.schemas import (
@@ -36,8 +39,10 @@ from tidemark.pipeline.contract.payloads.schemas import (
     Encoding,
     Envelope,
     PayloadFormat,
+    codec_of,
     revision_of,
 )
+from tidemark.pipeline.settings_message import MessageSettings
 
 JSON = PayloadDecoder(PayloadFormat())
 EVENTS = PayloadDecoder(PayloadFormat(envelope=Envelope.CLOUDEVENTS))
@@ -226,3 +231,42 @@ def test_a_folder_has_a_file_for_each_revision(tmp_path: Path) -> None:
     assert "is not a schema revision" in why(one(decoder, data, written("../secret")))
     assert "was deleted" in why(one(decoder, data, written("_deleted-schema-revision_")))
     assert "is absent" in why(one(decoder, data))
+
+
+PAGE = (Path(__file__).resolve().parents[3] / "docs" / "how-to" / "encodings.md").read_text()
+SECTIONS = {section.partition("\n")[0]: section for section in PAGE.split("\n## ")}
+FIRST, NOW_US = datetime(2026, 1, 1, tzinfo=UTC), 1_795_238_401_000_000
+BEAT_US = 1_795_238_400_000_000
+
+
+def settings_of(section: str) -> MessageSettings:
+    (block,) = re.findall(r"```toml\n(.*?)```", SECTIONS[section], re.DOTALL)
+    return MessageSettings(**tomllib.loads(block)["message"])
+
+
+@pytest.mark.parametrize("section", [name for name, text in SECTIONS.items() if "```toml" in text])
+def test_the_settings_of_each_example_are_valid(section: str) -> None:
+    settings_of(section).contract_from(FIRST)
+
+
+@pytest.mark.parametrize("section", [name for name, text in SECTIONS.items() if "--definition=" in text])
+def test_the_published_message_of_a_schema_s_example_is_a_heartbeat(section: str) -> None:
+    text, settings = SECTIONS[section], settings_of(section)
+    (schema,) = re.findall(r"--definition='(.*?)'\n", text, re.DOTALL)
+    (message,) = re.findall(r"--message='(.*?)'\n", text, re.DOTALL)
+    value = codec_of(definition(schema, settings.payload), Encoding(settings.payload)).text(message.encode())
+    assert value["temp"] == 21.5
+    assert HeartbeatReader(settings.contract_from(FIRST)).read({}, value, NOW_US) == Heartbeat("d1", BEAT_US)
+
+
+def test_the_event_and_the_attributes_of_the_examples_are_heartbeats() -> None:
+    (event,) = re.findall(r"--message='(.*?)'\n", SECTIONS["CloudEvents"], re.DOTALL)
+    reader = HeartbeatReader(settings_of("CloudEvents").contract_from(FIRST))
+    attributes, payloads = decoded(
+        reader._decoder, [{"content-type": "application/cloudevents+json"}], [event.encode()]
+    )
+    assert reader.read(attributes.of(0), payloads[0], NOW_US) == Heartbeat("/rack/7", BEAT_US)
+    (written,) = re.findall(r"--attribute='(.*?)'\n", SECTIONS["All values in attributes"])
+    pairs = dict(pair.split("=") for pair in written.split(","))
+    reader = HeartbeatReader(settings_of("All values in attributes").contract_from(FIRST))
+    assert reader.read(pairs, None, NOW_US) == Heartbeat("d1", BEAT_US)

@@ -13,7 +13,7 @@ import pytest
 
 from tests.cli.command import TIDEMARK, said_here
 from tests.doctor.measure.deviations import QUICK, Service, service
-from tests.doctor.measure.test_judging import GOOD
+from tests.doctor.measure.test_facts import GOOD
 from tidemark.pipeline.cli.start import doctor as measured
 from tidemark.pipeline.clock import SystemClock
 from tidemark.pipeline.doctor.measure.experiments import measure
