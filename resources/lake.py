@@ -6,7 +6,6 @@ from datetime import datetime
 from typing import TypeVar
 
 import dagster as dg
-from tidemark.pipeline.quality.staleness import Staleness
 
 from tidemark.local.services.ownership import Ownership
 from tidemark.pipeline.clock import Clock
@@ -25,6 +24,7 @@ from tidemark.pipeline.lake.tables.window_index import KeptWindows, WindowIndex
 from tidemark.pipeline.lake.tables.windowed import OwnTable, WindowedTable
 from tidemark.pipeline.pubsub.schemas import reader_of
 from tidemark.pipeline.quality.late import LateHeartbeats
+from tidemark.pipeline.quality.staleness import Staleness
 from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.watermark.state import WatermarkState
 

@@ -15,7 +15,6 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from tidemark.pipeline.quality.staleness import Staleness
 
 from tests.emulator.builders import a_subscription
 from tests.ingest.fakes import ACK_DEADLINE, AMPLE, KEPT, TOPIC, World, WorldSubscription
@@ -32,6 +31,7 @@ from tidemark.pipeline.lake.log.packing import LogPacking
 from tidemark.pipeline.lake.tables.new_files import NewFile
 from tidemark.pipeline.lake.tables.table import MOMENT
 from tidemark.pipeline.lake.tables.windowed import DiffRun
+from tidemark.pipeline.quality.staleness import Staleness
 from tidemark.pipeline.replay.replay import decide_again, replayed, write_decisions
 from tidemark.pipeline.replay.sources import ParquetTrace
 from tidemark.pipeline.replay.trace import ticks_of

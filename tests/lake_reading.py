@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow.parquet as pq
-from tidemark.pipeline.quality.staleness import Staleness
 
 from tests.clock import ManualClock
 from tests.watermark.builders import at
@@ -18,6 +17,7 @@ from tidemark.pipeline.lake.log.notes import LogWitness
 from tidemark.pipeline.lake.store.notes import Notes
 from tidemark.pipeline.lake.tables.table import LakeTable
 from tidemark.pipeline.quality.late import LateHeartbeats
+from tidemark.pipeline.quality.staleness import Staleness
 from tidemark.pipeline.replay.replay import verify
 from tidemark.pipeline.replay.sources import ParquetTrace, recorded_ticks
 from tidemark.pipeline.replay.trace import extent_of

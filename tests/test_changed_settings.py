@@ -16,7 +16,6 @@ import dagster as dg
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from tidemark.pipeline.quality.staleness import Staleness
 
 from tests.clock import ManualClock
 from tests.ingest.fakes import World, to_written
@@ -43,6 +42,7 @@ from tidemark.pipeline.orchestrator.names import name_of
 from tidemark.pipeline.pubsub.provision import provision_here
 from tidemark.pipeline.quality.corrected import FollowedTable, follow
 from tidemark.pipeline.quality.due_windows import ComputedWindows, Followed
+from tidemark.pipeline.quality.staleness import Staleness
 from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.settings_sections import Effect, LakeSettings, Section, TableSettings
 from tidemark.pipeline.upkeep.housekeeping import Housekeeper

@@ -14,7 +14,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
-from tidemark.pipeline.quality.staleness import Staleness
 
 from tests.cli.test_cli import Place
 from tests.dagster.house import ModelWorld, Ticking, beats_between, publish, settings_of
@@ -26,6 +25,7 @@ from tidemark.pipeline import version
 from tidemark.pipeline.errors import NewerFormat
 from tidemark.pipeline.lake.layout import CORRECTIONS, PARTITIONS, Lake
 from tidemark.pipeline.lake.log import codec
+from tidemark.pipeline.quality.staleness import Staleness
 from tidemark.pipeline.replay.replay import verify
 from tidemark.pipeline.replay.sources import recorded_ticks
 from tidemark.pipeline.settings_sections import PubSubSettings

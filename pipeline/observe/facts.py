@@ -6,8 +6,6 @@ from dataclasses import asdict, dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
-from tidemark.pipeline.quality.staleness import Staleness
-
 from tidemark.pipeline.clock import Clock
 from tidemark.pipeline.ingest.progress import progress_of, recent_looks
 from tidemark.pipeline.lake.failures import FailedTick
@@ -29,6 +27,7 @@ from tidemark.pipeline.quality.lacking import MissedHeartbeats
 from tidemark.pipeline.quality.late import Late, LateHeartbeats, late_since
 from tidemark.pipeline.quality.lost import Audit, audit
 from tidemark.pipeline.quality.recent import RECENT, NullFields, read_null_fields, read_passed_over, read_reasons
+from tidemark.pipeline.quality.staleness import Staleness
 from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.settings_sections import IngestSettings
 from tidemark.pipeline.watermark.histogram import passed_over

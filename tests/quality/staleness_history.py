@@ -5,13 +5,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from tidemark.pipeline.quality.staleness import Staleness
-
 from tests.lake.builders import Beat, append_beats, columns_of, lake_in, put, version_of
 from tests.watermark.builders import START, at, seconds
 from tidemark.pipeline.lake.layout import Lake
 from tidemark.pipeline.lake.tables.windowed import DiffRun, Fence
 from tidemark.pipeline.quality.lacking import MissedHeartbeats
+from tidemark.pipeline.quality.staleness import Staleness
 from tidemark.pipeline.windows import Windowing
 
 LENGTH, LOOKBACK = seconds(60), seconds(90)

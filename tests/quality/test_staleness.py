@@ -9,7 +9,6 @@ import hypothesis
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
-from tidemark.pipeline.quality.staleness import CHECKPOINTS
 
 from tests.lake.builders import Beat, put, version_of
 from tests.quality.staleness_history import (
@@ -27,6 +26,7 @@ from tidemark.pipeline.quality import lacking as comparison
 from tidemark.pipeline.quality import lacking as first_landings
 from tidemark.pipeline.quality import staleness as staleness_module
 from tidemark.pipeline.quality.lacking import MissedHeartbeats
+from tidemark.pipeline.quality.staleness import CHECKPOINTS
 
 SYNC_IS_SLOW = "tidemark.pipeline.lake.tables.commit_sync.CommitSync._sync"
 
