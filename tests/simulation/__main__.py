@@ -11,14 +11,14 @@ from dataclasses import fields
 from tests.simulation.faults import AS_IT_IS, Planted
 from tests.simulation.oracle import Broken
 from tests.simulation.search import PLANTED
-from tests.simulation.simulation import Outcome, Simulation
+from tests.simulation.simulation import Simulation
 from tidemark.pipeline.watermark.decision import Reason
 
 COUNTED = (
     *("messages", "steps", "crashes", "failed ticks", "rounds", "lost rounds", "copies", "waited", "dropped"),
     *("windows", "late", "missed"),
 )
-"""What is told of runs: an outcome's own names, with spaces."""
+"""What is told of runs."""
 
 AT_ONCE = 50
 """Seeds in one task: a failure shows soon, and handing out costs nothing."""
@@ -85,18 +85,12 @@ def play(start: int, end: int, fault: str) -> tuple[int, dict[int, str], Counter
     totals: Counter[str] = Counter()
     for seed in range(start, end):
         try:
-            totals += counted(Simulation(seed, planted=PLANTED.get(fault, AS_IT_IS)).run())
+            totals += Simulation(seed, planted=PLANTED.get(fault, AS_IT_IS)).run()
         except Broken as broken:
             failed[seed] = str(broken)
         except Exception as error:
             failed[seed] = f"seed {seed}: {type(error).__name__}: {error}"
     return end - start, failed, totals
-
-
-def counted(outcome: Outcome) -> Counter[str]:
-    """What a run was made of, and its reasons."""
-    counts: Counter[str] = Counter({what: getattr(outcome, what.replace(" ", "_")) for what in COUNTED})
-    return counts + Counter({str(reason): count for reason, count in outcome.reasons.items()})
 
 
 if __name__ == "__main__":

@@ -81,14 +81,14 @@ class RememberedTooSoon(RememberedCopies):
         return attempt
 
 
-@plant("readers remember no copy", "copies", 56, in_rounds, rounds=True)
+@plant("readers remember no copy", "copies", 56, in_rounds, about="rounds")
 class NeverRemembered(RememberedCopies):
     """What was settled is not remembered."""
 
     def settle(self, attempts: Any) -> None: ...
 
 
-@plant("tracking counts what is too old", "tidemark.pipeline.ingest.count.judge", 0, aged, ages=True)
+@plant("tracking counts what is too old", "tidemark.pipeline.ingest.count.judge", 0, aged, about="ages")
 def judge_whatever_the_age(attributes: Any, payloads: Any, published_us: Any, reader: HeartbeatReader) -> Any:
     """Tracking judges as if no message were too old."""
     return judge(attributes, payloads, published_us, HeartbeatReader(replace(reader.contract, max_age=None)))
@@ -259,7 +259,7 @@ def numbers_by_archives_first(log: TrackingLog) -> list[int]:
     return sorted({*archived, *log.live_numbers()})
 
 
-@plant("a dropped number is taken", "log._was_taken", 989, both(two_trackers, dropped), drops=True)
+@plant("a dropped number is taken", "log._was_taken", 989, both(two_trackers, dropped), about="drops")
 def taken_if_it_is_archived(log: TrackingLog, number: int, _entry: Entry, _content: bytes) -> bool:
     """A number that was archived, and dropped, is taken again."""
     return log._archive.covers(number)
@@ -354,7 +354,7 @@ class PostponedIsEmpty(TakenForEmpty):
             return Reading(observed_at=now, oldest_unacked=now, names_a_message=False)
 
 
-@plant("a reading put off is nothing outstanding", "track", 158, budgeted, budgets=True)
+@plant("a reading put off is nothing outstanding", "track", 158, budgeted, about="budgets")
 def track_taking_postponed_for_empty(
     subscription: Any, *, tracking_backlog: Any, base_backlog: Any, **others: Any
 ) -> Any:
@@ -427,7 +427,7 @@ INFLATED = 100
 original_inflated = decoder._Room.inflated
 
 
-@plant("a verdict depends on the batch", f"{DECODER}._Room.inflated", 20, in_json, payloads=True)
+@plant("a verdict depends on the batch", f"{DECODER}._Room.inflated", 20, in_json, about="payloads")
 def inflated_within_a_batch(room: Any, data: bytes) -> bytes:
     """What comes after so many bytes of a batch is rejected."""
     content = original_inflated(room, data)
@@ -436,17 +436,17 @@ def inflated_within_a_batch(room: Any, data: bytes) -> bytes:
     return content
 
 
-@plant("nobody waits for a revision", "tidemark.pipeline.ingest.take.Asking", 34, in_avro, payloads=True)
+@plant("nobody waits for a revision", "tidemark.pipeline.ingest.take.Asking", 34, in_avro, about="payloads")
 def asking_without_patience(at_us: int, _patience_us: int) -> Asking:
     return Asking(at_us, 0)
 
 
-@plant("tracking loses patience with base", "tidemark.pipeline.ingest.ticks.Tracking", 34, in_avro, payloads=True)
+@plant("tracking loses patience with base", "tidemark.pipeline.ingest.ticks.Tracking", 34, in_avro, about="payloads")
 def tracking_with_the_patience_of_base(*parts: Any) -> take.Tracking:
     return take.Tracking(*parts, patience=PATIENCE)
 
 
-@plant("who waits goes on waiting", "tidemark.pipeline.ingest.take.seconds_of", 34, in_avro, payloads=True)
+@plant("who waits goes on waiting", "tidemark.pipeline.ingest.take.seconds_of", 34, in_avro, about="payloads")
 def wait_as_long_as_before(waited: timedelta, _patience: timedelta) -> int:
     """However soon the message's patience ends."""
     return int(max(timedelta(seconds=5), waited).total_seconds())
@@ -455,5 +455,7 @@ def wait_as_long_as_before(waited: timedelta, _patience: timedelta) -> int:
 plant("copies are told by their id alone", "tidemark.pipeline.ingest.count.keys_of", 3, kept)(
     lambda _streams, ids, _event_us, _data: keys_of(ids, ids, [0] * len(ids))
 )
-plant("who was away for long takes the log for damaged", "log._is_before_all", 9, dropped, drops=True)(lambda *_: False)
+plant("who was away for long takes the log for damaged", "log._is_before_all", 9, dropped, about="drops")(
+    lambda *_: False
+)
 plant("missed messages are not counted", "tests.simulation.oracle.missed", 9)(lambda *_: {})

@@ -16,8 +16,10 @@ from tidemark.pipeline.watermark.histogram import Histogram
 from tidemark.pipeline.watermark.usage import Usage
 
 
-@plant("readers acknowledge what they have written", "take", 3, in_rounds, rounds=True)
-@plant("readers acknowledge files, which count as durable", "take", 3, in_rounds, rounds=True, files_are_durable=True)
+@plant("readers acknowledge what they have written", "take", 3, in_rounds, about="rounds")
+@plant(
+    "readers acknowledge files, which count as durable", "take", 3, in_rounds, about="rounds", files_are_durable=True
+)
 def take_acknowledging_base(share: Share, side: Side, subscription: Any, *others: Any) -> Taken:
     """A reader acknowledges as soon as its files are written, and no version lists them yet."""
     taken = taken_of(share, side, subscription, *others)
@@ -26,41 +28,41 @@ def take_acknowledging_base(share: Share, side: Side, subscription: Any, *others
     return taken
 
 
-@plant("readers are told no watermark", "share", 4, in_rounds, rounds=True)
+@plant("readers are told no watermark", "share", 4, in_rounds, about="rounds")
 def told_no_watermark(share: Share) -> Share:
     return replace(share, watermark=None)
 
 
-@plant("readers have no bounds", "tidemark.pipeline.ingest.readers.Share.budget", 3, in_rounds, rounds=True)
+@plant("readers have no bounds", "tidemark.pipeline.ingest.readers.Share.budget", 3, in_rounds, about="rounds")
 def unbounded(_share: Share, _side: Side) -> Budget:
     """A reader takes all there is, for as long as that lasts."""
     return Budget(10**9, 10**12, timedelta(hours=1), 10**6)
 
 
-@plant("readers look into no late payload", "tidemark.pipeline.ingest.readers.Tracking", 5, in_rounds, rounds=True)
+@plant("readers look into no late payload", "tidemark.pipeline.ingest.readers.Tracking", 5, in_rounds, about="rounds")
 def tracking_without_laggards(reader: Any, copies: Any, _laggard: Any, clock: Any, contract: str) -> Tracking:
     """No message is judged by its payload on tracking."""
     return Tracking(reader, copies, None, clock, contract)
 
 
-@plant("a driver acknowledges tracking before its entry", "settling", 3, in_rounds, rounds=True)
+@plant("a driver acknowledges tracking before its entry", "settling", 3, in_rounds, about="rounds")
 def settling_acknowledging_tracking_first(*, tracking: Any, **others: Any) -> Settling:
     return Settling(tracking=Early(tracking), **others)
 
 
-@plant("a driver acknowledges base before its commit", "settling", 3, in_rounds, rounds=True)
+@plant("a driver acknowledges base before its commit", "settling", 3, in_rounds, about="rounds")
 def settling_acknowledging_base_first(*, base: Any, **others: Any) -> Settling:
     return Settling(base=Early(base), **others)
 
 
-@plant("a driver keeps no leases", "settling", 438, in_rounds, rounds=True)
+@plant("a driver keeps no leases", "settling", 438, in_rounds, about="rounds")
 class HoldsNothing(Settling):
     """The leases of what other processes have taken last as long as these have asked for."""
 
     def hold(self, taken: Sequence[Taken]) -> None: ...
 
 
-@plant("a round loses the histogram of a tracker", "settling", 5, in_rounds, rounds=True)
+@plant("a round loses the histogram of a tracker", "settling", 5, in_rounds, about="rounds")
 class WithoutOneHistogram(Settling):
     """What the first tracker has counted is dropped, and its messages are acknowledged."""
 
@@ -74,7 +76,7 @@ class WithoutOneHistogram(Settling):
         return super().settle(kept, says, used)
 
 
-@plant("a round loses the files of a lander", "settling", 3, in_rounds, rounds=True)
+@plant("a round loses the files of a lander", "settling", 3, in_rounds, about="rounds")
 class WithoutOneFile(Settling):
     """The commit leaves out what the first lander has written, and its messages are acknowledged."""
 
@@ -101,7 +103,7 @@ def settling_adding_twice(*, heartbeats: Any, quarantine: Any, **others: Any) ->
     return Settling(heartbeats=AddedTwice(heartbeats), quarantine=AddedTwice(quarantine), **others)  # type: ignore[arg-type]
 
 
-@plant("copies of what was not settled are remembered", "copies", 19, in_rounds, rounds=True)
+@plant("copies of what was not settled are remembered", "copies", 19, in_rounds, about="rounds")
 class RememberedUnsettled(RememberedCopies):
     """What any attempt has counted is remembered when the next one begins, also where its histogram is in no entry."""
 
@@ -109,5 +111,5 @@ class RememberedUnsettled(RememberedCopies):
         super().settle({*attempts, *self._noted})
 
 
-ADDED_TWICE = Planted("a round is added twice", where=in_rounds, rounds=True, settling=settling_adding_twice)
+ADDED_TWICE = Planted("a round is added twice", where=in_rounds, about="rounds", settling=settling_adding_twice)
 """No fault, although it looks like one: it breaks no invariant."""

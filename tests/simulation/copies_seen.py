@@ -46,7 +46,7 @@ class CopiesSeen:
                 first[one.heartbeat] = min(one.publish_us, first.get(one.heartbeat, one.publish_us))
         self._noted[taken.attempt] = first
         counted = int(taken.histogram.count[taken.histogram.event_bucket == COPY].sum())
-        self._world.copies += counted
+        self._world.counts["copies"] += counted
         if counted < copies:
             self._world.fail(0, f"{who} has counted {counted} copies, and must remember {copies}")
 

@@ -43,21 +43,13 @@ class Planted:
     rules: Sequence[Rule] = RULES
     judged_by: Sequence[Rule] | None = None
     """The rules by which the oracle decides; None: the broken ones, so that only what follows from them shows."""
-    ages: bool = False
-    """Whether what is too old is in play."""
-    rounds: bool = False
-    """Whether rounds are in play."""
+    about: str = ""
+    """The one of EXTRAS that is in play."""
     files_are_durable: bool = False
     """Whether the oracle lets messages be acknowledged whose files no version lists: what follows from that shows."""
     share: Callable[[Share], Share] = lambda share: share
     take: Callable[..., Taken] = taken_of
     settling: Callable[..., Settling] = Settling
-    drops: bool = False
-    """Whether archives are dropped."""
-    payloads: bool = False
-    """Whether event times are in payloads."""
-    budgets: bool = False
-    """Whether readings have a budget."""
     micro_batch: Callable[..., MicroBatch] = MicroBatch
     patches: tuple[tuple[str, Any], ...] = ()
 

@@ -1,7 +1,7 @@
 """What one seed means: the sources, the policy, who runs, and what goes wrong how often."""
 
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from itertools import pairwise
@@ -178,18 +178,22 @@ class Plan:
         return behind + self.slack_us + 4 * SECOND
 
 
-def plan_of(seed: int, *, ages: bool = True, rounds: bool = True, drops: bool = True, payloads: bool = True) -> Plan:
-    """The plan of a seed: always the same. Without `ages` nothing is too old, and all else is as it is with them; the
-    same with `rounds`, `drops` and `payloads`."""
+EXTRAS = frozenset({"ages", "rounds", "drops", "payloads", "budgets"})
+"""What may be in play besides: messages that are too old, rounds, dropped archives, event times in payloads, and a
+budget of readings."""
+
+
+def plan_of(seed: int, extras: Collection[str] = EXTRAS) -> Plan:
+    """The plan of a seed: always the same, and the same but for the `extras` that are not in play."""
     plan, rng = _plan_of(seed), random.Random(f"{seed} ages")
-    if rounds:
+    if "rounds" in extras:
         plan = _with_rounds(plan, random.Random(f"{seed} rounds"))
-    if ages and rng.random() >= 0.7:
+    if "ages" in extras and rng.random() >= 0.7:
         messages, max_age_us = with_old_messages(rng, plan.messages, above_all=plan.kind == "growing lag")
         plan = replace(plan, messages=messages, max_age_us=max_age_us)
-    if drops:
+    if "drops" in extras:
         plan = _with_drops(plan, random.Random(f"{seed} drops"))
-    return _with_payloads(plan, random.Random(f"{seed} payloads")) if payloads else plan
+    return _with_payloads(plan, random.Random(f"{seed} payloads")) if "payloads" in extras else plan
 
 
 def _plan_of(seed: int) -> Plan:

@@ -266,8 +266,8 @@ class Driver(Worker):
                 subscription.check_held(())
                 subscription.close()
             world.runs.remove(run)
-            world.rounds += settled
-            world.lost_rounds += len(self.taken) - settled
+            world.counts["rounds"] += settled
+            world.counts["lost rounds"] += len(self.taken) - settled
 
     def rounds(self, run: Run, thread: SettlingThread, tracking: RoundSubscription, base: RoundSubscription) -> Rounds:
         """The product's driver, with its threads and Spark played."""
@@ -388,7 +388,7 @@ class Driver(Worker):
             answer = process.take(told, number)
             process.step("answers")
         except Crash:
-            self.world.crashes += 1
+            self.world.counts["crashes"] += 1
             self.world.note(process.name, "crashed")
             self.processes = [other for other in self.processes if other is not process]
             raise

@@ -2,10 +2,10 @@
 
 import math
 import random
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any, NoReturn
 from unittest.mock import patch
@@ -19,7 +19,7 @@ from tests.simulation.lake import Codec, Folds, Objects, Outside, Row, Table, Wr
 from tests.simulation.micro_batch import Diffs, missed, stale
 from tests.simulation.oracle import Broken, Oracle
 from tests.simulation.payloads import reader_of
-from tests.simulation.plan import CONTRACT, TO_ADVANCE, WINDOWING, Incident, Plan, plan_of
+from tests.simulation.plan import CONTRACT, EXTRAS, TO_ADVANCE, WINDOWING, Incident, Plan, plan_of
 from tests.simulation.rounds import ACKNOWLEDGED_IN_A_CALL, Driver, OneThread, PlayedRounds, Run
 from tests.simulation.schedule import Schedule
 from tests.simulation.traffic import PATIENCE_US, SECOND, Planned
@@ -34,7 +34,6 @@ from tidemark.pipeline.lake.log.archive import ARCHIVES, archived_numbers
 from tidemark.pipeline.lake.log.tracking_log import FOLDER as LOG
 from tidemark.pipeline.lake.log.tracking_log import SUFFIX, TrackingLog
 from tidemark.pipeline.pubsub.pulls import GIVEN_BACK_SECONDS
-from tidemark.pipeline.watermark.decision import Reason
 from tidemark.pipeline.watermark.state import WatermarkState
 
 TOPIC = "heartbeats"
@@ -47,30 +46,6 @@ ENTRIES_AN_ARCHIVE = 6
 
 STEPS_AT_MOST = 150_000
 """A run that takes more does not end."""
-
-
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    """What a run came to, to see that things were put to the test. `reasons` are those that were given while there was
-    trouble: what comes after is the same in every run."""
-
-    kind: str
-    rule: str
-    messages: int
-    steps: int
-    crashes: int
-    failed_ticks: int
-    late: int
-    missed: int
-    windows: int
-    rounds: int
-    lost_rounds: int
-    copies: int
-    waited: int
-    dropped: int
-    reasons: dict[Reason, int]
-    ticks_until_near: int
-    ticks_allowed: int
 
 
 class Simulation:
@@ -89,18 +64,13 @@ class Simulation:
         self.filtered = filtered
         self.planted = planted
         # A planted fault is looked for without bounds on age, rounds, and so on, unless it is about them.
-        self.plan: Plan = plan_of(
-            seed,
-            ages=planted is AS_IT_IS or planted.ages,
-            rounds=planted is AS_IT_IS or planted.rounds,
-            drops=planted is AS_IT_IS or planted.drops,
-            payloads=planted is AS_IT_IS or planted.payloads,
-        )
+        extras = EXTRAS if planted is AS_IT_IS else {planted.about}
+        self.plan: Plan = plan_of(seed, extras)
         self.policy = planted.policy(self.plan.policy)
         # A planted fault is looked for by a true clock, so that it shows in the same seeds as ever.
         self.clock_apart = self.plan.clock_apart if planted is AS_IT_IS else timedelta(0)
         # And a planted fault is looked for with a reading at each tick.
-        self.snapshot_budget = self.plan.snapshot_budget if planted is AS_IT_IS or planted.budgets else None
+        self.snapshot_budget = self.plan.snapshot_budget if "budgets" in extras else None
         self.rng = random.Random(f"{seed} runs")
         self.clock = ManualClock(START - timedelta(seconds=1))
         self.schedule = Schedule(self.clock, self.rng)
@@ -121,15 +91,13 @@ class Simulation:
         self.is_calm = False
         self.is_over = False
         self.paused: frozenset[str] = frozenset()
-        self.steps = self.crashes = self.failed_ticks = 0
+        self.counts: Counter[str] = Counter()
         self.written: dict[int, bytes] = {}
         self.archived: set[int] = set()
         self.dropped: set[int] = set()
-        self.waited = 0
         self.workers: list[Worker] = []
         self.drivers: list[Driver] = []
         self.runs: list[Run] = []
-        self.rounds = self.lost_rounds = self.copies = 0
         self._rounds_played = PlayedRounds(self) if self.plan.rounds is not None else None
         self._trace = trace
         self._last: deque[tuple[int, str, str]] = deque(maxlen=LAST_STEPS)
@@ -138,11 +106,11 @@ class Simulation:
 
     def note(self, who: str, what: str) -> None:
         """Something happened. Raises Broken if too much has."""
-        self.steps += 1
+        self.counts["steps"] += 1
         self._last.append((self.schedule.now_us, who, what))
         if self._trace is not None:
             self._trace(_told(self._last[-1]))
-        if self.steps > STEPS_AT_MOST:
+        if self.counts["steps"] > STEPS_AT_MOST:
             self.fail(5, f"{STEPS_AT_MOST} steps, and no end")
 
     def fail(self, number: int, what: str) -> NoReturn:
@@ -186,7 +154,7 @@ class Simulation:
             ends_us = one.publish_us + PATIENCE_US * (1 if subscription == "base" else 2)
             if now_us >= ends_us or (one.appears_us is not None and one.appears_us <= now_us):
                 continue
-            self.waited += seconds > GIVEN_BACK_SECONDS
+            self.counts["waited"] += seconds > GIVEN_BACK_SECONDS
             if now_us + seconds * SECOND > ends_us + SOONEST // MICROSECOND:
                 self.fail(5, f"{one} waits on {subscription} for {seconds} s more")
 
@@ -241,32 +209,23 @@ class Simulation:
 
     # The run
 
-    def run(self) -> Outcome:
-        """Trouble, then calm, then the end. Raises Broken."""
+    def run(self) -> Counter[str]:
+        """Trouble, then calm, then the end. Returns what the run was made of, and how often each reason was given while
+        there was trouble: what comes after is the same in every run. Raises Broken."""
         with self._world_in_place(), self.planted.in_place():
             self._set_up()
             self.schedule.run(self.plan.ends_us)
-            reasons = dict(self.oracle.reasons())
-            ticks = self._calm()
+            reasons = self.oracle.reasons()
+            self._calm()
             self._end()
-        return Outcome(
-            kind=self.plan.kind,
-            rule=self.policy.rule,
-            messages=len(self.oracle.sent),
-            steps=self.steps,
-            crashes=self.crashes,
-            failed_ticks=self.failed_ticks,
-            late=len(self.oracle.late),
-            missed=self.missed,
-            windows=len(self.diffs.windows),
-            rounds=self.rounds,
-            lost_rounds=self.lost_rounds,
-            copies=self.copies,
-            waited=self.waited,
-            dropped=len(self.dropped),
-            reasons=reasons,
-            ticks_until_near=ticks,
-            ticks_allowed=self.plan.calm_ticks,
+        return self.counts + Counter(
+            {
+                "messages": len(self.oracle.sent),
+                "dropped": len(self.dropped),
+                "windows": len(self.diffs.windows),
+                "late": len(self.oracle.late),
+                **reasons,
+            }
         )
 
     @contextmanager
@@ -410,8 +369,8 @@ class Simulation:
 
     # Once it is calm
 
-    def _calm(self) -> int:  # noqa: RET503 (it ends in failing)
-        """Faults stop, and traffic goes on: how many ticks it takes until the watermark is near real time."""
+    def _calm(self) -> None:
+        """Faults stop, and traffic goes on until the watermark is near real time, which takes so many ticks at most."""
         self.is_calm = True
         if self._rounds_played is not None:
             self._rounds_played.calm_down()
@@ -432,7 +391,7 @@ class Simulation:
             self.schedule.run(until_us)
             near = from_us(self.schedule.now_us - self.plan.near_us + min(self.calm_event_us, 0))
             if self.oracle.watermark is not None and self.oracle.watermark >= near:
-                return tick
+                return
         decision = self.oracle.decisions[-1].sentence() if self.oracle.decisions else "none"
         self.fail(5, f"{self.plan.calm_ticks} ticks of calm, and it should be at {iso(near)}: {decision}")
 
@@ -502,7 +461,7 @@ class Simulation:
         runner = next(worker for worker in self.workers if isinstance(worker, Runner))
         while runner.compute():
             self.schedule.pause(SECOND)
-        self.missed = len(self.oracle.check_missed(self.heartbeats, self.diffs))
+        self.counts["missed"] = len(self.oracle.check_missed(self.heartbeats, self.diffs))
         self._check_again()
         for window in stale(self.diffs.windows, missed(self.heartbeats, self.diffs)):
             runner.batch.compute([window])

@@ -185,13 +185,13 @@ class Worker(Process):
         try:
             self.tick()
         except Crash:
-            self.world.crashes += 1
+            self.world.counts["crashes"] += 1
             self.world.note(self.name, "crashed")
             self.build()
         except Broken:
             raise
         except TidemarkError as error:
-            self.world.failed_ticks += 1
+            self.world.counts["failed ticks"] += 1
             self.world.note(self.name, f"failed: {type(error).__name__}: {error}")
             self.keeps_no_lease()
             if self.world.is_over and began_calmly:
