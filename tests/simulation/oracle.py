@@ -7,12 +7,11 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from tests.simulation.ages import TOO_OLD
 from tests.simulation.lake import Row, Table, Written
 from tests.simulation.micro_batch import Diffs, Key, missed, rows_of
 from tests.simulation.payloads import NO_REVISION
 from tests.simulation.plan import WINDOWING, Plan
-from tests.simulation.traffic import PATIENCE_US, Planned
+from tests.simulation.traffic import PATIENCE_US, TOO_OLD, Planned
 from tests.watermark.builders import situation_of, uncounted
 from tidemark.pipeline.clock import MICROSECOND, from_us, iso
 from tidemark.pipeline.contract.heartbeat import RejectionReason

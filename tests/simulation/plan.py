@@ -9,9 +9,7 @@ from typing import Literal
 
 from tests.ingest.fakes import AMPLE
 from tests.ingest.fakes import CONTRACT as FAKES_CONTRACT
-from tests.simulation.ages import with_old_messages
 from tests.simulation.payloads import Payloads, with_payloads
-from tests.simulation.round_plan import RoundsPlan, rounds_of
 from tests.simulation.traffic import (
     SECOND,
     Planned,
@@ -25,6 +23,7 @@ from tests.simulation.traffic import (
     just_in_time,
     shrinking_lag,
     with_names,
+    with_old_messages,
     with_stragglers,
 )
 from tests.watermark.builders import START, START_US
@@ -69,6 +68,38 @@ class Incident:
     at_us: int
     subscription: str
     back_us: int
+
+
+CALM_ROUND = timedelta(seconds=0.4)
+"""How long a round takes once it is calm: a fraction of a tick."""
+
+
+@dataclass(frozen=True, slots=True)
+class RoundsPlan:
+    """`drivers` that each play runs of rounds with so many `readers`. `beside` says what ticks do meanwhile: the same
+    as ever, nothing but deciding, or pulling while no round is under way.
+
+    A run takes `run_for`, unless it stops before because it is `until_young`, below `stop_below`. In a round a reader
+    takes so many `messages` at most, within the time `round_takes`. Chances are of a task: that its answer is lost and
+    it is tried again, and that two attempts run at once, of which one is used.
+    """
+
+    drivers: int
+    readers: int
+    beside: Literal["ticks", "deciders", "ticks in between"]
+    run_for: timedelta
+    until_young: bool
+    stop_below: timedelta
+    round_takes: timedelta
+    messages: int
+    batch_messages: int
+    answer_lost: float
+    twice: float
+
+    @property
+    def calm_run(self) -> timedelta:
+        """How long a run takes once it is calm. A single reader reads tracking in every other round."""
+        return CALM_ROUND * (1.5 if self.readers == 1 else 0.5)
 
 
 @dataclass(frozen=True, slots=True)
@@ -409,3 +440,22 @@ def _incidents(rng: random.Random, first_us: int, span_us: int) -> tuple[Inciden
         back = rng.choice([2, 20, 60, 200]) * SECOND
         incidents.append(Incident(first_us + rng.randrange(span_us), rng.choice(["base", "tracking"]), back))
     return tuple(incidents)
+
+
+def rounds_of(rng: random.Random, *, troubled: bool) -> RoundsPlan:
+    """Drawn by these random numbers; without trouble each task is tried once."""
+    batch = rng.choice([3, 10, 100])
+    round_takes = timedelta(seconds=rng.choice([1, 2, 5]))
+    return RoundsPlan(
+        drivers=rng.choice([1, 1, 2]),
+        readers=rng.choice([1, 2, 3, 4, 5, 8]),
+        beside=rng.choice(["ticks", "deciders", "deciders", "ticks in between"]),
+        run_for=rng.choice([1, 10, 60]) * round_takes,
+        until_young=rng.random() < 0.3,
+        stop_below=timedelta(seconds=rng.choice([1, 5, 30])),
+        round_takes=round_takes,
+        messages=rng.choice([batch, 1000]),
+        batch_messages=batch,
+        answer_lost=rng.choice([0, 0.1, 0.3]) if troubled else 0.0,
+        twice=rng.choice([0, 0.1, 0.3]) if troubled else 0.0,
+    )

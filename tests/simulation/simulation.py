@@ -13,7 +13,6 @@ from unittest.mock import patch
 from tests.clock import ManualClock
 from tests.emulator.builders import a_subscription, a_topic, plain
 from tests.ingest.fakes import AMPLE
-from tests.simulation.ages import by_age
 from tests.simulation.faults import AS_IT_IS, Planted
 from tests.simulation.lake import Codec, Folds, Objects, Outside, Row, Table, Written
 from tests.simulation.micro_batch import Diffs, missed, stale
@@ -22,7 +21,7 @@ from tests.simulation.payloads import reader_of
 from tests.simulation.plan import CONTRACT, EXTRAS, TO_ADVANCE, WINDOWING, Incident, Plan, plan_of
 from tests.simulation.rounds import ACKNOWLEDGED_IN_A_CALL, Driver, OneThread, PlayedRounds, Run
 from tests.simulation.schedule import Schedule
-from tests.simulation.traffic import PATIENCE_US, SECOND, Planned
+from tests.simulation.traffic import PATIENCE_US, SECOND, Planned, by_age
 from tests.simulation.worker import Lander, Operator, Packer, Runner, Tracker, Worker
 from tests.watermark.builders import START, START_US
 from tidemark.local.emulator.faults import Faults
