@@ -14,7 +14,6 @@ from tests.watermark.builders import (
     at,
     bounded,
     decide,
-    disorder,
     effective,
     flat,
     histogram_of,
@@ -126,18 +125,6 @@ def test_the_reachable_buckets_hold_the_whole_band_and_its_anchor(
 
 
 @bounded
-@given(timelines, moments, moments, bands)
-def test_a_second_look_at_the_same_facts_decides_the_same(
-    messages: list[Times], base: datetime, tracking: datetime, band: timedelta
-) -> None:
-    arguments = {"base": ready(base), "tracking": ready(tracking), "policy": Policy(band=band)}
-    first = decide(histogram_of(messages), **arguments)  # type: ignore[arg-type]
-    assert decide(histogram_of(messages[::-1]), **arguments) == first  # type: ignore[arg-type]
-    again = decide(histogram_of(messages), **arguments, previous=first)  # type: ignore[arg-type]
-    assert again.watermark == first.watermark
-
-
-@bounded
 @given(timelines, moments, moments)
 def test_removing_the_anchor_never_holds_the_watermark_further_back(
     messages: list[Times], base: datetime, tracking: datetime
@@ -224,17 +211,3 @@ def _aged(now: int, age: int | None) -> Reading | None:
 
 
 # --------------------------------------------------------------------------------------------------- disorder
-
-
-def test_one_stream_that_is_always_late_among_punctual_ones_is_disorder() -> None:
-    punctual = [(second * 1_000_000, second * 1_000_000) for second in range(0, 300, 10)]
-    late = [((second + 60) * 1_000_000, second * 1_000_000) for second in range(5, 300, 10)]
-    assert disorder(punctual) == disorder(late) == 0
-    assert (
-        disorder(punctual + late) == 55_000_000
-    )  # a punctual message that happened 5 s after the late one was published 55 s before it
-
-
-def test_a_common_delay_is_no_disorder() -> None:
-    assert disorder([(second + 3600, second) for second in range(50)]) == 0
-    assert disorder([]) == disorder([(5, 1)]) == disorder([(5, 1), (9, 1)]) == 0

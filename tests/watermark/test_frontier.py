@@ -50,13 +50,6 @@ def test_a_late_stream_that_has_landed_does_not_hold_the_frontier_as_it_holds_th
     assert decided(one_is_late, base=100, policy=replace(FRONTIER, rule="band")).watermark == at(30)
 
 
-def test_messages_published_exactly_a_band_before_tracking_are_not_passed() -> None:
-    histogram = published([(85, 70), (89, 80), (89.9, 85)])
-    assert flat(decided(histogram, base=100)).frontier == at(85)
-    assert flat(decided(histogram, base=99.95, tracking=99.95)).frontier == at(85)
-    assert flat(decided(histogram, base=99.9, tracking=99.9)).frontier == at(80)
-
-
 def test_pruned_messages_keep_their_part_of_the_frontier_through_a_restart() -> None:
     fast_once = published([(3, 60), *((second, second - 1) for second in range(4, 100))])
     state = _tick(WatermarkState().after(0, Beginning(LONG_AGO)), fast_once, now=100)

@@ -55,14 +55,6 @@ def test_a_reading_that_says_when_the_next_one_is_due_counts_until_that_is_overd
     assert log.read(1511, None, reading(1511)).reason is Reason.HELD_STALE_READING
 
 
-def test_an_old_reading_that_is_waited_for_longer_makes_nothing_late() -> None:
-    """It can only hold back: base may have moved on since."""
-    log = outage(Policy(max_reading_age=seconds(3600)))
-    decision = log.read(390, None, reading(390))
-    assert decision.watermark is not None
-    assert decision.watermark <= at(100)
-
-
 # --------------------------------------------------------------------------------------------- seek_tolerance
 
 
@@ -125,15 +117,6 @@ def test_base_slack_waits_for_what_base_shows_late() -> None:
 
 
 # ------------------------------------------------------------------------------------- near_real_time, band
-
-
-def test_under_a_backlog_of_tracking_near_real_time_says_whether_the_watermark_may_move() -> None:
-    reasons = {}
-    for near in (5, 30):
-        log = Log(Policy(near_real_time=seconds(near)))
-        log.publish(published(beats(0, 100)))
-        reasons[near] = log.tick(110, base=90, tracking=90).reason
-    assert reasons == {5: Reason.HELD_TRACKING_BEHIND, 30: Reason.ADVANCED}
 
 
 def test_tracking_with_a_backlog_must_be_ahead_of_base_by_the_band() -> None:

@@ -25,13 +25,6 @@ def test_a_reading_that_is_seen_again_is_as_old_as_it_was_seen_last() -> None:
     assert (stuck.oldest_unacked, stuck.observed_at, stuck.newest) == (at(95), at(160), reading(160, 95))
 
 
-def test_a_lower_reading_beyond_the_tolerance_begins_a_new_epoch() -> None:
-    state = folded(reading(100, 90), reading(130, 59.999))
-    assert state == EffectiveReading(
-        at(59.999), True, at(130), epoch=2, epoch_began=at(130), newest=reading(130, 59.999)
-    )
-
-
 def test_a_fall_is_measured_from_the_effective_reading_and_not_from_the_newest() -> None:
     assert folded(reading(100, 90), reading(110, 70), reading(120, 59)).epoch == 2
     assert folded(reading(100, 90), reading(110, 70), reading(120, 61)).epoch == 1
