@@ -5,7 +5,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -135,14 +135,14 @@ class Up:
 
 
 @contextmanager
-def up(house: House) -> Iterator[Up]:
+def up(house: House, variables: Mapping[str, str] = {}) -> Iterator[Up]:
     """`tidemark up` while the block runs, asked to end as Ctrl-C asks. Nothing that belongs to the house is there
-    afterwards, whatever became of it."""
+    afterwards, whatever became of it. `variables` are in its environment."""
     with house.output.open("wb") as file:
         process = subprocess.Popen(
             house.command("up"),
             cwd=house.started_in,
-            env=house.environment(),
+            env={**house.environment(), **variables},
             stdout=file,
             stderr=subprocess.STDOUT,
             start_new_session=True,

@@ -14,7 +14,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
@@ -26,7 +26,7 @@ from rich.table import Table
 from benchmarks.watched import reports
 from tests.chaos.disk import small_disk
 from tests.chaos.faults import FILLER
-from tests.chaos.house import House, is_a_setting, is_provisioned, until, until_running
+from tests.chaos.house import House, is_a_setting, is_provisioned, until, until_running, up
 from tests.chaos.plan import Plan
 from tests.chaos.play import CALLS_TAKE, Asked, house_of
 from tests.official_emulator import free_port
@@ -146,27 +146,6 @@ class Day:
 
 
 @contextmanager
-def running(house: House, variables: Mapping[str, str]) -> Iterator[subprocess.Popen[bytes]]:
-    """`tidemark up`, asked to end as Ctrl-C asks; what is left over is killed."""
-    with house.output.open("wb") as file:
-        process = subprocess.Popen(
-            house.command("up"),
-            cwd=house.folder,
-            env={**house.environment(), **variables},
-            stdout=file,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-        )
-    try:
-        yield process
-    finally:
-        process.send_signal(signal.SIGINT)
-        process.wait(90)
-        for one in house.processes():
-            one.kill()
-
-
-@contextmanager
 def pubsub(house: House) -> Iterator[None]:
     """tidemark's own Pub/Sub, beside `up`, so that it keeps the time while the pipeline's clock is stepped."""
     process = subprocess.Popen(
@@ -216,7 +195,7 @@ def main() -> int:
         undone.enter_context(pubsub(house))
         clock_file, variables = stepped(house.folder)
         time.sleep(3)
-        process = undone.enter_context(running(house, variables))
+        process = undone.enter_context(up(replace(house, started_in=house.folder), variables)).process
         source = Source(traffic, house.settings, house.truth, asked.first(clock), clock, CALLS_TAKE)
         undone.callback(source.stop)
         until("both subscriptions are there", lambda: is_provisioned(house.settings), 120, process)

@@ -1,23 +1,10 @@
 """The lake's own disk in a chaos run: real where it may be mounted, and otherwise said to be missing."""
 
-import os
 from pathlib import Path
 
 import pytest
 
 from tests.chaos.disk import small_disk, why_none
-
-
-def test_without_the_right_to_mount_the_reason_is_given_and_the_folder_is_a_plain_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(os, "geteuid", lambda: 1000)
-    with small_disk(tmp_path / "lake", 1) as reason:
-        assert reason is not None
-        assert "root" in reason or "no mount" in reason
-        assert not (tmp_path / "lake").is_mount()
-        (tmp_path / "lake" / "name").write_text("content")
-    assert (tmp_path / "lake" / "name").read_text() == "content"
 
 
 @pytest.mark.skipif(why_none() is not None, reason="a tmpfs cannot be mounted here")
