@@ -7,13 +7,11 @@ that somebody would ask. At the end every row is compared with what the source p
 import argparse
 import os
 import re
-import shutil
-import signal
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from functools import partial
@@ -29,13 +27,11 @@ from tests.chaos.faults import FILLER
 from tests.chaos.house import House, is_a_setting, is_provisioned, until, until_running, up
 from tests.chaos.plan import Plan
 from tests.chaos.play import CALLS_TAKE, Asked, house_of
-from tests.official_emulator import free_port
 from tidemark.local.demo.synthetic import Source
 from tidemark.local.demo.synthetic_beats import SyntheticSource
 from tidemark.pipeline.clock import SystemClock
 
 TOLD_WITHIN_SECONDS = 120.0
-REFUSED_WITHIN_SECONDS = 40.0
 DISK_MEGABYTES = 600
 STEP_SECONDS = 90
 NOBODY_DECIDES = r"[Nn]obody has decided|LakeFull|disk of \S+ is full"
@@ -115,30 +111,6 @@ class Day:
         """Wait until the status no longer has these words. Raises AssertionError."""
         until(f"no {words}", lambda: not re.search(words, self.ask("status")), 240, self.process, every=2)
 
-    def refused(self, mishap: str, folder: Path, settings: str, words: str) -> None:
-        """A second `tidemark up`, with other settings from another folder, ends with an error of these words."""
-        folder.mkdir(parents=True)
-        (folder / "tidemark.toml").write_text(settings)
-        began = time.monotonic()
-        process = subprocess.Popen(
-            [self.house.tidemark, "--config", str(folder / "tidemark.toml"), "up"],
-            cwd=folder,
-            env=self.house.environment(),
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
-        with suppress(subprocess.TimeoutExpired):
-            process.wait(REFUSED_WITHIN_SECONDS)
-        is_refused = process.poll() not in (None, 0)
-        process.send_signal(signal.SIGINT)
-        printed, _ = process.communicate(timeout=90)
-        said = " ".join(printed.split())
-        self.say(f"{mishap}: exit code {process.returncode}: {said[-500:]}")
-        is_told = is_refused and re.search(words, said) is not None
-        after = time.monotonic() - began if is_told else None
-        self.table.append(Told(mishap, {"the second up": after}, said[-200:]))
-
     def step(self, seconds: int) -> None:
         """Move the wall clock of everything that `tidemark up` started."""
         with self.clock_file.open("r+b") as file:
@@ -188,7 +160,6 @@ def main() -> int:
     traffic = SyntheticSource(streams=given.streams, jitter=timedelta(seconds=3), duplicates=0.02, broken=0.001, seed=7)
     asked = Asked(Plan(1, (), ()), given.folder, traffic, timedelta(minutes=5), disk_megabytes=DISK_MEGABYTES)
     house = house_of(asked, clock)
-    shutil.rmtree(others := house.folder.with_name(f"{house.folder.name}-others"), ignore_errors=True)
     with ExitStack() as undone:
         if why_none := undone.enter_context(small_disk(house.lake, DISK_MEGABYTES)):
             say(f"the disk cannot be filled: {why_none}")
@@ -203,7 +174,7 @@ def main() -> int:
         until_running(house, process)
         day = Day(house, process, say, clock_file)
         until("a window is computed", lambda: bool((one := house.report()) and one.computed), 240, process)
-        happen(day, others)
+        happen(day)
         published = source.stop()
         assert published is not None
         assert published.last_event_time is not None
@@ -229,20 +200,9 @@ def main() -> int:
     return 1 if untold or wrong or comparison.rows != comparison.expected_rows else 0
 
 
-def happen(day: Day, others: Path) -> None:
+def happen(day: Day) -> None:
     """What happens, in its order."""
     house, settings = day.house, day.house.config.read_text()
-    own_lake = f'uri = "file:{house.lake}"'
-    ports = re.compile(r"(web_port = |code_port = |localhost:|127\.0\.0\.1:)(\d+)")
-    elsewhere = ports.sub(lambda found: f"{found[1]}{free_port()}", settings).replace('uri = "file:lake"', own_lake)
-    emulator = re.search(r'emulator_host = "[^"]+"', settings)
-    assert emulator is not None
-    same_pubsub = re.sub(r'emulator_host = "[^"]+"', emulator[0], elsewhere)
-    day.refused("a second up from another folder, same lake", others / "second", same_pubsub, "running|owner|process")
-    other = same_pubsub.replace("[pubsub]\n", '[pubsub]\ntopic = "orders"\n')
-    day.refused("a pipeline of another topic, same lake", others / "other", other, "orders|heartbeats")
-    taken = settings.replace('uri = "file:lake"', f'uri = "file:{others / "own-lake"}"')
-    day.refused("a port that is taken", others / "port", taken, "listens at port")
 
     def fill() -> None:
         with (house.lake / FILLER).open("ab", buffering=0) as file:
