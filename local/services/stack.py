@@ -33,6 +33,15 @@ DAGSTER_ENDS_WITHIN_SECONDS = 120
 CODE_SERVER_THREADS = 16
 """Concurrent calls that the code server handles: sensors that wait until their tick is due, and requests of runs."""
 
+GIVES_MEMORY_BACK = {
+    "MALLOC_ARENA_MAX": "2",
+    "MALLOC_MMAP_THRESHOLD_": "131072",
+    "ARROW_DEFAULT_MEMORY_POOL": "system",
+}
+"""Environment variables by which Dagster's processes give back what a tick took. Any thread of the code server may run
+one: each arena of glibc's, by default eight for each core, and Arrow's own pool for each thread would come to keep what
+the largest tick took. A threshold that is set stays: large arrays are mapped, and do not end up between small ones."""
+
 LISTEN_AT = "TIDEMARK_METRICS__LISTEN"
 """The environment variable of the setting `metrics.listen`."""
 
@@ -53,9 +62,7 @@ def dagster_environment(settings: Settings, config: Path, home: Path) -> dict[st
         CODE_PORT: str(settings.dagster.code_port),
         # gRPC's fork handlers abort some of the forks by which PySpark starts a JVM. Nothing here uses gRPC in a fork.
         "GRPC_ENABLE_FORK_SUPPORT": "0",
-        # Any thread of the code server may run a tick. Each of glibc's arenas, by default eight for each core, comes to
-        # keep what the largest tick once took.
-        "MALLOC_ARENA_MAX": os.environ.get("MALLOC_ARENA_MAX", "2"),
+        **{name: os.environ.get(name, value) for name, value in GIVES_MEMORY_BACK.items()},
     }
 
 

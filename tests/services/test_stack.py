@@ -2,6 +2,7 @@
 
 import os
 import platform
+import re
 import socket
 import subprocess
 import sys
@@ -109,24 +110,34 @@ def test_the_code_server_that_up_starts_listens_and_shows_the_page_on_loopback_a
     assert not MetricsSettings().listens
 
 
-ARENAS = """
-import ctypes, threading
+MEMORY = """
+import ctypes, pyarrow, threading
 both = threading.Barrier(16)
 threads = [threading.Thread(target=both.wait) for _ in range(16)]
 [thread.start() for thread in threads]
 [thread.join() for thread in threads]
 libc = ctypes.CDLL(None)
-libc.malloc_info(0, ctypes.c_void_p.in_dll(libc, "stdout"))
+libc.malloc.restype, libc.malloc.argtypes, libc.free.argtypes = ctypes.c_void_p, [ctypes.c_size_t], [ctypes.c_void_p]
+libc.free(libc.malloc(20 << 20))
+tell = lambda: libc.malloc_info(0, ctypes.c_void_p.in_dll(libc, "stdout"))
+tell()
+libc.malloc(1 << 20)
+tell()
 libc.fflush(None)
+print(pyarrow.default_memory_pool().backend_name, flush=True)
 """
 
 
-@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="arenas are glibc's")
-def test_the_threads_of_dagster_s_processes_share_their_free_memory(tmp_path: Path) -> None:
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="it is about glibc's malloc")
+def test_dagster_s_processes_give_back_the_memory_of_a_tick(tmp_path: Path) -> None:
     """Otherwise the code server grows for hours, by what the largest tick takes for each of its threads."""
     environment = {**os.environ, **dagster_environment(Settings(), tmp_path / "tidemark.toml", tmp_path)}
-    told = subprocess.run([sys.executable, "-c", ARENAS], env=environment, capture_output=True, text=True, check=True)
-    assert 1 <= told.stdout.count("<heap nr=") <= 2
+    done = subprocess.run([sys.executable, "-c", MEMORY], env=environment, capture_output=True, text=True, check=True)
+    told, _, pool = done.stdout.strip().rpartition("\n")
+    assert told.count("<heap nr=") <= 2 * 2, "its threads share two arenas"
+    before, after = map(int, re.findall(r'type="mmap" count="(\d+)"', told))
+    assert after == before + 1, "an array is mapped, although a larger one was freed before"
+    assert pool == "system", "Arrow has no pool of its own"
 
 
 def test_up_says_where_the_page_is_or_that_its_port_is_taken() -> None:
