@@ -8,20 +8,17 @@ import dagster as dg
 from tidemark.assets.attached import CompleteWindows
 from tidemark.assets.catalog import observed_assets
 from tidemark.assets.checks import by_hand
-from tidemark.assets.jobs.corrections import corrections_asset
+from tidemark.assets.ingest import ingest_job, ingest_sensor
+from tidemark.assets.jobs.by_window import corrections_asset
 from tidemark.assets.jobs.heartbeat_diffs import compute_windows_job, heartbeat_diffs_asset, stream_status_asset
 from tidemark.assets.jobs.housekeeping import housekeeping_job, housekeeping_schedule
-from tidemark.assets.jobs.ingest import ingest_job
-from tidemark.assets.jobs.own_tables import own_table_definitions
 from tidemark.assets.jobs.repair import repair_job
-from tidemark.assets.jobs.requeue import requeue_job
 from tidemark.assets.jobs.tuning import tuning_asset, tuning_schedule
+from tidemark.assets.own_tables import own_table_definitions, tables_sensor
 from tidemark.assets.partitions import Partitions
+from tidemark.assets.requeue import requeue_job, requeue_sensor
 from tidemark.assets.scheduler.requests import OneAsks
-from tidemark.assets.sensors.ingest import ingest_sensor
-from tidemark.assets.sensors.requeue import requeue_sensor
 from tidemark.assets.sensors.staleness import staleness_sensor
-from tidemark.assets.sensors.tables import tables_sensor
 from tidemark.assets.sensors.ticks import landing_sensor, requesting, tracking_sensor
 from tidemark.assets.sensors.watching import keep_observer
 from tidemark.local.services.own_files import spark_log

@@ -8,8 +8,7 @@ import dagster as dg
 import pyarrow as pa
 
 from tidemark.assets.catalog import COMPLETE_WINDOWS, HEARTBEAT_DIFFS, HEARTBEATS, ON_COMPUTED, WATERMARK, key_of
-from tidemark.assets.partitions import Partitions
-from tidemark.assets.window_names import windows_of
+from tidemark.assets.partitions import Partitions, windows_of
 from tidemark.pipeline.clock import SystemClock
 from tidemark.pipeline.compute.table_definition import TableDefinition
 from tidemark.pipeline.lake.layout import Lake

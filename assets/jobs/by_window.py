@@ -1,21 +1,23 @@
 """Jobs and assets over windows: which windows a run computes, and what it reports to Dagster."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from datetime import datetime, timedelta
+from datetime import timedelta
 from typing import Any, TypeAlias
 
 import dagster as dg
 from pydantic import Field
 
-from tidemark.assets.catalog import ASSETS, Columns, key_of, shown, within
+from tidemark.assets.catalog import ASSETS, CORRECTIONS, HEARTBEAT_DIFFS, Columns, key_of, shown, spec, within
 from tidemark.assets.jobs.job import Context, job_of, working
-from tidemark.assets.partitions import Partitions
-from tidemark.assets.window_names import stretch_texts, stretches_asked, windows_of, windows_tag
+from tidemark.assets.partitions import Partitions, stretch_texts, stretches_asked, windows_of, windows_tag
 from tidemark.pipeline.clock import SystemClock
-from tidemark.pipeline.compute.replacement import refuse_open
+from tidemark.pipeline.compute.replacement import ReplacedWindows, refuse_open
 from tidemark.pipeline.errors import ExecutorsUnable, InvalidSettings, TableFailed, WindowExpired, WindowNotClosed
+from tidemark.pipeline.lake.tables.corrections import CORRECTION_COLUMNS
+from tidemark.pipeline.lake.tables.corrections import CORRECTIONS as SCHEMA
 from tidemark.pipeline.lake.tables.window_index import WindowIndex
 from tidemark.pipeline.orchestrator.names import PIPELINE, WINDOWS, op_of, pipeline_tag
+from tidemark.pipeline.quality.corrected import FollowedTable, follow
 from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.windows import Window
 from tidemark.resources import private
@@ -105,7 +107,6 @@ def batch_parts(
     spark: SparkResource,
     run: str,
     windows: Sequence[Window],
-    watermark: datetime | None,
     further: timedelta = timedelta(0),
 ) -> dict[str, Any]:
     """Return the arguments of a `WindowBatch` over these windows, whose input may begin `further` earlier. Raises
@@ -114,7 +115,7 @@ def batch_parts(
     def refuse_expired(windows: Sequence[Window]) -> None:
         kept.refuse_expired(windows, further=further)
 
-    kept = lake.kept_windows()
+    kept, watermark = lake.kept_windows(), lake.watermark()
     refuse_expired(windows)
     refuse_open(windows, watermark)
     return {
@@ -130,18 +131,18 @@ def batch_parts(
 def reports(
     asset: dg.AssetKey,
     partitions: Partitions,
-    windows: Iterable[Window],
-    watermark: datetime | None,
+    done: ReplacedWindows,
     index: WindowIndex,
     said: Callable[[Sequence[Window]], dict[str, Any]],
     tags: Mapping[str, str] | None = None,
 ) -> Iterator[dg.AssetMaterialization | dg.AssetObservation]:
-    """Yield an event for each partition with computed windows. A partition is materialized once it has closed and all
-    of its windows that hold a heartbeat are computed, so that downstream assets begin with the complete partition.
-    Until then it is observed."""
-    for key, held in partitions.holding(windows).items():
+    """Yield an event for each partition with windows that a run has computed. A partition is materialized once it has
+    closed and all of its windows that hold a heartbeat are computed, so that downstream assets begin with the complete
+    partition. Until then it is observed."""
+    windowing = partitions.windowing
+    for key, held in partitions.holding(map(windowing.named, done.rows)).items():
         (bounds,) = partitions.windows_in([key])
-        is_over = watermark is not None and partitions.windowing.numbered(bounds.stop - 1).is_closed_at(watermark)
+        is_over = windowing.numbered(bounds.stop - 1).is_closed_at(done.watermark)
         if len(bounds) > 1 and is_over:
             index.update()
             is_over = next(index.held.without(index.computed, bounds), None) is None
@@ -152,6 +153,36 @@ def reports(
 def which(windows: Sequence[Window]) -> dict[str, Any]:
     """Return the number and the keys of the windows that a run has computed in a partition."""
     return {"windows": len(windows), "windows_computed": ", ".join(stretch_texts(windows))}
+
+
+def corrections_asset(settings: Settings, tables: Iterable[str] = ()) -> Sequence[dg.AssetSpec]:
+    """Return the asset's spec, downstream of `heartbeat_diffs` and these custom tables; empty unless
+    `windows.corrections` is set."""
+    if not settings.windows.corrections:
+        return []
+    about = (
+        "What changed in recomputed windows: one row for each row that was added, removed or changed, with "
+        "its old and new values. Materialized by the run that records a change."
+    )
+    deps = [HEARTBEAT_DIFFS, *map(dg.AssetKey, tables)]
+    uri, columns = within(settings, CORRECTIONS.path[-1]), (SCHEMA, CORRECTION_COLUMNS)
+    return [spec(settings, CORRECTIONS, about, uri=uri, kinds={"deltalake"}, columns=columns, deps=deps)]
+
+
+def corrections_noted(lake: LakeResource, table: FollowedTable) -> Iterator[dg.AssetMaterialization]:
+    """Record what changed in a table since the last call, if `windows.corrections` is set, and materialize the asset if
+    anything did. A failure is logged, not raised: the windows are committed, and the next run tries again."""
+    if not lake.settings.windows.corrections:
+        return
+    try:
+        rows = follow(lake.whole().corrections(), table, lake.clock)
+    except Exception as error:
+        log = dg.get_dagster_logger()
+        log.warning(f"the corrections of {table.name} were not recorded; the next run tries again: {error!r}")
+        return
+    if rows:
+        metadata = {"rows": rows, f"rows/{table.name}": rows}
+        yield dg.AssetMaterialization(key_of(lake.settings, CORRECTIONS), metadata=metadata)
 
 
 def _tag(context: Context, windows: Sequence[Window]) -> None:

@@ -12,11 +12,17 @@ import pyarrow as pa
 
 from tidemark.assets.catalog import HEARTBEAT_DIFFS, HEARTBEATS, STREAM_STATUS, WATERMARK, key_of
 from tidemark.assets.checks import evaluation_of, verdict
-from tidemark.assets.jobs.by_window import Event, asset_by_window, batch_parts, reports, which, windows_job
-from tidemark.assets.jobs.corrections import corrections_noted
+from tidemark.assets.jobs.by_window import (
+    Event,
+    asset_by_window,
+    batch_parts,
+    corrections_noted,
+    reports,
+    which,
+    windows_job,
+)
 from tidemark.assets.jobs.job import Context
-from tidemark.assets.partitions import Partitions
-from tidemark.assets.window_names import stretch_ends
+from tidemark.assets.partitions import Partitions, stretch_ends
 from tidemark.pipeline.clock import iso
 from tidemark.pipeline.compute.columns import DiffPlan
 from tidemark.pipeline.compute.micro_batch import MicroBatch, Silent, compute_windows, silent_in
@@ -46,9 +52,7 @@ def heartbeat_diffs_asset(settings: Settings, partitions: Partitions) -> dg.Asse
         settings,
         HEARTBEAT_DIFFS,
         partitions,
-        lambda context, windows: compute_and_report(
-            windows, lake_of(context, settings), spark_of(context, settings), context.run.run_id, partitions
-        ),
+        partial(_compute, settings, partitions),
         _index,
         LAKE,
         SPARK,
@@ -65,37 +69,37 @@ def heartbeat_diffs_asset(settings: Settings, partitions: Partitions) -> dg.Asse
 
 def compute_windows_job(settings: Settings, partitions: Partitions) -> dg.JobDefinition:
     """Define the job that computes any windows."""
-
-    def compute(context: Context, windows: Sequence[Window]) -> Iterator[Event]:
-        lake, spark = lake_of(context, settings), spark_of(context, settings)
-        silence = yield from compute_and_report(windows, lake, spark, context.run.run_id, partitions)
-        if silence:
-            yield evaluation_of(stopped_result(settings, silence))
-
     assets = [key_of(settings, key) for key in (HEARTBEAT_DIFFS, STREAM_STATUS)]
     about = (
         "Heartbeat diffs of closed windows, and which streams were silent in them, in one run. The sensors request it; "
         "so does `tidemark repair`."
     )
-    return windows_job(settings, COMPUTE_WINDOWS, partitions, assets, compute, about)
+    return windows_job(settings, COMPUTE_WINDOWS, partitions, assets, partial(_compute, settings, partitions), about)
+
+
+def _compute(
+    settings: Settings, partitions: Partitions, context: Context, windows: Sequence[Window]
+) -> Iterator[Event]:
+    silence = yield from compute_and_report(settings, partitions, context, windows)
+    if silence:
+        yield evaluation_of(stopped_result(settings, silence))
 
 
 def compute_and_report(
-    windows: Sequence[Window], lake: LakeResource, spark: SparkResource, run_id: str, partitions: Partitions
+    settings: Settings, partitions: Partitions, context: Context, windows: Sequence[Window]
 ) -> Generator[dg.AssetMaterialization | dg.AssetObservation, None, Sequence[WindowSilence]]:
     """Compute windows, yield an event for each partition with them, and return their silence."""
     if not windows:
         return []
-    done = compute_range(windows, lake, spark, run_id)
-    dg.get_dagster_logger().info(sentence_of(done))
-    diffs, status = (key_of(lake.settings, key) for key in (HEARTBEAT_DIFFS, STREAM_STATUS))
-    computed = [window for window in windows if window.key in done.rows]
-    told = partitions, computed, done.watermark, _index(lake)
+    lake = lake_of(context, settings)
+    done = compute_range(windows, lake, spark_of(context, settings), context.run.run_id)
+    context.log.info(sentence_of(done))
+    told = partitions, done, _index(lake)
     # Yielded at once: an event that is only logged is lost if the run fails later.
     silent = silent_in(lake.whole().stream_status(), done.rows)
-    yield from reports(diffs, *told, partial(diffs_metadata, done, silent))
+    yield from reports(key_of(settings, HEARTBEAT_DIFFS), *told, partial(diffs_metadata, done, silent))
     report = silence_report(lake, done.rows)
-    yield from reports(status, *told, partial(status_metadata, report))
+    yield from reports(key_of(settings, STREAM_STATUS), *told, partial(status_metadata, report))
     yield from corrections_noted(lake, FollowedTable(HEARTBEAT_DIFFS.to_user_string(), lake.diffs("run"), DIFFS_KEY))
     return report.windows
 
@@ -106,7 +110,7 @@ def compute_range(windows: Sequence[Window], lake: LakeResource, spark: SparkRes
     windowing, settings = lake.settings.windows, lake.settings
     plan = DiffPlan(settings.message.kinds, windowing.lookback, windowing.heartbeat_period, windowing.length)
     with lake.whole().failed_runs().noting(run, stretch_ends(windows), lake.clock):
-        parts = batch_parts(lake, spark, run, windows, lake.watermark())
+        parts = batch_parts(lake, spark, run, windows)
         batch = MicroBatch(**parts, diffs=lake.diffs("run"), status=lake.whole().stream_status(), plan=plan)
         return compute_windows(batch, windows)
 

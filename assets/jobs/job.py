@@ -50,6 +50,18 @@ def job_of(
     return decorator
 
 
+def schedule_of(settings: Settings, name: str, cron: str, job: Any, about: str) -> dg.ScheduleDefinition:
+    """Define a schedule of a job, which is on by default. Its times are in UTC."""
+    return dg.ScheduleDefinition(
+        name=name_of(settings, name),
+        job=job,
+        cron_schedule=cron,
+        execution_timezone="UTC",
+        default_status=dg.DefaultScheduleStatus.RUNNING,
+        description=about,
+    )
+
+
 @contextmanager
 def working(context: Context, *lasting: type[Exception]) -> Iterator[None]:
     """Log signs of life during the block, and report a TidemarkError, or one of `lasting`, as the run's failure. A

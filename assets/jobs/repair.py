@@ -17,7 +17,7 @@ from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.upkeep.orphans import remove_orphans
 from tidemark.pipeline.upkeep.repair import Survey, Surveyor, findings, forget_damaged
 from tidemark.pipeline.windows import WINDOWS_PER_RUN
-from tidemark.resources.keys import LAKE, SPARK, lake_of, spark_of
+from tidemark.resources.keys import LAKE, SPARK
 
 REPAIR = "repair"
 ABOUT = (
@@ -44,7 +44,6 @@ def repair_job(settings: Settings, partitions: Partitions) -> dg.JobDefinition:
     def repair(context: dg.OpExecutionContext, config: RepairConfig) -> Iterator[Event | dg.Output[None]]:
         """Checks each window of the range, reports what is stale, missing, damaged or orphaned, and recomputes what it
         can. Fails if anything is left that it does not repair."""
-        lake, spark = lake_of(context, settings), spark_of(context, settings)
         clock = SystemClock()
         surveyor = Surveyor(settings, clock)
         survey = _look(surveyor, settings, config)
@@ -61,7 +60,7 @@ def repair_job(settings: Settings, partitions: Partitions) -> dg.JobDefinition:
         forget_damaged(surveyor.lake, own)
         computed, silence = 0, list[WindowSilence]()
         for windows in () if config.dry_run else survey.runs(WINDOWS_PER_RUN):
-            silence += yield from compute_and_report(windows, lake, spark, context.run_id, partitions)
+            silence += yield from compute_and_report(settings, partitions, context, windows)
             computed += len(windows)
         if silence:
             yield evaluation_of(stopped_result(settings, silence))

@@ -7,7 +7,7 @@ from typing import Any
 import dagster as dg
 
 from tidemark.assets.catalog import HEARTBEATS, WATERMARK, WATERMARK_TUNING, key_of, spec, within
-from tidemark.assets.jobs.job import tags_of, working
+from tidemark.assets.jobs.job import schedule_of, tags_of, working
 from tidemark.pipeline.clock import SystemClock, format_duration
 from tidemark.pipeline.errors import NothingToTune
 from tidemark.pipeline.orchestrator.names import name_of
@@ -69,14 +69,8 @@ def tuning_schedule(settings: Settings) -> dg.ScheduleDefinition:
         description="Writes the report on the cost and benefit of every band in recent data.",
         tags=tags_of(settings),
     )
-    return dg.ScheduleDefinition(
-        name=name_of(settings, "daily_tuning"),
-        job=job,
-        cron_schedule=EVERY_DAY,
-        execution_timezone="UTC",
-        default_status=dg.DefaultScheduleStatus.RUNNING,
-        description="Reports each day how the watermark is tuned, and how it could be.",
-    )
+    about = "Reports each day how the watermark is tuned, and how it could be."
+    return schedule_of(settings, "daily_tuning", EVERY_DAY, job, about)
 
 
 def tuning_metadata(report: TuningReport, page: str) -> dict[str, Any]:

@@ -11,8 +11,8 @@ from typing import Any
 
 import dagster as dg
 
-from tidemark.assets.scheduler.lost_runs import report_dead
-from tidemark.assets.scheduler.runs import Runs, attempt_of, ended_at, ended_attempts
+from tidemark.assets.partitions import stretch_texts, windows_tag
+from tidemark.assets.scheduler.runs import Runs, attempt_of, ended_at, ended_attempts, report_dead
 from tidemark.assets.scheduler.turns import (
     LONGEST_PAUSE,
     Front,
@@ -21,7 +21,6 @@ from tidemark.assets.scheduler.turns import (
     room_for_older,
     take_turn,
 )
-from tidemark.assets.window_names import stretch_texts, windows_tag
 from tidemark.pipeline.clock import EPOCH, Clock
 from tidemark.pipeline.orchestrator.names import BACKLOG, COMPUTE_WINDOWS, WINDOWS, name_of, op_of
 from tidemark.pipeline.settings import Settings

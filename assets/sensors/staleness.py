@@ -20,7 +20,8 @@ from tidemark.pipeline.errors import CorruptObject, LakeFull, LakeUnwritable
 from tidemark.pipeline.quality.lacking import MissedHeartbeats
 from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.windows import Window
-from tidemark.resources.keys import LAKE, PUBSUB, keys_of, lake_of, pubsub_of
+from tidemark.resources.keys import PUBSUB, pubsub_of
+from tidemark.resources.lake import LakeResource
 
 USER = "staleness"
 """The sensor's name, and the `user` of the lake's parts that it reads."""
@@ -82,13 +83,13 @@ def staleness_sensor(
     @ticking_sensor(
         settings,
         USER,
+        PUBSUB,
         at_least=CHECK_EVERY,
-        required_resource_keys=keys_of(settings, LAKE, PUBSUB),
         description=about,
         **updates,
     )
-    def staleness(context: dg.SensorEvaluationContext) -> dg.SensorResult:
-        look = CheckInput(lake_of(context, settings), pubsub_of(context, settings), USER, clock.now())
+    def staleness(context: dg.SensorEvaluationContext, lake: LakeResource) -> dg.SensorResult:
+        look = CheckInput(lake, pubsub_of(context, settings), USER, clock.now())
         results, request = list[dg.AssetCheckEvaluation](), Request((), "")
         if asking is not None:
             found = _missed(look, context.log)

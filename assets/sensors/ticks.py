@@ -17,9 +17,9 @@ from tidemark.assets.catalog import (
     key_of,
 )
 from tidemark.assets.events import landing_events, landing_sentence, tracking_events
+from tidemark.assets.ingest import run_at_work
 from tidemark.assets.scheduler.requests import OneAsks, Request, next_request
 from tidemark.assets.scheduler.runs import Runs
-from tidemark.assets.sensors.ingest import run_at_work
 from tidemark.assets.sensors.watching import Jobs, note_problem, observer_of, ticking_sensor
 from tidemark.pipeline.clock import Clock, format_duration
 from tidemark.pipeline.ingest.copies import RememberedCopies
@@ -29,7 +29,7 @@ from tidemark.pipeline.ingest.readers import tick_budget
 from tidemark.pipeline.ingest.ticks import land, track
 from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.watermark.state import WatermarkState
-from tidemark.resources.keys import LAKE, PUBSUB, keys_of, lake_of, pubsub_of
+from tidemark.resources.keys import PUBSUB, pubsub_of
 from tidemark.resources.lake import LakeResource
 
 LANDS_BEFORE = timedelta(seconds=1)
@@ -70,8 +70,8 @@ def tracking_sensor(
     @ticking_sensor(
         settings,
         "tracking",
+        PUBSUB,
         waits=True,
-        required_resource_keys=keys_of(settings, PUBSUB, LAKE),
         **asks,
         description=(
             f"Every {format_duration(settings.watermark.tick)}: pulls the tracking subscription, persists the "
@@ -79,8 +79,8 @@ def tracking_sensor(
             f"{TRACKING_HISTOGRAM.to_user_string()} up to date."
         ),
     )
-    def tracking(context: dg.SensorEvaluationContext) -> dg.SensorResult:
-        pubsub, lake = pubsub_of(context, settings), lake_of(context, settings)
+    def tracking(context: dg.SensorEvaluationContext, lake: LakeResource) -> dg.SensorResult:
+        pubsub = pubsub_of(context, settings)
         pubsub.sweep()
         pace.wait()
         pulls = budget
@@ -129,8 +129,8 @@ def landing_sensor(
     @ticking_sensor(
         settings,
         "landing",
+        PUBSUB,
         waits=True,
-        required_resource_keys=keys_of(settings, PUBSUB, LAKE),
         asset_selection=[key_of(settings, key) for key in (HEARTBEATS, QUARANTINED)],
         description=(
             f"Every {format_duration(settings.watermark.tick)}: pulls the base subscription, appends to "
@@ -138,16 +138,15 @@ def landing_sensor(
             "Pauses while a run lands instead."
         ),
     )
-    def landing(context: dg.SensorEvaluationContext) -> dg.SensorResult:
-        pubsub, lake = pubsub_of(context, settings), lake_of(context, settings)
+    def landing(context: dg.SensorEvaluationContext, lake: LakeResource) -> dg.SensorResult | str:
+        pubsub = pubsub_of(context, settings)
         decides_at = tracking.next_at
         pace.aim(None if decides_at is None else decides_at - LANDS_BEFORE)
         pace.wait()
         runs, now = Runs(context.instance, settings), clock.now()
         if (run := run_at_work(runs, now)) is not None:
             pubsub.base().close()
-            said = dg.SkipReason(f"run {run[:8]} lands and tracks: its readers land instead")
-            return dg.SensorResult(skip_reason=said)
+            return f"run {run[:8]} lands and tracks: its readers land instead"
         heartbeats, quarantine = lake.new_files("landing")
         with at_work.working():
             landed = land(

@@ -4,7 +4,6 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from functools import wraps
 from typing import Any
 from uuid import uuid4
 
@@ -20,7 +19,7 @@ from tidemark.pipeline.orchestrator.names import INGEST, TICK, name_of
 from tidemark.pipeline.quality.failing import TickNotes
 from tidemark.pipeline.settings import Settings
 from tidemark.resources.json_logs import ids_in_logs
-from tidemark.resources.keys import lake_of
+from tidemark.resources.keys import LAKE, keys_of, lake_of
 from tidemark.resources.lake import LakeResource
 
 OBSERVER, ENDED, NOTES, PROBLEMS = "observer", "ended runs", "notes of ticks", "problems of ticks"
@@ -40,7 +39,8 @@ OF_THE_UI, BY_THE_UI = "__ASSET_JOB", "materialize"
 """The beginning of Dagster's name for a job that materializes assets from the UI, and tidemark's name for it."""
 
 Jobs = Sequence[dg.JobDefinition]
-Tick = Callable[[dg.SensorEvaluationContext], dg.SensorResult]
+Tick = Callable[[dg.SensorEvaluationContext, LakeResource], dg.SensorResult | str]
+"""A sensor's function. Text that it returns says why nothing is requested."""
 
 
 def keep_observer(
@@ -75,33 +75,44 @@ def notes_of(lake: LakeResource) -> TickNotes:
 
 
 def ticking_sensor(
-    settings: Settings, name: str, *, waits: bool = False, at_least: timedelta = timedelta(0), **more: Any
-) -> Callable[..., dg.SensorDefinition]:
-    """Return a decorator for a sensor that is on by default and ticks as the settings say. With `waits`, its function
+    settings: Settings,
+    name: str,
+    *resources: str,
+    waits: bool = False,
+    at_least: timedelta = timedelta(0),
+    **more: Any,
+) -> Callable[[Tick], dg.SensorDefinition]:
+    """Return a decorator for a sensor that is on by default and ticks as the settings say, with the lake and these
+    further resources. With `waits`, its function
     waits for the due time itself; otherwise Dagster's daemon evaluates it about a tick after the last, and not before
     `at_least` has passed."""
     tick = max(settings.watermark.tick, at_least)
-    least = least_interval(tick) if waits else last_look(tick)
-    running = dg.DefaultSensorStatus.RUNNING
-    sensor = dg.sensor(name=name_of(settings, name), minimum_interval_seconds=least, default_status=running, **more)
+    sensor = dg.sensor(
+        name=name_of(settings, name),
+        minimum_interval_seconds=least_interval(tick) if waits else last_look(tick),
+        default_status=dg.DefaultSensorStatus.RUNNING,
+        required_resource_keys=keys_of(settings, LAKE, *resources),
+        **more,
+    )
     return lambda evaluate: sensor(watched(settings, name, evaluate))
 
 
-def watched(settings: Settings, sensor: str, tick: Tick) -> Tick:
+def watched(settings: Settings, sensor: str, tick: Tick) -> Callable[[dg.SensorEvaluationContext], dg.SensorResult]:
     """Wrap a sensor's function: each tick gets an id, which the runs that it requests carry as a tag, and its failure
     and duration are recorded."""
 
-    @wraps(tick)
     def watching(context: dg.SensorEvaluationContext) -> dg.SensorResult:
         lake, clock = lake_of(context, settings), SystemClock()
-        observer, began, tick_id = observer_of(lake), clock.monotonic(), _id_of(context)
+        observer, began = observer_of(lake), clock.monotonic()
+        # Dagster's id of the tick, as in its storage.
+        tick_id = context.log_key[-1] if context.log_key else uuid4().hex[:12]
         notes, in_lake = notes_of(lake), lake.whole().failed_ticks()
         observer.begin(sensor)
         try:
             with ids_in_logs(pipeline=settings.pipeline_name, sensor=sensor, tick=tick_id):
                 owned = lake.ownership()
                 (owned.state if sensor in WRITERS else owned.allow)()
-                result = tick(context)
+                result = tick(context, lake)
         except Exception as error:
             took = clock.monotonic() - began
             observer.ticked(sensor, took, notes.failed(sensor, error, in_lake))
@@ -110,7 +121,10 @@ def watched(settings: Settings, sensor: str, tick: Tick) -> Tick:
         notes.good(sensor, in_lake, waits=lake.kept.get(PROBLEMS, dict[str, str]).pop(sensor, ""))
         if observer.is_on and sensor == INGEST:
             lake.kept.get(ENDED, EndedRuns).tell(Runs(context.instance, settings), observer)
-        return _tagged(result, tick_id)
+        if isinstance(result, str):
+            return dg.SensorResult(skip_reason=dg.SkipReason(result))
+        asked = [one.with_replaced_attrs(tags={**one.tags, TICK: tick_id}) for one in result.run_requests or ()]
+        return result._replace(run_requests=asked) if asked else result
 
     return watching
 
@@ -118,19 +132,6 @@ def watched(settings: Settings, sensor: str, tick: Tick) -> Tick:
 def note_problem(lake: LakeResource, sensor: str, problem: str) -> None:
     """Note what a tick could not do although it did not fail; empty if there is no problem."""
     lake.kept.get(PROBLEMS, dict[str, str])[sensor] = problem
-
-
-def _id_of(context: dg.SensorEvaluationContext) -> str:
-    """Return Dagster's id of the tick, as in its storage; without one, a random id."""
-    return context.log_key[-1] if context.log_key else uuid4().hex[:12]
-
-
-def _tagged(result: dg.SensorResult, tick_id: str) -> dg.SensorResult:
-    """Tag the requested runs with the tick's id."""
-    if not result.run_requests:
-        return result
-    requests = [one.with_replaced_attrs(tags={**one.tags, TICK: tick_id}) for one in result.run_requests]
-    return result._replace(run_requests=requests)
 
 
 @dataclass

@@ -19,8 +19,8 @@ from tests.ingest.model_subscription import ModelBacklog, ModelSubscription
 from tests.quick import with_policy
 from tidemark.assets.definitions import build_definitions
 from tidemark.assets.jobs.job import tags_of
+from tidemark.assets.partitions import stretch_named
 from tidemark.assets.scheduler.runs import Runs
-from tidemark.assets.window_names import stretch_named
 from tidemark.local.emulator.model import PubSubModel
 from tidemark.pipeline.clock import Clock, SystemClock, iso
 from tidemark.pipeline.contract.heartbeat import FieldKind

@@ -11,8 +11,8 @@ from tests.dagster.test_repair import materialized, told
 from tidemark.assets.catalog import HEARTBEAT_DIFFS, STREAM_STATUS
 from tidemark.assets.definitions import build_definitions
 from tidemark.assets.jobs.job import tags_of
+from tidemark.assets.partitions import stretch_named, stretch_texts, windows_tag
 from tidemark.assets.scheduler.runs import Runs, ended_attempts
-from tidemark.assets.window_names import stretch_named, stretch_texts, windows_tag
 from tidemark.pipeline.orchestrator.names import COMPUTE_WINDOWS, PIPELINE, op_of
 from tidemark.pipeline.orchestrator.names import WINDOWS as TAG
 from tidemark.pipeline.windows import Windowing

@@ -24,11 +24,12 @@ from tests.dagster.house import (
 )
 from tests.quick import classic
 from tests.watermark.builders import ints
-from tidemark.assets.jobs.ingest import WHY_NOT, Report
-from tidemark.assets.sensors.ingest import (
+from tidemark.assets.ingest import (
     AGAIN_WITHIN,
     OVERTIME,
     UNABLE_PAUSE,
+    WHY_NOT,
+    Report,
     caught_up_lately,
     run_at_work,
     why_no_run,

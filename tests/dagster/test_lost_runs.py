@@ -15,13 +15,12 @@ from dagster._core.test_utils import create_run_for_test, freeze_time
 
 from tests.dagster.test_run_launcher import CodeServer, until
 from tests.official_emulator import free_port
+from tidemark.assets.ingest import run_at_work
 from tidemark.assets.jobs import job
 from tidemark.assets.jobs.job import BEAT, beating, tags_of
-from tidemark.assets.scheduler.lost_runs import LONGEST_RUN, SILENT_FOR, STARTS_WITHIN, report_dead
 from tidemark.assets.scheduler.requests import pause_of
-from tidemark.assets.scheduler.runs import Runs
+from tidemark.assets.scheduler.runs import LONGEST_RUN, SILENT_FOR, STARTS_WITHIN, Runs, report_dead
 from tidemark.assets.scheduler.turns import LONGEST_PAUSE
-from tidemark.assets.sensors.ingest import run_at_work
 from tidemark.pipeline.clock import SystemClock
 from tidemark.pipeline.orchestrator.names import COMPUTE_WINDOWS, INGEST, READS
 from tidemark.pipeline.settings import Settings

@@ -7,7 +7,7 @@ from dagster._core.definitions.data_version import CachingStaleStatusResolver
 from dagster._core.loader import LoadingContextForTest
 
 from tidemark.assets.catalog import HEARTBEAT_DIFFS, HEARTBEATS
-from tidemark.assets.jobs.own_tables import provenance
+from tidemark.assets.own_tables import provenance
 from tidemark.assets.partitions import Partitions
 from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.windows import Windowing

@@ -8,8 +8,8 @@ import dagster as dg
 from tests.dagster.house import FIELDS, PUBSUB, SECOND, ModelWorld, Ticking, beats_between, publish, settings_of
 from tests.dagster.test_sensors import MINUTE, WINDOWS_OF_BACKLOG, backlog_start
 from tests.lake.builders import put, version_of
+from tidemark.assets.requeue import MOST_REQUESTS
 from tidemark.assets.scheduler.turns import PATIENCE
-from tidemark.assets.sensors.requeue import MOST_REQUESTS
 from tidemark.pipeline.clock import iso
 from tidemark.pipeline.contract.heartbeat import HeartbeatReader
 from tidemark.pipeline.ingest.requeue import Requeue, Requeuer

@@ -18,8 +18,7 @@ from tests.official_emulator import HOST, free_port
 from tidemark.assets.catalog import HEARTBEATS, WATERMARK
 from tidemark.assets.jobs.housekeeping import prune_events, prune_runs
 from tidemark.assets.jobs.job import tags_of
-from tidemark.assets.scheduler.lost_runs import SILENT_FOR, report_dead
-from tidemark.assets.scheduler.runs import Runs
+from tidemark.assets.scheduler.runs import SILENT_FOR, Runs, report_dead
 from tidemark.pipeline.clock import SystemClock
 from tidemark.pipeline.orchestrator.names import COMPUTE_WINDOWS
 from tidemark.pipeline.settings import Settings

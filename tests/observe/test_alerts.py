@@ -11,7 +11,7 @@ import pytest
 from tests.dagster.house import publish
 from tests.observe.hour import MINUTE, SECOND, STREAMS, Hour, an_hour
 from tests.observe.promtool import check, rules
-from tidemark.assets.scheduler import lost_runs
+from tidemark.assets.scheduler import runs as lost_runs
 from tidemark.pipeline.lake.store.objects import count_call
 from tidemark.pipeline.orchestrator.names import INGEST, READS
 from tidemark.pipeline.settings_sections import PubSubSettings

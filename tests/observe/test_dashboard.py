@@ -12,7 +12,7 @@ import pytest
 
 from tests.observe.hour import an_hour, in_prometheus, labels_of
 from tests.observe.promtool import answers
-from tidemark.assets.scheduler import lost_runs
+from tidemark.assets.scheduler import runs as lost_runs
 from tidemark.pipeline.lake.store.objects import count_call
 from tidemark.pipeline.observe.instruments import INSTRUMENTS, PIPELINE, Kind
 from tidemark.pipeline.orchestrator.names import INGEST

@@ -1,23 +1,61 @@
-"""The sensor that requests a run over quarantine when the message contract changes."""
+"""The job that judges quarantined messages again, and the sensor that requests it when the message contract changes."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import dagster as dg
 
+from tidemark.assets.catalog import HEARTBEATS, key_of
+from tidemark.assets.jobs.job import job_of
 from tidemark.assets.scheduler.requests import pause_of
 from tidemark.assets.scheduler.runs import Runs
 from tidemark.assets.sensors.staleness import CHECK_EVERY
 from tidemark.assets.sensors.watching import ticking_sensor
 from tidemark.pipeline.clock import Clock
+from tidemark.pipeline.ingest.requeue import Requeuer
 from tidemark.pipeline.lake.layout import Lake
 from tidemark.pipeline.orchestrator.names import CONTRACT, REQUEUE, name_of
+from tidemark.pipeline.pubsub.schemas import reader_of
 from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.settings_sections import BY_HAND
-from tidemark.resources.keys import LAKE, keys_of, lake_of
+from tidemark.resources.keys import LAKE, lake_of
+from tidemark.resources.lake import LakeResource
+
+ABOUT = (
+    "Judges quarantined messages again by the current settings, and lands those that pass. It is safe to run at any "
+    "time, to kill, and to repeat."
+)
 
 MOST_REQUESTS = 3
 """Runs that one code server requests at most for its contract. A failed run is requested again, after a growing pause;
 one that keeps failing needs an operator."""
+
+
+def requeue_job(settings: Settings, clock: Clock) -> dg.JobDefinition:
+    """Define the job that does `tidemark quarantine --requeue` in a run."""
+
+    @job_of(settings, REQUEUE, "judge_again", ABOUT, LAKE)
+    def requeue(context: dg.OpExecutionContext) -> Iterator[dg.AssetMaterialization | dg.Output[None]]:
+        """Judges quarantined messages by the current message contract, and lands those that pass."""
+        lake = lake_of(context, settings).whole()
+        accepted = lake.accepted_schemas(settings.message.schema_names)
+        done = Requeuer.of(lake, reader_of(settings.contract, settings.pubsub, accepted), clock).run()
+        lake.judged_by().note(settings.contract_digest, clock.now())
+        metadata: dict[str, Any] = {
+            "landed": done.landed,
+            "late": done.late,
+            "landed_before": done.there,
+            **{f"still_rejected/{reason}": count for reason, count in done.rejected.items()},
+            **{f"of_another_kind/{name}": count for name, count in done.of_another_kind.items()},
+        }
+        context.log.info(f"landed {done.landed} messages of quarantine; {done.rejected.total()} are rejected as before")
+        if done.landed:
+            landed = {"rows": done.landed, "late": done.late}
+            yield dg.AssetMaterialization(key_of(settings, HEARTBEATS), metadata=landed)
+        yield dg.Output(None, metadata=metadata)
+
+    return requeue
 
 
 @dataclass
@@ -38,20 +76,19 @@ def requeue_sensor(settings: Settings, clock: Clock, job: dg.JobDefinition) -> d
         REQUEUE,
         at_least=CHECK_EVERY,
         job=job,
-        required_resource_keys=keys_of(settings, LAKE),
         description=(
             f"Requests a run of the job {name_of(settings, REQUEUE)} when the section message of the settings has "
             f'changed since quarantine was judged last. With quarantine.requeue = "{BY_HAND}" there is no such sensor.'
         ),
     )
-    def requeue(context: dg.SensorEvaluationContext) -> dg.SensorResult:
-        memory.is_done = memory.is_done or is_judged(lake_of(context, settings).whole(), settings, clock)
+    def requeue(context: dg.SensorEvaluationContext, lake: LakeResource) -> dg.SensorResult | str:
+        memory.is_done = memory.is_done or is_judged(lake.whole(), settings, clock)
         if memory.is_done:
-            return _nothing("quarantine has been judged by this contract")
+            return "quarantine has been judged by this contract"
         if pause := pause_of(Runs(context.instance, settings), REQUEUE, clock.now(), "judges quarantine again"):
-            return _nothing(pause)
+            return pause
         if memory.requests == MOST_REQUESTS:
-            return _nothing(
+            return (
                 f"{MOST_REQUESTS} runs were requested for this contract and none has ended well: look at their logs, "
                 "then run `tidemark quarantine --requeue`"
             )
@@ -72,7 +109,3 @@ def is_judged(lake: Lake, settings: Settings, clock: Clock) -> bool:
     if there != digest:
         judged_by.note(digest, clock.now())
     return True
-
-
-def _nothing(why: str) -> dg.SensorResult:
-    return dg.SensorResult(skip_reason=dg.SkipReason(why))

@@ -1,0 +1,261 @@
+"""The job whose readers on Spark pull instead of the ticks, and the sensor that starts it: to catch up, or always."""
+
+import logging
+import math
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Any
+
+import dagster as dg
+
+from tidemark.assets.events import histogram_events, landing_events
+from tidemark.assets.jobs.job import job_of
+from tidemark.assets.scheduler.requests import pause_of
+from tidemark.assets.scheduler.runs import Runs, ended_at, report_dead, why_dead
+from tidemark.assets.sensors.landed_by_runs import tell_landed
+from tidemark.assets.sensors.watching import ticking_sensor
+from tidemark.pipeline.clock import Clock, to_us
+from tidemark.pipeline.durations import format_duration, rough
+from tidemark.pipeline.errors import ExecutorsUnable
+from tidemark.pipeline.ingest.on_spark import SparkReaders, readers_for
+from tidemark.pipeline.ingest.outcome import Settled, Side
+from tidemark.pipeline.ingest.progress import BacklogWatch, readings_of
+from tidemark.pipeline.ingest.rounds import PLAN, Ended, RoundDone, Rounds, RunPlan, sentence_of
+from tidemark.pipeline.ingest.settle import Settling
+from tidemark.pipeline.orchestrator.names import ENDED, INGEST, READS, STAYS, name_of
+from tidemark.pipeline.settings import Settings
+from tidemark.pipeline.spark.session import cores_of
+from tidemark.pipeline.watermark.histogram import bucket_of
+from tidemark.pipeline.watermark.state import WatermarkState
+from tidemark.resources.keys import LAKE, PUBSUB, SPARK, lake_of, pubsub_of, spark_of
+from tidemark.resources.lake import LakeResource
+
+WHY_NOT = "tidemark/why_not"
+"""The tag of a run that pulled nothing because executors lack tidemark. Its value is the error, which says what to
+do."""
+
+MOST_OF_A_TAG = 1000
+"""Characters of an error that a tag holds at most."""
+
+SLOW = 1.5
+"""A round that takes this many times its planned duration is reported as slow, except the first, which also waits for
+Spark's workers."""
+
+UNABLE_PAUSE = timedelta(minutes=10)
+"""Pause after a run whose executors could not run tidemark, while only ticks pull: an operator has to install
+something."""
+
+OVERTIME = timedelta(minutes=5)
+"""Ticks pull again once a run exceeds its time by this much: it may hang."""
+
+AGAIN_WITHIN = timedelta(minutes=10)
+"""A run that has to start this soon after one that had caught up stays for its full time: ticks cannot keep up."""
+
+
+@dataclass(slots=True)
+class Report:
+    """The rounds that a run has settled, in total and since its last report. It reports once per tick, however short
+    rounds are."""
+
+    clock: Clock
+    settings: Settings
+    round: timedelta
+    total: Settled = field(default_factory=Settled)
+    _untold: list[RoundDone] = field(default_factory=list)
+    _told_at: float = -math.inf
+
+    def add(self, done: RoundDone) -> bool:
+        """Add a round. True if a report is due."""
+        self.total += done.settled
+        self._untold.append(done)
+        return self.clock.monotonic() - self._told_at >= self.settings.watermark.tick.total_seconds()
+
+    def sentence(self) -> str:
+        """Describe the unreported rounds, of which there is at least one."""
+        last, says = self._untold[-1], sentence_of(self._untold)
+        if last.readers_seconds < SLOW * self.round.total_seconds() or self._untold[0].number == 0:
+            return says
+        return (
+            f"{says}. A round should take {format_duration(self.round)}: Spark needs a task slot for each of the "
+            f"{last.share.readers} readers, and for windows"
+        )
+
+    def told(self, log: logging.Logger) -> list[dg.AssetMaterialization]:
+        """Log the unreported rounds, and return their materializations."""
+        if self._untold:
+            log.info(self.sentence())
+        settled = sum((one.settled for one in self._untold), Settled())
+        self._untold, self._told_at = [], self.clock.monotonic()
+        return [*landing_events(self.settings, settled.landed), *histogram_events(self.settings, settled.persisted)]
+
+
+def ingest_job(settings: Settings, clock: Clock, plan: RunPlan = PLAN) -> dg.JobDefinition:
+    """Define the job: rounds of a Spark job, until the backlog is young or the run's time is up."""
+    about = (
+        f"Lands and tracks with up to {settings.ingest.readers} readers on Spark. It is safe to start at any time, "
+        "to kill, and to start twice: it acknowledges only what is visible."
+    )
+
+    @job_of(settings, INGEST, "read_rounds", about, PUBSUB, LAKE, SPARK, lasting=(ExecutorsUnable,))
+    def ingest(context: dg.OpExecutionContext) -> Iterator[dg.AssetMaterialization | dg.Output[None]]:
+        """Lands and tracks in rounds. Each commits one transaction and one log entry, and then acknowledges."""
+        pubsub, lake, spark = pubsub_of(context, settings), lake_of(context, settings), spark_of(context, settings)
+        report, began = Report(clock, settings, plan.round), clock.monotonic()
+        with (
+            lake.whole().failed_runs().noting(context.run_id, (), clock, context.job_name),
+            _tagging_why_not(context),
+            closing(pubsub.base()) as base,
+            closing(pubsub.tracking()) as tracking,
+        ):
+            session = spark.session()
+            readers = SparkReaders(session, spark.interrupt)
+            readers.require_able()
+            rounds = Rounds(
+                settings=settings,
+                run=context.run_id,
+                readers=readers_for(settings, cores_of(session)),
+                settling=Settling(lake.tracking_log("settling"), clock, tracking, base, *lake.new_files("settling")),
+                read=readers,
+                newest=lake.tracking_log("run").newest,
+                backlogs={Side.TRACKING: pubsub.tracking_backlog(INGEST), Side.BASE: pubsub.base_backlog(INGEST)},
+                clock=clock,
+                plan=plan,
+            )
+            stays = settings.ingest.is_continuous or STAYS in context.run.tags
+            for done in rounds.rounds(plan.run_for, until_young=not stays):
+                if done.number == 0:
+                    context.instance.add_run_tags(context.run_id, {READS: "true"})
+                    lake.whole().failed_runs().settled(context.job_name)
+                if report.add(done):
+                    yield from report.told(context.log)
+            yield from report.told(context.log)
+        context.instance.add_run_tags(context.run_id, {ENDED: str(rounds.ended)})
+        total = report.total
+        metadata: dict[str, Any] = {
+            "ended": str(rounds.ended),
+            "tracked": total.persisted.messages,
+            "heartbeats": total.landed.heartbeats,
+            "quarantined": total.landed.rejected.total(),
+            "late": total.landed.late,
+            "seconds": round(clock.monotonic() - began, 1),
+        }
+        yield dg.Output(None, metadata=metadata)
+
+    return ingest
+
+
+@contextmanager
+def _tagging_why_not(context: dg.OpExecutionContext) -> Iterator[None]:
+    """Tag the run with the error if executors cannot run tidemark, which Dagster's retries do not fix."""
+    try:
+        yield
+    except ExecutorsUnable as error:
+        context.instance.add_run_tags(context.run_id, {WHY_NOT: str(error)[:MOST_OF_A_TAG]})
+        raise
+
+
+def ingest_sensor(settings: Settings, clock: Clock, plan: RunPlan = PLAN) -> dg.SensorDefinition:
+    """Define the sensor that keeps a run at work, or requests one when ticks do not catch up with a backlog."""
+    is_continuous = settings.ingest.is_continuous
+    if is_continuous:
+        when = "Keeps a run at work."
+    else:
+        when = (
+            f"Requests a run when base or tracking holds a message older than {format_duration(plan.start_after)}, "
+            f"when {plan.start_size} messages were published since the oldest that base holds, or when ticks do not "
+            "catch up."
+        )
+
+    @ticking_sensor(
+        settings,
+        INGEST,
+        job_name=name_of(settings, INGEST),
+        description=(
+            f"{when} Its readers on Spark pull instead of the sensors {name_of(settings, 'landing')} and "
+            f"{name_of(settings, 'tracking')}."
+        ),
+    )
+    def ingest(context: dg.SensorEvaluationContext, lake: LakeResource) -> dg.SensorResult | str:
+        now, runs = clock.now(), Runs(context.instance, settings)
+        tell_landed(lake, runs)
+        report_dead(runs, INGEST, now)
+        state, watch = lake.state(INGEST), lake.watch()
+        watch.look(state)
+        progress = "".join(f"; {one.sentence()}" for one in watch.progress()[:1])
+        reason = "" if is_continuous else why_readers(state, now, settings, watch, plan)
+        if reason is None:
+            run = run_at_work(runs, now, plan)
+            reads = "ticks can land the backlog" if run is None else f"run {run[:8]} reads"
+            return f"{reads}{progress}"
+        if (pause := why_no_run(runs, now, settings, plan)) is not None:
+            return f"{reason}; {pause}{progress}" if reason else f"{pause}{progress}"
+        tags = {STAYS: "true"} if caught_up_lately(runs, now) else {}
+        if reason:
+            context.log.info(f"readers on Spark help: {reason}")
+            tags |= {"tidemark/why": reason}
+        return dg.SensorResult(run_requests=[dg.RunRequest(tags=tags)])
+
+    return ingest
+
+
+def why_readers(
+    state: WatermarkState, now: datetime, settings: Settings, watch: BacklogWatch, plan: RunPlan = PLAN
+) -> str | None:
+    """Return why the backlog needs readers on Spark, in a sentence. None if ticks can land it, or there is no recent
+    reading."""
+    decision, longest = state.decision, settings.policy.max_reading_age
+    if decision is None:
+        return None
+    recent = {side: one for side, one in readings_of(decision).items() if now - one.newest.observed_at <= longest}
+    for side in sorted(recent):  # base first
+        if (age := recent[side].newest.age) >= plan.start_after:
+            whole = format_duration(timedelta(seconds=int(age.total_seconds())))
+            return f"{side} holds a message that is {whole} old"
+    if (base := recent.get(Side.BASE)) is not None:
+        size = state.histogram.messages_at(state.histogram.since(to_us(base.oldest_unacked), bucket_of(now)))
+        if size >= plan.start_size:
+            return f"{size} messages were published since the oldest that base holds"
+    slow = watch.too_slow()
+    return None if slow is None else f"ticks do not catch up: {slow.sentence()}"
+
+
+def run_at_work(runs: Runs, now: datetime, plan: RunPlan = PLAN) -> str | None:
+    """Return the id of the run whose readers pull now: it has settled a round, and exceeds its time by less than
+    OVERTIME. None if there is none."""
+    for record in runs.newest(INGEST, 1, [dg.DagsterRunStatus.STARTED, dg.DagsterRunStatus.CANCELING]):
+        began = record.start_time or record.create_timestamp.timestamp()
+        is_on_time = now.timestamp() - began < (plan.run_for + OVERTIME).total_seconds()
+        if is_on_time and READS in record.dagster_run.tags and why_dead(runs.instance, record, now) is None:
+            return record.dagster_run.run_id
+    return None
+
+
+def why_no_run(runs: Runs, now: datetime, settings: Settings, plan: RunPlan = PLAN) -> str | None:
+    """Return why no run is requested now: one is under way, the last ones failed, executors could not run the last one,
+    or it found nothing to pull."""
+    newest = runs.newest(INGEST, 1)
+    tags = newest[0].dagster_run.tags if newest else {}
+    if WHY_NOT in tags and now - ended_at(newest[0]) < UNABLE_PAUSE:
+        return (
+            f"ticks pull, since {tags[WHY_NOT]}; another run looks {format_duration(UNABLE_PAUSE)} after the last; "
+            "start one by hand to try at once"
+        )
+    if (pause := pause_of(runs, INGEST, now, "lands and tracks")) is not None:
+        return pause
+    rests = plan.start_after
+    if tags.get(ENDED) == Ended.RAN_DRY and not settings.ingest.is_continuous and now - ended_at(newest[0]) < rests:
+        return (
+            f"run {newest[0].dagster_run.run_id[:8]} found hardly anything to pull: another consumer holds it; the "
+            f"next run looks {rough(rests)} later"
+        )
+    return None
+
+
+def caught_up_lately(runs: Runs, now: datetime) -> bool:
+    """True if the last successful run had caught up, less than AGAIN_WITHIN ago."""
+    done = runs.newest(INGEST, 1, [dg.DagsterRunStatus.SUCCESS])
+    return (
+        bool(done) and done[0].dagster_run.tags.get(ENDED) == Ended.CAUGHT_UP and now - ended_at(done[0]) < AGAIN_WITHIN
+    )

@@ -1,0 +1,279 @@
+"""Custom tables in Dagster: an asset, a check and a job for each, and the sensor that requests their windows.
+
+Most of a table may change while the code server runs: each run reads the file again. Its partitions and checks may not,
+since Dagster knows them from when it loaded the table.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from functools import partial
+from typing import Any
+
+import dagster as dg
+
+from tidemark.assets.catalog import HEARTBEAT_DIFFS, HEARTBEATS, key_of
+from tidemark.assets.checks import evaluation_of, verdict
+from tidemark.assets.jobs.by_window import (
+    Compute,
+    Event,
+    asset_by_window,
+    batch_parts,
+    corrections_noted,
+    reports,
+    windows_job,
+)
+from tidemark.assets.jobs.job import Context
+from tidemark.assets.partitions import Partitions, stretch_ends
+from tidemark.assets.scheduler.requests import NothingDue, pause_of, run_over
+from tidemark.assets.scheduler.runs import Runs
+from tidemark.assets.sensors.watching import Jobs, ticking_sensor
+from tidemark.pipeline.clock import Clock
+from tidemark.pipeline.compute.own_tables import OwnBatch, compute_own
+from tidemark.pipeline.compute.replacement import ReplacedWindows
+from tidemark.pipeline.compute.table_definition import UNUSABLE, TableDefinition, file_now, read_table
+from tidemark.pipeline.durations import format_duration
+from tidemark.pipeline.errors import TableFailed, TidemarkError
+from tidemark.pipeline.lake.tables.own_table import FOLDER
+from tidemark.pipeline.lake.tables.window_index import WindowIndex
+from tidemark.pipeline.lake.tables.windowed import PARTITION
+from tidemark.pipeline.orchestrator.names import DEFINITION, compute_job
+from tidemark.pipeline.quality.corrected import FollowedTable
+from tidemark.pipeline.quality.due_windows import ComputedWindows, Followed, further_back
+from tidemark.pipeline.settings import Settings
+from tidemark.pipeline.windows import WINDOWS_PER_RUN, Window
+from tidemark.resources.keys import LAKE, SPARK, lake_of, spark_of
+from tidemark.resources.lake import LakeResource
+
+UNIQUE = "key_is_unique"
+SHOWN_SOURCE = 20_000
+"""Characters of a function or a query that the UI shows at most."""
+
+TABLES = "tables"
+"""The sensor's name, and the `user` of the lake's parts that it reads."""
+
+LONGEST_PAUSE = timedelta(minutes=10)
+"""Longest pause until a table whose runs keep failing is tried again. If its file changes, it is tried again at
+once."""
+
+LOAD_AGAIN = (
+    "which Dagster knows from when it loaded the table. Nothing was written. Restart `tidemark up`; in a Dagster of "
+    "your own, reload the code location"
+)
+
+
+def own_table_definitions(
+    settings: Settings, clock: Clock, tables: Iterable[TableDefinition]
+) -> tuple[list[dg.AssetsDefinition], list[dg.JobDefinition]]:
+    """Define an asset and a job for each custom table."""
+    assets, jobs = [], []
+    for table in tables:
+        partitions = Partitions(table.windowing(settings.windows), clock.now())
+        compute, key = partial(_computed, settings, table, partitions), key_of(settings, dg.AssetKey(table.name))
+        about = f"Windows of {table.name}, in one run."
+        assets.append(_asset(settings, table, partitions, compute))
+        jobs.append(windows_job(settings, compute_job(table.name), partitions, [key], compute, about))
+    return assets, jobs
+
+
+def _asset(
+    settings: Settings, loaded: TableDefinition, partitions: Partitions, compute: Compute
+) -> dg.AssetsDefinition:
+    key, doc = dg.AssetKey(loaded.name), (loaded.build.__doc__ or "").strip()
+    about = f"One row of a window for each {', '.join(loaded.key)}."
+    unique = dg.AssetCheckSpec(UNIQUE, asset=key_of(settings, key), description=about)
+    return asset_by_window(
+        settings,
+        key,
+        partitions,
+        compute,
+        partial(_index, table=loaded, partitions=partitions),
+        LAKE,
+        SPARK,
+        deps=[HEARTBEATS, HEARTBEAT_DIFFS],
+        folder=f"{FOLDER}/{loaded.name}",
+        further=further_back(loaded.lookback, settings.windows.lookback),
+        check_specs=[unique] if loaded.key else [],
+        code_version=loaded.version,
+        description=f"{doc}\n\n```\n{loaded.source[:SHOWN_SOURCE]}\n```".strip(),
+    )
+
+
+def _computed(
+    settings: Settings, loaded: TableDefinition, partitions: Partitions, context: Context, windows: Sequence[Window]
+) -> Iterator[Event]:
+    """Compute windows with the table's current file, and yield the events for Dagster. A failure leaves a note in the
+    lake."""
+    lake, run = lake_of(context, settings), context.run.run_id
+    key = key_of(settings, dg.AssetKey(loaded.name))
+    with lake.whole().failed_runs(loaded.name).noting(run, stretch_ends(windows), lake.clock):
+        context.instance.add_run_tags(run, {DEFINITION: _mark(settings, loaded)})
+        table = _usable(settings, loaded, loaded)
+        done = _compute(table, windows, lake, context) if windows else ReplacedWindows(0, None, {}, ())
+        within = [column for column in table.key if column != PARTITION]
+        twice = lake.own_table("run", table.name).twice(done.rows, within) if table.key else 0
+
+    def said(held: Sequence[Window]) -> dict[str, Any]:
+        rows = sum(done.rows[window.key] for window in held)
+        return {"rows": rows, "version": table.version, "heartbeats_version": done.heartbeats_version}
+
+    context.log.info(f"computed {len(done.rows)} windows, {sum(done.rows.values())} rows, by version {table.version}")
+    tags = provenance(context.instance, table.version, settings)
+    yield from reports(key, partitions, done, _index(lake, loaded, partitions), said, tags)
+    if loaded.key:
+        about = f"{twice} rows of {len(done.rows)} windows have the key of another row"
+        result = verdict(passed=not twice, description=about, rows=twice)
+        yield evaluation_of(result._replace(asset_key=key, check_name=UNIQUE))
+    yield from corrections_noted(lake, FollowedTable(table.name, lake.own_table("run", table.name), table.key))
+
+
+def provenance(instance: dg.DagsterInstance, version: str, settings: Settings) -> dict[str, str]:
+    """Return the tags from which Dagster tells that an asset's code has changed since a job computed it. Runs that
+    materialize the asset get them from Dagster."""
+    tags = {"dagster/code_version": version}
+    for key in (key_of(settings, one) for one in (HEARTBEATS, HEARTBEAT_DIFFS)):
+        newest = instance.get_latest_materialization_event(key)
+        of_input = (newest and newest.asset_materialization and newest.asset_materialization.tags) or {}
+        path = "/".join(key.path)
+        tags[f"dagster/input_data_version/{path}"] = of_input.get("dagster/data_version", "INITIAL")
+        tags[f"dagster/input_event_pointer/{path}"] = "NULL"
+    return tags
+
+
+def _index(lake: LakeResource, table: TableDefinition, partitions: Partitions) -> WindowIndex:
+    return WindowIndex(
+        lake.heartbeats("run"), lake.own_table("run", table.name).table, partitions.windowing, table.lookback
+    )
+
+
+def _compute(
+    table: TableDefinition, windows: Sequence[Window], lake: LakeResource, context: Context
+) -> ReplacedWindows:
+    """Compute windows of a custom table, and replace them in the lake. Raises WindowNotClosed (before Spark is used),
+    WindowExpired and other TidemarkErrors."""
+    settings = lake.settings
+    further = further_back(table.lookback, settings.windows.lookback)
+    parts = batch_parts(lake, spark_of(context, settings), context.run.run_id, windows, further)
+    # Before the heartbeats are listed: see `OwnBatch`.
+    computed = ComputedWindows.of(lake.diffs("run").runs(), settings.windowing)
+    batch = OwnBatch(
+        **parts,
+        definition=table,
+        table=lake.own_table("run", table.name),
+        inputs=computed.inputs(table.windowing(settings.windows), table.lookback),
+    )
+    return compute_own(batch, windows)
+
+
+@dataclass(frozen=True, slots=True)
+class TableNow:
+    """A table as a tick finds it: its definition, the `mark` of its runs, and why the next run will fail (None: no
+    reason is known). If the file cannot be used, the definition is the last usable one."""
+
+    definition: TableDefinition
+    mark: str
+    wrong: TidemarkError | None = None
+
+    def counts(self, failed: dg.RunRecord) -> bool:
+        """True if the failed run used the table's current file."""
+        return failed.dagster_run.tags.get(DEFINITION) == self.mark
+
+
+def table_now(settings: Settings, loaded: TableDefinition, known: TableDefinition) -> TableNow:
+    """Read the current file of a table. It is imported again only if its text differs from that of `known`, the last
+    usable one."""
+    mark = _mark(settings, loaded)
+    try:
+        return TableNow(_usable(settings, loaded, known), mark)
+    except TidemarkError as error:
+        return TableNow(known, mark, error)
+
+
+def _mark(settings: Settings, loaded: TableDefinition) -> str:
+    """Return the digests of a table's file: as Dagster loaded it, and as it is now."""
+    return f"{loaded.file}.{file_now(settings, loaded)}"
+
+
+def _usable(settings: Settings, loaded: TableDefinition, known: TableDefinition) -> TableDefinition:
+    """Return the table of the current file, or `known` if its file is unchanged. Raises InvalidSettings and
+    TableFailed. If the file was unusable when Dagster loaded the table, it may have a key now: the next load defines
+    its check."""
+    if not loaded.file:
+        return loaded
+    now = read_table(settings, loaded.name, known)
+    lengths = [table.windowing(settings.windows).length for table in (now, loaded)]
+    if lengths[0] != lengths[1]:
+        new, old = map(format_duration, lengths)
+        raise TableFailed(f"the table {now.name} has windows of {new} now, and not of {old}, {LOAD_AGAIN}")
+    if loaded.file != UNUSABLE and bool(now.key) != bool(loaded.key):
+        is_new = "has a key now, and so a check of it" if now.key else "has no key any more, and so no check of it"
+        raise TableFailed(f"the table {now.name} {is_new}, {LOAD_AGAIN}")
+    return now
+
+
+def due_windows(
+    lake: LakeResource, tables: Iterable[TableDefinition], now: datetime
+) -> Iterator[tuple[TableDefinition, list[int] | TidemarkError]]:
+    """Yield tables with the numbers of their due windows, in order, or with the error that hides them. Tables without
+    due windows are skipped while nothing changes. Raises LakeError if `heartbeat_diffs` itself cannot be read."""
+    settings, kept, diffs = lake.settings, lake.kept_windows(), lake.diffs(TABLES)
+    watermark = lake.state(TABLES).watermark
+    closed = kept.closed(None if watermark is None else min(watermark, now))
+    current = diffs.table.current()
+    version = -1 if current is None else current.version()
+    looks = [(table, lake.kept.get((TABLES, table.name, "nothing_due"), NothingDue)) for table in tables]
+    left = [(table, look) for table, look in looks if not look.holds((closed, version, table.lookback), now)]
+    if not left:
+        return
+    computed = ComputedWindows.of(diffs.runs(at=current), settings.windowing)
+    followed = Followed.read(computed, settings.windows.lookback, closed, lake.window_index(TABLES), kept)
+    for table, look in left:
+        try:
+            made = lake.own_table(TABLES, table.name).made()
+        except TidemarkError as error:
+            yield table, error
+            continue
+        due = followed.due(table.windowing(settings.windows), table.lookback, made)
+        look.note((closed, version, table.lookback), now, is_due=bool(due))
+        yield table, due
+
+
+def tables_sensor(
+    settings: Settings, clock: Clock, tables: Mapping[str, TableDefinition], jobs: Jobs
+) -> dg.SensorDefinition:
+    usable = dict(tables)
+
+    @ticking_sensor(
+        settings,
+        TABLES,
+        jobs=jobs,
+        description=f"Requests runs over the due windows of {', '.join(tables)}: closed ones that are not computed, or "
+        f"were computed before {HEARTBEAT_DIFFS.to_user_string()} was recomputed.",
+    )
+    def own_tables(context: dg.SensorEvaluationContext, lake: LakeResource) -> dg.SensorResult | str:
+        runs, requests, said = Runs(context.instance, settings), list[dg.RunRequest](), list[str]()
+        found = {name: table_now(settings, tables[name], known) for name, known in usable.items()}
+        free = list[TableDefinition]()
+        for name, current in found.items():
+            usable[name] = current.definition
+            pause = pause_of(runs, compute_job(name), clock.now(), longest=LONGEST_PAUSE, counts=current.counts)
+            if current.wrong:
+                context.log.error("%s: runs fail now: %s", name, current.wrong)
+            said += [f"{name}: {reason}" for reason in (pause, current.wrong) if reason]
+            free += [] if pause else [current.definition]
+        for table, due in due_windows(lake, free, clock.now()):
+            if isinstance(due, TidemarkError):
+                context.log.error("the windows of %s are not known: %s", table.name, due)
+                said.append(f"{table.name}: {due}")
+            elif due:
+                windowing = table.windowing(settings.windows)
+                newest = [windowing.numbered(number) for number in due[-WINDOWS_PER_RUN:]]
+                context.log.info(
+                    "%s: computing %d of %d windows, from %s on", table.name, len(newest), len(due), newest[0]
+                )
+                tags = {DEFINITION: found[table.name].mark}
+                requests.append(run_over(settings, compute_job(table.name), newest, tags))
+        why = "; ".join(said) or "every closed window is computed"
+        return dg.SensorResult(run_requests=requests) if requests else why
+
+    return own_tables
