@@ -16,8 +16,7 @@ from tidemark.assets.scheduler.requests import pause_of
 from tidemark.assets.scheduler.runs import Runs, ended_at, report_dead, why_dead
 from tidemark.assets.sensors.landed_by_runs import tell_landed
 from tidemark.assets.sensors.watching import ticking_sensor
-from tidemark.pipeline.clock import Clock, to_us
-from tidemark.pipeline.durations import format_duration, rough
+from tidemark.pipeline.clock import Clock, format_duration, rough, to_us
 from tidemark.pipeline.errors import ExecutorsUnable
 from tidemark.pipeline.ingest.on_spark import SparkReaders, readers_for
 from tidemark.pipeline.ingest.outcome import Settled, Side

@@ -28,11 +28,10 @@ from tidemark.assets.partitions import Partitions, stretch_ends
 from tidemark.assets.scheduler.requests import NothingDue, pause_of, run_over
 from tidemark.assets.scheduler.runs import Runs
 from tidemark.assets.sensors.watching import Jobs, ticking_sensor
-from tidemark.pipeline.clock import Clock
+from tidemark.pipeline.clock import Clock, format_duration
 from tidemark.pipeline.compute.own_tables import OwnBatch, compute_own
 from tidemark.pipeline.compute.replacement import ReplacedWindows
 from tidemark.pipeline.compute.table_definition import UNUSABLE, TableDefinition, file_now, read_table
-from tidemark.pipeline.durations import format_duration
 from tidemark.pipeline.errors import TableFailed, TidemarkError
 from tidemark.pipeline.lake.tables.own_table import FOLDER
 from tidemark.pipeline.lake.tables.window_index import WindowIndex

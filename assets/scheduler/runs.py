@@ -11,7 +11,7 @@ import dagster as dg
 
 from tidemark.assets.partitions import stretches_asked
 from tidemark.assets.scheduler.turns import Attempt, Attempts
-from tidemark.pipeline.durations import format_duration
+from tidemark.pipeline.clock import format_duration
 from tidemark.pipeline.orchestrator.names import (
     BACKLOG,
     COMPUTE_WINDOWS,
