@@ -14,7 +14,7 @@ from tests.dagster.test_by_window import computed
 from tests.dagster.test_diffs_asset import CLASSIC, START, WINDOWS, Materializing
 from tidemark.assets.catalog import CORRECTIONS, HEARTBEAT_DIFFS
 from tidemark.assets.definitions import build_definitions
-from tidemark.assets.jobs import corrections
+from tidemark.assets.jobs import by_window
 from tidemark.pipeline.lake.tables.corrections import Sought
 from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.settings_sections import WindowSettings
@@ -52,7 +52,7 @@ def test_a_late_heartbeat_corrects_its_row_and_the_next_and_a_failure_waits(
             raise RuntimeError("as a defect would")
 
         with monkeypatch.context() as patched:
-            patched.setattr(corrections, "follow", fails)
+            patched.setattr(by_window, "follow", fails)
             failed = computed(house, instance, WINDOWS[1], WINDOWS[2])
         assert failed.success
         assert materializations(failed) == []
