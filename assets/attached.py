@@ -4,10 +4,12 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Any
 
 import dagster as dg
 
 from tidemark.assets.catalog import COMPLETE_WINDOWS, WATERMARK, key_of, spec, within
+from tidemark.assets.events import moments
 from tidemark.assets.partitions import Partitions
 from tidemark.assets.scheduler.requests import Request
 from tidemark.pipeline.settings import Settings
@@ -42,11 +44,11 @@ class CompleteWindows:
         self, context: dg.SensorEvaluationContext, lake: LakeResource, state: WatermarkState
     ) -> tuple[Request, Sequence[dg.AssetMaterialization]]:
         """Return materializations of the next complete partitions; request no run."""
-        reported = self.next_of(context.instance, state, lake.clock.now())
+        reported = self._next(context.instance, state, lake.clock.now())
         said = f"{len(reported)} partitions of complete_windows became complete"
         return Request((), said if reported else "no further partition of complete_windows is complete"), reported
 
-    def next_of(
+    def _next(
         self, instance: dg.DagsterInstance, state: WatermarkState, now: datetime
     ) -> list[dg.AssetMaterialization]:
         """Return the next materializations in order, at most AT_ONCE. They begin with the partition in which tracking
@@ -73,14 +75,13 @@ class CompleteWindows:
             for one in missing[:AT_ONCE]
         ]
 
-    def _metadata(self, key: str, state: WatermarkState) -> dict[str, dg.MetadataValue | int | str]:
+    def _metadata(self, key: str, state: WatermarkState) -> dict[str, Any]:
         (numbers,) = self.partitions.windows_in([key])
         first, last = (self.settings.windowing.numbered(number).key for number in (numbers[0], numbers[-1]))
-        moments = {"watermark": state.watermark, "decided_at": state.decision and state.decision.at}
         return {
             "windows": len(numbers),
             "first_window": first,
             "last_window": last,
             "log_entry": state.number,
-            **{name: dg.MetadataValue.timestamp(moment) for name, moment in moments.items() if moment is not None},
+            **moments(watermark=state.watermark, decided_at=None if state.decision is None else state.decision.at),
         }

@@ -16,6 +16,7 @@ from tidemark.assets.catalog import HEARTBEATS, QUARANTINED, WATERMARK, key_of
 from tidemark.pipeline.clock import Clock, format_duration, iso, rough
 from tidemark.pipeline.errors import PermissionMissing, PubSubError
 from tidemark.pipeline.phrases import printable
+from tidemark.pipeline.pubsub.readings import Subscriptions
 from tidemark.pipeline.pubsub.requirements import Drift
 from tidemark.pipeline.quality.counts import Counts, not_known
 from tidemark.pipeline.quality.failing import read_ticks
@@ -34,7 +35,6 @@ from tidemark.pipeline.watermark.histogram import passed_over as count_passed_ov
 from tidemark.pipeline.watermark.state import WatermarkState
 from tidemark.resources.keys import LAKE, PUBSUB, keys_of, lake_of, pubsub_of
 from tidemark.resources.lake import LakeResource
-from tidemark.resources.pubsub import PubSubResource
 
 logger = logging.getLogger(__name__)
 
@@ -47,7 +47,7 @@ class CheckInput:
     """The input of a check: the lake (with the parts of its `user`), the subscriptions and the current time."""
 
     lake: LakeResource
-    pubsub: PubSubResource
+    pubsub: Subscriptions
     user: str
     now: datetime
 

@@ -1,6 +1,7 @@
 """All Dagster definitions of tidemark, built from settings. Importing this module reads no settings."""
 
 from collections.abc import Iterable, Sequence
+from inspect import getdoc
 from typing import Any, TypeAlias
 
 import dagster as dg
@@ -29,12 +30,12 @@ from tidemark.pipeline.ingest.pace import AtWork, Pace
 from tidemark.pipeline.ingest.rounds import PLAN, RunPlan
 from tidemark.pipeline.kept import Kept
 from tidemark.pipeline.orchestrator.names import name_of
+from tidemark.pipeline.pubsub.readings import Subscriptions
 from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.settings_sections import ON_CHANGE
 from tidemark.pipeline.spark.session import session_config
 from tidemark.resources.keys import LAKE, PUBSUB, SPARK
 from tidemark.resources.lake import LakeResource
-from tidemark.resources.pubsub import PubSubResource
 from tidemark.resources.spark import SparkResource
 
 Built: TypeAlias = tuple[
@@ -62,7 +63,7 @@ def build_definitions(
     jobs.append(housekeeping)
     keep_observer(settings, kept, sensors, jobs, clock)
     resources: dict[str, Any] = {
-        PUBSUB: PubSubResource(settings=settings, kept=kept, clock=clock),
+        PUBSUB: dg.ResourceDefinition.hardcoded_resource(Subscriptions(settings, kept, clock), getdoc(Subscriptions)),
         LAKE: LakeResource(settings=settings, kept=kept, clock=clock),
     }
     if not settings.pubsub.attach:

@@ -46,7 +46,7 @@ def watermark_metadata(tracked: Tracked) -> dict[str, Any]:
     """Return the decision's evidence in groups: times as timestamps to read, ages and lags in seconds to plot."""
     decision, bound, histogram = tracked.decision, tracked.decision.bound, tracked.state.histogram
     metadata: dict[str, Any] = {
-        **_moments(watermark=decision.watermark),
+        **moments(watermark=decision.watermark),
         "reason": str(decision.reason),
         "decision": decision.sentence(),
         "log_entry": tracked.state.number,
@@ -69,7 +69,7 @@ def watermark_metadata(tracked: Tracked) -> dict[str, Any]:
         "band",
         messages=0 if bound is None else bound.messages,
         passed_over=0 if bound is None else bound.passed_over,
-        **_moments(**band),
+        **moments(**band),
     )
     for name, reading in (("base", decision.base), ("tracking", decision.tracking)):
         if reading is not None:
@@ -77,13 +77,13 @@ def watermark_metadata(tracked: Tracked) -> dict[str, Any]:
                 name,
                 backlog_age_seconds=reading.newest.age.total_seconds(),
                 read_by=reading.newest.source,
-                **_moments(oldest_unacked=reading.oldest_unacked),
+                **moments(oldest_unacked=reading.oldest_unacked),
             )
     metadata |= _group(
         "histogram",
         cells=len(histogram),
         rejected=tracked.state.rejected,
-        **_moments(newest_publish_time=decision.newest_publish_time, complete_from=decision.complete_from),
+        **moments(newest_publish_time=decision.newest_publish_time, complete_from=decision.complete_from),
     )
     return metadata | _group(
         "readings",
@@ -102,7 +102,7 @@ def landing_events(settings: Settings, landed: Ingested) -> list[dg.AssetMateria
             ACCEPTED: landed.messages - landed.rejected.total(),
             "acknowledged": landed.acknowledged.count,
             "acknowledgements_failed": landed.acknowledged.failed,
-            **_moments(oldest_event_time=landed.oldest_event_time, newest_event_time=landed.newest_event_time),
+            **moments(oldest_event_time=landed.oldest_event_time, newest_event_time=landed.newest_event_time),
             **{f"of_another_kind/{name}": count for name, count in landed.of_another_kind.items()},
         }
         events.append(dg.AssetMaterialization(key_of(settings, HEARTBEATS), metadata=metadata))
@@ -131,5 +131,6 @@ def _group(name: str, **metadata: Any) -> dict[str, Any]:
     return {f"{name}/{key}": value for key, value in metadata.items()}
 
 
-def _moments(**moments: datetime | None) -> dict[str, Any]:
+def moments(**moments: datetime | None) -> dict[str, Any]:
+    """Return the known moments as timestamps."""
     return {name: dg.MetadataValue.timestamp(moment) for name, moment in moments.items() if moment is not None}

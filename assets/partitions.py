@@ -1,4 +1,5 @@
-"""Windows as Dagster partitions: a partition is an hour of windows, or a single window of an hour or longer.
+"""Windows as Dagster partitions, and as text in a run's config and its tag: `first..last`, by key. A partition is an
+hour of windows, or a single window of an hour or longer.
 
 Dagster lists only the partitions of recent years. Partitions exist in Dagster only: the lake and the requests for runs
 use windows.
@@ -7,7 +8,7 @@ use windows.
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 
 import dagster as dg
 
@@ -36,9 +37,9 @@ class Partitions:
     def definition(self) -> dg.TimeWindowPartitionsDefinition:
         """Define the partitions, in UTC. Dagster lists those that have ended."""
         listed = self.listed
-        return dg.TimeWindowPartitionsDefinition(
-            start=listed.first, cron_schedule=cron_of(listed.length), fmt=KEY_FORMAT, timezone="UTC"
-        )
+        hours = listed.length // HOUR  # divides a day
+        cron = "0 0 * * *" if hours == 24 else f"0 */{hours} * * *"
+        return dg.TimeWindowPartitionsDefinition(start=listed.first, cron_schedule=cron, fmt=KEY_FORMAT, timezone="UTC")
 
     def windows_in(self, keys: Iterable[str]) -> list[range]:
         """Return the numbers of the windows of each partition. Raises ValueError if a key names no partition."""
@@ -53,12 +54,6 @@ class Partitions:
             if window.start >= listed.first:
                 held[listed.containing(window.start).key].append(window)
         return held
-
-
-def cron_of(length: timedelta) -> str:
-    """Return the cron schedule whose ticks are the partitions' starts. `length` is a number of hours that divides a
-    day."""
-    return "0 0 * * *" if length == timedelta(days=1) else f"0 */{length // HOUR} * * *"
 
 
 def stretch_texts(windows: Iterable[Window]) -> list[str]:

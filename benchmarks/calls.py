@@ -33,10 +33,10 @@ from tidemark.pipeline.kept import Kept
 from tidemark.pipeline.lake.layout import Lake
 from tidemark.pipeline.pubsub.connection import publisher_client
 from tidemark.pipeline.pubsub.provision import provision
+from tidemark.pipeline.pubsub.readings import Subscriptions
 from tidemark.pipeline.pubsub.subscription import PubSubSubscription
 from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.settings_sections import LakeSettings, PubSubSettings
-from tidemark.resources.pubsub import PubSubResource
 
 A_DAY = timedelta(days=1).total_seconds()
 AMPLE = Budget(250_000, 256 << 20, timedelta(seconds=7), 25_000)
@@ -80,7 +80,7 @@ def play(settings: Settings, ticks: int, folder: Path) -> None:
     for path in (settings.pubsub.base_path, settings.pubsub.tracking_path):  # pulled as on the service
         on_the_service = settings.pubsub.model_copy(update={"emulator_host": None})
         kept.get(path, partial(PubSubSubscription, client, path, CLOCK, on_the_service, tick))
-    pubsub = PubSubResource(settings=settings, kept=kept, clock=CLOCK)
+    pubsub = Subscriptions(settings, kept, CLOCK)
     publisher = publisher_client(settings.pubsub.emulator_host)
     provision(client, publisher, settings.pubsub, settings.contract, CLOCK)
     start = CLOCK.now()
@@ -115,7 +115,7 @@ def counted_client(address: str, counted: Counted) -> SubscriberClient:
 class Ticks:
     """One landing tick, and a second later one of tracking, as the sensors do."""
 
-    def __init__(self, settings: Settings, pubsub: PubSubResource, lake: Lake) -> None:
+    def __init__(self, settings: Settings, pubsub: Subscriptions, lake: Lake) -> None:
         self.settings, self.pubsub = settings, pubsub
         self.heartbeats, self.quarantine = new_files(lake, CLOCK)
         self.landing_log, self.tracking_log = lake.tracking_log(), lake.tracking_log()

@@ -1,1 +1,1 @@
-"""Dagster resources: the subscriptions, the lake and Spark, as the settings describe them; and the UI's web server."""
+"""Dagster resources: the lake and Spark, as the settings describe them; and Dagster's own processes, adapted."""

@@ -13,7 +13,7 @@ from typing import Any
 from alembic import util
 
 from tidemark.resources import private
-from tidemark.resources.ending import end_soon_after, end_soon_after_a_signal
+from tidemark.resources.daemon import end_soon_after, end_soon_after_a_signal
 from tidemark.resources.json_logs import ask_for_json
 
 SERVED, STARTS, ENDS = private.served_module, private.starts_runs, private.server_ends

@@ -1,9 +1,48 @@
 """Dagster's daemon, which ends within ten seconds of SIGTERM: `python -m tidemark.resources.daemon` with the arguments
-of `dagster-daemon`. Dagster's own waits half a minute for a busy thread."""
+of `dagster-daemon`. Dagster's own waits half a minute for a busy thread. All of Dagster's processes here end so."""
 
-from tidemark.resources.ending import end_soon_after_a_signal
+import os
+import signal
+import time
+from collections.abc import Callable
+from threading import Thread
+
 from tidemark.resources.json_logs import ask_for_json
 from tidemark.resources.private import command
+
+ENDS_WITHIN_SECONDS = 8.0
+"""Longest time that running work may continue: a supervisor kills after ten seconds. Work cut short is as if the
+process had been killed: messages not acknowledged are redelivered."""
+
+
+def end_soon_after(asked: Callable[[], object]) -> None:
+    """End this process ENDS_WITHIN_SECONDS after `asked`, which is called and waits in a thread, has returned."""
+
+    def end() -> None:
+        asked()
+        time.sleep(ENDS_WITHIN_SECONDS)
+        os._exit(0)
+
+    Thread(target=end, name="end", daemon=True).start()
+
+
+def end_soon_after_a_signal() -> None:
+    """End this process ENDS_WITHIN_SECONDS after SIGTERM or SIGINT, unless their handlers have by then.
+
+    A shell starts background commands with SIGINT ignored, and Dagster treats SIGTERM like SIGINT, so SIGINT's default
+    handler is restored. Call it in the main thread, before Dagster sets its handlers.
+    """
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    come, told = os.pipe()
+    os.set_blocking(told, False)
+    signal.set_wakeup_fd(told, warn_on_full_buffer=False)
+
+    def signalled() -> None:
+        while os.read(come, 1)[0] not in (signal.SIGTERM, signal.SIGINT):
+            pass
+
+    end_soon_after(signalled)
+
 
 if __name__ == "__main__":
     end_soon_after_a_signal()

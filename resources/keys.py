@@ -7,8 +7,8 @@ from tidemark.pipeline.orchestrator.names import name_of
 from tidemark.pipeline.settings import Settings
 
 if TYPE_CHECKING:  # imports Spark and Google's clients, which code that only names assets does not need
+    from tidemark.pipeline.pubsub.readings import Subscriptions
     from tidemark.resources.lake import LakeResource
-    from tidemark.resources.pubsub import PubSubResource
     from tidemark.resources.spark import SparkResource
 
 PUBSUB, LAKE, SPARK = "pubsub", "lake", "spark"
@@ -26,9 +26,9 @@ def keys_of(settings: Settings, *names: str) -> set[str]:
     return {name_of(settings, name) for name in names}
 
 
-def pubsub_of(context: WithResources, settings: Settings) -> "PubSubResource":
+def pubsub_of(context: WithResources, settings: Settings) -> "Subscriptions":
     """Return the pipeline's two subscriptions."""
-    return cast("PubSubResource", getattr(context.resources, name_of(settings, PUBSUB)))
+    return cast("Subscriptions", getattr(context.resources, name_of(settings, PUBSUB)))
 
 
 def lake_of(context: WithResources, settings: Settings) -> "LakeResource":

@@ -5,15 +5,20 @@ against it. This serves the same application, on loopback only.
 """
 
 import signal
+from collections.abc import Iterable
 from importlib.metadata import version
+from urllib.parse import urlsplit
 
 import uvicorn
 from dagster import DagsterInstance
+from starlette.requests import HTTPConnection
+from starlette.responses import PlainTextResponse
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from tidemark.pipeline.machine import host_name, is_ours
 from tidemark.pipeline.settings import load_settings
 from tidemark.resources import private
-from tidemark.resources.ending import end_soon_after_a_signal
-from tidemark.resources.page_guard import PageGuard
+from tidemark.resources.daemon import end_soon_after_a_signal
 
 HOST = "127.0.0.1"
 CONNECTIONS_END_WITHIN_SECONDS = 4
@@ -23,6 +28,87 @@ WORKSPACE = "workspace.yaml"
 LIVE_DATA_EVERY_MS, STATEMENT_MS, POOL_SECONDS, POOL_OVERFLOW = 2000, 15_000, 3600, 20
 """The UI's polling interval, the database's statement timeout, and its connection pooling: the defaults of Dagster's
 own command."""
+
+
+SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
+NEEDS_PERMISSION = frozenset({"application/json", "application/graphql"})
+"""Content types that a page may send to another origin only after a preflight, which the UI never grants."""
+
+GRAPHQL = "/graphql"
+NOT_FRAMED = (b"content-security-policy", b"frame-ancestors 'self'")
+"""Header added to each response: no other page may show the UI in a frame, to have it clicked."""
+
+
+class PageGuard:
+    """An ASGI middleware that guards a page on loopback against requests by other pages in the same browser.
+
+    A request must name one of the page's hosts, it must come from the same origin, and only a request that a browser
+    asks permission for (a *preflight*) may change anything. A GET changes nothing. It refuses with 403, 405 or 415 and
+    a sentence that says why.
+    """
+
+    def __init__(self, app: ASGIApp, allowed_hosts: Iterable[str] = ()) -> None:
+        """`allowed_hosts` are further host names, without ports, under which people reach the page."""
+        self._app = app
+        self._allowed = frozenset(name.lower() for name in allowed_hosts)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] not in ("http", "websocket"):
+            await self._app(scope, receive, send)
+            return
+        refused = self.refusal(HTTPConnection(scope))
+        if refused is None:
+            await self._app(scope, receive, _framed_by_nobody(send))
+        elif scope["type"] == "websocket":
+            await send({"type": "websocket.close", "code": 1008, "reason": refused[1]})
+        else:
+            status, why = refused
+            await PlainTextResponse(f"{why}\n", status)(scope, receive, send)
+
+    def refusal(self, asked: HTTPConnection) -> tuple[int, str] | None:
+        """Return the status and the sentence with which a request is refused; None if it may pass."""
+        headers, method = asked.headers, asked.scope.get("method", "GET")
+        hosts = headers.getlist("host")
+        if not is_ours(hosts, self._allowed):
+            return 403, (
+                f"the host {', '.join(hosts)!a} is not one of this page's; where people reach it under this name, add "
+                "it to dagster.allowed_hosts in the settings"
+            )
+        is_a_link = headers.get("sec-fetch-mode") == "navigate" and method in SAFE_METHODS
+        comes_from_here = headers.get("sec-fetch-site", "none") in ("none", "same-origin") or is_a_link
+        if not (comes_from_here and all(self._is_own(origin, hosts[0]) for origin in headers.getlist("origin"))):
+            return 403, "a page of another origin asks; only this page's own may"
+        if method not in SAFE_METHODS:
+            types = [one.partition(";")[0].strip().lower() for one in headers.getlist("content-type")]
+            if not types or not NEEDS_PERMISSION.issuperset(types):
+                return 415, "send it with the content type application/json"
+        elif asked.scope["type"] == "http" and asked.url.path.rstrip("/").endswith(GRAPHQL) and not _shows(asked):
+            return 405, "a GET executes nothing; send the query by POST, with the content type application/json"
+        return None
+
+    def _is_own(self, origin: str, host: str) -> bool:
+        """True if an origin is the page's own: the requested host, or one that the settings allow."""
+        try:
+            named = urlsplit(origin)
+        except ValueError:
+            return False
+        if named.scheme not in ("http", "https"):
+            return False
+        return named.netloc.lower() == host.lower() or host_name(named.netloc) in self._allowed
+
+
+def _shows(asked: HTTPConnection) -> bool:
+    """True if the request is for the page GraphiQL, which executes nothing by itself."""
+    return "text/html" in asked.headers.get("accept", "")
+
+
+def _framed_by_nobody(send: Send) -> Send:
+    async def sending(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            message = {**message, "headers": [*message.get("headers", ()), NOT_FRAMED]}
+        await send(message)
+
+    return sending
 
 
 def serve() -> None:

@@ -14,9 +14,9 @@ from tidemark.pipeline.kept import Kept
 from tidemark.pipeline.lake.layout import Lake
 from tidemark.pipeline.pubsub.connection import publisher_client
 from tidemark.pipeline.pubsub.provision import provision
+from tidemark.pipeline.pubsub.readings import Subscriptions
 from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.settings_sections import LakeSettings, PubSubSettings
-from tidemark.resources.pubsub import PubSubResource
 from tools import costs
 
 
@@ -44,7 +44,7 @@ def test_a_tick_without_a_backlog_calls_pubsub_as_the_page_says_and_the_log_keep
         counted, kept, publisher = Counted(), Kept(), publisher_client(address)
         client: SubscriberClient = kept.get("subscriber client", lambda: counted_client(address, counted))
         provision(client, publisher, settings.pubsub, settings.contract, CLOCK)
-        pubsub = PubSubResource(settings=settings, kept=kept, clock=CLOCK)
+        pubsub = Subscriptions(settings, kept, CLOCK)
         lake = Lake(settings.lake, settings.message.kinds, CLOCK)
         ticks = Ticks(settings, pubsub, lake)
         publish(publisher, settings, [(f"stream-{number}", CLOCK.now()) for number in range(10)])

@@ -1,7 +1,7 @@
 """The asset of the tuning report, written daily from what the lake has recorded."""
 
-from collections.abc import Iterator, Sequence
-from dataclasses import asdict, fields
+from collections.abc import Iterator
+from dataclasses import asdict
 from typing import Any
 
 import dagster as dg
@@ -13,7 +13,6 @@ from tidemark.pipeline.errors import NothingToTune
 from tidemark.pipeline.orchestrator.names import name_of
 from tidemark.pipeline.phrases import printable
 from tidemark.pipeline.settings import Settings
-from tidemark.pipeline.tuning.disorder import StreamDisorder
 from tidemark.pipeline.tuning.inputs import report_on_lake
 from tidemark.pipeline.tuning.page import page_of, write_report
 from tidemark.pipeline.tuning.report import SINCE, TARGET_LATE_SHARE, TuningReport, facts_of, sentences
@@ -23,7 +22,6 @@ TUNE_WATERMARK = "tune_watermark"
 """The job that writes the report."""
 
 EVERY_DAY = "15 4 * * *"
-COLUMN_TYPES: dict[Any, str] = {str: "string", int: "int", float: "float"}
 
 
 def tuning_asset(settings: Settings) -> dg.AssetsDefinition:
@@ -98,16 +96,11 @@ def tuning_metadata(report: TuningReport, page: str) -> dict[str, Any]:
         if each.variant in report.rules and each.outcome is not None:
             name = f"{each.variant.rule}/band_seconds_for_late_{each.target:g}"
             metadata[name] = each.outcome.band.total_seconds()
-    tables = {f"{side}est": _table(found.worst) for side, found in disorder.sides.items() if found.worst}
-    return metadata | tables
-
-
-def _table(streams: Sequence[StreamDisorder]) -> dg.TableMetadataValue:
-    columns = fields(StreamDisorder)
-    return dg.TableMetadataValue(
-        records=[dg.TableRecord(asdict(stream)) for stream in streams],
-        schema=dg.TableSchema([dg.TableColumn(column.name, COLUMN_TYPES[column.type]) for column in columns]),
-    )
+    for side, found in disorder.sides.items():
+        if found.worst:
+            worst = [dg.TableRecord(asdict(stream)) for stream in found.worst]
+            metadata[f"{side}est"] = dg.MetadataValue.table(worst)
+    return metadata
 
 
 def _plain(text: str) -> str:

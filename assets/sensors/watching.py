@@ -1,42 +1,29 @@
 """The wrapper of each sensor tick: its id, its measurements, and the notes of its failure."""
 
-from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from typing import Any
 from uuid import uuid4
 
 import dagster as dg
 
-from tidemark.assets.scheduler.runs import FINISHED, UNFINISHED, Runs
-from tidemark.pipeline.clock import EPOCH, Clock, SystemClock
+from tidemark.pipeline.clock import Clock, SystemClock
 from tidemark.pipeline.ingest.pace import last_look, least_interval
 from tidemark.pipeline.kept import Kept
 from tidemark.pipeline.observe.outlet import check_libraries, outlet_of
-from tidemark.pipeline.observe.recorder import OFF, EndedRun, Observer, Recorder
-from tidemark.pipeline.orchestrator.names import INGEST, TICK, name_of
+from tidemark.pipeline.observe.recorder import OFF, Observer, Recorder
+from tidemark.pipeline.orchestrator.names import TICK, name_of
 from tidemark.pipeline.quality.failing import TickNotes
 from tidemark.pipeline.settings import Settings
 from tidemark.resources.json_logs import ids_in_logs
 from tidemark.resources.keys import LAKE, keys_of, lake_of
 from tidemark.resources.lake import LakeResource
 
-OBSERVER, ENDED, NOTES, PROBLEMS = "observer", "ended runs", "notes of ticks", "problems of ticks"
+OBSERVER, NOTES, PROBLEMS = "observer", "notes of ticks", "problems of ticks"
 """Keys of objects that the process keeps."""
-
-RUNS_AT_ONCE = 200
-"""Runs that one call counts at most; the next call continues."""
-
-OVERLAP, REMEMBERED = timedelta(seconds=5), 2000
-"""Each call begins this long before the newest known run, since the times come from several processes. This many runs
-are remembered, so that each counts once."""
 
 WRITERS = ("landing", "tracking")
 """The sensors whose ticks state that this pipeline writes the lake. The others only refuse another pipeline's lake."""
-
-OF_THE_UI, BY_THE_UI = "__ASSET_JOB", "materialize"
-"""The beginning of Dagster's name for a job that materializes assets from the UI, and tidemark's name for it."""
 
 Jobs = Sequence[dg.JobDefinition]
 Tick = Callable[[dg.SensorEvaluationContext, LakeResource], dg.SensorResult | str]
@@ -49,7 +36,7 @@ def keep_observer(
     """Observe the sensors with this `kept`, and the runs of `jobs`, as the settings ask. Raises ToolMissing if a
     library is missing. Nothing is imported, opened or started before the first tick."""
     check_libraries(settings.metrics)
-    every, names = intervals(settings, sensors), [_plain(settings, job.name) for job in jobs]
+    every, names = intervals(settings, sensors), [plain(settings, job.name) for job in jobs]
     hosts = settings.dagster.allowed_hosts
     if settings.metrics.is_on:
         kept.get(OBSERVER, lambda: Recorder(settings, every, names, clock, lambda: outlet_of(settings.metrics, hosts)))
@@ -59,7 +46,7 @@ def intervals(settings: Settings, sensors: Iterable[dg.SensorDefinition]) -> dic
     """Return the interval of each sensor's ticks, keyed by its name without the pipeline's prefix."""
     tick = settings.watermark.tick
     return {
-        _plain(settings, sensor.name): max(tick, timedelta(seconds=sensor.minimum_interval_seconds or 0))
+        plain(settings, sensor.name): max(tick, timedelta(seconds=sensor.minimum_interval_seconds or 0))
         for sensor in sensors
     }
 
@@ -119,8 +106,6 @@ def watched(settings: Settings, sensor: str, tick: Tick) -> Callable[[dg.SensorE
             raise
         observer.ticked(sensor, clock.monotonic() - began)
         notes.good(sensor, in_lake, waits=lake.kept.get(PROBLEMS, dict[str, str]).pop(sensor, ""))
-        if observer.is_on and sensor == INGEST:
-            lake.kept.get(ENDED, EndedRuns).tell(Runs(context.instance, settings), observer)
         if isinstance(result, str):
             return dg.SensorResult(skip_reason=dg.SkipReason(result))
         asked = [one.with_replaced_attrs(tags={**one.tags, TICK: tick_id}) for one in result.run_requests or ()]
@@ -134,50 +119,6 @@ def note_problem(lake: LakeResource, sensor: str, problem: str) -> None:
     lake.kept.get(PROBLEMS, dict[str, str])[sensor] = problem
 
 
-@dataclass
-class EndedRuns:
-    """Progress of the count of ended runs. Runs that ended before the process' first call are not counted."""
-
-    since: datetime | None = None
-    known: deque[str] = field(default_factory=lambda: deque(maxlen=REMEMBERED))
-
-    def tell(self, runs: Runs, observer: Observer) -> None:
-        """Report to the observer which runs have ended since the last call, and which are unfinished."""
-        observer.runs(lambda: (self._new(runs), _under_way(runs)))
-
-    def _new(self, runs: Runs) -> list[EndedRun]:
-        after = None if self.since is None else self.since - OVERLAP
-        found = runs.updated(FINISHED, RUNS_AT_ONCE, after)
-        new = [record for record in found if record.dagster_run.run_id not in self.known]
-        self.known.extend(record.dagster_run.run_id for record in new)
-        self.since = max([self.since or EPOCH, *(record.update_timestamp for record in found)])
-        return [] if after is None else [_ended(runs.settings, record) for record in new]
-
-
-def _ended(settings: Settings, record: dg.RunRecord) -> EndedRun:
-    created = record.create_timestamp.timestamp()
-    began = record.start_time or created
-    took = timedelta(seconds=max((record.end_time or created) - began, 0.0))
-    return EndedRun(_job(settings, record), record.dagster_run.status.value.lower(), took)
-
-
-def _under_way(runs: Runs) -> dict[str, datetime]:
-    """Return the creation time of the oldest unfinished run of each job."""
-    found: dict[str, datetime] = {}
-    for record in runs.updated(UNFINISHED, limit=RUNS_AT_ONCE, after=EPOCH):
-        job, since = _job(runs.settings, record), record.create_timestamp.astimezone(UTC)
-        found[job] = min(since, found.get(job, since))
-    return found
-
-
-def _job(settings: Settings, record: dg.RunRecord) -> str:
-    """Return the job's name without the pipeline's prefix. There are as many names as the pipeline has jobs."""
-    name = record.dagster_run.job_name
-    if name.startswith(OF_THE_UI):
-        return BY_THE_UI
-    return _plain(settings, name)
-
-
-def _plain(settings: Settings, name: str) -> str:
+def plain(settings: Settings, name: str) -> str:
     """Strip the pipeline's prefix from a name in Dagster."""
     return name.removeprefix(name_of(settings, ""))

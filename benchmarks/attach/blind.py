@@ -3,7 +3,7 @@
 from tidemark.pipeline.cli.app import main
 from tidemark.pipeline.clock import SystemClock
 from tidemark.pipeline.pubsub.backlog import ReadingTimes
-from tidemark.pipeline.pubsub.readings import Readings
+from tidemark.pipeline.pubsub.readings import Subscriptions
 from tidemark.pipeline.watermark.readings import Reading
 
 
@@ -18,5 +18,5 @@ class Blind:
 
 
 if __name__ == "__main__":
-    Readings.base = lambda *_: Blind()  # type: ignore[method-assign]
+    Subscriptions.base_backlog = lambda *_: Blind()  # type: ignore[method-assign]
     main()

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 
 from google.pubsub_v1 import SubscriberClient
@@ -21,17 +22,19 @@ from tidemark.pipeline.pubsub.backlog import (
     monitoring_client,
 )
 from tidemark.pipeline.pubsub.connection import subscriber_client
+from tidemark.pipeline.pubsub.requirements import Drift, look_at_subscriptions
 from tidemark.pipeline.pubsub.spending import BudgetedBacklog, Spending
 from tidemark.pipeline.pubsub.subscription import PubSubSubscription, lease_of
 from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.watermark.usage import Usage
 
 
-class Readings:
-    """Readings of base and tracking. All lasting state is in `kept`, so that any number of instances share it.
+class Subscriptions:
+    """Base and tracking: pulls, and readings of their backlogs. All lasting state is in `kept`, so that any number of
+    instances share it.
 
     With `pubsub.attach` base is read only by Cloud Monitoring, unless `reading = "snapshot"` is set, or on an emulator,
-    which has no metrics. Reading needs no pull and acknowledges nothing; only a `subscription` does.
+    which has no metrics. Reading needs no pull and acknowledges nothing; only `base` and `tracking` do.
     """
 
     def __init__(self, settings: Settings, kept: Kept, clock: Clock) -> None:
@@ -39,11 +42,20 @@ class Readings:
         self._kept = kept
         self._clock = clock
 
-    def base(self, user: str = "") -> Backlog:
+    def base(self) -> PubSubSubscription:
+        """Return the subscription that carries the data, to pull from. It is kept between ticks, for one thread: a pull
+        may be in flight. Raises BaseReadByOthers if somebody else reads it."""
+        return self._subscription(self._pubsub.base_path)
+
+    def tracking(self) -> PubSubSubscription:
+        """Return the subscription whose metadata is kept; like `base`, kept between ticks for one thread."""
+        return self._subscription(self._pubsub.tracking_path)
+
+    def base_backlog(self, user: str = "") -> Backlog:
         """Return base's backlog, which threads must not share: each `user` gets its own."""
         return self._backlog(self._pubsub.base_path, user)
 
-    def tracking(self, user: str = "") -> Backlog:
+    def tracking_backlog(self, user: str = "") -> Backlog:
         """Return tracking's backlog, one per `user`."""
         return self._backlog(self._pubsub.tracking_path, user)
 
@@ -56,18 +68,6 @@ class Readings:
             lambda: Spending(self._clock, pubsub.snapshot_bytes_a_day, tick, **paths, lands=not pubsub.attach),
         )
 
-    def subscription(self, path: str) -> PubSubSubscription:
-        """Return the subscription at this path, to pull from. It is kept between ticks, for one thread: a pull may be
-        in flight. Raises BaseReadByOthers for a base that somebody else reads."""
-        pubsub, tick, client = self._pubsub, self._settings.watermark.tick, self.client()
-        count = partial(self.spending().count, Usage(pulls=1))
-        return self._kept.get(
-            path,
-            lambda: PubSubSubscription(
-                client, path, self._clock, pubsub, tick, count, lease=lease_of(client, path, pubsub)
-            ),
-        )
-
     def sweep(self) -> int:
         """Delete the snapshots left behind by crashed readings, and return their number.
 
@@ -75,6 +75,11 @@ class Readings:
         """
         paths = (self._pubsub.tracking_path, self._pubsub.base_path)
         return sum(self._snapshot(path).sweep() for path in paths if not self._is_monitored(path))
+
+    def drift(self) -> Drift:
+        """Return the current faults of both subscriptions. Raises PubSubError if they cannot be read."""
+        found = look_at_subscriptions(self.client(), self._pubsub, self._settings.contract)
+        return replace(found, dangers=(*found.dangers, *self.taken_away()))
 
     def taken_away(self) -> Iterator[str]:
         """Yield sentences about messages that recently left, unread, a base that somebody else reads. Yields nothing if
@@ -98,6 +103,16 @@ class Readings:
     def client(self) -> SubscriberClient:
         """Return the client that all subscriptions share."""
         return self._kept.get("subscriber client", lambda: subscriber_client(*self._pubsub.server))
+
+    def _subscription(self, path: str) -> PubSubSubscription:
+        pubsub, tick, client = self._pubsub, self._settings.watermark.tick, self.client()
+        count = partial(self.spending().count, Usage(pulls=1))
+        return self._kept.get(
+            path,
+            lambda: PubSubSubscription(
+                client, path, self._clock, pubsub, tick, count, lease=lease_of(client, path, pubsub)
+            ),
+        )
 
     def _is_monitored(self, path: str) -> bool:
         """Return whether the subscription is read by Cloud Monitoring alone."""

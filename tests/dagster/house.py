@@ -30,6 +30,7 @@ from tidemark.pipeline.lake.layout import Lake
 from tidemark.pipeline.observe.facts import LakeReport, read_report, read_waiting
 from tidemark.pipeline.orchestrator.names import COMPUTE_WINDOWS, PIPELINE, op_of
 from tidemark.pipeline.pubsub.leases import LEASE
+from tidemark.pipeline.pubsub.readings import Subscriptions
 from tidemark.pipeline.pubsub.spending import Spending
 from tidemark.pipeline.pubsub.subscription import PulledBatch
 from tidemark.pipeline.settings import Settings
@@ -43,7 +44,6 @@ from tidemark.pipeline.settings_sections import (
 )
 from tidemark.pipeline.watermark.usage import Usage
 from tidemark.pipeline.windows import Window, Windowing
-from tidemark.resources.pubsub import PubSubResource
 
 SECOND = timedelta(seconds=1)
 SOMEBODY_ELSES: Sequence[Mapping[str, str]] = ({}, {PIPELINE: "gs://bucket/another-lake"})
@@ -121,10 +121,12 @@ class MeteredSubscription(ModelSubscription):
         return batch
 
 
-class ModelPubSub(PubSubResource):
+class ModelPubSub(Subscriptions):
     """Base and tracking of a world."""
 
-    world: dg.ResourceDependency[ModelWorld]
+    def __init__(self, settings: Settings, kept: Kept, clock: Clock, world: ModelWorld) -> None:
+        super().__init__(settings, kept, clock)
+        self.settings, self.world = settings, world
 
     def base(self) -> ModelSubscription:  # type: ignore[override]
         return self._of_model(self.settings.pubsub.base_path)
@@ -192,9 +194,7 @@ class Ticking:
         self.definitions = build_definitions(self.settings, self.clock, plan=self.plan)
         self.resources = {name: (self.definitions.resources or {})[name] for name in ("pubsub", "lake")}
         if self.world is not None:
-            self.resources["pubsub"] = ModelPubSub(
-                settings=self.settings, kept=Kept(), clock=self.clock, world=self.world
-            )
+            self.resources["pubsub"] = ModelPubSub(self.settings, Kept(), self.clock, self.world)
 
     def tick(self, sensor_name: str) -> SensorExecutionData:
         """One tick; its events are stored on the instance, as the daemon does. Runs are not launched."""

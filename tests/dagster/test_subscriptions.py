@@ -15,7 +15,7 @@ from tidemark.assets.sensors.staleness import AUDIT_EVERY
 from tidemark.pipeline.clock import SystemClock
 from tidemark.pipeline.errors import PermissionMissing, PubSubUnreachable
 from tidemark.pipeline.pubsub.connection import subscriber_client
-from tidemark.resources.pubsub import PubSubResource
+from tidemark.pipeline.pubsub.readings import Subscriptions
 
 ERROR, WARN = dg.AssetCheckSeverity.ERROR, dg.AssetCheckSeverity.WARN
 
@@ -79,7 +79,7 @@ def test_a_missing_permission_to_look_is_a_warning_and_no_answer_is_silence(
         def raising(self: object) -> None:
             raise error
 
-        monkeypatch.setattr(PubSubResource, "drift", raising)
+        monkeypatch.setattr(Subscriptions, "drift", raising)
 
     answer(PubSubUnreachable("nobody answers"))
     assert said(ticking) == []

@@ -14,8 +14,7 @@ from typer.testing import CliRunner
 from tests.dagster.house import PUBSUB, SOMEBODY_ELSES, ModelWorld, Ticking, beats_between, publish, settings_of
 from tests.dagster.test_requeue import checks
 from tidemark.assets.events import histogram_events, landing_events
-from tidemark.assets.sensors.landed_by_runs import landed_by_runs
-from tidemark.assets.sensors.watching import EndedRuns
+from tidemark.assets.sensors.by_runs import EndedRuns, landed_by_runs
 from tidemark.local.emulator.server import served
 from tidemark.pipeline.cli.app import app
 from tidemark.pipeline.clock import iso

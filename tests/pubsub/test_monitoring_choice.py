@@ -22,11 +22,11 @@ from tidemark.pipeline.pubsub.backlog import (
     SnapshotBacklog,
 )
 from tidemark.pipeline.pubsub.provision import provision
+from tidemark.pipeline.pubsub.readings import Subscriptions
 from tidemark.pipeline.pubsub.spending import BudgetedBacklog
 from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.settings_sections import PubSubSettings
 from tidemark.pipeline.watermark.readings import Reading
-from tidemark.resources.pubsub import PubSubResource
 
 PATH = f"projects/{PROJECT}/subscriptions/heartbeats-base"
 WEEK_SECONDS = 7 * 24 * 3600
@@ -108,9 +108,9 @@ def provisioned(
     return fresh_pubsub
 
 
-def resource_of(settings: PubSubSettings, kept: Kept | None = None, **others: str | int) -> PubSubResource:
+def resource_of(settings: PubSubSettings, kept: Kept | None = None, **others: str | int) -> Subscriptions:
     chosen = Settings(pubsub=settings.model_copy(update=others))
-    return PubSubResource(settings=chosen, kept=kept or Kept(), clock=SystemClock())
+    return Subscriptions(chosen, kept or Kept(), SystemClock())
 
 
 def within_budget(backlog: Backlog) -> Backlog:

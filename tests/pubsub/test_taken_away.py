@@ -14,7 +14,7 @@ from tidemark.local.emulator.model import PubSubModel
 from tidemark.local.emulator.server import served
 from tidemark.pipeline.kept import Kept
 from tidemark.pipeline.pubsub.backlog import DEAD_LETTERED, LOOK_BACK, SOUGHT
-from tidemark.pipeline.pubsub.readings import Readings
+from tidemark.pipeline.pubsub.readings import Subscriptions
 from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.settings_sections import PubSubSettings
 
@@ -26,7 +26,7 @@ def pubsub(fake: FakeMonitoring) -> Iterator[PubSubSettings]:
 
 
 def told(pubsub: PubSubSettings, clock: ManualClock) -> list[str]:
-    return list(Readings(Settings(pubsub=pubsub), Kept(), clock).taken_away())
+    return list(Subscriptions(Settings(pubsub=pubsub), Kept(), clock).taken_away())
 
 
 def counts(fake: FakeMonitoring, pubsub: PubSubSettings, metric: str, *values: int, result: str = "success") -> None:

@@ -10,7 +10,7 @@ SECONDS = 60
 STUBBORN = """
 import signal, time
 from threading import Thread
-from tidemark.resources.ending import end_soon_after_a_signal
+from tidemark.resources.daemon import end_soon_after_a_signal
 
 end_soon_after_a_signal()
 for number in (signal.SIGTERM, signal.SIGINT):

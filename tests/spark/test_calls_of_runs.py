@@ -26,10 +26,10 @@ from tidemark.pipeline.kept import Kept
 from tidemark.pipeline.lake.layout import Lake
 from tidemark.pipeline.orchestrator.names import INGEST
 from tidemark.pipeline.pubsub.connection import publisher_client, subscriber_client
+from tidemark.pipeline.pubsub.readings import Subscriptions
 from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.upkeep.housekeeping import Housekeeper
 from tidemark.resources.lake import LakeResource
-from tidemark.resources.pubsub import PubSubResource
 
 pytestmark = pytest.mark.gcs
 
@@ -44,7 +44,7 @@ SMALL = {IN_PARTS}
 def ingest(spark: SparkSession, settings: Settings) -> None:
     """A run, of the parts that the job has."""
     kept = Kept()
-    pubsub = PubSubResource(settings=settings, kept=kept, clock=CLOCK)
+    pubsub = Subscriptions(settings, kept, CLOCK)
     lake = LakeResource(settings=settings, kept=kept, clock=CLOCK)
     readers = SparkReaders(spark)
     readers.require_able()

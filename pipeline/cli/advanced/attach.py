@@ -23,8 +23,7 @@ from tidemark.pipeline.observe.outlet import check_libraries, outlet_of
 from tidemark.pipeline.observe.recorder import OFF, Recorder
 from tidemark.pipeline.phrases import printable
 from tidemark.pipeline.pubsub.provision import provision_here
-from tidemark.pipeline.pubsub.readings import Readings
-from tidemark.pipeline.pubsub.requirements import look_at_subscriptions
+from tidemark.pipeline.pubsub.readings import Subscriptions
 from tidemark.pipeline.pubsub.schemas import reader_of
 from tidemark.pipeline.pubsub.subscription import PubSubSubscription
 from tidemark.pipeline.quality.failing import TRACKING, TickNotes
@@ -76,7 +75,7 @@ class Attached:
 
     def __init__(self, settings: Settings, clock: Clock) -> None:
         self._settings, self._clock = settings, clock
-        self._readings = Readings(settings, Kept(), clock)
+        self._pubsub = Subscriptions(settings, Kept(), clock)
         self._tracking: PubSubSubscription | None = None
         self._lake, self._ownership = lake_of(settings, clock), Ownership(settings, clock, say=_say)
         self._log, self._signals = self._lake.tracking_log(), signals_of(settings, self._lake)
@@ -122,11 +121,11 @@ class Attached:
     def look(self) -> None:
         """Check both subscriptions, and print what endangers the promise. Raises ProvisionRefused if it does not hold,
         and PubSubError if they cannot be read."""
-        found = look_at_subscriptions(self._readings.client(), self._settings.pubsub, self._settings.contract)
+        found = self._pubsub.drift()
         if found.breaks:
             raise ProvisionRefused("; ".join(found.breaks))
         self._looks_at = self._clock.monotonic() + LOOKS_EVERY.total_seconds()
-        self.warn([*found.dangers, *self._readings.taken_away()])
+        self.warn(found.dangers)
 
     def warn(self, sentences: Sequence[str]) -> None:
         """Print the sentences that were not in the last call."""
@@ -140,24 +139,24 @@ class Attached:
         if self._tracking is not None:
             self._tracking.close()
         self._clock.sleep(GIVES_BACK_SECONDS)
-        self._readings.client().transport.close()
+        self._pubsub.client().transport.close()
 
     def _track(self) -> Tracked:
-        readings, settings = self._readings, self._settings
-        readings.sweep()
-        self._tracking = readings.subscription(settings.pubsub.tracking_path)
+        pubsub, settings = self._pubsub, self._settings
+        pubsub.sweep()
+        self._tracking = pubsub.tracking()
         return track(
             self._tracking,
-            tracking_backlog=readings.tracking(),
-            base_backlog=readings.base(),
+            tracking_backlog=pubsub.tracking_backlog(),
+            base_backlog=pubsub.base_backlog(),
             log=self._log,
             reader=self._judge,
             policy=settings.policy,
             copies=self._copies,
             budget=tick_budget(settings, Side.TRACKING),
             clock=self._clock,
-            until_gone=readings.tracking("pulling"),
-            spending=readings.spending(),
+            until_gone=pubsub.tracking_backlog("pulling"),
+            spending=pubsub.spending(),
             signals=self._signals,
             contract=settings.judged_by,
         )

@@ -1,0 +1,113 @@
+"""Metrics of runs: which have ended, and what they have landed and tracked. The code server reports them: it is
+scraped, and runs end."""
+
+from collections import Counter, deque
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import dagster as dg
+
+from tidemark.assets.catalog import HEARTBEATS, QUARANTINED, TRACKING_HISTOGRAM, key_of
+from tidemark.assets.events import ACCEPTED, REASON
+from tidemark.assets.scheduler.runs import FINISHED, UNFINISHED, Runs
+from tidemark.assets.sensors.watching import observer_of, plain
+from tidemark.pipeline.clock import EPOCH
+from tidemark.pipeline.contract.heartbeat import RejectionReason
+from tidemark.pipeline.ingest.outcome import Ingested
+from tidemark.pipeline.observe.recorder import EndedRun, Observer
+from tidemark.pipeline.settings import Settings
+from tidemark.resources.lake import LakeResource
+
+EVENTS_AT_ONCE = 500
+"""Materializations of an asset that one call counts at most; the next call continues."""
+
+RUNS_AT_ONCE = 200
+"""Runs that one call counts at most; the next call continues."""
+
+OVERLAP, REMEMBERED = timedelta(seconds=5), 2000
+"""Each call begins this long before the newest known run, since the times come from several processes. This many runs
+are remembered, so that each counts once."""
+
+OF_THE_UI, BY_THE_UI = "__ASSET_JOB", "materialize"
+"""The beginning of Dagster's name for a job that materializes assets from the UI, and tidemark's name for it."""
+
+
+def tell_runs(lake: LakeResource, runs: Runs) -> None:
+    """Report to the pipeline's observer which runs have ended since its last report, and what runs have landed and
+    tracked."""
+    observer = observer_of(lake)
+    if observer.is_on:
+        seen = lake.kept.get("landed by runs", dict[dg.AssetKey, int])
+        observer.by_runs(lambda: landed_by_runs(runs, seen))
+        lake.kept.get("ended runs", EndedRuns).tell(runs, observer)
+
+
+def landed_by_runs(runs: Runs, seen: dict[dg.AssetKey, int]) -> tuple[Ingested, int]:
+    """Return what runs have landed since the last call, and the number of messages they tracked. `seen` holds how far
+    the materializations of each asset were counted. Those before the process' first call are not counted."""
+    landed = Ingested()
+    for metadata in _told(runs, HEARTBEATS, seen):
+        rows, late, accepted = (int(metadata.get(name, 0)) for name in ("rows", "late", ACCEPTED))
+        landed += Ingested(heartbeats=rows, late=late, messages=accepted)
+    for metadata in _told(runs, QUARANTINED, seen):
+        reasons = {name: int(count) for name, count in metadata.items() if name.startswith(REASON)}
+        rejected = Counter({RejectionReason(name.removeprefix(REASON)): count for name, count in reasons.items()})
+        landed += Ingested(rejected=rejected, messages=rejected.total())
+    return landed, sum(int(metadata["messages"]) for metadata in _told(runs, TRACKING_HISTOGRAM, seen))
+
+
+def _told(runs: Runs, key: dg.AssetKey, seen: dict[dg.AssetKey, int]) -> list[dict[str, Any]]:
+    """Return the metadata of an asset's materializations by runs since the last call."""
+    asset, since = key_of(runs.settings, key), seen.get(key)
+    wanted, is_first = dg.AssetRecordsFilter(asset_key=asset, after_storage_id=since), since is None
+    found = runs.instance.fetch_materializations(wanted, 1 if is_first else EVENTS_AT_ONCE, ascending=not is_first)
+    seen[key] = max([since or 0, *(record.storage_id for record in found.records)])
+    if is_first:
+        return []
+    materialized = [record.asset_materialization for record in found.records if record.run_id]
+    return [{name: value.value for name, value in one.metadata.items()} for one in materialized if one is not None]
+
+
+@dataclass
+class EndedRuns:
+    """Progress of the count of ended runs. Runs that ended before the process' first call are not counted."""
+
+    since: datetime | None = None
+    known: deque[str] = field(default_factory=lambda: deque(maxlen=REMEMBERED))
+
+    def tell(self, runs: Runs, observer: Observer) -> None:
+        """Report to the observer which runs have ended since the last call, and which are unfinished."""
+        observer.runs(lambda: (self._new(runs), _under_way(runs)))
+
+    def _new(self, runs: Runs) -> list[EndedRun]:
+        after = None if self.since is None else self.since - OVERLAP
+        found = runs.updated(FINISHED, RUNS_AT_ONCE, after)
+        new = [record for record in found if record.dagster_run.run_id not in self.known]
+        self.known.extend(record.dagster_run.run_id for record in new)
+        self.since = max([self.since or EPOCH, *(record.update_timestamp for record in found)])
+        return [] if after is None else [_ended(runs.settings, record) for record in new]
+
+
+def _ended(settings: Settings, record: dg.RunRecord) -> EndedRun:
+    created = record.create_timestamp.timestamp()
+    began = record.start_time or created
+    took = timedelta(seconds=max((record.end_time or created) - began, 0.0))
+    return EndedRun(_job(settings, record), record.dagster_run.status.value.lower(), took)
+
+
+def _under_way(runs: Runs) -> dict[str, datetime]:
+    """Return the creation time of the oldest unfinished run of each job."""
+    found: dict[str, datetime] = {}
+    for record in runs.updated(UNFINISHED, limit=RUNS_AT_ONCE, after=EPOCH):
+        job, since = _job(runs.settings, record), record.create_timestamp.astimezone(UTC)
+        found[job] = min(since, found.get(job, since))
+    return found
+
+
+def _job(settings: Settings, record: dg.RunRecord) -> str:
+    """Return the job's name without the pipeline's prefix. There are as many names as the pipeline has jobs."""
+    name = record.dagster_run.job_name
+    if name.startswith(OF_THE_UI):
+        return BY_THE_UI
+    return plain(settings, name)
