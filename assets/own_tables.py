@@ -33,9 +33,8 @@ from tidemark.pipeline.compute.own_tables import OwnBatch, compute_own
 from tidemark.pipeline.compute.replacement import ReplacedWindows
 from tidemark.pipeline.compute.table_definition import UNUSABLE, TableDefinition, file_now, read_table
 from tidemark.pipeline.errors import TableFailed, TidemarkError
-from tidemark.pipeline.lake.tables.own_table import FOLDER
 from tidemark.pipeline.lake.tables.window_index import WindowIndex
-from tidemark.pipeline.lake.tables.windowed import PARTITION
+from tidemark.pipeline.lake.tables.windowed import FOLDER, PARTITION
 from tidemark.pipeline.orchestrator.names import DEFINITION, compute_job
 from tidemark.pipeline.quality.corrected import FollowedTable
 from tidemark.pipeline.quality.due_windows import ComputedWindows, Followed, further_back

@@ -6,7 +6,6 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
-from google.protobuf.field_mask_pb2 import FieldMask
 
 from tests.attach.hostile import BAND, Beside, beside
 from tests.cli.command import said_here
@@ -54,19 +53,3 @@ def test_a_purge_moves_the_watermark_past_what_nobody_read(world: Beside) -> Non
     after = world.decision().watermark
     assert after is not None
     assert after > unread
-
-
-def test_a_seek_back_of_base_holds_and_is_told(world: Beside) -> None:
-    update = {"name": world.base, "topic": world.settings.pubsub.topic_path, "retain_acked_messages": True}
-    world.reader.update_subscription(
-        request={"subscription": update, "update_mask": FieldMask(paths=["retain_acked_messages"])}
-    )
-    began = datetime.now(UTC)
-    world.traffic(seconds=6)
-    before = world.decision().watermark
-    world.reader.seek(request={"subscription": world.base, "time": began})
-    world.attached.tick()
-    held = world.decision()
-    assert held.reason is Reason.HELD_SEEK
-    assert held.watermark == before
-    assert "a subscription was sought back" in held.sentence()

@@ -22,7 +22,6 @@ with warnings.catch_warnings():
     import tidemark.assets.location  # noqa: F401 (built once here, where the warning is expected)
 
 HERE = Path(__file__).parent
-ON_ONE_SESSION = ("test_backlog", "test_ingest", "test_repair", "test_silence", "test_staleness")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -61,11 +60,22 @@ def provisioned(
     return make
 
 
+@pytest.fixture(scope="session")
+def computed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a lake whose three closed windows are computed, to be copied."""
+    from tests.dagster.test_diffs_asset import CLASSIC, WINDOWS, Materializing  # it needs these fixtures itself
+
+    house = Materializing(tmp_path_factory.mktemp("computed"), CLASSIC)
+    with dg.DagsterInstance.ephemeral() as instance:
+        assert house.run(WINDOWS[0], WINDOWS[-1], instance).success
+    return house.folder
+
+
 @pytest.fixture(scope="module", autouse=True)
 def _one_session(request: pytest.FixtureRequest) -> Iterator[None]:
     """A classic session that outlives the runs of a file: each run would start one of its own, and Python workers, for
     seconds. In `test_diffs_asset.py` each does."""
-    if request.path.stem not in ON_ONE_SESSION:
+    if request.path.stem == "test_diffs_asset":
         yield
         return
     with pytest.MonkeyPatch.context() as patched:

@@ -17,7 +17,7 @@ import tidemark.dagster as td
 from tests.dagster.house import ModelWorld, Ticking, keys, metadata_of, publish, settings_of
 from tests.ingest.model_subscription import ModelSubscription
 from tidemark.assets import attached
-from tidemark.assets.catalog import COMPLETE_WINDOWS, ON_COMPUTED
+from tidemark.assets.catalog import COMPLETE_WINDOWS
 from tidemark.assets.definitions import build_definitions
 from tidemark.assets.jobs.housekeeping import prune_events
 from tidemark.local.emulator.model import PubSubModel
@@ -131,13 +131,6 @@ def test_an_hour_is_materialized_once_the_watermark_has_passed_all_of_its_window
     assert house.materialized() == [hour(0)]
 
 
-def test_hours_follow_in_order_and_once_across_restarts_of_the_code_server(house: Attached) -> None:
-    for number in range(1, 5):
-        house.restart()
-        house.lives(NOON + number * HOUR + MINUTE)
-    assert house.materialized() == [hour(number) for number in range(4)]
-
-
 def test_after_an_outage_each_hour_of_it_follows_a_bounded_number_a_tick(
     house: Attached, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -190,58 +183,6 @@ def test_housekeeping_keeps_a_lake_without_tables_and_never_forgets_an_hour(hous
     assert house.lake().tracking_log().numbers()
     prune_events(house.instance, house.settings, SystemClock().now() + HOUR)
     assert house.materialized() == [hour(number) for number in range(3)]
-
-
-# Assets of others
-
-
-@dataclass
-class Guest:
-    """Somebody's asset over the hours, and what its condition asks for."""
-
-    house: Attached
-    condition: dg.AutomationCondition[Any]
-    cursor: Any = None
-
-    def __post_init__(self) -> None:
-        specs = self.house.definitions.resolve_all_asset_specs()
-        (partitions,) = (spec.partitions_def for spec in specs if spec.key == COMPLETE_WINDOWS)
-
-        @dg.asset(deps=[COMPLETE_WINDOWS], partitions_def=partitions, automation_condition=self.condition)
-        def report() -> None: ...
-
-        self.definitions = dg.Definitions.merge(self.house.definitions, dg.Definitions(assets=[report]))
-        assert self.asked() == set()
-
-    def asked(self) -> set[str]:
-        found = dg.evaluate_automation_conditions(
-            self.definitions, self.house.instance, evaluation_time=self.house.clock.now(), cursor=self.cursor
-        )
-        self.cursor = found.cursor
-        return found.get_requested_partitions(dg.AssetKey("report"))
-
-
-@pytest.mark.parametrize(
-    "condition",
-    [
-        ON_COMPUTED,
-        dg.AutomationCondition.eager(),
-        dg.AutomationCondition.on_missing(),
-    ],
-    ids=["on_computed", "eager", "on_missing"],
-)
-def test_their_asset_is_asked_for_when_its_hour_is_complete_and_not_before(
-    house: Attached, condition: dg.AutomationCondition[Any]
-) -> None:
-    house.lives(NOON + HOUR / 2 + MINUTE)
-    theirs = Guest(house, condition)
-    for number in range(2):
-        house.lives(NOON + (number + 1) * HOUR - SECOND)
-        assert theirs.asked() == set()
-        house.lives(NOON + (number + 1) * HOUR + MINUTE)
-        assert theirs.asked() == {hour(number)}
-        house.lives(NOON + (number + 1) * HOUR + 10 * MINUTE)
-        assert theirs.asked() == set()
 
 
 # On tidemark's own Pub/Sub

@@ -10,7 +10,7 @@ import pytest
 from pyspark.sql import DataFrame
 
 import tidemark
-from tests.dagster.test_by_window import computed
+from tests.dagster.test_by_window import run_over
 from tests.dagster.test_diffs_asset import CLASSIC, START, WINDOWS, Materializing
 from tidemark.assets.catalog import CORRECTIONS, HEARTBEAT_DIFFS
 from tidemark.assets.definitions import build_definitions
@@ -53,7 +53,7 @@ def test_a_late_heartbeat_corrects_its_row_and_the_next_and_a_failure_waits(
 
         with monkeypatch.context() as patched:
             patched.setattr(by_window, "follow", fails)
-            failed = computed(house, instance, WINDOWS[1], WINDOWS[2])
+            failed = run_over(house, instance, WINDOWS[1], WINDOWS[2])
         assert failed.success
         assert materializations(failed) == []
         assert list(house.lake.corrections().newest(Sought(), 10)) == []
@@ -61,7 +61,7 @@ def test_a_late_heartbeat_corrects_its_row_and_the_next_and_a_failure_waits(
 
         again = house.run(WINDOWS[0], WINDOWS[0], instance)
         assert materializations(again) == [{"rows": 2, "rows/heartbeat_diffs": 2}]
-        silent = computed(house, instance, WINDOWS[1])
+        silent = run_over(house, instance, WINDOWS[1])
         assert (silent.success, materializations(silent)) == (True, [])
     differing = {at for at in after if before.get(at) != after[at]}
     following = min(at for at in before if at[0] == "stream-0" and at[1] > late.isoformat())

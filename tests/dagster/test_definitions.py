@@ -20,24 +20,18 @@ from tidemark.assets.catalog import (
     WATERMARK,
 )
 from tidemark.assets.definitions import build_definitions
-from tidemark.assets.jobs.housekeeping import HOUSEKEEPING
-from tidemark.assets.jobs.repair import REPAIR
-from tidemark.assets.jobs.tuning import TUNE_WATERMARK, WATERMARK_TUNING
+from tidemark.assets.jobs.tuning import WATERMARK_TUNING
 from tidemark.pipeline.contract.heartbeat import FieldKind
 from tidemark.pipeline.errors import InvalidSettings
 from tidemark.pipeline.lake.tables.diffs import diff_schema
 from tidemark.pipeline.lake.tables.heartbeats import heartbeat_schema
-from tidemark.pipeline.orchestrator.names import COMPUTE_WINDOWS, INGEST, PIPELINE, REQUEUE, pipeline_tag
+from tidemark.pipeline.orchestrator.names import COMPUTE_WINDOWS
 from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.settings_message import MessageSettings
 from tidemark.pipeline.settings_sections import WatermarkSettings
 
 EVERY_ASSET = {TRACKING_HISTOGRAM, WATERMARK, HEARTBEATS, QUARANTINED, HEARTBEAT_DIFFS}
 FIELDS = {"temperature": FieldKind.NUMBER, "status": FieldKind.TEXT}
-JOBS = (
-    *(COMPUTE_WINDOWS, INGEST),
-    *(REPAIR, REQUEUE, HOUSEKEEPING, TUNE_WATERMARK),
-)
 
 
 @pytest.fixture(scope="module")
@@ -50,11 +44,6 @@ def definitions() -> dg.Definitions:
 @pytest.fixture(scope="module")
 def specs(definitions: dg.Definitions) -> dict[dg.AssetKey, dg.AssetSpec]:
     return {spec.key: spec for spec in definitions.resolve_all_asset_specs()}
-
-
-@pytest.mark.parametrize("job", JOBS)
-def test_every_run_of_our_jobs_says_whose_it_is(definitions: dg.Definitions, job: str) -> None:
-    assert definitions.resolve_job_def(job).tags[PIPELINE] == pipeline_tag(Settings().lake.uri)
 
 
 def test_importing_what_builds_them_reads_no_settings(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,7 +4,6 @@ from datetime import timedelta
 from pathlib import Path
 
 import dagster as dg
-import pytest
 from dagster._core.events import AssetMaterializationPlannedData, DagsterEvent
 from dagster._core.test_utils import create_run_for_test
 
@@ -21,14 +20,12 @@ NOW = SystemClock().now()
 class Downstream:
     """An asset over the hours of windows, and what its condition asks for."""
 
-    def __init__(
-        self, folder: Path, instance: dg.DagsterInstance, condition: dg.AutomationCondition[dg.AssetKey]
-    ) -> None:
+    def __init__(self, folder: Path, instance: dg.DagsterInstance) -> None:
         settings = settings_of(PubSubSettings(), folder)
         partitions = Partitions(settings.windowing, NOW).definition()
         self.hour = partitions.get_partition_keys(current_time=NOW)[-3]
 
-        @dg.asset(deps=[HEARTBEAT_DIFFS], partitions_def=partitions, automation_condition=condition)
+        @dg.asset(deps=[HEARTBEAT_DIFFS], partitions_def=partitions, automation_condition=ON_COMPUTED)
         def anomalies() -> None: ...
 
         self.key, self.instance = anomalies.key, instance
@@ -61,22 +58,19 @@ class Downstream:
         self.instance.report_dagster_event(DagsterEvent("PIPELINE_SUCCESS", "theirs"), run.run_id)
 
 
-@pytest.mark.parametrize(("condition", "fires"), [(ON_COMPUTED, True), (dg.AutomationCondition.eager(), False)])
-def test_its_partition_is_requested_when_the_hour_is_computed_and_when_it_is_computed_again(
-    tmp_path: Path, condition: dg.AutomationCondition[dg.AssetKey], fires: bool
-) -> None:
+def test_its_partition_is_requested_when_the_hour_is_computed_and_when_it_is_computed_again(tmp_path: Path) -> None:
     with dg.DagsterInstance.ephemeral() as instance:
-        theirs = Downstream(tmp_path, instance, condition)
+        theirs = Downstream(tmp_path, instance)
         for _ in range(2):
             theirs.computed()
-            assert theirs.asked() == ({theirs.hour} if fires else set())
+            assert theirs.asked() == {theirs.hour}
             theirs.ended(theirs.begun())
             assert theirs.asked() == set()
 
 
 def test_an_hour_that_is_computed_again_while_it_is_read_is_requested_again_afterwards(tmp_path: Path) -> None:
     with dg.DagsterInstance.ephemeral() as instance:
-        theirs = Downstream(tmp_path, instance, ON_COMPUTED)
+        theirs = Downstream(tmp_path, instance)
         theirs.computed()
         assert theirs.asked() == {theirs.hour}
         run = theirs.begun()

@@ -187,11 +187,7 @@ def test_in_continuous_mode_the_sensor_keeps_one_run_at_work(
     assert len(requests(ticking)) == 1
 
 
-@pytest.mark.parametrize("chosen", [TWO, CONTINUOUS], ids=["ticks", "continuous"])
-def test_after_a_failure_the_next_run_waits(
-    world: ModelWorld, instance: dg.DagsterInstance, tmp_path: Path, chosen: IngestSettings
-) -> None:
-    ticking = ticking_with(world, instance, tmp_path, chosen)
+def test_after_a_failure_the_next_run_waits(ticking: Ticking, world: ModelWorld) -> None:
     publish_backlog(world, ticking.settings, 200)
     ticking.track()
     ticking.run(INGEST, STATUS.FAILURE)
@@ -263,11 +259,10 @@ def test_the_sensor_says_how_the_ticks_go_and_asks_for_a_run_when_they_do_not_ca
 # Ticks beside a run
 
 
-@pytest.mark.parametrize("chosen", [TWO, CONTINUOUS], ids=["ticks", "continuous"])
 def test_ticks_pull_until_a_run_has_settled_a_round_and_again_when_it_has_ended(
-    publisher: PublisherClient, provisioned: Provisioned, instance: dg.DagsterInstance, chosen: IngestSettings
+    publisher: PublisherClient, provisioned: Provisioned, instance: dg.DagsterInstance
 ) -> None:
-    ticking = Ticking(provisioned(ingest=chosen), instance, plan=SOON)
+    ticking = Ticking(provisioned(ingest=TWO), instance, plan=SOON)
     publish(publisher, ticking.settings, beats_between(CLOCK.now() - 2 * MINUTE, CLOCK.now() - MINUTE))
     run = ticking.run(INGEST, STATUS.STARTED)
     assert metadata_of(ticking.land(), "heartbeats")["rows"] == 4, "it has not settled a round"
@@ -389,7 +384,7 @@ def test_a_run_that_stays_lands_and_tracks_reports_and_ends_in_time(
     mode: str,
     tags: dict[str, str],
 ) -> None:
-    run_for = timedelta(seconds=8)
+    run_for = timedelta(seconds=4)
     chosen = TWO.model_copy(update={"mode": mode})
     ticking = Ticking(provisioned(spark=CLASSIC, ingest=chosen), instance, plan=replace(SOON, run_for=run_for))
     beats = beats_between(CLOCK.now() - 10 * MINUTE, CLOCK.now(), streams=100)

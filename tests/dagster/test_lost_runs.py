@@ -1,20 +1,17 @@
 """Runs whose process dies under a launcher that cannot tell, and runs that are only slow."""
 
-import signal
 import sys
 from datetime import timedelta
 from pathlib import Path
 
 import dagster as dg
-import psutil
 import pytest
 from dagster._core.code_pointer import ModuleCodePointer
 from dagster._core.origin import JobPythonOrigin, RepositoryPythonOrigin
 from dagster._core.remote_origin import RegisteredCodeLocationOrigin, RemoteRepositoryOrigin
 from dagster._core.test_utils import create_run_for_test, freeze_time
 
-from tests.dagster.test_run_launcher import CodeServer, until
-from tests.official_emulator import free_port
+from tests.dagster.test_run_launcher import until
 from tidemark.assets.ingest import run_at_work
 from tidemark.assets.jobs import job
 from tidemark.assets.jobs.job import BEAT, beating, tags_of
@@ -66,6 +63,8 @@ def test_a_run_of_which_nothing_is_heard_stops_no_sensor_for_longer_than_that(
     assert status_of(runs, run) is status
     assert "is computing" not in (pause_of(runs, COMPUTE_WINDOWS, noted_at + after + SECOND) or "")
     assert status_of(runs, run) is becomes
+    logs = [entry.message for entry in runs.instance.all_logs(run.run_id)]
+    assert any("its process must be gone" in line or "has not started it within" in line for line in logs)
     assert pause_of(runs, COMPUTE_WINDOWS, noted_at + after + LONGEST_PAUSE) is None
 
 
@@ -130,36 +129,3 @@ def test_a_run_says_that_it_is_at_work_while_it_is(
 
     assert slow.execute_in_process(instance=instance).success
     assert BEAT * 3 < SILENT_FOR, "a lost beat must not make a run dead"
-
-
-def test_a_run_that_was_killed_under_dagsters_own_launcher_is_reported_and_the_next_may_begin(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """An instance with Dagster's defaults: no monitoring, and a launcher that cannot tell."""
-    (tmp_path / "dagster.yaml").write_text("telemetry: {enabled: false}\n")
-    monkeypatch.setenv("DAGSTER_HOME", str(tmp_path))
-    with dg.DagsterInstance.from_config(str(tmp_path)) as instance:
-        server = CodeServer(instance, free_port(), tmp_path / "log")
-        server.start()
-        left: list[psutil.Process] = []
-        try:
-            run = server.launch()
-            left = server.run_processes()
-            server.process.send_signal(signal.SIGSTOP)  # it would report the end of its child
-            for one in left:
-                one.kill()
-            server.kill()
-            heard = SystemClock().now()
-            instance.add_run_tags(run.run_id, tags_of(SETTINGS))
-            runs = Runs(instance, SETTINGS)
-            assert pause_of(runs, "waiting", heard + SILENT_FOR - 60 * SECOND) is not None
-            assert server.run(run).status is STATUS.STARTED
-            assert pause_of(runs, "waiting", heard + SILENT_FOR + LONGEST_PAUSE) is None
-            assert server.run(run).status is STATUS.FAILURE
-            logs = [entry.message for entry in instance.all_logs(run.run_id)]
-            assert "it has said nothing for 5m: its process must be gone" in logs
-        finally:
-            server.kill()
-            for one in left:
-                if one.is_running():
-                    one.kill()

@@ -13,27 +13,17 @@ from tidemark.assets.definitions import build_definitions
 from tidemark.assets.jobs.heartbeat_diffs import FEW_STOPPED, silence_report, status_metadata
 from tidemark.assets.jobs.repair import REPAIR
 from tidemark.pipeline.clock import SystemClock
-from tidemark.pipeline.settings_sections import LakeSettings, SparkSettings
 from tidemark.pipeline.upkeep.repair import Fault, Survey, Surveyor
 
 pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning")  # sockets that py4j leaves to the collector
 
 
 class Repairing(Materializing):
-    """The same lake, with its three windows computed here or where it was copied from, and runs of the repair."""
+    """A copy of a lake whose windows are computed, and runs of the repair."""
 
-    def __init__(
-        self,
-        folder: Path,
-        instance: dg.DagsterInstance,
-        spark: SparkSettings = CLASSIC,
-        lake: LakeSettings | None = None,
-        copied_from: Path | None = None,
-    ) -> None:
-        super().__init__(folder, spark, lake, copied_from)
+    def __init__(self, folder: Path, instance: dg.DagsterInstance, copied_from: Path) -> None:
+        super().__init__(folder, CLASSIC, copied_from=copied_from)
         self.instance = instance
-        if copied_from is None:
-            assert self.run(WINDOWS[0], WINDOWS[-1], instance).success
         self.whole = self.rows()
 
     def repair(self, **config: Any) -> dg.ExecuteInProcessResult:
@@ -48,13 +38,6 @@ class Repairing(Materializing):
         lake = self.lake.diffs() if table == "heartbeat_diffs" else self.lake.stream_status()
         (path,) = lake.fence([key])[key]
         return self.folder / table / path
-
-
-@pytest.fixture(scope="module")
-def computed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of a lake whose windows are computed, to be copied."""
-    with dg.DagsterInstance.ephemeral() as instance:
-        return Repairing(tmp_path_factory.mktemp("computed"), instance).folder
 
 
 def materialized(result: dg.ExecuteInProcessResult, asset: dg.AssetKey = HEARTBEAT_DIFFS) -> list[str | None]:
@@ -87,7 +70,7 @@ def test_a_deleted_window_a_corrupt_object_and_an_orphan_are_each_named_and_mend
     tmp_path: Path, computed: Path
 ) -> None:
     with dg.DagsterInstance.ephemeral() as instance:
-        house = Repairing(tmp_path, instance, copied_from=computed)
+        house = Repairing(tmp_path, instance, computed)
         assert house.look().is_sound
         gone, corrupt = house.file_of(WINDOWS[0]), house.file_of(WINDOWS[2])
         gone.unlink()
@@ -121,7 +104,7 @@ def test_windows_whose_streams_status_is_gone_and_a_table_that_is_lost_are_compu
     tmp_path: Path, computed: Path
 ) -> None:
     with dg.DagsterInstance.ephemeral() as instance:
-        house = Repairing(tmp_path, instance, copied_from=computed)
+        house = Repairing(tmp_path, instance, computed)
         house.file_of(WINDOWS[1], "stream_status").unlink()
         assert [(one.window.key, one.fault) for one in house.look().integrity.broken] == [(WINDOWS[1], Fault.DAMAGED)]
         assert materialized(house.repair()) == [WINDOWS[1]]
@@ -134,9 +117,9 @@ def test_windows_whose_streams_status_is_gone_and_a_table_that_is_lost_are_compu
         assert house.rows().equals(house.whole)
 
 
-def test_a_repaired_window_keeps_the_stream_status_of_its_first_computation(tmp_path: Path) -> None:
+def test_a_repaired_window_keeps_the_stream_status_of_its_first_computation(tmp_path: Path, computed: Path) -> None:
     with dg.DagsterInstance.ephemeral() as instance:
-        house = Repairing(tmp_path, instance)
+        house = Repairing(tmp_path, instance, computed)
         lake = (build_definitions(house.settings).resources or {})["lake"]
         first = status_metadata(silence_report(lake, [WINDOWS[1]]), [house.settings.windowing.named(WINDOWS[1])])
         house.file_of(WINDOWS[1]).unlink()
@@ -153,7 +136,7 @@ def test_a_repaired_window_keeps_the_stream_status_of_its_first_computation(tmp_
 
 def test_a_window_that_computing_does_not_repair_fails_the_run_and_is_named(tmp_path: Path, computed: Path) -> None:
     with dg.DagsterInstance.ephemeral() as instance:
-        house = Repairing(tmp_path, instance, copied_from=computed)
+        house = Repairing(tmp_path, instance, computed)
         house.land([("after", WATERMARK - timedelta(seconds=1))])  # the last window is stale, of a file of its own
         assert [one.fault for one in house.look().integrity.broken] == [Fault.STALE]
         entry = house.folder / "tracking" / "log" / f"{0:012d}.parquet"

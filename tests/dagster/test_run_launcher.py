@@ -1,6 +1,5 @@
 """Our dagster.yaml on a real instance, and its launcher's answers about runs on a real code server."""
 
-import os
 import shutil
 import signal
 import subprocess
@@ -26,7 +25,6 @@ from tidemark.local.services.processes import listens
 from tidemark.local.services.stack import CODE_SERVER
 
 ROOT = Path(__file__).resolve().parent.parent.parent
-STUBBORN = "tests.dagster.stubborn"
 SECONDS = 60
 
 
@@ -121,24 +119,6 @@ def server(instance: dg.DagsterInstance, folder: Path) -> Iterator[CodeServer]:
         for one in started:
             with suppress(psutil.NoSuchProcess):
                 one.kill()
-
-
-def stubborn_server(port: int, **variables: str) -> subprocess.Popen[bytes]:
-    arguments = ["-m", CODE_SERVER, "-m", STUBBORN, "-h", HOST, "-p", str(port)]
-    environment = os.environ | variables
-    ignoring = ["sh", "-c", 'trap "" INT; exec "$@"', "sh"]  # as a shell starts a command in the background
-    return subprocess.Popen([*ignoring, sys.executable, *arguments], cwd=ROOT, env=environment, start_new_session=True)
-
-
-def test_sigterm_ends_the_code_server_whatever_its_threads_do() -> None:
-    port = free_port()
-    server = stubborn_server(port)
-    try:
-        until("the code server listens", lambda: listens(HOST, port))
-        server.terminate()
-        assert server.wait(SECONDS) == 0  # its thread goes on for twice as long
-    finally:
-        server.kill()
 
 
 def test_a_run_that_has_reached_no_code_server_is_not_known(instance: dg.DagsterInstance) -> None:

@@ -87,12 +87,3 @@ def test_a_missing_permission_to_look_is_a_warning_and_no_answer_is_silence(
     ((passed, severity, sentence),) = said(ticking)
     assert (passed, severity) == (False, WARN)
     assert sentence == "a change of the subscriptions would not be noticed: grant pubsub.subscriptions.get on it"
-
-
-def test_it_can_be_run_by_hand(ticking: Ticking) -> None:
-    key = dg.AssetCheckKey(dg.AssetKey("heartbeats"), "subscriptions")
-    job = dg.define_asset_job("by_hand", selection=dg.AssetSelection.checks(key))
-    found = ticking.definitions
-    definitions = dg.Definitions(asset_checks=found.asset_checks, resources=found.resources, jobs=[job])
-    (evaluation,) = definitions.resolve_job_def("by_hand").execute_in_process().get_asset_check_evaluations()
-    assert evaluation.passed

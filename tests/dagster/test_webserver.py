@@ -1,4 +1,5 @@
-"""Dagster's UI behind its guard: a real webserver, and what a hostile page in the operator's browser would send."""
+"""Dagster over HTTP, a real webserver with a real code server behind its guard: runs asked of it, and of what is no
+Dagster, and what a hostile page in the operator's browser would send."""
 
 import http.client
 import json
@@ -6,20 +7,282 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
+from threading import Thread
+from typing import Any
 from urllib.parse import quote
 
+import dagster as dg
 import pytest
+import requests
 from websockets.exceptions import InvalidStatus
 from websockets.sync.client import connect
 
-from tests.official_emulator import free_port
+from tests.cli.command import Said, said_here
+from tests.official_emulator import HOST, free_port
+from tidemark.assets.jobs.job import tags_of
+from tidemark.local.services.stack import CODE_SERVER, DEFINITIONS, WEBSERVER
+from tidemark.pipeline.errors import InvalidSettings, ServiceFailed
+from tidemark.pipeline.machine import listens
+from tidemark.pipeline.orchestrator import api as module
+from tidemark.pipeline.orchestrator.api import HEADERS, DagsterApi
+from tidemark.pipeline.orchestrator.names import PIPELINE, WINDOWS, pipeline_tag
+from tidemark.pipeline.settings import load_settings
+from tidemark.pipeline.settings_sections import DagsterSettings
 
-READY_WITHIN_SECONDS = 90
-WORKSPACE = "load_from:\n  - grpc_server: {{host: 127.0.0.1, port: {port}, location_name: tidemark}}\n"
-SETTINGS = '[dagster]\nweb_port = {port}\nallowed_hosts = ["ui.example.com"]\n'
+ROOT = Path(__file__).resolve().parents[2]
+READY_WITHIN_SECONDS = 120
+WORKSPACE = """
+load_from:
+  - grpc_server: {{host: 127.0.0.1, port: {code}, location_name: ours}}
+  - grpc_server: {{host: 127.0.0.1, port: {nothing}, location_name: broken}}
+"""
+SETTINGS = """
+[lake]
+uri = "gs://a-bucket/lake"
+[dagster]
+name = "orders"
+location = "ours"
+allowed_hosts = ["ui.example.com"]
+web_port = {web}
+code_port = {code}
+"""
+LAKE = "gs://a-bucket/lake"
+FIRST, LAST = "2026-11-21T05-20Z", "2026-11-21T05-30Z"
+
+
+@dataclass(frozen=True)
+class Serving:
+    """A webserver and a code server with tidemark's definitions; no daemon, so that runs stay in the queue."""
+
+    folder: Path
+    web: int
+    code: int
+
+    @property
+    def variables(self) -> dict[str, str]:
+        return {
+            **{name: value for name, value in os.environ.items() if not name.startswith("TIDEMARK_")},
+            "DAGSTER_HOME": str(ROOT),
+            "TIDEMARK_CONFIG": str(self.folder / "tidemark.toml"),
+            "TIDEMARK_DAGSTER_STORAGE": str(self.folder),
+            "PYTHONPATH": os.pathsep.join(sys.path),
+        }
+
+    def tidemark(self, *arguments: str, **more: str) -> Said:
+        return said_here(self.folder, arguments, {**self.variables, **more})
+
+    def runs(self) -> list[dg.DagsterRun]:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv("TIDEMARK_DAGSTER_STORAGE", str(self.folder))
+            with dg.DagsterInstance.from_config(str(ROOT)) as instance:
+                return list(instance.get_runs())
+
+
+@pytest.fixture(scope="module")
+def serving(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serving]:
+    started = Serving(tmp_path_factory.mktemp("serving"), free_port(), free_port())
+    ports = {"web": started.web, "code": started.code, "nothing": free_port()}
+    (started.folder / "workspace.yaml").write_text(WORKSPACE.format(**ports))
+    (started.folder / "tidemark.toml").write_text(SETTINGS.format(**ports))
+    started.runs()  # makes the storage's tables, alone
+    commands = (
+        (started.code, [CODE_SERVER, "-m", DEFINITIONS, "-h", HOST, "-p", str(started.code)]),
+        (started.web, [WEBSERVER]),
+    )
+    processes = []
+    log = started.folder / "log"
+    try:
+        for port, command in commands:
+            with log.open("ab") as out:
+                arguments = [sys.executable, "-m", *command]
+                one = subprocess.Popen(arguments, cwd=started.folder, env=started.variables, stdout=out, stderr=out)
+            processes.append(one)
+            until = time.monotonic() + READY_WITHIN_SECONDS
+            while not listens(HOST, port):
+                assert one.poll() is None, log.read_text()
+                assert time.monotonic() < until, log.read_text()
+                time.sleep(0.2)
+        yield started
+    finally:
+        for one in processes:
+            one.kill()
+            one.wait()
+
+
+def test_recompute_requests_one_run_over_the_range_and_prints_its_address(serving: Serving) -> None:
+    # The job is found although these settings do not name the pipeline as the project does that serves it.
+    settings = {"TIDEMARK_DAGSTER__NAME": "", "http_proxy": "http://127.0.0.1:9"}
+    said = serving.tidemark("repair", "--recompute", "--from", FIRST, "--to", LAST, **settings)
+    assert said.code == 0, said.err
+    (run,) = serving.runs()
+    assert said.out.split()[-1] == f"http://127.0.0.1:{serving.web}/runs/{run.run_id}"
+    assert (run.job_name, run.status) == ("orders_compute_windows", dg.DagsterRunStatus.QUEUED)
+    assert run.tags[WINDOWS] == f"{FIRST}..{LAST}"
+    assert run.tags[PIPELINE] == pipeline_tag(LAKE), "the sensors would not know the run as theirs"
+    assert run.tags[PIPELINE] == tags_of(load_settings(serving.folder / "tidemark.toml"))[PIPELINE]
+
+
+@pytest.mark.parametrize(
+    ("variables", "said"),
+    [
+        ({"LOCATION": "theirs"}, "has no code location 'theirs'; it has: broken, ours. Name the one with tidemark's"),
+        ({"LOCATION": "broken"}, "the code location 'broken' of the Dagster at {ui} is not loaded: "),
+        ({"URL": "http://127.1:{web}"}, "refused with 403: the host '127.1:{web}' is not one of this page's; where"),
+        ({"URL": "http://127.1:{web}"}, "add it to dagster.allowed_hosts in the settings"),
+        ({"URL": "http://127.0.0.1:{code}"}, "no Dagster answers at http://127.0.0.1:{code}: "),  # it speaks gRPC
+        ({"URL": "http://127.0.0.1:9"}, "Start it with `tidemark up`, or set dagster.url to the address of"),
+        ({"URL": "http://127.0.0.1:{web}/prefix"}, "is not Dagster's GraphQL"),
+        ({"URL": "http://me:secret@127.0.0.1"}, "write the address without a login; $TIDEMARK_DAGSTER_HEADERS may"),
+    ],
+)
+def test_what_does_not_take_the_run_is_named_with_what_to_do(
+    serving: Serving, variables: Mapping[str, str], said: str
+) -> None:
+    facts = {"web": serving.web, "code": serving.code, "ui": f"http://127.0.0.1:{serving.web}"}
+    set_here = {f"TIDEMARK_DAGSTER__{name}": value.format(**facts) for name, value in variables.items()}
+    before = len(serving.runs())
+    refused = serving.tidemark("repair", "--recompute", "--from", FIRST, "--to", LAST, **set_here)
+    assert refused.code == 1
+    assert said.format(**facts) in refused.err
+    assert "Traceback" not in refused.err
+    assert len(serving.runs()) == before
+
+
+ASSET = """\
+query Asset($path: [String!]!) {
+  assetNodeOrError(assetKey: {path: $path}) {
+    ... on AssetNode {
+      targetingInstigators { ... on Sensor { name } }
+      dependencyKeys { path }
+      assetChecksOrError { ... on AssetChecks { checks { name } } }
+    }
+  }
+}
+"""
+
+
+def test_an_assets_page_shows_its_sensor_its_origin_and_the_checks_that_can_be_due(
+    serving: Serving,
+) -> None:
+    def page(name: str) -> dict[str, Any]:
+        asked = {"query": ASSET, "variables": {"path": ["orders", name]}}
+        answer = requests.post(f"http://127.0.0.1:{serving.web}/graphql", json=asked, timeout=60).json()
+        found: dict[str, Any] = answer["data"]["assetNodeOrError"]
+        return found
+
+    heartbeats = page("heartbeats")
+    assert heartbeats["targetingInstigators"] == [{"name": "orders_landing"}]
+    assert heartbeats["dependencyKeys"] == [{"path": ["orders", "base_subscription"]}]
+    checks = {check["name"] for check in heartbeats["assetChecksOrError"]["checks"]}
+    assert checks == {"late", "lost_outside", "missed", "subscriptions"}
+    assert page("heartbeat_diffs")["assetChecksOrError"]["checks"] == []
+
+
+def test_a_job_that_the_location_does_not_have_is_named(serving: Serving) -> None:
+    with pytest.raises(ServiceFailed, match=r"the code location 'ours' of the Dagster at .* has no job 'no_such_job'"):
+        DagsterApi(DagsterSettings(web_port=serving.web, location="ours")).launch("no_such_job", LAKE, {})
+
+
+@dataclass
+class Answering:
+    """A server that answers each request in the same way, and keeps what it was asked."""
+
+    status: int = 200
+    headers: Mapping[str, str] = field(default_factory=lambda: {"Content-Type": "application/json"})
+    body: bytes = b"{}"
+    asked: list[Mapping[str, str]] = field(default_factory=list)
+    before_it_answers: Callable[[], None] = lambda: None
+
+    @contextmanager
+    def api(self) -> Iterator[DagsterApi]:
+        answering = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_POST(self) -> None:
+                self.rfile.read(int(self.headers["content-length"]))
+                answering.asked.append(dict(self.headers))
+                answering.before_it_answers()
+                self.send_response(answering.status)
+                for name, value in {**answering.headers, "Content-Length": str(len(answering.body))}.items():
+                    self.send_header(name, value)
+                self.end_headers()
+                with suppress(OSError):  # given up by who asked
+                    self.wfile.write(answering.body)
+
+            def log_message(self, *_: object) -> None: ...
+
+        server = HTTPServer((HOST, 0), Handler)
+        thread = Thread(target=server.serve_forever, daemon=True)
+        thread.start()
+        try:
+            yield DagsterApi(DagsterSettings(url=f"http://{HOST}:{server.server_port}"))
+        finally:
+            server.shutdown()
+            server.server_close()
+            thread.join()
+
+
+def test_the_login_of_the_environment_is_sent_and_no_other(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    netrc = tmp_path / "netrc"
+    netrc.write_text(f"machine {HOST} login somebody password else\n")
+    monkeypatch.setenv("NETRC", str(netrc))
+    monkeypatch.setenv(HEADERS, "Authorization: Bearer abc\nDagster-Cloud-Api-Token: user:1\n")
+    server = Answering()
+    with server.api() as api, pytest.raises(ServiceFailed):
+        api.launch("compute_windows", LAKE, {})
+    assert (server.asked[0]["Authorization"], server.asked[0]["Dagster-Cloud-Api-Token"]) == ("Bearer abc", "user:1")
+    monkeypatch.delenv(HEADERS)
+    with server.api() as api, pytest.raises(ServiceFailed):
+        api.launch("compute_windows", LAKE, {})
+    assert "Authorization" not in server.asked[1]
+
+
+def test_a_login_is_never_sent_in_the_clear_nor_repeated_in_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(HEADERS, "Authorization: Bearer abc")
+    with pytest.raises(
+        InvalidSettings, match=r"in the clear to http://dagster\.example\.com: set dagster.url to an https"
+    ):
+        DagsterApi(DagsterSettings(url="http://dagster.example.com"))
+    DagsterApi(DagsterSettings(url="https://dagster.example.com"))
+    monkeypatch.setenv(HEADERS, "Bearer abc")
+    with pytest.raises(InvalidSettings, match="write one header per line") as refused:
+        DagsterApi(DagsterSettings())
+    assert "abc" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "said"),
+    [
+        (200, b"<html>\x1b[31mHello", r"is not Dagster's GraphQL \(status 200\): <html>\\x1b\[31mHello"),
+        (502, b"bad gateway", r"is not Dagster's GraphQL \(status 502\): bad gateway"),
+        (200, b"[1, 2]", "is not Dagster's GraphQL"),
+        (400, b'{"errors": [{"message": "Cannot query field"}]}', "did not answer the query: Cannot query field"),
+        (401, b"who are you?", rf"refused with 401: who are you\?.*\${HEADERS}"),
+    ],
+)
+def test_an_answer_that_is_not_dagsters_is_shown(status: int, body: bytes, said: str) -> None:
+    with Answering(status, body=body).api() as api, pytest.raises(ServiceFailed, match=said):
+        api.launch("compute_windows", LAKE, {})
+
+
+def test_an_endless_answer_and_one_that_does_not_come_are_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "MOST_BYTES", 1000)
+    endless = Answering(headers={"Content-Type": "application/json"}, body=b"[" * (10 << 20))
+    with endless.api() as api, pytest.raises(ServiceFailed, match="is not Dagster's GraphQL"):
+        api.launch("compute_windows", LAKE, {})
+    monkeypatch.setattr(module, "ANSWER_SECONDS", 0.2)
+    slow = Answering(before_it_answers=lambda: time.sleep(2))
+    with slow.api() as api, pytest.raises(ServiceFailed, match=r"it may have taken the run: look at .*/runs"):
+        api.launch("compute_windows", LAKE, {})
+
+
+# What a hostile page in the operator's browser would send
+
 JSON = {"Content-Type": "application/json"}
 LIMITS = "{ instance { concurrencyLimits { concurrencyKey } } }"
 
@@ -72,39 +335,8 @@ class Ui:
 
 
 @pytest.fixture(scope="module")
-def ui(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ui]:
-    home, port = tmp_path_factory.mktemp("dagster-home"), free_port()
-    (home / "dagster.yaml").write_text("telemetry: {enabled: false}\n")
-    (home / "workspace.yaml").write_text(WORKSPACE.format(port=free_port()))
-    (home / "tidemark.toml").write_text(SETTINGS.format(port=port))
-    environment = {**os.environ, "DAGSTER_HOME": str(home), "TIDEMARK_CONFIG": str(home / "tidemark.toml")}
-    environment["PYTHONPATH"] = str(Path(__file__).parents[2])
-    with (home / "log").open("wb") as log:
-        server = subprocess.Popen(
-            [sys.executable, "-m", "tidemark.resources.webserver"], cwd=home, env=environment, stdout=log, stderr=log
-        )
-    try:
-        started = Ui(port)
-        until = time.monotonic() + READY_WITHIN_SECONDS
-        while not _answers(started):
-            assert server.poll() is None, (home / "log").read_text()
-            assert time.monotonic() < until, (home / "log").read_text()
-            time.sleep(0.2)
-        yield started
-    finally:
-        server.terminate()
-        try:
-            server.wait(10)
-        except subprocess.TimeoutExpired:
-            server.kill()
-            server.wait(10)
-
-
-def _answers(ui: Ui) -> bool:
-    try:
-        return ui.ask("GET", "/server_info").status == 200
-    except OSError:
-        return False
+def ui(serving: Serving) -> Ui:
+    return Ui(serving.web)
 
 
 def test_the_page_the_api_and_the_socket_serve_the_ui_itself(ui: Ui) -> None:
