@@ -19,12 +19,11 @@ from sqlalchemy import MetaData, Table, delete, func, inspect, select, union
 from sqlalchemy.engine import Connection
 
 from tidemark.assets.catalog import ASSETS, key_of
-from tidemark.assets.jobs.job import job_of
+from tidemark.assets.jobs.job import job_of, schedule_of
 from tidemark.assets.scheduler.runs import Runs
 from tidemark.local.services.ownership import Ownership
 from tidemark.pipeline.clock import SystemClock
 from tidemark.pipeline.errors import DagsterPartMissing
-from tidemark.pipeline.orchestrator.names import name_of
 from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.upkeep.housekeeping import Chore, Housekeeper
 from tidemark.resources import private
@@ -79,14 +78,7 @@ def housekeeping_job(settings: Settings) -> dg.JobDefinition:
 
 def housekeeping_schedule(settings: Settings, job: dg.JobDefinition) -> dg.ScheduleDefinition:
     """Define the hourly schedule, which is on by default."""
-    return dg.ScheduleDefinition(
-        name=name_of(settings, "hourly_housekeeping"),
-        job=job,
-        cron_schedule="7 * * * *",
-        execution_timezone="UTC",
-        default_status=dg.DefaultScheduleStatus.RUNNING,
-        description=KEEPS_SMALL,
-    )
+    return schedule_of(settings, "hourly_housekeeping", "7 * * * *", job, KEEPS_SMALL)
 
 
 def _chores(settings: Settings, context: dg.OpExecutionContext, *, dry_run: bool) -> Iterator[Chore]:

@@ -25,7 +25,6 @@ from tidemark.local.services.stack import (
 from tidemark.pipeline.clock import SystemClock
 from tidemark.pipeline.errors import ServiceFailed
 from tidemark.pipeline.pubsub.connection import publisher_client
-from tidemark.pipeline.pubsub.provision import provision_here
 from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.settings_sections import MetricsSettings, PubSubSettings
 
@@ -59,19 +58,12 @@ def topics(settings: Settings) -> list[str]:
         client.transport.close()
 
 
-def test_our_own_pubsub_is_started_where_it_is_wanted_and_that_is_reported(started: Started) -> None:
+def test_our_own_pubsub_is_started_where_it_is_wanted_and_a_killed_one_comes_back_provisioned(started: Started) -> None:
     settings = settings_for("local")
     assert emulator_is_absent(settings)
     start_emulator(started.supervisor, settings)
     assert started.said == [f"starting tidemark's own Pub/Sub at {settings.pubsub.emulator_host}"]
     assert not emulator_is_absent(settings)
-    provision_here(settings, SystemClock())
-    assert topics(settings) == [settings.pubsub.topic_path]
-
-
-def test_a_killed_emulator_comes_back_empty_and_is_provisioned_again(started: Started) -> None:
-    settings = settings_for("local")
-    start_emulator(started.supervisor, settings)
     psutil.Process(started.supervisor.running[0].process.pid).kill()
     started.supervisor.running[0].process.wait(60)
     started.supervisor.restart_what_died()
