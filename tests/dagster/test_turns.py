@@ -113,13 +113,13 @@ def front(watermark: float, now: float | None = None) -> Front:
     return Front.of(WINDOWING, at(watermark), at(watermark + 18 if now is None else now))
 
 
-def room(now: float, *ended: Attempt, gap: float = 60, waited: float = 0, live_due: bool = False) -> int:
+def room(now: float, *ended: Attempt, gap: float) -> int:
     there = Front(0, 1000, seconds(gap))
-    return room_for_older(there, 1, [], ended, at(now), waited=seconds(waited), live_due=live_due)[0]
+    return room_for_older(there, 1, [], ended, at(now), waited=seconds(0), live_due=False)[0]
 
 
-def run_of(windows: int, began: float, ended: float, *, is_backlog: bool = True) -> Attempt:
-    return Attempt(Spans(range(windows)), False, at(began), at(ended), is_backlog)
+def run_of(windows: int, began: float, ended: float) -> Attempt:
+    return Attempt(Spans(range(windows)), False, at(began), at(ended), is_backlog=True)
 
 
 def test_live_windows_end_within_ten_minutes_of_the_watermark() -> None:
@@ -150,21 +150,3 @@ def test_a_run_over_older_windows_grows_until_it_fills_the_gap_between_live_ones
     time = min(gap, 60) - 5
     assert sizes[-1] * max(seconds_per_window, 1 / sizes[-1]) <= max(time, seconds_per_window)
     assert sizes[-1] > 100 or sizes[-1] == max(1, int(time / seconds_per_window))
-
-
-@pytest.mark.parametrize(("gap", "live_due"), [(60, True), (14, False)])
-def test_older_windows_that_have_waited_for_a_minute_get_a_short_run_although_it_is_in_the_way(
-    gap: float, live_due: bool
-) -> None:
-    before = run_of(48, 0, 8)
-    assert room(170, before, gap=gap, live_due=live_due) == 0
-    assert room(170, before, gap=gap, live_due=live_due, waited=60) == int(48 * 10 / 8), "in ten seconds"
-
-
-def test_where_runs_go_side_by_side_one_place_is_kept_for_live_windows() -> None:
-    def given(places: int, *working: Attempt, live_due: bool = False) -> tuple[int, str]:
-        there = Front(0, 1000, seconds(1))
-        return room_for_older(there, places, working, [], at(9), waited=seconds(999), live_due=live_due)
-
-    assert given(2) == given(3, run_of(5, 0, 9)) == (FIRST, "")
-    assert given(2, run_of(5, 0, 9)) == given(2, live_due=True) == (0, "the last slot is for live windows")
