@@ -11,7 +11,7 @@ from tidemark.pipeline.pubsub.backlog import ROUNDING, SAMPLE_PERIOD, Backlog, r
 from tidemark.pipeline.replay.replay import RULES_WITHOUT_ANCHOR
 from tidemark.pipeline.watermark.readings import Reading
 
-PLAYS, OF = 10, 9
+PLAYS, OF = 6, 9
 """So many tests of so many seeds each: 0.15 s of work a seed."""
 
 

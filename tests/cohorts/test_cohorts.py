@@ -29,7 +29,7 @@ from tidemark.pipeline.pubsub.connection import publisher_client, subscriber_cli
 from tidemark.pipeline.pubsub.provision import provision
 from tidemark.pipeline.settings import load_settings
 
-LATE_BY, TICK, WINDOW, LASTING = 300, 30, 60, 600
+LATE_BY, TICK, WINDOW, LASTING = 240, 30, 60, 480
 """In seconds of the clock of the play."""
 
 OF_LATE = 'hasPrefix(attributes.stream_id, "late-")'
@@ -76,7 +76,7 @@ def test_the_windows_of_a_punctual_cohort_close_as_if_the_late_one_did_not_exist
         name: {end: (moment - at(end)).total_seconds() for end, moment in ends.items() if 0 < end < LASTING - LATE_BY}
         for name, ends in closed.items()
     }
-    assert len(waited["punctual"]) == 4
+    assert len(waited["punctual"]) == 3
     assert max(waited["punctual"].values()) <= 2 * TICK
     for name in ("late", "both"):
         assert waited[name].keys() <= waited["punctual"].keys()

@@ -34,7 +34,7 @@ def test_partitions_hold_every_listed_window_once(length: timedelta) -> None:
         assert [windowing.numbered(number) for number in numbers] == its
 
 
-@pytest.mark.parametrize("length", LENGTHS, ids=format_duration)
+@pytest.mark.parametrize("length", [LENGTHS[0], HOUR, LENGTHS[-1]], ids=format_duration)
 def test_however_many_years_the_lake_has_dagster_lists_two_at_most(length: timedelta) -> None:
     partitions = Partitions(Windowing(length, datetime(1990, 1, 1, tzinfo=UTC)), LOADED)
     definition = partitions.definition()

@@ -54,15 +54,11 @@ def test_no_other_module_uses_a_private_part_of_dagster() -> None:
     assert elsewhere == []
 
 
-@pytest.mark.parametrize("name", private.PARTS)
-def test_this_dagster_has_the_part(name: str) -> None:
-    assert getattr(private, name) is not None
-
-
-@pytest.mark.parametrize("name", private.PARTS)
-def test_each_part_is_used(name: str) -> None:
-    users = [path for path in SOURCES if path != ONE and re.search(rf"\b{name}\b", path.read_text())]
-    assert users or name in private.EVENTS
+def test_this_dagster_has_each_part_and_each_is_used() -> None:
+    texts = [path.read_text() for path in SOURCES if path != ONE]
+    for name in private.PARTS:
+        assert getattr(private, name) is not None
+        assert name in private.EVENTS or any(re.search(rf"\b{name}\b", text) for text in texts), name
 
 
 def moved(patch: pytest.MonkeyPatch, name: str) -> None:

@@ -15,6 +15,7 @@ from tests.dagster.house import (
     PUBSUB,
     SOMEBODY_ELSES,
     ModelWorld,
+    Provisioned,
     Ticking,
     beats_between,
     keys,
@@ -23,13 +24,15 @@ from tests.dagster.house import (
     settings_of,
     windows_of,
 )
+from tests.dagster.relay import Relay
 from tests.lake.builders import put
 from tidemark.assets.scheduler import requests
 from tidemark.assets.scheduler.requests import pause_of
 from tidemark.pipeline.clock import EPOCH, Clock, SystemClock, iso
-from tidemark.pipeline.errors import LakeUnwritable
+from tidemark.pipeline.errors import LakeUnwritable, PubSubUnreachable
 from tidemark.pipeline.orchestrator.names import COMPUTE_WINDOWS, INGEST, REQUEUE
 from tidemark.pipeline.settings import Settings
+from tidemark.pipeline.settings_sections import PubSubSettings
 from tidemark.pipeline.windows import Windowing
 
 CLOCK = SystemClock()
@@ -37,7 +40,7 @@ MINUTE = timedelta(minutes=1)
 WINDOWING = Windowing(MINUTE, EPOCH)
 WINDOWS_OF_BACKLOG = 5
 ATTEMPTS = 30
-"""Ticks that a mended part may take."""
+"""Ticks that a mended part may take: leases run out after 10 s, and a client tries to connect again after seconds."""
 
 
 def backlog_start(clock: Clock) -> datetime:
@@ -255,6 +258,30 @@ def test_without_dagsters_storage_the_watermark_is_the_same_and_nothing_computed
         assert after >= before
         assert keys(anew.land()) == []
         assert landed_rows(anew) == rows
+
+
+def test_an_unreachable_pubsub_fails_the_tick_and_the_next_one_goes_on(
+    provisioned: Provisioned, fresh_pubsub: PubSubSettings, instance: dg.DagsterInstance, publisher: PublisherClient
+) -> None:
+    relay = Relay(fresh_pubsub.emulator_host or "")
+    ticking = Ticking(provisioned(fresh_pubsub.model_copy(update={"emulator_host": relay.address})), instance)
+    ticking.track()
+    publish_backlog(publisher, ticking.settings)
+    relay.cut()
+    with pytest.raises(PubSubUnreachable, match=r"did not answer.*emulator.*ticks try again"):
+        ticking.track()
+    with pytest.raises(PubSubUnreachable, match=r"did not answer.*emulator.*ticks try again"):
+        ticking.land()
+    assert landed_rows(ticking) == 0
+    relay.mend()
+    for _ in range(ATTEMPTS):
+        with suppress(PubSubUnreachable):
+            ticking.land()
+        if landed_rows(ticking) == 4 * WINDOWS_OF_BACKLOG:
+            break
+        CLOCK.sleep(0.5)
+    assert landed_rows(ticking) == 4 * WINDOWS_OF_BACKLOG
+    relay.cut()
 
 
 def test_a_choice_that_fails_or_takes_long_is_said_and_fails_no_tick(

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.ingest.judged import read_payload
@@ -60,6 +60,7 @@ def sources(draw: st.DrawFn) -> SyntheticSource:
     )
 
 
+few = settings(max_examples=30)
 lengths = st.integers(1, 600_000).map(lambda milliseconds: timedelta(milliseconds=milliseconds))
 
 
@@ -80,6 +81,7 @@ def disorder_us(event: Any, publish: Any) -> int:
     return max(0, int((publish - earliest_after[first_later]).max(initial=0)))
 
 
+@few
 @given(sources(), lengths)
 def test_the_same_seed_gives_the_same_messages_however_they_are_cut(source: SyntheticSource, length: timedelta) -> None:
     assert all_of(source, length).tobytes() == all_of(source, length, rows_at_least=1).tobytes()
@@ -89,11 +91,13 @@ def test_another_seed_gives_other_messages() -> None:
     assert all_of(LARGE).tobytes() != all_of(replace(LARGE, seed=1)).tobytes()
 
 
+@few
 @given(sources(), lengths)
 def test_messages_come_in_the_order_of_their_publication(source: SyntheticSource, length: timedelta) -> None:
     assert (np.diff(all_of(source, length)["publish_us"]) >= 0).all()
 
 
+@few
 @given(sources(), lengths)
 def test_heartbeats_lie_within_the_range_and_a_stream_beats_once_a_period(
     source: SyntheticSource, length: timedelta
@@ -110,6 +114,7 @@ def test_heartbeats_lie_within_the_range_and_a_stream_beats_once_a_period(
         assert (abs(gaps - duration_us(source.period)) <= 2 * duration_us(source.event_jitter)).all()
 
 
+@few
 @given(sources(), lengths)
 def test_disorder_is_at_most_the_jitter_without_stragglers_and_late_copies(
     source: SyntheticSource, length: timedelta
@@ -121,6 +126,7 @@ def test_disorder_is_at_most_the_jitter_without_stragglers_and_late_copies(
     assert disorder_us(valid["event_ms"] * 1000, valid["publish_us"]) <= duration_us(source.jitter)
 
 
+@few
 @given(sources(), lengths)
 def test_stragglers_come_their_delay_later(source: SyntheticSource, length: timedelta) -> None:
     beats = of_kind(all_of(source, length), HEARTBEAT)
@@ -130,6 +136,7 @@ def test_stragglers_come_their_delay_later(source: SyntheticSource, length: time
     assert late.all() if source.stragglers == 1 else source.stragglers > 0 or not late.any()
 
 
+@few
 @given(sources(), lengths)
 def test_a_duplicate_is_the_same_message_again_at_once_or_its_delay_later(
     source: SyntheticSource, length: timedelta
@@ -145,6 +152,7 @@ def test_a_duplicate_is_the_same_message_again_at_once_or_its_delay_later(
         assert len(copies) == source.duplicates * len(originals)
 
 
+@few
 @given(sources(), lengths)
 def test_broken_messages_are_of_every_kind_in_turn_or_not_at_all(source: SyntheticSource, length: timedelta) -> None:
     rows = all_of(source, length)
@@ -166,6 +174,7 @@ def test_broken_messages_are_spread_evenly() -> None:
     assert np.bincount(np.searchsorted(tenth, broken["publish_us"]), minlength=6)[1:].min() >= 2
 
 
+@few
 @given(sources(), lengths)
 def test_the_truth_of_a_message_is_what_the_contract_reads_in_it(source: SyntheticSource, length: timedelta) -> None:
     rows = all_of(source, length)[:500]

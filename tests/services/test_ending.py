@@ -10,9 +10,10 @@ SECONDS = 60
 STUBBORN = """
 import signal, time
 from threading import Thread
-from tidemark.resources.daemon import end_soon_after_a_signal
+from tidemark.resources import daemon
 
-end_soon_after_a_signal()
+daemon.ENDS_WITHIN_SECONDS = 1.0
+daemon.end_soon_after_a_signal()
 for number in (signal.SIGTERM, signal.SIGINT):
     signal.signal(number, lambda *_: None)
 Thread(target=time.sleep, args=(2 * {seconds},)).start()

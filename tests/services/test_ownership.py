@@ -140,11 +140,11 @@ def test_another_pipeline_is_refused_with_the_owners_name_and_what_to_do(place: 
     assert place.owner().process == FAR
 
 
-@pytest.mark.parametrize("ahead", [-7200.0, -59.0, 0.0, 59.0, 7200.0])
+@pytest.mark.parametrize("ahead", [-7200.0, -59.0, 59.0, 7200.0])
 def test_an_owner_elsewhere_that_writes_is_never_taken_over_whatever_its_clock(place: Place, ahead: float) -> None:
     place.owned_by(FAR, ago=7200)
     other = place.process("orders")
-    for _ in range(20):
+    for _ in range(12):
         place.decide(ahead)
         place.clock.advance(timedelta(seconds=TICK))
         with pytest.raises(LakeOwned):
