@@ -72,7 +72,7 @@ def follow_the_newest(
     )
 
 
-@plant("a seek is a reading like any other", f"{STATE}.follow", 3)
+@plant("a seek is a reading like any other", f"{STATE}.follow", 1)
 def follow_without_seeks(
     previous: EffectiveReading | None, reading: Reading | None, tolerance: timedelta
 ) -> EffectiveReading | None:
@@ -123,7 +123,7 @@ def complete_without_a_look_for_holes(s: Situation) -> Verdict:
     return complete(replace(s, base=base))
 
 
-@plant("what was pruned is a hole", complete, 152, sought)
+@plant("what was pruned is a hole", complete, 821, sought)
 def complete_with_holes_in_what_was_pruned(s: Situation) -> Verdict:
     return complete(replace(s, pruned_before=None))
 
@@ -134,7 +134,7 @@ def band_without_need_of_an_anchor(s: Situation) -> Verdict:
     return bound_without_anchor(s) if isinstance(verdict, Held) else verdict
 
 
-@plant("decided without a frontier", bound, 178, both(by_frontier, soon))
+@plant("decided without a frontier", bound, 485, both(by_frontier, soon))
 def frontier_without_need_of_one(s: Situation) -> Verdict:
     verdict = bound(s)
     return (
@@ -144,7 +144,7 @@ def frontier_without_need_of_one(s: Situation) -> Verdict:
     )
 
 
-@plant("the frontier alone", bound, 50, by_frontier)
+@plant("the frontier alone", bound, 0, by_frontier)
 def frontier_alone(s: Situation) -> Verdict:
     assert s.base is not None
     return bound(replace(s, base=replace(s.base, oldest_unacked=FAR_AHEAD)))
@@ -214,7 +214,7 @@ def frontier_without_what_was_passed(
     return original_frontier_of(histogram, before, policy, pruned_before, None)
 
 
-@plant("<= for < in the anchor", f"{HISTOGRAM}.newest_valid_before", 1244, both(just_in_time, by_band))
+@plant("<= for < in the anchor", f"{HISTOGRAM}.newest_valid_before", 703, both(just_in_time, by_band))
 def anchor_with_ties(histogram: Histogram, limit_us: int) -> int | None:
     return original_valid_before(histogram, limit_us + 1)
 
@@ -267,7 +267,7 @@ def frontier_at_the_end_of_its_cell(histogram: Histogram, limit_us: int, not_bef
     return cell and replace(cell, min_event_time=cell.min_event_time + timedelta(microseconds=BUCKET_US))
 
 
-@plant("idle by the least lag", f"{HISTOGRAM}.greatest_lag_us", 1187, idle)
+@plant("idle by the least lag", f"{HISTOGRAM}.greatest_lag_us", 783, idle)
 def least_lag(histogram: Histogram, publish_bucket: int) -> int:
     """The least lag of the newest second instead of the greatest."""
     cells = histogram._valid(publish_bucket, publish_bucket)
@@ -283,8 +283,8 @@ def occupied_by_heartbeats_alone(histogram: Histogram, publish_bucket: int) -> b
 original_reachable, original_since = state.reachable_from, Histogram.since
 original_frontier_of = rules.frontier_of
 
-plant("no anchor", "rules", 11, by_band)(RULES_WITHOUT_ANCHOR)
-plant("a release outlives a seek", f"{STATE}.was_sought", 297, both(operated, sought))(lambda *_: False)
+plant("no anchor", "rules", 131, by_band)(RULES_WITHOUT_ANCHOR)
+plant("a release outlives a seek", f"{STATE}.was_sought", 585, both(operated, sought))(lambda *_: False)
 plant("a clock that runs fast counts as it says", "tidemark.pipeline.watermark.histogram.clamped", 18, by_frontier)(
     lambda event_us, _publish_us: event_us
 )

@@ -81,7 +81,7 @@ class RememberedTooSoon(RememberedCopies):
         return attempt
 
 
-@plant("readers remember no copy", "copies", 56, in_rounds, about="rounds")
+@plant("readers remember no copy", "copies", 19, in_rounds, about="rounds")
 class NeverRemembered(RememberedCopies):
     """What was settled is not remembered."""
 
@@ -223,7 +223,7 @@ def move_deleting_first(packing: LogPacking, entries: dict[int, bytes]) -> None:
     packing._keep(entries)
 
 
-@plant("what was archived is deleted from the newest on", "packing._move", 1014, packed)
+@plant("what was archived is deleted from the newest on", "packing._move", 5, packed)
 def move_from_the_newest_on(packing: LogPacking, entries: dict[int, bytes]) -> None:
     """A reader that has read one of the oldest entries finds nothing after it."""
     packing._keep(entries)
@@ -231,7 +231,7 @@ def move_from_the_newest_on(packing: LogPacking, entries: dict[int, bytes]) -> N
         packing._objects.delete(entry_name(number))
 
 
-@plant("an archived number is taken", "log._append", 284, both(two_trackers, packed))
+@plant("an archived number is taken", "log._append", 88, both(two_trackers, packed))
 def append_where_it_was_archived(log: TrackingLog, build: Callable[[WatermarkState], Any]) -> WatermarkState:
     """A number that is free is taken, also where its entry was archived."""
     while True:
@@ -252,20 +252,20 @@ def oldest_decision(log: TrackingLog) -> DecisionRecord | None:
     return next((entry for entry in map(log.entry, log.numbers()) if isinstance(entry, DecisionRecord)), None)
 
 
-@plant("archives are listed before the log", "log.numbers", 1722, packed)
+@plant("archives are listed before the log", "log.numbers", 243, packed)
 def numbers_by_archives_first(log: TrackingLog) -> list[int]:
     """What moves to an archive meanwhile is in neither list."""
     archived = [number for numbers in log._archive.ranges() for number in numbers]
     return sorted({*archived, *log.live_numbers()})
 
 
-@plant("a dropped number is taken", "log._was_taken", 989, both(two_trackers, dropped), about="drops")
+@plant("a dropped number is taken", "log._was_taken", 1167, both(two_trackers, dropped), about="drops")
 def taken_if_it_is_archived(log: TrackingLog, number: int, _entry: Entry, _content: bytes) -> bool:
     """A number that was archived, and dropped, is taken again."""
     return log._archive.covers(number)
 
 
-@plant("an entry is taken back", "log._was_taken", 1082, packed)
+@plant("an entry is taken back", "log._was_taken", 563, packed)
 def taken_if_the_one_before_has_moved(log: TrackingLog, number: int, _entry: Entry, _content: bytes) -> bool:
     """An entry is taken back where the one before has moved since it was written."""
     if number == 0:
@@ -290,7 +290,7 @@ def begun_anew_where_all_was_archived(log: TrackingLog, number: int) -> bool:
     return number >= 0 and original_is_overtaken(log, number)
 
 
-@plant("a checkpoint of what was known before", "log.compact_if_due", 5, two_trackers)
+@plant("a checkpoint of what was known before", "log.compact_if_due", 11, two_trackers)
 def compact_what_was_known(log: TrackingLog) -> WatermarkState:
     """What another tracker appends meanwhile is not in the compacted entry, and comes before it."""
     state = log.catch_up()
@@ -335,7 +335,7 @@ class TakenForEmpty:
             return Reading(observed_at=now, oldest_unacked=now, names_a_message=False)
 
 
-@plant("unknown is nothing outstanding", "track", 7, kept)
+@plant("unknown is nothing outstanding", "track", 10, kept)
 def track_taking_unknown_for_empty(
     subscription: Any, *, tracking_backlog: Any, base_backlog: Any, **others: Any
 ) -> Any:
@@ -406,7 +406,7 @@ class NotLoadedAgain(MicroBatch):
         return seen
 
 
-@plant("no fence", "micro_batch", 32, two_runners)
+@plant("no fence", "micro_batch", 14, two_runners)
 class Unfenced(MicroBatch):
     """A commit adds to the rows that are there by now, as first computations do where commits are retried blindly."""
 
