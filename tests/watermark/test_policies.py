@@ -1,11 +1,10 @@
-"""Each setting of the policy, through the fold of a log over several ticks: what it does, and what it costs. Those
-that are about readings have a file of their own.
+"""Each setting of the policy, through the fold of a log over several ticks: what it does, and what it costs.
 
 A message is published each second and happens a second before, unless a test says otherwise; the band is 10 s.
 """
 
 import random
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pytest
 
@@ -126,22 +125,6 @@ def test_idle_hold_stays_with_what_the_last_messages_prove_until_there_are_other
     assert outcome(log.tick(7400)) == (Reason.ADVANCED, at(7388.25))
 
 
-def test_after_a_network_outage_idle_advance_makes_the_buffered_late_and_idle_hold_does_not() -> None:
-    """The sources buffer for ten minutes, and then publish all of it at once."""
-    buffered = [(700 + number / 1000, 100 + number) for number in range(600)]
-    late = {}
-    for idle in ("advance", "hold"):
-        log = silence(Policy(idle=idle))  # type: ignore[arg-type]
-        log.tick(400)
-        before = log.tick(690).watermark
-        assert before is not None
-        log.publish(published(buffered))
-        log.tick(701, base=700)
-        assert log.state.watermark == before
-        late[idle] = sum(at(event) < before for _, event in buffered)
-    assert late == {"advance": 579, "hold": 0}  # up to 690 - 10 - 1
-
-
 def test_the_recent_lag_holds_the_idle_watermark_back_up_to_max_idle_lag() -> None:
     for limit, wanted in ((300, 400 - 10 - 61), (30, 400 - 10 - 30), (0, 400 - 10)):
         log = silence(Policy(max_idle_lag=seconds(limit)), lag=60)
@@ -149,15 +132,6 @@ def test_the_recent_lag_holds_the_idle_watermark_back_up_to_max_idle_lag() -> No
         assert decision.reason is Reason.IDLE_ADVANCED
         assert decision.watermark is not None
         assert at(wanted) <= decision.watermark <= at(wanted + 1)
-
-
-def test_with_a_smaller_max_idle_lag_than_the_sources_have_what_comes_after_a_silence_is_late() -> None:
-    after = (405.0, 345.0)  # published after the silence, as old as all before it
-    for limit, is_late in ((300, False), (30, True)):
-        log = silence(Policy(max_idle_lag=seconds(limit)), lag=60)
-        watermark = log.tick(400).watermark
-        assert watermark is not None
-        assert (at(after[1]) < watermark) == is_late
 
 
 def test_base_slack_waits_with_silence_as_well_until_base_was_read_that_much_later() -> None:
@@ -170,37 +144,119 @@ def test_base_slack_waits_with_silence_as_well_until_base_was_read_that_much_lat
     assert reasons == {0: Reason.IDLE_ADVANCED, 30: Reason.PINNED_BY_BACKLOG}
 
 
-# ------------------------------------------------------------------------------------------------ completeness
+def outage(policy: Policy) -> Log:
+    """Base is read at second 100 for the last time, and traffic goes on."""
+    log = Log(policy)
+    log.publish(published(beats(0, 100)))
+    log.tick(100)
+    log.publish(published(beats(100, 400)))
+    return log
 
 
-def test_tracking_that_is_younger_than_base_s_backlog_holds_until_that_has_landed() -> None:
-    """Base holds an hour from before tracking; it lands in any order, in 12 ticks."""
-    rng = random.Random(3)
-    before = [(publish, publish - 1) for publish in range(-3600, 0)]
-    since = [(publish + 0.25, publish - 0.75) for publish in range(600)]
-    log = Log(known_from=0)
-    log.publish(published(since))
-    left: list[tuple[float, float]] = [*before, *since]
-    rng.shuffle(left)
-    reasons, share = [], len(left) // 12
-    for step in range(14):
-        oldest = min((publish for publish, _ in left), default=None)
-        decision = log.tick(610 + step, base=oldest)
-        reasons.append(decision.reason)
-        landed, left = left[:share], left[share:]
-        for _, event in landed:
-            assert decision.watermark is None or at(event) >= decision.watermark
-        holds_older = oldest is not None and oldest < 0
-        assert (decision.reason is Reason.HELD_INCOMPLETE) == holds_older
-    assert reasons[0] is Reason.HELD_INCOMPLETE
-    assert reasons[-2] is Reason.ADVANCED
-    assert log.state.watermark == at(598.25)  # the anchor: all has landed
+def test_without_a_reading_the_last_one_counts_until_it_is_too_old() -> None:
+    log = outage(Policy(max_reading_age=seconds(200)))
+    first = log.state.watermark
+    reasons = [log.read(second, None, reading(second)).reason for second in (150, 250, 300)]
+    assert reasons == [Reason.ADVANCED, Reason.PINNED_BY_BACKLOG, Reason.PINNED_BY_BACKLOG]
+    held = log.read(300.001, None, reading(300.001))
+    assert held.reason is Reason.HELD_STALE_READING
+    assert held.watermark is not None
+    assert first is not None
+    assert first <= held.watermark <= at(100)
+    assert outcome(log.tick(400)) == (Reason.ADVANCED, at(388.25))
 
 
-def test_without_the_completeness_rule_messages_are_late() -> None:
-    """The same backlog, with a log that claims to know it: the test above can fail."""
-    log = Log(known_from=-4000)
-    log.publish(published(beats(0, 600)))
-    decision = log.read(610, reading(610, -1800, names=False), reading(610))
-    assert decision.watermark is not None
-    assert at(-1801) < decision.watermark
+def test_a_reading_that_says_when_the_next_one_is_due_counts_until_that_is_overdue() -> None:
+    """So that readings may be rare, by the budget of snapshots, and an outage of readings still shows."""
+    log = Log(Policy(max_reading_age=seconds(200)))
+    log.publish(published(beats(0, 100)))
+    log.read(100, replace(reading(100), next_within=seconds(1000)), reading(100))
+    log.publish(published(beats(100, 400)))
+    assert log.read(1290, None, reading(1290)).reason is Reason.ADVANCED
+    waiting = log.read(1300, None, reading(1300))
+    assert waiting.reason is Reason.PINNED_BY_BACKLOG
+    assert "is read again by 2026-11-21T05:38:20" in waiting.sentence()
+    held = log.read(1300.001, None, reading(1300.001))
+    assert held.reason is Reason.HELD_STALE_READING
+    assert "more than 3m20s after the next reading was due" in " ".join(log.explain().sentences())
+    # The next reading is at each tick again: it is stale as soon as ever.
+    assert log.read(1310, reading(1310), reading(1310)).reason.is_move
+    assert log.read(1511, None, reading(1511)).reason is Reason.HELD_STALE_READING
+
+
+# --------------------------------------------------------------------------------------------- seek_tolerance
+
+
+@pytest.mark.parametrize(("fall", "is_seek"), [(29.9, False), (30, False), (30.1, True)])
+def test_a_reading_that_falls_by_more_than_the_tolerance_is_a_seek_for_one_decision(fall: float, is_seek: bool) -> None:
+    log = Log(Policy(seek_tolerance=seconds(30)))
+    log.publish(published(beats(0, 200)))
+    before = log.tick(100, base=95)
+    fallen = log.tick(110, base=95 - fall)
+    assert (fallen.reason is Reason.HELD_SEEK) == is_seek
+    assert fallen.base is not None
+    assert fallen.base.oldest_unacked == at(95 - fall if is_seek else 95)
+    after = log.tick(120, base=95 - fall)
+    assert after.reason is not Reason.HELD_SEEK
+    assert after.watermark is not None
+    assert before.watermark is not None
+    assert after.watermark >= before.watermark
+
+
+@pytest.mark.parametrize("which", ["base", "tracking"])
+def test_a_smaller_tolerance_notices_a_small_seek_of_either_subscription(which: str) -> None:
+    reasons = []
+    for tolerance in (0, 60):
+        log = Log(Policy(seek_tolerance=seconds(tolerance)))
+        log.publish(published(beats(0, 200)))
+        log.tick(100, **{which: 95})
+        reasons.append(log.tick(110, **{which: 90}).reason is Reason.HELD_SEEK)
+    assert reasons == [True, False]
+
+
+# ----------------------------------------------------------------------------------------------------- slacks
+
+
+def test_reading_slack_waits_for_what_tracking_shows_a_moment_late() -> None:
+    """Published at 99.5, not visible when tracking was read at 100; among the others its disorder is below the band."""
+    hidden = (99.5, 87.9)
+    others = [(88.5, 86.0), (89.8, 88.0), *((second, second - 1.0) for second in range(90, 100))]
+    late = {}
+    for slack in (0, 1):
+        log = Log(Policy(reading_slack=seconds(slack)))
+        log.publish(published(others))
+        watermark = log.tick(100).watermark
+        assert watermark is not None
+        late[slack] = at(hidden[1]) < watermark
+    assert late == {0: True, 1: False}
+
+
+def test_base_slack_waits_for_what_base_shows_late() -> None:
+    """Tracking has read what was published at 88, base does not show it yet, and says that it holds nothing."""
+    hidden = (88.0, 70.0)
+    others = [(89.5, 80.0), *((second, second - 1.0) for second in range(90, 100))]
+    late = {}
+    for slack in (0, 15):
+        log = Log(Policy(base_slack=seconds(slack)))
+        log.publish(published([hidden, *others]))
+        watermark = log.tick(100).watermark
+        assert watermark is not None
+        late[slack] = at(hidden[1]) < watermark
+    assert late == {0: True, 15: False}
+
+
+# ------------------------------------------------------------------------------------- near_real_time, band
+
+
+def test_tracking_with_a_backlog_must_be_ahead_of_base_by_the_band() -> None:
+    reasons = {}
+    for band in (9, 10, 11, 20):
+        log = Log(Policy(band=seconds(band)))
+        log.publish(published(beats(0, 100)))
+        reasons[band] = log.tick(120, base=80, tracking=90).reason
+    assert reasons == {
+        9: Reason.ADVANCED,
+        10: Reason.ADVANCED,
+        11: Reason.HELD_TRACKING_BEHIND,
+        20: Reason.HELD_TRACKING_BEHIND,
+    }
