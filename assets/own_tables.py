@@ -29,8 +29,8 @@ from tidemark.assets.scheduler.requests import NothingDue, pause_of, run_over
 from tidemark.assets.scheduler.runs import Runs
 from tidemark.assets.sensors.watching import Jobs, ticking_sensor
 from tidemark.pipeline.clock import Clock, format_duration
-from tidemark.pipeline.compute.own_tables import OwnBatch, compute_own
-from tidemark.pipeline.compute.replacement import ReplacedWindows
+from tidemark.pipeline.compute.micro_batch import ReplacedWindows, compute_windows
+from tidemark.pipeline.compute.own_tables import OwnBatch
 from tidemark.pipeline.compute.table_definition import UNUSABLE, TableDefinition, file_now, read_table
 from tidemark.pipeline.errors import TableFailed, TidemarkError
 from tidemark.pipeline.lake.tables.window_index import WindowIndex
@@ -160,7 +160,7 @@ def _compute(
         table=lake.own_table("run", table.name),
         inputs=computed.inputs(table.windowing(settings.windows), table.lookback),
     )
-    return compute_own(batch, windows)
+    return compute_windows(batch, windows)
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,8 +17,7 @@ from benchmarks.traffic import REGULAR
 from tidemark.local.demo.synthetic_beats import NUMBER, STATUSES, Rows, compose, messages
 from tidemark.pipeline.clock import to_us
 from tidemark.pipeline.compute.columns import DiffPlan
-from tidemark.pipeline.compute.micro_batch import MicroBatch, compute_windows, silent_in
-from tidemark.pipeline.compute.replacement import ReplacedWindows
+from tidemark.pipeline.compute.micro_batch import MicroBatch, ReplacedWindows, compute_windows, silent_in
 from tidemark.pipeline.errors import ServiceFailed
 from tidemark.pipeline.figures import quantile
 from tidemark.pipeline.ingest.outcome import Side

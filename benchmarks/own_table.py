@@ -10,8 +10,8 @@ import duckdb
 from benchmarks.diffs import SPAN, START, fill, ours
 from benchmarks.machine import Machine, World
 from benchmarks.measures import Measure
-from tidemark.pipeline.compute.own_tables import OwnBatch, compute_own
-from tidemark.pipeline.compute.replacement import ReplacedWindows
+from tidemark.pipeline.compute.micro_batch import ReplacedWindows, compute_windows
+from tidemark.pipeline.compute.own_tables import OwnBatch
 from tidemark.pipeline.compute.table_definition import TableDefinition, own_tables
 from tidemark.pipeline.errors import ServiceFailed
 from tidemark.pipeline.quality.due_windows import ComputedWindows
@@ -56,7 +56,7 @@ def measure_own_table(machine: Machine, rounds: int, scale: float) -> list[Measu
     return [
         Measure(
             "own_table", seconds["tidemark"], seconds["DuckDB"], None, "lower", "s",
-            f"{said}, by compute_own on a warm Spark Connect server, beside DuckDB on the same files",
+            f"{said}, by compute_windows on a warm Spark Connect server, beside DuckDB on the same files",
         )
     ]  # fmt: skip
 
@@ -74,7 +74,7 @@ def _compute(machine: Machine, world: World, table: TableDefinition) -> Replaced
         clock=machine.clock,
         refuse_expired=lambda _: None,
     )
-    return compute_own(batch, list(windowing.between(START, START + SPAN)))
+    return compute_windows(batch, list(windowing.between(START, START + SPAN)))
 
 
 def _by_duckdb(world: World, out: Path) -> list[tuple[Any, ...]]:
@@ -99,4 +99,4 @@ def _refuse_other_rows(world: World, theirs: list[tuple[Any, ...]]) -> None:
     table = world.lake.own_table("per_status")
     rows = table.read(table.made()).select(["window", "status", "heartbeats", "streams", "greatest"])
     if {tuple(row.values()) for row in rows.to_pylist()} != set(theirs):
-        raise ServiceFailed("DuckDB and compute_own make different rows; mend benchmarks/own_table.py")
+        raise ServiceFailed("DuckDB and compute_windows make different rows; mend benchmarks/own_table.py")

@@ -31,11 +31,8 @@ SHARED_JVM = {
     "tests/dagster/test_repair.py": DAGSTER_ON_SPARK,
     "tests/dagster/test_silence.py": DAGSTER_ON_SPARK,
     "tests/spark/test_calls_of_runs.py": SPARK_SESSION,
-    "tests/spark/test_columns.py": SPARK_SESSION,
     "tests/spark/test_connect.py": SPARK_SESSION,
-    "tests/spark/test_diffs.py": SPARK_SESSION,
     "tests/spark/test_doctor_of_executors.py": SPARK_SESSION,
-    "tests/spark/test_elements.py": SPARK_SESSION,
     "tests/spark/test_micro_batch.py": SPARK_SESSION,
     "tests/spark/test_micro_batch_on_cloud_storage.py": SPARK_SESSION,
     "tests/spark/test_own_tables.py": SPARK_SESSION,
@@ -44,7 +41,6 @@ SHARED_JVM = {
     "tests/spark/test_registration.py": SPARK_SESSION,
     "tests/spark/test_rounds.py": SPARK_SESSION,
     "tests/spark/test_rounds_on_cloud_storage.py": SPARK_SESSION,
-    "tests/spark/test_silence.py": SPARK_SESSION,
 }
 """The files whose tests run Spark in their own process. A file that is missing here starts a JVM of its own."""
 

@@ -11,7 +11,7 @@ from tidemark.assets.catalog import ASSETS, CORRECTIONS, HEARTBEAT_DIFFS, Column
 from tidemark.assets.jobs.job import Context, job_of, working
 from tidemark.assets.partitions import Partitions, stretch_texts, stretches_asked, windows_of, windows_tag
 from tidemark.pipeline.clock import SystemClock
-from tidemark.pipeline.compute.replacement import ReplacedWindows, refuse_open
+from tidemark.pipeline.compute.micro_batch import ReplacedWindows, refuse_open
 from tidemark.pipeline.errors import ExecutorsUnable, InvalidSettings, TableFailed, WindowExpired, WindowNotClosed
 from tidemark.pipeline.lake.tables.corrections import CORRECTION_COLUMNS
 from tidemark.pipeline.lake.tables.corrections import CORRECTIONS as SCHEMA

@@ -25,8 +25,7 @@ from tidemark.assets.jobs.job import Context
 from tidemark.assets.partitions import Partitions, stretch_ends
 from tidemark.pipeline.clock import iso
 from tidemark.pipeline.compute.columns import DiffPlan
-from tidemark.pipeline.compute.micro_batch import MicroBatch, Silent, compute_windows, silent_in
-from tidemark.pipeline.compute.replacement import ReplacedWindows
+from tidemark.pipeline.compute.micro_batch import MicroBatch, ReplacedWindows, Silent, compute_windows, silent_in
 from tidemark.pipeline.lake.tables.diffs import STATUS, STATUS_COLUMNS, StatusKind, diff_columns, diff_schema
 from tidemark.pipeline.lake.tables.window_index import WindowIndex
 from tidemark.pipeline.lake.tables.windowed import PARTITION

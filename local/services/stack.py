@@ -20,7 +20,7 @@ from tidemark.pipeline.pubsub.provision import provision_here
 from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.settings_sections import LISTEN
 from tidemark.pipeline.spark.connector import CONNECTOR, connector_file, fetch, is_there, wants_connector
-from tidemark.pipeline.spark.environment import check_environment
+from tidemark.pipeline.spark.executor_archive import check_archive
 from tidemark.pipeline.spark.java import java_home
 from tidemark.pipeline.spark.session import TOKEN as TOKEN
 from tidemark.pipeline.spark.session import host_and_port, refuse_other_token, server_config, without_options
@@ -205,7 +205,7 @@ def spark_server(settings: Settings, scratch: Path, token: dict[str, str]) -> Se
             "write sc://localhost:PORT; with another name the client requires TLS"
         )
     home, config = Path(pyspark.__file__).parent, server_config(settings, scratch)
-    check_environment(config)
+    check_archive(config)
     return ServiceSpec(
         name=SPARK_CONNECT,
         command=[

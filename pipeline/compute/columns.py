@@ -1,7 +1,7 @@
 """Heartbeat diffs and stream status as Polars expressions over columns, for a task's Python worker.
 
-This module does no I/O and does not need Spark. The tests compare its rows with those of DataFrame functions and of
-plain Python.
+This module does no I/O and does not need Spark. The tests compare its rows with those of plain
+Python.
 """
 
 from collections.abc import Mapping

@@ -1,19 +1,30 @@
-"""One micro-batch: a range of closed windows, computed and replaced in the lake."""
+"""A micro-batch: a range of closed windows, computed on Spark and replaced in the lake.
+
+All windowed tables are replaced in this order: fence, input, retention boundary, manifest, files, commit.
+`heartbeat_diffs` and `stream_status` are replaced together, each custom table separately.
+"""
 
 import pickle
+import uuid
+from abc import ABC, abstractmethod
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
 from functools import partial
+from typing import Any
 
+from pyspark.sql import SparkSession
+
+from tidemark.pipeline.clock import Clock, iso
 from tidemark.pipeline.compute.columns import DiffPlan
-from tidemark.pipeline.compute.replacement import ReplacedWindows, WindowBatch, WrittenFiles, replace_windows
 from tidemark.pipeline.compute.slices import ANSWER, DIFFS, STATUSES, Work, cut
+from tidemark.pipeline.errors import WindowNotClosed
 from tidemark.pipeline.lake.tables.diffs import StatusKind, StreamStatus
-from tidemark.pipeline.lake.tables.heartbeats import HeartbeatFiles
+from tidemark.pipeline.lake.tables.heartbeats import HeartbeatFiles, Heartbeats
 from tidemark.pipeline.lake.tables.new_files import NewFile
-from tidemark.pipeline.lake.tables.windowed import PARTITION, WindowedTable
-from tidemark.pipeline.spark.executors import answers_of, run_slices
+from tidemark.pipeline.lake.tables.windowed import PARTITION, DiffRun, WindowedTable
+from tidemark.pipeline.spark.executors import WINDOWS, answers_of, require_able, run_slices
 from tidemark.pipeline.spark.session import cores_of
 from tidemark.pipeline.windows import Window, runs_of_neighbours
 
@@ -23,48 +34,164 @@ SILENT_NAMED = 10
 Silent = Mapping[str, tuple[int, list[str]]]
 """The number of stopped streams and their first SILENT_NAMED names, by window."""
 
+WrittenFiles = Sequence[Sequence[NewFile] | None]
+"""The files that a run wrote, for each of its tables; None: all files in the run's folder in that table."""
+
+
+@dataclass(frozen=True, slots=True)
+class WindowBatch(ABC):
+    """The input for computing windows of any table: a session, the heartbeats, the newest watermark, and the run's
+    name. `refuse_expired` raises WindowExpired for windows whose input is no longer kept in full."""
+
+    spark: SparkSession
+    heartbeats: Heartbeats
+    watermark: datetime | None
+    run: str
+    clock: Clock
+    refuse_expired: Callable[[Sequence[Window]], None]
+
+    @property
+    @abstractmethod
+    def tables(self) -> Sequence[WindowedTable]:
+        """The tables, in the order of their commits. A window counts as computed once the last one has it."""
+
+    @property
+    @abstractmethod
+    def lookback(self) -> timedelta:
+        """How far the input of a window reaches back."""
+
+    @abstractmethod
+    def write(self, windows: Sequence[Window], files: HeartbeatFiles, run: str) -> WrittenFiles:
+        """Compute windows from their input and write the files of a run, given its name. They are not visible yet."""
+
+    def note(self, windows: Sequence[Window]) -> Mapping[str, Any]:  # noqa: ARG002 (custom tables need it)
+        """Return the additional manifest fields of a run over these windows."""
+        return {}
+
 
 @dataclass(frozen=True, slots=True)
 class MicroBatch(WindowBatch):
-    """The input of a micro-batch: a `WindowBatch`, and the two tables in which it replaces windows."""
+    """The input for `heartbeat_diffs` and `stream_status`: a `WindowBatch`, and the two tables."""
 
     diffs: WindowedTable
     status: StreamStatus
     plan: DiffPlan
 
+    @property
+    def tables(self) -> Sequence[WindowedTable]:
+        """The status first: a window with diffs counts as computed, and its status would not be requested again."""
+        return self.status, self.diffs
 
-def compute_windows(batch: MicroBatch, windows: Sequence[Window]) -> ReplacedWindows:
-    """Compute windows, which may have gaps between them, and replace their diffs and stream status in the lake.
+    @property
+    def lookback(self) -> timedelta:
+        """The lookback of the diffs."""
+        return self.plan.lookback
+
+    def write(self, windows: Sequence[Window], files: HeartbeatFiles, run: str) -> WrittenFiles:
+        """Compute the windows in time slices, one task per slice, without an exchange. Each task answers with the files
+        it wrote. No slice spans a gap. Raises ExecutorsUnable."""
+        stretches = runs_of_neighbours(windows)
+        cores = cores_of(self.spark) if len(windows) > 1 and len(stretches) == 1 else 1
+        slices = [one for stretch in stretches for one in cut(stretch, files, self.lookback, cores)]
+        work = Work(
+            run=run,
+            plan=self.plan,
+            slices=slices,
+            storage_options=self.heartbeats.storage_options,
+            diffs=self.diffs.files,
+            status=self.status.files,
+            is_on_disk="://" not in self.diffs.table.uri,
+        )
+        by_table = defaultdict[str, list[NewFile]](list)
+        for answer in answers_of(self.spark, len(slices), partial(run_slices, pickle.dumps(work), ANSWER), ANSWER):
+            by_table[answer["table"]].append(NewFile(*(answer[name] for name in ("path", "window", "rows", "size"))))
+        return by_table[STATUSES], by_table[DIFFS]
+
+
+@dataclass(frozen=True, slots=True)
+class ReplacedWindows:
+    """The result of a run: the row count of each window in the last table and, by table, the windows that another run
+    has replaced meanwhile, from input at least as new."""
+
+    heartbeats_version: int
+    watermark: datetime | None
+    rows: Mapping[str, int]
+    superseded: Sequence[Sequence[str]]
+    input_rows: int = 0
+
+
+def refuse_open(windows: Sequence[Window], watermark: datetime | None) -> None:
+    """Raise WindowNotClosed if the watermark has not passed every window."""
+    still_open = [window for window in windows if not window.is_closed_at(watermark)]
+    if still_open:
+        where = "there is no watermark yet" if watermark is None else f"the watermark is at {iso(watermark)}"
+        raise WindowNotClosed(
+            f"{len(still_open)} of {len(windows)} windows cannot be trusted yet, the first is {still_open[0]}: {where}"
+            ". Nothing was written. Wait until the watermark has passed the window's end; `tidemark explain` says "
+            "what holds it"
+        )
+
+
+def compute_windows(batch: WindowBatch, windows: Sequence[Window]) -> ReplacedWindows:
+    """Compute windows, given in order and possibly with gaps, and replace them in each of the batch's tables.
 
     Guarantee: readers see the old or the new rows of each window of each table, never a mix; the same input gives the
     same rows. Raises WindowNotClosed, before anything is read or written, if the watermark has not passed every window;
     ExecutorsUnable, before anything is visible, if executors cannot run tidemark; and WindowExpired, before any of an
-    attempt's windows is written.
+    attempt's windows is written. Raises LakeError, and what the batch's `write` raises; then nothing is visible, or
+    only the commits to earlier tables or of an earlier attempt.
     """
-    # The status first: a window with diffs counts as computed, and its status would not be requested again.
-    tables = batch.status, batch.diffs
-    return replace_windows(batch, tables, windows, batch.plan.lookback, partial(_write, batch))
+    refuse_open(windows, batch.watermark)
+    for table in batch.tables:
+        table.hold_to(windows[0].end - windows[0].start)
+    require_able(batch.spark, WINDOWS)
+    done = _attempt(batch, windows)
+    # Another run that was first may have read older input than this run: then replace its rows in turn.
+    for stretch in runs_of_neighbours(_of_older_input(batch.tables, done, windows)):
+        again = _attempt(batch, stretch)
+        done = replace(
+            done,
+            rows={**done.rows, **again.rows},
+            superseded=[[key for key in keys if key not in again.rows] for keys in done.superseded],
+        )
+    return done
 
 
-def _write(batch: MicroBatch, windows: Sequence[Window], files: HeartbeatFiles, run: str) -> WrittenFiles:
-    """Compute the windows in time slices, one task per slice, without an exchange. Each task answers with the files it
-    wrote. No slice spans a gap. Raises ExecutorsUnable."""
-    stretches = runs_of_neighbours(windows)
-    cores = cores_of(batch.spark) if len(windows) > 1 and len(stretches) == 1 else 1
-    slices = [one for stretch in stretches for one in cut(stretch, files, batch.plan.lookback, cores)]
-    work = Work(
-        run=run,
-        plan=batch.plan,
-        slices=slices,
-        storage_options=batch.heartbeats.storage_options,
-        diffs=batch.diffs.files,
-        status=batch.status.files,
-        is_on_disk="://" not in batch.diffs.table.uri,
+def _attempt(batch: WindowBatch, windows: Sequence[Window]) -> ReplacedWindows:
+    keys = [window.key for window in windows]
+    # Before the input is listed, or an older computation could replace a newer one.
+    fences = [table.fence(keys) for table in batch.tables]
+    files = batch.heartbeats.files_between(windows[0].start - batch.lookback, windows[-1].end)
+    # After the input is listed: retention raises its boundary before it removes a row, so the listed input is complete.
+    batch.refuse_expired(windows)
+    run = DiffRun(
+        name=f"{batch.run}-{uuid.uuid4().hex[:8]}",
+        windows=keys,
+        heartbeats_version=files.version,
+        watermark=batch.watermark or windows[-1].end,
+        started_at=batch.clock.now(),
+        **batch.note(windows),
     )
-    by_table = defaultdict[str, list[NewFile]](list)
-    for answer in answers_of(batch.spark, len(slices), partial(run_slices, pickle.dumps(work), ANSWER), ANSWER):
-        by_table[answer["table"]].append(NewFile(*(answer[name] for name in ("path", "window", "rows", "size"))))
-    return by_table[STATUSES], by_table[DIFFS]
+    batch.tables[-1].leave_manifest(run)
+    written = batch.write(windows, files, run.name)
+    replaced = [
+        table.replace(run, fence, of_table)
+        for table, fence, of_table in zip(batch.tables, fences, written, strict=True)
+    ]
+    return ReplacedWindows(
+        heartbeats_version=files.version,
+        watermark=batch.watermark,
+        rows=replaced[-1].rows,
+        superseded=[of_table.superseded for of_table in replaced],
+        input_rows=files.rows,
+    )
+
+
+def _of_older_input(tables: Sequence[WindowedTable], done: ReplacedWindows, windows: Sequence[Window]) -> list[Window]:
+    """Return the windows for which a table has another run's rows, computed from older input than this run's."""
+    found = (table.versions(keys) for table, keys in zip(tables, done.superseded, strict=True))
+    older = {key for versions in found for key, version in versions.items() if version < done.heartbeats_version}
+    return [window for window in windows if window.key in older]
 
 
 def silent_in(status: StreamStatus, windows: Iterable[str]) -> Silent:

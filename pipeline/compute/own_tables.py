@@ -1,5 +1,6 @@
 """Computes windows of a custom table: reads its input as a frame, and writes its rows to the lake."""
 
+import pickle
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -14,17 +15,22 @@ from pyspark.sql import functions as F  # noqa: N812 (what everybody calls it)
 from pyspark.sql import types as T  # noqa: N812
 
 from tidemark.pipeline.clock import duration_us, to_us
-from tidemark.pipeline.compute.copies import without_landed_copies
-from tidemark.pipeline.compute.replacement import ReplacedWindows, WindowBatch, WrittenFiles, replace_windows
+from tidemark.pipeline.compute.micro_batch import WindowBatch, WrittenFiles
+from tidemark.pipeline.compute.slices import COPIES, PLACE, Search, cut
 from tidemark.pipeline.compute.table_definition import TableDefinition, Windows
 from tidemark.pipeline.errors import TableFailed, TidemarkError
 from tidemark.pipeline.lake.tables.heartbeats import PARTITION as EVENT_HOUR
 from tidemark.pipeline.lake.tables.heartbeats import HeartbeatFiles
-from tidemark.pipeline.lake.tables.windowed import PARTITION, OwnTable, stored_schema
+from tidemark.pipeline.lake.tables.windowed import PARTITION, OwnTable, WindowedTable, stored_schema
 from tidemark.pipeline.quality.due_windows import Inputs
 from tidemark.pipeline.spark.connector import naming_what_lacks
+from tidemark.pipeline.spark.executors import answers_of, run_slices
 from tidemark.pipeline.spark.frames import arrow_schema, moment, spark_schema
+from tidemark.pipeline.spark.session import cores_of
 from tidemark.pipeline.windows import Window, runs_of_neighbours
+
+ROWS_OF_ONE_TASK = 300_000
+"""Maximum number of rows in the input's files that one task computes: for more, several tasks are faster."""
 
 START, END = "window_start", "window_end"
 """The columns with the bounds of the window whose input a heartbeat is, besides the window's key in `window`."""
@@ -49,39 +55,79 @@ class OwnBatch(WindowBatch):
     table: OwnTable
     inputs: Inputs
 
+    @property
+    def tables(self) -> Sequence[WindowedTable]:
+        """The table."""
+        return (self.table,)
 
-def compute_own(batch: OwnBatch, windows: Sequence[Window]) -> ReplacedWindows:
-    """Compute windows of the table, which may have gaps between them, and replace them in the lake.
+    @property
+    def lookback(self) -> timedelta:
+        """The lookback of the table's definition."""
+        return self.definition.lookback
 
-    Guarantee: readers see the old or the new rows of each window, never a mix. Raises WindowNotClosed, before anything
-    is read; ExecutorsUnable and WindowExpired, before anything is written; TableFailed, if the table's function or SQL
-    fails, or returns rows that the lake cannot hold; LakeError.
-    """
-    lookback, write, note = batch.definition.lookback, partial(_write, batch), partial(_note, batch)
-    with naming_what_lacks():
-        return replace_windows(batch, (batch.table,), windows, lookback, write, note)
+    def note(self, windows: Sequence[Window]) -> Mapping[str, Any]:
+        """Return the table's part of a run's manifest."""
+        return {"table": self.definition.name, "version": self.definition.version, "inputs": self._digests(windows)}
 
+    def write(self, windows: Sequence[Window], files: HeartbeatFiles, run: str) -> WrittenFiles:
+        """Compute the rows of each stretch of windows in one job of Spark, and write them. Raises ExecutorsUnable;
+        TableFailed, if the table's function or SQL fails, or returns rows that the lake cannot hold; ToolMissing."""
+        definition = self.definition
+        with naming_what_lacks(), _failing(definition):
+            for stretch in runs_of_neighbours(windows):
+                reached = files.between(stretch[0].start - self.lookback, stretch[-1].end)
+                # In one partition, Spark exchanges nothing, whatever the table groups by.
+                is_small, landed = reached.rows <= ROWS_OF_ONE_TASK, self._landed(stretch, reached)
+                input_rows = input_of(landed.coalesce(1) if is_small else landed, stretch, self.lookback)
+                rows = definition(input_rows, Windows(tuple(stretch), self.lookback))
+                self.table.prepare(checked_schema(definition, rows), definition.version, self._digests(windows))
+                rows = _of_windows(rows, stretch)
+                by_window = rows.coalesce(1) if is_small else rows.repartition(PARTITION)
+                by_window.write.mode("append").partitionBy(PARTITION).parquet(self.table.folder_of(run))
+        return (None,)
 
-def _note(batch: OwnBatch, windows: Sequence[Window]) -> Mapping[str, Any]:
-    """Return the table's part of a run's manifest."""
-    definition = batch.definition
-    return {"table": definition.name, "version": definition.version, "inputs": _inputs(batch, windows)}
+    def _digests(self, windows: Sequence[Window]) -> dict[str, str]:
+        return {window.key: self.inputs.digest(window) for window in windows}
 
+    def _landed(self, windows: Sequence[Window], files: HeartbeatFiles) -> DataFrame:
+        """Return the heartbeats that are input of these contiguous windows, without copies. A heartbeat is late only if
+        none of its copies landed in time. A column that a file lacks reads as null."""
+        columns = spark_schema(column for column in self.heartbeats.schema if column.name != EVENT_HOUR)
+        if not files.files:
+            return self.spark.createDataFrame([], columns)
+        start, end, copies = windows[0].start - self.lookback, windows[-1].end, self._copies(windows, files)
+        event_time, late = F.col("event_time"), F.coalesce("late", F.lit(True))
+        landed = self.spark.read.schema(columns).parquet(*files.paths)
+        if copies is not None:
+            file, row = F.substring_index("_metadata.file_path", "/", -2), F.col("_metadata.row_index")
+            placed = landed.select("*", file.alias("file"), row.alias("row")).join(copies, [*PLACE], "left")
+            is_kept, late = F.col("is_dropped").isNull() | ~F.col("is_dropped"), late & F.col("is_dropped").isNull()
+            landed = placed.where(is_kept)
+        return (
+            landed.withColumn("late", late)
+            .select(*columns.names)
+            .where((event_time >= moment(start)) & (event_time < moment(end)))
+        )
 
-def _inputs(batch: OwnBatch, windows: Sequence[Window]) -> dict[str, str]:
-    return {window.key: batch.inputs.digest(window) for window in windows}
-
-
-def _write(batch: OwnBatch, windows: Sequence[Window], files: HeartbeatFiles, run: str) -> WrittenFiles:
-    definition = batch.definition
-    with _failing(definition):
-        for stretch in runs_of_neighbours(windows):
-            input_rows = input_of(_read(batch, files, stretch), stretch, definition.lookback)
-            rows = definition(input_rows, Windows(tuple(stretch), definition.lookback))
-            batch.table.prepare(checked_schema(definition, rows), definition.version, _inputs(batch, windows))
-            by_window = _of_windows(rows, stretch).repartition(PARTITION).write.mode("append").partitionBy(PARTITION)
-            by_window.parquet(batch.table.folder_of(run))
-    return (None,)
+    def _copies(self, windows: Sequence[Window], files: HeartbeatFiles) -> DataFrame | None:
+        """Return the place of each row among the input of contiguous windows that is dropped in favour of the copy with
+        the smallest publish time, or that is not late because a copy landed in time; None if there is none. Raises
+        ExecutorsUnable."""
+        start = windows[0].start
+        before = [Window(start - self.lookback, start)] if self.lookback else []
+        slices = cut([*before, *windows], files, timedelta(0), cores_of(self.spark))
+        search = Search(slices, self.heartbeats.storage_options)
+        task = partial(run_slices, pickle.dumps(search), COPIES)
+        found = [
+            (answer["file"], row, is_dropped)
+            for answer in answers_of(self.spark, len(slices), task, COPIES)
+            for is_dropped, rows in ((True, answer["dropped"]), (False, answer["in_time"]))
+            for row in rows
+        ]
+        if not found:
+            return None
+        file, row, is_dropped = zip(*found, strict=True)
+        return self.spark.createDataFrame(pa.table({"file": file, "row": row, "is_dropped": is_dropped}))
 
 
 def _of_windows(rows: DataFrame, windows: Sequence[Window]) -> DataFrame:
@@ -90,19 +136,6 @@ def _of_windows(rows: DataFrame, windows: Sequence[Window]) -> DataFrame:
     of_none = F.concat(F.lit("a row belongs to none of the computed windows: "), F.coalesce(window, F.lit("null")))
     is_of_one = window.isin([each.key for each in windows])
     return rows.withColumn(PARTITION, F.when(is_of_one, window).otherwise(F.raise_error(of_none)))
-
-
-def _read(batch: OwnBatch, files: HeartbeatFiles, windows: Sequence[Window]) -> DataFrame:
-    """Return the heartbeats that are input of these contiguous windows, without copies. A column that a file lacks
-    reads as null."""
-    columns = spark_schema(column for column in batch.heartbeats.schema if column.name != EVENT_HOUR)
-    start, end = windows[0].start - batch.definition.lookback, windows[-1].end
-    reached = files.between(start, end)
-    if not reached.files:
-        return batch.spark.createDataFrame([], columns)
-    landed = batch.spark.read.schema(columns).parquet(*reached.paths)
-    once = without_landed_copies(landed, reached, batch.heartbeats.storage_options, start, windows)
-    return once.where((F.col("event_time") >= moment(start)) & (F.col("event_time") < moment(end)))
 
 
 def input_of(heartbeats: DataFrame, windows: Sequence[Window], lookback: timedelta) -> DataFrame:

@@ -1,7 +1,8 @@
 """Slices of a micro-batch: cuts a range of windows by time, and computes a slice in a task.
 
 A row depends only on `[start - lookback, end)`, so a slice needs no exchange: its task reads the files of its range and
-lookback, computes in columns, and writes one file per window.
+lookback, computes in columns, and writes one file per window. For a custom table, a task only finds the copies among a
+slice's heartbeats: Spark then reads each heartbeat once, without an exchange.
 """
 
 import io
@@ -20,7 +21,7 @@ import pyarrow as pa
 import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 
-from tidemark.pipeline.compute.columns import NUMBER, DiffPlan, heartbeat_diffs, stream_status
+from tidemark.pipeline.compute.columns import NUMBER, DiffPlan, heartbeat_diffs, in_order, stream_status, without_copies
 from tidemark.pipeline.contract.heartbeat import FieldKind
 from tidemark.pipeline.lake.store.address import scan_options
 from tidemark.pipeline.lake.tables.diffs import STATUS, diff_schema
@@ -50,6 +51,21 @@ ANSWER = pa.schema(
     }
 )
 """One row per file that a task wrote, or one row that says which executor is unable to compute, and why."""
+
+
+PLACE = ("file", "row")
+"""The columns that identify a landed row: the end of its file's path, and its row number in the file, from 0."""
+
+COPIES = pa.schema(
+    {
+        "unable": pa.string(),
+        "file": pa.string(),
+        "dropped": pa.list_(pa.int64()),
+        "in_time": pa.list_(pa.int64()),
+    }
+)
+"""One row per file with copies: the rows to drop in favour of another copy, and the rows marked late although one of
+their copies landed in time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +103,47 @@ class Work:
         status = stream_status(diffs, read, self.plan, start, end)
         yield from _write(self, one, DIFFS, _as_contracted(diffs, diff_schema(self.plan.fields)))
         yield from _write(self, one, STATUSES, _as_contracted(status, STATUS))
+
+
+@dataclass(frozen=True, slots=True)
+class Search:
+    """The description of a search for copies, sent to each task.
+
+    Copies share one event time, so a slice holds all copies of a heartbeat. A copy is identified by its file and its
+    row number. Most heartbeats have no copies, so the tasks' answers are small.
+    """
+
+    slices: Sequence[Slice]
+    storage_options: Mapping[str, str]
+
+    def answers(self, one: Slice) -> Iterator[dict[str, Any]]:
+        """Yield the copies among the heartbeats of a slice, by file: rows of COPIES."""
+        since, end = one.windows[0].start, one.windows[-1].end
+        moment = pl.struct("stream_id", "event_time").hash()
+        moments = scan(one, one.paths, {}, self.storage_options, since, end).select(moment).collect().to_series()
+        if moments.n_unique() == len(moments):  # the usual case, for which two columns suffice
+            return
+        of_files = [
+            scan(one, [path], {}, self.storage_options, since, end, "row").with_columns(file=pl.lit(place_of(path)))
+            for path in one.paths
+        ]
+        read = pl.concat(of_files).collect()
+        shared = in_order(read.filter(moment.is_duplicated()))  # a few hash collisions are harmless
+        kept = without_copies(shared.lazy()).collect()
+        dropped = shared.join(kept, on=PLACE, how="anti")
+        in_time = shared.filter("late").join(kept.filter(~pl.col("late")), on=PLACE, how="semi")
+        found = pl.concat([dropped.select(*PLACE, is_dropped=True), in_time.select(*PLACE, is_dropped=False)])
+        for (file,), rows in found.partition_by("file", as_dict=True).items():
+            yield {
+                "file": file,
+                "dropped": rows.filter("is_dropped")["row"].to_list(),
+                "in_time": rows.filter(~pl.col("is_dropped"))["row"].to_list(),
+            }
+
+
+def place_of(path: str) -> str:
+    """Return the end of a file's path, unique in the table: its partition and its name."""
+    return "/".join(path.split("/")[-2:])
 
 
 def cut(windows: Sequence[Window], files: HeartbeatFiles, lookback: timedelta, cores: int) -> list[Slice]:

@@ -18,8 +18,7 @@ from tidemark.pipeline.doctor.finding import Said, Setup, broken, ok, warning
 from tidemark.pipeline.errors import ExecutorsUnable, ToolMissing
 from tidemark.pipeline.settings import WINDOW_SLOTS, Settings
 from tidemark.pipeline.settings_sections import is_address
-from tidemark.pipeline.spark import environment
-from tidemark.pipeline.spark.executor_archive import manifest_of, own_manifest
+from tidemark.pipeline.spark.executor_archive import ARCHIVE, check_archive, manifest_of, own_manifest
 from tidemark.pipeline.spark.executors import LOCAL_REMEDY, WINDOWS, look_at
 from tidemark.pipeline.spark.java import find_java
 from tidemark.pipeline.spark.session import (
@@ -113,7 +112,7 @@ def check_environment(setup: Setup) -> Iterator[Said]:
         by = ", with Google's connector" if archive.startswith("gs:") else ""
         yield ok(f"executors get tidemark from {archive}, which Spark's machines read{by}")
         return
-    environment.check_environment({environment.ARCHIVE: archive})
+    check_archive({ARCHIVE: archive})
     packed, ours = manifest_of(Path(archive)), own_manifest()
     if packed == ours:
         yield ok(f"executors get tidemark {packed.tidemark} for Python {packed.python} from {archive}")

@@ -112,31 +112,29 @@ def naming_what_lacks() -> Iterator[None]:
         ) from error
 
 
-def is_there(file: Path, jar: Jar | None = None) -> bool:
-    """True if the file is this JAR (by default, the connector's), by its checksum."""
-    jar = jar or CONNECTOR
-    if not file.is_file() or file.stat().st_size != jar.size:
+def is_there(file: Path) -> bool:
+    """True if the file is the connector's JAR, by its checksum."""
+    if not file.is_file() or file.stat().st_size != CONNECTOR.size:
         return False
     with file.open("rb") as content:
-        return hashlib.file_digest(content, "sha256").hexdigest() == jar.sha256
+        return hashlib.file_digest(content, "sha256").hexdigest() == CONNECTOR.sha256
 
 
 def fetch(
     clock: Clock,
     file: Path | None = None,
-    jar: Jar | None = None,
     source: str | None = None,
     progress: Progress = lambda _done, _of: None,
 ) -> bool:
-    """Fetch the JAR (by default, the connector's) to `file` (by default, in the cache), unless it is there. Returns
-    True if it was fetched.
+    """Fetch the connector's JAR to `file` (by default, in the cache), unless it is there. Returns True if it was
+    fetched.
 
-    `source` is an alternative to `jar.url`: an address, or a file's path. The JAR's checksum is verified, whatever its
+    `source` is an alternative to the JAR's URL: an address, or a file's path. The checksum is verified, whatever the
     source. The file appears whole or not at all, and any number of processes may fetch it concurrently. Raises
     ToolMissing, which says what to do without a network.
     """
-    file, jar = file or connector_file(), jar or CONNECTOR
-    if is_there(file, jar):
+    file, jar = file or connector_file(), CONNECTOR
+    if is_there(file):
         return False
     address = source or jar.url
     if not urlparse(address).scheme:

@@ -20,12 +20,12 @@ from tidemark.pipeline.machine import listens
 from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.settings_sections import is_address
 from tidemark.pipeline.spark.connector import check_connector, storage_config
-from tidemark.pipeline.spark.environment import (
+from tidemark.pipeline.spark.executor_archive import (
     ARCHIVE,
     ARCHIVES,
     archives_config,
     carry_environment,
-    check_environment,
+    check_archive,
     environment_config,
     identity,
 )
@@ -180,7 +180,7 @@ def classic_session(config: Mapping[str, str]) -> SparkSession:
     """Return a session whose driver is this process. Raises ToolMissing if Java or the connector is missing, and
     InvalidSettings if the executors' environment is unusable."""
     check_connector(config)
-    check_environment(config)
+    check_archive(config)
     set_java_home()
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # for its Python workers
     session: SparkSession = SparkSession.builder.config(map={**config}).getOrCreate()

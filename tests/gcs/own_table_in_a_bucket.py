@@ -21,7 +21,7 @@ from tests.lake.builders import append_beats
 from tests.spark.beats import FIELDS, at, batch_over, by_message, in_columns, naive
 from tests.spark.test_columns import WINDOWS, dirty, landed
 from tidemark.pipeline.compute.micro_batch import compute_windows
-from tidemark.pipeline.compute.own_tables import OwnBatch, compute_own
+from tidemark.pipeline.compute.own_tables import OwnBatch
 from tidemark.pipeline.compute.table_definition import windowed
 from tidemark.pipeline.lake.layout import Lake
 from tidemark.pipeline.lake.store.address import scan_options, storage_options
@@ -65,7 +65,7 @@ def counted(lake: Lake, session: SparkSession, settings: LakeSettings) -> dict[t
     def compute(windows: Sequence[Window]) -> None:
         clock = ManualClock(at(2000))
         batch = session, lake.heartbeats(), at(2000), "own", clock, lambda _: None
-        compute_own(OwnBatch(*batch, counts, own, inputs), windows)
+        compute_windows(OwnBatch(*batch, counts, own, inputs), windows)
 
     compute(WINDOWS)
     compute(WINDOWS[:1])

@@ -68,6 +68,22 @@ def table(beats: Iterable[Beat]) -> pl.DataFrame:
     return made
 
 
+def columns_of(beats: Sequence[tuple[str, float]], **fields: Sequence[Any]) -> dict[str, Sequence[Any]]:
+    """Heartbeats of streams at event times, as a landing's columns."""
+    moments, names = [at(event) for _, event in beats], [f"{stream}@{event}" for stream, event in beats]
+    same = {"ordering_key": None, "payload": b"{}", "landed_at": at(2000), "late": False}
+    return {
+        "stream_id": [stream for stream, _ in beats],
+        "event_time": moments,
+        "publisher_id": names,
+        "message_id": names,
+        "publish_time": moments,
+        "attributes": [[("site", "north")] for _ in beats],
+        **{name: [value] * len(beats) for name, value in same.items()},
+        **fields,
+    }
+
+
 def in_columns(beats: Iterable[Beat], start: float, end: float) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     """The diffs and the status that the product makes of them, each with the columns of its table, by stream and event
     time, and by window, stream and kind."""
@@ -143,6 +159,52 @@ def expected(beats: Sequence[Beat], start: float, end: float) -> list[dict[str, 
             row["window"] = window.strftime("%Y-%m-%dT%H-%MZ")
             rows.append(row)
     return sorted(rows, key=by_message)
+
+
+def expected_status(beats: Sequence[Beat], start: float, end: float) -> list[dict[str, Any]]:
+    """The status by another way: for each window and stream, what a person would look for."""
+    length, back, beat_seconds = (one.total_seconds() for one in (LENGTH, LOOKBACK, PERIOD))
+    events: dict[str, set[tuple[float, str]]] = defaultdict(set)
+    for beat in beats:
+        name = f"p{beat.publisher_id}" if beat.publisher_id is not None else f"m{beat.message_id}"
+        events[beat.stream].add((beat.event, name))
+    rows: list[dict[str, Any]] = []
+    window = start
+    while window < end:
+        for stream, heard in events.items():
+            within = sorted(event for event, _ in heard if window <= event < window + length)
+            before = max((event for event, _ in heard if window - back <= event < window), default=None)
+            gaps = []
+            for number, event in enumerate(within):
+                earlier = within[number - 1] if number else max((e for e, _ in heard if e < window), default=None)
+                gap = None if earlier is None else (at(event) - at(earlier)).total_seconds()
+                if gap is not None and gap <= back and int(gap / beat_seconds + 0.5) > 1:
+                    gaps.append(gap)
+            row = {
+                "stream_id": stream,
+                "kind": "",
+                "last_event_time": _moment(before),
+                "first_event_time": _moment(within[0] if within else None),
+                "heartbeats": len(within) or None,
+                "gaps": None,
+                "missed_heartbeats": None,
+                "longest_gap_seconds": None,
+                "window": at(window).strftime("%Y-%m-%dT%H-%MZ"),
+            }
+            if before is not None and not within:
+                rows.append({**row, "kind": "stopped"})
+            if before is None and within:
+                rows.append({**row, "kind": "started"})
+            if gaps:
+                missed = sum(int(gap / beat_seconds + 0.5) - 1 for gap in gaps)
+                said = {"gaps": len(gaps), "missed_heartbeats": missed, "longest_gap_seconds": max(gaps)}
+                rows.append({**row, **said, "kind": "missed"})
+        window += length
+    return sorted(rows, key=by_kind)
+
+
+def _moment(event: float | None) -> datetime | None:
+    return None if event is None else naive(at(event))
 
 
 def batch_over(lake: Lake, spark: SparkSession, watermark: datetime | None) -> MicroBatch:

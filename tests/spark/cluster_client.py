@@ -11,9 +11,8 @@ from typing import Any
 
 import pyarrow as pa
 from pyspark.errors import PySparkException
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
-from tests.spark.pubsub_client import ids
 from tests.spark.rounds import a_run, landed, settings_of
 from tests.spark.test_micro_batch import WINDOWING, WINDOWS, House
 from tidemark.pipeline.errors import ExecutorsUnable
@@ -56,6 +55,10 @@ def rounds(session: SparkSession, pubsub: dict[str, Any], lake: str, messages: i
     except ExecutorsUnable as error:
         return {"refused": str(error)}
     return {"rounds": done}
+
+
+def ids(frame: DataFrame) -> list[str]:
+    return sorted(row["message_id"] for row in frame.select("message_id").collect())
 
 
 READS = 10

@@ -1,16 +1,13 @@
-"""One real Spark session for all of these tests, with the settings that production sessions have; and a cluster for
-those that need one."""
+"""One real Spark session for all of these tests, with the settings that production sessions have."""
 
 import os
 import sys
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
 
 from tests.quick import classic
-from tests.spark.standalone import connect_server
 from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.spark.java import set_java_home
 from tidemark.pipeline.spark.session import session_config
@@ -25,10 +22,3 @@ def spark() -> Iterator[SparkSession]:
     session.sparkContext.setLogLevel("ERROR")
     yield session
     session.stop()
-
-
-@pytest.fixture
-def remote(tmp_path: Path) -> Iterator[str]:
-    """A Connect server on a cluster of its own, whose workers' folders are in the test's."""
-    with connect_server(tmp_path) as address:
-        yield address

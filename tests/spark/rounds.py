@@ -34,11 +34,9 @@ from tidemark.pipeline.watermark.state import Snapshot
 CLOCK = SystemClock()
 CLIENTS = Kept()
 
-HANDED_OVER = timedelta(seconds=10)
+HANDED_OVER = timedelta(seconds=6)
 """How much longer than a round dying readers lease what they have taken: the product's two minutes are long to wait."""
 
-LITTLE = 2_000
-"""The most messages of a round of `read_little`."""
 
 COMES_AGAIN_WITHIN = timedelta(seconds=90)
 """What a killed process had leased comes again after its leases, and so does what its open pulls got after that."""
@@ -87,12 +85,6 @@ def a_run(
             clock=CLOCK,
             plan=plan,
         )
-
-
-def done_in(spark: SparkSession, settings: Settings, seconds: float, read: Read = read_share) -> list[RoundDone]:
-    """All rounds of a run that goes on for so long."""
-    with a_run(spark, settings, read=read) as rounds:
-        return list(rounds.rounds(timedelta(seconds=seconds), until_young=False))
 
 
 def done_until(
@@ -157,12 +149,6 @@ def read_handing_over(share: Share, numbers: Iterable[pa.RecordBatch]) -> Iterat
     """What readers run if they or their driver may die."""
     with patch.object(readers, "HANDED_OVER", HANDED_OVER):
         yield from read_share(share, numbers)
-
-
-def read_little(share: Share, numbers: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """What readers run if a backlog has to take several rounds, and their driver may die."""
-    with patch.object(readers, "ROUND_MESSAGES", LITTLE):
-        yield from read_handing_over(share, numbers)
 
 
 def read_for_ever(share: Share, numbers: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

@@ -5,7 +5,7 @@
         with connect_server(folder, spread) as address: ...    # for clients of a server on the same cluster
         spread.kill_worker(0)
 
-A process holds one kind of session: clients of a Connect server are programs of their own (`rounds_client.py`).
+A process holds one kind of session: clients of a Connect server are programs of their own (`cluster_client.py`).
 """
 
 import subprocess
@@ -93,13 +93,8 @@ def cluster(
 
 
 @contextmanager
-def connect_server(folder: Path, on: Cluster | None = None, spark: SparkSettings | None = None) -> Iterator[str]:
-    """The address of a Connect server that asks for SECRET, until the block is left; on a cluster of its own, whose
-    executors run this Python, unless there is another."""
-    if on is None:
-        with cluster(folder) as own, connect_server(folder, own) as address:
-            yield address
-        return
+def connect_server(folder: Path, on: Cluster, spark: SparkSettings | None = None) -> Iterator[str]:
+    """The address of a Connect server that asks for SECRET, until the block is left."""
     spark = spark or on.connected()
     supervisor = Supervisor(folder / "server", SystemClock(), lambda _: None)
     try:

@@ -1,4 +1,4 @@
-"""Computing in columns gives the rows that plain Python and the DataFrame functions give, on dirty data."""
+"""Computing in columns gives the rows that plain Python gives, on dirty data."""
 
 import random
 from collections.abc import Sequence
@@ -11,11 +11,9 @@ import pyarrow.dataset as ds
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from pyspark.sql import SparkSession
 
 from tests.clock import ManualClock
 from tests.lake.builders import append_beats
-from tests.spark import test_silence
 from tests.spark.beats import (
     FIELDS,
     LENGTH,
@@ -27,11 +25,11 @@ from tests.spark.beats import (
     by_kind,
     by_message,
     expected,
+    expected_status,
     in_columns,
     naive,
     table,
 )
-from tests.spark.oracle import by_frames
 from tidemark.pipeline.compute import slices
 from tidemark.pipeline.lake.layout import Lake
 from tidemark.pipeline.lake.tables.diffs import STATUS, diff_schema
@@ -40,7 +38,6 @@ from tidemark.pipeline.lake.tables.windowed import PARTITION
 from tidemark.pipeline.settings_sections import LakeSettings
 from tidemark.pipeline.windows import Windowing
 
-WINDOW = int(LENGTH.total_seconds())
 BACK = LOOKBACK.total_seconds()
 EDGES = [-BACK - 0.000001, -BACK, -1, 0, 0.000001, 30, 299.999999, 300, 599.999999, 600, 600.000001, 899.999999, 900]
 WINDOWS = list(Windowing(LENGTH, T0 - timedelta(days=1)).between(at(0), at(900)))
@@ -82,16 +79,7 @@ def traffic(draw: st.DrawFn) -> list[Beat]:
 def test_every_row_equals_the_one_that_plain_python_computes(beats: list[Beat]) -> None:
     made, status = in_columns(beats, 0, 900)
     assert made == expected(beats, 0, 900)
-    assert status == test_silence.expected(beats, 0, 900)
-
-
-@settings(max_examples=15)
-@given(traffic())
-def test_window_by_window_gives_the_same_rows(beats: list[Beat]) -> None:
-    whole, status = in_columns(beats, 0, 900)
-    pieces = [in_columns(beats, start, start + WINDOW) for start in (600, 0, 300)]
-    assert sorted((row for made, _ in pieces for row in made), key=by_message) == whole
-    assert sorted((row for _, found in pieces for row in found), key=by_kind) == status
+    assert status == expected_status(beats, 0, 900)
 
 
 def dirty(seed: int) -> list[Beat]:
@@ -115,14 +103,32 @@ def dirty(seed: int) -> list[Beat]:
     return beats
 
 
-def test_the_dataframe_functions_give_the_same_rows(spark: SparkSession) -> None:
+def test_many_streams_have_the_rows_that_plain_python_computes() -> None:
     beats = dirty(20_261_122)
     made, status = in_columns(beats, 0, 900)
-    assert (made, status) == by_frames(spark, beats, 0, 900)
+    assert made == expected(beats, 0, 900)
+    assert status == expected_status(beats, 0, 900)
+    assert {row["kind"] for row in status} == {"stopped", "started", "missed"}
     assert any(
         row["temperature_delta"] is None and None not in (row["temperature"], row["previous_temperature"])
         for row in made
     ), "no difference is beyond a double"
+
+
+def test_gaps_count_missing_beats_and_of_copies_the_one_published_first_stays() -> None:
+    """What plain Python computes is right, by hand."""
+    beats = [Beat("a", event, str(event)) for event in (0, 30.2, 119.9, 134)]
+    beats += [Beat("b", 0, "3", "x", published=61, late=True), Beat("b", 0, "2", "x", published=1)]
+    rows = in_columns([*beats, Beat("b", 600, "4", "y"), Beat("c", -600.000001, "5"), Beat("c", 0, "6")], 0, 900)[0]
+    assert [(row["message_id"], row["gap_seconds"], row["missed_heartbeats"], row["late"]) for row in rows] == [
+        ("0", None, None, False),
+        ("30.2", 30.2, 0, False),
+        ("119.9", 89.7, 2, False),
+        ("134", 14.1, 0, False),
+        ("2", None, None, False),
+        ("4", 600.0, 19, False),
+        ("6", None, None, False),
+    ]
 
 
 @settings(max_examples=15)

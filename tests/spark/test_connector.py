@@ -67,18 +67,21 @@ def serving(content: bytes) -> Iterator[str]:
         server.server_close()
 
 
-def jar_at(address: str, content: bytes = CONTENT) -> Jar:
-    return Jar(f"{address}/connector.jar", hashlib.sha256(content).hexdigest(), len(content))
+def name_jar_at(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have the connector be CONTENT, at an address."""
+    jar = Jar(f"{address}/connector.jar", hashlib.sha256(CONTENT).hexdigest(), len(CONTENT))
+    monkeypatch.setattr(connector, "CONNECTOR", jar)
 
 
-def test_it_is_fetched_once_and_appears_whole(tmp_path: Path) -> None:
-    file, told = tmp_path / "new" / "connector.jar", list[tuple[int, int]]()
+def test_it_is_fetched_once_and_appears_whole(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    told = list[tuple[int, int]]()
     with serving(CONTENT) as address:
-        assert fetch(SystemClock(), file, jar_at(address), progress=lambda *at: told.append(at))
-    assert file.read_bytes() == CONTENT
+        name_jar_at(address, monkeypatch)
+        assert fetch(SystemClock(), progress=lambda *at: told.append(at))
+    assert (cache / "connector.jar").read_bytes() == CONTENT
     assert told[-1] == (len(CONTENT), len(CONTENT))
-    assert not fetch(SystemClock(), file, jar_at(address)), "the server has gone, and nothing is asked"
-    assert os.listdir(file.parent) == [file.name]
+    assert not fetch(SystemClock()), "the server has gone, and nothing is asked"
+    assert os.listdir(cache) == ["connector.jar"]
 
 
 @pytest.mark.parametrize(
@@ -90,14 +93,17 @@ def test_it_is_fetched_once_and_appears_whole(tmp_path: Path) -> None:
         (CONTENT, "/absent.jar", "404"),
     ],
 )
-def test_anything_else_is_refused_and_not_kept(tmp_path: Path, served: bytes, path: str, why: str) -> None:
-    file = tmp_path / "new" / "connector.jar"
-    with serving(served) as address, pytest.raises(ToolMissing, match=why):
-        fetch(SystemClock(), file, jar_at(address), source=address + path)
-    assert os.listdir(file.parent) == []
+def test_anything_else_is_refused_and_not_kept(
+    cache: Path, monkeypatch: pytest.MonkeyPatch, served: bytes, path: str, why: str
+) -> None:
+    with serving(served) as address:
+        name_jar_at(address, monkeypatch)
+        with pytest.raises(ToolMissing, match=why):
+            fetch(SystemClock(), source=address + path)
+    assert os.listdir(cache) == []
 
 
-def test_one_that_comes_too_slowly_is_given_up(tmp_path: Path) -> None:
+def test_one_that_comes_too_slowly_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = ManualClock(datetime(2026, 11, 21, tzinfo=UTC))
 
     class Slow(ManualClock):
@@ -105,14 +111,16 @@ def test_one_that_comes_too_slowly_is_given_up(tmp_path: Path) -> None:
             self.advance(timedelta(seconds=FETCHED_WITHIN_SECONDS + 1))
             return super().monotonic()
 
-    with serving(CONTENT) as address, pytest.raises(ToolMissing, match="came within 900 s"):
-        fetch(Slow(clock.now()), tmp_path / "connector.jar", jar_at(address))
+    with serving(CONTENT) as address:
+        name_jar_at(address, monkeypatch)
+        with pytest.raises(ToolMissing, match="came within 900 s"):
+            fetch(Slow(clock.now()))
 
 
 def test_without_a_network_the_error_says_which_file_to_bring_and_the_command_takes_it(
     tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(connector, "CONNECTOR", jar_at(f"http://127.0.0.1:{free_port()}"))
+    name_jar_at(f"http://127.0.0.1:{free_port()}", monkeypatch)
     refused = said_here(tmp_path, ("provision", "--connector"), dict(os.environ))
     assert refused.code == 1
     assert "Connection refused" in refused.err
@@ -163,7 +171,7 @@ def test_what_starts_everything_fetches_it_first_and_starts_nothing_without_it(
 ) -> None:
     said = list[str]()
     supervisor = Supervisor(tmp_path / "state", SystemClock(), said.append)
-    monkeypatch.setattr(connector, "CONNECTOR", jar_at(f"http://127.0.0.1:{free_port()}"))  # no network
+    name_jar_at(f"http://127.0.0.1:{free_port()}", monkeypatch)  # no network
     spark, dagster = SparkSettings(remote=f"sc://localhost:{free_port()}"), DagsterSettings(storage=str(tmp_path))
     settings = Settings(lake=BUCKET, spark=spark, dagster=dagster)
     try:

@@ -13,14 +13,20 @@ import pytest
 
 from tests.cli.command import said_here
 from tests.spark.machine import script
-from tests.spark.standalone import bare_python
 from tidemark.local.services.stack import spark_server
 from tidemark.pipeline.errors import InvalidSettings
 from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.settings_sections import SparkSettings
 from tidemark.pipeline.spark import executor_archive
-from tidemark.pipeline.spark.environment import ARCHIVE, check_environment
-from tidemark.pipeline.spark.executor_archive import LEFT_OUT, distributions, manifest_of, own_manifest, pack
+from tidemark.pipeline.spark.executor_archive import (
+    ARCHIVE,
+    LEFT_OUT,
+    check_archive,
+    distributions,
+    manifest_of,
+    own_manifest,
+    pack,
+)
 from tidemark.pipeline.spark.session import server_config, session_config
 
 IMPORTS = "import sys, tidemark.pipeline.ingest.on_spark as r; print(sys.executable, r.__file__, sys.argv[1])"
@@ -30,7 +36,9 @@ IMPORTS = "import sys, tidemark.pipeline.ingest.on_spark as r; print(sys.executa
 def unpacked(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """What Spark makes of the archive, in a folder."""
     folder = tmp_path_factory.mktemp("executor")
-    pack(folder / "executors.tar.gz")
+    with pytest.MonkeyPatch.context() as quick:
+        quick.setattr(executor_archive, "COMPRESSION", 0)
+        pack(folder / "executors.tar.gz")
     with tarfile.open(folder / "executors.tar.gz") as archive:
         archive.extractall(folder / "environment", filter="data")
     return folder
@@ -52,8 +60,10 @@ def start(folder: Path, **environment: str) -> "subprocess.CompletedProcess[str]
 
 
 def test_a_python_without_tidemark_runs_what_is_in_the_archive(unpacked: Path) -> None:
-    python = str(bare_python())
-    lacks = subprocess.run([python, "-c", "import tidemark"], capture_output=True, text=True, timeout=60, check=False)
+    python = f"{sys.base_prefix}/bin/python{sys.version_info.major}.{sys.version_info.minor}"
+    lacks = subprocess.run(
+        [python, "-c", "import tidemark"], env=of_spark(), capture_output=True, text=True, timeout=60, check=False
+    )
     assert "No module named 'tidemark'" in lacks.stderr
     done = start(unpacked, PYSPARK_PYTHON=python)
     assert done.returncode == 0, done.stderr
@@ -102,10 +112,11 @@ def test_an_archive_for_another_python_or_machine_is_refused(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, field: str, other: str
 ) -> None:
     monkeypatch.setattr(executor_archive, "distributions", dict)
-    monkeypatch.setattr(executor_archive, "own_manifest", lambda: replace(own_manifest(), **{field: other}))
-    pack(tmp_path / "executors.tgz")
+    with monkeypatch.context() as elsewhere:
+        elsewhere.setattr(executor_archive, "own_manifest", lambda: replace(own_manifest(), **{field: other}))
+        pack(tmp_path / "executors.tgz")
     with pytest.raises(InvalidSettings, match=rf"packed for {field} {other}.*tidemark provision --executors"):
-        check_environment({ARCHIVE: str(tmp_path / "executors.tgz")})
+        check_archive({ARCHIVE: str(tmp_path / "executors.tgz")})
 
 
 def test_a_file_that_is_missing_or_was_not_packed_is_refused(tmp_path: Path) -> None:
@@ -114,12 +125,12 @@ def test_a_file_that_is_missing_or_was_not_packed_is_refused(tmp_path: Path) -> 
         if content is not None:
             file.write_bytes(content)
         with pytest.raises(InvalidSettings, match="tidemark provision --executors"):
-            check_environment({ARCHIVE: str(file)})
+            check_archive({ARCHIVE: str(file)})
     with tarfile.open(file, "w:gz") as archive:
         archive.add(__file__, "manifest.yaml")
     with pytest.raises(InvalidSettings, match="was not made by `tidemark provision --executors`"):
-        check_environment({ARCHIVE: str(file)})
-    check_environment({ARCHIVE: "gs://bucket/executors.tar.gz"})  # nobody here reads it
+        check_archive({ARCHIVE: str(file)})
+    check_archive({ARCHIVE: "gs://bucket/executors.tar.gz"})  # nobody here reads it
 
 
 def test_the_command_says_what_it_packed_and_refuses_a_name_that_spark_would_not_unpack(

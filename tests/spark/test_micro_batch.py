@@ -16,12 +16,11 @@ from pyspark.sql import SparkSession
 
 from tests.clock import ManualClock
 from tests.lake.builders import append_beats
-from tests.spark.beats import T0, at
+from tests.spark.beats import T0, at, columns_of
 from tests.spark.machine import python_without
 from tidemark.pipeline.compute import micro_batch
 from tidemark.pipeline.compute.columns import DiffPlan
-from tidemark.pipeline.compute.micro_batch import MicroBatch, compute_windows, silent_in
-from tidemark.pipeline.compute.replacement import ReplacedWindows
+from tidemark.pipeline.compute.micro_batch import MicroBatch, ReplacedWindows, compute_windows, silent_in
 from tidemark.pipeline.contract.heartbeat import FieldKind
 from tidemark.pipeline.errors import ExecutorsUnable, WindowExpired, WindowNotClosed
 from tidemark.pipeline.lake.layout import HEARTBEATS, Lake
@@ -52,26 +51,13 @@ class House:
 
     def land(self, *beats: tuple[str, float]) -> None:
         """Land heartbeats of streams at event times, as one batch."""
-        moments = [at(event) for _, event in beats]
-        columns: dict[str, list[Any]] = {
-            "stream_id": [stream for stream, _ in beats],
-            "event_time": moments,
-            "publisher_id": [f"{stream}@{event}" for stream, event in beats],
-            "message_id": [f"{stream}@{event}" for stream, event in beats],
-            "publish_time": moments,
-            "ordering_key": [None] * len(beats),
-            "attributes": [[] for _ in beats],
-            "payload": [b"{}" for _ in beats],
-            "landed_at": [at(2000)] * len(beats),
-            "late": [False] * len(beats),
-            "temperature": [float(event) for _, event in beats],
-        }
+        columns = columns_of(beats, temperature=[float(event) for _, event in beats])
         append_beats(self.lake.heartbeats(), columns)
 
     def compute(
         self,
         windows: list[Window],
-        watermark: datetime | None = None,
+        watermark: datetime | None = at(5000),  # noqa: B008 (a constant)
         heartbeats: Heartbeats | None = None,
         diffs: WindowedTable | None = None,
         status: StreamStatus | None = None,
@@ -83,7 +69,7 @@ class House:
             diffs=diffs or self.lake.diffs(),
             status=status or self.lake.stream_status(),
             plan=PLAN,
-            watermark=watermark or at(5000),
+            watermark=watermark,
             run="run",
             clock=ManualClock(at(2000)),
             refuse_expired=refuse_expired,
@@ -150,19 +136,8 @@ def test_a_window_that_is_not_closed_is_refused_and_nothing_is_written(
 ) -> None:
     house.land(("a", 0))
     before = sorted(house.folder.rglob("*"))
-    batch = MicroBatch(
-        house.spark,
-        heartbeats=house.lake.heartbeats(),
-        diffs=house.lake.diffs(),
-        status=house.lake.stream_status(),
-        plan=PLAN,
-        watermark=watermark,
-        run="run",
-        clock=ManualClock(at(2000)),
-        refuse_expired=lambda _: None,
-    )
     with pytest.raises(WindowNotClosed, match=r"cannot be trusted yet.*Nothing was written"):
-        compute_windows(batch, WINDOWS)
+        house.compute(WINDOWS, watermark)
     assert [path for path in sorted(house.folder.rglob("*")) if path.is_file()] == [
         path for path in before if path.is_file()
     ]
@@ -261,37 +236,29 @@ def test_a_window_that_an_overtaking_run_made_of_older_input_is_computed_once_mo
     assert house.streams() == [("2026-11-21T12-00Z", "a", None), ("2026-11-21T12-00Z", "b", None)]
 
 
-@pytest.fixture(params=["tidemark", "polars"])
-def lacking(request: pytest.FixtureRequest, house: House, tmp_path: Path) -> Iterator[str]:
-    """What the executors' Python lacks."""
-    lacks: str = request.param
-    house.spark.conf.set(PYTHON, str(python_without(tmp_path, lacks)))
-    yield lacks
-    house.spark.conf.unset(PYTHON)
-
-
 def files_of(house: House) -> dict[Path, float]:
     return {path: path.stat().st_mtime for path in house.folder.rglob("*") if path.is_file()}
 
 
-def test_on_executors_without_tidemark_or_polars_a_run_is_refused_before_it_writes_anything(
-    house: House, lacking: str
+@pytest.mark.parametrize("lacks", ["tidemark", "polars"])
+def test_executors_that_lack_something_are_refused_before_anything_is_written_and_by_their_tasks(
+    house: House, lacks: str, tmp_path: Path
 ) -> None:
     house.land(("a", -30), ("a", 0), ("b", 310))
-    before = files_of(house)
-    with pytest.raises(ExecutorsUnable, match=rf"cannot run tidemark \(.* on .*{lacking}.*\): .*\$PYSPARK_PYTHON"):
-        house.compute(WINDOWS)
-    assert files_of(house) == before
-
-
-def test_an_executor_that_joins_late_and_lacks_something_is_refused_by_its_task(house: House, lacking: str) -> None:
-    house.land(("a", -30), ("a", 0), ("b", 310))
-    remembered = f"{ABLE}.{WINDOWS_NEED[0]}"
-    house.spark.conf.set(remembered, f"{CONTRACT} {house.spark.conf.get(PYTHON)}")  # as those before it were
-    with pytest.raises(ExecutorsUnable, match=rf"cannot run tidemark \(.* on .*{lacking}"):
-        house.compute(WINDOWS)
+    before, why = files_of(house), rf"cannot run tidemark \(.* on .*{lacks}.*\): .*\$PYSPARK_PYTHON"
+    python, able = str(python_without(tmp_path, lacks)), f"{ABLE}.{WINDOWS_NEED[0]}"
+    house.spark.conf.set(PYTHON, python)
+    try:
+        with pytest.raises(ExecutorsUnable, match=why):
+            house.compute(WINDOWS)
+        assert files_of(house) == before
+        house.spark.conf.set(able, f"{CONTRACT} {python}")  # as those were that had joined before
+        with pytest.raises(ExecutorsUnable, match=why):
+            house.compute(WINDOWS)
+    finally:
+        house.spark.conf.unset(PYTHON)
     assert house.lake.diffs().computed() == house.lake.stream_status().computed() == set()
-    assert house.spark.conf.get(remembered, "") == "", "the next run would not look before it writes"
+    assert house.spark.conf.get(able, "") == "", "the next run would not look before it writes"
 
 
 def killed_once(

@@ -15,12 +15,12 @@ from pyspark.sql import functions as F  # noqa: N812 (what everybody calls it)
 
 from tests.clock import ManualClock
 from tests.lake.builders import append_beats
-from tests.spark.beats import FIELDS, T0, Beat, at, by_message, expected, naive
+from tests.spark.beats import FIELDS, T0, Beat, at, by_message, columns_of, expected, naive
 from tests.spark.test_columns import dirty, landed
+from tidemark.pipeline.compute import own_tables as own_tables_module
 from tidemark.pipeline.compute.columns import DiffPlan
-from tidemark.pipeline.compute.micro_batch import MicroBatch, compute_windows
-from tidemark.pipeline.compute.own_tables import OwnBatch, compute_own
-from tidemark.pipeline.compute.replacement import ReplacedWindows
+from tidemark.pipeline.compute.micro_batch import MicroBatch, ReplacedWindows, compute_windows
+from tidemark.pipeline.compute.own_tables import OwnBatch
 from tidemark.pipeline.compute.table_definition import TableDefinition, Windows, own_tables, read_table, windowed
 from tidemark.pipeline.contract.heartbeat import FieldKind
 from tidemark.pipeline.errors import InvalidSettings, LakeError, TableFailed
@@ -70,22 +70,9 @@ class House:
     def land(self, *beats: tuple[str, float]) -> None:
         """Land heartbeats of streams at event times. A region is a stream's first letter."""
         self.beats += beats
-        moments = [at(event) for _, event in beats]
-        names = [f"{stream}@{event}" for stream, event in beats]
-        columns: dict[str, list[Any]] = {
-            "stream_id": [stream for stream, _ in beats],
-            "event_time": moments,
-            "publisher_id": names,
-            "message_id": names,
-            "publish_time": moments,
-            "ordering_key": [None] * len(beats),
-            "attributes": [[("site", "north")] for _ in beats],
-            "payload": [b"{}" for _ in beats],
-            "landed_at": [at(9000)] * len(beats),
-            "late": [False] * len(beats),
-            "region": [stream[0] for stream, _ in beats],
-            "temperature": [float(event) for _, event in beats],
-        }
+        columns = columns_of(
+            beats, region=[stream[0] for stream, _ in beats], temperature=[float(event) for _, event in beats]
+        )
         append_beats(self.lake.heartbeats(), columns)
 
     def compute_base(self, *windows: Window) -> None:
@@ -120,7 +107,7 @@ class House:
             clock=ManualClock(at(9000)),
             refuse_expired=lambda _: None,
         )
-        return compute_own(batch, list(map(table.windowing(OF_WINDOWS).named, keys)))
+        return compute_windows(batch, list(map(table.windowing(OF_WINDOWS).named, keys)))
 
     def rows(self, table: TableDefinition) -> list[dict[str, Any]]:
         """Every row of the table, in one order."""
@@ -192,10 +179,19 @@ def test_an_example_has_duckdbs_rows_through_late_heartbeats_a_backfill_and_a_re
     assert house.rows(table) == before
 
 
-@pytest.mark.parametrize(("batches", "lookback"), [(1, "0s"), (4, "10m")])
+@pytest.mark.parametrize(
+    ("batches", "lookback", "of_one_task"), [(1, "0s", 300_000), (4, "10m", 300_000), (4, "10m", 0)]
+)
 def test_of_copies_a_table_gets_the_one_that_heartbeat_diffs_keeps(
-    tmp_path: Path, spark: SparkSession, batches: int, lookback: str
+    tmp_path: Path,
+    spark: SparkSession,
+    monkeypatch: pytest.MonkeyPatch,
+    batches: int,
+    lookback: str,
+    of_one_task: int,
 ) -> None:
+    monkeypatch.setattr(own_tables_module, "ROWS_OF_ONE_TASK", of_one_task)
+
     @windowed(lookback=lookback)
     def single(heartbeats: DataFrame, windows: Windows) -> DataFrame:
         own = heartbeats.where("event_time >= window_start")
@@ -209,7 +205,7 @@ def test_of_copies_a_table_gets_the_one_that_heartbeat_diffs_keeps(
     table, windows = lake.own_table("single"), list(BASE.between(at(0), at(900)))
     inputs = ComputedWindows.of({}, BASE).inputs(BASE, single.lookback)
     batch = spark, lake.heartbeats(), at(9000), "own", ManualClock(at(9000)), lambda _: None
-    compute_own(OwnBatch(*batch, single, table, inputs), windows)
+    compute_windows(OwnBatch(*batch, single, table, inputs), windows)
     found = [{name: naive(value) for name, value in row.items()} for row in table.read(table.made()).to_pylist()]
     assert len(found) < len([beat for beat in beats if 0 <= beat.event < 900]), "there are no copies"
     wanted = [{name: row[name] for name in found[0]} for row in expected(beats, 0, 900)]
@@ -254,7 +250,7 @@ def test_each_window_gets_its_own_input_however_the_range_is_cut(house: House) -
     assert len(whole) == sum(
         -420 <= 61.0 * number - 400 - 300 * window < 300 for number in range(30) for window in range(5)
     )
-    for window in reversed(WINDOWS):
+    for window in (WINDOWS[3], WINDOWS[0]):
         house.compute(seen, window.key)
     assert house.rows(seen) == whole
 

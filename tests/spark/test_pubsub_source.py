@@ -1,6 +1,5 @@
 """The source `pubsub` on a real Spark and the emulator: everything once quiet, whatever is killed on the way."""
 
-import io
 import json
 import signal
 import subprocess
@@ -9,7 +8,6 @@ import time
 from datetime import timedelta
 from pathlib import Path
 
-import fastavro
 import pyarrow.parquet as pq
 import pytest
 from google.pubsub_v1 import PublisherClient, SubscriberClient
@@ -36,9 +34,6 @@ from tidemark.pipeline.watermark.policy import Policy
 pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).parents[2]
-READS = 6
-"""The pulls of a read that has ended are still under way, and each may bring messages once, which it gives back for a
-second later: so many further reads get them for certain."""
 
 
 @pytest.fixture
@@ -113,32 +108,6 @@ def test_readers_get_every_message_whole_and_the_rejected_go_to_quarantine(
     assert {int(number) for number in kept} == {offset["batch"]}, "what was processed is deleted"
 
 
-def test_workers_read_avro_by_a_schema_that_they_find_themselves(spark: SparkSession, world: PubSubWorld) -> None:
-    fields = [{"name": "at", "type": {"type": "long", "logicalType": "timestamp-millis"}}]
-    fields += [{"name": "device", "type": "string"}, {"name": "load", "type": "double"}]
-    schema = {"type": "record", "name": "Beat", "fields": fields}
-    (world.folder / "beat.avsc").write_text(json.dumps(schema))
-    now_ms = int(time.time() * 1000)
-    records = [{"at": now_ms - number, "device": f"s{number % 7}", "load": number / 2} for number in range(200)]
-    messages = []
-    for record in records:
-        written = io.BytesIO()
-        fastavro.schemaless_writer(written, schema, record)
-        messages.append({"data": written.getvalue()})
-    messages.append({"data": messages[0]["data"][:-3]})
-    world.publisher.publish(topic=world.settings.topic_path, messages=messages)
-    places = {"eventTime": "payload:at", "streamId": "payload:device", "publisherId": "attribute:none"}
-    options = world.options(payload="avro", schema=str(world.folder / "beat.avsc"), readers="2", **places)
-    batches = Batches()
-    until = time.monotonic() + QUIET_WITHIN_SECONDS
-    while not (len(batches.ids) >= len(records) and world.is_quiet()):
-        assert time.monotonic() < until
-        read_available(spark, options, world.folder / "checkpoint", batches.take, "pubsub")
-    rows = {(row["stream_id"], row["load"]) for found in batches.rows.values() for row in found}
-    assert rows == {(record["device"], record["load"]) for record in records}
-    assert len(quarantined(world)) == 1
-
-
 def test_workers_killed_at_every_step_lose_nothing(spark: SparkSession, world: PubSubWorld) -> None:
     ordain(world.lake, *STEPS)
     world.publish(1000, broken=3)
@@ -188,18 +157,3 @@ def test_a_driver_killed_inside_foreach_batch_gets_the_same_batch_again(
     first = pq.read_table(out / "batches" / "batch=000000")["message_id"].to_pylist()
     assert sorted(first) == seen, "served from the manifest: the same messages in the same batch"
     assert world.is_quiet()
-
-
-def test_a_limit_on_a_batch_read_leaves_the_rest_on_the_subscription(spark: SparkSession, world: PubSubWorld) -> None:
-    world.publish(300)
-    named = world.options(landing="some", maxRowsPerTrigger="40", readers="2")
-    some = spark.read.format("pubsub").options(**named).load().select("message_id")
-    assert len(some.limit(10).collect()) == 10
-    seen = {row["message_id"] for row in some.collect()}
-    assert len(seen) <= 40
-    for number in range(READS):
-        rest = spark.read.format("pubsub").options(**world.options(landing=f"rest-{number}")).load()
-        seen |= {row["message_id"] for row in rest.collect()}
-        if len(seen) == 300:
-            break
-    assert sorted(seen) == sorted(world.published)

@@ -21,7 +21,10 @@ from tidemark.pipeline.errors import InvalidSettings, LandingOver
 from tidemark.pipeline.ingest.source.pubsub_options import SourceOptions, read_options
 from tidemark.pipeline.ingest.source.pubsub_source import (
     Connections,
+    LandingPartition,
+    NamedReader,
     PubSubDataSource,
+    PubSubReader,
     PubSubStreamReader,
     source_schema,
 )
@@ -65,14 +68,15 @@ def world(tmp_path: Path) -> World:
     return world
 
 
-def reader_of(world: World, columns: StructType | None = None, **more: str) -> PubSubStreamReader:
-    class WorldConnections(FakeConnections):
-        def __init__(self, chosen: SourceOptions) -> None:
-            super().__init__(chosen, world.clock)
-            self.world = world
+def connected(world: World, **more: str) -> FakeConnections:
+    connections = FakeConnections(options(world.folder, **more), world.clock)
+    connections.world = world
+    return connections
 
-    chosen = options(world.folder, **more)
-    return PubSubStreamReader(WorldConnections(chosen), columns or source_schema(chosen))
+
+def reader_of(world: World, columns: StructType | None = None, **more: str) -> PubSubStreamReader:
+    connections = connected(world, **more)
+    return PubSubStreamReader(connections, columns or source_schema(connections.options))
 
 
 def next_offset(reader: PubSubStreamReader, start: dict[str, Any]) -> dict[str, Any]:
@@ -80,7 +84,10 @@ def next_offset(reader: PubSubStreamReader, start: dict[str, Any]) -> dict[str, 
 
 
 def ids(reader: PubSubStreamReader, start: dict[str, Any], end: dict[str, Any]) -> list[str]:
-    partitions = reader.partitions(start, end)
+    return ids_in(reader, reader.partitions(start, end))
+
+
+def ids_in(reader: NamedReader, partitions: Sequence[LandingPartition]) -> list[str]:
     return sorted(
         identity
         for partition in partitions
@@ -156,6 +163,22 @@ def test_a_batch_brings_no_more_messages_than_the_limit_that_spark_gives(world: 
     assert len(ids(reader, first, second)) == 1
     third = reader.latestOffset(second, ReadAllAvailable())
     assert len(ids(reader, second, third)) == 5
+
+
+def test_a_batch_read_lands_once_under_its_name_and_no_more_than_its_limit(world: World) -> None:
+    def read(**more: str) -> list[str]:
+        connections = connected(world, **more)
+        reader = PubSubReader(connections, source_schema(connections.options))
+        return ids_in(reader, reader.partitions())
+
+    for number in range(10):
+        world.topic.publish(900 + number)
+    with pytest.raises(InvalidSettings, match="needs the option landing"):
+        read()
+    first = read(landing="first", maxRowsPerTrigger="4")
+    assert len(first) == 4
+    assert read(landing="first", readers="1") == first, "served as it was planned, and nothing is pulled"
+    assert sorted([*first, *read(landing="rest")], key=int) == [str(number) for number in range(1, 11)]
 
 
 @pytest.mark.parametrize(

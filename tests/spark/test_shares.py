@@ -1,9 +1,8 @@
 """What the readers of rounds take, and where and how long they go on, without a Spark: on the Pub/Sub model."""
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
-from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from pathlib import Path
@@ -16,10 +15,8 @@ import pytest
 from tests.ingest.fakes import AMPLE, FIELDS, World
 from tests.ingest.model_subscription import ModelSubscription
 from tests.watermark.builders import at
-from tidemark.local.emulator.refusals import DeadlineExceeded
 from tidemark.pipeline.clock import to_us
-from tidemark.pipeline.errors import LakeUnreachable, ReadingUnavailable
-from tidemark.pipeline.ingest import on_spark, readers
+from tidemark.pipeline.ingest import on_spark
 from tidemark.pipeline.ingest.copies import RememberedCopies
 from tidemark.pipeline.ingest.on_spark import TAKEN, read_share, taken_of_rows
 from tidemark.pipeline.ingest.outcome import Settled, Side, Taken
@@ -35,12 +32,9 @@ from tidemark.pipeline.ingest.rounds import (
 )
 from tidemark.pipeline.ingest.settle import Settling
 from tidemark.pipeline.kept import Kept
-from tidemark.pipeline.pubsub.backlog import Backlog
 from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.settings_message import MessageSettings
 from tidemark.pipeline.settings_sections import IngestSettings, LakeSettings, PubSubSettings
-from tidemark.pipeline.watermark.histogram import BUCKET_US, COPY, NO_EVENT
-from tidemark.pipeline.watermark.readings import Reading
 from tidemark.pipeline.watermark.state import Beginning
 
 DECIDES = replace(AMPLE, max_messages=0)
@@ -116,17 +110,6 @@ def at_once(work: Callable[[], RoundDone]) -> "Future[RoundDone]":
     return done
 
 
-class Late(Future[RoundDone]):
-    """Settles a round while its successor is read, and no sooner than it is asked for."""
-
-    def __init__(self, work: Callable[[], RoundDone]) -> None:
-        super().__init__()
-        self._work = work
-
-    def result(self, timeout: float | None = None) -> RoundDone:
-        return at_once(self._work).result(timeout)
-
-
 def settings_of(world: World, message: Mapping[str, Any] | None = None, readers: int = 3) -> Settings:
     return Settings(
         pubsub=PubSubSettings(emulator_host="127.0.0.1:1"),
@@ -185,31 +168,6 @@ def test_nine_runs_in_one_worker_keep_the_connections_of_at_most_two(
 # What is taken
 
 
-def test_readers_judge_the_payload_of_laggards_and_remember_copies_from_round_to_round(tmp_path: Path) -> None:
-    world = World(tmp_path)
-    on = OnTheModel(world, settings_of(world, {"publisher_id": "attribute:heartbeat_id"}))
-    settling = on.settling()
-    world.log.begin(Beginning(at(-1)))
-
-    def round_told(settled: frozenset[str]) -> tuple[int, str]:
-        taken = on.read(a_share(on.settings, Side.TRACKING, settled))
-        settling.hold(taken)
-        return settling.settle(taken).persisted.messages, taken[0].attempt
-
-    world.wait(100)
-    world.topic.publish(99, publisher_id="x")
-    world.topic.publish(10, publisher_id="laggard", payload=b"{")
-    world.topic.publish(98, publisher_id="in time", payload=b"{")
-    messages, attempt = round_told(frozenset())
-    world.wait(29)
-    world.topic.publish(99, publisher_id="x")
-    assert (messages, round_told(frozenset({attempt}))[0]) == (3, 1)
-    histogram = world.log.catch_up().histogram
-    start = to_us(at(0)) // BUCKET_US
-    cells = zip((histogram.publish_bucket - start).tolist(), histogram.event_bucket.tolist(), strict=True)
-    assert set(cells) == {(100, start + 99), (100, NO_EVENT), (100, start + 98), (130, COPY)}
-
-
 class LandsReadings(World):
     """Judges nothing by the contract of other worlds."""
 
@@ -227,90 +185,6 @@ def test_readers_land_and_count_each_reading_of_a_message(tmp_path: Path) -> Non
     settled = settling.settle(taken)
     assert (settled.persisted.messages, settled.landed.messages, settled.landed.heartbeats) == (1, 1, 3)
     assert world.log.catch_up().histogram.count.tolist() == [1, 1, 1]
-
-
-# For how long it is leased
-
-
-@contextmanager
-def a_round_of_ten(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    with monkeypatch.context() as small:
-        small.setattr(readers, "ROUND_MESSAGES", 10)
-        yield
-
-
-def test_a_reader_that_is_full_early_leases_what_it_has_until_the_round_is_settled(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    world = World(tmp_path)
-    on = OnTheModel(world, settings_of(world, readers=1), RunPlan(round=MINUTE))
-    for second in range(10):
-        world.topic.publish(second)
-    world.wait(10)
-    others = list[Any]()
-
-    def look() -> None:
-        """Another consumer takes what it can."""
-        try:
-            others.extend(world.model.pull("base", 100, world.clock.now()))
-        except DeadlineExceeded:
-            return
-
-    def read(share: Share) -> list[Taken]:
-        """The only reader of base is full at once; the job waits until the others have read for their time."""
-        began = world.clock.now()
-        taken = on.read(share)
-        assert world.clock.now() - began < timedelta(seconds=1)
-        for _ in range(6):
-            world.clock.advance(share.time / 6)
-            look()
-        return taken
-
-    def slowly(work: Callable[[], RoundDone]) -> "Future[RoundDone]":
-        """It is settled long after another lease would have run out."""
-        for _ in range(9):
-            world.wait(20)
-            look()
-        return at_once(work)
-
-    with a_round_of_ten(monkeypatch):
-        (done,) = on.rounds(read=read, beside=slowly).rounds(timedelta(seconds=1), until_young=False)
-    assert (done.share.landers, done.settled.landed.heartbeats) == (1, 10)
-    assert done.settled.landed.acknowledged.count == 10
-    assert others == []
-    assert world.base.unacknowledged == []
-    assert sorted(map(int, world.landed_ids())) == list(range(1, 11))
-
-
-def test_what_readers_took_beside_a_settling_that_fails_comes_again_at_once(tmp_path: Path) -> None:
-    world = World(tmp_path)
-    on = OnTheModel(world, settings_of(world, readers=4))
-    for second in range(50):
-        world.topic.publish(second)
-    world.wait(60)
-    world.heartbeats.before = [LakeUnreachable("it is away")]
-    with pytest.raises(LakeUnreachable):
-        list(on.rounds().rounds(MINUTE, until_young=False))
-    assert world.landed_ids() == []
-    assert len(world.base.unacknowledged) == 50
-    world.clock.advance(timedelta(seconds=2))
-    assert world.land().heartbeats == 50
-
-
-def test_what_was_taken_comes_again_at_once_where_nobody_asks_for_the_next_round(tmp_path: Path) -> None:
-    world = World(tmp_path)
-    on = OnTheModel(world, settings_of(world, readers=4))
-
-    def read(share: Share) -> list[Taken]:
-        for second in range(50):
-            world.topic.publish(second)
-        return on.read(share)
-
-    for _ in on.rounds(read=read).rounds(MINUTE, until_young=False):
-        break
-    world.clock.advance(timedelta(seconds=2))
-    assert len(world.landed_ids()) == 50
-    assert world.land().heartbeats == 50
 
 
 # Which side it is from, and when it ends
@@ -368,16 +242,6 @@ def test_messages_held_by_another_consumer_are_left_alone_after_two_poor_rounds(
     assert run.ended is Ended.RAN_DRY
     assert [one.is_dry for one in done] == [True] * (DRY_ROUNDS + 1), "the last was under way"
     assert total(done).landed.messages + len(held) == 50
-
-
-class UnknownAge:
-    """A backlog of which nothing can be read, as when the budget of snapshots is spent."""
-
-    def read(self) -> Reading:
-        raise ReadingUnavailable("the budget is spent")
-
-
-UNKNOWN: Mapping[Side, Backlog] = {side: UnknownAge() for side in Side}
 
 
 def test_rounds_say_what_they_have_done(tmp_path: Path) -> None:

@@ -25,7 +25,7 @@ from deltalake.table import TableOptimizer
 from pyspark.sql import SparkSession
 
 from tests.clock import ManualClock
-from tidemark.pipeline.compute import replacement, slices
+from tidemark.pipeline.compute import micro_batch, slices
 from tidemark.pipeline.compute.columns import DiffPlan
 from tidemark.pipeline.errors import TidemarkError
 from tidemark.pipeline.lake.layout import Lake
@@ -79,6 +79,25 @@ class Activity:
     may_go: threading.Semaphore = field(default_factory=lambda: threading.Semaphore(0))
     is_over: bool = False
     failed: BaseException | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class InSteps(micro_batch.MicroBatch):
+    """A micro-batch whose slices are computed here, each a step."""
+
+    step: Callable[[str], None]
+
+    def write(self, windows: Sequence[Window], files: HeartbeatFiles, run: str) -> micro_batch.WrittenFiles:
+        options = self.heartbeats.storage_options
+        work = slices.Work(run, self.plan, [], options, self.diffs.files, self.status.files, True)
+        by_table = defaultdict[str, list[NewFile]](list)
+        for stretch in runs_of_neighbours(windows):
+            for one in slices.cut(stretch, files, LOOKBACK, 1):
+                self.step(f"reads for {len(one.windows)} windows")
+                for answer in work.answers(one):
+                    told = (answer[name] for name in ("path", "window", "rows", "size"))
+                    by_table[answer["table"]].append(NewFile(*told))
+        return by_table[slices.STATUSES], by_table[slices.DIFFS]
 
 
 @dataclass
@@ -255,25 +274,12 @@ class Play:
         kept, diffs, status = lake.kept_windows(self.windowing), lake.diffs(), lake.stream_status()
         watermark = lake.tracking_log().newest_watermark()
         kept.refuse_expired(windows)
-        replacement.refuse_open(windows, watermark)
-
-        def write(windows: Sequence[Window], files: HeartbeatFiles, run: str) -> replacement.WrittenFiles:
-            plan = DiffPlan({}, LOOKBACK, PERIOD, LENGTH)
-            work = slices.Work(run, plan, [], lake.heartbeats().storage_options, diffs.files, status.files, True)
-            by_table = defaultdict[str, list[NewFile]](list)
-            for stretch in runs_of_neighbours(windows):
-                for one in slices.cut(stretch, files, LOOKBACK, 1):
-                    self.step(f"reads for {len(one.windows)} windows")
-                    for answer in work.answers(one):
-                        told = (answer[name] for name in ("path", "window", "rows", "size"))
-                        by_table[answer["table"]].append(NewFile(*told))
-            return by_table[slices.STATUSES], by_table[slices.DIFFS]
-
+        micro_batch.refuse_open(windows, watermark)
         self.trace.append(f"computes {' '.join(window.key for window in windows)}")
-        run = f"run-{self.started}"
         spark = cast(SparkSession, None)  # what its tasks would do is done here
-        batch = replacement.WindowBatch(spark, lake.heartbeats(), watermark, run, self.clock, kept.refuse_expired)
-        replacement.replace_windows(batch, (status, diffs), windows, LOOKBACK, write)
+        parts = spark, lake.heartbeats(), watermark, f"run-{self.started}", self.clock, kept.refuse_expired
+        plan = DiffPlan({}, LOOKBACK, PERIOD, LENGTH)
+        micro_batch.compute_windows(InSteps(*parts, diffs, status, plan, self.step), windows)
 
     # What must hold.
 
@@ -336,7 +342,7 @@ class Play:
             DiskObjects: {"create": "creates", "replace": "replaces", "delete": "deletes"},
         }
         with ExitStack() as patched:
-            patched.enter_context(patch.object(replacement, "require_able"))
+            patched.enter_context(patch.object(micro_batch, "require_able"))
             for owner, methods in at.items():
                 for name, what in methods.items():
                     patched.enter_context(patch.object(owner, name, self._stopping(getattr(owner, name), what)))

@@ -1,6 +1,6 @@
 """Runs, backfills, repair and retention beside each other: what must hold does, and a planted fault is found."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import Any
@@ -9,19 +9,20 @@ from unittest.mock import patch
 import pytest
 
 from tests.upkeep.play import Wrong, play
-from tidemark.pipeline.compute import replacement
+from tidemark.pipeline.compute import micro_batch
 from tidemark.pipeline.lake.tables.window_index import KeptWindows
+from tidemark.pipeline.windows import Window
 
-ATTEMPT = replacement._attempt
+ATTEMPT = micro_batch._attempt
 
 
-def _unchecked(batch: replacement.WindowBatch, *args: Any) -> replacement.ReplacedWindows:
-    return ATTEMPT(replace(batch, refuse_expired=lambda _: None), *args)
+def _unchecked(batch: micro_batch.WindowBatch, windows: Sequence[Window]) -> micro_batch.ReplacedWindows:
+    return ATTEMPT(replace(batch, refuse_expired=lambda _: None), windows)
 
 
 FAULTS: dict[str, AbstractContextManager[Any]] = {
     "retention drops rows and raises no boundary": patch.object(KeptWindows, "raise_to", lambda *_: None),
-    "an attempt does not look at the boundary again": patch.object(replacement, "_attempt", _unchecked),
+    "an attempt does not look at the boundary again": patch.object(micro_batch, "_attempt", _unchecked),
 }
 SEEDS = 40
 """A planted fault is looked for in so many; half of them are played without one."""

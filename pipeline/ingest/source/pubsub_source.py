@@ -44,8 +44,8 @@ from tidemark.pipeline.pubsub.backlog import Backlog, SnapshotBacklog
 from tidemark.pipeline.pubsub.connection import subscriber_client
 from tidemark.pipeline.pubsub.schemas import reader_of
 from tidemark.pipeline.pubsub.subscription import PubSubSubscription, lease_of
-from tidemark.pipeline.spark.environment import ARCHIVES
-from tidemark.pipeline.spark.environment import FOLDER as ENVIRONMENT
+from tidemark.pipeline.spark.executor_archive import ARCHIVES
+from tidemark.pipeline.spark.executor_archive import FOLDER as ENVIRONMENT
 from tidemark.pipeline.spark.frames import arrow_schema, spark_schema
 from tidemark.pipeline.version import marks, refuse_newer, without_marks
 

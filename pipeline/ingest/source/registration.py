@@ -10,7 +10,7 @@ from pyspark.sql import SparkSession
 
 from tidemark.pipeline.errors import ExecutorsUnable, ToolMissing
 from tidemark.pipeline.settings_sections import is_address
-from tidemark.pipeline.spark.environment import carry_environment, is_connected, is_out_of_reach_of_streams
+from tidemark.pipeline.spark.executor_archive import carry_environment, is_connected, is_out_of_reach_of_streams
 from tidemark.pipeline.spark.executors import REMEDY, SOURCE, require_able
 
 PROBE = {"project": "looked-at", "subscription": "looked-at", "lake": "file:///looked-at"}
