@@ -182,28 +182,6 @@ def test_computed_again_after_redeliveries_and_compaction_the_rows_are_the_same_
     assert house.rows() == before
 
 
-class CompactedMeanwhile(Heartbeats):
-    """A table whose files are compacted once a run has listed them."""
-
-    def __init__(self, inner: Heartbeats, folder: Path) -> None:
-        super().__init__(inner.place, KINDS)
-        self._folder = folder
-
-    def files_between(self, start: datetime, end: datetime) -> Any:
-        files = super().files_between(start, end)
-        DeltaTable(self._folder / "heartbeats").optimize.compact()
-        return files
-
-
-def test_a_compaction_does_not_disturb_a_run_that_has_listed_its_input(house: House) -> None:
-    for event in (0, 30, 60):
-        house.land(("a", event))
-    meanwhile = CompactedMeanwhile(house.lake.heartbeats(), house.folder)
-    computed = house.compute(WINDOWS[:1], heartbeats=meanwhile)
-    assert dict(computed.rows) == {"2026-11-21T12-00Z": 3}
-    assert house.lake.diffs().versions(["2026-11-21T12-00Z"]) == {"2026-11-21T12-00Z": computed.heartbeats_version}
-
-
 class OvertakenOnce(WindowedTable):
     """A table in which another run, of what had landed before, commits between this one's fence and its commit."""
 

@@ -3,7 +3,7 @@
 import json
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, ClassVar
@@ -12,7 +12,7 @@ from weakref import WeakSet
 import pyarrow as pa
 import pytest
 
-from tests.ingest.fakes import AMPLE, FIELDS, World
+from tests.ingest.fakes import FIELDS, World
 from tests.ingest.model_subscription import ModelSubscription
 from tests.watermark.builders import at
 from tidemark.pipeline.clock import to_us
@@ -36,9 +36,6 @@ from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.settings_message import MessageSettings
 from tidemark.pipeline.settings_sections import IngestSettings, LakeSettings, PubSubSettings
 from tidemark.pipeline.watermark.state import Beginning
-
-DECIDES = replace(AMPLE, max_messages=0)
-"""The budget of a tick while readers are at work."""
 
 MINUTE = timedelta(minutes=1)
 
@@ -188,31 +185,6 @@ def test_readers_land_and_count_each_reading_of_a_message(tmp_path: Path) -> Non
 
 
 # Which side it is from, and when it ends
-
-
-def test_readers_go_to_tracking_until_it_is_ahead_and_then_to_base(tmp_path: Path) -> None:
-    world = World(tmp_path)
-    on = OnTheModel(world, settings_of(world, readers=4))
-    for second in range(40):
-        world.topic.publish(second)
-        world.wait(1)
-    world.wait(120)
-
-    def read(share: Share) -> list[Taken]:
-        taken = on.read(share)
-        world.track(DECIDES)
-        return taken
-
-    world.track(DECIDES)
-    run = on.rounds(read=read)
-    done = list(run.rounds(10 * MINUTE, until_young=True))
-    shares = [(one.share.landers, one.share.trackers) for one in done]
-    assert shares[0] == (0, 4)
-    assert shares[-1] == (3, 1)
-    assert shares == sorted(shares)
-    assert run.ended is Ended.CAUGHT_UP
-    assert (total(done).persisted.messages, total(done).landed.heartbeats) == (40, 40)
-    assert world.tracking.unacknowledged == world.base.unacknowledged == []
 
 
 def test_one_reader_reads_both_in_turns_where_nobody_decides_and_ends_once_both_are_young(tmp_path: Path) -> None:
