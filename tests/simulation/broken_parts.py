@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime, timedelta
+from functools import partial
 from typing import Any
 
 from tests.simulation.faults import (
@@ -26,6 +27,7 @@ from tests.simulation.faults import (
 from tests.simulation.lake import Row
 from tests.simulation.micro_batch import Computed, Diff, MicroBatch, rows_of
 from tests.simulation.plan import WINDOWING
+from tidemark.pipeline.clock import Clock
 from tidemark.pipeline.contract.heartbeat import PATIENCE, HeartbeatReader
 from tidemark.pipeline.contract.judging import judge
 from tidemark.pipeline.contract.payloads import decoder
@@ -322,44 +324,30 @@ original_decode = log_codec.decode
 
 
 class TakenForEmpty:
-    """A backlog that cannot be read is taken for an empty one."""
+    """A backlog whose reading this problem prevents is taken for an empty one."""
 
-    def __init__(self, backlog: Any) -> None:
-        self._backlog = backlog
+    def __init__(self, backlog: Any, problem: type[Exception], clock: Clock) -> None:
+        self._backlog, self._problem, self._clock = backlog, problem, clock
 
     def read(self) -> Reading:
         try:
             return self._backlog.read()  # type: ignore[no-any-return]
-        except ReadingUnavailable:
-            now = self._backlog._outside.clock.now()
+        except self._problem:
+            now = self._clock.now()
             return Reading(observed_at=now, oldest_unacked=now, names_a_message=False)
 
 
 @plant("unknown is nothing outstanding", "track", 10, kept)
 def track_taking_unknown_for_empty(
-    subscription: Any, *, tracking_backlog: Any, base_backlog: Any, **others: Any
+    subscription: Any, problem: type[Exception] = ReadingUnavailable, *, clock: Clock, **others: Any
 ) -> Any:
-    tracking, base = TakenForEmpty(tracking_backlog), TakenForEmpty(base_backlog)
-    return track(subscription, tracking_backlog=tracking, base_backlog=base, **others)
+    both = {name: TakenForEmpty(others[name], problem, clock) for name in ("tracking_backlog", "base_backlog")}
+    return track(subscription, clock=clock, **others | both)  # type: ignore[arg-type]
 
 
-class PostponedIsEmpty(TakenForEmpty):
-    """A reading that the budget puts off is taken for one of an empty backlog."""
-
-    def read(self) -> Reading:
-        try:
-            return self._backlog.read()  # type: ignore[no-any-return]
-        except ReadingPostponed:
-            now = self._backlog._spending._clock.now()
-            return Reading(observed_at=now, oldest_unacked=now, names_a_message=False)
-
-
-@plant("a reading put off is nothing outstanding", "track", 158, budgeted, about="budgets")
-def track_taking_postponed_for_empty(
-    subscription: Any, *, tracking_backlog: Any, base_backlog: Any, **others: Any
-) -> Any:
-    tracking, base = PostponedIsEmpty(tracking_backlog), PostponedIsEmpty(base_backlog)
-    return track(subscription, tracking_backlog=tracking, base_backlog=base, **others)
+plant("a reading put off is nothing outstanding", "track", 158, budgeted, about="budgets")(
+    partial(track_taking_unknown_for_empty, problem=ReadingPostponed)
+)
 
 
 # The micro-batch

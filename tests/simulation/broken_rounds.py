@@ -1,6 +1,6 @@
 """The broken rounds that are planted: each says by its name what it does wrong."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any
@@ -10,10 +10,9 @@ from tests.simulation.faults import Planted, in_rounds, plant
 from tidemark.pipeline.ingest.copies import RememberedCopies
 from tidemark.pipeline.ingest.outcome import Settled, Side, Taken
 from tidemark.pipeline.ingest.readers import Share, taken_of
-from tidemark.pipeline.ingest.settle import SAYS_NOTHING, Settling
+from tidemark.pipeline.ingest.settle import Settling
 from tidemark.pipeline.ingest.take import Budget, Tracking
 from tidemark.pipeline.watermark.histogram import Histogram
-from tidemark.pipeline.watermark.usage import Usage
 
 
 @plant("readers acknowledge what they have written", "take", 3, in_rounds, about="rounds")
@@ -66,26 +65,22 @@ class HoldsNothing(Settling):
 class WithoutOneHistogram(Settling):
     """What the first tracker has counted is dropped, and its messages are acknowledged."""
 
-    def settle(
-        self, taken: Sequence[Taken], says: Mapping[str, str] = SAYS_NOTHING, used: Usage | None = None
-    ) -> Settled:
+    def settle(self, taken: Sequence[Taken], *others: Any) -> Settled:
         first = next((one for one in taken if one.side is Side.TRACKING), None)
         kept = [replace(one, histogram=Histogram.empty()) if one is first else one for one in taken]
         if not sum(one.histogram.count.sum() for one in kept):
             kept = list(taken)  # the sum of nothing is no entry
-        return super().settle(kept, says, used)
+        return super().settle(kept, *others)
 
 
 @plant("a round loses the files of a lander", "settling", 3, in_rounds, about="rounds")
 class WithoutOneFile(Settling):
     """The commit leaves out what the first lander has written, and its messages are acknowledged."""
 
-    def settle(
-        self, taken: Sequence[Taken], says: Mapping[str, str] = SAYS_NOTHING, used: Usage | None = None
-    ) -> Settled:
+    def settle(self, taken: Sequence[Taken], *others: Any) -> Settled:
         first = next((one for one in taken if one.side is Side.BASE), None)
         kept = [replace(one, heartbeats=(), rejected=()) if one is first else one for one in taken]
-        return super().settle(kept, says, used)
+        return super().settle(kept, *others)
 
 
 class AddedTwice:
