@@ -18,10 +18,18 @@ from tidemark.assets.sensors.by_runs import tell_runs
 from tidemark.assets.sensors.watching import ticking_sensor
 from tidemark.pipeline.clock import Clock, format_duration, rough, to_us
 from tidemark.pipeline.errors import ExecutorsUnable
-from tidemark.pipeline.ingest.on_spark import SparkReaders, readers_for
 from tidemark.pipeline.ingest.outcome import Settled, Side
 from tidemark.pipeline.ingest.progress import BacklogWatch, readings_of
-from tidemark.pipeline.ingest.rounds import PLAN, Ended, RoundDone, Rounds, RunPlan, sentence_of
+from tidemark.pipeline.ingest.rounds import (
+    PLAN,
+    Ended,
+    RoundDone,
+    Rounds,
+    RunPlan,
+    SparkReaders,
+    readers_for,
+    sentence_of,
+)
 from tidemark.pipeline.ingest.settle import Settling
 from tidemark.pipeline.orchestrator.names import ENDED, INGEST, READS, STAYS, name_of
 from tidemark.pipeline.settings import Settings

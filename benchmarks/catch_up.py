@@ -12,8 +12,8 @@ from benchmarks.traffic import LIVE_RATE
 from tidemark.pipeline.compute.micro_batch import MicroBatch, compute_windows
 from tidemark.pipeline.errors import ServiceFailed
 from tidemark.pipeline.ingest.outcome import Side
-from tidemark.pipeline.ingest.readers import tick_budget
 from tidemark.pipeline.ingest.take import Budget
+from tidemark.pipeline.ingest.ticks import tick_budget
 from tidemark.pipeline.windows import Window
 
 WHOLE_GOAL, TRACKED_GOAL = 20.0, 30.0

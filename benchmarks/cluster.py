@@ -28,11 +28,9 @@ from benchmarks.machine import Machine, World, machine
 from benchmarks.memory import MB
 from benchmarks.ticks import pull_and_acknowledge
 from tests.spark.standalone import Cluster, cluster
-from tidemark.pipeline.ingest.on_spark import SparkReaders
 from tidemark.pipeline.ingest.outcome import Side
-from tidemark.pipeline.ingest.readers import new_files
-from tidemark.pipeline.ingest.rounds import RoundDone, Rounds
-from tidemark.pipeline.ingest.settle import Settling
+from tidemark.pipeline.ingest.rounds import RoundDone, Rounds, SparkReaders
+from tidemark.pipeline.ingest.settle import Settling, new_files
 from tidemark.pipeline.pubsub.connection import subscriber_client
 from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.settings_sections import EmulatorKind, IngestSettings

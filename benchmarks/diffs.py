@@ -21,7 +21,8 @@ from tidemark.pipeline.compute.micro_batch import MicroBatch, ReplacedWindows, c
 from tidemark.pipeline.errors import ServiceFailed
 from tidemark.pipeline.figures import quantile
 from tidemark.pipeline.ingest.outcome import Side
-from tidemark.pipeline.ingest.readers import BATCH_MESSAGES, new_files
+from tidemark.pipeline.ingest.settle import new_files
+from tidemark.pipeline.ingest.take import BATCH_MESSAGES
 from tidemark.pipeline.lake.tables.heartbeats import heartbeat_rows
 from tidemark.pipeline.settings import Settings
 

@@ -26,7 +26,7 @@ from tidemark.pipeline.contract.heartbeat import HeartbeatReader
 from tidemark.pipeline.contract.places import Place
 from tidemark.pipeline.figures import quantile
 from tidemark.pipeline.ingest.outcome import Side
-from tidemark.pipeline.ingest.readers import tick_budget
+from tidemark.pipeline.ingest.ticks import tick_budget
 
 MESSAGES, HOSTILE_OF, BOMB_OF = 1_000_000, 100, 100
 """One message in a hundred is hostile, and one of a hundred of those inflates to 41 MB."""

@@ -24,7 +24,7 @@ from benchmarks.measures import Measure
 from benchmarks.memory import MB, peak_bytes
 from tidemark.pipeline.errors import ServiceFailed
 from tidemark.pipeline.figures import quantile
-from tidemark.pipeline.ingest.readers import new_files
+from tidemark.pipeline.ingest.settle import new_files
 
 HOURS = 10
 GOAL = 1.0

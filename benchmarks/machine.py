@@ -21,7 +21,7 @@ from tidemark.local.services.stack import spark_server, start_emulator, token_en
 from tidemark.pipeline.clock import SystemClock
 from tidemark.pipeline.contract.heartbeat import HeartbeatReader
 from tidemark.pipeline.ingest.outcome import Ingested
-from tidemark.pipeline.ingest.readers import new_files
+from tidemark.pipeline.ingest.settle import new_files
 from tidemark.pipeline.ingest.take import Budget
 from tidemark.pipeline.ingest.ticks import Tracked, land, track
 from tidemark.pipeline.lake.layout import Lake

@@ -19,9 +19,9 @@ from tidemark.pipeline.clock import SystemClock
 from tidemark.pipeline.contract.heartbeat import HeartbeatReader
 from tidemark.pipeline.errors import ServiceFailed
 from tidemark.pipeline.ingest.outcome import Side
-from tidemark.pipeline.ingest.readers import BATCH_MESSAGES, TICK_BYTES, new_files, tick_budget
-from tidemark.pipeline.ingest.take import Budget
-from tidemark.pipeline.ingest.ticks import land, track
+from tidemark.pipeline.ingest.settle import new_files
+from tidemark.pipeline.ingest.take import BATCH_MESSAGES, Budget
+from tidemark.pipeline.ingest.ticks import TICK_BYTES, land, tick_budget, track
 from tidemark.pipeline.lake.layout import Lake
 from tidemark.pipeline.settings import load_settings
 from tidemark.pipeline.watermark.readings import Reading

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 from tidemark.pipeline.ingest.outcome import Side
-from tidemark.pipeline.ingest.readers import BATCH_MESSAGES, ROUND_MESSAGES
-from tidemark.pipeline.ingest.rounds import PLAN
+from tidemark.pipeline.ingest.rounds import PLAN, ROUND_MESSAGES
+from tidemark.pipeline.ingest.take import BATCH_MESSAGES
 from tidemark.pipeline.settings_sections import WatermarkSettings
 from tidemark.pipeline.upkeep.housekeeping import SORTED_ROWS, target_bytes
 from tools import costs

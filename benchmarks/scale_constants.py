@@ -22,15 +22,15 @@ from benchmarks.traffic import REGULAR, MadeSubscription
 from tidemark.pipeline.clock import SystemClock, to_us
 from tidemark.pipeline.contract.heartbeat import Asking
 from tidemark.pipeline.contract.messages import Messages
-from tidemark.pipeline.ingest.copies import RememberedCopies
+from tidemark.pipeline.ingest.counting import RememberedCopies
 from tidemark.pipeline.ingest.outcome import Taken
-from tidemark.pipeline.ingest.readers import new_files
 from tidemark.pipeline.ingest.rows import judged_rows
+from tidemark.pipeline.ingest.settle import new_files
 from tidemark.pipeline.ingest.take import Keeper, Landing, Tracking, take
 from tidemark.pipeline.lake.layout import Lake
 from tidemark.pipeline.lake.log.codec import encode
 from tidemark.pipeline.lake.tables.new_files import Bound, NewFile, NewFiles
-from tidemark.pipeline.pubsub.received import ACK_ID, ANSWER, received_of
+from tidemark.pipeline.pubsub.pulls import ACK_ID, ANSWER, received_of
 from tidemark.pipeline.pubsub.schemas import reader_of
 from tidemark.pipeline.pubsub.subscription import PulledBatch
 from tidemark.pipeline.settings import Settings
@@ -69,7 +69,7 @@ def compaction(pieces: int) -> str:
         table = Lake(settings.lake, settings.message.kinds, clock).heartbeats()
         new, now = NewFiles(table, table.schema, clock), clock.now()
         batch = Made(replace(REGULAR, streams=3_300 * 30)).pull(16_500, 1 << 30, 1.0)
-        rows = next(judged_rows(batch.messages, reader, Asking(to_us(now)), None, now)).heartbeats
+        rows = next(judged_rows(batch.messages, reader, Asking(to_us(now)), None)).heartbeats
         new.add([file for _ in range(pieces) for file in new.write(rows)], {})
         before, began = peak_bytes(), time.monotonic()
         rewritten = list(compact(table, "2030", "event_time"))
@@ -100,7 +100,7 @@ def readers(settings: Settings, rate: int) -> None:
         return take(batches(), made, keeper, clock, until)
 
     def landed() -> Taken:
-        return taken(Landing(heartbeats, quarantine, reader, None, clock))
+        return taken(Landing(heartbeats, quarantine, reader, lambda: None, clock))
 
     def counted() -> Taken:
         return taken(Tracking(reader, RememberedCopies(timedelta(minutes=10)), settings.policy.band, clock))

@@ -16,10 +16,9 @@ from tidemark.pipeline.clock import SystemClock, to_us
 from tidemark.pipeline.contract.heartbeat import Asking, HeartbeatReader
 from tidemark.pipeline.contract.messages import Messages
 from tidemark.pipeline.errors import ServiceFailed
-from tidemark.pipeline.ingest.copies import RememberedCopies
-from tidemark.pipeline.ingest.count import counted_parts
+from tidemark.pipeline.ingest.counting import RememberedCopies, counted_parts
 from tidemark.pipeline.ingest.rows import judged_rows
-from tidemark.pipeline.pubsub.received import table_of
+from tidemark.pipeline.pubsub.pulls import table_of
 from tidemark.pipeline.settings import load_settings
 
 BEATS, STREAMS = 20_000, 1000
@@ -36,7 +35,7 @@ class Prepared:
 
     def land(self) -> None:
         """As landing judges a batch. Raises ServiceFailed if a beat is not taken: then it does other work."""
-        parts = list(judged_rows(self.messages, self.reader, ASKING, NOW, NOW))
+        parts = list(judged_rows(self.messages, self.reader, ASKING, NOW))
         if sum(len(part.heartbeats) for part in parts) % BEATS or any(len(part.rejected) for part in parts):
             raise ServiceFailed("not every beat became a heartbeat; mend benchmarks/shapes.py")
 

@@ -11,7 +11,8 @@ from benchmarks.measures import Measure
 from benchmarks.traffic import LIVE_RATE, REGULAR, MadeSubscription
 from tidemark.pipeline.clock import duration_us, to_us
 from tidemark.pipeline.ingest.outcome import Side
-from tidemark.pipeline.ingest.readers import BATCH_MESSAGES, tick_budget
+from tidemark.pipeline.ingest.take import BATCH_MESSAGES
+from tidemark.pipeline.ingest.ticks import tick_budget
 from tidemark.pipeline.lake.log.codec import encode
 from tidemark.pipeline.watermark.histogram import Histogram, Ints
 from tidemark.pipeline.watermark.state import Compacted, WatermarkState

@@ -9,8 +9,8 @@ from benchmarks.machine import Machine, World
 from benchmarks.measures import Measure, in_turns
 from tidemark.pipeline.errors import ServiceFailed
 from tidemark.pipeline.ingest.outcome import Side
-from tidemark.pipeline.ingest.readers import BATCH_MESSAGES, TICK_BYTES
-from tidemark.pipeline.ingest.take import Budget
+from tidemark.pipeline.ingest.take import BATCH_MESSAGES, Budget
+from tidemark.pipeline.ingest.ticks import TICK_BYTES
 from tidemark.pipeline.pubsub.leases import IDS_PER_CALL
 from tidemark.pipeline.pubsub.pulls import PULL_AT_MOST
 

@@ -9,8 +9,7 @@ from google.pubsub_v1 import PubsubMessage
 from tidemark.local.demo.synthetic_beats import Rows, SyntheticSource, compose, messages
 from tidemark.pipeline.contract.messages import Messages
 from tidemark.pipeline.pubsub.leases import Acknowledged
-from tidemark.pipeline.pubsub.pulls import GIVEN_BACK_SECONDS
-from tidemark.pipeline.pubsub.received import table_of
+from tidemark.pipeline.pubsub.pulls import GIVEN_BACK_SECONDS, table_of
 from tidemark.pipeline.pubsub.subscription import PulledBatch
 
 LIVE_RATE = 10_000 / 30

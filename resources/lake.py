@@ -11,7 +11,7 @@ from tidemark.local.services.ownership import Ownership
 from tidemark.pipeline.clock import Clock
 from tidemark.pipeline.contract.heartbeat import HeartbeatReader
 from tidemark.pipeline.ingest.progress import BacklogWatch
-from tidemark.pipeline.ingest.readers import new_files
+from tidemark.pipeline.ingest.settle import new_files
 from tidemark.pipeline.ingest.signals import signals_of
 from tidemark.pipeline.kept import Kept
 from tidemark.pipeline.lake.layout import Lake

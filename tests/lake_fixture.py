@@ -23,7 +23,7 @@ from tests.watermark.builders import at
 from tidemark.pipeline import version
 from tidemark.pipeline.compute.columns import DiffPlan
 from tidemark.pipeline.compute.slices import DIFFS, STATUSES, Work, cut
-from tidemark.pipeline.ingest.readers import new_files
+from tidemark.pipeline.ingest.settle import new_files
 from tidemark.pipeline.ingest.source.named import land_named
 from tidemark.pipeline.lake.landings import LandedBatches
 from tidemark.pipeline.lake.layout import Lake

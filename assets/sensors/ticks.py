@@ -22,11 +22,10 @@ from tidemark.assets.scheduler.requests import OneAsks, Request, next_request
 from tidemark.assets.scheduler.runs import Runs
 from tidemark.assets.sensors.watching import Jobs, note_problem, observer_of, ticking_sensor
 from tidemark.pipeline.clock import Clock, format_duration
-from tidemark.pipeline.ingest.copies import RememberedCopies
+from tidemark.pipeline.ingest.counting import RememberedCopies
 from tidemark.pipeline.ingest.outcome import Ingested, Side
 from tidemark.pipeline.ingest.pace import AtWork, Closings, Pace
-from tidemark.pipeline.ingest.readers import tick_budget
-from tidemark.pipeline.ingest.ticks import land, track
+from tidemark.pipeline.ingest.ticks import land, tick_budget, track
 from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.watermark.state import WatermarkState
 from tidemark.resources.keys import PUBSUB, pubsub_of

@@ -10,9 +10,8 @@ from google.pubsub_v1 import PubsubMessage
 from tidemark.local.demo.synthetic_beats import SyntheticSource, compose, messages
 from tidemark.pipeline.clock import from_us, to_us
 from tidemark.pipeline.contract.heartbeat import HeartbeatReader
-from tidemark.pipeline.ingest.samples import Sample
-from tidemark.pipeline.ingest.trial import Trial, try_samples
-from tidemark.pipeline.pubsub.received import table_of
+from tidemark.pipeline.ingest.samples import Sample, Trial, try_samples
+from tidemark.pipeline.pubsub.pulls import table_of
 
 Meant = tuple[str | None, int | None, str | None]
 """A heartbeat's stream, event time in microseconds, and publisher id."""

@@ -1,33 +1,69 @@
-"""Rounds: many readers take, then one process settles what they took while they take again.
+"""Rounds: many readers on Spark take, then one process settles what they took while they take again.
 
 The cost per message is spread over the readers; the cost per round does not depend on traffic. Catching up with a
-backlog and landing continuously are both rounds. They differ in when they stop.
+backlog and landing continuously are both rounds. They differ in when they stop. Every reader pulls from the whole
+subscription: Pub/Sub has no partitions and distributes messages itself (the static split of FLINK-20625).
 """
 
-from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections import defaultdict, deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from enum import StrEnum
+from functools import partial
 from itertools import count
+from threading import Timer
 
-from tidemark.pipeline.clock import Clock, rough
+import pyarrow as pa
+from pydantic import TypeAdapter
+from pyspark.sql import SparkSession
+from pyspark.sql.pandas.types import from_arrow_schema
+
+from tidemark.pipeline.clock import Clock, SystemClock, rough
 from tidemark.pipeline.errors import ReadingUnavailable
+from tidemark.pipeline.ingest.counting import RememberedCopies
 from tidemark.pipeline.ingest.outcome import Settled, Side, Taken
-from tidemark.pipeline.ingest.readers import BATCH_MESSAGES, Share
-from tidemark.pipeline.ingest.settle import Settling
-from tidemark.pipeline.ingest.take import SMALL_SHARE
+from tidemark.pipeline.ingest.settle import Settling, new_files
+from tidemark.pipeline.ingest.take import BATCH_MESSAGES, SMALL_SHARE, Batches, Budget, Keeper, Landing, Tracking, take
 from tidemark.pipeline.ingest.ticks import begin_where_new
+from tidemark.pipeline.kept import Kept
+from tidemark.pipeline.lake.layout import Lake
 from tidemark.pipeline.lake.log.tracking_log import Newest
 from tidemark.pipeline.lake.tables.delta_log import says_of
 from tidemark.pipeline.pubsub.backlog import Backlog
+from tidemark.pipeline.pubsub.connection import subscriber_client
+from tidemark.pipeline.pubsub.schemas import reader_of
+from tidemark.pipeline.pubsub.subscription import PubSubSubscription, lease_of
 from tidemark.pipeline.settings import Settings
+from tidemark.pipeline.spark.executors import require_able
 from tidemark.pipeline.watermark.decision import Decision
 from tidemark.pipeline.watermark.policy import Policy
 from tidemark.pipeline.watermark.situation import has_no_backlog
 from tidemark.pipeline.watermark.usage import Usage
+
+ROUND_MESSAGES, READER_BYTES = 400_000, 256 << 20
+"""Maximum messages of a round, divided among its readers, and maximum bytes of each reader. The round's ack ids, about
+80 MB, go to the driver."""
+
+HANDED_OVER = timedelta(minutes=2)
+"""A reader's leases outlast the round by this much. The driver extends them from then on."""
+
+PIECE_BYTES = 4 << 20
+"""Maximum size of one row of an answer."""
+
+HANGS_AFTER = timedelta(minutes=2)
+"""A round that overruns its time by this much fails the run: no executor has a free slot, or one hangs. Ticks pull
+until the next run."""
+
+TAKEN = pa.schema({"reader": pa.int64(), "piece": pa.binary()})
+"""The rows of an answer: consecutive pieces of a reader's Taken as JSON."""
+
+AS_JSON = TypeAdapter(Taken)
+
+KEPT = Kept(at_most=2)
+"""The readers that a Spark worker process keeps open, one per settings, shared by all runs."""
 
 ROUNDS_TOLD = 3
 """Number of settled rounds whose attempts are sent to the readers: a worker may have no task in some round."""
@@ -41,6 +77,142 @@ A_TRACKER_IN = 4
 DRY_ROUNDS, YOUNG_ROUNDS = 2, 2
 """Number of consecutive rounds with few messages, or only young ones, that end a run. One is not enough: an empty pull
 proves nothing."""
+
+
+# Readers
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """The instructions for the readers of a round, the same for all. Base's readers come first. `settled` names the
+    trackers' attempts that are in the log."""
+
+    settings: Settings
+    time: timedelta
+    landers: int
+    trackers: int
+    watermark: datetime | None = None
+    settled: frozenset[str] = frozenset()
+
+    @property
+    def readers(self) -> int:
+        """The number of readers of both sides."""
+        return self.landers + self.trackers
+
+    @property
+    def sides(self) -> frozenset[Side]:
+        """The sides that are read."""
+        return frozenset(self.side(reader) for reader in range(self.readers))
+
+    def side(self, reader: int) -> Side:
+        """Return the subscription that a reader reads."""
+        return Side.BASE if reader < self.landers else Side.TRACKING
+
+    def budget(self, side: Side) -> Budget:
+        """Return the most that one reader takes."""
+        return Budget(ROUND_MESSAGES // self.readers, READER_BYTES, self.time, BATCH_MESSAGES[side])
+
+
+class Reader:
+    """The reader of one process, shared by all runs of the same settings: a client, the tables, and the remembered
+    copies."""
+
+    def __init__(self, settings: Settings, clock: Clock | None = None) -> None:
+        self.settings = settings
+        self.clock = clock or SystemClock()
+        self.contract = settings.judged_by
+        self.client = subscriber_client(*settings.pubsub.server)
+        self.copies = RememberedCopies(settings.copies_remembered)
+        self._leases = Kept()
+        lake = Lake(settings.lake, settings.message.kinds, self.clock)
+        self.judge = reader_of(settings.contract, settings.pubsub, lake.accepted_schemas(settings.message.schema_names))
+        self.heartbeats, self.quarantine = new_files(lake, self.clock)
+
+    def take(self, share: Share, side: Side) -> Taken:
+        """Take until the round's time is over. The leases last until the driver holds them. Raises PubSubError or
+        LakeError."""
+        pubsub, calls = self.settings.pubsub, count()
+        path = pubsub.base_path if side is Side.BASE else pubsub.tracking_path
+        lease = self._leases.get(path, lambda: lease_of(self.client, path, pubsub))
+        pulling = PubSubSubscription(self.client, path, self.clock, pubsub, on_call=partial(next, calls), lease=lease)
+        with closing(pulling) as subscription:
+            taken = taken_of(share, side, subscription, self.keeper(share, side), self.clock)
+        return replace(taken, used=taken.used + Usage(pulls=next(calls)))
+
+    def keeper(self, share: Share, side: Side) -> Keeper:
+        if side is Side.BASE:
+            tables = self.heartbeats, self.quarantine
+            return Landing(*tables, self.judge, lambda: share.watermark, self.clock, self.contract)
+        return Tracking(self.judge, self.copies, self.settings.policy.band, self.clock, self.contract)
+
+
+def taken_of(share: Share, side: Side, subscription: PubSubSubscription, keeper: Keeper, clock: Clock) -> Taken:
+    """Take one reader's share from a subscription, and leave its leases to the driver."""
+    budget = share.budget(side)
+    until = clock.monotonic() + budget.max_time.total_seconds()
+    taken = take(Batches(subscription, budget, clock, until_spent=True), subscription, keeper, clock, until)
+    subscription.give_back(taken.ack_ids, int((share.time + HANDED_OVER).total_seconds()))
+    return taken
+
+
+Read = Callable[[Share, Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]
+
+
+def read_share(share: Share, readers: Iterable[pa.RecordBatch], kept: Kept = KEPT) -> Iterator[pa.RecordBatch]:
+    """The function that Spark runs. Each reader whose number is in the column `id` takes, and returns rows of TAKEN.
+    Acknowledges nothing. Raises PubSubError or LakeError; if Spark retries a task, it takes what is left."""
+    reader = kept.get(share.settings.model_dump_json(), lambda: Reader(share.settings))
+    reader.copies.settle(share.settled)
+    for numbers in readers:
+        for number in numbers["id"].to_pylist():
+            answer = AS_JSON.dump_json(reader.take(share, share.side(number)))
+            for first in range(0, len(answer), PIECE_BYTES):
+                piece = answer[first : first + PIECE_BYTES]
+                yield pa.RecordBatch.from_pylist([{"reader": number, "piece": piece}], TAKEN)
+
+
+def taken_of_rows(rows: pa.Table) -> list[Taken]:
+    """Decode the answers of all readers of a round. Assumption: the pieces of an answer are in order."""
+    answers = defaultdict[int, bytes](bytes)
+    for reader, piece in zip(*(column.to_pylist() for column in rows.columns), strict=True):
+        answers[reader] += piece
+    return [AS_JSON.validate_json(answer) for answer in answers.values()]
+
+
+@dataclass(frozen=True, slots=True)
+class SparkReaders:
+    """Runs readers as tasks of a Spark job. `interrupt` stops the session's running jobs. `read` is the function that
+    the tasks run.
+
+    Assumption: executors reach Pub/Sub and the lake at the same addresses as this process, and have tidemark.
+    """
+
+    spark: SparkSession
+    interrupt: Callable[[], object] = lambda: None
+    read: Read = read_share
+
+    def require_able(self) -> None:
+        """Raise ExecutorsUnable if executors lack tidemark. Nothing is pulled before this check."""
+        require_able(self.spark)
+
+    def __call__(self, share: Share) -> list[Taken]:
+        """Run the readers of one round, and return what they took. Raises Spark's error if a task fails too often."""
+        watchdog = Timer((share.time + HANGS_AFTER).total_seconds(), self.interrupt)
+        watchdog.daemon = True
+        watchdog.start()
+        try:
+            readers = self.spark.range(0, share.readers, 1, share.readers)
+            return taken_of_rows(readers.mapInArrow(partial(self.read, share), from_arrow_schema(TAKEN)).toArrow())
+        finally:
+            watchdog.cancel()
+
+
+def readers_for(settings: Settings, places: int) -> int:
+    """Return the number of readers of a run, given the number of Spark slots: one slot is left for windows."""
+    return min(settings.ingest.readers, max(1, places - 1))
+
+
+# The driver
 
 
 @dataclass(frozen=True, slots=True)

@@ -73,17 +73,15 @@ class JudgedRows:
 
 
 def judged_rows(
-    messages: Messages, reader: HeartbeatReader, asking: Asking, watermark: datetime | None, landed_at: datetime
+    messages: Messages, reader: HeartbeatReader, asking: Asking, watermark: datetime | None
 ) -> Iterator[JudgedRows]:
     """Judge messages in order, in parts that bound memory and work. A heartbeat with an event time below `watermark` is
-    late."""
+    late. They land at the moment of `asking`."""
     for part in judged_parts(messages, reader, asking):
-        yield _rows_of(part, reader.contract, watermark, landed_at)
+        yield _rows_of(part, reader.contract, watermark, asking.at_us)
 
 
-def _rows_of(
-    part: JudgedPart, contract: MessageContract, watermark: datetime | None, landed_at: datetime
-) -> JudgedRows:
+def _rows_of(part: JudgedPart, contract: MessageContract, watermark: datetime | None, landed_us: int) -> JudgedRows:
     judged, elements, payloads = part.judged, part.elements, part.payloads
     is_whole = elements is None and bool(judged.is_heartbeat.all())
     rows = np.flatnonzero(judged.is_heartbeat)
@@ -98,7 +96,7 @@ def _rows_of(
         "event_time": pa.array(event_us).cast(MOMENT),
         "publisher_id": ids if is_whole else ids.take(places),
         **(_taken(part.messages, None if is_whole else rows) if elements is None else _elements(part, elements, rows)),
-        "landed_at": _moments(landed_at, len(rows)),
+        "landed_at": _moments(landed_us, len(rows)),
         "late": pa.array(is_late),
         **{name: values for name, (values, _) in fields.items()},
     }
@@ -108,7 +106,7 @@ def _rows_of(
         "reason": [by_message[row].reason.value for row in refused],
         "detail": [by_message[row].detail for row in refused],
         **_taken(part.messages, np.array(refused, dtype=np.int64)),
-        "landed_at": _moments(landed_at, len(refused)),
+        "landed_at": _moments(landed_us, len(refused)),
     }
     first = 0 if elements is None else elements.first
     owners = np.arange(len(part.messages)) if elements is None else np.array(elements.owners, dtype=np.int64) - first
@@ -123,8 +121,8 @@ def _rows_of(
     )
 
 
-def _moments(moment: datetime, rows: int) -> pa.Array:
-    return pa.array(np.full(rows, to_us(moment))).cast(MOMENT)
+def _moments(moment_us: int, rows: int) -> pa.Array:
+    return pa.array(np.full(rows, moment_us)).cast(MOMENT)
 
 
 def _taken(messages: Messages, rows: Any) -> dict[str, pa.Array]:

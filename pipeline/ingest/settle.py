@@ -5,27 +5,21 @@ is visible to every run that starts later, so the watermark does not depend on r
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
 from tidemark.pipeline.clock import Clock
 from tidemark.pipeline.errors import PubSubError
-from tidemark.pipeline.ingest.copies import RememberedCopies
+from tidemark.pipeline.ingest.counting import RememberedCopies
 from tidemark.pipeline.ingest.outcome import Ingested, Settled, Side, Taken
+from tidemark.pipeline.lake.layout import Lake
 from tidemark.pipeline.lake.log.tracking_log import TrackingLog
 from tidemark.pipeline.lake.tables.new_files import NewFiles
-from tidemark.pipeline.pubsub.leases import Acknowledged
+from tidemark.pipeline.lake.tables.quarantine import QUARANTINE
 from tidemark.pipeline.pubsub.subscription import PubSubSubscription
 from tidemark.pipeline.watermark.histogram import Histogram
 from tidemark.pipeline.watermark.state import Snapshot
 from tidemark.pipeline.watermark.usage import Usage
-
-ACKNOWLEDGED_AT_ONCE = 8
-"""Number of threads that acknowledge in parallel. Each call takes a few milliseconds, mostly waiting."""
-
-ACKNOWLEDGED_IN_A_CALL = 10_000
-"""Number of acknowledgements that each of these threads sends, in several requests."""
 
 SAYS_NOTHING: Mapping[str, str] = {}
 
@@ -81,7 +75,7 @@ class Settling:
         if not ack_ids:
             return ingested
         make_visible(taken)
-        acknowledged = acknowledge(self._of(side), ack_ids)
+        acknowledged = self._of(side).acknowledge(ack_ids)
         return replace(ingested, acknowledged=acknowledged, snapshots=1 if side is Side.TRACKING else 0)
 
     def _persist(self, tracked: Sequence[Taken], usage: Usage | None) -> None:
@@ -104,17 +98,13 @@ class Settling:
         return subscription
 
 
-def acknowledge(subscription: PubSubSubscription, ack_ids: Sequence[str]) -> Acknowledged:
-    """Acknowledge, with several threads if there are many ids. Raises SubscriptionMissing and PermissionMissing."""
-    if len(ack_ids) <= ACKNOWLEDGED_IN_A_CALL:
-        return subscription.acknowledge(ack_ids)
-    firsts = range(0, len(ack_ids), ACKNOWLEDGED_IN_A_CALL)
-    chunks = [ack_ids[first : first + ACKNOWLEDGED_IN_A_CALL] for first in firsts]
-    with ThreadPoolExecutor(ACKNOWLEDGED_AT_ONCE, thread_name_prefix="acknowledge") as pool:
-        return sum(pool.map(subscription.acknowledge, chunks), Acknowledged())
-
-
 def _contract(taken: Sequence[Taken]) -> str:
     """Return the contract that judged these messages. Raises ValueError if the readers had different contracts."""
     (contract,) = {one.contract for one in taken}
     return contract
+
+
+def new_files(lake: Lake, clock: Clock) -> tuple[NewFiles, NewFiles]:
+    """Return `heartbeats` and `quarantine`, as readers and settling write them."""
+    heartbeats = lake.heartbeats()
+    return NewFiles(heartbeats, heartbeats.schema, clock), NewFiles(lake.quarantine(), QUARANTINE, clock)

@@ -17,11 +17,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidemark.pipeline.clock import Clock, duration_us, from_us, to_us
-from tidemark.pipeline.contract.heartbeat import PATIENCE, Asking, HeartbeatReader, Undecided
+from tidemark.pipeline.contract.heartbeat import PATIENCE, Asking, HeartbeatReader
 from tidemark.pipeline.contract.messages import Messages
 from tidemark.pipeline.errors import PubSubError, ReadingPostponed
-from tidemark.pipeline.ingest.copies import RememberedCopies
-from tidemark.pipeline.ingest.count import Counted, counted_parts
+from tidemark.pipeline.ingest.counting import Counted, RememberedCopies, counted_parts
 from tidemark.pipeline.ingest.outcome import Ingested, Side, Taken, Waiting
 from tidemark.pipeline.ingest.rows import JudgedRows, judged_rows
 from tidemark.pipeline.lake.tables.heartbeats import PARTITION
@@ -49,6 +48,9 @@ FURTHER_SECONDS = 2.0
 CAUGHT_UP = timedelta(seconds=0.2)
 """There is no backlog if the oldest message was published less than this before the batch was begun: messages become
 visible a moment after publishing, and clocks differ."""
+
+BATCH_MESSAGES: Mapping[Side, int] = {Side.TRACKING: 25_000, Side.BASE: 20_000}
+"""Messages pulled in one batch. In a tick a batch is also settled as a whole."""
 
 FILE_BYTES = 64 << 20
 """A reader writes its rows to files when they are larger than this. So it holds this much in memory, and a few times as
@@ -79,20 +81,15 @@ class Files(Protocol):
         """Write rows to files, and make them durable. Raises LakeError."""
 
 
-Part = tuple[int, Mapping[int, Undecided], Sequence[int]]
-"""Messages that were judged and kept together: their number, the positions in the part of the undecided ones, and of
-those left for another time."""
-
-
 @dataclass
 class Landing:
-    """Keeps messages of base as files. A heartbeat below `watermark` is late. A message may stay undecided for
-    `patience` after its publish time."""
+    """Keeps messages of base as files. A heartbeat below the `watermark` of its batch is late. A message may stay
+    undecided for `patience` after its publish time."""
 
     heartbeats: Files
     quarantine: Files
     reader: HeartbeatReader
-    watermark: datetime | None
+    watermark: Callable[[], datetime | None]
     clock: Clock
     contract: str = ""
     patience: timedelta = PATIENCE
@@ -107,16 +104,15 @@ class Landing:
         """True if no more messages should be kept."""
         return len(self._hours) >= HOURS_AT_ONCE
 
-    def keep(self, messages: Messages) -> Iterator[Part]:
+    def keep(self, messages: Messages) -> Iterator[JudgedRows]:
         """Judge and keep messages, part by part. Raises LakeError."""
-        now = self.clock.now()
-        asking = Asking(to_us(now), duration_us(self.patience))
-        for judged in judged_rows(messages, self.reader, asking, self.watermark, now):
+        watermark, asking = self.watermark(), Asking(to_us(self.clock.now()), duration_us(self.patience))
+        for judged in judged_rows(messages, self.reader, asking, watermark):
             kept = self._within_hours(judged)
             self._good.hold(kept.heartbeats)
             self._bad.hold(kept.rejected)
             self._landed += Ingested.of(kept)
-            yield kept.messages, kept.undecided, kept.left
+            yield kept
 
     def _within_hours(self, judged: JudgedRows) -> JudgedRows:
         """Drop messages of event hours beyond the limit. The newest hours are kept, and at least one message."""
@@ -177,12 +173,12 @@ class Tracking:
     is_full: bool = False
     _parts: list[Counted] = field(default_factory=list)
 
-    def keep(self, messages: Messages) -> Iterator[Part]:
+    def keep(self, messages: Messages) -> Iterator[Counted]:
         """Judge and count messages, part by part."""
         asking = Asking(to_us(self.clock.now()), duration_us(self.patience))
         for counted in counted_parts(messages, self.reader, self.copies, asking, self.laggard):
             self._parts.append(counted)
-            yield counted.messages, counted.undecided, ()
+            yield counted
 
     def kept(self) -> Taken:
         """Return what was counted, without ack ids."""
@@ -212,27 +208,26 @@ def take(
     """
     ack_ids, waiting, back, size = list[str](), Waiting(), list[str](), 0
     unread: Sequence[str] = ()
+    is_over = False
     try:
         for batch in batches:
-            done, unread = 0, batch.ack_ids
-            size += batch.size_bytes
-            for messages, undecided, left in keeper.keep(batch.messages):
-                ids, unread = unread[:messages], unread[messages:]
-                published_us = batch.messages.published_us[done : done + messages]
+            published_us, unread, size = batch.messages.published_us, batch.ack_ids, size + batch.size_bytes
+            for part in keeper.keep(batch.messages):
+                ids, unread = unread[: part.messages], unread[part.messages :]
                 now, waits = clock.now(), defaultdict[int, list[str]](list)
-                for position, why in undecided.items():
+                for position, why in part.undecided.items():
                     published = from_us(int(published_us[position]))
                     waits[seconds_of(now - published, keeper.patience)].append(ids[position])
                     waiting += Waiting(1, published, why.why)
                 for seconds, these in waits.items():
                     subscription.give_back(these, seconds)
-                back += [ids[position] for position in left]
-                apart = {*undecided, *left}
+                back += [ids[position] for position in part.left]
+                apart = {*part.undecided, *part.left}
                 ack_ids += [one for position, one in enumerate(ids) if position not in apart] if apart else ids
-                done += messages
-                if keeper.is_full or clock.monotonic() >= until:
+                published_us = published_us[part.messages :]
+                is_over = keeper.is_full or clock.monotonic() >= until
+                if is_over:
                     break
-            is_over = bool(unread) or keeper.is_full or clock.monotonic() >= until
             back += unread
             unread = ()
             del batch  # before the next one is pulled
@@ -257,61 +252,60 @@ def seconds_of(waited: timedelta, patience: timedelta) -> int:
     return math.ceil(wait.total_seconds())
 
 
-def pulled(
-    subscription: PubSubSubscription,
-    budget: Budget,
-    clock: Clock,
-    is_gone: Callable[[datetime, bool], bool] | None,
-    *,
-    is_paced: bool = False,
-) -> Iterator[PulledBatch]:
-    """Yield batches until the budget is spent, or until `is_gone` returns true after a batch that was not full: there
-    is no backlog. Its arguments are when the batch was begun, and whether it is small. None: until the budget is spent.
+@dataclass
+class Batches:
+    """Pulls batches of a subscription until the budget is spent or the backlog is gone; with `until_spent`, until the
+    budget is spent.
 
-    While a batch is processed, part of the next one may be pulled ahead, within the budget. A tick `is_paced`: it waits
-    little for its first batch, and ends after SMALL_BATCHES.
+    After a batch that was not full, a reading of `backlog` tells whether the backlog is gone, which an empty pull does
+    not prove. Without it, or while an undecided message `waits`, which would be the oldest of every reading, a small
+    batch tells it. While a batch is processed, part of the next one may be pulled ahead, within the budget. With a
+    `backlog` the first batch is waited for briefly, and SMALL_BATCHES end it.
     """
-    until = clock.monotonic() + budget.max_time.total_seconds()
-    messages, size, small = budget.max_messages, budget.max_bytes, 0
-    at_most = FIRST_SECONDS if is_paced else budget.max_time.total_seconds()
-    while messages > 0 and size > 0 and (left := until - clock.monotonic()) > 0:
-        began, wanted = clock.now(), min(budget.batch_messages, messages)
-        batch = subscription.pull(wanted, size, min(left, at_most), messages - wanted)
-        found = len(batch)
-        messages -= found
-        size -= batch.size_bytes
-        if found:
-            yield batch
-            del batch
-        is_small = found < budget.batch_messages * SMALL_SHARE
-        small = small + 1 if is_small else 0
-        at_most = FURTHER_SECONDS if is_paced and small else left
-        if is_gone is None or messages <= 0 or size <= 0 or found >= wanted:
-            continue
-        if (is_paced and small == SMALL_BATCHES) or is_gone(began, is_small):
-            return
 
+    subscription: PubSubSubscription
+    budget: Budget
+    clock: Clock
+    backlog: Backlog | None = None
+    until_spent: bool = False
+    waits: bool = False
+    is_gone: bool = False
 
-def after_a_small_batch(_began: datetime, is_small: bool) -> bool:
-    """Return true after a small batch: it suggests that there is no backlog."""
-    return is_small
+    def __iter__(self) -> Iterator[PulledBatch]:
+        budget, clock, is_paced = self.budget, self.clock, self.backlog is not None
+        until = clock.monotonic() + budget.max_time.total_seconds()
+        messages, size, small = budget.max_messages, budget.max_bytes, 0
+        at_most = FIRST_SECONDS if is_paced else budget.max_time.total_seconds()
+        while messages > 0 and size > 0 and (left := until - clock.monotonic()) > 0:
+            began, wanted = clock.now(), min(budget.batch_messages, messages)
+            batch = self.subscription.pull(wanted, size, min(left, at_most), messages - wanted)
+            found = len(batch)
+            messages -= found
+            size -= batch.size_bytes
+            if found:
+                yield batch
+                del batch
+            is_small = found < budget.batch_messages * SMALL_SHARE
+            small = small + 1 if is_small else 0
+            at_most = FURTHER_SECONDS if is_paced and small else left
+            if self.until_spent or messages <= 0 or size <= 0 or found >= wanted:
+                continue
+            if is_paced and small == SMALL_BATCHES:
+                return
+            self.is_gone = self.looks_gone(began, is_small)
+            if self.is_gone:
+                return
 
-
-def by_reading(backlog: Backlog, waits: Callable[[], object]) -> Callable[[datetime, bool], bool]:
-    """Return a function that tells by a reading whether the backlog is gone, which an empty pull does not prove. If the
-    reading fails, the backlog counts as gone: the next tick goes on. If no reading is due, or an undecided message
-    `waits`, a small batch decides."""
-
-    def is_gone(began: datetime, is_small: bool) -> bool:
-        if waits():
+    def looks_gone(self, began: datetime, is_small: bool) -> bool:
+        """Return whether the backlog seems to be gone after a batch. If the reading fails, it counts as gone: the next
+        tick goes on."""
+        if self.backlog is None or self.waits:
             return is_small
         try:
-            reading = backlog.read()
+            reading = self.backlog.read()
         except ReadingPostponed:
             return is_small
         except PubSubError as error:
             logger.warning("cannot tell whether there is more to pull: %s", error)
             return True
         return reading.no_later_than >= began - CAUGHT_UP
-
-    return is_gone

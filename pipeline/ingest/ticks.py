@@ -8,37 +8,46 @@ from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
+from functools import partial
 
 from tidemark.pipeline.clock import Clock, rough
 from tidemark.pipeline.contract.heartbeat import HeartbeatReader
 from tidemark.pipeline.errors import ReadingPostponed, ReadingUnavailable, SnapshotRefused
-from tidemark.pipeline.ingest.copies import RememberedCopies
+from tidemark.pipeline.ingest.counting import RememberedCopies
 from tidemark.pipeline.ingest.outcome import Ingested, Side
 from tidemark.pipeline.ingest.settle import Settling
-from tidemark.pipeline.ingest.take import (
-    Budget,
-    Keeper,
-    Landing,
-    Tracking,
-    after_a_small_batch,
-    by_reading,
-    pulled,
-    take,
-)
+from tidemark.pipeline.ingest.take import BATCH_MESSAGES, Batches, Budget, Keeper, Landing, Tracking, take
 from tidemark.pipeline.lake.log.notes import WatermarkObject
 from tidemark.pipeline.lake.log.tracking_log import TrackingLog
 from tidemark.pipeline.lake.tables.new_files import NewFiles
 from tidemark.pipeline.pubsub.backlog import LIFETIME, REFUSED_WITHIN, Backlog
 from tidemark.pipeline.pubsub.spending import Spending
 from tidemark.pipeline.pubsub.subscription import PubSubSubscription
+from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.watermark.decision import Decision
 from tidemark.pipeline.watermark.policy import Policy
 from tidemark.pipeline.watermark.readings import Reading
 from tidemark.pipeline.watermark.rules import RULES, Rule
 from tidemark.pipeline.watermark.state import Beginning, WatermarkState
 
+TICK_MESSAGES, TICK_BYTES = 250_000, 256 << 20
+"""Maximum messages and bytes of one tick."""
+
+PULL_SHARE, LONGEST_PULL = 0.7, timedelta(seconds=40)
+"""The share of a tick spent pulling, so that the next tick is on time although the last batch must be written, and its
+maximum. Dagster allows a tick 60 s, and it must persist and acknowledge in the rest."""
+
+SHORTEST_TICK = timedelta(seconds=5)
+"""The interval at which Dagster's daemon checks its sensors."""
+
 NO_TIME, TOLERATED = timedelta(0), timedelta(seconds=2)
 """A clock may be this much behind the server's before a tick reports it."""
+
+
+def tick_budget(settings: Settings, side: Side) -> Budget:
+    """Return the most that one tick takes."""
+    pulls = min(PULL_SHARE * max(settings.watermark.tick, SHORTEST_TICK), LONGEST_PULL)
+    return Budget(TICK_MESSAGES, TICK_BYTES, pulls, BATCH_MESSAGES[side])
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,10 +83,10 @@ def land(
     watermarks = [log.newest_watermark()]  # before anything is pulled: with a damaged log nothing could be judged
     settling = Settling(log, clock, base=subscription, heartbeats=heartbeats, quarantine=quarantine)
 
-    def keeper() -> Landing:
-        watermark = watermarks.pop() if watermarks else log.newest_watermark()
-        return Landing(heartbeats, quarantine, reader, watermark, clock, contract)
+    def watermark() -> datetime | None:
+        return watermarks.pop() if watermarks else log.newest_watermark()
 
+    keeper = partial(Landing, heartbeats, quarantine, reader, watermark, clock, contract)
     return _rounds(subscription, settling, Side.BASE, keeper, budget, backlog, spending)
 
 
@@ -114,10 +123,7 @@ def track(
         spending.learn(state)
     remembered = RememberedCopies() if copies is None else copies
     settling = Settling(log, clock, tracking=subscription, copies=remembered)
-
-    def keeper() -> Tracking:
-        return Tracking(reader, remembered, policy.band, clock, contract)
-
+    keeper = partial(Tracking, reader, remembered, policy.band, clock, contract)
     persisted = _rounds(subscription, settling, Side.TRACKING, keeper, budget, until_gone, spending)
     # Tracking first: a message seen outstanding on base and older than T must then be in the histogram.
     tracking, tracking_problem = _reading(tracking_backlog)
@@ -143,24 +149,14 @@ def _rounds(
     spending: Spending | None,
 ) -> Ingested:
     """Run rounds of one batch each until the budget is spent, the backlog is gone, or hardly anything arrives."""
-    ingested, gone, clock = Ingested(), False, settling.clock
+    ingested, clock = Ingested(), settling.clock
     until = clock.monotonic() + budget.max_time.total_seconds()
-    told = after_a_small_batch if backlog is None else by_reading(backlog, lambda: ingested.waiting.messages)
-
-    def is_gone(began: datetime, is_small: bool) -> bool:
-        nonlocal gone
-        gone = told(began, is_small)
-        return gone
-
+    batches = Batches(subscription, budget, clock, backlog)
     try:
-        for batch in pulled(subscription, budget, clock, is_gone, is_paced=backlog is not None):
-            try:
-                judge = keeper()
-            except BaseException:
-                subscription.give_back(batch.ack_ids)
-                raise
-            taken = take([batch], subscription, judge, clock, until)
+        for batch in batches:
+            taken = take([batch], subscription, keeper(), clock, until)
             ingested += settling.settle([taken]).sides[side]
+            batches.waits = ingested.waiting.messages > 0
             if spending is not None:
                 spending.count(taken.used)
             del batch, taken  # before the next one is pulled
@@ -168,7 +164,7 @@ def _rounds(
         subscription.pause()
     if spending is not None:
         spending.reached(subscription.path, ingested.oldest_publish_time)
-    return replace(ingested, leaves_more=budget.max_messages > 0 and not gone)
+    return replace(ingested, leaves_more=budget.max_messages > 0 and not batches.is_gone)
 
 
 def begin_where_new(log: TrackingLog, tracking_backlog: Backlog, clock: Clock) -> WatermarkState:

@@ -2,30 +2,43 @@
 
 A pull that its client cancels may still be answered, and the messages of that answer stay leased until the ack deadline
 (google-cloud-python #8087). So a pull's deadline is longer than the service waits, and an answer that arrives after its
-batch belongs to the next batch.
+batch belongs to the next batch. Answers become Arrow columns, without a Python object per message.
 """
 
 import logging
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from datetime import timedelta
-from functools import partial
+from functools import cache, partial
 from queue import Empty, SimpleQueue
 from threading import RLock, get_ident
 from typing import Any
 
 import grpc
 import pyarrow as pa
+import pyarrow.compute as pc
 from google.api_core import exceptions as api
 from google.api_core.gapic_v1.routing_header import to_grpc_metadata
-from google.pubsub_v1 import ModifyAckDeadlineRequest, PullRequest, SubscriberClient
+from google.pubsub_v1 import ModifyAckDeadlineRequest, PullRequest, PullResponse, SubscriberClient
+from ptars import HandlerPool
 
 from tidemark.pipeline.clock import Clock
+from tidemark.pipeline.contract.messages import MESSAGE, MOMENT
 from tidemark.pipeline.pubsub.leases import IDS_PER_CALL
-from tidemark.pipeline.pubsub.received import ACK_ID, NOTHING, received_of
 
 logger = logging.getLogger(__name__)
+
+ACK_ID = "ack_id"
+RECEIVED = MESSAGE.append(pa.field(ACK_ID, pa.string(), nullable=False))
+"""A message, and the ack id of this delivery."""
+
+ANSWER: Any = PullResponse.pb()
+
+NEVER = pa.scalar(0, pa.int64()).cast(MOMENT)
+"""The publish time of a message without one, as in protobuf."""
+
+NOTHING = pa.Table.from_batches([], RECEIVED)
 
 LEASED_WITHIN_SECONDS = 10.0
 LATE, OVER = 0.25, 0.8
@@ -53,6 +66,33 @@ they are redelivered, and the watermark would pass them."""
 
 REST_SECONDS = 0.2
 """Pause after a pull was refused for lack of quota, or ran into a deadline."""
+
+
+@cache
+def _handler() -> Any:
+    return HandlerPool([ANSWER.DESCRIPTOR.file]).get_for_message(ANSWER.DESCRIPTOR)
+
+
+def received_of(answer: bytes) -> pa.Table:
+    """Decode a PullResponse to the columns of RECEIVED."""
+    (received,) = _handler().list_to_record_batch([answer]).columns
+    each = pc.list_flatten(received)
+    message, ordering_key = each.field("message"), each.field("message").field("ordering_key")
+    columns = [
+        message.field("message_id"),
+        pc.fill_null(message.field("publish_time").cast(MOMENT, safe=False), NEVER),
+        pc.if_else(pc.equal(ordering_key, ""), None, ordering_key),
+        message.field("attributes").cast(RECEIVED.field("attributes").type),
+        message.field("data"),
+        each.field(ACK_ID),
+    ]
+    return pa.Table.from_arrays(columns, schema=RECEIVED)
+
+
+def table_of(messages: Iterable[Any]) -> pa.Table:
+    """Convert plain protobuf messages to the columns of MESSAGE."""
+    answer = ANSWER(received_messages=[{"message": message} for message in messages])
+    return received_of(answer.SerializeToString()).drop_columns(ACK_ID)
 
 
 class Pulls:

@@ -59,15 +59,6 @@ class Turn:
     is_over_budget: bool = False
 
 
-@dataclass(slots=True)
-class Backlogged:
-    """Facts known about one subscription. `oldest`: no message of its backlog was published earlier, by the last
-    reading. `reached`: the last tick that seemed to empty the backlog found nothing older."""
-
-    oldest: datetime | None = None
-    reached: datetime | None = None
-
-
 class Spending:
     """The account of one process, including what others recorded in the log. Thread-safe.
 
@@ -86,7 +77,8 @@ class Spending:
         self._base_path, self._tracking_path, self._lands = base, tracking, lands
         self._lock = Lock()
         self._known = self._last_day = Usage()
-        self._backlogs = defaultdict[str, Backlogged](Backlogged)
+        self._oldest = dict[str, datetime]()  # by the last reading no message of this backlog was published earlier
+        self._reached = dict[str, datetime]()  # the last tick that pulled made messages durable from this time on
         self._paces = defaultdict[tuple[str, str], SnapshotPace](SnapshotPace)
         self._usage = Usage()
         self._began, self._since = clock.now(), clock.monotonic()
@@ -111,7 +103,7 @@ class Spending:
         """
         if oldest is not None:
             with self._lock:
-                self._backlogs[path].reached = oldest
+                self._reached[path] = oldest
 
     def count(self, usage: Usage) -> None:
         """Add to this process's usage."""
@@ -155,8 +147,8 @@ class Spending:
     def took(self, path: str, user: str, reading: Reading) -> Reading:
         """Account for a reading by snapshot, and return it with the promised delay of the next one."""
         with self._lock:
-            backlog, pace = self._backlogs[path], self._paces[path, user]
-            backlog.oldest = reading.oldest_unacked
+            pace = self._paces[path, user]
+            self._oldest[path] = reading.oldest_unacked
             age = self._age(path, reading.observed_at)
             price = self._price(path, reading.age if age is None else min(age, reading.age))
             self._usage += Usage(snapshots=1, snapshot_bytes=price)
@@ -168,7 +160,7 @@ class Spending:
     def _follow(self, path: str, reading: EffectiveReading | None) -> None:
         if reading is None:
             return
-        self._backlogs[path].oldest = reading.oldest_unacked
+        self._oldest[path] = reading.oldest_unacked
         pace, newest = self._paces[path, ""], reading.newest
         is_new = pace.observed_at is None or newest.observed_at > pace.observed_at
         if newest.source == "snapshot" and is_new:
@@ -177,9 +169,8 @@ class Spending:
 
     def _age(self, path: str, now: datetime) -> timedelta | None:
         """Return the age of the backlog; None if it is not known."""
-        known = self._backlogs[path]
-        froms = [moment for moment in (known.oldest, known.reached) if moment is not None]
-        return max(now - max(froms), NOTHING) if froms else None
+        known = [known[path] for known in (self._oldest, self._reached) if path in known]
+        return max(now - max(known), NOTHING) if known else None
 
     def _price(self, path: str, age: timedelta | None) -> int:
         """Estimate the bytes published within `age`; 0 if nothing is known."""

@@ -5,6 +5,7 @@ Acknowledging is the caller's last step: a batch is acknowledged only after it i
 
 import logging
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
@@ -19,8 +20,7 @@ from tidemark.pipeline.contract.messages import Messages
 from tidemark.pipeline.errors import BaseReadByOthers, PermissionMissing, PubSubError
 from tidemark.pipeline.pubsub.connection import CALL_TIMEOUT, TRANSIENT, bounded, reported
 from tidemark.pipeline.pubsub.leases import IDS_PER_CALL, LEASE, Acknowledged, Leases
-from tidemark.pipeline.pubsub.pulls import GIVEN_BACK_SECONDS, Pulls
-from tidemark.pipeline.pubsub.received import ACK_ID, NOTHING
+from tidemark.pipeline.pubsub.pulls import ACK_ID, GIVEN_BACK_SECONDS, NOTHING, Pulls
 from tidemark.pipeline.settings_sections import ZERO, ServerSettings
 
 logger = logging.getLogger(__name__)
@@ -41,6 +41,9 @@ PULL_WAIT = timedelta(seconds=2)
 PULLS_AT_ONCE = 8
 """Maximum pulls in flight on the service, which answers each with few messages although many wait. An emulator answers
 at once, with many: one is enough."""
+
+ACKNOWLEDGED_AT_ONCE = 8
+"""Number of threads that acknowledge in parallel. Each call takes a few milliseconds, mostly waiting."""
 
 CONSUME = "pubsub.subscriptions.consume (roles/pubsub.subscriber) on it"
 
@@ -162,28 +165,27 @@ class PubSubSubscription:
         self._pulls.lease(ack_ids, seconds)
 
     def acknowledge(self, ack_ids: Sequence[str]) -> Acknowledged:
-        """Acknowledge in chunks, and stop keeping these leases. A failed chunk is reported, and the others go on.
+        """Acknowledge in chunks, several at once, and stop keeping these leases. A failed chunk is reported, and the
+        others go on.
 
         Raises SubscriptionMissing and PermissionMissing, which a retry does not fix.
         """
-        outcome = Acknowledged()
-        for start in range(0, len(ack_ids), IDS_PER_CALL):
-            chunk = list(ack_ids[start : start + IDS_PER_CALL])
-            with reported("acknowledge on", self.path, CONSUME):
-                try:
-                    self._client.acknowledge(
-                        subscription=self.path,
-                        ack_ids=chunk,
-                        **bounded(),
-                    )
-                    outcome += Acknowledged(count=len(chunk))
-                except (*TRANSIENT, api.RetryError, api.InvalidArgument, api.FailedPrecondition) as error:
-                    outcome += Acknowledged(failed=len(chunk), problems=(str(error),))
-                finally:
-                    self._leases.let_go(chunk)
-        if outcome.failed:
-            logger.warning("%s: %d acknowledgements failed: %s", self.path, outcome.failed, outcome.problems)
-        return outcome
+        chunks = [list(ack_ids[start : start + IDS_PER_CALL]) for start in range(0, len(ack_ids), IDS_PER_CALL)]
+        if len(chunks) <= 1:  # as in most ticks: no thread is needed
+            return sum(map(self._acknowledge, chunks), Acknowledged())
+        with ThreadPoolExecutor(ACKNOWLEDGED_AT_ONCE, thread_name_prefix="acknowledge") as pool:
+            return sum(pool.map(self._acknowledge, chunks), Acknowledged())
+
+    def _acknowledge(self, ack_ids: list[str]) -> Acknowledged:
+        with reported("acknowledge on", self.path, CONSUME):
+            try:
+                self._client.acknowledge(subscription=self.path, ack_ids=ack_ids, **bounded())
+            except (*TRANSIENT, api.RetryError, api.InvalidArgument, api.FailedPrecondition) as error:
+                logger.warning("%s: %d acknowledgements failed: %s", self.path, len(ack_ids), error)
+                return Acknowledged(failed=len(ack_ids), problems=(str(error),))
+            finally:
+                self._leases.let_go(ack_ids)
+        return Acknowledged(count=len(ack_ids))
 
 
 def lease_of(client: SubscriberClient, path: str, settings: ServerSettings) -> timedelta:

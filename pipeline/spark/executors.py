@@ -16,7 +16,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 
 from tidemark.pipeline.errors import ExecutorsUnable
 
-CONTRACT = 2
+CONTRACT = 3
 """Version of the data sent to tasks and of its processing: executors may have another tidemark installed."""
 
 LOOKS = 4
@@ -26,7 +26,7 @@ SAYS = pa.schema({"executor": pa.string(), "unable": pa.string()})
 """The columns of a check of an executor: its Python and machine, and why it is unable (null if it is able)."""
 
 WINDOWS = ("compute.slices",)
-READERS = (*WINDOWS, "ingest.on_spark")
+READERS = (*WINDOWS, "ingest.rounds")
 SOURCE = (*READERS, "ingest.source.pubsub_source")
 """The modules of `tidemark.pipeline` that tasks need: for windows, for readers, and for `format("pubsub")`."""
 

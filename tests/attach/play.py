@@ -27,7 +27,7 @@ from tidemark.local.emulator.unacknowledged import Delivered
 from tidemark.pipeline.clock import from_us, to_us
 from tidemark.pipeline.contract.heartbeat import HeartbeatReader
 from tidemark.pipeline.errors import ObjectExists, ObjectMissing, PubSubError, ReadingUnavailable
-from tidemark.pipeline.ingest.copies import RememberedCopies
+from tidemark.pipeline.ingest.counting import RememberedCopies
 from tidemark.pipeline.ingest.take import Budget
 from tidemark.pipeline.ingest.ticks import Tracked, track
 from tidemark.pipeline.lake.log import tracking_log

@@ -6,7 +6,7 @@ from datetime import datetime, timedelta
 import pytest
 
 from tests.attach.play import Parts, World
-from tidemark.pipeline.ingest.copies import RememberedCopies
+from tidemark.pipeline.ingest.counting import RememberedCopies
 from tidemark.pipeline.pubsub.backlog import ROUNDING, SAMPLE_PERIOD, Backlog, reading_of
 from tidemark.pipeline.replay.replay import RULES_WITHOUT_ANCHOR
 from tidemark.pipeline.watermark.readings import Reading

@@ -37,11 +37,10 @@ from tidemark.assets.ingest import (
 )
 from tidemark.pipeline.clock import SystemClock, to_us
 from tidemark.pipeline.errors import ExecutorsUnable
-from tidemark.pipeline.ingest import on_spark, readers
+from tidemark.pipeline.ingest import rounds, ticks
 from tidemark.pipeline.ingest.outcome import Ingested, Settled, Side
 from tidemark.pipeline.ingest.progress import BacklogLook, BacklogWatch
-from tidemark.pipeline.ingest.readers import Share
-from tidemark.pipeline.ingest.rounds import PLAN, Ended, RoundDone, RunPlan
+from tidemark.pipeline.ingest.rounds import PLAN, Ended, RoundDone, RunPlan, Share
 from tidemark.pipeline.orchestrator.names import ENDED, INGEST, READS, STAYS
 from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.settings_sections import IngestSettings
@@ -233,7 +232,7 @@ def test_a_run_that_has_to_start_soon_after_one_had_caught_up_stays(ticking: Tic
 def test_the_sensor_says_how_the_ticks_go_and_asks_for_a_run_when_they_do_not_catch_up(
     world: ModelWorld, instance: dg.DagsterInstance, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(readers, "TICK_MESSAGES", 40)
+    monkeypatch.setattr(ticks, "TICK_MESSAGES", 40)
     ticking = ticking_with(world, instance, tmp_path, TWO, PLAN)
     settings = ticking.settings
 
@@ -417,7 +416,7 @@ def test_after_a_run_whose_executors_lack_tidemark_the_sensor_says_so_and_ticks_
     def refuse(session: object) -> None:
         raise ExecutorsUnable("Spark's executors cannot run tidemark (python3 on host: No module named 'tidemark')")
 
-    monkeypatch.setattr(on_spark, "require_able", refuse)
+    monkeypatch.setattr(rounds, "require_able", refuse)
     run, _ = run_of(ticking, succeeds=False)
     assert rows(ticking) == 0
     assert WHY_NOT in run.tags

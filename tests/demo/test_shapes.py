@@ -50,7 +50,7 @@ class Played:
             PubsubMessage(data=one.payload, attributes=one.attributes, message_id=its_id, publish_time=PUBLISHED)._pb
             for one, its_id in zip(self.composed, ids, strict=True)
         ]
-        self.judged = judged(self.pulled, self.reader, None, PUBLISHED)
+        self.judged = judged(self.pulled, self.reader, None)
 
 
 def settings_of(shape: Shape, folder: Path) -> Settings:

@@ -16,3 +16,14 @@ def server(request: pytest.FixtureRequest) -> Iterator[Server]:
     yield Server(request.param, f"project-{uuid.uuid4().hex[:12]}", publisher, subscriber)
     publisher.transport.close()
     subscriber.transport.close()
+
+
+@pytest.fixture
+def topic(server: Server) -> str:
+    return server.topic()
+
+
+@pytest.fixture
+def base(server: Server, topic: str) -> str:
+    """A subscription of that topic."""
+    return server.subscription(topic)

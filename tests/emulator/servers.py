@@ -12,6 +12,9 @@ from tidemark.pipeline.pubsub.backlog import SnapshotBacklog
 
 CLOCK = SystemClock()
 DEADLINE_SECONDS = 10
+SHORT_SECONDS = 0.4
+"""A pull that waits so long finds whatever the server has: it answers at once, or within milliseconds."""
+
 SHORTLY = timedelta(seconds=10)
 OFFICIAL, OWN = "official_emulator", "own_pubsub"
 
@@ -68,7 +71,7 @@ class Server:
     def drained(self, subscription: str) -> list[str]:
         """Pull and acknowledge until nothing comes; the ids."""
         ids: list[str] = []
-        while received := self.pull(subscription):
+        while received := self.pull(subscription, wait=SHORT_SECONDS):
             self.acknowledge(subscription, received)
             ids += ids_of(received)
         return ids

@@ -20,7 +20,7 @@ from tidemark.pipeline.clock import SystemClock, to_us
 from tidemark.pipeline.contract.heartbeat import HeartbeatReader
 from tidemark.pipeline.errors import PubSubUnreachable
 from tidemark.pipeline.ingest.outcome import Ingested
-from tidemark.pipeline.ingest.readers import new_files
+from tidemark.pipeline.ingest.settle import new_files
 from tidemark.pipeline.ingest.take import Budget
 from tidemark.pipeline.ingest.ticks import Tracked, land, track
 from tidemark.pipeline.lake.layout import Lake
@@ -135,7 +135,8 @@ class Ticks:
         self.house, settings = house, house.settings
         self.lake = Lake(LakeSettings(uri=f"file:{folder}"), CONTRACT.fields, house.clock)
         self.log, self.reader = self.lake.tracking_log(), HeartbeatReader(CONTRACT)
-        self.tracking = subscription_of(house.subscriber, settings, settings.tracking_path, house.clock)
+        wait = timedelta(seconds=0.15)
+        self.tracking = subscription_of(house.subscriber, settings, settings.tracking_path, house.clock, pull_wait=wait)
         self.marks: list[datetime] = []
         self.sent: dict[str, int] = {}  # the event time in milliseconds, by message id
 
@@ -187,7 +188,7 @@ def test_both_ticks_go_on_under_all_faults_and_nothing_is_lost_nor_late(house: H
     rng, ticks = random.Random(1), Ticks(house, tmp_path)
     house.model.faults = ROUGH
     errors = 0
-    for _ in range(25):
+    for _ in range(15):
         house.model.faults = Faults()  # the source's publisher would repeat itself
         ticks.publish(20, rng)
         house.model.faults = ROUGH

@@ -12,7 +12,6 @@ from tests.emulator.builders import (
     a_subscription,
     after,
     expiry,
-    ids_of,
     outstanding,
     plain,
     publish,
@@ -21,17 +20,6 @@ from tests.emulator.builders import (
 from tidemark.local.emulator.refusals import Invalid, Refused
 
 WEEK = timedelta(days=7)
-
-
-def test_an_ended_lease_cannot_be_extended_nor_take_the_message_from_its_next_reader() -> None:
-    model = a_model()
-    publish(model, 1)
-    (old,) = pull(model)
-    pull(model, 10)
-    model.modify_ack_deadline(BASE, [old.ack_id], 0, after(11))
-    assert pull(model, 12) == []
-    model.modify_ack_deadline(BASE, [old.ack_id], 600, after(12))
-    assert len(pull(model, 20)) == 1
 
 
 def test_acknowledgement_ids_of_nobody_or_of_another_subscription_are_refused_and_none_counts() -> None:
@@ -68,12 +56,3 @@ def test_a_snapshot_that_would_live_for_less_than_an_hour_is_refused() -> None:
     assert expiry(model.create_snapshot("just", BASE, edge)) == START + WEEK
     with pytest.raises(Refused, match="less than an hour"):
         model.create_snapshot("not", BASE, edge + timedelta(microseconds=1))
-
-
-def test_a_message_that_a_seek_took_and_another_brought_back_comes_once() -> None:
-    model = a_model()
-    ids = publish(model, 2)
-    snapshot = model.create_snapshot("then", BASE, START)
-    model.seek(BASE, after(1), START)
-    model.seek(BASE, snapshot.name, START)
-    assert ids_of(pull(model)) == ids

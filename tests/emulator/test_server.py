@@ -5,7 +5,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from datetime import timedelta
@@ -13,20 +13,18 @@ from typing import Any
 
 import pytest
 from google.api_core import exceptions as api
-from google.pubsub_v1.types import PullRequest, PullResponse
+from google.pubsub_v1.types import PullResponse
 
-from tests.emulator.builders import START, a_subscription, a_topic, plain
+from tests.emulator.builders import plain
 from tests.official_emulator import HOST, free_port
 from tidemark.local.emulator import api as service
-from tidemark.local.emulator.api import PULLS_WAIT_AT_MOST, Shared, SubscriberService
+from tidemark.local.emulator.api import PULLS_WAIT_AT_MOST
 from tidemark.local.emulator.faults import FEW, Faults
 from tidemark.local.emulator.model import PubSubModel
-from tidemark.local.emulator.refusals import Transient
 from tidemark.local.emulator.server import CALLS_AT_ONCE, served
 from tidemark.local.emulator.unacknowledged import Delivered
 from tidemark.local.emulator.wire import pull_response
 from tidemark.pipeline.cli.advanced.pubsub import pubsub
-from tidemark.pipeline.clock import SystemClock
 from tidemark.pipeline.errors import InvalidSettings, ServiceFailed
 from tidemark.pipeline.pubsub.connection import publisher_client, subscriber_client
 
@@ -92,43 +90,6 @@ def test_a_pull_that_waits_ends_with_its_subscription_and_with_its_caller() -> N
             client.transport.close()
 
 
-class Waiting:
-    """As much of a call's context as a pull asks for: its caller has a little time, and stays."""
-
-    def time_remaining(self) -> float:
-        return 0.05
-
-    def is_active(self) -> bool:
-        return True
-
-    def add_callback(self, _: Callable[[], None]) -> None:
-        pass
-
-
-@pytest.mark.parametrize("fault", ["unavailable", "throttled", "answer_lost"])
-def test_a_pull_that_waits_is_one_call_to_the_faults_however_often_it_looks(fault: str) -> None:
-    def failed(*, return_immediately: bool) -> list[bool]:
-        """Which of thirty pulls of nothing."""
-        model = PubSubModel(rng=random.Random(5))
-        shared = Shared(model, SystemClock())
-        service = SubscriberService(shared)
-        model.create_topic(a_topic(TOPIC))
-        model.create_subscription(a_subscription(BASE, TOPIC), START)
-        model.faults = Faults(**{fault: 0.3})
-        request = PullRequest.pb()(subscription=BASE, max_messages=1, return_immediately=return_immediately)
-        found = []
-        for _ in range(30):
-            try:
-                with shared.changed:
-                    assert service.pull(request, Waiting()) == b""
-                found.append(False)
-            except Transient:
-                found.append(True)
-        return found
-
-    assert failed(return_immediately=False) == failed(return_immediately=True)
-
-
 def test_pulls_that_wait_leave_threads_for_everybody_else() -> None:
     with served() as address, ThreadPoolExecutor(CALLS_AT_ONCE + 20) as pool:
         publisher, subscriber = publisher_client(address), subscriber_client(address)
@@ -169,29 +130,30 @@ def test_faults_reach_the_caller_as_the_service_s_codes() -> None:
         publisher.transport.close()
 
 
-@pytest.mark.parametrize("sign", [signal.SIGTERM, signal.SIGINT])
-def test_the_command_says_when_it_is_ready_and_ends_at_once(sign: signal.Signals) -> None:
+def test_the_command_says_when_it_is_ready_makes_faults_from_its_options_and_ends_at_once() -> None:
     port = free_port()
     with command(f"--host={HOST}", f"--port={port}") as (process, ready):
         assert ready == f"tidemark pubsub: ready at {HOST}:{port}; nothing is kept when it stops\n"
         client = publisher_client(f"{HOST}:{port}")
         assert client.create_topic(name=TOPIC).name == TOPIC
         client.transport.close()
-        start = time.monotonic()
-        process.send_signal(sign)
-        assert process.wait(60) == 0
-        assert time.monotonic() - start < 5
-        assert process.stderr is not None
-        assert process.stderr.read() == ""
-
-
-def test_the_command_makes_faults_from_its_options() -> None:
-    with command("--port=0", "--seed=3", "--fault=unavailable=1", "--fault", "visible_after=2s") as (_, ready):
+        ends_at_once(process, signal.SIGTERM)
+    with command("--port=0", "--seed=3", "--fault=unavailable=1", "--fault", "visible_after=2s") as (process, ready):
         assert ready.endswith("; faults are drawn from seed 3\n")
         client = publisher_client(ready.split()[4].rstrip(";"))
         with pytest.raises(api.ServiceUnavailable, match="a fault"):
             client.create_topic(name=TOPIC, retry=None, timeout=5)
         client.transport.close()
+        ends_at_once(process, signal.SIGINT)
+
+
+def ends_at_once(process: subprocess.Popen[str], sign: signal.Signals) -> None:
+    start = time.monotonic()
+    process.send_signal(sign)
+    assert process.wait(60) == 0
+    assert time.monotonic() - start < 5
+    assert process.stderr is not None
+    assert process.stderr.read() == ""
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from tests.gcs.fault_proxy import FaultProxy
 from tests.gcs.ticking import TickingOnABucket
 from tests.ingest.fakes import CONTRACT
 from tidemark.pipeline.contract.heartbeat import HeartbeatReader
-from tidemark.pipeline.ingest.copies import RememberedCopies
+from tidemark.pipeline.ingest.counting import RememberedCopies
 from tidemark.pipeline.ingest.outcome import Settled, Taken
 from tidemark.pipeline.ingest.settle import Settling
 from tidemark.pipeline.ingest.take import Keeper, Landing, Tracking, take
@@ -33,9 +33,8 @@ def round_of(world: TickingOnABucket) -> tuple[Settled, int]:
         batch = subscription.pull(A_READER, 1 << 20, 5.0)
         return take([batch], subscription, keeper, clock, clock.monotonic() + 5.0)
 
-    of_base = [
-        taken(world.base, Landing(world.landed_in, world.rejected_in, reader, watermark, clock)) for _ in range(READERS)
-    ]
+    tables = world.landed_in, world.rejected_in
+    of_base = [taken(world.base, Landing(*tables, reader, lambda: watermark, clock)) for _ in range(READERS)]
     of_tracking = [taken(world.tracking, Tracking(reader, RememberedCopies(), None, clock)) for _ in range(READERS)]
     settling = Settling(world.landing_log, clock, world.tracking, world.base, world.landed_in, world.rejected_in)
     settled = settling.settle([*of_base, *of_tracking], says_of("run", 0), Usage())

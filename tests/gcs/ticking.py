@@ -8,7 +8,7 @@ from tests.ingest.fakes import AMPLE, CONTRACT, FIELDS, World
 from tests.watermark.builders import START
 from tidemark.pipeline.contract.heartbeat import HeartbeatReader
 from tidemark.pipeline.ingest.outcome import Ingested
-from tidemark.pipeline.ingest.readers import new_files
+from tidemark.pipeline.ingest.settle import new_files
 from tidemark.pipeline.ingest.take import Budget
 from tidemark.pipeline.ingest.ticks import land
 from tidemark.pipeline.lake.layout import Lake

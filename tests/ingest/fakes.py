@@ -30,10 +30,10 @@ from tidemark.pipeline.contract.heartbeat import (
     Rejection,
 )
 from tidemark.pipeline.contract.places import Place
-from tidemark.pipeline.ingest.copies import RememberedCopies
+from tidemark.pipeline.ingest.counting import RememberedCopies
 from tidemark.pipeline.ingest.outcome import Ingested
-from tidemark.pipeline.ingest.readers import new_files
 from tidemark.pipeline.ingest.requeue import Requeue, Requeuer
+from tidemark.pipeline.ingest.settle import new_files
 from tidemark.pipeline.ingest.take import Budget
 from tidemark.pipeline.ingest.ticks import Tracked, land, track
 from tidemark.pipeline.lake.layout import Lake

@@ -13,17 +13,16 @@ from tidemark.pipeline.contract.heartbeat import Asking, HeartbeatReader, Undeci
 from tidemark.pipeline.contract.messages import Messages
 from tidemark.pipeline.contract.payloads.decoder import PayloadDecoder
 from tidemark.pipeline.contract.payloads.schemas import PayloadFormat
-from tidemark.pipeline.ingest.copies import RememberedCopies
-from tidemark.pipeline.ingest.count import Counted, counted_parts
+from tidemark.pipeline.ingest.counting import Counted, RememberedCopies, counted_parts
 from tidemark.pipeline.ingest.rows import JudgedRows, judged_rows
 from tidemark.pipeline.lake.tables.heartbeats import heartbeat_schema
 from tidemark.pipeline.lake.tables.quarantine import QUARANTINE
-from tidemark.pipeline.pubsub.received import table_of
+from tidemark.pipeline.pubsub.pulls import table_of
 from tidemark.pipeline.watermark.histogram import Histogram
 
 JSON = PayloadDecoder(PayloadFormat())
 
-LATER = Asking(1 << 60)
+LATER = Asking(1 << 57)
 """When no message waits any more."""
 
 
@@ -72,11 +71,10 @@ def judged(
     messages: Sequence[Any],
     reader: HeartbeatReader,
     watermark: datetime | None,
-    landed_at: datetime,
     asking: Asking = LATER,
 ) -> Judged:
     """What landing makes of messages; by default none waits."""
-    parts = list(judged_rows(messages_of(messages), reader, asking, watermark, landed_at))
+    parts = list(judged_rows(messages_of(messages), reader, asking, watermark))
     return Judged(parts, heartbeat_schema(reader.contract.fields))
 
 

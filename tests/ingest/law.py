@@ -31,7 +31,7 @@ from tidemark.pipeline.contract.payloads import decoder, rejections
 from tidemark.pipeline.contract.payloads.rejections import Unreadable
 from tidemark.pipeline.contract.payloads.schemas import SCHEMA_REVISION, Definition, Encoding, PayloadFormat
 from tidemark.pipeline.contract.places import Place
-from tidemark.pipeline.ingest.copies import RememberedCopies
+from tidemark.pipeline.ingest.counting import RememberedCopies
 from tidemark.pipeline.ingest.outcome import Side, Taken
 from tidemark.pipeline.ingest.take import Landing, Tracking, take
 from tidemark.pipeline.lake.tables.new_files import NewFile
@@ -166,7 +166,7 @@ def judged(
     good, bad, histogram = Held(), Held(), Histogram.empty()
     while queue.left:
         if side is Side.BASE:
-            taken = taken_of(Landing(good, bad, reader, None, clock), queue, clock, rng)
+            taken = taken_of(Landing(good, bad, reader, lambda: None, clock), queue, clock, rng)
         else:
             taken = taken_of(Tracking(reader, RememberedCopies(), timedelta(seconds=10), clock), queue, clock, rng)
             histogram += taken.histogram

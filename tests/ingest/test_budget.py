@@ -10,7 +10,7 @@ from tests.clock import ManualClock
 from tests.ingest.judged import messages_of
 from tests.watermark.builders import at
 from tidemark.pipeline.errors import ReadingUnavailable
-from tidemark.pipeline.ingest.take import Budget, after_a_small_batch, by_reading, pulled
+from tidemark.pipeline.ingest.take import Batches, Budget
 from tidemark.pipeline.pubsub.backlog import Backlog
 from tidemark.pipeline.pubsub.leases import Acknowledged
 from tidemark.pipeline.pubsub.subscription import PulledBatch
@@ -56,8 +56,7 @@ class Endless:
 
 def batches(subscription: Endless, budget: Budget = BUDGET, backlog: Backlog | None = None) -> Iterator[PulledBatch]:
     """As a tick pulls them: with a backlog it goes by readings."""
-    is_gone = after_a_small_batch if backlog is None else by_reading(backlog, lambda: 0)
-    return pulled(subscription, budget, subscription.clock, is_gone, is_paced=backlog is not None)
+    return iter(Batches(subscription, budget, subscription.clock, backlog))
 
 
 def taken(budget: Budget, sizes: list[int] | None = None) -> tuple[list[int], Endless]:
@@ -136,8 +135,7 @@ def test_while_a_message_waits_for_its_schema_a_small_batch_tells_that_the_backl
     """That message would be the oldest of every reading, however little there is besides."""
     clock = ManualClock(at(0))
     backlog = Standing(clock, [60])
-    is_gone = by_reading(backlog, lambda: 1)
-    found = pulled(Endless(clock, [100, 40, 4, 100]), BUDGET, clock, is_gone, is_paced=True)
+    found = Batches(Endless(clock, [100, 40, 4, 100]), BUDGET, clock, backlog, waits=True)
     assert [len(batch) for batch in found] == [100, 40, 4]
     assert backlog.ages == [60]
 

@@ -1,12 +1,14 @@
 """Copies on tracking: which are remembered, for how long, and what they hold."""
 
-import random
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from tests.ingest.fakes import CONTRACT, World
 from tests.ingest.judged import counted
@@ -15,7 +17,7 @@ from tidemark.pipeline.clock import to_us
 from tidemark.pipeline.contract.heartbeat import HeartbeatReader
 from tidemark.pipeline.contract.payloads.schemas import Encoding, PayloadFormat
 from tidemark.pipeline.errors import LakeUnreachable
-from tidemark.pipeline.ingest.copies import RememberedCopies, keys_of
+from tidemark.pipeline.ingest.counting import ATTEMPTS_NOTED, RememberedCopies, keys_of
 from tidemark.pipeline.quality.lost import audit
 from tidemark.pipeline.watermark.histogram import COPY, NO_EVENT, Ints
 
@@ -117,16 +119,6 @@ def remember(copies: RememberedCopies, keys: Ints, publish_us: Ints) -> None:
     copies.settle({copies.note(keys, publish_us)})
 
 
-def test_only_an_earlier_or_equal_publish_time_counts_and_the_least_is_remembered() -> None:
-    copies, keys = RememberedCopies(TEN_MINUTES), keys_of(["a"], ["x"], [1])
-    remember(copies, keys, ints([500]))
-    assert [bool(copies.are_copies(keys, ints([at]))[0]) for at in (499, 500, 501)] == [False, True, True]
-    remember(copies, keys, ints([700]))
-    remember(copies, keys, ints([300]))
-    assert [bool(copies.are_copies(keys, ints([at]))[0]) for at in (299, 300)] == [False, True]
-    assert len(copies._keys) == 1
-
-
 def test_memory_is_bounded_by_publish_time_and_by_count() -> None:
     second, copies = 1_000_000, RememberedCopies(timedelta(seconds=10), at_most=3)
     keys = keys_of("aaaaa", "vwxyz", range(5))
@@ -139,16 +131,84 @@ def test_memory_is_bounded_by_publish_time_and_by_count() -> None:
     assert len(off._keys) == 0
 
 
-def test_the_memory_is_that_of_a_dictionary() -> None:
-    rng, copies, known = random.Random(7), RememberedCopies(timedelta(days=1)), dict[tuple[str, str, int], int]()
-    for _ in range(50):
-        drawn = [((rng.choice("ab"), rng.choice("xyz"), rng.randrange(6)), rng.randrange(1000)) for _ in range(8)]
-        keys = keys_of(*zip(*(key for key, _ in drawn), strict=True))
-        publish = ints(publish for _, publish in drawn)
-        expected = [key in known and known[key] <= at for key, at in drawn]
-        assert copies.are_copies(keys, publish).tolist() == expected
-        first = np.array([not is_copy for is_copy in expected])
-        remember(copies, keys[first], publish[first])
-        for (key, at_us), is_first in zip(drawn, first, strict=True):
-            if is_first:
-                known[key] = min(at_us, known.get(key, at_us))
+# Attempts: only what was settled is remembered, whatever attempts there were
+
+Message = tuple[int, int]
+"""A key and a publish time in microseconds."""
+
+messages = st.lists(st.tuples(st.integers(0, 9), st.integers(0, 5)), max_size=4)
+
+
+def note(copies: RememberedCopies, these: list[Message]) -> str:
+    return copies.note(ints(key for key, _ in these), ints(publish_us for _, publish_us in these))
+
+
+def are_copies(remembered: RememberedCopies, one: Message) -> bool:
+    keys, publish_us = np.array([one], dtype=np.int64).T
+    return bool(remembered.are_copies(keys, publish_us)[0])
+
+
+@dataclass
+class Attempt:
+    """An attempt that a process has made. One without messages is not noted."""
+
+    name: str
+    messages: list[Message]
+
+
+class Process(RuleBasedStateMachine):
+    """A process that makes attempts, some of which are settled, with others of other processes, in any order."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.copies = RememberedCopies(TEN_MINUTES)
+        self.pending: list[Attempt] = []
+        self.durable: dict[int, int] = {}
+        self.names: set[str] = set()
+
+    @rule(these=messages)
+    def count(self, these: list[Message]) -> None:
+        name = note(self.copies, these)
+        assert name not in self.names, "two attempts of one name"
+        self.names.add(name)
+        self.pending += [Attempt(name, these)] if these else []
+
+    @rule(data=st.data())
+    def settle(self, data: st.DataObject) -> None:
+        """Some of the latest attempts are in the log, and it may be said again of older ones."""
+        settled = [one for one in self.pending if data.draw(st.booleans())]
+        others = data.draw(st.frozensets(st.sampled_from(["of another process", "of nobody", *self.names])))
+        told_again = others - {one.name for one in self.pending}
+        self.copies.settle(told_again | {one.name for one in settled})
+        for one in settled:
+            self.pending.remove(one)
+            for key, publish_us in one.messages:
+                self.durable[key] = min(publish_us, self.durable.get(key, publish_us))
+        self.pending = self.pending[-ATTEMPTS_NOTED:]
+
+    @invariant()
+    def remembers_what_was_settled_and_nothing_else(self) -> None:
+        for key in range(10):
+            for publish_us in range(6):
+                is_known = key in self.durable and self.durable[key] <= publish_us
+                assert are_copies(self.copies, (key, publish_us)) == is_known
+
+
+TestProcess = Process.TestCase
+TestProcess.settings = settings(max_examples=40)
+
+
+@given(attempts=st.integers(1, 50))
+def test_attempts_that_are_never_settled_do_not_add_up(attempts: int) -> None:
+    copies = RememberedCopies(TEN_MINUTES)
+    for key in range(attempts):
+        note(copies, [(key, 0)])
+        copies.settle(frozenset())
+    assert len(copies._noted) <= ATTEMPTS_NOTED
+    assert not len(copies._keys)
+
+
+def test_where_copies_are_not_remembered_nothing_is_noted() -> None:
+    copies = RememberedCopies()
+    assert note(copies, [(1, 0)])
+    assert not copies._noted

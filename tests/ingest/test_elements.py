@@ -14,7 +14,7 @@ from google.pubsub_v1 import PubsubMessage
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from tests.ingest.fakes import CONTRACT, Crash, World, published_at
+from tests.ingest.fakes import CONTRACT, World, published_at
 from tests.ingest.judged import LATER, histogram_of, judged, messages_of
 from tests.watermark.builders import at
 from tidemark.pipeline.clock import from_us, to_us
@@ -139,7 +139,7 @@ def test_landing_and_tracking_take_the_same_elements_and_reject_the_same_message
     reader = HeartbeatReader(contract)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(elements, "ROWS_AT_ONCE", rows_at_once)
-        found, histogram = judged(messages, reader, None, from_us(NOW)), histogram_of(messages, reader)
+        found, histogram = judged(messages, reader, None), histogram_of(messages, reader)
     names = ("message_id", "payload", "stream_id", "event_time", "publisher_id", *contract.fields)
     assert rows_of(found.heartbeats, names) == good
     assert rows_of(found.rejected, ("message_id", "reason", "payload")) == bad
@@ -159,7 +159,7 @@ def rows_of(rows: pa.Table, names: Sequence[str]) -> list[Any]:
 
 
 def parts(messages: Sequence[Any], contract: MessageContract = READINGS) -> list[JudgedRows]:
-    return list(judged_rows(messages_of(messages), HeartbeatReader(contract), LATER, None, from_us(NOW)))
+    return list(judged_rows(messages_of(messages), HeartbeatReader(contract), LATER, None))
 
 
 @pytest.mark.parametrize(
@@ -267,7 +267,10 @@ def expected(world: ReadingsWorld) -> list[str]:
     return sorted(name for one in world.topic.messages for name in world.ids_of(one) if "#" in name)
 
 
-def test_a_requeue_lands_the_elements_that_are_not_there_and_each_once(tmp_path: Path) -> None:
+def test_a_requeue_lands_the_elements_that_are_not_there_and_each_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(elements, "ROWS_AT_ONCE", 3)
     world = parked(tmp_path)
     assert len(world.landed_ids()) == 2
     done = world.requeue()
@@ -277,24 +280,3 @@ def test_a_requeue_lands_the_elements_that_are_not_there_and_each_once(tmp_path:
     assert (counts.waiting, counts.requeued) == ({"NO_EVENT_TIME": 1}, {"IN_THE_FUTURE": 1, "NO_EVENT_TIME": 1})
     again = world.requeue()
     assert (again.landed, again.there, again.rejected.total()) == (0, 0, 1)
-
-
-def test_a_requeue_of_several_heartbeats_that_dies_at_any_step_loses_none_and_lands_none_twice(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(elements, "ROWS_AT_ONCE", 3)
-    whole = parked(tmp_path / "whole")
-    whole.steps.taken.clear()
-    whole.requeue()
-    steps = len(whole.steps.taken)
-    assert steps > 4, whole.steps.taken
-    for dies_at in range(1, steps + 1):
-        world = parked(tmp_path / str(dies_at))
-        world.restart()
-        world.steps.dies_at = dies_at
-        with pytest.raises(Crash):
-            world.requeue()
-        world.restart()
-        for _ in range(2):
-            world.requeue()
-        assert sorted(world.landed_ids()) == expected(world), dies_at

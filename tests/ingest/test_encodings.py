@@ -1,20 +1,13 @@
 """Landing and tracking agree on messages whose values are not in a JSON payload alone."""
 
-import gzip
-import json
 from collections import Counter
-from datetime import UTC, datetime, timedelta
-from pathlib import Path
+from datetime import UTC, datetime
 from typing import Any
 
 from google.pubsub_v1 import PubsubMessage
 
-from tests.contract.payloads.schemas import AVRO, BEAT, avro
-from tests.ingest.judged import LATER, Judged, counted, histogram_of, judged
+from tests.ingest.judged import Judged, judged
 from tidemark.pipeline.contract.heartbeat import HeartbeatReader
-from tidemark.pipeline.contract.messages import MESSAGE, Messages
-from tidemark.pipeline.ingest.copies import RememberedCopies
-from tidemark.pipeline.ingest.rows import judged_rows
 from tidemark.pipeline.settings_message import MessageSettings
 
 FIRST, NOW = datetime(2026, 1, 1, tzinfo=UTC), datetime(2026, 11, 21, 5, 20, 10, tzinfo=UTC)
@@ -48,32 +41,7 @@ def reader(settings: MessageSettings) -> HeartbeatReader:
 
 
 def landed(settings: MessageSettings, *messages: Any) -> Judged:
-    return judged(messages, reader(settings), None, NOW)
-
-
-def test_an_event_is_landed_and_tracked_alike_in_both_modes() -> None:
-    in_attributes = {f"ce__{name}": value for name, value in CONTEXT.items()}
-    binary = message(b'{"temp": 21.5}', 1, **in_attributes)
-    whole = json.dumps({**CONTEXT, "data": {"temp": 21.5}}).encode()
-    structured = message(whole, 2, content__type="application/cloudevents+json")
-    batch = landed(EVENTS, binary, structured)
-    columns = ("stream_id", "event_time", "publisher_id", "temp")
-    rows = batch.heartbeats.select(columns).to_pylist()
-    assert (
-        rows[0]
-        == rows[1]
-        == {
-            "stream_id": "/rack",
-            "event_time": NOW - timedelta(seconds=10),
-            "publisher_id": "e1",
-            "temp": 21.5,
-        }
-    )
-    assert dict(batch.heartbeats["attributes"].to_pylist()[1]) == {"content-type": "application/cloudevents+json"}
-    assert batch.heartbeats["payload"].to_pylist() == [binary.data, whole]
-    assert histogram_of([binary], reader(EVENTS)) == histogram_of([structured], reader(EVENTS))
-    copies = counted([binary, structured], reader(EVENTS), RememberedCopies(timedelta(minutes=1)))
-    assert len(set(copies.keys.tolist())) == 2  # two payloads are two contents, however alike they are
+    return judged(messages, reader(settings), None)
 
 
 def test_compared_fields_may_be_attributes_of_messages_without_a_payload() -> None:
@@ -84,28 +52,3 @@ def test_compared_fields_may_be_attributes_of_messages_without_a_payload() -> No
         {"temp": None, "ok": None, "mode": None, "spec": None},
     ]
     assert batch.of_another_kind == Counter()
-
-
-def test_avro_in_a_file_is_landed_tracked_and_judged_again(tmp_path: Path) -> None:
-    (tmp_path / "beat.avsc").write_text(json.dumps(AVRO))
-    settings = MessageSettings(
-        payload="avro",
-        schema=str(tmp_path / "beat.avsc"),
-        event_time="payload:at",
-        stream_id="payload:device",
-        fields={"temp": "number", "price": "number", "mode": "text"},
-    )
-    good = message(avro(AVRO, BEAT), 1)
-    bad = message(avro(AVRO, BEAT)[:-3], 2)
-    zipped = message(gzip.compress(avro(AVRO, BEAT)), 3, content__encoding="gzip")
-    batch = landed(settings, good, bad, zipped)
-    assert (
-        batch.heartbeats.select(["stream_id", "event_time", "temp", "price", "mode"]).to_pylist()
-        == [{"stream_id": "d1", "event_time": BEAT["at"], "temp": 21.5, "price": 12.34, "mode": "BUSY"}] * 2
-    )
-    assert batch.rejected["reason"].to_pylist() == ["UNREADABLE_PAYLOAD"]
-    assert batch.rejected["payload"].to_pylist() == [bad.data]
-    rows = Messages(batch.rejected.select(MESSAGE.names).cast(MESSAGE))
-    (again,) = judged_rows(rows, reader(settings), LATER, None, NOW)
-    assert (len(again.heartbeats), len(again.rejected)) == (0, 1)
-    assert histogram_of([good, bad, zipped], reader(settings)).oldest_event_us is not None

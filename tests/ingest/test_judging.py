@@ -17,6 +17,7 @@ from tests.ingest.judged import histogram_of, judged, read_payload
 from tests.watermark.builders import START, at
 from tidemark.pipeline.clock import from_us, to_us
 from tidemark.pipeline.contract.heartbeat import (
+    Asking,
     EventTimeUnit,
     FieldKind,
     Heartbeat,
@@ -144,7 +145,7 @@ def test_a_batch_is_judged_as_each_of_its_messages_is(
         messages,
         HeartbeatReader(contract),
         None if watermark_us is None else from_us(watermark_us),
-        from_us(NOW),
+        Asking(NOW),
     )
     accepted, refused, others = [], [], dict.fromkeys(contract.fields, 0)
     for one in messages:

@@ -8,11 +8,10 @@ from typing import Any
 import pytest
 
 from tests.ingest import law
-from tests.ingest.judged import counted, judged
+from tests.ingest.judged import judged
 from tests.watermark.builders import START, at
 from tidemark.pipeline.clock import duration_us, to_us
 from tidemark.pipeline.contract.heartbeat import PATIENCE, HeartbeatReader
-from tidemark.pipeline.ingest.copies import RememberedCopies
 from tidemark.pipeline.ingest.outcome import Side
 
 
@@ -27,21 +26,19 @@ def test_bombs_beside_good_messages_change_nothing_of_these() -> None:
     good = [law.message(number, gzip.compress(honest(number)), {}, number) for number in range(10)]
     bomb, reader = gzip.compress(b" " * 41_000_000), HeartbeatReader(law.OF_THE_PAYLOAD)
     messages = [law.message(100 + number, bomb, {}, 0) for number in range(14)] + good
-    landed = judged(messages, reader, None, START)
+    landed = judged(messages, reader, None)
     assert (len(landed.heartbeats), len(landed.rejected)) == (10, 14)
-    tracked = counted(messages, reader, RememberedCopies()).histogram
-    assert tracked.oldest_event_us == counted(good, reader, RememberedCopies()).histogram.oldest_event_us
-    assert tracked.messages == len(messages)
 
 
 @pytest.mark.parametrize("side", Side)
-@pytest.mark.parametrize("share", [0.5, 0.99, 1.01])
+@pytest.mark.parametrize("share", [0.99, 1.01])
 def test_a_revision_is_waited_for_as_long_as_the_side_has_patience_and_no_longer(side: Side, share: float) -> None:
     data, rng = law.avro(0.0, "a"), random.Random(1)
     patience = PATIENCE if side is Side.BASE else 2 * PATIENCE
     appears_us = {"r0": to_us(START) + int(share * duration_us(patience))}
     one = law.message(0, data, {law.SCHEMA_REVISION: "r0"}, 0)
-    found = law.judged([one], law.BY_REVISION, appears_us, side, Often(rng), 0)
+    begins = 0.9 * patience.total_seconds()
+    found = law.judged([one], law.BY_REVISION, appears_us, side, Often(rng), begins)
     is_good = bool(found.landed) if side is Side.BASE else found.histogram.oldest_event_us is not None
     assert is_good == (share < 1)
 

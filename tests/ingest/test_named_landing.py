@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import timedelta
+from itertools import count
 from pathlib import Path
 
 import pytest
@@ -131,25 +132,26 @@ def test_the_losing_twin_acknowledges_nothing_and_serves_what_the_winner_landed(
     assert len(ids(world.land_as("run/000000002-0000"), world.objects)) == 2
 
 
-@pytest.mark.parametrize("dies_at", range(1, 30))
-def test_a_reader_that_dies_anywhere_loses_nothing(tmp_path: Path, dies_at: int) -> None:
-    world = PiecesWorld(tmp_path)
-    publish(world, 5)
-    world.topic.publish("yesterday")
-    world.steps.dies_at = dies_at
-    try:
+def test_a_reader_that_dies_anywhere_loses_nothing(tmp_path: Path) -> None:
+    for dies_at in count(1):
+        world = PiecesWorld(tmp_path / str(dies_at))
+        publish(world, 5)
+        world.topic.publish("yesterday")
+        world.steps.dies_at = dies_at
+        try:
+            world.land_as(NAME)
+            break  # it has fewer steps than that: each of them was tried
+        except Crash:
+            pass
+        world.restart()
+        world.wait(60)
         world.land_as(NAME)
-        assert len(world.steps.taken) < dies_at
-    except Crash:
-        pass
-    world.restart()
-    world.wait(60)
-    world.land_as(NAME)
-    world.wait(60)
-    world.land_as("run/000000002-0000")
-    assert world.base.unacknowledged == []
-    assert set(world.landed_ids()) == {"1", "2", "3", "4", "5"}
-    assert set(world.quarantined_ids()) == {"6"}
+        world.wait(60)
+        world.land_as("run/000000002-0000")
+        assert world.base.unacknowledged == [], dies_at
+        assert set(world.landed_ids()) == {"1", "2", "3", "4", "5"}, dies_at
+        assert set(world.quarantined_ids()) == {"6"}, dies_at
+    assert dies_at > 12
 
 
 # The end of a batch

@@ -44,9 +44,9 @@ def intervals(ticks: list[datetime]) -> list[float]:
 
 
 @pytest.mark.parametrize("tick", [5, 7, 10, 15, 30])
-@pytest.mark.parametrize("work", [0.3, 1.0, 1.6])
+@pytest.mark.parametrize("work", [0.3, 1.6])
 def test_nearly_all_intervals_are_as_long_as_the_setting(tick: float, work: float) -> None:
-    found = intervals(ticked(tick, 3000, lambda _: work))
+    found = intervals(ticked(tick, 1000, lambda _: work))
     near = [interval for interval in found if abs(interval - tick) <= 1]
     assert len(near) >= 0.95 * len(found)
     assert sum(found) / len(found) == pytest.approx(tick, rel=0.02)

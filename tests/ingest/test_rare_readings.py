@@ -1,7 +1,9 @@
 """With the budget of snapshots spent: how fresh the watermark stays between two readings of base, and what it says."""
 
+from collections.abc import Sequence
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 from tests.ingest.fakes import AMPLE, World
 from tests.watermark.builders import seconds
@@ -25,11 +27,17 @@ RISES = Policy().band + seconds(2 * TICK)
 """The watermark passes what a reading allows once that is older than the band, and a tick sees it."""
 
 
+class Unchecked(World):
+    """Checks no acknowledgement: that reads the whole log."""
+
+    def acknowledging(self, subscription: str, messages: Sequence[Any]) -> None: ...
+
+
 class Budgeted:
     """Ticks of a world in which base lands everything at each tick, and a reading of it costs."""
 
     def __init__(self, folder: Path, budget: int | None) -> None:
-        self.world = world = World(folder)
+        self.world = world = Unchecked(folder)
         paths = {"base": world.base.path, "tracking": world.tracking.path}
         self.spending = Spending(world.clock, budget, seconds(TICK), **paths)
         self.base = BudgetedBacklog(world.base_backlog, self.spending, world.base.path)

@@ -1,5 +1,6 @@
 """Requeueing: what was parked by a wrong contract lands once the contract is mended, whatever dies on the way."""
 
+import gzip
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
@@ -7,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.ingest.fakes import CONTRACT, Crash, World
+from tests.ingest.law import small_bounds
 from tests.watermark.builders import at
 from tidemark.pipeline.contract.heartbeat import HeartbeatReader, RejectionReason
 from tidemark.pipeline.contract.places import Place
@@ -55,6 +57,9 @@ def test_what_passes_now_lands_once_and_what_fails_waits_on(world: World) -> Non
     counts = read_reasons(world.lake())
     assert counts.waiting == {"UNREADABLE_EVENT_TIME": 1}
     assert counts.requeued == {"NO_STREAM_ID": TICKS * A_TICK}
+    before, again = world.rows("heartbeats"), world.requeue()
+    assert (again.landed, again.there, again.rejected.total()) == (0, 0, 1), "what was noted is not looked at"
+    assert world.rows("heartbeats") == before
 
 
 def test_a_requeued_row_is_what_the_landing_would_have_written_but_for_when(tmp_path: Path) -> None:
@@ -76,14 +81,6 @@ def test_a_requeued_row_is_what_the_landing_would_have_written_but_for_when(tmp_
     assert all(row.pop("landed_at") > at(200) for row in requeued)
     assert all(row.pop("landed_at") < at(200) for row in landed)
     assert requeued == landed
-
-
-def test_a_second_requeue_lands_nothing_and_looks_at_nothing_that_was_noted(world: World) -> None:
-    world.requeue()
-    before = world.rows("heartbeats")
-    again = world.requeue()
-    assert (again.landed, again.there, again.rejected.total()) == (0, 0, 1)
-    assert world.rows("heartbeats") == before
 
 
 def test_a_requeue_that_dies_at_any_step_loses_nothing_and_lands_nothing_twice(
@@ -111,19 +108,18 @@ def test_a_requeue_that_dies_at_any_step_loses_nothing_and_lands_nothing_twice(
         assert dict(read_reasons(world.lake()).requeued) == {"NO_STREAM_ID": TICKS * A_TICK}, dies_at
 
 
-def test_a_message_of_which_another_delivery_has_landed_is_noted_and_not_landed(tmp_path: Path) -> None:
-    world = World(tmp_path)
+def test_good_messages_behind_bombs_in_quarantine_land(tmp_path: Path) -> None:
+    """Each bomb inflates to more than a message may, and together they are more than is decoded at once."""
+    world, bomb = World(tmp_path), gzip.compress(b" " * 30_000)
+    world.reader = WRONG
     world.wait(100)
-    world.topic.publish(90.0)
-    world.reader, world.base.acknowledgements_that_fail = WRONG, 1
-    world.land()
-    world.reader = RIGHT
-    world.wait(60)
-    world.land()
-    assert (world.landed_ids(), world.quarantined_ids()) == (["1"], ["1"])
-    assert dict(read_reasons(world.lake()).waiting) == {"NO_STREAM_ID": 1}
-    assert (world.requeue().there, world.landed_ids()) == (1, ["1"])
-    assert dict(read_reasons(world.lake()).requeued) == {"NO_STREAM_ID": 1}
+    for data in (*[bomb] * 14, *[gzip.compress(b'{"load": 1}')] * 10):
+        world.topic.publish(90.0, payload=data)
+    with small_bounds():
+        world.land()
+        world.reader = RIGHT
+        done = world.requeue()
+    assert (done.landed, done.rejected) == (10, Counter({RejectionReason.UNREADABLE_PAYLOAD: 14}))
 
 
 def test_a_message_that_was_rejected_twice_lands_once_even_on_two_days(tmp_path: Path) -> None:

@@ -14,9 +14,8 @@ from tidemark.pipeline.clock import iso
 from tidemark.pipeline.contract.heartbeat import HeartbeatReader
 from tidemark.pipeline.errors import SampleUnusable
 from tidemark.pipeline.ingest import samples
-from tidemark.pipeline.ingest.samples import Sample, SampleReading, read_samples
-from tidemark.pipeline.ingest.trial import Trial, try_samples
-from tidemark.pipeline.pubsub.received import table_of
+from tidemark.pipeline.ingest.samples import Sample, SampleReading, Trial, read_samples, try_samples
+from tidemark.pipeline.pubsub.pulls import table_of
 from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.settings_message import MessageSettings
 

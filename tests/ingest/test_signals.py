@@ -145,23 +145,6 @@ def test_what_could_not_be_sent_is_a_sentence_and_is_in_the_next_message() -> No
     assert published.said()[-1]["windows"]["count"] == 3
 
 
-def test_a_death_between_sending_and_noting_sends_it_again_and_leaves_no_gap() -> None:
-    memory, published = Memory(), Published()
-    topic_of(memory, published).tell(state(1, 0, 10))
-
-    class Killed(BaseException):
-        pass
-
-    memory.fails = Killed()  # type: ignore[assignment]
-    with pytest.raises(Killed):
-        topic_of(memory, published).tell(state(2, 300, 310))
-    memory.fails = None
-    assert topic_of(memory, published).tell(state(2, 300, 310)) is None
-    assert topic_of(memory, published).tell(state(3, 600, 610)) is None
-    assert [said["log_entry"] for said in published.said()] == [1, 2, 2, 3]
-    assert [said["since"] for said in published.said()[1:]] == [iso(at(0)), iso(at(0)), iso(at(300))]
-
-
 @given(
     st.lists(
         st.tuples(

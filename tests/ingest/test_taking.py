@@ -5,7 +5,6 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
-from pathlib import Path
 from typing import Any
 
 import orjson
@@ -14,9 +13,9 @@ import pytest
 from google.pubsub_v1 import PubsubMessage
 
 from tests.clock import ManualClock
-from tests.ingest.fakes import CONTRACT, World
+from tests.ingest.fakes import CONTRACT
 from tests.ingest.judged import messages_of
-from tests.watermark.builders import START, at
+from tests.watermark.builders import at
 from tidemark.pipeline.clock import to_us
 from tidemark.pipeline.contract.heartbeat import HeartbeatReader, MessageContract
 from tidemark.pipeline.contract.messages import Messages
@@ -24,8 +23,7 @@ from tidemark.pipeline.contract.payloads.decoder import PART_BYTES, Decoded
 from tidemark.pipeline.contract.payloads.schemas import Asking
 from tidemark.pipeline.contract.places import MOST_ELEMENTS, Place
 from tidemark.pipeline.errors import LakeFull
-from tidemark.pipeline.ingest import take as taking
-from tidemark.pipeline.ingest.copies import RememberedCopies
+from tidemark.pipeline.ingest.counting import RememberedCopies
 from tidemark.pipeline.ingest.outcome import Side, Taken
 from tidemark.pipeline.ingest.take import HOURS_AT_ONCE, Keeper, Landing, Tracking, take
 from tidemark.pipeline.lake.tables.new_files import NewFile
@@ -101,7 +99,7 @@ def batch_of(messages: Sequence[Any]) -> PulledBatch:
 def keeper_of(side: Side, reader: HeartbeatReader, clock: ManualClock, files: Files | None = None) -> Keeper:
     if side is Side.TRACKING:
         return Tracking(reader, RememberedCopies(), timedelta(0), clock)
-    return Landing(files or Files(), Files(), reader, None, clock)
+    return Landing(files or Files(), Files(), reader, lambda: None, clock)
 
 
 # Time
@@ -196,26 +194,6 @@ def test_a_message_of_more_hours_than_a_taking_may_have_is_taken_alone() -> None
     taken, files, back = landed([batch], replace(OF_ELEMENTS, first_event_time=OLD.first_event_time))
     assert (taken.ack_ids, back) == (batch.ack_ids[:1], batch.ack_ids[1:])
     assert (taken.ingested.heartbeats, taken.ingested.messages, len(files.hours)) == (len(hours), 1, len(hours))
-
-
-def test_ticks_land_messages_of_many_hours_a_few_hours_at_a_time_and_each_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(taking, "HOURS_AT_ONCE", 8)
-    world = World(tmp_path)
-    world.reader = HeartbeatReader(replace(CONTRACT, first_event_time=START - 100 * HOUR))
-    world.wait(10)
-    for hour in range(30):
-        world.topic.publish(-hour * HOUR.total_seconds())
-    newest = []
-    while world.base.unacknowledged:
-        landed = world.land()
-        assert landed.oldest_event_time is not None
-        assert landed.rejected.total() == 0
-        newest.append(landed.oldest_event_time)
-        world.wait(2)
-    assert newest == [at(-hour * HOUR.total_seconds()) for hour in (7, 15, 23, 29)]
-    assert sorted(world.landed_ids(), key=int) == [str(number + 1) for number in range(30)]
 
 
 # Failure

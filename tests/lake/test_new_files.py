@@ -17,7 +17,7 @@ from tests.lake.test_tables import event_times_in, table_of
 from tests.watermark.builders import START_US, at
 from tidemark.pipeline.clock import SystemClock, from_us, to_us
 from tidemark.pipeline.contract.heartbeat import FieldKind
-from tidemark.pipeline.ingest.readers import new_files
+from tidemark.pipeline.ingest.settle import new_files
 from tidemark.pipeline.lake.layout import Lake
 from tidemark.pipeline.lake.tables.delta_log import last_round, says_of
 from tidemark.pipeline.lake.tables.heartbeats import heartbeat_rows

@@ -53,18 +53,6 @@ def keepers(path: str) -> list[threading.Thread]:
     return [thread for thread in threading.enumerate() if thread.name == f"leases of {path}"]
 
 
-def test_letting_go_waits_for_nothing_while_an_extension_hangs(ends: threading.Event) -> None:
-    extend = Extending(lambda _: ends.wait())
-    leases = Leases("hangs", SECONDS, extend)
-    leases.hold(["a", "b"])
-    extend.wait_for(1)
-    leases.let_go(["a"])
-    leases.hold(["c"])
-    leases.close()
-    assert not leases._held
-    assert not ends.is_set()
-
-
 def test_a_subscription_is_acknowledged_given_back_and_closed_while_an_extension_hangs(
     own_pubsub: str, ends: threading.Event
 ) -> None:

@@ -1,12 +1,10 @@
 """What Cloud Monitoring's readings promise, held against the truth of random histories, over real gRPC."""
 
 import math
-import random
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
-import numpy as np
 import pytest
 from google.cloud.monitoring_v3 import MetricServiceClient
 from hypothesis import HealthCheck, given, settings
@@ -14,20 +12,13 @@ from hypothesis import strategies as st
 
 from tests.clock import ManualClock
 from tests.pubsub.fake_monitoring import PROJECT, START, FakeMonitoring, served
-from tidemark.pipeline.clock import to_us
 from tidemark.pipeline.errors import ReadingUnavailable
 from tidemark.pipeline.pubsub.backlog import SAMPLE_PERIOD, MonitoringBacklog, monitoring_client
 from tidemark.pipeline.settings_sections import Server
-from tidemark.pipeline.watermark.decision import Reason
-from tidemark.pipeline.watermark.histogram import Histogram
-from tidemark.pipeline.watermark.policy import Policy
-from tidemark.pipeline.watermark.readings import Reading
-from tidemark.pipeline.watermark.state import Beginning, Snapshot, WatermarkState
 
 NEVER = datetime.max.replace(tzinfo=UTC)
 MINUTES = 15
 TIMEOUT = timedelta(seconds=5)
-TICK = timedelta(seconds=10)
 
 
 @dataclass(frozen=True)
@@ -153,75 +144,3 @@ def test_a_reading_is_never_newer_than_the_truth(
             if each.acknowledged > sampled_at or each.published > sampled_at
         )
         assert reading.no_later_than >= min(outstanding(messages, sampled_at), default=sampled_at)
-
-
-@pytest.mark.parametrize("seed", range(4))
-def test_a_watermark_on_these_readings_alone_advances_and_stays_below_what_is_still_to_land(
-    service: Service, seed: int
-) -> None:
-    service.anew()
-    chance = random.Random(seed)
-    published = [START + timedelta(seconds=second) for second in range(40 * 60)]
-    event_us = [to_us(each) - chance.randrange(8_000_000) for each in published]
-    tracked = [Message(each, each + timedelta(seconds=chance.uniform(0, 8))) for each in published]
-    outage, its_end = START + timedelta(minutes=12), START + timedelta(minutes=18)  # of landing
-
-    def landed(each: datetime) -> datetime:
-        at = each + timedelta(seconds=chance.uniform(0, 40))
-        return at if at < outage or each > its_end else max(at, its_end + timedelta(seconds=chance.uniform(0, 60)))
-
-    base = [Message(each, landed(each)) for each in published]
-    policy = Policy(max_reading_age=timedelta(minutes=8), reading_slack=timedelta(seconds=1))
-    state = WatermarkState().after(0, Beginning(complete_from=START - timedelta(minutes=1)))
-    watermarks: list[datetime | None] = []
-    reasons: set[Reason] = set()
-    sampled, folded, now = START, START, START
-    while now < published[-1]:
-        now += TICK
-        service.clock.advance(now - service.clock.now())
-        while sampled <= now:
-            for name, messages in (("tracking", tracked), ("base", base)):
-                how = Sampling(
-                    age_before_end=timedelta(seconds=chance.uniform(0, 60)),
-                    number_before_end=timedelta(seconds=chance.uniform(0, 60)),
-                    rounding=chance.choice(["down", "up", "near"]),
-                    visible_after=timedelta(seconds=chance.uniform(60, 120)),
-                    gap="age" if chance.random() < 0.1 else "",
-                )
-                sample(service.fake, name, messages, sampled, how)
-            sampled += SAMPLE_PERIOD
-        new = [index for index, each in enumerate(tracked) if folded < each.acknowledged <= now]
-        folded = now
-        state = state.after(state.number + 1, Snapshot(histogram(published, event_us, new)))
-        decided = state.decide(read(service, "base"), read(service, "tracking"), policy, now)
-        state = state.after(state.number + 1, decided)
-        watermark = state.watermark
-        watermarks.append(watermark)
-        reasons.add(decided.decision.reason)
-        to_land = min(
-            (event for event, each in zip(event_us, base, strict=True) if each.acknowledged > now), default=None
-        )
-        assert watermark is None or to_land is None or to_us(watermark) <= to_land
-    known = [watermark for watermark in watermarks if watermark is not None]
-    assert len(set(known)) > 20
-    assert timedelta(minutes=1) < now - known[-1] < timedelta(minutes=6)  # behind by minutes, as its readings are
-    assert Reason.HELD_SEEK not in reasons
-    assert state.decision is not None
-    assert state.decision.base is not None
-    assert state.decision.base.newest.source == "monitoring"
-
-
-def read(service: Service, name: str) -> Reading | None:
-    """As a tick reads."""
-    try:
-        return service.backlog(name).read()
-    except ReadingUnavailable:
-        return None
-
-
-def histogram(published: list[datetime], event_us: list[int], indices: list[int]) -> Histogram:
-    return Histogram.of(
-        np.array([to_us(published[index]) for index in indices], dtype=np.int64),
-        np.array([event_us[index] for index in indices], dtype=np.int64),
-        np.array([], dtype=np.int64),
-    )

@@ -99,7 +99,7 @@ def official(official_emulator: str) -> Iterator[Topic]:
 
 def landed(topic: Topic, message: MessageSettings, messages: Sequence[Any]) -> Judged:
     reader = reader_of(message.contract_from(FIRST), topic.pubsub)
-    return judged(messages, reader, None, FIRST)
+    return judged(messages, reader, None)
 
 
 def without_temp() -> dict[str, Any]:
@@ -224,7 +224,7 @@ def test_a_message_that_names_a_schema_of_others_stops_only_itself(
     denying.schemas = ("/secret",)
     forged = [naming(message, secret.format(own=topic.pubsub.project), str(number)) for number in range(2)]
     reader = reader_of(BY_AVRO.contract_from(FIRST), topic.pubsub, OneSchema(topic.schema))
-    batch = judged([*forged, message], reader, None, FIRST)
+    batch = judged([*forged, message], reader, None)
     assert batch.heartbeats["stream_id"].to_pylist() == ["d1"]
     assert batch.rejected["message_id"].to_pylist() == ["0", "1"]
     for detail in batch.rejected["detail"].to_pylist():
@@ -241,10 +241,10 @@ def test_the_first_schema_that_is_found_is_accepted_and_one_that_cannot_be_read_
     accepted = OneSchema()
     reader = reader_of(BY_AVRO.contract_from(FIRST), topic.pubsub, accepted)
     forged = naming(message, SECRETS[0])
-    batch = judged([forged, message], reader, None, FIRST)
+    batch = judged([forged, message], reader, None)
     assert (len(batch.heartbeats), len(batch.rejected), [*batch.undecided]) == (1, 0, [0])
     assert accepted.names() == {topic.schema}
-    assert judged([forged], reader, None, FIRST).rejected["reason"].to_pylist() == ["UNREADABLE_PAYLOAD"]
+    assert judged([forged], reader, None).rejected["reason"].to_pylist() == ["UNREADABLE_PAYLOAD"]
 
 
 def later(message: Any, seconds: float) -> Asking:
@@ -260,7 +260,7 @@ def test_one_listing_answers_for_every_revision_for_a_second(topic: Topic, recor
     forged = [copy_of(message, googclient_schemarevisionid=f"{number:08x}") for number in range(200)]
     reader = reader_of(BY_AVRO.contract_from(FIRST), topic.pubsub)
     for seconds, listings in ((0.0, 1), (0.5, 1), (1.0, 2)):
-        batch = judged([*forged, message], reader, None, FIRST, later(message, seconds))
+        batch = judged([*forged, message], reader, None, later(message, seconds))
         assert (len(batch.heartbeats), len(batch.undecided)) == (1, 200)
         assert len(listed(recorder)) == listings
 
@@ -270,12 +270,12 @@ def test_a_revision_is_read_as_soon_as_it_exists(topic: Topic) -> None:
     topic.publish(avro(without_temp(), BEAT))
     (message,) = topic.pulled(1)
     reader = reader_of(BY_AVRO.contract_from(FIRST), topic.pubsub)
-    assert len(judged([message], reader, None, FIRST, later(message, 0)).heartbeats) == 1
+    assert len(judged([message], reader, None, later(message, 0)).heartbeats) == 1
     topic.commit(AVRO)
     topic.publish(avro(AVRO, BEAT))
     (newer,) = topic.pulled(1)
-    assert len(judged([newer], reader, None, FIRST, later(message, 0.5)).undecided) == 1
-    assert judged([newer], reader, None, FIRST, later(message, 1)).heartbeats["temp"].to_pylist() == [21.5]
+    assert len(judged([newer], reader, None, later(message, 0.5)).undecided) == 1
+    assert judged([newer], reader, None, later(message, 1)).heartbeats["temp"].to_pylist() == [21.5]
 
 
 def test_a_listing_that_was_refused_is_not_tried_again_for_half_a_minute(guarded: tuple[Topic, Denying, Any]) -> None:
@@ -283,7 +283,7 @@ def test_a_listing_that_was_refused_is_not_tried_again_for_half_a_minute(guarded
     denying.schemas = (f"/{NAME}",)
     reader = reader_of(BY_AVRO.contract_from(FIRST), topic.pubsub)
     for seconds, refused in ((0.0, 1), (29.0, 1), (30.0, 2)):
-        assert len(judged([message] * 3, reader, None, FIRST, later(message, seconds)).undecided) == 3
+        assert len(judged([message] * 3, reader, None, later(message, seconds)).undecided) == 3
         assert denying.refused == refused
     denying.schemas = ()
-    assert len(judged([message], reader, None, FIRST, later(message, 60)).heartbeats) == 1
+    assert len(judged([message], reader, None, later(message, 60)).heartbeats) == 1

@@ -1,5 +1,7 @@
 """Pulling and acknowledging, on the official emulator or on `tidemark pubsub`."""
 
+from datetime import timedelta
+
 import pytest
 from google.api_core import exceptions as api
 from google.pubsub_v1 import PublisherClient, SubscriberClient
@@ -86,13 +88,15 @@ def test_a_pull_ends_when_its_seconds_are_over_or_a_third_of_the_ack_deadline_is
 def test_leases_outlast_a_slow_write_and_messages_without_a_lease_come_again(
     subscriber: SubscriberClient, publisher: PublisherClient, settings: PubSubSettings
 ) -> None:
+    lease, clock = timedelta(seconds=3), SystemClock()
     sent = send(publisher, settings, 50)
-    slow = subscription_of(subscriber, settings)
-    forgotten = subscription_of(subscriber, settings, settings.tracking_path)
+    slow = subscription_of(subscriber, settings, lease=lease)
+    forgotten = subscription_of(subscriber, settings, settings.tracking_path, lease=lease)
     batch = slow.pull(1_000, MUCH, 5)
     assert len(forgotten.pull(1_000, MUCH, 5)) == 50
+    clock.sleep(lease.total_seconds() / 2)  # each is extended once
     forgotten.close()
-    SystemClock().sleep(QUICK_LEASE.total_seconds() + 2)
+    clock.sleep(lease.total_seconds() + 1)
     assert ids_of(slow.pull(1_000, MUCH, 5)) == []
     assert slow.acknowledge(batch.ack_ids).count == 50
     assert drained(slow) == []

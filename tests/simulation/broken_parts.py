@@ -35,7 +35,7 @@ from tidemark.pipeline.contract.payloads.rejections import Unreadable
 from tidemark.pipeline.contract.payloads.schemas import Asking
 from tidemark.pipeline.errors import ObjectExists, ReadingPostponed, ReadingUnavailable
 from tidemark.pipeline.ingest import take
-from tidemark.pipeline.ingest.copies import RememberedCopies, keys_of
+from tidemark.pipeline.ingest.counting import RememberedCopies, keys_of
 from tidemark.pipeline.ingest.ticks import land, track
 from tidemark.pipeline.lake.log import codec as log_codec
 from tidemark.pipeline.lake.log import tracking_log
@@ -90,7 +90,7 @@ class NeverRemembered(RememberedCopies):
     def settle(self, attempts: Any) -> None: ...
 
 
-@plant("tracking counts what is too old", "tidemark.pipeline.ingest.count.judge", 0, aged, about="ages")
+@plant("tracking counts what is too old", "tidemark.pipeline.ingest.counting.judge", 0, aged, about="ages")
 def judge_whatever_the_age(attributes: Any, payloads: Any, published_us: Any, reader: HeartbeatReader) -> Any:
     """Tracking judges as if no message were too old."""
     return judge(attributes, payloads, published_us, HeartbeatReader(replace(reader.contract, max_age=None)))
@@ -440,7 +440,7 @@ def wait_as_long_as_before(waited: timedelta, _patience: timedelta) -> int:
     return int(max(timedelta(seconds=5), waited).total_seconds())
 
 
-plant("copies are told by their id alone", "tidemark.pipeline.ingest.count.keys_of", 3, kept)(
+plant("copies are told by their id alone", "tidemark.pipeline.ingest.counting.keys_of", 3, kept)(
     lambda _streams, ids, _event_us, _data: keys_of(ids, ids, [0] * len(ids))
 )
 plant("who was away for long takes the log for damaged", "log._is_before_all", 9, dropped, about="drops")(

@@ -7,9 +7,9 @@ from typing import Any
 
 from tests.simulation.broken_parts import Early
 from tests.simulation.faults import Planted, in_rounds, plant
-from tidemark.pipeline.ingest.copies import RememberedCopies
+from tidemark.pipeline.ingest.counting import RememberedCopies
 from tidemark.pipeline.ingest.outcome import Settled, Side, Taken
-from tidemark.pipeline.ingest.readers import Share, taken_of
+from tidemark.pipeline.ingest.rounds import Share, taken_of
 from tidemark.pipeline.ingest.settle import Settling
 from tidemark.pipeline.ingest.take import Budget, Tracking
 from tidemark.pipeline.watermark.histogram import Histogram
@@ -32,13 +32,13 @@ def told_no_watermark(share: Share) -> Share:
     return replace(share, watermark=None)
 
 
-@plant("readers have no bounds", "tidemark.pipeline.ingest.readers.Share.budget", 3, in_rounds, about="rounds")
+@plant("readers have no bounds", "tidemark.pipeline.ingest.rounds.Share.budget", 3, in_rounds, about="rounds")
 def unbounded(_share: Share, _side: Side) -> Budget:
     """A reader takes all there is, for as long as that lasts."""
     return Budget(10**9, 10**12, timedelta(hours=1), 10**6)
 
 
-@plant("readers look into no late payload", "tidemark.pipeline.ingest.readers.Tracking", 5, in_rounds, about="rounds")
+@plant("readers look into no late payload", "tidemark.pipeline.ingest.rounds.Tracking", 5, in_rounds, about="rounds")
 def tracking_without_laggards(reader: Any, copies: Any, _laggard: Any, clock: Any, contract: str) -> Tracking:
     """No message is judged by its payload on tracking."""
     return Tracking(reader, copies, None, clock, contract)

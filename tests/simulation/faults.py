@@ -14,9 +14,9 @@ from unittest.mock import patch
 
 from tests.simulation.micro_batch import MicroBatch
 from tests.simulation.plan import TO_ADVANCE, Plan
-from tidemark.pipeline.ingest.copies import RememberedCopies
+from tidemark.pipeline.ingest.counting import RememberedCopies
 from tidemark.pipeline.ingest.outcome import Taken
-from tidemark.pipeline.ingest.readers import Share, taken_of
+from tidemark.pipeline.ingest.rounds import Share, taken_of
 from tidemark.pipeline.ingest.settle import Settling
 from tidemark.pipeline.ingest.ticks import land, track
 from tidemark.pipeline.lake.log.packing import LogPacking

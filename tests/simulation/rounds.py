@@ -1,13 +1,12 @@
 """Rounds in the simulation: drivers that play the product's own, and the tasks of their readers.
 
-The driver is `pipeline/ingest/rounds.py`, and a task is `read_share` of `on_spark.py` with a reader over the model of
-Pub/Sub. Spark and the threads of the driver are played: a task is tried again, two attempts of it run at once, its
-answer is lost, and a driver's death ends both of its threads.
+Driver and tasks are those of `pipeline/ingest/rounds.py`, with a reader over the model of Pub/Sub. Spark and the
+threads of the driver are played: a task is tried again, two attempts of it run at once, its answer is lost, and a
+driver's death ends both of its threads.
 """
 
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Executor
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from datetime import timedelta
@@ -27,12 +26,20 @@ from tests.simulation.worker import CONTRACT_DIGEST, Process, Worker, WorkersSub
 from tidemark.local.emulator.refusals import ModelError
 from tidemark.pipeline.clock import duration_us
 from tidemark.pipeline.errors import TidemarkError
-from tidemark.pipeline.ingest import readers
-from tidemark.pipeline.ingest.copies import ATTEMPTS_NOTED
-from tidemark.pipeline.ingest.on_spark import TAKEN, read_share, taken_of_rows
+from tidemark.pipeline.ingest import rounds as module
+from tidemark.pipeline.ingest.counting import ATTEMPTS_NOTED
 from tidemark.pipeline.ingest.outcome import Side, Taken
-from tidemark.pipeline.ingest.readers import Reader, Share
-from tidemark.pipeline.ingest.rounds import ROUNDS_TOLD, RoundDone, Rounds, RunPlan
+from tidemark.pipeline.ingest.rounds import (
+    ROUNDS_TOLD,
+    TAKEN,
+    Reader,
+    RoundDone,
+    Rounds,
+    RunPlan,
+    Share,
+    read_share,
+    taken_of_rows,
+)
 from tidemark.pipeline.kept import Kept
 from tidemark.pipeline.lake.log.tracking_log import Newest
 from tidemark.pipeline.pubsub.subscription import PulledBatch
@@ -48,9 +55,6 @@ if TYPE_CHECKING:
 TRIES = 4
 """How often Spark tries a task before it fails the job."""
 
-ACKNOWLEDGED_IN_A_CALL = 5
-"""So few, so that a process dies between two calls that acknowledge."""
-
 NEW_PROCESS = 0.1
 """The chance that a task begins in a new process although one is free."""
 
@@ -63,17 +67,6 @@ NEVER = JudgedBy(None, None)
 
 class TaskFailed(TidemarkError):
     """Spark has tried a task as often as it does."""
-
-
-class OneThread(Executor):
-    """Calls one after another, in the process that asks for them."""
-
-    def __init__(self, *_args: object, **_names: object) -> None: ...
-
-    def map(  # type: ignore[override]
-        self, call: Callable[[Any], Result], *columns: Iterable[Any], **_names: object
-    ) -> Iterator[Result]:
-        return map(call, *columns)
 
 
 class PlayedRounds:
@@ -100,12 +93,10 @@ class PlayedRounds:
     @contextmanager
     def in_place(self) -> Iterator[None]:
         """Few messages in a round, and calls of few."""
-        package = "tidemark.pipeline.ingest"
         with ExitStack() as stack:
-            for name in ("readers", "rounds"):
-                stack.enter_context(patch(f"{package}.{name}.BATCH_MESSAGES", self.batch_messages))
-            stack.enter_context(patch(f"{package}.readers.ROUND_MESSAGES", self.messages * self.plan.readers))
-            stack.enter_context(patch(f"{package}.readers.HANDED_OVER", HANDED_OVER))
+            stack.enter_context(patch(f"{module.__name__}.BATCH_MESSAGES", self.batch_messages))
+            stack.enter_context(patch(f"{module.__name__}.ROUND_MESSAGES", self.messages * self.plan.readers))
+            stack.enter_context(patch(f"{module.__name__}.HANDED_OVER", HANDED_OVER))
             yield
 
     def calm_down(self) -> None:
@@ -113,7 +104,7 @@ class PlayedRounds:
         self.run_plan = replace(self.run_plan, round=CALM_ROUND)
         self.batch_messages.update(dict.fromkeys(Side, AMPLE.batch_messages))
         self.messages = AMPLE.max_messages
-        readers.ROUND_MESSAGES = self.messages * self.plan.readers  # `in_place` puts it back
+        module.ROUND_MESSAGES = self.messages * self.plan.readers  # `in_place` puts it back
 
 
 @dataclass(eq=False)

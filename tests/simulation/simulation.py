@@ -19,7 +19,7 @@ from tests.simulation.micro_batch import Diffs, missed, stale
 from tests.simulation.oracle import Broken, Oracle
 from tests.simulation.payloads import reader_of
 from tests.simulation.plan import CONTRACT, EXTRAS, TO_ADVANCE, WINDOWING, Incident, Plan, plan_of
-from tests.simulation.rounds import ACKNOWLEDGED_IN_A_CALL, Driver, OneThread, PlayedRounds, Run
+from tests.simulation.rounds import Driver, PlayedRounds, Run
 from tests.simulation.schedule import Schedule
 from tests.simulation.traffic import PATIENCE_US, SECOND, Planned, by_age
 from tests.simulation.worker import Lander, Operator, Packer, Runner, Tracker, Worker
@@ -36,7 +36,6 @@ from tidemark.pipeline.pubsub.pulls import GIVEN_BACK_SECONDS
 from tidemark.pipeline.watermark.state import WatermarkState
 
 TOPIC = "heartbeats"
-SETTLE = "tidemark.pipeline.ingest.settle"
 LAST_STEPS = 25
 """How many steps a failure tells."""
 
@@ -233,9 +232,7 @@ class Simulation:
         with ExitStack() as stack:
             stack.enter_context(patch(f"{packing}.decode", self.codec.decode))
             stack.enter_context(patch(f"{packing}.ENTRIES", ENTRIES_AN_ARCHIVE))
-            stack.enter_context(patch(f"{SETTLE}.ThreadPoolExecutor", OneThread))
-            stack.enter_context(patch(f"{SETTLE}.ACKNOWLEDGED_IN_A_CALL", ACKNOWLEDGED_IN_A_CALL))
-            for name in (module, "tidemark.pipeline.ingest.on_spark"):
+            for name in (module, "tidemark.pipeline.ingest.outcome"):
                 stack.enter_context(patch(f"{name}.encode", self.codec.encode))
                 stack.enter_context(patch(f"{name}.decode", self.codec.decode))
             if self.planted is AS_IT_IS and self.seed % 2:

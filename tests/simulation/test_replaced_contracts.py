@@ -8,7 +8,7 @@ from tests.ingest.fakes import AMPLE, World
 from tidemark.pipeline.errors import ContractReplaced
 from tidemark.pipeline.ingest.outcome import Side, Taken
 from tidemark.pipeline.ingest.settle import Settling
-from tidemark.pipeline.ingest.take import Landing, Tracking, pulled, take
+from tidemark.pipeline.ingest.take import Batches, Landing, Tracking, take
 from tidemark.pipeline.ingest.ticks import begin_where_new
 from tidemark.pipeline.lake.log.tracking_log import TrackingLog
 from tidemark.pipeline.watermark.state import Snapshot
@@ -30,8 +30,8 @@ def world(tmp_path: Path) -> World:
 def taken_by_the_old_one(world: World, side: Side) -> Taken:
     subscription = world.tracking if side is Side.TRACKING else world.base
     keeper = Tracking(world.reader, world.copies, None, world.clock, OLD)
-    landing = Landing(world.heartbeats, world.quarantine, world.reader, None, world.clock, OLD)
-    batches = pulled(subscription, AMPLE, world.clock, lambda *_: True)
+    landing = Landing(world.heartbeats, world.quarantine, world.reader, lambda: None, world.clock, OLD)
+    batches = Batches(subscription, AMPLE, world.clock)
     until = world.clock.monotonic() + 60
     return take(batches, subscription, keeper if side is Side.TRACKING else landing, world.clock, until)
 

@@ -27,7 +27,7 @@ def test_every_invariant_holds_under_any_trouble(part: int) -> None:
     assert totals["failed ticks"] > len(seeds)
     assert totals[Reason.ADVANCED] > len(seeds) // 4
     assert totals[Reason.PINNED_BY_BACKLOG] > len(seeds) // 4
-    # Its clocks are wrong by too little for HELD_CLOCK_SKEW: that is tests/ingest/test_clock_skew.py.
+    # Its clocks are wrong by too little for HELD_CLOCK_SKEW: that is tests/watermark/test_clock_skew.py.
     for reason in set(Reason) - {Reason.HELD_CLOCK_SKEW}:
         assert totals[reason], f"no decision of seeds {seeds[:3]}, ... said {reason}"
     assert totals["rounds"] > len(seeds)

@@ -28,6 +28,9 @@ if TYPE_CHECKING:
 CONTRACT_DIGEST = "a contract"
 """What all workers judge by."""
 
+ACKNOWLEDGED_IN_A_CALL = 5
+"""So few, so that a process dies between two calls that acknowledge."""
+
 SIZE = 100
 """Bytes of a message, for the price of readings."""
 
@@ -230,8 +233,12 @@ class WorkersSubscription(ModelSubscription):
 
     def acknowledge(self, ack_ids: Sequence[str]) -> Acknowledged:
         process: Any = self._outside
-        process.world.let_go(self._name, [self._pulled[one].message_id for one in ack_ids])
-        return super().acknowledge(ack_ids)
+        acknowledged = Acknowledged()
+        for first in range(0, len(ack_ids), ACKNOWLEDGED_IN_A_CALL):
+            chunk = ack_ids[first : first + ACKNOWLEDGED_IN_A_CALL]
+            process.world.let_go(self._name, [self._pulled[one].message_id for one in chunk])
+            acknowledged += super().acknowledge(chunk)
+        return acknowledged
 
     def give_back(self, ack_ids: Sequence[str], seconds: int = GIVEN_BACK_SECONDS) -> None:
         process: Any = self._outside

@@ -13,12 +13,10 @@ from pyspark.sql import SparkSession
 from tests.spark.deaths import maybe_die
 from tidemark.pipeline.clock import SystemClock
 from tidemark.pipeline.contract.heartbeat import FieldKind
-from tidemark.pipeline.ingest import readers
-from tidemark.pipeline.ingest.on_spark import Read, SparkReaders, read_share
+from tidemark.pipeline.ingest import rounds as module
 from tidemark.pipeline.ingest.outcome import Side
-from tidemark.pipeline.ingest.readers import Share, new_files
-from tidemark.pipeline.ingest.rounds import RoundDone, Rounds, RunPlan
-from tidemark.pipeline.ingest.settle import Settling
+from tidemark.pipeline.ingest.rounds import Read, RoundDone, Rounds, RunPlan, Share, SparkReaders, read_share
+from tidemark.pipeline.ingest.settle import Settling, new_files
 from tidemark.pipeline.kept import Kept
 from tidemark.pipeline.lake.layout import Lake
 from tidemark.pipeline.lake.tables.new_files import NewFile, NewFiles
@@ -147,7 +145,7 @@ def read_and_die(share: Share, numbers: Iterable[pa.RecordBatch]) -> Iterator[pa
 
 def read_handing_over(share: Share, numbers: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """What readers run if they or their driver may die."""
-    with patch.object(readers, "HANDED_OVER", HANDED_OVER):
+    with patch.object(module, "HANDED_OVER", HANDED_OVER):
         yield from read_share(share, numbers)
 
 

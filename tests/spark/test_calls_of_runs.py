@@ -18,9 +18,8 @@ from tidemark.pipeline.clock import SystemClock
 from tidemark.pipeline.compute.columns import DiffPlan
 from tidemark.pipeline.compute.micro_batch import MicroBatch, compute_windows
 from tidemark.pipeline.identity import IN_PARTS, Component
-from tidemark.pipeline.ingest.on_spark import SparkReaders
 from tidemark.pipeline.ingest.outcome import Side
-from tidemark.pipeline.ingest.rounds import Rounds
+from tidemark.pipeline.ingest.rounds import Rounds, SparkReaders
 from tidemark.pipeline.ingest.settle import Settling
 from tidemark.pipeline.kept import Kept
 from tidemark.pipeline.lake.layout import Lake

@@ -29,7 +29,7 @@ from tidemark.pipeline.spark.executor_archive import (
 )
 from tidemark.pipeline.spark.session import server_config, session_config
 
-IMPORTS = "import sys, tidemark.pipeline.ingest.on_spark as r; print(sys.executable, r.__file__, sys.argv[1])"
+IMPORTS = "import sys, tidemark.pipeline.ingest.rounds as r; print(sys.executable, r.__file__, sys.argv[1])"
 
 
 @pytest.fixture(scope="module")
@@ -68,7 +68,7 @@ def test_a_python_without_tidemark_runs_what_is_in_the_archive(unpacked: Path) -
     done = start(unpacked, PYSPARK_PYTHON=python)
     assert done.returncode == 0, done.stderr
     packages = unpacked / "environment" / "site-packages"
-    assert done.stdout == f"{python} {packages}/tidemark/pipeline/ingest/on_spark.py an argument\n"
+    assert done.stdout == f"{python} {packages}/tidemark/pipeline/ingest/rounds.py an argument\n"
 
 
 def test_a_python_of_another_minor_version_is_passed_over_and_said_if_there_is_no_other(

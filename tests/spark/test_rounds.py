@@ -25,7 +25,7 @@ from tests.spark.rounds import (
     settings_of,
     tracked,
 )
-from tidemark.pipeline.ingest import on_spark
+from tidemark.pipeline.ingest import rounds as module
 from tidemark.pipeline.ingest.outcome import Settled
 from tidemark.pipeline.ingest.rounds import Ended, RoundDone
 from tidemark.pipeline.ingest.take import Budget
@@ -141,7 +141,7 @@ def test_a_round_that_hangs_is_interrupted_and_its_messages_come_again(
     settings = settings_of(world.settings, str(world.lake), readers=2)
     world.publish(500)
     with monkeypatch.context() as impatient:
-        impatient.setattr(on_spark, "HANGS_AFTER", timedelta(seconds=3))
+        impatient.setattr(module, "HANGS_AFTER", timedelta(seconds=3))
         with (
             a_run(spark, settings, read=read_for_ever, interrupt=spark.sparkContext.cancelAllJobs) as rounds,
             pytest.raises(Exception, match="cancelled"),

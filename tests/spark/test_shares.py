@@ -16,19 +16,23 @@ from tests.ingest.fakes import FIELDS, World
 from tests.ingest.model_subscription import ModelSubscription
 from tests.watermark.builders import at
 from tidemark.pipeline.clock import to_us
-from tidemark.pipeline.ingest import on_spark
-from tidemark.pipeline.ingest.copies import RememberedCopies
-from tidemark.pipeline.ingest.on_spark import TAKEN, read_share, taken_of_rows
+from tidemark.pipeline.ingest import rounds as module
+from tidemark.pipeline.ingest.counting import RememberedCopies
 from tidemark.pipeline.ingest.outcome import Settled, Side, Taken
-from tidemark.pipeline.ingest.readers import Reader, Share, taken_of
 from tidemark.pipeline.ingest.rounds import (
     DRY_ROUNDS,
     PLAN,
+    TAKEN,
     Ended,
+    Reader,
     RoundDone,
     Rounds,
     RunPlan,
+    Share,
+    read_share,
     sentence_of,
+    taken_of,
+    taken_of_rows,
 )
 from tidemark.pipeline.ingest.settle import Settling
 from tidemark.pipeline.kept import Kept
@@ -150,7 +154,7 @@ class Counting:
 def test_nine_runs_in_one_worker_keep_the_connections_of_at_most_two(
     monkeypatch: pytest.MonkeyPatch, settings: Sequence[int], made: int
 ) -> None:
-    monkeypatch.setattr(on_spark, "Reader", Counting)
+    monkeypatch.setattr(module, "Reader", Counting)
     monkeypatch.setattr(Counting, "made", 0)
     numbers = pa.RecordBatch.from_pydict({"id": [0, 1]})
     for minutes in settings:

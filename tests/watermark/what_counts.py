@@ -16,7 +16,7 @@ import numpy as np
 
 from tests.watermark.builders import START_US, disorder, ints
 from tidemark.pipeline.clock import from_us
-from tidemark.pipeline.ingest.copies import RememberedCopies, keys_of
+from tidemark.pipeline.ingest.counting import RememberedCopies, keys_of
 from tidemark.pipeline.watermark.histogram import A_COPY, Histogram, Ints
 from tidemark.pipeline.watermark.policy import Policy
 from tidemark.pipeline.watermark.readings import Reading

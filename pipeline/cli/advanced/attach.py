@@ -13,11 +13,10 @@ from tidemark.pipeline.cli.here import lake_of
 from tidemark.pipeline.cli.options import option
 from tidemark.pipeline.clock import Clock, SystemClock
 from tidemark.pipeline.errors import InvalidSettings, NewerFormat, ProvisionRefused, PubSubUnreachable
-from tidemark.pipeline.ingest.copies import RememberedCopies
+from tidemark.pipeline.ingest.counting import RememberedCopies
 from tidemark.pipeline.ingest.outcome import Side
-from tidemark.pipeline.ingest.readers import tick_budget
 from tidemark.pipeline.ingest.signals import signals_of
-from tidemark.pipeline.ingest.ticks import Tracked, track
+from tidemark.pipeline.ingest.ticks import Tracked, tick_budget, track
 from tidemark.pipeline.kept import Kept
 from tidemark.pipeline.observe.outlet import check_libraries, outlet_of
 from tidemark.pipeline.observe.recorder import OFF, Recorder

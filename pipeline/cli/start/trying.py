@@ -12,8 +12,7 @@ import typer
 from tidemark.pipeline.cli.options import AsJson, apart_from, duration_option, only_with, option, positive, time_option
 from tidemark.pipeline.cli.output import WARNING, columns, console, counted, exact_iso, print_json, safe
 from tidemark.pipeline.clock import Clock, SystemClock, format_duration
-from tidemark.pipeline.ingest.samples import Sample, SampleReading, read_samples
-from tidemark.pipeline.ingest.trial import SampleVerdict, Trial, try_samples
+from tidemark.pipeline.ingest.samples import Sample, SampleReading, SampleVerdict, Trial, read_samples, try_samples
 from tidemark.pipeline.pubsub.connection import subscriber_client
 from tidemark.pipeline.pubsub.sampling import sample_messages
 from tidemark.pipeline.pubsub.schemas import reader_of

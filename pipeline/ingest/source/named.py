@@ -13,8 +13,7 @@ import pyarrow as pa
 from tidemark.pipeline.clock import Clock
 from tidemark.pipeline.contract.heartbeat import HeartbeatReader
 from tidemark.pipeline.errors import LandingOver, ObjectExists
-from tidemark.pipeline.ingest.settle import acknowledge
-from tidemark.pipeline.ingest.take import Budget, Landing, after_a_small_batch, pulled, take
+from tidemark.pipeline.ingest.take import Batches, Budget, Landing, take
 from tidemark.pipeline.lake.landings import MANIFEST, PIECE, NamedLanding, piece_name
 from tidemark.pipeline.lake.store.notes import Notes
 from tidemark.pipeline.lake.store.objects import ObjectStore
@@ -68,8 +67,8 @@ def land_named(
     if is_over():
         raise _over(name)
     pieces, until = _Pieces(objects, name), clock.monotonic() + budget.max_time.total_seconds()
-    keeper = Landing(pieces, quarantine, reader, watermark, clock)
-    taken = take(pulled(subscription, budget, clock, after_a_small_batch), subscription, keeper, clock, until)
+    keeper = Landing(pieces, quarantine, reader, lambda: watermark, clock)
+    taken = take(Batches(subscription, budget, clock), subscription, keeper, clock, until)
     ack_ids = taken.ack_ids
     try:
         quarantine.add(taken.rejected, {})
@@ -84,7 +83,7 @@ def land_named(
             return first
         if is_over():
             raise _over(name)
-        acknowledge(subscription, taken.ack_ids)
+        subscription.acknowledge(ack_ids)
         ack_ids = []
     finally:
         subscription.give_back(ack_ids)  # unless they were acknowledged

@@ -27,15 +27,14 @@ from pyspark.sql.streaming.datasource import (
 
 from tidemark.pipeline.clock import Clock, SystemClock, from_us, to_us
 from tidemark.pipeline.contract.heartbeat import HeartbeatReader
-from tidemark.pipeline.errors import ExecutorsUnable, InvalidSettings, ObjectExists, PubSubError
+from tidemark.pipeline.errors import ExecutorsUnable, InvalidSettings, PubSubError
 from tidemark.pipeline.ingest.source.named import land_named
 from tidemark.pipeline.ingest.source.pubsub_options import WATERMARK, SourceOptions, read_options
 from tidemark.pipeline.ingest.take import Budget
 from tidemark.pipeline.kept import Kept
 from tidemark.pipeline.lake.landings import FOLDER, MANIFEST, PIECE, LandedBatches
 from tidemark.pipeline.lake.layout import Lake
-from tidemark.pipeline.lake.store.notes import Notes
-from tidemark.pipeline.lake.store.objects import ObjectStore
+from tidemark.pipeline.lake.store.notes import JsonKind, Notes
 from tidemark.pipeline.lake.tables.heartbeats import PARTITION, heartbeat_schema
 from tidemark.pipeline.lake.tables.new_files import NewFiles
 from tidemark.pipeline.lake.tables.quarantine import QUARANTINE
@@ -96,10 +95,6 @@ class Connections:
         accepted = self.lake.accepted_schemas(options.schema_names)
         return CLIENTS.get(kept_as, lambda: reader_of(options.contract, options, accepted))
 
-    def objects(self) -> ObjectStore:
-        """Return the object store of the lake."""
-        return self.lake.objects()
-
     def watermark(self) -> datetime | None:
         """Return the newest decision's watermark; None if tidemark does not track the topic in this lake."""
         decided = self.lake.tracking_log().newest_decision()
@@ -129,6 +124,10 @@ class Offset:
     def partitions(self, limit: ReadLimit) -> "list[LandingPartition]":
         """Return one partition per reader."""
         return [LandingPartition(self, reader, limit) for reader in range(self.readers)]
+
+
+PLAN = JsonKind(FOLDER, "restore a copy: its readers may have acknowledged messages", suffix="/plan", holds=Offset)
+"""The end of a batch read, as its first reader planned it. The key is the name of the landing."""
 
 
 @dataclass(frozen=True)
@@ -236,7 +235,7 @@ class NamedReader:
         if not isinstance(partition, LandingPartition):
             raise TypeError(f"not a partition of this source: {partition!r}")
         connections, offset = self._connections, partition.offset
-        objects = connections.objects()
+        objects = connections.lake.objects()
         batches = LandedBatches(objects, offset.run)
         watermark = None if offset.watermark_us is None else from_us(offset.watermark_us)
         with connections.subscription() as subscription:
@@ -271,13 +270,9 @@ class PubSubReader(NamedReader, DataSourceReader):
                 "a batch read of pubsub needs the option landing, a name to land under: messages are acknowledged when "
                 "they are read, and reading again under the same name returns the same rows and pulls nothing"
             )
-        plan = self._planned(name, 0)
-        objects, planned = self._connections.objects(), f"{FOLDER}{name}/plan"
-        try:
-            objects.create(planned, orjson.dumps(plan.written()))
-        except ObjectExists:
-            plan = Offset.read(orjson.loads(objects.read(planned)))
-        return plan.partitions(self.getDefaultReadLimit())
+        plans = Notes(self._connections.lake.objects(), PLAN)
+        plans.ensure(name, self._planned(name, 0))
+        return plans.read(name).partitions(self.getDefaultReadLimit())
 
 
 class PubSubStreamReader(NamedReader, DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -326,7 +321,7 @@ class PubSubStreamReader(NamedReader, DataSourceStreamReader, SupportsTriggerAva
         batches."""
         offset = Offset.read(end)
         if offset.run != NO_RUN:
-            batches = LandedBatches(self._connections.objects(), offset.run)
+            batches = LandedBatches(self._connections.lake.objects(), offset.run)
             batches.end(offset.batch, keep=self._options.keep_batches)
 
     def _is_caught_up(self, before: Offset) -> bool:
@@ -349,7 +344,7 @@ class PubSubStreamReader(NamedReader, DataSourceStreamReader, SupportsTriggerAva
         return is_held or reading.no_later_than >= self._available_at
 
     def _brought_nothing_older(self, offset: Offset) -> bool:
-        objects = self._connections.objects()
+        objects = self._connections.lake.objects()
         batches, manifests = LandedBatches(objects, offset.run), Notes(objects, MANIFEST)
         landings = [manifests.find(batches.name(offset.batch, reader)) for reader in range(offset.readers)]
         oldest = [landing.oldest_publish_time for landing in landings if landing is not None]

@@ -23,7 +23,7 @@ from tidemark.pipeline.contract.payloads.schemas import (
     Encoding,
     PayloadFormat,
 )
-from tidemark.pipeline.pubsub.received import table_of
+from tidemark.pipeline.pubsub.pulls import table_of
 
 AVRO: dict[str, Any] = {
     "type": "record",

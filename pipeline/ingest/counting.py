@@ -1,0 +1,184 @@
+"""Counts tracked messages: turns their times into a histogram, and recognizes copies.
+
+A copy is a message that a publisher sent again, with the same stream, id, event time and payload. It does not hold the
+watermark if its first copy is in the log. The first copy holds it until it has landed.
+"""
+
+import uuid
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Any, ClassVar
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from tidemark.pipeline.clock import duration_us
+from tidemark.pipeline.contract.heartbeat import Asking, HeartbeatReader, Rejection, Undecided
+from tidemark.pipeline.contract.judging import Bools, JudgedPart, judge, judged_parts, publisher_ids
+from tidemark.pipeline.contract.messages import Messages
+from tidemark.pipeline.watermark.histogram import A_COPY, NO_MINIMUM, Histogram, Ints, cells_of
+
+MOST_REMEMBERED = 1_000_000
+"""Maximum number of remembered messages: 16 MB, or ten minutes at 1,600 messages a second."""
+
+ATTEMPTS_NOTED = 4
+"""Maximum number of a process's attempts that may still be settled: a round runs while the previous one is settled."""
+
+
+class RememberedCopies:
+    """The tracked messages that this process has made durable, each with its smallest publish time.
+
+    Guarantee: `are_copies` is true only for a message that was remembered with an earlier or equal publish time. A
+    message is remembered only after the attempt that counted it is in the log. Messages beyond `at_most`, or older than
+    `within`, are forgotten. A forgotten message counts as a first copy, which at worst holds the watermark longer.
+
+    A message is identified by a 64-bit hash of its key, salted with the process's secret. With a million messages
+    remembered, the chance of a false match is 1 in 10 trillion; such a message may be late.
+    """
+
+    def __init__(self, within: timedelta = timedelta(0), at_most: int = MOST_REMEMBERED) -> None:
+        self._within_us, self._at_most = duration_us(within), at_most if within else 0
+        self._keys, self._publish_us = np.empty((2, 0), dtype=np.int64)
+        self._noted: dict[str, tuple[Ints, Ints]] = {}
+
+    @property
+    def is_on(self) -> bool:
+        """True if this process remembers messages."""
+        return self._at_most > 0
+
+    def are_copies(self, keys: Ints, publish_us: Ints) -> npt.NDArray[np.bool_]:
+        """Return a mask of the messages for which a copy with an earlier or equal publish time is remembered."""
+        if not len(self._keys):
+            return np.zeros(len(keys), dtype=np.bool_)
+        place = np.minimum(np.searchsorted(self._keys, keys), len(self._keys) - 1)
+        known: npt.NDArray[np.bool_] = (self._keys[place] == keys) & (self._publish_us[place] <= publish_us)
+        return known
+
+    def note(self, keys: Ints, publish_us: Ints) -> str:
+        """Note the messages that an attempt counted in full, and return the attempt's name."""
+        attempt = uuid.uuid4().hex
+        if self.is_on and len(keys):
+            self._noted[attempt] = keys, publish_us
+        return attempt
+
+    def settle(self, attempts: Collection[str]) -> None:
+        """Remember the messages of these attempts, which are now in the log, and drop older attempts."""
+        for attempt in [name for name in self._noted if name in attempts]:
+            self._remember(*self._noted.pop(attempt))
+        for name in list(self._noted)[:-ATTEMPTS_NOTED]:
+            del self._noted[name]
+
+    def _remember(self, keys: Ints, publish_us: Ints) -> None:
+        oldest_us = max(int(column.max()) for column in (publish_us, self._publish_us) if len(column)) - self._within_us
+        order = np.lexsort((publish_us, keys))
+        keys, publish_us = keys[order], publish_us[order]
+        first = np.ones(len(keys), dtype=np.bool_)
+        first[1:] = keys[1:] != keys[:-1]
+        keys, publish_us = self._merged(keys[first], publish_us[first])
+        kept = publish_us >= oldest_us
+        if np.count_nonzero(kept) > self._at_most:
+            kept = np.zeros(len(keys), dtype=np.bool_)
+            kept[np.argpartition(publish_us, -self._at_most)[-self._at_most :]] = True
+        self._keys, self._publish_us = (keys, publish_us) if kept.all() else (keys[kept], publish_us[kept])
+
+    def _merged(self, keys: Ints, publish_us: Ints) -> tuple[Ints, Ints]:
+        """Merge messages with sorted, unique keys into the memory, without sorting the memory itself, which is long."""
+        place = np.searchsorted(self._keys, keys)
+        known = np.zeros(len(keys), dtype=np.bool_)
+        inside = place < len(self._keys)
+        known[inside] = self._keys[place[inside]] == keys[inside]
+        least_us = self._publish_us.copy()
+        least_us[place[known]] = np.minimum(least_us[place[known]], publish_us[known])
+        new = ~known
+        return np.insert(self._keys, place[new], keys[new]), np.insert(least_us, place[new], publish_us[new])
+
+
+def keys_of(*columns: Iterable[Any]) -> Ints:
+    """Hash each message's stream, id, event time and payload, which copies share. The payload is included because base
+    may reject one payload and accept another."""
+    return np.fromiter(map(hash, zip(*columns, strict=True)), dtype=np.int64)
+
+
+AT_ONCE = 200
+"""Number of laggards whose payloads are decoded together. Small batches are cheaper: long-lived objects cost the
+garbage collector more than the decoding."""
+
+NONE: Ints = np.empty(0, dtype=np.int64)
+
+
+@dataclass(frozen=True, slots=True)
+class Counted:
+    """The result of counting: the number of messages, their histogram, the keys and publish times of those that may
+    have copies, and the undecided messages by position, which are not in the histogram. None is `left`."""
+
+    left: ClassVar[Sequence[int]] = ()
+
+    messages: int
+    histogram: Histogram
+    keys: Ints = field(default_factory=NONE.copy)
+    publish_us: Ints = field(default_factory=NONE.copy)
+    undecided: Mapping[int, Undecided] = field(default_factory=dict)
+
+
+def counted_parts(
+    messages: Messages,
+    reader: HeartbeatReader,
+    copies: RememberedCopies,
+    asking: Asking,
+    laggard: timedelta | None = None,
+) -> Iterator[Counted]:
+    """Count messages in order, in parts that bound memory and work. A rejected message, or a copy of a remembered one,
+    counts by its publish time alone. If messages hold several heartbeats, each counts, and so does a rejection beside
+    them.
+
+    A message that lags more than `laggard` is also judged by its payload, if it has one. It counts in full without a
+    payload, which a transform may have dropped, or if its payload is undecided.
+    """
+    if reader.contract.needs_payload:
+        for part in judged_parts(messages, reader, asking):
+            yield _counted_part(part, reader, copies)
+        return
+    judged = judge(messages.attributes, None, messages.published_us, reader)
+    if laggard is not None and reader.contract.payload.is_read:
+        lag_us = messages.published_us - judged.event_us
+        late = np.flatnonzero(judged.is_heartbeat & (lag_us > duration_us(laggard)))
+        judged.is_heartbeat[late] = ~_are_unreadable(messages, late, reader, asking)
+    yield _counted_part(JudgedPart(messages, messages.attributes, (), judged), reader, copies)
+
+
+def _are_unreadable(messages: Messages, late: Ints, reader: HeartbeatReader, asking: Asking) -> Bools:
+    """Return a mask of the late messages whose payload cannot be read."""
+    found = np.zeros(len(late), dtype=np.bool_)
+    has_payload = np.fromiter((bool(messages.payloads[row]) for row in late), dtype=np.bool_, count=len(late))
+    left = np.flatnonzero(has_payload)
+    while len(left):
+        rest = Messages(messages.table.take(pa.array(late[left[:AT_ONCE]])))
+        payloads = reader.decode(rest, asking).payloads
+        found[left[: len(payloads)]] = [isinstance(payload, Rejection) for payload in payloads]
+        left = left[len(payloads) :]
+    return found
+
+
+def _counted_part(part: JudgedPart, reader: HeartbeatReader, copies: RememberedCopies) -> Counted:
+    judged, elements, messages = part.judged, part.elements, part.messages
+    is_good, event_us, undecided = judged.is_heartbeat, judged.event_us, judged.undecided
+    published_us, data, first, end = messages.published_us, messages.payloads, 0, len(messages)
+    is_counted = np.ones(len(is_good), dtype=np.bool_)
+    is_counted[list(undecided)] = False
+    if elements is not None:
+        first, end = elements.first, elements.end
+        published_us, data = published_us[elements.owners], [data[owner] for owner in elements.owners]
+        is_counted &= elements.counted(is_good)
+        undecided = {elements.owners[row] - first: why for row, why in undecided.items()}
+    is_first, keys, event_us = NONE, NONE, np.where(is_good, event_us, NO_MINIMUM)
+    if copies.is_on:
+        ids = publisher_ids(reader.contract, part.attributes, part.payloads)
+        named = is_good & ids.is_valid().to_numpy(zero_copy_only=False)
+        if named.any():
+            keys = keys_of(judged.stream_ids.to_pylist(), ids.to_pylist(), judged.event_us.tolist(), data)
+            are_copies = named & copies.are_copies(keys, published_us)
+            is_first, event_us = np.flatnonzero(named & ~are_copies), np.where(are_copies, A_COPY, event_us)
+    histogram = Histogram.of_cells(cells_of(published_us[is_counted], event_us[is_counted]))
+    return Counted(end - first, histogram, keys[is_first], published_us[is_first], undecided)
