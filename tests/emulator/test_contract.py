@@ -240,8 +240,8 @@ def test_a_subscription_outlives_its_topic(server: Server, topic: str, base: str
 
 
 def test_requests_that_make_no_sense_are_refused(server: Server, topic: str, base: str) -> None:
-    server.publish(topic, 2)
     other = server.subscription(topic, "other")
+    server.publish(topic, 2)
     received = server.pull(base, at_most=1)
     assert len(received) == 1, "a pull gives no more than asked for"
     (theirs, _) = server.pull(other)
