@@ -67,11 +67,6 @@ def test_a_heartbeat_is_read_from_the_payload_where_the_contract_says_so() -> No
     assert by_payload(payload) == Heartbeat("pump-7", PUBLISHED_US - 1_500_000)
 
 
-@pytest.mark.parametrize("who", [True, False, None, "", 1.5, [], {"id": 1}])
-def test_nothing_but_text_or_a_whole_number_names_a_stream(who: object) -> None:
-    assert reason_of(by_payload({"when": milliseconds(PUBLISHED_US), "who": who})) is RejectionReason.NO_STREAM_ID
-
-
 @pytest.mark.parametrize(
     ("changed", "needed"),
     [
@@ -129,15 +124,6 @@ def test_an_event_time_is_milliseconds_or_rfc_3339(written: object, moment: date
 )
 def test_anything_else_is_no_event_time(written: object) -> None:
     assert read_event_time(written) is None
-
-
-@bounded
-@given(st.datetimes(datetime(1900, 1, 1), datetime(2200, 1, 1)), st.integers(-23 * 60, 23 * 60))  # noqa: DTZ001
-def test_rfc_3339_is_exact_in_every_offset(naive: datetime, offset: int) -> None:
-    moment = naive.replace(tzinfo=UTC)
-    sign, (hours, minutes) = "-" if offset < 0 else "+", divmod(abs(offset), 60)
-    local = (moment + timedelta(minutes=offset)).replace(tzinfo=None).isoformat()
-    assert read_event_time(f"{local}{sign}{hours:02}:{minutes:02}") == to_us(moment)
 
 
 UNITS = {"s": 10**6, "ms": 10**3, "us": 1}
@@ -250,6 +236,8 @@ def test_no_unit_is_named_where_none_would_be_right() -> None:
 @pytest.mark.parametrize(
     ("value", "said"),
     [
+        (None, "absent or null"),
+        ("", "empty"),
         (True, "true, neither a text nor a whole number of 64 bits"),
         (1e30, "1e+30, neither a text nor a whole number of 64 bits"),
         ([], "an array, neither a text nor a whole number of 64 bits"),
@@ -331,17 +319,6 @@ event_times = st.one_of(
 )
 
 
-@bounded
-@given(json_values | event_times, json_values)
-def test_any_json_in_the_payload_is_read_or_rejected_and_the_bounds_hold(when: object, who: object) -> None:
-    outcome = by_payload({"when": when, "who": who})
-    if isinstance(outcome, Heartbeat):
-        assert FIRST_US <= outcome.event_time_us <= PUBLISHED_US + SKEW_US
-        assert outcome.stream_id == str(who) != ""
-    else:
-        assert outcome.detail
-
-
 def nested(depth: int) -> Any:
     value: Any = 1
     for _ in range(depth):
@@ -350,7 +327,9 @@ def nested(depth: int) -> Any:
 
 
 numbers = (float("nan"), float("inf"), -float("inf"), 1e308, 5e-324, 10**5000, -(10**5000))
-hostile = json_values | st.sampled_from([*numbers, True, "\x00", "9" * 9999]) | st.integers(1, 5000).map(nested)
+hostile = (
+    json_values | event_times | st.sampled_from([*numbers, True, "\x00", "9" * 9999]) | st.integers(1, 5000).map(nested)
+)
 PATHS = (
     *("a.b", "a[0].a", "length(@)", "a[*].b | [0]", "to_number(a)", "to_string(@)"),
     *("@ == a", "sort(a)", "&a", "*.a[]"),
@@ -371,7 +350,11 @@ def test_hostile_values_never_raise(
     )
     for payload in ({"a": value, "b": other}, value, {"a": PUBLISHED_US, "b": value}):
         outcome = HeartbeatReader(contract).read({}, payload, PUBLISHED_US)
-        assert outcome.stream_id.encode() if isinstance(outcome, Heartbeat) else len(outcome.detail) < 500
+        if isinstance(outcome, Heartbeat):
+            assert FIRST_US <= outcome.event_time_us <= PUBLISHED_US + SKEW_US
+            assert outcome.stream_id.encode()
+        else:
+            assert 0 < len(outcome.detail) < 500
 
 
 @given(st.lists(st.sampled_from(["a", "b", "_c1"]), min_size=1, max_size=4), json_values | st.just({"a": {"b": [1]}}))

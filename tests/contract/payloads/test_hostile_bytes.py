@@ -42,7 +42,6 @@ FORMS: dict[str, tuple[str, dict[str, str], bytes]] = {
     "gzip": ("json", {}, gzip.compress(EVENT)),
     "avro": ("avro", {}, avro(AVRO, BEAT)),
     "avro's json": ("avro", written(encoding="JSON"), avro_text(AVRO, BEAT)),
-    "avro in gzip": ("avro", {"content-encoding": "gzip"}, gzip.compress(avro(AVRO, BEAT))),
     "protobuf": ("protobuf", {}, b"\x12\x01d\x1a\x08" + bytes(8) + b"\x3a\x08" + bytes(8) + b"\x4a\x03\x12\x01e"),
     "protobuf's json": ("protobuf", written(encoding="JSON"), PROTO_TEXT),
     "cloudevents": ("cloudevents", STRUCTURED, EVENT),

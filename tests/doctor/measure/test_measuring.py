@@ -126,7 +126,7 @@ def test_each_deviation_is_found_and_named(model: type[PubSubModel], expected: d
 
 def test_late_visibility_is_found_and_the_slack_is_three_times_it() -> None:
     with service(faults=Faults(visible_after=timedelta(seconds=1.3))) as given:
-        facts = measured(given, plan=replace(QUICK, rounds=1))
+        facts = measured(given, plan=replace(QUICK, rounds=1, messages=20))
     found = of_a_service(facts)
     assert found[DELAY].verdict is Verdict.DIFFERS
     assert found[PASSED].found.startswith("passed in 1 of 1 readings, by up to ")
