@@ -18,7 +18,7 @@ from tidemark.local.services.stack import dagster_environment
 from tidemark.pipeline.clock import rough
 from tidemark.pipeline.compute.table_definition import own_tables
 from tidemark.pipeline.doctor.finding import Level, Said, Setup, broken, ok, warning
-from tidemark.pipeline.doctor.rest import Silent, ask, bucket_of, bucket_url
+from tidemark.pipeline.doctor.rest import Silent, ask, bucket_of, bucket_url, reason_of
 from tidemark.pipeline.errors import InvalidSettings
 from tidemark.pipeline.lake.layout import HEARTBEAT_DIFFS, OWN_TABLES, Lake
 from tidemark.pipeline.lake.owner import NAME
@@ -38,7 +38,7 @@ LEAST_BYTES = 32 << 20
 def check_lake(setup: Setup) -> Iterator[Said]:
     """Check that the folder is writable, or that the bucket exists and neither deletes objects nor forbids deletion."""
     lake = setup.settings.lake
-    yield from _bucket(setup, lake) if lake.folder is None else _folder(lake.folder, "the lake", "lake.uri")
+    yield from _bucket(lake) if lake.folder is None else _folder(lake.folder, "the lake", "lake.uri")
 
 
 def check_state(setup: Setup) -> Iterator[Said]:
@@ -55,28 +55,29 @@ def _folder(folder: Path, what: str, setting: str) -> Iterator[Said]:
     yield ok(f"{what} is the folder {folder}")
 
 
-def _bucket(setup: Setup, lake: LakeSettings) -> Iterator[Said]:
+def _bucket(lake: LakeSettings) -> Iterator[Said]:
     name = bucket_of(lake)
     try:
-        answer = ask(bucket_url(lake), setup.clock, with_credentials=lake.endpoint is None)
+        response = ask(bucket_url(lake), with_credentials=lake.endpoint is None)
     except Silent as error:
         yield broken(f"{error}; check the network{' and lake.endpoint' if lake.endpoint else ''}")
         return
-    if answer.status == 404:
+    if response.status_code == 404:
         yield broken(
             f"there is no bucket gs://{name}: create it (`gcloud storage buckets create gs://{name} "
             "--uniform-bucket-level-access --public-access-prevention --location=<where the pipeline runs>`), or set "
             "lake.uri to another one"
         )
-    elif answer.status in (401, 403):
+    elif response.status_code in (401, 403):
         yield warning(
             f"the configuration of gs://{name} cannot be read without storage.buckets.get on it, which the pipeline "
-            f"itself does not need ({answer.reason}). To check it yourself: `gcloud storage buckets describe gs://{name}`"
+            f"itself does not need ({reason_of(response)}). To check it yourself: `gcloud storage buckets describe "
+            f"gs://{name}`"
         )
-    elif answer.status != 200:
-        yield broken(f"Cloud Storage refused to show gs://{name}: {answer.reason}")
+    elif response.status_code != 200:
+        yield broken(f"Cloud Storage refused to show gs://{name}: {reason_of(response)}")
     else:
-        yield from configured(name, answer.said)
+        yield from configured(name, response.json())
 
 
 def configured(name: str, bucket: Mapping[str, Any]) -> Iterator[Said]:

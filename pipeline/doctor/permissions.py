@@ -16,7 +16,7 @@ from google.cloud.monitoring_v3 import MetricServiceClient
 
 from tidemark.local.services.stack import emulator_is_absent
 from tidemark.pipeline.doctor.finding import RESOURCE_MANAGER, Level, Said, Setup, ok, warning
-from tidemark.pipeline.doctor.rest import Silent, ask, bucket_of, bucket_url
+from tidemark.pipeline.doctor.rest import Silent, ask, bucket_of, bucket_url, reason_of
 from tidemark.pipeline.errors import PermissionMissing, PubSubError
 from tidemark.pipeline.identity import BY_HAND, ON_PURPOSE, Component, On, Permission, needs_of, permissions_of, role_id
 from tidemark.pipeline.pubsub.backlog import monitoring_client, request_of
@@ -68,9 +68,8 @@ def check_project_permissions(setup: Setup) -> Iterator[Said]:
         return
     listed = ", ".join(permission.name for permission in wanted)
     try:
-        answer = ask(
+        response = ask(
             f"{setup.resource_manager}/v1/projects/{project}:testIamPermissions",
-            setup.clock,
             body={"permissions": [permission.name for permission in wanted]},
             with_credentials=not setup.settings.emulated,
             impersonate=pubsub.impersonate,
@@ -78,14 +77,14 @@ def check_project_permissions(setup: Setup) -> Iterator[Said]:
     except Silent as error:
         yield warning(f"{error}; whether the project {project} grants {listed} is not known")
         return
-    if answer.status != 200:
+    if response.status_code != 200:
         yield warning(
-            f"whether the project {project} grants {listed} is not known ({answer.reason}): enable the API with "
+            f"whether the project {project} grants {listed} is not known ({reason_of(response)}): enable the API with "
             f"`gcloud services enable cloudresourcemanager.googleapis.com --project={project}`, or look yourself with "
             f"`gcloud projects get-iam-policy {project}`"
         )
         return
-    yield from _compared(setup, On.PROJECT, f"projects/{project}", answer.said.get("permissions", ()))
+    yield from _compared(setup, On.PROJECT, f"projects/{project}", response.json().get("permissions", ()))
 
 
 def check_bucket_permissions(setup: Setup) -> Iterator[Said]:
@@ -95,20 +94,19 @@ def check_bucket_permissions(setup: Setup) -> Iterator[Said]:
         return
     wanted = _wanted(setup, On.BUCKET)
     try:
-        answer = ask(
+        response = ask(
             f"{bucket_url(lake)}/iam/testPermissions",
-            setup.clock,
             params=[("permissions", permission.name) for permission in wanted],
             with_credentials=lake.endpoint is None,
         )
     except Silent:  # the check of the bucket reports it
         return
-    if answer.status == 200:
-        yield from _compared(setup, On.BUCKET, f"gs://{bucket_of(lake)}", answer.said.get("permissions", ()))
+    if response.status_code == 200:
+        yield from _compared(setup, On.BUCKET, f"gs://{bucket_of(lake)}", response.json().get("permissions", ()))
     elif lake.endpoint is not None:
         yield ok(f"{lake.endpoint} checks no permissions")
-    elif answer.status != 404:  # the check of the bucket reports it
-        yield warning(f"permissions on gs://{bucket_of(lake)} are not known: {answer.reason}")
+    elif response.status_code != 404:  # the check of the bucket reports it
+        yield warning(f"permissions on gs://{bucket_of(lake)} are not known: {reason_of(response)}")
 
 
 def _wanted(setup: Setup, on: On) -> dict[Permission, list[Component]]:

@@ -3,8 +3,7 @@ comparison of this machine's clock with that of the services, by the `Date` head
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import UTC, timedelta
 from email.utils import parsedate_to_datetime
 from functools import partial
 from typing import Any
@@ -14,7 +13,7 @@ import requests
 from google.auth.exceptions import GoogleAuthError, TransportError
 from google.auth.transport.requests import AuthorizedSession, Request
 
-from tidemark.pipeline.clock import Clock, format_duration
+from tidemark.pipeline.clock import format_duration
 from tidemark.pipeline.doctor.finding import Said, Setup, broken, ok, warning
 from tidemark.pipeline.errors import PermissionMissing
 from tidemark.pipeline.pubsub.connection import credentials_of
@@ -27,49 +26,37 @@ STORAGE = "https://storage.googleapis.com"
 PUBSUB = "https://pubsub.googleapis.com"
 
 
-@dataclass(frozen=True, slots=True)
-class Answer:
-    """A response: its status, its content, this machine's time before and after the request, and the server's time."""
-
-    status: int
-    said: Mapping[str, Any]
-    asked_at: datetime
-    answered_at: datetime
-    server_at: datetime | None
-
-    @property
-    def reason(self) -> str:
-        """The service's message for a refusal, or else the status."""
-        error = self.said.get("error")
-        return str(error.get("message", error)) if isinstance(error, dict) else f"status {self.status}"
-
-
 class Silent(Exception):
     """A service did not answer."""
 
 
 def ask(
     url: str,
-    clock: Clock,
     *,
     body: Mapping[str, Any] | None = None,
     params: Sequence[tuple[str, str]] = (),
     with_credentials: bool = True,
     impersonate: str | None = None,
-) -> Answer:
+) -> requests.Response:
     """Send one request without retries: a GET, or a POST if there is a `body`. Raises Silent, and PermissionMissing if
     credentials are wanted but not available."""
     method = "GET" if body is None else "POST"
     try:
         with _session(impersonate) if with_credentials else requests.Session() as session:
-            asked_at = clock.now()
-            response = session.request(method, url, json=body, params=params, timeout=SECONDS)
-            answered_at = clock.now()
+            response: requests.Response = session.request(method, url, json=body, params=params, timeout=SECONDS)
     except GoogleAuthError as error:
         raise _unusable(error) from error
     except requests.RequestException as error:
         raise Silent(f"no answer from {url.partition('?')[0]}: {error}") from error
-    return Answer(response.status_code, _json(response), asked_at, answered_at, _date(response.headers.get("Date")))
+    return response
+
+
+def reason_of(response: requests.Response) -> str:
+    """Return the service's message for a refusal, or else the status."""
+    try:
+        return str(response.json()["error"]["message"])
+    except (ValueError, LookupError, TypeError):
+        return f"status {response.status_code}"
 
 
 def bucket_url(lake: LakeSettings) -> str:
@@ -84,22 +71,6 @@ def bucket_of(lake: LakeSettings) -> str:
 
 def _session(impersonate: str | None) -> Any:
     return AuthorizedSession(credentials_of(impersonate))  # type: ignore[no-untyped-call]
-
-
-def _json(response: Any) -> Mapping[str, Any]:
-    try:
-        said = response.json()
-    except ValueError:
-        return {}
-    return said if isinstance(said, dict) else {}
-
-
-def _date(header: str | None) -> datetime | None:
-    try:
-        read = parsedate_to_datetime(header or "")
-    except ValueError:
-        return None
-    return read if read.tzinfo else None
 
 
 def check_credentials(setup: Setup) -> Iterator[Said]:
@@ -147,21 +118,24 @@ def check_clock(setup: Setup) -> Iterator[Said]:
     settings = setup.settings
     with suppress(Silent):
         if not settings.emulated:
-            yield from compared(setup, ask(PUBSUB, setup.clock, with_credentials=False), "Pub/Sub")
+            yield from compared(setup, ask(PUBSUB, with_credentials=False), "Pub/Sub")
         elif settings.lake.folder is None:
-            answer = ask(bucket_url(settings.lake), setup.clock, with_credentials=settings.lake.endpoint is None)
-            yield from compared(setup, answer, "Cloud Storage")
+            response = ask(bucket_url(settings.lake), with_credentials=settings.lake.endpoint is None)
+            yield from compared(setup, response, "Cloud Storage")
         else:
             yield ok("neither the emulator nor the lake has a clock to compare with")
 
 
-def compared(setup: Setup, answer: Answer, whose: str) -> Iterator[Said]:
-    """Report the least difference between this machine's clock and a server's."""
-    if answer.server_at is None:
+def compared(setup: Setup, response: requests.Response, whose: str) -> Iterator[Said]:
+    """Report the least difference between this machine's clock and a server's. The response has just arrived."""
+    answered_at = setup.clock.now()
+    try:
+        server_at = parsedate_to_datetime(response.headers["Date"]).astimezone(UTC)
+    except (KeyError, ValueError):
         yield warning(f"{whose} sends no time in its responses, so this machine's clock could not be compared")
         return
-    ahead = answer.asked_at - (answer.server_at + RESOLUTION)
-    behind = answer.server_at - answer.answered_at
+    ahead = answered_at - response.elapsed - (server_at + RESOLUTION)
+    behind = server_at - answered_at
     near = setup.settings.policy.near_real_time
     remedy = "let NTP set the machine's clock (`timedatectl set-ntp true`)"
     if ahead > near:
