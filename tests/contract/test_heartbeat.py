@@ -285,17 +285,14 @@ def test_an_event_time_exactly_as_old_as_allowed_is_accepted_and_one_beyond_is_r
 @pytest.mark.parametrize(
     ("data", "detail"),
     [
-        (b"", "not JSON: "),
         (b"{", "not JSON: "),
         (b"\xff\xfe", "not JSON: "),
         (b'{"a": NaN}', "not JSON: "),
         (b'{"a": "\\ud800"}', "not JSON: "),
         (b"[" * 100_000, "not JSON: "),
-        (b"[]", "JSON, but an array, not an object"),
         (b'"text"', "JSON, but a string, not an object"),
         (b"null", "JSON, but null, not an object"),
         (b"true", "JSON, but a boolean, not an object"),
-        (b"7", "JSON, but a number, not an object"),
     ],
 )
 def test_a_payload_that_is_no_json_object_is_rejected(data: bytes, detail: str) -> None:
