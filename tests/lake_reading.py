@@ -24,7 +24,7 @@ from tidemark.pipeline.replay.trace import extent_of
 from tidemark.pipeline.settings import Settings, load_settings
 from tidemark.pipeline.tuning.inputs import report_on_lake
 from tidemark.pipeline.tuning.page import FIGURES
-from tidemark.pipeline.tuning.report import facts_of
+from tidemark.pipeline.tuning.report import Asked, facts_of
 from tidemark.pipeline.version import without_marks
 from tidemark.pipeline.watermark.state import Beginning, Compacted, DecisionRecord, Entry, Snapshot
 
@@ -139,7 +139,7 @@ def reports(lake: Lake) -> Iterable[bytes]:
 
 def tuning_facts(lake: Lake, settings: Settings) -> Mapping[str, Any]:
     """What a tuning report says of the lake, but for its sentences and where the lake is."""
-    report = report_on_lake(lake, settings, LATER, timedelta(hours=24), target=0.01, bands=[timedelta(seconds=10)])
+    report = report_on_lake(lake, Asked(settings, LATER, target=0.01, bands=[timedelta(seconds=10)]))
     facts = facts_of(report)
     return {name: facts[name] for name in TUNED}
 

@@ -172,7 +172,6 @@ TOGETHER: Tree = {
 AT_ONCE = {
     "message.stream_id",
     "pubsub.filter",
-    "windows.length",
     "windows.lookback",
     "tables.lookback",
     "housekeeping.heartbeats",

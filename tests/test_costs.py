@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 from google.pubsub_v1 import SubscriberClient
 
+from benchmarks import scale
 from benchmarks.calls import CLOCK, Counted, Ticks, counted_client
 from tests.dagster.house import publish
 from tidemark.local.emulator.model import PubSubModel
@@ -27,15 +28,6 @@ def test_the_price_of_readings_follows_the_backlog_and_the_budget_bounds_it() ->
     assert all(costs.tables())
     longer = [dollars for _, _, dollars in costs.an_outage(hours=48)]
     assert longer[1] == pytest.approx(4 * at_each_tick)
-
-
-def test_dropping_the_payload_pays_only_where_delivery_costs_more_than_the_transform() -> None:
-    assert costs.transform_pays_from(egress_tib=0) == float("inf")
-    payload_per_rest, egress = costs.transform_pays_from(20), 20
-    assert payload_per_rest == 2
-    for payload, pays in ((1.9, False), (2.1, True)):
-        with_it = (1 + payload) * costs.TRANSFORM_TIB + (costs.PUBSUB_TIB + egress)
-        assert (with_it < (1 + payload) * (costs.PUBSUB_TIB + egress)) == pays
 
 
 def test_a_tick_without_a_backlog_calls_pubsub_as_the_page_says_and_the_log_keeps_the_account(tmp_path: Path) -> None:
@@ -63,3 +55,11 @@ def test_a_tick_without_a_backlog_calls_pubsub_as_the_page_says_and_the_log_keep
         assert used.pulls - before.pulls == counted.calls["Pull"]
         assert (used.tracked - before.tracked, used.landed - before.landed, used.ticks - before.ticks) == (10, 10, 1)
         assert used.landed_bytes > before.landed_bytes
+
+
+def test_a_round_that_is_full_ends_early() -> None:
+    low, high = (scale.Load("continuous", rate) for rate in (33_000, 333_000))
+    assert low.cycle_seconds == scale.ROUND_SECONDS
+    assert 2 * high.rate * high.cycle_seconds == scale.ROUND_MESSAGES
+    assert high.commits_a_minute > low.commits_a_minute
+    assert all(scale.tables())

@@ -58,7 +58,6 @@ def test_each_command_is_found_where_it_is_said_to_be_with_the_help_that_is_list
     [
         ("tidemark re", ["release", "repair", "replay"]),
         ("tidemark repair --for", ["--forget"]),
-        ("tidemark --ve", ["--version"]),
     ],
 )
 def test_a_shell_completes_commands_and_the_options_of_commands_that_are_not_loaded(

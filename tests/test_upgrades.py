@@ -193,14 +193,11 @@ COMMANDS = (
     ("explain", "--at", "2026-11-21T05:30:00Z"),
     ("diffs", "--stream", "a"),
     ("streams",),
-    ("streams", "--silent"),
     ("replay", "--from-lake"),
-    ("tune", "--since", "20000h"),
-    ("repair",),
+    ("tune", "--since", "20000h", "--bands", "10s"),
     ("repair", "--from", "2026-11-21T05-20Z", "--to", "2026-11-21T05-20Z", "--remove-orphans", "--grace", "0s"),
     ("housekeep",),
     ("repair", "--forget", "12"),
-    ("repair", "--forget", "99"),
     ("release", "--before", "2026-11-21T09:00:00Z", "--yes"),
 )
 

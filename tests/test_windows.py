@@ -3,14 +3,16 @@
 import itertools
 from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
+from itertools import pairwise
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.watermark.builders import bounded
 from tidemark.pipeline.settings_sections import LENGTHS
-from tidemark.pipeline.windows import DAY, Spans, Window, Windowing, due, runs_of_neighbours
+from tidemark.pipeline.windows import Spans, Window, Windowing, due, runs_of_neighbours
 
 FIRST = datetime(2026, 1, 1, tzinfo=UTC)
 FIVE_MINUTES = timedelta(minutes=5)
@@ -41,13 +43,6 @@ def test_every_moment_is_in_exactly_the_window_that_contains_it(windowing: Windo
 
 
 @bounded
-@given(windowings, moments)
-def test_windows_begin_at_midnight_in_utc(windowing: Windowing, moment: datetime) -> None:
-    midnight = moment.replace(hour=0, minute=0, second=0, microsecond=0)
-    assert windowing.containing(midnight).start == midnight
-
-
-@bounded
 @given(windowings, moments, spans)
 def test_windows_between_two_moments_have_no_gap_and_no_overlap(
     windowing: Windowing, start: datetime, span: timedelta
@@ -61,15 +56,6 @@ def test_windows_between_two_moments_have_no_gap_and_no_overlap(
         assert end - windowing.length < windows[-1].end <= end
     else:
         assert span < 2 * windowing.length
-
-
-def test_between_takes_only_windows_that_lie_wholly_inside() -> None:
-    windowing = Windowing(FIVE_MINUTES, FIRST)
-    second = timedelta(seconds=1)
-    assert list(windowing.between(FIRST, FIRST + FIVE_MINUTES)) == [window(0)]
-    assert list(windowing.between(FIRST + second, FIRST + 2 * FIVE_MINUTES)) == [window(1)]
-    assert list(windowing.between(FIRST, FIRST + FIVE_MINUTES - second)) == []
-    assert list(windowing.between(FIRST + FIVE_MINUTES, FIRST)) == []
 
 
 # --------------------------------------------------------------------------------------------------- the names
@@ -135,12 +121,6 @@ def test_closed_windows_agrees_with_each_window_s_is_closed_at(
     assert windowing.containing(since).start + covered == windowing.containing(watermark).start
 
 
-def test_without_a_watermark_nothing_is_closed() -> None:
-    windowing = Windowing(FIVE_MINUTES, FIRST)
-    assert windowing.closed_at(None, FIRST) == []
-    assert windowing.closed_at(FIRST - DAY, FIRST) == []
-
-
 # ------------------------------------------------------------------------------------------------- neighbours
 
 
@@ -151,15 +131,6 @@ def test_windows_are_cut_into_stretches_without_a_gap() -> None:
         [window(4)],
         [window(7)],
     ]
-
-
-@bounded
-@given(st.sets(st.integers(0, 40)))
-def test_stretches_keep_every_window_once_and_never_touch(numbers: set[int]) -> None:
-    stretches = runs_of_neighbours(window(number) for number in numbers)
-    assert [each for stretch in stretches for each in stretch] == [window(number) for number in sorted(numbers)]
-    assert all(one.end == two.start for stretch in stretches for one, two in itertools.pairwise(stretch))
-    assert all(one[-1].end < two[0].start for one, two in itertools.pairwise(stretches))
 
 
 # --------------------------------------------------------------------------------------------------------- due
@@ -197,11 +168,6 @@ def test_one_message_with_a_clock_months_off_asks_for_its_own_windows_alone() ->
     assert due_now([3, 999]) == [999, 5, 4, 3]
 
 
-def test_windows_that_are_not_kept_or_lie_before_the_first_are_not_due() -> None:
-    assert due_now([100, 300], closed=range(301, 1000)) == [302, 301]
-    assert due_now([100], closed=range(0)) == []
-
-
 @bounded
 @given(st.sets(st.integers(0, 1200), max_size=12), st.sets(st.integers(0, 999), max_size=30), st.integers(0, 20))
 def test_what_is_due_is_what_each_window_alone_would_say(held: set[int], computed: set[int], reach: int) -> None:
@@ -211,6 +177,51 @@ def test_what_is_due_is_what_each_window_alone_would_say(held: set[int], compute
         return window not in computed and (reached or is_live)
 
     assert due_now(held, computed, reach=reach) == [window for window in reversed(CLOSED) if is_due(window)]
+
+
+stretches = st.lists(st.tuples(st.integers(-50, 50), st.integers(0, 12)).map(lambda one: range(one[0], sum(one))))
+
+
+def numbers(found: list[range]) -> list[int]:
+    return [number for stretch in found for number in reversed(stretch)]
+
+
+def of(given: list[range]) -> set[int]:
+    return {number for stretch in given for number in stretch}
+
+
+@bounded
+@given(stretches, st.integers(-70, 70), st.integers(0, 90))
+def test_it_holds_what_was_added_however_it_was_made(given: list[range], low: int, width: int) -> None:
+    kept = [stretch for stretch in given if stretch]
+    lows, highs = (np.array([getattr(one, side) for one in kept], np.int64) for side in ("start", "stop"))
+    bounds = range(low, low + width)
+    for spans in (Spans(*given), Spans.of(lows, highs)):
+        assert numbers(list(spans.within(bounds))) == sorted(of(given) & set(bounds), reverse=True)
+        assert [number in spans for number in range(-70, 70)] == [number in of(given) for number in range(-70, 70)]
+        assert (len(spans), spans.least) == (len(of(given)), min(of(given), default=None))
+
+
+@bounded
+@given(stretches)
+def test_stretches_neither_overlap_nor_touch(given: list[range]) -> None:
+    found = list(Spans(*given).within(range(-100, 100)))
+    assert all(later.start > earlier.stop for later, earlier in pairwise(found))
+
+
+@bounded
+@given(stretches, stretches, st.integers(-70, 70), st.integers(0, 90))
+def test_the_difference_of_two_is_that_of_their_numbers(
+    given: list[range], others: list[range], low: int, width: int
+) -> None:
+    bounds = range(low, low + width)
+    found = numbers(list(Spans(*given).without(Spans(*others), bounds)))
+    assert found == sorted((of(given) - of(others)) & set(bounds), reverse=True)
+
+
+def test_windows_that_are_not_kept_or_lie_before_the_first_are_not_due() -> None:
+    assert due_now([100, 300], closed=range(301, 1000)) == [302, 301]
+    assert due_now([100], closed=range(0)) == []
 
 
 @bounded

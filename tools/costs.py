@@ -100,14 +100,6 @@ def storage_calls(traffic: Traffic) -> float:
     return traffic.ticks * (CLASS_A_A_TICK * CLASS_A_1000 + CLASS_B_A_TICK * CLASS_B_1000) / 1000
 
 
-def transform_pays_from(egress_tib: float) -> float:
-    """Return the ratio of payload to the rest of a message from which dropping it on tracking pays.
-
-    The transform is taken to be charged by its input. `egress_tib` is what a delivered TiB costs besides.
-    """
-    return PUBSUB_TIB / egress_tib if egress_tib else float("inf")
-
-
 def a_day(traffic: Traffic = MISSION) -> Iterator[tuple[str, str, float]]:
     """Yield each item, how it is computed, and dollars a day."""
     each = f"{traffic.messages / 1e6:.1f} million messages"

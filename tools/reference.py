@@ -206,7 +206,7 @@ def tables() -> Iterator[str]:
 
 def _type(column: pa.Field) -> str:
     kind = "timestamp" if pa.types.is_timestamp(column.type) else str(column.type)
-    return kind.replace("double", "double").replace("int64", "long").replace(" ('map')", "")
+    return kind.replace("int64", "long").replace(" ('map')", "")
 
 
 def metrics() -> Iterator[str]:

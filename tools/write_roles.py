@@ -6,7 +6,7 @@ them creates and grants them.
 
 from pathlib import Path
 
-from tidemark.pipeline.identity import NEEDS, Component, On
+from tidemark.pipeline.doctor.identity import NEEDS, Component, On
 
 FOLDER = Path(__file__).resolve().parent.parent / "deploy" / "roles"
 

@@ -15,7 +15,7 @@ from tidemark.pipeline.phrases import printable
 from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.tuning.inputs import report_on_lake
 from tidemark.pipeline.tuning.page import page_of, write_report
-from tidemark.pipeline.tuning.report import SINCE, TARGET_LATE_SHARE, TuningReport, facts_of, sentences
+from tidemark.pipeline.tuning.report import SINCE, Asked, TuningReport, facts_of, sentences
 from tidemark.resources.keys import LAKE, keys_of, lake_of
 
 TUNE_WATERMARK = "tune_watermark"
@@ -45,7 +45,7 @@ def tuning_asset(settings: Settings) -> dg.AssetsDefinition:
         made_at, whole = SystemClock().now(), lake_of(context, settings).whole()
         with working(context):
             try:
-                report = report_on_lake(whole, settings, made_at, SINCE, target=TARGET_LATE_SHARE)
+                report = report_on_lake(whole, Asked(settings, made_at))
             except NothingToTune as nothing:
                 context.log.info(str(nothing))
                 return

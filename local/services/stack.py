@@ -236,7 +236,8 @@ def refuse_taken_ports(settings: Settings) -> None:
         if listens("127.0.0.1", port):
             raise ServiceFailed(
                 f"something listens at port {port} already; stop it, or choose another port with dagster.{name} in "
-                f"the settings or $TIDEMARK_DAGSTER__{name.upper()}"
+                f"the settings or $TIDEMARK_DAGSTER__{name.upper()}. A second pipeline on this machine needs ports of "
+                "its own: `tidemark init --ports 34000 FOLDER` writes its settings with them"
             )
 
 

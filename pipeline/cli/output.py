@@ -134,12 +134,13 @@ def columns(
     rows: Iterable[Iterable[object]] = (),
     gap: int = 1,
     title: str | None = None,
+    folds: bool = False,
 ) -> Table:
-    """Build a table with a bold header and no lines: left-aligned columns, then right-aligned ones. The values of the
-    rows may be external text."""
+    """Build a table with a bold header and no lines: left-aligned columns, whose values go on in the next line with
+    `folds`, then right-aligned ones. The values of the rows may be external text."""
     table = Table(box=None, header_style="bold", padding=(0, gap), title=title)
     for name in left:
-        table.add_column(safe(name), no_wrap=True)
+        table.add_column(safe(name), no_wrap=not folds, overflow="fold" if folds else "ellipsis")
     for name in right:
         table.add_column(safe(name), justify="right", no_wrap=True)
     for row in rows:

@@ -6,7 +6,7 @@ from tidemark.pipeline import errors
 from tidemark.pipeline.clock import Clock
 from tidemark.pipeline.doctor import lake, permissions, rest, spark, subscriptions
 from tidemark.pipeline.doctor.finding import Check, CheckFinding, Level, Setup, examine
-from tidemark.pipeline.identity import RUNNING, Component
+from tidemark.pipeline.doctor.identity import RUNNING, Component
 from tidemark.pipeline.settings import Settings
 
 SETTINGS, CREDENTIALS = "settings", "credentials"

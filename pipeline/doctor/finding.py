@@ -6,8 +6,8 @@ from enum import StrEnum
 from threading import Thread
 
 from tidemark.pipeline.clock import Clock
+from tidemark.pipeline.doctor.identity import RUNNING, Component
 from tidemark.pipeline.errors import TidemarkError
-from tidemark.pipeline.identity import RUNNING, Component
 from tidemark.pipeline.settings import Settings
 
 RESOURCE_MANAGER = "https://cloudresourcemanager.googleapis.com"

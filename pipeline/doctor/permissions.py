@@ -16,9 +16,18 @@ from google.cloud.monitoring_v3 import MetricServiceClient
 
 from tidemark.local.services.stack import emulator_is_absent
 from tidemark.pipeline.doctor.finding import RESOURCE_MANAGER, Level, Said, Setup, ok, warning
+from tidemark.pipeline.doctor.identity import (
+    BY_HAND,
+    ON_PURPOSE,
+    Component,
+    On,
+    Permission,
+    needs_of,
+    permissions_of,
+    role_id,
+)
 from tidemark.pipeline.doctor.rest import Silent, ask, bucket_of, bucket_url, reason_of
 from tidemark.pipeline.errors import PermissionMissing, PubSubError
-from tidemark.pipeline.identity import BY_HAND, ON_PURPOSE, Component, On, Permission, needs_of, permissions_of, role_id
 from tidemark.pipeline.pubsub.backlog import monitoring_client, request_of
 from tidemark.pipeline.pubsub.connection import publisher_client, reported, subscriber_client
 from tidemark.pipeline.pubsub.resources import LOOKS_WITHIN

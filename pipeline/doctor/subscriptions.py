@@ -9,8 +9,8 @@ from google.pubsub_v1 import SchemaServiceClient, types
 from tidemark.local.services.stack import emulator_is_absent
 from tidemark.pipeline.contract.payloads.schemas import DELETED_SCHEMA, Encoding, PayloadFormat
 from tidemark.pipeline.doctor.finding import Said, Setup, broken, ok, warning
+from tidemark.pipeline.doctor.identity import SCHEMA, permissions_of
 from tidemark.pipeline.errors import PermissionMissing, SubscriptionMissing
-from tidemark.pipeline.identity import SCHEMA, permissions_of
 from tidemark.pipeline.pubsub.connection import (
     client_of,
     publisher_client,

@@ -1,10 +1,9 @@
 """Reports on a trace in a file, or on what a lake has recently recorded and landed: whole, or each cohort by itself."""
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
-from datetime import datetime, timedelta
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory, gettempdir
@@ -22,10 +21,9 @@ from tidemark.pipeline.lake.tables.quarantine import rejected_payloads
 from tidemark.pipeline.lake.tables.table import MOMENT
 from tidemark.pipeline.replay.sources import COLUMNS, TIMES, LakeLandings, LogMessages, ParquetTrace, recorded_ticks
 from tidemark.pipeline.replay.trace import NEVER, Batch, CohortKey, Trace, ticks_at, ticks_of
-from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.tuning.disorder import disorder_of
-from tidemark.pipeline.tuning.report import TuningReport, facts_of, make_report
-from tidemark.pipeline.tuning.sweep import BANDS, Workload
+from tidemark.pipeline.tuning.report import Asked, TuningReport, facts_of, make_report
+from tidemark.pipeline.tuning.sweep import Workload
 
 MOST_COHORTS = 8
 """Most cohorts that are judged separately. Each costs two subscriptions, and a whole report here."""
@@ -133,16 +131,13 @@ def facts_of_cohorts(found: Cohorts) -> dict[str, Any]:
     }
 
 
-def report_on_trace(
-    path: Path, settings: Settings, made_at: datetime, *, target: float, bands: Iterable[timedelta] = BANDS
-) -> TuningReport:
+def report_on_trace(path: Path, asked: Asked) -> TuningReport:
     """Tune on a trace, at the ticks that a run would have had, and without slack, because a trace's times are exact.
 
     Raises TraceUnusable.
     """
-    settings = _without_slack(settings)
-    trace, exact = ParquetTrace(path), settings.watermark
-    disorder = disorder_of(trace, exact.band)
+    trace, watermark = ParquetTrace(path), asked.settings.watermark
+    disorder = disorder_of(trace, watermark.band)
     if disorder is None:
         raise TraceUnusable(f"{path} has no message with an event time; there is nothing to tune on")
     if not any((batch.valid().landed_us != NEVER).any() for batch in trace.batches()):
@@ -150,33 +145,20 @@ def report_on_trace(
             f"in {path} no message with an event time has landed, so none can be late; write into landed_at when each "
             "one landed"
         )
-    workload = Workload(
-        ticks=ticks_of(trace, exact.tick, exact.idle_timeout),
-        messages=trace,
-        from_us=disorder.first_publish_us,
-        until_us=disorder.last_publish_us,
-    )
-    return make_report(workload, disorder, settings, source=_named(trace), made_at=made_at, target=target, bands=bands)
+    ticks = ticks_of(trace, watermark.tick, watermark.idle_timeout)
+    workload = Workload(ticks, trace, disorder.first_publish_us, disorder.last_publish_us)
+    return make_report(workload, disorder, _named(trace), asked.without_slack())
 
 
-def report_on_lake(
-    lake: Lake,
-    settings: Settings,
-    made_at: datetime,
-    since: timedelta,
-    *,
-    target: float,
-    bands: Iterable[timedelta] = BANDS,
-) -> TuningReport:
-    """Tune on what a lake has recorded and landed in the time `since` before `made_at`, with its readings at its ticks.
+def report_on_lake(lake: Lake, asked: Asked) -> TuningReport:
+    """Tune on what a lake has recorded and landed since `asked.begins`, with its readings at its ticks.
 
     Earlier ticks are decided too, as many as the widest band needs, but not counted. Requeued messages are excluded:
     they landed late because of the contract, which no band changes. Raises NothingToTune if nothing has landed in that
     time.
     """
-    bands = list(bands)
-    begins = made_at - since
-    warm_up = max([*bands, settings.watermark.band]) + 2 * settings.watermark.tick
+    settings, begins = asked.settings, asked.begins
+    warm_up = max([*asked.bands, settings.watermark.band]) + 2 * settings.watermark.tick
     state, ticks = recorded_ticks(lake.tracking_log(), begins - warm_up)
     decided = list(ticks)
     requeued = lake.requeued().every_id()
@@ -185,44 +167,33 @@ def report_on_lake(
         landings = LogMessages(decided, begins)
     disorder = disorder_of(landings, settings.watermark.band)
     if disorder is None or not decided:
-        raise _nothing_landed(settings, begins, since)
+        raise _nothing_landed(asked)
     workload = Workload(decided, landings, to_us(begins), until_us=disorder.last_publish_us, state=state)
-    report = make_report(
-        workload, disorder, settings, source=settings.lake.uri, made_at=made_at, target=target, bands=bands
-    )
-    rejected = rejected_payloads(lake.quarantine(), settings.contract, begins, made_at, requeued)
+    report = make_report(workload, disorder, settings.lake.uri, asked)
+    rejected = rejected_payloads(lake.quarantine(), settings.contract, begins, asked.made_at, requeued)
     return replace(report, rejected_payloads=rejected)
 
 
-def cohorts_on(
-    source: Path | Lake,
-    by: CohortKey,
-    settings: Settings,
-    made_at: datetime,
-    since: timedelta,
-    *,
-    target: float,
-    bands: Sequence[timedelta],
-) -> Cohorts:
-    """Report on each cohort separately: of a trace in a file, or of the messages that a lake has landed in the time
-    `since` before `made_at`.
+def cohorts_on(source: Path | Lake, by: CohortKey, asked: Asked) -> Cohorts:
+    """Report on each cohort separately: of a trace in a file, or of the messages that a lake has landed since
+    `asked.begins`.
 
     Cohorts of a lake are decided at its recorded ticks. Their readings are those that their own messages would have
     given when base was read, if tracking had kept up. Raises TraceUnusable and NothingToTune.
     """
     trace: Trace
+    settings, begins = asked.settings, asked.begins
     if isinstance(source, Path):
-        settings = _without_slack(settings)
-        trace = ParquetTrace(source, by)
+        asked, trace = asked.without_slack(), ParquetTrace(source, by)
         name, watermark = _named(trace), settings.watermark
         ticks = partial(ticks_of, tick=watermark.tick, idle_timeout=watermark.idle_timeout)
     else:
-        name, begins = settings.lake.uri, made_at - since
+        name = settings.lake.uri
         decided = [tick for tick in recorded_ticks(source.tracking_log(), begins)[1] if tick.at >= begins]
         if settings.pubsub.attach:
             raise NothingToTune("nothing lands with pubsub.attach, so the lake has no cohorts: name a trace in a file")
         if not decided:
-            raise _nothing_landed(settings, begins, since)
+            raise _nothing_landed(asked)
         trace = LakeLandings(source.heartbeats(), begins, decided[-1].at, source.requeued().every_id(), by)
         tick_us = np.array([to_us(each.at) for each in decided], dtype=np.int64)
         read = [begins if each.base is None else each.base.observed_at for each in decided]
@@ -234,27 +205,19 @@ def cohorts_on(
         if disorder is None:
             return None
         workload = Workload(ticks(part), part, disorder.first_publish_us, disorder.last_publish_us)
-        report = make_report(
-            workload, disorder, settings, source=name, made_at=made_at, target=target, bands=bands, with_quantiles=False
-        )
+        report = make_report(workload, disorder, name, asked, with_quantiles=False)
         return report if report.now.landed else None
 
     return cohorts_of(trace, by, name, report_on)
-
-
-def _without_slack(settings: Settings) -> Settings:
-    """Remove the slack from settings, for a trace whose times are exact."""
-    exact = settings.watermark.model_copy(update={"slack": timedelta(0)})
-    return settings.model_copy(update={"watermark": exact})
 
 
 def _named(trace: ParquetTrace) -> str:
     return f"{trace.path}, its times taken for UTC" if trace.is_taken_for_utc else str(trace.path)
 
 
-def _nothing_landed(settings: Settings, begins: datetime, since: timedelta) -> NothingToTune:
-    command = "attach" if settings.pubsub.attach else "up"
+def _nothing_landed(asked: Asked) -> NothingToTune:
+    command = "attach" if asked.settings.pubsub.attach else "up"
     return NothingToTune(
-        f"nothing has landed in {settings.lake.uri} since {iso(begins)}; name a longer time with --since, now "
-        f"{format_duration(since)}, or start the pipeline with `tidemark {command}`"
+        f"nothing has landed in {asked.settings.lake.uri} since {iso(asked.begins)}; name a longer time with --since, "
+        f"now {format_duration(asked.since)}, or start the pipeline with `tidemark {command}`"
     )

@@ -31,6 +31,28 @@ QUANTILES = (("p50", 0.5), ("p90", 0.9), ("p99", 0.99), ("p99.9", 0.999), ("max"
 
 
 @dataclass(frozen=True, slots=True)
+class Asked:
+    """The question of a report: by which settings, when, since how long before then (in a lake), for which late share,
+    and which bands to try."""
+
+    settings: Settings
+    made_at: datetime
+    since: timedelta = SINCE
+    target: float = TARGET_LATE_SHARE
+    bands: Sequence[timedelta] = BANDS
+
+    @property
+    def begins(self) -> datetime:
+        """The moment from which a lake's messages count."""
+        return self.made_at - self.since
+
+    def without_slack(self) -> "Asked":
+        """Ask the same without slack, for a trace whose times are exact."""
+        exact = self.settings.watermark.model_copy(update={"slack": timedelta(0)})
+        return replace(self, settings=self.settings.model_copy(update={"watermark": exact}))
+
+
+@dataclass(frozen=True, slots=True)
 class TuningReport:
     """The tuning of one source. `present` and `band` are those of the settings; `target` is the late share to aim at.
     `rejected_payloads` are rejected messages with readable times, which are not part of the disorder."""
@@ -67,17 +89,15 @@ class TuningReport:
 def make_report(
     workload: Workload,
     disorder: Disorder,
-    settings: Settings,
-    *,
     source: str,
-    made_at: datetime,
-    target: float,
-    bands: Iterable[timedelta] = BANDS,
+    asked: Asked,
+    *,
     targets: Iterable[float] = TARGETS,
     with_quantiles: bool = True,
 ) -> TuningReport:
     """Compare both rules, and if wanted each with a quantile as well, on the same ticks. If the slack follows the
     settings' band, it follows each band that is tried."""
+    settings = asked.settings
 
     def policy_of(variant: Variant, band: timedelta) -> Policy:
         watermark = settings.watermark.model_copy(update={**asdict(variant), "band": band})
@@ -85,9 +105,9 @@ def make_report(
 
     present = settings.policy
     variants = variants_of(present)[: None if with_quantiles else 2]
-    tuning = tune(workload, variants, policy_of, bands={*bands, present.band}, targets={*targets, target})
+    tuning = tune(workload, variants, policy_of, bands={*asked.bands, present.band}, targets={*targets, asked.target})
     own = variants[1 if present.rule == "frontier" else 0]
-    return TuningReport(source, made_at, own, present.band, target, tuning, disorder)
+    return TuningReport(source, asked.made_at, own, present.band, asked.target, tuning, disorder)
 
 
 def variants_of(present: Policy) -> list[Variant]:

@@ -25,7 +25,7 @@ from tidemark.local.emulator.model import PubSubModel
 from tidemark.local.emulator.server import served
 from tidemark.local.services.ownership import Ownership
 from tidemark.pipeline.clock import SystemClock, iso
-from tidemark.pipeline.identity import SCHEMA, Component, On, permissions_of
+from tidemark.pipeline.doctor.identity import SCHEMA, Component, On, permissions_of
 from tidemark.pipeline.lake.owner import NAME
 from tidemark.pipeline.pubsub.backlog import SAMPLE_PERIOD
 from tidemark.pipeline.pubsub.connection import publisher_client, subscriber_client

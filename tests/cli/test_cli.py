@@ -167,21 +167,13 @@ def built(tmp_path_factory: pytest.TempPathFactory, emulator_host: str) -> Built
 # The command itself
 
 
-def test_the_help_names_every_command_and_says_what_it_does(empty: Place) -> None:
-    said = empty.program("--help")
+def test_the_help_names_every_command_and_says_what_it_does(tmp_path: Path) -> None:
+    said = Place(tmp_path).tidemark("--help")
     assert said.code == 0
     lines = [line.strip(" │") for line in said.out.splitlines()]
     for command in get_command(app).commands:
         (line,) = [line for line in lines if line.split(" ")[0] == command]
         assert len(line) > len(command) + 20
-
-
-def test_decisions_of_real_ticks_are_derived_again(built: Built) -> None:
-    said = built.place.program("replay", "--from-lake")
-    assert (said.code, said.out.splitlines()[0]) == (0, "identical: 2 decisions"), said.out + said.err
-    what_if = json.loads(built.place.tidemark("replay", "--from-lake", "--band", "30s", "--json").out)
-    assert what_if["recorded"]["ticks"] == what_if["derived"]["ticks"] == 2
-    assert what_if["recorded"]["watermark"] != what_if["derived"]["watermark"]
 
 
 def test_housekeeping_tells_each_chore_and_a_dry_run_changes_nothing(built: Built) -> None:
@@ -196,27 +188,10 @@ def test_housekeeping_tells_each_chore_and_a_dry_run_changes_nothing(built: Buil
 
 
 def test_a_wrong_setting_is_one_line_that_names_it_without_a_trace(empty: Place) -> None:
-    said = empty.program("status", TIDEMARK_WATERMARK__BAND="soon")
-    assert said.code == 1
-    assert said.out == ""
+    said = empty.tidemark("status", TIDEMARK_WATERMARK__BAND="soon")
+    assert (said.code, said.out) == (1, "")
     (line,) = said.err.splitlines()
     assert line.startswith("tidemark: watermark.band = 'soon' (from $TIDEMARK_WATERMARK__BAND)")
-
-
-def test_a_settings_file_that_is_not_there_is_one_line(tmp_path: Path) -> None:
-    said = Place(tmp_path).tidemark("status")
-    assert said.code == 1
-    (line,) = said.err.splitlines()
-    assert line.startswith("tidemark: there is no settings file")
-
-
-def test_an_unreachable_pubsub_is_one_line_without_a_trace(tmp_path: Path) -> None:
-    place = place_in(tmp_path, f"127.0.0.1:{free_port()}")
-    said = place.tidemark("provision")
-    assert said.code == 1
-    (line,) = said.err.splitlines()
-    assert line.startswith("tidemark: Pub/Sub did not answer")
-    assert "pubsub.emulator_host" in line
 
 
 # provision, publish
@@ -251,13 +226,6 @@ def test_publishing_to_a_topic_that_is_not_there_says_what_to_do(empty: Place) -
     (line,) = [line for line in said.err.splitlines() if line.startswith("tidemark: ")]
     assert "does not exist" in line
     assert "tidemark provision" in line
-
-
-def test_a_duration_without_its_unit_is_refused_with_what_would_be_right(empty: Place) -> None:
-    said = empty.tidemark("publish", "--since", "10")
-    assert said.code == 2
-    assert "Traceback" not in said.err
-    assert "10" in said.err
 
 
 # status, explain, diffs
@@ -375,26 +343,6 @@ def test_on_an_empty_lake_each_command_says_what_is_not_there_yet(empty: Place) 
 # forget, up
 
 
-def test_a_lost_entry_is_forgotten_on_request_and_the_log_goes_on(empty: Place) -> None:
-    assert empty.tidemark("provision").code == 0
-    tick(empty)
-    tick(empty)
-    lost = empty.folder / "lake" / "tracking" / "log" / f"{1:012d}.parquet"
-    lost.write_bytes(b"beyond repair")
-    said = empty.tidemark("status")
-    assert said.code == 1
-    (line,) = said.err.splitlines()
-    assert "tidemark repair --forget" in line
-    forgotten = empty.tidemark("repair", "--forget", "1")
-    assert forgotten.code == 0
-    assert "entry 1 is noted as lost" in forgotten.out
-    assert empty.tidemark("status").code == 0
-    tick(empty)
-    state = empty.lake().tracking_log().catch_up()
-    assert state.complete_from is not None
-    assert state.number == 3
-
-
 def test_up_says_which_port_is_taken_and_leaves_nothing_running(empty: Place) -> None:
     with subprocess.Popen([sys.executable, "-m", "http.server", "0", "--bind", "127.0.0.1"]) as other:
         try:
@@ -411,6 +359,7 @@ def test_up_says_which_port_is_taken_and_leaves_nothing_running(empty: Place) ->
     assert said.code == 1
     assert f"something listens at port {port} already" in said.err
     assert "dagster.web_port" in said.err
+    assert "`tidemark init --ports" in said.err
     assert "stopped" in said.out
     assert not (empty.folder / "state" / "services.json").exists()
     made = [empty.folder / "state", *(empty.folder / "state").rglob("*")]
@@ -511,20 +460,22 @@ def test_what_init_writes_for_a_shape_reads_what_is_published_in_it(
     said = place.tidemark("publish", "--shape", shape, *options, **variables)
     assert (said.code, "warning" in said.err) == (0, False), said.err
     assert json.loads(said.out)["heartbeats"] > 0
-    other = ShapeName.SECONDS if shape is not ShapeName.SECONDS else ShapeName.NESTED
-    said = place.tidemark("publish", "--shape", other, *options, **variables)
+
+
+def test_a_shape_that_the_settings_would_misread_is_refused_with_what_they_read(tmp_path: Path) -> None:
+    said = init(tmp_path / "p", "--shape", "gzip").tidemark("publish", "--shape", "seconds")
     assert said.code == 1
-    assert f"do not read messages of the shape {other} as they are meant: a message would be rejected (" in said.err
-    assert f"ublish with --shape {ShapeName.JSON if shape is ShapeName.GZIP else shape}, which they read" in said.err
-    assert SHAPES[other].settings.strip() in said.err
+    assert "do not read messages of the shape seconds as they are meant: a message would be rejected (" in said.err
+    assert "ublish with --shape json, which they read" in said.err
+    assert SHAPES[ShapeName.SECONDS].settings.strip() in said.err
 
 
-def test_publishing_warns_of_a_compared_field_that_no_message_has(tmp_path: Path, emulator_host: str) -> None:
-    place = place_in(tmp_path, emulator_host)
-    assert place.tidemark("provision").code == 0
-    options = ("--streams", "2", "--since", "1m", "--for", "0s", "--truth", str(tmp_path / "truth.parquet"))
-    said = place.tidemark("publish", *options, TIDEMARK_MESSAGE__FIELDS='{"pressure": "number"}')
+def test_publishing_warns_of_a_compared_field_that_no_message_has_and_of_nothing_that_is_due(empty: Place) -> None:
+    assert empty.tidemark("provision").code == 0
+    options = ("--streams", "1", "--for", "1ms", "--broken", "0", "--truth", str(empty.folder / "truth.parquet"))
+    said = empty.tidemark("publish", *options, TIDEMARK_MESSAGE__FIELDS='{"pressure": "number"}')
     assert (said.code, "warning no message of the shape json has a value for pressure" in said.err) == (0, True)
+    assert "warning no message was due in 0.001s: each stream publishes every 30s; name a longer --for" in said.err
 
 
 def test_a_shape_that_would_be_read_as_another_stream_is_refused(tmp_path: Path) -> None:

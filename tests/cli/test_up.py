@@ -13,9 +13,9 @@ from tests.cli.command import Said, said_by_the_program, said_here
 from tests.official_emulator import free_port
 from tidemark.local.services.ownership import Ownership
 from tidemark.local.services.processes import STATE_FILE, Noted, Supervisor, noted_file
-from tidemark.pipeline.cli.start import doctor
-from tidemark.pipeline.cli.start import up as up_state
+from tidemark.pipeline.cli.start.up import NOT_RUNNING
 from tidemark.pipeline.clock import SystemClock
+from tidemark.pipeline.doctor import checks
 from tidemark.pipeline.doctor.checks import at_once
 from tidemark.pipeline.doctor.finding import Level
 from tidemark.pipeline.lake.owner import NAME
@@ -72,7 +72,7 @@ def test_a_second_up_on_the_lake_is_refused_before_anything_is_started(house: Ho
     assert f"by `tidemark up` in {house.state}" in said.err
     assert f"run `tidemark --config {house.folder}/tidemark.toml up --stop`" in said.err
     other = House(tmp_path / "three", topic="orders")
-    refused = other.program("up")
+    refused = other.here("up")
     assert started_nothing(refused)
     assert refused.err.startswith(f"tidemark: another pipeline writes file:{tmp_path}/lake: tidemark (topic projects/")
     assert (tmp_path / "lake" / NAME).read_bytes() == note
@@ -85,7 +85,7 @@ def test_a_second_up_on_the_lake_is_refused_before_anything_is_started(house: Ho
 
 def test_status_says_whether_it_runs_and_who_owns_the_lake(house: House) -> None:
     idle = house.here("up", "--status")
-    assert (idle.code, idle.err) == (up_state.NOT_RUNNING, "")
+    assert (idle.code, idle.err) == (NOT_RUNNING, "")
     assert f"not running in {house.state}" in idle.out
     assert f"lake file:{house.settings.lake.folder}: no pipeline has written it yet" in idle.out
     assert not house.state.exists(), "to ask makes nothing"
@@ -131,7 +131,7 @@ def test_a_full_disk_ends_up_before_anybody_is_asked(house: House, which: str, m
     monkeypatch.setattr(
         shutil, "disk_usage", lambda place: SimpleNamespace(free=1 << 20) if Path(place) == full else usage(place)
     )
-    monkeypatch.setattr(doctor, "diagnose", lambda *_: pytest.fail("asked the network"))
+    monkeypatch.setattr(checks, "diagnose", lambda *_: pytest.fail("asked the network"))
     broken = [one for one in at_once(house.settings, CLOCK) if one.level is Level.BROKEN]
     setting = "lake.uri" if which == "lake" else "dagster.storage"
     assert [f"make room, or set {setting}" in one.said for one in broken] == [True]

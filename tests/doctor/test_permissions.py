@@ -5,7 +5,7 @@ import pytest
 from tests.doctor.world import World
 from tidemark.pipeline.doctor import checks
 from tidemark.pipeline.doctor.finding import CheckFinding, Level, examine
-from tidemark.pipeline.identity import RUNNING, Component, On, permissions_of, role_id
+from tidemark.pipeline.doctor.identity import RUNNING, Component, On, permissions_of, role_id
 from tidemark.pipeline.settings_sections import PubSubSettings, Server
 
 CHECKS = [check for check in checks.CHECKS if check.subject == checks.PERMISSIONS]

@@ -26,7 +26,7 @@ from tidemark.local.emulator.model import PubSubModel
 from tidemark.local.emulator.server import handlers
 from tidemark.pipeline.clock import SystemClock
 from tidemark.pipeline.doctor.finding import Setup
-from tidemark.pipeline.identity import Component, On, Permission, permissions_of
+from tidemark.pipeline.doctor.identity import Component, On, Permission, permissions_of
 from tidemark.pipeline.pubsub.requirements import wanted
 from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.settings_sections import LakeSettings, PubSubSettings, SignalSettings, SparkSettings

@@ -8,7 +8,7 @@ a new one is noticed.
 import re
 from urllib.parse import parse_qs, urlsplit
 
-from tidemark.pipeline.identity import (
+from tidemark.pipeline.doctor.identity import (
     BREAK_OFF,
     CONSUME,
     CREATE,

@@ -14,7 +14,7 @@ import grpc
 from tests.gcs.server import CloudStorageServer
 from tests.gcs.xml_proxy import Answer, XmlHandler, XmlProxy
 from tests.identity.documented import permissions_of_http, permissions_of_rpc
-from tidemark.pipeline.identity import Permission
+from tidemark.pipeline.doctor.identity import Permission
 
 STOP_SECONDS = 15.0
 OF_THE_TESTS = ("/storage/v1/b?", "/_internal/")

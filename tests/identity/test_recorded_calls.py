@@ -23,7 +23,7 @@ from tests.pubsub.fake_monitoring import served as serve_monitoring
 from tidemark.local.emulator.model import PubSubModel
 from tidemark.local.emulator.server import served as serve_pubsub
 from tidemark.pipeline.clock import SystemClock, iso
-from tidemark.pipeline.identity import BREAK_OFF, IN_PARTS, METRICS, NEEDS, SCHEMA, Component, On, Permission
+from tidemark.pipeline.doctor.identity import BREAK_OFF, IN_PARTS, METRICS, NEEDS, SCHEMA, Component, On, Permission
 from tidemark.pipeline.ingest.settle import new_files
 from tidemark.pipeline.lake import layout
 from tidemark.pipeline.lake.layout import Lake

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from tidemark.pipeline.identity import NEEDS, Component
+from tidemark.pipeline.doctor.identity import NEEDS, Component
 from tools.write_roles import role_files
 
 ROLES = Path(__file__).resolve().parents[2] / "deploy" / "roles"

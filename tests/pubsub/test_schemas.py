@@ -21,7 +21,7 @@ from tidemark.local.emulator.server import served
 from tidemark.pipeline.clock import from_us
 from tidemark.pipeline.contract.heartbeat import Asking
 from tidemark.pipeline.contract.payloads.schemas import Encoding
-from tidemark.pipeline.identity import SCHEMA
+from tidemark.pipeline.doctor.identity import SCHEMA
 from tidemark.pipeline.pubsub.connection import client_of, publisher_client, subscriber_client
 from tidemark.pipeline.pubsub.schemas import reader_of
 from tidemark.pipeline.settings_message import MessageSettings

@@ -1,8 +1,6 @@
 """What a run recorded, as ticks: a log on disk and in a bucket, its decisions derived again, and what landed when."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
-from datetime import timedelta
 from pathlib import Path
 
 import numpy as np
@@ -10,13 +8,13 @@ import pyarrow as pa
 import pytest
 
 from tests.lake.builders import Beat, append_beats, columns_of, lake_in
-from tests.replay.traces import Held, both_down, sparse, steady
+from tests.replay.traces import Held, both_down, steady
 from tests.watermark.builders import at, reading, seconds
 from tidemark.pipeline.errors import ObjectMissing
 from tidemark.pipeline.lake.log.tracking_log import TrackingLog, entry_name
 from tidemark.pipeline.lake.store.address import open_objects
 from tidemark.pipeline.lake.store.objects import READ_AHEAD
-from tidemark.pipeline.replay.replay import Verification, decide_again, verify
+from tidemark.pipeline.replay.replay import Verification, verify
 from tidemark.pipeline.replay.sources import LakeLandings, recorded_ticks
 from tidemark.pipeline.replay.trace import Batch, Tick, ticks_of
 from tidemark.pipeline.settings_sections import LakeSettings
@@ -68,36 +66,6 @@ def test_every_decision_and_compacted_entry_of_a_run_follows_from_the_log(settin
     assert (verdict.decisions, verdict.unknowable, verdict.first_difference) == (len(decided) + 1, 0, None)
     assert verdict.compacted > 3
     assert len(log.numbers()) > 2 * READ_AHEAD  # more than is read ahead
-
-
-def test_a_decision_that_was_made_otherwise_is_found(tmp_path: Path) -> None:
-    log = log_on(LakeSettings(uri=f"file:{tmp_path}/lake"))
-    record(log, steady(1, per_second=1, minutes=2), Policy())
-
-    def wrongly(state: WatermarkState) -> DecisionRecord:
-        right = state.decide(reading(500), reading(500), Policy(), at(500))
-        assert right.decision.watermark is not None
-        moved = right.decision.watermark + timedelta(microseconds=1)
-        return replace(right, decision=replace(right.decision, watermark=moved))
-
-    log.decide(wrongly)
-    log.decide(lambda state: state.decide(reading(510), reading(510), Policy(), at(510)))
-    difference = derived(log).first_difference
-    assert difference is not None
-    assert isinstance(difference.recorded, DecisionRecord)
-    assert isinstance(difference.derived, DecisionRecord)
-    assert difference.recorded.decision.at == at(500)
-    assert difference.recorded.decision.watermark != difference.derived.decision.watermark
-
-
-def test_the_recorded_readings_under_the_recorded_policy_decide_the_same_again(tmp_path: Path) -> None:
-    log = log_on(LakeSettings(uri=f"file:{tmp_path}/lake"))
-    decided = record(log, sparse(3, minutes=20), Policy())
-    state, ticks = recorded_ticks(log)
-    assert list(decide_again(ticks, Policy(), state)) == decided
-    state, ticks = recorded_ticks(log)
-    wider = [each.decision.watermark for each in decide_again(ticks, Policy(band=seconds(40)), state)]
-    assert wider != [each.decision.watermark for each in decided]
 
 
 def test_since_a_time_they_begin_at_the_newest_compacted_entry_that_knows_nothing_from_then_on(tmp_path: Path) -> None:

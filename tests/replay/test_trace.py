@@ -1,5 +1,6 @@
 """A trace becomes ticks: against a reckoning of each tick by itself, over all messages."""
 
+from collections import Counter
 from dataclasses import replace
 from datetime import timedelta
 
@@ -18,6 +19,7 @@ from tidemark.pipeline.replay.trace import (
     NO_EVENT_TIME,
     Batch,
     Extent,
+    Tally,
     Tick,
     extent_of,
     late_in,
@@ -121,17 +123,6 @@ def histogram_at(whole: Batch, at_us: int) -> Histogram:
 
 
 @bounded
-@given(traces)
-def test_how_a_trace_is_cut_into_batches_and_ordered_makes_no_difference(trace: Held) -> None:
-    whole = trace.messages
-    back = Batch(*(column[::-1] for column in (whole.publish_us, whole.event_us, whole.tracked_us, whole.landed_us)))
-    expected = ticks_in(Held(whole))
-    assert ticks_in(trace) == expected
-    assert ticks_in(Held(back, part=3)) == expected
-    assert extent_of(trace) == extent_of(Held(back))
-
-
-@bounded
 @given(traces, st.lists(st.one_of(st.none(), moments), min_size=1, max_size=12))
 def test_a_message_is_late_if_it_lands_after_a_watermark_above_its_event_time(
     trace: Held, watermarks: list[int | None]
@@ -180,3 +171,41 @@ def test_a_time_that_is_far_from_the_others_is_refused_before_it_fills_the_memor
 
 
 COLUMNS = ("publish_us", "event_us", "tracked_us", "landed_us")
+
+
+pairs = st.lists(st.tuples(st.integers(-3, 3), st.integers(-20, 20)), max_size=60)
+
+
+def counted(tally: Tally) -> list[tuple[int, int, int]]:
+    return [
+        (group, value, count)
+        for group, values, counts in tally.groups()
+        for value, count in zip(values.tolist(), counts.tolist(), strict=True)
+    ]
+
+
+@given(st.lists(pairs, max_size=4))
+@bounded
+def test_pairs_are_counted_whatever_their_batches(batches: list[list[tuple[int, int]]]) -> None:
+    tally = Tally()
+    for batch in batches:
+        tally.add(ints(group for group, _ in batch), ints(value for _, value in batch))
+    expected = Counter(pair for batch in batches for pair in batch)
+    assert counted(tally) == [(*pair, count) for pair, count in sorted(expected.items())]
+    values, counts = tally.whole()
+    whole = Counter(value for batch in batches for _, value in batch)
+    assert list(zip(values.tolist(), counts.tolist(), strict=True)) == sorted(whole.items())
+    for group in range(-4, 5):
+        values, counts = tally.of(group)
+        own = Counter(value for batch in batches for other, value in batch if other == group)
+        assert list(zip(values.tolist(), counts.tolist(), strict=True)) == sorted(own.items())
+
+
+def test_many_batches_stay_as_few_cells_as_there_are_different_pairs() -> None:
+    tally = Tally()
+    random = np.random.default_rng(1)
+    for _ in range(40):
+        tally.add(random.integers(0, 100, 10_000), random.integers(0, 100, 10_000))
+    cells = counted(tally)
+    assert len(cells) <= 10_000
+    assert sum(count for _, _, count in cells) == 400_000

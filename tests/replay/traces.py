@@ -4,7 +4,7 @@ Disorder is at most `disorder` in each: a message is published within `[lag, lag
 fractions of a second. Some messages are rejected; everything is acknowledged in the end.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -164,8 +164,8 @@ NAMED: Mapping[str, Callable[..., Batch]] = {
 }
 
 
-def write_trace(messages: Batch, path: Path, row_group: int = 1 << 20) -> Path:
-    """The trace as a file for `tidemark replay`."""
+def write_trace(messages: Batch, path: Path, row_group: int = 1 << 20, streams: Sequence[str] | None = None) -> Path:
+    """The trace as a file for `tidemark replay`, with each message's stream."""
     times = {
         "publish_time": messages.publish_us,
         "event_time": messages.event_us,
@@ -174,7 +174,7 @@ def write_trace(messages: Batch, path: Path, row_group: int = 1 << 20) -> Path:
     }
     ids = {
         "message_id": [f"m-{number}" for number in range(len(messages))],
-        "stream_id": [f"stream-{number % STREAMS:03}" for number in range(len(messages))],
+        "stream_id": streams or [f"stream-{number % STREAMS:03}" for number in range(len(messages))],
     }
     columns = {name: pa.array(values, mask=values == NEVER).cast(MOMENT) for name, values in times.items()}
     pq.write_table(pa.table(ids | columns), path, row_group_size=row_group)

@@ -17,7 +17,7 @@ from tests.spark.rounds import settings_of
 from tidemark.pipeline.clock import SystemClock
 from tidemark.pipeline.compute.columns import DiffPlan
 from tidemark.pipeline.compute.micro_batch import MicroBatch, compute_windows
-from tidemark.pipeline.identity import IN_PARTS, Component
+from tidemark.pipeline.doctor.identity import IN_PARTS, Component
 from tidemark.pipeline.ingest.outcome import Side
 from tidemark.pipeline.ingest.rounds import Rounds, SparkReaders
 from tidemark.pipeline.ingest.settle import Settling

@@ -1,8 +1,9 @@
 """What the report says in words, and that its page holds together whatever the figures are."""
 
+import json
 from collections.abc import Sequence
-from dataclasses import asdict, fields, replace
-from datetime import timedelta
+from dataclasses import asdict, replace
+from datetime import UTC, datetime, timedelta
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -12,25 +13,27 @@ from hypothesis import strategies as st
 
 from tests.tuning.tuning_traces import SECOND_US, MemoryTrace, Source
 from tests.watermark.builders import START, START_US, ints
+from tidemark.pipeline.lake.store.disk import DiskObjects
 from tidemark.pipeline.lake.tables.quarantine import RejectedPayload
-from tidemark.pipeline.phrases import printable, words
 from tidemark.pipeline.replay.trace import extent_of, ticks_of
 from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.settings_sections import WatermarkSettings
-from tidemark.pipeline.tuning.disorder import disorder_of
-from tidemark.pipeline.tuning.page import page_of
+from tidemark.pipeline.tuning.disorder import Distribution, LagBound, disorder_of, lag_bound
+from tidemark.pipeline.tuning.page import FIGURES, page_of, write_report
 from tidemark.pipeline.tuning.report import (
+    Asked,
     TuningReport,
     facts_of,
+    lag_bound_sentence,
     make_report,
     recommendation_sentence,
     sentences,
     variants_of,
 )
 from tidemark.pipeline.tuning.sweep import Variant, Workload
+from tidemark.pipeline.version import marks
 from tidemark.pipeline.watermark.policy import Policy
 
-ROOT = Path(__file__).parents[2]
 PRESENT = Policy()
 TICK = timedelta(seconds=10)
 BANDS = [timedelta(seconds=n) for n in (0, 5, 20, 60)]
@@ -55,15 +58,9 @@ def report_on(
         disorder.first_publish_us,
         disorder.last_publish_us,
     )
+    present_settings = Settings(watermark=WatermarkSettings(**chosen, slack=timedelta(0)))
     return make_report(
-        workload,
-        disorder,
-        Settings(watermark=WatermarkSettings(**chosen, slack=timedelta(0))),
-        source="a trace",
-        made_at=START,
-        target=target,
-        bands=bands,
-        targets=[],
+        workload, disorder, "a trace", Asked(present_settings, START, target=target, bands=bands), targets=[]
     )
 
 
@@ -141,26 +138,11 @@ def test_the_few_that_have_nearly_all_of_the_slow_messages_are_named_whoever_els
     assert sentences(alike)[-2].endswith("that is spread over too many streams for a few to be to blame.")
 
 
-def test_the_delay_that_is_named_is_that_of_the_slowest_message() -> None:
-    trace = Source(slow=2, slow_by=20, rate=40).trace()
-    once = int(np.flatnonzero(trace.stream == 30)[300])
-    event = trace.event_us.copy()
-    event[once] -= 50 * SECOND_US
-    report = report_on(replace(trace, event_us=event), bands=PRESENT_ALONE)
-    assert report.disorder.sides["slow"].worst[0].slow_max_seconds < 30
-    assert (
-        report.disorder.sides["slow"].max_seconds
-        == max(each.slow_max_seconds for each in report.disorder.sides["slow"].worst)
-        > 40
-    )
-    assert f"up to {words(report.disorder.sides['slow'].max_seconds)} behind the typical one" in sentences(report)[-2]
-
-
 def test_the_cost_of_the_tighter_rule_is_given_as_two_shares_of_all_messages() -> None:
-    said = sentences(report_on(Source(slow=1, slow_by=45, left=0).trace()))
+    said = sentences(report_on(Source(slow=1, slow_by=45, left=0).trace(), bands=PRESENT_ALONE))
     assert " fresher at the median, with 1.9" in said[2]
     assert said[2].endswith(" % of the messages late instead of 0.2 %.")
-    punctual = sentences(report_on(Source(left=0).trace()))
+    punctual = sentences(report_on(Source(left=0).trace(), bands=PRESENT_ALONE))
     assert punctual[2].endswith("with as many messages late.")
 
 
@@ -170,38 +152,6 @@ def test_a_band_without_a_watermark_yet_is_not_reported_to_give_one() -> None:
         "For at most 0.1 % late: 0s under the rule band (the watermark nowhere yet), "
         "0s under the rule frontier (the watermark nowhere yet)."
     )
-
-
-HOSTILE = ["<script>alert(1)</script>", "\"quoted' & [/bold]\nnew line", "<img src=x onerror=alert(2)> {{ 7 * 7 }}"]
-
-
-class Shown(HTMLParser):
-    """The text of a page and the names of its elements."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.text, self.elements = "", set[str]()
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.elements.add(tag)
-        assert not any(name.startswith("on") or name in ("src", "href") for name, _ in attrs)
-
-    def handle_data(self, data: str) -> None:
-        self.text += data
-
-
-def test_hostile_names_and_sources_are_shown_as_text() -> None:
-    class Renamed(MemoryTrace):
-        names = (*HOSTILE, *(f"stream-{number}" for number in range(47)))
-
-    source = Source(slow=3, slow_by=45).trace()
-    trace = Renamed(*(getattr(source, field.name) for field in fields(MemoryTrace)))
-    report = report_on(trace, bands=PRESENT_ALONE)
-    assert {stream.stream for stream in report.disorder.sides["slow"].worst} >= set(HOSTILE)
-    shown = Shown()
-    shown.feed(page_of(replace(report, source='</title><script src="//x">')))
-    assert all(printable(name) in shown.text for name in (*HOSTILE, '</title><script src="//x">'))
-    assert not shown.elements & {"script", "img", "link", "iframe"}
 
 
 def test_the_absence_of_a_sufficient_band_is_reported_and_drawn() -> None:
@@ -216,7 +166,7 @@ def test_the_absence_of_a_sufficient_band_is_reported_and_drawn() -> None:
 
 
 def test_a_band_that_costs_no_freshness_is_reported_beside_the_sufficient_one() -> None:
-    report = report_on(Source(seconds=900, late=0.02, late_by=60, rate=40).trace(), target=0.01)
+    report = report_on(Source(seconds=600, late=0.02, late_by=60, rate=20).trace(), target=0.01)
     assert "no staler up to" in sentences(report)[1]
 
 
@@ -238,7 +188,7 @@ def test_the_present_policy_is_among_what_is_compared_with_its_own_quantiles() -
     st.lists(st.tuples(st.integers(0, 90), st.integers(-50, 140), st.integers(0, 40)), min_size=1, max_size=30),
     st.sampled_from([0.0, 0.0001, 0.5]),
 )
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=10, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 def test_the_page_and_the_words_hold_together_on_any_source(
     messages: list[tuple[int, int, int]], target: float
 ) -> None:
@@ -266,3 +216,57 @@ def test_streams_whose_rejected_payloads_delay_the_watermark_are_named() -> None
     assert facts["rejected_payloads_that_delay"] == {"slow and broken": 2, "once": 1}
     assert "up to 1m1s: 2 of slow and broken and 1 of once." in sentences(report)[-1]
     assert "slow and broken" in page_of(report)
+
+
+BAND = timedelta(seconds=10)
+
+
+def test_the_max_lag_is_the_least_round_duration_that_hardly_any_message_exceeds() -> None:
+    lag = Distribution((2.0, 60.0, 200.0, 4000.0), (9_000, 989, 10, 1))
+    assert lag_bound(lag, BAND, 0.0001) == LagBound(timedelta(minutes=5), 1 / 10_000)
+    assert lag_bound(lag, BAND, 0.01) == LagBound(timedelta(minutes=1), 11 / 10_000)
+    assert lag_bound(lag, BAND, 0.0) == LagBound(timedelta(hours=2), 0.0)
+    assert lag_bound(lag, timedelta(minutes=5), 0.01) == LagBound(timedelta(minutes=10), 1 / 10_000)
+
+
+def test_the_max_lag_is_said_with_what_it_passes_over() -> None:
+    lag = Distribution((2.0, 4000.0), (9_999, 1))
+    said = lag_bound_sentence(lag, lag_bound(lag, BAND, 0.0001))
+    assert said.startswith(
+        "With max_lag = 1m no slow clock would hold the watermark further back than that and the band"
+    )
+    assert "0.01 % of the messages would be passed over (the worst is published 1h6m40s after its event)" in said
+    for_years = Distribution((1e9,), (1,))
+    assert lag_bound_sentence(for_years, lag_bound(for_years, BAND, 0.0)).startswith("No max_lag up to 7d fits")
+
+
+MADE = datetime(2026, 11, 21, 4, 15, tzinfo=UTC)
+DAY = timedelta(days=1)
+
+
+def test_a_report_is_a_page_and_its_figures_named_by_when_it_was_made(tmp_path: Path) -> None:
+    place = write_report(DiskObjects(tmp_path), MADE, "<p>é</p>", {"late": 1}, keep=3)
+    page = Path(place.removeprefix("file:"))
+    assert page == tmp_path / FIGURES.prefix / "2026-11-21T04-15-00.000000Z.html"
+    assert page.read_text(encoding="utf-8") == "<p>é</p>"
+    assert json.loads(page.with_suffix(".json").read_text()) == {"late": 1, **marks()}
+
+
+def test_the_newest_are_kept_and_nothing_else_is_touched(tmp_path: Path) -> None:
+    objects = DiskObjects(tmp_path)
+    objects.create("tracking/log/000000000000.parquet", b"an entry")
+    for day in range(5):
+        write_report(objects, MADE + day * DAY, "page", {}, keep=2)
+    assert sorted(objects.names(FIGURES.prefix)) == [
+        f"{FIGURES.prefix}2026-11-{day}T04-15-00.000000Z.{kind}" for day in (24, 25) for kind in ("html", "json")
+    ]
+    assert objects.read("tracking/log/000000000000.parquet") == b"an entry"
+
+
+def test_half_a_report_that_a_crash_left_is_removed_in_its_turn(tmp_path: Path) -> None:
+    objects = DiskObjects(tmp_path)
+    objects.create(f"{FIGURES.prefix}2026-11-01T04-15-00.000000Z.json", b"{}")
+    write_report(objects, MADE, "page", {}, keep=1)
+    assert {name.rpartition(".")[0] for name in objects.names(FIGURES.prefix)} == {
+        f"{FIGURES.prefix}2026-11-21T04-15-00.000000Z"
+    }

@@ -23,7 +23,6 @@ from tidemark.pipeline.tuning.sweep import (
     Tuning,
     Variant,
     Workload,
-    late_of_each,
     outcomes_of,
     tune,
     watermarks_of,
@@ -34,8 +33,8 @@ from tidemark.pipeline.watermark.state import Snapshot, WatermarkState
 TICK = timedelta(seconds=10)
 IDLE = timedelta(minutes=2)
 BAND, FRONTIER = Variant("band"), Variant("frontier")
-LATE = Source(seconds=900, rate=40, late=0.005, late_by=60)
-FAST = Source(seconds=900, rate=40, fast=1, fast_by=30, left=0)
+LATE = Source(seconds=900, rate=20, late=0.005, late_by=60)
+FAST = Source(seconds=600, rate=20, fast=1, fast_by=30, left=0)
 
 
 def policy_of(variant: Variant, band: timedelta) -> Policy:
@@ -50,7 +49,7 @@ def workload_of(trace: MemoryTrace) -> Workload:
 
 CANDIDATES = [
     (Variant(rule, quantile), seconds(band))
-    for band in (0, 3, 10, 61, 300)
+    for band in (0, 10, 300)
     for rule, quantile in (
         ("band", 0.0),
         ("frontier", 0.0),
@@ -82,8 +81,8 @@ def outcomes_as_replayed(workload: Workload, trace: MemoryTrace) -> list[BandOut
 
 @pytest.mark.parametrize(
     "source",
-    [LATE, FAST, Source(late=0.3, late_by=20, slow=5), Source(seconds=1200, rate=1, streams=3)],
-    ids=["late", "fast", "slow", "sparse"],
+    [FAST, Source(late=0.3, late_by=20, slow=5), Source(seconds=900, rate=1, streams=3)],
+    ids=["fast", "slow", "sparse"],
 )
 def test_each_candidate_has_the_share_and_the_lag_of_its_replay(source: Source) -> None:
     trace = source.trace()
@@ -134,35 +133,9 @@ def test_begun_in_the_middle_of_a_log_no_candidate_takes_over_the_watermark_of_a
     assert watermarks_of(begun, policy_of(BAND, seconds(300)))[0] == NO_WATERMARK
 
 
-def test_the_late_are_counted_as_a_replay_counts_them() -> None:
-    trace = LATE.trace()
-    workload = workload_of(trace)
-    tick_us = np.array([to_us(tick.at) for tick in workload.ticks])
-    watermarks = np.array([watermarks_of(workload, policy) for policy in POLICIES])
-    expected = [int(late_per_tick(trace, tick_us, own).sum()) for own in watermarks]
-    found = sum(late_of_each(batch, tick_us, watermarks) for batch in trace.batches())
-    assert list(found) == expected
-    assert len(set(expected)) > 4
-    assert expected[-1] == 0 < expected[0]
-
-
 @cache
 def tuned(source: Source, *variants: Variant) -> Tuning:
     return tune(workload_of(source.trace()), variants or (BAND, FRONTIER), policy_of, targets=(0.01, 0.001, 0.0))
-
-
-def test_one_message_in_two_hundred_a_minute_late_needs_a_minute_and_the_jitter() -> None:
-    tuning = tuned(LATE)
-    for variant in (BAND, FRONTIER):
-        generous, nearly, none = (tuning.recommended(variant, target).outcome for target in (0.01, 0.001, 0.0))
-        assert generous is not None
-        assert nearly is not None
-        assert none is not None
-        assert generous.band <= seconds(4)
-        assert generous.band <= nearly.band <= none.band
-        assert seconds(50) < none.band <= seconds(65)
-        assert nearly.late_share <= 0.001
-        assert none.late == 0
 
 
 def test_the_band_that_is_enough_is_found_to_the_second_and_none_above_it_is_worse() -> None:
@@ -196,14 +169,3 @@ def test_a_band_that_happens_to_do_well_below_one_that_does_not_is_not_enough() 
     enough = _enough(outcomes, 0.0)
     assert enough is not None
     assert enough.band == seconds(4)
-
-
-def test_the_frontier_is_fresher_and_a_clock_that_runs_fast_makes_nobody_late() -> None:
-    punctual = tuned(Source(seconds=900, rate=40))
-    ten = seconds(10)
-    assert punctual.at(FRONTIER, ten).late == punctual.at(BAND, ten).late == 0
-    assert punctual.at(FRONTIER, ten).lag_p50 < punctual.at(BAND, ten).lag_p50
-
-    fast = tuned(FAST)
-    assert fast.at(FRONTIER, ten).late == fast.at(BAND, ten).late == 0
-    assert fast.at(FRONTIER, ten).lag_p50 < fast.at(BAND, ten).lag_p50

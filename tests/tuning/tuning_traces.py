@@ -6,14 +6,13 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 
+from tests.replay.traces import write_trace
 from tests.watermark.builders import START_US
-from tidemark.pipeline.replay.trace import NEVER, Batch
+from tidemark.pipeline.replay.trace import Batch
 from tidemark.pipeline.watermark.histogram import Ints
 
 SECOND_US = 1_000_000
-MOMENT = pa.timestamp("us", tz="UTC")
 
 
 @dataclass(frozen=True)
@@ -96,17 +95,8 @@ class MemoryTrace:
 
     def write(self, path: Path, names: Sequence[str] | None = None) -> Path:
         """The trace as a file, as `tidemark tune` reads it, with other names of the streams if there are any."""
-        times = {
-            name: pa.array(column, pa.int64(), mask=column == NEVER).cast(MOMENT)
-            for name, column in (
-                ("publish_time", self.publish_us),
-                ("event_time", self.event_us),
-                ("tracked_at", self.tracked_us),
-                ("landed_at", self.landed_us),
-            )
-        }
         called = self.names if names is None else names
-        streams = pa.DictionaryArray.from_arrays(pa.array(self.stream, pa.int32()), pa.array(called))
-        ids = pa.array([f"m{number}" for number in range(len(self.publish_us))])
-        pq.write_table(pa.table({"message_id": ids, "stream_id": streams.cast(pa.string()), **times}), path)
-        return path
+        streams = [called[number] for number in self.stream.tolist()]
+        return write_trace(
+            Batch(self.publish_us, self.event_us, self.tracked_us, self.landed_us), path, streams=streams
+        )

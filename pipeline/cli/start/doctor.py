@@ -6,7 +6,6 @@ from itertools import groupby
 from typing import Annotated
 
 import typer
-from rich.table import Table
 
 from tidemark.local.services.stack import emulator_is_absent
 from tidemark.pipeline.cli.here import config_file
@@ -15,6 +14,7 @@ from tidemark.pipeline.cli.output import WARNING, columns, console, counted, pri
 from tidemark.pipeline.clock import Clock, SystemClock, iso, rough
 from tidemark.pipeline.doctor.checks import SETTINGS, diagnose, running
 from tidemark.pipeline.doctor.finding import CheckFinding, Level, Setup
+from tidemark.pipeline.doctor.identity import Component
 from tidemark.pipeline.doctor.measure.experiments import measure
 from tidemark.pipeline.doctor.measure.facts import (
     Facts,
@@ -28,7 +28,6 @@ from tidemark.pipeline.doctor.measure.facts import (
     write_settings,
 )
 from tidemark.pipeline.errors import InvalidSettings, PubSubUnreachable
-from tidemark.pipeline.identity import Component
 from tidemark.pipeline.settings import Settings, load_settings
 
 LEVEL_MARKS = {Level.OK: "[green]ok[/]     ", Level.WARNING: "[yellow]warning[/]", Level.BROKEN: "[bold red]broken[/] "}
@@ -45,11 +44,10 @@ def doctor(
     Exit code 1: something would break. Permissions are checked for all parts that run, unless parts are named.
     --measure takes a minute, and six with Cloud Monitoring; it uses a topic of its own. Only --write changes anything.
     """
-    if not measures:
-        only_with("--measure", write=writes)
-    else:
+    if measures:
         measured(load_settings(), SystemClock(), writes=writes, as_json=as_json)
         return
+    only_with("--measure", write=writes)
     try:
         settings = load_settings()
     except InvalidSettings as error:
@@ -117,9 +115,7 @@ def show_measured(facts: Facts, table_rows: Sequence[Row], found: Sequence[Setti
     """Print the table, the calls, and the settings that follow."""
     terminal = console()
     terminal.print(f"measured at {safe(facts.server)}, {iso(facts.at)}, in {rough(facts.took)}")
-    table = Table(box=None, header_style="bold", padding=(0, 1))
-    for name in ("fact", "expected", "found", ""):
-        table.add_column(name, overflow="fold")
+    table = columns("fact", "expected", "found", "", folds=True)
     for row in table_rows:
         table.add_row(safe(row.fact), safe(row.expected), safe(row.found), VERDICT_MARKS[row.verdict])
     terminal.print(table)

@@ -90,16 +90,16 @@ def publish(
     as_json: AsJson = False,
 ) -> None:
     """Publish synthetic heartbeats, and record them in a file."""
-    arguments, settings, clock = locals(), load_settings(), SystemClock()
+    arguments, settings, clock, told = locals(), load_settings(), SystemClock(), Console(stderr=True)
     source = SyntheticSource(shape=_shape(settings.message, shape), **{name: arguments[name] for name in OF_THE_SOURCE})
     now = clock.now()
     begin = since_when(since, now) or now
     for warning in _checked(source, shape, settings, now):
-        Console(stderr=True).print(f"{WARNING}{safe(warning)}", soft_wrap=True)
+        told.print(f"{WARNING}{safe(warning)}", soft_wrap=True)
     stopped = Event()
     signal.signal(signal.SIGINT, lambda *_: stopped.set())
     bar = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[sent]}"), TimeElapsedColumn())
-    with Progress(*bar, console=Console(stderr=True)) as progress:
+    with Progress(*bar, console=told) as progress:
         task = progress.add_task("publishing", total=(now + lasting - begin).total_seconds(), sent="")
         published = publish_synthetic(
             source,
@@ -114,6 +114,12 @@ def publish(
                 task, completed=(reached - begin).total_seconds(), sent=f"{sent:,} sent, at {iso(reached)}"
             ),
             stop=stopped.is_set,
+        )
+    if not published.messages:
+        told.print(
+            f"{WARNING}no message was due in {text_of(now + lasting - begin)}: each stream publishes every "
+            f"{text_of(period)}; name a longer --for, or begin earlier with --since 5m",
+            soft_wrap=True,
         )
     facts: dict[str, Any] = {
         "published": published.messages,

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import asdict
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -53,24 +54,32 @@ def try_(
 
     Nothing lands. Exit code 0: all are heartbeats; 3: at least one is rejected.
     """
-    if sample is None:
-        only_with("--sample", timeout=timeout)
-    else:
+    if sample is not None:
         apart_from("--sample", files=files, attribute=attribute, published=published)
-        try_topic(load_settings(), SystemClock(), sample, timeout or SAMPLE_WAIT, as_json=as_json)
-        return
-    if not files:
-        raise typer.BadParameter("name a file, or say --sample")
+    else:
+        only_with("--sample", timeout=timeout)
+        if not files:
+            raise typer.BadParameter("name a file, or say --sample")
     settings, clock = load_settings(), SystemClock()
-    reading = SampleReading(
-        now=clock.now(),
-        attributes=dict(map(_attribute, attribute or ())),
-        published=published,
-        has_lines=settings.message.payload == "json",
-        has_records=settings.message.payload == "avro",
-    )
-    trial = try_samples(read_samples(files, reading), reader_of(settings.contract, settings.pubsub), reading.now)
-    show_trial(trial, settings, as_json=as_json)
+    now, payload = clock.now(), settings.message.payload
+    if sample is not None:
+        samples = _of_the_topic(settings, clock, sample, timeout or SAMPLE_WAIT, quiet=as_json)
+    else:
+        reading = SampleReading(
+            now=now,
+            attributes=dict(map(_attribute, attribute or ())),
+            published=published,
+            has_lines=payload == "json",
+            has_records=payload == "avro",
+        )
+        samples = read_samples(files or (), reading)
+    trial = try_samples(samples, reader_of(settings.contract, settings.pubsub), clock.now() if sample else now)
+    if as_json:
+        print_json(trial_facts(trial), exact=True)
+    else:
+        _print(trial, settings)
+    if trial.rejected or not trial.heartbeats:
+        raise typer.Exit(NOT_ALL_PASS)
 
 
 def _attribute(written: str) -> tuple[str, str]:
@@ -80,32 +89,17 @@ def _attribute(written: str) -> tuple[str, str]:
     return name, value
 
 
-def try_topic(settings: Settings, clock: Clock, count: int, wait: timedelta, *, as_json: bool) -> None:
-    """Try up to `count` messages that are published to the topic within `wait`. Raises PubSubError."""
+def _of_the_topic(settings: Settings, clock: Clock, count: int, wait: timedelta, *, quiet: bool) -> list[Sample]:
+    """Wait for up to `count` messages that are published to the topic within `wait`. Raises PubSubError."""
     pubsub = settings.pubsub
-    if not as_json:
+    if not quiet:
         said = f"waiting {format_duration(wait)} at most for {count:,} messages of {pubsub.topic_path}"
         said += f" that pass {pubsub.filter}" * bool(pubsub.filter)
         console().print(f"[dim]{safe(said)}; only what is published from now on is seen[/]", soft_wrap=True)
     client = subscriber_client(*pubsub.server)
-    try:
+    with closing(client.transport):
         messages = sample_messages(client, pubsub, clock, count, wait)
-    finally:
-        client.transport.close()
-    samples = [Sample(message["message_id"][0].as_py(), message) for message in messages]
-    show_trial(
-        try_samples(samples, reader_of(settings.contract, settings.pubsub), clock.now()), settings, as_json=as_json
-    )
-
-
-def show_trial(trial: Trial, settings: Settings, *, as_json: bool) -> None:
-    """Print a trial. Raises typer.Exit with NOT_ALL_PASS unless all samples are heartbeats."""
-    if as_json:
-        print_json(trial_facts(trial), exact=True)
-    else:
-        _print(trial, settings)
-    if trial.rejected or not trial.heartbeats:
-        raise typer.Exit(NOT_ALL_PASS)
+    return [Sample(message["message_id"][0].as_py(), message) for message in messages]
 
 
 def trial_facts(trial: Trial) -> dict[str, Any]:

@@ -11,7 +11,6 @@ from typing import Annotated, Any, Literal
 import typer
 from rich.console import Console
 from rich.progress import Progress
-from rich.table import Table
 
 from tidemark.pipeline.cli.here import here, no_decision
 from tidemark.pipeline.cli.options import (
@@ -27,6 +26,7 @@ from tidemark.pipeline.cli.options import (
 )
 from tidemark.pipeline.cli.output import (
     WARNING,
+    columns,
     console,
     exact_iso,
     facts_table,
@@ -283,10 +283,7 @@ def _print_what_if(
     terminal = console()
     said = ", ".join(f"{name.replace('_', ' ')} {text_of(value)}" for name, value in given.items())
     terminal.print(f"what would have been decided, with {said}; this is not a verification of what was")
-    table = Table(box=None, header_style="bold", padding=(0, 2))
-    for title in ("", "recorded", f"with {said}"):
-        table.add_column(title)
-    then = sentences_of(would_be)
+    table, then = columns("", "recorded", f"with {said}", gap=2, folds=True), sentences_of(would_be)
     for name, sentence in sentences_of(was).items():
         table.add_row(f"[bold]{name}[/]", sentence, then[name])
     terminal.print(table)
@@ -337,9 +334,7 @@ def differing(difference: Difference) -> dict[str, tuple[Any, Any]]:
 def print_difference(terminal: Console, difference: Difference) -> None:
     """Print both sides, and mark what differs."""
     what = "decision" if isinstance(difference.recorded, DecisionRecord) else "compacted entry"
-    table = Table(box=None, header_style="bold", padding=(0, 2), title=f"the first {what} that differs")
-    for title in ("", "", "recorded", "derived"):
-        table.add_column(title, overflow="fold")
+    table = columns("", "", "recorded", "derived", gap=2, folds=True, title=f"the first {what} that differs")
     for name, values in differing(difference).items():
         mark, style = ("≠", "bold red") if values[0] != values[1] else ("", "")
         shown = (safe(exact_iso(value) if isinstance(value, datetime) else value) for value in values)

@@ -27,7 +27,7 @@ from tidemark.pipeline.tuning.inputs import (
     report_on_trace,
 )
 from tidemark.pipeline.tuning.page import page_of
-from tidemark.pipeline.tuning.report import SINCE, TARGET_LATE_SHARE, TuningReport, facts_of, sentences
+from tidemark.pipeline.tuning.report import SINCE, TARGET_LATE_SHARE, Asked, TuningReport, facts_of, sentences
 from tidemark.pipeline.tuning.sweep import BANDS, BandOutcome
 
 NAMED = 5
@@ -87,22 +87,23 @@ def tune(
         raise typer.BadParameter("--html shows all messages together; leave it out, or --by")
     _refuse_page_at(html, trace)
     settings, clock = load_settings(needs_file=trace is None), SystemClock()
-    target = TARGET_LATE_SHARE if target is None else target
-    tried = BANDS if bands is None else durations(bands)
     now = clock.now()
-    reach = SINCE if since is None else now - (since_when(since, now) or now)
+    asked = Asked(
+        settings,
+        now,
+        since=SINCE if since is None else now - (since_when(since, now) or now),
+        target=TARGET_LATE_SHARE if target is None else target,
+        bands=BANDS if bands is None else durations(bands),
+    )
+    source = trace or lake_of(settings, clock)
     if by is not None:
-        source = trace or lake_of(settings, clock)
-        cohorts = cohorts_on(source, by, settings, now, reach, target=target, bands=tried)
+        cohorts = cohorts_on(source, by, asked)
         if as_json:
             print_json(facts_of_cohorts(cohorts))
         else:
             _print_cohorts(terminal(), cohorts)
         return
-    if trace is not None:
-        report = report_on_trace(trace, settings, clock.now(), target=target, bands=tried)
-    else:
-        report = report_on_lake(lake_of(settings, clock), settings, now, reach, target=target, bands=tried)
+    report = report_on_trace(source, asked) if isinstance(source, Path) else report_on_lake(source, asked)
     if html is not None:
         try:
             html.write_text(page_of(report), encoding="utf-8")

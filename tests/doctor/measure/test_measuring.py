@@ -31,11 +31,11 @@ from tests.pubsub.fake_monitoring import served as serve_monitoring
 from tidemark.local.emulator.faults import LIKE_THE_SERVICE, Faults
 from tidemark.local.emulator.model import PubSubModel
 from tidemark.pipeline.clock import SystemClock
+from tidemark.pipeline.doctor.identity import NEEDS, Component
 from tidemark.pipeline.doctor.measure.experiments import measure
 from tidemark.pipeline.doctor.measure.facts import Facts, MonitoringFacts, Row, Verdict, follows, rows
 from tidemark.pipeline.doctor.measure.traffic import Plan
 from tidemark.pipeline.errors import PermissionMissing, PubSubError
-from tidemark.pipeline.identity import NEEDS, Component
 from tidemark.pipeline.pubsub.connection import publisher_client, subscriber_client
 from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.settings_sections import PubSubSettings
