@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import timedelta
+from functools import partial
 from typing import Any, TypeAlias
 
 import dagster as dg
@@ -112,10 +113,8 @@ def batch_parts(
     """Return the arguments of a `WindowBatch` over these windows, whose input may begin `further` earlier. Raises
     WindowExpired and WindowNotClosed before Spark is used."""
 
-    def refuse_expired(windows: Sequence[Window]) -> None:
-        kept.refuse_expired(windows, further=further)
-
-    kept, watermark = lake.kept_windows(), lake.watermark()
+    watermark = lake.watermark()
+    refuse_expired = partial(lake.kept_windows().refuse_expired, further=further)
     refuse_expired(windows)
     refuse_open(windows, watermark)
     return {

@@ -36,19 +36,14 @@ def keep_observer(
     """Observe the sensors with this `kept`, and the runs of `jobs`, as the settings ask. Raises ToolMissing if a
     library is missing. Nothing is imported, opened or started before the first tick."""
     check_libraries(settings.metrics)
-    every, names = intervals(settings, sensors), [plain(settings, job.name) for job in jobs]
-    hosts = settings.dagster.allowed_hosts
-    if settings.metrics.is_on:
-        kept.get(OBSERVER, lambda: Recorder(settings, every, names, clock, lambda: outlet_of(settings.metrics, hosts)))
-
-
-def intervals(settings: Settings, sensors: Iterable[dg.SensorDefinition]) -> dict[str, timedelta]:
-    """Return the interval of each sensor's ticks, keyed by its name without the pipeline's prefix."""
-    tick = settings.watermark.tick
-    return {
+    tick, names = settings.watermark.tick, [plain(settings, job.name) for job in jobs]
+    every = {
         plain(settings, sensor.name): max(tick, timedelta(seconds=sensor.minimum_interval_seconds or 0))
         for sensor in sensors
     }
+    hosts = settings.dagster.allowed_hosts
+    if settings.metrics.is_on:
+        kept.get(OBSERVER, lambda: Recorder(settings, every, names, clock, lambda: outlet_of(settings.metrics, hosts)))
 
 
 def observer_of(lake: LakeResource) -> Observer:
