@@ -14,15 +14,7 @@ import dagster as dg
 
 from tidemark.assets.catalog import HEARTBEAT_DIFFS, HEARTBEATS, key_of
 from tidemark.assets.checks import evaluation_of, verdict
-from tidemark.assets.jobs.by_window import (
-    Compute,
-    Event,
-    asset_by_window,
-    batch_parts,
-    corrections_noted,
-    reports,
-    windows_job,
-)
+from tidemark.assets.jobs.by_window import Event, WindowsAsset, batch_parts, corrections_noted, windows_job
 from tidemark.assets.jobs.job import Context
 from tidemark.assets.partitions import Partitions, stretch_ends
 from tidemark.assets.scheduler.requests import NothingDue, pause_of, run_over
@@ -66,48 +58,41 @@ def own_table_definitions(
     """Define an asset and a job for each custom table."""
     assets, jobs = [], []
     for table in tables:
-        partitions = Partitions(table.windowing(settings.windows), clock.now())
-        compute, key = partial(_computed, settings, table, partitions), key_of(settings, dg.AssetKey(table.name))
-        about = f"Windows of {table.name}, in one run."
-        assets.append(_asset(settings, table, partitions, compute))
-        jobs.append(windows_job(settings, compute_job(table.name), partitions, [key], compute, about))
+        asset = WindowsAsset(
+            settings,
+            dg.AssetKey(table.name),
+            Partitions(table.windowing(settings.windows), clock.now()),
+            partial(_index, table),
+            further_back(table.lookback, settings.windows.lookback),
+        )
+        compute, doc = partial(_computed, asset, table), (table.build.__doc__ or "").strip()
+        unique = f"One row of a window for each {', '.join(table.key)}."
+        made = asset.defined(
+            compute,
+            LAKE,
+            SPARK,
+            deps=[HEARTBEATS, HEARTBEAT_DIFFS],
+            folder=f"{FOLDER}/{table.name}",
+            check_specs=[dg.AssetCheckSpec(UNIQUE, asset=asset.key, description=unique)] if table.key else [],
+            code_version=table.version,
+            description=f"{doc}\n\n```\n{table.source[:SHOWN_SOURCE]}\n```".strip(),
+        )
+        assets.append(made)
+        jobs.append(windows_job(compute_job(table.name), [asset], compute, f"Windows of {table.name}, in one run."))
     return assets, jobs
 
 
-def _asset(
-    settings: Settings, loaded: TableDefinition, partitions: Partitions, compute: Compute
-) -> dg.AssetsDefinition:
-    key, doc = dg.AssetKey(loaded.name), (loaded.build.__doc__ or "").strip()
-    about = f"One row of a window for each {', '.join(loaded.key)}."
-    unique = dg.AssetCheckSpec(UNIQUE, asset=key_of(settings, key), description=about)
-    return asset_by_window(
-        settings,
-        key,
-        partitions,
-        compute,
-        partial(_index, table=loaded, partitions=partitions),
-        LAKE,
-        SPARK,
-        deps=[HEARTBEATS, HEARTBEAT_DIFFS],
-        folder=f"{FOLDER}/{loaded.name}",
-        further=further_back(loaded.lookback, settings.windows.lookback),
-        check_specs=[unique] if loaded.key else [],
-        code_version=loaded.version,
-        description=f"{doc}\n\n```\n{loaded.source[:SHOWN_SOURCE]}\n```".strip(),
-    )
-
-
 def _computed(
-    settings: Settings, loaded: TableDefinition, partitions: Partitions, context: Context, windows: Sequence[Window]
+    asset: WindowsAsset, loaded: TableDefinition, context: Context, windows: Sequence[Window]
 ) -> Iterator[Event]:
     """Compute windows with the table's current file, and yield the events for Dagster. A failure leaves a note in the
     lake."""
-    lake, run = lake_of(context, settings), context.run.run_id
-    key = key_of(settings, dg.AssetKey(loaded.name))
+    settings, run = asset.settings, context.run.run_id
+    lake = lake_of(context, settings)
     with lake.whole().failed_runs(loaded.name).noting(run, stretch_ends(windows), lake.clock):
         context.instance.add_run_tags(run, {DEFINITION: _mark(settings, loaded)})
         table = _usable(settings, loaded, loaded)
-        done = _compute(table, windows, lake, context) if windows else ReplacedWindows(0, None, {}, ())
+        done = _compute(asset, table, windows, lake, context) if windows else ReplacedWindows(0, None, {}, ())
         within = [column for column in table.key if column != PARTITION]
         twice = lake.own_table("run", table.name).twice(done.rows, within) if table.key else 0
 
@@ -116,12 +101,11 @@ def _computed(
         return {"rows": rows, "version": table.version, "heartbeats_version": done.heartbeats_version}
 
     context.log.info(f"computed {len(done.rows)} windows, {sum(done.rows.values())} rows, by version {table.version}")
-    tags = provenance(context.instance, table.version, settings)
-    yield from reports(key, partitions, done, _index(lake, loaded, partitions), said, tags)
+    yield from asset.reports(lake, done, said, provenance(context.instance, table.version, settings))
     if loaded.key:
         about = f"{twice} rows of {len(done.rows)} windows have the key of another row"
         result = verdict(passed=not twice, description=about, rows=twice)
-        yield evaluation_of(result._replace(asset_key=key, check_name=UNIQUE))
+        yield evaluation_of(result._replace(asset_key=asset.key, check_name=UNIQUE))
     yield from corrections_noted(lake, FollowedTable(table.name, lake.own_table("run", table.name), table.key))
 
 
@@ -138,18 +122,17 @@ def provenance(instance: dg.DagsterInstance, version: str, settings: Settings) -
     return tags
 
 
-def _index(lake: LakeResource, table: TableDefinition, partitions: Partitions) -> WindowIndex:
-    return WindowIndex(
-        lake.heartbeats("run"), lake.own_table("run", table.name).table, partitions.windowing, table.lookback
-    )
+def _index(table: TableDefinition, lake: LakeResource) -> WindowIndex:
+    windowing, made = table.windowing(lake.settings.windows), lake.own_table("run", table.name).table
+    return WindowIndex(lake.heartbeats("run"), made, windowing, table.lookback)
 
 
 def _compute(
-    table: TableDefinition, windows: Sequence[Window], lake: LakeResource, context: Context
+    asset: WindowsAsset, table: TableDefinition, windows: Sequence[Window], lake: LakeResource, context: Context
 ) -> ReplacedWindows:
     """Compute windows of a custom table, and replace them in the lake. Raises WindowNotClosed (before Spark is used),
     WindowExpired and other TidemarkErrors."""
-    settings = lake.settings
+    settings = asset.settings
     further = further_back(table.lookback, settings.windows.lookback)
     parts = batch_parts(lake, spark_of(context, settings), context.run.run_id, windows, further)
     # Before the heartbeats are listed: see `OwnBatch`.

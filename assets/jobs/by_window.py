@@ -1,6 +1,7 @@
 """Jobs and assets over windows: which windows a run computes, and what it reports to Dagster."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
 from typing import Any, TypeAlias
@@ -40,11 +41,95 @@ class WindowsConfig(dg.Config):
     windows: list[str] = Field(default_factory=list)
 
 
-def windows_job(
-    settings: Settings, name: str, partitions: Partitions, assets: Sequence[dg.AssetKey], compute: Compute, about: str
-) -> dg.JobDefinition:
-    """Define a job over the windows in its config or its tag. `compute` computes them for these `assets`, commits them,
-    and yields the events for Dagster."""
+@dataclass(frozen=True)
+class WindowsAsset:
+    """An asset that runs compute by window: its key without the pipeline's prefix, its partitions, and the index of its
+    windows. A window's input may begin `further` before that of heartbeat_diffs."""
+
+    settings: Settings
+    asset: dg.AssetKey
+    partitions: Partitions
+    index: Callable[[LakeResource], WindowIndex]
+    further: timedelta = timedelta(0)
+
+    @property
+    def key(self) -> dg.AssetKey:
+        """The key in Dagster."""
+        return key_of(self.settings, self.asset)
+
+    def defined(
+        self,
+        compute: Compute,
+        *resources: str,
+        deps: Sequence[dg.AssetKey],
+        columns: Columns | None = None,
+        folder: str = "",
+        **more: Any,
+    ) -> dg.AssetsDefinition:
+        """Define the asset, in a folder of the lake that is by default named after it. Materializing it (in the UI, or
+        by a backfill) does what a job does, over the windows of the partitions."""
+        settings = self.settings
+        decorator: Callable[..., dg.AssetsDefinition] = dg.asset(
+            key=self.key,
+            deps=[key_of(settings, dep) for dep in deps],
+            partitions_def=self.partitions.definition(),
+            backfill_policy=dg.BackfillPolicy.single_run(),
+            kinds={"pyspark", "deltalake"},
+            required_resource_keys=keys_of(settings, *resources),
+            **shown(settings, within(settings, folder or self.asset.path[-1]), columns),
+            **more,
+        )
+
+        def computed(context: dg.AssetExecutionContext) -> Iterator[dg.MaterializeResult[None]]:
+            ours = {self.key, *(key_of(settings, one) for one in ASSETS)}
+            if context.run.asset_selection and context.run.asset_selection <= ours:  # else it has assets of others too
+                context.instance.add_run_tags(context.run.run_id, {PIPELINE: pipeline_tag(settings.lake.uri)})
+            with working(context, *LASTING):
+                windows = self._windows_of_partitions(context, lake_of(context, settings))
+                yield _materialized(context, self.key, compute(context, windows))
+
+        return decorator(computed)
+
+    def reports(
+        self,
+        lake: LakeResource,
+        done: ReplacedWindows,
+        said: Callable[[Sequence[Window]], dict[str, Any]],
+        tags: Mapping[str, str] | None = None,
+    ) -> Iterator[dg.AssetMaterialization | dg.AssetObservation]:
+        """Yield an event for each partition with windows that a run has computed. A partition is materialized once it
+        has closed and all of its windows that hold a heartbeat are computed, so that downstream assets begin with the
+        complete partition. Until then it is observed."""
+        windowing, index = self.partitions.windowing, self.index(lake)
+        for key, held in self.partitions.holding(map(windowing.named, done.rows)).items():
+            (bounds,) = self.partitions.windows_in([key])
+            is_over = windowing.numbered(bounds.stop - 1).is_closed_at(done.watermark)
+            if len(bounds) > 1 and is_over:
+                index.update()
+                is_over = next(index.held.without(index.computed, bounds), None) is None
+            event = dg.AssetMaterialization if is_over else dg.AssetObservation
+            yield event(self.key, partition=key, metadata={**which(held), **said(held)}, tags=tags)
+
+    def _windows_of_partitions(self, context: dg.AssetExecutionContext, lake: LakeResource) -> list[Window]:
+        """Return the windows of a run's partitions that hold a heartbeat, have one in their lookback, or are computed.
+        Windows past the retention boundary are left out, unless all are. Raises WindowNotClosed unless all of the
+        partitions are closed, and LakeError."""
+        windowing, asked = self.partitions.windowing, self.partitions.windows_in(context.partition_keys)
+        refuse_open([windowing.numbered(bounds.stop - 1) for bounds in asked], lake.watermark())
+        index = self.index(lake).update()
+        found = [
+            stretch for bounds in asked for spans in (index.reached, index.computed) for stretch in spans.within(bounds)
+        ]
+        windows, since = windows_of(found, windowing), lake.kept_windows().since()
+        kept = [window for window in windows if since is None or window.start >= since + self.further] or windows
+        _tag(context, kept)
+        return kept
+
+
+def windows_job(name: str, assets: Sequence[WindowsAsset], compute: Compute, about: str) -> dg.JobDefinition:
+    """Define a job over the windows in its config or its tag. `compute` computes them for these `assets`, which have
+    the same partitions, commits them, and yields the events for Dagster."""
+    settings, partitions = assets[0].settings, assets[0].partitions
 
     @job_of(settings, name, op_of(name), about, LAKE, SPARK, lasting=LASTING)
     def job(context: dg.OpExecutionContext, config: WindowsConfig) -> Iterator[Event | dg.Output[None]]:
@@ -56,51 +141,11 @@ def windows_job(
             raise ValueError(f"no window is named, neither in the op's config nor in the tag {WINDOWS}")
         _tag(context, windows)
         for asset in assets:
-            _plan(context, op_of(name), asset, partitions.holding(windows))
+            _plan(context, op_of(name), asset.key, partitions.holding(windows))
         yield from compute(context, windows)
         yield dg.Output(None, metadata={"windows": len(windows)})
 
     return job
-
-
-def asset_by_window(
-    settings: Settings,
-    asset: dg.AssetKey,
-    partitions: Partitions,
-    compute: Compute,
-    index: Callable[[LakeResource], WindowIndex],
-    *resources: str,
-    deps: Sequence[dg.AssetKey],
-    columns: Columns | None = None,
-    folder: str = "",
-    further: timedelta = timedelta(0),
-    **more: Any,
-) -> dg.AssetsDefinition:
-    """Define an asset that runs compute by window, in a folder of the lake that is by default named after it.
-    Materializing it (in the UI, or by a backfill) does what a job does, over the windows of the partitions."""
-    key = key_of(settings, asset)
-
-    decorator: Callable[..., dg.AssetsDefinition] = dg.asset(
-        key=key,
-        deps=[key_of(settings, dep) for dep in deps],
-        partitions_def=partitions.definition(),
-        backfill_policy=dg.BackfillPolicy.single_run(),
-        kinds={"pyspark", "deltalake"},
-        required_resource_keys=keys_of(settings, *resources),
-        **shown(settings, within(settings, folder or asset.path[-1]), columns),
-        **more,
-    )
-
-    def computed(context: dg.AssetExecutionContext) -> Iterator[dg.MaterializeResult[None]]:
-        lake = lake_of(context, settings)
-        ours = {key, *(key_of(settings, one) for one in ASSETS)}
-        if context.run.asset_selection and context.run.asset_selection <= ours:  # else it has assets of others too
-            context.instance.add_run_tags(context.run.run_id, {PIPELINE: pipeline_tag(settings.lake.uri)})
-        with working(context, *LASTING):
-            windows = _windows_of_partitions(context, lake, partitions, index(lake), further)
-            yield _materialized(context, key, compute(context, windows))
-
-    return decorator(computed)
 
 
 def batch_parts(
@@ -125,28 +170,6 @@ def batch_parts(
         "clock": SystemClock(),
         "refuse_expired": refuse_expired,
     }
-
-
-def reports(
-    asset: dg.AssetKey,
-    partitions: Partitions,
-    done: ReplacedWindows,
-    index: WindowIndex,
-    said: Callable[[Sequence[Window]], dict[str, Any]],
-    tags: Mapping[str, str] | None = None,
-) -> Iterator[dg.AssetMaterialization | dg.AssetObservation]:
-    """Yield an event for each partition with windows that a run has computed. A partition is materialized once it has
-    closed and all of its windows that hold a heartbeat are computed, so that downstream assets begin with the complete
-    partition. Until then it is observed."""
-    windowing = partitions.windowing
-    for key, held in partitions.holding(map(windowing.named, done.rows)).items():
-        (bounds,) = partitions.windows_in([key])
-        is_over = windowing.numbered(bounds.stop - 1).is_closed_at(done.watermark)
-        if len(bounds) > 1 and is_over:
-            index.update()
-            is_over = next(index.held.without(index.computed, bounds), None) is None
-        event = dg.AssetMaterialization if is_over else dg.AssetObservation
-        yield event(asset, partition=key, metadata={**which(held), **said(held)}, tags=tags)
 
 
 def which(windows: Sequence[Window]) -> dict[str, Any]:
@@ -216,25 +239,3 @@ def _materialized(
         else:
             context.log_event(event)
     return dg.MaterializeResult(check_results=checks)
-
-
-def _windows_of_partitions(
-    context: dg.AssetExecutionContext,
-    lake: LakeResource,
-    partitions: Partitions,
-    index: WindowIndex,
-    further: timedelta,
-) -> list[Window]:
-    """Return the windows of a run's partitions that hold a heartbeat, have one in their lookback, or are computed.
-    Windows past the retention boundary are left out, unless all are; a table may look back `further`. Raises
-    WindowNotClosed unless all of the partitions are closed, and LakeError."""
-    windowing, asked = partitions.windowing, partitions.windows_in(context.partition_keys)
-    refuse_open([windowing.numbered(bounds.stop - 1) for bounds in asked], lake.watermark())
-    index.update()
-    found = [
-        stretch for bounds in asked for spans in (index.reached, index.computed) for stretch in spans.within(bounds)
-    ]
-    windows, since = windows_of(found, windowing), lake.kept_windows().since()
-    kept = [window for window in windows if since is None or window.start >= since + further] or windows
-    _tag(context, kept)
-    return kept

@@ -12,15 +12,7 @@ import pyarrow as pa
 
 from tidemark.assets.catalog import HEARTBEAT_DIFFS, HEARTBEATS, STREAM_STATUS, WATERMARK, key_of
 from tidemark.assets.checks import evaluation_of, verdict
-from tidemark.assets.jobs.by_window import (
-    Event,
-    asset_by_window,
-    batch_parts,
-    corrections_noted,
-    reports,
-    which,
-    windows_job,
-)
+from tidemark.assets.jobs.by_window import Event, WindowsAsset, batch_parts, corrections_noted, which, windows_job
 from tidemark.assets.jobs.job import Context
 from tidemark.assets.partitions import Partitions, stretch_ends
 from tidemark.pipeline.clock import iso
@@ -47,12 +39,8 @@ NAMED_COLUMNS = dict.fromkeys(("stream", "kind", "last", "first"), "string") | {
 
 def heartbeat_diffs_asset(settings: Settings, partitions: Partitions) -> dg.AssetsDefinition:
     """Define the asset `heartbeat_diffs`, whose runs also write `stream_status`."""
-    return asset_by_window(
-        settings,
-        HEARTBEAT_DIFFS,
-        partitions,
+    return WindowsAsset(settings, HEARTBEAT_DIFFS, partitions, _index).defined(
         partial(_compute, settings, partitions),
-        _index,
         LAKE,
         SPARK,
         deps=[HEARTBEATS, WATERMARK],
@@ -68,12 +56,12 @@ def heartbeat_diffs_asset(settings: Settings, partitions: Partitions) -> dg.Asse
 
 def compute_windows_job(settings: Settings, partitions: Partitions) -> dg.JobDefinition:
     """Define the job that computes any windows."""
-    assets = [key_of(settings, key) for key in (HEARTBEAT_DIFFS, STREAM_STATUS)]
+    assets = [WindowsAsset(settings, key, partitions, _index) for key in (HEARTBEAT_DIFFS, STREAM_STATUS)]
     about = (
         "Heartbeat diffs of closed windows, and which streams were silent in them, in one run. The sensors request it; "
         "so does `tidemark repair`."
     )
-    return windows_job(settings, COMPUTE_WINDOWS, partitions, assets, partial(_compute, settings, partitions), about)
+    return windows_job(COMPUTE_WINDOWS, assets, partial(_compute, settings, partitions), about)
 
 
 def _compute(
@@ -93,12 +81,12 @@ def compute_and_report(
     lake = lake_of(context, settings)
     done = compute_range(windows, lake, spark_of(context, settings), context.run.run_id)
     context.log.info(sentence_of(done))
-    told = partitions, done, _index(lake)
+    diffs, status = (WindowsAsset(settings, key, partitions, _index) for key in (HEARTBEAT_DIFFS, STREAM_STATUS))
     # Yielded at once: an event that is only logged is lost if the run fails later.
     silent = silent_in(lake.whole().stream_status(), done.rows)
-    yield from reports(key_of(settings, HEARTBEAT_DIFFS), *told, partial(diffs_metadata, done, silent))
+    yield from diffs.reports(lake, done, partial(diffs_metadata, done, silent))
     report = silence_report(lake, done.rows)
-    yield from reports(key_of(settings, STREAM_STATUS), *told, partial(status_metadata, report))
+    yield from status.reports(lake, done, partial(status_metadata, report))
     yield from corrections_noted(lake, FollowedTable(HEARTBEAT_DIFFS.to_user_string(), lake.diffs("run"), DIFFS_KEY))
     return report.windows
 
@@ -145,13 +133,13 @@ def diffs_metadata(computed: ReplacedWindows, silent: Silent, windows: Sequence[
 
 def stream_status_asset(settings: Settings, partitions: Partitions) -> dg.AssetsDefinition:
     """Define the asset `stream_status`. Materializing it computes no window."""
-    key = key_of(settings, STREAM_STATUS)
+    asset = WindowsAsset(settings, STREAM_STATUS, partitions, _index)
 
     def report_again(context: Context, windows: Sequence[Window]) -> Iterator[Event]:
         report = silence_report(lake_of(context, settings), [window.key for window in windows])
         for partition, held in partitions.holding(windows).items():
             said = which(held) | status_metadata(report, held)
-            yield dg.AssetMaterialization(key, partition=partition, metadata=said)
+            yield dg.AssetMaterialization(asset.key, partition=partition, metadata=said)
         if report.behind:
             context.log.warning(
                 f"{len(report.behind)} windows have no status, or one from older input than their diffs: "
@@ -163,15 +151,11 @@ def stream_status_asset(settings: Settings, partitions: Partitions) -> dg.Assets
 
     few_stopped = dg.AssetCheckSpec(
         FEW_STOPPED,
-        asset=key,
+        asset=asset.key,
         description="No more than `checks.max_stopped_share` of the streams stopped in any window of the run.",
     )
-    return asset_by_window(
-        settings,
-        STREAM_STATUS,
-        partitions,
+    return asset.defined(
         report_again,
-        _index,
         LAKE,
         deps=[HEARTBEAT_DIFFS],
         columns=(STATUS, STATUS_COLUMNS),
