@@ -15,7 +15,7 @@ from tidemark.pipeline.errors import ExecutorsUnable
 from tidemark.pipeline.quality.silence import WindowSilence
 from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.upkeep.orphans import remove_orphans
-from tidemark.pipeline.upkeep.repair import Survey, Surveyor, findings, forget_damaged
+from tidemark.pipeline.upkeep.repair import Surveyor, findings, forget_damaged
 from tidemark.pipeline.windows import WINDOWS_PER_RUN
 from tidemark.resources.keys import LAKE, SPARK
 
@@ -45,12 +45,13 @@ def repair_job(settings: Settings, partitions: Partitions) -> dg.JobDefinition:
         """Checks each window of the range, reports what is stale, missing, damaged or orphaned, and recomputes what it
         can. Fails if anything is left that it does not repair."""
         clock = SystemClock()
-        surveyor = Surveyor(settings, clock)
-        survey = _look(surveyor, settings, config)
-        if survey is None:
+        surveyor, named = Surveyor(settings, clock), settings.windowing.named
+        asked = surveyor.range_of(*(named(key) if key else None for key in (config.first_window, config.last_window)))
+        if asked is None:
             context.log.info("no window is closed: there is nothing to check")
             yield dg.Output(None)
             return
+        survey = surveyor.look(*asked, grace=parse_duration(config.grace))
         found = list(findings(survey, clock.now()))
         for finding in found[:NAMED_IN_LOG]:
             context.log.warning(f"{finding.kind}: {finding.text}")
@@ -82,11 +83,3 @@ def repair_job(settings: Settings, partitions: Partitions) -> dg.JobDefinition:
         yield dg.Output(None, metadata=figures)
 
     return repair
-
-
-def _look(surveyor: Surveyor, settings: Settings, config: RepairConfig) -> Survey | None:
-    """Check the range; None if no window is closed. Raises ValueError for a key that names no window, or an invalid
-    range."""
-    first, last = (settings.windowing.named(key) if key else None for key in (config.first_window, config.last_window))
-    found = surveyor.range_of(first, last)
-    return None if found is None else surveyor.look(*found, grace=parse_duration(config.grace))
