@@ -1,1 +1,1 @@
-"""Jobs, and assets that runs compute."""
+"""The assets that runs compute, their jobs, the jobs that people or a schedule start, and what all jobs share."""

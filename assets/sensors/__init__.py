@@ -1,1 +1,1 @@
-"""The sensors, and the wrapper of their ticks."""
+"""The sensors of both ticks and of the checks, the wrapper of all ticks, and the metrics of runs."""
