@@ -79,7 +79,7 @@ class WatermarkReader:
     def read(self) -> Watermark:
         """Read the current watermark. Raises LakeError: CorruptObject for a damaged entry, NewerFormat for a newer
         lake."""
-        reached, record = self._log.newest_watermark(), self._log.newest_decision()
+        reached, record = self._log.newest().watermark, self._log.newest().record
         decision = None if record is None else record.decision
         known = (reached, None if decision is None else decision.watermark)  # the decision may have come in between
         event_time = max((moment for moment in known if moment is not None), default=None)
@@ -88,7 +88,7 @@ class WatermarkReader:
     def wait_for(self, event_time: datetime, timeout: timedelta) -> Watermark:
         """Wait until the watermark has reached the event time or the timeout is over, and return the watermark. Raises
         like `read`."""
-        _wait(lambda: event_time <= (self._log.newest_watermark() or EPOCH), timeout, self._clock)
+        _wait(lambda: event_time <= (self._log.newest().watermark or EPOCH), timeout, self._clock)
         return self.read()
 
 
@@ -132,7 +132,7 @@ class WindowProgress:
         nor its lookback holds a heartbeat, and it did not close live after one. Raises LakeError."""
         # Read in this order: every heartbeat below the watermark is in the table, and an expiry is noted before any
         # heartbeat is removed.
-        watermark = self.lake.tracking_log().newest_watermark()
+        watermark = self.lake.tracking_log().newest().watermark
         index = self.lake.window_index(self.windowing, self.windows.lookback).update()
         number = self.windowing.number_of(window.start)
         if number in index.computed:

@@ -9,7 +9,6 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from tidemark.pipeline.clock import duration_us, from_us, iso, to_us
 from tidemark.pipeline.lake.layout import Lake
@@ -144,12 +143,10 @@ def read_quarantine_share(heartbeats: Heartbeats, quarantine: Quarantine, since:
     (landed, _), (quarantined, paths) = heartbeats.landed_since(since), quarantine.landed_since(since)
     if not quarantined:
         return QuarantineShare(landed)
-    columns, wanted = ["reason", "detail", "landed_at"], pc.field("landed_at") >= pa.scalar(since, MOMENT)
-    files, newest = quarantine.folder, []
+    columns = pa.schema({"reason": pa.string(), "detail": pa.string(), "landed_at": MOMENT})
+    wanted = pc.field("landed_at") >= pa.scalar(since, MOMENT)
     with table_errors(quarantine.uri):
-        for path in paths[:NEWEST_FILES]:
-            with files.open_input_file(path) as opened:  # reading by path costs one more request
-                newest.append(pq.read_table(opened, columns=columns, filters=wanted, use_threads=False))
+        newest = [quarantine.file_rows(path, columns, wanted) for path in paths[:NEWEST_FILES]]
     rows = pa.concat_tables(newest).sort_by([("landed_at", "descending")])
     reasons = rows["reason"].to_pylist()
     if not reasons:

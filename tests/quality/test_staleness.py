@@ -21,6 +21,7 @@ from tests.quality.staleness_history import (
     new_history,
 )
 from tests.watermark.builders import at, bounded
+from tidemark.pipeline.lake.tables.streams import streams_in
 from tidemark.pipeline.lake.tables.windowed import MANIFESTS
 from tidemark.pipeline.quality import lacking as comparison
 from tidemark.pipeline.quality import lacking as first_landings
@@ -255,6 +256,22 @@ def newest_file(history: History, hour: str) -> Path:
     """The file of an event hour that was written last."""
     files = (history.folder / f"lake/heartbeats/event_hour={hour}").glob("*.parquet")
     return max(files, key=lambda path: path.stat().st_mtime_ns)
+
+
+def test_a_file_from_which_somebody_deleted_rows_is_read_as_any_other(history: History) -> None:
+    """The library's `delete` writes texts as views."""
+    history.land([Beat("a", 10), Beat("b", 20)])
+    history.compute(0, 2)
+    history.land([Beat("c", 30), Beat("secret", 40)])
+    landed = history.lake.heartbeats().pinned()
+    assert landed is not None
+    landed.delete("stream_id = 'secret'")
+    missed = history.staleness().check()
+    assert (missed.by_stream["c"], missed.damaged) == (1, {})
+    computed = history.lake.diffs().table.current()
+    assert computed is not None
+    computed.delete("stream_id = 'b'")
+    assert streams_in(history.lake.diffs(), [WINDOWS[0].key]) == {WINDOWS[0].key: 1}
 
 
 def test_where_the_tables_are_compared_a_damaged_file_makes_its_hour_unknown_alone(history: History) -> None:

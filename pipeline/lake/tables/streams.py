@@ -11,7 +11,6 @@ from datetime import datetime
 
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 from deltalake import CommitProperties, DeltaTable, write_deltalake
 
 from tidemark.pipeline.contract.messages import Column, described
@@ -30,6 +29,9 @@ STREAMS, STREAM_COLUMNS = described(
     ]
 )
 """The columns of the table, one row per stream, by name. The table is not partitioned."""
+
+BEATS = pa.schema({"stream_id": pa.string(), "event_time": MOMENT})
+NAMES = pa.schema({"stream_id": pa.string()})
 
 FILES_AT_ONCE = 64
 """Number of files whose streams are held in memory before they are merged: bounds the memory of a rebuild."""
@@ -129,12 +131,11 @@ class Streams:
     def _merged(self, rows: pa.Table, paths: list[str]) -> pa.Table:
         """Return these streams merged with those of some files of the diffs, by name. Raises ObjectMissing if a file is
         gone."""
-        files = self._diffs.folder
         for first in range(0, len(paths), FILES_AT_ONCE):
             read = []
             for path in paths[first : first + FILES_AT_ONCE]:
                 with table_errors(self._diffs.uri, lambda error: ObjectMissing(f"a file is gone: {error}")):
-                    beats = pq.read_table(path, columns=["stream_id", "event_time"], filesystem=files)
+                    beats = self._diffs.file_rows(path, BEATS)
                 read.append(_extent(beats, "event_time", "event_time"))
             rows = _extent(pa.concat_tables([rows, *read]), "first_event_time", "last_event_time")
         return rows.sort_by("stream_id")
@@ -168,11 +169,10 @@ def streams_in(diffs: WindowedTable, windows: Iterable[str]) -> dict[str, int]:
     table = diffs.table.current()
     if table is None or not wanted:
         return {}
-    files = diffs.table.folder
     seen: dict[str, list[pa.ChunkedArray]] = {}
     for file in data_files(table, diffs.table.partition_column):
         if file.partition in wanted:
             with table_errors(diffs.table.uri):
-                beats = pq.read_table(file.path, columns=["stream_id"], filesystem=files)
+                beats = diffs.table.file_rows(file.path, NAMES)
             seen.setdefault(file.partition, []).append(pc.unique(beats["stream_id"]))
     return {key: len(pc.unique(pa.chunked_array(names, pa.string()))) for key, names in sorted(seen.items())}
