@@ -89,6 +89,6 @@ class Watch:
                 if (failed := read_failing(lake, settings.windowing, now)) is not None:
                     runs["runs failed"] = failed.sentence()
             if stands_in:
-                decided, noted = lake.tracking_log().newest_decision(), lake.failed_ticks().newest()
+                decided, noted = lake.tracking_log().newest().record, lake.failed_ticks().newest()
                 self._ticks = self._failing_ticks(now, None, None if decided is None else decided.decision.at, noted)
             self._runs = runs

@@ -163,7 +163,7 @@ def check_running(setup: Setup) -> Iterator[Said]:
     """Check that a running pipeline makes decisions and uses the current settings file. Failures are broken if its
     process is alive; otherwise they are warnings, since it may have been stopped."""
     settings, now, lake = setup.settings, setup.clock.now(), lake_of(setup)
-    record = lake.tracking_log().newest_decision()
+    record = lake.tracking_log().newest().record
     ticks = read_ticks(lake, settings, None if record is None else record.decision, now)
     yield from (warning(one.sentence()) for one in ticks.failing if one.waits)
     level = Level.BROKEN if ticks.is_alive else Level.WARNING

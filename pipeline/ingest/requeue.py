@@ -104,7 +104,7 @@ class Requeuer:
             return Requeue()
         done, to_note, to_tell = Requeue(), [], []
         now, messages = self.clock.now(), Messages(rows.select(MESSAGE.names).cast(MESSAGE))
-        for judged in judged_rows(messages, self.reader, Asking(to_us(now)), self.log.newest_watermark()):
+        for judged in judged_rows(messages, self.reader, Asking(to_us(now)), self.log.newest().watermark):
             passing = without(judged.heartbeats, noted)
             there = self._landed(passing["message_id"].combine_chunks(), first, last)
             fresh = without(passing, there)

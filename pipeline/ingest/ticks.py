@@ -80,11 +80,11 @@ def land(
     `spending` is updated with what the tick used and found. Raises PubSubError or LakeError; then nothing was
     acknowledged that is not durable.
     """
-    watermarks = [log.newest_watermark()]  # before anything is pulled: with a damaged log nothing could be judged
+    watermarks = [log.newest().watermark]  # before anything is pulled: with a damaged log nothing could be judged
     settling = Settling(log, clock, base=subscription, heartbeats=heartbeats, quarantine=quarantine)
 
     def watermark() -> datetime | None:
-        return watermarks.pop() if watermarks else log.newest_watermark()
+        return watermarks.pop() if watermarks else log.newest().watermark
 
     keeper = partial(Landing, heartbeats, quarantine, reader, watermark, clock, contract)
     return _rounds(subscription, settling, Side.BASE, keeper, budget, backlog, spending)

@@ -9,7 +9,7 @@ reader is disturbed.
 import json
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from datetime import datetime, timedelta
 from functools import partial
 
@@ -46,39 +46,14 @@ SPARE = timedelta(days=1)
 """Tombstones and commits are kept this much longer than the files they remove, so that a vacuum finds all of them."""
 
 
-@dataclass(frozen=True, slots=True)
-class Rewritten:
-    """A partition that was rewritten, or would be in a dry run: its files and their bytes, before and after (0 in a dry
-    run)."""
-
-    partition: str
-    files: int
-    size: int
-    files_after: int = 0
-    size_after: int = 0
+Figures = dict[str, int]
+"""What was done (in a dry run: would be done), as numbers by name."""
 
 
-@dataclass(frozen=True, slots=True)
-class Dropped:
-    """The data removed from a table (in a dry run: to be removed): partitions, their rows, and their files' bytes."""
-
-    partitions: int = 0
-    rows: int = 0
-    bytes: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class Trimmed:
-    """The numbers of removed files (in a dry run: to be removed): data files listed only by earlier versions, and
-    commits."""
-
-    files: int = 0
-    commits: int = 0
-
-
-def compact(table: LakeTable, last: str, order: str, *, dry_run: bool = False) -> Iterator[Rewritten]:
-    """Rewrite each partition up to `last` that has many small files, the newest partition first. Each is a separate
-    commit, so a caller may stop after any of them and continue another time.
+def compact(table: LakeTable, last: str, order: str, *, dry_run: bool = False) -> Iterator[tuple[str, Figures]]:
+    """Rewrite each partition up to `last` that has many small files, the newest partition first, and yield it with its
+    files and their bytes, before and, except in a dry run, after. Each is a separate commit, so a caller may stop after
+    any of them and continue another time.
 
     Guarantee: readers see the same rows before and after, and concurrent appends are not disturbed. Rows are sorted by
     the column `order`. In a large partition they keep the order in which they were added, which bounds memory to some
@@ -93,19 +68,21 @@ def compact(table: LakeTable, last: str, order: str, *, dry_run: bool = False) -
     for partition, files in sorted(by_partition.items(), reverse=True):
         if partition > last or sum(file.size < SMALL_BYTES for file in files) < MANY:
             continue
-        found = Rewritten(partition, len(files), sum(file.size for file in files))
+        size = sum(file.size for file in files)
+        figures = {"files": len(files), "bytes": size}
         if dry_run:
-            yield found
+            yield partition, figures
             continue
-        target = target_bytes(found.size)
+        target = target_bytes(size)
         of_partition: FilterConjunctionType = [(table.partition_column, "=", partition)]
         with table_errors(table.uri):
-            if sum(file.rows for file in files) <= SORTED_ROWS and found.size <= SORTED_BYTES:
+            if sum(file.rows for file in files) <= SORTED_ROWS and size <= SORTED_BYTES:
                 did = current.optimize.z_order([order], of_partition, target, max_concurrent_tasks=1)
             else:
                 did = current.optimize.compact(of_partition, target, max_concurrent_tasks=1)
         table.make_durable()
-        yield replace(found, files_after=did["numFilesAdded"], size_after=json.loads(did["filesAdded"])["totalSize"])
+        bytes_after = json.loads(did["filesAdded"])["totalSize"]
+        yield partition, {**figures, "files_after": did["numFilesAdded"], "bytes_after": bytes_after}
 
 
 def target_bytes(size: int) -> int:
@@ -113,13 +90,14 @@ def target_bytes(size: int) -> int:
     return min(max(TARGET_BYTES, size // FILES), MOST_TARGET_BYTES)
 
 
-def trim(table: LakeTable, keep: timedelta, *, dry_run: bool = False) -> Trimmed:
+def trim(table: LakeTable, keep: timedelta, *, dry_run: bool = False) -> Figures:
     """Remove the files and commits of versions that ended more than `keep` ago, in whole hours, and write a checkpoint,
-    so that opening the table takes few reads. Younger versions stay readable, and uncommitted files are not touched.
-    Safe to kill at any point, and to run concurrently with everything else. Raises LakeError."""
+    so that opening the table takes few reads. Returns the numbers of removed files and commits. Younger versions stay
+    readable, and uncommitted files are not touched. Safe to kill at any point, and to run concurrently with everything
+    else. Raises LakeError."""
     current = table.current()
     if current is None:
-        return Trimmed()
+        return {"files": 0, "commits": 0}
 
     def vacuum(*, dry_run: bool) -> int:
         with table_errors(table.uri):
@@ -128,7 +106,7 @@ def trim(table: LakeTable, keep: timedelta, *, dry_run: bool = False) -> Trimmed
 
     files = vacuum(dry_run=True)
     if dry_run:
-        return Trimmed(files)
+        return {"files": files, "commits": 0}
     _keep_commits_for(table, current, keep + SPARE)
     if files:
         files = vacuum(dry_run=False)
@@ -137,12 +115,13 @@ def trim(table: LakeTable, keep: timedelta, *, dry_run: bool = False) -> Trimmed
         current.update_incremental()
         current.create_checkpoint()
         current.cleanup_metadata()
-    return Trimmed(files, max(0, before - len(logged(table))))
+    return {"files": files, "commits": max(0, before - len(logged(table)))}
 
 
-def drop_partitions(table: LakeTable, before: str, *, dry_run: bool = False) -> Dropped:
-    """Remove the partitions below a name from a table's newest version. Their files are deleted once no kept version
-    lists them. Raises TableConflict if another process changed them concurrently; LakeError."""
+def drop_partitions(table: LakeTable, before: str, *, dry_run: bool = False) -> Figures:
+    """Remove the partitions below a name from a table's newest version. Returns their number, rows and bytes. Their
+    files are deleted once no kept version lists them. Raises TableConflict if another process changed them
+    concurrently; LakeError."""
     current = table.current()
     column = table.partition_column
     old = [file for file in data_files(current, column) if file.partition < before]
@@ -150,8 +129,8 @@ def drop_partitions(table: LakeTable, before: str, *, dry_run: bool = False) -> 
         with table_errors(table.uri):
             current.delete(f"{column} < '{before}'")
         table.make_durable()
-    partitions = {file.partition for file in old}
-    return Dropped(len(partitions), sum(file.rows for file in old), sum(file.size for file in old))
+    rows, size = sum(file.rows for file in old), sum(file.size for file in old)
+    return {"partitions": len({file.partition for file in old}), "rows": rows, "bytes": size}
 
 
 def _keep_commits_for(table: LakeTable, current: DeltaTable, keep: timedelta) -> None:
@@ -179,7 +158,7 @@ COMPACTED_FOR = timedelta(minutes=10)
 """Maximum time for rewriting one table per run, the newest partitions first: a table of thousands of event hours would
 take the whole day, and all later chores would wait."""
 
-Done = tuple[str, dict[str, int]]
+Done = tuple[str, Figures]
 """A sentence, and figures by name. Without figures, there was nothing to do, and the sentence says why."""
 
 
@@ -191,7 +170,7 @@ class Chore:
     name: str
     about: str
     says: str
-    figures: dict[str, int] = field(default_factory=dict)
+    figures: Figures = field(default_factory=dict)
     is_idle: bool = False
     failed: str | None = None
     skipped: str | None = None
@@ -290,8 +269,8 @@ class Housekeeper:
 
     def _dropped(self, name: str, before: str, what: str) -> Done:
         did = drop_partitions(self._lake.table(name), before, dry_run=self._dry_run)
-        says = f"took {did.rows} rows {what} out of {name}: {did.partitions} partitions"
-        return _done(asdict(did), says, f"no rows of {name} {what}")
+        says = f"took {did['rows']} rows {what} out of {name}: {did['partitions']} partitions"
+        return _done(did, says, f"no rows of {name} {what}")
 
     def _drop_log(self) -> Iterator[Done]:
         if self._keep.log is None:
@@ -312,15 +291,14 @@ class Housekeeper:
 
     def _compact(self, name: str, order: str) -> Iterator[Done]:
         is_idle, ends_at = True, self._clock.monotonic() + COMPACTED_FOR.total_seconds()
-        for did in compact(self._lake.table(name), self._newest_over(name), order, dry_run=self._dry_run):
-            is_idle, before = False, f"{did.files} files ({did.size} bytes)"
-            figures = {"files": did.files, "bytes": did.size}
+        table, last = self._lake.table(name), self._newest_over(name)
+        for partition, did in compact(table, last, order, dry_run=self._dry_run):
+            is_idle, before = False, f"{did['files']} files ({did['bytes']} bytes)"
             if self._dry_run:
-                yield f"partition {did.partition} has {before}", figures
+                yield f"partition {partition} has {before}", did
                 continue
-            figures |= {"files_after": did.files_after, "bytes_after": did.size_after}
-            after = f"{did.files_after} ({did.size_after} bytes), in the order of {order}"
-            yield f"partition {did.partition}: {before} became {after}", figures
+            after = f"{did['files_after']} ({did['bytes_after']} bytes), in the order of {order}"
+            yield f"partition {partition}: {before} became {after}", did
             if self._clock.monotonic() >= ends_at:
                 yield f"stopped after {format_duration(COMPACTED_FOR)}: the next run continues", {"stopped": 1}
                 break
@@ -338,8 +316,8 @@ class Housekeeper:
     def _trim(self, name: str) -> Iterator[Done]:
         did = trim(self._lake.table(name), VERSIONS_KEPT, dry_run=self._dry_run)
         ended = f"ended more than {format_duration(VERSIONS_KEPT)} ago"
-        says = f"deleted {did.files} files and {did.commits} commits of versions that {ended}"
-        yield _done(asdict(did), says, f"no version {ended}")
+        says = f"deleted {did['files']} files and {did['commits']} commits of versions that {ended}"
+        yield _done(did, says, f"no version {ended}")
 
     def _trim_own(self) -> Iterator[Done]:
         for name in self._lake.own_tables():
@@ -356,11 +334,11 @@ class Housekeeper:
 
     def _event_time_reached(self) -> datetime | None:
         """Return the watermark, but not beyond the current time."""
-        watermark = self._lake.tracking_log().newest_watermark()
+        watermark = self._lake.tracking_log().newest().watermark
         return None if watermark is None else min(watermark, self._clock.now())
 
 
-def _done(figures: dict[str, int], says: str, otherwise: str) -> Done:
+def _done(figures: Figures, says: str, otherwise: str) -> Done:
     """Return the sentence and the figures or, if all figures are 0, why there was nothing to do."""
     return (says, figures) if any(figures.values()) else (otherwise, {})
 

@@ -362,7 +362,7 @@ class Surveyor:
     def _watermark(self) -> datetime | None:
         """Return the watermark from the log; None if there is none, or the log cannot be read."""
         try:
-            decided = self.lake.tracking_log().newest_decision()
+            decided = self.lake.tracking_log().newest().record
         except CorruptObject:
             return None
         return None if decided is None else decided.decision.watermark

@@ -27,7 +27,7 @@ READERS, A_READER = 2, 4
 
 def round_of(world: TickingOnABucket) -> tuple[Settled, int]:
     """A round of two readers of each subscription; also how many files they have written."""
-    reader, watermark, clock = HeartbeatReader(CONTRACT), world.log.newest_watermark(), world.clock
+    reader, watermark, clock = HeartbeatReader(CONTRACT), world.log.newest().watermark, world.clock
 
     def taken(subscription: PubSubSubscription, keeper: Keeper) -> Taken:
         batch = subscription.pull(A_READER, 1 << 20, 5.0)

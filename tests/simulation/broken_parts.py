@@ -40,7 +40,7 @@ from tidemark.pipeline.ingest.ticks import land, track
 from tidemark.pipeline.lake.log import codec as log_codec
 from tidemark.pipeline.lake.log import tracking_log
 from tidemark.pipeline.lake.log.packing import LogPacking
-from tidemark.pipeline.lake.log.tracking_log import TrackingLog, entry_name
+from tidemark.pipeline.lake.log.tracking_log import Newest, TrackingLog, entry_name
 from tidemark.pipeline.lake.tables.new_files import NewFile
 from tidemark.pipeline.pubsub.leases import Acknowledged
 from tidemark.pipeline.watermark.histogram import Histogram, Ints
@@ -169,8 +169,8 @@ class AsItWas:
         self._seen = log._looked if log._looked.number >= 0 else log.newest()
         self.refuse_other = log.refuse_other
 
-    def newest_watermark(self) -> datetime | None:
-        return self._seen.watermark
+    def newest(self) -> Newest:
+        return self._seen
 
 
 @plant("late is judged by what was known before", "land", 1)
@@ -249,9 +249,13 @@ def append_where_it_was_archived(log: TrackingLog, build: Callable[[WatermarkSta
             return log._standing
 
 
-@plant("a run reads the oldest decision", "log.newest_decision")
-def oldest_decision(log: TrackingLog) -> DecisionRecord | None:
-    return next((entry for entry in map(log.entry, log.numbers()) if isinstance(entry, DecisionRecord)), None)
+NEWEST = TrackingLog.newest
+
+
+@plant("a run reads the oldest decision", "log.newest")
+def oldest_decision(log: TrackingLog) -> Newest:
+    decided = (entry for entry in map(log.entry, log.numbers()) if isinstance(entry, DecisionRecord))
+    return replace(NEWEST(log), record=next(decided, None))
 
 
 @plant("archives are listed before the log", "log.numbers", 243, packed)

@@ -80,7 +80,7 @@ class MicroBatch:
 
     def watermark(self) -> datetime | None:
         """The newest watermark."""
-        decided = self.log.newest_decision()
+        decided = self.log.newest().record
         return None if decided is None else decided.decision.watermark
 
     def wanted(self, watermark: datetime | None, now: datetime) -> Sequence[Window]:

@@ -62,7 +62,7 @@ def show_custom_tables(facts: Sequence[dict[str, Any]], terminal: Console) -> No
 
 def _followed(at: Here, now: datetime) -> Followed:
     windowing, lookback, lake = at.settings.windowing, at.settings.windows.lookback, at.lake
-    kept, watermark = lake.kept_windows(windowing), lake.tracking_log().newest_watermark()
+    kept, watermark = lake.kept_windows(windowing), lake.tracking_log().newest().watermark
     closed = kept.closed(None if watermark is None else min(watermark, now))
     computed = ComputedWindows.of(lake.diffs().runs(), windowing)
     return Followed.read(computed, lookback, closed, lake.window_index(windowing, lookback), kept)

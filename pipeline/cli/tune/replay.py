@@ -198,7 +198,7 @@ def _of_lake(
     at = here()
     settings, lake = at.settings, at.lake
     log = lake.tracking_log()
-    newest = log.newest_decision()
+    newest = log.newest().record
     if newest is None:
         raise no_decision(settings)
     state, ticks = recorded_ticks(log, since_when(since, at.clock.now()))

@@ -97,7 +97,7 @@ class Connections:
 
     def watermark(self) -> datetime | None:
         """Return the newest decision's watermark; None if tidemark does not track the topic in this lake."""
-        decided = self.lake.tracking_log().newest_decision()
+        decided = self.lake.tracking_log().newest().record
         return None if decided is None else decided.decision.watermark
 
 

@@ -177,18 +177,10 @@ class TrackingLog:
         every = self._checkpoint_every
         return self._append(lambda state: Compacted(state) if state.number - state.checkpoint >= every else None)
 
-    def newest_decision(self) -> DecisionRecord | None:
-        """Return the newest decision. Reads like `newest_watermark`."""
-        return self.newest().record
-
-    def newest_watermark(self) -> datetime | None:
-        """Return the newest watermark, without restoring the histogram; None before the first one. Reads the entries
-        since the previous call, or a listing and the entries since the newest decision. Raises CorruptObject if any of
-        these is damaged, or if the newest entry, seen longer than QUICK ago, is lost."""
-        return self.newest().watermark
-
     def newest(self) -> Newest:
-        """Return the outcome of the newest entries. Reads like `newest_watermark`."""
+        """Return the outcome of the newest entries, without restoring the histogram. Reads the entries since the
+        previous call, or a listing and the entries since the newest decision. Raises CorruptObject if any of these is
+        damaged, or if the newest entry, seen longer than QUICK ago, is lost."""
         seen, looks_at = self._looked, self._now()
         found = self._entries_after(seen.number) if seen.number >= 0 else None
         if found is None:
