@@ -1,6 +1,7 @@
 """Fixtures for all tests: an emulator, a Cloud Storage server for the tests marked `gcs`, settings of one's own."""
 
 import os
+from collections.abc import Iterator
 
 import pytest
 from hypothesis import settings
@@ -20,6 +21,14 @@ pytest_plugins = ["tests.fixtures_emulator", "tests.gcs.fixtures", "tests.parall
 
 settings.register_profile("tidemark", deadline=None)  # machines are shared: no test asserts a time
 settings.load_profile("tidemark")
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _no_wait_for_the_disk() -> Iterator[None]:
+    """No power is cut while tests run: a sync need not reach the disk. Tests of syncs note what is synced."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "fsync", lambda _: None)
+        yield
 
 
 @pytest.fixture(autouse=True)

@@ -142,7 +142,7 @@ def land_for_spark(world: World) -> None:
 
 def closed(lake: Lake, settings: Settings) -> list[Window]:
     """The closed windows that are to be computed, in order."""
-    watermark = lake.tracking_log().newest_watermark()
+    watermark = lake.tracking_log().newest().watermark
     numbers = lake.kept_windows(settings.windowing).closed(watermark)
     due = lake.window_index(settings.windowing, settings.windows.lookback).update().due(numbers)
     return [settings.windowing.numbered(number) for number in sorted(number for part in due for number in part)]
@@ -160,7 +160,7 @@ def compute_here(lake: Lake, settings: Settings, windows: Sequence[Window]) -> N
     for table in (diffs, status):
         table.hold_to(settings.windows.length)
     fences = diffs.fence(keys), status.fence(keys)
-    watermark = lake.tracking_log().newest_watermark()
+    watermark = lake.tracking_log().newest().watermark
     assert watermark is not None
     assert windows[-1].end <= watermark
     files = lake.heartbeats().files_between(windows[0].start - plan.lookback, windows[-1].end)

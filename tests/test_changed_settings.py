@@ -389,7 +389,7 @@ class Probe:
         own.fence([])
         index, kept = self.lake.window_index(windowing, settings.windows.lookback), self.lake.kept_windows(windowing)
         computed = ComputedWindows.of(self.lake.diffs().runs(), windowing)
-        reached = kept.closed(self.lake.tracking_log().newest_watermark())
+        reached = kept.closed(self.lake.tracking_log().newest().watermark)
         followed = Followed.read(computed, settings.windows.lookback, reached, index, kept)
         due = {own_windowing.numbered(one).key for one in followed.due(own_windowing, definition.lookback, own.made())}
         return len(stale) + len(due & own.computed())
@@ -411,7 +411,7 @@ class Probe:
 
     def recomputed(self) -> object:
         """The rows that earlier windows have when they are computed again, and the version that made others."""
-        watermark = self.lake.tracking_log().newest_watermark()
+        watermark = self.lake.tracking_log().newest().watermark
         named = map(self.settings.windowing.named, self.lake.diffs().computed())
         windows = [window for window in named if window.is_closed_at(watermark) and window.start < at(3600.0)]
         for stretch in runs_of_neighbours(windows):
@@ -500,7 +500,7 @@ def goes_on(place: Place, was: Tree, now: Tree) -> None:
         rows(earlier, HEARTBEATS),
         {key: earlier.diffs().runs()[key] for key in earlier.diffs().computed()},
     )
-    decided, watermark = list(earlier.tracking_log().numbers()), earlier.tracking_log().newest_watermark()
+    decided, watermark = list(earlier.tracking_log().numbers()), earlier.tracking_log().newest().watermark
     settings = place.settings(now)
     pipeline = Pipeline(place, settings, NEWEST)
     pipeline.minutes(NEWEST, 20, ["a", "b"])
@@ -511,7 +511,7 @@ def goes_on(place: Place, was: Tree, now: Tree) -> None:
     added = rows(lake, HEARTBEATS) - landed
     assert not landed - rows(lake, HEARTBEATS), "what has landed stays"
     assert {key: runs[key] for key in computed} == computed, "what was computed stays"
-    reached = log.newest_watermark()
+    reached = log.newest().watermark
     assert watermark is not None
     assert reached is not None
     assert reached >= watermark, "the watermark never moves back"
@@ -559,7 +559,7 @@ def test_windows_of_another_length_are_refused_in_words_and_computed_anew_by_the
     pipeline = Pipeline(here, changed, NEWEST)
     pipeline.compute()
     computed = rows(lake, "heartbeat_diffs", ("stream_id", "event_time"))
-    closed_by = lake.tracking_log().newest_watermark()
+    closed_by = lake.tracking_log().newest().watermark
     assert closed_by is not None
     end = changed.windowing.containing(closed_by).start
     landed = set(rows(lake, HEARTBEATS, ("stream_id", "event_time"), before=end))

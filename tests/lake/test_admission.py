@@ -48,7 +48,7 @@ def test_all_parts_of_a_lake_ask_once_and_the_mark_is_there_before_the_first_wri
         append_beats(lake.heartbeats(), columns_of([Beat("a", number)]))
         lake.objects().create(f"folder/{number}", b"")
         assert lake.diffs().computed() == set()
-        assert lake.tracking_log().newest_watermark() is None
+        assert lake.tracking_log().newest().watermark is None
     counted = Counter(calls)
     mark = f"{FORMATS.prefix}{FORMAT:06d}.json"
     assert (counted[f"list {FORMATS.prefix}"], counted[f"create {mark}"], counted[f"read {mark}"]) == (1, 1, 0)

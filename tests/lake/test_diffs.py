@@ -127,26 +127,6 @@ def test_a_window_that_was_replaced_after_the_fence_was_taken_is_superseded(lake
     }
 
 
-def table_version(lake: Lake) -> int:
-    table = lake.diffs().table.current()
-    assert table is not None
-    version: int = table.version()
-    return version
-
-
-def test_recomputing_a_window_removes_its_old_files_and_leaves_the_others(lake: Lake) -> None:
-    diffs = lake.diffs()
-    compute(diffs, "first", [SHARED, "2026-11-21T05-25Z"])
-    before = table_version(lake)
-    compute(diffs, "second", [SHARED])
-    assert rows_by_window(lake) == {SHARED: {"second": WHOLE}, "2026-11-21T05-25Z": {"first": WHOLE}}
-    table = diffs.table.current()
-    assert table is not None
-    assert len(table.file_uris()) == 2 * FILES_PER_WINDOW
-    old = diffs.table.at(before).to_pyarrow_table(columns=["stream_id"])  # whoever reads the version before, still can
-    assert old["stream_id"].to_pylist() == ["first"] * 2 * WHOLE
-
-
 def test_a_window_without_rows_counts_as_computed(lake: Lake) -> None:
     diffs = lake.diffs()
     assert diffs.computed() == set()

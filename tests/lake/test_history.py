@@ -80,27 +80,19 @@ def test_the_search_finds_what_reading_everything_finds(
     assert second_of(decision_in_force(log, at(moment)), log) == wanted
 
 
-def test_the_entries_before_a_decision_give_it_again(tmp_path: Path) -> None:
-    log, _ = ticked(tmp_path, 12, checkpoint_every=5)
-    for moment in (10, 60, 120):
+def test_a_decision_s_history_is_read_back_to_the_last_compacted_entry_and_no_further(tmp_path: Path) -> None:
+    log, objects = ticked(tmp_path, 30, checkpoint_every=6)
+    for old in range(10):
+        objects.delete(entry_name(old))
+    for moment in (150, 290):
         found = decision_in_force(log, at(moment))
         assert found is not None
         number, decided = found
+        before = objects.reads
         state = standing_before(log, number)
-        assert state.number == number - 1
+        assert objects.reads - before <= 8
+        assert (state.number, state.complete_from) == (number - 1, LONG_AGO)
         assert state.decide(decided.base, decided.tracking, decided.policy, decided.decision.at) == decided
-
-
-def test_a_decision_s_history_is_read_back_to_the_last_compacted_entry_and_no_further(tmp_path: Path) -> None:
-    log, objects = ticked(tmp_path, 30, checkpoint_every=6)
-    number = decision_in_force(log, at(290))
-    assert number is not None
-    before = objects.reads
-    standing_before(log, number[0])
-    assert objects.reads - before <= 8
-    for old in range(10):
-        objects.delete(entry_name(old))
-    assert standing_before(log, number[0]).complete_from == LONG_AGO
 
 
 def test_an_entry_that_is_gone_is_named(tmp_path: Path) -> None:

@@ -43,18 +43,6 @@ def decided(state: WatermarkState, base: Reading, second: float) -> DecisionReco
     return state.decide(base, reading(second), Policy(), at(second))
 
 
-def test_the_first_decision_states_the_contract_and_the_same_one_changes_nothing(settings: LakeSettings) -> None:
-    first = tracker(settings, OLD)
-    assert first.numbers() == [0], "until somebody decides, nothing was judged"
-    tick(first, 100, OLD)
-    tick(tracker(settings, OLD), 120, OLD)
-    assert [type(first.entry(number)).__name__ for number in first.numbers()] == [
-        "Beginning",
-        *["Snapshot", "DecisionRecord"] * 2,
-    ]
-    assert log_on(settings).newest().contract == log_on(settings).catch_up().contract == OLD
-
-
 def test_once_a_process_begins_with_another_contract_the_old_one_settles_nothing(settings: LakeSettings) -> None:
     old, lander = tracker(settings, OLD), log_on(settings)
     tick(old, 100, OLD)

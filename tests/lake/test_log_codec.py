@@ -19,7 +19,7 @@ from tidemark.pipeline.lake.log.tracking_log import TrackingLog, entry_name
 from tidemark.pipeline.lake.store.disk import DiskObjects
 from tidemark.pipeline.upkeep.repair import check_log
 from tidemark.pipeline.watermark.decision import BandEvidence, Decision, FrontierEvidence, Reason, SilenceEvidence
-from tidemark.pipeline.watermark.histogram import A_COPY, Cell, Histogram
+from tidemark.pipeline.watermark.histogram import A_COPY, Cell
 from tidemark.pipeline.watermark.policy import Policy
 from tidemark.pipeline.watermark.readings import EffectiveReading, Reading
 from tidemark.pipeline.watermark.state import (
@@ -99,38 +99,25 @@ states = st.builds(
 )
 
 
-def comes_back(entry: Entry) -> None:
-    """An entry comes back as it was, and gives the same bytes once more."""
+snapshots = st.builds(Snapshot, histograms) | st.builds(
+    Snapshot, histograms, st.just(Usage(pulls=2, landed=7, landed_bytes=700)), st.just(at(100.25))
+)
+notes = st.builds(Beginning, moments) | st.builds(Lost, st.text(max_size=50), st.none() | moments)
+
+
+@pytest.mark.parametrize(
+    "entries",
+    [snapshots, decided, st.builds(Compacted, states), notes],
+    ids=["snapshots", "decisions", "checkpoints", "notes"],
+)
+@bounded
+@given(data=st.data())
+def test_an_entry_comes_back_bit_for_bit(entries: st.SearchStrategy[Entry], data: st.DataObject) -> None:
+    entry = data.draw(entries)
     content = encode(entry, "a writer")
     again = decode(content, NAME)
     assert again == entry
     assert encode(again, "a writer") == content
-
-
-@bounded
-@given(histograms)
-def test_a_histogram_comes_back_bit_for_bit(histogram: Histogram) -> None:
-    comes_back(Snapshot(histogram))
-    comes_back(Snapshot(histogram, Usage(pulls=2, landed=7, landed_bytes=700), at(100.25)))
-
-
-@bounded
-@given(decided)
-def test_a_decision_comes_back_bit_for_bit(entry: DecisionRecord) -> None:
-    comes_back(entry)
-
-
-@bounded
-@given(states)
-def test_a_checkpoint_comes_back_bit_for_bit(state: WatermarkState) -> None:
-    comes_back(Compacted(state))
-
-
-@bounded
-@given(moments, st.text(max_size=50), st.none() | moments)
-def test_a_beginning_and_a_note_of_a_loss_come_back(moment: datetime, what: str, floor: datetime | None) -> None:
-    comes_back(Beginning(moment))
-    comes_back(Lost(what, floor))
 
 
 def test_any_parquet_reader_can_look_at_a_decision_and_at_a_histogram() -> None:

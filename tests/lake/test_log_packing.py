@@ -146,7 +146,7 @@ def test_packed_entries_are_read_under_their_numbers_and_the_rest_is_what_a_rest
     assert isinstance(log.entry(live[0]), Compacted)
     assert all(isinstance(before[numbers[0]], Compacted | Beginning) for numbers in LogArchive(objects).ranges())
     assert log.catch_up() == folded
-    newest = log.newest_decision()
+    newest = log.newest().record
     assert newest is not None
     assert newest == folded.record
     assert LogPacking(objects).pack(at(END - 200)) == Packed()
@@ -191,12 +191,12 @@ def test_a_reader_that_sleeps_between_two_entries_finds_the_newest_watermark(tmp
             return super().read(name)
 
     sleeper = log_on(Sleeps(tmp_path))
-    assert sleeper.newest_watermark() is None
+    assert sleeper.newest().watermark is None
     tell(other, 0, 1)
-    found = sleeper.newest_watermark()
+    found = sleeper.newest().watermark
     assert slept, "it was to read on"
     assert min(log_on(objects).live_numbers()) > 3
-    assert found == log_on(objects).newest_watermark() == other.catch_up().watermark
+    assert found == log_on(objects).newest().watermark == other.catch_up().watermark
 
 
 def test_a_tracker_that_sleeps_between_looking_and_writing_takes_no_number_that_was_archived(tmp_path: Path) -> None:

@@ -48,7 +48,7 @@ edges = st.builds(
 """Times beside the edges of an hour, of a millisecond, and of 1970, from which a text of seconds may be cut wrongly."""
 
 
-@settings(max_examples=20, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=10, deadline=None, suppress_health_check=list(HealthCheck))
 @given(
     rounds=st.lists(
         st.tuples(st.lists(st.lists(edges, min_size=1, max_size=6), min_size=1, max_size=3), st.booleans()),

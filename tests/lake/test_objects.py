@@ -33,7 +33,7 @@ from tidemark.pipeline.settings_sections import LakeSettings
 
 CREATORS = 16
 ROUNDS = 5
-SOON = timedelta(seconds=0.5)
+SOON = timedelta(seconds=0.1)
 """How long a test lets the client try again."""
 
 

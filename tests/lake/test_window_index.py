@@ -87,7 +87,7 @@ BEATS = st.lists(st.floats(0, 599).map(lambda second: round(second, 3)), min_siz
 STEPS = st.lists(st.one_of(BEATS, st.tuples(st.integers(0, 9), st.integers(0, 9)).map(sorted)), max_size=8)
 
 
-@settings(bounded, max_examples=20)
+@settings(bounded, max_examples=10)
 @given(steps=STEPS)
 def test_kept_up_step_by_step_it_is_as_if_read_at_once(tmp_path_factory: pytest.TempPathFactory, steps: Any) -> None:
     history = new_history(tmp_path_factory.mktemp("index"))
@@ -100,6 +100,3 @@ def test_kept_up_step_by_step_it_is_as_if_read_at_once(tmp_path_factory: pytest.
         same(index.update(), index_of(history).update())
     held = {int(second // 60) for step in steps if isinstance(step[0], float) for second in step}
     assert held <= set(numbers(index.held)), "no window with a heartbeat is left out"
-
-
-# ------------------------------------------------------------------------------------------- what a choice costs

@@ -263,7 +263,7 @@ def test_what_was_noted_stays_known_when_the_table_is_compacted_and_its_log_clea
         place.follow()
     before = place.said()
     table = place.lake.table(CORRECTIONS)
-    assert [done.files_after for done in compact(table, "9", "corrected_at")] == [1]
+    assert [done["files_after"] for _, done in compact(table, "9", "corrected_at")] == [1]
     trim(table, timedelta(days=1))
     (place.folder / "corrections_followed" / "heartbeat_diffs.json").unlink()
     for commit in sorted((place.folder / CORRECTIONS / "_delta_log").glob("0*0[0-4].json")):

@@ -242,7 +242,7 @@ class Play:
 
     def compute_due(self) -> None:
         """What the sensor asks for: windows that are due, the newest first."""
-        lake, watermark = self.lake(), self.lake().tracking_log().newest_watermark()
+        lake, watermark = self.lake(), self.lake().tracking_log().newest().watermark
         index = lake.window_index(self.windowing, LOOKBACK).update()
         due = list(index.due(lake.kept_windows(self.windowing).closed(watermark)))
         for part in due:
@@ -251,7 +251,7 @@ class Play:
 
     def backfill(self) -> None:
         """Windows that somebody chose, with gaps: often among the oldest that are kept, some of them expired."""
-        lake, watermark = self.lake(), self.lake().tracking_log().newest_watermark()
+        lake, watermark = self.lake(), self.lake().tracking_log().newest().watermark
         kept = lake.kept_windows(self.windowing).since() or BEGIN
         closed = list(self.windowing.between(max(BEGIN, kept - HOUR), watermark or BEGIN))
         if closed:
@@ -272,7 +272,7 @@ class Play:
 
     def _compute(self, lake: Lake, windows: Sequence[Window]) -> None:
         kept, diffs, status = lake.kept_windows(self.windowing), lake.diffs(), lake.stream_status()
-        watermark = lake.tracking_log().newest_watermark()
+        watermark = lake.tracking_log().newest().watermark
         kept.refuse_expired(windows)
         micro_batch.refuse_open(windows, watermark)
         self.trace.append(f"computes {' '.join(window.key for window in windows)}")
@@ -309,7 +309,7 @@ class Play:
     def check_the_end(self) -> None:
         """Every closed window that is kept and holds a heartbeat is computed, and its status is as new."""
         lake = self.lake()
-        watermark = lake.tracking_log().newest_watermark()
+        watermark = lake.tracking_log().newest().watermark
         landed = [row["event_time"] for name in self._versions() for row in self.landed[name]]
         closed = lake.kept_windows(self.windowing).closed(watermark)
         holding = {

@@ -15,10 +15,9 @@ from tests.watermark.builders import START, at, published
 from tidemark.pipeline.errors import CorruptObject
 from tidemark.pipeline.lake.log.notes import LogWitness, Note
 from tidemark.pipeline.lake.log.tracking_log import entry_name
-from tidemark.pipeline.lake.tables.windowed import DiffRun
 from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.settings_sections import LakeSettings, WindowSettings
-from tidemark.pipeline.upkeep.repair import Broken, Fault, Survey, Surveyor, forget_entry
+from tidemark.pipeline.upkeep.repair import Fault, Survey, Surveyor, forget_entry
 from tidemark.pipeline.watermark.decision import Decision, Reason
 from tidemark.pipeline.watermark.policy import Policy
 from tidemark.pipeline.watermark.state import Beginning, DecisionRecord, Lost, Snapshot
@@ -85,11 +84,6 @@ def broken(survey: Survey) -> dict[int, Fault]:
     return {WINDOWS.index(one.window): one.fault for one in survey.integrity.broken}
 
 
-def only(survey: Survey) -> Broken:
-    (one,) = survey.integrity.broken
-    return one
-
-
 def test_a_lake_that_is_whole_is_called_sound_and_looking_changes_nothing(house: House) -> None:
     before = house.everything()
     survey = house.look()
@@ -102,8 +96,11 @@ def test_a_lake_that_is_whole_is_called_sound_and_looking_changes_nothing(house:
 # Damaged windows
 
 
-def test_a_file_with_another_number_of_rows_is_recognised_even_if_its_size_is_right(house: House) -> None:
-    (file,) = house.files(3)
+def test_a_file_without_a_footer_or_with_another_number_of_rows_is_recognised_by_more_than_its_size(
+    house: House,
+) -> None:
+    (no_parquet,), (file,) = house.files(2), house.files(3)
+    no_parquet.write_bytes(no_parquet.read_bytes()[:-8] + bytes(8))
     size = file.stat().st_size
     rows = pq.ParquetFile(file).read()
     pq.write_table(rows.slice(0, 1), file)
@@ -111,17 +108,9 @@ def test_a_file_with_another_number_of_rows_is_recognised_even_if_its_size_is_ri
         content = short.read()
     padding = size - len(content)
     file.write_bytes(content[:4] + bytes(padding) + content[4:])  # the offsets are wrong by then, the footer is not
-    (reason,) = only(house.look()).reasons
-    assert reason == f"{file}: it has 1 rows, and the table says 2"
-
-
-def test_a_footer_that_is_no_parquet_is_reported(house: House) -> None:
-    (file,) = house.files(3)
-    content = bytearray(file.read_bytes())
-    content[-8:] = bytes(8)
-    file.write_bytes(content)
-    (reason,) = only(house.look()).reasons
-    assert reason.startswith(f"{file}: it cannot be read: ")
+    (first,), (second,) = (one.reasons for one in house.look().integrity.broken)
+    assert first.startswith(f"{no_parquet}: it cannot be read: ")
+    assert second == f"{file}: it has 1 rows, and the table says 2"
 
 
 def test_all_windows_of_a_run_whose_manifest_is_gone_or_unreadable_are_damaged(house: House) -> None:
@@ -139,18 +128,15 @@ def test_all_windows_of_a_run_whose_manifest_is_gone_or_unreadable_are_damaged(h
 # Missing and stale windows
 
 
-def test_a_closed_window_that_is_not_computed_is_missing_and_an_open_one_is_not(house: House) -> None:
+def test_a_late_heartbeat_makes_its_windows_stale_and_a_closed_window_that_is_not_computed_is_missing(
+    house: House,
+) -> None:
+    house.history.land([Beat("late", 70)])
     house.history.land([Beat("a", 310), Beat("a", 610)])
     survey = Surveyor(house.settings, house.clock).look(START, at(660))
     assert survey.integrity.windows == 11
-    assert broken(survey) == dict.fromkeys(range(5, 10), Fault.MISSING)
-    assert survey.integrity.repairable == [WINDOWS[5:]]
-
-
-def test_a_heartbeat_that_landed_since_makes_stale_the_windows_that_it_belongs_to(house: House) -> None:
-    house.history.land([Beat("late", 70)])
-    survey = house.look()
-    assert broken(survey) == {1: Fault.STALE, 2: Fault.STALE}
+    assert broken(survey) == {1: Fault.STALE, 2: Fault.STALE, **dict.fromkeys(range(5, 10), Fault.MISSING)}
+    assert survey.integrity.repairable == [WINDOWS[1:3], WINDOWS[5:]]
     assert survey.integrity.broken[0].reasons == [
         "computed from version 5 of heartbeats, without 1 of its own and 0 in its lookback"
     ]
@@ -178,24 +164,17 @@ def test_a_table_whose_own_log_is_damaged_says_that_it_can_be_made_again(house: 
 # Damaged input
 
 
-def test_a_damaged_file_of_heartbeats_is_named_with_the_windows_that_need_it(house: House) -> None:
-    landed = {path: pq.ParquetFile(path).read(["event_time"])["event_time"][0].as_py() for path in house.landed_files()}
-    (file,) = [path for path, event in landed.items() if event == at(70)]
+def test_a_damaged_file_of_heartbeats_is_named_and_windows_that_need_it_are_not_computed(house: House) -> None:
+    house.files(1)[0].unlink()
+    house.files(4)[0].write_bytes(house.files(4)[0].read_bytes()[:-1])
+    (file,) = [path for path in house.landed_files() if pq.ParquetFile(path).read()["event_time"][0].as_py() == at(70)]
     file.unlink()
     survey = house.look()
     (damaged,) = survey.integrity.inputs
     assert (damaged.path, damaged.why) == (str(file), "it is gone")
     assert damaged.windows == WINDOWS[1:4]  # its own, and those whose lookback of 90 s reaches 70 s to 100 s
-    assert broken(survey) == {}  # what is computed stands
+    assert broken(survey) == {1: Fault.DAMAGED, 4: Fault.DAMAGED}  # what is computed stands
     assert survey.needs_a_hand
-
-
-def test_a_window_that_needs_a_damaged_file_is_not_computed_and_says_why(house: House) -> None:
-    house.files(1)[0].unlink()
-    house.files(4)[0].unlink()
-    (file,) = [path for path in house.landed_files() if pq.ParquetFile(path).read()["event_time"][0].as_py() == at(70)]
-    file.write_bytes(file.read_bytes()[:-1])
-    survey = house.look()
     assert [one.window for one in survey.integrity.blocked] == [WINDOWS[1]]
     assert survey.integrity.blocked[0].blocked_by == [f"{file} is damaged"]
     assert survey.integrity.repairable == [[WINDOWS[4]]]
@@ -223,6 +202,7 @@ def test_files_that_no_version_lists_are_orphans_in_every_table(house: House) ->
         leave(house.folder / "heartbeat_diffs/runs/dead/_temporary/0/part-0.parquet", DAY, now),
         leave(house.folder / "heartbeats/event_hour=2026-11-21T05Z/part-x.parquet", DAY, now),
         leave(house.folder / "heartbeats/stray.parquet", DAY, now),
+        leave(house.folder / "diff_runs/never-committed.json", DAY, now),
     ]
     survey = house.look()
     assert orphans(survey) == sorted(planted)
@@ -243,14 +223,6 @@ def test_files_of_older_versions_and_spark_s_marks_are_no_orphans(house: House) 
     assert house.look().is_sound
     data.unlink()  # as a vacuum does, which leaves what is beside it
     assert house.look().is_sound
-
-
-def test_a_manifest_of_a_run_that_never_committed_is_an_orphan(house: House) -> None:
-    house.lake.diffs().leave_manifest(DiffRun("dead", [WINDOWS[0].key], 4, at(300), at(300)))
-    manifest = house.folder / "diff_runs" / "dead.json"
-    stamp = (house.clock.now() - DAY).timestamp()
-    os.utime(manifest, (stamp, stamp))
-    assert orphans(house.look()) == [str(manifest)]
 
 
 def test_files_of_a_table_whose_log_is_lost_are_no_orphans(house: House) -> None:

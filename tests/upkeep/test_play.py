@@ -37,7 +37,7 @@ def _played(seeds: int) -> Iterator[int]:
 
 
 def test_whatever_the_order_a_computed_window_is_right_or_gone_by_rule() -> None:
-    assert len(list(_played(2))) == 2
+    assert len(list(_played(1))) == 1
 
 
 @pytest.mark.slow
