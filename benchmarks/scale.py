@@ -142,10 +142,7 @@ class Load:
     def files_listed(self) -> float:
         """Files that the table lists: two hours before compaction, and the days that are kept."""
         hour = self.bytes_a_day / 24
-        return (
-            self.files_a_day / 12
-            + math.ceil(hour / target_bytes(int(hour))) * 24 * DAYS_KEPT
-        )
+        return self.files_a_day / 12 + math.ceil(hour / target_bytes(int(hour))) * 24 * DAYS_KEPT
 
     @property
     def commit_seconds(self) -> float:

@@ -155,7 +155,7 @@ def read_losses(
     began = 0.0 if clock is None else clock.monotonic()
     return Losses(
         missed=staleness.check(lambda: clock is None or clock.monotonic() - began < CHECKED_FOR_SECONDS),
-        late=LateHeartbeats(staleness.heartbeats, windowing).since(late_since(log.newest_watermark(), now)),
+        late=LateHeartbeats(staleness.heartbeats, windowing).since(late_since(log.newest().watermark, now)),
         lost=audit(log, staleness.heartbeats, lake.quarantine(), now - RECENT),
     )
 
