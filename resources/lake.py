@@ -14,7 +14,7 @@ from tidemark.pipeline.ingest.progress import BacklogWatch
 from tidemark.pipeline.ingest.settle import new_files
 from tidemark.pipeline.ingest.signals import signals_of
 from tidemark.pipeline.kept import Kept
-from tidemark.pipeline.lake.layout import Lake
+from tidemark.pipeline.lake.layout import PAST_BYTES, Lake
 from tidemark.pipeline.lake.log.notes import WatermarkObject
 from tidemark.pipeline.lake.log.tracking_log import TrackingLog
 from tidemark.pipeline.lake.tables.heartbeats import Heartbeats
@@ -29,9 +29,6 @@ from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.watermark.state import WatermarkState
 
 Part = TypeVar("Part")
-
-PAST_BYTES = 16 << 20
-"""Bytes of past log entries that are kept in memory: some hours of the design load."""
 
 NEWEST_FOLD = "newest fold"
 """The newest fold's key among the objects that the process keeps."""

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,6 @@ from tidemark.pipeline.lake.tables.table import LakeTable
 from tidemark.pipeline.lake.tables.windowed import PARTITION, DiffRun, Fence, Replaced, WindowedTable
 from tidemark.pipeline.settings_sections import LakeSettings
 
-HOUR = timedelta(hours=1)
 LATER = 600.0
 """When everything lands and every run computes, in seconds from the start."""
 

@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.lake.builders import Beat, append_beats, columns_of, lake_in, lake_of
-from tidemark.pipeline import version
+from tests.lake.builders import Beat, append_beats, columns_of, lake_of
 from tidemark.pipeline.errors import NewerFormat
 from tidemark.pipeline.lake import layout
 from tidemark.pipeline.lake.store.admission import FORMATS, Admission
@@ -63,21 +62,3 @@ def test_a_later_mark_that_is_damaged_is_refused_by_its_name(content: bytes, tmp
     for refuses in (Admission(lambda: objects).admit, Admission(lambda: objects).claim):
         with pytest.raises(NewerFormat, match=f"its format is {FORMAT + 3}, and {FORMAT} is the newest here"):
             refuses()
-
-
-def test_an_earlier_mark_is_let_through_and_this_version_s_put_beside_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    objects = DiskObjects(tmp_path)
-    Admission(lambda: objects).claim()
-    monkeypatch.setattr(version, "FORMAT", FORMAT + 1)
-    for _ in range(2):
-        Admission(lambda: objects).claim()
-    assert [name.removeprefix(FORMATS.prefix) for name in objects.names(FORMATS.prefix)] == [
-        f"{FORMAT:06d}.json",
-        f"{FORMAT + 1:06d}.json",
-    ]
-    append_beats(lake_in(tmp_path / "other").heartbeats(), columns_of([Beat("a", 0)]))
-    table = lake_in(tmp_path / "other").heartbeats().current()
-    assert table is not None
-    assert table.metadata().configuration["tidemark.format"] == str(FORMAT + 1)

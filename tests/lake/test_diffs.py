@@ -210,13 +210,3 @@ def test_a_run_that_loses_every_commit_gives_up_and_says_so(tmp_path: Path) -> N
 
 
 # Manifests
-
-
-def test_each_window_names_the_version_that_it_was_computed_from(lake: Lake) -> None:
-    diffs = lake.diffs()
-    other = "2026-11-21T05-25Z"
-    assert diffs.versions([SHARED]) == {}
-    compute(diffs, "first", [SHARED, other], version=3)
-    compute(diffs, "second", [other], version=8)
-    diffs.leave_manifest(run_of("never committed", [SHARED], version=9))
-    assert lake.diffs().versions([SHARED, other, "2026-11-21T05-30Z"]) == {SHARED: 3, other: 8}

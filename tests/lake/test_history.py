@@ -7,7 +7,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.watermark.builders import LONG_AGO, at, published, reading
-from tidemark.pipeline.errors import CorruptObject
 from tidemark.pipeline.lake.log.history import decision_in_force, first_decision, standing_before
 from tidemark.pipeline.lake.log.tracking_log import TrackingLog, entry_name
 from tidemark.pipeline.lake.store.disk import DiskObjects
@@ -93,14 +92,6 @@ def test_a_decision_s_history_is_read_back_to_the_last_compacted_entry_and_no_fu
         assert objects.reads - before <= 8
         assert (state.number, state.complete_from) == (number - 1, LONG_AGO)
         assert state.decide(decided.base, decided.tracking, decided.policy, decided.decision.at) == decided
-
-
-def test_an_entry_that_is_gone_is_named(tmp_path: Path) -> None:
-    log, objects = ticked(tmp_path, 4)
-    objects.delete(entry_name(3))
-    assert second_of(decision_in_force(log, at(35)), log) == 30
-    with pytest.raises(CorruptObject, match=entry_name(3)):
-        standing_before(log, log.numbers()[-1])
 
 
 def test_a_log_whose_older_entries_were_removed_is_searched_as_far_as_it_goes(tmp_path: Path) -> None:

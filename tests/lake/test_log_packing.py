@@ -199,34 +199,6 @@ def test_a_reader_that_sleeps_between_two_entries_finds_the_newest_watermark(tmp
     assert found == log_on(objects).newest().watermark == other.catch_up().watermark
 
 
-def test_a_tracker_that_sleeps_between_looking_and_writing_takes_no_number_that_was_archived(tmp_path: Path) -> None:
-    objects = DiskObjects(tmp_path)
-    other = log_on(objects)
-    other.begin(Beginning(at(0)))
-    tell(other, 0, 3)
-    slept = []
-
-    class Sleeps(DiskObjects):
-        def create(self, name: str, content: bytes) -> None:
-            if not slept:
-                slept.append(name)
-                tell(other, 3, TICKS - 3)
-                LogPacking(objects).pack(at(END))
-            super().create(name, content)
-
-    sleeper = log_on(Sleeps(tmp_path))
-    before_it_wrote = entries_of(objects)
-    appended = Snapshot(published([(END, END - 1), (END, END - 2)]))
-    state = sleeper.append(appended)
-    assert slept == [entry_name(max(before_it_wrote) + 1)], "the number was free again when it wrote"
-    found = entries_of(objects)
-    assert found[state.number] == appended
-    assert state.number == max(found)
-    assert [number for number, entry in found.items() if entry == appended] == [state.number]
-    assert log_on(objects).catch_up() == state == other.catch_up()
-    assert min(log_on(objects).live_numbers()) > max(before_it_wrote)
-
-
 def test_archives_older_than_the_log_is_kept_are_dropped_and_a_replay_begins_with_the_next(
     objects: ObjectStore,
 ) -> None:
@@ -248,18 +220,6 @@ def test_archives_older_than_the_log_is_kept_are_dropped_and_a_replay_begins_wit
     assert check_log(log, at(0)).is_whole
     with pytest.raises(CorruptObject, match="keeps nothing before entry"):
         standing_before(log, 3)
-
-
-def test_a_damaged_entry_and_all_after_it_stay_where_they_are(tmp_path: Path) -> None:
-    objects = DiskObjects(tmp_path)
-    told(objects)
-    broken = 45
-    (tmp_path / entry_name(broken)).write_bytes(b"not Parquet")
-    with pytest.raises(CorruptObject, match=entry_name(broken)):
-        LogPacking(objects).pack(at(END))
-    live = log_on(objects).live_numbers()
-    assert live[0] < broken
-    assert live == list(range(live[0], live[-1] + 1))
 
 
 def test_a_damaged_archive_is_named_and_no_tracker_needs_it(tmp_path: Path) -> None:

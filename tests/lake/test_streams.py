@@ -2,7 +2,7 @@
 
 import random
 import shutil
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from pathlib import Path
@@ -24,8 +24,6 @@ FIRST = at(0).replace(hour=0, minute=0, second=0, microsecond=0)
 WINDOWING = Windowing(LENGTH, FIRST)
 WINDOWS = list(WINDOWING.between(FIRST, FIRST + timedelta(hours=1)))
 KEYS = [window.key for window in WINDOWS]
-
-Rows = Mapping[str, Sequence[Mapping[str, Any]]]
 
 
 def beats(window: int, *streams: str, after: float = 10) -> list[dict[str, Any]]:
@@ -53,16 +51,6 @@ def lake(tmp_path: Path) -> Lake:
 
 
 # Each stream's first and last heartbeat
-
-
-def test_a_stream_is_remembered_however_long_it_has_been_silent(lake: Lake) -> None:
-    put(lake.diffs(), "one", {KEYS[0]: beats(0, "a", "b")})
-    lake.streams().save()
-    put(lake.diffs(), "two", {key: beats(number, "a") for number, key in enumerate(KEYS) if number})
-    known = lake.streams().save()
-    assert extents(known) == {"a": (10, 11 * 300 + 40), "b": (10, 40)}
-    assert known.silent_since(WINDOWS[-1].start)["stream_id"].to_pylist() == ["b"]
-    assert known.silent_since(WINDOWS[0].start).num_rows == 0
 
 
 @pytest.mark.parametrize("seed", range(3))

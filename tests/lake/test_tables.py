@@ -24,8 +24,6 @@ from tidemark.pipeline.lake.tables.heartbeats import Heartbeats, LandedExtent, h
 from tidemark.pipeline.lake.tables.new_files import NewFiles
 from tidemark.pipeline.settings_sections import LakeSettings
 
-HOUR_US = 3_600_000_000
-
 
 def table_of(lake: Lake, name: str = "heartbeats") -> DeltaTable:
     opened = lake.heartbeats() if name == "heartbeats" else lake.quarantine()

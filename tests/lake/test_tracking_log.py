@@ -246,11 +246,13 @@ def test_the_watermark_stays_at_the_floor_that_is_known_of_a_lost_decision(tmp_p
     assert again.decide(deciding(190)).decision.watermark == at(169)
 
 
-@pytest.mark.parametrize("lost", [1, 7])
-def test_a_writer_that_starts_on_a_log_without_its_end_appends_nothing(tmp_path: Path, lost: int) -> None:
+@pytest.mark.parametrize("lost", [1, 7, 100])
+def test_a_writer_that_starts_on_a_log_without_its_end_appends_nothing_until_that_is_accepted(
+    tmp_path: Path, lost: int
+) -> None:
     objects = DiskObjects(tmp_path)
     state = told_so_far(TrackingLog(objects, checkpoint_every=3), ticks=3)
-    first = state.number - lost + 1
+    first = max(state.number - lost + 1, 0)
     for number in range(first, state.number + 1):
         objects.delete(entry_name(number))
     again = TrackingLog(objects, checkpoint_every=3)
@@ -266,6 +268,9 @@ def test_a_writer_that_starts_on_a_log_without_its_end_appends_nothing(tmp_path:
             append()
     assert again.numbers() == list(range(first))
     assert again.catch_up().number == first - 1  # a reader goes on
+    again.forget(first, "an operator accepts it", at(500))
+    assert again.catch_up_to_append().watermark == at(500)
+    assert again.append(snapshot(500)).number == first + 1
 
 
 def test_an_entry_whose_writer_was_killed_before_it_noted_it_is_an_entry_like_any_other(tmp_path: Path) -> None:

@@ -64,15 +64,6 @@ def test_what_commits_do_not_tell_is_taken_from_the_list_of_files(
     assert len(index.computed) == {"windows": 6, "commits": 10, "all": 0}[loses]
 
 
-def test_compaction_makes_no_window_hold_anything(tmp_path: Path) -> None:
-    history = new_history(tmp_path)
-    history.land([Beat("a", 10)])
-    index = index_of(history).update()
-    history.land([Beat("a", 500)])
-    history.compact()
-    assert numbers(index.update().held) == [0, 8]
-
-
 @pytest.mark.parametrize("length", [30, 300])
 def test_windows_of_another_length_are_refused(tmp_path: Path, length: float) -> None:
     history = new_history(tmp_path)

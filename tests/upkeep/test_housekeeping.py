@@ -15,7 +15,8 @@ import pytest
 from tests.clock import ManualClock
 from tests.gcs.apart import fresh_lake, server_apart
 from tests.lake.builders import Beat, append_beats, append_rejected, columns_of, lake_of, put
-from tests.quality.staleness_history import LENGTH, LOOKBACK, WINDOWING, WINDOWS, History, new_history
+from tests.quality.staleness_history import LENGTH, LOOKBACK, WINDOWING, WINDOWS
+from tests.upkeep import house as house_of
 from tests.watermark.builders import START, at, published
 from tidemark.pipeline.errors import WindowExpired
 from tidemark.pipeline.lake.layout import CORRECTIONS, HEARTBEAT_DIFFS, HEARTBEATS, QUARANTINE, Lake
@@ -24,14 +25,12 @@ from tidemark.pipeline.lake.log.tracking_log import entry_name
 from tidemark.pipeline.lake.tables.corrections import CONTENT, Position, Sought
 from tidemark.pipeline.observe.facts import read_waiting
 from tidemark.pipeline.settings import Settings
-from tidemark.pipeline.settings_sections import HousekeepingSettings, LakeSettings, WindowSettings
+from tidemark.pipeline.settings_sections import LakeSettings
 from tidemark.pipeline.upkeep import housekeeping
 from tidemark.pipeline.upkeep import housekeeping as compaction
 from tidemark.pipeline.upkeep.housekeeping import MANY, Chore, Housekeeper, compact, drop_partitions, trim
 from tidemark.pipeline.upkeep.orphans import find_orphans
-from tidemark.pipeline.watermark.decision import Decision, Reason
-from tidemark.pipeline.watermark.policy import Policy
-from tidemark.pipeline.watermark.state import Beginning, DecisionRecord, Snapshot
+from tidemark.pipeline.watermark.state import Snapshot
 from tidemark.pipeline.windows import Windowing
 
 DAY, HOUR, MINUTE, NOTHING = timedelta(days=1), timedelta(hours=1), timedelta(minutes=1), timedelta(0)
@@ -42,36 +41,16 @@ EVERY, NONE = "9", ""
 """The last partition to rewrite: beyond all of them, and before."""
 
 
-class House:
+class House(house_of.House):
     """A lake with five computed windows, many small files, and a watermark at 600 s; `clock` is far beyond."""
 
     def __init__(self, folder: Path, now: float = LONG_AGO) -> None:
-        self.history: History = new_history(folder)
-        self.lake: Lake = self.history.lake
-        self.folder = folder / "lake"
-        self.clock = ManualClock(at(now))
-        self.log = self.lake.tracking_log()
-        self.log.begin(Beginning(at(0)))
-        self.decide(600)
-        for second in range(0, 300, 20):
-            self.history.land([Beat("a", second + 5), Beat("b", second + 3)])
-        self.history.compute(0, 4)
+        super().__init__(folder, [(second + 5, second + 3) for second in range(0, 300, 20)], [(0, 4)], now)
 
     def compute_silence(self, first: float, last: float) -> None:
         """A run over windows in which nothing has landed."""
         keys = [window.key for window in WINDOWING.between(at(first), at(last))]
         put(self.lake.diffs(), "silence-1", keys, 15, at(last))
-
-    def settings(self, **keep: object) -> Settings:
-        return Settings(
-            windows=WindowSettings(length=LENGTH, lookback=LOOKBACK, first=START),
-            lake=LakeSettings(uri=f"file:{self.folder}"),
-            housekeeping=HousekeepingSettings.model_validate(keep),
-        )
-
-    def decide(self, watermark: float) -> None:
-        decision = Decision(at=at(watermark), watermark=at(watermark), reason=Reason.ADVANCED)
-        self.log.append(DecisionRecord(decision, None, None, Policy()))
 
     def tidy(self, *, dry_run: bool = False, **keep: object) -> list[Chore]:
         return list(Housekeeper(self.settings(**keep), self.clock, dry_run=dry_run).chores())
@@ -89,9 +68,6 @@ class House:
     def files(self, name: str) -> list[str]:
         table = self.lake.table(name).current()
         return [] if table is None else table.file_uris()
-
-    def everything(self) -> dict[str, bytes]:
-        return {str(path): path.read_bytes() for path in self.folder.rglob("*") if path.is_file()}
 
 
 def of(chores: Sequence[Chore], name: str, about: str) -> list[Chore]:

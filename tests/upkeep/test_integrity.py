@@ -8,50 +8,30 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
-from tests.clock import ManualClock
 from tests.lake.builders import Beat
-from tests.quality.staleness_history import LENGTH, LOOKBACK, WINDOWS, History, new_history
+from tests.quality.staleness_history import WINDOWS
+from tests.upkeep import house as house_of
 from tests.watermark.builders import START, at, published
 from tidemark.pipeline.errors import CorruptObject
 from tidemark.pipeline.lake.log.notes import LogWitness, Note
 from tidemark.pipeline.lake.log.tracking_log import entry_name
-from tidemark.pipeline.settings import Settings
-from tidemark.pipeline.settings_sections import LakeSettings, WindowSettings
 from tidemark.pipeline.upkeep.repair import Fault, Survey, Surveyor, forget_entry
-from tidemark.pipeline.watermark.decision import Decision, Reason
-from tidemark.pipeline.watermark.policy import Policy
-from tidemark.pipeline.watermark.state import Beginning, DecisionRecord, Lost, Snapshot
+from tidemark.pipeline.watermark.state import Snapshot
 
 CLOSED = 5
 """Windows that have heartbeats and are computed; the watermark is at 600 s, by which five more are closed."""
 DAY = timedelta(days=1)
 
 
-class House:
+class House(house_of.House):
     """A lake with five windows that are computed by two runs, and whole."""
 
     def __init__(self, folder: Path, watermark: float = 600) -> None:
-        self.history: History = new_history(folder)
-        self.lake, self.folder = self.history.lake, folder / "lake"
-        self.settings = Settings(
-            windows=WindowSettings(length=LENGTH, lookback=LOOKBACK, first=START),
-            lake=LakeSettings(uri=f"file:{self.folder}"),
-        )
-        self.clock = ManualClock(at(3600))
-        log = self.lake.tracking_log()
-        log.begin(Beginning(START))
-        self.decide(watermark)
-        for minute in range(CLOSED):
-            self.history.land([Beat("a", 60 * minute + 10), Beat("b", 60 * minute + 40)])
-        self.history.compute(0, 1)
-        self.history.compute(2, 4)
-
-    def decide(self, watermark: float) -> None:
-        decision = Decision(at=at(watermark), watermark=at(watermark), reason=Reason.ADVANCED)
-        self.lake.tracking_log().append(DecisionRecord(decision, None, None, Policy()))
+        batches = [(60 * minute + 10, 60 * minute + 40) for minute in range(CLOSED)]
+        super().__init__(folder, batches, [(0, 1), (2, 4)], 3600, watermark)
 
     def look(self, first: int = 0, last: int = CLOSED - 1) -> Survey:
-        return Surveyor(self.settings, self.clock).look(WINDOWS[first].start, WINDOWS[last].end)
+        return Surveyor(self.settings(), self.clock).look(WINDOWS[first].start, WINDOWS[last].end)
 
     def files(self, window: int) -> list[Path]:
         """The data files of a window, as the table lists them."""
@@ -69,9 +49,6 @@ class House:
 
     def manifest(self, window: int) -> Path:
         return self.folder / "diff_runs" / f"{self.run_of(window)}.json"
-
-    def everything(self) -> dict[str, bytes]:
-        return {str(path): path.read_bytes() for path in self.folder.rglob("*") if path.is_file()}
 
 
 @pytest.fixture
@@ -133,7 +110,7 @@ def test_a_late_heartbeat_makes_its_windows_stale_and_a_closed_window_that_is_no
 ) -> None:
     house.history.land([Beat("late", 70)])
     house.history.land([Beat("a", 310), Beat("a", 610)])
-    survey = Surveyor(house.settings, house.clock).look(START, at(660))
+    survey = Surveyor(house.settings(), house.clock).look(START, at(660))
     assert survey.integrity.windows == 11
     assert broken(survey) == {1: Fault.STALE, 2: Fault.STALE, **dict.fromkeys(range(5, 10), Fault.MISSING)}
     assert survey.integrity.repairable == [WINDOWS[1:3], WINDOWS[5:]]
@@ -269,21 +246,6 @@ def cut(house: House, after: int) -> None:
             (house.folder / entry_name(number)).unlink()
 
 
-@pytest.mark.parametrize("left", [-1, 7])
-def test_a_tracker_that_starts_on_a_log_without_its_end_refuses_until_an_operator_accepts_it(
-    house: House, left: int
-) -> None:
-    noted(house, 20)
-    cut(house, left)
-    log = house.lake.tracking_log()
-    with pytest.raises(CorruptObject, match=f"its end is lost.*tidemark repair --forget {left + 1}"):
-        log.catch_up_to_append()
-    assert forget_entry(house.lake, house.settings.windowing, left + 1) == at(600)
-    assert isinstance(log.entry(left + 1), Lost)
-    assert log.catch_up_to_append().watermark == at(600)
-    assert house.lake.tracking_log().append(Snapshot(published([(1000, 1000)]))).number == left + 2
-
-
 def test_a_damaged_note_still_tells_its_number(house: House) -> None:
     before = noted(house, 4)
     for note in (house.folder / "log_witness").iterdir():
@@ -307,5 +269,5 @@ def test_the_watermark_does_not_go_back_with_a_lost_decision_that_runs_relied_on
     else:  # both are lost: the computed windows tell
         shutil.rmtree(house.folder / "log_witness")
     floor = at(600) if has_notes else WINDOWS[CLOSED - 1].end
-    assert forget_entry(house.lake, house.settings.windowing, 2) == floor
+    assert forget_entry(house.lake, house.settings().windowing, 2) == floor
     assert house.lake.tracking_log().catch_up().watermark == floor
