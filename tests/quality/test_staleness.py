@@ -22,9 +22,9 @@ from tests.quality.staleness_history import (
 )
 from tests.watermark.builders import at, bounded
 from tidemark.pipeline.lake.tables.streams import streams_in
+from tidemark.pipeline.lake.tables.table import LakeTable
 from tidemark.pipeline.lake.tables.windowed import MANIFESTS
-from tidemark.pipeline.quality import lacking as comparison
-from tidemark.pipeline.quality import lacking as first_landings
+from tidemark.pipeline.quality import lacking
 from tidemark.pipeline.quality import staleness as staleness_module
 from tidemark.pipeline.quality.lacking import MissedHeartbeats
 from tidemark.pipeline.quality.staleness import CHECKPOINTS
@@ -117,7 +117,7 @@ def one_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(staleness_module, "COMMITS_AT_ONCE", 1)
     monkeypatch.setattr(staleness_module, "MANIFESTS_AT_ONCE", 1)
     monkeypatch.setattr(staleness_module, "FILES_AT_ONCE", 1)
-    monkeypatch.setattr(comparison, "HOURS_AT_ONCE", 1)
+    monkeypatch.setattr(lacking, "HOURS_AT_ONCE", 1)
 
 
 @pytest.mark.usefixtures("one_at_once")
@@ -209,7 +209,7 @@ def test_while_nothing_lands_late_no_file_of_heartbeats_is_opened(
     def refuse(*_: object, **__: object) -> None:
         raise AssertionError("a file was opened")
 
-    monkeypatch.setattr(first_landings.pq, "read_table", refuse)
+    monkeypatch.setattr(LakeTable, "file_rows", refuse)
     for number in range(3):
         history.land([Beat("a", 100 + number)])
         assert staleness.check().total == 0
