@@ -153,26 +153,29 @@ def test_packed_entries_are_read_under_their_numbers_and_the_rest_is_what_a_rest
 
 
 @pytest.mark.parametrize("after", [False, True])
-def test_a_packing_that_is_killed_at_any_write_loses_nothing_and_the_next_finishes_it(after: bool) -> None:
+def test_a_packing_that_is_killed_at_any_write_loses_nothing_and_the_next_finishes_it(
+    after: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(log_packing, "ENTRIES", 8)
     first = InMemory({})
-    told(first, ticks=20)
+    told(first, ticks=10)
     before, folded = contents_of(first), log_on(first).catch_up()
     kills = 0
     for fails_at in range(1, 200):
         objects = InMemory(first.contents)
         try:
-            LogPacking(Failing(objects, fails_at=fails_at, after=after)).pack(at(400))
+            LogPacking(Failing(objects, fails_at=fails_at, after=after)).pack(at(260))
         except LakeUnreachable:
             kills += 1
         else:
             break
         assert contents_of(objects) == before
         assert log_on(objects).catch_up() == folded
-        LogPacking(objects).pack(at(400))
+        LogPacking(objects).pack(at(260))
         assert contents_of(objects) == before
         archived = [number for numbers in LogArchive(objects).ranges() for number in numbers]
         assert not set(archived) & set(log_on(objects).live_numbers())
-    assert kills > ENTRIES_AN_ARCHIVE
+    assert kills == 20, "two archives of nine entries"
 
 
 def test_a_reader_that_sleeps_between_two_entries_finds_the_newest_watermark(tmp_path: Path) -> None:

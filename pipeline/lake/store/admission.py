@@ -26,37 +26,35 @@ class Admission:
     def __init__(self, open_objects: Callable[[], ObjectStore]) -> None:
         self._open_objects = open_objects
         self._lock = Lock()
-        self._is_admitted = self._has_claimed = False
-        self._formats: list[str] = []
+        self._formats: list[str] | None = None
+        self._has_claimed = False
 
     def admit(self) -> None:
         """Raise NewerFormat if a later version has written the lake, LakeError if it is unreachable. Makes one listing,
         on the first call."""
         with self._lock:
-            if not self._is_admitted:
-                self._admit(Notes(self._open_objects(), FORMATS))
+            self._admitted()
 
     def claim(self) -> None:
         """Ensure that the lake has the mark of this version's format, before anything is written in it. Raises
         NewerFormat, LakeError."""
         with self._lock:
-            if self._has_claimed:
-                return
-            notes, own = Notes(self._open_objects(), FORMATS), f"{version.FORMAT:06d}"
-            if not self._is_admitted:
-                self._admit(notes)
-            if own not in self._formats:
-                notes.ensure(own, NoContent())
+            own = f"{version.FORMAT:06d}"
+            if not self._has_claimed and own not in self._admitted():
+                Notes(self._open_objects(), FORMATS).ensure(own, NoContent())
             self._has_claimed = True
 
-    def _admit(self, notes: Notes[NoContent]) -> None:
-        self._formats = notes.listed()
-        newest = max(self._formats, default="")
-        if newest and int(newest) > version.FORMAT:
-            with suppress(DamagedNote):  # the name of a damaged mark still gives its format
-                notes.read(newest)
-            refuse_newer(notes.place(newest), {WRITTEN_IN: str(int(newest))})
-        self._is_admitted = True
+    def _admitted(self) -> list[str]:
+        if self._formats is None:
+            notes = Notes(self._open_objects(), FORMATS)
+            formats = notes.listed()
+            newest = max(formats, default="")
+            if newest and int(newest) > version.FORMAT:
+                with suppress(DamagedNote):  # the name of a damaged mark still gives its format
+                    notes.read(newest)
+                refuse_newer(notes.place(newest), {WRITTEN_IN: str(int(newest))})
+            self._formats = formats
+        return self._formats
 
 
 class AdmittedObjects:
