@@ -18,17 +18,10 @@ from tidemark.pipeline.errors import PermissionMissing, PubSubError
 from tidemark.pipeline.phrases import printable
 from tidemark.pipeline.pubsub.readings import Subscriptions
 from tidemark.pipeline.pubsub.requirements import Drift
-from tidemark.pipeline.quality.counts import Counts, not_known
 from tidemark.pipeline.quality.failing import read_ticks
-from tidemark.pipeline.quality.lacking import MissedHeartbeats
-from tidemark.pipeline.quality.late import late_since
+from tidemark.pipeline.quality.landings import Counts, MissedHeartbeats, late_since, not_known
 from tidemark.pipeline.quality.lost import audit
-from tidemark.pipeline.quality.recent import (
-    RECENT,
-    read_null_fields,
-    read_passed_over,
-    read_quarantine_share,
-)
+from tidemark.pipeline.quality.recent import RECENT, read_null_fields, read_passed_over, read_quarantine_share
 from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.settings_sections import NEVER
 from tidemark.pipeline.watermark.histogram import passed_over as count_passed_over
@@ -37,6 +30,8 @@ from tidemark.resources.keys import LAKE, PUBSUB, keys_of, lake_of, pubsub_of
 from tidemark.resources.lake import LakeResource
 
 logger = logging.getLogger(__name__)
+
+ERROR, WARN = dg.AssetCheckSeverity.ERROR, dg.AssetCheckSeverity.WARN
 
 NAMED = 20
 """Windows, streams or minutes that a check's metadata lists at most."""
@@ -50,11 +45,6 @@ class CheckInput:
     pubsub: Subscriptions
     user: str
     now: datetime
-
-    @cached_property
-    def watermark(self) -> datetime | None:
-        """The current watermark. Raises like `state`."""
-        return self.state.watermark
 
     @cached_property
     def state(self) -> WatermarkState:
@@ -104,12 +94,7 @@ def check_of(
 
 
 def verdict(
-    *,
-    passed: bool,
-    description: str,
-    severity: dg.AssetCheckSeverity = dg.AssetCheckSeverity.WARN,
-    unknown: str = "",
-    **metadata: Any,
+    *, passed: bool, description: str, severity: dg.AssetCheckSeverity = WARN, unknown: str = "", **metadata: Any
 ) -> dg.AssetCheckResult:
     """Build the result of a check, by default with severity WARN. `unknown` says what damaged files hide, if any: the
     check does not pass then."""
@@ -132,9 +117,7 @@ def missed_result(missed: MissedHeartbeats, settings: Settings) -> dg.AssetCheck
     """Build the result of `missed`: an error if stale windows are never recomputed automatically, else a warning."""
     return verdict(
         passed=not missed.total,
-        severity=(
-            dg.AssetCheckSeverity.ERROR if settings.windows.recompute_missed == NEVER else dg.AssetCheckSeverity.WARN
-        ),
+        severity=ERROR if settings.windows.recompute_missed == NEVER else WARN,
         description=(
             f"{missed.total} heartbeats missed in {len(missed.by_window)} windows; {len(missed.stale)} windows are "
             f"stale; {missed.mended} were missed before and no longer are"
@@ -154,7 +137,7 @@ def missed_result(missed: MissedHeartbeats, settings: Settings) -> dg.AssetCheck
 def late(look: CheckInput) -> dg.AssetCheckResult:
     """Count the last day's heartbeats that first landed below the watermark."""
     # A warning, since late heartbeats have landed and are computed with their windows.
-    found = look.lake.late(look.user).since(late_since(look.watermark, look.now))
+    found = look.lake.late(look.user).since(late_since(look.state.watermark, look.now))
     return verdict(
         passed=found.share <= look.lake.settings.checks.max_late_share,
         description=(
@@ -184,7 +167,7 @@ def lost_outside(look: CheckInput) -> dg.AssetCheckResult:
         where = f"published from {iso(found.since)} to {iso(found.before)}"
     return verdict(
         passed=not found.at_least,
-        severity=dg.AssetCheckSeverity.ERROR,
+        severity=ERROR,
         description=(
             f"{found.at_least} messages lost for certain, {found.at_most} at most, of {found.tracked} tracked and "
             f"{found.landed} landed, {where}"
@@ -209,7 +192,7 @@ def passed_over(look: CheckInput) -> dg.AssetCheckResult:
     found, tracked = Counts(), 0
     if max_lag is not None:
         found = read_passed_over(lake.staleness(look.user).heartbeats, max_lag, now - RECENT, now)
-        tracked = count_passed_over(lake.state(look.user).histogram, max_lag)
+        tracked = count_passed_over(look.state.histogram, max_lag)
         description = (
             f"{found.total} of the {found.rows} rows ({found.share:.3%}) that were published in the last hour lag more "
             f"than {format_duration(max_lag)} (max_lag) and do not delay the watermark; by_stream names their streams. "
@@ -292,7 +275,7 @@ def subscriptions_result(drift: Drift) -> dg.AssetCheckResult:
     wrong = [*drift.breaks, *drift.dangers]
     return verdict(
         passed=not wrong,
-        severity=dg.AssetCheckSeverity.ERROR if drift.breaks else dg.AssetCheckSeverity.WARN,
+        severity=ERROR if drift.breaks else WARN,
         description="; ".join(wrong) or "both subscriptions are what the method needs",
         breaks=dg.MetadataValue.md(listed(drift.breaks)),
         dangers=dg.MetadataValue.md(listed(drift.dangers)),
@@ -317,7 +300,7 @@ def seen_subscriptions(look: CheckInput) -> list[dg.AssetCheckResult]:
 def watermark_age(look: CheckInput) -> dg.AssetCheckResult:
     """Check that decisions are made, and that the watermark is at most `checks.max_watermark_age` behind the clock."""
     # An error, since no window closes meanwhile. Without a watermark there is no age.
-    settings, watermark, age = look.lake.settings, look.watermark, timedelta(0)
+    settings, watermark, age = look.lake.settings, look.state.watermark, timedelta(0)
     bound = settings.checks.max_watermark_age
     standing = read_ticks(look.lake.whole(), settings, look.state.decision, look.now).standing
     if watermark is None:
@@ -332,7 +315,7 @@ def watermark_age(look: CheckInput) -> dg.AssetCheckResult:
         description = f"{standing}; {description}"
     return verdict(
         passed=age <= bound and standing is None,
-        severity=dg.AssetCheckSeverity.ERROR,
+        severity=ERROR,
         description=description,
         age_seconds=age.total_seconds(),
         max_age_seconds=bound.total_seconds(),

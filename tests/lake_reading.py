@@ -16,7 +16,7 @@ from tidemark.pipeline.lake.layout import Lake
 from tidemark.pipeline.lake.log.notes import LogWitness
 from tidemark.pipeline.lake.store.notes import Notes
 from tidemark.pipeline.lake.tables.table import LakeTable
-from tidemark.pipeline.quality.late import LateHeartbeats
+from tidemark.pipeline.quality.landings import LateHeartbeats
 from tidemark.pipeline.quality.staleness import Staleness
 from tidemark.pipeline.replay.replay import verify
 from tidemark.pipeline.replay.sources import ParquetTrace, recorded_ticks

@@ -17,7 +17,8 @@ from tidemark.assets.scheduler.runs import Runs
 from tidemark.assets.sensors.watching import observer_of, ticking_sensor
 from tidemark.pipeline.clock import EPOCH, Clock
 from tidemark.pipeline.errors import CorruptObject, LakeFull, LakeUnwritable
-from tidemark.pipeline.quality.lacking import MissedHeartbeats
+from tidemark.pipeline.observe.recorder import CHECKED
+from tidemark.pipeline.quality.landings import MissedHeartbeats
 from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.windows import Window
 from tidemark.resources.keys import PUBSUB, pubsub_of
@@ -96,12 +97,14 @@ def staleness_sensor(
             results = [checks.late.reported(look)]
             if not found.left:
                 results.insert(0, checks.missed.reported(look, checks.missed_result(found, settings)))
-                observer_of(look.lake).missed(found.total)
             request = _request(context, look, found, asking, memory.requested)
         if look.now - memory.audited_at >= AUDIT_EVERY:
             results += _audited(look, audits, context.log)
             memory.audited_at = look.now
         results.append(checks.watermark_age.reported(look))
+        for result in results:
+            for figure in CHECKED.keys() & result.metadata.keys():
+                observer_of(look.lake).counted(figure, cast("int", result.metadata[figure].value))
         said = "; ".join(str(result.description) for result in results)
         return request.result(settings, context.log, f"{said}. ", asset_events=memory.news(results))
 
@@ -127,9 +130,6 @@ def _audited(look: CheckInput, audits: Sequence[DeclaredCheck], log: logging.Log
             results.append(audited.reported(look))
         except CorruptObject as error:  # the others, and the request, do not wait for a repair
             log.error("%s is not known: %s", audited.name, error)
-            continue
-        if audited is checks.lost_outside:
-            observer_of(look.lake).lost(cast("int", results[-1].metadata["lost_at_least"].value))
     return results + [checks.subscriptions.reported(look, seen) for seen in checks.seen_subscriptions(look)]
 
 
@@ -150,11 +150,11 @@ def _request(
     lake, settings = look.lake, look.lake.settings
     for window in [window for window, at in requested.items() if look.now - at >= REQUEST_EVERY]:
         del requested[window]
-    due = to_compute_again(found, look.watermark, settings.windows.recompute_within, lake.kept_windows().since())
+    due = to_compute_again(found, look.state.watermark, settings.windows.recompute_within, lake.kept_windows().since())
     if not (stale := [window for window in due if window not in requested]):
         return Request((), "no stale window needs to be recomputed")
     runs = Runs(context.instance, settings)
-    choose = partial(next_request, runs, lake, look.watermark, look.now, stale)
+    choose = partial(next_request, runs, lake, look.state.watermark, look.now, stale)
     request = asking.request(USER, choose, context.log)
     requested |= dict.fromkeys(request.windows, look.now)
     return request

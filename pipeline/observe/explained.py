@@ -23,7 +23,7 @@ from tidemark.pipeline.lake.tables.heartbeats import Heartbeats
 from tidemark.pipeline.lake.tables.quarantine import RejectedPayload, by_stream, rejected_payloads
 from tidemark.pipeline.lake.tables.table import MOMENT
 from tidemark.pipeline.phrases import stands
-from tidemark.pipeline.quality.counts import Counts
+from tidemark.pipeline.quality.landings import Counts
 from tidemark.pipeline.quality.recent import RECENT, read_passed_over
 from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.watermark.decision import BandEvidence, Decision

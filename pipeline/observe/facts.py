@@ -13,7 +13,6 @@ from tidemark.pipeline.lake.layout import HEARTBEAT_DIFFS, Lake
 from tidemark.pipeline.lake.tables.delta_log import last_round
 from tidemark.pipeline.lake.tables.heartbeats import LandedExtent
 from tidemark.pipeline.lake.tables.table import data_files
-from tidemark.pipeline.quality.counts import not_known
 from tidemark.pipeline.quality.failing import (
     Failing,
     TicksNow,
@@ -23,8 +22,7 @@ from tidemark.pipeline.quality.failing import (
     read_ticks,
     with_age,
 )
-from tidemark.pipeline.quality.lacking import MissedHeartbeats
-from tidemark.pipeline.quality.late import Late, LateHeartbeats, late_since
+from tidemark.pipeline.quality.landings import Late, LateHeartbeats, MissedHeartbeats, late_since, not_known
 from tidemark.pipeline.quality.lost import Audit, audit
 from tidemark.pipeline.quality.recent import RECENT, NullFields, read_null_fields, read_passed_over, read_reasons
 from tidemark.pipeline.quality.staleness import Staleness

@@ -1,24 +1,66 @@
 """Exports the measurements of a process: one outlet for each distinct `[metrics]` of its pipelines, opened by the first
 tick.
 
-The code server ticks and opens outlets; processes of runs do not. Prometheus scrapes a port. OTLP is sent by our own
-thread, which a forked process does not inherit, unlike the thread of OpenTelemetry's SDK.
+The code server ticks and opens outlets; processes of runs do not. The port is for monitoring systems, load balancers
+and Kubernetes (`/metrics`, `/healthz`, `/livez`), and for the page in a browser. It answers GET requests and changes
+nothing. `/metrics` and the probes contain only counts, ages and names of sensors; the page also names streams. No other
+content of messages is shown. OTLP is sent by our own thread, which a forked process does not inherit, unlike the thread
+of OpenTelemetry's SDK.
 """
 
+import base64
+import hashlib
 import importlib.util
+import json
+import logging
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from importlib.resources import files
 from threading import Event, Lock, Thread
 from typing import TYPE_CHECKING
+from urllib.parse import parse_qs
 
+from tidemark.pipeline.charts import STYLE as CHART_STYLE
 from tidemark.pipeline.errors import ToolMissing
+from tidemark.pipeline.machine import is_ours
 from tidemark.pipeline.observe.recorder import Measured, Recorder
-from tidemark.pipeline.observe.serving import Asked, serve
 from tidemark.pipeline.settings_sections import MetricsSettings
 
 if TYPE_CHECKING:
-    from tidemark.pipeline.observe.page import Page
     from tidemark.pipeline.observe.telemetry import Telemetry
+
+logger = logging.getLogger(__name__)
+
+TEXT, JSON = "text/plain; version=0.0.4; charset=utf-8", "application/json"
+
+HTML, PLAIN = "text/html; charset=utf-8", "text/plain; charset=utf-8"
+
+FOLDER = files("tidemark.pipeline.observe").joinpath("templates")
+SCRIPT, STYLE = FOLDER.joinpath("page.js").read_text(), CHART_STYLE + FOLDER.joinpath("page.css").read_text()
+"""The script and the style of the page. The Content-Security-Policy allows no others."""
+
+
+def _hashed(text: str) -> str:
+    return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
+
+
+HEADERS = {
+    "Cache-Control": "no-store",
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Content-Security-Policy": f"default-src 'none'; script-src {_hashed(SCRIPT)}; style-src {_hashed(STYLE)}; "
+    "img-src data:; connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
+}
+"""The headers of each response. No other page may read, embed or frame it; the page may run only its own script and
+send requests only to its own address."""
+
+FAILED = b'{"error": "this failed; the log says why"}\n'
+
+IDLE_SECONDS = 10.0
+"""Idle timeout of a connection."""
 
 EXTRA = "tidemark-pubsub[metrics]"
 NEEDED = {"prometheus": "opentelemetry.exporter.prometheus", "otlp": "opentelemetry.exporter.otlp.proto.http"}
@@ -62,7 +104,8 @@ def send_every_seconds() -> float:
 
 
 class ProcessOutlet:
-    """Exports the values of the joined recorders, on request or at an interval."""
+    """Exports the values of the joined recorders, on request or at an interval. The port accepts requests to loopback,
+    IP addresses and `allowed_hosts`."""
 
     def __init__(self, chosen: MetricsSettings) -> None:
         self._chosen = chosen
@@ -74,9 +117,7 @@ class ProcessOutlet:
             from tidemark.pipeline.observe import telemetry  # only now: it imports OpenTelemetry's SDK
 
             self._telemetry = telemetry.Telemetry(chosen, lambda: list(self._recorders))
-        scrape = None if self._telemetry is None else self._telemetry.scrape
-        asked = Asked(self.problems, self.allowed_hosts, scrape, self._pages)
-        self._server = serve(*chosen.address, asked) if chosen.listens else None
+        self._server = serve(chosen.address, self) if chosen.listens else None
         if chosen.export == "otlp":
             Thread(target=self._send, name="metrics", daemon=True).start()
 
@@ -93,9 +134,32 @@ class ProcessOutlet:
         """List the problems of the pipelines of this process."""
         return [problem for recorder in self._recorders for problem in recorder.problems()]
 
-    def _pages(self) -> dict[str, "Page"]:
-        pages = (recorder.page for recorder in self._recorders)
-        return {page.name: page for page in pages if page is not None}
+    def answer(self, path: str, hosts: Sequence[str]) -> tuple[HTTPStatus, str, bytes]:
+        """Return the status, the content type and the content for a request with these `Host` headers."""
+        if not is_ours(hosts, self.allowed_hosts, any_address=True):
+            refused = {"error": f"the host {', '.join(hosts)!a} is not ours; add it to dagster.allowed_hosts"}
+            return HTTPStatus.FORBIDDEN, JSON, json.dumps(refused).encode() + b"\n"
+        where, _, query = path.partition("?")
+        match where:
+            case "/livez":
+                return HTTPStatus.OK, JSON, b'{"alive": true}\n'
+            case "/healthz":
+                problems = self.problems()
+                status = HTTPStatus.SERVICE_UNAVAILABLE if problems else HTTPStatus.OK
+                said = {"healthy": not problems, "problems": problems}
+                return status, JSON, json.dumps(said).encode() + b"\n"
+            case "/metrics" if self._telemetry is not None and self._telemetry.scrape is not None:
+                return HTTPStatus.OK, TEXT, self._telemetry.scrape()
+        asked = {name: values[-1] for name, values in parse_qs(query).items()}
+        pages = {one.page.name: one.page for one in self._recorders if one.page is not None}
+        page = pages.get(asked.get("pipeline", ""), next(iter(pages.values()), None))
+        match where:
+            case "/" | "/live" if page is not None:
+                return HTTPStatus.OK, HTML, page.html(list(pages), self.problems, whole=where == "/")
+            case "/cell" if page is not None:
+                x, y = (float(asked[name]) if _is_number(asked.get(name)) else -1.0 for name in "xy")
+                return HTTPStatus.OK, PLAIN, page.cell(x, y, asked.get("at", "")).encode()
+        return HTTPStatus.NOT_FOUND, JSON, b'{"error": "ask for /metrics, /healthz or /livez"}\n'
 
     def close(self) -> None:
         """Stop serving and sending."""
@@ -111,3 +175,39 @@ class ProcessOutlet:
     def _send(self) -> None:
         while self._telemetry is not None and not self._ended.wait(send_every_seconds()):
             self._telemetry.send()
+
+
+def _is_number(text: str | None) -> bool:
+    return text is not None and text.replace(".", "", 1).isdecimal() and len(text) < 20
+
+
+def serve(address: tuple[str, int], outlet: ProcessOutlet) -> ThreadingHTTPServer:
+    """Start serving in a thread. Raises OSError if the address cannot be bound."""
+
+    class Handler(BaseHTTPRequestHandler):
+        timeout = IDLE_SECONDS
+
+        def do_GET(self) -> None:
+            try:
+                status, content_type, content = outlet.answer(self.path, self.headers.get_all("Host", []))
+            except Exception:
+                logger.exception("%a cannot be answered", self.path)
+                status, content_type, content = HTTPStatus.INTERNAL_SERVER_ERROR, JSON, FAILED
+            self.send_response(status)
+            self.send_header("Content-Type", content_type)
+            self.send_header("Content-Length", str(len(content)))
+            for name, value in HEADERS.items():
+                self.send_header(name, value)
+            self.end_headers()
+            self.wfile.write(content)
+
+        def version_string(self) -> str:
+            return "tidemark"
+
+        def log_message(self, *_: object) -> None:
+            """Log nothing: a probe every few seconds would fill the log."""
+
+    server = ThreadingHTTPServer(address, Handler, bind_and_activate=True)
+    server.daemon_threads = True
+    Thread(target=server.serve_forever, name="health", daemon=True).start()
+    return server

@@ -31,7 +31,7 @@ from tidemark.pipeline.observe.explained import (
     read_decided,
 )
 from tidemark.pipeline.observe.facts import LakeStatus, read_status
-from tidemark.pipeline.observe.serving import SCRIPT, STYLE
+from tidemark.pipeline.observe.outlet import SCRIPT, STYLE
 from tidemark.pipeline.phrases import printable
 from tidemark.pipeline.quality.failing import is_overdue, read_ticks, with_age
 from tidemark.pipeline.settings import Settings

@@ -40,6 +40,9 @@ minute."""
 
 NO_TICKS = SensorTicks()
 
+CHECKED = {"missed": them.MISSED, "lost_at_least": them.LOST}
+"""The figures of checks that are measured."""
+
 P = ParamSpec("P")
 
 RESULTS = SUCCESS, FAILURE, CANCELED = "success", "failure", "canceled"
@@ -76,11 +79,8 @@ class Observer:
         """Report what runs have landed and how many messages they have tracked since the last call, as `look`
         returns."""
 
-    def missed(self, heartbeats: int) -> None:
-        """Report the number of missed heartbeats that a complete check counted."""
-
-    def lost(self, at_least: int) -> None:
-        """Report the number of messages that, by an audit, were certainly lost outside of the pipeline."""
+    def counted(self, figure: str, number: int) -> None:
+        """Report a figure of a check, one of CHECKED."""
 
     def runs(self, look: Callable[[], tuple[Iterable[EndedRun], Mapping[str, datetime]]]) -> None:
         """Report the runs that have ended since the last call, and the start of each job's oldest unfinished run, as
@@ -200,12 +200,8 @@ class Recorder(Observer):
         self._pulled(tracked, TRACKING)
 
     @never_failing
-    def missed(self, heartbeats: int) -> None:
-        self._counted[them.MISSED] = heartbeats
-
-    @never_failing
-    def lost(self, at_least: int) -> None:
-        self._counted[them.LOST] = at_least
+    def counted(self, figure: str, number: int) -> None:
+        self._counted[CHECKED[figure]] = number
 
     @never_failing
     def runs(self, look: Callable[[], tuple[Iterable[EndedRun], Mapping[str, datetime]]]) -> None:

@@ -24,7 +24,7 @@ from tidemark.pipeline.lake.tables.quarantine import (
     without,
 )
 from tidemark.pipeline.lake.tables.table import MOMENT, LakeTable, first_day, microseconds, table_errors
-from tidemark.pipeline.quality.counts import Counts
+from tidemark.pipeline.quality.landings import Counts
 
 
 def read_passed_over(heartbeats: Heartbeats, max_lag: timedelta, since: datetime, before: datetime) -> Counts:

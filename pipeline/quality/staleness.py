@@ -29,7 +29,7 @@ from tidemark.pipeline.lake.tables.delta_log import AddedFile, commits
 from tidemark.pipeline.lake.tables.heartbeats import range_of
 from tidemark.pipeline.lake.tables.table import DamagedFile, listed, microseconds
 from tidemark.pipeline.lake.tables.windowed import refuse_other_length
-from tidemark.pipeline.quality.lacking import (
+from tidemark.pipeline.quality.landings import (
     LANDINGS,
     NONE,
     AffectedWindows,

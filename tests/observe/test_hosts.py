@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tidemark.pipeline.observe.serving import Asked, serve
+from tidemark.pipeline.observe.outlet import Asked, serve
 
 NAMED = "metrics.example"
 

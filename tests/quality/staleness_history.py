@@ -9,7 +9,7 @@ from tests.lake.builders import Beat, append_beats, columns_of, lake_in, put, ve
 from tests.watermark.builders import START, at, seconds
 from tidemark.pipeline.lake.layout import Lake
 from tidemark.pipeline.lake.tables.windowed import DiffRun, Fence
-from tidemark.pipeline.quality.lacking import MissedHeartbeats
+from tidemark.pipeline.quality.landings import MissedHeartbeats
 from tidemark.pipeline.quality.staleness import Staleness
 from tidemark.pipeline.windows import Windowing
 

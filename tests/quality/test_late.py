@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from tests.lake.builders import Beat, append_beats, columns_of, lake_in
 from tests.watermark.builders import START, at, bounded, seconds
-from tidemark.pipeline.quality.late import Late, LateHeartbeats
+from tidemark.pipeline.quality.landings import Late, LateHeartbeats
 from tidemark.pipeline.windows import Windowing
 
 WINDOWING = Windowing(length=seconds(60), first=START)

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from tests.lake.builders import Beat, append_beats, columns_of, lake_in
 from tests.watermark.builders import at
-from tidemark.pipeline.quality.counts import Counts
+from tidemark.pipeline.quality.landings import Counts
 from tidemark.pipeline.quality.recent import read_passed_over
 
 

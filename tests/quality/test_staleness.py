@@ -24,9 +24,9 @@ from tests.watermark.builders import at, bounded
 from tidemark.pipeline.lake.tables.streams import streams_in
 from tidemark.pipeline.lake.tables.table import LakeTable
 from tidemark.pipeline.lake.tables.windowed import MANIFESTS
-from tidemark.pipeline.quality import lacking
+from tidemark.pipeline.quality import landings as lacking
 from tidemark.pipeline.quality import staleness as staleness_module
-from tidemark.pipeline.quality.lacking import MissedHeartbeats
+from tidemark.pipeline.quality.landings import MissedHeartbeats
 from tidemark.pipeline.quality.staleness import CHECKPOINTS
 
 SYNC_IS_SLOW = "tidemark.pipeline.lake.tables.commit_sync.CommitSync._sync"

@@ -15,8 +15,8 @@ from tidemark.pipeline.clock import SystemClock, format_duration, iso, rough
 from tidemark.pipeline.observe.explained import drawn, read_by_stream, read_decided, read_explained
 from tidemark.pipeline.observe.facts import of_runs, ticks_details
 from tidemark.pipeline.phrases import printable
-from tidemark.pipeline.quality.counts import Counts, not_known
 from tidemark.pipeline.quality.failing import TicksNow, read_failing, read_ticks, with_age
+from tidemark.pipeline.quality.landings import Counts, not_known
 from tidemark.pipeline.settings import load_settings
 from tidemark.pipeline.watermark.explain.explanation import TRIED, Alternative, Explanation, RuleOutcome
 

@@ -1,17 +1,28 @@
 """`tidemark status`: the state of a pipeline, from its lake alone."""
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from datetime import timedelta
+from datetime import datetime, timedelta
 from statistics import median
 from typing import Annotated, Any
 
 from rich.console import Console
 
-from tidemark.pipeline.cli.here import here
+from tidemark.pipeline.cli.here import Here, here
 from tidemark.pipeline.cli.options import AsJson, option
-from tidemark.pipeline.cli.output import console, counted, facts_table, grid, print_json, safe, text_of, warn
+from tidemark.pipeline.cli.output import columns, console, counted, facts_table, grid, print_json, safe, text_of, warn
 from tidemark.pipeline.clock import rough
+from tidemark.pipeline.compute.table_definition import read_table
+from tidemark.pipeline.errors import InvalidSettings
 from tidemark.pipeline.observe.facts import LakeStatus, read_status
+from tidemark.pipeline.quality.due_windows import ComputedWindows, Followed
+from tidemark.pipeline.quality.failing import read_failing_tables
+
+FAILED = {"failed_runs": "failures", "failed_last": "last", "failed_reason": "reason"}
+"""The facts about a custom table's failed runs, and the fields of `Failing` that they are."""
+
+SHOWN = ("name", "newest", "version", "windows", "rows", "due", "by_other_versions", "failed_runs")
+"""The facts of a custom table that are printed."""
 
 
 def status(
@@ -26,9 +37,7 @@ def status(
     now = at.clock.now()
     found = read_status(at.lake, at.settings, now, at.clock)
     if everything and not at.settings.pubsub.attach:
-        from tidemark.pipeline.cli.look import custom_tables  # reads the tables' files
-
-        tables = list(custom_tables.read_custom_tables(at, now))
+        tables = list(read_custom_tables(at, now))
     if as_json:
         listed = {"tables": tables} if everything else {}
         print_json({**found.facts, **found.details, **listed})
@@ -43,7 +52,10 @@ def status(
             terminal.print(f"\n[bold underline]{group}[/]")
             terminal.print(facts_table({name.replace("_", " "): value for name, value in facts.items()}))
     if tables:
-        custom_tables.show_custom_tables(tables, terminal)
+        counts = [name.replace("_", " ") for name in SHOWN[3:]]
+        rows = ([one[name] for name in SHOWN] for one in tables)
+        terminal.print(columns("custom table", "newest window", "version", right=counts, rows=rows))
+        warn(terminal, [one["wrong"] for one in tables if one["wrong"] is not None])
     warn(terminal, [*found.of_ticks, *found.of_runs])
 
 
@@ -145,3 +157,43 @@ def _to_do(found: LakeStatus, failing: Sequence[str]) -> Iterator[str]:
         yield "`tidemark quarantine` shows why messages are rejected"
     if "null_fields" in facts:
         yield "`tidemark try` shows what [message.fields] finds in a message"
+
+
+def read_custom_tables(at: Here, now: datetime) -> Iterator[dict[str, Any]]:
+    """Yield each table's facts. `version`, `due` and `by_other_versions` are None for a table that
+    is not in the settings, or whose file cannot be used; `wrong` says why. Raises LakeError."""
+    lake, settings = at.lake, at.settings
+    failing = {each.table: each for each in read_failing_tables(lake, now)}
+    followed = _followed(at, now) if settings.tables else None
+    for name in sorted({*settings.tables, *lake.own_tables(), *failing}):
+        made = lake.own_table(name).made()
+        versions = Counter(one.version for one in made.values())
+        facts: dict[str, Any] = {
+            "name": name,
+            "windows": len(made),
+            "rows": sum(one.rows for one in made.values()),
+            "newest": max(made, default=None),
+            "version": None,
+            "versions": dict(versions),
+            **dict.fromkeys(("by_other_versions", "due", "wrong")),
+        }
+        if name in settings.tables and followed is not None:
+            try:
+                definition = read_table(settings, name)
+            except InvalidSettings as error:
+                facts["wrong"] = str(error)
+            else:
+                due = followed.due(definition.windowing(settings.windows), definition.lookback, made)
+                by_others = len(made) - versions[definition.version]
+                facts |= {"version": definition.version, "by_other_versions": by_others, "due": len(due)}
+        failed = failing.get(name)
+        facts |= {fact: getattr(failed, field, 0 if fact == "failed_runs" else None) for fact, field in FAILED.items()}
+        yield facts
+
+
+def _followed(at: Here, now: datetime) -> Followed:
+    windowing, lookback, lake = at.settings.windowing, at.settings.windows.lookback, at.lake
+    kept, watermark = lake.kept_windows(windowing), lake.tracking_log().newest_watermark()
+    closed = kept.closed(None if watermark is None else min(watermark, now))
+    computed = ComputedWindows.of(lake.diffs().runs(), windowing)
+    return Followed.read(computed, lookback, closed, lake.window_index(windowing, lookback), kept)

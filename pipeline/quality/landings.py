@@ -1,12 +1,13 @@
-"""Finds the heartbeats that landed after their window was computed, and the computed windows that lack them.
+"""Finds the heartbeats that landed too late: below the watermark (late), or after their window was computed (missed).
 
-Pure functions on columns, the first landings of files, and a comparison of both tables' contents.
+A heartbeat first lands with the files that hold it, unless earlier files held it already.
 """
 
 import logging
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from urllib.parse import unquote
 
@@ -19,13 +20,58 @@ from numpy.typing import NDArray
 from tidemark.pipeline.clock import duration_us, from_us, to_us
 from tidemark.pipeline.errors import ObjectMissing
 from tidemark.pipeline.lake.tables.delta_log import AddedFile, Commit
-from tidemark.pipeline.lake.tables.heartbeats import HOUR, HOUR_FORMAT, IDENTITY, IDENTITY_SOURCE, PARTITION, identities
-from tidemark.pipeline.lake.tables.heartbeats import PARTITION as EVENT_HOUR
-from tidemark.pipeline.lake.tables.heartbeats import range_of as range_of_file
+from tidemark.pipeline.lake.tables.heartbeats import (
+    HOUR,
+    HOUR_FORMAT,
+    IDENTITY,
+    IDENTITY_SOURCE,
+    PARTITION,
+    identities,
+    range_of,
+)
 from tidemark.pipeline.lake.tables.table import MOMENT, DamagedFile, LakeTable, listed, microseconds, table_errors
-from tidemark.pipeline.quality.counts import Counts
 from tidemark.pipeline.watermark.histogram import Ints
 from tidemark.pipeline.windows import Window, Windowing
+
+logger = logging.getLogger(__name__)
+
+FEW = 5
+"""The greatest number of hours that a sentence lists."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Counts:
+    """Heartbeats of a kind per window and per stream, and the number of `rows` among which they were found. `damaged`
+    maps unreadable files of `heartbeats` to their event hours, whose rows are not counted."""
+
+    rows: int = 0
+    by_window: Mapping[str, int] = field(default_factory=dict)
+    by_stream: Mapping[str, int] = field(default_factory=dict)
+    damaged: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def total(self) -> int:
+        """The number of heartbeats of the kind."""
+        return sum(self.by_stream.values())
+
+    @property
+    def share(self) -> float:
+        """Their share of the rows."""
+        return self.total / self.rows if self.rows else 0.0
+
+
+def not_known(what: str, damaged: Mapping[str, str]) -> str:
+    """Return a sentence that says what is unknown because of damaged files of `heartbeats`, and what to do; empty if no
+    file is damaged. `damaged` maps the files to their event hours."""
+    if not damaged:
+        return ""
+    hours = sorted(set(damaged.values()))
+    named = f"{', '.join(hours[:FEW])}{' and more' if len(hours) > FEW else ''}"
+    return (
+        f"what is {what} of the event hours {named} is not known: {len(damaged)} files of heartbeats are damaged, the "
+        f"first is {min(damaged)}; `tidemark repair` says what needs them, and what to do"
+    )
+
 
 NOT_COMPUTED = np.iinfo(np.int64).max
 """Stands for the version of a window that is not computed, or whose input version is unknown."""
@@ -142,8 +188,6 @@ def missed_by(
     return judged.filter(pa.array(is_lacking)), missed
 
 
-logger = logging.getLogger(__name__)
-
 LANDINGS = pa.schema(
     {"stream_id": pa.string(), "event_time": MOMENT, "id": pa.string(), "version": pa.int64(), "missed": pa.bool_()}
 )
@@ -246,7 +290,7 @@ def held_in(heartbeats: LakeTable, files: Sequence[AddedFile], rows: pa.Table, o
     alike = (pc.field("event_time") >= least) & (pc.field("event_time") <= greatest) & of_streams & only
     with table_errors(heartbeats.uri, lambda error: ObjectMissing(f"{heartbeats.uri} lost a file: {error}")):
         for file in files:
-            oldest, newest = map(to_us, range_of_file(file))
+            oldest, newest = map(to_us, range_of(file))
             if np.searchsorted(times, oldest) < np.searchsorted(times, newest, side="right"):
                 found.append(identities(read_rows(heartbeats, file, alike)))
     return pa.concat_tables(found)
@@ -295,7 +339,7 @@ class TableComparison:
         self.damaged: dict[str, str] = {}
         self._landed, self._computed, self._files = landed, computed, listed(heartbeats)
         self._affected = affected
-        self._hours = sorted({partition[EVENT_HOUR] for partition in heartbeats.partitions()})
+        self._hours = sorted({partition[PARTITION] for partition in heartbeats.partitions()})
 
     def advance(self, versions: Mapping[str, int]) -> int:
         """Compare the next HOURS_AT_ONCE event hours, and return the number of hours left. Hours without a window in
@@ -344,3 +388,113 @@ class TableComparison:
         rows = self._computed.rows(self.diffs, HELD.names, partitions=windows) if windows else HELD.empty_table()
         rows = rows.cast(HELD)
         return rows.append_column("is_held", pa.array([True] * rows.num_rows, pa.bool_()))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Late(Counts):
+    """The late heartbeats with event times from the hour of `since`, and the number of late rows that are copies. As in
+    `heartbeat_diffs`, a heartbeat is late if no copy of it landed in time. Rows of damaged files count if they were
+    read earlier."""
+
+    since: datetime
+    copies: int = 0
+
+
+LATE_WITHIN = timedelta(days=1)
+"""Range below the watermark in which late heartbeats are counted, in event time."""
+
+NOTHING = identities(NO_ROWS)
+
+
+@dataclass(frozen=True, slots=True)
+class _Hour:
+    """The identities of the late rows in the files of an event hour, and of those that also landed in time. Both
+    include copies."""
+
+    files: frozenset[str]
+    late: pa.Table
+    in_time: pa.Table
+
+    @property
+    def first(self) -> pa.Table:
+        """The late heartbeats without copies, and without those of which a copy landed in time."""
+        each = self.late.group_by(list(IDENTITY), use_threads=False).aggregate([])
+        return each.join(self.in_time, list(IDENTITY), join_type="left anti", use_threads=False)
+
+
+UNREAD = _Hour(frozenset(), NOTHING, NOTHING)
+
+
+class LateHeartbeats:
+    """Counts a lake's late heartbeats. Not thread-safe.
+
+    An event hour is read only if the statistics of one of its files allow a late row. Each call reads the files that
+    were added, and the earlier files that may hold copies of their late heartbeats.
+    """
+
+    def __init__(self, heartbeats: LakeTable, windowing: Windowing) -> None:
+        self._heartbeats = heartbeats
+        self._windowing = windowing
+        self._hours: dict[str, _Hour] = {}
+
+    def since(self, since: datetime) -> Late:
+        """Count the late heartbeats with event times from the hour of `since`. Raises LakeError."""
+        table = self._heartbeats.current()
+        if table is None:
+            return Late(since=since)
+        files = listed(table)
+        files = files.filter(pc.greater_equal(files[f"partition.{PARTITION}"], since.strftime(HOUR_FORMAT)))
+        suspects = files  # those whose statistics allow late rows
+        if "max.late" in files.column_names:
+            suspects = files.filter(pc.fill_null(files["max.late"].cast(pa.bool_()), True))
+        paths = set(map(unquote, suspects["path"].to_pylist()))
+        of_hours = files_by_hour(table, files, set(suspects[f"partition.{PARTITION}"].to_pylist()))
+        damaged = dict[str, str]()
+        known, self._hours = self._hours, {}
+        for name, of_hour in of_hours.items():
+            self._hours[name] = known.get(name, UNREAD)
+            try:
+                self._hours[name] = self._read(self._hours[name], of_hour, paths)
+            except DamagedFile as error:
+                logger.warning("late heartbeats of the event hour %s are not known: %s", name, error)
+                damaged[error.path] = name
+        by_window, by_stream, copies = Counter[int](), Counter[str](), 0
+        for hour in self._hours.values():
+            first = hour.first
+            event_us = microseconds(first["event_time"])
+            by_window.update((event_us - event_us % duration_us(self._windowing.length)).tolist())
+            by_stream.update(first["stream_id"].to_pylist())
+            copies += hour.late.num_rows - first.num_rows
+        return Late(
+            since=since,
+            rows=pc.sum(files["num_records"]).as_py() or 0,
+            by_window={self._windowing.containing(from_us(start)).key: by_window[start] for start in sorted(by_window)},
+            by_stream=dict(by_stream.most_common()),
+            copies=copies,
+            damaged=damaged,
+        )
+
+    def _read(self, known: _Hour, files: Sequence[AddedFile], may_be_late: AbstractSet[str]) -> _Hour:
+        """Return the hour after reading its new files."""
+        if not known.files <= {file.path for file in files}:
+            known = UNREAD  # they were replaced
+        new = [file for file in files if file.path not in known.files]
+        with table_errors(self._heartbeats.uri):
+            rows = [read_rows(self._heartbeats, file, pc.field("late")) for file in new if file.path in may_be_late]
+        late = pa.concat_tables([NOTHING, *map(identities, rows)])
+        every_late = _compact([known.late, late])
+        before = [file for file in files if file.path in known.files]
+        sought = ((new, every_late), (before, late))
+        held = pa.concat_tables(held_in(self._heartbeats, *each, ~pc.field("late")) for each in sought)
+        in_time = held.join(every_late, list(IDENTITY), join_type="left semi", use_threads=False)
+        return _Hour(frozenset(file.path for file in files), every_late, _compact([known.in_time, in_time]))
+
+
+def _compact(tables: Sequence[pa.Table]) -> pa.Table:
+    """Copy all rows into one chunk: the few rows of a join hold a quarter of a megabyte, and these stay for a day."""
+    return pa.concat_tables(tables).combine_chunks()
+
+
+def late_since(watermark: datetime | None, now: datetime) -> datetime:
+    """Return the event time from which late heartbeats are counted."""
+    return (now if watermark is None else watermark) - LATE_WITHIN
