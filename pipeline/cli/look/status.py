@@ -193,7 +193,7 @@ def read_custom_tables(at: Here, now: datetime) -> Iterator[dict[str, Any]]:
 
 def _followed(at: Here, now: datetime) -> Followed:
     windowing, lookback, lake = at.settings.windowing, at.settings.windows.lookback, at.lake
-    kept, watermark = lake.kept_windows(windowing), lake.tracking_log().newest_watermark()
+    kept, watermark = lake.kept_windows(windowing), lake.tracking_log().newest().watermark
     closed = kept.closed(None if watermark is None else min(watermark, now))
     computed = ComputedWindows.of(lake.diffs().runs(), windowing)
     return Followed.read(computed, lookback, closed, lake.window_index(windowing, lookback), kept)
