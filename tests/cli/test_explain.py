@@ -175,16 +175,15 @@ def test_messages_that_were_rejected_for_their_payload_are_named_with_their_stre
     bad = [("broken", 50.25, 49.25), ("broken", 60.5, 59), ("other", 70, 69), ("before", 10, 9), ("old", 60, 49)]
     append_rejected(
         lake_in(tmp_path).quarantine(),
-        {
-            "reason": ["UNREADABLE_PAYLOAD"] * 4 + ["TOO_OLD"],
-            "detail": ["not JSON"] * 5,
-            "message_id": [f"m{number}" for number in range(5)],
-            "publish_time": [at(publish) for _, publish, _ in bad],
-            "ordering_key": [None] * 5,
-            "attributes": [[("stream_id", stream), ("event_time", to_written(event))] for stream, _, event in bad],
-            "payload": [b"{"] * 5,
-            "landed_at": [at(100)] * 5,
-        },
+        *(
+            {
+                "reason": "TOO_OLD" if stream == "old" else "UNREADABLE_PAYLOAD",
+                "message_id": stream + str(publish),
+                "publish_time": at(publish),
+                "attributes": [("stream_id", stream), ("event_time", to_written(event))],
+            }
+            for stream, publish, event in bad
+        ),
     )
     found = facts()
     assert found["rejected_payloads_by_stream"] == {"broken": 2, "other": 1}

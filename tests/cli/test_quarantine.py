@@ -19,21 +19,11 @@ CONFIG = '[lake]\nuri = "file:{folder}/lake"\n[message]\nstream_id = "attribute:
 
 def reject(place: Place, *messages: dict[str, Any]) -> None:
     """Messages that were rejected, as many hours ago as they say."""
-    moments = [NOW - timedelta(hours=message["hours"]) for message in messages]
-    columns = {
-        "reason": [message.get("reason", "NO_STREAM_ID") for message in messages],
-        "detail": [message.get("detail", "sensor is absent or empty") for message in messages],
-        "message_id": [message["id"] for message in messages],
-        "publish_time": moments,
-        "ordering_key": [None] * len(messages),
-        "attributes": [
-            {"event_time": str(to_us(moment) // 1000)} | message.get("attributes", {})
-            for moment, message in zip(moments, messages, strict=True)
-        ],
-        "payload": [message.get("payload", b"{}") for message in messages],
-        "landed_at": moments,
-    }
-    append_rejected(place.lake().quarantine(), columns)
+    for message in messages:
+        moment = NOW - timedelta(hours=message.pop("hours"))
+        attributes = {"event_time": str(to_us(moment) // 1000)} | message.pop("attributes", {})
+        times = {"publish_time": moment, "landed_at": moment}
+        append_rejected(place.lake().quarantine(), {**message, **times, "attributes": attributes})
 
 
 @pytest.fixture
@@ -42,9 +32,12 @@ def place(tmp_path: Path) -> Place:
     (tmp_path / "tidemark.toml").write_text(CONFIG.format(folder=tmp_path, attribute="stream_id"))
     found = Place(tmp_path)
     parked = {"attributes": {"stream_id": HOSTILE}}
-    reject(found, {"id": "1", "hours": 50, **parked}, {"id": "2", "hours": 3, **parked})
-    reject(found, {"id": "3", "hours": 1, **parked, "payload": b'{"note": "' + b"x" * 500 + b'"}'})
-    reject(found, {"id": "4", "hours": 2, "reason": "UNREADABLE_PAYLOAD", "detail": HOSTILE, "payload": b"\xff\x1b[2J"})
+    reject(found, {"message_id": "1", "hours": 50, **parked}, {"message_id": "2", "hours": 3, **parked})
+    reject(found, {"message_id": "3", "hours": 1, **parked, "payload": b'{"note": "' + b"x" * 500 + b'"}'})
+    reject(
+        found,
+        {"message_id": "4", "hours": 2, "reason": "UNREADABLE_PAYLOAD", "detail": HOSTILE, "payload": b"\xff\x1b[2J"},
+    )
     return found
 
 
@@ -67,7 +60,7 @@ def test_it_counts_by_reason_then_shows_the_newest_first_short_and_harmless(plac
 
 def test_a_detail_is_shown_whole_as_its_end_says_what_to_do(place: Place) -> None:
     detail = " ".join(f"word{number}" for number in range(60)) + "; set message.event_time_unit"
-    reject(place, {"id": "5", "hours": 0, "detail": detail})
+    reject(place, {"message_id": "5", "hours": 0, "detail": detail})
     assert " ".join(place.tidemark("quarantine", "--limit", "1").out.split()).count(detail) == 1
 
 

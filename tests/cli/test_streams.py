@@ -148,22 +148,6 @@ def test_a_stream_that_comes_back_started_and_is_not_new(computed: Lake) -> None
     assert (started["stream_id"], started["new"]) == ("b", False)
 
 
-def test_the_name_of_a_stream_is_not_read_as_markup(lake: Lake) -> None:
-    put(lake.diffs(), "run", {KEYS[0]: beats(0, "[bold]x[/]"), KEYS[1]: []})
-    assert "[bold]x[/]" in run("--silent").stdout
-
-
-@pytest.mark.parametrize("name", ["[/]", "a\x1b[31mb"])
-def test_the_rows_of_a_stream_are_printed_whatever_its_name(lake: Lake, name: str) -> None:
-    put(lake.diffs(), "run", {KEYS[0]: beats(0, name), KEYS[1]: []})
-    shown = name.replace("\x1b", "\\x1b")
-    for arguments in (["diffs", "--stream", name], ["diffs", "--window", KEYS[0]], ["streams", "--silent"]):
-        said = CliRunner().invoke(app, arguments)
-        assert said.exit_code == 0, said.exception
-        assert shown in said.stdout
-        assert "\x1b[31m" not in said.stdout
-
-
 def test_asking_changes_nothing_in_the_lake(computed: Lake, tmp_path: Path) -> None:
     before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*") if path.is_file()}
     for arguments in ([], ["--silent"], ["--started"], ["--missing"]):

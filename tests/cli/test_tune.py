@@ -64,14 +64,9 @@ def lake(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, MemoryTrace]:
     append_rejected(
         lake.quarantine(),
         {
-            "reason": ["UNREADABLE_PAYLOAD"],
-            "detail": ["not JSON"],
-            "message_id": ["rejected"],
-            "publish_time": [published],
-            "ordering_key": [None],
-            "attributes": [[("stream_id", "broken"), ("event_time", written)]],
-            "payload": [b"{"],
-            "landed_at": [published],
+            "reason": "UNREADABLE_PAYLOAD",
+            "publish_time": published,
+            "attributes": [("stream_id", "broken"), ("event_time", written)],
         },
     )
     return folder, trace

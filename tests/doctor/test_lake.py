@@ -7,8 +7,8 @@ from typing import Any
 from tests.doctor.world import A_GOOD_BUCKET, World
 from tests.ingest import fakes
 from tests.official_emulator import free_port
+from tests.quality.test_failing import Home, ended
 from tests.quality.test_gate import live
-from tests.quality.test_running import Home, ended
 from tidemark.pipeline.clock import SystemClock
 from tidemark.pipeline.doctor.finding import Check, CheckFinding, Level, Setup, examine
 from tidemark.pipeline.doctor.lake import check_lake, check_running

@@ -73,9 +73,19 @@ def append_beats(heartbeats: Heartbeats, columns: Mapping[str, Sequence[Any]]) -
     append(heartbeats, heartbeat_rows(columns, heartbeats._fields))
 
 
-def append_rejected(quarantine: Quarantine, columns: Mapping[str, Sequence[Any]]) -> None:
-    """Quarantine messages that are given by column."""
-    append(quarantine, quarantine_rows(columns))
+def append_rejected(quarantine: Quarantine, *messages: Mapping[str, Any]) -> None:
+    """Quarantine messages; columns that are not given have their usual values."""
+    usual = {
+        "reason": "NO_STREAM_ID",
+        "detail": "",
+        "message_id": "m",
+        "publish_time": START,
+        "ordering_key": None,
+        "attributes": [],
+        "payload": b"{}",
+        "landed_at": at(LATER),
+    }
+    append(quarantine, quarantine_rows({name: [({**usual, **one})[name] for one in messages] for name in usual}))
 
 
 def lake_in(folder: Path, fields: Mapping[str, FieldKind] | None = None) -> Lake:

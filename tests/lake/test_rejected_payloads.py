@@ -24,16 +24,15 @@ def test_only_rejected_payloads_with_readable_times_count_each_once(
     messages = [("a", 20, 10), ("fast", 30, 35), ("a", 20, 10), ("before", -1, -2), ("other reason", 40, 39)]
     append_rejected(
         quarantine,
-        {
-            "reason": ["UNREADABLE_PAYLOAD"] * 4 + ["TOO_OLD"],
-            "detail": ["not JSON"] * 5,
-            "message_id": [stream for stream, _, _ in messages],
-            "publish_time": [at(publish) for _, publish, _ in messages],
-            "ordering_key": [None] * 5,
-            "attributes": [[("stream_id", stream), ("event_time", to_written(event))] for stream, _, event in messages],
-            "payload": [b"{"] * 5,
-            "landed_at": [at(100)] * 5,
-        },
+        *(
+            {
+                "reason": "TOO_OLD" if stream == "other reason" else "UNREADABLE_PAYLOAD",
+                "message_id": stream,
+                "publish_time": at(publish),
+                "attributes": [("stream_id", stream), ("event_time", to_written(event))],
+            }
+            for stream, publish, event in messages
+        ),
     )
     found = rejected_payloads(quarantine, CONTRACT, at(0), at(100))
     first = RejectedPayload("a", START_US + 20 * SECOND_US, START_US + 10 * SECOND_US)

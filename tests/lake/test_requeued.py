@@ -17,10 +17,8 @@ def lake(lake_settings: LakeSettings) -> Lake:
 
 
 def reject(lake: Lake, name: str, landed_at: float, reason: str = "NO_STREAM_ID") -> None:
-    columns = columns_of([Beat("a", landed_at - 1, name)])
-    kept = {column: values for column, values in columns.items() if column not in ("stream_id", "event_time", "late")}
-    given = {"reason": [reason], "detail": [f"why {name}"], "landed_at": [at(landed_at)]}
-    append_rejected(lake.quarantine(), {**kept, **given})
+    moments = {"publish_time": at(landed_at), "landed_at": at(landed_at)}
+    append_rejected(lake.quarantine(), {"message_id": name, "reason": reason, "detail": f"why {name}", **moments})
 
 
 def test_notes_are_found_by_their_day_and_name_what_was_requeued(lake: Lake) -> None:

@@ -149,9 +149,8 @@ def test_without_a_script_the_page_is_whole_and_asks_itself_anew(browser: Any, t
         assert said == []
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_on_a_telephone_nothing_is_wider_than_the_screen(browser: Any, tmp_path: Path, scheme: str) -> None:
-    screen = {"viewport": {"width": 390, "height": 844}, "color_scheme": scheme}
+def test_on_a_telephone_nothing_is_wider_than_the_screen_and_the_dark_is_dark(browser: Any, tmp_path: Path) -> None:
+    screen = {"viewport": {"width": 390, "height": 844}, "color_scheme": "dark"}
     with (
         modelled(tmp_path, stream="s" * 400) as pipeline,
         opened(browser, url_of(pipeline.settings), **screen) as (tab, said, _),
@@ -159,7 +158,7 @@ def test_on_a_telephone_nothing_is_wider_than_the_screen(browser: Any, tmp_path:
         tab.locator("svg.plane").wait_for(timeout=WITHIN_MS)
         assert tab.evaluate("document.documentElement.scrollWidth") == 390
         ground = tab.evaluate("getComputedStyle(document.body).backgroundColor")
-        assert (ground == "rgb(14, 20, 27)") == (scheme == "dark")
+        assert ground == "rgb(14, 20, 27)"
         assert said == []
 
 

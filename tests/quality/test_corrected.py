@@ -8,8 +8,6 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
 from tests.clock import ManualClock
@@ -20,7 +18,6 @@ from tidemark.pipeline.contract.heartbeat import FieldKind
 from tidemark.pipeline.errors import LakeUnreachable
 from tidemark.pipeline.lake.layout import CORRECTIONS, HEARTBEAT_DIFFS, Lake
 from tidemark.pipeline.lake.tables.corrections import Corrections, Sought
-from tidemark.pipeline.lake.tables.windowed import DiffRun
 from tidemark.pipeline.quality import corrected
 from tidemark.pipeline.quality.corrected import DIFFS_KEY, FollowedTable, follow
 from tidemark.pipeline.settings_sections import LakeSettings
@@ -103,12 +100,6 @@ def changed(version: int, window: str, stream: str, before: float, after: float)
 @pytest.fixture
 def place(tmp_path: Path) -> Place:
     return Place(tmp_path)
-
-
-def test_a_window_that_is_computed_for_the_first_time_is_no_correction_and_commits_nothing(place: Place) -> None:
-    place.compute({FIRST: {"a": 1}, SECOND: {}})
-    assert place.follow() == 0
-    assert not (place.folder / CORRECTIONS).exists()
 
 
 def test_each_row_that_changed_came_or_went_is_noted_with_both_runs_and_what_they_read(place: Place) -> None:
@@ -297,31 +288,6 @@ def test_in_a_bucket_each_correction_is_noted_once_and_a_quiet_look_reads_one_ob
 
 
 # Tables of one's own
-
-
-def test_a_table_of_ones_own_is_followed_by_its_key(place: Place) -> None:
-    schema = pa.schema({"region": pa.string(), "beats": pa.int64(), "seen": pa.list_(pa.timestamp("us", tz="UTC"))})
-    own = place.lake.own_table("per_region")
-    first = [{"region": "north", "beats": 2, "seen": [at(0)]}, {"region": "south", "beats": 1, "seen": []}]
-    for number, rows in enumerate(([], first, [{**first[0], "beats": 3}, first[1]])):
-        own.prepare(pa.schema([*schema, pa.field("window", pa.string())]), f"v{number}", {FIRST: "of"})
-        run, fence = DiffRun(f"own{number}", [FIRST], number, at(600), at(600)), own.fence([FIRST])
-        own.leave_manifest(run)
-        if rows:
-            folder = f"{own.place_of_run(run.name)}/window={FIRST}"
-            own.files.create_dir(folder, recursive=True)
-            pq.write_table(pa.Table.from_pylist(rows, schema), f"{folder}/part-0.parquet", filesystem=own.files)
-        own.replace(run, fence)
-    assert follow(place.lake.corrections(), FollowedTable("per_region", own, ("region",)), NOTICED) == 3
-    noted = {(row["table_version"], row["change"], row["key"]): row for row in place.noted()}
-    assert [noted[2, "added", f'{{"region":"{region}"}}']["old_row"] for region in ("north", "south")] == [None] * 2
-    changed_row = noted[3, "changed", '{"region":"north"}']
-    assert json.loads(changed_row["old_row"]) == {
-        "region": "north",
-        "beats": 2,
-        "seen": [at(0).isoformat(timespec="microseconds").replace("+00:00", "Z")],
-    }
-    assert json.loads(changed_row["new_row"])["beats"] == 3
 
 
 # What is gone

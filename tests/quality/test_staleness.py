@@ -11,20 +11,11 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from tests.lake.builders import Beat, put, version_of
-from tests.quality.staleness_history import (
-    WINDOWING,
-    WINDOWS,
-    History,
-    UnderWay,
-    copy_of,
-    found_in,
-    new_history,
-)
+from tests.quality.staleness_history import WINDOWING, WINDOWS, History, UnderWay, copy_of, found_in, new_history
 from tests.watermark.builders import at, bounded
 from tidemark.pipeline.lake.tables.streams import streams_in
 from tidemark.pipeline.lake.tables.table import LakeTable
 from tidemark.pipeline.lake.tables.windowed import MANIFESTS
-from tidemark.pipeline.quality import landings as lacking
 from tidemark.pipeline.quality import staleness as staleness_module
 from tidemark.pipeline.quality.landings import MissedHeartbeats
 from tidemark.pipeline.quality.staleness import CHECKPOINTS
@@ -40,7 +31,7 @@ steps = st.one_of(
     st.tuples(st.just("compute"), ranges),
     st.tuples(st.just("start"), ranges),
     st.tuples(st.just("finish"), st.integers(0, 3)),
-    st.tuples(st.sampled_from(["compact", "check", "restart", "vacuum"]), st.none()),
+    st.tuples(st.sampled_from(["compact", "check", "step", "restart", "vacuum"]), st.none()),
 )
 
 
@@ -84,15 +75,38 @@ def land_or_compute(history: History, under_way: list[UnderWay], step: str, argu
             history.finish(under_way.pop(argument % len(under_way)))  # type: ignore[operator]
 
 
-@hypothesis.settings(bounded, max_examples=25)
-@given(st.lists(steps, max_size=25))
-@example([("land", [("a", 0.0, False)]), ("compute", (1, 1)), ("land", [("a", 0.0, False)]), ("vacuum", None)])
-def test_missed_and_stale_windows_equal_those_of_the_whole_history(steps: list[tuple[str, object]]) -> None:
-    with tempfile.TemporaryDirectory() as folder:
+BOUNDS = (
+    *((staleness_module, name) for name in ("COMMITS_AT_ONCE", "MANIFESTS_AT_ONCE", "FILES_AT_ONCE")),
+    (landings, "HOURS_AT_ONCE"),
+)
+"""With a bound of one, a step of a check is as short as it can be."""
+
+LATER = [("land", [("a", 0.0, False)]), ("compute", (0, 1)), ("land", [("a", 0.0, False)])]
+
+
+@pytest.fixture
+def one_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    for module, name in BOUNDS:
+        monkeypatch.setattr(module, name, 1)
+
+
+@hypothesis.settings(bounded, max_examples=30)
+@given(st.lists(steps, max_size=25), st.booleans(), st.booleans())
+@example([*LATER, ("vacuum", None)], False, False)
+@example([*LATER, ("step", None)], True, True)
+def test_missed_and_stale_windows_equal_those_of_the_whole_history_also_in_short_steps(
+    steps: list[tuple[str, object]], is_short: bool, is_cut: bool
+) -> None:
+    """At the end of a history that `is_cut`, what compaction replaced is gone before it was checked."""
+    with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
+        for module, name in BOUNDS if is_short else ():
+            patch.setattr(module, name, 1)
         history = new_history(Path(folder))
         staleness, under_way = history.staleness(), list[UnderWay]()
-        for step, argument in [*steps, ("check", None)]:
+        for step, argument in steps:
             match step:
+                case "step":
+                    staleness.step()
                 case "compact":
                     history.compact()
                 case "restart":
@@ -105,45 +119,14 @@ def test_missed_and_stale_windows_equal_those_of_the_whole_history(steps: list[t
                     assert found_in(staleness.check()) == history.truth()
                 case _:
                     land_or_compute(history, under_way, step, argument)
-        anew = found_in(history.staleness().check())
-        truth = history.truth()
-        assert (anew.by_window, anew.by_stream) == (truth.by_window, truth.by_stream)
-        assert anew.stale.keys() >= truth.stale.keys()
-
-
-@pytest.fixture
-def one_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A step of a check is as short as it can be."""
-    monkeypatch.setattr(staleness_module, "COMMITS_AT_ONCE", 1)
-    monkeypatch.setattr(staleness_module, "MANIFESTS_AT_ONCE", 1)
-    monkeypatch.setattr(staleness_module, "FILES_AT_ONCE", 1)
-    monkeypatch.setattr(lacking, "HOURS_AT_ONCE", 1)
-
-
-@pytest.mark.usefixtures("one_at_once")
-@hypothesis.settings(bounded, max_examples=25, suppress_health_check=list(hypothesis.HealthCheck))
-@given(st.lists(st.one_of(steps, st.tuples(st.just("step"), st.none())), max_size=25), st.booleans())
-@example([("land", [("a", 0.0, True)]), ("compute", (0, 0)), ("land", [("a", 0.0, True)]), ("step", None)], True)
-def test_a_check_in_steps_gives_the_same_result_although_others_land_and_compute_meanwhile(
-    steps: list[tuple[str, object]], is_vacuumed: bool
-) -> None:
-    with tempfile.TemporaryDirectory() as folder:
-        history = new_history(Path(folder))
-        staleness, under_way = history.staleness(), list[UnderWay]()
-        for step, argument in steps:
-            if step == "step":
-                staleness.step()
-            else:
-                land_or_compute(history, under_way, step, argument)
-        if is_vacuumed:
+        if is_cut:
             history.compact()
             history.vacuum()
-        while staleness.step().left:
-            pass
-        found, truth = found_in(staleness.check()), history.truth()
-        assert (found.by_window, found.by_stream) == (truth.by_window, truth.by_stream)
-        assert found.stale.keys() >= truth.stale.keys()
-        assert is_vacuumed or found == truth
+        found, anew, truth = found_in(staleness.check()), found_in(history.staleness().check()), history.truth()
+        assert is_cut or found == truth
+        for each in (found, anew):
+            assert (each.by_window, each.by_stream) == (truth.by_window, truth.by_stream)
+            assert each.stale.keys() >= truth.stale.keys()
 
 
 @pytest.mark.usefixtures("one_at_once")
@@ -167,30 +150,17 @@ def test_a_long_check_says_how_much_is_left_and_goes_on_where_it_was(history: Hi
     assert staleness.step() is said[-1]
 
 
-def test_a_heartbeat_that_lands_late_is_missed_by_its_window_and_by_lookbacks_that_reach_it(
-    history: History,
-) -> None:
-    history.land([Beat("a", 10), Beat("a", 130)])
-    history.compute(0, 4)
-    history.land([Beat("b", 70)])
-    missed = history.staleness().check()
-    assert (missed.total, dict(missed.by_stream)) == (1, {"b": 1})
-    assert dict(missed.by_window) == {WINDOWS[1].key: 1}
-    assert [(one.window, one.missed, one.missed_before) for one in missed.stale] == [
-        (WINDOWS[1], 1, 0),
-        (WINDOWS[2], 0, 1),  # from 120 - 90 on
-    ]
-    assert missed.stale[0].sentence.endswith(
-        "computed from version 1 of heartbeats, without 1 of its own and 0 in its lookback"
-    )
-
-
 def test_a_window_whose_neighbour_alone_was_computed_again_stays_stale(history: History) -> None:
     history.land([Beat("a", 500)])
     history.compute(0, 1)
     history.land([Beat("a", 50)])
     staleness = history.staleness()
-    assert [one.window for one in staleness.check().stale] == WINDOWS[:2]
+    own, next_one = staleness.check().stale
+    assert [(one.window, one.missed, one.missed_before) for one in (own, next_one)] == [
+        (WINDOWS[0], 1, 0),
+        (WINDOWS[1], 0, 1),
+    ]
+    assert own.sentence.endswith("computed from version 1 of heartbeats, without 1 of its own and 0 in its lookback")
     history.compute(0, 0)  # the run over the other one failed
     missed = staleness.check()
     assert (missed.total, missed.mended, [one.window for one in missed.stale]) == (0, 1, WINDOWS[1:2])
@@ -256,22 +226,6 @@ def newest_file(history: History, hour: str) -> Path:
     """The file of an event hour that was written last."""
     files = (history.folder / f"lake/heartbeats/event_hour={hour}").glob("*.parquet")
     return max(files, key=lambda path: path.stat().st_mtime_ns)
-
-
-def test_a_file_from_which_somebody_deleted_rows_is_read_as_any_other(history: History) -> None:
-    """The library's `delete` writes texts as views."""
-    history.land([Beat("a", 10), Beat("b", 20)])
-    history.compute(0, 2)
-    history.land([Beat("c", 30), Beat("secret", 40)])
-    landed = history.lake.heartbeats().pinned()
-    assert landed is not None
-    landed.delete("stream_id = 'secret'")
-    missed = history.staleness().check()
-    assert (missed.by_stream["c"], missed.damaged) == (1, {})
-    computed = history.lake.diffs().table.current()
-    assert computed is not None
-    computed.delete("stream_id = 'b'")
-    assert streams_in(history.lake.diffs(), [WINDOWS[0].key]) == {WINDOWS[0].key: 1}
 
 
 def test_where_the_tables_are_compared_a_damaged_file_makes_its_hour_unknown_alone(history: History) -> None:
@@ -341,3 +295,19 @@ def test_a_check_s_progress_is_kept_and_read_back_and_a_damaged_file_is_ignored(
     kept.chmod(0o644)
     kept.write_bytes(kept.read_bytes()[:40])
     assert history.restored().checkpoint is None
+
+
+def test_a_file_from_which_somebody_deleted_rows_is_read_as_any_other(history: History) -> None:
+    """The library's `delete` writes texts as views."""
+    history.land([Beat("a", 10), Beat("b", 20)])
+    history.compute(0, 2)
+    history.land([Beat("c", 30), Beat("secret", 40)])
+    landed = history.lake.heartbeats().pinned()
+    assert landed is not None
+    landed.delete("stream_id = 'secret'")
+    missed = history.staleness().check()
+    assert (missed.by_stream["c"], missed.damaged) == (1, {})
+    computed = history.lake.diffs().table.current()
+    assert computed is not None
+    computed.delete("stream_id = 'b'")
+    assert streams_in(history.lake.diffs(), [WINDOWS[0].key]) == {WINDOWS[0].key: 1}

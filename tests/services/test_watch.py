@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from tests.ingest.fakes import World
+from tests.quality.test_failing import Home, ended
 from tests.quality.test_gate import live
-from tests.quality.test_running import Home, ended
 from tests.watermark.builders import at
 from tidemark.local.services.watch import BEGINS_WITHIN, Watch
 from tidemark.pipeline.clock import iso

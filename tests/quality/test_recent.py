@@ -1,6 +1,7 @@
-"""Compared fields that are null in all that landed recently, by the statistics of the files alone."""
+"""What landed recently: compared fields that are null in all of it, and what lags more than `max_lag`, by stream."""
 
 from collections.abc import Mapping
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,8 @@ from tests.lake.builders import Beat, append_beats, columns_of, lake_in
 from tests.watermark.builders import at
 from tidemark.pipeline.contract.heartbeat import FieldKind
 from tidemark.pipeline.lake.layout import Lake
-from tidemark.pipeline.quality.recent import NullField, NullFields, read_null_fields
+from tidemark.pipeline.quality.landings import Counts
+from tidemark.pipeline.quality.recent import NullField, NullFields, read_null_fields, read_passed_over
 
 KINDS = {
     "temperature": FieldKind.NUMBER,
@@ -62,3 +64,16 @@ def test_what_the_statistics_leave_out_is_not_called_null(tmp_path: Path) -> Non
     assert "field_1" in named
     assert "field_0" not in named
     assert "field_59" not in named
+
+
+def test_streams_are_named_from_what_has_landed(tmp_path: Path) -> None:
+    lake = lake_in(tmp_path)
+    assert read_passed_over(lake.heartbeats(), timedelta(minutes=1), at(0), at(1000)) == Counts()
+    beats = [("slow", 100, 30), ("slow", 200, 30), ("late once", 130, 69.9), ("in time", 130, 70), ("before", -1, -900)]
+    append_beats(
+        lake.heartbeats(),
+        columns_of([Beat(stream, event, publish_time=publish) for stream, publish, event in beats]),
+    )
+    found = read_passed_over(lake.heartbeats(), timedelta(minutes=1), at(0), at(1000))
+    assert (found.rows, found.by_stream) == (4, {"slow": 2, "late once": 1})
+    assert (found.total, found.share) == (3, 0.75)
