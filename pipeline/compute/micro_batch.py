@@ -103,7 +103,8 @@ class MicroBatch(WindowBatch):
             is_on_disk="://" not in self.diffs.table.uri,
         )
         by_table = defaultdict[str, list[NewFile]](list)
-        for answer in answers_of(self.spark, len(slices), partial(run_slices, pickle.dumps(work), ANSWER), ANSWER):
+        task = partial(run_slices, pickle.dumps(work), ANSWER)
+        for answer in answers_of(self.spark, len(slices), task, ANSWER).to_pylist():
             by_table[answer["table"]].append(NewFile(*(answer[name] for name in ("path", "window", "rows", "size"))))
         return by_table[STATUSES], by_table[DIFFS]
 

@@ -118,16 +118,8 @@ class OwnBatch(WindowBatch):
         slices = cut([*before, *windows], files, timedelta(0), cores_of(self.spark))
         search = Search(slices, self.heartbeats.storage_options)
         task = partial(run_slices, pickle.dumps(search), COPIES)
-        found = [
-            (answer["file"], row, is_dropped)
-            for answer in answers_of(self.spark, len(slices), task, COPIES)
-            for is_dropped, rows in ((True, answer["dropped"]), (False, answer["in_time"]))
-            for row in rows
-        ]
-        if not found:
-            return None
-        file, row, is_dropped = zip(*found, strict=True)
-        return self.spark.createDataFrame(pa.table({"file": file, "row": row, "is_dropped": is_dropped}))
+        found = answers_of(self.spark, len(slices), task, COPIES).select([*PLACE, "is_dropped"])
+        return self.spark.createDataFrame(found) if len(found) else None
 
 
 def _of_windows(rows: DataFrame, windows: Sequence[Window]) -> DataFrame:

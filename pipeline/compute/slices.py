@@ -56,16 +56,9 @@ ANSWER = pa.schema(
 PLACE = ("file", "row")
 """The columns that identify a landed row: the end of its file's path, and its row number in the file, from 0."""
 
-COPIES = pa.schema(
-    {
-        "unable": pa.string(),
-        "file": pa.string(),
-        "dropped": pa.list_(pa.int64()),
-        "in_time": pa.list_(pa.int64()),
-    }
-)
-"""One row per file with copies: the rows to drop in favour of another copy, and the rows marked late although one of
-their copies landed in time."""
+COPIES = pa.schema({"unable": pa.string(), "file": pa.string(), "row": pa.int64(), "is_dropped": pa.bool_()})
+"""One row per landed row that is dropped in favour of another copy, or that is marked late although one of its copies
+landed in time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +110,7 @@ class Search:
     storage_options: Mapping[str, str]
 
     def answers(self, one: Slice) -> Iterator[dict[str, Any]]:
-        """Yield the copies among the heartbeats of a slice, by file: rows of COPIES."""
+        """Yield the copies among the heartbeats of a slice: rows of COPIES."""
         since, end = one.windows[0].start, one.windows[-1].end
         moment = pl.struct("stream_id", "event_time").hash()
         moments = scan(one, one.paths, {}, self.storage_options, since, end).select(moment).collect().to_series()
@@ -132,13 +125,8 @@ class Search:
         kept = without_copies(shared.lazy()).collect()
         dropped = shared.join(kept, on=PLACE, how="anti")
         in_time = shared.filter("late").join(kept.filter(~pl.col("late")), on=PLACE, how="semi")
-        found = pl.concat([dropped.select(*PLACE, is_dropped=True), in_time.select(*PLACE, is_dropped=False)])
-        for (file,), rows in found.partition_by("file", as_dict=True).items():
-            yield {
-                "file": file,
-                "dropped": rows.filter("is_dropped")["row"].to_list(),
-                "in_time": rows.filter(~pl.col("is_dropped"))["row"].to_list(),
-            }
+        yield from dropped.select(*PLACE, is_dropped=True).to_dicts()
+        yield from in_time.select(*PLACE, is_dropped=False).to_dicts()
 
 
 def place_of(path: str) -> str:

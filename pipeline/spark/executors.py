@@ -10,8 +10,7 @@ from functools import partial
 
 import pyarrow as pa
 from pyspark import cloudpickle
-from pyspark.errors import PySparkException
-from pyspark.sql import Row, SparkSession
+from pyspark.sql import SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from tidemark.pipeline.errors import ExecutorsUnable
@@ -98,15 +97,15 @@ def answers_of(
     tasks: int,
     task: Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]],
     of: pa.Schema,
-) -> list[Row]:
+) -> pa.Table:
     """Run `task` in this number of tasks, each with its number in the column `id`, and return their rows.
 
     Raises ExecutorsUnable if a task answers that its executor is `unable`, or if the Python does not start there. Then
     the session is checked again before the next run.
     """
     try:
-        rows = session.range(0, tasks, 1, tasks).mapInArrow(task, from_arrow_schema(of)).collect()
-    except PySparkException as error:
+        rows = session.range(0, tasks, 1, tasks).mapInArrow(task, from_arrow_schema(of)).toArrow()
+    except Exception as error:  # PySpark or py4j raises it
         cause = CAUSES.search(str(error))
         if cause is None:
             raise
@@ -116,7 +115,7 @@ def answers_of(
             "Spark, set $PYSPARK_PYTHON to an existing Python of this minor version with PySpark's dependencies "
             f"(pandas, pyarrow); then {REMEDY}"
         ) from error
-    lacking = sorted({row["unable"] for row in rows if row["unable"]})
+    lacking = sorted(filter(None, rows["unable"].unique().to_pylist()))
     if lacking:
         _forget(session)
         is_local = (session.conf.get("spark.master", "") or "").startswith("local")
@@ -128,7 +127,7 @@ def answers_of(
 def look_at(session: SparkSession, needs: Sequence[str] = READERS) -> list[str]:
     """Run a few tiny tasks, and return the Python and the machine of each executor that got one. Raises
     ExecutorsUnable, within seconds, unless all of them can run these modules."""
-    return sorted({row["executor"] for row in answers_of(session, LOOKS, partial(look, needs), SAYS)})
+    return sorted(set(answers_of(session, LOOKS, partial(look, needs), SAYS)["executor"].to_pylist()))
 
 
 def require_able(session: SparkSession, needs: Sequence[str] = READERS) -> None:
