@@ -16,6 +16,7 @@ from tests.watermark.builders import at, bounded
 from tidemark.pipeline.lake.tables.streams import streams_in
 from tidemark.pipeline.lake.tables.table import LakeTable
 from tidemark.pipeline.lake.tables.windowed import MANIFESTS
+from tidemark.pipeline.quality import landings as landings_module
 from tidemark.pipeline.quality import staleness as staleness_module
 from tidemark.pipeline.quality.landings import MissedHeartbeats
 from tidemark.pipeline.quality.staleness import CHECKPOINTS
@@ -77,7 +78,7 @@ def land_or_compute(history: History, under_way: list[UnderWay], step: str, argu
 
 BOUNDS = (
     *((staleness_module, name) for name in ("COMMITS_AT_ONCE", "MANIFESTS_AT_ONCE", "FILES_AT_ONCE")),
-    (landings, "HOURS_AT_ONCE"),
+    (landings_module, "HOURS_AT_ONCE"),
 )
 """With a bound of one, a step of a check is as short as it can be."""
 
