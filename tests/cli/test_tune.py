@@ -91,7 +91,7 @@ def test_the_report_says_in_words_and_in_tables_what_it_found(folder: Path) -> N
 def test_the_page_needs_no_network_and_escapes_what_comes_from_data(folder: Path) -> None:
     trace = Source(seconds=300, slow=1).trace()
     path = trace.write(folder / "hostile.parquet", ["<script>alert(1)</script>[bold]", *trace.names[1:]])
-    told = tidemark(folder, "tune", path.name, "--html", "page.html")
+    told = tidemark(folder, "tune", path.name, "--bands", "5s,10s", "--html", "page.html")
     assert told.code == 0, told.err
     assert "<script>alert(1)</script>[bold]" in told.out
     page = (folder / "page.html").read_text()
@@ -190,7 +190,7 @@ def test_a_trace_in_which_nothing_has_landed_is_no_reason_for_a_band_of_nothing(
 def test_settings_that_are_here_are_used_for_a_trace_as_well(tmp_path: Path) -> None:
     Source(seconds=300).trace().write(tmp_path / "trace.parquet")
     (tmp_path / "tidemark.toml").write_text('[watermark]\nrule = "frontier"\nband = "4s"\nquantile = 0.02\n')
-    told = figures(tmp_path, "tune", "trace.parquet")
+    told = figures(tmp_path, "tune", "trace.parquet", "--bands", "4s")
     assert (told["present"]["rule"], told["present"]["band_seconds"]) == ("frontier", 4.0)
     assert {(each["rule"], each["quantile"]) for each in told["outcomes"]} == {
         ("band", 0.02),

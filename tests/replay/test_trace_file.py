@@ -1,6 +1,5 @@
 """A trace in a Parquet file: what is read, exactly, and what is refused, in words that help."""
 
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -66,14 +65,6 @@ def test_other_units_and_zones_are_read_as_the_moments_that_they_are(tmp_path: P
     trace = ParquetTrace(file_of(tmp_path / "trace.parquet", **columns))
     assert whole(trace).landed_us.tolist() == [to_us(at(1)), to_us(at(2))]
     assert not trace.is_taken_for_utc
-
-
-def test_times_without_any_zone_are_taken_for_utc_and_that_is_reported(tmp_path: Path) -> None:
-    naive = datetime(2026, 11, 21, 5, 20)  # noqa: DTZ001 (this is what is tested)
-    columns = {name: pa.array([naive, naive], pa.timestamp("us")) for name in COLUMNS[2:]}
-    trace = ParquetTrace(file_of(tmp_path / "trace.parquet", **columns))
-    assert whole(trace).publish_us[0] == to_us(naive.replace(tzinfo=UTC))
-    assert trace.is_taken_for_utc
 
 
 def test_a_column_of_nothing_but_nulls_needs_no_type_and_other_columns_do_not_matter(tmp_path: Path) -> None:
