@@ -100,7 +100,8 @@ def test_a_backlog_is_landed_whole_by_four_readers_that_go_to_tracking_first(
     assert newest is not None
     assert oldest is not None
     assert newest - oldest == timedelta(milliseconds=19_999)
-    account = lake_of(settings).tracking_log().catch_up().account.known
+    # The last rounds of base have no entry of tracking beside them that could say what they used.
+    account = lake_of(settings).tracking_log().catch_up().account.known + rounds._used
     assert min(account.landed, account.tracked) >= 20_007
     assert account.landed_bytes > account.landed
     assert account.pulls > 0
