@@ -35,7 +35,7 @@ from tidemark.pipeline.watermark.rules import RULES, Rule
 from tidemark.pipeline.watermark.state import Beginning, Compacted, Entry, Lost, Released, Snapshot, WatermarkState
 
 RuleName = Literal["band", "frontier"]
-SEEDS = 4
+SEEDS = 3
 BUCKET_US = 1_000_000
 TICKS = {"two days read in 15 minutes": timedelta(minutes=1)}
 """Two days are not looked at every 10 seconds here."""
