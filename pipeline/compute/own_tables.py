@@ -30,7 +30,8 @@ from tidemark.pipeline.spark.session import cores_of
 from tidemark.pipeline.windows import Window, runs_of_neighbours
 
 ROWS_OF_ONE_TASK = 300_000
-"""Maximum number of rows in the input's files that one task computes: for more, several tasks are faster."""
+"""Maximum number of rows in the input's files that one task computes by SQL: for more, several tasks are faster. A
+function may do any amount of work with a row, and has all tasks."""
 
 START, END = "window_start", "window_end"
 """The columns with the bounds of the window whose input a heartbeat is, besides the window's key in `window`."""
@@ -77,7 +78,8 @@ class OwnBatch(WindowBatch):
             for stretch in runs_of_neighbours(windows):
                 reached = files.between(stretch[0].start - self.lookback, stretch[-1].end)
                 # In one partition, Spark exchanges nothing, whatever the table groups by.
-                is_small, landed = reached.rows <= ROWS_OF_ONE_TASK, self._landed(stretch, reached)
+                is_small = definition.is_sql and reached.rows <= ROWS_OF_ONE_TASK
+                landed = self._landed(stretch, reached)
                 input_rows = input_of(landed.coalesce(1) if is_small else landed, stretch, self.lookback)
                 rows = definition(input_rows, Windows(tuple(stretch), self.lookback))
                 self.table.prepare(checked_schema(definition, rows), definition.version, self._digests(windows))

@@ -78,7 +78,7 @@ class TableDefinition:
     """A custom table: `build` computes its rows from heartbeats. `key` names the columns that identify a row within a
     window. `window` is the length of its windows; None: the pipeline's. `version` changes whenever the source or an
     option does; `source` is for people to read. `file` is a digest of the file from which the table was read; empty for
-    a function that a project passes in."""
+    a function that a project passes in. `is_sql`: no code of its own runs in Spark's tasks."""
 
     name: str
     build: Build
@@ -88,6 +88,7 @@ class TableDefinition:
     lookback: timedelta = timedelta(0)
     window: timedelta | None = None
     file: str = ""
+    is_sql: bool = False
 
     def __call__(self, heartbeats: "DataFrame", windows: Windows) -> "DataFrame":
         """Return the rows that `build` returns."""
@@ -217,7 +218,7 @@ def _of_sql(name: str, text: str, table: TableSettings) -> TableDefinition:
 
     options = (name, table.key, table.lookback, table.window)
     return TableDefinition(
-        name, build, text, _digest(text, repr(options)), tuple(table.key), table.lookback, table.window
+        name, build, text, _digest(text, repr(options)), tuple(table.key), table.lookback, table.window, is_sql=True
     )
 
 

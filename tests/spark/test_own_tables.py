@@ -17,7 +17,6 @@ from tests.clock import ManualClock
 from tests.lake.builders import append_beats
 from tests.spark.beats import FIELDS, T0, Beat, at, by_message, columns_of, expected, naive
 from tests.spark.test_columns import dirty, landed
-from tidemark.pipeline.compute import own_tables as own_tables_module
 from tidemark.pipeline.compute.columns import DiffPlan
 from tidemark.pipeline.compute.micro_batch import MicroBatch, ReplacedWindows, compute_windows
 from tidemark.pipeline.compute.own_tables import OwnBatch
@@ -179,19 +178,10 @@ def test_an_example_has_duckdbs_rows_through_late_heartbeats_a_backfill_and_a_re
     assert house.rows(table) == before
 
 
-@pytest.mark.parametrize(
-    ("batches", "lookback", "of_one_task"), [(1, "0s", 300_000), (4, "10m", 300_000), (4, "10m", 0)]
-)
+@pytest.mark.parametrize(("batches", "lookback", "in_one_task"), [(1, "0s", True), (4, "10m", True), (4, "10m", False)])
 def test_of_copies_a_table_gets_the_one_that_heartbeat_diffs_keeps(
-    tmp_path: Path,
-    spark: SparkSession,
-    monkeypatch: pytest.MonkeyPatch,
-    batches: int,
-    lookback: str,
-    of_one_task: int,
+    tmp_path: Path, spark: SparkSession, batches: int, lookback: str, in_one_task: bool
 ) -> None:
-    monkeypatch.setattr(own_tables_module, "ROWS_OF_ONE_TASK", of_one_task)
-
     @windowed(lookback=lookback)
     def single(heartbeats: DataFrame, windows: Windows) -> DataFrame:
         own = heartbeats.where("event_time >= window_start")
@@ -205,7 +195,7 @@ def test_of_copies_a_table_gets_the_one_that_heartbeat_diffs_keeps(
     table, windows = lake.own_table("single"), list(BASE.between(at(0), at(900)))
     inputs = ComputedWindows.of({}, BASE).inputs(BASE, single.lookback)
     batch = spark, lake.heartbeats(), at(9000), "own", ManualClock(at(9000)), lambda _: None
-    compute_windows(OwnBatch(*batch, single, table, inputs), windows)
+    compute_windows(OwnBatch(*batch, replace(single, is_sql=in_one_task), table, inputs), windows)
     found = [{name: naive(value) for name, value in row.items()} for row in table.read(table.made()).to_pylist()]
     assert len(found) < len([beat for beat in beats if 0 <= beat.event < 900]), "there are no copies"
     wanted = [{name: row[name] for name in found[0]} for row in expected(beats, 0, 900)]
