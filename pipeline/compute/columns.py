@@ -16,11 +16,11 @@ from tidemark.pipeline.contract.heartbeat import FieldKind, compared_columns
 from tidemark.pipeline.lake.tables.diffs import StatusKind
 
 NUMBER = "window_number"
-"""The column with the number of a row's window within the range, from 0. It replaces the window's key."""
+"""Name of the column with the index of a row's window in the range, from 0. It replaces the window's key."""
 
 ID = pl.coalesce(pl.lit("p") + pl.col("publisher_id"), pl.lit("m") + pl.col("message_id")).alias("id")
-"""The publisher's id if there is one, else the message id: a redelivery has the same message id, a retried publication
-the same publisher's id."""
+"""The id by which copies are found: the publisher's id if present, else the message id. A redelivery has the same
+message id. A retried publication has the same publisher's id."""
 
 ORDER = ("stream_id", "event_time", "id", "publish_time", "message_id")
 
@@ -74,8 +74,8 @@ def in_order(heartbeats: pl.DataFrame) -> pl.DataFrame:
 
 
 def without_copies(ordered: pl.LazyFrame) -> pl.LazyFrame:
-    """Deduplicate by `(stream_id, event_time, id)`, and keep the copy with the smallest publish time, the first in
-    order. A heartbeat is late only if none of its copies landed in time."""
+    """Keep one copy per `(stream_id, event_time, id)`: the first, which has the smallest publish time. A heartbeat is
+    marked late only if none of its copies landed in time. Assumption: the rows are in the order of `in_order`."""
     publisher, message = pl.col("publisher_id"), pl.col("message_id")
     has_same_id = pl.when(publisher.is_null()).then((message == message.shift()) & publisher.shift().is_null())
     is_copy = pl.all_horizontal(
@@ -134,10 +134,11 @@ def _with_differences(single: pl.LazyFrame, plan: DiffPlan, start: datetime, end
 def stream_status(
     diffs: pl.DataFrame, heartbeats: pl.DataFrame, plan: DiffPlan, start: datetime, end: datetime
 ) -> pl.DataFrame:
-    """Return one row per window of `[start, end)`, stream and kind of change, sorted by kind and stream.
+    """Return one row per window, stream and kind of change in `[start, end)`, sorted by kind and stream.
 
-    `diffs` is the result of `heartbeat_diffs` for the range; `heartbeats` covers at least `[start - lookback, start)`
-    for the same streams, and may contain copies. A row depends only on `[its window's start - lookback, its end)`.
+    `diffs` is the result of `heartbeat_diffs` for the range. `heartbeats` covers at least `[start - lookback, start)`
+    for the same streams, and may contain copies. A row depends only on heartbeats from `lookback` before its window's
+    start to the window's end.
     """
     start_us, length_us, lookback_us = to_us(start), duration_us(plan.window_length), duration_us(plan.lookback)
     windows = (to_us(end) - start_us) // length_us
@@ -156,7 +157,7 @@ def stream_status(
     there = beside.filter(pl.col("first_us").is_not_null()).with_columns(
         last_us=pl.when(has_previous).then(pl.col("before_us"))
     )
-    # The windows after this one, up to the stream's next heartbeat, whose lookback reaches this one's last heartbeat.
+    # The later windows before the stream's next heartbeat whose lookback includes this window's last heartbeat.
     first = pl.max_horizontal(pl.col(NUMBER) + 1, 0)
     last = pl.min_horizontal(
         pl.col("following").fill_null(windows) - 1,
@@ -201,7 +202,7 @@ def _beats_by_window(diffs: pl.LazyFrame) -> pl.LazyFrame:
 
 
 def _last_before(heartbeats: pl.LazyFrame, plan: DiffPlan, start: datetime) -> pl.LazyFrame:
-    """Return one row per stream with a heartbeat in the lookback before the range, for the window of the last one."""
+    """Return the last heartbeat of each stream in the lookback before the range, with the number of its window."""
     before = pl.col("event_time").is_between(start - plan.lookback, start, closed="left")
     last = heartbeats.filter(before).group_by("stream_id").agg(last_us=pl.col("event_time").dt.epoch("us").max())
     number = (pl.col("last_us") - to_us(start)) // duration_us(plan.window_length)

@@ -1,7 +1,8 @@
 """A micro-batch: a range of closed windows, computed on Spark and replaced in the lake.
 
-All windowed tables are replaced in this order: fence, input, retention boundary, manifest, files, commit.
-`heartbeat_diffs` and `stream_status` are replaced together, each custom table separately.
+Every windowed table is replaced in the same steps: take the fence, list the input, check the retention boundary, write
+the manifest, write the files, commit. `heartbeat_diffs` and `stream_status` are replaced together, each custom table
+separately.
 """
 
 import pickle
@@ -32,10 +33,10 @@ SILENT_NAMED = 10
 """Maximum number of silent streams named per window; all are counted."""
 
 Silent = Mapping[str, tuple[int, list[str]]]
-"""The number of stopped streams and their first SILENT_NAMED names, by window."""
+"""By window: the number of stopped streams, and the first SILENT_NAMED of their names."""
 
 WrittenFiles = Sequence[Sequence[NewFile] | None]
-"""The files that a run wrote, for each of its tables; None: all files in the run's folder in that table."""
+"""The files that a run wrote, per table. None means all files in the run's folder of that table."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,16 +54,16 @@ class WindowBatch(ABC):
     @property
     @abstractmethod
     def tables(self) -> Sequence[WindowedTable]:
-        """The tables, in the order of their commits. A window counts as computed once the last one has it."""
+        """The tables, in the order of their commits. A window counts as computed once the last table has it."""
 
     @property
     @abstractmethod
     def lookback(self) -> timedelta:
-        """How far the input of a window reaches back."""
+        """How far before its start a window reads heartbeats."""
 
     @abstractmethod
     def write(self, windows: Sequence[Window], files: HeartbeatFiles, run: str) -> WrittenFiles:
-        """Compute windows from their input and write the files of a run, given its name. They are not visible yet."""
+        """Compute windows and write their files under the run's name. The files are not visible until a commit."""
 
     def note(self, windows: Sequence[Window]) -> Mapping[str, Any]:  # noqa: ARG002 (custom tables need it)
         """Return the additional manifest fields of a run over these windows."""
@@ -79,7 +80,8 @@ class MicroBatch(WindowBatch):
 
     @property
     def tables(self) -> Sequence[WindowedTable]:
-        """The status first: a window with diffs counts as computed, and its status would not be requested again."""
+        """The status, then the diffs. A window with diffs counts as computed: if they came first, a lost status would
+        never be computed again."""
         return self.status, self.diffs
 
     @property
@@ -88,8 +90,8 @@ class MicroBatch(WindowBatch):
         return self.plan.lookback
 
     def write(self, windows: Sequence[Window], files: HeartbeatFiles, run: str) -> WrittenFiles:
-        """Compute the windows in time slices, one task per slice, without an exchange. Each task answers with the files
-        it wrote. No slice spans a gap. Raises ExecutorsUnable."""
+        """Compute the windows in time slices, one Spark task per slice, without a shuffle. No slice spans a gap between
+        windows. Each task returns the files it wrote. Raises ExecutorsUnable."""
         stretches = runs_of_neighbours(windows)
         cores = cores_of(self.spark) if len(windows) > 1 and len(stretches) == 1 else 1
         slices = [one for stretch in stretches for one in cut(stretch, files, self.lookback, cores)]
@@ -111,8 +113,8 @@ class MicroBatch(WindowBatch):
 
 @dataclass(frozen=True, slots=True)
 class ReplacedWindows:
-    """The result of a run: the row count of each window in the last table and, by table, the windows that another run
-    has replaced meanwhile, from input at least as new."""
+    """The result of a run. `rows` has the row count of each window in the last table. `superseded` has, for each table,
+    the windows that another run replaced in the meantime from input at least as new."""
 
     heartbeats_version: int
     watermark: datetime | None
@@ -136,18 +138,20 @@ def refuse_open(windows: Sequence[Window], watermark: datetime | None) -> None:
 def compute_windows(batch: WindowBatch, windows: Sequence[Window]) -> ReplacedWindows:
     """Compute windows, given in order and possibly with gaps, and replace them in each of the batch's tables.
 
-    Guarantee: readers see the old or the new rows of each window of each table, never a mix; the same input gives the
-    same rows. Raises WindowNotClosed, before anything is read or written, if the watermark has not passed every window;
-    ExecutorsUnable, before anything is visible, if executors cannot run tidemark; and WindowExpired, before any of an
-    attempt's windows is written. Raises LakeError, and what the batch's `write` raises; then nothing is visible, or
-    only the commits to earlier tables or of an earlier attempt.
+    Guarantee: readers see the old or the new rows of each window of each table, never a mix. The same input gives the
+    same rows.
+
+    Raises WindowNotClosed if the watermark has not passed every window; nothing is read or written then. Raises
+    ExecutorsUnable if executors cannot run tidemark; nothing is visible then. Raises WindowExpired before an attempt
+    writes any window. Raises LakeError and the errors of the batch's `write`; then only commits to earlier tables, or
+    of an earlier attempt, are visible.
     """
     refuse_open(windows, batch.watermark)
     for table in batch.tables:
         table.hold_to(windows[0].end - windows[0].start)
     require_able(batch.spark, WINDOWS)
     done = _attempt(batch, windows)
-    # Another run that was first may have read older input than this run: then replace its rows in turn.
+    # The run that committed first may have read older input than this run. If so, replace its rows.
     for stretch in runs_of_neighbours(_of_older_input(batch.tables, done, windows)):
         again = _attempt(batch, stretch)
         done = replace(
@@ -160,10 +164,10 @@ def compute_windows(batch: WindowBatch, windows: Sequence[Window]) -> ReplacedWi
 
 def _attempt(batch: WindowBatch, windows: Sequence[Window]) -> ReplacedWindows:
     keys = [window.key for window in windows]
-    # Before the input is listed, or an older computation could replace a newer one.
+    # Take the fences before listing the input; otherwise an older computation could replace a newer one.
     fences = [table.fence(keys) for table in batch.tables]
     files = batch.heartbeats.files_between(windows[0].start - batch.lookback, windows[-1].end)
-    # After the input is listed: retention raises its boundary before it removes a row, so the listed input is complete.
+    # Check after listing: retention raises its boundary before it removes a row, so the listed input is complete.
     batch.refuse_expired(windows)
     run = DiffRun(
         name=f"{batch.run}-{uuid.uuid4().hex[:8]}",
@@ -189,7 +193,7 @@ def _attempt(batch: WindowBatch, windows: Sequence[Window]) -> ReplacedWindows:
 
 
 def _of_older_input(tables: Sequence[WindowedTable], done: ReplacedWindows, windows: Sequence[Window]) -> list[Window]:
-    """Return the windows for which a table has another run's rows, computed from older input than this run's."""
+    """Return the windows whose rows in a table come from another run that read older input than this run."""
     found = (table.versions(keys) for table, keys in zip(tables, done.superseded, strict=True))
     older = {key for versions in found for key, version in versions.items() if version < done.heartbeats_version}
     return [window for window in windows if window.key in older]

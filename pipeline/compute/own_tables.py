@@ -30,11 +30,11 @@ from tidemark.pipeline.spark.session import cores_of
 from tidemark.pipeline.windows import Window, runs_of_neighbours
 
 ROWS_OF_ONE_TASK = 300_000
-"""Maximum number of rows in the input's files that one task computes by SQL: for more, several tasks are faster. A
-function may do any amount of work with a row, and has all tasks."""
+"""Maximum number of input rows that SQL computes in one task. Above it, several tasks are faster. A function always
+gets all tasks, since it may do any amount of work per row."""
 
 START, END = "window_start", "window_end"
-"""The columns with the bounds of the window whose input a heartbeat is, besides the window's key in `window`."""
+"""Columns of the input: the start and the end of the row's window. The window's key is in `window`."""
 
 RAISED = re.compile(r"[A-Za-z_.]*(Error|Exception)\b")
 MOST_SAID = 500
@@ -58,7 +58,7 @@ class OwnBatch(WindowBatch):
 
     @property
     def tables(self) -> Sequence[WindowedTable]:
-        """The table."""
+        """The custom table."""
         return (self.table,)
 
     @property
@@ -67,17 +67,18 @@ class OwnBatch(WindowBatch):
         return self.definition.lookback
 
     def note(self, windows: Sequence[Window]) -> Mapping[str, Any]:
-        """Return the table's part of a run's manifest."""
+        """Return the additional manifest fields: the table's name and version, and a digest of each window's input."""
         return {"table": self.definition.name, "version": self.definition.version, "inputs": self._digests(windows)}
 
     def write(self, windows: Sequence[Window], files: HeartbeatFiles, run: str) -> WrittenFiles:
-        """Compute the rows of each stretch of windows in one job of Spark, and write them. Raises ExecutorsUnable;
-        TableFailed, if the table's function or SQL fails, or returns rows that the lake cannot hold; ToolMissing."""
+        """Compute each run of contiguous windows in one Spark job, and write its rows. Raises TableFailed if the
+        table's function or SQL fails or returns rows that the lake cannot hold. Also raises ExecutorsUnable and
+        ToolMissing."""
         definition = self.definition
         with naming_what_lacks(), _failing(definition):
             for stretch in runs_of_neighbours(windows):
                 reached = files.between(stretch[0].start - self.lookback, stretch[-1].end)
-                # In one partition, Spark exchanges nothing, whatever the table groups by.
+                # With one partition, Spark needs no shuffle, whatever the table groups by.
                 is_small = definition.is_sql and reached.rows <= ROWS_OF_ONE_TASK
                 landed = self._landed(stretch, reached)
                 input_rows = input_of(landed.coalesce(1) if is_small else landed, stretch, self.lookback)
@@ -112,9 +113,9 @@ class OwnBatch(WindowBatch):
         )
 
     def _copies(self, windows: Sequence[Window], files: HeartbeatFiles) -> DataFrame | None:
-        """Return the place of each row among the input of contiguous windows that is dropped in favour of the copy with
-        the smallest publish time, or that is not late because a copy landed in time; None if there is none. Raises
-        ExecutorsUnable."""
+        """Find the copies among the input of contiguous windows; None if there are none. Each row has the file and the
+        row number of a copy. `is_dropped` is true if another copy has a smaller publish time. It is false for a kept
+        copy that is not late because another copy landed in time. Raises ExecutorsUnable."""
         start = windows[0].start
         before = [Window(start - self.lookback, start)] if self.lookback else []
         slices = cut([*before, *windows], files, timedelta(0), cores_of(self.spark))
@@ -125,7 +126,7 @@ class OwnBatch(WindowBatch):
 
 
 def _of_windows(rows: DataFrame, windows: Sequence[Window]) -> DataFrame:
-    """Return the rows with a check: when Spark computes a row of any other window, it raises."""
+    """Add a check to the rows: Spark fails if it computes a row of any other window."""
     window = F.col(PARTITION)
     of_none = F.concat(F.lit("a row belongs to none of the computed windows: "), F.coalesce(window, F.lit("null")))
     is_of_one = window.isin([each.key for each in windows])
@@ -133,7 +134,7 @@ def _of_windows(rows: DataFrame, windows: Sequence[Window]) -> DataFrame:
 
 
 def input_of(heartbeats: DataFrame, windows: Sequence[Window], lookback: timedelta) -> DataFrame:
-    """Return each heartbeat once per window whose input it is, that is, with its event time in
+    """Return one row for each heartbeat and each window that reads it: every window with the event time in
     `[window_start - lookback, window_end)`. Assumption: the windows are contiguous."""
     start, end = windows[0].start, windows[-1].end
     length_us, lookback_us = duration_us(end - start) // len(windows), duration_us(lookback)
@@ -152,12 +153,13 @@ def input_of(heartbeats: DataFrame, windows: Sequence[Window], lookback: timedel
 
 
 def _whole(microseconds: Column, length_us: int) -> Column:
-    """Return the exact number of whole lengths, rounded down."""
+    """Divide by the length exactly, and round down."""
     return ((microseconds - F.pmod(microseconds, F.lit(length_us))) / F.lit(length_us)).cast("int")
 
 
 def checked_schema(definition: TableDefinition, rows: DataFrame) -> pa.Schema:
-    """Return the table's columns, all nullable. Raises TableFailed if the lake cannot hold them."""
+    """Return the schema of the table's rows, with all columns nullable. Raises TableFailed if the lake cannot hold
+    them."""
     if not hasattr(rows, "schema"):
         raise TableFailed(f"the table {definition.name} is a {type(rows).__name__}; return a DataFrame")
     names = [name.lower() for name in rows.columns]
@@ -180,7 +182,7 @@ def checked_schema(definition: TableDefinition, rows: DataFrame) -> pa.Schema:
 
 @contextmanager
 def _failing(definition: TableDefinition) -> Iterator[None]:
-    """Raise TableFailed for any error in the table's function or SQL, on the driver or on Spark's executors."""
+    """Turn any error in the table's function or SQL into TableFailed, on the driver and on Spark's executors."""
     try:
         yield
     except TidemarkError:
@@ -194,8 +196,8 @@ def _failing(definition: TableDefinition) -> Iterator[None]:
 
 
 def _said(error: Exception) -> str:
-    """Return an error's first line and, if a Python worker raised it, the line that names the error there. At most
-    MOST_SAID characters."""
+    """Format an error as its first line and, if a Python worker raised it, the worker's line that names the error. Cut
+    to MOST_SAID characters."""
     first, *more = [line.strip() for line in str(error).splitlines() if line.strip()] or [""]
     raised = [line for line in more if RAISED.match(line)]
     return "; ".join([f"{type(error).__name__}: {first}", *raised[:1]])[:MOST_SAID]

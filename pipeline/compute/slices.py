@@ -1,8 +1,8 @@
-"""Slices of a micro-batch: cuts a range of windows by time, and computes a slice in a task.
+"""Slices of a micro-batch: cuts a range of windows by time, and computes each slice in a Spark task.
 
-A row depends only on `[start - lookback, end)`, so a slice needs no exchange: its task reads the files of its range and
-lookback, computes in columns, and writes one file per window. For a custom table, a task only finds the copies among a
-slice's heartbeats: Spark then reads each heartbeat once, without an exchange.
+A row depends only on `[start - lookback, end)`, so a slice needs no shuffle: its task reads the files of its range and
+lookback, computes in columns, and writes one file per window. For a custom table, the task only finds copies among the
+slice's heartbeats. Spark can then read each heartbeat once, without a shuffle.
 """
 
 import io
@@ -36,7 +36,8 @@ MOST_ROWS = 2 * ROWS_OF_A_SLICE
 """A slice with more rows, including its lookback, is also cut by streams. Each part reads the same files."""
 
 OF_MANY_VALUES = {"event_time", "previous_event_time", "gap_seconds", "publish_time", "message_id"}
-"""Columns that Parquet writes without a dictionary: it would grow too large and be abandoned."""
+"""Columns written to Parquet without a dictionary. They have too many values: the writer would give the dictionary
+up."""
 
 DIFFS, STATUSES = "diffs", "status"
 
@@ -63,7 +64,8 @@ landed in time."""
 
 @dataclass(frozen=True, slots=True)
 class Slice:
-    """Contiguous windows, the files that may hold rows of them or of their lookback, and a part of the streams."""
+    """Contiguous windows, the files that may hold their heartbeats (including the lookback), and the part of the
+    streams to compute."""
 
     windows: Sequence[Window]
     paths: Sequence[str]
@@ -73,7 +75,8 @@ class Slice:
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """The description of the work, sent to each task. The file systems are rooted at the two tables' folders."""
+    """A micro-batch as sent to each task. `diffs` and `status` are file systems rooted at the folders of the two
+    tables."""
 
     run: str
     plan: DiffPlan
@@ -84,10 +87,11 @@ class Work:
     is_on_disk: bool
 
     def answers(self, one: Slice) -> Iterator[dict[str, Any]]:
-        """Compute a slice and write its files; yields one answer per file, with the columns of ANSWER.
+        """Compute a slice, write its files, and yield one answer per file, with the columns of ANSWER.
 
-        Each window gets a file in each table; the first part writes one even if it has no rows. File names are unique
-        to the attempt: files of a killed or superseded attempt are in no answer, and become orphans.
+        Each window gets a file in each table. If a slice is cut by streams, only its first part writes a file without
+        rows. File names are unique to the attempt: files of a killed or superseded attempt are in no answer, and become
+        orphans.
         """
         start, end = one.windows[0].start, one.windows[-1].end
         since = start - self.plan.lookback
@@ -100,7 +104,7 @@ class Work:
 
 @dataclass(frozen=True, slots=True)
 class Search:
-    """The description of a search for copies, sent to each task.
+    """A search for copies as sent to each task.
 
     Copies share one event time, so a slice holds all copies of a heartbeat. A copy is identified by its file and its
     row number. Most heartbeats have no copies, so the tasks' answers are small.
@@ -130,7 +134,7 @@ class Search:
 
 
 def place_of(path: str) -> str:
-    """Return the end of a file's path, unique in the table: its partition and its name."""
+    """Return the last two parts of a file's path, its partition and its name. They are unique in the table."""
     return "/".join(path.split("/")[-2:])
 
 
@@ -154,7 +158,7 @@ def cut(windows: Sequence[Window], files: HeartbeatFiles, lookback: timedelta, c
 
 
 def _as_contracted(rows: pl.DataFrame, schema: pa.Schema) -> pl.DataFrame:
-    """Return the schema's columns, in its order and types, with the window's number instead of its key."""
+    """Select the columns of the schema, in its order and types, but with the window's number instead of its key."""
     columns = pl.DataFrame(schema.empty_table()).schema
     return rows.select(*(pl.col(name).cast(kind) for name, kind in columns.items() if name != PARTITION), NUMBER)
 
@@ -197,7 +201,8 @@ def _is_of(one: Slice, streams: pl.Series) -> pl.Series:
 
 
 def _write(work: Work, one: Slice, table: str, rows: pl.DataFrame) -> Iterator[dict[str, Any]]:
-    """Write one file per window, whose number is in the column NUMBER, and yield the answers."""
+    """Write one file per window, and yield the answer for each. The column NUMBER says which window a row belongs
+    to."""
     files = work.diffs if table == DIFFS else work.status
     attempt = uuid.uuid4().hex
     by_window = {number: found.drop(NUMBER) for (number,), found in rows.partition_by(NUMBER, as_dict=True).items()}

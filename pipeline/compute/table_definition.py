@@ -33,17 +33,18 @@ TAKEN = frozenset(
 """Names of tidemark's own tables, assets and jobs (`compute_...`), which custom tables may not use."""
 
 MOST_WINDOWS_REACHED = 100
-"""Maximum number of windows whose input a heartbeat may be: a lookback duplicates it for each of them."""
+"""Maximum number of windows that may read one heartbeat. The lookback makes a copy of it for each of them."""
 
 MOST_SOURCE_BYTES = 1 << 20
 
 UNUSABLE = "unusable"
-"""The version of a table whose file is unusable, and that file's digest."""
+"""The version and the file digest of a table whose file is unusable."""
 
 
 @dataclass(frozen=True, slots=True)
 class Windows:
-    """The windows that a call computes: contiguous, in order. The input of each reaches back by `lookback`."""
+    """The contiguous windows that a call computes, in order. Each also reads heartbeats from `lookback` before its
+    start."""
 
     windows: Sequence[Window]
     lookback: timedelta
@@ -75,10 +76,11 @@ Build = Callable[["DataFrame", Windows], "DataFrame"]
 
 @dataclass(frozen=True, slots=True)
 class TableDefinition:
-    """A custom table: `build` computes its rows from heartbeats. `key` names the columns that identify a row within a
-    window. `window` is the length of its windows; None: the pipeline's. `version` changes whenever the source or an
-    option does; `source` is for people to read. `file` is a digest of the file from which the table was read; empty for
-    a function that a project passes in. `is_sql`: no code of its own runs in Spark's tasks."""
+    """A custom table: `build` computes its rows from heartbeats. `source` is its code, for people to read. `version`
+    changes whenever the code or an option changes. `key` names the columns that identify a row within a window.
+    `window` is the length of its windows; None means the pipeline's length. `file` is a digest of the file that defines
+    the table; empty if a project passes in a function. `is_sql` means that none of the table's own code runs in Spark's
+    tasks."""
 
     name: str
     build: Build
@@ -95,7 +97,7 @@ class TableDefinition:
         return self.build(heartbeats, windows)
 
     def windowing(self, windows: WindowSettings) -> Windowing:
-        """Return the windowing of the table: by its own window length, from the first whole window."""
+        """Return the table's windowing: its own window length, starting with the first whole window."""
         length = self.window or windows.length
         return Windowing(length, windows.first + (EPOCH - windows.first) % length)
 
@@ -106,15 +108,14 @@ def windowed(
     """Decorate a function that defines a table over closed windows, named after the function, or `name`.
 
     The function takes heartbeats and the windows to compute, and returns rows with a column `window`. `heartbeats` has
-    each heartbeat once, with the columns of the table `heartbeats` and three more: `window`, `window_start` and
-    `window_end`, the window whose input it is. With a `lookback`, a heartbeat is input of its own window and of each
-    later window that looks back to it, with one row per window: only rows with `event_time >= window_start` are the
-    window's own.
+    the columns of the table `heartbeats`, and three more for the window that reads the row: `window`, `window_start`
+    and `window_end`. Copies are already removed. With a `lookback`, a heartbeat also has a row for each later window
+    that looks back to it. Only rows with `event_time >= window_start` are the window's own.
 
-    Assumption: a row depends only on the input rows with its `window`, and on nothing else, such as the current time or
-    another table. Then the rows do not depend on how a range is split into runs. `key` names the columns that identify
-    a row within a window. `window` is a multiple of `windows.length`, such as "1h". Changing the function changes the
-    table's version; change `version` yourself if only code that it calls has changed. Raises ValueError.
+    Assumption: a row depends only on the input rows with its `window`, never on the current time or on another table.
+    Then the rows do not depend on how a range is split into runs. `key` names the columns that identify a row within a
+    window. `window` is a multiple of `windows.length`, such as "1h". Changing the function changes the table's version.
+    If only code that it calls has changed, change `version` yourself. Raises ValueError.
     """
 
     def define(build: Build) -> TableDefinition:
@@ -139,9 +140,9 @@ def own_tables(settings: Settings) -> dict[str, TableDefinition]:
 
 
 def loaded_tables(settings: Settings, more: Iterable[TableDefinition] = ()) -> dict[str, TableDefinition]:
-    """Like `own_tables`, with `more` tables, for Dagster: an unusable file of one table does not affect the rest. That
-    table is defined by its `[tables]` settings alone, and its runs fail until the file is fixed. Raises InvalidSettings
-    if `[tables]` itself is wrong."""
+    """Read the tables of `[tables]` for Dagster, and add the tables in `more`. If a table's file is unusable, its runs
+    fail until the file is fixed, and other tables are not affected. Raises InvalidSettings if `[tables]` itself is
+    wrong."""
     found = dict[str, TableDefinition]()
     for name in settings.tables:
         try:
@@ -166,7 +167,7 @@ def _unusable(name: str, table: TableSettings, why: InvalidSettings) -> TableDef
 
 
 def read_table(settings: Settings, name: str, known: TableDefinition | None = None) -> TableDefinition:
-    """Read a table of `[tables]` from its file; return `known` if the file's text has not changed since that was read.
+    """Read a table of `[tables]` from its file, or return `known` if the file has not changed since `known` was read.
     Modules that the file imports are not reloaded. Raises InvalidSettings, also if importing the file fails."""
     table = settings.tables[name]
     path = Path(table.file)
@@ -178,7 +179,7 @@ def read_table(settings: Settings, name: str, known: TableDefinition | None = No
 
 
 def file_now(settings: Settings, table: TableDefinition) -> str:
-    """Return a digest of a table's current file; the table's version if it has no file."""
+    """Return a digest of a table's current file, the table's version if it has no file, or "unreadable"."""
     if table.name not in settings.tables:
         return table.version
     named = settings.tables[table.name]
@@ -243,8 +244,8 @@ def _text_of(name: str, path: Path) -> str:
 
 
 def _imported(name: str, path: Path, text: str) -> ModuleType:
-    """Return the module of a file with this text. Its functions are pickled by value for Spark's workers, which cannot
-    import it.
+    """Import a file as a module, given its text. Spark's workers cannot import that module, so its functions are
+    pickled by value.
 
     The text is compiled here, because Python's own import might use stale bytecode: its cache identifies a file by size
     and by modification time in seconds.

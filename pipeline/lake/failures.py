@@ -29,15 +29,16 @@ REASON_LENGTH, STRETCHES = 300, 100
 
 STAMP = "%Y-%m-%dT%H-%M-%S.%fZ"
 SECRET = re.compile(r"\b(token|secret|password|key)=[^;&,\s)\"']+", re.IGNORECASE)
-"""Secrets that a Spark address may contain and a note must not."""
+"""Secrets in a Spark address. A note must not contain them."""
 
 NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9._=-]")
 
 
 @dataclass(frozen=True, slots=True)
 class FailedRun:
-    """A failed run: its time, its reason in one line, and its windows. Each stretch is the keys of its first and last
-    window, both inclusive. A run without windows reads the subscriptions, and `job` is its job."""
+    """A failed run: its time, its reason in one line, and its windows. Each of `stretches` is a range of windows, given
+    by the keys of the first and the last. A run that reads the subscriptions has no windows, and `job` names its
+    job."""
 
     run: str
     at: datetime
@@ -64,7 +65,8 @@ class FailedTick:
         return self.reason.partition(":")[0]
 
     def after(self, earlier: "FailedTick | None", more: int = 1) -> "FailedTick":
-        """Return this note, continuing `earlier`, whose failure count grows by `more`."""
+        """Return this note merged with `earlier`: it keeps the first time of failure, and adds `more` to the number of
+        failures."""
         if earlier is None or earlier.waits != self.waits:
             return self
         failures = max(self.failures, earlier.failures + more)
@@ -99,8 +101,8 @@ class FailedRuns:
 
     @contextmanager
     def noting(self, run: str, stretches: Sequence[tuple[str, str]], clock: Clock, job: str = "") -> Iterator[None]:
-        """Note what the block raises, and raise it again. A request for windows that cannot be computed, or a
-        cancelled run, is not a failure. Writes nothing to a lake of a later version."""
+        """Write a note if the block raises, and raise the error again. Open or expired windows and cancelled runs are
+        not failures. Writes nothing to a lake of a later version."""
         try:
             yield
         except (WindowNotClosed, WindowExpired, NewerFormat):
@@ -162,7 +164,7 @@ def reason_of(error: BaseException) -> str:
 
 @contextmanager
 def _without_failing(what: str) -> Iterator[None]:
-    """Log a failure to note instead of raising it: the outcome of the run or the tick matters more."""
+    """Log an error about a note instead of raising it: the outcome of the run or the tick matters more."""
     try:
         yield
     except (LakeError, OSError) as error:

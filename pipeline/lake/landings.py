@@ -1,7 +1,7 @@
-"""Named landings (Parquet objects and a manifest that lists them), and the end of a batch of landings.
+"""Named landings: Parquet objects and a manifest that lists them. Also ends batches of landings.
 
-The manifest is written last and create-only. If several readers land under one name, one creates the manifest, and
-the others serve what it lists. Landings have no folders of their own, so no empty folders accumulate on disk.
+The manifest is written last and create-only. If several readers land under one name, one creates the manifest, and the
+others serve the objects that it lists. Landings have no folders of their own, so no empty folders accumulate on disk.
 """
 
 import re
@@ -17,7 +17,8 @@ from tidemark.pipeline.lake.store.objects import ObjectStore
 
 FOLDER = "landings/"
 FENCES_KEPT = 2
-"""Number of newest fences kept: a listing that runs while a fence is written and an older one deleted sees one."""
+"""Number of newest fences kept. With two, a listing sees at least one while a new fence is written and an old one
+deleted."""
 
 NUMBERED = re.compile(r"\d{9}")
 
@@ -26,8 +27,8 @@ NUMBERED = re.compile(r"\d{9}")
 class NamedLanding:
     """The messages that landed under a name. `pieces` are the objects that hold its heartbeats.
 
-    `oldest_publish_time` includes rejected messages. `is_served` is true if the name had landed before, or another
-    reader was first: then this reader acknowledged nothing.
+    `oldest_publish_time` includes rejected messages. `is_served` is true if an earlier attempt or another reader landed
+    them: then this reader acknowledged nothing.
     """
 
     pieces: tuple[str, ...]
@@ -46,16 +47,16 @@ PIECE = ParquetKind("", "restore a copy: its messages are acknowledged already",
 
 
 def piece_name(name: str, attempt: str, number: int) -> str:
-    """Return the name of an object with heartbeats, written by one attempt to land under `name`."""
+    """Return the name of the object for one piece, written by an attempt to land under `name`."""
     return f"{FOLDER}{name}-{attempt}-{number}.parquet"
 
 
 class LandedBatches:
-    """The landings of one run of batches, each by several readers, and which of its batches are over.
+    """The landings of one run. Several readers land each batch together, and fences mark the batches that are over.
 
     Landings of a batch that is over may be deleted, including their manifests. A straggler of that batch would find no
-    manifest, create one, and acknowledge messages that are never requested again. So a fence is written before
-    anything is deleted, and a reader that has created a manifest checks for the fence before it acknowledges.
+    manifest, create one, and acknowledge messages that are never requested again. So a fence is written before anything
+    is deleted, and a reader that has created a manifest checks for the fence before it acknowledges.
     """
 
     def __init__(self, objects: ObjectStore, run: str) -> None:
@@ -74,8 +75,9 @@ class LandedBatches:
         return any(int(number) >= batch for number in self._fences.listed())
 
     def end(self, batch: int, keep: int) -> int:
-        """End all batches up to `batch`, and delete their landings except those of the last `keep` batches. Returns
-        the number of deleted objects. Safe to repeat or kill at any point: the next call deletes what is left."""
+        """End all batches up to `batch`, and delete their landings except those of the last `keep` batches. Returns the
+        number of deleted objects. The call may be repeated, or killed at any point: the next call finishes the
+        deletion."""
         self._fences.ensure(f"{batch:09d}", NoContent())  # an earlier call may have been killed after this line
         landed = f"{FOLDER}{self._run}/"
         numbered = [(NUMBERED.match(name, len(landed)), name) for name in self._objects.names(landed)]

@@ -41,17 +41,17 @@ PARTITIONS = {
 
 
 KEPT_BYTES = 64 << 20
-"""Bytes of a bucket table's files kept in memory, so that all checks share one read: an hour of the design load."""
+"""Size of the cache for a table's files in a bucket: an hour of the design load. All checks then share one read."""
 
 PAST_BYTES = 16 << 20
-"""Bytes of past log entries kept in memory: some hours of the design load."""
+"""Size of the cache for past log entries: some hours of the design load."""
 
 Part = TypeVar("Part")
 
 
 @cache
 def admission_to(settings: LakeSettings) -> Admission:
-    """Return the lake's formats. Each process reads them once, whatever parts it opens."""
+    """Return the check of the lake's formats. Each process has one per lake, so it reads the formats once."""
     return Admission(lambda: open_objects(settings))
 
 
@@ -65,7 +65,7 @@ class Lake:
         self._clock = clock
 
     def objects(self) -> ObjectStore:
-        """Return the lake's objects, by name."""
+        """Return the store of the lake's named objects."""
         return AdmittedObjects(open_objects(self._settings), admission_to(self._settings))
 
     def tracking_log(self, kept_bytes: int = 0) -> TrackingLog:
@@ -73,8 +73,8 @@ class Lake:
         return TrackingLog(self.objects(), checkpoint_every=CHECKPOINT_EVERY, kept_bytes=kept_bytes, clock=self._clock)
 
     def heartbeats(self, kept_bytes: int = 0) -> heartbeats.Heartbeats:
-        """Return the table of landed messages. `kept_bytes` caches a bucket's files for repeated reads of the newest
-        ones: see BucketFiles."""
+        """Return the table of landed messages. `kept_bytes` is the size of a cache for a bucket's files: see
+        BucketFiles."""
         return heartbeats.Heartbeats(self._place(HEARTBEATS, kept_bytes), self._fields)
 
     def quarantine(self, kept_bytes: int = 0) -> quarantine.Quarantine:
@@ -94,11 +94,11 @@ class Lake:
         return AcceptedSchemas(self.objects(), of_settings)
 
     def judged_by(self) -> JudgedBy:
-        """Return the message contract by which quarantine was last judged."""
+        """Return the note of the message contract that quarantined messages were last checked against."""
         return JudgedBy(self.objects())
 
     def diffs(self) -> WindowedTable:
-        """Return the table of computed windows."""
+        """Return the table `heartbeat_diffs`."""
         return WindowedTable(self.table(HEARTBEAT_DIFFS), self.objects(), diff_schema(self._fields), self._clock)
 
     def own_table(self, name: str) -> OwnTable:
@@ -114,7 +114,7 @@ class Lake:
         return sorted(info.base_name for info in found if info.type == pafs.FileType.Directory)
 
     def stream_status(self) -> StreamStatus:
-        """Return the table of streams that stopped, started or missed beats, by window."""
+        """Return the table `stream_status`: the streams that stopped, started or missed heartbeats, by window."""
         return StreamStatus(self.table(STREAM_STATUS), self.objects(), STATUS, self._clock)
 
     def streams(self) -> Streams:
@@ -146,12 +146,12 @@ class Lake:
         return WindowIndex(self.table(HEARTBEATS), self.table(HEARTBEAT_DIFFS), windowing, lookback)
 
     def table(self, name: str) -> LakeTable:
-        """Return a plain table: one of PARTITIONS, or `tables/NAME`."""
+        """Return a table as a plain LakeTable. `name` is one of PARTITIONS, or `tables/NAME`."""
         return LakeTable(self._place(name), PARTITIONS.get(name, windowed.PARTITION))
 
     def by_window(self) -> list[str]:
-        """Return the names of the windowed tables, as `table` takes them: diffs, status and custom ones. Raises
-        LakeError."""
+        """Return the names of all windowed tables, in the form that `table` takes: diffs, status and custom tables.
+        Raises LakeError."""
         return [HEARTBEAT_DIFFS, STREAM_STATUS, *(f"{OWN_TABLES}/{name}" for name in self.own_tables())]
 
     def _place(self, name: str, kept_bytes: int = 0) -> TablePlace:
@@ -161,8 +161,8 @@ class Lake:
 
 
 class OpenLake(Lake):
-    """A lake whose log and tables stay open. Every request for a part returns the open one, and each further read
-    fetches only what is new. One user at a time."""
+    """A lake that keeps its log and tables open. Each method returns the same part every time, and a later read fetches
+    only what is new. One user at a time."""
 
     def __init__(self, settings: LakeSettings, fields: Mapping[str, FieldKind], clock: Clock) -> None:
         super().__init__(settings, fields, clock)
