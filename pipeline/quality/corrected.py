@@ -29,10 +29,10 @@ VERSIONS_AT_ONCE = 20
 """The greatest number of versions whose corrections are written in one commit."""
 
 LONGEST = timedelta(minutes=1)
-"""A pass ends with the first commit after this time, and the next pass continues: other runs wait for it."""
+"""The time after which a pass ends, at its next commit. The next pass continues there. Other runs wait for a pass."""
 
 RACES = 10
-"""The greatest number of attempts of one pass when other followers commit first."""
+"""The greatest number of attempts in one pass, if other followers commit first."""
 
 DIFFS_KEY = ("stream_id", "event_time", "message_id")
 """The key of a row of `heartbeat_diffs`. If another copy of a heartbeat wins, with another message id, one row is
@@ -49,8 +49,8 @@ class FollowedTable:
 
 
 def follow(corrections: Corrections, followed: FollowedTable, clock: Clock) -> int:
-    """Record the changes of the table since the last pass, and return the number of rows. The first pass starts at the
-    beginning of the log.
+    """Record the changes of the table since the last pass, and return the number of rows recorded. The first pass
+    starts at the beginning of the log.
 
     Guarantee: each version is recorded once, however many followers run and wherever they are killed. If the table has
     no new commits, a pass costs one read. If no window was replaced, nothing is committed. Raises LakeError,
@@ -83,7 +83,8 @@ def follow(corrections: Corrections, followed: FollowedTable, clock: Clock) -> i
 def _stretches(
     corrections: Corrections, followed: FollowedTable, looked: int | None, newest: Position, clock: Clock
 ) -> Iterator[tuple[int, Position]]:
-    """Record one stretch of versions after another. For each, yield its row count and the position that it reaches."""
+    """Record the changes, one batch of versions at a time. Yield the number of rows and the last position of each
+    batch."""
     noted = corrections.noted(newest.table_id)
     after = max((version for version in (looked, noted) if version is not None), default=None)
     if after is not None and after > newest.version:
@@ -108,7 +109,7 @@ def _stretches(
 
 
 def _gap(followed: FollowedTable, first: int, last: int) -> pa.Table:
-    """Return the row that stands for versions whose commits are gone."""
+    """Return the row which records that the commits of these versions are gone."""
     detail = f"the commits of versions {first} to {last} are gone: which windows they replaced is not known"
     logger.warning("corrections of %s: %s", followed.name, detail)
     says = {"table": followed.name, "change": Change.UNKNOWN.value, "table_version": last, "detail": detail}
@@ -125,8 +126,8 @@ def _corrections(followed: FollowedTable, first: int, last: int) -> Iterator[pa.
 
 
 def _replaced(commit: Commit) -> list[tuple[str, list[str], list[str]]]:
-    """Return the windows that lost files and got new ones, with the old and the new files. A window that only got files
-    is computed for the first time; a window that only lost files is no longer kept."""
+    """Return the windows that a commit replaced, each with its old and its new files. A window with new files only is
+    computed for the first time. A window with old files only is no longer kept."""
     old, new = defaultdict[str | None, list[str]](list), defaultdict[str | None, list[str]](list)
     for found, files in ((old, commit.removed), (new, commit.added)):
         for file in files:
@@ -173,8 +174,8 @@ def _rows(columns: Mapping[str, Any], count: int) -> pa.Table:
 
 
 def _read(followed: FollowedTable, paths: Iterable[str]) -> pl.DataFrame:
-    """Read all rows of these files, whichever version lists them. Raises ObjectMissing if a file is gone,
-    ArrowException if a file is damaged, LakeError."""
+    """Read all rows of these files, even if the current version no longer lists them. Raises ObjectMissing if a file is
+    gone, ArrowException if a file is damaged, LakeError."""
     table = followed.table.table
     files, read = table.folder, list[pl.DataFrame]()
     for path in paths:
@@ -188,16 +189,16 @@ def _read(followed: FollowedTable, paths: Iterable[str]) -> pl.DataFrame:
 
 
 SIDE = "tidemark.side"
-"""Column with the side of a row: old (-1) or new (1). No column of a table has this name."""
+"""The column that says which frame a row is from: old (-1) or new (1). No column of a table has this name."""
 
 
 def row_changes(old: pl.DataFrame, new: pl.DataFrame, key: Sequence[str]) -> pl.DataFrame:
     """Return the rows that are in only one of the two frames, sorted by key; none if both have the same rows.
 
-    If a key is unique in `old` and in `new`, and its rows differ, the row is `changed`. Other rows are compared as
-    multisets: a surplus copy in `old` is `removed`, one in `new` is `added`. Two rows are equal if their JSON is equal.
-    A column that one side lacks is null there. Times are RFC 3339 in UTC with microseconds, numbers that JSON cannot
-    express are null, bytes are base64.
+    If a key occurs once in each frame, and its two rows differ, the row is `changed`. Other rows are compared as
+    multisets: a surplus copy in `old` is `removed`, a surplus copy in `new` is `added`. Two rows are equal if their
+    JSON is equal. A column that only one frame has is null in the other. In JSON, times are RFC 3339 in UTC with
+    microseconds, bytes are base64, and numbers that JSON cannot express are null.
     """
     both = pl.concat(
         [old.with_columns(pl.lit(-1).alias(SIDE)), new.with_columns(pl.lit(1).alias(SIDE))], how="diagonal_relaxed"

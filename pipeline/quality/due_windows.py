@@ -38,8 +38,8 @@ class Inputs:
 
 @dataclass(frozen=True, slots=True)
 class ComputedWindows:
-    """The numbers of the computed windows of `heartbeat_diffs`, in order. `sums` are the prefix sums of their hashes
-    (one element more), so a difference of two sums identifies any stretch of windows."""
+    """The numbers of the computed windows of `heartbeat_diffs`, in order. `sums` has the prefix sums of the hashes of
+    the windows and their runs (one element more), so the difference of two sums is a digest of a range of windows."""
 
     windowing: Windowing
     numbers: npt.NDArray[np.int64]
@@ -47,7 +47,8 @@ class ComputedWindows:
 
     @classmethod
     def of(cls, runs: Mapping[str, str], windowing: Windowing) -> "ComputedWindows":
-        """Build from the run that computed each window, keyed by window. Windows of another length are left out."""
+        """Build from `runs`, which maps each window's key to the run that computed the window. Windows of another
+        length are left out."""
         numbers, is_of_length = window_numbers(list(runs), windowing)
         hashes = np.array([_hash(f"{key} {run}") for key, run in runs.items()], dtype=np.uint64)[is_of_length]
         numbers = numbers[is_of_length]
@@ -65,25 +66,26 @@ class ComputedWindows:
         return Inputs(own, reached[has_any], (self.sums[high] - self.sums[low])[has_any])
 
     def reached_by(self, spans: Iterable[range], own: Windowing, lookback: timedelta) -> list[range]:
-        """Return the windows of `own` whose input overlaps one of these stretches of windows of `heartbeat_diffs`."""
+        """Return the windows of `own` with input from `spans`, which are ranges of windows of `heartbeat_diffs`."""
         ratio, back = self._measures(own, lookback)
         return [range(span.start // ratio, (span.stop - 1 + back) // ratio + 1) for span in spans]
 
     def within(self, closed: range, own: Windowing, expired: timedelta) -> range:
-        """Return the windows of `own` that lie wholly in `closed`, without its first `expired`."""
+        """Return the windows of `own` that lie wholly in `closed`, after a time `expired` is cut off its start."""
         ratio, first = self._measures(own, expired)
         return range(-(-(closed.start + first) // ratio), closed.stop // ratio)
 
     def _measures(self, own: Windowing, time: timedelta) -> tuple[int, int]:
-        """Return the length of a window of `own`, and `time` rounded up, in windows of `heartbeat_diffs`."""
+        """Convert the length of a window of `own`, and `time`, to a number of windows of `heartbeat_diffs`. `time` is
+        rounded up."""
         return own.length // self.windowing.length, -(-time // self.windowing.length)
 
 
 @dataclass(frozen=True, slots=True)
 class Followed:
     """The state of `heartbeat_diffs` that custom tables follow: its computed windows, its lookback, the numbers of the
-    closed windows, and `waiting`, those of them that are not computed yet. If `is_expiring`, heartbeats before the
-    closed windows are not kept, except the lookback."""
+    closed windows, and the closed windows that are not computed yet (`waiting`). If `is_expiring`, heartbeats before
+    the closed windows are removed, except those in the lookback."""
 
     computed: ComputedWindows
     lookback: timedelta
@@ -100,8 +102,8 @@ class Followed:
 
     def due(self, own: Windowing, lookback: timedelta, made: MadeWindows) -> list[int]:
         """Return the numbers of the due windows of a table with the windows `own` and this lookback, in order. `made`
-        has the digests that its computed windows were made from. A window whose input is still to be computed in
-        `heartbeat_diffs` is not due: it would be computed twice. Raises LakeError."""
+        has the digest of the input that each computed window was made from. A window is not due while `heartbeat_diffs`
+        has yet to compute some of its input: it would be computed twice. Raises LakeError."""
         inputs, waiting = self.computed.inputs(own, lookback), self.computed.reached_by(self.waiting, own, lookback)
         expired = further_back(lookback, self.lookback) if self.is_expiring else NO_TIME
         whole = self.computed.within(self.closed, own, expired)
@@ -115,8 +117,8 @@ class Followed:
 
 
 def further_back(lookback: timedelta, of_diffs: timedelta) -> timedelta:
-    """Return by how much a table looks back further than `heartbeat_diffs`, whose lookback determines which heartbeats
-    are kept."""
+    """Return how much further a table looks back than `heartbeat_diffs`. Heartbeats are kept only for the lookback of
+    `heartbeat_diffs`."""
     return max(lookback - of_diffs, NO_TIME)
 
 

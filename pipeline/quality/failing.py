@@ -1,5 +1,5 @@
-"""Unresolved failures. Runs: failures over windows not computed since, and those of a custom table since its last
-success. Ticks: failures of sensors without a successful tick since, and an overdue decision.
+"""Finds unresolved failures. A failed run counts until its windows are computed, or its custom table succeeds. A failed
+tick counts until its sensor succeeds. An overdue decision counts as well.
 
 A process notes its ticks in memory, in a file next to `services.json`, and in the lake.
 """
@@ -25,12 +25,13 @@ from tidemark.pipeline.watermark.decision import Decision
 from tidemark.pipeline.windows import Windowing
 
 LEAST_REASON = 40
-"""The length to which reasons are cut if the file has no room for all failing sensors, in characters."""
+"""The length, in characters, to which reasons are cut if the file is too small for all failing sensors."""
 
 
 @dataclass(frozen=True, slots=True)
 class SensorTicks:
-    """The ticks of a sensor: when the last successful tick ended, and the failure since, or why the sensor waits."""
+    """The ticks of a sensor. `good` is the end of its last successful tick. `failed` is its failure since then, or the
+    reason why it waits."""
 
     good: datetime | None = None
     failed: FailedTick | None = None
@@ -57,11 +58,12 @@ class Running:
 
     @property
     def failing(self) -> list[FailedTick]:
-        """The sensors whose ticks fail, or that wait."""
+        """The notes of the sensors that fail or wait."""
         return [ticks.failed for ticks in self.sensors.values() if ticks.failed]
 
     def joined(self, other: "Running | None") -> "Running":
-        """Return these notes, with newer notes of another process about the sensors of the same lake."""
+        """Merge with another process's notes, if they are about the same lake. The newer note of each sensor is
+        kept."""
         if other is None or other.lake != self.lake:
             return self
         sensors = dict(other.sensors)
@@ -71,8 +73,8 @@ class Running:
 
     @property
     def stale_settings(self) -> str | None:
-        """A sentence if the settings file has changed since it was read; None otherwise, or if the process has
-        ended."""
+        """A sentence which says that the settings file has changed since the process read it. None if the file has not
+        changed, or if the process has ended."""
         if self.settings is None or not self.process.runs():
             return None
         file, when = Path(self.settings.path), "is gone"
@@ -90,7 +92,8 @@ KIND: JsonKind[Running] = JsonKind("", holds=Running, suffix=".running.json")
 
 
 def file_of(settings: Settings) -> SlotFile[Running] | None:
-    """Return the file of a pipeline; None if its folder does not exist, as in another Dagster project."""
+    """Return the file for a pipeline's notes; None if the state folder does not exist, as in another Dagster
+    project."""
     folder = settings.dagster.state_folder
     if not folder.is_absolute() or not folder.is_dir():
         return None
@@ -99,7 +102,7 @@ def file_of(settings: Settings) -> SlotFile[Running] | None:
 
 def read_running(settings: Settings) -> Running | None:
     """Read the newest note of this pipeline's process on this machine; None if there is none. A process that read the
-    same settings file counts too: the file may name another lake by now."""
+    same settings file counts even if it uses another lake: the file may have changed since."""
     folder = settings.dagster.state_folder
     mine, file = [], settings.read_from
     for path in folder.glob(KIND.name("*")) if folder.is_absolute() else ():
@@ -110,15 +113,15 @@ def read_running(settings: Settings) -> Running | None:
 
 
 def read_word(file: SlotFile[Running]) -> Running | None:
-    """Read a file; None if it is unreadable, damaged, or of a later version."""
+    """Read a file of notes; None if it is unreadable, damaged, or of a later version."""
     with suppress(LakeError, OSError):
         return file.read()
     return None
 
 
 def ever_smaller(said: Running) -> Iterator[Running]:
-    """Yield the note, then shorter versions for a file without room: first reasons are cut, then sensors are left out.
-    The sensors that have failed longest are kept longest."""
+    """Yield the note, then shorter and shorter versions in case the file is too small. First the reasons are cut, then
+    sensors are left out. The sensors that have failed longest are left out last."""
     yield said
     failing = sorted(said.failing, key=lambda one: one.since)
     while failing:
@@ -137,10 +140,10 @@ logger = logging.getLogger(__name__)
 
 
 class TickNotes:
-    """Records the ticks of one process' sensors. No call raises, and no decision depends on the notes. Thread-safe.
+    """Records the ticks of one process's sensors. No call raises, and no decision depends on the notes. Thread-safe.
 
-    The file is for this machine. It is written first, since a full lake accepts no note. The lake's notes are for other
-    machines.
+    The file is for readers on this machine. It is written first, because a full lake accepts no notes. The notes in the
+    lake are for other machines.
     """
 
     def __init__(self, settings: Settings, clock: Clock) -> None:
@@ -157,8 +160,8 @@ class TickNotes:
         return self._not_good(sensor, reason_of(error), noted_in, waits=False)
 
     def good(self, sensor: str, lake: FailedTicks, waits: str = "") -> None:
-        """Record a successful tick. If it had to leave messages waiting, `waits` says why. The first successful tick of
-        a process deletes the notes of earlier processes from the lake."""
+        """Record a successful tick. If the tick had to leave messages waiting, `waits` says why. The first successful
+        tick of a process deletes the notes of earlier processes from the lake."""
         if waits:
             self._not_good(sensor, waits, lake, waits=True)
             return
@@ -175,8 +178,8 @@ class TickNotes:
         return failed if lake is None else lake.note(failed)
 
     def _tell(self, sensor: str, failed: FailedTick | None) -> FailedTick | None:
-        """Write the outcome, merged with newer notes of other processes. Returns the failure merged with its earlier
-        ones."""
+        """Write the outcome, merged with newer notes of other processes. Returns the failure, combined with the
+        sensor's earlier failures."""
         with self._lock:
             said = self._said.joined(None if self._file is None else read_word(self._file))
             before = said.sensors.get(sensor, SensorTicks())
@@ -199,11 +202,11 @@ WINDOWS_STAND_FOR = timedelta(days=1)
 minutes."""
 
 DRAINS_STAND_FOR = timedelta(hours=1)
-"""The age at which a failed run that reads the subscriptions is dropped. A later run deletes its notes."""
+"""The age at which the failure of a run that reads the subscriptions is dropped. A later run deletes its notes."""
 
 TICKS_MISSED, LOOKS_EVERY = 3, timedelta(seconds=5)
-"""A decision is overdue after this number of ticks. Dagster's daemon evaluates sensors at the given interval, so ticks
-are never closer together."""
+"""A decision is overdue after TICKS_MISSED ticks. Ticks are at least LOOKS_EVERY apart: Dagster's daemon evaluates
+sensors at this interval."""
 
 TRACKING = "tracking"
 """The name of the sensor that makes the decisions."""
@@ -225,9 +228,9 @@ def with_age(said: str, decided_at: datetime, tick: timedelta, now: datetime) ->
 
 @dataclass(frozen=True, slots=True)
 class TicksNow:
-    """The state of a pipeline's ticks: the sensors whose ticks fail or wait, sorted by name. `standing` is a sentence
-    if a decision is overdue, `settings` a sentence if the settings file has changed since the running pipeline read
-    it."""
+    """The state of a pipeline's ticks. `failing` has the sensors that fail or wait, sorted by name. `standing` is a
+    sentence if a decision is overdue. `settings` is a sentence if the settings file has changed since the running
+    pipeline read it."""
 
     failing: Sequence[FailedTick]
     standing: str | None = None
@@ -310,8 +313,8 @@ def _why(settings: Settings, running: Running | None) -> str:
 @dataclass(frozen=True, slots=True)
 class Failing:
     """Unresolved failures of runs: the number of kept notes, the time of the first and the last, the reason of the
-    last, and the first and the last window that wait because of them. Without windows, the runs belong to a custom
-    `table`, or to `job`, the last run's job, which reads the subscriptions."""
+    last, and the first and the last window that wait because of them. Without windows, these are runs of a custom
+    `table`, or of a `job` that reads the subscriptions (the last run's job)."""
 
     failures: int
     since: datetime
@@ -343,7 +346,7 @@ class Failing:
 
 
 def computed_at(files: Iterable[DataFile]) -> dict[str, datetime]:
-    """Return the time of the newest commit of each computed window, from the table's files."""
+    """Return the time of each computed window's newest commit, by the window's key."""
     found = dict[str, datetime]()
     for file in files:
         found[file.partition] = max(file.added_at, found.get(file.partition, file.added_at))
@@ -361,7 +364,7 @@ def failing(
     notes: Sequence[FailedRun], computed: Mapping[str, datetime], windowing: Windowing, now: datetime
 ) -> Failing | None:
     """Summarize the unresolved failures among `notes`, which are newest first; None if there are none. A failure is
-    resolved once each of its windows was computed after it."""
+    resolved when all its windows have been computed since."""
     standing, waiting = [], list[str]()
     for note in notes:
         if now - note.at > (WINDOWS_STAND_FOR if note.stretches else DRAINS_STAND_FOR):
@@ -393,7 +396,8 @@ def _files(table: LakeTable) -> list[DataFile]:
 def _waiting(
     note: FailedRun, stretch: tuple[str, str], computed: Mapping[str, datetime], windowing: Windowing
 ) -> list[str]:
-    """Return the first and the last window of a stretch that were not computed after the note, or an empty list."""
+    """Return the first and the last window of the range `stretch` that have not been computed since the note. If all
+    have, the list is empty."""
     try:
         numbers = range(*(windowing.number_of(windowing.named(key).start) for key in stretch))
     except ValueError:  # windows of another length, before the settings changed

@@ -128,8 +128,8 @@ class WindowProgress:
     windows: WindowSettings
 
     def stage(self, window: Window) -> Stage:
-        """Return a window's progress. A closed window is EMPTY if no run will be requested for it: neither the window
-        nor its lookback holds a heartbeat, and it did not close live after one. Raises LakeError."""
+        """Return a window's progress. A closed window is EMPTY if no run will be requested for it: it would have no
+        rows, and it is not live (`tidemark.pipeline.windows.due`). Raises LakeError."""
         # Read in this order: every heartbeat below the watermark is in the table, and an expiry is noted before any
         # heartbeat is removed.
         watermark = self.lake.tracking_log().newest().watermark

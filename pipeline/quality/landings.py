@@ -1,6 +1,6 @@
 """Finds the heartbeats that landed too late: below the watermark (late), or after their window was computed (missed).
 
-A heartbeat first lands with the files that hold it, unless earlier files held it already.
+A heartbeat first lands with the first file that holds a copy of it.
 """
 
 import logging
@@ -41,8 +41,9 @@ FEW = 5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Counts:
-    """Heartbeats of a kind per window and per stream, and the number of `rows` among which they were found. `damaged`
-    maps unreadable files of `heartbeats` to their event hours, whose rows are not counted."""
+    """Counts of one kind of heartbeats, such as late ones, per window and per stream. `rows` is the number of rows that
+    were searched. `damaged` maps unreadable files of `heartbeats` to their event hours. Rows of these hours are not
+    counted."""
 
     rows: int = 0
     by_window: Mapping[str, int] = field(default_factory=dict)
@@ -51,12 +52,12 @@ class Counts:
 
     @property
     def total(self) -> int:
-        """The number of heartbeats of the kind."""
+        """The number of these heartbeats in all streams."""
         return sum(self.by_stream.values())
 
     @property
     def share(self) -> float:
-        """Their share of the rows."""
+        """The share of these heartbeats in the rows."""
         return self.total / self.rows if self.rows else 0.0
 
 
@@ -108,7 +109,7 @@ class StaleWindow:
 class MissedHeartbeats(Counts):
     """The heartbeats that landed after their window was computed, as of these versions of the two tables.
 
-    A heartbeat counts once, in its own window, until that window is recomputed. After that it counts in `mended`, a
+    A heartbeat counts once, in its own window, until that window is recomputed. From then on it counts in `mended`, the
     total since the lake's first check. During a long check, `left` is the number of commits, manifests or hours still
     to be read; until it is 0, the other figures are incomplete.
     """
@@ -134,8 +135,8 @@ class AffectedWindows:
         return self.windowing.containing(from_us(start_us)).key
 
     def starts(self, event_us: Ints) -> list[tuple[Ints, NDArray[np.bool_]]]:
-        """Return a pair for each step 0, 1, …: the start of the window `step` windows after each event time's own, and
-        whether the event time affects that window."""
+        """For each step 0, 1, …, return a pair: the start of the window that is `step` windows after each event time's
+        own window, and whether the event time affects that window."""
         length_us, lookback_us = duration_us(self.windowing.length), duration_us(self.lookback)
         own = event_us - event_us % length_us
         offsets = range(0, length_us + lookback_us, length_us)
@@ -160,9 +161,9 @@ class AffectedWindows:
 def missed_by(
     landings: pa.Table, versions: Mapping[str, int], affected: AffectedWindows
 ) -> tuple[pa.Table, MissedHeartbeats]:
-    """Return the first landings that some window still lacks, and the missed heartbeats. `versions` has the version
-    that each computed window was computed from. `mended` counts heartbeats that were missed at the last check and are
-    no longer missed."""
+    """Return the rows of `landings` that some window still lacks, and the missed heartbeats. `versions` has the version
+    of `heartbeats` that each window was computed from. `mended` counts heartbeats that were missed at the last check
+    and are no longer missed."""
     event_us, landed_with = microseconds(landings["event_time"]), landings["version"].combine_chunks().to_numpy()
     was_missed = landings["missed"].combine_chunks().to_numpy(zero_copy_only=False)
     lacking_by_place = []
@@ -196,7 +197,8 @@ LANDINGS = pa.schema(
 NO_ROWS = pa.Table.from_batches(
     [], pa.schema({**dict.fromkeys(IDENTITY_SOURCE, pa.string()), "event_time": MOMENT, "late": pa.bool_()})
 )
-"""An empty table with the columns that are read: those of IDENTITY_SOURCE, and `late`, by which some are chosen."""
+"""An empty table with the columns that are read: IDENTITY_SOURCE, the event time, and `late`, by which rows are
+filtered."""
 
 EVERY, NONE = pc.scalar(True), pc.scalar(False)
 """The filters that accept every row, and no row."""
@@ -206,11 +208,12 @@ def first_landings(
     heartbeats: LakeTable, files: Sequence[AddedFile], before: datetime, now: DeltaTable, since: Sequence[Commit]
 ) -> tuple[pa.Table, dict[str, str]]:
     """Return the heartbeats with event times below `before` that first landed with these files, as rows of LANDINGS
-    without copies, and the damaged files with their event hours, of which no rows are returned.
+    without copies. The second value maps damaged files to their event hours. No rows of these hours are returned.
 
-    The version before the oldest file determines what had landed earlier. `now` is a later version; `since` has the
-    commits that added these files and all commits after them. Assumption: copies that landed later are in these files.
-    Memory is bounded by the files of one event hour. Raises ObjectMissing if a file or that earlier version is gone.
+    The version before the oldest file shows which heartbeats had landed earlier. `now` is a later version. `since` has
+    the commits that added these files and all commits after them. Assumption: copies that landed later are in these
+    files. Memory is bounded by the files of one event hour. Raises ObjectMissing if a file or that earlier version is
+    gone.
     """
     by_hour = defaultdict[str, list[AddedFile]](list)
     for file in files:
@@ -245,14 +248,16 @@ def _held_before(
 
 
 def landings(heartbeats: pa.Table, version: int) -> pa.Table:
-    """Convert heartbeats with the columns of IDENTITY to rows of LANDINGS with this version, not missed yet."""
+    """Convert heartbeats with the columns of IDENTITY to rows of LANDINGS with this version. None of them is missed
+    yet."""
     count = heartbeats.num_rows
     rows = heartbeats.append_column("version", pa.array([version] * count, pa.int64()))
     return rows.append_column("missed", pa.array([False] * count, pa.bool_())).cast(LANDINGS)
 
 
 def earliest(landed: Sequence[pa.Table]) -> pa.Table:
-    """Merge rows of LANDINGS to one row per heartbeat, with its least version; missed if any of its rows was."""
+    """Merge rows of LANDINGS to one row per heartbeat, with the least version. It is missed if one of the merged rows
+    is."""
     rows = pa.concat_tables(landed).group_by(list(IDENTITY), use_threads=False)
     first = rows.aggregate([("version", "min"), ("missed", "max")])
     named = first.rename_columns({"version_min": "version", "missed_max": "missed"})
@@ -267,7 +272,7 @@ def _rows(heartbeats: LakeTable, file: AddedFile, before: datetime) -> pa.Table:
 
 
 def files_by_hour(table: DeltaTable, files: pa.Table, hours: Iterable[str]) -> dict[str, list[AddedFile]]:
-    """Return the files of these event hours, by hour. `files` is the result of `listed`; a table may have thousands of
+    """Return the files of these event hours, by hour. `files` is the result of `listed`, which may cover thousands of
     hours."""
     files = files.filter(pc.is_in(files[f"partition.{PARTITION}"], pa.array(sorted(hours), pa.string())))
     columns = files["path"], files[f"partition.{PARTITION}"], files["oldest"], files["newest"]
@@ -297,7 +302,7 @@ def held_in(heartbeats: LakeTable, files: Sequence[AddedFile], rows: pa.Table, o
 
 
 def read_rows(heartbeats: LakeTable, file: AddedFile, wanted: pc.Expression) -> pa.Table:
-    """Read the columns of NO_ROWS of the rows that pass a filter. Raises DamagedFile, OSError."""
+    """Read the rows that pass a filter, with the columns of NO_ROWS. Raises DamagedFile, OSError."""
     with heartbeats.naming_damage(file.path):
         return heartbeats.file_rows(file.path, NO_ROWS.schema, wanted)
 
@@ -319,8 +324,8 @@ class TableComparison:
 
     `lacking` has the heartbeats found so far that are not in their own window, as rows of LANDINGS. The version with
     which they first landed is unknown, so the compared version is used. `unknown` has the windows found so far that may
-    not have read everything in their lookback. `damaged` maps unreadable files of `heartbeats` to their event hours,
-    which are not compared. One event hour is in memory at a time.
+    lack heartbeats of their lookback. `damaged` maps unreadable files of `heartbeats` to their event hours. These hours
+    are not compared. One event hour is in memory at a time.
     """
 
     def __init__(
@@ -330,7 +335,7 @@ class TableComparison:
         versions: tuple[int, int],
         affected: AffectedWindows,
     ) -> None:
-        """Raises ObjectMissing if one of the two versions can no longer be read, LakeError."""
+        """Open both tables at these versions. Raises ObjectMissing if one of them can no longer be read, LakeError."""
         heartbeats, diffs = (table.at(at) for table, at in zip((landed, computed), versions, strict=True))
         self.tables = ids_of(heartbeats, diffs)
         self.heartbeats, self.diffs = heartbeats, diffs
@@ -392,9 +397,9 @@ class TableComparison:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Late(Counts):
-    """The late heartbeats with event times from the hour of `since`, and the number of late rows that are copies. As in
-    `heartbeat_diffs`, a heartbeat is late if no copy of it landed in time. Rows of damaged files count if they were
-    read earlier."""
+    """The late heartbeats with event times in or after the hour of `since`, and the number of late rows that are
+    copies. As in `heartbeat_diffs`, a heartbeat is late if no copy of it landed in time. Rows of a damaged file count
+    if they were read before the damage."""
 
     since: datetime
     copies: int = 0
@@ -408,8 +413,8 @@ NOTHING = identities(NO_ROWS)
 
 @dataclass(frozen=True, slots=True)
 class _Hour:
-    """The identities of the late rows in the files of an event hour, and of those that also landed in time. Both
-    include copies."""
+    """The heartbeats of an event hour that have a late row (`late`), and those of them that also landed in time
+    (`in_time`). Both are identities, with copies. `files` are the files that were read."""
 
     files: frozenset[str]
     late: pa.Table
@@ -417,7 +422,7 @@ class _Hour:
 
     @property
     def first(self) -> pa.Table:
-        """The late heartbeats without copies, and without those of which a copy landed in time."""
+        """The late heartbeats, once each, except those with a copy that landed in time."""
         each = self.late.group_by(list(IDENTITY), use_threads=False).aggregate([])
         return each.join(self.in_time, list(IDENTITY), join_type="left anti", use_threads=False)
 
@@ -438,7 +443,7 @@ class LateHeartbeats:
         self._hours: dict[str, _Hour] = {}
 
     def since(self, since: datetime) -> Late:
-        """Count the late heartbeats with event times from the hour of `since`. Raises LakeError."""
+        """Count the late heartbeats with event times in or after the hour of `since`. Raises LakeError."""
         table = self._heartbeats.current()
         if table is None:
             return Late(since=since)
@@ -475,7 +480,7 @@ class LateHeartbeats:
         )
 
     def _read(self, known: _Hour, files: Sequence[AddedFile], may_be_late: AbstractSet[str]) -> _Hour:
-        """Return the hour after reading its new files."""
+        """Read an event hour's new files, and add their late rows to those that are `known`."""
         if not known.files <= {file.path for file in files}:
             known = UNREAD  # they were replaced
         new = [file for file in files if file.path not in known.files]
@@ -491,7 +496,8 @@ class LateHeartbeats:
 
 
 def _compact(tables: Sequence[pa.Table]) -> pa.Table:
-    """Copy all rows into one chunk: the few rows of a join hold a quarter of a megabyte, and these stay for a day."""
+    """Copy all rows into one chunk. The few rows of a join occupy a quarter of a megabyte, and they are kept for a
+    day."""
     return pa.concat_tables(tables).combine_chunks()
 
 

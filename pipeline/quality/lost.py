@@ -1,7 +1,8 @@
-"""Compares what tracking saw with what landed, by publish second: messages outstanding on base, and messages lost.
+"""Finds messages that are outstanding on base, and messages that were lost, by comparing what tracking saw with what
+landed.
 
 A seek forward, an expiry, or another consumer that acknowledges on base removes messages unnoticed. Tracking received
-them too, so the histogram still counts them by publish second and event second.
+these messages too, so the histogram still counts them, by publish second and event second.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -37,17 +38,18 @@ WIDTHS = (1, 2, 5, 10, 30, 60, 120, 300, 600, 1800, 3600, 7200, 21600, 43200, 86
 """The possible lengths, in seconds, of the stretches into which publish seconds are merged for display."""
 
 COUNTED_AT_ONCE, AUDITED_AT_ONCE = timedelta(hours=1), 10 * SECONDS_A_MINUTE
-"""Publish time whose landed messages are in memory at once: behind a straggler there may be days of them. The audit
-also holds their event times, in the process of the sensors."""
+"""The range of publish time from which landed messages are in memory at once. After a straggler, days of messages may
+have landed. The audit's range is shorter: it also needs event times, and it runs in the sensors' process."""
 
 LANDINGS = ("message_id", "landed_at")
 
 
 @dataclass(frozen=True, slots=True)
 class Stretch:
-    """A stretch of publish time, `[published_from, published_before)`: the messages that tracking counted, including
-    redeliveries, the distinct messages that landed, and the least event time that tracking saw (None if it saw none).
-    If messages hold several heartbeats, each heartbeat and each rejection of a message counts."""
+    """The messages of a range of publish time, `[published_from, published_before)`. `tracked` is the number that
+    tracking counted, including redeliveries. `landed` is the number of distinct messages that landed.
+    `oldest_event_time` is the least event time that tracking saw (None if it saw none). If messages hold several
+    heartbeats, each heartbeat and each rejection of a message counts."""
 
     published_from: datetime
     published_before: datetime
@@ -81,8 +83,9 @@ class Outstanding:
         return _event_time(int(self.seconds[3].min(initial=NO_MINIMUM)))
 
     def in_lines(self, at_most: int) -> list[Stretch]:
-        """Merge the seconds into the shortest stretches of WIDTHS, aligned to the epoch, that give at most `at_most`
-        lines. If even the longest gives more, return them all. Empty stretches are left out."""
+        """Merge the seconds into at most `at_most` stretches. Their length is the shortest of WIDTHS that is long
+        enough. If even the longest gives more stretches, return all of them. Stretches are aligned to the epoch, and
+        empty ones are left out."""
         second, *counts = self.seconds
         for width in WIDTHS:
             merged = grouped([second // width, *counts], [np.add, np.add, np.minimum])
@@ -106,8 +109,8 @@ def _event_time(event_us: int) -> datetime | None:
 
 
 def outstanding(histogram: Histogram, landed: Mapping[int, int], since: datetime, before: datetime) -> Outstanding:
-    """Subtract the landed from the tracked messages published in `[since, before)`, per publish second. `landed` has
-    the distinct landed messages per publish second, from `landed_by_second`."""
+    """Subtract the landed from the tracked messages published in `[since, before)`, per publish second. `landed` is the
+    result of `landed_by_second`."""
     first, end = bucket_of(since), bucket_of(before)
     cells = cells_between(histogram, first, end)
     columns = [cells[name].to_numpy() for name in ("second", "count", "oldest_us")]
@@ -139,8 +142,9 @@ def cells_between(histogram: Histogram, start: int, end: int) -> pa.Table:
 def landed_by_second(
     heartbeats: Heartbeats, quarantine: Quarantine, since: datetime, before: datetime
 ) -> dict[int, int]:
-    """Count the distinct messages that have landed, in either table, per publish second. `since` and `before` are whole
-    seconds. Reads only files that may hold such messages, COUNTED_AT_ONCE at a time."""
+    """Count the distinct messages in both tables that were published in `[since, before)`, per publish second. `since`
+    and `before` are whole seconds. Only files that may hold such messages are read, for COUNTED_AT_ONCE of publish time
+    at a time."""
     landed: dict[int, int] = {}
     while since < before:
         until = min(since + COUNTED_AT_ONCE, before)
@@ -161,11 +165,12 @@ def without_requeued(
     before: datetime,
     damaged: dict[str, str] | None = None,
 ) -> pa.Table:
-    """Drop the elements of a message that landed after the message was rejected. `good` and `bad` are rows of
-    `with_seconds`; `damaged` is as for `published_between` of `heartbeats`.
+    """Drop the heartbeats that landed after their message, which holds several, was rejected. `good` and `bad` are rows
+    of `with_seconds`; `damaged` is as for `published_between` of `heartbeats`.
 
-    Tracking counted each usable element, and the rejection once. The rejection stands for the elements that a requeue
-    landed later. Nothing more is read unless messages with several heartbeats were rejected.
+    Tracking counted each usable heartbeat of the message, and its rejection once. Heartbeats that a requeue landed
+    later are already counted by the rejection. Landing times are read only if messages with several heartbeats were
+    rejected.
     """
     messages = messages_of(good["message_id"])
     is_element = pc.not_equal(messages, good["message_id"])
@@ -206,8 +211,8 @@ def distinct_messages(rows: pa.Table) -> pa.Table:
 
 @dataclass(frozen=True, slots=True)
 class AuditedMinute:
-    """A minute of publish time: messages that tracking counted, messages that landed, and the bounds of the number
-    lost. `minute` is the start of the minute."""
+    """The messages of a minute of publish time, which starts at `minute`: the number that tracking counted, the number
+    that landed, and the bounds of the number that was lost."""
 
     minute: datetime
     tracked: int
@@ -280,14 +285,16 @@ def audit(
 
 
 def _passed(numbered: tuple[int, DecisionRecord] | None) -> int | None:
-    """Return the publish second below which base had nothing outstanding at this decision; None without a reading."""
+    """Return the publish second below which base had nothing outstanding at this decision; None if it has no reading of
+    base."""
     if numbered is None or (base := numbered[1].decision.base) is None:
         return None
     return bucket_of(base.oldest_unacked - numbered[1].policy.base_slack)
 
 
 def _tracked(log: TrackingLog, since: datetime | None) -> Histogram:
-    """Return the cells live at `since` and all later ones: every message that base had not passed by then."""
+    """Return the histogram as of `since` plus all later cells. It counts every message that base had not passed by
+    `since`."""
     state, ticks = recorded_ticks(log, since)
     histogram = state.histogram
     for tick in ticks:
@@ -301,12 +308,12 @@ def _compared(
     cells: pa.Table, heartbeats: Heartbeats, quarantine: Quarantine, start: int, end: int
 ) -> tuple[Ints, Mapping[str, str]]:
     """Return one row per publish second in `[start, end)`: tracked, landed, lost at least, lost at most. The second
-    value maps damaged files to their event hours, which are not counted.
+    value maps damaged files to their event hours. These hours are not counted.
 
-    A landed heartbeat fills the cell of its clamped event time and that of its original event time, which logs from
-    before the clamp have. A rejected message, whose event time is not kept, may have filled any cell of its second. A
-    cell of rejected messages counts as lost only if nothing landed from its second. A cell of copies never counts,
-    because it may hold a redelivery.
+    A landed heartbeat fills two cells: one for its clamped event time, and one for its original event time, because
+    older logs did not clamp. A rejected message may have filled any cell of its second, because its event time is not
+    kept. A cell of rejected messages counts as lost only if nothing landed from its second. A cell of copies never
+    counts, because it may hold a redelivery.
     """
     times, damaged = (bucket_start(start), bucket_start(end)), dict[str, str]()
     good = heartbeats.published_between(*times, ("message_id", "publish_time", "event_time"), damaged)
@@ -340,8 +347,8 @@ def _compared(
 
 
 def _without(hours: Collection[str], rows: pa.Table, event: str) -> pa.Table:
-    """Drop the rows that may belong to one of these event hours, by the event second that tracking counted. If it is
-    the publish second, the true event time may lie in any later hour."""
+    """Drop the rows that may belong to one of these event hours, by the event second that tracking counted (the column
+    `event`). If that is the publish second, it may be clamped, and the true event time may lie in any later hour."""
     begins = np.array([bucket_of(datetime.strptime(hour, HOUR_FORMAT).replace(tzinfo=UTC)) for hour in hours])
     second, counted = rows["second"].to_numpy(), rows[event].to_numpy()
     may_be = np.isin(counted // SECONDS_AN_HOUR, begins // SECONDS_AN_HOUR)

@@ -87,22 +87,22 @@ def read_null_fields(heartbeats: LakeTable, names: Iterable[str], since: datetim
 
 
 RECENT = timedelta(hours=1)
-"""The reach of the checks of what landed recently, and of the count of losses."""
+"""How far back the checks of recently landed rows look, and the count of losses."""
 
 NEWEST_FILES = 10
-"""The greatest number of files from which the most frequent reason is derived: each is a request on a bucket."""
+"""The greatest number of files that are read to find the most frequent reason. In a bucket, each file is a request."""
 
 
 def read_reasons(lake: Lake, meant: Rejected = EVERY) -> Reasons:
-    """Count the waiting and the requeued messages by their latest reason. Raises LakeError."""
+    """Count the waiting and the requeued messages that match `meant`, by their latest reason. Raises LakeError."""
     requeued, since = lake.requeued(), first_day(meant.since)
     return lake.quarantine().reasons(meant, requeued.ids(requeued.between(since=since)), lake.rejudged().by_day(since))
 
 
 def newest_waiting(lake: Lake, meant: Rejected, limit: int) -> Sequence[dict[str, Any]]:
-    """Return at most `limit` rows of waiting messages, the last rejected first: the columns of `quarantine` except the
-    partition, with the latest reason and detail. Days are read from the newest, and only as many as needed. Raises
-    LakeError."""
+    """Return at most `limit` rows of waiting messages that match `meant`, the last rejected first. A row has the
+    columns of `quarantine` except the partition, with the latest reason and detail. Days are read from the newest, and
+    no more than needed. Raises LakeError."""
     quarantine, requeued = lake.quarantine(), lake.requeued()
     since = first_day(meant.since)
     gone, told = requeued.ids(requeued.between(since=since)), lake.rejudged().by_day(since)
@@ -138,8 +138,8 @@ class QuarantineShare:
 
 
 def read_quarantine_share(heartbeats: Heartbeats, quarantine: Quarantine, since: datetime) -> QuarantineShare:
-    """Count by the statistics of the tables' files; read at most NEWEST_FILES files of `quarantine`. Raises
-    LakeError."""
+    """Count the rows that landed since `since`, from the statistics of both tables' files. To find the reason, at most
+    NEWEST_FILES files of `quarantine` are read. Raises LakeError."""
     (landed, _), (quarantined, paths) = heartbeats.landed_since(since), quarantine.landed_since(since)
     if not quarantined:
         return QuarantineShare(landed)

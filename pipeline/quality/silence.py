@@ -40,8 +40,8 @@ class WindowSilence:
 def silence_of(
     diffs: WindowedTable, status: pa.Table, known: KnownStreams, windowing: Windowing, windows: Collection[str]
 ) -> list[WindowSilence]:
-    """Return the counts of those of these windows that are computed, in order. `status` has their rows of
-    `stream_status`. Raises LakeError."""
+    """Count the streams of each computed window among `windows`, in order. `status` has the rows of `stream_status` of
+    these windows. Raises LakeError."""
     by_kind = status.group_by([PARTITION, "kind"], use_threads=False)
     sums = by_kind.aggregate([([], "count_all"), ("missed_heartbeats", "sum"), ("stream_id", "list")]).to_pylist()
     of_kind = {(each[PARTITION], each["kind"]): each for each in sums}

@@ -48,11 +48,13 @@ from tidemark.pipeline.windows import Windowing
 logger = logging.getLogger(__name__)
 
 CHECKPOINTS = ParquetKind("staleness/", "the tables are checked from the beginning", columns=LANDINGS.names)
-"""The unread landings as rows, everything else as JSON in the metadata. The key holds the versions of both tables."""
+"""The files of checkpoints. The rows are the unread landings; everything else is JSON in the metadata. The key holds
+the versions of both tables."""
 
 CHECKED = "tidemark.checked"
 COMMITS_BETWEEN = 200
-"""After this many commits a checkpoint is written even if nothing changed: this bounds what a new process reads."""
+"""After this many commits a checkpoint is written even if nothing changed, which bounds what a new process reads
+again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +100,8 @@ class CheckpointStore:
         return None
 
     def keep(self, checkpoint: StalenessCheckpoint) -> None:
-        """Store the checkpoint if its content changed or it is COMMITS_BETWEEN commits further. Raises LakeError."""
+        """Store the checkpoint if its content changed, or if it is COMMITS_BETWEEN commits ahead of the stored one.
+        Raises LakeError."""
         if self._kept is not None and not _is_news(self._kept, checkpoint):
             return
         earlier = self._notes.listed()
@@ -186,8 +189,8 @@ class Staleness:
 
     def step(self) -> MissedHeartbeats:
         """Run one bounded step of a check; if anything is `left`, the next call continues. One step is enough for a few
-        minutes of heartbeats. Raises LakeError, and the next call retries; InvalidSettings if the computed windows have
-        another length."""
+        minutes of heartbeats. Raises LakeError (the next call retries), and InvalidSettings if the computed windows
+        have another length."""
         # Read in this order: a window computed in between may have read more than this version, never less.
         heartbeats, diffs = self.heartbeats.current(), self._diffs.table.current()
         if heartbeats is None or diffs is None:
@@ -216,8 +219,8 @@ class Staleness:
             return self.step()  # a file of the compared versions was replaced and removed meanwhile
 
     def _checkpoint_for(self, heartbeats: DeltaTable, diffs: DeltaTable) -> StalenessCheckpoint:
-        """Return the last checkpoint; an empty one if it is of other tables, ahead of these, or if a file that was
-        damaged then no longer is."""
+        """Return the last checkpoint if it can be used, or else an empty one. It cannot be used if it belongs to other
+        tables, is ahead of these tables, or names a damaged file that has been restored or removed since."""
         last = self.checkpoint or StalenessCheckpoint(("", ""))
         if last.damaged and last.damaged.keys() - self._still_damaged(heartbeats, last.damaged):
             last = StalenessCheckpoint(("", ""))  # a file was restored or removed: its hour can be checked now
@@ -226,7 +229,7 @@ class Staleness:
         return StalenessCheckpoint(tables) if is_ahead or last.tables != tables else last
 
     def _still_damaged(self, heartbeats: DeltaTable, damaged: Mapping[str, str]) -> set[str]:
-        """Return those of the damaged files that the table still lists and that are still unreadable."""
+        """Return the `damaged` files that the table still lists and that are still unreadable."""
         found = set[str]()
         for file in chain.from_iterable(files_by_hour(heartbeats, listed(heartbeats), damaged.values()).values()):
             try:
@@ -334,8 +337,8 @@ class Staleness:
         return self._missed
 
     def _runs_before(self, before: StalenessCheckpoint) -> Mapping[str, str]:
-        """Return the run that had computed each window at the checkpoint; empty if that version can no longer be
-        read."""
+        """Return the run that had computed each window at the checkpoint; empty if its version of `heartbeat_diffs` can
+        no longer be read."""
         if before.diffs_version < 0:
             return {}
         if self._runs[0] == (before.tables[1], before.diffs_version):
@@ -354,8 +357,9 @@ class Staleness:
         return self._runs[1]
 
     def _versions(self, runs: Mapping[str, str]) -> tuple[dict[str, int], set[str], int]:
-        """Return the version from which each window was computed, given its run; the windows for which it is unknown;
-        and the number of manifests still to be read. If any are left, the first two are empty."""
+        """Look up the versions of `heartbeats` that windows were computed from. `runs` maps windows to their runs.
+        Return the version of each window, the windows whose version is unknown, and the number of manifests still to be
+        read. While manifests are left, the first two are empty."""
         absent = sorted(set(runs.values()) - self._version_of_run.keys())
         self._version_of_run |= read_ahead(self._diffs.input_version, absent[:MANIFESTS_AT_ONCE])
         if len(absent) > MANIFESTS_AT_ONCE:
