@@ -1,4 +1,4 @@
-"""The watermark: pure functions over plain values. No I/O, no clock, no state except the arguments.
+"""The watermark: pure functions over plain values. No I/O, no clock, and no state other than the arguments.
 
-`histogram` records what was published, `readings` what is outstanding; `estimator` decides what can be trusted.
+`histogram` records what was published, and `readings` what is outstanding. `estimator` decides the watermark from both.
 """

@@ -22,26 +22,26 @@ class Reason(StrEnum):
 
     Newer messages, which push the pin out of the band."""
     PINNED_BY_BACKLOG = "PINNED_BY_BACKLOG"
-    """The message that pins the candidate was published at or after base's oldest outstanding one, by the last reading.
+    """By the last reading, base may not have landed the message that pins the candidate.
 
     Base lands it and is read again, which may be rare (docs/concepts/costs-and-scale.md). If the pin is the anchor or
     within the band, newer messages move it as well."""
     HELD_TRACKING_BEHIND = "HELD_TRACKING_BEHIND"
-    """Tracking is neither near now nor ahead of base by the band.
+    """Tracking is behind: it has read neither to near the present, nor to a band ahead of base.
 
     Tracking catches up. Check that its sensor ticks."""
     HELD_INCOMPLETE = "HELD_INCOMPLETE"
-    """Base holds messages that tracking may not know, or judged by another contract.
+    """Base holds messages that tracking may not know, or that it judged by another contract.
 
     Base lands them, or you release them (`tidemark release`)."""
     HELD_NO_DATA = "HELD_NO_DATA"
     """Tracking knows no valid message that was published more than a band before its reading.
 
-    Time, once something is published. If messages arrive and all are rejected, correct `[message]` (`tidemark
-    quarantine`).
+    Published messages, once tracking has read a band beyond them. If all messages are rejected, correct `[message]`
+    (see `tidemark quarantine`).
     """
     HELD_STALE_READING = "HELD_STALE_READING"
-    """A backlog cannot be read, or its reading is overdue by more than five minutes.
+    """A backlog cannot be read, or its next reading is overdue by more than five minutes.
 
     New readings. The tick's problems, in Dagster and in `tidemark status`, say why they fail.
     """
@@ -64,9 +64,10 @@ class Reason(StrEnum):
     A new message, or `watermark.idle = "advance"`.
     """
     RELEASED = "RELEASED"
-    """An operator released messages: base counts as if it had acknowledged everything published before that time.
+    """An operator released messages. Base is treated as if it had acknowledged everything published before the
+    release's time.
 
-    Base lands the released messages, or a further release.
+    Base lands the released messages, or you release more.
     """
 
     @property
@@ -112,8 +113,8 @@ PINNED_UNTIL_THE_NEXT_READING = (
 
 @dataclass(frozen=True, slots=True)
 class SilenceEvidence:
-    """Evidence of a silence: nothing is published any more. The candidate follows the clock at a distance of
-    `recent_lag` plus the band."""
+    """The evidence if publishing has stopped. The candidate follows the clock at a distance of `recent_lag` plus the
+    band."""
 
     candidate: datetime
     recent_lag: timedelta
@@ -121,9 +122,9 @@ class SilenceEvidence:
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """Evidence of messages: the candidate is the pin's event time. At most `messages` messages were published from
-    `start`; of these, `passed_over` lag more than `max_lag` and do not hold the watermark. Tracking has read up to
-    `end`."""
+    """The evidence if a message bounds the candidate: the candidate is the event time of the cell `pin`. At most
+    `messages` messages were published from `start` on. Of these, `passed_over` lag more than `max_lag` and do not hold
+    the watermark. Tracking has read up to `end`."""
 
     pin: Cell
     start: datetime
@@ -140,15 +141,15 @@ class Bound:
 
 @dataclass(frozen=True, slots=True)
 class BandEvidence(Bound):
-    """The candidate is the least event time published from `start` to `end`. `anchor` is None only if the rule has
-    none."""
+    """The evidence of the rule `band`. The candidate is the least event time published from `start` to `end`."""
 
     anchor: datetime | None
 
 
 @dataclass(frozen=True, slots=True)
 class FrontierEvidence(Bound):
-    """The candidate is the lesser of `frontier` and the least event time published from `start` (base's oldest)."""
+    """The evidence of the rule `frontier`. The candidate is the lesser of `frontier` and the least event time published
+    from `start` on. `start` is base's oldest outstanding publish time."""
 
     frontier: datetime
 
@@ -198,7 +199,7 @@ class Decision:
 
     @property
     def knows_of_a_loss(self) -> bool:
-        """True if the decision accounts for a lost entry: `complete_from` is then its own moment or later."""
+        """True if the decision accounts for a lost entry. Its `complete_from` is then not before `at`."""
         return self.complete_from is not None and self.complete_from >= self.at
 
     def sentence(self) -> str:

@@ -3,8 +3,8 @@
 Histograms merge in any order and grouping: a commutative monoid, with `Histogram.empty()` as its identity. Counting a
 redelivery twice never changes a minimum, so counts are upper bounds and minima are exact.
 
-A message counts with the lesser of its event time and its publish time, so that a fast clock makes no other message
-late. This applies only to the watermark: everything else uses the event time as the source wrote it.
+A message counts with its event time or its publish time, whichever is earlier, so that a fast clock makes no other
+message late. Only the watermark clamps event times; everything else uses them as the source wrote them.
 """
 
 from collections.abc import Sequence
@@ -30,7 +30,7 @@ publish second as occupied."""
 
 NO_MINIMUM = np.iinfo(np.int64).max
 A_COPY = NO_MINIMUM - 1
-"""Stand for the event times of a rejected message and of a copy."""
+"""Placeholders for the event time of a rejected message (NO_MINIMUM) and of a copy (A_COPY)."""
 
 BEFORE_ALL, AFTER_ALL = -(1 << 62), 1 << 62
 """Buckets before and after any moment."""
@@ -45,7 +45,8 @@ MERGES = (np.add, np.minimum, np.minimum, np.maximum, np.bitwise_or)
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """A cell as evidence: the second in which its messages were published, and their least event time."""
+    """A cell of the histogram, as evidence: the second in which its messages were published, and their least event
+    time."""
 
     publish_bucket: int
     min_event_time: datetime
@@ -84,8 +85,8 @@ class Histogram:
 
     @classmethod
     def of(cls, publish_us: Ints, event_us: Ints, rejected_publish_us: Ints | None = None) -> Self:
-        """Count messages from times in microseconds: publish and event times of the valid ones (`A_COPY` is a copy's
-        event time), and publish times of the rejected ones."""
+        """Count messages from their times in microseconds. Valid messages have a publish time and an event time
+        (`A_COPY` for a copy), rejected ones only a publish time."""
         rejected = np.empty(0, dtype=np.int64) if rejected_publish_us is None else rejected_publish_us
         publish = np.concatenate([publish_us, rejected]).astype(np.int64)
         event = np.concatenate([event_us, np.full(len(rejected), NO_MINIMUM)]).astype(np.int64)
@@ -148,7 +149,7 @@ class Histogram:
         return Histogram(*kept, newest_publish_us=self.newest_publish_us, oldest_event_us=self.oldest_event_us)
 
     def only(self, kept: npt.NDArray[np.bool_]) -> "Histogram":
-        """Keep the cells of a mask, as if the others' messages had never been published."""
+        """Keep the cells that the mask `kept` selects, as if the messages of all others had never been published."""
         return self.of_cells([column[kept] for column in self._columns])
 
     def is_occupied(self, publish_bucket: int) -> bool:
@@ -168,11 +169,10 @@ class Histogram:
         return int(self.publish_bucket[end - 1 - valid[::-1].argmax()]) if valid.any() else None
 
     def newest_valid_before(self, limit_us: int) -> int | None:
-        """Find the newest publish time before the limit of any message with an event time, as precisely as cells record
-        it.
+        """Find the newest publish time, before the limit, of a message with an event time.
 
-        Never above the true one, and less than a slot below it. If the limit divides a cell with unknown slots, the
-        cell's first publish time counts.
+        The result is never above the exact time, and less than a slot below it. If the limit divides a cell with
+        unknown slots, the cell's first publish time counts.
         """
         bucket = limit_us // BUCKET_US
         cells = self._valid(bucket, bucket)
@@ -191,8 +191,8 @@ class Histogram:
         return int(self.last_publish_us[low:high].max(initial=NO_EVENT, where=self.event_bucket[low:high] > COPY))
 
     def greatest_lag_us(self, publish_bucket: int) -> int:
-        """Return an upper bound of `publish time - event time` in a bucket, at most two bucket widths above the
-        largest.
+        """Return an upper bound of `publish time - event time` in a bucket. It exceeds the largest difference by at
+        most two bucket widths.
 
         Assumption: the bucket holds a message with an event time.
         """
@@ -217,8 +217,8 @@ class Histogram:
     def quantile_between(self, low: int, high: int, quantile: float) -> Cell | None:
         """Find the least of the event-time quantiles of the publish-time buckets low to high.
 
-        In a bucket with n messages, the `floor(quantile * n)` least event times are passed over. The cell of the next
-        one is taken with its exact minimum, which is never above the true quantile.
+        In a bucket with n messages, the `floor(quantile * n)` least event times are passed over. The cell that holds
+        the next event time counts with its exact minimum, which is never above the true quantile.
         """
         positions = self._valid(low, high)
         size, bucket = self.count[positions], self.publish_bucket[positions]
@@ -230,10 +230,10 @@ class Histogram:
         return self.minimum_at(positions[(before <= skipped) & (skipped < before + size)])
 
     def frontier_before(self, limit_us: int, not_before: int) -> Cell | None:
-        """Find the cell with the greatest event time published before a moment, in the buckets from `not_before`.
+        """Find the cell with the greatest event time published before `limit_us`, in the buckets from `not_before` on.
 
-        A cell counts with its least event time if any of its messages was published before the moment, so it never
-        counts with more than such a message's event time.
+        A cell counts with its least event time if any of its messages was published before the limit. So it never
+        counts with more than the event time of a message published before the limit.
         """
         cells = self._valid(not_before, limit_us // BUCKET_US)
         holding = cells[self.first_publish_us[cells] < limit_us]
@@ -249,8 +249,8 @@ class Histogram:
     def new_below(self, delta: "Histogram", before: int, not_before: int) -> int:
         """Count the messages of `delta` in cells that are new here and were published from not_before to before - 1.
 
-        They are first deliveries after their publish time had been declared past. A message may first count as a copy,
-        and count in full when it is redelivered, so neither cell counts as new if the other exists.
+        These messages were first delivered after a reading had passed their publish time. A message may first count as
+        a copy, and count in full when it is redelivered, so neither cell counts as new if the other exists.
         """
         low, high = delta._span(not_before, before - 1)
         if low == high:
@@ -294,8 +294,8 @@ def bucket_start(bucket: int) -> datetime:
 
 
 def cells_of(publish_us: Ints, event_us: Ints, *keys: Ints) -> list[Ints]:
-    """Count messages in cells, as columns. `event_us` is `NO_MINIMUM` for a rejected message and `A_COPY` for a copy.
-    Only messages with equal `keys` share a cell; the key columns come first."""
+    """Count messages in cells, and return the cells' columns. `event_us` is `NO_MINIMUM` for a rejected message and
+    `A_COPY` for a copy. Only messages with equal `keys` share a cell; the key columns come first."""
     is_timed = event_us < A_COPY
     counted_us = np.where(is_timed, clamped(event_us, publish_us), NO_MINIMUM)
     event_bucket = np.where(is_timed, counted_us // BUCKET_US, np.where(event_us == A_COPY, COPY, NO_EVENT))
@@ -305,7 +305,7 @@ def cells_of(publish_us: Ints, event_us: Ints, *keys: Ints) -> list[Ints]:
 
 
 def clamped(event_us: Ints, publish_us: Ints) -> Ints:
-    """Return the event times that count for the watermark: none is after its publish time."""
+    """Return the event times that count for the watermark: those after their publish time are replaced by it."""
     return np.minimum(event_us, publish_us)
 
 
@@ -327,8 +327,8 @@ def holding(histogram: Histogram, max_lag: timedelta | None) -> Histogram:
     """Keep the cells that hold the watermark, and the rejected messages. Without a `max_lag`, keep all cells.
 
     A cell is passed over if its first publish time less the end of its event bucket is `max_lag` or more. So a message
-    that lags at most `max_lag` is never passed over, and one that lags two seconds more always is. `newest_publish_us`
-    is that of the cells kept.
+    that lags at most `max_lag` is never passed over, and a message that lags two seconds more always is.
+    `newest_publish_us` is computed from the kept cells.
 
     Assumption: the newest cell that holds the watermark was not pruned, which `reachable_from` ensures.
     """

@@ -1,4 +1,4 @@
-"""The policy: every parameter of a decision, as opposed to what was observed."""
+"""The policy: all parameters of a decision that are set and not observed."""
 
 from dataclasses import dataclass
 from datetime import timedelta
@@ -9,21 +9,21 @@ from typing import Literal
 class Policy:
     """The estimator's settings.
 
-    `rule` selects what bounds the event times of messages that may still land: the least event time in the band, or the
-    frontier. `band` is the disorder that is allowed for. In each publish second, `quantile` passes over that share of
-    the least event times, to tolerate slow clocks. `reading_slack` is subtracted from the tracking reading and
-    `base_slack` from the base reading, because the service may show a message a moment after its publish time.
+    `rule` selects the bound on the event times of messages that may still land: the least event time in the band, or
+    the frontier. `band` is the disorder that is allowed for. `quantile` is the share of least event times that is
+    passed over in each publish second, to tolerate slow clocks. `reading_slack` is subtracted from the tracking reading
+    and `base_slack` from the base reading, because the service may show a message a moment after its publish time.
 
-    The next four are not settings, but the simulation varies them. A subscription whose oldest message was published
-    within `near_real_time` of its reading counts as having no backlog: tracking is that far behind between two rounds
-    of 5 s. In a silence, the sources' recent lag holds the watermark back by at most `max_idle_lag`, as a guard against
-    a broken clock in the last second. A reading that is overdue by more than `max_reading_age` holds the watermark, so
-    that an outage of the readings is reported. A reading that falls by more than `seek_tolerance` is a seek; a
-    smaller fall is not, because the service may step back by seconds.
+    Four parameters are not settings, but the simulation varies them. A subscription has no backlog if its oldest
+    message was published within `near_real_time` of its reading: between two rounds of 5 s, tracking may be that far
+    behind. In a silence, the sources' recent lag holds the watermark back by at most `max_idle_lag`, in case the last
+    second had a broken clock. If a reading is overdue by more than `max_reading_age`, the watermark is held, so that
+    the outage is reported. A reading that falls by more than `seek_tolerance` means a seek. A smaller fall does not,
+    because the service may step back by seconds.
 
     A message that is published more than `max_lag` after its event does not hold the watermark; without a `max_lag`,
-    every message does. For as long as `undecided`, tracking may hold messages that it cannot judge yet without counting
-    as behind.
+    every message does. Tracking does not count as behind if it keeps messages that it cannot judge yet for at most
+    `undecided`.
     """
 
     rule: Literal["band", "frontier"] = "band"

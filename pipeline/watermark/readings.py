@@ -1,8 +1,8 @@
 """Readings of a subscription's oldest outstanding publish time, and the effective reading derived from them.
 
-A reading stays valid for ever: every message that was unacknowledged then, or was published since, has a publish time
-not below it. So the effective reading is the largest of its epoch. A lower one that was observed later means that the
-subscription was sought back, which starts a new epoch.
+A reading stays valid for ever: every message that was unacknowledged at the time, or was published later, has a publish
+time not below it. So the effective reading is the largest of its epoch. If a later reading is lower, the subscription
+was sought back, and a new epoch begins.
 """
 
 from dataclasses import dataclass, replace
@@ -14,12 +14,12 @@ class Reading:
     """The publish time of the oldest unacknowledged message, as the service reported it.
 
     `observed_at` is a moment before the request was sent. If nothing is outstanding, `oldest_unacked` is a moment not
-    after the answer. `names_a_message` is True if `oldest_unacked` is the publish time of a message, to the second;
-    otherwise it is a lower bound, at most `uncertainty` below the true one. `source` is the method of the reading, for
-    display.
+    after the answer. `names_a_message` is True if `oldest_unacked` is the publish time of a message, to the second.
+    Otherwise `oldest_unacked` is a lower bound, at most `uncertainty` below the true publish time. `source` is the
+    method of the reading, for display.
 
-    `answered_at` is this machine's clock after the answer; None if the server's clock cannot be compared with it.
-    `next_within` is the intended time to the next reading, because readings cost money; zero means at each tick.
+    `answered_at` is this machine's time after the answer; None if the server's clock cannot be compared with it.
+    `next_within` is the intended time to the next reading, as readings cost money; zero means a reading at each tick.
     """
 
     observed_at: datetime
@@ -74,9 +74,9 @@ class EffectiveReading:
 def follow(previous: EffectiveReading | None, reading: Reading | None, tolerance: timedelta) -> EffectiveReading | None:
     """Return the effective reading after one more observation. `reading` is None if there was none this time.
 
-    Observations may arrive in any order (two trackers write into one log). One from before the current epoch began says
-    nothing about it and is ignored. A fall counts as a seek only if it exceeds the reading's uncertainty and
-    `tolerance`.
+    Observations may arrive in any order, because two trackers may write into one log. An observation from before the
+    current epoch began is ignored. A fall counts as a seek only if it is larger than the reading's uncertainty and
+    `tolerance` together.
     """
     if reading is None:
         return previous

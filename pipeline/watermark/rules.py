@@ -55,7 +55,7 @@ class Finding(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Passed:
-    """The rule decides nothing; the next rule is evaluated."""
+    """The rule decides nothing, so the next rule is evaluated."""
 
     finding: Finding
 
@@ -110,8 +110,8 @@ def complete(s: Situation) -> Verdict:
 
 
 def ready(s: Situation) -> Verdict:
-    """4. Tracking has read far enough: near now, not counting what it cannot judge yet, or ahead of base by the band.
-    If neither is so and this machine's clock is ahead, the clock is the reason."""
+    """4. Tracking has read far enough: to near the present, except messages that it cannot judge yet, or to a band
+    ahead of base. If it has not, and this machine's clock is ahead, the clock is the reason of the hold."""
     if has_no_backlog(known(s.tracking), s.policy, s.policy.undecided):
         return Passed(Finding.NEAR_NOW)
     if s.oldest_tracking - s.oldest_base >= s.policy.band:
@@ -124,9 +124,9 @@ def ready(s: Situation) -> Verdict:
 def silence(s: Situation) -> Verdict:
     """5. After a silence the watermark follows the clock.
 
-    A silence: no valid message was published for `idle_timeout`, all of them have landed, and neither subscription has
-    a backlog. Rejected and passed-over messages do not count, because a source that sends nothing else would pin all
-    others.
+    In a silence, no valid message was published for `idle_timeout`, all earlier ones have landed, and neither
+    subscription has a backlog. Rejected and passed-over messages do not count: otherwise a source that sends nothing
+    else would pin all other sources.
     """
     base, tracking, policy = known(s.base), known(s.tracking), s.policy
     holds = s.holding
@@ -147,8 +147,8 @@ def silence(s: Situation) -> Verdict:
 
 
 def band(s: Situation) -> Verdict:
-    """6, rule `band`. The candidate is the least event time published in the band, from `min(B, T - D)` to `T`, which
-    reaches back at least to the anchor."""
+    """6, rule `band`. The candidate is the least event time published in the band. The band runs from `min(B, T - D)`,
+    or from the anchor if that is older, to `T`."""
     anchor = anchor_before(s.holding, s.band_edge)
     if anchor is None:
         return Held(Finding.NO_ANCHOR, Reason.HELD_NO_DATA)
@@ -165,8 +165,8 @@ def least_since(s: Situation, start: datetime, anchor: datetime | None) -> Verdi
 
 
 def frontier(s: Situation) -> Verdict:
-    """6, rule `frontier`. The candidate is the lesser of the least event time published since `B`, which bounds what
-    tracking has seen, and the frontier at `T - D`, which bounds what it has not."""
+    """6, rule `frontier`. The candidate is the lesser of two bounds. The least event time published since `B` bounds
+    the messages that tracking has seen. The frontier at `T - D` bounds those that it has not seen."""
     greatest = frontier_of(s.histogram, s.band_edge, s.policy, s.pruned_before, s.pruned_frontier)
     if greatest is None:
         return Held(Finding.NO_FRONTIER, Reason.HELD_NO_DATA)
@@ -179,7 +179,7 @@ def frontier(s: Situation) -> Verdict:
 
 
 def bound(s: Situation) -> Verdict:
-    """6. The bound on the event times of all messages that may still land, by the configured rule."""
+    """6. Bound the event times of all messages that may still land, by the configured rule."""
     return frontier(s) if s.policy.rule == "frontier" else band(s)
 
 
@@ -187,7 +187,7 @@ RULES: Sequence[Rule] = (fresh_readings, same_epoch, complete, ready, silence, b
 
 
 def anchor_before(histogram: Histogram, band_edge: datetime) -> datetime | None:
-    """Find the newest publish time before the band's edge of a valid message, as precisely as the histogram records
+    """Find the newest publish time, before the band's edge, of a valid message, as precisely as the histogram records
     it."""
     anchor_us = histogram.newest_valid_before(to_us(band_edge))
     return None if anchor_us is None else from_us(anchor_us)
@@ -202,11 +202,12 @@ def band_start(oldest_base: datetime, band_edge: datetime, anchor: datetime | No
 def frontier_of(
     histogram: Histogram, before: datetime, policy: Policy, pruned_before: int | None, pruned_frontier: Cell | None
 ) -> Cell | None:
-    """Find the cell of the greatest event time that was published before a moment.
+    """Find the cell with the greatest event time that was published before a moment.
 
-    A message published a band or more after another has an event time not below the other's: that is the definition of
-    disorder. `pruned_frontier` stands for the buckets below `pruned_before`. If these reach beyond the moment, as after
-    a seek of tracking or with a wider band, the result is None until tracking has reached that point again.
+    By the definition of disorder, a message published a band or more after another has an event time not below the
+    other's. `pruned_frontier` stands for the pruned buckets, which are below `pruned_before`. If pruned buckets extend
+    beyond the moment, as after a seek of tracking or with a wider band, the result is None until tracking has read to
+    `pruned_before` again.
     """
     if pruned_before is not None and pruned_before > bucket_of(before):
         return None
@@ -220,7 +221,7 @@ def recent_lag(histogram: Histogram, at_most: timedelta) -> timedelta:
     """Return the largest `publish time - event time` in the newest bucket with a valid message, clamped to 0 and
     `at_most`.
 
-    Too large by at most two seconds.
+    The result may be too large, by at most two seconds.
     """
     newest = histogram.newest_valid_bucket(before=AFTER_ALL)
     lag_us = 0 if newest is None else histogram.greatest_lag_us(newest)
@@ -230,8 +231,9 @@ def recent_lag(histogram: Histogram, at_most: timedelta) -> timedelta:
 def naming(s: Situation) -> Reading | EffectiveReading:
     """Return the reading that may name a message that base holds.
 
-    A message that became visible after its publish time shows in a reading only if nothing was outstanding shortly
-    before. The newest reading then names it, and is below the effective one by at most the slack.
+    A message that became visible only some time after its publish time appears in a reading only if nothing was
+    outstanding shortly before. The newest reading then names the message, and is below the effective reading by at most
+    the slack.
     """
     base = known(s.base)
     is_within_slack = base.oldest_unacked - base.newest.oldest_unacked <= s.policy.base_slack
@@ -252,10 +254,10 @@ def end_of_hole(s: Situation) -> datetime | None:
 
 
 def _least(s: Situation, start: datetime, high: int) -> tuple[Cell | None, int, int]:
-    """Find the cell of the least event time published from `start` to the bucket `high`, and count the messages
-    published then and those of them that are passed over.
+    """Find the cell with the least event time published from `start` to the bucket `high`. Also count the messages
+    published in this range, and the passed-over ones among them.
 
-    A quantile is a share of a whole bucket, so with a quantile the whole bucket of `start` counts.
+    If a quantile is set, the whole bucket of `start` counts, because a quantile is a share of a whole bucket.
     """
     is_whole = s.policy.quantile > 0
     start_us = to_us(bucket_start(bucket_of(start)) if is_whole else start)

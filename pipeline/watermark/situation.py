@@ -1,4 +1,4 @@
-"""The input of one decision, and the only place where slack is subtracted from readings."""
+"""The input of one decision. Slack is subtracted from readings here and nowhere else."""
 
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -9,7 +9,8 @@ from tidemark.pipeline.watermark.policy import Policy
 from tidemark.pipeline.watermark.readings import EffectiveReading
 
 CLOCKS_AGREE = timedelta(milliseconds=100)
-"""Largest difference between two measurements of one clock's error, beyond the duration of their requests."""
+"""The largest difference between two measurements of one clock's error, in addition to the duration of their
+requests."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,8 +19,8 @@ class Situation:
 
     `histogram` holds every message that is acknowledged on tracking with `publish time >= complete_from`, except the
     buckets below `pruned_before`, whose frontier is `pruned_frontier`. `base` and `tracking` are the effective
-    readings; tracking's is taken after the messages it acknowledged were persisted. `previous` is the last decision of
-    the same log, `watermark` the highest known. `released_before` is an operator's release.
+    readings. Tracking is read only after its acknowledged messages were persisted. `previous` is the last decision of
+    the same log, `watermark` the highest known watermark. `released_before` is the time of an operator's release.
     """
 
     histogram: Histogram
@@ -34,45 +35,45 @@ class Situation:
     pruned_frontier: Cell | None = None
     released_before: datetime | None = None
     holding: Histogram = field(init=False, repr=False, compare=False)
-    """Part of the histogram that holds the watermark; computed once, because several rules use it."""
+    """The part of the histogram that holds the watermark. Computed once, because several rules use it."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "holding", holding(self.histogram, self.policy.max_lag))
 
     @property
     def base_after_slack(self) -> datetime:
-        """Base's reading less `base_slack`. Assumption, also of the properties below that use a reading: it exists
-        (rule 1)."""
+        """Base's reading less `base_slack`. Assumption of this property and the next ones: both readings exist (rule
+        1)."""
         return base_after_slack(known(self.base), self.policy)
 
     @property
     def oldest_base(self) -> datetime:
-        """B: every message that holds the watermark and is still to land was published at this moment or later. It is
-        base's reading after slack, or a release that base has not passed."""
+        """B: every message that holds the watermark and is still to land was published at this moment or later. B is
+        base's reading after slack, or the time of a release that base has not passed."""
         return self.release or self.base_after_slack
 
     @property
     def oldest_tracking(self) -> datetime:
-        """T: every message published before it is in the histogram. It is tracking's reading after slack."""
+        """T: every message published before this moment is in the histogram. T is tracking's reading after slack."""
         return tracking_after_slack(known(self.tracking), self.policy)
 
     @property
     def release(self) -> datetime | None:
-        """The operator's release; None once base has passed it."""
+        """The time of the operator's release; None once base has passed it."""
         before = self.released_before
         return before if before is not None and before > known(self.base).oldest_unacked else None
 
     @property
     def band_edge(self) -> datetime:
-        """T - D: a message published before it is older than the band."""
+        """T - D: messages published before this moment are older than the band."""
         return self.oldest_tracking - self.policy.band
 
     @property
     def clock_ahead(self) -> timedelta | None:
-        """Time by which this machine's clock is ahead of the server's, if the readings show it.
+        """The time by which this machine's clock is ahead of the server's; None if the readings do not show that it is.
 
-        Both subscriptions then trail this clock by the same time, at this decision and the previous one. Backlogs
-        differ and change; a clock error does not.
+        If the clock is ahead, both subscriptions trail it by the same time, at this decision and the previous one.
+        Backlogs differ and change, but a clock error does not.
         """
         before = self.previous
         effective = (self.base, self.tracking) + ((before.base, before.tracking) if before else ())
@@ -85,7 +86,7 @@ class Situation:
 
     @property
     def clock_went_back(self) -> bool:
-        """True if a reading was observed later than now, by a clock that was not behind the server's then."""
+        """True if a reading was observed later than now, although the clock was not behind the server's at the time."""
         both = (self.base, self.tracking)
         newest = [one.newest for one in both if one is not None and one.newest.answered_at is not None]
         latest = self.at + self.policy.near_real_time
@@ -109,17 +110,17 @@ def is_stale(reading: EffectiveReading, at: datetime, policy: Policy) -> bool:
 
 
 def was_sought(reading: EffectiveReading | None, before: EffectiveReading | None) -> bool:
-    """True if the reading is of a later epoch than at the previous decision."""
+    """True if the reading is of a later epoch than `before`, the reading of the previous decision."""
     return reading is not None and before is not None and reading.epoch > before.epoch
 
 
 def has_no_backlog(reading: EffectiveReading, policy: Policy, beyond: timedelta = timedelta(0)) -> bool:
-    """True if the reading is within `near_real_time`, and `beyond`, of the moment at which it was observed."""
+    """True if the oldest outstanding message was at most `near_real_time` plus `beyond` old when it was observed."""
     return reading.observed_at - reading.oldest_unacked <= policy.near_real_time + beyond
 
 
 def known(reading: EffectiveReading | None) -> EffectiveReading:
-    """Return a reading that exists by rule 1. Raises ValueError for None."""
+    """Return the reading, which rule 1 has found to exist. Raises ValueError for None."""
     if reading is None:
         raise ValueError("the rules after the first need a reading of both subscriptions")
     return reading

@@ -21,15 +21,15 @@ from tidemark.pipeline.watermark.usage import Account, Usage
 @dataclass(frozen=True, slots=True)
 class Beginning:
     """The log's first entry. `complete_from` is tracking's oldest unacknowledged publish time, read before anything was
-    acknowledged: every message published since is, or will be, in the histogram."""
+    acknowledged. So every message published from then on is, or will be, in the histogram."""
 
     complete_from: datetime
 
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """The histogram of tracked messages, persisted before they are acknowledged. `usage` has the requests to Pub/Sub,
-    since the previous entry and until `at`, of readers that make no decisions; None if they were not counted."""
+    """The histogram of tracked messages, persisted before they are acknowledged. If the reader makes no decisions,
+    `usage` has its requests to Pub/Sub from the previous entry to `at`; None if they were not counted."""
 
     histogram: Histogram
     usage: Usage | None = None
@@ -38,9 +38,9 @@ class Snapshot:
 
 @dataclass(frozen=True, slots=True)
 class DecisionRecord:
-    """A decision with its inputs: the policy, and the two readings of its tick (None: there was none). `usage` has its
-    process's requests to Pub/Sub since its previous decision; None if they were not counted. `contract` identifies the
-    contract by which its process judges messages; empty if unknown."""
+    """A decision with its inputs: the policy, and the two readings of its tick (None: there was none). `usage` has the
+    deciding process's requests to Pub/Sub since its previous decision; None if they were not counted. `contract`
+    identifies the contract by which the process judges messages; empty if unknown."""
 
     decision: Decision
     base: Reading | None
@@ -52,11 +52,13 @@ class DecisionRecord:
 
 @dataclass(frozen=True, slots=True)
 class Lost:
-    """A note that tracking no longer knows all messages that it acknowledged before, as base will judge them.
+    """A note that tracking no longer knows all the messages that it acknowledged before, or would now judge them
+    differently.
 
-    It replaces an entry that cannot be repaired, or it begins the judging of messages by another `contract`.
+    It replaces an entry that cannot be repaired, or it says that messages are judged by another `contract` from here
+    on.
 
-    A lost entry may have been the newest decision, so `watermark_at_least` is the watermark that is known to have been
+    A lost entry may have been the newest decision. So `watermark_at_least` has the watermark that is known to have been
     reached.
     """
 
@@ -67,8 +69,8 @@ class Lost:
 
 @dataclass(frozen=True, slots=True)
 class Released:
-    """An operator's release of the messages published before `before`: those that have not landed no longer hold the
-    watermark, and are late when they land. `at` is the moment of the release, `by` the operator."""
+    """An operator's release of the messages published before `before`. Released messages no longer hold the watermark,
+    and are late if they land after it. `at` is the moment of the release, `by` the operator."""
 
     before: datetime
     at: datetime
@@ -79,14 +81,14 @@ class Released:
 class WatermarkState:
     """Everything that the next decision depends on, apart from the next readings.
 
-    `number` is the last entry folded, `checkpoint` the last compacted one, `record` the newest decision. Cells of the
+    `number` is the last folded entry, `checkpoint` the last compacted entry, `record` the newest decision. Cells of the
     publish-time buckets below `pruned_before` were dropped; `pruned_frontier` is their frontier. `is_missing_entries`
-    is True from the note of a loss until a decision has raised `complete_from`. The watermark is never below
-    `watermark_at_least`, the floor that such a note left. `released_before` holds until base is sought. `account` has
-    the usage that a day's entries noted. `contract` is the newest contract by which messages are judged. `rejected` is
-    the number of rejected messages in all snapshots, including pruned ones; redeliveries are counted again, and
-    messages of lost entries are not counted. It affects no decision and is not compared, because compacted entries of
-    earlier versions do not have it.
+    is True from the note of a loss (`Lost`) until a decision has raised `complete_from`. The watermark is never below
+    `watermark_at_least`, which comes from such notes. `released_before` applies until base is sought. `account` has the
+    usage that the entries of the last day noted. `contract` is the newest contract by which messages are judged.
+    `rejected` is the number of rejected messages in all snapshots, including pruned cells. Redeliveries are counted
+    again, and messages of lost entries are not counted. `rejected` affects no decision. It is not compared, because
+    compacted entries of earlier versions lack it.
     """
 
     number: int = -1
@@ -111,7 +113,7 @@ class WatermarkState:
 
     @property
     def watermark(self) -> datetime | None:
-        """The newest decision's watermark, or the floor that a lost entry left, whichever is higher."""
+        """The newest decision's watermark, or `watermark_at_least`, whichever is higher."""
         return _latest(None if self.decision is None else self.decision.watermark, self.watermark_at_least)
 
     def after(self, number: int, entry: "Entry") -> "WatermarkState":
@@ -156,7 +158,7 @@ class WatermarkState:
         return DecisionRecord(decision=decision, base=base, tracking=tracking, policy=policy)
 
     def situation(self, base: Reading | None, tracking: Reading | None, policy: Policy, at: datetime) -> Situation:
-        """Gather the input of such a decision. Raises ValueError if no Beginning was folded."""
+        """Gather the input of a decision with new readings. Raises ValueError if no Beginning was folded."""
         if self.complete_from is None:
             raise ValueError("a decision before the log's beginning")
         previous = self.decision
@@ -200,8 +202,8 @@ class WatermarkState:
         )
 
     def _pruned(self, record: DecisionRecord) -> tuple[Histogram, int | None, Cell | None]:
-        """Drop the cells that no later band can reach. Return the rest, the bucket below which no cells are left, and
-        the frontier of the messages published below it."""
+        """Drop the cells that no later band can include. Return the remaining histogram, the bucket below which no
+        cells are left, and the frontier of the messages published below that bucket."""
         decision = record.decision
         if decision.base is None or decision.tracking is None:
             return self.histogram, self.pruned_before, self.pruned_frontier
@@ -214,9 +216,10 @@ class WatermarkState:
         return self.histogram.pruned(reachable), reachable, passed
 
     def _violations(self, delta: Histogram) -> int:
-        """Count messages that arrive although the reading had declared their publish time past.
+        """Count messages that arrive although a reading had already passed their publish time.
 
-        A lower bound: cells are compared, and redelivered messages of pruned cells cannot be recognised.
+        The result is a lower bound: cells are compared, not messages, and redeliveries from pruned cells cannot be
+        recognised.
         """
         if self.decision is None or self.decision.tracking is None or self.pruned_before is None:
             return 0
@@ -226,7 +229,7 @@ class WatermarkState:
 
 
 def reachable_from(histogram: Histogram, base: EffectiveReading, tracking: EffectiveReading, policy: Policy) -> int:
-    """Return the first publish-time bucket that this band, or a later one of the same epoch, can reach.
+    """Return the first publish-time bucket that this band, or a later band of the same epoch, can include.
 
     Buckets below it may be pruned. The anchor is never below it.
     """

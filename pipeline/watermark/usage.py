@@ -1,6 +1,7 @@
-"""The requests of ticks and rounds to Pub/Sub. The log records them, and its fold sums them by hour, for a day.
+"""Counts of the requests that ticks and rounds make to Pub/Sub. The log records them, and its fold sums them by hour,
+for a day.
 
-They affect no decision. They are in the log so that the account of a day survives a restart.
+They affect no decision. They are in the log so that the sums of the last day survive a restart.
 """
 
 from dataclasses import dataclass, field
@@ -11,16 +12,17 @@ from tidemark.pipeline.figures import Sums
 
 HOUR_US = 3_600_000_000
 HOURS = 24
-"""Number of hours kept. Including the current hour, the account covers 23 to 24 hours."""
+"""The number of hours that are kept, including the current one. So an account covers 23 to 24 hours."""
 
 
 @dataclass(frozen=True, slots=True)
 class Usage(Sums):
-    """The requests of one process in `seconds`. Rounds count no seconds, because ticks run beside them.
+    """The requests of one process within `seconds`. Rounds add no seconds, because ticks run at the same time and add
+    theirs.
 
-    `snapshots` were taken for readings, and retained about `snapshot_bytes` of messages. `pulls` is the number of pull
-    calls; they returned `tracked` messages of `tracked_bytes` on tracking and `landed` messages of `landed_bytes` on
-    base. The pulls of a drain are not counted.
+    `snapshots` is the number of snapshots taken for readings; they retained about `snapshot_bytes` of messages. `pulls`
+    is the number of pull calls; they returned `tracked` messages with `tracked_bytes` on tracking, and `landed`
+    messages with `landed_bytes` on base. The pulls of a drain are not counted.
     """
 
     seconds: float = 0.0
@@ -36,7 +38,7 @@ class Usage(Sums):
 
 @dataclass(frozen=True, slots=True)
 class Account:
-    """The usage of the last day by hour, numbered since the epoch, in order."""
+    """The usage of the last day as pairs of hour and usage, in order. Hours are numbered from the epoch."""
 
     hours: tuple[tuple[int, Usage], ...] = field(default=())
 
@@ -57,5 +59,5 @@ class Account:
 
     @property
     def known(self) -> Usage:
-        """Sum of all hours kept: the newest day with usage, however long ago that was."""
+        """The sum of all kept hours. They are the newest day with usage, however long ago it was."""
         return sum((usage for _, usage in self.hours), Usage())

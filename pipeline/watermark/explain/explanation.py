@@ -1,4 +1,5 @@
-"""Explains a decision: each rule in its order, what pins the watermark, what would move it, and which setting.
+"""Explains a decision: the outcome of each rule, what pins the watermark, what would move it, and which setting would
+have changed it.
 
 The rules are evaluated again from the state before the decision. The explanation formats their verdicts, so it cannot
 disagree with the decision.
@@ -56,7 +57,7 @@ RULES = {
     "data": "whether an event time is known from before the band",
     "candidate": "whether the candidate is above the watermark",
 }
-"""Each rule's name and the question it answers, in the order of the estimator."""
+"""The name of each rule and the question that it answers, in the order of the estimator."""
 
 
 def conditions(s: Situation, verdicts: Sequence[Verdict], decision: Decision) -> list[Condition]:
@@ -294,9 +295,10 @@ class Alternative:
 class Explanation:
     """An explanation of one decision.
 
-    `since_base` and `since_pin` count the messages with an event time that were published from base's oldest and from
-    the pin's second. They are upper bounds, because redeliveries are counted again, and None if unknown. If the log
-    before the decision is lost, only the decision itself is known, and `alternatives` is None.
+    `since_base` and `since_pin` count the messages with an event time that were published since base's oldest
+    outstanding message, and since the pin's second. They are upper bounds, because redeliveries are counted again, and
+    None if unknown. If the log before the decision is lost, only the decision itself is known, and `alternatives` is
+    None.
     """
 
     decision: Decision
@@ -378,7 +380,7 @@ def _outstanding(decision: Decision, since_base: int | None, since_pin: int | No
 def alternatives(before: WatermarkState, record: DecisionRecord) -> list[Alternative]:
     """Find the settings that, each alone, would have changed the watermark or the reason of this decision.
 
-    Under another setting, earlier ticks might have led to another state; they are not decided again.
+    Earlier decisions are not made again, although another setting might have changed them and so the state.
     """
     decision = record.decision
     found: list[Alternative] = []
@@ -395,7 +397,7 @@ def alternatives(before: WatermarkState, record: DecisionRecord) -> list[Alterna
 
 
 def _trials(policy: Policy) -> Iterator[tuple[str, str, Policy, str]]:
-    """Yield setting, value, policy, and the cost of the policy."""
+    """Yield policies to try, each with its changed setting, the new value, and the cost of the change."""
     if policy.rule == "band":
         yield "rule", "frontier", replace(policy, rule="frontier"), "messages of a late stream count as late"
     else:

@@ -1,6 +1,6 @@
-"""Sentences that say what must happen for the watermark to move; each is exact.
+"""Sentences that say exactly what must happen for the watermark to move.
 
-The sentence of a hold names what ends that hold, not what the later rules will find.
+If a rule holds the watermark, the sentence says what ends this hold, not what the later rules will find.
 """
 
 from bisect import bisect_left
@@ -27,7 +27,7 @@ ZERO, MICROSECOND, SECOND = timedelta(0), timedelta(microseconds=1), timedelta(m
 
 
 def moves(s: Situation, decision: Decision) -> Iterator[str]:
-    """Say what ends a hold, or moves the watermark further."""
+    """Say what ends the hold, or what moves the watermark further."""
     evidence, watermark, policy = decision.evidence, decision.watermark, s.policy
     is_pinned = decision.pin is not None and is_pinned_by_backlog(s, decision.pin)
     is_at_frontier = isinstance(evidence, FrontierEvidence) and evidence.is_at_frontier
@@ -83,7 +83,7 @@ def moves(s: Situation, decision: Decision) -> Iterator[str]:
 def published_since(s: Situation, moment: datetime) -> int | None:
     """Count the tracked messages with an event time that were published since a moment.
 
-    None if some of them were pruned, as after a seek.
+    Return None if some of these messages were pruned, as after a seek.
     """
     if s.pruned_before is not None and s.pruned_before > bucket_of(moment):
         return None
@@ -108,8 +108,8 @@ def _no_data(s: Situation) -> Iterator[str]:
 
 
 def _rejected(s: Situation, after: datetime | None) -> Iterator[str]:
-    """Say that messages are rejected, if tracking knows of any that were published after the second of `after` (None:
-    at any time)."""
+    """Say that messages are rejected, if tracking knows of rejected messages published after the second of `after`
+    (None: at any time)."""
     cells = s.histogram.event_bucket == NO_EVENT
     if after is not None:
         cells &= s.histogram.publish_bucket > bucket_of(after)
@@ -124,8 +124,8 @@ def _rejected(s: Situation, after: datetime | None) -> Iterator[str]:
 def _known_from(s: Situation) -> datetime | None:
     """Return the first publish time of a known message with an event time.
 
-    The frontier of pruned seconds cannot be used until tracking has reached them again, as after a seek or with a wider
-    band.
+    With the rule `frontier`, return the end of the pruned seconds, if there are any: their frontier cannot be used
+    until tracking has read beyond them again, as after a seek or with a wider band.
     """
     if s.policy.rule == "frontier" and s.pruned_frontier is not None and s.pruned_before is not None:
         return bucket_start(s.pruned_before)
@@ -137,7 +137,8 @@ def _known_from(s: Situation) -> datetime | None:
 
 
 def _out_of_the_band(s: Situation, watermark: datetime, evidence: BandEvidence) -> Iterator[str]:
-    """Rule `band`: every event time not above the watermark must have landed, and have left the band."""
+    """Say what moves the watermark by the rule `band`: every event time not above the watermark must have landed, and
+    must have left the band."""
     last = evidence.pin.publish_bucket
     last = _last_that_holds(s, watermark, last, bucket_of(s.oldest_tracking)) or last
     is_passed = evidence.anchor is not None and evidence.anchor >= bucket_start(last + 1)
@@ -149,7 +150,8 @@ def _out_of_the_band(s: Situation, watermark: datetime, evidence: BandEvidence) 
 
 
 def _past_the_frontier(s: Situation, watermark: datetime, evidence: FrontierEvidence) -> Iterator[str]:
-    """Rule `frontier`: all event times that base may hold, and the frontier, must be above the watermark."""
+    """Say what moves the watermark by the rule `frontier`: all event times that base may hold, and the frontier, must
+    be above the watermark."""
     until, later = None, None
     holds = s.holding
     least = holds.minimum_at(holds.since(to_us(s.oldest_base), AFTER_ALL))
@@ -162,9 +164,9 @@ def _past_the_frontier(s: Situation, watermark: datetime, evidence: FrontierEvid
 
 
 def _moves_when(s: Situation, until: datetime | None, later: str | None) -> Iterator[str]:
-    """Say that base must land what was published before `until`, and tracking read a band beyond `later`.
+    """Say that base must land what was published before `until`, and that tracking must read a band beyond `later`.
 
-    None means that this has already happened.
+    None stands for a condition that is already met.
     """
     needs = [] if until is None else [_lands(until, s)]
     if later is not None:
@@ -182,14 +184,14 @@ def _moves_when(s: Situation, until: datetime | None, later: str | None) -> Iter
 
 
 def _last_that_holds(s: Situation, watermark: datetime, low: int, high: int) -> int | None:
-    """Return the last publish second from `low` to `high` whose least event time that counts is not above the
+    """Return the last publish second, from `low` to `high`, with a counted event time that is not above the
     watermark."""
     holds = s.holding
     occupied = np.unique(holds.publish_bucket)
     seconds: list[int] = occupied[(occupied >= low) & (occupied <= high)].tolist()
 
     def is_free(second: int) -> bool:
-        """True if no message published in that second or later is as old as the watermark. Monotonic."""
+        """True if every event time published in this second or later is above the watermark. Monotonic."""
         least = holds.quantile_between(second, high, s.policy.quantile)
         return least is None or least.min_event_time > watermark
 
@@ -198,8 +200,8 @@ def _last_that_holds(s: Situation, watermark: datetime, low: int, high: int) -> 
 
 
 def _lands(until: datetime, s: Situation) -> str:
-    """Say that base must have passed a moment, including slack, and how many known messages were published before
-    it."""
+    """Say that base must have passed a moment (plus slack), and how many of its known messages were published before
+    then."""
     until += s.policy.base_slack
     text = f"base has acknowledged everything that was published before {iso(until)}"
     if s.policy.base_slack > ZERO:
@@ -212,8 +214,8 @@ def _lands(until: datetime, s: Situation) -> str:
 
 
 def _look_after_base(s: Situation, until: datetime | None) -> Iterator[str]:
-    """Say what to do while base is behind. A release of the messages before `until` moves the watermark (None: no
-    release does)."""
+    """Say what to do while base is behind. `until` is the time of a release that would move the watermark (None: no
+    release would)."""
     if s.release is not None:
         yield (
             "Until base has acknowledged the released messages, its reading does not show what else it holds. Check "
