@@ -1,5 +1,5 @@
-"""Explains a decision from a lake, as plain facts that `tidemark explain --json` prints, and as charts of these
-facts: the plane of publish time and event time, and the watermark's lag."""
+"""Explains a decision from a lake: as plain facts, which `tidemark explain --json` prints, and as two charts. The
+charts show the messages by publish time and event time (the plane), and the watermark's lag."""
 
 import math
 from collections import Counter
@@ -36,15 +36,15 @@ from tidemark.pipeline.watermark.state import DecisionRecord, WatermarkState
 SECOND = timedelta(seconds=1)
 
 NAMED_STREAMS = 20
-"""The greatest number of streams listed for a cell: those with the most rows."""
+"""The greatest number of streams listed for a cell. The streams with the most rows are listed."""
 
 
 Facts = dict[str, Any]
 
 
 def read_decided(log: TrackingLog, at: datetime | None = None) -> tuple[int, DecisionRecord] | None:
-    """Read the decision in force at a moment (None: the newest decision) and its entry number; None before the first
-    decision. Raises LakeError, also if the log begins after that moment."""
+    """Read the entry number and the decision that was in force at a moment (None: the newest decision). Return None if
+    there is no decision yet. Raises LakeError, also if the first decision is later than the moment."""
     # Times are printed to the millisecond: a copied one must find a decision anywhere within that millisecond.
     found = decision_in_force(log, None if at is None else at.replace(microsecond=at.microsecond // 1000 * 1000 + 999))
     first = first_decision(log) if found is None and at is not None else None
@@ -58,7 +58,7 @@ def read_decided(log: TrackingLog, at: datetime | None = None) -> tuple[int, Dec
 def read_explained(
     log: TrackingLog, number: int, decided: DecisionRecord, tick: timedelta
 ) -> tuple[Explanation, Facts]:
-    """Explain a decision from the log, as of its time, also as facts. Raises LakeError."""
+    """Explain a decision from the log as of its time, and convert the explanation to facts. Raises LakeError."""
     now = decided.decision.at
     recent = sampled(log, number, now - HOURS)
     try:
@@ -77,8 +77,9 @@ def explained(
     now: datetime,
     problem: str | None = None,
 ) -> tuple[Explanation, Facts]:
-    """Explain a decision from the state before it (None if that is lost, as `problem` says) and the decisions of the
-    last hours, also as facts. The fact `problem` says why the explanation is incomplete."""
+    """Explain a decision from the state before it and the `recent` decisions, and convert the explanation to facts. If
+    the state is lost, `before` is None and `problem` says why. The fact `problem` says why the explanation is
+    incomplete."""
     explanation = Explanation(decided.decision) if before is None else explain_decision(decided, before)
     if before is not None and explanation.alternatives is None:
         problem = "the decision does not follow from the entries before it; `tidemark replay --from-lake` compares them"
@@ -92,8 +93,8 @@ def explained(
 
 
 def read_by_stream(lake: Lake, settings: Settings, decided: DecisionRecord) -> tuple[Counts, Facts]:
-    """Read from the tables what is known of the messages that a decision considered: the streams that `max_lag` passes
-    over, and those of messages whose payload was rejected, of all and of those at the pin. Raises LakeError."""
+    """Count, by stream, messages that a decision considered: those that `max_lag` passes over, those whose payload was
+    rejected (all, and those at the pin), and the rows landed at the pin. Raises LakeError."""
     decision, max_lag = decided.decision, decided.policy.max_lag
     at, pin, over = decision.at, decision.pin, Counts()
     if max_lag is not None:  # in the hour before the decision
@@ -119,8 +120,8 @@ def read_by_stream(lake: Lake, settings: Settings, decided: DecisionRecord) -> t
 def landed_by_stream(
     heartbeats: Heartbeats, published: datetime, happened: datetime, size: timedelta
 ) -> dict[str, int]:
-    """Count the landed rows of a cell of the histogram per stream, in descending order, for at most NAMED_STREAMS
-    streams. Raises LakeError."""
+    """Count the landed rows of a cell of the histogram per stream, in descending order of the count, for at most
+    NAMED_STREAMS streams. Raises LakeError."""
     when, event = pc.field("publish_time"), pc.field("event_time")
     wanted = (when >= pa.scalar(published, MOMENT)) & (when < pa.scalar(published + size, MOMENT))
     wanted &= event >= pa.scalar(happened, MOMENT)
@@ -133,7 +134,7 @@ def landed_by_stream(
 
 
 def explanation_facts(explanation: Explanation) -> Facts:
-    """Convert an explanation to plain facts: its sentences, and the numbers in them."""
+    """Convert an explanation to plain facts: its sentences, and the numbers that they contain."""
     others, facts = explanation.alternatives, decision_facts(explanation.decision)
     pin = facts["pin"]
     return {
@@ -171,7 +172,7 @@ HOURS = timedelta(hours=3)
 """The time range of the lag chart."""
 
 MOST_CELLS, MOST_POINTS, MOST_HOLDS = 1500, 240, 8
-"""The greatest numbers of cells, points of the lag, and holds in the facts."""
+"""The greatest numbers of cells, of points of the lag, and of holds that the facts contain."""
 
 SIZES = (1, 2, 5, 10, 20, 30, 60, 120, 300, 600, 1800, 3600, 21_600, 86_400, 864_000, 8_640_000)
 """The possible widths and heights of the drawn cells, in seconds."""
@@ -183,9 +184,9 @@ SHADES = 5
 
 
 def plane_facts(histogram: Histogram, decided: DecisionRecord) -> dict[str, Any]:
-    """Return the cells that a decision considered, merged to at most MOST_CELLS, and the decision's lines. A cell is
-    its publish time, its event time (both in seconds since the epoch) and its count. Times are those that count for the
-    watermark."""
+    """Return the cells of the histogram, merged to at most MOST_CELLS, and the times that a chart draws as lines, such
+    as the readings. A cell is its publish time, its event time (both in seconds since the epoch) and its count. Event
+    times are clamped."""
     decision, policy = decided.decision, decided.policy
     timed = histogram.event_bucket > COPY
     columns = histogram.publish_bucket[timed], histogram.event_bucket[timed], histogram.count[timed]
@@ -211,8 +212,8 @@ def plane_facts(histogram: Histogram, decided: DecisionRecord) -> dict[str, Any]
 
 
 def history_facts(decisions: Sequence[Decision], tick: timedelta, now: datetime) -> dict[str, Any]:
-    """Return the lag over time, thinned to about MOST_POINTS, and the holds, newest first: stretches of at least
-    HOLD_TICKS ticks without a change of the watermark or without a decision. A hold has the sentence of its last
+    """Return the lag over time, as about MOST_POINTS points, and the holds, newest first. A hold is a time of at least
+    HOLD_TICKS ticks without a change of the watermark, or without a decision. It has the sentence of its last
     decision."""
     known = [one for one in decisions if now - one.at <= HOURS]
     step = 1 + len(known) // MOST_POINTS
@@ -241,8 +242,8 @@ def _hold(since: datetime, until: datetime | None, now: datetime, reason: str, t
 
 
 def plane_chart(plane: Mapping[str, Any]) -> Chart:
-    """Draw the cells as a heat map, with the readings, the band and the pin. Event times far below the others are drawn
-    at the lower edge."""
+    """Draw the facts of `plane_facts`: the cells as a heat map, with the readings, the band and the pin. Event times
+    far below the others are drawn at the lower edge."""
     cells, size = plane["cells"], plane["cell_seconds"]
     lines = {name: None if plane[name] is None else _seconds(plane[name]) for name in LINES}
     at, watermark = _seconds(plane["at"]), None if plane["watermark"] is None else _seconds(plane["watermark"])
@@ -280,7 +281,7 @@ def plane_chart(plane: Mapping[str, Any]) -> Chart:
 
 LINES = {"base": "B", "tracking": "T", "band_edge": "T − D", "anchor": "anchor"}
 STYLES = {"base": "reading", "tracking": "reading", "band_edge": "quantile", "anchor": "now"}
-"""The vertical lines: their texts and their styles."""
+"""The texts and the styles of the vertical lines."""
 
 
 def lag_chart(facts: Mapping[str, Any]) -> Chart:
@@ -323,8 +324,8 @@ def drawn(facts: Mapping[str, Any]) -> str:
 
 
 def _bounds(happened: Sequence[int], size: int, at: float, watermark: float | None) -> tuple[float, float]:
-    """Return the range of event times to draw: all except a few far below the others, and the watermark if it is
-    close."""
+    """Return the range of event times to draw. It leaves out a few event times far below the others, and includes the
+    watermark if it is close."""
     if not happened:
         return (watermark or at) - 60, at
     low, high = float(np.quantile(happened, 0.02)), max(happened) + size

@@ -33,10 +33,12 @@ from tidemark.pipeline.watermark.state import WatermarkState
 from tidemark.pipeline.windows import Window, Windowing
 
 CHECKED_FOR_SECONDS = 3.0
-"""Time limit of the check for missed heartbeats in `tidemark status`. The sensor `staleness` stores its progress."""
+"""The time limit of the check for missed heartbeats in `tidemark status`. It continues from the progress that the
+sensor `staleness` stores."""
 
 NEWEST_WINDOWS = 10
-"""The number of newest windows that are listed, and the greatest number of older windows that wait or are stale."""
+"""The number of newest windows that are listed, and the greatest number of older windows listed because they wait or
+are stale."""
 
 OF_A_TABLE = ("table", "failures", "since", "last", "reason")
 """The fields of `Failing` that are reported for a custom table."""
@@ -46,8 +48,8 @@ Facts = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class LakeStatus:
-    """The facts that are printed, by group; the details that only the JSON has; and warnings as sentences: `of_runs`
-    about runs that fail, `of_ticks` about overdue decisions and failing ticks."""
+    """The status of a lake. `groups` has the facts that are printed, and `details` those that only the JSON has.
+    Warnings are sentences: `of_runs` about failing runs, `of_ticks` about overdue decisions and failing ticks."""
 
     groups: Mapping[str, Facts]
     details: Facts
@@ -62,7 +64,8 @@ class LakeStatus:
 
 @dataclass(frozen=True, slots=True)
 class LakeReport:
-    """The watermark's state, the extent of what landed, and the row count and commit time of each computed window."""
+    """The watermark's state, the extent of the landed rows, and the row count and commit time of each computed
+    window."""
 
     state: WatermarkState
     landed: LandedExtent
@@ -72,7 +75,8 @@ class LakeReport:
 
 @dataclass(frozen=True, slots=True)
 class Losses:
-    """Heartbeats missed and not repaired, late within a day, and lost outside of the pipeline within an hour."""
+    """Heartbeats that are missed and not repaired, late within the last day, or lost outside of the pipeline within the
+    last hour."""
 
     missed: MissedHeartbeats
     late: Late
@@ -80,8 +84,8 @@ class Losses:
 
 
 def read_status(lake: Lake, settings: Settings, now: datetime, clock: Clock | None = None) -> LakeStatus:
-    """Read the status. With a clock, the check for missed heartbeats stops after a few seconds. With `pubsub.attach`,
-    others read base and there are no tables, so only the log is read. Raises LakeError."""
+    """Read the status of a lake. With a clock, the check for missed heartbeats stops after a few seconds. With
+    `pubsub.attach`, only the log is read: another reader reads base, so there are no tables. Raises LakeError."""
     if settings.pubsub.attach:
         state = lake.tracking_log().catch_up()
         ticks = read_ticks(lake, settings, state.decision, now)
@@ -129,7 +133,7 @@ def read_status(lake: Lake, settings: Settings, now: datetime, clock: Clock | No
 
 
 def read_report(lake: Lake) -> LakeReport:
-    """Read the report. Raises LakeError."""
+    """Read the watermark's state and the extent of the tables. Raises LakeError."""
     state, diffs, rows = lake.tracking_log().catch_up(), lake.table(HEARTBEAT_DIFFS), Counter[str]()
     files = data_files(diffs.current(), diffs.partition_column)
     for file in files:
@@ -166,8 +170,8 @@ def of_runs(failed: Failing | None) -> list[str]:
 def window_facts(
     report: LakeReport, waiting: Sequence[Window], losses: Losses, windowing: Windowing, now: datetime
 ) -> Iterator[Facts]:
-    """Yield the newest windows, newest first, and then older windows that wait or are stale: the state, the row count,
-    and the time from the window's end until it was computed, or until now if it is not computed."""
+    """Yield facts of the newest windows, newest first, and then of older windows that wait or are stale. They are the
+    state, the row count, and the time from the window's end until it was computed (until now if it is not)."""
     stale = {one.window for one in losses.missed.stale}
     newest = windowing.number_of(now)
     recent = [windowing.numbered(newest - number) for number in range(NEWEST_WINDOWS)]
@@ -193,10 +197,10 @@ def window_facts(
 
 
 def log_facts(state: WatermarkState, ticks: TicksNow, settings: Settings, now: datetime) -> dict[str, Facts]:
-    """Return what the log and the notes of ticks say, by group. `reading_violations` is the number of messages since
-    the lake began that tracking received only after a reading had passed them. Of the last day, the bytes of snapshots
-    are estimated, the rest is counted; `tracked_bytes` and `landed_bytes` are the sizes of the pulled messages,
-    including those of rounds."""
+    """Return the facts from the log and the notes of ticks, by group. `reading_violations` is the number of messages
+    since the lake began that tracking received only after a reading had passed them. Facts named `…_last_day` are
+    counted, except the bytes of snapshots, which are estimated. `tracked_bytes` and `landed_bytes` are the sizes of the
+    pulled messages, including those of rounds."""
     decision, watermark, attach = state.decision, state.watermark, settings.pubsub.attach
     readings = {} if decision is None else {"base": decision.base, "tracking": decision.tracking}
     decided = decision and with_age(decision.sentence(), decision.at, settings.watermark.tick, now)
@@ -224,7 +228,7 @@ def log_facts(state: WatermarkState, ticks: TicksNow, settings: Settings, now: d
 
 
 def ingest_facts(lake: Lake, ingest: IngestSettings, number: int, now: datetime) -> Facts:
-    """Return the progress of reading if it is behind, by the log up to the entry `number`. With continuous readers on
+    """Say how far behind reading is, if it is behind, from the log up to the entry `number`. With continuous readers on
     Spark, add their newest round."""
     behind = progress_of(recent_looks(lake.tracking_log(), number, now))
     facts: Facts = {"reading": "; ".join(one.sentence() for one in behind)} if behind else {}
@@ -251,8 +255,8 @@ def runs_facts(failed: Failing | None) -> Facts:
 
 
 def failing_ticks_facts(failed: Sequence[FailedTick]) -> Facts:
-    """Return the failure counts of the sensors whose newest tick failed, with the newest error of all, and the reasons
-    of the sensors that leave messages waiting. Empty if there are none."""
+    """Return the failure counts of the sensors whose newest tick failed, the newest error, and the reasons of the
+    sensors that leave messages waiting. Empty if no sensor fails or waits."""
     waiting, failed = {one.sensor: one.reason for one in failed if one.waits}, [one for one in failed if not one.waits]
     facts: Facts = {"ticks_waiting": waiting} if waiting else {}
     if not failed:
@@ -274,7 +278,7 @@ def ticks_details(ticks: TicksNow) -> dict[str, str]:
 
 
 def lost_facts(losses: Losses) -> Facts:
-    """Return the totals of what is lost within the last hour, and of all that is missed and stale."""
+    """Return the totals of messages lost within the last hour, and of all missed heartbeats and stale windows."""
     missed, lost = losses.missed, losses.lost
     return {
         "missed": missed.total,
@@ -290,20 +294,20 @@ def lost_facts(losses: Losses) -> Facts:
 
 
 def late_facts(late: Late) -> Facts:
-    """Return the totals of what is late within the last day."""
+    """Return the totals of heartbeats that are late within the last day."""
     totals = {"late": late.total, "late_copies": late.copies, "late_since": late.since}
     return {**totals, **unknown_facts(late=late.damaged)}
 
 
 def unknown_facts(**damaged: Mapping[str, str]) -> dict[str, str]:
-    """Return a sentence for each figure that leaves out event hours with damaged files. `damaged` maps each figure to
-    these files with their event hours."""
+    """Return a sentence for each figure that leaves out event hours because of damaged files. `damaged` has these
+    files, with their event hours, for each figure."""
     return {f"{what}_unknown": not_known(what.replace("_", " "), files) for what, files in damaged.items() if files}
 
 
 def passed_over_facts(state: WatermarkState, lake: Lake, now: datetime) -> Facts:
-    """Return the messages that the newest decision's `max_lag` passes over: the number in the live histogram, and the
-    landed ones of the last hour per stream. Empty without a `max_lag`."""
+    """Count the messages that the newest decision's `max_lag` passes over: all in the current histogram, and per stream
+    those that were published in the last hour and have landed. Empty without a `max_lag`."""
     if state.record is None or (max_lag := state.record.policy.max_lag) is None:
         return {}
     found = read_passed_over(lake.heartbeats(), max_lag, now - RECENT, now)
@@ -316,8 +320,8 @@ def passed_over_facts(state: WatermarkState, lake: Lake, now: datetime) -> Facts
 
 
 def null_facts(found: NullFields) -> Facts:
-    """Return the compared fields that are null in all rows of the last hour, if any: the row counts, and since when the
-    first of these fields is null."""
+    """Return the compared fields that are null in all rows of the last hour, with their numbers of null rows, and the
+    earliest time since which one is null. Empty if there are none."""
     if not found.fields:
         return {}
     return {

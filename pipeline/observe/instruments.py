@@ -17,10 +17,11 @@ OF_MESSAGING = (
     "messaging.destination.name",
     "messaging.destination.subscription.name",
 )
-"""OpenTelemetry's attributes of its messaging instruments; the last two are the names of topic and subscription."""
+"""The attributes that OpenTelemetry defines for messaging instruments. The last two hold the names of the topic and of
+the subscription."""
 
 SECONDS = (0.005, 0.025, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 20.0, 40.0, 60.0, 300.0, 1800.0, 7200.0)
-"""Bucket bounds of the duration histograms: from an idle tick to the longest run."""
+"""The bucket bounds of the duration histograms, from an idle tick to the longest run."""
 
 
 class Kind(StrEnum):

@@ -1,11 +1,10 @@
-"""Exports the measurements of a process: one outlet for each distinct `[metrics]` of its pipelines, opened by the first
-tick.
+"""Exports the measurements of a process. Pipelines with equal `[metrics]` share an outlet, which the first tick opens.
 
-The code server ticks and opens outlets; processes of runs do not. The port is for monitoring systems, load balancers
-and Kubernetes (`/metrics`, `/healthz`, `/livez`), and for the page in a browser. It answers GET requests and changes
-nothing. `/metrics` and the probes contain only counts, ages and names of sensors; the page also names streams. No other
-content of messages is shown. OTLP is sent by our own thread, which a forked process does not inherit, unlike the thread
-of OpenTelemetry's SDK.
+Only the code server opens outlets, because it ticks; processes of runs do not. The port is for monitoring systems, load
+balancers and Kubernetes (`/metrics`, `/healthz`, `/livez`), and for the page in a browser. It answers only GET requests
+and changes nothing. `/metrics` and the probes contain only counts, ages and names of sensors. The page also names
+streams. No other content of messages is shown. OTLP is sent by our own thread: a forked process does not inherit it, as
+it would inherit the thread of OpenTelemetry's SDK.
 """
 
 import base64
@@ -54,20 +53,20 @@ HEADERS = {
     "Content-Security-Policy": f"default-src 'none'; script-src {_hashed(SCRIPT)}; style-src {_hashed(STYLE)}; "
     "img-src data:; connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
 }
-"""The headers of each response. No other page may read, embed or frame it; the page may run only its own script and
-send requests only to its own address."""
+"""The headers of each response. No other page may read, embed or frame a response. The page may run only its own
+script, and may send requests only to its own address."""
 
 FAILED = b'{"error": "this failed; the log says why"}\n'
 
 IDLE_SECONDS = 10.0
-"""Idle timeout of a connection."""
+"""The idle timeout of a connection."""
 
 EXTRA = "tidemark-pubsub[metrics]"
 NEEDED = {"prometheus": "opentelemetry.exporter.prometheus", "otlp": "opentelemetry.exporter.otlp.proto.http"}
 
 EVERY, EVERY_SECONDS = "OTEL_METRIC_EXPORT_INTERVAL", 15.0
-"""OpenTelemetry's variable with the export interval in milliseconds, and the default in seconds: alerts are evaluated
-over minutes."""
+"""OpenTelemetry's variable for the export interval in milliseconds, and our default in seconds. It is short enough for
+alerts, which are evaluated over minutes."""
 
 _open: dict[str, "ProcessOutlet"] = {}
 _lock = Lock()
@@ -87,8 +86,8 @@ def check_libraries(chosen: MetricsSettings) -> None:
 
 
 def outlet_of(chosen: MetricsSettings, allowed_hosts: Iterable[str] = ()) -> "ProcessOutlet":
-    """Return this process' outlet for these settings, opening it on the first call. It also accepts requests to these
-    host names. Raises OSError if the port is taken."""
+    """Return this process's outlet for these settings, opening it on the first call. `allowed_hosts` are further host
+    names to which it accepts requests. Raises OSError if the port is taken."""
     with _lock:
         key = chosen.model_dump_json()
         if key not in _open:
@@ -104,8 +103,8 @@ def send_every_seconds() -> float:
 
 
 class ProcessOutlet:
-    """Exports the values of the joined recorders, on request or at an interval. The port accepts requests to loopback,
-    IP addresses and `allowed_hosts`."""
+    """Exports the values of the joined recorders, on request or at an interval. The port accepts requests addressed to
+    loopback, to an IP address, or to one of `allowed_hosts`."""
 
     def __init__(self, chosen: MetricsSettings) -> None:
         self._chosen = chosen
@@ -122,7 +121,7 @@ class ProcessOutlet:
             Thread(target=self._send, name="metrics", daemon=True).start()
 
     def join(self, recorder: Recorder) -> None:
-        """Include this recorder's current values and its health."""
+        """Export this recorder's current values and health from now on."""
         self._recorders.append(recorder)
 
     def add(self, measured: Measured) -> None:
@@ -135,7 +134,7 @@ class ProcessOutlet:
         return [problem for recorder in self._recorders for problem in recorder.problems()]
 
     def answer(self, path: str, hosts: Sequence[str]) -> tuple[HTTPStatus, str, bytes]:
-        """Return the status, the content type and the content for a request with these `Host` headers."""
+        """Answer a request. `hosts` are its `Host` headers. Return the status, the content type and the content."""
         if not is_ours(hosts, self.allowed_hosts, any_address=True):
             refused = {"error": f"the host {', '.join(hosts)!a} is not ours; add it to dagster.allowed_hosts"}
             return HTTPStatus.FORBIDDEN, JSON, json.dumps(refused).encode() + b"\n"

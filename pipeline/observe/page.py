@@ -42,16 +42,18 @@ from tidemark.pipeline.watermark.state import DecisionRecord, WatermarkState
 logger = logging.getLogger(__name__)
 
 LOG_SECONDS, TABLES_SECONDS = 1.0, 30.0
-"""Time for which a result from the log and one from the tables are reused; at least ten times that of reading it."""
+"""The times for which results from the log and from the tables are reused. A result that takes long to read is reused
+for ten times as long."""
 
 WAIT_SECONDS = 2.0
-"""The longest that a request waits for a read in progress."""
+"""The longest time for which a request waits for a read in progress."""
 
 MOST_RECENT = 12_000
 """The greatest number of decisions in memory: three hours at one tick per second."""
 
 FOLLOWS_FOR = timedelta(minutes=5)
-"""A page that was not requested for longer starts over: this reads less than following the log since then."""
+"""A page that was not requested for longer than this starts over, which reads less than following the log since
+then."""
 
 Found = TypeVar("Found")
 
@@ -111,8 +113,8 @@ class Looker(Generic[Found]):
 
 @dataclass(frozen=True, slots=True)
 class LogPosition:
-    """A position in the log: the state after its entry `state.number`, and the newest decision with its number and the
-    state before it."""
+    """A position in the log: the state after the entry `state.number`, the newest decision with its entry number, and
+    the state before the decision."""
 
     state: WatermarkState
     number: int
@@ -137,7 +139,7 @@ class Page:
         self._rendered: dict[bool, tuple[datetime, bytes]] = {}
 
     def decided(self, decision: Decision) -> None:
-        """Remember a decision of a tick or from the log. Decisions not newer than the last one are ignored."""
+        """Remember a decision, from a tick or from the log. It is ignored if it is not newer than the last decision."""
         if not self._recent or decision.at > self._recent[-1].at:
             self._recent.append(decision)
 
@@ -182,8 +184,8 @@ class Page:
         return shown.encode()
 
     def cell(self, x: float, y: float, drawn_at: str) -> str:
-        """Describe the cell at this point of the drawing in words, with the streams of its landed rows. Empty if there
-        is no cell, or if the plane has been redrawn since `drawn_at`."""
+        """Describe the cell at the point (x, y) of the chart in words, with the streams of its landed rows. Empty if
+        there is no cell, or if the chart has been redrawn since `drawn_at`."""
         plane = (self._log.found or {}).get("plane")
         if plane is None or iso(plane["at"]) != drawn_at:
             return ""
@@ -264,8 +266,9 @@ LOOKING = PageVerdict("new", "Looking at the lake", ["The first look takes some 
 def verdict_of(
     settings: Settings, why: Mapping[str, Any], status: LakeStatus | None, problems: Sequence[str], now: datetime
 ) -> PageVerdict:
-    """Judge the pipeline: `bad` if decisions are overdue or something fails, `hold` if the watermark waits, reading is
-    behind or heartbeats are missing. `why` explains the newest decision, if any; `status` is that of the tables."""
+    """Judge the pipeline. It is `bad` if decisions are overdue or something fails, and `hold` if the watermark waits,
+    reading is behind or heartbeats are missing. `why` has the facts that explain the newest decision, if any; `status`
+    has those of the tables."""
     facts = {} if status is None else status.facts
     said = [*problems, *why.get("ticks", []), *([] if status is None else status.of_runs)]
     if "at" not in why:
@@ -293,7 +296,7 @@ def verdict_of(
 
 
 def after_end(seconds: float | None, state: str) -> str:
-    """Format how long after its end a window was computed, how long ago it ended, or when it will end."""
+    """Format a window's time: how long after its end it was computed, how long ago it ended, or when it will end."""
     if seconds is None or state == "empty":
         return ""
     said = rough(timedelta(seconds=abs(seconds)))

@@ -1,4 +1,4 @@
-"""The observer to which ticks report, and the recorder that turns reports into measurements. Neither does I/O: a
+"""The observer, to which ticks report, and the recorder, which turns reports into measurements. Neither does I/O: a
 `ProcessOutlet` exports the measurements."""
 
 import logging
@@ -32,16 +32,16 @@ logger = logging.getLogger(__name__)
 BASE, TRACKING = "base", "tracking"
 
 OPEN_AGAIN_AFTER = timedelta(minutes=1)
-"""The pause before opening the outlet is retried after a taken port or a missing library."""
+"""The pause before the outlet is opened again, if the port was taken or a library was missing."""
 
 GRACE = timedelta(seconds=60)
-"""Additional silence allowed to a sensor that is running, or whose process has just started: a tick may take a
-minute."""
+"""The time without ticks that a sensor is allowed in addition, if it is running or its process has just started: a tick
+may take a minute."""
 
 NO_TICKS = SensorTicks()
 
 CHECKED = {"missed": them.MISSED, "lost_at_least": them.LOST}
-"""The figures of checks that are measured."""
+"""The figures of checks that are exported as metrics, with their instruments."""
 
 P = ParamSpec("P")
 
@@ -59,7 +59,7 @@ class EndedRun:
 
 
 class Observer:
-    """Ignores all reports of ticks: for pipelines without monitoring."""
+    """Ignores all reports of ticks. Pipelines without monitoring use it."""
 
     is_on = False
 
@@ -76,15 +76,15 @@ class Observer:
         """Report what a tick of landing has landed."""
 
     def by_runs(self, look: Callable[[], tuple[Ingested, int]]) -> None:
-        """Report what runs have landed and how many messages they have tracked since the last call, as `look`
-        returns."""
+        """Report what runs have landed, and how many messages they have tracked, since the last call. `look` returns
+        both."""
 
     def counted(self, figure: str, number: int) -> None:
         """Report a figure of a check, one of CHECKED."""
 
     def runs(self, look: Callable[[], tuple[Iterable[EndedRun], Mapping[str, datetime]]]) -> None:
-        """Report the runs that have ended since the last call, and the start of each job's oldest unfinished run, as
-        `look` returns."""
+        """Report the runs that have ended since the last call, and the start of each job's oldest unfinished run.
+        `look` returns both."""
 
 
 OFF = Observer()
@@ -218,8 +218,8 @@ class Recorder(Observer):
         self._add(them.PULLED, messages, subscription=subscription, **of_messaging)
 
     def _begin_at_zero(self) -> None:
-        """Start each sum at zero: an increase is visible only between two values, so without a zero the first failure
-        would not be seen."""
+        """Start each sum at zero. An increase is visible only between two values, so without a zero the first failure
+        would go unnoticed."""
         for one in (them.LANDED, them.LATE):
             self._add(one, 0)
         for subscription in (BASE, TRACKING):
@@ -235,8 +235,8 @@ class Recorder(Observer):
     # Values for the outlet
 
     def problems(self) -> list[str]:
-        """List the pipeline's problems as sentences without data of messages; empty if it is healthy: its sensors tick,
-        and the watermark, if there is one, is not too old."""
+        """List the pipeline's problems: sensors that do not tick, and a watermark that is too old. The sentences
+        contain no data of messages. Empty if the pipeline is healthy."""
         now, max_age = self._clock.now(), self._settings.checks.max_watermark_age
         found = [silence for sensor in self._every if (silence := self._silence(sensor, now)) is not None]
         if (watermark := self._watermark) is not None and now - watermark > max_age:
@@ -277,7 +277,7 @@ class Recorder(Observer):
         return max(now - (self._ticks.get(sensor, NO_TICKS).good or self._began), timedelta(0))
 
     def _silence(self, sensor: str, now: datetime) -> str | None:
-        """Describe the silence of a sensor if it is longer than that of a healthy one."""
+        """Describe the silence of a sensor if it is too long for a healthy sensor; otherwise return None."""
         ticks, every = self._ticks.get(sensor, NO_TICKS), self._every[sensor]
         is_waiting = ticks.failed is None and (sensor in self._at_work or ticks.good is None)
         since = (ticks.good or self._began) + (GRACE if is_waiting else timedelta(0))
@@ -299,11 +299,11 @@ class Recorder(Observer):
 
 
 def backlogs(state: WatermarkState, now: datetime) -> Iterator[tuple[Instrument, str, float]]:
-    """Yield, for each subscription with a reading in the newest decision, the age of its oldest message, an upper bound
-    of the messages in its backlog, and an estimate of their bytes. Values that are unknown are left out.
+    """Yield the size of each backlog that the newest decision has a reading of: the age of its oldest message, an upper
+    bound of its messages, and an estimate of their bytes. Unknown values are left out.
 
-    The age is that of the reading plus the time since then, the best value until the next reading. A backlog that
-    was empty when read counts as empty.
+    The age is the age at the reading plus the time since, the best value until the next reading. A backlog that was
+    empty when read counts as empty.
     """
     decision, used = state.decision, state.account.known
     if decision is None:

@@ -1,5 +1,5 @@
-"""The instruments as OpenTelemetry instruments. This module imports OpenTelemetry's SDK; only exporting outlets import
-it."""
+"""The instruments as OpenTelemetry instruments. This module imports OpenTelemetry's SDK, so only outlets that export
+import this module."""
 
 import logging
 import math
@@ -22,7 +22,8 @@ logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
 SEND_WITHIN_MS = 10_000
-"""The longest that sending may take. If the receiver is down, counts are sent later, since sums are cumulative."""
+"""The time limit of sending. If the receiver is down, no count is lost: sums are cumulative, so the next export
+includes it."""
 
 
 class Telemetry:
@@ -62,11 +63,12 @@ class Telemetry:
             logger.exception("metrics were not sent")
 
     def close(self) -> None:
-        """Send what is left, for at most a second, and shut down."""
+        """Send the remaining measurements, for at most a second, and shut down."""
         self._collected(lambda: self._provider.shutdown(timeout_millis=1000))
 
     def _collected(self, collect: Callable[[], T]) -> T:
-        """Read the recorders once and then collect: OpenTelemetry asks for each gauge separately."""
+        """Read the recorders once, and then collect. OpenTelemetry asks for each gauge separately, and gets the values
+        read here."""
         moment: dict[Instrument, list[Observation]] = {}
         try:
             for measured in (measured for recorder in self._recorders() for measured in recorder.values()):
