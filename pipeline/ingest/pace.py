@@ -1,7 +1,7 @@
-"""The pace of a sensor: an evaluation begins before its tick is due, and waits until then.
+"""Spaces a sensor's ticks evenly: each evaluation begins a little early, then waits until its tick is due.
 
-Dagster's daemon checks every 5 s which sensors are due, by the start of their last evaluation. So an evaluation may
-begin up to 5 s before its tick.
+Every 5 s, Dagster's daemon starts the sensors that are due, counting from the start of their last evaluation. So an
+evaluation may begin up to 5 s before its tick.
 """
 
 from collections import deque
@@ -22,25 +22,26 @@ LONGEST_WAIT = timedelta(seconds=15)
 """The longest wait of an evaluation. Dagster allows an evaluation 60 s, of which a tick may pull for 40 s."""
 
 STEP = timedelta(seconds=0.8)
-"""The maximum deviation of one interval from the setting, to move the ticks to the aimed moments."""
+"""The most by which one interval may differ from the configured tick, while ticks move towards the moments aimed at."""
 
 AIMED = timedelta(seconds=10)
-"""The longest tick that is aimed: the evaluation of a longer one would begin too long before it is due."""
+"""The longest tick that is aimed. For a longer tick, the evaluation begins too long before the tick is due."""
 
 DECISIONS = 20
 """Number of newest decisions from which the watermark's lag is estimated."""
 
 USUAL = 0.8
-"""The quantile of the lag over these decisions."""
+"""The quantile of the lags at these decisions that predicts the next lag."""
 
 MARGIN = timedelta(seconds=0.3)
-"""A tick is aimed this long after the expected moment: a moment too early costs a whole tick."""
+"""A tick is aimed this long after the expected moment. If a tick comes a moment too early, the window waits for the
+next."""
 
 
 def least_interval(tick: timedelta) -> int:
-    """Return the `minimum_interval_seconds` of a sensor with a pace. A short tick's evaluation begins at the daemon's
-    next check after the last evaluation. For a longer tick that would be too early: it begins at the last check before
-    the tick."""
+    """Return the `minimum_interval_seconds` of a sensor with a pace. For a short tick, the evaluation begins at the
+    daemon's next check. For a longer tick that is too early: the evaluation begins at the last check before the
+    tick."""
     return 1 if tick <= AIMED else last_look(tick)
 
 
@@ -52,8 +53,8 @@ def last_look(tick: timedelta) -> int:
 class Pace:
     """The moments at which a sensor ticks: `tick` apart, the first at once.
 
-    A late tick does not move the others, unless it is late by more than half a tick, or for short ticks by more than
-    STEP. Assumption: one thread at a time waits; others may read `next_at`.
+    A late tick does not delay the next ones, unless it is late by more than half an interval (for short ticks: by more
+    than STEP). Assumption: one thread at a time waits; others may read `next_at`.
     """
 
     def __init__(self, tick: timedelta, clock: Clock) -> None:
@@ -76,7 +77,7 @@ class Pace:
         return due + max(-STEP, min(STEP, off))
 
     def aim(self, moment: datetime | None) -> None:
-        """Aim a coming tick at that moment, moving each interval by at most STEP. None clears the aim."""
+        """Shift the coming ticks, by at most STEP each, until one of them falls on `moment`. None clears the aim."""
         self._aim = moment
 
     def wait(self) -> None:
@@ -91,9 +92,9 @@ class Pace:
 
     @property
     def _slack(self) -> timedelta:
-        """The maximum by which ticks may move earlier, or a tick may be late without moving the others. Short ticks get
-        one check each: a tick due before its check cannot begin in time. So they move only later, until they fall
-        before the next check."""
+        """The most that ticks may move earlier, and the most that a tick may be late without delaying the next ones.
+        Between two short ticks the daemon checks only once, and a tick that is due before the check begins late. So
+        short ticks move only later, until they are due just after a check."""
         return STEP if self._tick <= LOOK else self._tick / 2
 
 

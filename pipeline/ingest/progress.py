@@ -1,4 +1,4 @@
-"""Estimates from a few minutes of the log whether reading catches up with publishing, and how long that takes."""
+"""Estimates whether reading catches up with publishing, and when, from a few minutes of the log."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -19,7 +19,7 @@ BEHIND = timedelta(minutes=2)
 """A younger backlog does not count: it is normal between ticks."""
 
 TOO_LONG = timedelta(minutes=15)
-"""If ticks would take longer than this to catch up, they need help."""
+"""If ticks would take longer than this to catch up, they are too slow."""
 
 MOST_ENTRIES = 100
 """Maximum number of log entries read for an estimate."""
@@ -35,8 +35,8 @@ def readings_of(decision: Decision) -> dict[Side, EffectiveReading]:
 
 @dataclass(frozen=True, slots=True)
 class BacklogLook:
-    """The backlogs as a decision saw them: the publish time of each side's oldest unread message. `used` is the usage
-    up to then."""
+    """The backlogs that a decision saw. `oldest` is the publish time of each side's oldest unread message. `used` is
+    the total usage up to the decision."""
 
     at: datetime
     oldest: Mapping[Side, datetime]
@@ -49,7 +49,7 @@ class BacklogLook:
 
 
 def looks_of(entries: Iterable[Entry]) -> Iterator[BacklogLook]:
-    """Yield the looks of consecutive log entries, in order."""
+    """Yield the backlogs that each decision saw, from consecutive log entries."""
     used = NOTHING
     for entry in entries:
         if isinstance(entry, DecisionRecord | Snapshot):
@@ -59,7 +59,7 @@ def looks_of(entries: Iterable[Entry]) -> Iterator[BacklogLook]:
 
 
 def recent_looks(log: TrackingLog, number: int, now: datetime) -> list[BacklogLook]:
-    """Return the looks of a log's newest entries, up to the entry `number`. Raises LakeError."""
+    """Return the backlogs that recent decisions saw, from the log's entries up to `number`. Raises LakeError."""
     entries = list[Entry]()
     for before in range(number, max(number - MOST_ENTRIES, -1), -1):
         entries.append(log.entry(before))
@@ -116,15 +116,15 @@ def progress_of(looks: Sequence[BacklogLook]) -> list[Progress]:
 
 @dataclass
 class BacklogWatch:
-    """The recent backlogs of one process, which sides the last tick left with more to pull, and a sentence per side
-    about its undecided messages."""
+    """The recent backlogs, as one process remembers them. `leaves_more` says for each side whether the last tick left
+    messages to pull. `waiting` describes each side's undecided messages in a sentence."""
 
     looks: list[BacklogLook] = field(default_factory=list)
     leaves_more: dict[Side, bool] = field(default_factory=dict)
     waiting: dict[Side, str] = field(default_factory=dict)
 
     def look(self, state: WatermarkState) -> None:
-        """Add the newest decision's look, if it is new."""
+        """Remember the backlogs that the newest decision saw, unless the decision is already known."""
         decision = state.decision
         if decision is None or (self.looks and decision.at <= self.looks[-1].at):
             return
@@ -136,6 +136,6 @@ class BacklogWatch:
         return progress_of(self.looks)
 
     def too_slow(self) -> Progress | None:
-        """Return a side that ticks alone cannot catch up, although each tick reads as much as it may; None if there is
+        """Return the progress of a side that is too slow although its ticks read as much as they may; None if there is
         none."""
         return next((one for one in self.progress() if one.is_slow and self.leaves_more.get(one.side)), None)

@@ -1,7 +1,7 @@
-"""Requeue: judges messages of `quarantine` again by the current contract, and lands those that pass.
+"""Requeue: judges quarantined messages again by the current contract, and lands those that pass.
 
-The order is the guarantee: look in `heartbeats`, append there, note. A message named in a note is not judged again. A
-message that is now rejected for another reason is noted last, so that it is found under its current reason.
+The order of the steps is the guarantee: look in `heartbeats`, append there, write a note. A message that a note names
+is not judged again. Last, a message that is now rejected for another reason gets a note with its current reason.
 """
 
 from collections import Counter
@@ -36,8 +36,8 @@ from tidemark.pipeline.lake.tables.quarantine import (
 from tidemark.pipeline.watermark.histogram import bucket_of, bucket_start
 
 BATCH_ROWS, BATCH_BYTES = 20_000, 64 << 20
-"""Maximum messages of a batch, and the size in bytes at which it takes no more. They bound memory, and the work that is
-repeated after a kill."""
+"""Maximum messages of a batch, and the size in bytes at which a batch is full. Both bound memory, and the work repeated
+after a kill."""
 
 Progress = Callable[[int], None]
 """Called with the number of messages processed since the last call."""
@@ -45,9 +45,9 @@ Progress = Callable[[int], None]
 
 @dataclass(frozen=True, slots=True)
 class Requeue(Sums):
-    """The result of a requeue or a dry run. `landed` heartbeats passed, `late` of them below the newest watermark at
-    that moment. Those `there` had landed before. `rejected` counts, by current reason, messages that fail again and
-    stay in quarantine. Messages named in a note are in none of these."""
+    """The result of a requeue or a dry run. `landed` counts heartbeats that passed; `late` is how many of them are
+    below the newest watermark. `there` counts heartbeats that had landed before. `rejected` counts messages that fail
+    again and stay in quarantine, by current reason. Messages named in a note are not counted."""
 
     landed: int = 0
     late: int = 0
@@ -58,12 +58,12 @@ class Requeue(Sums):
 
 @dataclass(frozen=True, slots=True)
 class Requeuer:
-    """Requeues one lake's rejected messages, by the contract of a reader.
+    """Judges one lake's rejected messages again, by a reader's contract.
 
-    Guarantee: a message that passes is in `heartbeats` once, unless two requeues run at the same time or it is
-    delivered at that moment. Then its copies have one identity, and the micro-batch keeps one. A kill loses nothing:
-    the next requeue resumes. Nothing is removed from `quarantine`. If a message holds several heartbeats, this applies
-    to each, and the message stays rejected until all of them pass.
+    Guarantee: a message that passes is in `heartbeats` once. It may have copies if two requeues run at the same time,
+    or if it is delivered during a requeue; copies have the same identity, and the micro-batch keeps one. A kill loses
+    nothing: the next requeue resumes. Nothing is removed from `quarantine`. A message with several heartbeats stays
+    rejected until all of them pass.
     """
 
     quarantine: Quarantine
@@ -77,14 +77,14 @@ class Requeuer:
 
     @classmethod
     def of(cls, lake: Lake, reader: HeartbeatReader, clock: Clock) -> "Requeuer":
-        """Create one for a lake, and a reader of the current contract."""
+        """Create a requeuer for a lake. `reader` has the current contract."""
         heartbeats = lake.heartbeats()
         parts = heartbeats, NewFiles(heartbeats, heartbeats.schema, clock), lake.requeued(), lake.rejudged()
         return cls(lake.quarantine(), *parts, lake.tracking_log(), reader, clock)
 
     def run(self, meant: Rejected = EVERY, *, dry_run: bool = False, tell: Progress = lambda _: None) -> Requeue:
-        """Judge the `meant` messages again, oldest days first, batch by batch. Raises LakeError; what has landed by
-        then stays, and the next requeue resumes."""
+        """Judge the `meant` messages again in batches, oldest day first. Raises LakeError. Messages landed before the
+        error stay, and the next requeue resumes."""
         done = Requeue()
         for day in self.quarantine.days(meant.since):
             notes, told = self.requeued.between(day, day), self.rejudged.by_day(day, day).get(day, NOTHING_TOLD)
@@ -126,8 +126,8 @@ class Requeuer:
         return done
 
     def _landed(self, message_ids: pa.Array, first: int, last: int) -> pa.Array:
-        """Return the ids already in `heartbeats`: another delivery passed, or a requeue was killed after landing
-        them."""
+        """Return which of these ids are already in `heartbeats`: another delivery passed, or an earlier requeue was
+        killed after it had landed them."""
         if not len(message_ids):
             return NO_IDS
         return self.heartbeats.landed_of(message_ids, bucket_start(first), bucket_start(last + 1))
@@ -146,7 +146,7 @@ def _batches(scanned: Iterable[pa.Table]) -> Iterator[pa.Table]:
 
 
 def _settled(judged: JudgedRows, passing: pa.Table) -> pa.Array:
-    """Return the ids for a note: those of messages that pass whole, and those of `passing` heartbeats whose message is
+    """Return the ids for a note: the ids of messages that pass whole, and of `passing` heartbeats whose message is
     still rejected."""
     rejected = judged.rejected["message_id"].combine_chunks()
     messages = pc.unique(messages_of(judged.heartbeats["message_id"]))
@@ -156,7 +156,7 @@ def _settled(judged: JudgedRows, passing: pa.Table) -> pa.Array:
 
 
 def _each_once(rows: pa.Table) -> pa.Table:
-    """Return the first row of each message: a message delivered twice was rejected twice."""
+    """Return the first row of each message. A message that was delivered twice has two rows."""
     numbered = pa.table({"message_id": rows["message_id"], "row": pa.array(range(len(rows)), pa.int64())})
     firsts = numbered.group_by("message_id", use_threads=False).aggregate([("row", "min")])["row_min"]
     return rows.take(firsts) if len(firsts) < len(rows) else rows

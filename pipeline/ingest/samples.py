@@ -1,7 +1,7 @@
-"""Sample messages from files, and trials, which judge them by the contract as landing does and land nothing.
+"""Reads sample messages from files, and tries them: judges them by the contract as landing does, but lands nothing.
 
 Files hold bare payloads, Avro records, or messages as `gcloud pubsub subscriptions pull` prints them. A file is read as
-messages only if all of it has that form. Everything else is a payload, which the contract judges.
+messages only if its whole content has that form. Any other content is a payload.
 """
 
 import re
@@ -29,7 +29,7 @@ from tidemark.pipeline.ingest.rows import judged_rows
 from tidemark.pipeline.pubsub.pulls import table_of
 
 MOST_SAMPLES = 10_000
-"""Maximum messages of one trial, and files of a folder: each message is judged separately."""
+"""Maximum number of messages in one trial, and of files in a folder. Each message is judged separately."""
 
 MOST_BYTES = 64 << 20
 """Maximum size of all files together: they are held in memory. A Pub/Sub message has at most 10 MB."""
@@ -39,7 +39,7 @@ ENVELOPE_KEYS = frozenset(("ackId", "message", "deliveryAttempt", "subscription"
 """The keys of the envelope of a pulled or pushed message."""
 
 TELLING_KEYS = frozenset(("messageId", "publishTime", "attributes"))
-"""A message without an envelope has at least one of these keys: an object with `data` alone may be a payload."""
+"""A message without an envelope has at least one of these keys. An object that has only `data` may be a payload."""
 
 BASE64 = re.compile(r"[A-Za-z0-9+/_-]*={0,2}")
 
@@ -109,8 +109,8 @@ def _files_of(paths: Sequence[Path]) -> Iterator[Path]:
 
 
 def _of_file(path: Path, content: bytes, reading: SampleReading) -> Iterator[Sample]:
-    """Yield a file's messages: the whole file is a payload, a message or a list of messages; or each line or record is
-    one."""
+    """Yield a file's messages. The file is one payload, one message or a list of messages, or has one per line or
+    record."""
     whole, numbered = _parsed(content), enumerate(content.split(b"\n"), 1)
     lines = {f"{path.name}:{number}": line for number, line in numbered if line.strip()}
     in_lines = [_messages_in(_parsed(line)) for line in islice(lines.values(), MOST_SAMPLES + 1)]
@@ -164,8 +164,8 @@ def _messages_in(value: Any) -> list[dict[str, Any]]:
 
 
 def _message_in(value: Any) -> dict[str, Any] | None:
-    """Return a bare message, or the message in the envelope of a pull or push; None if there is none. A pushed message
-    has some fields under two names."""
+    """Return the message in a JSON value, bare or in the envelope of a pull or push. None if the value is not a
+    message. A pushed message has some fields under two names."""
     if not isinstance(value, dict):
         return None
     is_enveloped = isinstance(value.get("message"), dict) and value.keys() <= ENVELOPE_KEYS
@@ -246,7 +246,8 @@ class Trial:
 
     @property
     def of_another_kind(self) -> Sequence[str]:
-        """The compared fields of which some values are of another kind than configured, and the others null."""
+        """The compared fields that land as null in all heartbeats, in some because the value is of another kind than
+        configured."""
         return [name for name in self._null if any(name in one.of_another_kind for one in self.heartbeats)]
 
     @property

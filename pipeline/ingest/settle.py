@@ -1,7 +1,7 @@
-"""Settling: makes what readers have taken visible, and only then acknowledges it.
+"""Settling: makes the messages that readers have taken visible, and only then acknowledges them.
 
-The order is the guarantee: one entry of the log, one transaction per table, then acknowledge. Everything acknowledged
-is visible to every run that starts later, so the watermark does not depend on rounds.
+The order is the guarantee: write one entry of the log, commit one transaction per table, then acknowledge. Everything
+acknowledged is visible to every run that starts later, so the watermark does not depend on rounds.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -26,8 +26,8 @@ SAYS_NOTHING: Mapping[str, str] = {}
 
 @dataclass(frozen=True, slots=True)
 class Settling:
-    """Settles for one process, with its log, tables and subscriptions. A process that settles only one side needs only
-    that side's parts. `copies` is what this process remembers, if its own readers read tracking."""
+    """Settles messages in one process. A process that settles only one side needs only the parts of that side. `copies`
+    are the messages that this process remembers, if its own readers read tracking."""
 
     log: TrackingLog
     clock: Clock
@@ -43,7 +43,7 @@ class Settling:
             self._of(one.side).hold(one.ack_ids)
 
     def give_back(self, taken: Sequence[Taken]) -> None:
-        """Release messages that are not settled: they are redelivered at once."""
+        """Release the leases of messages that were not settled, so that they are redelivered at once."""
         for one in taken:
             with suppress(PubSubError):
                 self._of(one.side).give_back(one.ack_ids)
@@ -51,13 +51,15 @@ class Settling:
     def settle(
         self, taken: Sequence[Taken], says: Mapping[str, str] = SAYS_NOTHING, used: Usage | None = None
     ) -> Settled:
-        """Make what readers have taken visible, then acknowledge it. With `used`, the log entry records that and the
-        readers' usage; without it, this process's decisions record the usage. The commits carry `says` as metadata.
+        """Make taken messages visible, then acknowledge them. The tables' commits carry `says` as metadata. With
+        `used`, the log entry records the sum of `used` and the readers' usage. Without it, this process's decisions
+        record the usage.
 
-        Guarantee: what is acknowledged on tracking is in the log; what is acknowledged on base is visible in
-        `heartbeats` or `quarantine`. Any number of processes may settle at once. Assumption: the log has begun. Raises
-        PubSubError, LakeError, and ContractReplaced if the lake's newest contract did not judge these messages. Then
-        nothing was acknowledged that is not visible, and what was not acknowledged is redelivered.
+        Guarantee: each message acknowledged on tracking is in the log, and each message acknowledged on base is visible
+        in `heartbeats` or `quarantine`. Any number of processes may settle at once. Assumption: the log has begun.
+
+        Raises PubSubError or LakeError. Raises ContractReplaced if the lake's newest contract is not the one that
+        judged these messages. The guarantee also holds after an error; unacknowledged messages are redelivered.
         """
         try:
             usage = None if used is None else sum((one.used for one in taken), used)
@@ -105,6 +107,6 @@ def _contract(taken: Sequence[Taken]) -> str:
 
 
 def new_files(lake: Lake, clock: Clock) -> tuple[NewFiles, NewFiles]:
-    """Return `heartbeats` and `quarantine`, as readers and settling write them."""
+    """Return the writers of `heartbeats` and `quarantine`, for readers and for settling."""
     heartbeats = lake.heartbeats()
     return NewFiles(heartbeats, heartbeats.schema, clock), NewFiles(lake.quarantine(), QUARANTINE, clock)

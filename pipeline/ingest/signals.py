@@ -14,14 +14,15 @@ from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.windows import Windowing
 
 SENT_WITHIN = timedelta(seconds=2)
-"""Maximum time that a tick waits for Pub/Sub to take a message. It tries once; if that fails, a later tick sends it."""
+"""Maximum time that a tick waits for Pub/Sub to accept a message. A tick tries once. If it fails, a later tick sends
+it."""
 
 
 class SignalTopic(WatermarkObject):
-    """Publishes a message instead of writing the object, then records it in the lake.
+    """Publishes the watermark as a message instead of writing `watermark.json`, then records the message in the lake.
 
-    Guarantee: each message starts at the watermark at which an earlier published message ended, so that together they
-    cover every window, despite crashes and any number of trackers. A message may be sent twice, and two may overlap.
+    Guarantee: together, the messages cover every window, despite crashes and any number of trackers: each message
+    starts at the watermark where an earlier one ended. A message may be sent twice, and two messages may overlap.
     """
 
     kind = SENT
