@@ -1,7 +1,7 @@
 """Counts tracked messages: turns their times into a histogram, and recognizes copies.
 
-A copy is a message that a publisher sent again, with the same stream, id, event time and payload. It does not hold the
-watermark if its first copy is in the log. The first copy holds it until it has landed.
+A copy is a message that a publisher sent again, with the same stream, id, event time and payload. A copy does not hold
+back the watermark if the first copy is in the log. The first copy holds the watermark back until it has landed.
 """
 
 import uuid
@@ -24,7 +24,8 @@ MOST_REMEMBERED = 1_000_000
 """Maximum number of remembered messages: 16 MB, or ten minutes at 1,600 messages a second."""
 
 ATTEMPTS_NOTED = 4
-"""Maximum number of a process's attempts that may still be settled: a round runs while the previous one is settled."""
+"""Maximum number of unsettled attempts that a process notes. One is not enough: a round runs while the previous one is
+settled."""
 
 
 class RememberedCopies:
@@ -102,16 +103,16 @@ def keys_of(*columns: Iterable[Any]) -> Ints:
 
 
 AT_ONCE = 200
-"""Number of laggards whose payloads are decoded together. Small batches are cheaper: long-lived objects cost the
-garbage collector more than the decoding."""
+"""Number of late messages whose payloads are decoded together. Small batches are cheaper: in large ones, garbage
+collection costs more than decoding."""
 
 NONE: Ints = np.empty(0, dtype=np.int64)
 
 
 @dataclass(frozen=True, slots=True)
 class Counted:
-    """The result of counting: the number of messages, their histogram, the keys and publish times of those that may
-    have copies, and the undecided messages by position, which are not in the histogram. None is `left`."""
+    """The result of counting messages. `keys` and `publish_us` belong to the messages that may have copies. `undecided`
+    messages, keyed by position, are not in the histogram. `left` is empty: no message is left for later."""
 
     left: ClassVar[Sequence[int]] = ()
 
@@ -129,12 +130,12 @@ def counted_parts(
     asking: Asking,
     laggard: timedelta | None = None,
 ) -> Iterator[Counted]:
-    """Count messages in order, in parts that bound memory and work. A rejected message, or a copy of a remembered one,
-    counts by its publish time alone. If messages hold several heartbeats, each counts, and so does a rejection beside
-    them.
+    """Count messages in order, in parts that bound memory and work. A rejected message, or a copy of a remembered
+    message, counts by its publish time alone. If a message holds several heartbeats, each of them counts, and a
+    rejected part counts once.
 
-    A message that lags more than `laggard` is also judged by its payload, if it has one. It counts in full without a
-    payload, which a transform may have dropped, or if its payload is undecided.
+    A message that lags more than `laggard` is also judged by its payload. It counts in full if its payload is undecided
+    or missing: a transform may have dropped it.
     """
     if reader.contract.needs_payload:
         for part in judged_parts(messages, reader, asking):

@@ -1,4 +1,4 @@
-"""The results of reading: messages taken, and what became of them."""
+"""The results of reading: the messages taken, and how many of them landed, were rejected or wait."""
 
 from base64 import b64decode, b64encode
 from collections import Counter
@@ -26,7 +26,7 @@ Counts = Annotated[
     PlainValidator(lambda written: cast(Snapshot, decode(b64decode(written), "the answer of a reader")).histogram),
     PlainSerializer(lambda histogram: b64encode(encode(Snapshot(histogram), "")).decode()),
 ]
-"""A histogram. In JSON it is an entry of the log."""
+"""A histogram, which JSON holds as an encoded entry of the log."""
 
 
 class Side(StrEnum):
@@ -55,10 +55,11 @@ class Waiting(Sums):
 class Ingested(Sums):
     """Messages of one subscription that were taken and, after settling, have landed or are tracked.
 
-    `messages` counts those made durable, rejected ones included and `waiting` ones excluded; `oldest_publish_time` is
-    theirs. A tick `leaves_more` if it ended although there was more to pull. `snapshots` counts the log entries that
-    hold tracked messages. For base only: `late` counts heartbeats that landed below the watermark of that moment,
-    copies included; `of_another_kind` counts, by field, the values of another kind than configured, which land as null.
+    `messages` counts durable messages, including rejected ones and excluding `waiting` ones; `oldest_publish_time` is
+    the oldest of these. `leaves_more` is true if a tick ended although there was more to pull. `snapshots` counts the
+    log entries that hold tracked messages. For base only: `late` counts heartbeats that landed below the watermark of
+    that moment, copies included; `of_another_kind` counts, by field, the values of another kind than configured, which
+    land as null.
     """
 
     messages: int = 0
@@ -93,11 +94,11 @@ class Ingested(Sums):
 
 @dataclass(frozen=True, slots=True)
 class Taken:
-    """The messages that one reader has taken: durable where they have to be, not yet visible, their leases kept.
+    """The messages that one reader has taken. They are leased and not yet visible; on base they are already durable.
 
-    Base: files that no version of a table lists yet. Tracking: the histogram of its messages, which is stored nowhere
-    else yet; `attempt` names what the reader's process remembers once the histogram is durable. `ack_ids` acknowledge
-    the messages. `used` is the Pub/Sub usage. `contract` is the contract that judged them.
+    From base: files that no version of a table lists yet. From tracking: the histogram, which is not stored anywhere
+    yet; `attempt` names the messages that the reader's process will remember once the histogram is durable. `ack_ids`
+    acknowledge the messages. `used` is the Pub/Sub usage. `contract` is the contract that judged them.
     """
 
     side: Side

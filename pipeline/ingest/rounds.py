@@ -1,7 +1,7 @@
-"""Rounds: many readers on Spark take, then one process settles what they took while they take again.
+"""Rounds: many readers on Spark take messages, then one process settles these while the readers take the next.
 
-The cost per message is spread over the readers; the cost per round does not depend on traffic. Catching up with a
-backlog and landing continuously are both rounds. They differ in when they stop. Every reader pulls from the whole
+The cost per message is spread over the readers; the cost per round does not depend on traffic. Both catching up with a
+backlog and continuous landing work in rounds. They differ only in when they stop. Every reader pulls from the whole
 subscription: Pub/Sub has no partitions and distributes messages itself (the static split of FLINK-20625).
 """
 
@@ -48,7 +48,7 @@ ROUND_MESSAGES, READER_BYTES = 400_000, 256 << 20
 80 MB, go to the driver."""
 
 HANDED_OVER = timedelta(minutes=2)
-"""A reader's leases outlast the round by this much. The driver extends them from then on."""
+"""A reader's leases last this long beyond the round. After the round, the driver extends them."""
 
 PIECE_BYTES = 4 << 20
 """Maximum size of one row of an answer."""
@@ -66,17 +66,19 @@ KEPT = Kept(at_most=2)
 """The readers that a Spark worker process keeps open, one per settings, shared by all runs."""
 
 ROUNDS_TOLD = 3
-"""Number of settled rounds whose attempts are sent to the readers: a worker may have no task in some round."""
+"""Number of settled rounds whose attempts are sent to the readers. One is not enough: a worker may have no task in a
+round."""
 
 NEW = timedelta(minutes=1)
-"""An older decision is not used for the backlogs: no sensor is ticking."""
+"""A decision older than this does not count as a reading of the backlogs: no sensor is ticking."""
 
 A_TRACKER_IN = 4
-"""One reader in this many reads tracking, which costs less than base. While tracking is behind, all of them do."""
+"""One reader in this many reads tracking, which costs less than base. While tracking is behind, every reader reads
+tracking."""
 
 DRY_ROUNDS, YOUNG_ROUNDS = 2, 2
-"""Number of consecutive rounds with few messages, or only young ones, that end a run. One is not enough: an empty pull
-proves nothing."""
+"""A run ends after this many consecutive rounds with few messages, or with only young messages. One round is not
+enough: an empty pull proves nothing."""
 
 
 # Readers
@@ -84,8 +86,8 @@ proves nothing."""
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """The instructions for the readers of a round, the same for all. Base's readers come first. `settled` names the
-    trackers' attempts that are in the log."""
+    """The instructions for all readers of a round. The readers of base are numbered first. `settled` names the attempts
+    of tracking's readers that are in the log."""
 
     settings: Settings
     time: timedelta
@@ -101,7 +103,7 @@ class Share:
 
     @property
     def sides(self) -> frozenset[Side]:
-        """The sides that are read."""
+        """The sides that have a reader."""
         return frozenset(self.side(reader) for reader in range(self.readers))
 
     def side(self, reader: int) -> Side:
@@ -109,7 +111,7 @@ class Share:
         return Side.BASE if reader < self.landers else Side.TRACKING
 
     def budget(self, side: Side) -> Budget:
-        """Return the most that one reader takes."""
+        """Return the limits of one reader of this side."""
         return Budget(ROUND_MESSAGES // self.readers, READER_BYTES, self.time, BATCH_MESSAGES[side])
 
 
@@ -129,8 +131,8 @@ class Reader:
         self.heartbeats, self.quarantine = new_files(lake, self.clock)
 
     def take(self, share: Share, side: Side) -> Taken:
-        """Take until the round's time is over. The leases last until the driver holds them. Raises PubSubError or
-        LakeError."""
+        """Take messages from one side until the round's time is over. Their leases last until the driver extends them.
+        Raises PubSubError or LakeError."""
         pubsub, calls = self.settings.pubsub, count()
         path = pubsub.base_path if side is Side.BASE else pubsub.tracking_path
         lease = self._leases.get(path, lambda: lease_of(self.client, path, pubsub))
@@ -147,7 +149,7 @@ class Reader:
 
 
 def taken_of(share: Share, side: Side, subscription: PubSubSubscription, keeper: Keeper, clock: Clock) -> Taken:
-    """Take one reader's share from a subscription, and leave its leases to the driver."""
+    """Take one reader's messages from a subscription. Their leases last until the driver extends them."""
     budget = share.budget(side)
     until = clock.monotonic() + budget.max_time.total_seconds()
     taken = take(Batches(subscription, budget, clock, until_spent=True), subscription, keeper, clock, until)
@@ -159,8 +161,9 @@ Read = Callable[[Share, Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 
 
 def read_share(share: Share, readers: Iterable[pa.RecordBatch], kept: Kept = KEPT) -> Iterator[pa.RecordBatch]:
-    """The function that Spark runs. Each reader whose number is in the column `id` takes, and returns rows of TAKEN.
-    Acknowledges nothing. Raises PubSubError or LakeError; if Spark retries a task, it takes what is left."""
+    """Run the readers whose numbers are in the column `id`, and yield their answers as rows of TAKEN. Spark calls this
+    in its tasks. Acknowledges nothing. Raises PubSubError or LakeError. If Spark retries a task, the retry takes
+    messages that are still outstanding."""
     reader = kept.get(share.settings.model_dump_json(), lambda: Reader(share.settings))
     reader.copies.settle(share.settled)
     for numbers in readers:
@@ -208,7 +211,7 @@ class SparkReaders:
 
 
 def readers_for(settings: Settings, places: int) -> int:
-    """Return the number of readers of a run, given the number of Spark slots: one slot is left for windows."""
+    """Return the number of readers for a run, given the number of Spark slots (`places`). One slot is left for windows."""
     return min(settings.ingest.readers, max(1, places - 1))
 
 
@@ -221,8 +224,8 @@ class RunPlan:
     the times."""
 
     round: timedelta = timedelta(seconds=5)
-    """Duration of a round's pulling. Longer rounds make fewer commits and larger files, but the watermark lags by as
-    much more. Two rounds fit into the 10 s for which tracking counts as current."""
+    """Duration of a round's pulling. Longer rounds make fewer commits and larger files, but add as much to the
+    watermark's lag. Two rounds fit into the 10 s for which tracking counts as current."""
     run_for: timedelta = timedelta(hours=1)
     """Maximum duration of a run: well below the time after which a run counts as dead."""
     start_after: timedelta = timedelta(hours=1)
@@ -250,8 +253,8 @@ Ages = Mapping[Side, timedelta]
 
 @dataclass(frozen=True, slots=True)
 class RoundDone:
-    """A settled round. `oldest` is the age of the oldest message taken from each side; `ages` are the ages of the
-    backlogs since, as far as known."""
+    """A settled round. `oldest` is the age of the oldest message taken from each side. `ages` are the known ages of the
+    backlogs after the round."""
 
     number: int
     share: Share
@@ -278,9 +281,9 @@ Beside = Callable[[Callable[[], RoundDone]], "Future[RoundDone]"]
 
 @dataclass(slots=True)
 class Rounds:
-    """One run of rounds. `run` is a unique name. `read` has the readers of a round take, in any processes. `newest`
-    reads the log concurrently with the settling, which has its own log object. `backlogs` are read if no tick decides.
-    `beside` settles a round while the next is read."""
+    """One run of rounds, with the unique name `run`. `read` runs the readers of a round, in any processes. `newest`
+    reads the log through a separate object, because settling uses the log at the same time. `backlogs` are read only if
+    no tick decides. `beside` runs the settling of a round while the next round is read."""
 
     settings: Settings
     run: str
@@ -298,12 +301,12 @@ class Rounds:
     _tracking_is_dry: bool = False
 
     def rounds(self, run_for: timedelta, *, until_young: bool) -> Iterator[RoundDone]:
-        """Run rounds until the time is over, or with `until_young` until both backlogs are young or nothing is found.
-        Yields each round once it is settled.
+        """Run rounds until the time is over, and yield each round once it is settled. With `until_young`, also stop
+        once both backlogs are young or the readers find nothing.
 
-        Guarantee: what is acknowledged is visible and in the log, whatever process is killed, and however many runs and
-        ticks read the same subscriptions. Raises PubSubError, LakeError, and any error of `read`. What was settled by
-        then stays; the rest is redelivered.
+        Guarantee: each acknowledged message is in the log or visible in a table, whatever process is killed, and
+        however many runs and ticks read the same subscriptions. Raises PubSubError, LakeError, and any error of `read`.
+        Rounds settled before the error stay; other messages are redelivered.
         """
         begin_where_new(self.settling.log, self.backlogs[Side.TRACKING], self.clock)
         with ThreadPoolExecutor(1, thread_name_prefix="settle") as pool:
@@ -331,7 +334,7 @@ class Rounds:
                 yield under_way.result()
 
     def _taken(self, number: int) -> tuple[Share, Sequence[Taken], datetime, float]:
-        """Have the readers take one round, and hold its leases from then on."""
+        """Run the readers of one round, then hold the leases of the messages they took."""
         watermark, began, since = self.newest().watermark, self.clock.now(), self.clock.monotonic()
         decision = None if self._tracking_is_dry else self._decision()
         trackers = trackers_of(self.readers, decision, self.settings.policy, number)
@@ -361,8 +364,8 @@ class Rounds:
         return record.decision if record is not None and is_new else None
 
     def _aged(self, done: RoundDone) -> RoundDone:
-        """Add the ages of both backlogs, from the newest decision, or from readings if no tick decides. A side with
-        undecided messages is left out."""
+        """Add the ages of both backlogs to a round. They come from the newest decision, or from readings if no tick
+        decides. A side with undecided messages is left out."""
         decision, ages = self._decision(), dict[Side, timedelta]()
         for side in (side for side in Side if not done.settled.sides[side].waiting.messages):
             effective = None if decision is None else getattr(decision, str(side))
@@ -375,8 +378,9 @@ class Rounds:
 
 
 def trackers_of(readers: int, decision: Decision | None, policy: Policy, number: int) -> int:
-    """Return the number of readers of tracking. It is all of them while the newest decision shows tracking behind both
-    base and the present: the watermark moves only when tracking is ahead. Otherwise a few, or one every other round."""
+    """Return how many readers read tracking. All of them do while the newest decision shows tracking behind both base
+    and the present, because the watermark moves only when tracking is ahead. Otherwise a few do. A single reader reads
+    tracking every other round."""
     if decision is not None and decision.base is not None and decision.tracking is not None:
         is_ahead = decision.tracking.oldest_unacked - decision.base.oldest_unacked >= policy.band
         if not is_ahead and not has_no_backlog(decision.tracking, policy, policy.undecided):
@@ -386,8 +390,8 @@ def trackers_of(readers: int, decision: Decision | None, policy: Policy, number:
 
 @dataclass
 class _Stopping:
-    """Decides when a run ends: it has caught up, or it finds nothing on either side although a backlog is old, because
-    another consumer holds the messages."""
+    """Decides when a run ends. It ends when it has caught up, or when it finds nothing on either side. If a backlog is
+    old nevertheless, another consumer holds the messages."""
 
     stop_below: timedelta
     dry: int = 0

@@ -38,10 +38,10 @@ PLAIN: Mapping[FieldKind, frozenset[type]] = {
 
 @dataclass(frozen=True, slots=True)
 class JudgedRows:
-    """Judged messages: their number, their rows of `heartbeats` and of `quarantine`, and by field the rows of
-    `heartbeats` with a value of another kind than configured, which becomes null. `undecided` messages, keyed by
-    position, and those `left` for another time have no row. `owners` is the position of each heartbeat's message,
-    `refused` of each rejected message."""
+    """Judged messages, as rows of `heartbeats` and of `quarantine`. `rows_of_another_kind` lists, by field, the rows of
+    `heartbeats` whose value is of another kind than configured; the value becomes null. `undecided` messages, keyed by
+    position, and messages `left` for later have no row. `owners` holds the position of each heartbeat's message,
+    `refused` the position of each rejected message."""
 
     messages: int
     heartbeats: pa.Table
@@ -76,7 +76,7 @@ def judged_rows(
     messages: Messages, reader: HeartbeatReader, asking: Asking, watermark: datetime | None
 ) -> Iterator[JudgedRows]:
     """Judge messages in order, in parts that bound memory and work. A heartbeat with an event time below `watermark` is
-    late. They land at the moment of `asking`."""
+    late. The time of `asking` becomes `landed_at`."""
     for part in judged_parts(messages, reader, asking):
         yield _rows_of(part, reader.contract, watermark, asking.at_us)
 
@@ -149,8 +149,7 @@ def _elements(part: JudgedPart, elements: Rows, rows: Any) -> dict[str, pa.Array
 
 
 def field_column(values: list[Any], kind: FieldKind) -> tuple[list[Any], list[int]]:
-    """Convert a compared field's values to its configured kind, and return the positions of the values of another
-    kind."""
+    """Convert a compared field's values to its configured kind. Also return the positions of values of another kind."""
     plain = PLAIN[kind]
     if plain.issuperset(map(type, values)):
         return values, []

@@ -1,6 +1,7 @@
-"""Taking: pull, judge, make durable without making visible. Leases are held, and nothing is acknowledged.
+"""Taking: pulls and judges messages, and makes them durable but not yet visible. Their leases are held, and nothing is
+acknowledged.
 
-If a reader dies or its answer is lost, nothing has happened: its messages are redelivered, and its files are orphans.
+If a reader dies or its answer is lost, no message is lost: its messages are redelivered, and no table lists its files.
 Any number of readers may take from one subscription at once.
 """
 
@@ -43,7 +44,7 @@ FIRST_SECONDS = 0.4
 """Maximum duration of a tick's first pull, so that a tick without a backlog decides soon."""
 
 FURTHER_SECONDS = 2.0
-"""Like FIRST_SECONDS, for a batch after a small one."""
+"""Maximum duration of the pull that follows a small batch."""
 
 CAUGHT_UP = timedelta(seconds=0.2)
 """There is no backlog if the oldest message was published less than this before the batch was begun: messages become
@@ -53,20 +54,22 @@ BATCH_MESSAGES: Mapping[Side, int] = {Side.TRACKING: 25_000, Side.BASE: 20_000}
 """Messages pulled in one batch. In a tick a batch is also settled as a whole."""
 
 FILE_BYTES = 64 << 20
-"""A reader writes its rows to files when they are larger than this. So it holds this much in memory, and a few times as
-much while writing."""
+"""A reader writes its rows to files when they reach this size. It holds this much in memory, and a few times as much
+while writing."""
 
 HOURS_AT_ONCE = 200
-"""Maximum event hours of one take: each is a file. Messages of further hours are given back, the oldest hours first."""
+"""Maximum number of event hours that a reader takes at once, because each hour is a file. Messages of further hours are
+given back; the newest hours are kept."""
 
 SOONEST, LATEST = timedelta(seconds=5), timedelta(seconds=60)
-"""Bounds on the delay before an undecided message is redelivered. Between them, the delay equals the time it has
-already waited, so that many such messages do not crowd out others, but ends no later than its patience."""
+"""Bounds on the delay before an undecided message is redelivered. Between the bounds, the delay equals the time that
+the message has already waited, so that many such messages do not crowd out others. The delay ends when the message's
+patience does."""
 
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """Limits of pulling. The first limit reached ends it, but a part already begun is finished."""
+    """Limits of pulling. Pulling ends at the first limit reached, but a part already begun is finished."""
 
     max_messages: int
     max_bytes: int
@@ -130,7 +133,7 @@ class Landing:
         return judged.without(left[1:])
 
     def kept(self) -> Taken:
-        """Return what was kept, without ack ids. Raises LakeError."""
+        """Return the kept messages, without ack ids. Raises LakeError."""
         return Taken(
             Side.BASE, self.contract, self._landed, heartbeats=self._good.written(), rejected=self._bad.written()
         )
@@ -181,7 +184,7 @@ class Tracking:
             yield counted
 
     def kept(self) -> Taken:
-        """Return what was counted, without ack ids."""
+        """Return the counted messages, without ack ids."""
         histogram = sum((one.histogram for one in self._parts), Histogram.empty())
         keys, publish_us = (
             np.concatenate([np.empty(0, dtype=np.int64), *(getattr(one, name) for one in self._parts)])
@@ -203,8 +206,8 @@ def take(
     """Judge batches and keep the results until the batches end, the monotonic clock reaches `until`, or the keeper is
     full. At least one part is kept.
 
-    Undecided messages are given back at once, and everything else that was not kept at the end. Raises PubSubError or
-    LakeError; then all messages were given back.
+    Undecided messages are given back at once. Other messages that were not kept are given back at the end. Raises
+    PubSubError or LakeError, after giving back all messages.
     """
     ack_ids, waiting, back, size = list[str](), Waiting(), list[str](), 0
     unread: Sequence[str] = ()
@@ -245,7 +248,8 @@ def take(
 
 
 def seconds_of(waited: timedelta, patience: timedelta) -> int:
-    """Return the seconds until an undecided message is redelivered that has waited this long."""
+    """Return the delay in seconds before an undecided message is redelivered. `waited` is how long it has already
+    waited."""
     wait = min(LATEST, waited)
     if waited <= patience + SOONEST:
         wait = max(SOONEST, min(waited, patience - waited))
@@ -254,13 +258,15 @@ def seconds_of(waited: timedelta, patience: timedelta) -> int:
 
 @dataclass
 class Batches:
-    """Pulls batches of a subscription until the budget is spent or the backlog is gone; with `until_spent`, until the
-    budget is spent.
+    """Pulls batches from a subscription until the budget is spent or the backlog is gone. With `until_spent`, only the
+    budget ends the pulling.
 
-    After a batch that was not full, a reading of `backlog` tells whether the backlog is gone, which an empty pull does
-    not prove. Without it, or while an undecided message `waits`, which would be the oldest of every reading, a small
-    batch tells it. While a batch is processed, part of the next one may be pulled ahead, within the budget. With a
-    `backlog` the first batch is waited for briefly, and SMALL_BATCHES end it.
+    After a batch that was not full, a reading of `backlog` shows whether the backlog is gone; an empty pull does not
+    prove it. Without `backlog`, the backlog counts as gone after a small batch. The same holds while an undecided
+    message `waits`, because it would be the oldest message in every reading.
+
+    While a batch is processed, part of the next one may be pulled ahead, within the budget. With `backlog`, the first
+    pull is short, and SMALL_BATCHES small batches in a row end the pulling.
     """
 
     subscription: PubSubSubscription
@@ -297,8 +303,8 @@ class Batches:
                 return
 
     def looks_gone(self, began: datetime, is_small: bool) -> bool:
-        """Return whether the backlog seems to be gone after a batch. If the reading fails, it counts as gone: the next
-        tick goes on."""
+        """Return whether the backlog seems to be gone after a batch. If the reading fails, the backlog counts as gone,
+        and the next tick goes on."""
         if self.backlog is None or self.waits:
             return is_small
         try:

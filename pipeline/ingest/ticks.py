@@ -1,7 +1,7 @@
 """One tick of each subscription: rounds of one local reader, each settled before the next.
 
-A tick of tracking goes on to decide the watermark. The order is the guarantee: pull, persist, acknowledge; and only
-then read, fold, decide.
+A tick of tracking then decides the watermark. The order is the guarantee: pull, persist, acknowledge, and only then
+read the backlogs, fold the log and decide.
 """
 
 from collections.abc import Callable, Sequence
@@ -34,18 +34,18 @@ TICK_MESSAGES, TICK_BYTES = 250_000, 256 << 20
 """Maximum messages and bytes of one tick."""
 
 PULL_SHARE, LONGEST_PULL = 0.7, timedelta(seconds=40)
-"""The share of a tick spent pulling, so that the next tick is on time although the last batch must be written, and its
-maximum. Dagster allows a tick 60 s, and it must persist and acknowledge in the rest."""
+"""The part of a tick spent pulling, and its maximum. The remaining time is for writing and acknowledging the last
+batch, so that the next tick is on time. Dagster allows a tick 60 s in total."""
 
 SHORTEST_TICK = timedelta(seconds=5)
 """The interval at which Dagster's daemon checks its sensors."""
 
 NO_TIME, TOLERATED = timedelta(0), timedelta(seconds=2)
-"""A clock may be this much behind the server's before a tick reports it."""
+"""`TOLERATED` is how far this machine's clock may be behind the server's before a tick reports a problem."""
 
 
 def tick_budget(settings: Settings, side: Side) -> Budget:
-    """Return the most that one tick takes."""
+    """Return the limits of one tick's pulling."""
     pulls = min(PULL_SHARE * max(settings.watermark.tick, SHORTEST_TICK), LONGEST_PULL)
     return Budget(TICK_MESSAGES, TICK_BYTES, pulls, BATCH_MESSAGES[side])
 
@@ -73,12 +73,12 @@ def land(
     spending: Spending | None = None,
     contract: str = "",
 ) -> Ingested:
-    """Pull, make durable, make visible, acknowledge, and report what landed.
+    """Run one tick of base: pull, make durable, make visible, acknowledge. Return a summary of what landed.
 
-    Guarantee: what is acknowledged on base is in `heartbeats` or in `quarantine`. Any number of readers may run at
-    once. With base's `backlog`, the tick goes on until that is gone; without it, until a batch is nearly empty.
-    `spending` is updated with what the tick used and found. Raises PubSubError or LakeError; then nothing was
-    acknowledged that is not durable.
+    Guarantee: each message acknowledged on base is in `heartbeats` or in `quarantine`, also after an error. Any number
+    of readers may run at once. With base's `backlog`, the tick pulls until a reading shows no backlog; without it,
+    until a batch is nearly empty. `spending` is updated with the tick's usage and its oldest message. Raises
+    PubSubError or LakeError.
     """
     watermarks = [log.newest().watermark]  # before anything is pulled: with a damaged log nothing could be judged
     settling = Settling(log, clock, base=subscription, heartbeats=heartbeats, quarantine=quarantine)
@@ -107,15 +107,17 @@ def track(
     signals: Sequence[WatermarkObject] = (),
     contract: str = "",
 ) -> Tracked:
-    """Pull, persist, acknowledge; read T and B; fold the log; decide, and make the decision durable. Pulls until a
-    batch is nearly empty, or, with `until_gone`, until its reading shows no backlog, within the budget.
+    """Run one tick of tracking: pull, persist, acknowledge, then read both backlogs, fold the log, decide, and make the
+    decision durable. Pulls within the budget until a batch is nearly empty, or with `until_gone` until a reading of
+    this backlog is empty.
 
-    Guarantee: what is acknowledged on tracking is in the log. Any number of trackers may run at once. Raises
-    PubSubError or LakeError; then nothing unpersisted was acknowledged, and the next tick resumes from the log.
-    `copies` is what the process remembers across ticks; without it every copy counts in full. `spending` is updated
-    from the log and the tick, and the decision records the usage. The `signals` are sent the decision last; their
-    failures are among the problems. `contract` judges the messages: the first tick of a process records it in the log,
-    which then refuses others.
+    Guarantee: each message acknowledged on tracking is in the log, also after an error; the next tick resumes from the
+    log. Any number of trackers may run at once. Raises PubSubError or LakeError.
+
+    `copies` are the messages that the process remembers across ticks; without them, every copy counts in full.
+    `spending` is updated from the log and the tick, and the decision records the usage. At the end, the `signals`
+    publish the decision; if one fails, `problems` says so. `contract` judges the messages: the first tick of a process
+    records it in the log, which then refuses messages judged by another.
     """
     state = begin_where_new(log, tracking_backlog, clock)
     log.judge_by(contract)
@@ -168,12 +170,12 @@ def _rounds(
 
 
 def begin_where_new(log: TrackingLog, tracking_backlog: Backlog, clock: Clock) -> WatermarkState:
-    """Write the log's first entry if it has none, and return the state. Nothing may be acknowledged on tracking before
-    that.
+    """Write the first entry of an empty log, and return the log's state. Call it before anything is acknowledged on
+    tracking.
 
-    The entry names the publish time from which the histogram will be complete: that of tracking's oldest message, or
-    its upper bound. If that message is too old for a reading, it is the age from which readings become possible.
-    Assumption: no message was acknowledged since the reading.
+    The entry names the publish time from which the histogram will be complete: the publish time of tracking's oldest
+    message, or an upper bound of it. If that message is too old for a reading, the entry names the oldest publish time
+    that a reading could have. Assumption: no message was acknowledged after the reading.
     """
     state = log.catch_up_to_append()
     if state.complete_from is not None:
@@ -197,8 +199,8 @@ def _clock_problem(*readings: Reading | None) -> str | None:
 
 
 def _reading(backlog: Backlog) -> tuple[Reading | None, str | None]:
-    """Return a reading, or the reason why there is none now. If none is due, that is no problem. Lasting problems (a
-    permission, the network) are raised."""
+    """Return a reading of a backlog, or the reason why there is none now; neither if none is due. Raises PubSubError
+    for lasting problems (a permission, the network)."""
     try:
         return backlog.read(), None
     except ReadingPostponed as error:

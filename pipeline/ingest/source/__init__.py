@@ -1,1 +1,1 @@
-"""`format("pubsub")`: a PySpark data source whose takes settle into a manifest."""
+"""`format("pubsub")`: a PySpark data source that lists the rows it landed in a manifest."""

@@ -1,7 +1,7 @@
-"""Takes under a name, for micro-batches that may be started twice, and settles into a manifest.
+"""Lands messages under a name, for micro-batches that may be started twice. A manifest lists the rows that landed.
 
-If a reader's name already has a manifest, it is served the listed rows and pulls nothing. The order is the guarantee:
-pull, make durable, create the manifest, acknowledge.
+If a name already has a manifest, its reader gets the listed rows and pulls nothing. The order is the guarantee: pull,
+make durable, create the manifest, acknowledge.
 """
 
 import uuid
@@ -51,15 +51,15 @@ def land_named(
     clock: Clock,
     is_over: Callable[[], bool],
 ) -> NamedLanding:
-    """Serve what has landed under `name`, or pull, make durable, create the manifest, acknowledge, and report.
+    """Return the landing under `name`. If there is none yet, pull, make durable, create the manifest and acknowledge.
 
-    Guarantee: what is acknowledged is durable and listed in the only manifest that `name` ever gets, however many
+    Guarantee: `name` gets one manifest only, and each acknowledged message is durable and listed in it, however many
     readers try, die or are restarted. A reader that is not first acknowledges nothing: its messages are redelivered. An
     empty pull leaves an empty manifest.
 
-    A heartbeat below `watermark` is late. `is_over` returns true if the name will not be requested again, so that its
-    manifest may have been deleted; then raises LandingOver, with nothing acknowledged. Raises PubSubError or LakeError;
-    then nothing was acknowledged that is not durable, and the same name may be retried.
+    A heartbeat below `watermark` is late. `is_over` returns true if the name will not be requested again; its manifest
+    may then have been deleted. In that case this raises LandingOver and acknowledges nothing. Raises PubSubError or
+    LakeError. The guarantee holds after these errors too, and the same name may be retried.
     """
     manifests = Notes(objects, MANIFEST)
     if (landed := manifests.find(name)) is not None:

@@ -56,7 +56,8 @@ REFUSED = {
 
 
 class SourceOptions(MessageSettings, ServerSettings):
-    """All options, with their defaults. Those of the message contract are named as in `[message]` of the settings.
+    """All options, with their defaults. The options of the message contract have the names of the settings in
+    `[message]`.
 
     An option is written as `eventTime` or `event_time`; case does not matter.
     """
@@ -116,7 +117,7 @@ class SourceOptions(MessageSettings, ServerSettings):
 
     @property
     def budget(self) -> Budget:
-        """Limits of one reader's pulls for a micro-batch. All of it is outstanding until the last message is
+        """Limits of one reader's pulls for a micro-batch. All pulled messages are outstanding until the last one is
         durable."""
         return Budget(self.max_messages, self.max_bytes, self.max_time, self.batch_messages)
 

@@ -1,7 +1,8 @@
 """Pub/Sub as a PySpark data source: `spark.readStream.format("pubsub")`, and a batch form, at least once.
 
-A reader lands what it pulls inside `read`, under a name derived from the batch's end offset, and then acknowledges it.
-If a task is retried, or a query restarts from its checkpoint, it is served what has landed and pulls nothing.
+Inside `read`, a reader lands the messages it pulls under a name derived from the batch's end offset, then acknowledges
+them. If a task is retried, or a query restarts from its checkpoint, it gets the rows that have landed and pulls
+nothing.
 """
 
 import uuid
@@ -50,8 +51,8 @@ from tidemark.pipeline.version import marks, refuse_newer, without_marks
 
 ROWS_PER_ARROW_BATCH = 10_000
 CLIENTS = Kept()
-"""The clients that a worker process keeps open: a pull still in flight when a landing ends is answered later, and its
-messages are given back."""
+"""The clients that a worker process keeps open. A pull may still be in flight when a landing ends; once it is answered,
+its messages are given back."""
 
 DATABRICKS = {"messageId": "message_id", "publishTimestampInMillis": "publish_time"}
 """Databricks' column names, mapped to the source's columns."""
@@ -61,8 +62,8 @@ NO_RUN = ""
 
 
 class Connections:
-    """The connections of driver and readers, each opened on first use: none is sent to the executors. Assumption:
-    driver and executors reach Pub/Sub and the lake."""
+    """The connections of driver and readers. Each process opens its own on first use: connections are not sent to
+    executors. Assumption: driver and executors reach Pub/Sub and the lake."""
 
     def __init__(self, options: SourceOptions, clock: Clock | None = None) -> None:
         self.options = options
@@ -103,7 +104,8 @@ class Connections:
 
 @dataclass(frozen=True, slots=True)
 class Offset:
-    """The end of a batch: what its readers' names are derived from, and what must not change when it is read again."""
+    """The end of a batch. It holds what must not change when the batch is read again, and determines its landings'
+    names."""
 
     run: str
     batch: int
@@ -112,7 +114,7 @@ class Offset:
     watermark_us: int | None = None
 
     def written(self) -> dict[str, Any]:
-        """Return it as Spark stores it in its checkpoint, and shows it in a query's progress."""
+        """Return the offset in the form that Spark stores in its checkpoint and shows in a query's progress."""
         return {name: value for name, value in asdict(self).items() if value is not None} | marks()
 
     @classmethod
@@ -127,19 +129,19 @@ class Offset:
 
 
 PLAN = JsonKind(FOLDER, "restore a copy: its readers may have acknowledged messages", suffix="/plan", holds=Offset)
-"""The end of a batch read, as its first reader planned it. The key is the name of the landing."""
+"""The end offset of a batch read, stored by the first read under a name. The name of the landing is the key."""
 
 
 @dataclass(frozen=True)
 class LandingPartition(InputPartition):
-    """One reader's share of the batch that ends at an offset, and of the batch's `limit`."""
+    """One reader's part of the batch that ends at `offset`. The `limit` is for the whole batch."""
 
     offset: Offset
     reader: int
     limit: ReadLimit
 
     def budget(self, whole: Budget) -> Budget:
-        """Return this reader's budget, within `whole`."""
+        """Return this reader's budget: `whole`, or less if its part of the batch's limit is smaller."""
         if isinstance(self.limit, ReadMaxRows):
             return replace(whole, max_messages=min(whole.max_messages, self._part(self.limit.max_rows)))
         if isinstance(self.limit, ReadMaxBytes):
@@ -196,7 +198,8 @@ class TidemarkDataSource(PubSubDataSource):
 
 
 class PubSubBatchSource(PubSubDataSource):
-    """The source for a session whose archive streaming queries cannot find: a stream is refused when it starts."""
+    """The source for a session in which streaming queries cannot find the executors' archive. A stream is refused when
+    it starts."""
 
     has_streams = False
 
@@ -208,7 +211,7 @@ class TidemarkBatchSource(TidemarkDataSource):
 
 
 class NamedReader:
-    """Base of both readers: reads their partitions."""
+    """Base class of the batch and the stream reader. Reads partitions."""
 
     def __init__(self, connections: Connections, schema: T.StructType) -> None:
         self._connections = connections
@@ -259,11 +262,12 @@ class NamedReader:
 
 
 class PubSubReader(NamedReader, DataSourceReader):
-    """A batch read: lands once under the name in the option `landing`, and is served from there afterwards."""
+    """A batch read. The first read lands messages under the name in the option `landing`. Later reads return the same
+    rows."""
 
     def partitions(self) -> list[LandingPartition]:
-        """Return one partition per reader, as planned by the first read under this name. Raises InvalidSettings without
-        a name."""
+        """Return one partition per reader, as planned by the first read under this name. Raises InvalidSettings if the
+        option `landing` is missing."""
         name = self._options.landing
         if name is None:
             raise InvalidSettings(
@@ -290,8 +294,8 @@ class PubSubStreamReader(NamedReader, DataSourceStreamReader, SupportsTriggerAva
         """Return the next batch's end, with the newest watermark. Spark stores it before anything is pulled. The batch
         has at most `limit`; a limit in bytes is approximate.
 
-        With the trigger "available now", returns `start` once nothing is outstanding that was published before the
-        query began.
+        With the trigger "available now", returns `start` once no message published before the query began is
+        outstanding.
         """
         before = Offset.read(start)
         if self._has_planned and self._is_caught_up(before):
@@ -325,9 +329,9 @@ class PubSubStreamReader(NamedReader, DataSourceStreamReader, SupportsTriggerAva
             batches.end(offset.batch, keep=self._options.keep_batches)
 
     def _is_caught_up(self, before: Offset) -> bool:
-        """Return whether a reading shows no backlog, which an empty batch does not prove. If these credentials cannot
-        take a reading, return whether two batches in a row brought nothing older. If another consumer holds the
-        outstanding messages, the stream is caught up once two leases have passed without older messages."""
+        """Return whether a reading shows no backlog. An empty batch does not prove this. If these credentials cannot
+        take a reading, return whether the last two batches brought no message published before the query began. If
+        another consumer holds such messages, the stream counts as caught up after two lease times without one."""
         if self._available_at is None:
             return False
         now, brought_nothing = self._connections.clock.now(), self._brought_nothing_older(before)

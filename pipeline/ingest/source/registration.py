@@ -14,7 +14,7 @@ from tidemark.pipeline.spark.executor_archive import carry_environment, is_conne
 from tidemark.pipeline.spark.executors import REMEDY, SOURCE, require_able
 
 PROBE = {"project": "looked-at", "subscription": "looked-at", "lake": "file:///looked-at"}
-"""Options that are enough to plan a read: its columns need neither Pub/Sub nor the lake."""
+"""Options that are enough to plan a read. Planning needs neither Pub/Sub nor the lake."""
 
 OLDEST = (4, 2)
 """The first Spark version that tells a Python source where to resume after a restart, and lets it read until nothing is
@@ -22,15 +22,17 @@ left."""
 
 
 def register(session: SparkSession, *, environment: str | None = None) -> None:
-    """Register the source as `format("pubsub")` and as `format("tidemark")`. If Spark already has a `pubsub`, as
-    Databricks has, that keeps the name. With `environment`, an archive created by `tidemark provision --executors`, the
-    executors' Python does not need tidemark: a path on this machine, or an address that Spark's machines can read.
+    """Register the source as `format("pubsub")` and as `format("tidemark")`. If Spark already has a source `pubsub`, as
+    on Databricks, that source keeps the name. `environment` is an archive created by `tidemark provision --executors`:
+    a path on this machine, or an address that Spark's machines can read. With it, the executors' Python does not need
+    tidemark.
 
-    Limit: over Spark Connect, streams find the archive only if the server was started with it. Otherwise they are
-    refused when they start, and batch reads work. Guarantee: on return, the Python of the driver and of the executors
-    that were asked can run the source. Raises ToolMissing before PySpark 4.2; ExecutorsUnable, which says what is
-    missing, within seconds once there are executors; InvalidSettings for an archive that cannot be used. Nothing is
-    pulled or written.
+    Limit: over Spark Connect, streams find the archive only if the server was started with it. Otherwise each stream is
+    refused when it starts, and batch reads work. Guarantee: on return, the Python of the driver and of the executors
+    that were asked can run the source. Nothing is pulled or written.
+
+    Raises ToolMissing before PySpark 4.2. Raises ExecutorsUnable, which says what is missing, within seconds once there
+    are executors. Raises InvalidSettings if the archive cannot be used.
     """
     for which, version in (("PySpark here", pyspark.__version__), ("the session's Spark", session.version)):
         if not is_new_enough(version):
