@@ -211,7 +211,7 @@ class SparkReaders:
 
 
 def readers_for(settings: Settings, places: int) -> int:
-    """Return the number of readers for a run, given the number of Spark slots (`places`). One slot is left for windows."""
+    """Return the number of readers for a run on `places` Spark slots. One slot is left for windows."""
     return min(settings.ingest.readers, max(1, places - 1))
 
 
@@ -334,7 +334,7 @@ class Rounds:
                 yield under_way.result()
 
     def _taken(self, number: int) -> tuple[Share, Sequence[Taken], datetime, float]:
-        """Run the readers of one round, then hold the leases of the messages they took."""
+        """Run the readers of one round, then hold the leases of their messages."""
         watermark, began, since = self.newest().watermark, self.clock.now(), self.clock.monotonic()
         decision = None if self._tracking_is_dry else self._decision()
         trackers = trackers_of(self.readers, decision, self.settings.policy, number)

@@ -1,9 +1,9 @@
-"""Reads the publish time of a subscription's oldest unacknowledged message: by a snapshot, or by Cloud Monitoring's
-metrics, minutes later.
+"""Reads the publish time of a subscription's oldest unacknowledged message, from a snapshot, or from Cloud Monitoring's
+metrics, which are minutes old.
 
-Pub/Sub has no call for it. But a new snapshot expires seven days after the publish time of its oldest message, or seven
-days after its creation if it has none. So the expiry is the reading, and the snapshot is deleted at once. Source: the
-API reference of `Snapshot.expire_time`.
+Pub/Sub has no call for this. But a new snapshot expires seven days after the publish time of its oldest message, or
+after its own creation if it holds no message. So the expiry gives the reading, and the snapshot is deleted at once.
+Source: the API reference of `Snapshot.expire_time`.
 
 Google's list of metrics says that `subscription/oldest_unacked_message_age` and `subscription/num_undelivered_messages`
 are GAUGE, INT64, sampled every 60 seconds, and visible up to 120 seconds after sampling. Pub/Sub's guides say that
@@ -40,10 +40,12 @@ LIFETIME = timedelta(days=7)
 """A snapshot expires this long after its oldest message's publish time."""
 
 REFUSED_WITHIN = timedelta(hours=1)
-"""A snapshot that would expire sooner is refused; its oldest message is then older than `LIFETIME` minus this."""
+"""Pub/Sub refuses a snapshot that would expire sooner than this. Its oldest message is then older than `LIFETIME` minus
+this."""
 
 A_MESSAGE = timedelta(seconds=1)
-"""A reading at least this much older than its moment is a message's publish time, not the snapshot's creation time."""
+"""A reading that is at least this much older than the moment it was taken is a message's publish time, not the
+snapshot's creation time."""
 
 NAME_PREFIX = "tidemark-reading-"
 READING = {"tidemark": "reading"}
@@ -55,19 +57,21 @@ LIST = "pubsub.snapshots.list on it"
 
 
 STEADY = 0.999
-"""Lower bound of the true time per time that the monotonic clock counts: it is slewed by at most 0.0005, and stops
+"""Least true time that passes per second of the monotonic clock. This clock is slewed by at most 0.0005, and stops
 while the machine is suspended."""
 
 
 class ReadingTimes:
-    """Determines when a reading was observed: by this machine's clock, or by the server's if that is provably later.
+    """Determines when a reading was observed, by this machine's clock, or by the server's clock if the server's is
+    provably ahead.
 
-    A reading proves that the server's clock had reached it when the server answered. Since then, at least the time
-    counted by the monotonic clock has passed. So a reading does not look older because a clock is behind or is set
-    back.
+    A reading proves that the server's clock had reached the reading's time when the server answered. Since the answer,
+    at least the time counted by the monotonic clock has passed. So a clock that is behind or set back does not make a
+    reading look older.
 
-    The readings of both subscriptions share an instance. Then a message on base that is older than `T`, by enough to
-    distinguish it from an empty backlog, counts as a message by any clock: `T` was read before, and proves a moment.
+    The readings of both subscriptions share an instance. The reading `T` of tracking is taken first and proves that
+    time. So a message on base that is older than `T` by more than `A_MESSAGE` counts as a message, whatever the clocks
+    show.
     """
 
     def __init__(self, clock: Clock) -> None:
@@ -89,7 +93,7 @@ class ReadingTimes:
         return Reading(observed_at, oldest, names_a_message, answered_at=answered_at)
 
     def _server_at(self, monotonic: float) -> datetime | None:
-        """Return the lower bound of the server's clock."""
+        """Return a lower bound of the server's time; None before the first reading."""
         if self._server is None:
             return None
         moment, then = self._server
@@ -100,7 +104,7 @@ class Backlog(Protocol):
     """Reads the oldest unacknowledged publish time of one subscription."""
 
     def read(self) -> Reading:
-        """Return a reading. Raises ReadingUnavailable if it cannot be known now, and other PubSubErrors."""
+        """Return a reading. Raises ReadingUnavailable if there is none now, and other PubSubErrors."""
 
 
 class SnapshotBacklog:
@@ -170,14 +174,14 @@ OLDEST_AGE = "pubsub.googleapis.com/subscription/oldest_unacked_message_age"
 UNDELIVERED = "pubsub.googleapis.com/subscription/num_undelivered_messages"
 SOUGHT = "pubsub.googleapis.com/subscription/seek_request_count"
 DEAD_LETTERED = "pubsub.googleapis.com/subscription/dead_letter_message_count"
-"""SOUGHT and DEAD_LETTERED are DELTA, INT64, and grouped by result."""
+"""The metrics SOUGHT and DEAD_LETTERED are DELTA, INT64, and grouped by result."""
 
 SAMPLE_PERIOD = timedelta(seconds=60)
 """Assumption: a point that ends at `e` was sampled at some moment in `[e - SAMPLE_PERIOD, e]`. The documentation gives
-a gauge's point one moment, but does not say that it is the moment of sampling."""
+a gauge's point a single time, but does not say that this is the time of sampling."""
 
 ROUNDING = timedelta(seconds=1)
-"""An age is in whole seconds, so it differs from the exact age by less than this, whatever the rounding."""
+"""Largest error of an age in whole seconds, whatever the rounding."""
 
 LOOK_BACK = timedelta(minutes=10)
 """Older points are ignored. Without gaps, the newest point is at most three minutes old."""
@@ -218,8 +222,9 @@ def request_of(
 
 
 def reading_of(sampled_by: datetime, age_seconds: int) -> Reading:
-    """Create the reading of a point: at some moment `s` in the minute before its end, the oldest outstanding message
-    was `age_seconds` old, give or take a second. So it was published after `s - age - 1 s`.
+    """Create the reading of a metric's point. The point says: at some moment `s` in the minute before `sampled_by`, the
+    oldest outstanding message was `age_seconds` old, give or take a second. So that message was published after `s -
+    age - 1 s`.
 
     Guarantee: no message outstanding at `s` or published since has a publish time below `oldest_unacked`. `observed_at`
     is not after `s`. The oldest message, if any, was not published after `no_later_than`. All this also holds with
@@ -237,12 +242,12 @@ def reading_of(sampled_by: datetime, age_seconds: int) -> Reading:
 
 
 class MonitoringBacklog:
-    """Readings from the two metrics. They are two to four minutes old, plus another minute to err on the side of
-    caution.
+    """Readings from the two metrics. A reading is two to four minutes old, and is dated another minute back, to err on
+    the side of caution.
 
-    Unknown is never zero: raises ReadingUnavailable for no series, no point within `LOOK_BACK`, a value that is not a
-    whole number, or an incomplete or missing answer. An age of 0 counts only if the number of messages is 0 as well, in
-    all samples within a period of it, because a fault may look like a zero.
+    An unknown backlog never counts as empty: reading raises ReadingUnavailable for no series, no point within
+    `LOOK_BACK`, a value that is not a whole number, or an incomplete or missing answer. An age of 0 counts only if the
+    number of messages is 0 as well, in all samples within a period of it, because a fault may look like 0.
     """
 
     def __init__(
@@ -278,8 +283,8 @@ class MonitoringBacklog:
         return sum(value for _, _, value in self._values(metric))
 
     def _points(self, metric: str) -> dict[datetime, int]:
-        """Return the values within `LOOK_BACK`, keyed by the end of their sample, without impossible ones. Of two
-        values for one sample the larger counts, which is the cautious choice for both metrics."""
+        """Return the possible values within `LOOK_BACK`, keyed by the end of their sample. If a sample has two values,
+        the larger one counts: for both metrics this is the cautious choice."""
         points: dict[datetime, int] = {}
         kinds = set()
         for kind, end, value in self._values(metric):
@@ -332,7 +337,8 @@ class AutoBacklog:
     """Readings by snapshot, or by monitoring while snapshots are refused. Keep the instance across ticks: it remembers
     a refusal.
 
-    The two sources may alternate: an older reading has no effect until it is larger, and is not mistaken for a seek.
+    The two sources may alternate: a reading that is smaller because its source is slower has no effect, and is not
+    mistaken for a seek.
     """
 
     def __init__(self, snapshot: Backlog, monitoring: MonitoringBacklog, clock: Clock) -> None:

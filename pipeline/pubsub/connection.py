@@ -44,15 +44,15 @@ CALL_TIMEOUT = timedelta(seconds=10)
 
 TICKS_GO_ON = "Nothing is lost: ticks try again"
 ONCE_MORE = "Nothing is lost: then run the command again"
-"""The consequence of a call without an answer: in a tick, and in a command."""
+"""What to tell the user about a call without an answer: TICKS_GO_ON in a tick, ONCE_MORE in a command."""
 
 
 def client_of(kind: Any, server: str | None, endpoint: str | None = None, impersonate: str | None = None) -> Any:
-    """Create a client of the service, or of a server at host:port that needs neither TLS nor credentials.
+    """Create a client of the service, or of the `server` at host:port, which needs neither TLS nor credentials.
 
-    The service is reached at `endpoint`, such as a regional one, as the service account `impersonate`, whose
-    short-lived tokens are fetched with the machine's own credentials. Raises PermissionMissing, which says how to get
-    credentials, if there are none.
+    `endpoint` is the service's address, such as a regional one. With `impersonate`, the client acts as this service
+    account, and fetches its short-lived tokens with the machine's own credentials. Raises PermissionMissing if there
+    are no credentials; the message says how to get them.
     """
     if server is not None:
         unlimited = (("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1))
@@ -76,10 +76,10 @@ publisher_client: Callable[..., PublisherClient] = partial(client_of, PublisherC
 
 
 def credentials_of(impersonate: str | None) -> Any:
-    """Return the machine's default credentials, or those of a service account, fetched with them. Raises
-    GoogleAuthError if there are none.
+    """Return the machine's default credentials. With `impersonate`, return this service account's credentials, which
+    are fetched with the machine's. Raises GoogleAuthError if the machine has none.
 
-    An impersonated account's first token is fetched on first use: only then is a missing permission found.
+    An impersonated account's first token is fetched on first use, so a missing permission shows only then.
     """
     own, _ = google.auth.default(scopes=[SCOPE])
     if impersonate is None:
@@ -121,8 +121,8 @@ def bounded(within: timedelta = CALL_TIMEOUT) -> dict[str, Any]:
 def reported(
     action: str, resource: str, permission: str, service: str = "Pub/Sub", then: str = TICKS_GO_ON
 ) -> Iterator[None]:
-    """Translate the client's errors into tidemark's, which name the resource and the permission to grant, and say what
-    happens `then` if there was no answer."""
+    """Translate the client's errors into tidemark's, which name the resource and the permission to grant. If there was
+    no answer, the error ends with `then`."""
     try:
         yield
     except api.NotFound as error:

@@ -12,11 +12,11 @@ from tidemark.pipeline.figures import HOW, Sums
 logger = logging.getLogger(__name__)
 
 LEASE = timedelta(seconds=60)
-"""The ack deadline of the subscriptions that tidemark creates: how long a message is leased. A third of it covers the
-pull of a batch, and the messages of a killed process are redelivered within a minute."""
+"""The ack deadline of the subscriptions that tidemark creates: how long a message is leased. A third of it is enough to
+pull a batch, and a killed process's messages are redelivered within a minute."""
 
 IDS_PER_CALL = 2500
-"""Maximum ack ids of one request: an id has up to about 200 bytes, a request 512 KiB."""
+"""Maximum ack ids of one request. An id has up to about 200 bytes, and a request may have 512 KiB."""
 
 SHARE = 3
 """Number of extensions per lease duration."""
@@ -35,7 +35,8 @@ class Acknowledged(Sums):
 
 
 class Leases:
-    """Keeps the leases of one subscription, in a thread that runs while there are any. Thread-safe.
+    """Extends the leases of one subscription's messages, in a thread that runs while there are leases to extend.
+    Thread-safe.
 
     `extend` is called with up to IDS_PER_CALL ids, whose leases then last another `seconds`. A failed extension is
     logged and retried: at worst the messages are delivered twice.
@@ -50,7 +51,7 @@ class Leases:
         self._is_done = Event()
 
     def hold(self, ack_ids: Iterable[str]) -> None:
-        """Keep these leases from now on."""
+        """Extend the leases of these messages from now on."""
         with self._lock:
             had, _ = bool(self._held), self._held.update(dict.fromkeys(ack_ids))
             if had or not self._held:
@@ -59,7 +60,7 @@ class Leases:
         Thread(target=self._keep, args=(done,), name=f"leases of {self._path}", daemon=True).start()
 
     def let_go(self, ack_ids: Iterable[str]) -> None:
-        """Stop keeping these leases. Does not block."""
+        """Stop extending the leases of these messages. Does not block."""
         with self._lock:
             for ack_id in ack_ids:
                 self._held.pop(ack_id, None)
@@ -67,7 +68,7 @@ class Leases:
                 self._is_done.set()
 
     def close(self) -> None:
-        """Stop keeping any lease."""
+        """Stop extending any lease."""
         self.let_go([*self._held])
 
     def _keep(self, done: Event) -> None:

@@ -56,11 +56,11 @@ def provision(
     lease: timedelta = LEASE,
 ) -> ProvisionReport:
     """Create the missing resources: the topic, then tracking, then base, so that tracking has every message that base
-    has. With `pubsub.attach`, only tracking is created, with base's filter. Last comes the topic for watermark signals,
-    if configured.
+    has. With `pubsub.attach`, only tracking is created, with base's filter. The topic for watermark signals, if
+    configured, is created last.
 
-    Idempotent, and safe concurrently with another provisioning. It changes no existing resource, and creates nothing if
-    it refuses anything. Raises ProvisionRefused with all reasons at once, PubSubUnreachable, PermissionMissing.
+    Idempotent, and may run concurrently with itself. Changes no existing resource. Raises ProvisionRefused with all
+    reasons at once, before anything is created; also PubSubUnreachable and PermissionMissing.
     """
     server = Resources(subscriber, publisher)
     topic, paths = settings.topic_path, {"tracking": settings.tracking_path, "base": settings.base_path}
@@ -117,7 +117,7 @@ def _refuse(reasons: Iterable[str]) -> None:
 def _older_backlog(
     subscriber: SubscriberClient, settings: PubSubSettings, clock: Clock, tracking_created_at: datetime
 ) -> Iterator[str]:
-    """Yield a sentence if base has messages from before tracking was created."""
+    """Yield a sentence if base holds messages that were published before tracking was created."""
     base = settings.base_path
     if settings.attach:
         yield (

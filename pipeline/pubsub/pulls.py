@@ -1,8 +1,9 @@
-"""Unary pulls that run to their end: sent ahead, several at once if answers are slow, and kept between batches.
+"""Unary pulls that are never cancelled. They are sent ahead, several at once if answers are slow, and live on between
+batches.
 
 A pull that its client cancels may still be answered, and the messages of that answer stay leased until the ack deadline
-(google-cloud-python #8087). So a pull's deadline is longer than the service waits, and an answer that arrives after its
-batch belongs to the next batch. Answers become Arrow columns, without a Python object per message.
+(google-cloud-python #8087). So a pull's deadline is longer than the service waits for messages, and an answer that
+arrives after its batch is part of the next batch. Answers become Arrow columns, without a Python object per message.
 """
 
 import logging
@@ -42,8 +43,9 @@ NOTHING = pa.Table.from_batches([], RECEIVED)
 
 LEASED_WITHIN_SECONDS = 10.0
 LATE, OVER = 0.25, 0.8
-"""Shares of a lease. A batch is pulled within a third, and its leases are first extended after another third: messages
-that waited longer than LATE are extended before. Messages that waited longer than OVER may be redelivered by then."""
+"""Shares of a lease. A batch is pulled within a third of a lease, and its leases are first extended after another
+third. So messages that waited longer than LATE are extended when they are taken. Messages that waited longer than OVER
+are dropped, because they may be redelivered."""
 
 PULL = "/google.pubsub.v1.Subscriber/Pull"
 """The gRPC method. Its answer is read as bytes."""
@@ -61,7 +63,7 @@ DEADLINE_SECONDS = 120.0
 """The deadline of a pull: longer than any server waits for messages. Waits of 18 to 90 s have been observed."""
 
 GIVEN_BACK_SECONDS = 1
-"""Remaining lease of messages that are given back. With 0, the official emulator's snapshots do not count them until
+"""Remaining lease of messages that are given back. With 0, the official emulator's snapshots omit these messages until
 they are redelivered, and the watermark would pass them."""
 
 REST_SECONDS = 0.2
@@ -96,13 +98,13 @@ def table_of(messages: Iterable[Any]) -> pa.Table:
 
 
 class Pulls:
-    """The pulls of one subscription in flight, and the received messages that are not taken yet.
+    """One subscription's pulls in flight, and the received messages that wait for `take`.
 
-    A pull that returned messages triggers the next one from gRPC's thread, while more are wanted. The waiting messages
-    are bounded by the number wanted, plus one answer per pull in flight. Their leases are extended if they are taken
-    late; messages that wait until their leases are nearly over are redelivered. Unless it `keeps`, answers that arrive
-    during a pause are given back at once. `on_call` is called, from any thread, when a pull is sent. Assumption: one
-    thread at a time takes, goes ahead, pauses and closes.
+    A pull that returned messages triggers the next one from gRPC's thread, while more are wanted. The number of waiting
+    messages is at most the number wanted, plus one answer per pull in flight. Messages taken late get their leases
+    extended; messages that wait until their leases are nearly over are redelivered. With `keeps`, answers that arrive
+    during a pause are kept; otherwise they are given back at once. `on_call` is called, from any thread, when a pull is
+    sent. Assumption: one thread at a time takes, goes ahead, pauses and closes.
     """
 
     def __init__(
@@ -141,11 +143,11 @@ class Pulls:
         self._failed: Exception | None = None  # raised once the messages before it are taken
 
     def take(self, at_most: int, seconds: float) -> tuple[pa.Table, int]:
-        """Return received messages of one answer, at most `at_most`, and their bytes; empty if nothing arrives within
+        """Return up to `at_most` messages of one answer, and their size in bytes. Empty if nothing arrives within
         `seconds`.
 
-        Raises GoogleAPICallError if a pull failed, except by its own deadline, once earlier messages are taken; for
-        lack of quota, only if nothing arrived.
+        Raises GoogleAPICallError if a pull failed, after the messages received before are taken. A pull that reaches
+        its own deadline is no failure. A pull refused for lack of quota is a failure only if nothing arrived.
         """
         self._open()
         until = self._began + seconds
@@ -175,7 +177,7 @@ class Pulls:
         return received, size
 
     def pause(self) -> None:
-        """Send no further pulls; those in flight go on."""
+        """Send no further pulls. Pulls in flight go on."""
         self._failed = None
         with self._lock:
             self._wanted = 0
@@ -183,13 +185,14 @@ class Pulls:
             self.close()
 
     def go_ahead(self, at_most: int) -> None:
-        """Pull up to `at_most` messages in advance, until the next `pause`. Does nothing unless it `keeps`."""
+        """Pull up to `at_most` messages in advance, until the next `pause`. Does nothing without `keeps`."""
         if self._keeps and at_most > 0:
             self._open()
             self._send(at_most)
 
     def close(self) -> None:
-        """Give back messages that were not taken, and those that pulls in flight still return. `take` opens it again.
+        """Give back messages that were not taken, and messages that pulls in flight still return. `take` reopens the
+        instance.
 
         If giving back fails, the messages are redelivered when their leases end.
         """
@@ -215,7 +218,7 @@ class Pulls:
             self._held_bytes -= size
 
     def _sort_in(self, *, block_seconds: float) -> bool:
-        """Collect the answers that have arrived, waiting up to `block_seconds` for the first; drop messages that waited
+        """Collect the answers that have arrived; wait up to `block_seconds` for the first. Drop messages that waited
         too long."""
         found = False
         while True:
@@ -233,7 +236,7 @@ class Pulls:
         return found
 
     def _checked(self, since: float, answer: Any) -> pa.Table:
-        """Return an answer, or an empty table for an error, which is stored unless it arrived during a pause."""
+        """Return an answer, or an empty table for an error. The error is stored unless it arrived during a pause."""
         if not isinstance(answer, Exception):
             self._refused = None
             return answer
@@ -248,7 +251,7 @@ class Pulls:
         return NOTHING
 
     def _send(self, wanted: int) -> None:
-        """Keep as many pulls in flight as `_level`, for messages that are wanted and not requested yet.
+        """Send pulls until `_level` are in flight, for messages that are wanted and not requested yet.
 
         Sends none while a failure waits to be raised.
         """
@@ -265,7 +268,7 @@ class Pulls:
             self._ask(asks)
 
     def _may_ask(self) -> int:
-        """Return how many messages to request now; they count as requested. The caller holds the lock."""
+        """Return how many messages to request now, and count them as requested. The caller holds the lock."""
         asks = max(0, min(PULL_AT_MOST, self._wanted - self._asked - self._held))
         self._asked += asks
         return asks

@@ -30,11 +30,12 @@ from tidemark.pipeline.watermark.usage import Usage
 
 
 class Subscriptions:
-    """Base and tracking: pulls, and readings of their backlogs. All lasting state is in `kept`, so that any number of
-    instances share it.
+    """Base and tracking: pulls, and readings of their backlogs. All lasting state is in `kept`, which any number of
+    instances may share.
 
-    With `pubsub.attach` base is read only by Cloud Monitoring, unless `reading = "snapshot"` is set, or on an emulator,
-    which has no metrics. Reading needs no pull and acknowledges nothing; only `base` and `tracking` do.
+    With `pubsub.attach`, base's backlog is read only from Cloud Monitoring. Exceptions: `reading = "snapshot"` is set,
+    or the server is an emulator, which has no metrics. Reading a backlog neither pulls nor acknowledges; only `base`
+    and `tracking` do.
     """
 
     def __init__(self, settings: Settings, kept: Kept, clock: Clock) -> None:
@@ -43,20 +44,21 @@ class Subscriptions:
         self._clock = clock
 
     def base(self) -> PubSubSubscription:
-        """Return the subscription that carries the data, to pull from. It is kept between ticks, for one thread: a pull
-        may be in flight. Raises BaseReadByOthers if somebody else reads it."""
+        """Return the subscription that carries the data, to pull from. It is kept between ticks because a pull may be
+        in flight. Only one thread may use it. Raises BaseReadByOthers if others read base."""
         return self._subscription(self._pubsub.base_path)
 
     def tracking(self) -> PubSubSubscription:
-        """Return the subscription whose metadata is kept; like `base`, kept between ticks for one thread."""
+        """Return the subscription whose messages are only tracked. Like `base`, it is kept between ticks, for one
+        thread."""
         return self._subscription(self._pubsub.tracking_path)
 
     def base_backlog(self, user: str = "") -> Backlog:
-        """Return base's backlog, which threads must not share: each `user` gets its own."""
+        """Return base's backlog. Each `user` gets a separate object, because threads must not share it."""
         return self._backlog(self._pubsub.base_path, user)
 
     def tracking_backlog(self, user: str = "") -> Backlog:
-        """Return tracking's backlog, one per `user`."""
+        """Return tracking's backlog, a separate object per `user`."""
         return self._backlog(self._pubsub.tracking_path, user)
 
     def spending(self) -> Spending:
@@ -71,19 +73,19 @@ class Subscriptions:
     def sweep(self) -> int:
         """Delete the snapshots left behind by crashed readings, and return their number.
 
-        A subscription read only by monitoring has none, and needs no permission for snapshots.
+        A subscription read only from Cloud Monitoring has no snapshots, and needs no permission for them.
         """
         paths = (self._pubsub.tracking_path, self._pubsub.base_path)
         return sum(self._snapshot(path).sweep() for path in paths if not self._is_monitored(path))
 
     def drift(self) -> Drift:
-        """Return the current faults of both subscriptions. Raises PubSubError if they cannot be read."""
+        """Return the current problems of both subscriptions' options. Raises PubSubError if the options cannot be read."""
         found = look_at_subscriptions(self.client(), self._pubsub, self._settings.contract)
         return replace(found, dangers=(*found.dangers, *self.taken_away()))
 
     def taken_away(self) -> Iterator[str]:
-        """Yield sentences about messages that recently left, unread, a base that somebody else reads. Yields nothing if
-        there are no metrics, they cannot be read now, or only snapshots are configured."""
+        """Yield sentences about messages that were recently removed from base unread, if others read base. Yields
+        nothing if there are no metrics, if they cannot be read now, or if only snapshots are configured."""
         path = self._pubsub.read_by_others
         if path is None or self._pubsub.monitoring is None or self._pubsub.reading == "snapshot":
             return
@@ -115,7 +117,7 @@ class Subscriptions:
         )
 
     def _is_monitored(self, path: str) -> bool:
-        """Return whether the subscription is read by Cloud Monitoring alone."""
+        """Return whether the subscription's backlog is read only from Cloud Monitoring."""
         pubsub = self._pubsub
         if pubsub.reading != "auto":
             return pubsub.reading == "monitoring"

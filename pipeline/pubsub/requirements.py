@@ -1,6 +1,6 @@
-"""The method's requirements on the two subscriptions: the request that creates one, options that break the method or
-only differ from the settings, and a look at existing subscriptions, whose options may have changed since
-`provision`."""
+"""The method's requirements on the two subscriptions. This module builds the request that creates a subscription, finds
+options that break the method or only differ from the settings, and looks at existing subscriptions, whose options may
+have changed since `provision`."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -27,16 +27,16 @@ function keepMetadata(message, metadata) {
   return {data: Object.keys(attributes).length > 0 ? '' : '-', attributes: attributes};
 }
 """
-"""Drops the payload and keeps the attributes. A message must have at least one of them, so one without attributes gets
-a dash as payload."""
+"""Drops the payload and keeps the attributes. A message needs a payload or an attribute, so a message without
+attributes gets a dash as payload."""
 
 KEEP_METADATA = [{"javascript_udf": {"function_name": "keepMetadata", "code": TRANSFORM_CODE}}]
 """The transform as a field of a subscription's request."""
 
 
 def wanted(settings: PubSubSettings, path: str, lease: timedelta = LEASE) -> dict[str, Any]:
-    """Return the request that creates the subscription at `path`: for pulling, with the settings' filter, never
-    expiring."""
+    """Return the request that creates the subscription at `path`: a pull subscription with the settings' filter that
+    never expires."""
     request: dict[str, Any] = {
         "name": path,
         "topic": settings.topic_path,
@@ -52,7 +52,7 @@ def wanted(settings: PubSubSettings, path: str, lease: timedelta = LEASE) -> dic
 
 
 def followed(settings: PubSubSettings, base: Any | None) -> PubSubSettings:
-    """Return the settings, with base's filter if somebody else reads base and the settings have none."""
+    """Return the settings. If others read base and the settings have no filter, add base's filter."""
     if settings.attach and base is not None and not settings.filter:
         return settings.model_copy(update={"filter": base.filter})
     return settings
@@ -92,7 +92,7 @@ def refusals(
 
 
 def lacks_schema(topic: str, contract: MessageContract) -> str:
-    """Return a sentence about a topic without the schema that is needed to read its messages."""
+    """Return a warning that the topic lacks the schema needed to read its messages."""
     return (
         f"{topic} has no schema, and message.payload = {contract.payload.encoding.value!r} with an empty "
         "message.schema reads messages by that: all of them would go to quarantine (UNREADABLE_PAYLOAD). Before "
@@ -163,7 +163,7 @@ def _breaks(contract: MessageContract, role: str, found: Any, settings: PubSubSe
 
 def differences(settings: PubSubSettings, role: str, found: Any) -> Iterator[str]:
     """Yield a sentence for each option of a subscription that differs from the settings; `role` is tracking or base.
-    Yields nothing for a subscription that somebody else reads."""
+    Yields nothing for a subscription that others read."""
     if found.name == settings.read_by_others:
         return
     name, update = found.name, _update(found)
@@ -195,8 +195,8 @@ def differences(settings: PubSubSettings, role: str, found: Any) -> Iterator[str
 
 
 def dangers(role: str, found: Any, *, attach: bool = False) -> Iterator[str]:
-    """Yield a sentence for each option by which messages will be lost later although the method holds today, or by
-    which they leave, unread, a subscription that somebody else reads."""
+    """Yield a sentence for each option that will lose messages later, although the method holds today. With `attach`,
+    also for options that remove unread messages from base, which others read."""
     if attach and role == "base":
         yield from _unread(found)
     if (expiry := _expires_after(found)) is not None:
@@ -224,7 +224,8 @@ def _unread(found: Any) -> Iterator[str]:
 
 
 def _expires_after(found: Any) -> timedelta | None:
-    """Return the idle time after which Pub/Sub deletes the subscription; None: never. Without a policy: 31 days."""
+    """Return the idle time after which Pub/Sub deletes the subscription: 31 days without a policy, None if it never
+    does."""
     if "expiration_policy" not in found:
         return DEFAULT_EXPIRY
     ttl: timedelta = found.expiration_policy.ttl
@@ -247,9 +248,9 @@ def _seconds(duration: timedelta) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Drift:
-    """Human-readable sentences, each with a remedy. `breaks`: the method does not hold. `dangers`: messages will be
-    lost later. `differences` from the settings cost or surprise, nothing more. `promises`: what a watermark over base
-    promises, if somebody else reads base."""
+    """Human-readable sentences about the subscriptions' options, each with a remedy. `breaks`: the method does not
+    hold. `dangers`: messages will be lost later. `differences` from the settings: harmless, but they may cost money or
+    surprise. `promises`: what a watermark over base promises, if others read base."""
 
     breaks: tuple[str, ...] = ()
     dangers: tuple[str, ...] = ()
@@ -258,7 +259,7 @@ class Drift:
 
 
 def compared(settings: PubSubSettings, contract: MessageContract, found: Mapping[str, Any | None]) -> Drift:
-    """Compare the subscriptions found for each role, or None, with the settings as they are `followed`."""
+    """Compare existing subscriptions, keyed by role (None if missing), with the settings that `followed` returned."""
     existing = [(role, one) for role, one in found.items() if one is not None]
     base = found["base"]
     return Drift(
@@ -287,8 +288,8 @@ def look_at_subscriptions(client: SubscriberClient, settings: PubSubSettings, co
 
 
 def promises(found: Any) -> Iterator[str]:
-    """Yield what a watermark over the subscription promises, a sentence for each relevant option.
-    `dangers` covers what voids the promise."""
+    """Yield a sentence for each option that determines what a watermark over the subscription promises. `dangers`
+    covers the options that void the promise."""
     yield f"{found.name} {_acknowledged(found)}"
     if found.enable_exactly_once_delivery:
         yield "it delivers exactly once: what counts as acknowledged is not delivered again"

@@ -9,12 +9,12 @@ from google.api_core import exceptions as api
 from tidemark.pipeline.pubsub.connection import ONCE_MORE, TICKS_GO_ON, bounded, reported
 
 LOOKS_WITHIN = timedelta(seconds=10)
-"""Timeout of a look: one request, concurrent with a tick, whose answer is not urgent."""
+"""Timeout of a request that only looks. It runs beside a tick, and its answer is not urgent."""
 
 
 class Resources:
-    """The requests of a command, each limited in time by `bounds`, with explained errors; or, as a `look`, requests
-    that are not retried. Creating an existing resource and deleting a missing one are not errors. `needed` is the
+    """Requests to Pub/Sub for a command, each limited in time by `bounds`, whose errors say what to do. With `look`,
+    requests are not retried. Creating an existing resource and deleting a missing one are not errors. `needed` is the
     permission to grant if it is missing."""
 
     def __init__(self, subscriber: Any = None, publisher: Any = None, *, look: bool = False) -> None:

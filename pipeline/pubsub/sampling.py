@@ -20,10 +20,11 @@ from tidemark.pipeline.pubsub.subscription import PubSubSubscription
 from tidemark.pipeline.settings_sections import DAY, PubSubSettings
 
 PREFIX = "tidemark-sample-"
-"""Prefix of these subscriptions' names, to recognize those left behind."""
+"""Prefix of the temporary subscriptions' names, by which leftover ones are recognized."""
 
 EXPIRES_AFTER = DAY
-"""Expiration without use, the shortest that the service allows: it removes what a killed process leaves behind."""
+"""Expiration of an unused subscription, the shortest that the service allows. It removes the subscription of a killed
+process."""
 
 LEASE, KEPT = timedelta(seconds=10), timedelta(minutes=10)
 """The ack deadline and the message retention, both the shortest that the service allows."""
@@ -40,8 +41,8 @@ def sample_messages(
 ) -> list[pa.Table]:
     """Return up to `count` messages published to the topic within `wait`, each once, as a row of MESSAGE.
 
-    The subscription is deleted however this ends, unless the process is killed. Raises SubscriptionMissing if the topic
-    does not exist, PermissionMissing, PubSubUnreachable.
+    The temporary subscription is deleted in any case, unless the process is killed. Raises SubscriptionMissing if the
+    topic does not exist, PermissionMissing, PubSubUnreachable.
     """
     until = clock.monotonic() + wait.total_seconds()
     found: dict[str, pa.Table] = {}

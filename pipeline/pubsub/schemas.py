@@ -1,4 +1,5 @@
-"""The schemas stored in Pub/Sub: each message of a topic with a schema names the revision that it was written with."""
+"""The schemas stored in Pub/Sub. If a topic has a schema, each message names the schema revision that it was written
+with."""
 
 from collections.abc import Mapping
 from typing import Any, Protocol
@@ -29,26 +30,26 @@ ENCODINGS: Mapping[Any, Encoding] = {
 LIST = "pubsub.schemas.listRevisions"
 
 AGAIN_US, AFTER_FAILURE_US = 1_000_000, 30_000_000
-"""Minimum time before a schema's revisions are listed again, and the same after a failure."""
+"""Minimum time before a schema's revisions are listed again, after a success and after a failure."""
 
 MOST_SCHEMAS = 20
-"""Maximum schemas looked up for one batch, and kept. There are several only until the first is accepted, or if the
-settings name several."""
+"""Maximum number of schemas looked up for one batch, and kept. There is more than one only until the first is accepted,
+or if the settings name several."""
 
 
 class Accepted(Protocol):
     """The schemas that the pipeline reads. The set only grows."""
 
     def names(self) -> frozenset[str]:
-        """Return their full names. If there are none, the first schema found is accepted."""
+        """Return the schemas' full names. If there are none, the first schema found is accepted."""
 
     def accept(self, name: str) -> None:
         """Accept this schema as the first, unless another process was faster."""
 
 
 class PubSubSchemas:
-    """Looks up schemas in Pub/Sub: the `accepted` ones, or any without `accepted`. One listing of a schema answers for
-    all its revisions, including those that do not exist. The client is created on first use."""
+    """Looks up schemas in Pub/Sub: only the `accepted` ones, or any schema if `accepted` is None. One listing of a
+    schema answers for all its revisions, including those that do not exist. The client is created on first use."""
 
     def __init__(self, server: Server, accepted: Accepted | None = None) -> None:
         self._server = server
@@ -82,8 +83,9 @@ class PubSubSchemas:
             )
 
     def find(self, name: str, at_us: int) -> tuple[Definition | None, int]:
-        """Return the revision of that name, or None if there is none, and when its schema was requested. The first
-        schema found is accepted. Raises Unknown, and Unreadable if another schema was accepted meanwhile."""
+        """Return the definition of a revision, or None if it does not exist, and the time at which the schema's
+        revisions were requested. The first schema found is accepted. Raises Unknown if Pub/Sub gave no answer. Raises
+        Unreadable if another schema has been accepted."""
         schema, _, revision = name.partition("@")
         asked_us, found = self._listed.get(schema, (0, {}))
         if revision not in found and at_us - asked_us >= AGAIN_US:
@@ -121,6 +123,6 @@ def _definition(name: str, schema: Any) -> Definition | None:
 
 
 def reader_of(contract: MessageContract, asked: ServerSettings, accepted: Accepted | None = None) -> HeartbeatReader:
-    """Create the reader of a contract. If the contract needs schemas and names no file, it looks up the `accepted` ones
-    in Pub/Sub, with the connection settings `asked`."""
+    """Create the reader of a contract. If the contract needs schemas and names no file, the reader looks up the
+    `accepted` schemas in Pub/Sub, with the connection settings `asked`."""
     return HeartbeatReader(contract, PubSubSchemas(asked.server, accepted))

@@ -1,9 +1,9 @@
 """The snapshot budget: what readings cost, and when the next one may be taken.
 
 A snapshot keeps the messages of its subscription's backlog, and Pub/Sub charges for their size. So the price of a
-reading is estimated in bytes: the age of the backlog, times the publish rate, times the mean message size, both from
-the last day's pulls. A reading stays valid, so an expensive one may be taken less often: the rest of the day's budget
-is spread over a day.
+reading is estimated in bytes: the age of the backlog, times the publish rate, times the mean message size. Rate and
+size come from the last day's pulls. A reading stays valid, so expensive readings may be taken less often: the remaining
+budget of the day is spread over a day.
 """
 
 import math
@@ -24,8 +24,8 @@ from tidemark.pipeline.watermark.usage import Usage
 DAY = timedelta(days=1)
 
 LONGEST = timedelta(hours=4)
-"""Maximum delay of a reading, even if the budget is spent: otherwise the watermark might stand still as long as a
-backlog is larger than the budget. So at most six readings per subscription and day exceed the budget."""
+"""Maximum delay of a reading, even if the budget is spent. Without this limit, the watermark might stand still while a
+backlog is larger than the budget. At most six readings per subscription and day exceed the budget."""
 
 SHARES = 2
 """Base and tracking get equal shares of the remaining budget."""
@@ -35,8 +35,9 @@ NOTHING = timedelta(0)
 
 @dataclass(slots=True)
 class SnapshotPace:
-    """When one reader of a subscription took its last snapshot, by this machine's clock; the next is due at most
-    `promised` later. `observed_at` is when that reading was observed, which may be by a server's clock."""
+    """The pace of one reader of a subscription. `last` is when it took its last snapshot, by this machine's clock. The
+    next is due at most `promised` later. `observed_at` is when the last reading was observed, perhaps by the server's
+    clock."""
 
     last: datetime | None = None
     promised: timedelta = LONGEST
@@ -44,7 +45,7 @@ class SnapshotPace:
 
     @property
     def clock_behind(self) -> timedelta:
-        """The lower bound of how far this machine's clock was behind the server's, by the last reading."""
+        """How far this machine's clock was behind the server's at the last reading, at least."""
         if self.last is None or self.observed_at is None:
             return NOTHING
         return max(self.observed_at - self.last, NOTHING)
@@ -52,19 +53,19 @@ class SnapshotPace:
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """When a reading is due (None: now). `is_over_budget` is true if the budget alone would not allow it within
-    `LONGEST`."""
+    """When a reading is due (None: now). `is_over_budget` is true if it is due only because of `LONGEST`: the budget
+    alone would delay it further."""
 
     due_at: datetime | None
     is_over_budget: bool = False
 
 
 class Spending:
-    """The account of one process, including what others recorded in the log. Thread-safe.
+    """The Pub/Sub usage known to one process, including usage that others recorded in the log. Thread-safe.
 
-    `bytes_a_day` is the budget; None: readings are taken whatever their cost, and counted. `base` and `tracking` are
-    the subscriptions' paths; if nothing `lands`, base's messages are assumed to be as large as tracking's. Guarantee:
-    no reading is delayed for longer than `LONGEST`. Prices are estimates: a backlog that was not read yet may cost more
+    `bytes_a_day` is the budget. With None, readings are counted but never delayed. `base` and `tracking` are the
+    subscriptions' paths. If `lands` is false, base's messages are assumed to be as large as tracking's. Guarantee: no
+    reading is delayed for longer than `LONGEST`. Prices are estimates: a backlog that was not read yet may cost more
     than estimated.
     """
 
@@ -86,7 +87,8 @@ class Spending:
     # Inputs
 
     def learn(self, state: WatermarkState) -> None:
-        """Take over the log's account and newest readings, taken by other trackers, or by this one before a restart."""
+        """Take over the usage and the newest readings from the log. Other trackers recorded them, or this one before a
+        restart."""
         decision = state.decision
         with self._lock:
             self._known, self._last_day = state.account.known, state.account.last_day(self._clock.now())
@@ -95,8 +97,8 @@ class Spending:
                 self._follow(self._tracking_path, decision.tracking)
 
     def reached(self, path: str, oldest: datetime | None) -> None:
-        """Record that a tick made its messages durable; `oldest` is their smallest publish time (None: it pulled
-        nothing).
+        """Record that a tick made its messages durable. `oldest` is their smallest publish time, or None if the tick
+        pulled nothing.
 
         Assumption: a tick that finds a backlog pulls some of its older messages. A tick that pulls nothing proves
         nothing, since another consumer may hold the outstanding messages.
@@ -112,8 +114,8 @@ class Spending:
 
     @contextmanager
     def noted(self) -> Iterator[Usage]:
-        """Yield the usage since the last note, for a decision to record. If the block fails, the next note includes
-        it."""
+        """Yield the usage since the last call, for a decision to record. If the block fails, the next call includes
+        this usage."""
         now = self._clock.monotonic()
         with self._lock:
             usage, self._usage = replace(self._usage, seconds=now - self._since, ticks=1), Usage()
@@ -131,7 +133,7 @@ class Spending:
     # Queries
 
     def turn(self, path: str, user: str) -> Turn:
-        """Return when the next reading is due. The first is due at once."""
+        """Return when the next reading is due. The first reading is due at once."""
         now = self._clock.now()
         with self._lock:
             pace = self._paces[path, user]
@@ -183,7 +185,7 @@ class Spending:
         return round(used.tracked / seconds * age.total_seconds() * size / messages)
 
     def _interval(self, price: int) -> timedelta:
-        """Return how long the remaining budget must last without another reading at this price."""
+        """Return how long to wait after a reading at this price, so that the remaining budget lasts for a day."""
         left = max((self._budget or 0) - self._spent(), 0)
         if not price:
             return NOTHING
@@ -196,9 +198,10 @@ class Spending:
 
 
 class BudgetedBacklog:
-    """Readings within the budget. If there is monitoring, it replaces a reading that is not due or over the budget.
+    """Readings within the budget. If there is `monitoring`, it provides the reading when a snapshot is not due or over
+    the budget.
 
-    Each `user` has its own pace: "" reads for decisions, and the log carries its promises.
+    Each `user` has its own pace. The user "" reads for decisions, and the log records when its next reading is due.
     """
 
     def __init__(

@@ -26,7 +26,7 @@ from tidemark.pipeline.settings_sections import ZERO, ServerSettings
 logger = logging.getLogger(__name__)
 
 KEPT_SHARE = 0.5
-"""Maximum time between two pulls, as a share of the ack deadline, at which messages may arrive in advance."""
+"""If the time between two pulls is at most this share of the ack deadline, messages may be pulled in advance."""
 
 AHEAD_MESSAGES = 10_000
 """Maximum messages pulled while a batch is processed."""
@@ -39,8 +39,8 @@ PULL_WAIT = timedelta(seconds=2)
 """Maximum wait of a pull for its first message. The service answers in 20 to 60 ms if messages wait."""
 
 PULLS_AT_ONCE = 8
-"""Maximum pulls in flight on the service, which answers each with few messages although many wait. An emulator answers
-at once, with many: one is enough."""
+"""Maximum pulls in flight on the service, which answers each pull with few messages although many wait. On an emulator
+one pull is enough: it answers at once, with many messages."""
 
 ACKNOWLEDGED_AT_ONCE = 8
 """Number of threads that acknowledge in parallel. Each call takes a few milliseconds, mostly waiting."""
@@ -63,10 +63,11 @@ class PulledBatch:
 class PubSubSubscription:
     """A subscription of the service or of the emulator.
 
-    A pull in flight when a batch ends goes on, and belongs to the next batch: keep the instance, or close it. `idle` is
-    the longest time between two pulls; messages that arrive meanwhile are given back if their leases would not last.
-    `on_call` is called, from any thread, when a pull is sent. Only this class pulls or acknowledges; with
-    `pubsub.attach` it raises BaseReadByOthers for base, so nothing can do so there.
+    A pull that is in flight when a batch ends goes on, and its messages are part of the next batch: keep the instance,
+    or close it. `idle` is the longest time between two pulls; messages that arrive in this time are given back if their
+    leases would not last. `on_call` is called, from any thread, when a pull is sent. Only this class pulls or
+    acknowledges. With `pubsub.attach`, it raises BaseReadByOthers for base, so that no code can pull from base or
+    acknowledge there.
     """
 
     def __init__(
@@ -108,9 +109,9 @@ class PubSubSubscription:
         finalize(self, self._pulls.close)
 
     def pull(self, max_messages: int, max_bytes: int, seconds: float, ahead: int = 0) -> PulledBatch:
-        """Pull until one of the limits is reached, or nothing arrives for as long as an empty pull waits. An empty
-        batch does not prove an empty backlog. The batch's leases are kept until it is acknowledged or given back. Up to
-        `ahead` further messages may be pulled meanwhile.
+        """Pull until one of the limits is reached, or until an empty pull ends. An empty batch does not prove an empty
+        backlog. The batch's leases are extended until it is acknowledged or given back. Up to `ahead` further messages
+        may be pulled while it is processed.
 
         A batch is pulled within a third of the ack deadline, so that its first lease outlives the pulling. Raises
         PubSubUnreachable, SubscriptionMissing, PermissionMissing, if nothing was pulled before.
@@ -147,11 +148,11 @@ class PubSubSubscription:
         return PulledBatch(Messages(batch.drop_columns(ACK_ID)), ack_ids, size)
 
     def pause(self) -> None:
-        """Stop pulling; pulls in flight belong to the next batch."""
+        """Stop pulling. The messages of pulls in flight are part of the next batch."""
         self._pulls.pause()
 
     def close(self) -> None:
-        """Give back messages pulled ahead, and keep no lease. Pulling again is allowed."""
+        """Give back messages pulled ahead, and stop extending leases. Pulling again is allowed."""
         self._pulls.close()
         self._leases.close()
 
@@ -165,8 +166,8 @@ class PubSubSubscription:
         self._pulls.lease(ack_ids, seconds)
 
     def acknowledge(self, ack_ids: Sequence[str]) -> Acknowledged:
-        """Acknowledge in chunks, several at once, and stop keeping these leases. A failed chunk is reported, and the
-        others go on.
+        """Acknowledge messages in chunks, several at once, and stop extending their leases. A failed chunk is reported
+        in the result and does not stop the others.
 
         Raises SubscriptionMissing and PermissionMissing, which a retry does not fix.
         """
@@ -189,8 +190,9 @@ class PubSubSubscription:
 
 
 def lease_of(client: SubscriberClient, path: str, settings: ServerSettings) -> timedelta:
-    """Look up how long the subscription leases a message: it may have been created by somebody else. Returns LEASE if
-    these credentials may not look it up, and for a subscription that others read, which is never pulled from.
+    """Look up how long the subscription leases a message, because tidemark may not have created it. Returns LEASE if
+    these credentials may not look it up. Also returns LEASE for a subscription that others read: it is never pulled
+    from.
 
     Raises SubscriptionMissing, PubSubUnreachable.
     """
