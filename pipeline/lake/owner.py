@@ -1,7 +1,8 @@
-"""Notes by which the processes of a lake agree: its owner, and the first schema that it accepted.
+"""Notes that all processes of a lake share: its owner, and the first schema that it accepted.
 
-`owner.json` names the pipeline and the process that write the lake. It serves people, and the refusal of another
-pipeline by name; correctness does not depend on it. `schemas/accepted.json` is create-only; all processes use it.
+`owner.json` names the pipeline and the process that write the lake. It informs people, and lets a process refuse the
+lake of another pipeline; correctness does not depend on it. `schemas/accepted.json` is create-only; all processes use
+it.
 """
 
 from collections.abc import Iterable
@@ -14,9 +15,9 @@ from tidemark.pipeline.machine import ProcessName
 from tidemark.pipeline.settings import Settings
 
 HEARD_TICKS, HEARD_LEAST, LONGEST_TICK = 6, timedelta(minutes=1), timedelta(minutes=10)
-"""An owner is alive while its newest entry is younger than HEARD_TICKS of its ticks, or HEARD_LEAST if that is longer:
-a tick may occasionally fail or take Dagster's whole minute, and the code server restarts within seconds. No tick is
-longer than LONGEST_TICK."""
+"""An owner counts as alive while its newest entry is younger than HEARD_TICKS tick intervals, and at least for
+HEARD_LEAST. A tick may occasionally fail or take Dagster's whole minute, and the code server restarts within seconds.
+No tick interval is longer than LONGEST_TICK."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,8 +36,8 @@ class PipelineName:
 
 @dataclass(frozen=True, slots=True)
 class Owner:
-    """The writer of the lake. If `tidemark up` started it, `folder` holds the notes on its services and `config` is
-    its settings file. `ended`: when it stopped; the lake is free from then."""
+    """The writer of the lake. If `tidemark up` started it, `folder` holds the notes on its services and `config` is its
+    settings file. `ended` is the time at which it stopped and freed the lake."""
 
     pipeline: PipelineName
     process: ProcessName

@@ -1,7 +1,7 @@
 """Archives: old entries of the tracking log, about a thousand per object, still read by their numbers.
 
 An archive is durable before its entries are deleted, oldest first. So an archive is authoritative for every number that
-it covers, even if an object with that entry's name exists.
+it covers, even if the entry's own object still exists.
 """
 
 from collections.abc import Mapping, Sequence
@@ -14,7 +14,7 @@ from tidemark.pipeline.lake.store.notes import Notes, ParquetKind
 from tidemark.pipeline.lake.store.objects import ObjectStore
 
 ARCHIVES = ParquetKind("tracking/archive/", "restore a backup", r"\d{12}-\d{12}", columns=("number", "entry"))
-"""The archives. A key is the numbers of the first and the last entry."""
+"""The archives. A key consists of the numbers of the first and the last entry."""
 
 KEPT_OPEN = 4
 """Number of archives held in memory. Readers go through a log in order, a few entries at a time."""

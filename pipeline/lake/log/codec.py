@@ -1,8 +1,8 @@
-"""The tracking log's entries as Parquet, exact in both directions.
+"""Encodes the tracking log's entries as Parquet, without loss.
 
 A histogram is a table of cells and a decision is a table of one row, so any Parquet reader can show them. The file's
-metadata holds the kind of entry and all values without a column. The file also holds a digest of itself, which reveals
-any damage: Parquet's checksums do not cover the metadata.
+metadata holds the kind of entry and all values without a column. It also holds a digest of the whole file, which
+reveals any damage: Parquet's checksums do not cover the metadata.
 """
 
 import hashlib
@@ -47,16 +47,16 @@ CELLS, CELL_COLUMNS = described(
         Column("published_in", pa.int64(), "Parts of its second with a published message, a bit each.", False),
     ]
 )
-"""A bucket is stored as its start. A cell without an event bucket counts rejected messages or, if it has a least event
-time (the epoch, as a marker), copies."""
+"""The columns of a histogram. A bucket is stored as its start. A cell without an event bucket counts rejected messages
+or copies. Copies are marked by a least event time: the epoch."""
 
 NOTES: Mapping[type[Beginning | Lost | Released], pa.Schema] = {
     Beginning: pa.schema({"complete_from": MOMENT}),
     Lost: pa.schema({"what": pa.string(), "watermark_at_least": MOMENT}),
     Released: pa.schema({"before": MOMENT, "at": MOMENT, "by": pa.string()}),
 }
-"""The schemas of the entries that are stored as one row of their fields, in order. Their kind is the lower-case class
-name. Fields added by later versions are stored in the facts."""
+"""The schemas of entries that are stored as one row, with the entry's fields as columns, in order. The kind of such an
+entry is its class name in lower case. Fields that later versions add are stored in the facts."""
 
 NOTE_COLUMNS: Mapping[str, str] = {
     "complete_from": "Tracking knows all that was published from this time on.",
@@ -115,7 +115,8 @@ _STATE: Mapping[str, TypeAdapter[Any]] = {
     for name, kind in get_type_hints(WatermarkState).items()
     if name not in ("number", "checkpoint", "histogram", "record")
 }
-"""The fields of a state in its entry's metadata, besides its newest decision. The histogram is the table."""
+"""The fields of a state that are stored in its entry's metadata. Its newest decision is stored there too; its histogram
+is the table."""
 
 
 def encode(entry: Entry, writer: str) -> bytes:

@@ -54,8 +54,8 @@ def sampled(log: TrackingLog, number: int, since: datetime) -> list[Decision]:
 
 
 def standing_before(log: TrackingLog, number: int) -> WatermarkState:
-    """Return the state that the decision with this number was based on: the fold of all entries before it. Reads back
-    to the newest compacted entry. Raises CorruptObject if a needed entry is missing or damaged."""
+    """Return the state that the decision with this number was based on: all entries before it, folded. Reads back to
+    the newest compacted entry. Raises CorruptObject if a needed entry is missing or damaged."""
     numbers = log.numbers()
     first, present = numbers[0], set(numbers)
 

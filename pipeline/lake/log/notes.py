@@ -2,8 +2,8 @@
 
 `watermark.json` is the newest decision in one small object. Tidemark itself never reads the watermark from there: the
 log is the source of truth. A tracker replaces only a generation of the object that it has read or written, and only if
-that generation has a lower log entry. So the object never goes back, however many trackers run. Signals sent elsewhere
-are noted by the same rule.
+that generation has a lower log entry. So the object never goes back, however many trackers run. The same rule applies
+to the note of the last signal sent to other systems.
 
 Entries lost from the log's end leave no gap in it. So a writer notes each entry once it is durable, and only then
 acknowledges: a note beyond the log's end reveals a loss.
@@ -26,8 +26,8 @@ WRITTEN_AGAIN_AFTER = timedelta(minutes=1)
 """An unchanged object is rewritten after this time, so that its readers see that decisions continue."""
 
 LANDED, ACKNOWLEDGED = "landed", "acknowledged"
-"""Promises about every valid message with an event time below the watermark: it has landed in this lake, or base's
-reader has acknowledged it at least once."""
+"""The two promises about every valid message with an event time below the watermark: it has landed in this lake, or
+base's reader has acknowledged it at least once."""
 
 Written = Annotated[str, AfterValidator(lambda text: iso(datetime.fromisoformat(text)))]
 """A moment as text, in the form of `iso`."""
@@ -42,9 +42,9 @@ class Said:
     decided_at: Moment
     """Time of the newest decision."""
     reason: str | None
-    """Its reason (docs/reference/reasons.md)."""
+    """Reason of the newest decision (docs/reference/reasons.md)."""
     log_entry: int
-    """Number of the last log entry that was folded. A higher one is newer."""
+    """Number of the newest log entry that the content is based on. A higher number means a newer content."""
     sentence: str = ""
     """The decision in a sentence."""
     promise: str = LANDED
@@ -69,8 +69,9 @@ class Closed:
 
 @dataclass(frozen=True, slots=True)
 class Sent(Said):
-    """A signal: the object's content, the pipeline, and the `windows` closed `since` the watermark of the previous
-    signal. In the first signal both are None: all windows that end at or below the watermark are closed."""
+    """A signal: the object's content, the name of the pipeline, and the closed windows. `windows` are those closed
+    since the previous signal, and `since` is that signal's watermark. In the first signal both are None: all windows
+    that end at or below the watermark are closed."""
 
     pipeline: str = ""
     since: Written | None = None
@@ -84,7 +85,7 @@ SENT: JsonKind[Said] = JsonKind("signal/", key="sent", holds=Sent)
 
 
 class WatermarkObject:
-    """Writes the object of one lake, and remembers its last known generation. One user at a time."""
+    """Writes the `watermark.json` of one lake, and remembers its last known generation. One user at a time."""
 
     kind: JsonKind[Said] = WATERMARK
     failed = f"{NAME}, which other systems read, was not written"
@@ -142,20 +143,20 @@ class WatermarkObject:
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """A note that the log had the entry `number`, and its watermark then."""
+    """A note that the log has reached the entry `number`, with the watermark at that entry."""
 
     watermark: datetime | None
     number: Annotated[int, Field(exclude=True)] = -1
 
 
 NOTED = JsonKind("log_witness/", key=r"\d{12}", holds=Note)
-"""The notes. Their keys are entry numbers. They are outside `tracking/`, so that they survive the loss of that
-folder."""
+"""The notes of the log's end. A key is an entry number. They are outside `tracking/`, so that they survive the loss of
+that folder."""
 
 
 class LogWitness:
-    """Writes and reads the notes of one log. An instance has one user at a time; any number of instances may share the
-    notes."""
+    """Writes and reads the notes of one log's end. An instance has one user at a time; any number of instances may
+    share the notes."""
 
     def __init__(self, objects: ObjectStore) -> None:
         self._notes = Notes(objects, NOTED)
@@ -166,7 +167,7 @@ class LogWitness:
         return max(map(int, self._notes.listed()), default=-1)
 
     def newest(self) -> Note | None:
-        """Return the note with the largest number. A damaged note still has its number, in its name. Raises
+        """Return the note with the largest number. A damaged note still gives its number, which is in its name. Raises
         NewerFormat."""
         keys = self._notes.listed()
         if not keys:

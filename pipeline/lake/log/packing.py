@@ -1,8 +1,8 @@
 """Moves old entries of the tracking log to archives, and drops archives past the log's retention.
 
-Entries move in whole stretches, from the first entry up to a compacted one, which stays. So a restart needs no archive,
-and every archive after the first begins with a compacted entry, from which a replay can start. Packing may be killed at
-any point, and may run concurrently with trackers, readers and other packings.
+Each archive takes all entries from the first one in the log up to a compacted entry, which stays in the log. So a
+restart needs no archive, and every archive after the first begins with a compacted entry, from which a replay can
+start. Packing may be killed at any point, and may run concurrently with trackers, readers and other packings.
 """
 
 from collections.abc import Iterator, Sequence
@@ -24,9 +24,9 @@ ENTRIES = 1000
 
 @dataclass(frozen=True, slots=True)
 class Packed:
-    """The number of entries moved to archives or dropped with them (in a dry run: that would be). `leftovers` are
-    deleted objects of entries that an archive held already, or whose numbers had been dropped: their writers died
-    before they noticed."""
+    """The result of packing or dropping: the number of entries archived or dropped, and the number of their archives.
+    In a dry run, the numbers that would be. `leftovers` counts the deleted objects of entries that were already
+    archived or dropped: a process died before it could delete them."""
 
     entries: int = 0
     archives: int = 0
@@ -42,9 +42,9 @@ class LogPacking:
         self._log = TrackingLog(objects, checkpoint_every=1)
 
     def pack(self, before: datetime, *, dry_run: bool = False) -> Packed:
-        """Move the entries that precede the last compacted entry made before a moment. Every entry stays readable by
-        its number throughout. Raises LakeError; CorruptObject for a damaged or missing entry, which stays in place with
-        all entries after it."""
+        """Archive the old entries: all before the last compacted entry that was made before the given moment. Every
+        entry stays readable by its number throughout. Raises CorruptObject for a damaged or missing entry, and leaves
+        it and all later entries in place. Raises LakeError."""
         archived = {number for numbers in self._archive.ranges() for number in numbers}
         live = self._log.live_numbers()
         first = min(archived, default=0)
@@ -75,7 +75,8 @@ class LogPacking:
         return dropped
 
     def _old_stretches(self, numbers: Sequence[int], before: datetime) -> Iterator[dict[int, bytes]]:
-        """Yield the entries of each new archive. A compacted entry made before the moment follows each archive."""
+        """Yield the entries of each new archive. A compacted entry made before the given moment follows each of them in
+        the log."""
         whole: dict[int, bytes] = {}
         current: dict[int, bytes] = {}
         for expected, number in enumerate(numbers, numbers[0] if numbers else 0):
@@ -112,8 +113,9 @@ class LogPacking:
                 ) from None
 
     def _before_what_is_kept(self, live: list[int]) -> list[int]:
-        """Return the objects under dropped numbers, in a log without archives. They are followed by a gap and then by a
-        compacted entry, as every archive is, and the first of them is not a compacted entry."""
+        """Return the numbers of leftover objects whose entries were dropped, in a log without archives. The first
+        leftover is not a compacted entry. After the last one comes a gap, and then a compacted entry, the first entry
+        that the log keeps."""
         gap = next((place for place, (one, other) in enumerate(pairwise(live), 1) if other > one + 1), 0)
         if not gap or live[0] == 0:
             return []

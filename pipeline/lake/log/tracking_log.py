@@ -40,17 +40,18 @@ ATTEMPTS = 100
 """Maximum number of consecutive numbers lost to other writers. A few trackers never reach it."""
 
 QUICK = timedelta(minutes=1)
-"""An entry that was the newest within this time is not archived yet: housekeeping archives entries after an hour."""
+"""Within this time after an entry was the newest, it cannot be archived: housekeeping archives entries after an
+hour."""
 
 READ_ON = 20
-"""Maximum number of new entries read one by one for the watermark alone; a tick writes a few. For more, a listing is
+"""Maximum number of new entries that `newest` reads one by one: a tick writes only a few. For more, listing is
 cheaper."""
 
 
 @dataclass(frozen=True, slots=True)
 class Newest:
-    """The newest entry seen, with the watermark, the contract by which messages are judged, and the newest decision as
-    of that entry."""
+    """The newest entry seen, and the state as of that entry: the watermark, the contract by which messages are judged,
+    and the newest decision."""
 
     number: int = -1
     watermark: datetime | None = None
@@ -64,9 +65,9 @@ hour of 10 s ticks. A compacted entry is as large as the state."""
 
 
 class TrackingLog:
-    """The log and the fold of its entries. An instance has one user at a time; any number of instances may share a log.
-    The fold is a cache: `catch_up` brings it up to date, from scratch if necessary. `kept_bytes` caches the contents
-    that `entry` reads: for users who only read the past, which does not change."""
+    """The log, and the state folded from its entries. An instance has one user at a time; any number of instances may
+    share a log. The state is a cache: `catch_up` brings it up to date, from scratch if necessary. `kept_bytes` is the
+    size of a cache for the contents that `entry` reads, for users who only read past entries: these do not change."""
 
     def __init__(
         self, objects: ObjectStore, *, checkpoint_every: int, kept_bytes: int = 0, clock: Clock | None = None
@@ -141,9 +142,9 @@ class TrackingLog:
         return self._append(build)
 
     def judge_by(self, contract: str) -> None:
-        """State the contract by which messages are judged from now on, when a process begins to track. If the log has
-        another contract, the messages tracked before were judged by that one: then the watermark holds until base has
-        passed them. Raises ContractReplaced if another process has stated another contract since the first call."""
+        """State the contract by which this process judges messages, when it begins to track. If the log has another
+        contract, earlier messages were judged by that contract: then the watermark holds until base has passed them.
+        Raises ContractReplaced if another process has stated another contract since the first call."""
         is_first, self._judged_by = self._judged_by != contract, contract
 
         def build(state: WatermarkState) -> Entry | None:
@@ -159,8 +160,8 @@ class TrackingLog:
         _refuse(contract, self.newest().contract)
 
     def decide(self, decide: Callable[[WatermarkState], DecisionRecord]) -> DecisionRecord:
-        """Write a decision on the fold of all entries, and return it. If another entry takes its number, decide
-        again."""
+        """Write the decision that `decide` makes from the state of all entries, and return it. If another entry takes
+        its number, decide again."""
         contract = self._judged_by or ""
 
         def build(state: WatermarkState) -> DecisionRecord:
@@ -178,9 +179,10 @@ class TrackingLog:
         return self._append(lambda state: Compacted(state) if state.number - state.checkpoint >= every else None)
 
     def newest(self) -> Newest:
-        """Return the outcome of the newest entries, without restoring the histogram. Reads the entries since the
-        previous call, or a listing and the entries since the newest decision. Raises CorruptObject if any of these is
-        damaged, or if the newest entry, seen longer than QUICK ago, is lost."""
+        """Return the watermark, contract and decision as of the newest entry, without restoring the histogram. Reads
+        the entries since the previous call, or a listing and the entries since the newest decision. Raises
+        CorruptObject if one of these entries is damaged, or if the last seen entry is lost and was seen more than QUICK
+        ago."""
         seen, looks_at = self._looked, self._now()
         found = self._entries_after(seen.number) if seen.number >= 0 else None
         if found is None:
@@ -213,7 +215,8 @@ class TrackingLog:
         return None
 
     def _entries_back(self, newest: int, seen: int) -> Iterator[Entry]:
-        """Yield the entries after `seen`, newest first, back to the newest that states the watermark itself."""
+        """Yield the entries after `seen`, newest first, back to the newest decision or compacted entry, which states
+        the watermark."""
         for number in range(newest, seen, -1):
             entry = self._live_entry(number)
             yield entry
@@ -263,8 +266,8 @@ class TrackingLog:
             self._contents.clear()
 
     def _append(self, build: Callable[[WatermarkState], Entry | None]) -> WatermarkState:
-        """Write the entry that `build` returns for the state under the next number, or nothing for None. The state in
-        memory is not refreshed first: if the next number is free, the state is current."""
+        """Build an entry from the state, and write it under the next number. Writes nothing if `build` returns None.
+        The state in memory is not refreshed first: if the next number is free, the state is current."""
         state = self._standing if self._is_compared else None
         for _ in range(ATTEMPTS):
             if state is None:
@@ -294,14 +297,15 @@ class TrackingLog:
     def _was_taken(self, number: int, entry: Entry, content: bytes) -> bool:
         """True if another entry had this number, and was archived (and perhaps dropped) between our read and our write.
 
-        Entries move oldest first, and the newest never moves. So while the previous entry is as we folded it, our
-        number was never taken. If the previous entry is gone without a newer one, it is lost, and our entry leaves the
-        gap that reveals this. For number 0, a gap after it shows that it was taken.
+        Entries move oldest first, and the newest never moves. So if the previous entry still exists as we folded it,
+        our number was never taken. If the previous entry is gone and no newer entry exists, it is lost, and our entry
+        leaves the gap that reveals this. For number 0, a gap after it shows that it was taken.
 
-        The previous entry may also have moved since our write, with newer entries after ours. Then ours is in the
-        archive too, or it is a compacted entry, before which every archive ends, and the kept entries continue with the
-        next number. (If that holds although the number was taken, our compacted entry says nothing new, and the next
-        entry is read.)"""
+        The previous entry may also have moved since our write, with newer entries after ours. Then our entry is
+        archived too, or it is a compacted entry, before which every archive ends, and the kept entries continue with
+        the next number. (If the number was taken even so, our compacted entry says nothing new, and the next entry is
+        read.)
+        """
         if self._is_quick(self._seen):
             return False
         if number == 0:
@@ -339,7 +343,8 @@ class TrackingLog:
 
     @cachedmethod(attrgetter("_contents"), lock=attrgetter("_contents_lock"))
     def _live_content(self, number: int) -> bytes:
-        """Return the content of an entry that was listed outside the archives. It may have moved to one since."""
+        """Return the content of an entry that was not archived when it was listed. It may have moved to an archive
+        since."""
         try:
             return self._objects.read(entry_name(number))
         except ObjectMissing:
@@ -349,8 +354,8 @@ class TrackingLog:
             return archived
 
     def _is_overtaken(self, number: int) -> bool:
-        """True if the last folded entry has moved to an archive (which may be dropped), so that newer entries exist.
-        Raises CorruptObject if that entry is lost: nothing may be appended after it."""
+        """True if the last folded entry has moved to an archive, or was dropped with it, so that newer entries exist.
+        Raises CorruptObject if the entry is lost: nothing may be appended after it."""
         if number < 0:
             return self._is_before_all(number)
         try:
@@ -373,7 +378,8 @@ class TrackingLog:
         )
 
     def _restored(self) -> WatermarkState:
-        """Return the fold from the newest compacted entry, or from the first. Raises CorruptObject for a gap."""
+        """Return the state, folded from the newest compacted entry or, without one, from the first entry. Raises
+        CorruptObject for a gap."""
         numbers = self.live_numbers()
         if not numbers:
             return WatermarkState()
@@ -384,7 +390,7 @@ class TrackingLog:
 
 
 def folded_up_to(last: int, read: Callable[[int], Entry]) -> WatermarkState:
-    """Return the fold of all entries up to `last`. Reads back to the newest compacted entry, or to the first."""
+    """Return the state after all entries up to `last`. Reads back to the newest compacted entry, or to the first."""
     entries: list[tuple[int, Entry]] = []
     for number in range(last, -1, -1):
         entries.append((number, read(number)))

@@ -38,8 +38,8 @@ three minutes."""
 
 def storage_options(lake: LakeSettings) -> dict[str, str]:
     """Return the options that `deltalake` takes with a table's address: none for a folder, BOUNDS for a bucket. The
-    library finds the default credentials itself. A server on loopback is set by a key that requests no token: with
-    `google_skip_signature`, writes would still query a metadata server."""
+    library finds the default credentials itself. For a server on loopback, they include a key that requests no token.
+    With `google_skip_signature` instead, writes would still query a metadata server."""
     endpoint = lake.endpoint
     if lake.folder is not None:
         return {}
@@ -61,8 +61,8 @@ def scan_options(options: Mapping[str, str]) -> dict[str, str]:
 
 
 def spark_storage_config(lake: LakeSettings) -> dict[str, str]:
-    """Return Spark's settings for the lake. Files in a folder are accessible only to their owner, whatever the
-    process's umask: Hadoop uses its own. A bucket needs Google's `gcs-connector` among the JARs."""
+    """Return Spark's settings for the lake. In a folder, only the owner may access the files: Hadoop ignores the
+    process's umask and uses this one. A bucket needs Google's `gcs-connector` among the JARs."""
     if lake.folder is not None:
         return {"spark.hadoop.fs.permissions.umask-mode": "077"}
     hadoop = {

@@ -1,8 +1,9 @@
-"""The lake's format marks: the formats it was written in, so that an older program refuses the lake before it writes.
+"""The lake's format marks. They say in which formats it was written, so that an older program refuses the lake before
+it writes.
 
 Each format has an object, `format/<number>.json`, created by the first program that writes in that format and never
-deleted. The marks within files stop an older program that keeps running beside a newer one; this mark stops it when it
-starts.
+deleted. It stops an older program when it starts. The marks within files stop an older program that keeps running
+beside a newer one.
 """
 
 from collections.abc import Callable, Iterator
@@ -20,8 +21,8 @@ FORMATS = JsonKind("format/", key=r"\d{6}", holds=NoContent)
 
 
 class Admission:
-    """The formats of one lake, as read by this process. They are read once: after that, neither method makes a
-    request. Thread-safe."""
+    """The formats of one lake, as read by this process. They are read once; later calls make no request.
+    Thread-safe."""
 
     def __init__(self, open_objects: Callable[[], ObjectStore]) -> None:
         self._open_objects = open_objects
@@ -58,7 +59,7 @@ class Admission:
 
 
 class AdmittedObjects:
-    """A lake's objects, behind an admission check: every call raises NewerFormat if a later version wrote the lake."""
+    """A lake's objects, with an admission check: every call raises NewerFormat if a later version wrote the lake."""
 
     def __init__(self, objects: ObjectStore, admission: Admission) -> None:
         self._objects = objects

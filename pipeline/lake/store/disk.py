@@ -182,8 +182,8 @@ UNREACHABLE = (
 NEWER = ("Unsupported table features", "Unsupported minimum reader", "Unsupported: Feature")
 DAMAGED = ("Invalid JSON", "Json", "Parquet error", "corrupt", "Invalid table version", "found gap")
 FULL = ("os error 28", "os error 122", "No space left", "Disk quota exceeded")
-"""Texts in messages that identify each kind of error. The Delta library calls a folder that is a file an invalid
-location."""
+"""Texts in error messages, by kind of error. If a file has the name of a table's folder, the Delta library reports an
+invalid table location."""
 
 CALL = re.compile(r"Error performing (GET|HEAD|PUT|POST|DELETE) (\S+)")
 DRAWING = re.compile(r"\x1b\[[0-9;]*m|\u21b3")

@@ -50,7 +50,7 @@ BRIEFLY: dict[str, Any] = ONCE | {"timeout": 2.0}
 FIRST_PAUSE_SECONDS = 0.25
 LONGEST_PAUSE_SECONDS = 2.0
 CREATOR = "tidemark-creator"
-"""Metadata key: the `create` call that created an object."""
+"""Metadata key: identifies the `create` call that created an object."""
 
 NO_BUCKET_LOOKUPS = "DISABLE_GCS_PYTHON_CLIENT_OTEL_BUCKET_METADATA"
 """Environment variable that stops the client from reading the bucket's metadata for traces, on its first call and on
@@ -71,7 +71,8 @@ class CloudStorageObjects:
 
     The service's precondition `ifGenerationMatch=0` makes creation exclusive. If the response to an upload is lost, the
     next attempt fails because the first one's object exists. So every `create` call marks its object, and a failed
-    precondition counts only if the mark is another call's. Checksums verify all transfers. Thread-safe.
+    precondition is an error only if the existing object has another call's mark. Checksums verify all transfers.
+    Thread-safe.
     """
 
     def __init__(self, uri: str, endpoint: str | None = None, *, retry_for: timedelta = RETRY_FOR) -> None:
@@ -148,7 +149,8 @@ class CloudStorageObjects:
         return self._attempt("get", name, download)
 
     def find(self, name: str) -> StoredObject | None:
-        """Return an object without its content; None if it does not exist. Raises LakeUnreachable, LakeUnwritable."""
+        """Return an object's name, size and time, without its content; None if it does not exist. Raises
+        LakeUnreachable, LakeUnwritable."""
         blob = self._attempt("get", name, lambda: self._bucket.get_blob(self._prefix + name, **ONCE))
         return None if blob is None else StoredObject(name, blob.size, blob.updated)
 
@@ -276,10 +278,10 @@ NOT_ROWS = "_"
 
 
 class BucketFiles(pafs.FileSystemHandler):  # type: ignore[misc]
-    """The objects under a prefix of a bucket. A path is the rest of an object's name.
+    """The objects under a prefix of a bucket, as files. A path is an object's name without the prefix.
 
-    Folders are only common prefixes: they need no creation, and a lookup never finds them. A written file appears
-    whole when it is closed, at a path that had no file. Raises FileNotFoundError if a file to read is missing,
+    Folders are only common prefixes: they need no creation, and a lookup never finds them. A written file appears whole
+    when it is closed, at a path that had no file. Raises FileNotFoundError if a file to read is missing,
     FileExistsError if a file to write exists, and the LakeErrors of `CloudStorageObjects`.
 
     Small files with table rows are read once and cached, up to `kept_bytes`: their names are never reused. If such a

@@ -1,8 +1,8 @@
 """Notes: the lake's small objects, grouped into kinds that share a codec and a set of errors.
 
 A kind is declared once: the location and content of its notes, and what to do about a damaged one. A note's key is the
-part of its object's name that varies within the kind. All notes carry the mark of `version.py`. A note outside the
-lake, which may be full, is a SlotFile.
+part of its object's name that varies within the kind. All notes carry the mark of `version.py`. A SlotFile holds a note
+outside the lake, for times when the lake is full.
 """
 
 import errno
@@ -37,8 +37,8 @@ from tidemark.pipeline.version import marks, refuse_newer, without_marks
 Content = TypeVar("Content")
 
 Moment = Annotated[AwareDatetime, PlainSerializer(iso)]
-"""A field of a note, written for people and other systems with milliseconds at most. A plain datetime is written with
-microseconds."""
+"""A time in a note that people and other systems read, written with milliseconds at most. A plain datetime is written
+with microseconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,8 +216,8 @@ WRITTEN = re.compile(rb'\{"sum":"([0-9a-f]{16})",("turn":([0-9]{1,18}),"said":(.
 
 
 class SlotFile(Generic[Content]):
-    """One note, for any number of writers: if two writers garble a slot, its checksum fails, and the other slot is
-    valid until the next write."""
+    """A file with one note, for any number of writers. If two writers garble a slot, its checksum fails, and the other
+    slot is valid until the next write."""
 
     def __init__(self, path: Path, kind: NoteKind[Content], mode: int) -> None:
         self.path = path

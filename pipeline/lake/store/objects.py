@@ -15,7 +15,7 @@ RETRY_FOR = timedelta(seconds=10)
 """Maximum time from the first attempt of an operation to the start of the last one."""
 
 CLASSES = {"create": "A", "list": "A", "get": "B", "delete": "free"}
-"""The class of operations by which Cloud Storage bills each call."""
+"""The operation class in which Cloud Storage bills each call."""
 
 _lock = Lock()
 _counted: Counter[str] = Counter()

@@ -72,8 +72,8 @@ class CommitSync:
             yield from (checkpoint, self._log / "_last_checkpoint")
 
     def _sync(self, files: set[Path]) -> None:
-        """Sync the files, then the folders from them up to the table's parent, which holds the entry of the table's
-        folder."""
+        """Sync the files, then the folders above them, up to the parent of the table's folder: it holds the folder's
+        directory entry."""
         folders = {self._folder.parent}
         for file in files:
             folder = file.parent

@@ -1,7 +1,7 @@
 """The `corrections` table: the changes in recomputed windows, for users who acted on the first result.
 
-It is append-only. Each commit carries an application transaction with the table and the version through which it covers
-the changes, so that no change is noted twice.
+It is append-only. Each commit records, in a Delta application transaction, a followed table and the version up to which
+its changes are noted. So no change is noted twice.
 """
 
 import uuid
@@ -73,20 +73,21 @@ ORDER = [
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """The version through which a table was followed. `table_id` is Delta's: a recreated table has another one."""
+    """The last version of a table whose changes have been looked at. `table_id` is Delta's id of the table: a recreated
+    table has another one."""
 
     table_id: str
     version: int
 
 
 FOLLOWED = JsonKind("corrections_followed/", holds=Position)
-"""The position in each table, by its name: derived and replaceable."""
+"""The position in each followed table; the key is the table's name. The notes are derived and replaceable."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sought:
-    """A filter for corrections: by table, by window, or by the time since which windows were replaced. None: all. If
-    the time of replacement is unknown, the day on which the correction was noticed counts."""
+    """A filter for corrections: by table, by window, and by the earliest time at which windows were replaced. None
+    means no limit. If the time of replacement is unknown, the day on which the correction was noticed counts."""
 
     table: str | None = None
     window: str | None = None
@@ -122,17 +123,17 @@ class Corrections:
         self._followed.offer(name, position, generation)
 
     def noted(self, table_id: str) -> int | None:
-        """Return the version of a table through which corrections are noted here; None if there are none. Raises
-        LakeError."""
+        """Return the last version of a table whose corrections are noted here; None if none are. Raises LakeError."""
         return self._noted(self.table.current(), table_id)
 
     def append(self, tables: Iterable[pa.Table], noticed_at: datetime, before: int | None, through: Position) -> int:
-        """Write rows of CONTENT as they arrive, one table in memory at a time, and commit them together with `through`.
+        """Write rows of CONTENT as they arrive, one table in memory at a time, and commit them with the position
+        `through`.
 
-        Guarantee: they are committed only if the version `noted` for that table is still `before`, so that only one of
-        several followers commits. Without rows nothing is committed. Returns the number of rows. Raises TableConflict
-        if another follower was first, and LakeError; then nothing is visible, unless only the commit's response was
-        lost, which `noted` reveals.
+        Guarantee: they are committed only if the version that `noted` returns for the followed table is still `before`,
+        so that only one of several followers commits. Without rows nothing is committed. Returns the number of rows.
+        Raises TableConflict if another follower was first, and LakeError. Nothing is visible after an error, unless
+        only the commit's response was lost, which `noted` reveals.
         """
         day = noticed_at.strftime(DAY_FORMAT)
         path = f"{PARTITION}={day}/{uuid.uuid4().hex}.parquet"

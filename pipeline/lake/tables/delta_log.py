@@ -28,7 +28,7 @@ RUN, ROUND = "tidemark.run", "tidemark.round"
 """Metadata keys in the transaction of a round."""
 
 NEWEST_COMMITS = 5
-"""Number of newest commits searched for the last round: those of ticks, requeues and compactions may be newer."""
+"""Number of newest commits searched for the last round: commits of ticks, requeues and compactions may follow it."""
 
 FILES_REMEMBERED = 20_000
 """Maximum size of a table's remembered commits, in commits and the files they name: some ten megabytes."""
@@ -37,7 +37,7 @@ FILES_REMEMBERED = 20_000
 @dataclass(frozen=True, slots=True)
 class AddedFile:
     """A file of new rows: the version that added it, its path within the table, its partition, and the range of its
-    event times, as in DataFile."""
+    event times, with the same meaning as in DataFile."""
 
     version: int
     path: str
@@ -48,7 +48,7 @@ class AddedFile:
 
 @dataclass(frozen=True, slots=True)
 class RemovedFile:
-    """A file whose rows a commit removed, and its partition (None: not in the commit)."""
+    """A file whose rows a commit removed, and its partition (None if the commit does not say)."""
 
     path: str
     partition: str | None
@@ -56,9 +56,9 @@ class RemovedFile:
 
 @dataclass(frozen=True, slots=True)
 class Commit:
-    """A commit of one version: a digest of its content, its time, its writer's metadata (`says`), and the files whose
+    """A commit: its version, a digest of its content, its time, its writer's metadata (`says`), and the files whose
     rows it `added` and `removed`, in order. A compaction only moves rows to other files, so its files are not included.
-    `is_append`: it removed no file at all; a compaction does remove files."""
+    `is_append` is true if the commit removed no file at all; a compaction does remove files."""
 
     version: int
     digest: bytes
@@ -91,13 +91,14 @@ class Follower:
         """The last commit that was folded, or at which the table was opened. Commits of two tables differ."""
 
     def follow(self, fold: Callable[[Commit], bool], begin: Callable[[DeltaTable | None], None], at_most: int) -> None:
-        """Call `fold` with each commit since the last call, or else `begin` with the table at its newest version, whose
-        list of files covers everything up to there (None: there is no table). `begin` is called at first, if a commit
-        is gone or damaged, if the table was deleted or recreated, if there are more than `at_most` commits, and after
-        `fold` returned False.
+        """Call `fold` with each commit since the last call. Otherwise call `begin` with the table at its newest
+        version, whose list of files covers all commits so far (None if there is no table).
 
-        Guarantee: whatever is raised, the next call omits nothing. Raises LakeError, and what `fold` and `begin`
-        raise."""
+        `begin` is called the first time, and after `fold` returned False. It is also called if a commit is gone or
+        damaged, if the table was deleted or recreated, or if there are more than `at_most` commits.
+
+        Guarantee: whatever is raised, the next call omits nothing. Raises LakeError, and what `fold` and `begin` raise.
+        """
         news, told = self._news(at_most), self._told
         self._told = None
         if news is not None and all(map(fold, news)):
@@ -131,9 +132,9 @@ class Follower:
 
 
 def commits(table: LakeTable, after: int, through: int) -> Sequence[Commit]:
-    """Return the commits of the versions `after + 1` to `through`, in order. Commits that this process has read are not
-    read again, except the newest of them, which shows whether the table is the same. Raises ObjectMissing if a commit
-    is gone from the log, which is cleaned up after checkpoints, CorruptObject, LakeError."""
+    """Return the commits of the versions `after + 1` to `through`, in order. Reads no commit twice, except the newest
+    known one, which shows whether the table is the same. Raises ObjectMissing if a commit is gone: the log is cleaned
+    up after checkpoints. Raises CorruptObject, LakeError."""
     versions = range(after + 1, through + 1)
     known = {commit.version: commit for commit in _read.get(table.uri, ()) if commit.version in versions}
     if known and read_commit(table, max(known)) != known[max(known)]:

@@ -1,6 +1,6 @@
-"""The tables of each run over the heartbeats, one partition per window: `heartbeat_diffs`, where each heartbeat is
-compared with the stream's previous one, and `stream_status`, the streams that stopped, started or missed heartbeats.
-Other streams have no row in the latter.
+"""The two tables that every run over the heartbeats writes, with one partition per window. `heartbeat_diffs` compares
+each heartbeat with the stream's previous one. `stream_status` has the streams that stopped, started or missed
+heartbeats; other streams have no row there.
 
 A window's rows depend only on the event times `[start - lookback, end)`. Both tables' rows are replaced together.
 """
@@ -88,12 +88,11 @@ class StreamStatus(WindowedTable):
         return found.sort_by([(name, "ascending") for name in (PARTITION, "kind", "stream_id")])
 
     def behind(self, diffs: WindowedTable, windows: Collection[str]) -> list[str]:
-        """Return the computed windows among these whose status is missing, or was computed from older input than their
-        diffs.
+        """Return those of these windows that have diffs, but whose status is missing or was computed from older input.
 
         A run that ends between its two commits leaves a newer status, and its next attempt updates the diffs. A version
-        of tidemark without this table leaves no status, and two concurrent runs may leave an older one if one of them
-        ends early.
+        of tidemark without the status table leaves no status. Two concurrent runs may leave an older status if one of
+        them ends early.
         """
         ours, theirs = self.runs(windows), diffs.runs(windows)
         return sorted(

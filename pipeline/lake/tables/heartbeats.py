@@ -1,6 +1,6 @@
 """The `heartbeats` table: every landed message in full, with the compared fields as columns beside the payload.
 
-At least once: a redelivered message lands again, and the micro-batch drops it.
+Messages land at least once: a redelivered message lands again, and the micro-batch drops the copy.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -89,7 +89,7 @@ def heartbeat_rows(columns: Mapping[str, Sequence[Any] | pa.Array], fields: Mapp
 
 @dataclass(frozen=True, slots=True)
 class HeartbeatFiles:
-    """Files of one version of the table, as a micro-batch reads them. `place` is the prefix of their addresses."""
+    """The files of one version of the table that a micro-batch reads. `place` is the prefix of their addresses."""
 
     version: int
     files: Sequence[DataFile]
@@ -156,8 +156,9 @@ class Heartbeats(LakeTable):
         self._checked = table
 
     def landed_of(self, message_ids: pa.Array, start: datetime, end: datetime) -> pa.Array:
-        """Return the ids among `message_ids` that have landed with a publish time in `[start, end)`, in whole seconds.
-        Files without such rows, by their statistics, are not opened. Memory is proportional to the rows found."""
+        """Return those of `message_ids` that have landed with a publish time in `[start, end)`; both bounds are whole
+        seconds. Files without such rows, by their statistics, are not opened. Memory is proportional to the rows
+        found."""
         published = pc.field("publish_time")
         wanted = (published >= pa.scalar(start, MOMENT)) & (published < pa.scalar(end, MOMENT))
         found = [rows["message_id"].combine_chunks() for rows in self.scanned(["message_id"], wanted)]
@@ -165,7 +166,7 @@ class Heartbeats(LakeTable):
         return pa.concat_arrays([pa.array([], pa.string()), *found])
 
     def pinned(self) -> DeltaTable | None:
-        """Return the newest version, pinned: later landings do not change it. None while nothing has landed."""
+        """Return the newest version, unaffected by later landings; None while nothing has landed."""
         table = self.current()
         return None if table is None else self.at(table.version())
 
@@ -223,6 +224,7 @@ def _hours(event_times: pa.ChunkedArray) -> pa.ChunkedArray:
 
 
 def range_of(file: AddedFile) -> tuple[datetime, datetime]:
-    """Return the range of event times that a file may hold, both ends included, by its statistics or its event hour."""
+    """Return the range of event times that a file may hold, both ends included. Its statistics give the range or,
+    without them, its event hour."""
     hour = datetime.strptime(file.partition, HOUR_FORMAT).replace(tzinfo=UTC)
     return file.oldest or hour, file.newest or hour + HOUR

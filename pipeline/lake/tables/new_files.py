@@ -1,4 +1,4 @@
-"""Files that are written separately from the transaction that adds them: many writers, one commit.
+"""Files that are written separately from the transaction that adds them, so that many writers share one commit.
 
 Readers ignore a file that no version lists. If its commit never happens, housekeeping deletes it as an orphan.
 """
@@ -24,12 +24,12 @@ FILES_AT_ONCE = 16
 """Number of files written in parallel: in a bucket each takes a while, mostly waiting."""
 
 BOUNDED = (MOMENT, pa.bool_(), pa.float64(), pa.string())
-"""Types of columns with bounds in a file's statistics. They must be all types except binary and nested ones: for a
-column without bounds, the Delta library's Arrow dataset compares with null, and skips the file."""
+"""Types of columns with bounds in a file's statistics: all types except binary and nested ones. If a column had no
+bounds, the Delta library's Arrow dataset would compare with null, and skip the file."""
 
 LONGEST_BOUND, LAST_CHARACTER = 32, "\U0010ffff"
-"""Maximum length of a text in statistics (every reader of the log reads them), and the last character of a maximum that
-was cut: the greatest character."""
+"""Maximum length of a text in statistics, which every reader of the log reads. The greatest character ends a maximum
+that was cut."""
 
 Bound = bool | int | float | str
 
@@ -48,7 +48,7 @@ class NewFile:
     nulls: Mapping[str, int] = field(default_factory=dict)
 
     def add_action(self, partition_column: str, at_us: int) -> AddAction:
-        """Return the action that adds the file in a transaction at this time."""
+        """Return the Delta action that adds the file in a transaction at this time."""
         stats: dict[str, Any] = {"numRecords": self.rows}
         if self.bounds or self.nulls:
             least, greatest = ({name: _said(bounds[end]) for name, bounds in self.bounds.items()} for end in (0, 1))
@@ -125,7 +125,8 @@ def _bounds(rows: pa.Table) -> dict[str, tuple[Bound, Bound]]:
 
 
 def _above(text: str) -> str:
-    """Return a text that is not less than `text`, and rarely longer than LONGEST_BOUND + 1."""
+    """Shorten a text for use as an upper bound. The result is not less than `text`, and rarely longer than
+    LONGEST_BOUND + 1."""
     cut = next((at for at in range(LONGEST_BOUND, len(text)) if text[at] != LAST_CHARACTER), len(text))
     return text if cut == len(text) else text[:cut] + LAST_CHARACTER
 
@@ -142,7 +143,7 @@ def _as_parquet(rows: pa.Table) -> memoryview:
 
 
 def _said(bound: Bound) -> bool | float | str:
-    """Return a bound as statistics have it. All whole numbers are times."""
+    """Return a bound in the form that statistics use. All whole numbers are times."""
     if type(bound) is int:
         return from_us(bound).isoformat(timespec="microseconds").replace("+00:00", "Z")
     return bound

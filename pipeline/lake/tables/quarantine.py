@@ -1,12 +1,12 @@
 """The `quarantine` table: every rejected message in full, with the reason. Nothing is lost, and nothing is repaired.
 
 A message waits here until its contract is corrected and it is requeued. Its rows stay. Notes say which messages were
-requeued, the current reasons of others, and the message contract by which the whole quarantine was last judged.
+requeued, which messages now have another reason, and by which message contract the whole quarantine was last judged.
 
-The first two kinds are create-only, by the day on which the messages were rejected. A note is written after its
-messages have landed, so the messages it names are in `heartbeats`, or were until their retention ended. If a requeue is
-killed before it writes its note, the next one finds the messages in `heartbeats` and notes them. A lost note is
-harmless: the next requeue derives it again.
+Notes of the first two kinds are create-only, and grouped by the day on which the messages were rejected. A note is
+written after its messages have landed, so the messages it names are in `heartbeats`, or were until their retention
+ended. If a requeue is killed before it writes its note, the next requeue finds the messages in `heartbeats` and notes
+them. A lost note is harmless: the next requeue derives it again.
 """
 
 import uuid
@@ -47,7 +47,7 @@ class Judgement:
 
 JUDGED_BY = JsonKind("requeued/", key="contract", holds=Judgement)
 UNREADABLE = ""
-"""Stands for a damaged note. No contract has this digest, so quarantine is judged again."""
+"""Stands for the digest in a damaged note. No contract has this digest, so quarantine is judged again."""
 
 
 class OfDays:
@@ -76,7 +76,7 @@ class OfDays:
 
 
 class Requeued(OfDays):
-    """Notes of requeued messages. A key has the day, and the minimum and maximum of the messages' publish seconds."""
+    """Notes of requeued messages. A key has the day of rejection, and the messages' first and last publish second."""
 
     kind = REQUEUED
 
@@ -90,8 +90,8 @@ class Requeued(OfDays):
         return self.ids(self.between())
 
     def note(self, day: str, seconds: Sequence[int], ids: pa.Array) -> str:
-        """Note that messages rejected on a day, and published between two `seconds`, have landed. Returns the key.
-        Raises LakeError; then the next requeue finds the messages in `heartbeats`, and notes them."""
+        """Note that messages have landed that were rejected on a day and published between two `seconds`. Returns the
+        key. Raises LakeError; then the next requeue finds the messages in `heartbeats`, and notes them."""
         first, last = seconds
         key = f"{day}/{first}-{last}-{_attempt()}"
         self._notes.create(key, pa.table({"message_id": ids}))
@@ -99,18 +99,17 @@ class Requeued(OfDays):
 
 
 class Rejudged(OfDays):
-    """Notes of messages for which a requeue found a reason or detail other than that in `quarantine`."""
+    """Notes of messages that a requeue rejected for another reason, or with another detail, than `quarantine` says."""
 
     kind = REJUDGED
 
     def by_day(self, since: str = "", until: str = "") -> Mapping[str, pa.Table]:
-        """Return the `message_id`, newest reason and newest detail of each noted message, by day, for the same range of
-        days as `between`. Days without a note are left out."""
+        """Return the noted messages by day, with columns `message_id`, newest reason and newest detail. The range of
+        days is that of `between`. Days without a note are left out."""
         return {day: _newest(self.rows(of_day)) for day, of_day in groupby(self.between(since, until), _day_of)}
 
     def note(self, day: str, rows: pa.Table, at: datetime) -> None:
-        """Note the reason and the detail of messages rejected on a day, as judged at the time `at`. Raises
-        LakeError."""
+        """Note the reason and detail that messages of a day of rejection got at the time `at`. Raises LakeError."""
         judged_at = pa.array([to_us(at)] * len(rows), pa.int64())
         noted = rows.select(["message_id", *TOLD]).append_column("judged_at_us", judged_at)
         self._notes.create(f"{day}/{_attempt()}", noted)
@@ -192,8 +191,8 @@ QUARANTINE, QUARANTINE_COLUMNS = described(
         Column(PARTITION, pa.string(), "The partition: the day on which it was rejected.", False),
     ]
 )
-"""The columns of the table, one row per landing of a rejected message: a message delivered twice has two rows with one
-`message_id`."""
+"""The columns of the table, one row per landing of a rejected message. A message delivered twice has two rows with the
+same `message_id`."""
 
 MOST_PAYLOADS = 100_000
 """Maximum number of rows that `rejected_payloads` judges by the contract, so that a flood does not stall a command."""
@@ -208,8 +207,8 @@ def quarantine_rows(columns: Mapping[str, Sequence[Any] | pa.Array]) -> pa.Table
 
 @dataclass(frozen=True, slots=True)
 class Rejected:
-    """A filter for rejected messages: by the reason of the last judgement, or by the time since which they were
-    rejected. None: all."""
+    """A filter for rejected messages: by their latest reason, and by the earliest time of rejection. None means no
+    limit."""
 
     reason: RejectionReason | None = None
     since: datetime | None = None
@@ -226,7 +225,8 @@ EVERY = Rejected()
 
 @dataclass(frozen=True, slots=True)
 class Reasons:
-    """The numbers of distinct rejected messages by the reason last found: waiting ones and requeued ones."""
+    """The number of distinct rejected messages by their latest reason: those that wait, and those that were
+    requeued."""
 
     waiting: Mapping[str, int]
     requeued: Mapping[str, int]
@@ -236,15 +236,16 @@ class Quarantine(LakeTable):
     """The table of rejected messages."""
 
     def rows_of(self, meant: Rejected = EVERY) -> int:
-        """Return an upper bound of the number of such rows: counts whole days, by the files' statistics."""
+        """Return an upper bound of the number of rows that the filter selects. It counts whole days, by the files'
+        statistics."""
         files = data_files(self.current(), PARTITION)
         return sum(file.rows for file in files if file.partition >= first_day(meant.since))
 
     def rejected(
         self, columns: Sequence[str], meant: Rejected, day: str, told: pa.Table = NOTHING_TOLD
     ) -> Iterator[pa.Table]:
-        """Yield these columns of the selected rows of a day, in batches like `scanned`. Reason and detail come from the
-        day's notes (`told`) where these have the message."""
+        """Yield these columns of the selected rows of a day, in batches like `scanned`. If the day's notes (`told`)
+        have a message, its reason and detail come from there."""
         needed = list(dict.fromkeys([*columns, "reason", "message_id"]))
         for scanned in self.scanned(needed, meant.filter, day):
             rows = as_judged_last(scanned, told) if len(told) else scanned
@@ -277,7 +278,8 @@ def _counted(values: pa.ChunkedArray) -> dict[str, int]:
 
 @dataclass(frozen=True, slots=True)
 class RejectedPayload:
-    """A message's stream and its times in microseconds. The event time is the one that counts for the watermark."""
+    """A rejected message: its stream, and its times in microseconds. The event time is the time that holds the
+    watermark."""
 
     stream_id: str
     publish_us: int
@@ -296,10 +298,10 @@ def rejected_payloads(
     before: datetime,
     requeued: pa.Array = NO_IDS,
 ) -> list[RejectedPayload]:
-    """Return the waiting messages with readable times and a rejected payload, published in `[since, before)`, each
-    once: they hold the watermark by these times. Returns at most MOST_PAYLOADS, the first published. Messages with an
-    id in `requeued` no longer wait. Returns an empty list if the contract reads the stream or the event time from the
-    payload. Raises LakeError."""
+    """Return the waiting messages that hold the watermark although their payload was rejected: those with readable
+    times, published in `[since, before)`, each once. Messages with an id in `requeued` no longer wait. Returns at most
+    MOST_PAYLOADS, the first published. Returns an empty list if the contract reads the stream or the event time from
+    the payload. Raises LakeError."""
     rows = (
         None
         if contract.needs_payload

@@ -37,16 +37,17 @@ FILES_AT_ONCE = 64
 """Number of files whose streams are held in memory before they are merged: bounds the memory of a rebuild."""
 
 SAVE_ATTEMPTS = 20
-"""Maximum number of attempts to save. Each failure means that another process saved at least what the attempt before
-knew."""
+"""Maximum number of attempts to save. An attempt fails only if another process saved first, with at least as much
+knowledge."""
 
 OF_TABLE, THROUGH = "tidemark.diffs_table", "tidemark.diffs_version"
-"""Metadata keys in a commit: the table of diffs from which it was derived, and the version through which."""
+"""Metadata keys in a commit: the table of diffs from which the streams are derived, and its last version that they
+include."""
 
 
 @dataclass(frozen=True, slots=True)
 class KnownStreams:
-    """All streams of a table of diffs through a version: rows of STREAMS, by name."""
+    """All streams of a table of diffs up to a version: rows of STREAMS, by name."""
 
     diffs_table: str = ""
     diffs_version: int = -1
@@ -80,7 +81,7 @@ class Streams:
         return self._after(self._kept(self.table.current()))
 
     def save(self) -> KnownStreams:
-        """Like `known`, but also save the result for the next call. Raises LakeError, TableConflict; then nothing was
+        """Like `known`, but also save the result for the next call. Raises LakeError or TableConflict if nothing was
         saved."""
         for _ in range(SAVE_ATTEMPTS):
             table = self.table.current()
@@ -98,7 +99,8 @@ class Streams:
         raise TableConflict(f"{self.table.uri} was saved by others {SAVE_ATTEMPTS} times in a row; run again")
 
     def _kept(self, table: DeltaTable | None) -> KnownStreams:
-        """Return the last saved streams; none if the table is missing, or does not name its origin."""
+        """Return the last saved streams. Returns no streams if the table is missing, or its commit does not say from
+        what it was derived."""
         if table is None:
             return KnownStreams()
         version = table.version()

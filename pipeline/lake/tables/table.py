@@ -56,13 +56,14 @@ DAY_FORMAT = "%Y-%m-%d"
 """The format of partition names in a table partitioned by day."""
 
 CUT = timedelta(milliseconds=1)
-"""Maximum time that the Delta library truncates from a file's maximum time in its statistics."""
+"""Maximum time by which the Delta library's statistics understate a file's maximum time: it truncates to
+milliseconds."""
 
 
 @dataclass(frozen=True, slots=True)
 class DataFile:
     """A file of a table: its path relative to the table, row count, size in bytes, partition value, time of addition,
-    and the range of its event times by its statistics, both ends included (None: not in the statistics)."""
+    and the range of its event times, both ends included. None means that the file's statistics lack the bound."""
 
     path: str
     rows: int
@@ -117,9 +118,9 @@ class LakeTable:
         """Syncs a table on disk. A bucket needs no sync."""
 
     def current(self) -> DeltaTable | None:
-        """Return the table at its newest version; None if it was never written, or is gone. Checks the file of the held
-        commit, so that a deleted or recreated table is noticed. While nothing is committed, it requests only that file
-        and the next commit's."""
+        """Return the table at its newest version; None if it was never written, or is gone. Checks the file of the last
+        known commit, so that a deleted or recreated table is noticed. While nothing is committed, it requests only that
+        file and the file of the next commit."""
         self._admission.admit()
         with table_errors(self.uri):
             held = self._updated()
@@ -158,7 +159,8 @@ class LakeTable:
         return table
 
     def _open(self) -> DeltaTable | None:
-        """Return the open table as last seen; None if no table is open, if it was replaced, or has an older mark."""
+        """Return the open table as last seen; None if no table is open, if it was replaced, or if it has an older
+        format mark."""
         if self._table is None or self._commit is None:
             return None
         if format_of(self._table.metadata().configuration) < version.FORMAT:
@@ -184,8 +186,8 @@ class LakeTable:
 
     @contextmanager
     def naming_damage(self, path: str) -> Iterator[None]:
-        """Turn Arrow's errors about a file into DamagedFile. If the storage fails, or the file is gone, raises
-        OSError."""
+        """Turn Arrow's errors about a file into DamagedFile. Raises OSError instead if the storage fails, or the file
+        is gone."""
         try:
             yield
         except (pa.ArrowException, OSError) as error:
@@ -194,8 +196,8 @@ class LakeTable:
             raise DamagedFile(self.uri, path, error) from error
 
     def file_rows(self, path: str, schema: pa.Schema, wanted: pc.Expression | None = None) -> pa.Table:
-        """Return these columns of the wanted rows of a file, in these types: the library's `delete` rewrites texts as
-        views, which Arrow cannot filter. Raises pa.ArrowException, OSError."""
+        """Return these columns of the wanted rows of a file, cast to the schema's types. Without the cast, Arrow could
+        not filter the text views that the library's `delete` writes. Raises pa.ArrowException, OSError."""
         with self.folder.open_input_file(path) as opened:  # reading by path costs one more request
             return pq.read_table(opened, schema=schema, columns=schema.names, filters=wanted, use_threads=False)
 
@@ -208,8 +210,8 @@ class LakeTable:
         damaged: dict[str, str] | None = None,
     ) -> pa.Table:
         """Return these columns of the wanted rows of a version, from some partitions or all (None). Files without such
-        rows, by their statistics, are not opened. Damaged and missing files are left out and added to `damaged`, with
-        their partitions; without `damaged`, raises DamagedFile, which names the first one. Raises LakeError."""
+        rows, by their statistics, are not opened. With `damaged`, leaves out damaged and missing files, and adds their
+        paths and partitions to it. Without `damaged`, raises DamagedFile for the first of them. Raises LakeError."""
         pruned: FilterConjunctionType = [(self.partition_column, "in", [*partitions])] if partitions else []
         with table_errors(self.uri):
             files = table.to_pyarrow_dataset(filesystem=self.folder, file_pruning_predicate=pruned or None)
@@ -267,8 +269,8 @@ class LakeTable:
                     yield pa.Table.from_batches([batch])
 
     def landed(self) -> pa.Table:
-        """Return the newest version's files, the last landed first: the columns of `listed`, the row count (`rows`),
-        and the landing times of the `first` and the `last` row (the epoch if unknown)."""
+        """Return the newest version's files, the last landed first. The columns are those of `listed`, the row count
+        (`rows`), and the landing times of the `first` and the `last` row (the epoch if unknown)."""
         table = self.current()
         files = pa.table({}) if table is None else listed(table)
         if "max.landed_at" not in files.column_names:
@@ -281,7 +283,7 @@ class LakeTable:
 
     def landed_since(self, since: datetime) -> tuple[int, list[str]]:
         """Estimate the number of rows that landed since a moment, and return it with the paths of their files, the
-        newest first, by the files' statistics. The rows of a file are assumed to be evenly spread over its landing
+        newest first. The files' statistics are used. A file's rows are assumed to be evenly spread over its landing
         times."""
         files = self.landed()
         files = files.filter(pc.greater_equal(files["last"], pa.scalar(since, MOMENT)))
@@ -291,17 +293,20 @@ class LakeTable:
         return rows, list(map(unquote, files["path"].to_pylist()))
 
     def days(self, since: datetime | None = None) -> list[str]:
-        """Return the days, in order, that may have rows since a moment, for a table partitioned by day."""
+        """Return the days, in order, that may have rows since a moment. For a table partitioned by day."""
         days = {file.partition for file in data_files(self.current(), self.partition_column)}
         return sorted(day for day in days if day >= first_day(since))
 
     def check(self) -> None:
-        """Raise LakeError if rows by the settings do not fit the table."""
+        """Raise LakeError if the table cannot hold the rows that the settings describe."""
 
     def add(self, files: Sequence[AddAction], schema: pa.Schema, says: Mapping[str, str]) -> None:
         """Add durable files in the table's folder, in one transaction with the metadata `says`. On return, every reader
-        sees them. Raises LakeFull, LakeUnwritable, LakeUnreachable, TableConflict; then nothing was added, or all files
-        were and only the response was lost: a redelivery repeats the rows, and the micro-batch drops the copies."""
+        sees them.
+
+        Raises LakeFull, LakeUnwritable, LakeUnreachable, TableConflict. Then no files were added or, if only the
+        response was lost, all were. In that case a redelivery repeats the rows, and the micro-batch drops the copies.
+        """
         self._admission.claim()
         properties = CommitProperties(max_commit_retries=APPEND_RETRIES, custom_metadata=dict(says))
         for changes in range(SCHEMA_CHANGES):
@@ -336,8 +341,8 @@ class LakeTable:
             )
 
     def complete(self, schema: pa.Schema, *, as_open: bool = False) -> DeltaTable:
-        """Return the table after adding the columns of the schema that it lacks. With `as_open`, uses the open table if
-        it is still valid, else the one of `created`."""
+        """Add the columns of the schema that the table lacks, and return the table. With `as_open`, uses the open table
+        if it is still valid; otherwise calls `created`."""
         table = (self._open() if as_open else None) or self.created(schema)
         self.check()
         there = {column.name for column in table.schema().fields}
@@ -349,8 +354,8 @@ class LakeTable:
         return table
 
     def created(self, schema: pa.Schema) -> DeltaTable:
-        """Return the table at its newest version, created with this schema if it does not exist, and marked with at
-        least this version's format. Raises TableConflict, NewerFormat, LakeError."""
+        """Return the table at its newest version. Creates it with this schema if it does not exist, and marks it with
+        at least this version's format. Raises TableConflict, NewerFormat, LakeError."""
         self._admission.claim()
         table = self.current()
         if table is None:
@@ -396,17 +401,18 @@ class LakeTable:
                 self._sync.sync_files(paths)
 
     def file_location(self, path: str) -> str:
-        """Return the address of a file of the table, as Spark and Arrow take it."""
+        """Return the address of a file of the table, in the form for Spark and Arrow."""
         return f"{self.uri}/{path}"
 
 
 def first_day(since: datetime | None) -> str:
-    """Return the first day that may have rows since a moment, for a table partitioned by day; empty for None."""
+    """Return the first day that may have rows since a moment; empty for None. For a table partitioned by day."""
     return "" if since is None else since.strftime(DAY_FORMAT)
 
 
 def rows_of(columns: Mapping[str, Sequence[Any] | pa.Array], schema: pa.Schema) -> pa.Table:
-    """Return columns by name as a table, with the schema's order and types. Missing columns are left out."""
+    """Build a table from columns by name, with the schema's order and types. Columns that are not given are left
+    out."""
     given = pa.schema([column for column in schema if column.name in columns])
     arrays = [
         values if isinstance(values := columns[column.name], pa.Array) else pa.array(values, column.type)

@@ -1,4 +1,4 @@
-"""The windows of a lake: those that hold heartbeats, those that are computed, and those whose input is kept in full."""
+"""The windows of a lake: which hold heartbeats, which are computed, and which have their whole input kept."""
 
 from collections.abc import Iterator, Sequence
 from datetime import datetime, timedelta
@@ -31,11 +31,11 @@ lack the removed heartbeats, and would replace correct ones."""
 
 
 class WindowIndex:
-    """The windows of one lake, by number. One user at a time; `update` before each use.
+    """The windows of one lake, by number. One user at a time; call `update` before each use.
 
-    `held` are the windows that may hold a heartbeat, by the statistics of a file (without them: by its event hour);
-    `reached` also includes the windows whose lookback may hold one. Heartbeats removed by age stay in both;
-    `KeptWindows` leaves their windows out.
+    `held` are the windows that may hold a heartbeat, by the statistics of the files; a file without statistics counts
+    for its whole event hour. `reached` also includes the windows whose lookback may hold a heartbeat. Heartbeats
+    removed by age stay in both; `KeptWindows` leaves their windows out.
     """
 
     def __init__(self, heartbeats: LakeTable, diffs: LakeTable, windowing: Windowing, lookback: timedelta) -> None:
@@ -88,13 +88,14 @@ class WindowIndex:
         self.computed = Spans.of(numbers, numbers + 1)
 
     def _numbers(self, keys: pa.Array | list[str]) -> Ints:
-        """Return the numbers of the windows with these keys. Keys of windows of another length are left out."""
+        """Return the numbers of the windows with these keys, without windows of another length."""
         numbers, is_of_length = window_numbers(keys, self._windowing)
         return numbers[is_of_length]
 
 
 def window_numbers(keys: pa.Array | list[str], windowing: Windowing) -> tuple[Ints, npt.NDArray[np.bool_]]:
-    """Return the number of each window, and whether it has this length: earlier settings may have had another one."""
+    """Return the number of each window, and whether it has the current length: earlier settings may have had another
+    length."""
     if isinstance(keys, list):  # an empty list has no type
         keys = pa.array(keys, pa.string())
     starts: Ints = pc.strptime(keys, format=KEY_FORMAT, unit="us").cast(pa.int64()).to_numpy(zero_copy_only=False)
@@ -119,8 +120,8 @@ class KeptWindows:
         return window.start if window.start == noted else window.end
 
     def closed(self, watermark: datetime | None) -> range:
-        """Return the numbers of the kept windows, from `windows.first`, that the watermark has passed. Raises
-        LakeError."""
+        """Return the numbers of the windows that are kept and that the watermark has passed, from `windows.first` on.
+        Raises LakeError."""
         if watermark is None:
             return range(0)
         first = max(self._windowing.first, self.since() or self._windowing.first)
